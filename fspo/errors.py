@@ -1,0 +1,32 @@
+"""The one error that users are meant to see, and the wrapper that prints it without a traceback."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from difflib import get_close_matches
+from typing import NoReturn
+
+
+class UserError(ValueError):
+    """Bad input: one line that says what is wrong and names the cure."""
+
+
+def unknown_name(kind: str, name: str, known: list[str] | tuple[str, ...]) -> UserError:
+    """Build the error for a name that does not exist, with the nearest right one first."""
+    near = get_close_matches(name, known, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    return UserError(f"unknown {kind} {name!r}: {hint}choose from {', '.join(known)}")
+
+
+def run_cli(main: Callable[[], int | None]) -> NoReturn:
+    """Run a command-line entry point; a UserError becomes one line on stderr and exit status 2."""
+    try:
+        status = main()
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("interrupted: finished work is kept; run the same command again to go on", file=sys.stderr)
+        sys.exit(130)
+    sys.exit(status or 0)
