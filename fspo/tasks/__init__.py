@@ -1,0 +1,151 @@
+"""The registry of tasks and the order in which their examples are visited."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from functools import lru_cache
+from typing import Any, TypeVar
+
+import numpy as np
+
+from fspo.errors import UserError, unknown_name
+from fspo.tasks.base import Example, Rewards, Task, encode_prompt
+
+__all__ = [
+    "TASK_NAMES",
+    "Example",
+    "Rewards",
+    "Task",
+    "build_config",
+    "encode_prompt",
+    "make_task",
+    "prompt_order",
+]
+
+TASK_NAMES: tuple[str, ...] = ("chain-add", "dataset", "gym:<reasoning-gym dataset>")
+
+ConfigT = TypeVar("ConfigT")
+
+
+def make_task(name: str, options: Mapping[str, Any] | None = None) -> Task:
+    """Build a task by name.
+
+    Parameters
+    ----------
+    name : str
+        ``"chain-add"`` (embedded, see `fspo.tasks.chain_add`), ``"gym:<name>"`` (any reasoning-gym dataset, see
+        `fspo.tasks.gym`) or ``"dataset"`` (jsonl, parquet or Hugging Face data, see `fspo.tasks.dataset`).
+    options : mapping, optional
+        Fields of the task's configuration class.
+
+    Raises
+    ------
+    UserError
+        Unknown task, unknown option (both with the nearest right name), or an impossible value.
+    """
+    options = dict(options or {})
+    kind, _, rest = name.partition(":")
+    if kind == "gym" and rest:
+        from fspo.tasks.gym import make_gym_task
+
+        return make_gym_task(rest, options)
+    if name not in _BUILDERS:
+        raise unknown_name("task", name, TASK_NAMES)
+    return _BUILDERS[name](options)
+
+
+def _make_chain_add(options: dict[str, Any]) -> Task:
+    from fspo.tasks.chain_add import ChainAdd, ChainAddConfig
+
+    return ChainAdd(build_config(ChainAddConfig, options, "option of task chain-add"))
+
+
+def _make_dataset(options: dict[str, Any]) -> Task:
+    from fspo.tasks.dataset import DatasetConfig, DatasetTask
+
+    return DatasetTask(build_config(DatasetConfig, options, "option of task dataset"))
+
+
+_BUILDERS: dict[str, Callable[[dict[str, Any]], Task]] = {
+    "chain-add": _make_chain_add,
+    "dataset": _make_dataset,
+}
+
+
+def build_config(cls: type[ConfigT], options: Mapping[str, Any], kind: str) -> ConfigT:
+    """Make a configuration dataclass from named options, checking names and value types.
+
+    Parameters
+    ----------
+    cls : type
+        A dataclass with type hints.
+    options : mapping
+        Field name -> value.
+    kind : str
+        What the options are, for the message: ``"option of task dataset"``.
+
+    Raises
+    ------
+    UserError
+        An unknown name (with the nearest right one), a missing one, or a value of the wrong type.
+    """
+    from jsonargparse import ArgumentError, ArgumentParser
+
+    known = [f.name for f in fields(cls)]  # type: ignore[arg-type]
+    for key in options:
+        if key not in known:
+            raise unknown_name(kind, str(key), known)
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_class_arguments(cls, "config")
+    try:
+        return parser.instantiate_classes(parser.parse_object({"config": dict(options)})).config
+    except UserError:
+        raise
+    except (ArgumentError, ValueError, TypeError) as error:
+        text = " ".join(str(error).split())
+        raise UserError(f"bad {kind}: {text}") from error
+
+
+@lru_cache(maxsize=4)
+def _epoch_permutation(size: int, seed: int, epoch: int) -> np.ndarray:
+    # Sorting raw Philox words, not Generator.permutation, whose stream NumPy may change between versions.
+    words = np.random.Philox(seed=np.random.SeedSequence([seed, epoch])).random_raw(size)
+    order = np.argsort(words, kind="stable")
+    order.flags.writeable = False
+    return order
+
+
+def prompt_order(size: int | None, seed: int, start: int, count: int) -> np.ndarray:
+    """Example indices at positions ``start .. start + count - 1`` of the training stream.
+
+    The stream is a sequence of epochs, each a permutation of all examples that depends on (seed, epoch) alone,
+    so a resumed run finds its place from one number.
+
+    Parameters
+    ----------
+    size : int or None
+        Number of examples; None (an endless task) gives the identity.
+    seed : int
+        At least 0.
+    start, count : int
+        First position and how many.
+
+    Returns
+    -------
+    numpy.ndarray
+        Int64 (count,).
+    """
+    if start < 0 or count < 0 or seed < 0:
+        raise UserError(f"start={start}, count={count}, seed={seed}: none may be negative")
+    positions = np.arange(start, start + count, dtype=np.int64)
+    if size is None:
+        return positions
+    if size < 1:
+        raise UserError("the task has no training example: give a non-empty training set")
+    out = np.empty(count, dtype=np.int64)
+    epochs, places = np.divmod(positions, size)
+    for epoch in np.unique(epochs):
+        here = epochs == epoch
+        out[here] = _epoch_permutation(size, seed, int(epoch))[places[here]]
+    return out

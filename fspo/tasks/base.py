@@ -1,0 +1,210 @@
+"""What a task is: examples as a pure function of their index, a verifiable reward, and prompts as token ids."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, runtime_checkable
+
+import numpy as np
+
+from fspo.errors import UserError
+
+Split = Literal["train", "eval"]
+Prompt = str | list[dict[str, str]]
+Status = Literal["ok", "timeout", "error"]
+SPLITS: tuple[str, ...] = ("train", "eval")
+STATUSES: tuple[str, ...] = ("ok", "timeout", "error")
+
+
+@dataclass(frozen=True)
+class Example:
+    """One prompt with what its verifier needs.
+
+    Attributes
+    ----------
+    prompt_id : str
+        Unique within the task and stable between runs, for example ``"train-17"``.
+    prompt : str or list of dict
+        Plain text, or chat messages with the keys ``role`` and ``content``.
+    answer : str
+        The reference answer.
+    info : dict
+        Numbers and labels for the log (difficulty, number of steps, ...).
+    """
+
+    prompt_id: str
+    prompt: Prompt
+    answer: str
+    info: dict[str, float | int | str] = field(default_factory=dict)
+
+
+@dataclass
+class Rewards:
+    """Rewards of N responses.
+
+    Attributes
+    ----------
+    values : numpy.ndarray
+        Float64 (N,), finite; 0 where the status is not ``"ok"``.
+    status : list of str
+        N times ``"ok"``, ``"timeout"`` or ``"error"``: a verifier that hung or raised is no wrong answer.
+    messages : dict
+        Message of a failed verification -> how often it came in this call.
+    """
+
+    values: np.ndarray
+    status: list[str]
+    messages: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuse rewards that would silently poison an update."""
+        self.values = np.asarray(self.values, dtype=np.float64)
+        if self.values.shape != (len(self.status),):
+            raise UserError(
+                f"rewards have shape {self.values.shape} but {len(self.status)} statuses: return one of each "
+                "per response"
+            )
+        unknown = sorted(set(self.status) - set(STATUSES))
+        if unknown:
+            raise UserError(f"unknown reward status {unknown[0]!r}: use one of {', '.join(STATUSES)}")
+        if not np.isfinite(self.values).all():
+            bad = int(np.flatnonzero(~np.isfinite(self.values))[0])
+            raise UserError(
+                f"reward of response {bad} is {self.values[bad]}: a task must return finite rewards"
+            )
+
+    def count(self, status: str) -> int:
+        """Number of responses with this status."""
+        return self.status.count(status)
+
+
+@runtime_checkable
+class Task(Protocol):
+    """What the trainer asks of a task."""
+
+    name: str
+
+    def size(self, split: Split) -> int | None:
+        """Number of examples in a split; None when the split is endless."""
+        ...
+
+    def example(self, split: Split, index: int) -> Example:
+        """Example at ``index``: a pure function of the task's options, the split and the index."""
+        ...
+
+    def score(
+        self, examples: Sequence[Example], responses: Sequence[str], finished: Sequence[bool]
+    ) -> Rewards:
+        """Rewards of ``responses[i]`` to ``examples[i]``; ``finished[i]`` is False for a truncated one."""
+        ...
+
+
+def check_split(split: str) -> None:
+    """Raise UserError unless ``split`` is ``"train"`` or ``"eval"``."""
+    if split not in SPLITS:
+        raise UserError(f"unknown split {split!r}: use 'train' or 'eval'")
+
+
+def check_batch(examples: Sequence[Example], responses: Sequence[str], finished: Sequence[bool]) -> None:
+    """Raise UserError unless the three sequences that a task scores have the same length."""
+    if not len(examples) == len(responses) == len(finished):
+        raise UserError(
+            f"{len(examples)} examples, {len(responses)} responses and {len(finished)} finished flags: "
+            "pass one of each per response"
+        )
+
+
+def check_prompt(prompt: Any) -> str | None:
+    """Say what is wrong with a prompt, or None when it is non-empty text or well-formed chat messages."""
+    if isinstance(prompt, str):
+        return None if prompt.strip() else "the prompt is empty"
+    if not isinstance(prompt, list):
+        return f"the prompt is {type(prompt).__name__}, not text or a list of chat messages"
+    if not prompt:
+        return "the prompt has no messages"
+    for position, message in enumerate(prompt):
+        if not isinstance(message, dict):
+            return f"message {position} is {type(message).__name__}, not a mapping with 'role' and 'content'"
+        for key in ("role", "content"):
+            if not isinstance(message.get(key), str):
+                return f"message {position} has no text under {key!r}"
+    if not any(message["content"].strip() for message in prompt):
+        return "every message of the prompt is empty"
+    return None
+
+
+def encode_prompt(tokenizer: Any, prompt: Prompt, chat_template: bool | None = None) -> list[int]:
+    """Token ids of a prompt, ready for generation.
+
+    Parameters
+    ----------
+    tokenizer : transformers.PreTrainedTokenizerBase
+        With or without a chat template.
+    prompt : str or list of dict
+        Plain text counts as one user message where a template is applied.
+    chat_template : bool or None
+        True applies the tokenizer's template, False never does (messages are then joined by blank lines);
+        None applies it when the tokenizer has one.
+
+    Returns
+    -------
+    list of int
+        At least one id. A prompt whose last message is the assistant's is continued, any other one is followed
+        by the template's generation prompt. Plain text gets the tokenizer's own special tokens, less a closing
+        end-of-sequence token, after which nothing should be generated.
+
+    Raises
+    ------
+    UserError
+        No template where one is needed, a template that refuses the messages, or an empty prompt.
+    """
+    problem = check_prompt(prompt)
+    if problem:
+        raise UserError(f"{problem}: give text or a list of {{'role': ..., 'content': ...}} messages")
+    has_template = getattr(tokenizer, "chat_template", None) is not None
+    if chat_template and not has_template:
+        raise UserError(
+            "the tokenizer has no chat template: set chat_template to false, or use an instruction-tuned model"
+        )
+    if has_template and chat_template is not False:
+        ids = _encode_chat(tokenizer, prompt)
+    elif isinstance(prompt, str) or chat_template is False:
+        text = prompt if isinstance(prompt, str) else "\n\n".join(message["content"] for message in prompt)
+        ids = list(tokenizer(text)["input_ids"])
+        eos = tokenizer.eos_token_id
+        # A tokenizer whose post-processor closes each text would otherwise end the response before it starts.
+        if len(ids) > 1 and eos is not None and ids[-1] == eos and not text.endswith(tokenizer.eos_token):
+            ids.pop()
+    else:
+        raise UserError(
+            "the prompt is a list of chat messages but the tokenizer has no chat template: set chat_template to "
+            "false to join the messages as plain text, or use an instruction-tuned model"
+        )
+    if not ids:
+        raise UserError(
+            f"the tokenizer gives no token for the prompt {str(prompt)[:60]!r}: remove this prompt"
+        )
+    return [int(token) for token in ids]
+
+
+def _encode_chat(tokenizer: Any, prompt: Prompt) -> list[int]:
+    from jinja2 import TemplateError
+
+    messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+    goes_on = messages[-1]["role"] == "assistant"
+    try:
+        return list(
+            tokenizer.apply_chat_template(
+                messages,
+                tokenize=True,
+                add_generation_prompt=not goes_on,
+                continue_final_message=goes_on,
+                return_dict=False,
+            )
+        )
+    except TemplateError as error:
+        raise UserError(
+            f"the tokenizer's chat template refuses the prompt ({error}): change its roles or set chat_template "
+            "to false"
+        ) from error
