@@ -1,0 +1,416 @@
+"""Clip rules: one family in log space, asked by the trainer, the simulations and the diagnostics alike.
+
+A rule is a band ``[lo, hi]`` on a sum of ``n`` log-ratios, a weight, and what happens outside the band
+(docs/theory.md section 2). ``n`` is the response length for sequence rules, ``t`` for prefix rules and 1 for
+token rules. The arithmetic is plain: numpy arrays and torch tensors go through the same lines.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, NamedTuple, get_args
+
+import numpy as np
+from array_api_compat import array_namespace
+
+from fspo.errors import UserError, unknown_name
+
+Array = Any  # a numpy array or a torch tensor
+Shape = Literal["none", "fixed", "linear", "sqrt", "power", "token", "prefix"]
+Drift = Literal["none", "kl", "gaussian", "tilted"]
+DriftSource = Literal["two_pass", "lagged"]
+Outside = Literal["drop", "truncate", "cap"]
+Weight = Literal["sequence", "geometric"]
+Rate = Literal["band", "update"]
+
+MAX_EXPONENT = 20.0
+"""S is capped here before ``exp`` (docs/theory.md section 2); the gradient is kept, the event counted."""
+_MAX_LOG_MULTIPLIER = 80.0  # exp(80) is finite in float32; `clipped_weight` is exact beyond it
+_EPS_SHAPES = ("fixed", "linear", "token")
+_EXPONENTS = {"fixed": 0.0, "linear": 1.0, "sqrt": 0.5, "token": 1.0, "prefix": 0.5}
+
+
+@dataclass(frozen=True)
+class DriftStats:
+    """Sums over the tokens of one global minibatch from which a rule's drift follows.
+
+    Attributes
+    ----------
+    k3_sum : float
+        Sum over tokens of ``exp(s_t) - 1 - s_t`` (nats), the k3 estimate of KL(old||new).
+    sum_sq : float
+        Sum over tokens of ``s_t**2`` (nats squared).
+    num_tokens : float
+        Number of tokens. With 0 tokens the drift is 0 (a lagged drift before the first minibatch).
+    source : {"two_pass", "lagged"}
+        Whether the sums come from the same minibatch or from the previous one.
+    """
+
+    k3_sum: float = 0.0
+    sum_sq: float = 0.0
+    num_tokens: float = 0.0
+    source: DriftSource = "two_pass"
+
+    @property
+    def k3(self) -> float:
+        """Mean k3 per token, nats."""
+        return self.k3_sum / self.num_tokens if self.num_tokens else 0.0
+
+    @property
+    def sigma2(self) -> float:
+        """Mean squared log-ratio per token, nats squared."""
+        return self.sum_sq / self.num_tokens if self.num_tokens else 0.0
+
+
+class Applied(NamedTuple):
+    """What a rule does to each response (or token): arrays of the shape of S.
+
+    ``clipped_weight`` is M*w, computed without forming M; it multiplies ``A * psi`` in the gradient.
+    ``edge_weight`` gives the objective's value ``edge_weight * A``; it is ``weight`` where nothing is cut.
+    """
+
+    side: Array  # int8: -1 cut below, 0 kept, +1 cut above, 2 dual
+    multiplier: Array  # M >= 0; where truncated, its logarithm is held within +-80
+    weight: Array  # w = exp(S) or exp(S/n), exponent capped at MAX_EXPONENT
+    clipped_weight: Array
+    edge_weight: Array
+    in_band: Array  # bool: lo <= S <= hi
+    lo: Array
+    hi: Array
+    capped: Array  # bool: the exponent met MAX_EXPONENT
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A clip rule in log space (docs/theory.md section 2).
+
+    Parameters
+    ----------
+    shape : {"none", "fixed", "linear", "sqrt", "power", "token", "prefix"}
+        How the half-widths grow with ``n``: not at all, like n, sqrt(n), n**gamma; ``token`` is a band on each
+        token's log-ratio, ``prefix`` a sqrt band on prefix sums.
+    range_lo, range_hi : float
+        Lower and upper range. ``fixed``, ``linear``, ``token``: eps, half-widths ``-log(1 - eps_lo)`` and
+        ``log(1 + eps_hi)`` nats. ``sqrt``, ``power``, ``prefix``: c, half-width ``c * n**gamma`` nats.
+    gamma : float, optional
+        Exponent of ``power``; refused for the other shapes.
+    drift : {"none", "kl", "gaussian", "tilted"}
+        Centre of the band per token: 0, ``-k3``, ``-sigma^2/2``, ``+sigma^2/2`` (T13).
+    drift_source : {"two_pass", "lagged"}
+        Where the trainer takes the drift's sums from.
+    outside : {"drop", "truncate", "cap"}
+        What happens outside the band: PPO's min, the weight held at the edge on the active side, or the weight
+        held at the upper edge whatever the sign of the advantage.
+    dual : float, optional
+        Dual clip d > 1: where A < 0 and S > m + d (hi - m) the response is cut too.
+    weight : {"sequence", "geometric"}
+        exp(S), or exp(S/n) whose gradient carries 1/n (GSPO).
+    name : str
+        Label in logs and tables.
+
+    Raises
+    ------
+    UserError
+        For values outside their range, with the cure.
+    """
+
+    shape: Shape
+    range_lo: float = 0.0
+    range_hi: float = 0.0
+    gamma: float | None = None
+    drift: Drift = "none"
+    drift_source: DriftSource = "two_pass"
+    outside: Outside = "drop"
+    dual: float | None = None
+    weight: Weight = "sequence"
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        for field, value, choices in (
+            ("shape", self.shape, get_args(Shape)),
+            ("drift", self.drift, get_args(Drift)),
+            ("drift_source", self.drift_source, get_args(DriftSource)),
+            ("outside", self.outside, get_args(Outside)),
+            ("weight", self.weight, get_args(Weight)),
+        ):
+            if value not in choices:
+                raise unknown_name(f"rule {field}", str(value), choices)
+        if self.shape != "none":
+            for field, value in (("range_lo", self.range_lo), ("range_hi", self.range_hi)):
+                if not value > 0:
+                    raise UserError(
+                        f"rule {self.label!r}: {field}={value} must be > 0 (use shape 'none' for no clipping)"
+                    )
+            if self.shape in _EPS_SHAPES and not self.range_lo < 1:
+                raise UserError(f"rule {self.label!r}: range_lo={self.range_lo} is an eps and must be < 1")
+        if (self.shape == "power") != (self.gamma is not None):
+            raise UserError(
+                f"rule {self.label!r}: gamma belongs to shape 'power' and to no other; set both or neither"
+            )
+        if self.gamma is not None and not 0 <= self.gamma <= 2:
+            raise UserError(f"rule {self.label!r}: gamma={self.gamma} must lie in [0, 2]; 0.5 is FSPO's")
+        if self.dual is not None and not self.dual > 1:
+            raise UserError(f"rule {self.label!r}: dual={self.dual} must be > 1; common values are 2 to 10")
+        if self.dual is not None and self.outside == "cap":
+            raise UserError(
+                f"rule {self.label!r}: 'cap' already bounds A < 0; drop the dual clip or use 'truncate'"
+            )
+        if self.weight == "geometric" and self.shape in ("token", "prefix"):
+            raise UserError(f"rule {self.label!r}: a geometric weight needs a sequence shape; use 'sequence'")
+        if self.drift != "none" and self.shape in ("none", "token", "prefix"):
+            raise UserError(
+                f"rule {self.label!r}: drift {self.drift!r} needs a sequence band; use drift 'none'"
+            )
+
+    @property
+    def label(self) -> str:
+        """The name, or one made from the shape."""
+        return self.name or f"{self.shape}-{self.outside}"
+
+    @property
+    def level(self) -> Literal["sequence", "token", "prefix"]:
+        """What a row of S is: a whole response, one token, or a prefix."""
+        return self.shape if self.shape in ("token", "prefix") else "sequence"
+
+    @property
+    def needs_stats(self) -> bool:
+        """Whether ``band`` needs a DriftStats."""
+        return self.drift != "none"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for a log's metadata; ``Rule(**d)`` gives the rule back."""
+        return asdict(self)
+
+    def half_widths(self, n: Array) -> tuple[Array, Array]:
+        """Half-widths below and above the drift, nats, in the shape of ``n`` (floating)."""
+        xp = array_namespace(n)
+        if self.shape == "none":
+            infinite = xp.full_like(n, math.inf)
+            return infinite, infinite
+        gamma = self.gamma if self.gamma is not None else _EXPONENTS[self.shape]
+        scale = xp.ones_like(n) if gamma == 0 else n**gamma
+        if self.shape in _EPS_SHAPES:
+            return scale * -math.log1p(-self.range_lo), scale * math.log1p(self.range_hi)
+        return scale * self.range_lo, scale * self.range_hi
+
+    def drift_per_token(self, stats: DriftStats | None = None) -> float:
+        """The drift m in nats per token: m_L = m * n (docs/theory.md section 2).
+
+        Raises
+        ------
+        UserError
+            If the rule has a drift and ``stats`` is missing.
+        """
+        if self.drift == "none":
+            return 0.0
+        if stats is None:
+            raise UserError(f"rule {self.label!r} centres its band on a drift: pass stats=DriftStats(...)")
+        return {"kl": -stats.k3, "gaussian": -stats.sigma2 / 2, "tilted": stats.sigma2 / 2}[self.drift]
+
+    def band(self, n: Array, stats: DriftStats | None = None) -> tuple[Array, Array]:
+        """Lower and upper edge of the band on S, nats.
+
+        Parameters
+        ----------
+        n : array, floating
+            Number of summed log-ratios.
+        stats : DriftStats, optional
+            Needed where the rule has a drift.
+        """
+        below, above = self.half_widths(n)
+        centre = self.drift_per_token(stats) * n
+        return centre - below, centre + above
+
+    def apply(self, S: Array, n: Array, A: Array, stats: DriftStats | None = None) -> Applied:
+        """Clip: side, multiplier and weights of each row (docs/theory.md section 2, "Active side").
+
+        Parameters
+        ----------
+        S : array, floating
+            Sums of log-ratios, nats. NaN is passed through, never cut.
+        n : array
+            Number of log-ratios in each sum, same shape or broadcastable.
+        A : array, floating
+            Advantages, same shape or broadcastable. A = 0 is never cut: it has no gradient under any rule.
+        """
+        xp = array_namespace(S)
+        n = xp.astype(n, S.dtype) + xp.zeros_like(S)
+        lo, hi = self.band(n, stats)
+        above, below = hi < S, lo > S
+        never = xp.zeros_like(above)
+        if self.outside == "cap":
+            cut_hi, cut_lo, cut_dual, dual = above & (A != 0), never, never, hi
+        else:
+            cut_hi, cut_lo = above & (A > 0), below & (A < 0)
+            centre = self.drift_per_token(stats) * n
+            dual = hi if self.dual is None else centre + self.dual * (hi - centre)
+            cut_dual = never if self.dual is None else (A < 0) & (dual < S)
+        edge = xp.where(cut_hi, hi, xp.where(cut_lo, lo, xp.where(cut_dual, dual, S)))
+        side = xp.astype(cut_hi, xp.int8) - xp.astype(cut_lo, xp.int8) + 2 * xp.astype(cut_dual, xp.int8)
+        scale = n if self.weight == "geometric" else xp.ones_like(n)
+        exponent, edge_exponent = _capped(xp, S / scale), _capped(xp, edge / scale)
+        weight, edge_weight = xp.exp(exponent), xp.exp(edge_exponent)
+        cut = side != 0
+        if self.outside == "drop":
+            multiplier = xp.astype(~cut, S.dtype)
+            clipped_weight = xp.where(cut, xp.zeros_like(weight), weight)
+        else:
+            log_multiplier = xp.clip(edge_exponent - exponent, -_MAX_LOG_MULTIPLIER, _MAX_LOG_MULTIPLIER)
+            multiplier = xp.where(cut, xp.exp(log_multiplier), xp.ones_like(weight))
+            clipped_weight = edge_weight
+        in_band = ~(above | below)
+        capped = S / scale > MAX_EXPONENT
+        return Applied(side, multiplier, weight, clipped_weight, edge_weight, in_band, lo, hi, capped)
+
+    def acceptance(
+        self, S: Array, n: Array, A: Array, stats: DriftStats | None = None, rate: Rate = "band"
+    ) -> float:
+        """Share of rows in the band (all rows), or not cut (rows with A != 0)."""
+        S, n, A = (np.asarray(x, dtype=np.float64) for x in (S, n, A))
+        applied = self.apply(S, n, A, stats)
+        if rate == "band":
+            return float(np.mean(applied.in_band))
+        return float(np.mean(applied.side[A != 0] == 0))
+
+
+def _capped(xp: Any, exponent: Array) -> Array:
+    return xp.where(exponent > MAX_EXPONENT, xp.full_like(exponent, MAX_EXPONENT), exponent)
+
+
+def standardized_excess(
+    rule: Rule, S: Array, n: Array, A: Array, stats: DriftStats | None = None, rate: Rate = "band"
+) -> np.ndarray:
+    """The factor on both half-widths at which each row is just accepted (float64).
+
+    A row is accepted by the rule with half-widths scaled by f (in log space) exactly when its excess is <= f.
+    ``rate="update"`` takes the rows with A != 0 and the side on which the rule is active.
+    """
+    S, n, A = (np.asarray(x, dtype=np.float64) for x in (S, n, A))
+    below, above = rule.half_widths(n)
+    centred = S - rule.drift_per_token(stats) * n
+    over, under = centred / above, -centred / below
+    if rate == "band":
+        return np.maximum(over, under)
+    if rule.outside == "cap":
+        return over[A != 0]
+    negative = under if rule.dual is None else np.maximum(under, over / rule.dual)
+    return np.where(A > 0, over, negative)[A != 0]
+
+
+def scaled(rule: Rule, factor: float) -> Rule:
+    """The rule with both half-widths multiplied by ``factor`` in log space (asymmetry kept)."""
+    if rule.shape in _EPS_SHAPES:
+        lo = -math.expm1(factor * math.log1p(-rule.range_lo))
+        return replace(rule, range_lo=lo, range_hi=math.expm1(factor * math.log1p(rule.range_hi)))
+    return replace(rule, range_lo=factor * rule.range_lo, range_hi=factor * rule.range_hi)
+
+
+def calibrate(
+    rule: Rule,
+    S: Array,
+    n: Array,
+    A: Array,
+    target: float,
+    stats: DriftStats | None = None,
+    rate: Rate = "band",
+) -> Rule:
+    """Scale the rule's range so that it accepts the share ``target`` of the given rows.
+
+    Parameters
+    ----------
+    S, n, A : arrays (N,)
+        Log-ratios, lengths and advantages of responses that have seen at least one update.
+    target : float
+        Wanted share, in (0, 1).
+    rate : {"band", "update"}
+        Band acceptance over all rows, or update acceptance over A != 0 (docs/theory.md section 1).
+
+    Returns
+    -------
+    Rule
+        Same shape and asymmetry; realised acceptance within 1/N of the target where the rows are distinct.
+
+    Raises
+    ------
+    UserError
+        If no range gives the target: an unbounded rule, no rows, or S identically 0.
+    """
+    if rule.shape == "none":
+        raise UserError("rule 'none' has no range to calibrate; choose a shape with a band")
+    if not 0 < target < 1:
+        raise UserError(f"target acceptance {target} must lie strictly between 0 and 1")
+    excess = np.sort(standardized_excess(rule, S, n, A, stats, rate))
+    excess = excess[np.isfinite(excess)]
+    if excess.size == 0:
+        raise UserError("no rows to calibrate on: every response has A = 0 or a non-finite S")
+    k = min(max(round(target * excess.size), 1), excess.size)
+    upper = excess[k] if k < excess.size else excess[-1] * (1 + 1e-9)
+    factor = (excess[k - 1] + upper) / 2  # midway, so that rounding cannot flip a row
+    if not factor > 0:
+        raise UserError(
+            f"rule {rule.label!r} accepts more than {target:.0%} at any range: S is 0 (no update since the "
+            "rollout) or lies on the inactive side; calibrate on rows with updates_since_rollout > 0"
+        )
+    return scaled(rule, float(factor))
+
+
+def drift_stats(log_ratios: Array, mask: Array, source: DriftSource = "two_pass") -> DriftStats:
+    """Sums over the unmasked tokens of ``log_ratios`` (B, T), as Python floats (not reduced over processes)."""
+    k3, sq, count = token_sums(log_ratios, mask)
+    return DriftStats(float(k3.sum()), float(sq.sum()), float(count.sum()), source)
+
+
+def token_sums(log_ratios: Array, mask: Array) -> tuple[Array, Array, Array]:
+    """Per response (B,): sum of k3 = exp(s)-1-s (exponent capped), sum of s**2, number of tokens."""
+    xp = array_namespace(log_ratios)
+    s = xp.where(mask, log_ratios, xp.zeros_like(log_ratios))
+    k3 = xp.expm1(_capped(xp, s)) - s
+    return xp.sum(k3, axis=-1), xp.sum(s * s, axis=-1), xp.sum(xp.astype(mask, s.dtype), axis=-1)
+
+
+class Preset(NamedTuple):
+    """A published method: its rule, its advantage estimator and its aggregation."""
+
+    rule: Rule
+    advantage: Literal["rloo", "grpo", "dr_grpo"]
+    aggregation: Literal["response", "token", "sequence", "constant"]
+
+
+def _sqrt(name: str, **options: Any) -> Preset:
+    return Preset(Rule("sqrt", 0.03, 0.03, name=name, **options), "grpo", "response")
+
+
+PRESETS: dict[str, Preset] = {
+    "none": Preset(Rule("none", name="none"), "rloo", "response"),
+    "rloo": Preset(Rule("fixed", 0.2, 0.2, name="rloo"), "rloo", "response"),
+    "gspo": Preset(Rule("linear", 3e-4, 4e-4, weight="geometric", name="gspo"), "grpo", "response"),
+    "fspo": _sqrt("fspo"),
+    "fspo-kl": _sqrt("fspo-kl", drift="kl"),
+    "fspo-gaussian": _sqrt("fspo-gaussian", drift="gaussian"),
+    "fspo-tilted": _sqrt("fspo-tilted", drift="tilted"),
+    "fspo-truncate": _sqrt("fspo-truncate", outside="truncate"),
+    "fspo-cap": _sqrt("fspo-cap", outside="cap"),
+    "power": Preset(Rule("power", 0.03, 0.03, gamma=0.75, name="power"), "grpo", "response"),
+    "grpo": Preset(Rule("token", 0.2, 0.2, name="grpo"), "grpo", "sequence"),
+    "ctpo": Preset(Rule("prefix", 0.03, 0.03, name="ctpo"), "grpo", "sequence"),
+}
+
+
+def preset(name: str, **changes: Any) -> Preset:
+    """A preset by its paper's name, with any of its rule's fields changed.
+
+    Raises
+    ------
+    UserError
+        For an unknown name, with the nearest right one.
+    """
+    if name not in PRESETS:
+        raise unknown_name("rule", name, tuple(PRESETS))
+    found = PRESETS[name]
+    known: Sequence[str] = tuple(Rule.__dataclass_fields__)
+    for key in changes:
+        if key not in known:
+            raise unknown_name("rule field", key, tuple(known))
+    return found._replace(rule=replace(found.rule, **changes)) if changes else found
