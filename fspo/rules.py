@@ -146,23 +146,17 @@ class Rule:
             if self.shape in _EPS_SHAPES and not self.range_lo < 1:
                 raise UserError(f"rule {self.label!r}: range_lo={self.range_lo} is an eps and must be < 1")
         if (self.shape == "power") != (self.gamma is not None):
-            raise UserError(
-                f"rule {self.label!r}: gamma belongs to shape 'power' and to no other; set both or neither"
-            )
+            raise UserError(f"rule {self.label!r}: gamma belongs to shape 'power' and to no other; set both or neither")
         if self.gamma is not None and not 0 <= self.gamma <= 2:
             raise UserError(f"rule {self.label!r}: gamma={self.gamma} must lie in [0, 2]; 0.5 is FSPO's")
         if self.dual is not None and not self.dual > 1:
             raise UserError(f"rule {self.label!r}: dual={self.dual} must be > 1; common values are 2 to 10")
         if self.dual is not None and self.outside == "cap":
-            raise UserError(
-                f"rule {self.label!r}: 'cap' already bounds A < 0; drop the dual clip or use 'truncate'"
-            )
+            raise UserError(f"rule {self.label!r}: 'cap' already bounds A < 0; drop the dual clip or use 'truncate'")
         if self.weight == "geometric" and self.shape in ("token", "prefix"):
             raise UserError(f"rule {self.label!r}: a geometric weight needs a sequence shape; use 'sequence'")
         if self.drift != "none" and self.shape in ("none", "token", "prefix"):
-            raise UserError(
-                f"rule {self.label!r}: drift {self.drift!r} needs a sequence band; use drift 'none'"
-            )
+            raise UserError(f"rule {self.label!r}: drift {self.drift!r} needs a sequence band; use drift 'none'")
 
     @property
     def label(self) -> str:
@@ -260,13 +254,11 @@ class Rule:
             log_multiplier = xp.clip(edge_exponent - exponent, -_MAX_LOG_MULTIPLIER, _MAX_LOG_MULTIPLIER)
             multiplier = xp.where(cut, xp.exp(log_multiplier), xp.ones_like(weight))
             clipped_weight = edge_weight
-        in_band = ~(above | below)
+        in_band = (lo <= S) & (hi >= S)
         capped = S / scale > MAX_EXPONENT
         return Applied(side, multiplier, weight, clipped_weight, edge_weight, in_band, lo, hi, capped)
 
-    def acceptance(
-        self, S: Array, n: Array, A: Array, stats: DriftStats | None = None, rate: Rate = "band"
-    ) -> float:
+    def acceptance(self, S: Array, n: Array, A: Array, stats: DriftStats | None = None, rate: Rate = "band") -> float:
         """Share of rows in the band (all rows), or not cut (rows with A != 0)."""
         S, n, A = (np.asarray(x, dtype=np.float64) for x in (S, n, A))
         applied = self.apply(S, n, A, stats)

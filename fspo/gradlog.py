@@ -1,0 +1,338 @@
+"""The gradient log: the one contract between a trainer (ours or another's) and the diagnostics.
+
+``RUN/gradlog/rollout-00000012-rank-0000.parquet``: one file for each rollout and process, one row for each
+response and update. Files are written whole and renamed, so a killed run leaves no half file. Because the
+stored direction is that of psi, and not of a clipped gradient, any sequence rule can be evaluated afterwards.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fspo.errors import UserError
+from fspo.rules import DriftStats, Rule
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SCHEMA_VERSION = (1, 0)
+"""major.minor: further minors are read, another major is refused by name."""
+USER_PREFIX = "user."
+FOLDER = "gradlog"
+_FILE = re.compile(r"rollout-(\d{8})-rank-(\d{4})\.parquet")
+
+COLUMNS: dict[str, tuple[str, str]] = {
+    # name: (arrow type, meaning with its unit)
+    "rollout": ("int32", "number of the rollout, from 0"),
+    "step": ("int32", "optimizer updates done before this row's update, over the run"),
+    "updates_since_rollout": ("int16", "optimizer updates between the rollout and this row"),
+    "times_used": ("int16", "updates that used this response before; 0: first use"),
+    "phase": ("string", "train, audit (fresh responses at the same parameters) or noise"),
+    "policy_version": ("int32", "step of the parameters that S and psi were computed at"),
+    "behaviour_version": ("int32", "step of the parameters that sampled the response"),
+    "prompt_id": ("int64", "prompt number over the run; (rollout, prompt_id) is a cluster"),
+    "response_id": ("int64", "response number over the run"),
+    "length": ("int32", "L, unmasked response tokens, end-of-sequence included"),
+    "truncated": ("bool", "the response met the token limit"),
+    "entropy": ("float32", "mean entropy of the policy over the response's tokens, nats"),
+    "log_ratio": ("float64", "S, nats"),
+    "engine_log_ratio": ("float64", "trainer's old log-probability minus the sampler's, summed, nats"),
+    "sum_sq_log_ratio": ("float64", "sum over tokens of s_t^2, nats squared"),
+    "k3_sum": ("float64", "sum over tokens of exp(s_t)-1-s_t, nats"),
+    "reward": ("float32", "reward of the response"),
+    "advantage": ("float32", "A, the value that the objective used"),
+    "rule": ("string", "label of the rule that trained"),
+    "lo": ("float64", "lower edge of the band on S, nats"),
+    "hi": ("float64", "upper edge of the band on S, nats"),
+    "drift": ("float64", "m, centre of the band per token, nats"),
+    "drift_source": ("string", "none, two_pass or lagged"),
+    "band_accept": ("bool", "lo <= S <= hi"),
+    "side": ("int8", "-1 cut below, 0 kept, +1 cut above, 2 dual clip"),
+    "multiplier": ("float32", "M"),
+    "weight": ("float32", "w, exponent capped"),
+    "score_status": ("string", "ok, not_taken or failed"),
+    "score_norm": ("float32", "norm of the stored psi"),
+    "score_unit": ("list", "psi over its norm, float16, fixed width; null where not taken"),
+}
+REQUIRED = ("rollout", "step", "prompt_id", "response_id", "length", "log_ratio", "advantage")
+"""What another trainer must at least write; every other column may be null or missing."""
+
+
+def schema(
+    width: int, user_columns: Mapping[str, str] | None = None, metadata: Mapping[str, Any] | None = None
+) -> pa.Schema:
+    """The Arrow schema for sketches of ``width`` entries (0: no sketch column)."""
+    import pyarrow as pa
+
+    types = {"string": pa.string(), "bool": pa.bool_(), "list": pa.list_(pa.float16(), width)}
+    fields = [
+        pa.field(name, types.get(kind) or getattr(pa, kind)(), nullable=name not in REQUIRED, metadata={"doc": doc})
+        for name, (kind, doc) in COLUMNS.items()
+        if name != "score_unit" or width > 0
+    ]
+    fields += [
+        pa.field(USER_PREFIX + name, types.get(kind) or getattr(pa, kind)())
+        for name, kind in (user_columns or {}).items()
+    ]
+    header = {
+        "fspo.schema": "{}.{}".format(*SCHEMA_VERSION),
+        "fspo.run": json.dumps(dict(metadata or {}), sort_keys=True),
+    }
+    return pa.schema(fields, metadata=header)
+
+
+def file_name(rollout: int, rank: int) -> str:
+    """Name of one file of the log."""
+    return f"rollout-{rollout:08d}-rank-{rank:04d}.parquet"
+
+
+class GradLogWriter:
+    """Collects rows in memory and writes one whole file a rollout and process.
+
+    Parameters
+    ----------
+    run : path
+        Run folder; ``gradlog/`` is made inside it.
+    rank : int
+        Process index.
+    width : int
+        Entries of a sketch; 0 if none is ever taken.
+    metadata : mapping
+        Plain values kept in each file's header: at least ``{"rule": rule.to_dict()}`` so that the log explains itself.
+    user_columns : mapping
+        Further columns by name (without ``user.``) and Arrow type name.
+    """
+
+    def __init__(
+        self,
+        run: str | Path,
+        *,
+        rank: int = 0,
+        width: int = 0,
+        metadata: Mapping[str, Any] | None = None,
+        user_columns: Mapping[str, str] | None = None,
+    ) -> None:
+        self.folder = Path(run) / FOLDER
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.rank = rank
+        self.width = width
+        self.schema = schema(width, user_columns, metadata)
+        self._batches: list[pa.RecordBatch] = []
+
+    def append(self, rows: Mapping[str, Any]) -> None:
+        """Add rows: a column is an array (N,), a scalar for all N rows, or missing (null).
+
+        ``score_unit`` is an array (N, width); rows whose ``score_status`` is not "ok" are stored as null.
+
+        Raises
+        ------
+        UserError
+            For an unknown column or a missing required one.
+        """
+        import pyarrow as pa
+
+        unknown = set(rows) - set(self.schema.names)
+        missing = [name for name in REQUIRED if name not in rows]
+        if unknown or missing:
+            raise UserError(
+                f"gradient log: unknown columns {sorted(unknown)}, missing columns {missing}; see fspo.gradlog.COLUMNS"
+            )
+        n = len(np.atleast_1d(rows["log_ratio"]))
+        columns = [self._column(f, rows.get(f.name), n, rows) for f in self.schema]
+        self._batches.append(pa.record_batch(columns, schema=self.schema))
+
+    def _column(self, f: pa.Field, value: Any, n: int, rows: Mapping[str, Any]) -> pa.Array:
+        import pyarrow as pa
+
+        if value is None:
+            return pa.nulls(n, f.type)
+        if f.name == "score_unit":
+            flat = np.ascontiguousarray(value, dtype=np.float16).reshape(n, self.width)
+            good = np.asarray(rows.get("score_status", np.full(n, "ok"))) == "ok"
+            return pa.FixedSizeListArray.from_arrays(pa.array(flat.ravel()), self.width, mask=pa.array(~good))
+        if np.ndim(value) == 0 and not isinstance(value, (list, tuple)):
+            value = np.full(n, value)
+        return pa.array(np.asarray(value) if not isinstance(value, list) else value, type=f.type)
+
+    def flush(self, rollout: int) -> Path | None:
+        """Write the collected rows as this rollout's file, whole or not at all; None if there are none."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        if not self._batches:
+            return None
+        path = self.folder / file_name(rollout, self.rank)
+        part = path.with_suffix(f".part-{os.getpid()}")
+        pq.write_table(pa.Table.from_batches(self._batches, self.schema), part, compression="zstd")
+        os.replace(part, path)
+        self._batches = []
+        return path
+
+
+def discard_from(run: str | Path, rollout: int) -> int:
+    """Remove files of rollouts >= ``rollout`` and half-written ones (a resumed run repeats them); their number."""
+    count = 0
+    for path in sorted((Path(run) / FOLDER).glob("*")):
+        match = _FILE.fullmatch(path.name)
+        if (match and int(match[1]) >= rollout) or ".part-" in path.name:
+            path.unlink()
+            count += 1
+    return count
+
+
+@dataclass
+class GradLog:
+    """Rows of one run, in memory: an Arrow table, the run's header and what was damaged.
+
+    Attributes
+    ----------
+    table : pyarrow.Table
+    metadata : dict
+        The run's header, with ``rule`` (see ``Rule.to_dict``) where the trainer wrote it.
+    damage : list of str
+        One line for each file that could not be read; the others are here.
+    """
+
+    table: pa.Table
+    metadata: dict[str, Any] = field(default_factory=dict)
+    damage: list[str] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return self.table.num_rows
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.table.column_names and self.table[name].null_count < len(self)
+
+    def column(self, name: str) -> np.ndarray:
+        """A column as numpy (N,); nulls become NaN in floating columns, and False/0/"" elsewhere."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        if name not in self.table.column_names:
+            raise UserError(f"the gradient log has no column {name!r}; it has {', '.join(self.table.column_names)}")
+        values = self.table[name]
+        if values.null_count:
+            kind = values.type
+            fill = (
+                math.nan
+                if pa.types.is_floating(kind)
+                else ""
+                if pa.types.is_string(kind)
+                else False
+                if pa.types.is_boolean(kind)
+                else 0
+            )
+            values = pc.fill_null(values, pa.scalar(fill, kind))
+        return values.to_numpy()
+
+    def scores(self) -> tuple[np.ndarray, np.ndarray]:
+        """Rows with a score (M,) and their psi (M, D), float32: unit vector times norm."""
+        index = np.flatnonzero(self.column("score_status") == "ok")
+        if index.size == 0:
+            return index, np.zeros((0, 0), np.float32)
+        units = self.table["score_unit"].take(index).combine_chunks()
+        width = units.type.list_size
+        flat = units.flatten().to_numpy(zero_copy_only=False).astype(np.float32).reshape(-1, width)
+        return index, flat * self.column("score_norm")[index, None]
+
+    def where(self, mask: np.ndarray) -> GradLog:
+        """The rows with ``mask`` (N,)."""
+        import pyarrow as pa
+
+        return GradLog(self.table.filter(pa.array(mask)), self.metadata, self.damage)
+
+    @property
+    def rule(self) -> Rule:
+        """The rule that trained."""
+        if "rule" not in self.metadata:
+            raise UserError("the log's header names no rule; pass GradLogWriter(metadata={'rule': rule.to_dict()})")
+        return Rule(**self.metadata["rule"])
+
+
+def step_drift_stats(log: GradLog) -> dict[int, DriftStats]:
+    """Drift statistics of each update (train rows of one step are one global minibatch)."""
+    step = log.column("step")
+    steps, index = np.unique(step, return_inverse=True)
+    k3, sq, n = (np.bincount(index, log.column(c).astype(np.float64)) for c in ("k3_sum", "sum_sq_log_ratio", "length"))
+    return {int(s): DriftStats(float(a), float(b), float(c)) for s, a, b, c in zip(steps, k3, sq, n, strict=True)}
+
+
+def read_log(
+    run: str | Path,
+    *,
+    columns: Sequence[str] | None = None,
+    phases: Iterable[str] | None = ("train",),
+    rollouts: tuple[int, int] | None = None,
+) -> GradLog:
+    """Read a run's gradient log.
+
+    Parameters
+    ----------
+    run : path
+        The run folder (the one that holds ``gradlog/``).
+    columns : sequence of str, optional
+        Only these; leave out ``score_unit`` where sketches are not needed.
+    phases : iterable of str or None
+        Rows of these phases; None for all.
+    rollouts : (first, last), optional
+        Inclusive range.
+
+    Raises
+    ------
+    UserError
+        If there is no log, no readable file, or a file of another major schema.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    folder = Path(run) / FOLDER
+    files = [
+        p for p in sorted(folder.glob("*.parquet")) if (m := _FILE.fullmatch(p.name)) and _inside(int(m[1]), rollouts)
+    ]
+    if not files:
+        raise UserError(f"no gradient log under {folder}: give the run folder that the trainer wrote, or import one")
+    tables: list[pa.Table] = []
+    metadata: dict[str, Any] = {}
+    damage: list[str] = []
+    for path in files:
+        try:
+            found = pq.read_schema(path)
+            header = found.metadata or {}
+            _check_version(header, path)
+            wanted = None if columns is None else [c for c in dict.fromkeys([*columns, "phase"]) if c in found.names]
+            table = pq.read_table(path, columns=wanted)
+            metadata = metadata or json.loads(header.get(b"fspo.run", b"{}"))
+        except (pa.ArrowInvalid, OSError, json.JSONDecodeError) as error:
+            damage.append(f"{path.name}: {str(error).splitlines()[0]}")
+            continue
+        if phases is not None and "phase" in table.column_names:
+            phase = pc.fill_null(table["phase"], "train")
+            table = table.filter(pc.is_in(phase, pa.array(list(phases))))
+        tables.append(table.replace_schema_metadata(None))
+    if not tables:
+        raise UserError(f"no readable file in {folder}: {damage[0]}")
+    return GradLog(pa.concat_tables(tables, promote_options="permissive"), metadata, damage)
+
+
+def _inside(rollout: int, bounds: tuple[int, int] | None) -> bool:
+    return bounds is None or bounds[0] <= rollout <= bounds[1]
+
+
+def _check_version(header: Mapping[bytes, bytes], path: Path) -> None:
+    text = header.get(b"fspo.schema", b"").decode()
+    if not re.fullmatch(r"\d+\.\d+", text):
+        raise UserError(f"{path.name} is no gradient log (its header has no fspo.schema); remove it from the folder")
+    if int(text.split(".")[0]) != SCHEMA_VERSION[0]:
+        raise UserError(
+            f"{path.name} has schema {text}; this version reads {SCHEMA_VERSION[0]}.x: use the fspo release that wrote it"
+        )

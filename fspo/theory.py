@@ -1,0 +1,261 @@
+"""The formulas of docs/theory.md, each written once: acceptance laws, LRE, bounds, the cosine lemma, T8's split.
+
+Everything is numpy in float64. Log-ratios are in nats, lengths in tokens, acceptances are probabilities.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fspo.errors import UserError
+from fspo.rules import DriftStats, Rule
+
+Floats = NDArray[np.float64]
+PHI_1 = math.exp(-0.5) / math.sqrt(2 * math.pi)
+"""phi(1), the supremum of |t phi(t)|: the constant of T3 and T4."""
+BERRY_ESSEEN_IID = 0.4748
+"""Shevtsova (2011), independent identically distributed summands (T5)."""
+BERRY_ESSEEN_INDEPENDENT = 0.56
+"""Independent but not identically distributed summands (T5)."""
+
+
+def interval_probability(lo: ArrayLike, hi: ArrayLike) -> Floats:
+    """Phi(hi) - Phi(lo) for lo <= hi, computed in the tail where the difference does not cancel."""
+    from scipy.special import ndtr
+
+    lo, hi = np.asarray(lo, np.float64), np.asarray(hi, np.float64)
+    flip = lo > 0  # right tail: use the mirror image
+    a, b = np.where(flip, -hi, lo), np.where(flip, -lo, hi)
+    return np.maximum(ndtr(b) - ndtr(a), 0.0)
+
+
+def band_acceptance(
+    rule: Rule, lengths: ArrayLike, mu: float, sigma: ArrayLike, stats: DriftStats | None = None
+) -> Floats:
+    """Acceptance a(l) of a rule's band when S given L=l is N(mu l, sigma^2 l) (docs/theory.md section 4).
+
+    Parameters
+    ----------
+    lengths : array (K,), >= 1
+    mu : float, nats per token
+    sigma : float or array (K,), nats per root token, > 0
+    stats : DriftStats, optional
+        For a rule with a drift; ``gaussian_stats`` makes the one that equals the model's.
+
+    Raises
+    ------
+    UserError
+        If sigma <= 0 or a length < 1.
+    """
+    lengths, sigma = _checked_lengths(lengths), np.asarray(sigma, np.float64)
+    if not np.all(sigma > 0):
+        raise UserError("sigma must be > 0 in the Gaussian log-ratio model")
+    lo, hi = rule.band(lengths, stats)
+    scale = sigma * np.sqrt(lengths)
+    return interval_probability((lo - mu * lengths) / scale, (hi - mu * lengths) / scale)
+
+
+def weight_acceptance(
+    rule: Rule, lengths: ArrayLike, mu: float, sigma: float, stats: DriftStats | None = None
+) -> Floats:
+    """Weight acceptance b(l) of a two-sided drop under the Gaussian model (T13).
+
+    Weighting by exp(S) shifts the normal law's mean from mu l to (mu + sigma^2) l.
+    """
+    return band_acceptance(rule, lengths, mu + sigma**2, sigma, stats)
+
+
+def gaussian_stats(sigma: float, num_tokens: float = 1.0) -> DriftStats:
+    """Drift statistics of iid N(-sigma^2/2, sigma^2) tokens to leading order: k3 = sigma^2/2 per token."""
+    return DriftStats(num_tokens * sigma**2 / 2, num_tokens * sigma**2, num_tokens)
+
+
+@dataclass(frozen=True)
+class LRE:
+    """Length Reweighting Error (docs/theory.md section 3). ``l1 <= l2 <= inf``."""
+
+    inf: float
+    l1: float
+    l2: float
+    mean_acceptance: float
+
+
+def relative_acceptance(p: ArrayLike, a: ArrayLike) -> tuple[Floats, Floats, float]:
+    """Normalised p, r(l) = a(l)/a_bar - 1 and a_bar.
+
+    Raises
+    ------
+    UserError
+        If p is empty, negative or sums to 0, if a is negative, or if a_bar = 0.
+    """
+    p, a = np.asarray(p, np.float64), np.asarray(a, np.float64)
+    if p.ndim != 1 or p.shape != a.shape or p.size == 0:
+        raise UserError("p and a must be vectors of one length >= 1: one entry for each length or bin")
+    if not (np.all(np.isfinite(p)) and np.all(np.isfinite(a))):
+        raise UserError("p and a must be finite; drop empty bins before")
+    if np.any(p < 0) or not p.sum() > 0 or np.any(a < 0):
+        raise UserError("p must be >= 0 with a positive sum, and a >= 0")
+    p = p / p.sum()
+    mean = float(p @ a)
+    if not mean > 0:
+        raise UserError("a_bar = 0: nothing is accepted, so LRE is not defined; widen the band")
+    return p, a / mean - 1.0, mean
+
+
+def lre(p: ArrayLike, a: ArrayLike) -> LRE:
+    """LRE_inf, LRE_1 and LRE_2 of acceptances ``a`` (K,) under length shares ``p`` (K,); section 3."""
+    p, r, mean = relative_acceptance(p, a)
+    return LRE(float(np.max(np.abs(r[p > 0]))), float(p @ np.abs(r)), float(np.sqrt(p @ r**2)), mean)
+
+
+def accepted_lengths(p: ArrayLike, a: ArrayLike) -> Floats:
+    """q(l) = p(l) a(l) / a_bar, the length shares of the accepted responses (section 3)."""
+    p, r, _ = relative_acceptance(p, a)
+    return p * (1 + r)
+
+
+def drift_error_bound(u_lo: float, u_hi: float, x: ArrayLike) -> Floats:
+    """T3: bound B_l on |a(l) - a_0| for standardised ranges u and drift errors x_l (K,)."""
+    x = np.asarray(x, np.float64)
+    slope = abs(_phi(u_hi) - _phi(u_lo))
+    return slope * np.abs(x) + PHI_1 * x**2
+
+
+def scale_error_bound(tau: float) -> float:
+    """T4: B = 2 phi(1) tau bounds |a(l) - a_0| when every |log(sigma_l/sigma)| <= tau."""
+    if not tau >= 0:
+        raise UserError("tau must be >= 0: it is the largest |log(sigma_l / sigma)|")
+    return 2 * PHI_1 * tau
+
+
+def lre_bound(bound: float, a_0: float, *, one_sided: bool) -> float | None:
+    """LRE_inf <= B/(a_0-B) (T3, all drift errors of one sign) or 2B/(a_0-B) (T3, T4); None: no guarantee."""
+    if not (bound >= 0 and 0 < a_0 <= 1):
+        raise UserError("lre_bound needs B >= 0 and a_0 in (0, 1]")
+    if bound >= a_0:
+        return None
+    return (1 if one_sided else 2) * bound / (a_0 - bound)
+
+
+def berry_esseen_bound(rho3: float, lengths: ArrayLike, *, identical: bool = True) -> Floats:
+    """T5: bound on |a(l) - a_Gauss(l)| for independent tokens; rho3 = E|s-mu|^3/sigma^3 >= 1."""
+    if not rho3 >= 1:
+        raise UserError("rho3 = E|s-mu|^3/sigma^3 is at least 1 (Jensen); check the moments")
+    constant = BERRY_ESSEEN_IID if identical else BERRY_ESSEEN_INDEPENDENT
+    return 2 * constant * rho3 / np.sqrt(_checked_lengths(lengths))
+
+
+def cosine_bound(rho: float) -> float | None:
+    """T7: cos(g_clip, g) >= sqrt(1 - rho^2) if rho < 1; None means "no guarantee"."""
+    if not rho >= 0:
+        raise UserError("rho must be >= 0: it is a ratio of norms")
+    return math.sqrt((1 - rho) * (1 + rho)) if rho < 1 else None
+
+
+@dataclass(frozen=True)
+class CosineLemma:
+    """Every quantity of T7 and T8 for one set of strata.
+
+    ``bound`` is None where T7 promises nothing. ``identity_residual`` is
+    ||g_clip/a_bar - (g + e_len + e_in)|| / ||g||, rounding if code and log are sound.
+    """
+
+    cosine: float
+    rho: float
+    bound: float | None
+    kappa: float
+    kappa_c: float
+    kappa_c2: float
+    eta: float
+    lre: LRE
+    e_len: Floats
+    e_in: Floats
+    g_norm: float
+    identity_residual: float
+
+    @property
+    def e_len_ratio(self) -> float:
+        """||e_len|| / ||g||: what length reweighting alone costs."""
+        return float(np.linalg.norm(self.e_len)) / self.g_norm
+
+    @property
+    def e_in_ratio(self) -> float:
+        """||e_in|| / ||g||: what clipping inside a length costs."""
+        return float(np.linalg.norm(self.e_in)) / self.g_norm
+
+
+def cosine(u: ArrayLike, v: ArrayLike) -> float:
+    """Cosine of two vectors; NaN if one is 0."""
+    u, v = np.asarray(u, np.float64), np.asarray(v, np.float64)
+    norms = float(np.linalg.norm(u) * np.linalg.norm(v))
+    return float(u @ v) / norms if norms > 0 else math.nan
+
+
+def cosine_lemma(p: ArrayLike, a: ArrayLike, g: ArrayLike, clipped: ArrayLike) -> CosineLemma:
+    """T7 and T8 for finite strata (docs/theory.md section 5).
+
+    Parameters
+    ----------
+    p : array (K,)
+        Share of each stratum among responses with A != 0 (normalised here).
+    a : array (K,)
+        Normaliser of each stratum: a_upd for drop, b for truncate and cap.
+    g : array (K, D)
+        g_l = E[w A psi | stratum].
+    clipped : array (K, D)
+        E[M w A psi | stratum] = a(l) (g_l + delta_l); must be 0 where a(l) = 0.
+
+    Raises
+    ------
+    UserError
+        If a_bar = 0, g = 0, or a stratum with a = 0 has a clipped gradient.
+    """
+    p, r, mean = relative_acceptance(p, a)
+    a = np.asarray(a, np.float64)
+    g, clipped = np.asarray(g, np.float64), np.asarray(clipped, np.float64)
+    total, total_clipped = p @ g, p @ clipped
+    norm = float(np.linalg.norm(total))
+    if not norm > 0:
+        raise UserError("g = 0: the true update vanishes, so no cosine is defined")
+    if np.any(clipped[a == 0] != 0):
+        raise UserError("a stratum with a(l) = 0 has a clipped gradient: choose another normaliser (b for truncate)")
+    delta = np.divide(clipped, a[:, None], out=g.copy(), where=a[:, None] > 0) - g
+    share = p * (1 + r)
+    e_len, e_in = (p * r) @ g, share @ delta
+    spread = np.linalg.norm(g - total, axis=1)
+    kappa = float(p @ np.linalg.norm(g, axis=1)) / norm
+    kappa_c = float(p @ spread) / norm
+    kappa_c2 = float(np.sqrt(p @ spread**2)) / norm
+    eta = float(share @ np.linalg.norm(delta, axis=1)) / norm
+    error = lre(p, a)
+    rho = min(error.inf * kappa, error.inf * kappa_c, error.l2 * kappa_c2) + eta
+    residual = np.linalg.norm(total_clipped / mean - (total + e_len + e_in)) / norm
+    return CosineLemma(
+        cosine(total_clipped, total),
+        rho,
+        cosine_bound(rho),
+        kappa,
+        kappa_c,
+        kappa_c2,
+        eta,
+        error,
+        e_len,
+        e_in,
+        norm,
+        float(residual),
+    )
+
+
+def _phi(x: float) -> float:
+    return math.exp(-x * x / 2) / math.sqrt(2 * math.pi)
+
+
+def _checked_lengths(lengths: ArrayLike) -> Floats:
+    lengths = np.asarray(lengths, np.float64)
+    if lengths.size == 0 or not np.all(lengths >= 1):
+        raise UserError("lengths must be >= 1 token")
+    return lengths
