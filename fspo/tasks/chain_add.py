@@ -1,0 +1,217 @@
+"""The embedded task: chain-add. Start at x, add d n times modulo 100, and write every step out.
+
+A prompt is ``?:CCSS+DD=`` and a step ``CCSS+DD`` with a separator: counter (additions left), state and d, two digits
+each, least significant digit first so that a carry only looks back. The last step ends with the end token in the
+separator's place. So ``?:3071+52=`` (add 25 three times to 17) may go on ``2024+52,1076+52;0029+52<eos>``: a correct
+response has 8 tokens a step, 8 to 256 in all, and nothing has to be looked up further back than the step before.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fspo.errors import UserError
+from fspo.noise import keyed_uniforms
+from fspo.tasks.base import Example, Rewards, Split, check_batch, check_split
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+SEPARATORS = ",;|/"
+ALPHABET = "0123456789+-*=?: " + SEPARATORS
+PAD, EOS, UNK = "<pad>", "<eos>", "<unk>"
+STEP_TOKENS = 8
+PROMPT_TOKENS = 10
+MODULUS = 100
+HELD_OUT = 8  # one (start, addend) pair in eight belongs to the eval split
+
+_PURPOSES = {"train": 0x7A01, "eval": 0x7A02, "warmup": 0x7A03}
+_LAST_STEP = re.compile(r"(\d\d)(\d\d)\+(\d\d)")
+_SPLIT_STEPS = re.compile("[" + re.escape(SEPARATORS) + "]")
+
+
+@dataclass(frozen=True)
+class ChainAddConfig:
+    """Options of chain-add.
+
+    Attributes
+    ----------
+    seed : int
+        Seed of the examples.
+    max_steps : int
+        Largest number of additions n, 1 to 99; n is log-uniform in 1..max_steps.
+    double_share : float
+        Share of warm-up steps that do two additions at once: correct answers then have more than one length.
+    slip : float
+        Probability that a warm-up step writes a wrong state, which is carried on. It sets the accuracy that RL
+        starts from, about (1 - slip) ** steps.
+    """
+
+    seed: int = 0
+    max_steps: int = 32
+    double_share: float = 0.25
+    slip: float = 0.06
+
+    def __post_init__(self) -> None:
+        """Refuse impossible values."""
+        if self.seed < 0:
+            raise UserError(f"chain-add seed is {self.seed}: use 0 or more")
+        if not 1 <= self.max_steps <= 99:
+            raise UserError(f"chain-add max_steps is {self.max_steps}: use 1 to 99 (the counter has two digits)")
+        for name in ("double_share", "slip"):
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                raise UserError(f"chain-add {name} is {getattr(self, name)}: use a share from 0 to 1")
+
+
+def held_out(start: int, addend: int) -> bool:
+    """Whether the pair (start, addend) belongs to the eval split, whatever the number of steps."""
+    # A fixed integer hash (Knuth's multiplier): no run-to-run salt, no pattern along either digit.
+    return (((start * MODULUS + addend) * 2654435761) % 2**32 >> 16) % HELD_OUT == 0
+
+
+def two_digits(number: int) -> str:
+    """Write 0..99 with the least significant digit first."""
+    return f"{number % 10}{number // 10}"
+
+
+@cache
+def _pairs(evaluation: bool) -> tuple[tuple[int, int], ...]:
+    pairs = ((start, addend) for start in range(MODULUS) for addend in range(1, MODULUS))
+    return tuple(pair for pair in pairs if held_out(*pair) == evaluation)
+
+
+def _problem(config: ChainAddConfig, stream: str, seed: int, index: int) -> tuple[int, int, int, np.ndarray]:
+    """Draw (n, x, d) of one example; the remaining uniforms, four a step, are for its warm-up response."""
+    if index < 0:
+        raise UserError(f"chain-add example {index} does not exist: use an index of 0 or more")
+    spare = 4 * config.max_steps if stream == "warmup" else 0
+    draws = keyed_uniforms(_PURPOSES[stream], seed, (config.seed, index), 0, 2 + spare)
+    pairs = _pairs(stream == "eval")
+    steps = min(int((config.max_steps + 1) ** draws[0]), config.max_steps)
+    return steps, *pairs[int(draws[1] * len(pairs))], draws[2:]
+
+
+def prompt_text(steps: int, start: int, addend: int) -> str:
+    """Write the prompt: ten characters, the last eight in the form of a step."""
+    return f"?:{two_digits(steps)}{two_digits(start)}+{two_digits(addend)}="
+
+
+class ChainAdd:
+    """chain-add as a task: both splits are endless, and a pair (start, addend) occurs in one of them only."""
+
+    name = "chain-add"
+
+    def __init__(self, config: ChainAddConfig | None = None) -> None:
+        self.config = config or ChainAddConfig()
+
+    def size(self, split: Split) -> int | None:
+        """None: both splits are endless."""
+        check_split(split)
+        return None
+
+    def example(self, split: Split, index: int) -> Example:
+        """Example ``index``, a pure function of (config, split, index)."""
+        check_split(split)
+        steps, start, addend, _ = _problem(self.config, split, self.config.seed, index)
+        return Example(
+            prompt_id=f"{split}-{index}",
+            prompt=prompt_text(steps, start, addend),
+            answer=str((start + steps * addend) % MODULUS),
+            info={"steps": steps, "start": start, "addend": addend},
+        )
+
+    def score(self, examples: Sequence[Example], responses: Sequence[str], finished: Sequence[bool]) -> Rewards:
+        """Reward 1 when the response ended and its last step reads counter 0 and the right state, else 0.
+
+        Parameters
+        ----------
+        examples : sequence of Example
+        responses : sequence of str
+            Decoded responses; a written-out end token at the end is ignored.
+        finished : sequence of bool
+            Whether the response ended with the end token.
+        """
+        check_batch(examples, responses, finished)
+        values = np.zeros(len(examples))
+        for i, (example, response, ended) in enumerate(zip(examples, responses, finished, strict=True)):
+            last = _LAST_STEP.fullmatch(_SPLIT_STEPS.split(response.removesuffix(EOS))[-1])
+            values[i] = bool(
+                ended and last and last[1] == "00" and last[2] == two_digits(int(example.answer) % MODULUS)
+            )
+        return Rewards(values=values, status=["ok"] * len(examples))
+
+
+def warmup_text(config: ChainAddConfig, seed: int, index: int) -> tuple[str, str]:
+    """Write supervised example ``index``: (prompt, response without its end token).
+
+    A pure function of its arguments. The pairs (start, addend) are those of the train split.
+    """
+    left, state, addend, draws = _problem(config, "warmup", seed, index)
+    prompt = prompt_text(left, state, addend)
+    steps = []
+    for double, slip, by, separator in draws.reshape(-1, 4):
+        size = 2 if left >= 2 and double < config.double_share else 1
+        left -= size
+        state = (state + size * addend) % MODULUS
+        if slip < config.slip:
+            state = (state + 1 + int(by * (MODULUS - 1))) % MODULUS
+        steps.append(f"{two_digits(left)}{two_digits(state)}+{two_digits(addend)}")
+        if left == 0:
+            break
+        steps.append(SEPARATORS[int(separator * len(SEPARATORS))])
+    return prompt, "".join(steps)
+
+
+def warmup_stream(seed: int, config: ChainAddConfig | None = None, start: int = 0) -> Iterator[tuple[str, str]]:
+    """Yield supervised examples ``start``, ``start + 1``, ... without end."""
+    config = config or ChainAddConfig()
+    index = start
+    while True:
+        yield warmup_text(config, seed, index)
+        index += 1
+
+
+def max_response_tokens(config: ChainAddConfig) -> int:
+    """Tokens of the longest correct response and one step more: room for a miscount to show."""
+    return STEP_TOKENS * (config.max_steps + 1)
+
+
+def expected_accuracy(config: ChainAddConfig) -> float:
+    """Accuracy of a model that has learned the warm-up data exactly, slips included.
+
+    A response with k written steps is right with probability about (1 - slip) ** k (slips that cancel are ignored).
+    The recursion is over the number of additions left; n is log-uniform.
+    """
+    right = [1.0]
+    for left in range(1, config.max_steps + 1):
+        double = config.double_share if left >= 2 else 0.0
+        right.append((1 - config.slip) * ((1 - double) * right[left - 1] + double * right[max(left - 2, 0)]))
+    weight = [math.log1p(1 / n) / math.log(config.max_steps + 1) for n in range(1, config.max_steps + 1)]
+    return sum(w * r for w, r in zip(weight, right[1:], strict=True))
+
+
+def build_tokenizer() -> PreTrainedTokenizerFast:
+    """Build the character-level tokenizer: 24 tokens (pad 0, eos 1, unk 2), none of them added to a text."""
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    vocabulary = {token: i for i, token in enumerate([PAD, EOS, UNK, *ALPHABET])}
+    core = Tokenizer(models.WordLevel(vocabulary, unk_token=UNK))
+    core.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")  # type: ignore[assignment]
+    core.decoder = decoders.Fuse()  # type: ignore[assignment]
+    return PreTrainedTokenizerFast(
+        tokenizer_object=core,
+        pad_token=PAD,
+        eos_token=EOS,
+        unk_token=UNK,
+        padding_side="left",
+        model_max_length=1024,
+        clean_up_tokenization_spaces=False,
+    )
