@@ -34,8 +34,8 @@ def make_task(name: str, options: Mapping[str, Any] | None = None) -> Task:
     Parameters
     ----------
     name : str
-        ``"chain-add"`` (embedded, see `fspo.tasks.chain_add`), ``"gym:<name>"`` (any reasoning-gym dataset, see
-        `fspo.tasks.gym`) or ``"dataset"`` (jsonl, parquet or Hugging Face data, see `fspo.tasks.dataset`).
+        ``"chain-add"`` (embedded, see `fspo.tasks.chain_add`), ``"gym:<name>"`` (any reasoning-gym dataset,
+        see `fspo.tasks.gym`) or ``"dataset"`` (jsonl, parquet or Hugging Face data, see `fspo.tasks.dataset`).
     options : mapping, optional
         Fields of the task's configuration class.
 
@@ -119,8 +119,8 @@ def _epoch_permutation(size: int, seed: int, epoch: int) -> np.ndarray:
 def prompt_order(size: int | None, seed: int, start: int, count: int) -> np.ndarray:
     """Example indices at positions ``start .. start + count - 1`` of the training stream.
 
-    The stream is a sequence of epochs, each a permutation of all examples that depends on (seed, epoch) alone,
-    so a resumed run finds its place from one number.
+    The stream is a sequence of epochs, each a permutation of all examples that depends on (seed, epoch)
+    alone, so a resumed run finds its place from one number.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What a task is: examples as a pure function of their index, a verifiable reward, and prompts as token ids."""
+"""What a task is: examples as a pure function of their index, verifiable rewards, prompts as token ids."""
 
 from __future__ import annotations
 
@@ -70,9 +70,7 @@ class Rewards:
             raise UserError(f"unknown reward status {unknown[0]!r}: use one of {', '.join(STATUSES)}")
         if not np.isfinite(self.values).all():
             bad = int(np.flatnonzero(~np.isfinite(self.values))[0])
-            raise UserError(
-                f"reward of response {bad} is {self.values[bad]}: a task must return finite rewards"
-            )
+            raise UserError(f"reward of response {bad} is {self.values[bad]}: a task must return finite rewards")
 
     def count(self, status: str) -> int:
         """Number of responses with this status."""
@@ -93,9 +91,7 @@ class Task(Protocol):
         """Example at ``index``: a pure function of the task's options, the split and the index."""
         ...
 
-    def score(
-        self, examples: Sequence[Example], responses: Sequence[str], finished: Sequence[bool]
-    ) -> Rewards:
+    def score(self, examples: Sequence[Example], responses: Sequence[str], finished: Sequence[bool]) -> Rewards:
         """Rewards of ``responses[i]`` to ``examples[i]``; ``finished[i]`` is False for a truncated one."""
         ...
 
@@ -150,9 +146,9 @@ def encode_prompt(tokenizer: Any, prompt: Prompt, chat_template: bool | None = N
     Returns
     -------
     list of int
-        At least one id. A prompt whose last message is the assistant's is continued, any other one is followed
-        by the template's generation prompt. Plain text gets the tokenizer's own special tokens, less a closing
-        end-of-sequence token, after which nothing should be generated.
+        At least one id. A prompt whose last message is the assistant's is continued, any other one is
+        followed by the template's generation prompt. Plain text gets the tokenizer's own special tokens, less
+        a closing end-of-sequence token, after which nothing should be generated.
 
     Raises
     ------
@@ -178,13 +174,11 @@ def encode_prompt(tokenizer: Any, prompt: Prompt, chat_template: bool | None = N
             ids.pop()
     else:
         raise UserError(
-            "the prompt is a list of chat messages but the tokenizer has no chat template: set chat_template to "
-            "false to join the messages as plain text, or use an instruction-tuned model"
+            "the prompt is a list of chat messages but the tokenizer has no chat template: set chat_template "
+            "to false to join the messages as plain text, or use an instruction-tuned model"
         )
     if not ids:
-        raise UserError(
-            f"the tokenizer gives no token for the prompt {str(prompt)[:60]!r}: remove this prompt"
-        )
+        raise UserError(f"the tokenizer gives no token for the prompt {str(prompt)[:60]!r}: remove this prompt")
     return [int(token) for token in ids]
 
 
@@ -205,6 +199,6 @@ def _encode_chat(tokenizer: Any, prompt: Prompt) -> list[int]:
         )
     except TemplateError as error:
         raise UserError(
-            f"the tokenizer's chat template refuses the prompt ({error}): change its roles or set chat_template "
-            "to false"
+            f"the tokenizer's chat template refuses the prompt ({error}): change its roles or set "
+            "chat_template to false"
         ) from error

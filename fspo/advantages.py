@@ -1,0 +1,107 @@
+"""Advantages of responses from the rewards of their groups (all responses to one prompt). NumPy alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from fspo.errors import UserError, unknown_name
+
+Estimator = Literal["rloo", "grpo", "dr_grpo"]
+ESTIMATORS: tuple[str, ...] = ("rloo", "grpo", "dr_grpo")
+
+GRPO_EPS = 1e-4
+"""Added to the group's standard deviation, as TRL 1.16's GRPOTrainer does."""
+
+
+@dataclass(frozen=True)
+class GroupStats:
+    """What the metrics need to know about the groups.
+
+    Attributes
+    ----------
+    num_groups : int
+        Number of groups.
+    num_zero_std_groups : int
+        Groups whose rewards are all equal: each of their advantages is exactly 0.
+    """
+
+    num_groups: int
+    num_zero_std_groups: int
+
+
+def advantages(
+    rewards: np.ndarray, group_ids: np.ndarray, estimator: Estimator = "rloo"
+) -> tuple[np.ndarray, GroupStats]:
+    """Group-relative advantages.
+
+    With r_i the reward, m and s the mean and the standard deviation of its group, and G the group's size:
+
+    - ``rloo``: r_i minus the mean of the *other* rewards of the group, = (r_i - m) G / (G - 1)
+      (leave-one-out baseline; Kool et al. 2019, Ahmadian et al. 2024, arXiv:2402.14740);
+    - ``grpo``: (r_i - m) / (s + 1e-4), s with Bessel's correction (ddof = 1): the default of TRL 1.16's
+      GRPOTrainer, ``scale_rewards="group"`` (Shao et al. 2024, arXiv:2402.03300);
+    - ``dr_grpo``: r_i - m (Liu et al. 2025, arXiv:2503.20783).
+
+    Parameters
+    ----------
+    rewards : numpy.ndarray
+        Finite, shape (N,).
+    group_ids : numpy.ndarray
+        Shape (N,), integers or strings: responses with the same id form a group. Sizes may differ and the rows
+        may come in any order.
+    estimator : str
+        ``"rloo"``, ``"grpo"`` or ``"dr_grpo"``.
+
+    Returns
+    -------
+    advantages : numpy.ndarray
+        Float64 (N,). A group with equal rewards gives exactly 0.
+    stats : GroupStats
+        How many groups there are, and how many of them have equal rewards.
+
+    Raises
+    ------
+    UserError
+        Unknown estimator, wrong shapes, a reward that is not finite, or a group of one under ``rloo``, which has
+        no other response to compare with.
+    """
+    if estimator not in ESTIMATORS:
+        raise unknown_name("advantage estimator", str(estimator), ESTIMATORS)
+    rewards = np.asarray(rewards, dtype=np.float64)
+    group_ids = np.asarray(group_ids)
+    if rewards.ndim != 1 or group_ids.shape != rewards.shape:
+        raise UserError(
+            f"rewards have shape {rewards.shape} and group_ids {group_ids.shape}: give two vectors of one length"
+        )
+    if not np.isfinite(rewards).all():
+        bad = int(np.flatnonzero(~np.isfinite(rewards))[0])
+        raise UserError(f"reward {bad} is {rewards[bad]}: make the reward function return finite numbers")
+    if rewards.size == 0:
+        return np.zeros(0), GroupStats(0, 0)
+
+    _, group, size = np.unique(group_ids, return_inverse=True, return_counts=True)
+    if estimator == "rloo" and size.min() == 1:
+        lonely = group_ids[int(np.flatnonzero(size[group] == 1)[0])]
+        raise UserError(
+            f"group {lonely} has one response, so rloo has nothing to leave out: sample at least 2 responses per "
+            "prompt or choose dr_grpo"
+        )
+    # Rewards relative to the group's first one: exactly 0 throughout a group of equal rewards, whatever rounding
+    # the mean would add, and no loss of digits when rewards share a large offset.
+    first = np.full(size.shape, rewards.size)
+    np.minimum.at(first, group, np.arange(rewards.size))
+    relative = rewards - rewards[first][group]
+    centred = relative - (np.bincount(group, relative) / size)[group]
+    different = np.zeros(size.shape, dtype=bool)
+    np.logical_or.at(different, group, relative != 0)
+    if estimator == "rloo":
+        out = centred * (size / np.maximum(size - 1, 1))[group]
+    elif estimator == "grpo":
+        variance = np.bincount(group, centred**2) / np.maximum(size - 1, 1)
+        out = centred / (np.sqrt(variance) + GRPO_EPS)[group]
+    else:
+        out = centred
+    return out, GroupStats(num_groups=int(size.size), num_zero_std_groups=int((~different).sum()))
