@@ -1,0 +1,364 @@
+"""Hooks that sketch the score psi = grad S of every response during one backward pass to the embeddings.
+
+For a layer y_t = W x_t the gradient of response i is G_i = sum_t delta_t x_t^T, delta_t = dS_i/dy_t
+(docs/theory.md section 1 for psi and S). The hooks see x on the way forward and delta on the way back,
+project both to k numbers a token at once, and hash P_out^T G_i P_in into the sketch. Weight gradients are
+never formed: `backward` asks autograd for the gradient at the embeddings' output alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from accelerate.utils import extract_model_from_parallel
+from torch import nn
+from torch.func import functional_call
+from transformers.pytorch_utils import Conv1D
+
+from fspo.errors import UserError
+from fspo.sketch import Sketcher
+
+
+class _Tap(torch.autograd.Function):
+    """The identity; on the way back it hands the gradient and a saved tensor to `receive`.
+
+    The tensor goes through `save_for_backward`, so that gradient checkpointing drops and recomputes it.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, output: torch.Tensor, saved: torch.Tensor, receive: Callable) -> torch.Tensor:
+        ctx.save_for_backward(saved)
+        ctx.receive = receive
+        return output.view_as(output)
+
+    @staticmethod
+    def backward(ctx: Any, delta: torch.Tensor) -> tuple[torch.Tensor, None, None]:  # type: ignore[override]
+        ctx.receive(delta, *ctx.saved_tensors)
+        return delta, None, None
+
+
+@dataclass(frozen=True)
+class _Site:
+    """One hooked module: its kind and the names of its trainable parameters (None: frozen or absent)."""
+
+    kind: str  # "linear", "conv1d", "embedding", "scale"
+    name: str
+    weight: str | None
+    bias: str | None
+    row_key: str
+    col_key: str
+
+
+def _kind(module: nn.Module) -> str | None:
+    """Which rule covers a module's own parameters; None where no rule does."""
+    forward = type(module).forward  # a subclass that overrides forward is not trusted to be the same map
+    if forward is nn.Linear.forward:
+        return "linear"
+    if forward is Conv1D.forward:
+        return "conv1d"
+    if isinstance(module, nn.Embedding):
+        return "embedding" if not module.max_norm and not module.scale_grad_by_freq else None
+    own = dict(module.named_parameters(recurse=False))
+    if "weight" in own and set(own) <= {"weight", "bias"} and not any(True for _ in module.children()):
+        return "scale"
+    return None
+
+
+def unwrap(model: nn.Module) -> nn.Module:
+    """Take a model out of DistributedDataParallel, torch.compile and the like."""
+    return extract_model_from_parallel(model)
+
+
+class ScoreHooks:
+    """Sketch every response's score around a forward pass of any Hugging Face causal LM.
+
+    Only trainable parameters are covered (with LoRA: the adapters). Rules: Linear and Conv1D weights and
+    embeddings by two projections, tied weights as the sum of their uses under one draw; biases and the
+    weights of normalisation layers (any module affine in an element-wise weight, checked on the data)
+    entry by entry. Whatever no rule covers is named in `uncovered`, never left out in silence. Rows of the
+    batch are responses; sequences packed into one row are not told apart.
+
+    Parameters
+    ----------
+    model : nn.Module
+        The model, wrapped or not. Its parameters and their `.grad` are not touched.
+    width, projection : int or None
+        See `fspo.sketch.Sketcher`.
+    seed, rollout : int
+        What the projections depend on, beside the parameters' names.
+
+    Raises
+    ------
+    UserError
+        If the model has no trainable parameter or no input embedding.
+
+    Examples
+    --------
+    >>> with ScoreHooks(model, seed=0, rollout=3) as hooks:  # doctest: +SKIP
+    ...     log_prob = (token_log_probs(model, batch, 1.0) * batch["response_mask"]).sum(1)
+    ...     sketch = hooks.backward(log_prob)  # (B, width)
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        width: int | None = 2048,
+        projection: int | None = 16,
+        seed: int = 0,
+        rollout: int = 0,
+    ):
+        self.model = unwrap(model)
+        names = {id(p): name for name, p in self.model.named_parameters() if p.requires_grad}
+        if not names:
+            raise UserError("the model has no trainable parameter to score: set requires_grad or add adapters")
+        self.trainable = {n: tuple(p.shape) for n, p in self.model.named_parameters() if p.requires_grad}
+        self._embedding = self.model.get_input_embeddings()  # type: ignore[operator]
+        self._sites = self._find_sites(names)
+        covered = {n for site in self._sites.values() for n in (site.weight, site.bias) if n}
+        shapes = {n: s for n, s in self.trainable.items() if n in covered}
+        device = next(self.model.parameters()).device
+        self.sketcher = Sketcher(shapes, width, projection, seed, rollout, device)
+        self._handles: list[Any] = []
+        self._rejected: dict[str, str] = {}
+        self._heard: set[str] = set()
+        self._offsets: dict[nn.Module, bool] = {}
+        self._busy = False  # probing a module, or inside backward
+        self._reset(0, 0)
+
+    @property
+    def uncovered(self) -> dict[str, str]:
+        """Trainable parameters missing from the sketch, with the reason; known for sure after `backward`."""
+        missing = {n: "no rule for this parameter" for n in self.trainable if n not in self.sketcher.shapes}
+        silent = [n for n in self.sketcher.shapes if self._total is not None and n not in self._heard]
+        return missing | dict.fromkeys(silent, "its module was not called, or S does not depend on it") | self._rejected
+
+    # -- set-up -------------------------------------------------------------------------------------------
+
+    def _find_sites(self, names: dict[int, str]) -> dict[nn.Module, _Site]:
+        uses: dict[str, int] = {}
+        found: list[tuple[nn.Module, str, str, str | None, str | None]] = []
+        for path, module in self.model.named_modules():
+            kind = _kind(module)
+            weight = names.get(id(getattr(module, "weight", None)))
+            bias = names.get(id(getattr(module, "bias", None)))
+            if kind and (weight or bias):
+                found.append((module, path, kind, weight, bias))
+                if weight:
+                    uses[weight] = uses.get(weight, 0) + 1
+        sites = {}
+        for module, path, kind, weight, bias in found:
+            row, col = f"{weight}/row", f"{weight}/col"
+            if kind == "linear" and weight and uses[weight] == 1:
+                # Layers of one block that read the same input (q, k, v; gate, up) share its projection,
+                # so that it is computed once; their other sides are independent.
+                col = f"{path.rpartition('.')[0]}/input"
+            sites[module] = _Site(kind, path, weight, bias, row, col)
+        return sites
+
+    def _reset(self, batch: int, length: int) -> None:
+        self._batch, self._length = batch, length
+        self._roots: list[tuple[torch.Tensor, torch.Tensor | None, _Site | None, float]] = []
+        self._input: tuple[torch.Tensor, int, str, torch.Tensor] | None = None
+        self._total: torch.Tensor | None = None
+
+    def __enter__(self) -> ScoreHooks:
+        rules = {"linear": self._linear, "conv1d": self._linear, "scale": self._scale, "embedding": self._lookup}
+        for module, site in self._sites.items():
+            self._handles.append(module.register_forward_hook(rules[site.kind]))
+        if self._embedding not in self._sites:
+            self._handles.append(self._embedding.register_forward_hook(self._lookup))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+        self._reset(0, 0)
+
+    # -- forward hooks ------------------------------------------------------------------------------------
+
+    def _reject(self, site: _Site, reason: str) -> None:
+        self._rejected |= dict.fromkeys([n for n in (site.weight, site.bias) if n], reason)
+
+    def _by_response(self, x: torch.Tensor) -> torch.Tensor | None:
+        """View activations as (B, tokens, features); None where rows cannot be told apart."""
+        if x.dim() >= 3 and x.shape[0] == self._batch:
+            return x.reshape(self._batch, -1, x.shape[-1])
+        if x.dim() >= 2 and x.shape[:-1].numel() == self._batch * self._length:
+            return x.reshape(self._batch, self._length, x.shape[-1])
+        return None
+
+    def _lookup(self, module: nn.Module, args: tuple, output: torch.Tensor) -> torch.Tensor | None:
+        """Cut the graph at an embedding's output: gradients are asked for there, not at its weight."""
+        if not torch.is_grad_enabled():
+            return None
+        if self._busy:  # recomputed by gradient checkpointing
+            return output.detach().requires_grad_()
+        ids = args[0]
+        if module is self._embedding:
+            self._reset(ids.shape[0], ids.shape[1])
+        site, scale = self._sites.get(module), float(getattr(module, "embed_scale", 1.0))
+        root = output.detach()
+        if root.shape[0] == 1 < self._batch:  # positions shared by all rows: give each row its own gradient
+            root, ids = root.expand(self._batch, *root.shape[1:]), ids.expand(self._batch, -1)
+        if site is not None:
+            plain = nn.functional.embedding(ids, module.weight.detach()) * scale  # type: ignore[operator]
+            if plain.shape != root.shape or plain.shape[0] != self._batch or not _close(plain, root):
+                self._reject(site, "an embedding with an unknown forward pass")
+        root.requires_grad_()
+        self._roots.append((root, ids, site, scale))
+        return root
+
+    def _linear(self, module: nn.Module, args: tuple, output: torch.Tensor) -> torch.Tensor | None:
+        """Project a Linear's input now, its output's gradient later."""
+        if not torch.is_grad_enabled() or not output.requires_grad:
+            return None
+        site, x = self._sites[module], args[0]
+        rows = self._by_response(x.detach())
+        if rows is None or self._by_response(output) is None:
+            self._reject(site, "the rows of the batch are mixed in its input")
+            return None
+        stored_in_out = site.kind == "conv1d"
+        in_key, out_key = (site.row_key, site.col_key) if stored_in_out else (site.col_key, site.row_key)
+        last = self._input
+        if last is None or last[0] is not x or last[1:3] != (x._version, in_key):
+            with torch.no_grad():
+                last = self._input = (x, x._version, in_key, self.sketcher.project(rows, in_key))
+
+        def receive(delta: torch.Tensor, projected: torch.Tensor) -> None:
+            delta = delta.reshape(*projected.shape[:2], -1)
+            if site.bias:
+                self._add(site.bias, delta.sum(1, dtype=self._dtype(delta)))
+            if site.weight:
+                left = self.sketcher.project(delta, out_key)
+                left, right = left.to(self._dtype(delta)), projected.to(self._dtype(delta))
+                if stored_in_out:
+                    left, right = right, left
+                self._add(site.weight, left.transpose(1, 2) @ right)
+
+        return _Tap.apply(output, last[3], receive)  # type: ignore[return-value]
+
+    def _scale(self, module: nn.Module, args: tuple, output: torch.Tensor) -> torch.Tensor | None:
+        """Normalisation layers, output = f(x; 0) + weight * (f(x; 1) - f(x; 0)) + bias, entry by entry."""
+        if self._busy or not torch.is_grad_enabled() or not output.requires_grad:
+            return None
+        site = self._sites[module]
+        weight, x = module.weight.detach(), args[0].detach()  # type: ignore[operator]
+        if len(args) != 1 or x.shape != output.shape or x.shape[-weight.dim() :] != weight.shape:
+            self._reject(site, "not an element-wise weight of its only input")
+            return None
+        if x.dim() < 2 or (x.shape[0] != self._batch and x.shape[0] != self._batch * self._length):
+            self._reject(site, "the rows of the batch are mixed in its input")
+            return None
+        if module not in self._offsets:
+            zero, one = self._at(module, x, 0.0), self._at(module, x, 1.0)
+            bias = getattr(module, "bias", None)
+            affine = zero + weight * (one - zero) + (0.0 if bias is None else bias.detach())
+            if not _close(affine, output.detach()):
+                self._reject(site, "not affine in its weight")
+                return None
+            self._offsets[module] = bool(zero.any())
+
+        def receive(delta: torch.Tensor, x: torch.Tensor) -> None:
+            dtype = self._dtype(delta)
+            axes = (self._batch, -1, weight.numel())
+            if site.bias:
+                self._add(site.bias, delta.reshape(axes).sum(1, dtype=dtype))
+            if site.weight:
+                unit = self._at(module, x, 1.0)
+                if self._offsets[module]:
+                    unit = unit - self._at(module, x, 0.0)
+                self._add(site.weight, (delta.to(dtype) * unit).reshape(axes).sum(1))
+
+        return _Tap.apply(output, x, receive)  # type: ignore[return-value]
+
+    def _at(self, module: nn.Module, x: torch.Tensor, value: float) -> torch.Tensor:
+        """A module's output with every weight set to `value` and no bias."""
+        own = {n: torch.zeros(p.shape, dtype=p.dtype, device=p.device) for n, p in module.named_parameters()}
+        own["weight"] += value
+        busy, self._busy = self._busy, True
+        try:
+            with torch.no_grad():
+                return functional_call(module, own, (x,))
+        finally:
+            self._busy = busy
+
+    # -- backward -----------------------------------------------------------------------------------------
+
+    @staticmethod
+    def _dtype(x: torch.Tensor) -> torch.dtype:
+        return torch.float64 if x.dtype == torch.float64 else torch.float32
+
+    def _add(self, name: str, part: torch.Tensor) -> None:
+        if name in self._rejected:
+            return
+        if self._total is None:
+            self._total = self.sketcher.zeros(self._batch, part.dtype)
+        self._heard.add(name)
+        self.sketcher.add(self._total, name, part)
+
+    def backward(self, log_prob: torch.Tensor) -> torch.Tensor:
+        """Run the backward pass of S and return the sketches.
+
+        Parameters
+        ----------
+        log_prob : Tensor, shape (B,)
+            S up to a constant: the summed log-probability of each response's tokens, in nats, from a
+            forward pass inside this context. Row i must depend on row i of the batch alone.
+
+        Returns
+        -------
+        Tensor, shape (B, width), float32 (float64 for a float64 model)
+            The sketch of psi. A response whose gradient is not finite has non-finite entries.
+
+        Raises
+        ------
+        UserError
+            If no forward pass went through the input embedding, or checkpointing is re-entrant.
+        """
+        if not self._roots:
+            raise UserError("no forward pass was seen: call the model with input_ids inside the ScoreHooks context")
+        if log_prob.shape != (self._batch,):
+            raise UserError(
+                f"log_prob must have shape ({self._batch},), one sum a response, not {tuple(log_prob.shape)}"
+            )
+        self._busy = True
+        try:
+            grads = torch.autograd.grad(log_prob.sum(), [root for root, *_ in self._roots], allow_unused=True)
+        except RuntimeError as error:
+            if "use_reentrant" in str(error):
+                raise UserError("scores need gradient checkpointing with use_reentrant=False") from error
+            raise
+        finally:
+            self._busy = False
+        for (_, ids, site, scale), grad in zip(self._roots, grads, strict=True):
+            if site is not None and site.weight and grad is not None and site.weight not in self._rejected:
+                self._add(site.weight, self._embedding_part(site, ids, grad * scale))
+        self._roots, self._input = [], None
+        if self._total is None:
+            self._total = self.sketcher.zeros(self._batch, self._dtype(log_prob))
+        return self._total
+
+    def _embedding_part(self, site: _Site, ids: torch.Tensor | None, grad: torch.Tensor) -> torch.Tensor:
+        """P_row^T (sum_t onehot(id_t) grad_t^T) P_col, shape (B, kept rows, kept columns)."""
+        assert ids is not None
+        entries, dtype = self.trainable[str(site.weight)][0], self._dtype(grad)
+        right = self.sketcher.project(grad, site.col_key).to(dtype)
+        padding = getattr(self.model.get_submodule(site.name), "padding_idx", None)
+        if padding is not None:  # torch gives this row no gradient
+            right = right * (ids != padding).unsqueeze(-1)
+        matrix = self.sketcher.matrix(site.row_key, entries, dtype)
+        if matrix is None:
+            out = torch.zeros(ids.shape[0], entries, right.shape[-1], dtype=dtype, device=grad.device)
+            return out.scatter_add_(1, ids.unsqueeze(-1).expand_as(right), right)
+        return matrix[ids].transpose(1, 2) @ right
+
+
+def _close(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Equal up to rounding in float32 (norm layers compute in it) or coarser; a failed row's NaN equals NaN."""
+    eps = max(torch.finfo(t.dtype).eps for t in (a, b, torch.empty(0)))
+    return torch.allclose(a.double(), b.double(), rtol=8 * eps, atol=8 * eps * float(b.abs().max()), equal_nan=True)
