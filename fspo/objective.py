@@ -1,0 +1,321 @@
+"""The training objective: ratio, band, surrogate, aggregation, as pure functions on torch tensors.
+
+``j`` is what is maximised and ``loss = -sum(j) / denominator``. The clip rule decides on detached numbers in
+float64; the gradient is then ``M w A grad S`` exactly as docs/theory.md section 1 defines the clipped update.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+from typing import Literal, NamedTuple, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fspo.errors import UserError, unknown_name
+from fspo.rules import MAX_EXPONENT, Applied, DriftStats, Rule, token_sums
+
+Aggregation = Literal["response", "sequence", "token", "constant"]
+
+
+@dataclass(frozen=True)
+class ObjectiveConfig:
+    """How terms become one number.
+
+    Attributes
+    ----------
+    aggregation : {"response", "sequence", "token", "constant"}
+        See `aggregate`, which says what each does to long responses.
+    constant_length : int, optional
+        The C of ``"constant"``, tokens; usually the response limit.
+    kl_coef : float
+        Weight of the k3 estimate of KL(new||reference), per token, subtracted from the objective.
+
+    Raises
+    ------
+    UserError
+        For values outside their range, with the cure.
+    """
+
+    aggregation: Aggregation = "response"
+    constant_length: int | None = None
+    kl_coef: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Refuse impossible values."""
+        if self.aggregation not in get_args(Aggregation):
+            raise unknown_name("aggregation", str(self.aggregation), get_args(Aggregation))
+        if (self.aggregation == "constant") != (self.constant_length is not None):
+            raise UserError("constant_length belongs to aggregation 'constant' and to no other; set both or neither")
+        if self.constant_length is not None and self.constant_length < 1:
+            raise UserError(f"constant_length={self.constant_length} must be >= 1 token; use the response limit")
+        if not (math.isfinite(self.kl_coef) and self.kl_coef >= 0):
+            raise UserError(f"kl_coef={self.kl_coef} must be finite and >= 0 (0 switches the term off)")
+
+
+@dataclass(frozen=True)
+class Records:
+    """One entry for each response (B,), detached; what the gradient log and the metrics are made of.
+
+    For token and prefix rules ``multiplier`` and ``weight`` are means over the response's tokens, ``side`` is 0,
+    ``lo`` and ``hi`` are NaN, ``band_accept`` says that every token is in its band, ``capped`` that any token met
+    the cap.
+    """
+
+    length: Tensor  # int64, unmasked tokens
+    log_ratio: Tensor  # float64, S in nats
+    sum_sq_log_ratio: Tensor  # float64, sum of s_t^2
+    k3_sum: Tensor  # float64, sum of exp(s_t) - 1 - s_t
+    side: Tensor  # int8: -1, 0, +1, 2 (dual)
+    multiplier: Tensor  # float64, M
+    weight: Tensor  # float64, w
+    lo: Tensor  # float64, edges of the band on S
+    hi: Tensor
+    band_accept: Tensor  # bool
+    capped: Tensor  # bool: the exponent met MAX_EXPONENT
+    cut_low: Tensor  # int64, cut counts: responses (sequence rules) or tokens
+    cut_high: Tensor
+    cut_dual: Tensor
+    count: Tensor  # int64, what the cut counts are shares of: those with A != 0
+    kl: Tensor  # float64, k3 estimate of KL(new||reference) summed over tokens, nats; 0 without a reference
+
+    def to_numpy(self) -> dict[str, np.ndarray]:
+        """Every field as a numpy array (B,)."""
+        return {field.name: getattr(self, field.name).cpu().numpy() for field in fields(self)}
+
+    def drift_stats(self) -> DriftStats:
+        """Sums of this batch for a rule's drift (not reduced over processes)."""
+        return DriftStats(float(self.k3_sum.sum()), float(self.sum_sq_log_ratio.sum()), float(self.length.sum()))
+
+
+class ObjectiveOutput(NamedTuple):
+    """The scalar to minimise and the per-response records."""
+
+    loss: Tensor
+    records: Records
+
+
+def log_ratios(new: Tensor, old: Tensor, mask: Tensor) -> Tensor:
+    """``s_t = new - old`` in float32 or better, exactly 0 outside the mask.
+
+    Parameters
+    ----------
+    new, old : Tensor (B, T)
+        Log-probabilities of the tokens, nats. ``old`` is detached. Whatever stands outside the mask, NaN and
+        infinities included, reaches neither the value nor the gradient.
+    mask : Tensor (B, T), bool
+        True on response tokens; holes are allowed.
+
+    Returns
+    -------
+    Tensor (B, T)
+        float32, or float64 where an input is float64.
+    """
+    dtype = torch.promote_types(torch.promote_types(new.dtype, old.dtype), torch.float32)
+    return torch.where(mask, new.to(dtype), 0.0) - torch.where(mask, old.detach().to(dtype), 0.0)
+
+
+def straight_through(value: Tensor, coefficient: Tensor, carrier: Tensor) -> Tensor:
+    """A tensor with the value of ``value`` and the gradient ``coefficient * grad carrier``.
+
+    ``carrier - carrier.detach()`` is exactly 0, so a large S, a 1/L or a low precision cannot disturb the value.
+    """
+    value, coefficient = value.detach().to(carrier.dtype), coefficient.detach().to(carrier.dtype)
+    return value + coefficient * (carrier - carrier.detach())
+
+
+def surrogate(
+    s: Tensor, mask: Tensor, advantages: Tensor, rule: Rule, stats: DriftStats | None = None
+) -> tuple[Tensor, Applied]:
+    """The clipped terms and what the rule did (docs/theory.md section 2).
+
+    Parameters
+    ----------
+    s : Tensor (B, T)
+        From `log_ratios`.
+    mask : Tensor (B, T), bool
+    advantages : Tensor (B,)
+
+    Returns
+    -------
+    terms : Tensor, (B,) for sequence rules, (B, T) for token and prefix rules
+        Value ``w_edge A``, where ``w_edge`` is w inside the band and its value at the edge where cut. Gradient
+        ``M w A grad(S)`` with ``S`` the response's sum; divided by L where the weight is geometric. Token rules:
+        ``M_t w_t A grad(s_t)``, w_t = exp(s_t). Prefix rules: ``M_t w_t A grad(s_t)``, w_t = exp(S_t): the
+        per-decision importance sampling theorem (Precup, Sutton and Singh 2000) weights the score of token t
+        by the ratio of the decisions up to t, and it is the score of that token alone that belongs to it.
+    applied : Applied
+        float64 tensors of the same shape.
+    """
+    exact, counts = s.detach().to(torch.float64), mask.to(torch.float64)
+    A = torch.where(mask.any(-1), advantages.detach().to(torch.float64), 0.0)  # an empty row moves nothing
+    if rule.level == "sequence":
+        carrier = s.sum(-1)
+        n = counts.sum(-1).clamp(min=1)
+        S = exact.sum(-1)
+    else:
+        carrier, A = s, A[:, None]
+        n = torch.ones_like(exact) if rule.level == "token" else counts.cumsum(-1).clamp(min=1)
+        S = exact if rule.level == "token" else exact.cumsum(-1)
+    applied = rule.apply(S, n, A, stats)
+    if rule.weight == "geometric":
+        carrier = carrier / n.to(carrier.dtype)
+    return straight_through(applied.edge_weight * A, applied.clipped_weight * A, carrier), applied
+
+
+def kl_terms(new: Tensor, ref: Tensor, mask: Tensor) -> Tensor:
+    """k3 estimate of KL(new||reference) for each token (B, T), 0 outside the mask; exponent capped, gradient kept."""
+    x = -log_ratios(new, ref, mask)
+    x_capped = x - (x.detach() - MAX_EXPONENT).clamp(min=0)
+    return torch.expm1(x_capped) - x
+
+
+def aggregate(terms: Tensor, mask: Tensor, config: ObjectiveConfig, denominator: float | None = None) -> Tensor:
+    """Sum the terms of a batch over the denominator: the 0-d objective.
+
+    ========== ============================= =================================================================
+    name       formula                       length
+    ========== ============================= =================================================================
+    response   mean_i J_i                    fair for sequence rules: each response counts once. Token terms
+                                             are summed, ``J_i = sum_t j_it``: long responses move more.
+    sequence   mean_i (1/L_i) sum_t j_it     each response counts once; a token of a long response counts less
+    token      sum_it j_it / sum_i L_i       a response counts in proportion to its length
+    constant   sum_it j_it / (B C)           the same weights, with a denominator that no batch can move
+    ========== ============================= =================================================================
+
+    A sequence rule has one term a response, which stands on each of its tokens (j_it = J_i): "sequence" is then
+    "response", while "token" and "constant" weight whole responses by their length, which undoes a band that is
+    fair in length.
+
+    Parameters
+    ----------
+    terms : Tensor (B,) or (B, T)
+    mask : Tensor (B, T), bool
+        Rows without a token count nowhere, so padding rows change nothing.
+    denominator : float, optional
+        The global one: sum of `denominator_for` over microbatches and processes. Default: this batch's own.
+    """
+    lengths = mask.sum(-1)
+    by_token = config.aggregation in ("token", "constant")
+    if terms.ndim == 1:
+        total = torch.where(lengths > 0, terms * lengths if by_token else terms, 0.0).sum()
+    else:
+        rows = torch.where(mask, terms, 0.0).sum(-1)
+        total = (rows / lengths.clamp(min=1) if config.aggregation == "sequence" else rows).sum()
+    if denominator is None:
+        denominator = denominator_for(config, mask)
+    return total / (denominator or 1.0)  # an empty batch has total 0
+
+
+def denominator_for(config: ObjectiveConfig, mask: Tensor) -> float:
+    """This batch's share of the global denominator; sum it over microbatches and processes."""
+    if config.aggregation == "token":
+        return float(mask.sum())
+    return float(mask.any(-1).sum()) * (config.constant_length or 1)
+
+
+def objective(
+    new: Tensor,
+    old: Tensor,
+    mask: Tensor,
+    advantages: Tensor,
+    rule: Rule,
+    config: ObjectiveConfig | None = None,
+    *,
+    stats: DriftStats | None = None,
+    denominator: float | None = None,
+    ref: Tensor | None = None,
+) -> ObjectiveOutput:
+    """The loss of one microbatch and its records.
+
+    Parameters
+    ----------
+    new, old : Tensor (B, T)
+        Log-probabilities under the current and the behaviour parameters, from the same code path.
+    mask : Tensor (B, T), bool
+        True on response tokens; holes allowed.
+    advantages : Tensor (B,)
+    rule : Rule
+    config : ObjectiveConfig, optional
+    stats : DriftStats, optional
+        Sums over the **global** minibatch, for a rule with a drift: `Records.drift_stats` of a first pass, added
+        up over microbatches and processes.
+    denominator : float, optional
+        See `aggregate`. Under data-parallel averaging of gradients multiply the loss by the number of processes.
+    ref : Tensor (B, T), optional
+        Log-probabilities under the reference model; needed where ``config.kl_coef > 0``. The KL term is one per
+        token whatever the rule, aggregated by the same formula: "response" sums it over the response's tokens.
+
+    Returns
+    -------
+    ObjectiveOutput
+
+    Raises
+    ------
+    UserError
+        For shapes that do not fit, a missing reference, or missing drift statistics.
+    """
+    config = config or ObjectiveConfig()
+    _check(new, old, mask, advantages, ref, config)
+    mask = mask.to(torch.bool)
+    s = log_ratios(new, old, mask)
+    terms, applied = surrogate(s, mask, advantages, rule, stats)
+    loss = -aggregate(terms, mask, config, denominator)
+    kl = None
+    if ref is not None:
+        kl = kl_terms(new, ref, mask)
+        if config.kl_coef > 0:
+            loss = loss + config.kl_coef * aggregate(kl, mask, config, denominator)
+    return ObjectiveOutput(loss, _records(s.detach().to(torch.float64), mask, advantages.detach(), applied, kl))
+
+
+def _records(s: Tensor, mask: Tensor, advantages: Tensor, applied: Applied, kl: Tensor | None) -> Records:
+    k3_sum, sum_sq, _ = token_sums(s, mask)
+    length = mask.sum(-1)
+    active = (advantages != 0) & (length > 0)
+    per_token = applied.side.ndim == 2
+    active = active[:, None] & mask if per_token else active
+
+    def total(events: Tensor) -> Tensor:
+        events = (events & active).to(torch.int64)
+        return events.sum(-1) if per_token else events
+
+    def mean(values: Tensor) -> Tensor:
+        return torch.where(mask, values, 0.0).sum(-1) / length.clamp(min=1) if per_token else values
+
+    side, nan = applied.side, torch.full_like(k3_sum, math.nan)
+    return Records(
+        length=length,
+        log_ratio=s.sum(-1),
+        sum_sq_log_ratio=sum_sq,
+        k3_sum=k3_sum,
+        side=torch.zeros_like(length, dtype=torch.int8) if per_token else side,
+        multiplier=mean(applied.multiplier),
+        weight=mean(applied.weight),
+        lo=nan if per_token else applied.lo,
+        hi=nan if per_token else applied.hi,
+        band_accept=(applied.in_band | ~mask).all(-1) if per_token else applied.in_band,
+        capped=(applied.capped & mask).any(-1) if per_token else applied.capped,
+        cut_low=total(side == -1),
+        cut_high=total(side == 1),
+        cut_dual=total(side == 2),
+        count=total(torch.ones_like(active)),
+        kl=torch.zeros_like(k3_sum) if kl is None else kl.detach().to(torch.float64).sum(-1),
+    )
+
+
+def _check(
+    new: Tensor, old: Tensor, mask: Tensor, advantages: Tensor, ref: Tensor | None, config: ObjectiveConfig
+) -> None:
+    shape = tuple(new.shape)
+    named = {"old": old, "mask": mask} | ({} if ref is None else {"ref": ref})
+    wrong = {name: tuple(x.shape) for name, x in named.items() if tuple(x.shape) != shape}
+    if len(shape) != 2 or wrong or tuple(advantages.shape) != shape[:1]:
+        raise UserError(
+            f"objective: new is {shape}, advantages {tuple(advantages.shape)}, others {wrong}; pass new, old, mask "
+            "(and ref) as (responses, tokens) and advantages as (responses,)"
+        )
+    if config.kl_coef > 0 and ref is None:
+        raise UserError("kl_coef > 0 needs ref, the reference model's log-probs (B, T); pass it or set kl_coef=0")
