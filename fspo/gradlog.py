@@ -61,19 +61,27 @@ COLUMNS: dict[str, tuple[str, str]] = {
     "weight": ("float32", "w, exponent capped"),
     "score_status": ("string", "ok, not_taken or failed"),
     "score_norm": ("float32", "norm of the stored psi"),
-    "score_unit": ("list", "psi over its norm, float16, fixed width; null where not taken"),
+    "score_unit": ("list", "psi over its norm, fixed width, float16 (exact scores: float32); null where not taken"),
 }
 REQUIRED = ("rollout", "step", "prompt_id", "response_id", "length", "log_ratio", "advantage")
 """What another trainer must at least write; every other column may be null or missing."""
 
 
 def schema(
-    width: int, user_columns: Mapping[str, str] | None = None, metadata: Mapping[str, Any] | None = None
+    width: int,
+    user_columns: Mapping[str, str] | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    *,
+    exact: bool = False,
 ) -> pa.Schema:
     """The Arrow schema for sketches of ``width`` entries (0: no sketch column)."""
     import pyarrow as pa
 
-    types = {"string": pa.string(), "bool": pa.bool_(), "list": pa.list_(pa.float16(), width)}
+    types = {
+        "string": pa.string(),
+        "bool": pa.bool_(),
+        "list": pa.list_(pa.float32() if exact else pa.float16(), width),
+    }
     fields = [
         pa.field(name, types.get(kind) or getattr(pa, kind)(), nullable=name not in REQUIRED, metadata={"doc": doc})
         for name, (kind, doc) in COLUMNS.items()
@@ -106,6 +114,8 @@ class GradLogWriter:
         Process index.
     width : int
         Entries of a sketch; 0 if none is ever taken.
+    exact : bool
+        Store the directions as float32 (full gradients) rather than float16 (sketches).
     metadata : mapping
         Plain values kept in each file's header: at least ``{"rule": rule.to_dict()}`` so that the log explains itself.
     user_columns : mapping
@@ -118,6 +128,7 @@ class GradLogWriter:
         *,
         rank: int = 0,
         width: int = 0,
+        exact: bool = False,
         metadata: Mapping[str, Any] | None = None,
         user_columns: Mapping[str, str] | None = None,
     ) -> None:
@@ -125,7 +136,7 @@ class GradLogWriter:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.rank = rank
         self.width = width
-        self.schema = schema(width, user_columns, metadata)
+        self.schema = schema(width, user_columns, metadata, exact=exact)
         self._batches: list[pa.RecordBatch] = []
 
     def append(self, rows: Mapping[str, Any]) -> None:
@@ -156,7 +167,7 @@ class GradLogWriter:
         if value is None:
             return pa.nulls(n, f.type)
         if f.name == "score_unit":
-            flat = np.ascontiguousarray(value, dtype=np.float16).reshape(n, self.width)
+            flat = np.ascontiguousarray(value, dtype=f.type.value_type.to_pandas_dtype()).reshape(n, self.width)
             good = np.asarray(rows.get("score_status", np.full(n, "ok"))) == "ok"
             return pa.FixedSizeListArray.from_arrays(pa.array(flat.ravel()), self.width, mask=pa.array(~good))
         if np.ndim(value) == 0 and not isinstance(value, (list, tuple)):

@@ -1,0 +1,112 @@
+"""Checkpoints: safetensors and JSON, no pickle, written whole and renamed.
+
+``checkpoints/step-00000010/{model.safetensors, optimizer.safetensors, state.json}``. Everything else that a run
+depends on (noise, data order, learning rate) is a function of the configuration and of the numbers in state.json.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from fspo.errors import UserError
+
+FOLDER = "checkpoints"
+
+
+@dataclass
+class TrainState:
+    """Numbers of a run at the end of a rollout.
+
+    Attributes
+    ----------
+    rollout : int
+        The next rollout.
+    step : int
+        Optimizer updates done.
+    skipped : int
+        Updates skipped for a non-finite gradient.
+    num_tokens : int
+        Response tokens trained on.
+    lagged : dict
+        Drift statistics of the last minibatch (fspo.rules.DriftStats).
+    """
+
+    rollout: int = 0
+    step: int = 0
+    skipped: int = 0
+    num_tokens: int = 0
+    lagged: dict[str, Any] | None = None
+
+
+def trainable(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Parameters that train, by name; tied ones once."""
+    return {name: p for name, p in model.named_parameters() if p.requires_grad}
+
+
+def save(run: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer, state: TrainState, keep: int) -> Path:
+    """Write a checkpoint, then remove all but the newest ``keep``."""
+    folder = run / FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    target = folder / f"step-{state.step:08d}"
+    part = folder / f".part-{os.getpid()}"
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir()
+    parameters = trainable(model)
+    save_file({n: p.detach().contiguous() for n, p in parameters.items()}, part / "model.safetensors")
+    moments = {
+        f"{key}.{name}": value.detach().contiguous()
+        for name, p in parameters.items()
+        for key, value in optimizer.state.get(p, {}).items()
+    }
+    save_file(moments, part / "optimizer.safetensors")
+    (part / "state.json").write_text(json.dumps(asdict(state)), encoding="utf-8")
+    if target.exists():  # the same step, repeated after a crash between rename and clean-up
+        shutil.rmtree(target)
+    os.replace(part, target)
+    for old in list_checkpoints(run)[:-keep] if keep > 0 else []:
+        shutil.rmtree(old)
+    return target
+
+
+def list_checkpoints(run: Path) -> list[Path]:
+    """Whole checkpoints, oldest first."""
+    return sorted(p for p in (run / FOLDER).glob("step-*") if (p / "state.json").is_file())
+
+
+def load(path: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> TrainState:
+    """Put a checkpoint's weights and moments in place.
+
+    Raises
+    ------
+    UserError
+        If the checkpoint belongs to another model.
+    """
+    weights, moments = load_file(path / "model.safetensors"), load_file(path / "optimizer.safetensors")
+    parameters = trainable(model)
+    wrong = set(weights) ^ set(parameters)
+    wrong |= {n for n in set(weights) & set(parameters) if weights[n].shape != parameters[n].shape}
+    if wrong:
+        raise UserError(f"{path} is a checkpoint of another model ({sorted(wrong)[0]} differs): use its own config")
+    with torch.no_grad():
+        for name, p in parameters.items():
+            p.copy_(weights[name])
+    for key, value in moments.items():
+        kind, _, name = key.partition(".")
+        p = parameters[name]
+        # Adam keeps its step count on the CPU
+        optimizer.state[p][kind] = value if value.ndim == 0 else value.to(p.device)
+    return TrainState(**json.loads((path / "state.json").read_text(encoding="utf-8")))
+
+
+def clean(run: Path) -> None:
+    """Remove half-written checkpoints."""
+    for part in (run / FOLDER).glob(".part-*"):
+        shutil.rmtree(part, ignore_errors=True)

@@ -1,0 +1,167 @@
+"""From prompts to a rollout: sample, decode, verify, share between processes, and give advantages."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from accelerate.utils import gather_object
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from fspo.advantages import Estimator, GroupStats, advantages
+from fspo.batches import RolloutBatch
+from fspo.errors import UserError
+from fspo.models import eos_token_ids
+from fspo.rollout import SamplingConfig, sample
+from fspo.tasks import Example, Task, encode_prompt
+
+Stream = Literal["train", "eval", "audit"]
+_STREAMS: dict[Stream, int] = {"train": 0, "eval": 1, "audit": 2}
+
+
+@dataclass
+class Prompts:
+    """P prompts as token ids, with what their verifier needs."""
+
+    examples: list[Example]
+    tokens: list[list[int]]
+    ids: np.ndarray  # (P,) number of the prompt over the run
+    too_long: int = 0
+
+
+@dataclass
+class Collector:
+    """Samples and verifies responses on every process and gives each of them the whole rollout.
+
+    Parameters
+    ----------
+    task, tokenizer : the task and the model's tokenizer
+    sampling : SamplingConfig
+    seed : int
+    rank, world : int
+        This process and how many there are.
+    max_prompt_tokens : int
+        Longer prompts are left out and counted.
+    """
+
+    task: Task
+    tokenizer: PreTrainedTokenizerBase
+    sampling: SamplingConfig
+    seed: int
+    rank: int = 0
+    world: int = 1
+    chat_template: bool | None = None
+    max_prompt_tokens: int = 2048
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def prompts(self, split: Literal["train", "eval"], indices: np.ndarray, ids: np.ndarray) -> Prompts:
+        """Encode the examples at ``indices``; ``ids`` number them over the run.
+
+        Raises
+        ------
+        UserError
+            If every prompt is too long.
+        """
+        found = Prompts([], [], ids)
+        keep = []
+        for position, index in enumerate(indices):
+            example = self.task.example(split, int(index))
+            tokens = encode_prompt(self.tokenizer, example.prompt, self.chat_template)
+            if len(tokens) > self.max_prompt_tokens:
+                found.too_long += 1
+                continue
+            keep.append(position)
+            found.examples.append(example)
+            found.tokens.append(tokens)
+        if not keep:
+            raise UserError(f"every prompt exceeds task.max_prompt_tokens={self.max_prompt_tokens}: raise it")
+        found.ids = ids[keep]
+        return found
+
+    def collect(
+        self,
+        model: PreTrainedModel,
+        prompts: Prompts,
+        responses: int,
+        *,
+        stream: Stream,
+        rollout: int,
+        step: int,
+        sampling: SamplingConfig | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> RolloutBatch:
+        """Sample ``responses`` to each prompt and verify them; advantages are left at 0.
+
+        The noise depends on (seed, stream, rollout, response number, position) alone.
+        """
+        began = time.perf_counter()
+        count = len(prompts.examples)
+        mine = np.array_split(np.arange(count), self.world)[self.rank]
+        rows = np.repeat(mine, responses)
+        keys = (mine[:, None] * responses + np.arange(responses)).ravel()
+        stream_seed = int(np.random.SeedSequence([self.seed, _STREAMS[stream]]).generate_state(1)[0])
+        parts: list[dict[str, Any]] = []
+        if len(rows):
+            sampled = sample(
+                model,
+                [prompts.tokens[i] for i in rows],
+                keys,
+                seed=stream_seed,
+                rollout=rollout,
+                config=sampling or self.sampling,
+                eos_token_id=eos_token_ids(model, self.tokenizer),
+                pad_token_id=int(self.tokenizer.pad_token_id),  # type: ignore[arg-type]
+                progress=progress,
+            )
+            self._add_seconds("sample", began)
+            began = time.perf_counter()
+            texts = self.tokenizer.batch_decode([t.tolist() for t in sampled.tokens], skip_special_tokens=True)
+            examples = [prompts.examples[i] for i in rows]
+            rewards = self.task.score(examples, texts, (~sampled.truncated).tolist())
+            self._add_seconds("verify", began)
+            parts = [
+                {
+                    "row": int(i),
+                    "key": int(key),
+                    "tokens": sampled.tokens[j],
+                    "log_prob": float(np.sum(sampled.logprobs[j], dtype=np.float64)),
+                    "truncated": bool(sampled.truncated[j]),
+                    "reward": float(rewards.values[j]),
+                    "status": rewards.status[j],
+                }
+                for j, (i, key) in enumerate(zip(rows, keys, strict=True))
+            ]
+        everything = gather_object(parts) if self.world > 1 else parts
+        return self._batch(prompts, everything, responses, rollout, step)
+
+    def _batch(
+        self, prompts: Prompts, parts: list[dict[str, Any]], responses: int, rollout: int, step: int
+    ) -> RolloutBatch:
+        rows = [p["row"] for p in parts]
+        names = list(prompts.examples[0].info)
+        return RolloutBatch(
+            rollout=rollout,
+            behaviour_version=step,
+            prompts=[np.asarray(prompts.tokens[i], np.int64) for i in rows],
+            responses=[p["tokens"] for p in parts],
+            sampler_log_prob=np.array([p["log_prob"] for p in parts]),
+            truncated=np.array([p["truncated"] for p in parts]),
+            rewards=np.array([p["reward"] for p in parts]),
+            advantages=np.zeros(len(parts)),
+            reward_status=np.array([p["status"] for p in parts]),
+            prompt_ids=prompts.ids[rows],
+            response_ids=prompts.ids[rows] * responses + np.array([p["key"] % responses for p in parts]),
+            info={name: np.array([prompts.examples[i].info.get(name) for i in rows]) for name in names},
+        )
+
+    def _add_seconds(self, name: str, began: float) -> None:
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - began
+
+
+def give_advantages(batch: RolloutBatch, estimator: Estimator) -> GroupStats:
+    """Fill in the batch's advantages; a response whose verification failed counts with reward 0."""
+    batch.advantages, stats = advantages(batch.rewards, batch.prompt_ids, estimator)
+    return stats

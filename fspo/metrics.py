@@ -1,0 +1,194 @@
+"""Metrics carried as (numerator, count) and divided once, and the live diagnostics made from them.
+
+Names are TRL's where the meaning is TRL's. ``clip_ratio/{low,high,region}_mean`` count cut rows among rows with a
+gradient over every update; ``clip_ratio/out_of_band``, ``length_bin/*``, ``lre_*`` and ``seq_log_ratio/*`` look only
+at rows that have seen an update since their rollout, since S = 0 before.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fspo.errors import UserError
+from fspo.theory import CosineLemma, cosine_lemma, lre
+
+
+class Ratios:
+    """Named (numerator, count) pairs; ``merge`` adds those of another process or minibatch."""
+
+    def __init__(self) -> None:
+        self._pairs: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+
+    def add(self, name: str, numerator: float, count: float = 1.0) -> None:
+        """Add to a ratio."""
+        pair = self._pairs[name]
+        pair[0] += float(numerator)
+        pair[1] += float(count)
+
+    def merge(self, other: dict[str, list[float]]) -> None:
+        """Add another process's pairs."""
+        for name, (numerator, count) in other.items():
+            self.add(name, numerator, count)
+
+    def pairs(self) -> dict[str, list[float]]:
+        """The raw pairs, to be gathered."""
+        return {name: list(pair) for name, pair in self._pairs.items()}
+
+    def get(self, name: str) -> float:
+        """One ratio; NaN where the count is 0."""
+        numerator, count = self._pairs.get(name, (0.0, 0.0))
+        return numerator / count if count else math.nan
+
+    def values(self) -> dict[str, float]:
+        """Every ratio with a count."""
+        return {name: n / c for name, (n, c) in sorted(self._pairs.items()) if c}
+
+
+def add_update_rows(ratios: Ratios, rows: dict[str, np.ndarray], edges: tuple[int, ...], *, moved: bool) -> None:
+    """Add one update's log rows (columns of fspo.gradlog, plus cut_low, cut_high, count) to the ratios.
+
+    Parameters
+    ----------
+    moved : bool
+        Whether the parameters have been updated since the rollout.
+    """
+    count = rows["count"].sum()
+    low, high = rows["cut_low"].sum(), rows["cut_high"].sum()
+    ratios.add("clip_ratio/low_mean", low, count)
+    ratios.add("clip_ratio/high_mean", high, count)
+    ratios.add("clip_ratio/region_mean", low + high, count)
+    if not moved:
+        return
+    n, S = len(rows["log_ratio"]), rows["log_ratio"]
+    ratios.add("seq_log_ratio/mean", S.sum(), n)
+    ratios.add("seq_log_ratio/mean_square", (S**2).sum(), n)
+    ratios.add("seq_log_ratio/drift", S.sum(), rows["length"].sum())
+    ratios.add("clip_ratio/out_of_band", (~rows["band_accept"]).sum(), n)
+    ratios.add("weight_capped", rows["capped"].sum(), n)
+    live = rows["advantage"] != 0
+    for i, mask in enumerate(length_bins(rows["length"], edges)):
+        if not mask.any():
+            continue
+        size, here = mask.sum(), mask & live
+        ratios.add(f"length_bin/{i}/out_of_band", (~rows["band_accept"][mask]).sum(), size)
+        ratios.add(f"length_bin/{i}/clip_low", rows["cut_low"][here].sum(), rows["count"][here].sum())
+        ratios.add(f"length_bin/{i}/clip_high", rows["cut_high"][here].sum(), rows["count"][here].sum())
+        ratios.add(f"length_bin/{i}/multiplier", rows["multiplier"][here].sum(), here.sum())
+
+
+def length_bins(lengths: np.ndarray, edges: tuple[int, ...]) -> list[np.ndarray]:
+    """Masks (N,) of the bins [edge_i, edge_i+1), the last one open."""
+    index = np.searchsorted(np.asarray(edges), lengths, side="right") - 1
+    return [index == i for i in range(len(edges))]
+
+
+def finished(ratios: Ratios, edges: tuple[int, ...]) -> dict[str, float]:
+    """Divide, and derive std, counts by bin and LRE over the live bins (docs/theory.md section 3)."""
+    pairs, values = ratios.pairs(), ratios.values()
+    square = values.pop("seq_log_ratio/mean_square", None)
+    if square is not None:
+        values["seq_log_ratio/std"] = math.sqrt(max(square - values["seq_log_ratio/mean"] ** 2, 0.0))
+    for measure, column in (("lre_band", "out_of_band"), ("lre_update", "multiplier")):
+        found = [
+            (i, pairs[f"length_bin/{i}/{column}"])
+            for i in range(len(edges))
+            if pairs.get(f"length_bin/{i}/{column}", (0, 0))[1]
+        ]
+        if not found:
+            continue
+        p = np.array([count for _, (_, count) in found])
+        share = np.array([numerator / count for _, (numerator, count) in found])
+        try:
+            error = lre(p, 1 - share if column == "out_of_band" else share)
+        except UserError:  # nothing accepted at all: LRE is not defined, and the clip ratios say so
+            continue
+        values |= {f"{measure}/inf": error.inf, f"{measure}/l1": error.l1, f"{measure}/l2": error.l2}
+    for i, lower in enumerate(edges):
+        if f"length_bin/{i}/out_of_band" in pairs:
+            values[f"length_bin/{i}/count"] = pairs[f"length_bin/{i}/out_of_band"][1]
+            values[f"length_bin/{i}/length_lo"] = lower
+            if i + 1 < len(edges):
+                values[f"length_bin/{i}/length_hi"] = edges[i + 1]
+        values.pop(f"length_bin/{i}/multiplier", None)
+    return values
+
+
+def strata_sums(rows: dict[str, np.ndarray], psi: np.ndarray, edges: tuple[int, ...]) -> dict[str, np.ndarray]:
+    """Sums over one scored minibatch's rows with A != 0, by length bin, to be added over processes.
+
+    Parameters
+    ----------
+    rows : dict of (n,) arrays
+        weight, multiplier, clipped_weight, advantage, length of the scored rows.
+    psi : (n, D)
+        Their scores.
+    """
+    member = np.stack(length_bins(rows["length"], edges)).astype(np.float64)
+    w, clipped = rows["weight"].astype(np.float64), rows["clipped_weight"].astype(np.float64)
+    A = rows["advantage"]
+    return {
+        "count": member.sum(1),
+        "multiplier": member @ rows["multiplier"],
+        "weight": member @ w,
+        "clipped_weight": member @ clipped,
+        "g": (member * (w * A)) @ psi,
+        "clipped": (member * (clipped * A)) @ psi,
+    }
+
+
+def live_lemma(sums: dict[str, np.ndarray], *, drop: bool) -> tuple[CosineLemma | None, dict[str, float]]:
+    """T7 on one minibatch: the lemma (None where it is not defined) and the metrics under grad_cosine."""
+    keep = sums["count"] > 0
+    if not keep.any():
+        return None, {}
+    count = sums["count"][keep]
+    a = (sums["multiplier"][keep] / count) if drop else sums["clipped_weight"][keep] / sums["weight"][keep]
+    g, clipped = sums["g"][keep] / count[:, None], sums["clipped"][keep] / count[:, None]
+    try:
+        lemma = cosine_lemma(count, a, g, clipped)
+    except UserError:
+        return None, {}
+    values = {"grad_cosine/global": lemma.cosine, "grad_cosine/rho": lemma.rho}
+    if lemma.bound is not None:
+        values["grad_cosine/bound"] = lemma.bound
+    norms = np.linalg.norm(g, axis=1) * np.linalg.norm(clipped, axis=1)
+    for i, cos in zip(np.flatnonzero(keep), np.einsum("kd,kd->k", g, clipped), strict=True):
+        norm = norms[np.flatnonzero(keep) == i][0]
+        if norm > 0:
+            values[f"length_bin/{i}/grad_cosine"] = float(cos / norm)
+    return lemma, values
+
+
+class MetricsFile:
+    """``metrics.jsonl``: one JSON object a line, flushed at once; a resumed run cuts what it repeats."""
+
+    def __init__(self, run: Path) -> None:
+        self.path = run / "metrics.jsonl"
+
+    def write(self, values: dict[str, Any]) -> None:
+        """Append a line."""
+        clean = {k: (None if isinstance(v, float) and not math.isfinite(v) else v) for k, v in values.items()}
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(clean) + "\n")
+
+    def keep_before(self, rollout: int) -> None:
+        """Drop train lines of rollouts >= ``rollout``, evaluations after it and a torn last line."""
+        if not self.path.exists():
+            return
+        kept = []
+        for line in self.path.read_text(encoding="utf-8").splitlines():
+            try:
+                row = json.loads(line)
+            except json.JSONDecodeError:
+                continue
+            if row["rollout"] < rollout or (row["phase"] == "eval" and row["rollout"] == rollout):
+                kept.append(line + "\n")
+        part = self.path.with_suffix(".part")
+        part.write_text("".join(kept), encoding="utf-8")
+        part.replace(self.path)

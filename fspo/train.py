@@ -1,0 +1,39 @@
+"""Train a policy: ``accelerate launch -m fspo.train --config FILE`` or ``python -m fspo.train ...``."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+# Idle OpenMP threads that spin slow a neighbour down by a factor of a hundred; must be set before torch loads.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+EXAMPLES = """Train a language model with a sequence-level clip rule and log every response.
+
+examples:
+  python -m fspo.train --output out/fspo --rule.preset fspo
+  python -m fspo.train --config out/fspo/config.yaml --resume true --rollouts 60
+  python -m fspo.train --model.name_or_path Qwen/Qwen3-0.6B --task.name gym:chain_sum --rule.preset fspo-kl
+  torchrun --nproc_per_node 2 -m fspo.train --output out/two --threads 1
+  accelerate launch --num_processes 8 -m fspo.train --config run.yaml
+"""
+
+
+def main(args: list[str] | None = None) -> int:
+    """Parse the configuration and train."""
+    from fspo.config import TrainConfig, parse
+
+    config = parse(TrainConfig, args, prog="python -m fspo.train", description=EXAMPLES)
+    from fspo.trainer import Trainer
+
+    trainer = Trainer(config)
+    trainer.train()
+    if trainer.is_main:
+        print(f"done: {config.output} (next: python -m analysis {config.output})", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    from fspo.errors import run_cli
+
+    run_cli(main)

@@ -1,0 +1,236 @@
+"""One rollout's updates: old log-probs, minibatches, clipped objective, scores, log rows.
+
+The pieces of one process. A *shard* is a microbatch with its tensors and old log-probs; old and new log-probs come
+from the same forward over the same shard, so S = 0 exactly before the first update.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+
+from fspo.batches import Microbatch, RolloutBatch
+from fspo.logprobs import make_batch, token_log_probs
+from fspo.objective import ObjectiveConfig, denominator_for, objective
+from fspo.rules import DriftStats, Rule, token_sums
+from fspo.scores import ScoreConfig, Scores, score
+
+Tensors = dict[str, torch.Tensor]
+
+
+@dataclass
+class Shard:
+    """A microbatch on the device.
+
+    Attributes
+    ----------
+    micro : Microbatch
+    batch : dict of tensors (B, T)
+    old, ref : tensors (B, T)
+        Old and reference log-probs; ref is None without a KL term.
+    advantages : tensor (B,)
+    entropy : (B,) float64
+        Mean entropy of the behaviour policy, nats; NaN where not asked for.
+    """
+
+    micro: Microbatch
+    batch: Tensors
+    old: torch.Tensor
+    ref: torch.Tensor | None
+    advantages: torch.Tensor
+    entropy: np.ndarray
+
+    @property
+    def mask(self) -> torch.Tensor:
+        """Response tokens (B, T)."""
+        return self.batch["response_mask"]
+
+
+@dataclass
+class Updater:
+    """Computes gradients of the clipped objective on this process's shards.
+
+    Parameters
+    ----------
+    accelerator : Accelerator
+    model : torch.nn.Module
+        The prepared (possibly wrapped) model.
+    rule, objective : Rule, ObjectiveConfig
+    temperature : float
+        The sampling temperature: log-ratios belong to the policy that sampled.
+    reference : torch.nn.Module, optional
+        Frozen initial model for the KL term.
+    """
+
+    accelerator: Accelerator
+    model: torch.nn.Module
+    rule: Rule
+    objective: ObjectiveConfig
+    temperature: float
+    pad_token_id: int
+    padding_side: str = "right"
+    entropy: bool = True
+    reference: torch.nn.Module | None = None
+
+    def tensors(self, batch: RolloutBatch, rows: np.ndarray) -> Tensors:
+        """Padded tensors of some rows, on the device."""
+        made = make_batch(
+            [batch.prompts[i].tolist() for i in rows],
+            [batch.responses[i].tolist() for i in rows],
+            self.pad_token_id,
+            padding_side=self.padding_side,  # type: ignore[arg-type]
+        )
+        return {name: tensor.to(self.accelerator.device) for name, tensor in made.items()}
+
+    @torch.no_grad()
+    def shard(self, batch: RolloutBatch, micro: Microbatch) -> Shard:
+        """Build a shard: its tensors and its old log-probs under the present parameters."""
+        tensors = self.tensors(batch, micro.rows)
+        old, entropy = token_log_probs(self.model, tensors, self.temperature, entropy=self.entropy)
+        mean = np.full(len(micro.rows), np.nan)
+        if entropy is not None:
+            mean = (entropy.sum(1) / tensors["response_mask"].sum(1)).double().cpu().numpy()
+        ref = None
+        if self.reference is not None:
+            ref, _ = token_log_probs(self.reference, tensors, self.temperature)
+        advantages = torch.as_tensor(batch.advantages[micro.rows], device=old.device)
+        return Shard(micro, tensors, old, ref, advantages, mean)
+
+    @torch.no_grad()
+    def drift_stats(self, shards: Sequence[Shard]) -> DriftStats:
+        """Two-pass drift statistics of the global minibatch at the present parameters."""
+        sums = torch.zeros(3, dtype=torch.float64, device=self.accelerator.device)
+        for shard in shards:
+            if shard.micro.dummy:
+                continue
+            new, _ = token_log_probs(self.model, shard.batch, self.temperature)
+            parts = token_sums((new - shard.old).double(), shard.mask)
+            sums += torch.stack([part.sum().double() for part in parts])
+        return DriftStats(*self.accelerator.reduce(sums, "sum").tolist())  # type: ignore[union-attr]
+
+    def accumulate(
+        self, shards: Sequence[Shard], stats: DriftStats | None
+    ) -> list[tuple[Shard, dict[str, np.ndarray]]]:
+        """Add the minibatch's gradient to the parameters' ``.grad`` and return the records of each real shard.
+
+        The loss is divided by the minibatch's global denominator, so the gradient does not depend on how rows are
+        cut into microbatches and processes. Shards without a gradient run forward only.
+        """
+        local = sum(denominator_for(self.objective, s.mask) for s in shards if not s.micro.dummy)
+        total = torch.tensor(local, dtype=torch.float64, device=self.accelerator.device)
+        denominator = float(self.accelerator.reduce(total, "sum"))  # type: ignore[arg-type]
+        training = [s for s in shards if s.micro.trains]
+        found = []
+        for shard in shards:
+            trains = shard.micro.trains
+            last = trains and shard is training[-1]
+            silent = nullcontext() if last else self.accelerator.no_sync(self.model)
+            with silent, torch.set_grad_enabled(trains):
+                new, _ = token_log_probs(self.model, shard.batch, self.temperature)
+                loss, records = objective(
+                    new,
+                    shard.old,
+                    shard.mask,
+                    shard.advantages,
+                    self.rule,
+                    self.objective,
+                    stats=stats,
+                    denominator=denominator,
+                    ref=shard.ref,
+                )
+                if trains:  # gradients are averaged over processes; the denominator is already global
+                    scale = 0.0 if shard.micro.dummy else float(self.accelerator.num_processes)
+                    self.accelerator.backward(loss * scale)
+            if not shard.micro.dummy:
+                found.append((shard, records.to_numpy()))
+        return found
+
+    def records(self, shard: Shard) -> dict[str, np.ndarray]:
+        """Records of a shard whose responses the present parameters sampled: S is 0 and nothing is cut."""
+        _, records = objective(shard.old, shard.old, shard.mask, shard.advantages, Rule("none"))
+        return records.to_numpy()
+
+
+def score_shards(
+    model: torch.nn.Module,
+    shards: Sequence[Shard],
+    *,
+    temperature: float,
+    config: ScoreConfig,
+    seed: int,
+    rollout: int,
+    on_shard: Callable[[], None] = lambda: None,
+) -> dict[int, Scores]:
+    """Scores of every response with A != 0, by shard index; ``model`` is the unwrapped one."""
+    found = {}
+    for i, shard in enumerate(shards):
+        if shard.micro.trains and not shard.micro.dummy:
+            found[i] = score(
+                model, shard.batch, temperature, config=config, seed=seed, rollout=rollout, log_probs=plain_log_probs
+            )
+            on_shard()
+    return found
+
+
+def plain_log_probs(model: torch.nn.Module, batch: Any, temperature: float) -> torch.Tensor:
+    """The trainer's own log-probs, in the form that `fspo.scores.score` asks for."""
+    return token_log_probs(model, batch, temperature)[0]
+
+
+def log_rows(
+    batch: RolloutBatch,
+    rows: np.ndarray,
+    records: dict[str, np.ndarray],
+    *,
+    shared: dict[str, Any],
+    entropy: np.ndarray,
+    old_log_prob: np.ndarray,
+    scores: Scores | None,
+) -> dict[str, Any]:
+    """Columns of the gradient log for some rows of a batch.
+
+    Parameters
+    ----------
+    rows : (n,) int
+    records : dict of (n,) arrays
+        From `fspo.objective.Records`.
+    shared : dict
+        Scalars: step, phase, versions, rule, drift and so on.
+    old_log_prob : (n,)
+        Summed old log-probability of the trainer, nats.
+    """
+    kept = (
+        "length",
+        "log_ratio",
+        "sum_sq_log_ratio",
+        "k3_sum",
+        "lo",
+        "hi",
+        "band_accept",
+        "side",
+        "multiplier",
+        "weight",
+    )
+    n = len(rows)
+    return {
+        **shared,
+        **{name: records[name] for name in kept},
+        "rollout": np.full(n, batch.rollout),
+        "behaviour_version": batch.behaviour_version,
+        "prompt_id": batch.prompt_ids[rows],
+        "response_id": batch.response_ids[rows],
+        "truncated": batch.truncated[rows],
+        "entropy": entropy,
+        "engine_log_ratio": old_log_prob - batch.sampler_log_prob[rows],
+        "reward": batch.rewards[rows],
+        "advantage": batch.advantages[rows],
+        "score_status": np.full(n, "not_taken") if scores is None else np.array(scores.status),
+        **({} if scores is None else {"score_norm": scores.norm, "score_unit": scores.unit}),
+        **{f"user.{name}": values[rows] for name, values in batch.info.items()},
+    }
