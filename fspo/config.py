@@ -188,7 +188,7 @@ class BatchConfig:
                 raise UserError(f"batch.{name} is {getattr(self, name)}: use 1 or more")
         if self.prompts < self.minibatches:
             raise UserError(
-                f"batch.minibatches={self.minibatches} exceeds batch.prompts={self.prompts}: a minibatch needs one group"
+                f"batch.minibatches={self.minibatches} exceeds batch.prompts={self.prompts}: each needs a group"
             )
 
 

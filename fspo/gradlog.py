@@ -345,5 +345,5 @@ def _check_version(header: Mapping[bytes, bytes], path: Path) -> None:
         raise UserError(f"{path.name} is no gradient log (its header has no fspo.schema); remove it from the folder")
     if int(text.split(".")[0]) != SCHEMA_VERSION[0]:
         raise UserError(
-            f"{path.name} has schema {text}; this version reads {SCHEMA_VERSION[0]}.x: use the fspo release that wrote it"
+            f"{path.name} has schema {text}; this fspo reads {SCHEMA_VERSION[0]}.x: use the release that wrote it"
         )

@@ -95,15 +95,11 @@ def finished(ratios: Ratios, edges: tuple[int, ...]) -> dict[str, float]:
     if square is not None:
         values["seq_log_ratio/std"] = math.sqrt(max(square - values["seq_log_ratio/mean"] ** 2, 0.0))
     for measure, column in (("lre_band", "out_of_band"), ("lre_update", "multiplier")):
-        found = [
-            (i, pairs[f"length_bin/{i}/{column}"])
-            for i in range(len(edges))
-            if pairs.get(f"length_bin/{i}/{column}", (0, 0))[1]
-        ]
-        if not found:
+        named = [pairs.get(f"length_bin/{i}/{column}", [0.0, 0.0]) for i in range(len(edges))]
+        found = np.array([pair for pair in named if pair[1]])
+        if not len(found):
             continue
-        p = np.array([count for _, (_, count) in found])
-        share = np.array([numerator / count for _, (numerator, count) in found])
+        p, share = found[:, 1], found[:, 0] / found[:, 1]
         try:
             error = lre(p, 1 - share if column == "out_of_band" else share)
         except UserError:  # nothing accepted at all: LRE is not defined, and the clip ratios say so

@@ -8,17 +8,16 @@ the checkpoint, so a resumed run repeats what it lost bit by bit.
 from __future__ import annotations
 
 import copy
-import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-from accelerate import Accelerator
-from accelerate.utils import DistributedDataParallelKwargs, gather_object
+from accelerate.utils import gather_object
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -26,9 +25,10 @@ from fspo import checkpoint, gradlog
 from fspo.batches import RolloutBatch, plan_microbatches, plan_minibatches
 from fspo.checkpoint import TrainState
 from fspo.collect import Collector, give_advantages
-from fspo.config import TrainConfig, save, to_dict
+from fspo.config import TrainConfig
 from fspo.errors import UserError
 from fspo.evaluate import evaluate
+from fspo.launch import claim_folder, make_accelerator
 from fspo.metrics import MetricsFile, Ratios, add_update_rows, finished, live_lemma, strata_sums
 from fspo.models import EMBEDDED, check_vocabulary, load_model, load_tokenizer
 from fspo.rules import DriftStats
@@ -68,7 +68,7 @@ class Trainer:
         self.accelerator = make_accelerator(config)
         self.is_main = self.accelerator.is_main_process
         self.rule = config.rule.rule()
-        self._claim_folder()
+        claim_folder(self.accelerator, config)
         self.task = task or make_task(config.task.name, config.task.options)
         source = self._model_source() if model is None else ""
         self.tokenizer = tokenizer or load_tokenizer(config.model.tokenizer or source)
@@ -120,22 +120,6 @@ class Trainer:
         self._seconds: dict[str, float] = {}
 
     # -- the run folder ------------------------------------------------------------------------------------------
-
-    def _claim_folder(self) -> None:
-        config, saved = self.config, self.run / "config.yaml"
-        if saved.exists() and not config.resume:
-            raise UserError(f"{self.run} holds a run already: add --resume true to go on, or choose another --output")
-        if saved.exists():
-            _check_same_run(config, saved)
-        self.accelerator.wait_for_everyone()
-        if self.is_main:
-            try:
-                self.run.mkdir(parents=True, exist_ok=True)
-                save(config, saved)
-            except OSError as error:
-                raise UserError(f"cannot write to {self.run}: {error.strerror}; choose another --output") from error
-            checkpoint.clean(self.run)
-        self.accelerator.wait_for_everyone()
 
     def _model_source(self) -> str | Path:
         config = self.config
@@ -230,7 +214,7 @@ class Trainer:
         live: dict[str, float] = {}
         for done, (epoch, i) in enumerate(updates):
             bar.set_postfix_str(f"update {done + 1}/{len(updates)}")
-            live |= self.update(batch, minibatches[i], ratios, since=done, epoch=epoch, index=i)
+            live |= self.update(batch, minibatches[i], ratios, since=done, epoch=epoch)
         self.writer.flush(rollout)
         self.state = replace(self.state, rollout=rollout + 1)
         values = self._finish(ratios) | live
@@ -287,71 +271,58 @@ class Trainer:
         return [self.updater.shard(batch, micro) for micro in plan]
 
     def update(
-        self, batch: RolloutBatch, shards: list[Shard], ratios: Ratios, *, since: int, epoch: int, index: int
+        self, batch: RolloutBatch, shards: list[Shard], ratios: Ratios, *, since: int, epoch: int
     ) -> dict[str, float]:
         """One optimizer update on a minibatch, with its score pass, log rows and metrics."""
-        config, state = self.config, self.state
+        config = self.config
         stats = self._stats(shards, since)
+        scored = self._scored(batch.rollout, since)
         scores: dict[int, Scores] = {}
-        if self._scored(batch.rollout, since):
+        if scored:
             with self._timed("scores"):
-                scores = score_shards(
-                    self.raw,
-                    shards,
-                    temperature=config.sampling.temperature,
-                    config=config.log.scores,
-                    seed=config.seed,
-                    rollout=batch.rollout,
-                )
+                scores = self._score(batch.rollout, shards)
             if config.log.audit_every and batch.rollout % config.log.audit_every == 0:
                 with self._timed("audit"):
-                    self._audit(batch, shards, since)
+                    self._audit(batch, shards)
         with self._timed("update"):
             records = self.updater.accumulate(shards, stats)
             norm = self._step(ratios)
-        shared = {
-            "step": state.step,
-            "phase": "train",
-            "policy_version": state.step,
-            "updates_since_rollout": since,
-            "times_used": epoch,
-            "rule": self.rule.label,
-            "drift": self.rule.drift_per_token(stats),
-            "drift_source": self.rule.drift_source if self.rule.needs_stats else "none",
-        }
-        by_shard = {id(shards[i]): taken for i, taken in scores.items()}
+        self._write_rows(
+            batch,
+            records,
+            scores,
+            phase="train",
+            updates_since_rollout=since,
+            times_used=epoch,
+            drift=self.rule.drift_per_token(stats),
+            drift_source=self.rule.drift_source if self.rule.needs_stats else "none",
+        )
         strata: dict[str, np.ndarray] = {}
         for shard, record in records:
-            rows = shard.micro.rows
-            taken = by_shard.get(id(shard))
-            old = shard.old.double().sum(1).cpu().numpy()
-            self.writer.append(
-                log_rows(batch, rows, record, shared=shared, entropy=shard.entropy, old_log_prob=old, scores=taken)
-            )
-            add_update_rows(
-                ratios, record | {"advantage": batch.advantages[rows]}, config.log.length_edges, moved=since > 0
-            )
+            advantages, taken = batch.advantages[shard.micro.rows], scores.get(id(shard))
+            add_update_rows(ratios, record | {"advantage": advantages}, config.log.length_edges, moved=since > 0)
             if epoch == 0:
                 ratios.add("entropy", np.nansum(shard.entropy), np.isfinite(shard.entropy).sum())
             if config.rule.kl_coef > 0:
                 ratios.add("kl", record["kl"].sum(), record["length"].sum())
             if taken is not None and self.rule.level == "sequence":
-                _add(strata, self._strata(record, batch.advantages[rows], taken))
-        ratios.add("grad_norm", norm if self.is_main else 0.0, float(self.is_main))
-        self.state = replace(state, step=state.step + 1)
-        return self._live(strata) if self._scored(batch.rollout, since) else {}
+                _add(strata, self._strata(record, advantages, taken))
+        if self.is_main:
+            ratios.add("grad_norm", norm)
+        self.state = replace(self.state, step=self.state.step + 1)
+        if self.rule.needs_stats and self.rule.drift_source == "lagged":
+            self.state.lagged = asdict(self.updater.sums([record for _, record in records]))
+        return self._live(strata) if scored else {}
 
     def _stats(self, shards: list[Shard], since: int) -> DriftStats | None:
         if not self.rule.needs_stats:
             return None
-        if since == 0:  # no update yet, so every log-ratio is exactly 0
-            stats = DriftStats(source=self.rule.drift_source)
-            if self.rule.drift_source == "two_pass":
-                return stats
-        if self.rule.drift_source == "two_pass":
-            with self._timed("drift"):
-                return self.updater.drift_stats(shards)
-        return DriftStats(**self.state.lagged) if self.state.lagged and since > 0 else DriftStats(source="lagged")
+        if since == 0:  # every log-ratio is exactly 0 before the first update
+            return DriftStats(source=self.rule.drift_source)
+        if self.rule.drift_source == "lagged":
+            return DriftStats(**(self.state.lagged or {}))
+        with self._timed("drift"):
+            return self.updater.drift_stats(shards)
 
     def _step(self, ratios: Ratios) -> float:
         """Clip the gradient and update; a non-finite gradient is skipped on all processes alike."""
@@ -399,59 +370,70 @@ class Trainer:
             _add(total, part)
         return live_lemma(total, drop=self.rule.outside == "drop")[1] if total else {}
 
-    def _audit(self, batch: RolloutBatch, shards: list[Shard], since: int) -> None:
-        """Log fresh responses to the scored minibatch's prompts, at the parameters that it is scored at.
+    def _audit(self, batch: RolloutBatch, shards: list[Shard]) -> None:
+        """Log fresh responses to the scored minibatch's prompts at the parameters that it is scored at.
 
         The minibatch is at first use, so its weighted gradient and the fresh one (w = 1) estimate the same update
         (docs/theory.md section 5, "Which truth").
         """
-        ids = np.unique(np.concatenate([batch.prompt_ids[i] for i in gather_object([self._rows(shards)])]))
-        indices = prompt_order(
-            self.task.size("train"), self.config.seed, int(ids.min()), int(ids.max() - ids.min()) + 1
-        )
-        prompts = self.collector.prompts("train", indices[ids - ids.min()], ids)
+        rows = np.concatenate(gather_object([np.concatenate([s.micro.rows for s in shards])]))
+        ids = np.unique(batch.prompt_ids[rows])
+        first, count = int(ids.min()), int(ids.max() - ids.min()) + 1
+        indices = prompt_order(self.task.size("train"), self.config.seed, first, count)[ids - first]
         fresh = self.collector.collect(
-            self.raw, prompts, self.config.batch.responses, stream="audit", rollout=batch.rollout, step=self.state.step
+            self.raw,
+            self.collector.prompts("train", indices, ids),
+            self.config.batch.responses,
+            stream="audit",
+            rollout=batch.rollout,
+            step=self.state.step,
         )
         give_advantages(fresh, "rloo" if self.config.batch.responses > 1 else "dr_grpo")
-        new = self.shards(fresh, np.arange(len(fresh)))
+        shards = self.shards(fresh, np.arange(len(fresh)))
         with torch.no_grad():
-            records = [self.updater.records(shard) for shard in new]
-        scores = score_shards(
+            records = [(shard, self.updater.records(shard)) for shard in shards if not shard.micro.dummy]
+        self._write_rows(fresh, records, self._score(fresh.rollout, shards), phase="audit", drift_source="none")
+
+    def _score(self, rollout: int, shards: list[Shard]) -> dict[int, Scores]:
+        """Scores of the responses with a gradient, by the shard's id()."""
+        log = self.config.log
+        found = score_shards(
             self.raw,
-            new,
+            shards,
             temperature=self.config.sampling.temperature,
-            config=self.config.log.scores,
+            config=log.scores,
             seed=self.config.seed,
-            rollout=batch.rollout,
+            rollout=rollout,
         )
-        shared = {
-            "step": self.state.step,
-            "phase": "audit",
-            "policy_version": self.state.step,
+        return {id(shards[i]): scores for i, scores in found.items()}
+
+    def _write_rows(
+        self,
+        batch: RolloutBatch,
+        records: list[tuple[Shard, dict[str, np.ndarray]]],
+        scores: dict[int, Scores],
+        **shared: Any,
+    ) -> None:
+        step = self.state.step
+        common = {
+            "step": step,
+            "policy_version": step,
+            "rule": self.rule.label,
             "updates_since_rollout": 0,
             "times_used": 0,
-            "rule": self.rule.label,
-            "drift_source": "none",
         }
-        for i, (shard, record) in enumerate(zip(new, records, strict=True)):
-            if shard.micro.dummy:
-                continue
-            old = shard.old.double().sum(1).cpu().numpy()
-            rows = log_rows(
-                fresh,
-                shard.micro.rows,
-                record,
-                shared=shared,
-                entropy=shard.entropy,
-                old_log_prob=old,
-                scores=scores.get(i),
+        for shard, record in records:
+            self.writer.append(
+                log_rows(
+                    batch,
+                    shard.micro.rows,
+                    record,
+                    shared=common | shared,
+                    entropy=shard.entropy,
+                    old_log_prob=shard.old.double().sum(1).cpu().numpy(),
+                    scores=scores.get(id(shard)),
+                )
             )
-            self.writer.append(rows)
-
-    @staticmethod
-    def _rows(shards: list[Shard]) -> np.ndarray:
-        return np.concatenate([s.micro.rows for s in shards]) if shards else np.zeros(0, np.int64)
 
     def _evaluate(self, done: int) -> dict[str, float]:
         with self._timed("eval"):
@@ -491,56 +473,6 @@ class Trainer:
         began = time.perf_counter()
         yield
         self._seconds[name] = self._seconds.get(name, 0.0) + time.perf_counter() - began
-
-
-def make_accelerator(config: TrainConfig) -> Accelerator:
-    """An Accelerator with the number of processes that was asked for.
-
-    Raises
-    ------
-    UserError
-        If accelerate would silently run independent copies (see the launch commands in README.md).
-    """
-    accelerator = Accelerator(
-        cpu=config.cpu or not torch.cuda.is_available(),
-        log_with=list(config.trackers) or None,
-        project_dir=config.output,
-        # Rotary tables never change: broadcasting them in each forward would need one collective a microbatch.
-        kwargs_handlers=[DistributedDataParallelKwargs(broadcast_buffers=False)],
-    )
-    wanted = config.processes or int(os.environ.get("WORLD_SIZE", "1"))
-    if accelerator.num_processes != wanted:
-        raise UserError(
-            f"{wanted} processes were asked for and {accelerator.num_processes} run: on CPU start with "
-            f"`torchrun --nproc_per_node {wanted} -m fspo.train ...`"
-        )
-    return accelerator
-
-
-_MAY_CHANGE = {
-    "resume",
-    "rollouts",
-    "threads",
-    "cpu",
-    "processes",
-    "output",
-    "checkpoint_every",
-    "keep_checkpoints",
-    "trackers",
-}
-
-
-def _check_same_run(config: TrainConfig, saved: Path) -> None:
-    """Refuse to resume under settings that would change what the run is."""
-    import yaml
-
-    before, now = yaml.safe_load(saved.read_text(encoding="utf-8")), to_dict(config)
-    for key in now.keys() - _MAY_CHANGE:
-        if before.get(key) != now[key]:
-            raise UserError(
-                f"{saved} was written with {key}={before.get(key)}, not {now[key]}: resume with the saved configuration "
-                f"(--config {saved} --resume true) or choose another --output"
-            )
 
 
 def _add(total: dict[str, np.ndarray], part: dict[str, np.ndarray]) -> None:

@@ -114,6 +114,13 @@ class Updater:
             sums += torch.stack([part.sum().double() for part in parts])
         return DriftStats(*self.accelerator.reduce(sums, "sum").tolist())  # type: ignore[union-attr]
 
+    def sums(self, records: Sequence[dict[str, np.ndarray]]) -> DriftStats:
+        """Drift statistics of a minibatch from its records, for the next one (lagged)."""
+        names = ("k3_sum", "sum_sq_log_ratio", "length")
+        local = [float(sum(record[name].sum() for record in records)) for name in names]
+        total = torch.tensor(local, dtype=torch.float64, device=self.accelerator.device)
+        return DriftStats(*self.accelerator.reduce(total, "sum").tolist(), source="lagged")  # type: ignore[union-attr]
+
     def accumulate(
         self, shards: Sequence[Shard], stats: DriftStats | None
     ) -> list[tuple[Shard, dict[str, np.ndarray]]]:
