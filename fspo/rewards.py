@@ -30,7 +30,7 @@ EXTRACTIONS: tuple[str, ...] = ("none", "boxed", "last-number", "regex:<pattern>
 VERIFIERS: tuple[str, ...] = ("exact", "math", "<module>:<function>")
 USER_ARGUMENTS: tuple[str, ...] = ("prompt", "response", "answer", "info", "finished")
 
-_NUMBER = re.compile(r"(?:(?<![\w)])[-+])?(?:\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+)")
+_NUMBER = re.compile(r"(?:(?<![\w)])[-+])?(?:\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d+(?:\.\d+)?|(?<!\d)\.\d+)")
 _BRACES = re.compile(r"\\boxed\s*\{|\\.|[{}]", re.DOTALL)
 
 
@@ -164,7 +164,7 @@ def math_factory(extract: str = "none") -> Callable[..., float]:
         # LaTeX is recognised inside math delimiters only, which answer columns rarely have.
         marked = text if any(mark in text for mark in ("$", "\\boxed", "\\(", "\\[")) else f"${text}$"
         for form in (marked, text):
-            parsed = parse(form, extraction_config=forms, parsing_timeout=None, raise_on_error=True)
+            parsed = parse(form, extraction_config=forms, parsing_timeout=0, raise_on_error=True)
             if parsed:
                 return parsed
         return []
@@ -174,7 +174,7 @@ def math_factory(extract: str = "none") -> Callable[..., float]:
         if not gold:
             raise UserError(f"math-verify cannot read the answer {answer[:80]!r}: use the exact verifier")
         if extract == "none":
-            found = parse(response, extraction_config=forms, parsing_timeout=None, raise_on_error=True)
+            found = parse(response, extraction_config=forms, parsing_timeout=0, raise_on_error=True)
         else:
             text = extractor(response)
             found = parse_bare(text) if text else []

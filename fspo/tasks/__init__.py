@@ -99,7 +99,7 @@ def build_config(cls: type[ConfigT], options: Mapping[str, Any], kind: str) -> C
     parser = ArgumentParser(exit_on_error=False)
     parser.add_class_arguments(cls, "config")
     try:
-        return parser.instantiate_classes(parser.parse_object({"config": dict(options)})).config
+        return parser.instantiate_classes(parser.parse_object({"config": dict(options)}))["config"]
     except UserError:
         raise
     except (ArgumentError, ValueError, TypeError) as error:
