@@ -1,0 +1,156 @@
+"""Acceptance by length under the rules: the Gaussian law's curve and the measured points (T1, T2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from numpy.typing import NDArray
+
+from figures.draw import label_left, length_axis, new_axes, panel_grid, percent_axis, spread, whiskers
+from figures.style import Look, Style, looks, rule_label
+from figures.tables import NothingToDraw, Tables, comparison, drawable, need, panels_of, prefer
+from fspo.rules import PRESETS
+from fspo.theory import band_acceptance
+
+NAME = "acceptance_by_length"
+TITLE = "Band acceptance by length"
+CAPTION = (
+    "Share of responses whose sequence log-ratio lies in the band, by response length: {what}. "
+    "Points: length bins at their mean length (n = {n} responses for each rule and panel; rules side by side), "
+    "bars: cluster-aware 95 % intervals. Curves: the Gaussian law of docs/theory.md T1 and T2 with no drift error, whose one "
+    "parameter is set by the rule's overall acceptance; no curve where a rule is not a band on the whole sequence."
+)
+
+
+@dataclass(frozen=True)
+class Series:
+    """One rule's measured acceptance by length bin, with its theory curve (empty if there is none)."""
+
+    rule: str
+    look: Look
+    length: NDArray[np.float64]
+    estimate: NDArray[np.float64]
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
+    curve_length: NDArray[np.float64]
+    curve: NDArray[np.float64]
+
+
+def theory_curve(
+    rule: str, lengths: NDArray[np.float64], shares: NDArray[np.float64], overall: float, at: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """T1 and T2 at ``at``: the preset's band under S ~ N(m_L, sigma^2 L), sigma such that the mean is ``overall``.
+
+    Parameters
+    ----------
+    rule : str
+        A preset's name; without a sequence band, or unknown, the result is empty.
+    lengths, shares : arrays (K,)
+        Mean length and share of responses of each bin.
+    overall : float
+        Acceptance over all lengths.
+    at : array (M,)
+        Lengths at which the curve is wanted.
+    """
+    from scipy.optimize import brentq
+
+    band = PRESETS[rule].rule if rule in PRESETS else None
+    if band is None or band.shape in ("none", "token", "prefix") or not 0 < overall < 1:
+        return np.empty(0)
+    centred = replace(band, drift="none")
+
+    def excess(log_sigma: float) -> float:
+        return float(shares @ band_acceptance(centred, lengths, 0.0, np.exp(log_sigma))) - overall
+
+    low, high = -20.0, 10.0
+    if excess(low) < 0 or excess(high) > 0:
+        return np.empty(0)
+    return band_acceptance(centred, at, 0.0, float(np.exp(brentq(excess, low, high))))
+
+
+def select(tables: Tables) -> tuple[pd.DataFrame, str]:
+    """The rows that are drawn (bins and overall), and words that say which."""
+    rows = tables["acceptance"]
+    rows = prefer(rows[rows["measure"] == "band"], "subset", "all", "nonzero")
+    rows, what = comparison(prefer(rows, "use", "first", "all", "reused"))
+    rows = pd.concat([prefer(part, "outside", "drop", "truncate", "cap") for _, part in rows.groupby(["run", "rule"])])
+    rows = need(rows[rows["rule"] != "none"], "only rule 'none' is there: it accepts every response")
+    drawable(rows)
+    return rows[rows["rule"].isin(distinct_bands(rows["rule"]))], what
+
+
+def distinct_bands(rules: Iterable[str]) -> list[str]:
+    """The rules without those whose band is that of an earlier one (they differ only outside the band)."""
+    kept: dict[object, str] = {}
+    for rule in looks(rules):
+        known = PRESETS.get(rule)
+        key = replace(known.rule, outside="drop", weight="sequence", dual=None, name="") if known else rule
+        kept.setdefault(key, rule)
+    return list(kept.values())
+
+
+def series(rows: pd.DataFrame) -> list[Series]:
+    """One Series for each run and rule of one panel."""
+    known = looks(rows["rule"])
+    found = []
+    for rule, look in known.items():
+        for _, part in rows[rows["rule"] == rule].groupby("run"):
+            by_bin = part[(part["bin"] >= 0) & (part["count"] > 0)].sort_values("length_mean")
+            whole = part[part["bin"] < 0]
+            if not by_bin["estimate"].notna().any():
+                continue
+            length = by_bin["length_mean"].to_numpy(float)
+            at, curve = np.empty(0), np.empty(0)
+            if len(whole) == 1:
+                at = np.geomspace(length.min() / 1.15, length.max() * 1.15, 97)
+                shares = by_bin["count"].to_numpy(float) / by_bin["count"].sum()
+                curve = theory_curve(rule, length, shares, float(whole["estimate"].iloc[0]), at)
+            columns = (by_bin[name].to_numpy(float) for name in ("estimate", "ci_low", "ci_high"))
+            found.append(Series(rule, look, length, *columns, at[: curve.size], curve))
+    return found
+
+
+def plot_acceptance(data: Sequence[Series], ax: Axes | None = None) -> Axes:
+    """Curves and points of one panel; points of different rules are set side by side at a bin's mean length."""
+    ax = new_axes(ax)
+    rules = list(dict.fromkeys(s.rule for s in data))
+    shift = dict(zip(rules, 2 ** spread(len(rules), min(0.07, 0.5 / len(rules))), strict=True))
+    for s in data:
+        ax.plot(s.curve_length, s.curve, color=s.look.color, linestyle=s.look.linestyle, zorder=2)
+        whiskers(ax, s.length * shift[s.rule], s.estimate, s.low, s.high, color=s.look.color, marker=s.look.marker)
+    length_axis(ax, np.concatenate([s.length for s in data]))
+    percent_axis(ax.yaxis)
+    ax.set_xlabel("response length $L$ (tokens)")
+    return ax
+
+
+def caption(tables: Tables) -> str:
+    """The caption with its numbers."""
+    rows, what = select(tables)
+    counts = rows.loc[rows["bin"] < 0, "count"]
+    counts = counts if len(counts) else rows["count"]
+    n = f"{int(counts.min()):,}" if counts.min() == counts.max() else f"{int(counts.min()):,} to {int(counts.max()):,}"
+    return CAPTION.format(what=what, n=n)
+
+
+def figure(tables: Tables, style: Style) -> Figure:
+    """One panel for each matched acceptance (docs/theory.md T1, T2)."""
+    rows, _ = select(tables)
+    panels = [(title, series(part)) for title, part in panels_of(rows)]
+    panels = [(title, data) for title, data in panels if data]
+    if not panels:
+        raise NothingToDraw("no length bin has a finite acceptance")
+    drawn = looks(s.rule for _, data in panels for s in data)
+    with style.context():
+        handles = [Line2D([], [], color=k.color, marker=k.marker, linestyle=k.linestyle) for k in drawn.values()]
+        fig, axes = panel_grid(style, len(panels), 1.6, handles, [rule_label(rule) for rule in drawn])
+        for ax, (title, data) in zip(axes, panels, strict=True):
+            plot_acceptance(data, ax).set_title(title)
+        label_left(axes, "in the band (%)")
+    return fig

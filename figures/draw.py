@@ -1,0 +1,108 @@
+"""Small drawing helpers that several figures share: points with intervals, legends outside, length axes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
+from numpy.typing import ArrayLike
+
+from figures.style import Style
+
+
+def new_axes(ax: Axes | None) -> Axes:
+    """The given axes, or those of a new figure."""
+    return Figure(layout="constrained").subplots() if ax is None else ax
+
+
+def whiskers(
+    ax: Axes, x: ArrayLike, y: ArrayLike, low: ArrayLike, high: ArrayLike, *, along: str = "y", **look: Any
+) -> Any:
+    """Points with intervals ``low .. high`` along one axis; an interval that is not finite is left out.
+
+    Intervals need not contain the point (bias-corrected estimates), so they are drawn as lines of their own.
+    """
+    x, y, low, high = (np.asarray(v, float) for v in (x, y, low, high))
+    color = look.get("color", "black")
+    lines = ax.vlines if along == "y" else ax.hlines
+    known = np.isfinite(low) & np.isfinite(high)
+    at = x if along == "y" else y
+    lines(at[known], low[known], high[known], color=color, linewidth=look.pop("interval_width", 0.9), zorder=2.4)
+    look.setdefault("zorder", 2.6)
+    return ax.plot(x, y, linestyle=look.pop("linestyle", "none"), **look)[0]
+
+
+def length_axis(ax: Axes, lengths: ArrayLike) -> None:
+    """A base-2 logarithmic length axis with plain numbers as tick labels."""
+    lengths = np.asarray(lengths, float)
+    ax.set_xscale("log", base=2)
+    low, high = lengths.min() / 1.25, lengths.max() * 1.25
+    ax.set_xlim(low, high)
+    powers = np.arange(np.ceil(np.log2(low)), np.floor(np.log2(high)) + 1)
+    step = max(1, int(np.ceil(len(powers) / 6)))
+    ax.xaxis.set_major_locator(FixedLocator(list(2.0 ** powers[::step])))
+    ax.xaxis.set_minor_locator(NullLocator())
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
+
+
+def plain_log(axis: Any) -> None:
+    """Plain numbers instead of powers of ten on a logarithmic axis."""
+    axis.set_major_locator(LogLocator(base=10, subs=(1.0,)))
+    axis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def legend_columns(labels: Sequence[str], style: Style) -> int:
+    """How many legend columns the figure's width holds, rows filled evenly."""
+    longest = max(len(text) for text in labels)
+    most = max(1, min(len(labels), int(style.width / (0.38 + 0.046 * longest))))
+    return -(-len(labels) // -(-len(labels) // most))
+
+
+def panel_grid(
+    style: Style,
+    panels: int,
+    panel_height: float,
+    handles: Sequence[Any] = (),
+    labels: Sequence[str] = (),
+    *,
+    most: int = 3,
+    **options: Any,
+) -> tuple[Figure, list[Axes]]:
+    """A figure with ``panels`` axes in rows of at most ``most`` and one legend above; the height follows both."""
+    columns = style.columns(panels, most)
+    rows = -(-panels // columns)
+    columns = -(-panels // rows)
+    legend_rows = 0
+    if labels:
+        legend_rows = -(-len(labels) // legend_columns(labels, style))
+    figure = style.new_figure(panel_height * rows + 0.15 * legend_rows + 0.1)
+    grid = figure.subplots(rows, columns, squeeze=False, **options)
+    axes = list(grid.flat)
+    for ax in axes[panels:]:
+        ax.remove()
+    if labels:
+        figure.legend(handles, labels, loc="outside upper center", ncols=legend_columns(labels, style))
+    return figure, axes[:panels]
+
+
+def label_left(axes: Sequence[Axes], text: str) -> None:
+    """A y label on the first panel of each row."""
+    for ax in axes:
+        spec = ax.get_subplotspec()
+        if spec is not None and spec.is_first_col():
+            ax.set_ylabel(text)
+
+
+def percent_axis(axis: Any) -> None:
+    """Shares as percentages."""
+    axis.set_major_formatter(FuncFormatter(lambda v, _: f"{100 * v:.4g}"))
+
+
+def spread(count: int, step: float) -> np.ndarray:
+    """``count`` offsets around 0, ``step`` apart."""
+    return (np.arange(count) - (count - 1) / 2) * step

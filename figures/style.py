@@ -1,0 +1,224 @@
+"""The one place for widths, fonts, colours, markers and line styles, and for saving a figure twice the same."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+from tueplots import figsizes
+
+from fspo.errors import unknown_name
+
+SMALLEST_FONT = 6.5
+"""Points. No text in any figure is smaller at its printed width."""
+DPI = 300
+_POINTS_PER_INCH = 72.27
+
+WIDTHS: dict[str, float] = {
+    name: preset()["figure.figsize"][0]
+    for name, preset in {
+        "neurips": figsizes.neurips2024,
+        "icml-column": figsizes.icml2024_half,
+        "icml-full": figsizes.icml2024_full,
+        "iclr": figsizes.iclr2024,
+        "aaai-column": figsizes.aaai2024_half,
+        "aaai-full": figsizes.aaai2024_full,
+        "colm": figsizes.colm2026,
+        "tmlr": figsizes.tmlr2023,
+        "jmlr": figsizes.jmlr2001,
+    }.items()
+} | {
+    "acl-column": 219.09 / _POINTS_PER_INCH,  # \columnwidth and \textwidth of acl.sty (tueplots has no ACL)
+    "acl-full": 455.24 / _POINTS_PER_INCH,
+}
+"""Width in inches of a figure at each named venue."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """How one rule is drawn, in every figure."""
+
+    color: str
+    marker: str
+    linestyle: str | tuple[int, tuple[float, ...]]
+
+
+_LONG_DASH = (0, (7.0, 2.0))
+_DOTS = (0, (1.0, 1.6))
+_DASH_DOT_DOT = (0, (5.0, 1.5, 1.0, 1.5, 1.0, 1.5))
+_SHORT_DASH = (0, (2.5, 1.2))
+
+# Okabe and Ito's palette and Tol's muted one: told apart under the common colour-vision deficiencies; marker and
+# line style differ as well, so that a grey print can be read.
+LOOKS: dict[str, Look] = {
+    "none": Look("#000000", "X", _DOTS),
+    "rloo": Look("#D55E00", "s", "--"),
+    "gspo": Look("#009E73", "^", "-."),
+    "fspo": Look("#0072B2", "o", "-"),
+    "fspo-kl": Look("#56B4E9", "D", _LONG_DASH),
+    "fspo-truncate": Look("#CC79A7", "v", _DASH_DOT_DOT),
+    "fspo-cap": Look("#882255", "P", _SHORT_DASH),
+    "fspo-gaussian": Look("#332288", "<", "--"),
+    "fspo-tilted": Look("#88A0DC", ">", "-."),
+    "power": Look("#B8860B", "h", _LONG_DASH),
+    "grpo": Look("#E69F00", "p", _SHORT_DASH),
+    "ctpo": Look("#6E4B2A", "d", _DASH_DOT_DOT),
+    "random": Look("#7F7F7F", "*", _DOTS),
+}
+_SPARE = (
+    Look("#117733", "8", "--"),
+    Look("#AA4499", "H", "-."),
+    Look("#999933", ">", _LONG_DASH),
+    Look("#44AA99", "<", _SHORT_DASH),
+    Look("#661100", "d", _DOTS),
+    Look("#6699CC", "p", "-"),
+)
+OUTSIDE_MARKERS = {"drop": "o", "truncate": "s", "cap": "D"}
+OUTSIDE_COLORS = {"drop": "#0072B2", "truncate": "#D55E00", "cap": "#882255"}
+RANDOM_LABEL = "random drop"
+
+
+def looks(rules: Iterable[str]) -> dict[str, Look]:
+    """The look of each rule, in the order in which rules are listed everywhere (known ones first).
+
+    A rule that is not in ``LOOKS`` gets a spare look that depends on its name alone, unless another rule of
+    the same figure has it already.
+    """
+    found: dict[str, Look] = {}
+    names = set(rules)
+    for name in [*[n for n in LOOKS if n in names], *sorted(names - set(LOOKS))]:
+        if name in LOOKS:
+            found[name] = LOOKS[name]
+            continue
+        start = zlib.crc32(name.encode()) % len(_SPARE)
+        turn = [_SPARE[(start + i) % len(_SPARE)] for i in range(len(_SPARE))]
+        found[name] = next((look for look in turn if look not in found.values()), turn[0])
+    return found
+
+
+def rule_label(rule: str) -> str:
+    """A rule's name as printed in a figure."""
+    return RANDOM_LABEL if rule == "random" else rule
+
+
+@dataclass(frozen=True)
+class Style:
+    """A venue's width and the fonts that go with it.
+
+    Parameters
+    ----------
+    venue : str
+        A key of ``WIDTHS``.
+    """
+
+    venue: str = "neurips"
+
+    def __post_init__(self) -> None:
+        if self.venue not in WIDTHS:
+            raise unknown_name("width", self.venue, tuple(WIDTHS))
+
+    @property
+    def width(self) -> float:
+        """Figure width in inches."""
+        return WIDTHS[self.venue]
+
+    @property
+    def narrow(self) -> bool:
+        """Whether this is one column of a two-column page."""
+        return self.width < 4.5
+
+    def columns(self, panels: int, most: int = 4) -> int:
+        """How many panels stand side by side: each at least 1.45 inches wide."""
+        return max(1, min(panels, most, int(self.width / 1.45)))
+
+    @property
+    def rc(self) -> dict[str, Any]:
+        """Matplotlib settings: all text >= ``SMALLEST_FONT``, fonts that ship with Matplotlib, type 42."""
+        return {
+            "font.family": "STIXGeneral",
+            "mathtext.fontset": "stix",
+            "font.size": 8.0,
+            "axes.labelsize": 8.0,
+            "axes.titlesize": 8.0,
+            "xtick.labelsize": 7.0,
+            "ytick.labelsize": 7.0,
+            "legend.fontsize": 7.0,
+            "legend.title_fontsize": 7.0,
+            "figure.titlesize": 8.5,
+            "axes.unicode_minus": True,
+            "axes.formatter.useoffset": False,
+            "axes.linewidth": 0.6,
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "axes.titlelocation": "left",
+            "axes.titlepad": 4.0,
+            "axes.labelpad": 2.5,
+            "axes.axisbelow": True,
+            "axes.grid": True,
+            "grid.color": "#e3e3e3",
+            "grid.linewidth": 0.5,
+            "xtick.major.width": 0.6,
+            "ytick.major.width": 0.6,
+            "xtick.minor.width": 0.4,
+            "ytick.minor.width": 0.4,
+            "xtick.major.size": 2.5,
+            "ytick.major.size": 2.5,
+            "xtick.minor.size": 1.5,
+            "ytick.minor.size": 1.5,
+            "xtick.major.pad": 2.0,
+            "ytick.major.pad": 2.0,
+            "lines.linewidth": 1.1,
+            "lines.markersize": 3.6,
+            "lines.markeredgewidth": 0.6,
+            "legend.frameon": False,
+            "legend.handlelength": 2.2,
+            "legend.handletextpad": 0.5,
+            "legend.columnspacing": 1.2,
+            "legend.borderaxespad": 0.3,
+            "figure.dpi": 100.0,
+            "savefig.dpi": DPI,
+            "figure.facecolor": "white",
+            "figure.constrained_layout.use": True,
+            "figure.constrained_layout.h_pad": 0.02,
+            "figure.constrained_layout.w_pad": 0.02,
+            "figure.constrained_layout.hspace": 0.03,
+            "figure.constrained_layout.wspace": 0.03,
+            "pdf.fonttype": 42,
+            "ps.fonttype": 42,
+            "svg.hashsalt": "fspo",
+            "text.usetex": False,
+        }
+
+    @contextmanager
+    def context(self) -> Iterator[None]:
+        """Matplotlib's defaults with this style on top, whatever the user's own settings are."""
+        with mpl.rc_context():
+            mpl.rcdefaults()
+            mpl.rcParams.update(self.rc)
+            yield
+
+    def new_figure(self, height: float) -> Figure:
+        """An empty figure of this venue's width; ``height`` in inches. Call inside ``context``."""
+        return Figure(figsize=(self.width, height), layout="constrained")
+
+
+def save(figure: Figure, folder: Path, name: str, style: Style) -> list[Path]:
+    """Write ``name.pdf`` and ``name.png`` (300 dpi), whole or not at all, the same bytes for the same figure."""
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    metadata: dict[str, dict[str, Any]] = {"pdf": {"CreationDate": None}, "png": {"Software": None}}
+    with style.context():
+        for kind, fields in metadata.items():
+            path = folder / f"{name}.{kind}"
+            part = folder / f".{name}.{kind}.part"
+            figure.savefig(part, format=kind, dpi=DPI, metadata=fields)
+            os.replace(part, path)
+            written.append(path)
+    return written
