@@ -1,0 +1,83 @@
+"""``python -m proofs_check``: run the checks, print the table, write the report."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from jsonargparse import ArgumentParser
+from tqdm import tqdm
+
+from fspo.errors import UserError, run_cli
+from proofs_check.catalogue import CHECKS
+from proofs_check.frame import Check, Row, exit_status, run_checks, select
+from proofs_check.report import format_table, write_report
+
+
+def run_suite(
+    out: Path,
+    checks: Sequence[Check] = CHECKS,
+    seed: int = 0,
+    jobs: int = 1,
+    strict: bool = False,
+    progress: bool = True,
+) -> tuple[list[Row], int]:
+    """Run checks, write the report to ``out`` and return (rows, exit status).
+
+    Raises
+    ------
+    UserError
+        For ``jobs < 1``.
+    """
+    start = time.perf_counter()
+    with tqdm(total=len(checks), unit="check", disable=not progress, file=sys.stderr) as bar:
+
+        def done(check: Check) -> None:
+            bar.set_postfix_str(f"{check.statement} {check.method}", refresh=False)
+            bar.update()
+
+        rows = run_checks(checks, seed=seed, jobs=jobs, done=done)
+    status = exit_status(rows, strict)
+    write_report(rows, out, seed=seed, strict=strict, exit_status=status, seconds=time.perf_counter() - start)
+    return rows, status
+
+
+def build_parser() -> ArgumentParser:
+    """The command line."""
+    parser = ArgumentParser(
+        prog="python -m proofs_check",
+        description="Check the statements of docs/theory.md. Exit status 0: all pass and every control fails; "
+        "1: not so; 2: bad input.",
+    )
+    parser.add_argument("--only", default="", help="statements, separated by commas, such as T3,T7; empty for all")
+    parser.add_argument("--method", default="", help="one method, such as simulated; empty for all")
+    parser.add_argument("--list", action="store_true", help="print the checks and their controls, run nothing")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--seed", type=int, default=0, help="root of every random stream")
+    parser.add_argument("--strict", action="store_true", help="a check that could not be run counts as a failure")
+    parser.add_argument("--out", type=Path, default=Path("out/proofs_check"), help="folder for proofs_check.json ...")
+    parser.add_argument("--no-progress", action="store_true", help="show no progress bar")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Parse the command line, run the checks, print the table; returns the exit status."""
+    options = build_parser().parse_args(arguments)
+    only = [name.strip() for name in options.only.split(",") if name.strip()]
+    chosen = select(CHECKS, only, options.method or None)
+    if options.list:
+        for check in chosen:
+            print(f"{check.statement:4} {check.method:12} {check.name}  [controls: {'; '.join(check.controls)}]")
+        return 0
+    if options.seed < 0:
+        raise UserError(f"seed={options.seed} must be >= 0")
+    rows, status = run_suite(options.out, chosen, options.seed, options.jobs, options.strict, not options.no_progress)
+    print(format_table(rows))
+    print(f"report: {options.out}/proofs_check.json (.md, .tex)")
+    return status
+
+
+if __name__ == "__main__":
+    run_cli(main)

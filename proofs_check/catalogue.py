@@ -1,0 +1,8 @@
+"""All checks, in the order of docs/theory.md."""
+
+from __future__ import annotations
+
+from proofs_check import t01_t02_fairness, t07_t08_cosine
+from proofs_check.frame import Check
+
+CHECKS: tuple[Check, ...] = (*t01_t02_fairness.CHECKS, *t07_t08_cosine.CHECKS)

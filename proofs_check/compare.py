@@ -1,0 +1,99 @@
+"""Comparisons that turn two computations of one quantity into an Outcome."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from proofs_check.frame import Outcome
+
+TINY = 1e-300
+
+
+def close(value: ArrayLike, exact: ArrayLike, tolerance: float, note: str = "", **parameters: Any) -> Outcome:
+    """Largest relative error against ``tolerance``; the margin is in decades below it."""
+    value, exact = np.asarray(value, np.float64), np.asarray(exact, np.float64)
+    error = float(np.max(np.abs(value - exact) / np.maximum(np.abs(exact), TINY)))
+    if math.isnan(error):
+        return Outcome(math.nan, "decades", note="a compared value is NaN", parameters=parameters)
+    margin = math.log10(tolerance / max(error, 1e-17))
+    return Outcome(margin, "decades", note=note or f"max relative error {error:.1e}", parameters=parameters)
+
+
+def holds(slack: ArrayLike, unit: str, rounding: float = 0.0, note: str = "", **parameters: Any) -> Outcome:
+    """An inequality: the least slack, which may be negative by ``rounding`` at most."""
+    least = float(np.min(slack))
+    return Outcome(least + rounding, unit, note=note, parameters=parameters)
+
+
+def worst(*outcomes: Outcome, note: str = "") -> Outcome:
+    """The outcome with the smallest margin (all deterministic, in one unit); NaN wins."""
+    undecided = [outcome for outcome in outcomes if math.isnan(outcome.margin)]
+    found = undecided[0] if undecided else min(outcomes, key=lambda outcome: outcome.margin)
+    return Outcome(found.margin, found.unit, note=note or found.note, parameters=found.parameters)
+
+
+def frequencies(counts: ArrayLike, trials: ArrayLike, expected: ArrayLike, wanted: float, **parameters: Any) -> Outcome:
+    """Counts of independent events against their stated probabilities: exact binomial tests, Bonferroni inside.
+
+    Parameters
+    ----------
+    counts, trials, expected : arrays (K,)
+        Successes, trials and stated probabilities.
+    wanted : float
+        Largest half-width (four standard errors) of a frequency that counts as a resolution.
+    """
+    from scipy.stats import binom
+
+    counts, trials, expected = (np.asarray(x, np.float64) for x in np.broadcast_arrays(counts, trials, expected))
+    tails = np.minimum(binom.cdf(counts, trials, expected), binom.sf(counts - 1, trials, expected))
+    p_value = min(1.0, float(counts.size * np.min(2 * tails)))
+    observed = counts / trials
+    resolution = 4 * float(np.max(np.sqrt(np.maximum(observed * (1 - observed), 1 / trials) / trials)))
+    worst_gap = float(np.max(np.abs(observed - expected)))
+    note = f"largest gap {worst_gap:.4f} over {counts.size} frequencies"
+    return Outcome(p_value=p_value, resolution=resolution, wanted=wanted, note=note, parameters=parameters)
+
+
+def homogeneous(counts: ArrayLike, trials: ArrayLike, wanted: float, **parameters: Any) -> Outcome:
+    """Equal success probabilities in K groups, whatever their common value: Pearson's chi-square test."""
+    from scipy.stats import chi2_contingency
+
+    counts, trials = (np.asarray(x, np.float64) for x in np.broadcast_arrays(counts, trials))
+    observed = counts / trials
+    resolution = 4 * float(np.max(np.sqrt(np.maximum(observed * (1 - observed), 1 / trials) / trials)))
+    if counts.sum() in (0, trials.sum()):
+        return Outcome(p_value=math.nan, resolution=resolution, wanted=wanted, note="all or none accepted")
+    p_value = float(chi2_contingency(np.stack([counts, trials - counts]))[1])
+    note = f"frequencies {observed.min():.4f} to {observed.max():.4f}"
+    return Outcome(p_value=p_value, resolution=resolution, wanted=wanted, note=note, parameters=parameters)
+
+
+def mean_is(samples: np.ndarray, expected: ArrayLike, wanted: float, **parameters: Any) -> Outcome:
+    """Means of K columns of N independent rows against their stated values: Hotelling's T^2 with the chi-square law.
+
+    Parameters
+    ----------
+    samples : array (N, K)
+    expected : array (K,)
+    wanted : float
+        Largest four standard errors, relative to the norm of ``expected``, that count as a resolution.
+    """
+    from scipy.stats import chi2
+
+    count, width = samples.shape
+    gap = samples.mean(axis=0) - np.asarray(expected, np.float64)
+    covariance = np.atleast_2d(np.cov(samples, rowvar=False)) / count
+    statistic = float(gap @ np.linalg.solve(covariance, gap))
+    scale = max(float(np.linalg.norm(expected)), TINY)
+    resolution = 4 * math.sqrt(float(np.max(np.diag(covariance)))) / scale
+    return Outcome(
+        p_value=float(chi2.sf(statistic, width)),
+        resolution=resolution,
+        wanted=wanted,
+        note=f"T^2 = {statistic:.1f} on {width} degrees of freedom",
+        parameters=parameters,
+    )

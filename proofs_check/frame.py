@@ -1,0 +1,300 @@
+"""What a check is, how checks are run, and when the suite may say that all is well.
+
+A check compares a formula of ``fspo.theory`` or a rule of ``fspo.rules`` with an independent computation. Each
+check carries at least one control: the same check with the claim made false. A control that does not fail shows
+that the check could not have failed either, so it counts as a failure of the suite.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from multiprocessing import get_context
+from typing import Any
+
+import numpy as np
+
+from fspo.errors import UserError, unknown_name
+
+ALPHA = 1e-3
+"""Probability that any true simulated claim of one run is called false (Holm over the family)."""
+
+
+class Verdict(StrEnum):
+    """The answer of one check. ``UNDECIDED`` is for want of data or of a finite margin: it is never a pass."""
+
+    PASS = "pass"
+    FAIL = "fail"
+    UNDECIDED = "undecided"
+    NOT_RUN = "not run"
+
+
+class Method(StrEnum):
+    """How the independent side of a check was obtained."""
+
+    CLOSED = "closed form"  # against mpmath or another exact formula
+    SIMULATED = "simulated"  # a p-value, Holm-corrected over the family
+    ATTACKED = "attacked"  # random search and an optimiser look for a counterexample
+    ENUMERATED = "enumerated"  # all sequences of a small policy
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a check's function returns.
+
+    Deterministic checks give ``margin``: the distance from failing, negative if the claim is false, in ``unit``.
+    Simulated checks give ``p_value`` (already corrected inside the check) and ``resolution``, the largest
+    half-width of the compared intervals, with the one that was ``wanted``: a coarser one is undecided. A check
+    that could not be run at all gives the reason in ``not_run``.
+    """
+
+    margin: float = math.nan
+    unit: str = ""
+    p_value: float | None = None
+    resolution: float = 0.0
+    wanted: float = math.inf
+    note: str = ""
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    not_run: str = ""
+
+
+Function = Callable[[np.random.Generator], Outcome]
+
+
+@dataclass(frozen=True)
+class Check:
+    """One statement checked by one method.
+
+    Attributes
+    ----------
+    statement : str
+        Id in docs/theory.md, such as "T7".
+    name : str
+        What exactly is checked; unique within (statement, method).
+    run : function of a Generator
+        The claim as stated.
+    controls : dict of name -> function
+        The claim made false, in words, and the same function with that change. At least one.
+    """
+
+    statement: str
+    method: Method
+    name: str
+    run: Function
+    controls: Mapping[str, Function]
+
+    def __post_init__(self) -> None:
+        if not self.controls:
+            raise UserError(f"check {self.key!r} has no control: a check that cannot fail shows nothing")
+
+    @property
+    def key(self) -> str:
+        """A name that is unique in the catalogue."""
+        return f"{self.statement}/{self.method}/{self.name}"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of the report: a check, its verdict, and what its controls did."""
+
+    statement: str
+    method: str
+    name: str
+    verdict: Verdict
+    margin: float
+    unit: str
+    control: Verdict
+    controls: Mapping[str, str]
+    p_value: float | None
+    p_adjusted: float | None
+    note: str
+    parameters: Mapping[str, Any]
+    seconds: float
+
+    @property
+    def sound(self) -> bool:
+        """Whether this row leaves the suite's exit status at 0 (not run does, unless strict)."""
+        if self.verdict is Verdict.NOT_RUN:
+            return True
+        return self.verdict is Verdict.PASS and self.control is Verdict.FAIL
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Holm's step-down adjusted p-values, in the given order (Holm 1979)."""
+    order = sorted(range(len(p_values)), key=lambda i: p_values[i])
+    adjusted, running = [1.0] * len(p_values), 0.0
+    for rank, i in enumerate(order):
+        running = max(running, min(1.0, (len(p_values) - rank) * p_values[i]))
+        adjusted[i] = running
+    return adjusted
+
+
+def judge(outcome: Outcome, p_adjusted: float | None = None) -> Verdict:
+    """Verdict of one outcome; ``p_adjusted`` is the p-value after correction over the family."""
+    if outcome.not_run:
+        return Verdict.NOT_RUN
+    if outcome.p_value is None:
+        if math.isnan(outcome.margin):
+            return Verdict.UNDECIDED
+        return Verdict.PASS if outcome.margin >= 0 else Verdict.FAIL
+    p = outcome.p_value if p_adjusted is None else p_adjusted
+    if math.isnan(p):
+        return Verdict.UNDECIDED
+    if p < ALPHA:
+        return Verdict.FAIL
+    return Verdict.PASS if outcome.resolution <= outcome.wanted else Verdict.UNDECIDED
+
+
+def generator(seed: int, key: str, role: str) -> np.random.Generator:
+    """A stream that depends on the seed and the check's name alone, not on which other checks run."""
+    words = (zlib.crc32(key.encode()), zlib.crc32(role.encode()))
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=words))
+
+
+@dataclass(frozen=True)
+class Raw:
+    """Outcomes of a check and its controls before the family-wide correction."""
+
+    index: int
+    outcome: Outcome
+    controls: Mapping[str, Outcome]
+    seconds: float
+
+
+def run_one(index: int, check: Check, seed: int) -> Raw:
+    """Run one check and its controls.
+
+    A claim whose computation raises has failed. A control that raises is undecided, because it did not fail for the
+    reason that it was built for.
+    """
+    start = time.perf_counter()
+    outcome = _guarded(check.run, generator(seed, check.key, "claim"), on_error=-math.inf)
+    controls = {
+        name: _guarded(run, generator(seed, check.key, name), on_error=math.nan) for name, run in check.controls.items()
+    }
+    return Raw(index, outcome, controls, time.perf_counter() - start)
+
+
+def _guarded(run: Function, rng: np.random.Generator, on_error: float) -> Outcome:
+    try:
+        return run(rng)
+    except Exception as error:  # a report of forty rows must not be lost to one of them
+        return Outcome(margin=on_error, unit="exception", note=f"{type(error).__name__}: {error}")
+
+
+def _run_key(index: int, key: str, seed: int) -> Raw:
+    from proofs_check.catalogue import CHECKS
+
+    return run_one(index, next(check for check in CHECKS if check.key == key), seed)
+
+
+def run_checks(
+    checks: Sequence[Check], seed: int = 0, jobs: int = 1, done: Callable[[Check], object] | None = None
+) -> list[Row]:
+    """Run checks and judge them as one family.
+
+    Parameters
+    ----------
+    checks : sequence of Check
+    seed : int
+        Root of every random stream. The same seed gives the same rows, whatever ``jobs`` and the selection.
+    jobs : int
+        Processes. More than 1 needs checks of the catalogue, because workers find them there by name.
+    done : function, optional
+        Called with each check as it finishes (a progress bar).
+
+    Returns
+    -------
+    list of Row, in the order of ``checks``.
+    """
+    if jobs < 1:
+        raise UserError(f"jobs={jobs} must be at least 1")
+    if len({check.key for check in checks}) != len(checks):
+        raise UserError("two checks share one name; give each (statement, method, name) once")
+    raws: list[Raw] = []
+    if jobs == 1:
+        for i, check in enumerate(checks):
+            raws.append(run_one(i, check, seed))
+            if done:
+                done(check)
+    else:
+        with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+            futures = [pool.submit(_run_key, i, check.key, seed) for i, check in enumerate(checks)]
+            for future in as_completed(futures):
+                raws.append(future.result())
+                if done:
+                    done(checks[raws[-1].index])
+    return assemble(checks, sorted(raws, key=lambda raw: raw.index))
+
+
+def assemble(checks: Sequence[Check], raws: Sequence[Raw]) -> list[Row]:
+    """Judge outcomes with Holm's correction over all simulated claims.
+
+    A control's p-value is multiplied by the size of the family: at least as hard on it as on any claim, so a control
+    that fails here would have failed as a claim too.
+    """
+    simulated = [raw.index for raw in raws if raw.outcome.p_value is not None]
+    p_values = [p for raw in raws if (p := raw.outcome.p_value) is not None]
+    adjusted = dict(zip(simulated, holm(p_values), strict=True))
+    return [_row(checks[raw.index], raw, adjusted.get(raw.index), max(len(simulated), 1)) for raw in raws]
+
+
+def _row(check: Check, raw: Raw, p_adjusted: float | None, family: int) -> Row:
+    outcome = raw.outcome
+    verdicts = {
+        name: judge(c, None if c.p_value is None else min(1.0, family * c.p_value)) for name, c in raw.controls.items()
+    }
+    if p_adjusted is not None:
+        margin = math.log10(max(p_adjusted, 1e-300) / ALPHA)
+        outcome = replace(outcome, margin=margin, unit="log10(p / alpha)")
+    # every control must fail; the worst one speaks for all
+    order = (Verdict.PASS, Verdict.NOT_RUN, Verdict.UNDECIDED, Verdict.FAIL)
+    return Row(
+        check.statement,
+        str(check.method),
+        check.name,
+        judge(outcome, p_adjusted),
+        outcome.margin,
+        outcome.unit,
+        min(verdicts.values(), key=order.index),
+        {name: str(verdict) for name, verdict in verdicts.items()},
+        outcome.p_value,
+        p_adjusted,
+        outcome.not_run or outcome.note,
+        outcome.parameters,
+        raw.seconds,
+    )
+
+
+def exit_status(rows: Iterable[Row], strict: bool = False) -> int:
+    """0 if at least one row ran, none fails or is undecided, and every control fails; with ``strict`` all must run."""
+    rows = list(rows)
+    ran = [row for row in rows if row.verdict is not Verdict.NOT_RUN]
+    sound = bool(ran) and all(row.sound for row in rows) and (len(ran) == len(rows) or not strict)
+    return 0 if sound else 1
+
+
+def select(checks: Sequence[Check], only: Sequence[str] = (), method: str | None = None) -> list[Check]:
+    """Checks of the given statements and method.
+
+    Raises
+    ------
+    UserError
+        For a statement or method that no check has, with the names that exist.
+    """
+    statements = list(dict.fromkeys(check.statement for check in checks))
+    for name in only:
+        if name not in statements:
+            raise unknown_name("statement", name, statements)
+    methods = sorted({str(check.method) for check in checks})
+    if method is not None and method not in methods:
+        raise unknown_name("method", method, methods)
+    chosen = [c for c in checks if (not only or c.statement in only) and method in (None, str(c.method))]
+    if not chosen:
+        raise UserError(f"no check of {', '.join(only)} uses the method {method!r}; --list shows what there is")
+    return chosen

@@ -1,0 +1,145 @@
+"""The report: a table for the terminal, ``proofs_check.json``, and Markdown and LaTeX tables for a paper."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from proofs_check.frame import Row, Verdict
+
+COLUMNS = ("id", "method", "check", "verdict", "margin", "control", "seconds")
+
+
+def margin_text(row: Row) -> str:
+    """Margin with its unit."""
+    return "" if math.isnan(row.margin) else f"{row.margin:.3g} {row.unit}".strip()
+
+
+def control_text(row: Row) -> str:
+    """How many of the controls failed, as they must."""
+    failed = sum(verdict == Verdict.FAIL for verdict in row.controls.values())
+    return f"{failed}/{len(row.controls)} fail"
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    return (
+        row.statement,
+        row.method,
+        row.name,
+        str(row.verdict),
+        margin_text(row),
+        control_text(row),
+        f"{row.seconds:.1f}",
+    )
+
+
+def format_table(rows: Sequence[Row]) -> str:
+    """Fixed-width table; rows that are not sound come last, with their notes in plain words."""
+    cells = [COLUMNS, *(_cells(row) for row in rows)]
+    widths = [max(len(line[i]) for line in cells) for i in range(len(COLUMNS))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells]
+    lines.insert(1, "  ".join("-" * width for width in widths))
+    lines.append("")
+    lines.append(summary(rows))
+    for row in rows:
+        if row.verdict is Verdict.NOT_RUN:
+            lines.append(f"not run: {row.statement} {row.name}: {row.note}")
+        elif row.verdict is not Verdict.PASS:
+            lines.append(f"{row.verdict}: {row.statement} {row.name}: {row.note}")
+        elif not row.sound:
+            passing = ", ".join(f"{name} ({verdict})" for name, verdict in row.controls.items() if verdict != "fail")
+            lines.append(f"control did not fail: {row.statement} {row.name}: {passing}")
+    return "\n".join(lines)
+
+
+def summary(rows: Sequence[Row]) -> str:
+    """One line of counts."""
+    count = {verdict: sum(row.verdict is verdict for row in rows) for verdict in Verdict}
+    controls = [verdict for row in rows for verdict in row.controls.values()]
+    failed = sum(verdict == Verdict.FAIL for verdict in controls)
+    verdicts = ", ".join(f"{number} {verdict}" for verdict, number in count.items() if number)
+    return f"{len(rows)} checks: {verdicts}; {failed} of {len(controls)} controls fail, as they must"
+
+
+def to_markdown(rows: Sequence[Row]) -> str:
+    """GitHub table without the seconds."""
+    lines = ["| " + " | ".join(COLUMNS[:-1]) + " |", "|" + " --- |" * (len(COLUMNS) - 1)]
+    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in _cells(row)[:-1]) + " |" for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def to_latex(rows: Sequence[Row]) -> str:
+    """A booktabs ``tabular`` without the seconds."""
+    lines = ["\\begin{tabular}{llllll}", "\\toprule", " & ".join(COLUMNS[:-1]) + " \\\\", "\\midrule"]
+    lines += [" & ".join(_tex(cell) for cell in _cells(row)[:-1]) + " \\\\" for row in rows]
+    return "\n".join([*lines, "\\bottomrule", "\\end{tabular}"]) + "\n"
+
+
+_TEX = str.maketrans(
+    {
+        "\\": r"\textbackslash{}",
+        "_": r"\_",
+        "%": r"\%",
+        "&": r"\&",
+        "#": r"\#",
+        "$": r"\$",
+        "{": r"\{",
+        "}": r"\}",
+        "^": r"\^{}",
+        "~": r"\~{}",
+        "<": r"\textless{}",
+        ">": r"\textgreater{}",
+        "|": r"\textbar{}",
+    }
+)
+
+
+def _tex(text: str) -> str:
+    return text.translate(_TEX)
+
+
+def to_json(rows: Sequence[Row], **run: Any) -> str:
+    """Rows with id, method, verdict, margin and control, and what the run was; strict JSON (no NaN)."""
+    records = []
+    for row in rows:
+        record = asdict(row)
+        record["id"] = record.pop("statement")
+        records.append({"id": record.pop("id"), **record})
+    return json.dumps(_plain({**run, "summary": summary(rows), "rows": records}), indent=1, allow_nan=False) + "\n"
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | np.ndarray):
+        return [_plain(item) for item in value]
+    if isinstance(value, np.generic):
+        return _plain(value.item())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else ("inf" if value > 0 else "-inf")
+    return str(value) if isinstance(value, Path) else value
+
+
+def write_report(rows: Sequence[Row], folder: Path, **run: Any) -> list[Path]:
+    """Write ``proofs_check.{json,md,tex}`` whole, by renaming."""
+    writers: dict[str, Callable[[], str]] = {
+        "proofs_check.json": lambda: to_json(rows, **run),
+        "proofs_check.md": lambda: to_markdown(rows),
+        "proofs_check.tex": lambda: to_latex(rows),
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for name, text in writers.items():
+        path = folder / name
+        part = path.with_name(f".{name}.{os.getpid()}")
+        part.write_text(text(), encoding="utf-8")
+        os.replace(part, path)
+        paths.append(path)
+    return paths
