@@ -187,9 +187,13 @@ def _rows(seed, size=200):
 def test_calibrate_meets_the_target(rule, seed, target):
     S, n, A = _rows(seed)
     for rate in ("band", "update"):
-        # by drift some rows lie outside at any range only for one-sided rates; 60 % and more can be met here
         count = S.size if rate == "band" else int((A != 0).sum())
-        found = calibrate(rule, S, n, A, target, STATS_SMALL, rate)
+        try:
+            found = calibrate(rule, S, n, A, target, STATS_SMALL, rate)
+        except UserError:  # one active side only: even a band of no width accepts more
+            assert rate == "update"
+            assert scaled(rule, 1e-9).acceptance(S, n, A, STATS_SMALL, rate) > target - 1 / count
+            continue
         assert abs(found.acceptance(S, n, A, STATS_SMALL, rate) - target) <= 0.5 / count + 1e-12
         ratio = np.array(found.half_widths(n)) / np.array(rule.half_widths(n))
         np.testing.assert_allclose(ratio, ratio[0, 0], rtol=1e-6)  # shape and asymmetry are kept, in log space

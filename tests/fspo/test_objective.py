@@ -1,0 +1,444 @@
+"""Value and gradient of every rule: by hand, by finite differences, by exact scores of a small policy."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fspo.errors import UserError
+from fspo.objective import ObjectiveConfig, aggregate, denominator_for, kl_terms, log_ratios, objective
+from fspo.rules import PRESETS, DriftStats, Rule, preset
+
+STATS = DriftStats(k3_sum=0.04, sum_sq=0.16, num_tokens=4.0)  # k3 = .01, sigma^2 = .04 per token
+SEQUENCE = ObjectiveConfig("sequence")
+E = math.exp
+
+
+def run(rule, s, A, config=None, mask=None, **options):
+    """J = -loss and dJ/ds for log-ratios ``s`` (B, T), float64."""
+    s = torch.tensor(s, dtype=torch.float64)
+    new = (s - 1.3).requires_grad_()
+    mask = torch.ones_like(s, dtype=torch.bool) if mask is None else torch.as_tensor(mask)
+    out = objective(new, torch.full_like(s, -1.3), mask, torch.tensor(A, dtype=torch.float64), rule, config, **options)
+    (grad,) = torch.autograd.grad(-out.loss, new)
+    return -out.loss.item(), grad.numpy(), out.records
+
+
+# One response of L = 4 equal tokens. name, changes, S, A -> J, dJ/ds_t (the same for each token). By hand:
+HAND = [
+    # no band: J = A exp(S), dJ/dS = A exp(S); exp(.4) = 1.4918246976
+    ("none", {}, 0.4, 2.0, 2.9836493953, 2.9836493953),
+    # rloo: [log .8, log 1.2] = [-.2231, .1823]; cut above for A > 0: J = 1.2 A, no gradient
+    ("rloo", {}, 0.4, 2.0, 2.4, 0.0),
+    ("rloo", {}, 0.4, -2.0, -2.9836493953, -2.9836493953),
+    ("rloo", {}, -0.4, -2.0, -1.6, 0.0),
+    ("rloo", {}, -0.4, 2.0, 1.3406400921, 1.3406400921),  # 2 exp(-.4)
+    # asymmetric: eps .5 below, .1 above: [-.6931, .0953]
+    ("rloo", {"range_lo": 0.5, "range_hi": 0.1}, -0.4, -2.0, -1.3406400921, -1.3406400921),
+    ("rloo", {"range_lo": 0.5, "range_hi": 0.1}, 0.1, 1.0, 1.1, 0.0),
+    # dual clip 3: edge 3 log 1.2 = .5470, where the weight is 1.2^3 = 1.728
+    ("rloo", {"dual": 3.0}, 0.6, -1.0, -1.728, 0.0),
+    ("rloo", {"dual": 3.0}, 0.5, -1.0, -E(0.5), -E(0.5)),
+    ("rloo", {"dual": 3.0, "outside": "truncate"}, 0.6, -1.0, -1.728, -1.728),
+    # gspo: S/L against log 1.0004 = .00039992; the gradient of exp(S/4) by s_t is exp(S/4)/4
+    ("gspo", {}, 0.004, 1.0, 1.0004, 0.0),
+    ("gspo", {}, 0.0012, 1.0, E(0.0003), E(0.0003) / 4),
+    ("gspo", {}, -0.004, -1.0, -0.9997, 0.0),
+    ("gspo", {"outside": "truncate"}, 0.004, 1.0, 1.0004, 1.0004 / 4),
+    # fspo: +-.03 sqrt 4 = +-.06
+    ("fspo", {}, 0.10, 1.0, 1.0618365465, 0.0),
+    ("fspo", {}, 0.05, 1.0, 1.0512710964, 1.0512710964),
+    ("fspo", {}, -0.10, -1.0, -0.9417645336, 0.0),
+    ("fspo", {"range_hi": 0.08}, 0.10, 1.0, 1.1051709181, 1.1051709181),  # hi = .16
+    ("fspo", {"dual": 2.0}, 0.13, -0.5, -0.5 * E(0.12), 0.0),
+    # kl: centre -4 * .01 = -.04, band [-.10, .02]
+    ("fspo-kl", {}, 0.05, 1.0, 1.0202013400, 0.0),
+    ("fspo-kl", {}, -0.09, -1.0, -0.9139311853, -0.9139311853),
+    # gaussian: centre -4 * .02 = -.08, band [-.14, -.02]
+    ("fspo-gaussian", {}, 0.0, 1.0, 0.9801986733, 0.0),
+    ("fspo-gaussian", {}, -0.12, -1.0, -E(-0.12), -E(-0.12)),
+    # tilted: centre +.08, band [.02, .14]
+    ("fspo-tilted", {}, 0.10, 1.0, 1.1051709181, 1.1051709181),
+    ("fspo-tilted", {}, 0.0, -1.0, -1.0202013400, 0.0),
+    # truncate: value and gradient at the edge on the active side, M = exp(edge - S)
+    ("fspo-truncate", {}, 0.10, 1.0, 1.0618365465, 1.0618365465),
+    ("fspo-truncate", {}, -0.10, -1.0, -0.9417645336, -0.9417645336),
+    ("fspo-truncate", {}, 0.10, -1.0, -1.1051709181, -1.1051709181),
+    # cap: at most exp(.06) whatever the sign
+    ("fspo-cap", {}, 0.10, 1.0, 1.0618365465, 1.0618365465),
+    ("fspo-cap", {}, 0.10, -1.0, -1.0618365465, -1.0618365465),
+    ("fspo-cap", {}, -0.10, -1.0, -0.9048374180, -0.9048374180),
+    # power .75: .03 * 4^.75 = .03 * 2.8284271247 = .0848528137
+    ("power", {}, 0.10, 1.0, 1.0885568343, 0.0),
+    ("power", {}, 0.08, 1.0, 1.0832870677, 1.0832870677),
+]
+
+
+@pytest.mark.parametrize(("name", "changes", "S", "A", "value", "slope"), HAND)
+def test_sequence_rules_by_hand(name, changes, S, A, value, slope):
+    J, grad, _ = run(preset(name, **changes).rule, [[S / 4] * 4], [A], stats=STATS)
+    assert pytest.approx(value, rel=1e-9) == J
+    np.testing.assert_allclose(grad, [[slope] * 4], rtol=1e-9, atol=0)  # atol 0: a dropped gradient is exactly 0
+
+
+def test_every_preset_is_worked_by_hand():
+    assert {name for name, *_ in HAND} | {"grpo", "ctpo"} == set(PRESETS)
+
+
+def test_token_rule_by_hand():
+    s = [[0.1, 0.3, -0.3, -0.1]]  # band [-.2231, .1823]
+    J, grad, records = run(preset("grpo").rule, s, [1.0], SEQUENCE)
+    assert pytest.approx((E(0.1) + 1.2 + E(-0.3) + E(-0.1)) / 4) == J
+    np.testing.assert_allclose(grad, np.array([[E(0.1), 0, E(-0.3), E(-0.1)]]) / 4, rtol=1e-12)
+    assert (int(records.cut_high), int(records.cut_low), int(records.count)) == (1, 0, 4)
+    assert float(records.multiplier) == 0.75
+    J, grad, records = run(preset("grpo").rule, s, [-1.0], SEQUENCE)
+    assert pytest.approx(-(E(0.1) + E(0.3) + 0.8 + E(-0.1)) / 4) == J
+    np.testing.assert_allclose(grad, -np.array([[E(0.1), E(0.3), 0, E(-0.1)]]) / 4, rtol=1e-12)
+    assert (int(records.cut_high), int(records.cut_low), bool(records.band_accept)) == (0, 1, False)
+    # dual clip at 2: edge 2 log 1.2 = .3646, weight 1.44
+    J, grad, records = run(preset("grpo", dual=2.0).rule, [[0.4, 0.3]], [-1.0], SEQUENCE)
+    assert pytest.approx(-(1.44 + E(0.3)) / 2) == J
+    np.testing.assert_allclose(grad, [[0, -E(0.3) / 2]], rtol=1e-12)
+    assert int(records.cut_dual) == 1
+
+
+def test_prefix_rule_by_hand():
+    # half-widths .03 (1, 1.4142, 1.7321, 2); S_t = .02, .05 (> .0424), .03, .08 (> .06)
+    J, grad, records = run(preset("ctpo").rule, [[0.02, 0.03, -0.02, 0.05]], [1.0], SEQUENCE)
+    assert pytest.approx((E(0.02) + E(0.03 * math.sqrt(2)) + E(0.03) + E(0.06)) / 4) == J
+    # per decision: term t moves token t alone, with the weight exp(S_t)
+    np.testing.assert_allclose(grad, np.array([[E(0.02), 0, E(0.03), 0]]) / 4, rtol=1e-12)
+    assert (int(records.cut_high), float(records.multiplier)) == (2, 0.5)
+    # a hole counts neither in S_t nor in t: 3 tokens, S = .02, .05, .03
+    mask = [[True, False, True, True]]
+    J, grad, _ = run(preset("ctpo").rule, [[0.02, 9.0, 0.03, -0.02]], [1.0], SEQUENCE, mask)
+    assert pytest.approx((E(0.02) + E(0.03 * math.sqrt(2)) + E(0.03)) / 3) == J
+    np.testing.assert_allclose(grad, np.array([[E(0.02), 0, 0, E(0.03)]]) / 3, rtol=1e-12)
+
+
+def ppo(rule, s, mask, A, stats):
+    """mean_i of PPO's min (and dual max), written without the package's clip: the function that `drop` descends."""
+    n = mask.sum(1).astype(float)
+    if rule.shape == "token":
+        S, scale, A, lo, hi = s, 1.0, A[:, None], math.log1p(-rule.range_lo), math.log1p(rule.range_hi)
+    else:
+        S, scale = (s * mask).sum(1), n if rule.weight == "geometric" else 1.0
+        lo, hi = rule.band(n, stats)
+    centre = rule.drift_per_token(stats) * n if rule.shape != "token" else 0.0
+    j = np.minimum(np.exp(S / scale) * A, np.exp(np.clip(S, lo, hi) / scale) * A)
+    if rule.dual is not None and rule.shape != "none":
+        j = np.where(A < 0, np.maximum(j, np.exp((centre + rule.dual * (hi - centre)) / scale) * A), j)
+    if rule.shape == "token":
+        return float(np.mean((j * mask).sum(1) / n))
+    return float(np.mean(j))
+
+
+DROPPED = [name for name, p in PRESETS.items() if p.rule.outside == "drop" and name != "ctpo"]
+
+
+@pytest.mark.parametrize("dual", [None, 2.0])
+@pytest.mark.parametrize("name", DROPPED)
+def test_drop_is_the_gradient_of_ppos_minimum(name, dual):
+    rng = np.random.default_rng(7)
+    B, T = 40, 9
+    mask = rng.random((B, T)) < 0.7
+    mask[:, 0] = True
+    spread = {"gspo": 1e-3, "rloo": 0.2, "grpo": 0.4, "power": 0.1}.get(name, 0.05)
+    s, A = rng.normal(0, spread, (B, T)), rng.choice([-1.3, -0.4, 0.0, 0.9], B)
+    stats = DriftStats(2e-3, 4e-3, 1.0)
+    rule = preset(name, dual=dual).rule
+    J, grad, records = run(rule, s, A, SEQUENCE, mask, stats=stats)
+    assert pytest.approx(ppo(rule, s, mask, A, stats), rel=1e-12) == J
+    if name != "none":
+        cuts = int(records.cut_low.sum() + records.cut_high.sum() + records.cut_dual.sum())
+        assert 0 < cuts < int(records.count.sum())  # both branches are in play
+        assert (int(records.cut_dual.sum()) > 0) == (dual is not None)
+    step = 1e-7 if name == "gspo" else 1e-6
+    for i, t in [(i, t) for i in range(B) for t in range(0, T, 3)]:
+        up, down = s.copy(), s.copy()
+        up[i, t] += step
+        down[i, t] -= step
+        slope = (ppo(rule, up, mask, A, stats) - ppo(rule, down, mask, A, stats)) / (2 * step)
+        assert slope == pytest.approx(grad[i, t], rel=1e-5, abs=1e-8)
+
+
+def softmax_policy(seed, B=5, T=4, V=3):
+    """A policy whose log-probs are a softmax of theta[t, previous token], some responses of it, and old log-probs."""
+    g = torch.Generator().manual_seed(seed)
+    theta = torch.randn(T, V, V, generator=g, dtype=torch.float64, requires_grad=True)
+    y = torch.randint(V, (B, T + 1), generator=g)
+    mask = torch.arange(T)[None] < torch.randint(1, T + 1, (B, 1), generator=g)
+
+    def log_probs():
+        table = theta.log_softmax(-1)
+        return table[torch.arange(T), y[:, :-1], y[:, 1:]]
+
+    old = (log_probs() + 0.1 * torch.randn(B, T, generator=g, dtype=torch.float64)).detach()
+    return theta, log_probs, old, mask, torch.randn(B, generator=g, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("outside", ["drop", "truncate", "cap"])
+@pytest.mark.parametrize("name", ["rloo", "gspo", "fspo", "fspo-gaussian", "power", "grpo", "ctpo"])
+def test_gradient_is_clipped_weight_times_advantage_times_score(name, outside, seed):
+    """Truncate and cap hold the weight: the gradient is that of no function of S, it is exactly M w A psi."""
+    theta, log_probs, old, mask, A = softmax_policy(seed)
+    rule = preset(name, outside=outside).rule
+    new = log_probs()
+    out = objective(new, old, mask, A, rule, ObjectiveConfig("response"), stats=STATS)
+    (grad,) = torch.autograd.grad(-out.loss, theta, retain_graph=True)
+    expected = torch.zeros_like(grad)
+    for i in range(len(A)):
+        S, n, expected_weight = 0.0, 0, 0.0
+        for t in range(int(mask[i].sum())):
+            step, S, n = float(new[i, t] - old[i, t]), S + float(new[i, t] - old[i, t]), n + 1
+            if rule.level != "sequence":  # the score of one token, weighted by itself or by its prefix
+                w = held_weight(rule, step if rule.shape == "token" else S, 1 if rule.shape == "token" else n, A[i])
+                expected += w * A[i] * torch.autograd.grad(new[i, t], theta, retain_graph=True)[0]
+        if rule.level == "sequence":
+            expected_weight = held_weight(rule, S, n, A[i]) / (n if name == "gspo" else 1)
+            score = torch.autograd.grad((new[i] * mask[i]).sum(), theta, retain_graph=True)[0]
+            expected += expected_weight * A[i] * score
+    torch.testing.assert_close(grad, expected / len(A), rtol=1e-10, atol=1e-13)
+
+
+def held_weight(rule, S, n, A):
+    """M w of one row in scalars, from docs/theory.md section 2."""
+    gamma = {"fixed": 0, "linear": 1, "sqrt": 0.5, "power": 0.75, "token": 1, "prefix": 0.5}[rule.shape]
+    is_eps = rule.shape in ("fixed", "linear", "token")
+    centre = -n * STATS.sigma2 / 2 if rule.drift == "gaussian" else 0.0
+    hi = centre + (math.log(1 + rule.range_hi) if is_eps else rule.range_hi) * n**gamma
+    lo = centre - (-math.log(1 - rule.range_lo) if is_eps else rule.range_lo) * n**gamma
+    scale = n if rule.weight == "geometric" else 1
+    if rule.outside == "cap":
+        return E(min(S, hi) / scale)
+    if (A > 0 and hi < S) or (A < 0 and lo > S):
+        return 0.0 if rule.outside == "drop" else E((hi if A > 0 else lo) / scale)
+    return E(S / scale)
+
+
+# ---- properties
+
+
+@st.composite
+def batches(draw):
+    rng = np.random.default_rng(draw(st.integers(0, 10**6)))
+    B, T = draw(st.integers(1, 6)), draw(st.integers(1, 9))
+    mask = rng.random((B, T)) < draw(st.sampled_from([0.5, 0.8, 1.0]))
+    return rng.normal(0, draw(st.sampled_from([1e-3, 0.05, 0.5])), (B, T)), rng.normal(size=B), mask
+
+
+rules = st.sampled_from(sorted(PRESETS)).map(lambda name: preset(name).rule)
+configs = st.sampled_from(
+    [ObjectiveConfig("response"), SEQUENCE, ObjectiveConfig("token"), ObjectiveConfig("constant", constant_length=5)]
+)
+
+
+@settings(max_examples=80, deadline=None)
+@given(batch=batches(), rule=rules, config=configs)
+def test_a_padded_batch_equals_the_unpadded_one(batch, rule, config):
+    s, A, mask = batch
+    J, grad, records = run(rule, s, A, config, mask, stats=STATS)
+    # columns before and after, and one whole row, of rubbish
+    wide = np.pad(s, ((0, 1), (2, 3)), constant_values=np.nan)
+    J2, grad2, records2 = run(rule, wide, np.append(A, 5.0), config, np.pad(mask, ((0, 1), (2, 3))), stats=STATS)
+    assert pytest.approx(J, rel=1e-12, abs=1e-15) == J2
+    np.testing.assert_allclose(grad2[:-1, 2:-3], grad, rtol=1e-12, atol=1e-15)
+    assert not grad2[-1].any()
+    assert not grad2[:, :2].any()
+    for name, x in records.to_numpy().items():
+        np.testing.assert_allclose(records2.to_numpy()[name][:-1], x, rtol=1e-12, err_msg=name)
+
+
+@settings(max_examples=60, deadline=None)
+@given(batch=batches(), rule=rules, config=configs, seed=st.integers(0, 1000))
+def test_permuting_responses_permutes_the_records(batch, rule, config, seed):
+    s, A, mask = batch
+    order = np.random.default_rng(seed).permutation(len(A))
+    J, grad, records = run(rule, s, A, config, mask, stats=STATS)
+    J2, grad2, records2 = run(rule, s[order], A[order], config, mask[order], stats=STATS)
+    assert pytest.approx(J, rel=1e-12, abs=1e-15) == J2
+    np.testing.assert_allclose(grad2, grad[order], rtol=1e-12, atol=0)
+    for name, x in records.to_numpy().items():
+        np.testing.assert_array_equal(records2.to_numpy()[name], x[order], err_msg=name)
+
+
+@settings(max_examples=60, deadline=None)
+@given(batch=batches(), name=st.sampled_from(["rloo", "fspo", "fspo-kl", "power", "fspo-truncate", "fspo-cap"]))
+def test_a_band_opened_to_infinity_is_no_band(batch, name):
+    s, A, mask = batch
+    rule = preset(name).rule
+    open_ = {"range_lo": 1 - 1e-15, "range_hi": 1e9} if rule.shape == "fixed" else {"range_lo": 1e6, "range_hi": 1e6}
+    J, grad, records = run(preset(name, **open_).rule, s, A, None, mask, stats=STATS)
+    J2, grad2, _ = run(preset("none").rule, s, A, None, mask)
+    assert J == J2
+    np.testing.assert_array_equal(grad, grad2)
+    assert records.band_accept.all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(batch=batches(), rule=rules)
+def test_a_dropped_response_has_exactly_zero_gradient(batch, rule):
+    s, A, mask = batch
+    _, grad, records = run(rule, s, A, None, mask, stats=STATS)
+    if rule.level == "sequence" and rule.outside == "drop":
+        cut = records.side.numpy() != 0
+        assert not grad[cut].any()
+        kept = ~cut & (A != 0)
+        assert (grad[kept][mask[kept]] != 0).all()
+    assert not grad[~mask].any()
+
+
+@settings(max_examples=40, deadline=None)
+@given(batch=batches(), rule=rules, config=configs, cut=st.integers(0, 6))
+def test_microbatches_add_up_under_the_global_denominator(batch, rule, config, cut):
+    s, A, mask = batch
+    whole, grad, _ = run(rule, s, A, config, mask, stats=STATS)
+    parts = [slice(0, min(cut, len(A))), slice(min(cut, len(A)), len(A))]
+    parts = [p for p in parts if p.start < p.stop]
+    total = sum(denominator_for(config, torch.as_tensor(mask[p])) for p in parts)
+    results = [run(rule, s[p], A[p], config, mask[p], stats=STATS, denominator=total) for p in parts]
+    assert sum(r[0] for r in results) == pytest.approx(whole, rel=1e-12, abs=1e-15)
+    np.testing.assert_allclose(np.concatenate([r[1] for r in results]), grad, rtol=1e-12, atol=1e-15)
+
+
+# ---- aggregation, KL, records
+
+
+def test_aggregations_by_hand():
+    mask = torch.tensor([[True, True, True], [True, False, False]])
+    tokens, rows = torch.tensor([[1.0, 2.0, 6.0], [5.0, 99.0, math.nan]]), torch.tensor([3.0, 5.0])
+    by_name = {"response": (7.0, 4.0), "sequence": (4.0, 4.0), "token": (3.5, 3.5), "constant": (1.4, 1.4)}
+    # tokens: (9+5)/2, (3+5)/2, 14/4, 14/(2*5); rows: (3+5)/2 twice, (3*3+5)/4, 14/10
+    for name, (from_tokens, from_rows) in by_name.items():
+        config = ObjectiveConfig(name, constant_length=5 if name == "constant" else None)
+        assert float(aggregate(tokens, mask, config)) == pytest.approx(from_tokens)
+        assert float(aggregate(rows, mask, config)) == pytest.approx(from_rows)
+
+
+def test_kl_to_reference_by_hand():
+    # x = ref - new = .2, -.3: k3 = exp(x) - 1 - x; d k3 / d new = 1 - exp(x)
+    new = torch.tensor([[-1.0, -2.0, math.nan]], dtype=torch.float64, requires_grad=True)
+    ref = torch.tensor([[-0.8, -2.3, 0.0]], dtype=torch.float64)
+    mask, A = torch.tensor([[True, True, False]]), torch.zeros(1)
+    config = ObjectiveConfig("sequence", kl_coef=0.5)
+    out = objective(new, new.detach(), mask, A, preset("fspo").rule, config, ref=ref)
+    k3 = [E(0.2) - 1.2, E(-0.3) - 0.7]
+    assert out.loss.item() == pytest.approx(0.5 * sum(k3) / 2)
+    (grad,) = torch.autograd.grad(out.loss, new)
+    np.testing.assert_allclose(grad, [[0.25 * (1 - E(0.2)), 0.25 * (1 - E(-0.3)), 0.0]], rtol=1e-12)
+    assert float(out.records.kl) == pytest.approx(sum(k3))
+
+
+def test_kl_is_finite_far_from_the_reference():
+    new = torch.tensor([[-1e4, -1.0]], requires_grad=True)
+    kl = kl_terms(new, torch.zeros(1, 2), torch.ones(1, 2, dtype=torch.bool))
+    kl.sum().backward()
+    assert torch.isfinite(kl).all()
+    assert new.grad[0, 0].item() == pytest.approx(1 - E(20), rel=1e-6)  # the exponent is capped, the gradient kept
+
+
+def test_records_by_hand():
+    s = [[0.1, -0.3, 7.0], [0.02, 0.02, 0.02]]
+    mask = [[True, True, False], [True, True, True]]
+    _, _, r = run(preset("fspo-truncate").rule, s, [-1.0, 0.0], None, mask)
+    # row 0: S = -.2 < -.03 sqrt 2 and A < 0; row 1: S = .06 > .03 sqrt 3 = .05196, but A = 0
+    assert r.length.tolist() == [2, 3]
+    np.testing.assert_allclose(r.log_ratio, [-0.2, 0.06])
+    np.testing.assert_allclose(r.sum_sq_log_ratio, [0.10, 0.0012])
+    np.testing.assert_allclose(r.k3_sum, [E(0.1) - 1.1 + E(-0.3) - 0.7, 3 * (E(0.02) - 1.02)])
+    np.testing.assert_allclose(r.hi, [0.03 * math.sqrt(2), 0.03 * math.sqrt(3)])
+    np.testing.assert_allclose(r.lo, [-0.03 * math.sqrt(2), -0.03 * math.sqrt(3)])
+    np.testing.assert_allclose(r.weight, [E(-0.2), E(0.06)])
+    np.testing.assert_allclose(r.multiplier, [E(0.2 - 0.03 * math.sqrt(2)), 1.0])
+    assert r.side.tolist() == [-1, 0]
+    assert r.band_accept.tolist() == [False, False]
+    assert (r.cut_low.tolist(), r.cut_high.tolist(), r.count.tolist()) == ([1, 0], [0, 0], [1, 0])
+    stats = r.drift_stats()
+    assert (stats.num_tokens, stats.sum_sq) == (5.0, pytest.approx(0.1012))
+
+
+# ---- numerics
+
+
+@pytest.mark.parametrize("name", sorted(PRESETS))
+@pytest.mark.parametrize("size", [1e4, -1e4, 0.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_finite_for_huge_ratios_and_very_long_responses(name, size, dtype):
+    T = 131_072
+    for A in (1.0, -1.0):
+        new = torch.full((1, T), -1.0, dtype=dtype, requires_grad=True)
+        old = new.detach().clone()
+        old[0, 0] -= size  # S = size, within the dtype's resolution
+        out = objective(new, old, torch.ones(1, T, dtype=torch.bool), torch.tensor([A]), preset(name).rule, stats=STATS)
+        out.loss.backward()
+        assert torch.isfinite(out.loss)
+        assert torch.isfinite(new.grad).all()
+        assert new.grad.dtype == dtype
+        assert float(out.records.log_ratio) == pytest.approx(size, rel=0.01)
+
+
+def test_nothing_leaks_from_under_the_mask():
+    bad = torch.tensor([[-1.0, math.nan, -math.inf, math.inf]], requires_grad=True)
+    mask = torch.tensor([[True, False, False, False]])
+    s = log_ratios(bad, torch.tensor([[-1.5, math.inf, 0.0, math.nan]]), mask)
+    assert s.tolist() == [[0.5, 0.0, 0.0, 0.0]]
+    (s.exp().sum()).backward()
+    assert bad.grad.tolist() == [[pytest.approx(E(0.5)), 0.0, 0.0, 0.0]]
+
+
+def test_dtypes_are_raised_or_kept():
+    mask = torch.ones(1, 2, dtype=torch.bool)
+    for given_, found in ((torch.bfloat16, torch.float32), (torch.float16, torch.float32), (torch.float64,) * 2):
+        assert log_ratios(torch.zeros(1, 2, dtype=given_), torch.zeros(1, 2), mask).dtype == found
+
+
+def test_gspo_is_precise_on_bfloat16_log_probs():
+    """exp(S/L) differs from 1 by 1e-4, which bfloat16 (resolution 4e-3 at 1) cannot hold: float64 from the same
+    inputs must give the same number, and the gradient only its own rounding."""
+    g = torch.Generator().manual_seed(0)
+    L = 4096
+    old = (-torch.rand(3, L, generator=g)).to(torch.bfloat16)
+    new = old.clone()
+    new[:, ::500] *= 1.05
+    new.requires_grad_()
+    mask, A = torch.ones(3, L, dtype=torch.bool), torch.tensor([1.0, -0.5, 2.0])
+    out = objective(new, old, mask, A, Rule("none", weight="geometric"))
+    exact = new.detach().double().requires_grad_()
+    reference = -(((exact - old.double()).mean(1)).exp() * A).mean()
+    reference.backward()
+    assert out.loss.item() == pytest.approx(reference.item(), abs=2e-7)
+    assert abs(float(out.records.weight[0]) - 1) > 1e-5  # something to resolve
+    out.loss.backward()
+    torch.testing.assert_close(new.grad.double(), exact.grad, rtol=2**-8, atol=0)
+
+
+def test_an_empty_batch_has_loss_0_and_a_graph():
+    new = torch.zeros(2, 3, requires_grad=True)
+    out = objective(new, torch.zeros(2, 3), torch.zeros(2, 3, dtype=torch.bool), torch.ones(2), preset("fspo").rule)
+    out.loss.backward()
+    assert out.loss.item() == 0.0
+    assert not new.grad.any()
+
+
+@pytest.mark.parametrize(
+    ("call", "word"),
+    [
+        (lambda: ObjectiveConfig("respons"), "'response'"),  # type: ignore[arg-type]
+        (lambda: ObjectiveConfig("constant"), "constant_length"),
+        (lambda: ObjectiveConfig("token", constant_length=4), "constant_length"),
+        (lambda: ObjectiveConfig("constant", constant_length=0), ">= 1"),
+        (lambda: ObjectiveConfig(kl_coef=-1.0), "kl_coef"),
+        (lambda: run(preset("fspo").rule, [[0.1]], [1.0], ObjectiveConfig(kl_coef=0.1)), "ref"),
+        (lambda: run(preset("fspo").rule, [[0.1]], [1.0, 2.0]), "advantages"),
+        (lambda: run(preset("fspo").rule, [[0.1]], [1.0], None, [[True, True]]), "mask"),
+        (lambda: run(preset("fspo-kl").rule, [[0.1]], [1.0]), "stats"),
+    ],
+)
+def test_bad_input_is_refused_with_the_cure(call, word):
+    with pytest.raises(UserError, match=word):
+        call()
