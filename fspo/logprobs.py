@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from fspo.errors import UserError
+from fspo.score_hooks import flat_rows
 
 CHUNK_ELEMENTS = 2**24
 """Logits that are float32 at one time: 64 MiB. A vocabulary of 250k goes through in chunks of 67 tokens."""
@@ -126,7 +127,8 @@ def token_log_probs(
     if head is None:
         values, entropies = _select(selected, targets, temperature, entropy)
     else:
-        values, entropies = _select_in_chunks(head, selected, targets, temperature, entropy)
+        rows = predicting.nonzero()[:, 0]
+        values, entropies = _select_in_chunks(head, selected, targets, rows, temperature, entropy)
     log_probs = values.new_zeros(mask.shape).masked_scatter(mask, values)
     if targets.numel() == 0:
         log_probs = log_probs + 0.0 * features.sum()
@@ -149,18 +151,19 @@ def _select(logits: Tensor, targets: Tensor, temperature: float, entropy: bool) 
 
 
 def _select_in_chunks(
-    head: nn.Module, hidden: Tensor, targets: Tensor, temperature: float, entropy: bool
+    head: nn.Module, hidden: Tensor, targets: Tensor, rows: Tensor, temperature: float, entropy: bool
 ) -> tuple[Tensor, Tensor | None]:
     size = max(1, CHUNK_ELEMENTS // _vocabulary(head))
 
-    def chunk(h: Tensor, t: Tensor) -> tuple[Tensor, Tensor | None]:
-        return _select(head(h), t, temperature, entropy)
+    def chunk(h: Tensor, t: Tensor, r: Tensor) -> tuple[Tensor, Tensor | None]:
+        with flat_rows(r):
+            return _select(head(h), t, temperature, entropy)
 
-    pairs = zip(hidden.split(size), targets.split(size), strict=True)
+    parts = zip(hidden.split(size), targets.split(size), rows.split(size), strict=True)
     if torch.is_grad_enabled():
-        results = [cast("tuple[Tensor, Tensor | None]", checkpoint(chunk, h, t, use_reentrant=False)) for h, t in pairs]
+        results = [cast("tuple[Tensor, Tensor | None]", checkpoint(chunk, *p, use_reentrant=False)) for p in parts]
     else:
-        results = [chunk(h, t) for h, t in pairs]
+        results = [chunk(*p) for p in parts]
     values = torch.cat([value for value, _ in results])
     return values, torch.cat([cast(Tensor, e) for _, e in results]) if entropy else None
 
@@ -207,7 +210,8 @@ def _separable_head(core: nn.Module) -> nn.Module | None:
     if head is None or type(getattr(head, "weight", None)) is not nn.Parameter or _vocabulary(head) < BIG_VOCABULARY:
         return None
     # Other people's hooks expect the real output.
-    hooked = head._forward_hooks or head._forward_pre_hooks or head._backward_hooks or head._backward_pre_hooks
+    foreign = [hook for hook in head._forward_hooks.values() if not getattr(hook, "knows_flat_rows", False)]
+    hooked = foreign or head._forward_pre_hooks or head._backward_hooks or head._backward_pre_hooks
     return None if hooked else head
 
 

@@ -8,8 +8,11 @@ never formed: `backward` asks autograd for the gradient at the embeddings' outpu
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -20,6 +23,26 @@ from transformers.pytorch_utils import Conv1D
 
 from fspo.errors import UserError
 from fspo.sketch import Sketcher
+
+_ROWS: ContextVar[torch.Tensor | None] = ContextVar("rows", default=None)
+
+
+@contextmanager
+def flat_rows(rows: torch.Tensor) -> Iterator[None]:
+    """Say which response each row of flattened activations (N, features) belongs to.
+
+    For an output layer that runs on selected tokens, chunk by chunk. Enter it inside a checkpointed chunk, so
+    that the recomputation enters it too.
+
+    Parameters
+    ----------
+    rows : Tensor, shape (N,), int64
+    """
+    token = _ROWS.set(rows)
+    try:
+        yield
+    finally:
+        _ROWS.reset(token)
 
 
 class _Tap(torch.autograd.Function):
@@ -121,12 +144,13 @@ class ScoreHooks:
         covered = {n for site in self._sites.values() for n in (site.weight, site.bias) if n}
         shapes = {n: s for n, s in self.trainable.items() if n in covered}
         device = next(self.model.parameters()).device
-        self.sketcher = Sketcher(shapes, width, projection, seed, rollout, device)
+        self.sketcher = _sketcher(tuple(shapes.items()), width, projection, seed, rollout, device)
         self._handles: list[Any] = []
         self._rejected: dict[str, str] = {}
         self._heard: set[str] = set()
         self._offsets: dict[nn.Module, bool] = {}
-        self._busy = False  # probing a module, or inside backward
+        self._probing = False  # inside _at
+        self._backward = False  # inside backward: forward calls are recomputations
         self._reset(0, 0)
 
     @property
@@ -196,7 +220,7 @@ class ScoreHooks:
         """Cut the graph at an embedding's output: gradients are asked for there, not at its weight."""
         if not torch.is_grad_enabled():
             return None
-        if self._busy:  # recomputed by gradient checkpointing
+        if self._backward:  # recomputed by gradient checkpointing
             return output.detach().requires_grad_()
         ids = args[0]
         if module is self._embedding:
@@ -215,11 +239,11 @@ class ScoreHooks:
 
     def _linear(self, module: nn.Module, args: tuple, output: torch.Tensor) -> torch.Tensor | None:
         """Project a Linear's input now, its output's gradient later."""
-        if not torch.is_grad_enabled() or not output.requires_grad:
+        if not torch.is_grad_enabled() or not output.requires_grad or output is args[0]:
             return None
-        site, x = self._sites[module], args[0]
-        rows = self._by_response(x.detach())
-        if rows is None or self._by_response(output) is None:
+        site, x, labels = self._sites[module], args[0], _ROWS.get()
+        rows = self._by_response(x.detach()) if labels is None or x.dim() != 2 else x.detach()
+        if rows is None or output.shape[:-1] != x.shape[:-1]:
             self._reject(site, "the rows of the batch are mixed in its input")
             return None
         stored_in_out = site.kind == "conv1d"
@@ -230,21 +254,40 @@ class ScoreHooks:
                 last = self._input = (x, x._version, in_key, self.sketcher.project(rows, in_key))
 
         def receive(delta: torch.Tensor, projected: torch.Tensor) -> None:
-            delta = delta.reshape(*projected.shape[:2], -1)
+            dtype = self._dtype(delta)
+            delta = delta.reshape(*projected.shape[:-1], -1)
             if site.bias:
-                self._add(site.bias, delta.sum(1, dtype=self._dtype(delta)))
+                sums = delta.sum(1, dtype=dtype) if delta.dim() == 3 else self._sum_rows(delta.to(dtype), labels)
+                self._add(site.bias, sums)
             if site.weight:
-                left = self.sketcher.project(delta, out_key)
-                left, right = left.to(self._dtype(delta)), projected.to(self._dtype(delta))
+                left, right = self.sketcher.project(delta, out_key).to(dtype), projected.to(dtype)
                 if stored_in_out:
                     left, right = right, left
-                self._add(site.weight, left.transpose(1, 2) @ right)
+                if left.dim() == 3:
+                    self._add(site.weight, left.transpose(1, 2) @ right)
+                else:
+                    self._add(site.weight, self._sum_rows(left, labels, right))
 
         return _Tap.apply(output, last[3], receive)  # type: ignore[return-value]
 
+    _linear.knows_flat_rows = True  # type: ignore[attr-defined]
+
+    def _sum_rows(
+        self, left: torch.Tensor, labels: torch.Tensor | None, right: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Add up flattened tokens (or their outer products) by response: (N, k) to (B, k) or (B, k, k')."""
+        assert labels is not None
+        if right is None:
+            return left.new_zeros(self._batch, left.shape[1]).index_add_(0, labels, left)
+        total = left.new_zeros(self._batch, left.shape[1], right.shape[1])
+        for row in labels.unique().tolist():  # a chunk of tokens spans few responses
+            own = labels == row
+            total[row] = left[own].T @ right[own]
+        return total
+
     def _scale(self, module: nn.Module, args: tuple, output: torch.Tensor) -> torch.Tensor | None:
         """Normalisation layers, output = f(x; 0) + weight * (f(x; 1) - f(x; 0)) + bias, entry by entry."""
-        if self._busy or not torch.is_grad_enabled() or not output.requires_grad:
+        if self._probing or not torch.is_grad_enabled() or not output.requires_grad:
             return None
         site = self._sites[module]
         weight, x = module.weight.detach(), args[0].detach()  # type: ignore[operator]
@@ -283,12 +326,12 @@ class ScoreHooks:
         """A module's output with every weight set to `value` and no bias."""
         own = {n: torch.zeros(p.shape, dtype=p.dtype, device=p.device) for n, p in module.named_parameters()}
         own["weight"] += value
-        busy, self._busy = self._busy, True
+        self._probing = True
         try:
             with torch.no_grad():
                 return functional_call(module, own, (x,))
         finally:
-            self._busy = busy
+            self._probing = False
 
     # -- backward -----------------------------------------------------------------------------------------
 
@@ -329,7 +372,7 @@ class ScoreHooks:
             raise UserError(
                 f"log_prob must have shape ({self._batch},), one sum a response, not {tuple(log_prob.shape)}"
             )
-        self._busy = True
+        self._backward = True
         try:
             grads = torch.autograd.grad(log_prob.sum(), [root for root, *_ in self._roots], allow_unused=True)
         except RuntimeError as error:
@@ -337,7 +380,7 @@ class ScoreHooks:
                 raise UserError("scores need gradient checkpointing with use_reentrant=False") from error
             raise
         finally:
-            self._busy = False
+            self._backward = False
         for (_, ids, site, scale), grad in zip(self._roots, grads, strict=True):
             if site is not None and site.weight and grad is not None and site.weight not in self._rejected:
                 self._add(site.weight, self._embedding_part(site, ids, grad * scale))
@@ -359,6 +402,12 @@ class ScoreHooks:
             out = torch.zeros(ids.shape[0], entries, right.shape[-1], dtype=dtype, device=grad.device)
             return out.scatter_add_(1, ids.unsqueeze(-1).expand_as(right), right)
         return matrix[ids].transpose(1, 2) @ right
+
+
+@lru_cache(maxsize=1)
+def _sketcher(shapes: tuple[tuple[str, tuple[int, ...]], ...], *draw: Any) -> Sketcher:
+    """The passes of one rollout share their tables."""
+    return Sketcher(dict(shapes), *draw)
 
 
 def _close(a: torch.Tensor, b: torch.Tensor) -> bool:

@@ -14,12 +14,12 @@ from typing import Literal
 import numpy as np
 import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint
 
 from fspo.errors import UserError, unknown_name
+from fspo.logprobs import token_log_probs
 from fspo.score_hooks import ScoreHooks, unwrap
 
-__all__ = ["ScoreConfig", "ScoreHooks", "Scores", "exact_scores", "score", "token_log_probs"]
+__all__ = ["ScoreConfig", "ScoreHooks", "Scores", "exact_scores", "score"]
 
 Batch = Mapping[str, torch.Tensor]
 LogProbs = Callable[[nn.Module, Batch, float], torch.Tensor]
@@ -85,43 +85,8 @@ class Scores:
     uncovered: dict[str, str]
 
 
-def _chunk_log_probs(logits: torch.Tensor, target: torch.Tensor, temperature: float) -> torch.Tensor:
-    scaled = logits.to(torch.promote_types(logits.dtype, torch.float32)) / temperature
-    return scaled.gather(-1, target.unsqueeze(-1)).squeeze(-1) - scaled.logsumexp(-1)
-
-
-def token_log_probs(model: nn.Module, batch: Batch, temperature: float) -> torch.Tensor:
-    """Log-probability of every token given those before it, in float32 or better.
-
-    Parameters
-    ----------
-    model : nn.Module
-        A causal LM.
-    batch : mapping of Tensors of shape (B, T)
-        input_ids, attention_mask and, optionally, position_ids (else counted from the mask).
-    temperature : float
-        Divides the logits.
-
-    Returns
-    -------
-    Tensor, shape (B, T), nats
-        At each token's own position; 0 at the first.
-    """
-    mask = batch["attention_mask"]
-    positions = batch.get("position_ids")
-    if positions is None:
-        positions = (mask.long().cumsum(1) - 1).clamp(min=0)
-    ids = batch["input_ids"]
-    logits = model(input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=False).logits[:, :-1]
-    step = max(1, 2**26 // (logits.shape[0] * logits.shape[2]))  # 256 MiB of float32 at a time
-    if step >= logits.shape[1]:
-        steps = [_chunk_log_probs(logits, ids[:, 1:], temperature)]
-    else:
-        steps = [
-            checkpoint(_chunk_log_probs, part, target, temperature, use_reentrant=False)
-            for part, target in zip(logits.split(step, 1), ids[:, 1:].split(step, 1), strict=True)
-        ]
-    return nn.functional.pad(torch.cat(steps, 1), (1, 0))  # type: ignore[arg-type]
+def _log_probs(model: nn.Module, batch: Batch, temperature: float) -> torch.Tensor:
+    return token_log_probs(model, batch, temperature)[0]
 
 
 @contextmanager
@@ -146,7 +111,7 @@ def _summed(model: nn.Module, batch: Batch, temperature: float, log_probs: LogPr
 
 
 def exact_scores(
-    model: nn.Module, batch: Batch, temperature: float = 1.0, *, log_probs: LogProbs = token_log_probs
+    model: nn.Module, batch: Batch, temperature: float = 1.0, *, log_probs: LogProbs = _log_probs
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Gradient of S in all trainable parameters, one response at a time: the oracle of the sketch.
 
@@ -198,7 +163,7 @@ def score(
     config: ScoreConfig | None = None,
     seed: int = 0,
     rollout: int = 0,
-    log_probs: LogProbs = token_log_probs,
+    log_probs: LogProbs = _log_probs,
 ) -> Scores:
     """Take the score psi of every response of a batch at the model's present parameters.
 
@@ -216,7 +181,7 @@ def score(
     seed, rollout : int
         All calls with the same pair share their projections, so their scores can be compared.
     log_probs : callable (model, batch, temperature) -> Tensor (B, T), optional
-        Log-probability of each token at its own position.
+        Log-probability of each response token at its own position; `fspo.logprobs.token_log_probs` by default.
 
     Returns
     -------
@@ -231,7 +196,10 @@ def score(
     missing = [key for key in ("input_ids", "attention_mask", "response_mask") if key not in batch]
     if missing:
         raise UserError(f"the batch to score lacks {', '.join(missing)}")
-    tensors = {k: v for k, v in batch.items() if isinstance(v, torch.Tensor) and v.shape == batch["input_ids"].shape}
+    shape = batch["input_ids"].shape
+    tensors = {k: v for k, v in batch.items() if isinstance(v, torch.Tensor) and v.shape == shape}
+    # Without position ids a left-padded row would count its padding.
+    tensors.setdefault("position_ids", (batch["attention_mask"].long().cumsum(1) - 1).clamp(min=0))
     model = unwrap(model)
     if config.mode == "exact":
         sketch, log_prob = exact_scores(model, tensors, temperature, log_probs=log_probs)
