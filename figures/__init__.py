@@ -15,7 +15,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from figures.tables import Tables
 
-MODULES = ("acceptance_by_length",)
+MODULES = (
+    "acceptance_by_length",
+    "lre_by_rule",
+    "cosine_by_rule",
+    "cosine_bound",
+    "error_split",
+)
 
 
 @dataclass(frozen=True)

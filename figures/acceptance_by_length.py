@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from figures.draw import label_left, length_axis, new_axes, panel_grid, percent_axis, spread, whiskers
 from figures.style import Look, Style, looks, rule_label
-from figures.tables import NothingToDraw, Tables, comparison, drawable, need, panels_of, prefer
+from figures.tables import NothingToDraw, Tables, View, count_words, drawable, first_use, need, prefer, view_words, views
 from fspo.rules import PRESETS
 from fspo.theory import band_acceptance
 
@@ -74,15 +74,20 @@ def theory_curve(
     return band_acceptance(centred, at, 0.0, float(np.exp(brentq(excess, low, high))))
 
 
-def select(tables: Tables) -> tuple[pd.DataFrame, str]:
-    """The rows that are drawn (bins and overall), and words that say which."""
+def select(tables: Tables) -> list[View]:
+    """Band acceptance over all responses at first use, one View a panel; bins and overall."""
     rows = tables["acceptance"]
-    rows = prefer(rows[rows["measure"] == "band"], "subset", "all", "nonzero")
-    rows, what = comparison(prefer(rows, "use", "first", "all", "reused"))
-    rows = pd.concat([prefer(part, "outside", "drop", "truncate", "cap") for _, part in rows.groupby(["run", "rule"])])
-    rows = need(rows[rows["rule"] != "none"], "only rule 'none' is there: it accepts every response")
-    drawable(rows)
-    return rows[rows["rule"].isin(distinct_bands(rows["rule"]))], what
+    rows = first_use(prefer(rows[rows["measure"] == "band"], "subset", "all", "nonzero"))
+    found = views(need(rows, "no rows of band acceptance"))
+    drawable(pd.concat([view.rows for view in found]))
+    kept = []
+    for view in found:
+        part = view.rows
+        if view.run:  # counterfactual rules that differ only outside the band have one band acceptance
+            part = pd.concat([prefer(p, "outside", "drop", "truncate", "cap") for _, p in part.groupby("rule")])
+            part = part[part["rule"].isin(distinct_bands(part["rule"]))]
+        kept.append(replace(view, rows=part))
+    return kept
 
 
 def distinct_bands(rules: Iterable[str]) -> list[str]:
@@ -132,17 +137,14 @@ def plot_acceptance(data: Sequence[Series], ax: Axes | None = None) -> Axes:
 
 def caption(tables: Tables) -> str:
     """The caption with its numbers."""
-    rows, what = select(tables)
-    counts = rows.loc[rows["bin"] < 0, "count"]
-    counts = counts if len(counts) else rows["count"]
-    n = f"{int(counts.min()):,}" if counts.min() == counts.max() else f"{int(counts.min()):,} to {int(counts.max()):,}"
-    return CAPTION.format(what=what, n=n)
+    found = select(tables)
+    counts = pd.concat([view.rows.loc[view.rows["bin"] < 0, "count"] for view in found])
+    return CAPTION.format(what=view_words(found), n=count_words(counts))
 
 
 def figure(tables: Tables, style: Style) -> Figure:
-    """One panel for each matched acceptance (docs/theory.md T1, T2)."""
-    rows, _ = select(tables)
-    panels = [(title, series(part)) for title, part in panels_of(rows)]
+    """One panel for each way to compare the rules (docs/theory.md T1, T2)."""
+    panels = [(view.title, series(view.rows)) for view in select(tables)]
     panels = [(title, data) for title, data in panels if data]
     if not panels:
         raise NothingToDraw("no length bin has a finite acceptance")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 from numpy.typing import ArrayLike
 
 from figures.style import Style
@@ -71,12 +71,17 @@ def panel_grid(
     labels: Sequence[str] = (),
     *,
     most: int = 3,
+    columns: int = 0,
     **options: Any,
 ) -> tuple[Figure, list[Axes]]:
-    """A figure with ``panels`` axes in rows of at most ``most`` and one legend above; the height follows both."""
-    columns = style.columns(panels, most)
+    """A figure with ``panels`` axes in rows of at most ``most`` and one legend above; the height follows both.
+
+    ``columns`` > 0 asks for exactly so many panels a row; ``options`` go to ``Figure.subplots``.
+    """
+    fixed = columns > 0
+    columns = columns or style.columns(panels, most)
     rows = -(-panels // columns)
-    columns = -(-panels // rows)
+    columns = columns if fixed else -(-panels // rows)
     legend_rows = 0
     if labels:
         legend_rows = -(-len(labels) // legend_columns(labels, style))
@@ -106,3 +111,18 @@ def percent_axis(axis: Any) -> None:
 def spread(count: int, step: float) -> np.ndarray:
     """``count`` offsets around 0, ``step`` apart."""
     return (np.arange(count) - (count - 1) / 2) * step
+
+
+def rule_rows(ax: Axes, labels: Sequence[str]) -> None:
+    """A row for each label, the first on top, with faint lines between rows."""
+    ax.set_ylim(len(labels) - 0.5, -0.5)
+    ax.set_yticks(range(len(labels)), labels)
+    ax.tick_params(axis="y", length=0)
+    ax.grid(False, axis="y")
+    for edge in range(1, len(labels)):
+        ax.axhline(edge - 0.5, color="#e3e3e3", linewidth=0.5, zorder=0.5)
+
+
+def few_ticks(axis: Any, count: int = 4) -> None:
+    """At most ``count`` intervals between round ticks."""
+    axis.set_major_locator(MaxNLocator(nbins=count, steps=[1, 2, 2.5, 5, 10]))

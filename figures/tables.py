@@ -32,6 +32,15 @@ class NothingToDraw(Exception):
 
 
 @dataclass(frozen=True)
+class View:
+    """Rows that one panel compares: its title, the rows, and the run whose log all rules share ("": own logs)."""
+
+    title: str
+    rows: pd.DataFrame
+    run: str
+
+
+@dataclass(frozen=True)
 class Tables:
     """The analysis tables of several runs, stacked.
 
@@ -149,27 +158,55 @@ def shared_log(frame: pd.DataFrame) -> pd.DataFrame:
     return frame[frame["run"] == run]
 
 
-def comparison(frame: pd.DataFrame) -> tuple[pd.DataFrame, str]:
-    """Rows on which rules are compared, and words that say which.
+def views(frame: pd.DataFrame) -> list[View]:
+    """The ways in which a table compares rules, in the order of a figure's panels.
 
-    All rules on one shared log at matched acceptance; else at given parameters; else each run's own rule on its
-    own log.
+    All rules on one shared log, at each matched acceptance (at given parameters where nothing was matched); then
+    each run's own rule on its own log. Rule ``none`` cuts nothing and is left out.
     """
-    for source, words in (("matched", "at matched acceptance"), ("given", "at given parameters")):
+    frame = frame[frame["rule"] != "none"]
+    found: list[View] = []
+    for source, title in (("matched", ""), ("given", "given range")):
         rows = frame[frame["source"] == source]
-        if not rows.empty:
-            rows = shared_log(rows)
-            return rows, f"all rules on one log (run {rows['run'].iloc[0]}) {words}"
-    rows = need(frame[frame["source"] == "trained"], "no rows of a known source (matched, given, trained)")
-    return rows, "each run's own rule on its own log"
+        if rows.empty or found:
+            continue
+        rows = shared_log(rows)
+        run = str(rows["run"].iloc[0])
+        if source == "given":
+            found.append(View(title, rows, run))
+            continue
+        for target in sorted({float(t) for t in rows["target"].dropna()}, reverse=True):
+            at = rows[(rows["target"] - target).abs() < 1e-9]
+            found.append(View(f"{percent(1 - target)} out", at, run))
+    trained = frame[frame["source"] == "trained"]
+    if not trained.empty:
+        found.append(View("as trained", trained, ""))
+    if not found:
+        raise NothingToDraw("no rows of a rule with a band")
+    return found
 
 
-def panels_of(frame: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
-    """Split by matched acceptance: (title, rows) in the order of decreasing acceptance."""
-    if "target" not in frame or frame["target"].isna().all():
-        return [("", frame)]
-    targets = sorted({float(t) for t in frame["target"].dropna()}, reverse=True)
-    return [(f"{percent(1 - t)} out", frame[(frame["target"] - t).abs() < 1e-9]) for t in targets]
+def view_words(found: Sequence[View]) -> str:
+    """Words for a caption that say which logs the panels are from."""
+    shared = next((view.run for view in found if view.run), "")
+    words = [f"all rules on the log of run {shared}"] if shared else []
+    if any(not view.run for view in found):
+        words.append("'as trained': each run's own rule on its own log")
+    return "; ".join(words)
+
+
+def first_use(frame: pd.DataFrame) -> pd.DataFrame:
+    """First-use rows where there are any (docs/theory.md section 1), else whatever use there is."""
+    return prefer(frame, "use", "first", "all", "reused")
+
+
+def count_words(counts: pd.Series) -> str:
+    """A count, or its range, for a caption."""
+    counts = counts[counts > 0]
+    if counts.empty:
+        return "0"
+    low, high = int(counts.min()), int(counts.max())
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
 def percent(share: float) -> str:

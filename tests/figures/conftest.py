@@ -83,6 +83,11 @@ def fake_tables(
         r = law / law.mean() - 1
         for subset in ("all", "nonzero"):
             for measure in ("band", "update", "weight"):
+                counterfactual = key["source"] != "trained"
+                if (measure == "weight" and subset == "all") or (
+                    measure == "band" and counterfactual and outside != "drop"
+                ):
+                    continue  # as the analysis does: b is over A != 0, band rows do not depend on outside
                 for b in bins():
                     n = counts * (5 if b["bin"] < 0 else 1)
                     a = float(law.mean() if b["bin"] < 0 else law[b["bin"]])
@@ -97,22 +102,25 @@ def fake_tables(
         loss = {"drop": 0.03, "truncate": 0.006, "cap": 0.004}[outside] * ((1 - target) / 0.05) ** 1.6
         loss *= {"rloo": 1.2, "gspo": 1.6}.get(rule, 1.0) * (1e-4 if near_one else 1)
         for control in (False, True):
-            if control and outside != "drop":
+            if control and (outside != "drop" or key["source"] == "given" or rule not in (rules[0], trained_rule)):
                 continue
             for b in bins():
                 c = 1 - loss * (0.6 if control else 1.0) * (1 if b["bin"] < 0 else 1 + 0.4 * b["bin"])
                 e = around(rng, c, loss / 8, -1, 1)
                 row = {**key, "subset": "nonzero", "use": "first", **b, "reference": "same_batch"}
                 row = {**row, "weight": "sequence", "control": control, "rule": "random" if control else rule}
-                worst = 1 - loss * 3 if b["bin"] < 0 else np.nan
-                out["cosine"].append({**row, **e, "worst_bin": worst, "reason": ""})
+                worst = around(rng, 1 - loss * 3, loss / 4, -1, 1) if b["bin"] < 0 else dict.fromkeys(e, np.nan)
+                row |= {"worst_bin": worst["estimate"], "worst_ci_low": worst["ci_low"]}
+                row |= {"worst_ci_high": worst["ci_high"], "count": counts, "clusters": counts // 8, "updates": windows}
+                out["cosine"].append({**row, **e, "reason": ""})
         for window in range(windows):
             eta = float(np.exp(rng.normal(np.log(8 * loss if not near_one else 0.01), 0.35)))
             rho = eta + 0.1 * abs(r).max() + 0.02
             ok = rho < 1
             bound = float(np.sqrt(1 - rho**2)) if ok else np.nan
             cos = 1 - (1 - np.sqrt(max(1 - (0.45 * rho) ** 2, 0.05))) * rng.uniform(0.3, 1)
-            row = {**key, "subset": "nonzero", "use": "first", "window": 4 * window, "rollouts": 4}
+            row = {**key, "subset": "nonzero", "use": "first", "window": 4 * window, "rollouts": 1}
+            row |= {"weight": "sequence", "updates": 1, "step": 16 * window, "count": counts, "reason": ""}
             numbers = {"rho": rho, "bound": bound, "guaranteed": ok, "cosine": cos, "slack": cos - bound}
             parts = {"kappa": 2.2, "kappa_c": 1.9, "kappa_c2": 2.0, "eta": eta, "lre_inf": abs(r).max()}
             split = {"e_len": abs(r).max() * rng.uniform(0.4, 0.9) + 1e-4, "e_in": 0.45 * eta}
@@ -140,16 +148,17 @@ def fake_tables(
             moments.append({**row, "excess_kurtosis": 9.0})
         for sign, drift in (("all", -4e-4), ("positive", 2.5e-3), ("negative", -3.5e-3)):
             e = around(rng, 1.12, 0.04)
-            row = {**who, "subset": subset, "use": "first", "sign": sign, **e, "intercept": 2 * np.log(SIGMA)}
+            row = {**who, "subset": subset, "use": "first", "sign": sign, "count": counts, "clusters": counts // 8}
+            row |= {"slope_2H": e["estimate"], "ci_low": e["ci_low"], "ci_high": e["ci_high"]}
             drift += rng.normal(0, 2e-4)
-            row |= {"drift_per_token": drift, "drift_per_token_ci_low": drift - 4e-4}
-            scaling.append({**row, "drift_per_token_ci_high": drift + 4e-4, "reason": ""})
+            row |= {"intercept": 2 * np.log(SIGMA), "drift_per_token": drift, "drift_ci_low": drift - 4e-4}
+            scaling.append({**row, "drift_ci_high": drift + 4e-4, "k3_per_token": 5e-4, "reason": ""})
     for window in range(windows):
         for b in bins(overall=False):
             share = 0.02 + 0.06 * (1 - np.exp(-window / 4)) * (1 + 0.25 * b["bin"] * (trained_rule == "rloo"))
             cut = rng.binomial(counts, min(share, 1))
             se = np.sqrt(max(share * (1 - share), 1e-4) / counts)
-            row = {**who, "window": 4 * window, **b, "cut": cut // 2, "out_of_band": cut, "count": counts}
+            row = {**who, "window": 4 * window, "use": "all", **b, "cut": cut // 2, "out_of_band": cut, "count": counts}
             low, high = max(cut / counts - 1.96 * se, 0), cut / counts + 1.96 * se
             over_time.append({**row, "estimate": cut / counts, "ci_low": low, "ci_high": high})
     for rollout in range(4 * windows):
@@ -159,8 +168,9 @@ def fake_tables(
             row = {**who, "rollout": rollout, "step": 4 * rollout, "phase": "train", "name": name}
             training.append({**row, "value": value})
         if rollout % 8 == 0:
-            row = {**who, "rollout": rollout, "step": 4 * rollout, "phase": "eval", "name": "eval/reward"}
-            training.append({**row, "value": reward + 0.02})
+            row = {**who, "rollout": rollout, "step": 4 * rollout, "phase": "eval"}
+            training.append({**row, "name": "eval/reward", "value": reward + 0.02})
+            training.append({**row, "name": "eval/reward_stderr", "value": 0.03})
     frames = {name: pd.DataFrame(rows) for name, rows in out.items() if rows}
     frames |= {"moments": pd.DataFrame(moments), "scaling": pd.DataFrame(scaling)}
     frames |= {"over_time": pd.DataFrame(over_time), "training": pd.DataFrame(training)}

@@ -1,0 +1,114 @@
+"""Cosine of each update against what the lemma promises, sqrt(1 - rho^2) (T7)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from numpy.typing import NDArray
+
+from figures.draw import label_left, new_axes, panel_grid
+from figures.style import Look, Style, looks, rule_label
+from figures.tables import NothingToDraw, Tables, View, drawable, first_use, prefer, view_words, views
+from fspo.theory import cosine_bound
+
+NAME = "cosine_bound"
+TITLE = "Cosine against the bound of T7"
+CAPTION = (
+    "Cosine of the clipped and the true update against $\\rho$, one point {unit} (rules that drop; responses with "
+    "$A \\neq 0$). Black curve: the bound $\\sqrt{{1-\\rho^2}}$ of docs/theory.md T7; shaded: $\\rho \\geq 1$, where "
+    "T7 promises nothing. No intervals: T7 holds for the logged vectors themselves. {what}. Without a guarantee: {n}."
+)
+
+
+@dataclass(frozen=True)
+class Points:
+    """One rule's updates: rho and cosine, arrays (K,)."""
+
+    rule: str
+    look: Look
+    rho: NDArray[np.float64]
+    cosine: NDArray[np.float64]
+
+
+def select(tables: Tables) -> tuple[list[View], str]:
+    """Rows with a finite rho and cosine, one View a panel, and what one row is."""
+    rows = first_use(tables["lemma"])
+    unit = "for each window"
+    if "updates" in rows and (rows["updates"] == 1).any():
+        rows, unit = rows[rows["updates"] == 1], "for each scored update"
+    trained = rows["source"] == "trained"
+    rows = pd.concat([prefer(rows[~trained], "outside", "drop"), rows[trained & (rows["outside"] == "drop")]])
+    if rows.empty:
+        raise NothingToDraw("no rule that drops has scored updates")
+    rows = drawable(rows, ("rho", "cosine"))
+    return views(rows), unit
+
+
+def points(view: View) -> list[Points]:
+    """The updates of each rule."""
+    found = []
+    for rule, look in looks(view.rows["rule"]).items():
+        part = view.rows[view.rows["rule"] == rule]
+        found.append(Points(rule, look, part["rho"].to_numpy(float), part["cosine"].to_numpy(float)))
+    return found
+
+
+def without_guarantee(view: View) -> tuple[int, int]:
+    """How many of the view's updates have no guarantee, and how many there are."""
+    return int((~view.rows["guaranteed"].astype(bool)).sum()), len(view.rows)
+
+
+def plot_bound(data: Sequence[Points], ax: Axes | None = None) -> Axes:
+    """Points, the bound, and the region without a guarantee shaded."""
+    ax = new_axes(ax)
+    rho = np.concatenate([p.rho for p in data])
+    lowest = min(float(min(p.cosine.min() for p in data)), 1.0)
+    wide = rho.max() > 2.5
+    left = rho.min() / 1.15 if wide else 0.0
+    right = max(1.2, rho.max() * (1.15 if wide else 1.05))
+    at = np.linspace(left, 1.0, 400)
+    ax.plot(at, [cosine_bound(r) if r < 1 else 0.0 for r in at], color="black", linewidth=1.0, zorder=2.2)
+    ax.axvspan(1.0, right, color="#ececec", linewidth=0, zorder=0.2)
+    for p in data:
+        ax.plot(
+            p.rho, p.cosine, linestyle="none", marker=p.look.marker, color=p.look.color, markersize=2.8, alpha=0.75,
+            markeredgewidth=0.3, zorder=2.6,
+        )  # fmt: skip
+    if wide:
+        ax.set_xscale("log", base=2)
+        ax.xaxis.set_major_formatter(lambda v, _: f"{v:g}")
+    ax.set_xlim(left, right)
+    bottom = min(0.0, lowest) - 0.03
+    ax.set_ylim(bottom, 1.03)
+    ax.set_xlabel("$\\rho$")
+    return ax
+
+
+def caption(tables: Tables) -> str:
+    """The caption with its counts."""
+    found, unit = select(tables)
+    counts = [(view.title, *without_guarantee(view)) for view in found]
+    words = "; ".join(f"{title}: {none} of {total}" for title, none, total in counts)
+    return CAPTION.format(unit=unit, what=view_words(found), n=words)
+
+
+def figure(tables: Tables, style: Style) -> Figure:
+    """One panel for each way to compare (docs/theory.md T7)."""
+    found, _ = select(tables)
+    drawn = looks(rule for view in found for rule in view.rows["rule"])
+    with style.context():
+        handles = [Line2D([], [], color=k.color, marker=k.marker, linestyle="none") for k in drawn.values()]
+        handles.append(Line2D([], [], color="black", linewidth=1.0))
+        labels = [*(rule_label(rule) for rule in drawn), "bound"]
+        fig, axes = panel_grid(style, len(found), 1.75, handles, labels, sharey=True)
+        for ax, view in zip(axes, found, strict=True):
+            none, total = without_guarantee(view)
+            plot_bound(points(view), ax).set_title(f"{view.title}\nno guarantee: {none} of {total}")
+        label_left(axes, "cosine")
+    return fig

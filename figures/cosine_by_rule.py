@@ -1,0 +1,113 @@
+"""Cosine of the clipped and the true update by rule: drop against truncate and cap, with the random control (T7)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from numpy.typing import NDArray
+
+from figures.draw import few_ticks, new_axes, panel_grid, rule_rows, spread, whiskers
+from figures.style import OUTSIDE_COLORS, OUTSIDE_MARKERS, RANDOM_LABEL, Style, looks, rule_label
+from figures.tables import NothingToDraw, Tables, View, count_words, drawable, first_use, need, view_words, views
+
+NAME = "cosine_by_rule"
+TITLE = "Cosine of the clipped and the true update"
+CAPTION = (
+    "Same-batch cosine of the clipped and the true update, one common weight $\\exp(S)$ and one common $g$ "
+    "(docs/theory.md section 5): over all lengths, and in the length bin where it is lowest. What happens outside "
+    "the band: dropped, truncated at the edge or capped. {what}. n = {n} scored responses with $A \\neq 0$, first "
+    "use. Bars: 95 % intervals (jackknife over prompts, Fisher's z). Dashed line: as many responses dropped at random."
+)
+PARTS = {"estimate": ("ci_low", "ci_high", "all lengths"), "worst_bin": ("worst_ci_low", "worst_ci_high", "worst bin")}
+
+
+@dataclass(frozen=True)
+class Cosines:
+    """Estimates of one panel: rule, outside, value and interval, arrays (K,), and the random control (NaN: none)."""
+
+    rule: tuple[str, ...]
+    outside: tuple[str, ...]
+    estimate: NDArray[np.float64]
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
+    control: float
+
+
+def select(tables: Tables) -> list[View]:
+    """Rows over all lengths with the common weight; each view's control rows among them (rule "random")."""
+    rows = tables["cosine"]
+    rows = rows[(rows["bin"] < 0) & (rows["weight"] == "sequence")]
+    rows = first_use(need(rows, "no rows with the common weight exp(S)"))
+    drawable(rows[~rows["control"].astype(bool)])
+    return [v for v in views(rows) if (v.rows["estimate"].notna() & (v.rows["rule"] != "random")).any()]
+
+
+def cosines(view: View, column: str) -> Cosines:
+    """One panel's finite values of ``estimate`` or ``worst_bin``; columns that the table lacks give no interval."""
+    rows = view.rows
+    if column not in rows:
+        raise NothingToDraw(f"the table 'cosine' has no column {column}")
+    low, high, _ = PARTS[column]
+    rows = rows.assign(**{name: np.nan for name in (low, high) if name not in rows})
+    rows = rows[rows[column].notna()]
+    control = rows.loc[rows["rule"] == "random", column] if view.run else rows.loc[[], column]
+    rows = rows[rows["rule"] != "random"]
+    arrays = (rows[name].to_numpy(float) for name in (column, low, high))
+    value = float(control.iloc[0]) if len(control) else float("nan")
+    return Cosines(tuple(rows["rule"]), tuple(rows["outside"]), *arrays, value)
+
+
+def plot_cosines(data: Cosines, rules: Sequence[str], ax: Axes | None = None) -> Axes:
+    """A row for each rule; drop, truncate and cap one under the other."""
+    ax = new_axes(ax)
+    here = [o for o in OUTSIDE_MARKERS if o in data.outside]
+    shift = dict(zip(here, spread(len(here), 0.24), strict=True))
+    for outside in here:
+        for rule in rules:
+            pairs = zip(data.rule, data.outside, strict=True)
+            at = np.array([r == rule and o == outside for r, o in pairs], bool)
+            if at.any():
+                y = np.full(at.sum(), list(rules).index(rule) + shift[outside])
+                look = {"color": OUTSIDE_COLORS[outside], "marker": OUTSIDE_MARKERS[outside]}
+                whiskers(ax, data.estimate[at], y, data.low[at], data.high[at], along="x", **look)
+    if np.isfinite(data.control):
+        ax.axvline(data.control, color="#7f7f7f", linestyle="--", linewidth=0.9, zorder=1.5)
+    rule_rows(ax, [rule_label(rule) for rule in rules])
+    few_ticks(ax.xaxis, 3)
+    return ax
+
+
+def caption(tables: Tables) -> str:
+    """The caption with its numbers."""
+    found = select(tables)
+    counts = [view.rows["count"] for view in found if "count" in view.rows]
+    return CAPTION.format(what=view_words(found), n=count_words(counts[0]) if counts else "all")
+
+
+def figure(tables: Tables, style: Style) -> Figure:
+    """Panels: all lengths and worst bin, for each way to compare (docs/theory.md T7)."""
+    found = select(tables)
+    rules = [r for r in looks(rule for view in found for rule in view.rows["rule"]) if r != "random"]
+    parts = [p for p in PARTS if p in tables["cosine"]]
+    panels = [(view, part) for part in parts for view in found]
+    columns = len(found)
+    if style.narrow and len(parts) == 2:
+        panels, columns = [(view, part) for view in found for part in parts], 2
+    height = max(0.7, 0.3 * len(rules)) + 0.45
+    with style.context():
+        here = [o for o in OUTSIDE_MARKERS if any((view.rows["outside"] == o).any() for view in found)]
+        handles = [Line2D([], [], color=OUTSIDE_COLORS[o], marker=OUTSIDE_MARKERS[o], linestyle="none") for o in here]
+        handles.append(Line2D([], [], color="#7f7f7f", linestyle="--", linewidth=0.9))
+        fig, axes = panel_grid(
+            style, len(panels), height, handles, [*here, RANDOM_LABEL], most=3, columns=columns, sharey=True
+        )
+        for ax, (view, part) in zip(axes, panels, strict=True):
+            plot_cosines(cosines(view, part), rules, ax).set_title(f"{view.title}, {PARTS[part][2]}")
+        for ax in axes[-columns:]:
+            ax.set_xlabel("cosine")
+    return fig

@@ -1,0 +1,123 @@
+"""How the lost alignment splits: reweighted lengths (e_len) against clipping inside a length (e_in) (T8)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from numpy.typing import NDArray
+
+from figures.draw import few_ticks, new_axes, panel_grid, rule_rows
+from figures.style import OUTSIDE_MARKERS, Style, looks, rule_label
+from figures.tables import Tables, View, drawable, first_use, view_words, views
+
+NAME = "error_split"
+TITLE = "Lost alignment: across lengths and inside a length"
+CAPTION = (
+    "The two parts of docs/theory.md T8 relative to the true update, one point {unit}: "
+    "$\\Vert e_{{len}}\\Vert/\\Vert g\\Vert$ (lengths reweighted) above, $\\Vert e_{{in}}\\Vert/\\Vert g\\Vert$ "
+    "(clipping inside a length) below; responses with $A \\neq 0$. {what}. {n} updates for each rule; every update "
+    "is drawn, so there are no intervals. Points are spread in height to be told apart."
+)
+COMPONENTS = {
+    "e_len": ("$\\Vert e_{len}\\Vert / \\Vert g\\Vert$", "#56B4E9", "^", -0.2),
+    "e_in": ("$\\Vert e_{in}\\Vert / \\Vert g\\Vert$", "#D55E00", "o", 0.2),
+}
+
+
+@dataclass(frozen=True)
+class Split:
+    """One rule's updates in one panel, arrays (K,)."""
+
+    rule: str
+    e_len: NDArray[np.float64]
+    e_in: NDArray[np.float64]
+
+
+def select(tables: Tables) -> tuple[list[tuple[str, View]], str]:
+    """(title, View) a panel: each way to compare, with what happens outside the band; and what one row is."""
+    rows = first_use(tables["lemma"])
+    unit = "for each window"
+    if "updates" in rows and (rows["updates"] == 1).any():
+        rows, unit = rows[rows["updates"] == 1], "for each scored update"
+    rows = drawable(rows, ("e_len", "e_in"))
+    panels = []
+    found = views(rows)
+    for view in found:
+        if not view.run:
+            if len(found) == 1:
+                panels.append((view.title, view))
+            continue
+        for outside in OUTSIDE_MARKERS:
+            part = view.rows[view.rows["outside"] == outside]
+            if not part.empty:
+                panels.append((f"{view.title}, {outside}", View(view.title, part, view.run)))
+    return panels, unit
+
+
+def splits(rows: pd.DataFrame) -> list[Split]:
+    """The updates of each rule."""
+    found = []
+    for rule in looks(rows["rule"]):
+        part = rows[rows["rule"] == rule]
+        found.append(Split(rule, part["e_len"].to_numpy(float), part["e_in"].to_numpy(float)))
+    return found
+
+
+def scatter_heights(count: int) -> NDArray[np.float64]:
+    """Heights in (-0.12, 0.12) that fill the strip evenly: the golden-ratio sequence, no random numbers."""
+    return 0.24 * ((np.arange(1, count + 1) * 0.6180339887498949) % 1.0) - 0.12
+
+
+def plot_split(data: Sequence[Split], rules: Sequence[str], ax: Axes | None = None) -> Axes:
+    """A row for each rule: e_len above, e_in below."""
+    ax = new_axes(ax)
+    for split in data:
+        row = list(rules).index(split.rule)
+        for name, (_, color, marker, shift) in COMPONENTS.items():
+            values = getattr(split, name)
+            ax.plot(
+                values, row + shift + scatter_heights(len(values)), linestyle="none", marker=marker, color=color,
+                markersize=2.2, markeredgewidth=0.0, alpha=0.7, zorder=2.5,
+            )  # fmt: skip
+    rule_rows(ax, [rule_label(rule) for rule in rules])
+    ax.set_xlim(left=0)
+    few_ticks(ax.xaxis)
+    return ax
+
+
+def caption(tables: Tables) -> str:
+    """The caption with its counts."""
+    panels, unit = select(tables)
+    sizes = sorted({len(split.e_in) for _, view in panels for split in splits(view.rows)})
+    n = str(sizes[0]) if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
+    return CAPTION.format(unit=unit, what=view_words([view for _, view in panels]), n=n)
+
+
+def figure(tables: Tables, style: Style) -> Figure:
+    """Rows of panels: ways to compare; columns: drop, truncate, cap (docs/theory.md T8)."""
+    panels, _ = select(tables)
+    rules = list(looks(rule for _, view in panels for rule in view.rows["rule"]))
+    height = max(0.6, 0.26 * len(rules)) + 0.4
+    columns = len({title.rsplit(", ", 1)[-1] for title, _ in panels})
+    if style.narrow and columns > 2:
+        columns = 2 if len(panels) % 2 == 0 else 1
+        per = len({view.title for _, view in panels})
+        if columns == 2 and per == 2:  # outside down, acceptance across
+            panels = [panels[i + j * (len(panels) // 2)] for i in range(len(panels) // 2) for j in range(2)]
+    with style.context():
+        handles = [Line2D([], [], color=c, marker=m, linestyle="none") for _, c, m, _ in COMPONENTS.values()]
+        labels = [label for label, *_ in COMPONENTS.values()]
+        fig, axes = panel_grid(
+            style, len(panels), height, handles, labels, columns=columns, sharey=True, sharex=len(panels) > 1
+        )
+        for ax, (title, view) in zip(axes, panels, strict=True):
+            plot_split(splits(view.rows), rules, ax).set_title(title)
+        for ax in axes[-columns:]:
+            ax.set_xlabel("relative to $\\Vert g\\Vert$")
+    return fig

@@ -1,0 +1,111 @@
+"""Length Reweighting Error by rule: band, update and weight acceptance, dot and interval (section 3)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from numpy.typing import NDArray
+
+from figures.draw import few_ticks, new_axes, panel_grid, rule_rows, spread, whiskers
+from figures.style import Style, looks, rule_label
+from figures.tables import Tables, View, drawable, first_use, need, prefer, view_words, views
+
+NAME = "lre_by_rule"
+TITLE = "Length Reweighting Error by rule"
+CAPTION = (
+    "Length Reweighting Error (docs/theory.md section 3) of the rules that drop: of the share in the band (all "
+    "responses), of the share not cut and of the kept weight (responses with $A \\neq 0$); upper row LRE$_2$, "
+    "bias-corrected, lower row LRE$_\\infty$, plug-in. {what}. Bars: 95 % intervals (LRE$_2$: test inversion; "
+    "LRE$_\\infty$: simultaneous bands). 0 is fair.{missing}"
+)
+MEASURES = {"band": "in the band", "update": "not cut", "weight": "weight kept"}
+NORMS = {"l2": "LRE$_2$", "inf": "LRE$_\\infty$"}
+VIEW_MARKERS = (("o", "full"), ("o", "none"), ("D", "full"), ("D", "none"))
+
+
+@dataclass(frozen=True)
+class Dots:
+    """One view's estimates: rule, value and interval, arrays (K,)."""
+
+    label: str
+    rule: tuple[str, ...]
+    estimate: NDArray[np.float64]
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
+
+
+def select(tables: Tables) -> list[View]:
+    """Rows of LRE_2 and LRE_inf that are drawn, one View for each way to compare."""
+    rows = tables["lre"]
+    rows = rows[rows["norm"].isin(list(NORMS))]
+    band = prefer(rows[rows["measure"] == "band"], "subset", "all", "nonzero")
+    rest = prefer(rows[rows["measure"] != "band"], "subset", "nonzero", "all")
+    rows = first_use(need(pd.concat([band, rest]), "no rows of LRE_2 or LRE_inf"))
+    trained = rows["source"] == "trained"
+    rows = pd.concat([prefer(rows[~trained], "outside", "drop", "truncate", "cap"), rows[trained]])
+    drawable(rows)
+    return views(rows)
+
+
+def dots(view: View, measure: str, norm: str) -> Dots:
+    """One view's finite estimates of one measure and norm."""
+    part = view.rows[(view.rows["measure"] == measure) & (view.rows["norm"] == norm) & view.rows["estimate"].notna()]
+    columns = (part[name].to_numpy(float) for name in ("estimate", "ci_low", "ci_high"))
+    return Dots(view.title, tuple(part["rule"]), *columns)
+
+
+def plot_lre(data: Sequence[Dots], rules: Sequence[str], ax: Axes | None = None) -> Axes:
+    """A row for each rule; the views of a rule one under the other."""
+    ax = new_axes(ax)
+    known = looks(rules)
+    shift = spread(len(data), 0.24)
+    for number, d in enumerate(data):
+        marker, fill = VIEW_MARKERS[number % len(VIEW_MARKERS)]
+        for rule, look in known.items():
+            at = np.array([r == rule for r in d.rule], bool)
+            if at.any():
+                y = np.full(at.sum(), list(rules).index(rule) + shift[number])
+                style = {"color": look.color, "marker": marker, "fillstyle": fill}
+                whiskers(ax, d.estimate[at], y, d.low[at], d.high[at], along="x", **style)
+    rule_rows(ax, [rule_label(rule) for rule in rules])
+    ax.set_xlim(left=0)
+    few_ticks(ax.xaxis)
+    return ax
+
+
+def caption(tables: Tables) -> str:
+    """The caption with its words for what is compared."""
+    found = select(tables)
+    gone = sorted({str(rule) for view in found for rule in view.rows.loc[view.rows["estimate"].isna(), "rule"]})
+    missing = f" Without an estimate in some panel: {', '.join(gone)}." if gone else ""
+    return CAPTION.format(what=view_words(found), missing=missing)
+
+
+def figure(tables: Tables, style: Style) -> Figure:
+    """Columns: measures; rows: norms (docs/theory.md section 3)."""
+    found = select(tables)
+    rules = list(looks(rule for view in found for rule in view.rows["rule"]))
+    norms = [n for n in NORMS if any((view.rows["norm"] == n).any() for view in found)]
+    height = max(0.75, 0.12 * len(found) * len(rules)) + 0.35
+    with style.context():
+        handles = [
+            Line2D([], [], color="#444444", marker=m, fillstyle=f, linestyle="none")
+            for m, f in (VIEW_MARKERS[i % len(VIEW_MARKERS)] for i in range(len(found)))
+        ]
+        labels = [view.title for view in found]
+        fig, axes = panel_grid(
+            style, 3 * len(norms), height, handles, labels, most=3, columns=3, sharey=True, sharex="row"
+        )
+        for i, norm in enumerate(norms):
+            for j, (measure, words) in enumerate(MEASURES.items()):
+                ax = plot_lre([dots(view, measure, norm) for view in found], rules, axes[3 * i + j])
+                ax.set_xlabel(NORMS[norm])
+                if i == 0:
+                    ax.set_title(words)
+    return fig
