@@ -168,7 +168,7 @@ class GradLogWriter:
             return pa.nulls(n, f.type)
         if f.name == "score_unit":
             flat = np.ascontiguousarray(value, dtype=f.type.value_type.to_pandas_dtype()).reshape(n, self.width)
-            good = np.asarray(rows.get("score_status", np.full(n, "ok"))) == "ok"
+            good = np.broadcast_to(np.asarray(rows.get("score_status", "ok")) == "ok", n)
             return pa.FixedSizeListArray.from_arrays(pa.array(flat.ravel()), self.width, mask=pa.array(~good))
         if np.ndim(value) == 0 and not isinstance(value, (list, tuple)):
             value = np.full(n, value)

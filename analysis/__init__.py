@@ -1,0 +1,4 @@
+"""Diagnostics of a gradient log by response length: tables with intervals, claims with fixed tests.
+
+``python -m analysis RUN`` reads a run folder with :mod:`fspo.gradlog` and writes ``RUN/analysis``. No torch, no plots.
+"""

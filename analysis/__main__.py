@@ -1,0 +1,85 @@
+"""Command line: ``python -m analysis RUN [RUN ...]``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from jsonargparse import ArgumentParser
+from tqdm import tqdm
+
+from analysis.bins import DEFAULT_BINS
+from analysis.claims import evaluate_claims, write_claims
+from analysis.evaluate import BANDS, TARGETS
+from analysis.run import Options, analyse_runs
+from analysis.tables import read_tables
+from fspo.errors import UserError, run_cli
+
+EXAMPLES = """examples:
+  python -m analysis out/quick/runs/fspo-0
+  python -m analysis RUN_A RUN_B RUN_C --claims claims.json
+  python -m analysis RUN --edges 1 16 64 257 --rules rloo gspo fspo --targets 0.9
+"""
+
+
+class _Parser(ArgumentParser):
+    def error(self, message: str, ex: Exception | None = None):  # one line and the cure, exit status 2
+        raise UserError(f"{message.splitlines()[0]} (python -m analysis --help shows the options)")
+
+
+def parser() -> ArgumentParser:
+    """The options, each with its default."""
+    from argparse import RawDescriptionHelpFormatter
+
+    p = _Parser(
+        prog="python -m analysis",
+        description="Diagnose run folders by response length: tables in RUN/analysis, one set of bins for all runs.",
+        epilog=EXAMPLES,
+        formatter_class=RawDescriptionHelpFormatter,
+    )
+    p.add_argument("runs", nargs="+", type=str, metavar="RUN", help="run folder that holds gradlog/")
+    p.add_argument("--bins", type=int, default=DEFAULT_BINS, help=f"quantile bins of length ({DEFAULT_BINS})")
+    p.add_argument("--edges", nargs="+", type=int, default=None, help="edges of the bins in tokens, instead")
+    p.add_argument("--window", type=int, default=Options.window, help="rollouts that share a calibration (5)")
+    p.add_argument("--rules", nargs="+", type=str, default=list(BANDS), help="bands to evaluate, by preset name")
+    p.add_argument("--targets", nargs="+", type=float, default=list(TARGETS), help="matched acceptances (0.95 0.85)")
+    p.add_argument("--draws", type=int, default=Options.draws, help="draws of the random-drop control (32)")
+    p.add_argument("--seed", type=int, default=Options.seed, help="seed of the control (0)")
+    p.add_argument("--claims", type=str, default=None, help="write the verdicts of all claims to this JSON file")
+    return p
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Analyse, print one line a run, and the claims on request."""
+    args = parser().parse_args(arguments)
+    options = Options(
+        bins=args.bins,
+        edges=tuple(args.edges) if args.edges else None,
+        window=args.window,
+        rules=tuple(args.rules),
+        targets=tuple(args.targets),
+        draws=args.draws,
+        seed=args.seed,
+    )
+    with tqdm(total=4 * len(args.runs), desc="analysis", unit="part", disable=not sys.stderr.isatty()) as bar:
+
+        def progress(part: str) -> None:
+            bar.set_postfix_str(part)
+            bar.update()
+
+        summaries = analyse_runs(args.runs, options, progress)
+    for path, summary in summaries.items():
+        state = "sound" if summary["integrity"]["pass"] else "INTEGRITY CHECK FAILED"
+        print(f"{path}: {summary['counts']['rows_after_an_update']} rows, rule {summary['rule']}, log {state}")
+        for line in [*summary["damage"], *summary["warnings"]]:
+            print(f"  {line}")
+    if args.claims:
+        claims = evaluate_claims(read_tables(args.runs))
+        write_claims(Path(args.claims), claims)
+        for claim in claims:
+            print(f"{claim.id} {claim.verdict}: {claim.statement}")
+    return 0
+
+
+if __name__ == "__main__":
+    run_cli(main)

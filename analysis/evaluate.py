@@ -1,0 +1,144 @@
+"""Which rules are evaluated on a log, and what each of them does to its rows.
+
+Bands (shape and drift) times what happens outside, from three sources: "trained" (the rule that trained, at its
+logged drift), "given" (a preset at its own parameters) and "matched" (the range calibrated in each window to a
+wanted acceptance: a_band for band tables, a_upd on A != 0 for update tables; docs/theory.md section 2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from analysis.rows import Floats, Ints, Rows, Run
+from fspo.errors import UserError, unknown_name
+from fspo.rules import PRESETS, Rate, Rule, calibrate
+
+OUTSIDES = ("drop", "truncate", "cap")
+TARGETS = (0.95, 0.85)
+BANDS = ("rloo", "gspo", "fspo", "fspo-kl", "fspo-gaussian", "fspo-tilted", "power")
+"""Every sequence band among the presets; fspo-truncate and fspo-cap are fspo's band with another outside."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One rule to evaluate."""
+
+    rule: Rule
+    name: str
+    source: str  # trained, given, matched
+    target: float = float("nan")
+
+    @property
+    def key(self) -> dict[str, Any]:
+        """Key columns of a table row."""
+        return {"rule": self.name, "outside": self.rule.outside, "source": self.source, "target": self.target}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a case does to rows, arrays (N,), or the reason why it cannot be evaluated."""
+
+    side: Ints
+    in_band: np.ndarray
+    weight: Floats
+    clipped_weight: Floats
+    multiplier: Floats
+    ranges: dict[int, tuple[float, float]]  # by window
+    reason: str = ""
+
+
+def make_cases(bands: Sequence[str] = BANDS, targets: Sequence[float] = TARGETS) -> list[Case]:
+    """Counterfactual cases: every band, outside and source.
+
+    Raises
+    ------
+    UserError
+        For an unknown band, a band that is not on sequences, or a target outside (0, 1).
+    """
+    cases: list[Case] = []
+    for name in bands:
+        if name not in PRESETS:
+            raise unknown_name("rule", name, tuple(PRESETS))
+        rule = PRESETS[name].rule
+        if rule.level != "sequence" or rule.shape == "none":
+            raise UserError(f"rule {name!r} has no band on whole sequences; choose from {', '.join(BANDS)}")
+        for outside in OUTSIDES:
+            here = replace(rule, outside=outside)
+            cases.append(Case(here, name, "given"))
+            cases += [Case(here, name, "matched", float(target)) for target in targets]
+    for target in targets:
+        if not 0 < target < 1:
+            raise UserError(f"--targets {target}: an acceptance lies strictly between 0 and 1, for example 0.95")
+    return cases
+
+
+def trained_case(run: Run) -> Case | None:
+    """The rule that trained, as a case; None if the log does not name one that is defined on sequences."""
+    if run.rule is None or run.rule.level != "sequence":
+        return None
+    return Case(run.rule, run.trained_rule, "trained")
+
+
+def common_weight(case: Case) -> Case:
+    """The case's band with the common weight exp(S)."""
+    return replace(case, rule=replace(case.rule, weight="sequence"))
+
+
+def evaluate(case: Case, rows: Rows, window: Ints, rate: Rate) -> Outcome:
+    """Apply a case to rows (N,); ``window`` (N,) numbers the windows in which a matched range is calibrated."""
+    n = len(rows)
+    nothing = np.full(n, np.nan)
+    failed = Outcome(np.zeros(n, np.int64), np.zeros(n, bool), nothing, nothing, nothing, {})
+    if n == 0:
+        return replace(failed, reason="no rows")
+    rule = case.rule
+    stats = rows.logged_stats(rule) if case.source == "trained" else rows.drift_stats(rule)
+    if rule.needs_stats and not np.all(np.isfinite(rule.drift_per_token(stats))):
+        return replace(
+            failed, reason=f"the log lacks what drift {rule.drift!r} needs (k3_sum, sum_sq_log_ratio, drift)"
+        )
+    if case.source != "matched":
+        applied = rule.apply(rows.S, rows.length, rows.A, stats)
+        return _outcome(applied, {-1: (rule.range_lo, rule.range_hi)})
+    parts: list[tuple[np.ndarray, Any]] = []
+    ranges: dict[int, tuple[float, float]] = {}
+    for first in np.unique(window):
+        here = np.flatnonzero(window == first)
+        inside = rows.take(here)
+        stats = inside.drift_stats(rule)
+        try:
+            fitted = calibrate(rule, inside.S, inside.length, inside.A, case.target, stats, rate)
+        except UserError as error:
+            return replace(failed, reason=f"window {first}: {error}")
+        ranges[int(first)] = (fitted.range_lo, fitted.range_hi)
+        parts.append((here, fitted.apply(inside.S, inside.length, inside.A, stats)))
+    order = np.argsort(np.concatenate([here for here, _ in parts]))
+    names = ("side", "in_band", "weight", "clipped_weight", "multiplier")
+    joined = {f: np.concatenate([np.asarray(getattr(applied, f)) for _, applied in parts])[order] for f in names}
+    return Outcome(**joined, ranges=ranges)
+
+
+def _outcome(applied: Any, ranges: dict[int, tuple[float, float]]) -> Outcome:
+    return Outcome(applied.side, applied.in_band, applied.weight, applied.clipped_weight, applied.multiplier, ranges)
+
+
+def measured(outcome: Outcome, measure: str) -> tuple[Floats, Floats]:
+    """Numerator and denominator (N,) of a measure, docs/theory.md section 1.
+
+    "band": in the band. "update": not cut (for drop this is E[M]). "weight": M w over w.
+    """
+    ones = np.ones(len(outcome.side))
+    if measure == "band":
+        return outcome.in_band.astype(np.float64), ones
+    if measure == "update":
+        return (outcome.side == 0).astype(np.float64), ones
+    return outcome.clipped_weight, outcome.weight
+
+
+def rate_of(measure: str) -> Rate:
+    """Which acceptance a matched range is calibrated to for a measure."""
+    return "band" if measure == "band" else "update"

@@ -1,0 +1,81 @@
+"""Tables over_time (clip rate by rollout and length bin, as training saw it) and training (metrics in long form)."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+
+from analysis.acceptance import View, bin_columns
+from analysis.bins import Bins
+from analysis.evaluate import evaluate, trained_case
+from analysis.rows import Run
+from analysis.stats import MIN_CLUSTERS, TOO_FEW, proportion_interval, ratios
+
+Table = list[dict[str, Any]]
+
+
+def over_time_table(run: Run, bins: Bins) -> Table:
+    """Cut and out-of-band responses of the rule that trained, by rollout and bin; first use and reuse together.
+
+    ``estimate`` is out_of_band / count over all responses; ``cut`` counts responses whose gradient was cut.
+    """
+    case = trained_case(run)
+    rows = run.rows
+    if case is not None:
+        outcome = evaluate(case, rows, np.zeros(len(rows), np.int64), "update")
+        if outcome.reason:
+            return []
+        out_of_band, cut = ~outcome.in_band, outcome.side != 0
+    elif {"band_accept", "multiplier"} <= run.logged:
+        out_of_band, cut = ~rows.band_accept, rows.multiplier < 1
+    else:
+        return []
+    table: Table = []
+    for rollout in np.unique(rows.rollout):
+        at = rows.rollout == rollout
+        here = rows.take(at)
+        view = View.of(here, bins, here.rollout)
+        found = ratios(out_of_band[at], view.cluster, view.bins, len(bins), binary=True)
+        low, high = proportion_interval(found.value, found.variance, found.count, found.clusters)
+        for k in range(len(bins) + 1):
+            inside = view.bins == k if k < len(bins) else np.ones(len(here), bool)
+            few = found.clusters[k] < MIN_CLUSTERS
+            row = {**run.key, "window": int(rollout), "use": "all", **bin_columns(bins, view, k)}
+            row |= {"cut": int(cut[at][inside].sum()), "out_of_band": int(out_of_band[at][inside].sum())}
+            row |= {"count": int(found.count[k]), "clusters": int(found.clusters[k])}
+            row |= {"estimate": np.nan if few else found.value[k], "ci_low": low[k], "ci_high": high[k]}
+            table.append(row | {"reason": TOO_FEW if few else ""})
+    return table
+
+
+def training_table(run: Run) -> tuple[Table, list[str]]:
+    """The numbers of metrics.jsonl, one row a value, and one line for each line that cannot be read."""
+    path = run.path / "metrics.jsonl"
+    if not path.is_file():
+        return [], []
+    table: Table = []
+    damage: list[str] = []
+    for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+        except json.JSONDecodeError as error:
+            damage.append(f"metrics.jsonl line {number}: {error.msg}")
+            continue
+        if not isinstance(record, dict):
+            damage.append(f"metrics.jsonl line {number}: no JSON object")
+            continue
+        place = {name: _number(record.get(name)) for name in ("rollout", "step")}
+        place["phase"] = str(record.get("phase", ""))
+        for name, value in record.items():
+            if name not in place and not math.isnan(number_ := _number(value)):
+                table.append({**run.key, **place, "name": name, "value": number_})
+    return table, damage
+
+
+def _number(value: Any) -> float:
+    return float(value) if isinstance(value, (int, float)) else math.nan

@@ -1,0 +1,251 @@
+"""The rows of one run that the diagnostics use, as plain arrays.
+
+Only rows with a finite S and at least one update since their rollout (before that S = 0). First-use rows
+(``times_used`` = 0) and trained-on rows are never mixed (docs/theory.md section 1, "First use").
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pandas as pd
+import yaml
+from numpy.typing import NDArray
+
+from fspo.errors import UserError
+from fspo.gradlog import GradLog, read_log, step_drift_stats
+from fspo.rules import DriftStats, Rule
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+USES = ("first", "reused")
+SUBSETS = ("all", "nonzero")
+ROW_COLUMNS = ["rollout", "step", "updates_since_rollout", "times_used", "prompt_id", "response_id", "length", "log_ratio", "advantage", "sum_sq_log_ratio", "k3_sum", "drift", "band_accept", "side", "multiplier", "weight", "score_status", "rule"]
+
+
+@dataclass(frozen=True)
+class RowDrift:
+    """The drift statistics of each row's own minibatch, arrays (N,) where ``DriftStats`` has numbers.
+
+    ``Rule.band`` reads only ``k3`` and ``sigma2`` and broadcasts, so all minibatches go through one call.
+    """
+
+    k3: Floats
+    sigma2: Floats
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Arrays (N,), one entry a response and update."""
+
+    rollout: Ints
+    step: Ints
+    used: Ints
+    length: Floats
+    S: Floats
+    A: Floats
+    cluster: Ints  # (rollout, prompt_id), numbered
+    k3_sum: Floats  # of the response, nats; NaN if not logged
+    k3: Floats  # per token of the row's minibatch
+    sigma2: Floats
+    k3_lagged: Floats  # of the minibatch before
+    sigma2_lagged: Floats
+    drift: Floats  # as logged; NaN if not logged
+    side: Ints
+    multiplier: Floats
+    weight: Floats
+    band_accept: NDArray[np.bool_]
+    response: Ints  # (rollout, step, response) names a row
+
+    def __len__(self) -> int:
+        return len(self.S)
+
+    def take(self, which: NDArray[Any]) -> Rows:
+        """The rows of a mask or index."""
+        return Rows(**{f.name: getattr(self, f.name)[which] for f in fields(self)})
+
+    def use(self, use: str) -> Rows:
+        """First-use or trained-on rows, or "all"."""
+        if use == "all":
+            return self
+        return self.take(self.used == 0 if use == "first" else self.used > 0)
+
+    def subset(self, subset: str) -> Rows:
+        """All rows, or those with A != 0 ("nonzero")."""
+        return self if subset == "all" else self.take(self.A != 0)
+
+    def drift_stats(self, rule: Rule) -> DriftStats:
+        """What ``rule`` centres its band on in each row's minibatch."""
+        lagged = rule.drift_source == "lagged"
+        k3, sigma2 = (self.k3_lagged, self.sigma2_lagged) if lagged else (self.k3, self.sigma2)
+        return cast(DriftStats, RowDrift(k3, sigma2))
+
+    def logged_stats(self, rule: Rule) -> DriftStats:
+        """Statistics that give back the logged drift of the rule that trained."""
+        sigma2 = 2 * self.drift if rule.drift == "tilted" else -2 * self.drift
+        return cast(DriftStats, RowDrift(-self.drift, sigma2))
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run: its rows, the rule that trained and what was found wrong while reading."""
+
+    path: Path
+    name: str
+    seed: float  # NaN if unknown
+    trained_rule: str
+    rule: Rule | None
+    rows: Rows
+    logged: frozenset[str]  # columns that the log has
+    counts: dict[str, int]
+    damage: list[str]
+    warnings: list[str]
+
+    @property
+    def key(self) -> dict[str, Any]:
+        """The key columns of every table."""
+        return {"run": self.name, "trained_rule": self.trained_rule, "seed": self.seed}
+
+
+def load_run(path: str | Path) -> Run:
+    """Read a run folder's gradient log, without sketches.
+
+    Raises
+    ------
+    UserError
+        If the folder has no readable log, or no row that can be analysed.
+    """
+    path = Path(path)
+    if not path.is_dir():
+        raise UserError(f"{path} is no folder: give the run folder that holds gradlog/")
+    log = read_log(path, columns=ROW_COLUMNS)
+    warnings: list[str] = []
+    S, length = log.column("log_ratio"), log.column("length")
+    good = np.isfinite(S) & np.isfinite(log.column("advantage")) & (length >= 1)
+    counts = {"rows": len(log), "rows_not_finite": int(np.sum(~good))}
+    if counts["rows_not_finite"]:
+        warnings.append(f"{counts['rows_not_finite']} rows left out: S or A is not finite, or the length is below 1")
+        log = log.where(good)
+    names = pd.MultiIndex.from_arrays([log.column(c).astype(np.int64) for c in ("rollout", "step", "response_id")])
+    repeated = np.asarray(names.duplicated())
+    if repeated.any():
+        counts["rows_repeated"] = int(repeated.sum())
+        warnings.append(f"{counts['rows_repeated']} rows left out: the same response twice in one update")
+        log = log.where(~repeated)
+    rows, updates = _rows(log, warnings)
+    moved = updates >= 1
+    counts |= {"rows_after_an_update": int(moved.sum()), "rows_before_an_update": int((~moved).sum())}
+    rows = rows.take(moved)
+    if len(rows) == 0:
+        raise UserError(
+            f"{path}: no row with an update since its rollout, so S is 0 everywhere; "
+            "train with more than one minibatch or epoch a rollout"
+        )
+    if not np.any(rows.S != 0):
+        warnings.append("S is 0 in every row: old log-probabilities were taken with the new weights, or nothing moved")
+    counts |= {
+        "rows_first_use": int(np.sum(rows.used == 0)),
+        "rows_reused": int(np.sum(rows.used > 0)),
+        "rows_nonzero_advantage": int(np.sum(rows.A != 0)),
+    }
+    rule = log.rule if "rule" in log.metadata else None
+    label = rule.label if rule else str(log.column("rule")[0]) if "rule" in log else "unknown"
+    if rule is None:
+        warnings.append("the log's header names no rule: the rows of the rule that trained are left out")
+    logged = frozenset(c for c in ROW_COLUMNS if c in log)
+    return Run(path, path.resolve().name, _seed(path, log), label, rule, rows, logged, counts, log.damage, warnings)
+
+
+def _rows(log: GradLog, warnings: list[str]) -> tuple[Rows, Ints]:
+    n = len(log)
+
+    def column(name: str, default: Any, dtype: Any) -> NDArray[Any]:
+        if name not in log:
+            return np.full(n, default, dtype)
+        return log.column(name).astype(dtype)
+
+    rollout, step = column("rollout", 0, np.int64), column("step", 0, np.int64)
+    response = column("response_id", 0, np.int64)
+    keys = np.stack([rollout, column("prompt_id", 0, np.int64)], axis=1)
+    cluster = np.unique(keys, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
+    if "updates_since_rollout" in log:
+        updates = column("updates_since_rollout", 0, np.int64)
+    else:
+        warnings.append("no column updates_since_rollout: counted from each rollout's first step")
+        number, code = np.unique(rollout, return_inverse=True)
+        first = np.full(len(number), np.iinfo(np.int64).max)
+        np.minimum.at(first, code, step)
+        updates = step - first[code]
+    if "times_used" in log:
+        used = column("times_used", 0, np.int64)
+    else:
+        warnings.append("no column times_used: counted from the steps at which each response appears")
+        used = _appearances(rollout, response, step)
+    drifts = _drifts(log, step) if "k3_sum" in log and "sum_sq_log_ratio" in log else np.full((4, n), np.nan)
+    rows = Rows(
+        rollout=rollout,
+        step=step,
+        used=used,
+        length=column("length", 1, np.float64),
+        S=column("log_ratio", np.nan, np.float64),
+        A=column("advantage", np.nan, np.float64),
+        cluster=cluster,
+        k3_sum=column("k3_sum", np.nan, np.float64),
+        k3=drifts[0],
+        sigma2=drifts[1],
+        k3_lagged=drifts[2],
+        sigma2_lagged=drifts[3],
+        drift=column("drift", np.nan, np.float64),
+        side=column("side", 0, np.int64),
+        multiplier=column("multiplier", np.nan, np.float64),
+        weight=column("weight", np.nan, np.float64),
+        band_accept=column("band_accept", False, np.bool_),
+        response=response,
+    )
+    return rows, updates
+
+
+def _drifts(log: GradLog, step: Ints) -> Floats:
+    stats = step_drift_stats(log)
+    steps = np.array(sorted(stats))
+    now = np.array([(stats[s].k3, stats[s].sigma2) for s in steps])
+    before = np.vstack([np.zeros((1, 2)), now[:-1]])
+    at = np.searchsorted(steps, step)
+    return np.concatenate([now[at].T, before[at].T])
+
+
+def _appearances(rollout: Ints, response: Ints, step: Ints) -> Ints:
+    """How many earlier rows of the same (rollout, response) there are."""
+    order = np.lexsort((step, response, rollout))
+    same = np.zeros(len(order), bool)
+    same[1:] = (rollout[order][1:] == rollout[order][:-1]) & (response[order][1:] == response[order][:-1])
+    position = np.arange(len(order))
+    start = np.maximum.accumulate(np.where(same, 0, position))
+    used = np.empty(len(order), np.int64)
+    used[order] = position - start
+    return used
+
+
+def _seed(path: Path, log: GradLog) -> float:
+    config: Any = {}
+    file = path / "config.yaml"
+    if file.is_file():
+        try:
+            config = yaml.safe_load(file.read_text())
+        except yaml.YAMLError as error:
+            raise UserError(f"{file} is no valid YAML: {str(error).splitlines()[0]}") from error
+    seed = config.get("seed") if isinstance(config, dict) else None
+    seed = log.metadata.get("seed") if seed is None else seed
+    return float(seed) if isinstance(seed, (int, float)) else float("nan")
+
+
+def windows(rollout: Ints, size: int) -> Ints:
+    """First rollout of each row's window; a window is ``size`` successive rollouts of the log."""
+    if size < 1:
+        raise UserError(f"--window {size}: a window has at least 1 rollout")
+    numbers = np.unique(rollout)
+    place = np.searchsorted(numbers, rollout)
+    return numbers[(place // size) * size]

@@ -1,0 +1,126 @@
+"""One run from its folder to its tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis.acceptance import acceptance_tables
+from analysis.bins import DEFAULT_BINS, Bins, make_bins
+from analysis.cosine import CosineTable
+from analysis.evaluate import BANDS, TARGETS, make_cases, trained_case
+from analysis.lemma import LemmaTable
+from analysis.moments import moment_tables
+from analysis.over_time import over_time_table, training_table
+from analysis.rows import Run, load_run
+from analysis.sketches import scored_windows
+from analysis.summary import summarize
+from analysis.tables import FOLDER, frame, write_tables
+from fspo.errors import UserError
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to analyse; the same for every run and rule that are compared.
+
+    Parameters
+    ----------
+    bins : int
+        Number of quantile bins of length.
+    edges : list of int, optional
+        Edges of the bins instead, in tokens.
+    window : int
+        Rollouts in which a matched range is calibrated and a window of the lemma is pooled.
+    rules : list of str
+        Bands evaluated counterfactually, by preset name.
+    targets : list of float
+        Matched acceptances.
+    draws : int
+        Draws of the random-drop control.
+    seed : int
+        Seed of the control.
+    """
+
+    bins: int = DEFAULT_BINS
+    edges: tuple[int, ...] | None = None
+    window: int = 5
+    rules: tuple[str, ...] = BANDS
+    targets: tuple[float, ...] = TARGETS
+    draws: int = 32
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.draws < 1:
+            raise UserError(f"--draws {self.draws}: the random control needs at least 1 draw")
+        if self.window < 1:
+            raise UserError(f"--window {self.window}: a window has at least 1 rollout")
+
+
+def shared_bins(runs: Sequence[Run], options: Options) -> Bins:
+    """One set of bins for all runs: the edges asked for, or quantiles of all their lengths together."""
+    return make_bins(np.concatenate([run.rows.length for run in runs]), options.bins, options.edges)
+
+
+def analyse(
+    run: Run, bins: Bins, options: Options, progress: Callable[[str], None] = lambda _: None
+) -> tuple[dict[str, pd.DataFrame], dict[str, Any]]:
+    """All tables of one run, and its summary.
+
+    Parameters
+    ----------
+    run : Run
+        From :func:`analysis.rows.load_run`.
+    progress : callable
+        Told the name of each part when it is done.
+    """
+    cases = make_cases(options.rules, options.targets)
+    trained = trained_case(run)
+    rows = acceptance_tables(run, bins, cases, trained, options.window)
+    progress("acceptance")
+    rows |= moment_tables(run, bins, options.window)
+    progress("moments")
+    everything = cases if trained is None else [trained, *cases]
+    cosines = CosineTable(run.key, bins, everything, options.targets, options.draws, options.seed)
+    lemma = LemmaTable(run.key, bins, everything)
+    scored = {"first": 0, "reused": 0, "updates": 0, "bad_units": 0}
+    for window in scored_windows(run, bins, options.window):
+        cosines.add(window)
+        lemma.add(window)
+        scored[window.use] += len(window.rows)
+        scored["updates"] += window.updates
+        scored["bad_units"] += window.bad_units
+    rows |= {"cosine": cosines.rows(), "lemma": lemma.table}
+    progress("cosine")
+    rows["over_time"] = over_time_table(run, bins)
+    rows["training"], damage = training_table(run)
+    tables = {name: frame(name, found) for name, found in rows.items()}
+    summary = summarize(run, bins, options.__dict__, tables, lemma.integrity(), scored, damage)
+    progress("tables")
+    return tables, summary
+
+
+def analyse_runs(
+    paths: Sequence[str | Path], options: Options | None = None, progress: Callable[[str], None] = lambda _: None
+) -> dict[Path, dict[str, Any]]:
+    """Analyse run folders with common bins and write RUN/analysis; the summaries by folder.
+
+    Raises
+    ------
+    UserError
+        For bad input; folders analysed before it keep their tables.
+    """
+    options = options or Options()
+    make_cases(options.rules, options.targets)  # bad names are refused before any work
+    runs = [load_run(path) for path in paths]
+    bins = shared_bins(runs, options)
+    summaries: dict[Path, dict[str, Any]] = {}
+    for run in runs:
+        tables, summary = analyse(run, bins, options, progress)
+        write_tables(run.path / FOLDER, tables, summary)
+        summaries[run.path] = summary
+    return summaries

@@ -1,0 +1,275 @@
+"""Array kernels: ratios of sums over clusters, their linearised covariance, and intervals.
+
+A cluster is (rollout, prompt): the responses of one prompt share its difficulty and, through the advantage,
+each other's rewards. Everything here is a ratio ``sum y / sum d`` by length bin; the covariance comes from the
+clusters' influence values ``z_c = (y_c - r d_c) / sum d`` with the factor C/(C-1).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import stats as sps
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+MIN_CLUSTERS = 5
+"""Below this many clusters a cell of a table is NaN, with the reason."""
+TOO_FEW = f"fewer than {MIN_CLUSTERS} clusters"
+
+
+@dataclass(frozen=True)
+class Ratios:
+    """Ratios by bin; the last entry is all bins together.
+
+    Attributes
+    ----------
+    value, variance : array (K+1,)
+    count, clusters : array (K+1,)
+        Rows and clusters with a row.
+    influence : array (C, K+1)
+        z_c; their cross products times C/(C-1) are the covariance.
+    rows : array (C, K)
+        Rows by cluster and bin.
+    """
+
+    value: Floats
+    variance: Floats
+    count: Ints
+    clusters: Ints
+    influence: Floats
+    rows: Floats
+
+
+def sum_by(cluster: Ints, bins: Ints, number: int, values: ArrayLike) -> Floats:
+    """Sums by cluster and bin (C, K) for dense cluster numbers."""
+    clusters = int(cluster.max()) + 1 if cluster.size else 0
+    flat = np.bincount(cluster * number + bins, np.asarray(values, np.float64), clusters * number)
+    return flat.reshape(clusters, number)
+
+
+def dense(cluster: Ints) -> Ints:
+    """Cluster numbers 0..C-1."""
+    return np.unique(cluster, return_inverse=True)[1].reshape(-1).astype(np.int64)
+
+
+def ratios(
+    y: ArrayLike, cluster: Ints, bins: Ints, number: int, d: ArrayLike | None = None, *, binary: bool = False
+) -> Ratios:
+    """Cluster-aware ratios sum(y)/sum(d) by bin and overall.
+
+    Parameters
+    ----------
+    y, d : array (N,)
+        Numerator and denominator of each row (d = 1 by default).
+    cluster, bins : int array (N,)
+        ``cluster`` numbered densely (:func:`dense`), ``bins`` in 0..number-1.
+    binary : bool
+        y is an indicator: where a bin has only 0s or only 1s the linearised variance is 0 and is replaced by
+        that of a proportion with two more successes and failures among its clusters.
+    """
+    y = np.asarray(y, np.float64)
+    d = np.ones_like(y) if d is None else np.asarray(d, np.float64)
+    rows = sum_by(cluster, bins, number, np.ones_like(y))
+    ys, ds = sum_by(cluster, bins, number, y), sum_by(cluster, bins, number, d)
+    ys = np.column_stack([ys, ys.sum(1)])
+    ds = np.column_stack([ds, ds.sum(1)])
+    counts = np.column_stack([rows, rows.sum(1)])
+    total = ds.sum(0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        value = np.where(total > 0, ys.sum(0) / total, np.nan)
+        influence = np.where(total > 0, (ys - value * ds) / total, 0.0)
+    clusters = np.sum(counts > 0, axis=0)
+    present = max(len(ys), 2)
+    variance = np.sum(influence**2, axis=0) * present / (present - 1)
+    if binary:
+        flat = (variance < 1e-300) & (clusters > 0)
+        share = 2 / (clusters[flat] + 4)
+        variance[flat] = share * (1 - share) / clusters[flat]
+    return Ratios(value, variance, counts.sum(0).astype(np.int64), clusters, influence, rows)
+
+
+def proportion_interval(
+    value: ArrayLike, variance: ArrayLike, count: ArrayLike, clusters: ArrayLike, level: float = 0.95
+) -> tuple[Floats, Floats]:
+    """Wilson interval at the effective sample size p(1-p)/variance, with Student's t on C-1 degrees.
+
+    The effective size is at most the row count; where all rows agree it is the number of clusters.
+    """
+    p, v, n, c = (np.asarray(x, np.float64) for x in (value, variance, count, clusters))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        size = np.where((p > 0) & (p < 1), np.minimum(p * (1 - p) / v, n), c)
+    t2 = sps.t.ppf((1 + level) / 2, np.maximum(c - 1, 1)) ** 2
+    with np.errstate(invalid="ignore", divide="ignore"):
+        centre = (p + t2 / (2 * size)) / (1 + t2 / size)
+        half = np.sqrt(t2) / (1 + t2 / size) * np.sqrt(p * (1 - p) / size + t2 / (4 * size**2))
+    low, high = np.clip(centre - half, 0, 1), np.clip(centre + half, 0, 1)
+    few = c < MIN_CLUSTERS
+    return np.where(few, np.nan, low), np.where(few, np.nan, high)
+
+
+def mean_interval(
+    value: ArrayLike, variance: ArrayLike, clusters: ArrayLike, level: float = 0.95
+) -> tuple[Floats, Floats]:
+    """Student's t interval on C-1 degrees; NaN below ``MIN_CLUSTERS``."""
+    m, v, c = (np.asarray(x, np.float64) for x in (value, variance, clusters))
+    half = sps.t.ppf((1 + level) / 2, np.maximum(c - 1, 1)) * np.sqrt(v)
+    few = c < MIN_CLUSTERS
+    return np.where(few, np.nan, m - half), np.where(few, np.nan, m + half)
+
+
+@dataclass(frozen=True)
+class Slope:
+    """A cluster-robust regression slope with 95 % and 90 % intervals and two tests."""
+
+    slope: float
+    se: float
+    ci_low: float
+    ci_high: float
+    ci90_low: float
+    ci90_high: float
+    p_value: float  # of slope = 0, two-sided
+    tost_p: float  # of |slope| >= margin, two one-sided tests
+    clusters: int
+    reason: str = ""
+
+
+def no_slope(reason: str) -> Slope:
+    """All NaN, with the reason."""
+    nan = float("nan")
+    return Slope(nan, nan, nan, nan, nan, nan, nan, nan, 0, reason)
+
+
+def cluster_slope(
+    y: ArrayLike,
+    x: ArrayLike,
+    cluster: Ints,
+    weight: ArrayLike | None = None,
+    *,
+    strata: Ints | None = None,
+    margin: float = 0.01,
+) -> Slope:
+    """Least squares of y on x with cluster-robust (CR1) standard error and t on C-1 degrees.
+
+    Parameters
+    ----------
+    y, x, weight : array (N,)
+    cluster : int array (N,), dense
+    strata : int array (N,), optional
+        x is centred within each stratum (fixed effects); all rows by default.
+    margin : float
+        Equivalence margin of the two one-sided tests.
+    """
+    y, x = np.asarray(y, np.float64), np.asarray(x, np.float64)
+    w = np.ones_like(y) if weight is None else np.asarray(weight, np.float64)
+    if y.size == 0:
+        return no_slope("no rows")
+    group = np.zeros(len(y), np.int64) if strata is None else dense(strata)
+    weights = np.bincount(group, w)
+    x = x - (np.bincount(group, w * x) / weights)[group]
+    y = y - (np.bincount(group, w * y) / weights)[group]
+    clusters = len(np.unique(cluster))
+    spread = float(np.sum(w * x * x))
+    if clusters < MIN_CLUSTERS:
+        return no_slope(TOO_FEW)
+    if not spread > 1e-12 * float(np.sum(w)):
+        return no_slope("all responses have one length")
+    slope = float(np.sum(w * x * y)) / spread
+    scores = np.bincount(cluster, w * x * (y - slope * x))
+    se = float(np.sqrt(np.sum(scores**2) * clusters / (clusters - 1))) / spread
+    df = clusters - 1
+    t95, t90 = sps.t.ppf([0.975, 0.95], df)
+    if se > 0:
+        p_value = float(2 * sps.t.sf(abs(slope) / se, df))
+        tost_p = float(max(sps.t.sf((slope + margin) / se, df), sps.t.sf((margin - slope) / se, df)))
+    else:
+        p_value, tost_p = float(slope == 0), float(abs(slope) >= margin)
+    return Slope(
+        slope, se, slope - t95 * se, slope + t95 * se, slope - t90 * se, slope + t90 * se, p_value, tost_p, clusters
+    )
+
+
+@lru_cache(maxsize=16)
+def normal_draws(dimension: int, number: int = 4000, seed: int = 20250911) -> Floats:
+    """Fixed standard normal draws (number, dimension), antithetic: intervals do not depend on a generator's state."""
+    half = np.random.default_rng(seed).standard_normal((number // 2, dimension))
+    draws = np.concatenate([half, -half])
+    draws.setflags(write=False)
+    return draws
+
+
+@lru_cache(maxsize=64)
+def _t_factors(df: int, number: int, seed: int = 20250912) -> Floats:
+    return np.sqrt(df / np.random.default_rng(seed).chisquare(df, number))
+
+
+def error_draws(covariance: Floats, df: int) -> Floats:
+    """Draws (M, K) of an estimate's error: multivariate t with the given covariance and degrees of freedom."""
+    values, vectors = np.linalg.eigh(covariance)
+    root = vectors * np.sqrt(np.maximum(values, 0.0))
+    draws = normal_draws(len(covariance))
+    return (draws @ root.T) * _t_factors(max(df, 1), len(draws))[:, None]
+
+
+def simultaneous_half_widths(covariance: Floats, df: int, level: float = 0.95) -> Floats:
+    """Half-widths (K,) of bands that hold together with probability ``level`` (max-t); 0 where the variance is 0."""
+    se = np.sqrt(np.maximum(np.diag(covariance), 0.0))
+    some = se > 0
+    if not np.any(some):
+        return se
+    draws = error_draws(covariance, df)[:, some] / se[some]
+    return se * float(np.quantile(np.max(np.abs(draws), axis=1), level))
+
+
+def quadratic_interval(estimate: Floats, weights: Floats, covariance: Floats, df: int, level: float = 0.95):
+    """Interval for ``theta = sum_k weights_k r_k^2`` by inverting the law of its plug-in estimate.
+
+    The plug-in is distributed like ``|e|^2 + 2 sqrt(theta) <u, e> + theta``, e the weighted estimation error and u
+    the direction of the estimate; the interval holds every theta whose central ``level`` range covers the plug-in.
+    It stays honest at theta = 0, where percentile bootstraps and the delta method fail (docs/theory.md section 3).
+
+    Returns
+    -------
+    (low, high) : floats, 0 <= low <= high
+        ``high`` is at least the noise's own mean, so that a lucky fit never claims more precision than it has.
+    """
+    root = np.sqrt(weights)
+    scaled = root * estimate
+    theta_hat = float(scaled @ scaled)
+    errors = error_draws(covariance, df) * root
+    noise = np.sum(errors**2, axis=1)
+    direction = scaled / np.sqrt(theta_hat) if theta_hat > 0 else np.zeros_like(scaled)
+    along = 2 * errors @ direction
+    tail = (1 - level) / 2
+
+    def quantile(theta: float, q: float) -> float:
+        values = noise + np.sqrt(theta) * along + theta
+        rank = min(int(q * len(values)), len(values) - 1)
+        return float(np.partition(values, rank)[rank])
+
+    scale = theta_hat + float(np.mean(noise)) + 1e-300
+    low = 0.0
+    if quantile(0.0, 1 - tail) < theta_hat:
+        low = _bisect(lambda t: quantile(t, 1 - tail) - theta_hat, 0.0, theta_hat)
+    high = 0.0
+    if quantile(0.0, tail) < theta_hat:
+        top = scale
+        for _ in range(60):
+            if quantile(top, tail) > theta_hat:
+                break
+            top *= 2
+        high = _bisect(lambda t: quantile(t, tail) - theta_hat, 0.0, top)
+    return low, max(high, float(np.mean(noise)), low)
+
+
+def _bisect(function, low: float, high: float, steps: int = 24) -> float:
+    for _ in range(steps):
+        middle = (low + high) / 2
+        if function(middle) < 0:
+            low = middle
+        else:
+            high = middle
+    return (low + high) / 2

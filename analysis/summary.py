@@ -1,0 +1,109 @@
+"""summary.json: what was read, whether the log is sound, and the key numbers of one run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis.bins import Bins
+from analysis.evaluate import evaluate, trained_case
+from analysis.rows import Run
+
+SIDE_TOLERANCE = 1e-3
+"""Share of rows whose logged side may differ from the rule's (ties at an edge in lower precision)."""
+
+
+def summarize(
+    run: Run,
+    bins: Bins,
+    options: dict[str, Any],
+    tables: dict[str, pd.DataFrame],
+    integrity: dict[str, Any],
+    scored: dict[str, int],
+    damage: list[str],
+) -> dict[str, Any]:
+    """Content of summary.json."""
+    warnings = list(run.warnings)
+    sides = logged_sides(run)
+    integrity = {**integrity, **sides}
+    if not integrity["pass"]:
+        warnings.append("ERROR: T7 or T8 is violated beyond rounding: the log or the code is wrong")
+    if sides.get("side_mismatch_share", 0) > SIDE_TOLERANCE:
+        integrity["pass"] = False
+        warnings.append(
+            f"ERROR: the logged side differs from the rule's in {sides['side_mismatch_share']:.1%} of the rows: "
+            "the header's rule or the logged drift is not what trained"
+        )
+    if scored["first"] == 0:
+        warnings.append("no scores of first-use responses with A != 0: the tables cosine and lemma hold no such rows")
+    if scored["bad_units"]:
+        warnings.append(f"{scored['bad_units']} scores left out: not finite, or not of unit norm")
+    return {
+        "run": run.name,
+        "rule": run.trained_rule,
+        "rule_parameters": run.rule.to_dict() if run.rule else None,
+        "seed": run.seed,
+        "counts": {**run.counts, "scored": scored},
+        "edges": list(bins.edges),
+        "options": options,
+        "damage": [*run.damage, *damage],
+        "warnings": warnings,
+        "integrity": integrity,
+        "key_numbers": key_numbers(tables),
+    }
+
+
+def logged_sides(run: Run) -> dict[str, Any]:
+    """How often the logged side differs from the one that the header's rule gives at the logged drift."""
+    case = trained_case(run)
+    if case is None or "side" not in run.logged:
+        return {}
+    found = evaluate(case, run.rows, np.zeros(len(run.rows), np.int64), "update")
+    if found.reason:
+        return {"side_check": found.reason}
+    return {"side_mismatch_share": float(np.mean(found.side != run.rows.side))}
+
+
+def key_numbers(tables: dict[str, pd.DataFrame]) -> dict[str, Any]:
+    """The numbers that a reader looks for first: the rule that trained, first use, all lengths."""
+    out: dict[str, Any] = {}
+
+    def pick(name: str, **where: Any) -> pd.DataFrame:
+        table = tables[name]
+        keep = np.ones(len(table), bool)
+        for column, value in where.items():
+            keep &= (table[column] == value).to_numpy()
+        return table[keep]
+
+    def interval(row: pd.Series, value: str = "estimate") -> list[float]:
+        return [float(row[c]) for c in (value, "ci_low", "ci_high")]
+
+    for measure in ("band", "update", "weight"):
+        subset = "all" if measure == "band" else "nonzero"
+        where = {"source": "trained", "measure": measure, "subset": subset, "use": "first"}
+        for _, row in pick("acceptance", bin=-1, **where).iterrows():
+            out[f"acceptance_{measure}"] = interval(row)
+        for _, row in pick("lre", norm="l2", **where).iterrows():
+            out[f"lre_{measure}_l2"] = interval(row)
+        for _, row in pick("trend", **where).iterrows():
+            out[f"trend_{measure}"] = interval(row, "slope_per_doubling")
+    for _, row in pick("cosine", source="trained", bin=-1, use="first", control=False, weight="sequence").iterrows():
+        out["cosine"] = interval(row)
+        out["cosine_worst_bin"] = float(row["worst_bin"])
+    steps = pick("lemma", source="trained", use="first", updates=1) if "updates" in tables["lemma"] else pd.DataFrame()
+    if len(steps):
+        held = steps["guaranteed"].astype(bool)
+        out["lemma"] = {
+            "updates": len(steps),
+            "guaranteed_share": float(held.mean()),
+            "median_rho": float(steps["rho"].median()),
+            "median_slack": float(steps.loc[held, "slack"].median()) if held.any() else None,
+            "median_e_len": float(steps["e_len"].median()),
+            "median_e_in": float(steps["e_in"].median()),
+        }
+    for _, row in pick("scaling", subset="all", use="first", sign="all").iterrows():
+        out["variance_exponent_2H"] = interval(row, "slope_2H")
+        out["drift_per_token"] = [float(row[c]) for c in ("drift_per_token", "drift_ci_low", "drift_ci_high")]
+    return out

@@ -1,0 +1,99 @@
+"""Simulated gradient logs with a known truth, written with the real writer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from fspo.gradlog import GradLogWriter
+from fspo.rules import DriftStats, Rule, preset
+
+
+@dataclass(frozen=True)
+class Plan:
+    """S given L is N(mu L, sigma^2 L), one standard deviation an update; groups of 8 share length scale and reward."""
+
+    rule: Rule = preset("fspo").rule
+    rollouts: int = 6
+    prompts: int = 64
+    group: int = 8
+    minibatches: int = 4
+    epochs: int = 2
+    sigma: float = 0.02
+    drift: float = -0.5  # times sigma^2
+    width: int = 32
+    within: float = 0.3  # spread of log length inside a group
+    seed: int = 0
+
+
+def write_log(run: Path, plan: Plan = Plan()) -> Path:
+    """Write RUN/gradlog; 4 minibatches x 2 epochs give updates_since_rollout 0..7, scores at the fourth."""
+    rng = np.random.default_rng(plan.seed)
+    rule = plan.rule
+    writer = GradLogWriter(run, width=plan.width, metadata={"rule": rule.to_dict(), "seed": plan.seed})
+    n = plan.prompts * plan.group
+    step = 0
+    directions = rng.standard_normal((3, plan.width))
+    for rollout in range(plan.rollouts):
+        prompt = np.repeat(np.arange(plan.prompts), plan.group)
+        log_length = rng.uniform(np.log(8), np.log(256), plan.prompts)[prompt] + plan.within * rng.standard_normal(n)
+        length = np.clip(np.round(np.exp(log_length)), 2, 300).astype(int)
+        difficulty = rng.random(plan.prompts)
+        reward = (rng.random(n) < difficulty[prompt]).astype(float)
+        groups = reward.reshape(plan.prompts, plan.group)
+        advantage = ((groups - groups.mean(1, keepdims=True)) / (groups.std(1, keepdims=True) + 1e-6)).ravel()
+        advantage[np.abs(advantage) < 1e-9] = 0.0
+        walk = np.zeros(n)
+        for update in range(plan.minibatches * plan.epochs):
+            size = plan.prompts // plan.minibatches * plan.group
+            first = (update % plan.minibatches) * size
+            at = np.arange(first, first + size)
+            if update:
+                spread = plan.sigma * np.sqrt(length)
+                walk += plan.drift * plan.sigma**2 * length + spread * rng.standard_normal(n)
+            S, L, A = walk[at], length[at].astype(float), advantage[at]
+            tokens = L.sum()
+            k3, square = 0.5 * plan.sigma**2 * L * max(update, 0), plan.sigma**2 * L * max(update, 0)
+            stats = DriftStats(float(k3.sum()), float(square.sum()), float(tokens))
+            done = rule.apply(S, L, A, stats)
+            scored = update == plan.minibatches - 1
+            psi = directions[0] + 0.02 * L[:, None] * directions[1] + rng.standard_normal((size, plan.width))
+            norm = np.linalg.norm(psi, axis=1)
+            rows = {
+                "rollout": rollout,
+                "step": step,
+                "updates_since_rollout": update,
+                "times_used": update // plan.minibatches,
+                "phase": "train",
+                "prompt_id": prompt[at],
+                "response_id": rollout * n + at,
+                "length": length[at],
+                "log_ratio": S,
+                "sum_sq_log_ratio": square,
+                "k3_sum": k3,
+                "reward": reward[at],
+                "advantage": A,
+                "rule": rule.label,
+                "lo": done.lo,
+                "hi": done.hi,
+                "drift": rule.drift_per_token(stats),
+                "drift_source": "none",
+                "band_accept": done.in_band,
+                "side": done.side,
+                "multiplier": done.multiplier,
+                "weight": done.weight,
+                "score_status": "ok" if scored else "not_taken",
+                "score_norm": norm if scored else np.nan,
+                "score_unit": psi / norm[:, None],
+            }
+            writer.append(rows)
+            step += 1
+        writer.flush(rollout)
+    return run
+
+
+def linear(plan: Plan, **changes: object) -> Plan:
+    """The same plan under gspo's band, opened to the spread of the simulated S."""
+    return replace(plan, rule=Rule("linear", 0.004, 0.004, name="gspo"), **changes)
