@@ -1,0 +1,349 @@
+"""Supervised warm-up of the embedded model: about a minute on one thread, once; every later run finds it in the cache.
+
+The warm-up data hold slips (wrong states that are carried on), which set the accuracy that RL starts from. They come
+in the last part of the schedule only: learned from the start they are noise that hides the addition tables, and
+learning takes three times as long. Weight matrices are trained by Muon, everything else by AdamW; AdamW alone needs
+about four times as many steps for the same accuracy.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import math
+import os
+import platform
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from filelock import FileLock
+from tqdm.auto import tqdm
+
+from fspo.errors import UserError
+from fspo.models import build_embedded_model
+from fspo.rollout import SamplingConfig, sample
+from fspo.tasks import build_config
+from fspo.tasks.chain_add import (
+    PROMPT_TOKENS,
+    ChainAdd,
+    ChainAddConfig,
+    build_tokenizer,
+    max_response_tokens,
+    warmup_text,
+)
+
+log = logging.getLogger(__name__)
+
+RECIPE = 1  # raise it when the training loop below changes what it learns
+SUMMARY = "warmup.json"
+_IGNORED = -100  # cross_entropy's default ignore_index
+_LEARNING_RATE_FLOOR = 0.05
+_RAMP_STEPS = 100
+
+
+@dataclass(frozen=True)
+class WarmupConfig:
+    """How the embedded model is warmed up.
+
+    Parameters
+    ----------
+    steps : int
+        Optimizer steps.
+    examples_per_step : int
+        Examples in each of them, about 70 tokens each.
+    slip_from : float
+        Share of the schedule after which the examples hold the task's slips.
+    muon_lr : float
+        Learning rate of the layers' matrices.
+    adamw_lr : float
+        Learning rate of embeddings, output layer and norms.
+    seed : int
+        Seed of the initial weights and the data.
+    min_accuracy : float
+        The gate: accuracy of sampled responses on the eval split that the warm-up must reach.
+    eval_examples : int
+        Prompts that the gate measures on.
+    attempts : int
+        Seeds to try, seed, seed + 1, ..., before giving up.
+    threads : int
+        CPU threads; the result depends on them in the last bits.
+    cache_dir : str, optional
+        Folder of the cache; by default FSPO_CACHE or ~/.cache/fspo.
+    """
+
+    steps: int = 900
+    examples_per_step: int = 16
+    slip_from: float = 0.7
+    muon_lr: float = 0.01
+    adamw_lr: float = 4e-3
+    seed: int = 0
+    min_accuracy: float = 0.25
+    eval_examples: int = 512
+    attempts: int = 3
+    threads: int = 1
+    cache_dir: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse impossible values."""
+        for name in ("steps", "examples_per_step", "eval_examples", "attempts", "threads"):
+            if getattr(self, name) < 1:
+                raise UserError(f"warmup {name} is {getattr(self, name)}: use 1 or more")
+        for name in ("muon_lr", "adamw_lr"):
+            if not (math.isfinite(getattr(self, name)) and getattr(self, name) > 0):
+                raise UserError(f"warmup {name} is {getattr(self, name)}: use a number above 0")
+        for name in ("slip_from", "min_accuracy"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise UserError(f"warmup {name} is {getattr(self, name)}: use a share from 0 to 1")
+        if self.seed < 0:
+            raise UserError(f"warmup seed is {self.seed}: use 0 or more")
+
+
+def warm_up(
+    config: WarmupConfig | None = None,
+    task: ChainAddConfig | Mapping[str, Any] | None = None,
+    cache_dir: str | Path | None = None,
+) -> Path:
+    """Give the folder of the warmed-up embedded model, training it when the cache has none.
+
+    Parameters
+    ----------
+    config : WarmupConfig, optional
+    task : ChainAddConfig or mapping, optional
+        Options of chain-add.
+    cache_dir : path, optional
+        Wins over ``config.cache_dir``.
+
+    Returns
+    -------
+    Path
+        Model (safetensors) and tokenizer as ``save_pretrained`` writes them, and ``warmup.json``. The folder appears
+        whole or not at all; processes that ask at once wait for the one that trains.
+
+    Raises
+    ------
+    UserError
+        No attempt passed the gate, or the cache cannot be written.
+    """
+    config = config or WarmupConfig()
+    if not isinstance(task, ChainAddConfig):
+        task = build_config(ChainAddConfig, task or {}, "option of task chain-add")
+    root = Path(cache_dir or config.cache_dir or os.environ.get("FSPO_CACHE") or "~/.cache/fspo").expanduser()
+    depends = dependencies(config, task)
+    target = root / f"warmup-{_digest(depends)}"
+    if (target / SUMMARY).is_file():
+        return target
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        with FileLock(root / f"{target.name}.lock"):
+            if (target / SUMMARY).is_file():  # another process was faster
+                return target
+            for left in root.glob(f"{target.name}.part-*"):  # of a killed process; the lock says nobody writes it
+                shutil.rmtree(left)
+            part = Path(tempfile.mkdtemp(prefix=f"{target.name}.part-", dir=root))
+            try:
+                _fill(part, config, task, depends)
+                os.replace(part, target)
+            finally:
+                shutil.rmtree(part, ignore_errors=True)
+    except OSError as error:
+        raise UserError(
+            f"cannot keep the warm-up in {root} ({error.strerror or error}): set warmup.cache_dir to a folder that "
+            "can be written"
+        ) from error
+    return target
+
+
+def dependencies(config: WarmupConfig, task: ChainAddConfig) -> dict[str, Any]:
+    """All that the warmed-up weights depend on; their names in the cache are its hash.
+
+    Data, tokenizer and initial weights enter as hashes of what the code makes, so that a change of the code is seen.
+    """
+    options = {k: v for k, v in asdict(config).items() if k != "cache_dir"}
+    weights = hashlib.sha256()
+    for name, value in sorted(build_embedded_model(config.seed).state_dict().items()):
+        weights.update(name.encode() + value.numpy().tobytes())
+    return {
+        "recipe": RECIPE,
+        "config": options,
+        "task": asdict(task),
+        "data": _digest([warmup_text(task, config.seed, i) for i in range(64)]),
+        "tokenizer": hashlib.sha256(build_tokenizer().backend_tokenizer.to_str().encode()).hexdigest()[:16],
+        "initial_weights": weights.hexdigest()[:16],
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "machine": f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}",
+    }
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _fill(folder: Path, config: WarmupConfig, task: ChainAddConfig, depends: dict[str, Any]) -> None:
+    """Train until an attempt passes the gate, then write the model to ``folder``."""
+    best = 0.0
+    for attempt in range(config.attempts):
+        trial = replace(config, seed=config.seed + attempt)
+        started = time.perf_counter()
+        with _threads(config.threads):
+            model = train(trial, task)
+            measured = measure(model, task, config.eval_examples, seed=trial.seed)
+        if measured["accuracy"] >= config.min_accuracy:
+            model.save_pretrained(folder)
+            build_tokenizer().save_pretrained(folder)
+            seconds = time.perf_counter() - started
+            summary = {"seed": trial.seed, "seconds": seconds, **measured, "depends": depends}
+            (folder / SUMMARY).write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
+            return
+        best = max(best, measured["accuracy"])
+        if attempt + 1 < config.attempts:
+            log.warning(
+                "warm-up with seed %d reached accuracy %.3f, below warmup.min_accuracy %.3f: trying seed %d",
+                *(trial.seed, measured["accuracy"], config.min_accuracy, trial.seed + 1),
+            )
+    raise UserError(
+        f"the warm-up's best accuracy in {config.attempts} attempts is {best:.3f}, below warmup.min_accuracy "
+        f"{config.min_accuracy:g}: raise warmup.steps, or lower the task's slip or warmup.min_accuracy"
+    )
+
+
+@contextmanager
+def _threads(number: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def train(config: WarmupConfig, task: ChainAddConfig) -> torch.nn.Module:
+    """Train a fresh embedded model on the warm-up data; eval mode. A function of its arguments and the machine."""
+    model = build_embedded_model(config.seed).train()
+    inner = [p for name, p in model.named_parameters() if p.ndim == 2 and ".layers." in name]
+    ids = {id(p) for p in inner}
+    outer = [p for p in model.parameters() if id(p) not in ids]
+    optimizers = [
+        torch.optim.Muon(inner, lr=config.muon_lr, weight_decay=0.0),
+        torch.optim.AdamW(outer, lr=config.adamw_lr, betas=(0.9, 0.95), weight_decay=0.0, fused=True),
+    ]
+    schedules = [
+        torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: learning_rate_scale(step, config.steps))
+        for optimizer in optimizers
+    ]
+    with torch.enable_grad(), tqdm(total=config.steps, desc="warm-up", unit="step", dynamic_ncols=True) as bar:
+        for step in range(config.steps):
+            tokens, positions, labels = batch(config, task, step)
+            logits = model(input_ids=tokens, position_ids=positions, use_cache=False).logits
+            loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            for optimizer, schedule in zip(optimizers, schedules, strict=True):
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=True)
+                schedule.step()
+            bar.update()
+            if step % 10 == 0:
+                bar.set_postfix(loss=f"{loss.item():.3f}", refresh=False)
+    return model.eval()
+
+
+def learning_rate_scale(step: int, steps: int) -> float:
+    """Scale of both learning rates: a linear ramp times a cosine down to a small floor."""
+    cosine = 0.5 * (1 + math.cos(math.pi * step / steps))
+    ramp = min(1.0, (step + 1) / min(_RAMP_STEPS, steps))
+    return ramp * (_LEARNING_RATE_FLOOR + (1 - _LEARNING_RATE_FLOOR) * cosine)
+
+
+def batch(config: WarmupConfig, task: ChainAddConfig, step: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Batch ``step``: token ids, position ids and labels, int64 (rows, width).
+
+    Examples are packed into rows as wide as the longest possible one; positions start again at each example, from
+    which transformers builds the mask that keeps them apart. Labels are the next response token, or ignored.
+    """
+    if step < config.slip_from * config.steps:
+        task = replace(task, slip=0.0)
+    first = step * config.examples_per_step
+    examples = [_encode(*warmup_text(task, config.seed, first + i)) for i in range(config.examples_per_step)]
+    width = PROMPT_TOKENS + max_response_tokens(task)
+    rows: list[list[np.ndarray]] = []
+    room: list[int] = []
+    for example in sorted(examples, key=len, reverse=True):
+        row = next((r for r, left in enumerate(room) if left >= len(example)), len(rows))
+        if row == len(rows):
+            rows.append([])
+            room.append(width)
+        rows[row].append(example)
+        room[row] -= len(example)
+    width -= min(room)
+    tokens = np.zeros((len(rows), width), dtype=np.int64)
+    positions, labels = np.zeros_like(tokens), np.full_like(tokens, _IGNORED)
+    for r, row in enumerate(rows):
+        at = 0
+        for example in row:
+            end = at + len(example)
+            tokens[r, at:end] = example
+            positions[r, at:end] = np.arange(len(example))
+            labels[r, at + PROMPT_TOKENS - 1 : end - 1] = example[PROMPT_TOKENS:]
+            at = end
+        positions[r, at:] = np.arange(width - at)
+    return torch.from_numpy(tokens), torch.from_numpy(positions), torch.from_numpy(labels)
+
+
+@cache
+def _tokenizer() -> Any:
+    return build_tokenizer()
+
+
+def _encode(prompt: str, response: str) -> np.ndarray:
+    tokenizer = _tokenizer()
+    return np.array([*tokenizer(prompt + response)["input_ids"], tokenizer.eos_token_id], dtype=np.int64)
+
+
+def measure(model: Any, task: ChainAddConfig, examples: int, seed: int = 0) -> dict[str, float]:
+    """Accuracy of responses sampled at temperature 1 on the eval split, overall and by number of additions.
+
+    Returns
+    -------
+    dict
+        ``accuracy``, its standard error ``accuracy_se``, ``mean_length``, ``truncated`` (share), and
+        ``accuracy_A_B`` for n in A..B where there are such examples.
+    """
+    chain = ChainAdd(task)
+    tokenizer = build_tokenizer()
+    asked = [chain.example("eval", i) for i in range(examples)]
+    responses = sample(
+        model,
+        [tokenizer(str(example.prompt))["input_ids"] for example in asked],
+        np.arange(examples),
+        seed=seed,
+        rollout=0,
+        config=SamplingConfig(max_new_tokens=max_response_tokens(task)),
+        eos_token_id=int(tokenizer.eos_token_id),  # type: ignore[arg-type]
+        pad_token_id=int(tokenizer.pad_token_id),  # type: ignore[arg-type]
+    )
+    texts = tokenizer.batch_decode([row.tolist() for row in responses.tokens], skip_special_tokens=True)
+    right = chain.score(asked, texts, list(~responses.truncated)).values
+    steps = np.array([example.info["steps"] for example in asked])
+    result = {
+        "accuracy": float(right.mean()),
+        "accuracy_se": float(right.std() / math.sqrt(examples)),
+        "mean_length": float(responses.lengths.mean()),
+        "truncated": float(responses.truncated.mean()),
+    }
+    for low, high in ((1, 1), (2, 5), (6, 15), (16, 99)):
+        here = (steps >= low) & (steps <= high)
+        if here.any():
+            result[f"accuracy_{low}_{high}"] = float(right[here].mean())
+    return result
