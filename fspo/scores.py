@@ -19,7 +19,7 @@ from fspo.errors import UserError, unknown_name
 from fspo.logprobs import token_log_probs
 from fspo.score_hooks import ScoreHooks, unwrap
 
-__all__ = ["ScoreConfig", "ScoreHooks", "Scores", "exact_scores", "score"]
+__all__ = ["ScoreConfig", "ScoreHooks", "Scores", "exact_scores", "plain_log_probs", "score"]
 
 Batch = Mapping[str, torch.Tensor]
 LogProbs = Callable[[nn.Module, Batch, float], torch.Tensor]
@@ -85,7 +85,8 @@ class Scores:
     uncovered: dict[str, str]
 
 
-def _log_probs(model: nn.Module, batch: Batch, temperature: float) -> torch.Tensor:
+def plain_log_probs(model: nn.Module, batch: Batch, temperature: float) -> torch.Tensor:
+    """`fspo.logprobs.token_log_probs` without the entropies, shape (B, T)."""
     return token_log_probs(model, batch, temperature)[0]
 
 
@@ -111,7 +112,7 @@ def _summed(model: nn.Module, batch: Batch, temperature: float, log_probs: LogPr
 
 
 def exact_scores(
-    model: nn.Module, batch: Batch, temperature: float = 1.0, *, log_probs: LogProbs = _log_probs
+    model: nn.Module, batch: Batch, temperature: float = 1.0, *, log_probs: LogProbs = plain_log_probs
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Gradient of S in all trainable parameters, one response at a time: the oracle of the sketch.
 
@@ -163,7 +164,7 @@ def score(
     config: ScoreConfig | None = None,
     seed: int = 0,
     rollout: int = 0,
-    log_probs: LogProbs = _log_probs,
+    log_probs: LogProbs = plain_log_probs,
 ) -> Scores:
     """Take the score psi of every response of a batch at the model's present parameters.
 
