@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast, get_type_hints
 
 import numpy as np
 
@@ -92,10 +92,7 @@ def build_config(cls: type[ConfigT], options: Mapping[str, Any], kind: str) -> C
     """
     from jsonargparse import ArgumentError, ArgumentParser
 
-    known = [f.name for f in fields(cls)]  # type: ignore[arg-type]
-    for key in options:
-        if key not in known:
-            raise unknown_name(kind, str(key), known)
+    _check_names(cls, options, kind)
     parser = ArgumentParser(exit_on_error=False)
     parser.add_class_arguments(cls, "config")
     try:
@@ -103,8 +100,18 @@ def build_config(cls: type[ConfigT], options: Mapping[str, Any], kind: str) -> C
     except UserError:
         raise
     except (ArgumentError, ValueError, TypeError) as error:
-        text = " ".join(str(error).split())
+        text = " ".join(str(error).split()).replace("config.", "").removeprefix("Parser key ")
         raise UserError(f"bad {kind}: {text}") from error
+
+
+def _check_names(cls: type, options: Mapping[str, Any], kind: str) -> None:
+    hints = get_type_hints(cls)
+    known = [f.name for f in fields(cls)]
+    for key, value in options.items():
+        if key not in known:
+            raise unknown_name(kind, str(key), known)
+        if is_dataclass(hints[key]) and isinstance(value, Mapping):
+            _check_names(cast(type, hints[key]), value, f"{key} {kind}")
 
 
 @lru_cache(maxsize=4)

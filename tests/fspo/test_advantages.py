@@ -1,0 +1,148 @@
+"""Advantages against numbers worked by hand, brute force and TRL's formula."""
+
+import inspect
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from fspo.advantages import ESTIMATORS, advantages
+from fspo.errors import UserError
+
+
+REAL = st.floats(-1e3, 1e3)
+
+
+def leave_one_out(rewards, groups):
+    """Independent: for each response, the mean over the others of its group, one by one."""
+    out = []
+    for i in range(len(rewards)):
+        others = [rewards[j] for j in range(len(rewards)) if groups[j] == groups[i] and j != i]
+        out.append(rewards[i] - sum(others) / len(others))
+    return np.array(out)
+
+
+@st.composite
+def grouped_rewards(draw, rewards=REAL):
+    sizes = draw(st.lists(st.integers(2, 6), min_size=1, max_size=5))
+    groups = draw(st.permutations([g for g, size in enumerate(sizes) for _ in range(size)]))
+    values = draw(hnp.arrays(np.float64, len(groups), elements=rewards))
+    return values, np.array(groups)
+
+
+def test_values_by_hand():
+    # Group 7: 1, 0, 0, 1 (mean 1/2). Group 3: 3, 0, 0 (mean 1, ddof-1 variance (4 + 1 + 1)/2 = 3).
+    rewards = np.array([1, 3, 0, 0, 0, 1, 0])
+    groups = np.array([7, 3, 7, 3, 7, 7, 3])
+    rloo, stats = advantages(rewards, groups, "rloo")
+    np.testing.assert_allclose(rloo, [2 / 3, 3, -2 / 3, -1.5, -2 / 3, 2 / 3, -1.5], rtol=1e-15)
+    assert rloo.dtype == np.float64
+    assert (stats.num_groups, stats.num_zero_std_groups) == (2, 0)
+    dr_grpo, _ = advantages(rewards, groups, "dr_grpo")
+    np.testing.assert_allclose(dr_grpo, [0.5, 2, -0.5, -1, -0.5, 0.5, -1], rtol=1e-15)
+    grpo, _ = advantages(rewards, groups, "grpo")
+    s7, s3 = 3**-0.5 + 1e-4, 3**0.5 + 1e-4
+    expected = [0.5 / s7, 2 / s3, -0.5 / s7, -1 / s3, -0.5 / s7, 0.5 / s7, -1 / s3]
+    np.testing.assert_allclose(grpo, expected, rtol=1e-14)
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+@pytest.mark.parametrize("value", [0.0, 1.0, 0.1, -1e9 / 7])
+def test_equal_rewards_give_exactly_zero_and_are_counted(estimator, value):
+    rewards = np.concatenate([np.full(7, value), [0.0, 1.0, 1.0]])
+    groups = np.array(["a"] * 7 + ["b"] * 3)
+    out, stats = advantages(rewards, groups, estimator)
+    assert (out[:7] == 0).all()
+    assert (out[7:] != 0).all()
+    assert (stats.num_groups, stats.num_zero_std_groups) == (2, 1)
+
+
+@given(grouped_rewards())
+def test_rloo_equals_brute_force_leave_one_out(data):
+    rewards, groups = data
+    out, _ = advantages(rewards, groups, "rloo")
+    np.testing.assert_allclose(out, leave_one_out(rewards, groups), atol=1e-9)
+
+
+@given(grouped_rewards(), st.sampled_from(ESTIMATORS))
+def test_sums_to_zero_within_each_group(data, estimator):
+    rewards, groups = data
+    out, _ = advantages(rewards, groups, estimator)
+    for group in np.unique(groups):
+        assert abs(out[groups == group].sum()) < 1e-8
+
+
+@given(grouped_rewards(st.integers(-8, 8).map(float)), st.sampled_from(ESTIMATORS), st.integers(-100, 100))
+def test_shift_of_a_group_and_order_of_rows_do_not_matter(data, estimator, shift):
+    rewards, groups = data
+    out, stats = advantages(rewards, groups, estimator)
+    shifted, _ = advantages(rewards + shift * (groups + 1), groups, estimator)
+    np.testing.assert_array_equal(shifted, out)  # small integers: no rounding
+    order = np.random.default_rng(0).permutation(len(rewards))
+    permuted, permuted_stats = advantages(rewards[order], groups[order] * 5 - 3, estimator)
+    np.testing.assert_allclose(permuted, out[order], atol=1e-12)
+    assert permuted_stats == stats
+
+
+@given(grouped_rewards(), st.floats(0.01, 100))
+def test_scale(data, scale):
+    rewards, groups = data
+    for estimator in ("rloo", "dr_grpo"):
+        out, _ = advantages(rewards, groups, estimator)
+        scaled, _ = advantages(rewards * scale, groups, estimator)
+        np.testing.assert_allclose(scaled, out * scale, rtol=1e-9, atol=1e-9)
+    ratio = np.bincount(groups)[groups]
+    rloo, _ = advantages(rewards, groups, "rloo")
+    dr_grpo, _ = advantages(rewards, groups, "dr_grpo")
+    np.testing.assert_allclose(rloo * (ratio - 1), dr_grpo * ratio, atol=1e-8)
+
+
+@given(hnp.arrays(np.float64, (4, 5), elements=st.floats(-10, 10)))
+@settings(max_examples=50, deadline=None)
+def test_grpo_equals_trl(rewards):
+    torch = pytest.importorskip("torch")
+    nanstd = pytest.importorskip("trl.trainer.utils").nanstd
+    grouped = torch.tensor(rewards)
+    # GRPOTrainer._generate_and_score_completions, scale_rewards="group" (the default), with TRL's own nanstd.
+    expected = (grouped - torch.nanmean(grouped, dim=1, keepdim=True)) / (nanstd(grouped, dim=1, keepdim=True) + 1e-4)
+    out, _ = advantages(rewards.ravel(), np.repeat(np.arange(4), 5), "grpo")
+    np.testing.assert_allclose(out, expected.numpy().ravel(), rtol=1e-9, atol=1e-9)
+
+
+def test_the_default_of_trl_is_the_group_with_1e_4():
+    trainer = pytest.importorskip("trl.trainer.grpo_trainer")
+    config = pytest.importorskip("trl").GRPOConfig
+    assert config.__dataclass_fields__["scale_rewards"].default == "group"
+    assert "advantages / (std_rewards + 1e-4)" in inspect.getsource(trainer.GRPOTrainer)
+
+
+def test_groups_of_one():
+    with pytest.raises(UserError, match=r"group 4 has one response.*at least 2"):
+        advantages(np.array([1.0, 0.0, 1.0]), np.array([2, 2, 4]), "rloo")
+    for estimator in ("grpo", "dr_grpo"):
+        out, stats = advantages(np.array([1.0, 0.0, 1.0]), np.array([2, 2, 4]), estimator)
+        assert out[2] == 0
+        assert stats.num_zero_std_groups == 1
+
+
+@pytest.mark.parametrize(
+    ("rewards", "groups", "estimator", "message"),
+    [
+        ([1.0, np.nan], [0, 0], "rloo", "reward 1 is nan"),
+        ([1.0, np.inf], [0, 0], "grpo", "finite"),
+        ([1.0, 2.0], [0], "grpo", "one length"),
+        ([[1.0, 2.0]], [[0, 0]], "grpo", "two vectors"),
+        ([1.0, 2.0], [0, 0], "dr-grpo", "did you mean 'dr_grpo'"),
+    ],
+)
+def test_bad_input(rewards, groups, estimator, message):
+    with pytest.raises(UserError, match=message):
+        advantages(np.array(rewards), np.array(groups), estimator)
+
+
+def test_no_responses():
+    out, stats = advantages(np.zeros(0), np.zeros(0, dtype=int), "rloo")
+    assert out.shape == (0,)
+    assert stats.num_groups == 0
