@@ -105,21 +105,20 @@ def relative_acceptance(p: ArrayLike, a: ArrayLike) -> tuple[Floats, Floats, flo
     UserError
         If p is empty, negative or sums to 0, if a is negative, or if a_bar = 0.
     """
-    p, a = np.asarray(p, np.float64), np.asarray(a, np.float64)
-    if p.ndim != 1 or p.shape != a.shape or p.size == 0:
+    shares, accepted = np.asarray(p, np.float64), np.asarray(a, np.float64)
+    if shares.ndim != 1 or shares.shape != accepted.shape or shares.size == 0:
         raise UserError("p and a must be vectors of one length >= 1: one entry for each length or bin")
-    if not (np.all(np.isfinite(p)) and np.all(np.isfinite(a))):
+    if not (np.all(np.isfinite(shares)) and np.all(np.isfinite(accepted))):
         raise UserError("p and a must be finite; drop empty bins before")
-    if np.any(p < 0) or not p.sum() > 0 or np.any(a < 0):
+    if np.any(shares < 0) or not shares.sum() > 0 or np.any(accepted < 0):
         raise UserError("p must be >= 0 with a positive sum, and a >= 0")
-    p = p / p.sum()
-    base = float(np.max(a[p > 0]))
-    above = a - base  # differences first: a constant a(l) gives r = 0 exactly, a nearly constant one no rounding noise
-    shift = float(p @ above)
-    mean = base + shift
+    shares = shares / shares.sum()
+    mean = float(shares @ accepted)
     if not mean > 0:
         raise UserError("a_bar = 0: nothing is accepted, so LRE is not defined; widen the band")
-    return p, (above - shift) / mean, mean
+    above = accepted - mean
+    above = above - shares @ above  # takes out the rounding of the mean: a constant a(l) gives r = 0 far below it
+    return shares, above / mean, mean
 
 
 def lre(p: ArrayLike, a: ArrayLike) -> LRE:
@@ -163,6 +162,40 @@ def berry_esseen_bound(rho3: float, lengths: ArrayLike, *, identical: bool = Tru
         raise UserError("rho3 = E|s-mu|^3/sigma^3 is at least 1 (Jensen); check the moments")
     constant = BERRY_ESSEEN_IID if identical else BERRY_ESSEEN_INDEPENDENT
     return 2 * constant * rho3 / np.sqrt(_checked_lengths(lengths))
+
+
+def ar1_variance_ratio(ar: float, lengths: ArrayLike) -> Floats:
+    """T6: Var S_l / (l sigma^2) for stationary Gaussian AR(1) tokens, sigma^2 their long-run variance.
+
+    Half its absolute logarithm is the scale error tau_l of T4.
+    """
+    if not -1 < ar < 1:
+        raise UserError(f"ar={ar} must lie in (-1, 1) for stationary tokens")
+    lengths = _checked_lengths(lengths)
+    return 1 - 2 * ar * (1 - ar**lengths) / ((1 - ar) * (1 + ar) * lengths)
+
+
+def upper_edge_supremum(u_hi: float) -> float:
+    """T10: sup over L of exp(m_L + c_hi sqrt(L)) for m_L = -L sigma^2/2, reached at L = (u_hi/sigma)^2."""
+    return math.exp(u_hi**2 / 2)
+
+
+def update_acceptance(
+    positive: ArrayLike, cut_high: ArrayLike, cut_low: ArrayLike, cut_dual: ArrayLike = 0.0
+) -> Floats:
+    """T11: a_upd(l) for drop.
+
+    Parameters
+    ----------
+    positive : array (K,)
+        P(A > 0 | l, A != 0).
+    cut_high, cut_low, cut_dual : arrays (K,)
+        P(S > hi | l, A > 0), P(S < lo | l, A < 0), P(S > dual | l, A < 0).
+    """
+    positive = np.asarray(positive, np.float64)
+    negative = 1 - positive
+    lost = positive * np.asarray(cut_high, np.float64) + negative * np.asarray(cut_low, np.float64)
+    return 1 - lost - negative * np.asarray(cut_dual, np.float64)
 
 
 def cosine_bound(rho: float) -> float | None:
