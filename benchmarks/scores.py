@@ -1,0 +1,102 @@
+"""What a score pass costs and how good its sketch is, on the embedded model: ratios within one run.
+
+    python benchmarks/scores.py [--model FOLDER] [--rows 128] [--rounds 9]
+
+Times are CPU seconds of one thread, medians over interleaved rounds, so that a busy machine moves them little.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from fspo.logprobs import make_batch, token_log_probs
+from fspo.models import build_embedded_model, load_model
+from fspo.score_check import coverage
+from fspo.scores import ScoreConfig, score
+from fspo.tasks.chain_add import build_tokenizer, warmup_stream
+
+PROJECTIONS = (8, 16, 32)
+
+
+def batch_of(rows: int, seed: int) -> dict[str, Tensor]:
+    """Right-padded prompts and worked answers of chain-add."""
+    tokenizer = build_tokenizer()
+    pairs = itertools.islice(warmup_stream(seed), rows)
+    prompts, answers = zip(*pairs, strict=True)
+    encoded = [[tokenizer(t, add_special_tokens=False)["input_ids"] for t in texts] for texts in (prompts, answers)]
+    return make_batch(*encoded, pad_token_id=tokenizer.pad_token_id)
+
+
+def train_step(model: nn.Module, batch: dict[str, Tensor]) -> None:
+    """Forward and backward pass of S, weight gradients included."""
+    token_log_probs(model, batch)[0].sum().backward()
+    model.zero_grad()
+
+
+def input_step(model: nn.Module, batch: dict[str, Tensor]) -> None:
+    """Forward and backward pass to the embeddings alone: the floor of a score pass."""
+    roots: list[Tensor] = []
+
+    def cut(_: nn.Module, __: tuple, output: Tensor) -> Tensor:
+        roots.append(output.detach().requires_grad_())
+        return roots[0]
+
+    handle = model.get_input_embeddings().register_forward_hook(cut)  # type: ignore[operator]
+    torch.autograd.grad(token_log_probs(model, batch)[0].sum(), roots)
+    handle.remove()
+
+
+def seconds(steps: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
+    """Median CPU seconds of each step; the first round warms up and is left out."""
+    taken: dict[str, list[float]] = {name: [] for name in steps}
+    for _ in tqdm(range(rounds + 1), desc="timing", leave=False):
+        for name, step in steps.items():
+            start = time.thread_time()
+            step()
+            taken[name].append(time.thread_time() - start)
+    return {name: float(np.median(values[1:])) for name, values in taken.items()}
+
+
+def main() -> None:
+    """Print both tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", help="a saved model with chain-add's tokenizer; random weights if left out")
+    parser.add_argument("--rows", type=int, default=128)
+    parser.add_argument("--rounds", type=int, default=9)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    model = load_model(options.model, "float32") if options.model else build_embedded_model(0)
+    batch = batch_of(options.rows, seed=1)
+    configs = {k: ScoreConfig(projection=k) for k in PROJECTIONS}
+    steps: dict[str, Callable[[], object]] = {
+        "forward+backward": lambda: train_step(model, batch),
+        "no weight gradients": lambda: input_step(model, batch),
+    } | {f"score k={k}": lambda c=c: score(model, batch, config=c) for k, c in configs.items()}
+    times = seconds(steps, options.rounds)
+    width = batch["input_ids"].shape[1]
+    print(f"{options.rows} rows x {width} columns, {int(batch['response_mask'].sum())} response tokens")
+    for name, value in times.items():
+        full, floor = times["forward+backward"], times["no weight gradients"]
+        print(f"{name:20s} {value:7.3f} s  {value / full:5.2f} of forward+backward  {value / floor:5.2f} of the floor")
+    few = {name: x[:64] for name, x in batch.items()}
+    for k, config in configs.items():
+        found = [coverage(model, few, config=config, rollout=r) for r in range(3)]
+        ratio = np.concatenate([f.norm_ratio for f in found])
+        print(
+            f"k={k:<3d} width {config.width}: covered {np.min([f.share.min() for f in found]):.4f} of ||psi||^2, "
+            f"pair cosine rmse {np.mean([f.pair_cosine_rmse for f in found]):.3f}, "
+            f"cosine of a 15 % drop rmse {np.mean([f.subset_cosine_rmse for f in found]):.3f}, "
+            f"norm ratio {ratio.mean():.3f} +- {ratio.std():.3f}"
+        )
+
+
+if __name__ == "__main__":
+    main()
