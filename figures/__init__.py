@@ -17,10 +17,14 @@ if TYPE_CHECKING:
 
 MODULES = (
     "acceptance_by_length",
+    "clip_over_training",
     "lre_by_rule",
     "cosine_by_rule",
     "cosine_bound",
     "error_split",
+    "variance_scaling",
+    "training_curves",
+    "drift_by_sign",
 )
 
 

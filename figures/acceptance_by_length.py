@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,8 +13,19 @@ from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
 from figures.draw import label_left, length_axis, new_axes, panel_grid, percent_axis, spread, whiskers
-from figures.style import Look, Style, looks, rule_label
-from figures.tables import NothingToDraw, Tables, View, count_words, drawable, first_use, need, prefer, view_words, views
+from figures.style import Look, Style, band_of, looks, rule_label
+from figures.tables import (
+    NothingToDraw,
+    Tables,
+    View,
+    count_words,
+    drawable,
+    first_use,
+    need,
+    prefer,
+    view_words,
+    views,
+)
 from fspo.rules import PRESETS
 from fspo.theory import band_acceptance
 
@@ -85,19 +96,9 @@ def select(tables: Tables) -> list[View]:
         part = view.rows
         if view.run:  # counterfactual rules that differ only outside the band have one band acceptance
             part = pd.concat([prefer(p, "outside", "drop", "truncate", "cap") for _, p in part.groupby("rule")])
-            part = part[part["rule"].isin(distinct_bands(part["rule"]))]
+            part = part[[band_of(rule) == rule or band_of(rule) not in set(part["rule"]) for rule in part["rule"]]]
         kept.append(replace(view, rows=part))
     return kept
-
-
-def distinct_bands(rules: Iterable[str]) -> list[str]:
-    """The rules without those whose band is that of an earlier one (they differ only outside the band)."""
-    kept: dict[object, str] = {}
-    for rule in looks(rules):
-        known = PRESETS.get(rule)
-        key = replace(known.rule, outside="drop", weight="sequence", dual=None, name="") if known else rule
-        kept.setdefault(key, rule)
-    return list(kept.values())
 
 
 def series(rows: pd.DataFrame) -> list[Series]:

@@ -20,8 +20,8 @@ from fspo.theory import cosine_bound
 NAME = "cosine_bound"
 TITLE = "Cosine against the bound of T7"
 CAPTION = (
-    "Cosine of the clipped and the true update against $\\rho$, one point {unit} (rules that drop; responses with "
-    "$A \\neq 0$). Black curve: the bound $\\sqrt{{1-\\rho^2}}$ of docs/theory.md T7; shaded: $\\rho \\geq 1$, where "
+    "Cosine of the clipped and the true update against ρ, one point {unit} (rules that drop; responses with "
+    "A ≠ 0). Black curve: the bound √(1 − ρ²) of docs/theory.md T7; shaded: ρ ≥ 1, where "
     "T7 promises nothing. No intervals: T7 holds for the logged vectors themselves. {what}. Without a guarantee: {n}."
 )
 
@@ -64,14 +64,20 @@ def without_guarantee(view: View) -> tuple[int, int]:
     return int((~view.rows["guaranteed"].astype(bool)).sum()), len(view.rows)
 
 
-def plot_bound(data: Sequence[Points], ax: Axes | None = None) -> Axes:
-    """Points, the bound, and the region without a guarantee shaded."""
+def plot_bound(
+    data: Sequence[Points], ax: Axes | None = None, span: tuple[float, float] | None = None, lowest: float = 0.0
+) -> Axes:
+    """Points, the bound, and the region without a guarantee shaded.
+
+    ``span`` is the range of rho to show (default: the data's) and ``lowest`` a cosine that must be in sight; the
+    rho axis is logarithmic where it goes beyond 4.
+    """
     ax = new_axes(ax)
     rho = np.concatenate([p.rho for p in data])
-    lowest = min(float(min(p.cosine.min() for p in data)), 1.0)
-    wide = rho.max() > 2.5
-    left = rho.min() / 1.15 if wide else 0.0
-    right = max(1.2, rho.max() * (1.15 if wide else 1.05))
+    low, high = span or (float(rho.min()), float(rho.max()))
+    lowest = min(lowest, *(float(p.cosine.min()) for p in data))
+    wide = high > 4
+    left, right = (min(low, 0.9) / 1.2, high * 1.2) if wide else (0.0, max(1.2, 1.05 * high))
     at = np.linspace(left, 1.0, 400)
     ax.plot(at, [cosine_bound(r) if r < 1 else 0.0 for r in at], color="black", linewidth=1.0, zorder=2.2)
     ax.axvspan(1.0, right, color="#ececec", linewidth=0, zorder=0.2)
@@ -84,8 +90,7 @@ def plot_bound(data: Sequence[Points], ax: Axes | None = None) -> Axes:
         ax.set_xscale("log", base=2)
         ax.xaxis.set_major_formatter(lambda v, _: f"{v:g}")
     ax.set_xlim(left, right)
-    bottom = min(0.0, lowest) - 0.03
-    ax.set_ylim(bottom, 1.03)
+    ax.set_ylim(lowest - 0.03, 1.03)
     ax.set_xlabel("$\\rho$")
     return ax
 
@@ -102,6 +107,9 @@ def figure(tables: Tables, style: Style) -> Figure:
     """One panel for each way to compare (docs/theory.md T7)."""
     found, _ = select(tables)
     drawn = looks(rule for view in found for rule in view.rows["rule"])
+    rho = pd.concat([view.rows["rho"] for view in found])
+    span = (float(rho.min()), float(rho.max()))
+    lowest = min(0.0, *(float(view.rows["cosine"].min()) for view in found))
     with style.context():
         handles = [Line2D([], [], color=k.color, marker=k.marker, linestyle="none") for k in drawn.values()]
         handles.append(Line2D([], [], color="black", linewidth=1.0))
@@ -109,6 +117,7 @@ def figure(tables: Tables, style: Style) -> Figure:
         fig, axes = panel_grid(style, len(found), 1.75, handles, labels, sharey=True)
         for ax, view in zip(axes, found, strict=True):
             none, total = without_guarantee(view)
-            plot_bound(points(view), ax).set_title(f"{view.title}\nno guarantee: {none} of {total}")
+            title = f"{view.title}\nno guarantee: {none} of {total}"
+            plot_bound(points(view), ax, span, lowest).set_title(title, linespacing=0.85)
         label_left(axes, "cosine")
     return fig

@@ -12,15 +12,15 @@ from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
 from figures.draw import few_ticks, new_axes, panel_grid, rule_rows, spread, whiskers
-from figures.style import OUTSIDE_COLORS, OUTSIDE_MARKERS, RANDOM_LABEL, Style, looks, rule_label
+from figures.style import OUTSIDE_COLORS, OUTSIDE_MARKERS, RANDOM_LABEL, Style, band_of, looks, rule_label
 from figures.tables import NothingToDraw, Tables, View, count_words, drawable, first_use, need, view_words, views
 
 NAME = "cosine_by_rule"
 TITLE = "Cosine of the clipped and the true update"
 CAPTION = (
-    "Same-batch cosine of the clipped and the true update, one common weight $\\exp(S)$ and one common $g$ "
+    "Same-batch cosine of the clipped and the true update, one common weight exp(S) and one common g "
     "(docs/theory.md section 5): over all lengths, and in the length bin where it is lowest. What happens outside "
-    "the band: dropped, truncated at the edge or capped. {what}. n = {n} scored responses with $A \\neq 0$, first "
+    "the band: dropped, truncated at the edge or capped. {what}. n = {n} scored responses with A ≠ 0, first "
     "use. Bars: 95 % intervals (jackknife over prompts, Fisher's z). Dashed line: as many responses dropped at random."
 )
 PARTS = {"estimate": ("ci_low", "ci_high", "all lengths"), "worst_bin": ("worst_ci_low", "worst_ci_high", "worst bin")}
@@ -28,7 +28,7 @@ PARTS = {"estimate": ("ci_low", "ci_high", "all lengths"), "worst_bin": ("worst_
 
 @dataclass(frozen=True)
 class Cosines:
-    """Estimates of one panel: rule, outside, value and interval, arrays (K,), and the random control (NaN: none)."""
+    """Estimates of one panel: the band's rule, outside, value and interval, arrays (K,), and the random control (NaN: none)."""
 
     rule: tuple[str, ...]
     outside: tuple[str, ...]
@@ -59,7 +59,7 @@ def cosines(view: View, column: str) -> Cosines:
     rows = rows[rows["rule"] != "random"]
     arrays = (rows[name].to_numpy(float) for name in (column, low, high))
     value = float(control.iloc[0]) if len(control) else float("nan")
-    return Cosines(tuple(rows["rule"]), tuple(rows["outside"]), *arrays, value)
+    return Cosines(tuple(band_of(rule) for rule in rows["rule"]), tuple(rows["outside"]), *arrays, value)
 
 
 def plot_cosines(data: Cosines, rules: Sequence[str], ax: Axes | None = None) -> Axes:
@@ -72,7 +72,7 @@ def plot_cosines(data: Cosines, rules: Sequence[str], ax: Axes | None = None) ->
             pairs = zip(data.rule, data.outside, strict=True)
             at = np.array([r == rule and o == outside for r, o in pairs], bool)
             if at.any():
-                y = np.full(at.sum(), list(rules).index(rule) + shift[outside])
+                y = list(rules).index(rule) + shift[outside] + spread(int(at.sum()), 0.06)
                 look = {"color": OUTSIDE_COLORS[outside], "marker": OUTSIDE_MARKERS[outside]}
                 whiskers(ax, data.estimate[at], y, data.low[at], data.high[at], along="x", **look)
     if np.isfinite(data.control):
@@ -92,13 +92,13 @@ def caption(tables: Tables) -> str:
 def figure(tables: Tables, style: Style) -> Figure:
     """Panels: all lengths and worst bin, for each way to compare (docs/theory.md T7)."""
     found = select(tables)
-    rules = [r for r in looks(rule for view in found for rule in view.rows["rule"]) if r != "random"]
+    rules = [r for r in looks(band_of(rule) for view in found for rule in view.rows["rule"]) if r != "random"]
     parts = [p for p in PARTS if p in tables["cosine"]]
     panels = [(view, part) for part in parts for view in found]
     columns = len(found)
     if style.narrow and len(parts) == 2:
         panels, columns = [(view, part) for view in found for part in parts], 2
-    height = max(0.7, 0.3 * len(rules)) + 0.45
+    height = max(0.6, 0.24 * len(rules)) + 0.45
     with style.context():
         here = [o for o in OUTSIDE_MARKERS if any((view.rows["outside"] == o).any() for view in found)]
         handles = [Line2D([], [], color=OUTSIDE_COLORS[o], marker=OUTSIDE_MARKERS[o], linestyle="none") for o in here]

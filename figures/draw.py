@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -56,9 +57,14 @@ def plain_log(axis: Any) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
+def visible(text: str) -> int:
+    """Roughly how many characters of a label are seen, mathematics included."""
+    return len(re.sub(r"\\[a-zA-Z]+", "x", re.sub(r"[${}_^\s]", "", text)))
+
+
 def legend_columns(labels: Sequence[str], style: Style) -> int:
     """How many legend columns the figure's width holds, rows filled evenly."""
-    longest = max(len(text) for text in labels)
+    longest = max(visible(text) for text in labels)
     most = max(1, min(len(labels), int(style.width / (0.38 + 0.046 * longest))))
     return -(-len(labels) // -(-len(labels) // most))
 
@@ -121,6 +127,14 @@ def rule_rows(ax: Axes, labels: Sequence[str]) -> None:
     ax.grid(False, axis="y")
     for edge in range(1, len(labels)):
         ax.axhline(edge - 0.5, color="#e3e3e3", linewidth=0.5, zorder=0.5)
+
+
+def from_zero(axes: Sequence[Axes]) -> None:
+    """One x range for all axes: from 0, with room for a marker there, to the largest value that is drawn."""
+    right = max(float(ax.dataLim.x1) for ax in axes)
+    right = right if np.isfinite(right) and right > 0 else 1.0
+    for ax in axes:
+        ax.set_xlim(-0.03 * right, 1.05 * right)
 
 
 def few_ticks(axis: Any, count: int = 4) -> None:

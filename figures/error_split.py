@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
-from figures.draw import few_ticks, new_axes, panel_grid, rule_rows
+from figures.draw import few_ticks, from_zero, new_axes, panel_grid, rule_rows
 from figures.style import OUTSIDE_MARKERS, Style, looks, rule_label
 from figures.tables import Tables, View, drawable, first_use, view_words, views
 
@@ -20,8 +20,8 @@ NAME = "error_split"
 TITLE = "Lost alignment: across lengths and inside a length"
 CAPTION = (
     "The two parts of docs/theory.md T8 relative to the true update, one point {unit}: "
-    "$\\Vert e_{{len}}\\Vert/\\Vert g\\Vert$ (lengths reweighted) above, $\\Vert e_{{in}}\\Vert/\\Vert g\\Vert$ "
-    "(clipping inside a length) below; responses with $A \\neq 0$. {what}. {n} updates for each rule; every update "
+    "‖e_len‖/‖g‖ (lengths reweighted) above, ‖e_in‖/‖g‖ "
+    "(clipping inside a length) below; responses with A ≠ 0. {what}. {n} updates for each rule; every update "
     "is drawn, so there are no intervals. Points are spread in height to be told apart."
 )
 COMPONENTS = {
@@ -86,7 +86,7 @@ def plot_split(data: Sequence[Split], rules: Sequence[str], ax: Axes | None = No
                 markersize=2.2, markeredgewidth=0.0, alpha=0.7, zorder=2.5,
             )  # fmt: skip
     rule_rows(ax, [rule_label(rule) for rule in rules])
-    ax.set_xlim(left=0)
+    from_zero([ax])
     few_ticks(ax.xaxis)
     return ax
 
@@ -118,6 +118,7 @@ def figure(tables: Tables, style: Style) -> Figure:
         )
         for ax, (title, view) in zip(axes, panels, strict=True):
             plot_split(splits(view.rows), rules, ax).set_title(title)
+        from_zero(axes)
         for ax in axes[-columns:]:
             ax.set_xlabel("relative to $\\Vert g\\Vert$")
     return fig

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
-from figures.draw import few_ticks, new_axes, panel_grid, rule_rows, spread, whiskers
+from figures.draw import few_ticks, from_zero, new_axes, panel_grid, rule_rows, spread, whiskers
 from figures.style import Style, looks, rule_label
 from figures.tables import Tables, View, drawable, first_use, need, prefer, view_words, views
 
@@ -20,9 +20,9 @@ NAME = "lre_by_rule"
 TITLE = "Length Reweighting Error by rule"
 CAPTION = (
     "Length Reweighting Error (docs/theory.md section 3) of the rules that drop: of the share in the band (all "
-    "responses), of the share not cut and of the kept weight (responses with $A \\neq 0$); upper row LRE$_2$, "
-    "bias-corrected, lower row LRE$_\\infty$, plug-in. {what}. Bars: 95 % intervals (LRE$_2$: test inversion; "
-    "LRE$_\\infty$: simultaneous bands). 0 is fair.{missing}"
+    "responses), of the share not cut and of the kept weight (responses with A ≠ 0); upper row LRE_2, "
+    "bias-corrected, lower row LRE_inf, plug-in. {what}. Bars: 95 % intervals (LRE_2: test inversion; "
+    "LRE_inf: simultaneous bands). 0 is fair.{missing}"
 )
 MEASURES = {"band": "in the band", "update": "not cut", "weight": "weight kept"}
 NORMS = {"l2": "LRE$_2$", "inf": "LRE$_\\infty$"}
@@ -70,11 +70,11 @@ def plot_lre(data: Sequence[Dots], rules: Sequence[str], ax: Axes | None = None)
         for rule, look in known.items():
             at = np.array([r == rule for r in d.rule], bool)
             if at.any():
-                y = np.full(at.sum(), list(rules).index(rule) + shift[number])
+                y = list(rules).index(rule) + shift[number] + spread(int(at.sum()), 0.05)
                 style = {"color": look.color, "marker": marker, "fillstyle": fill}
                 whiskers(ax, d.estimate[at], y, d.low[at], d.high[at], along="x", **style)
     rule_rows(ax, [rule_label(rule) for rule in rules])
-    ax.set_xlim(left=0)
+    from_zero([ax])
     few_ticks(ax.xaxis)
     return ax
 
@@ -92,7 +92,7 @@ def figure(tables: Tables, style: Style) -> Figure:
     found = select(tables)
     rules = list(looks(rule for view in found for rule in view.rows["rule"]))
     norms = [n for n in NORMS if any((view.rows["norm"] == n).any() for view in found)]
-    height = max(0.75, 0.12 * len(found) * len(rules)) + 0.35
+    height = max(0.7, 0.08 * (len(found) + 0.5) * len(rules)) + 0.4
     with style.context():
         handles = [
             Line2D([], [], color="#444444", marker=m, fillstyle=f, linestyle="none")
@@ -108,4 +108,5 @@ def figure(tables: Tables, style: Style) -> Figure:
                 ax.set_xlabel(NORMS[norm])
                 if i == 0:
                     ax.set_title(words)
+            from_zero(axes[3 * i : 3 * i + 3])
     return fig

@@ -6,7 +6,7 @@ import os
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +101,16 @@ def looks(rules: Iterable[str]) -> dict[str, Look]:
         turn = [_SPARE[(start + i) % len(_SPARE)] for i in range(len(_SPARE))]
         found[name] = next((look for look in turn if look not in found.values()), turn[0])
     return found
+
+
+def band_of(rule: str) -> str:
+    """The first preset that has the same band: rules may differ only in what happens outside it, or in weight."""
+    from fspo.rules import PRESETS
+
+    def key(name: str) -> object:
+        return replace(PRESETS[name].rule, outside="drop", weight="sequence", dual=None, name="")
+
+    return rule if rule not in PRESETS else next(name for name in PRESETS if key(name) == key(rule))
 
 
 def rule_label(rule: str) -> str:

@@ -177,7 +177,7 @@ def views(frame: pd.DataFrame) -> list[View]:
             continue
         for target in sorted({float(t) for t in rows["target"].dropna()}, reverse=True):
             at = rows[(rows["target"] - target).abs() < 1e-9]
-            found.append(View(f"{percent(1 - target)} out", at, run))
+            found.append(View(f"{percent(1 - target)} clipped", at, run))
     trained = frame[frame["source"] == "trained"]
     if not trained.empty:
         found.append(View("as trained", trained, ""))

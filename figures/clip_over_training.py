@@ -1,0 +1,130 @@
+"""Out-of-band rate by length bin over training, one panel for each rule that trained (section 1)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
+
+from figures.draw import label_left, new_axes, panel_grid, percent_axis
+from figures.style import Style, looks, rule_label
+from figures.tables import Tables, count_words, drawable, need
+
+NAME = "clip_over_training"
+TITLE = "Out-of-band rate by length over training"
+CAPTION = (
+    "Share of responses whose log-ratio lies outside the band of the rule that trains (docs/theory.md section 1), by "
+    "rollout and length bin; darker is shorter. {runs} n = {n} responses for each point."
+)
+ONE = "Shaded: cluster-aware 95 % intervals."
+SEVERAL = "Every seed is a thin line ({seeds} seeds)."
+
+
+@dataclass(frozen=True)
+class Line:
+    """One run's rate in one length bin, arrays (K,)."""
+
+    bin: int
+    rollout: NDArray[np.float64]
+    estimate: NDArray[np.float64]
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
+
+
+def select(tables: Tables) -> pd.DataFrame:
+    """Rows by bin of the rules that cut something."""
+    rows = tables["over_time"]
+    rows = need(rows[(rows["bin"] >= 0) & (rows["trained_rule"] != "none")], "only unclipped runs: nothing is out")
+    return drawable(rows)
+
+
+def bin_labels(rows: pd.DataFrame) -> dict[int, str]:
+    """What each bin is called: its lengths, or its rank where the runs have different bins."""
+    found = rows[["bin", "length_lo", "length_hi"]].drop_duplicates().sort_values("bin")
+    if found["bin"].is_unique:
+        return {int(b): f"{int(lo)}–{int(hi) - 1} tokens" for b, lo, hi in found.itertuples(index=False)}
+    last = int(found["bin"].max())
+    return {b: f"bin {b + 1}{' (shortest)' if b == 0 else ' (longest)' if b == last else ''}" for b in range(last + 1)}
+
+
+def bin_colors(bins: Sequence[int]) -> dict[int, tuple[float, float, float, float]]:
+    """From dark (short) to light (long), in an order that a grey print keeps."""
+    at = np.linspace(0.0, 0.82, max(len(bins), 2))
+    return {b: colormaps["viridis"](float(x)) for b, x in zip(bins, at, strict=False)}
+
+
+def lines(rows: pd.DataFrame) -> list[Line]:
+    """One Line for each run and bin of one panel."""
+    found = []
+    for (_, number), part in rows.sort_values("window").groupby(["run", "bin"]):
+        columns = (part[name].to_numpy(float) for name in ("window", "estimate", "ci_low", "ci_high"))
+        found.append(Line(int(number), *columns))  # pyright: ignore[reportArgumentType]
+    return found
+
+
+def plot_rates(data: Sequence[Line], bins: Sequence[int], *, intervals: bool, ax: Axes | None = None) -> Axes:
+    """A line for each run and bin, with its intervals shaded if wanted."""
+    ax = new_axes(ax)
+    colors = bin_colors(bins)
+    for line in data:
+        marker = "o" if len(line.rollout) == 1 else None
+        width = 1.0 if intervals else 0.6
+        ax.plot(line.rollout, line.estimate, color=colors[line.bin], linewidth=width, marker=marker, markersize=2.5)
+        if intervals:
+            shade = {"color": colors[line.bin], "alpha": 0.16, "linewidth": 0}
+            ax.fill_between(line.rollout, line.low, line.high, **shade)
+    ax.set_ylim(bottom=0)
+    percent_axis(ax.yaxis)
+    ax.xaxis.set_major_locator(MaxNLocator(nbins=4, integer=True))
+    ax.set_xlabel("rollout")
+    return ax
+
+
+def caption(tables: Tables) -> str:
+    """The caption with its numbers."""
+    rows = select(tables)
+    seeds = rows.groupby("trained_rule")["run"].nunique()
+    runs = ONE if seeds.max() == 1 else SEVERAL.format(seeds=count_words(seeds))
+    return CAPTION.format(runs=runs, n=count_words(rows["count"]))
+
+
+def figure(tables: Tables, style: Style) -> Figure:
+    """Small multiples, one for each rule that trained."""
+    rows = select(tables)
+    rules = list(looks(rows["trained_rule"]))
+    labels = bin_labels(rows)
+    intervals = bool(rows.groupby("trained_rule")["run"].nunique().max() == 1)
+    top = float((rows["ci_high"] if intervals else rows["estimate"]).max())
+    with style.context():
+        handles = [Line2D([], [], color=color, linewidth=1.6) for color in bin_colors(list(labels)).values()]
+        fig, axes = panel_grid(
+            style, len(rules), 1.35, handles[: len(labels)], list(labels.values()), sharey=True, sharex=True
+        )
+        for ax, rule in zip(axes, rules, strict=True):
+            data = lines(rows[rows["trained_rule"] == rule])
+            plot_rates(data, list(labels), intervals=intervals, ax=ax).set_title(rule_label(rule))
+            ax.label_outer()
+        axes[0].set_ylim(0, min(1.02, 1.05 * top) if top > 0 else 1.0)
+        show_lowest_ticks(axes)
+        label_left(axes, "out of band (%)")
+    return fig
+
+
+def show_lowest_ticks(axes: Sequence[Axes]) -> None:
+    """Rollout labels below the lowest panel of each column, where the grid's last row is not full."""
+    lowest: dict[int, Axes] = {}
+    for ax in axes:
+        spec = ax.get_subplotspec()
+        if spec is not None:
+            lowest[spec.colspan.start] = ax
+    for ax in lowest.values():
+        ax.tick_params(labelbottom=True)
+        ax.set_xlabel("rollout")

@@ -1,0 +1,100 @@
+"""Drift of S per token, overall and by the sign of the advantage, against -KL (section 7, T11)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from numpy.typing import NDArray
+
+from figures.draw import few_ticks, new_axes, panel_grid, rule_rows, spread, whiskers
+from figures.style import Style, looks, rule_label
+from figures.tables import Tables, count_words, drawable, first_use
+
+NAME = "drift_by_sign"
+TITLE = "Drift of the log-ratio by the sign of the advantage"
+CAPTION = (
+    "Drift E[S]/E[L] per token by run, for all responses and for A > 0 and A < 0 (n = {n} responses each), first use, "
+    "with cluster-aware 95 % intervals. Tick: minus the k3 estimate of KL(old‖new) per token, what the drift would be "
+    "if it came from the KL alone (docs/theory.md sections 2 and 7; T11)."
+)
+SIGNS = {
+    "all": ("all responses", "#000000", "o"),
+    "positive": ("$A > 0$", "#0072B2", "^"),
+    "negative": ("$A < 0$", "#D55E00", "v"),
+}
+
+
+@dataclass(frozen=True)
+class Drifts:
+    """Drift per token of the runs for one sign of A: rule, value, interval and k3, arrays (R,)."""
+
+    sign: str
+    rule: tuple[str, ...]
+    drift: NDArray[np.float64]
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
+    k3: NDArray[np.float64]
+
+
+def select(tables: Tables) -> pd.DataFrame:
+    """Rows of all responses, and of each sign."""
+    rows = first_use(tables["scaling"])
+    rows = rows[rows["subset"] == "all"] if (rows["subset"] == "all").any() else rows
+    return drawable(rows[rows["sign"].isin(list(SIGNS))], ("drift_per_token",))
+
+
+def drifts(rows: pd.DataFrame, sign: str) -> Drifts:
+    """One sign's drifts, in the rows' order."""
+    part = rows[rows["sign"] == sign].sort_values(["trained_rule", "run"])
+    if "k3_per_token" not in part:
+        part = part.assign(k3_per_token=np.nan)
+    columns = (part[c].to_numpy(float) for c in ("drift_per_token", "drift_ci_low", "drift_ci_high", "k3_per_token"))
+    return Drifts(sign, tuple(part["trained_rule"]), *columns)
+
+
+def plot_drifts(data: Sequence[Drifts], rules: Sequence[str], ax: Axes | None = None) -> Axes:
+    """A row for each rule that trained; all, A > 0 and A < 0 one under the other; units of 1e-3 nats."""
+    ax = new_axes(ax)
+    for d, shift in zip(data, spread(len(data), 0.27), strict=True):
+        _, color, marker = SIGNS[d.sign]
+        for number, rule in enumerate(rules):
+            at = np.array([r == rule for r in d.rule], bool)
+            if not at.any():
+                continue
+            y = number + shift + spread(int(at.sum()), 0.2 / at.sum())
+            style = {"color": color, "marker": marker, "markersize": 3.0}
+            whiskers(ax, 1e3 * d.drift[at], y, 1e3 * d.low[at], 1e3 * d.high[at], along="x", **style)
+            if d.sign == "all":
+                ax.plot(-1e3 * d.k3[at], y, linestyle="none", marker="|", color="#7f7f7f", markersize=7, zorder=2.2)
+    ax.axvline(0.0, color="#b5b5b5", linewidth=0.8, zorder=1.2)
+    rule_rows(ax, [rule_label(rule) for rule in rules])
+    few_ticks(ax.xaxis, 6)
+    ax.set_xlabel("drift per token ($10^{-3}$ nats)")
+    return ax
+
+
+def caption(tables: Tables) -> str:
+    """The caption with its numbers."""
+    rows = select(tables)
+    return CAPTION.format(n=count_words(rows["count"]) if "count" in rows else "all")
+
+
+def figure(tables: Tables, style: Style) -> Figure:
+    """One panel, one row for each rule that trained."""
+    rows = select(tables)
+    rules = list(looks(rows["trained_rule"]))
+    signs = [sign for sign in SIGNS if (rows["sign"] == sign).any()]
+    with style.context():
+        handles = [Line2D([], [], color=SIGNS[s][1], marker=SIGNS[s][2], linestyle="none") for s in signs]
+        handles.append(Line2D([], [], color="#7f7f7f", marker="|", markersize=7, linestyle="none"))
+        labels = [*(SIGNS[s][0] for s in signs), "$-$KL (k3)"]
+        height = max(0.6, 0.3 * len(rules)) + 0.45
+        fig, axes = panel_grid(style, 1, height, handles, labels, columns=1)
+        plot_drifts([drifts(rows, sign) for sign in signs], rules, axes[0])
+    return fig

@@ -1,0 +1,104 @@
+"""Reward and response length over training, every seed of every rule."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
+
+from figures.draw import new_axes, panel_grid, whiskers
+from figures.style import Look, Style, looks, rule_label
+from figures.tables import Tables, count_words, need
+
+NAME = "training_curves"
+TITLE = "Reward and length over training"
+CAPTION = (
+    "Mean reward and response length of each rollout, and reward on held-out prompts where it was evaluated "
+    "({stderr}). One line a run, {seeds} for each rule; no average is drawn over seeds. The theory (docs/theory.md) "
+    "says nothing about these curves."
+)
+PANELS = {
+    "reward": "reward (training)",
+    "eval/reward": "reward (held out)",
+    "completions/mean_length": "mean length (tokens)",
+}
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One run's values of one metric, arrays (K,); the standard error is NaN where none was logged."""
+
+    rule: str
+    look: Look
+    rollout: NDArray[np.float64]
+    value: NDArray[np.float64]
+    stderr: NDArray[np.float64]
+
+
+def select(tables: Tables) -> pd.DataFrame:
+    """Rows of the metrics that are drawn, with the standard errors of the held-out reward."""
+    rows = tables["training"]
+    rows = rows[rows["name"].isin([*PANELS, "eval/reward_stderr"]) & rows["value"].notna()]
+    need(rows[rows["name"].isin(list(PANELS))], "metrics.jsonl has neither reward nor length")
+    return rows
+
+
+def curves(rows: pd.DataFrame, name: str) -> list[Curve]:
+    """One Curve for each run."""
+    found = []
+    errors = rows[rows["name"] == f"{name}_stderr"]
+    rows = rows[rows["name"] == name]
+    for rule, look in looks(rows["trained_rule"]).items():
+        for run, part in rows[rows["trained_rule"] == rule].groupby("run"):
+            part = part.drop_duplicates("rollout", keep="last").sort_values("rollout")
+            own = errors[errors["run"] == run].drop_duplicates("rollout", keep="last").set_index("rollout")["value"]
+            stderr = part["rollout"].map(own).to_numpy(float)
+            found.append(Curve(rule, look, part["rollout"].to_numpy(float), part["value"].to_numpy(float), stderr))
+    return found
+
+
+def plot_curves(data: Sequence[Curve], ax: Axes | None = None) -> Axes:
+    """A thin line for each run; bars of one standard error where one was logged."""
+    ax = new_axes(ax)
+    for curve in data:
+        known = np.isfinite(curve.stderr)
+        look = {"color": curve.look.color, "linestyle": curve.look.linestyle, "linewidth": 0.9, "alpha": 0.9}
+        if known.any() or len(curve.rollout) == 1:
+            look |= {"marker": curve.look.marker, "markersize": 2.4, "interval_width": 0.6}
+            whiskers(
+                ax, curve.rollout, curve.value, curve.value - curve.stderr, curve.value + curve.stderr, **look
+            )  # fmt: skip
+        else:
+            ax.plot(curve.rollout, curve.value, **look)
+    ax.xaxis.set_major_locator(MaxNLocator(nbins=4, integer=True))
+    ax.set_xlabel("rollout")
+    return ax
+
+
+def caption(tables: Tables) -> str:
+    """The caption with its numbers."""
+    rows = select(tables)
+    seeds = rows.groupby("trained_rule")["run"].nunique()
+    bars = "bars: one standard error over prompts" if (rows["name"] == "eval/reward_stderr").any() else "no intervals"
+    words = count_words(seeds)
+    return CAPTION.format(stderr=bars, seeds=f"{words} seed" if words == "1" else f"{words} seeds")
+
+
+def figure(tables: Tables, style: Style) -> Figure:
+    """One panel for each metric that was logged."""
+    rows = select(tables)
+    names = [name for name in PANELS if (rows["name"] == name).any()]
+    drawn = looks(rows["trained_rule"])
+    with style.context():
+        handles = [Line2D([], [], color=k.color, linestyle=k.linestyle) for k in drawn.values()]
+        fig, axes = panel_grid(style, len(names), 1.55, handles, [rule_label(rule) for rule in drawn])
+        for ax, name in zip(axes, names, strict=True):
+            plot_curves(curves(rows, name), ax).set_title(PANELS[name])
+    return fig

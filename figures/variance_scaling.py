@@ -1,0 +1,137 @@
+"""Growth of Var(S|L) with length, fitted exponent and the slope 1 that the sqrt band needs (T1, section 7)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from numpy.typing import NDArray
+
+from figures.draw import few_ticks, length_axis, new_axes, panel_grid, rule_rows, spread, whiskers
+from figures.style import Look, Style, looks, rule_label
+from figures.tables import NothingToDraw, Tables, count_words, drawable, first_use, need, prefer
+
+NAME = "variance_scaling"
+TITLE = "Variance of the log-ratio against length"
+CAPTION = (
+    "Left: variance of S in each length bin at its mean length, first use, all responses (n = {n} for each run), with "
+    "cluster-aware 95 % intervals; lines: fitted Var(S|L) ∝ L^2H; grey: slope 1. Right: 2H with its 95 % interval, one "
+    "mark a run; docs/theory.md T1 needs 2H = 1."
+)
+
+
+@dataclass(frozen=True)
+class Variances:
+    """One run's variance of S by length bin, arrays (K,), with the fit (NaN: none)."""
+
+    rule: str
+    look: Look
+    length: NDArray[np.float64]
+    variance: NDArray[np.float64]
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
+    slope: float
+    intercept: float
+
+
+@dataclass(frozen=True)
+class Exponents:
+    """Fitted 2H by run: rule, value and interval, arrays (R,)."""
+
+    rule: tuple[str, ...]
+    slope: NDArray[np.float64]
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
+
+
+def _usual(rows: pd.DataFrame) -> pd.DataFrame:
+    return first_use(prefer(rows, "subset", "all", "nonzero"))
+
+
+def select(tables: Tables) -> tuple[list[Variances], Exponents]:
+    """The points and fits of every run."""
+    rows = _usual(tables["moments"])
+    rows = need(rows[(rows["bin"] >= 0) & (rows["var_S"] > 0)], "no length bin with a positive variance of S")
+    rows = drawable(rows, ("var_S", "length_mean"))
+    try:
+        fits = _usual(tables["scaling"])
+        fits = fits[(fits["sign"] == "all") & fits["slope_2H"].notna()]
+    except NothingToDraw:
+        fits = pd.DataFrame(columns=["run", "trained_rule", "slope_2H", "ci_low", "ci_high", "intercept"])
+    found = []
+    for rule, look in looks(rows["trained_rule"]).items():
+        for run, part in rows[rows["trained_rule"] == rule].groupby("run"):
+            part = part.sort_values("length_mean")
+            fit = fits[fits["run"] == run]
+            line = (float(fit["slope_2H"].iloc[0]), float(fit["intercept"].iloc[0])) if len(fit) else (np.nan, np.nan)
+            columns = (part[c].to_numpy(float) for c in ("length_mean", "var_S", "var_S_ci_low", "var_S_ci_high"))
+            found.append(Variances(rule, look, *columns, *line))
+    values = (fits[name].to_numpy(float) for name in ("slope_2H", "ci_low", "ci_high"))
+    return found, Exponents(tuple(fits["trained_rule"]), *values)
+
+
+def plot_variances(data: Sequence[Variances], ax: Axes | None = None) -> Axes:
+    """Points, fitted lines and one reference line of slope 1 on logarithmic axes."""
+    ax = new_axes(ax)
+    rules = list(dict.fromkeys(v.rule for v in data))
+    shift = dict(zip(rules, 2 ** spread(len(rules), min(0.07, 0.4 / len(rules))), strict=True))
+    length = np.concatenate([v.length for v in data])
+    variance = np.concatenate([v.variance for v in data])
+    ends = np.array([length.min() / 1.15, length.max() * 1.15])
+    anchor = float(np.exp(np.log(variance / length).min() - 0.35))  # below the points, out of their way
+    ax.plot(ends, anchor * ends, color="#9a9a9a", linewidth=1.6, zorder=1.5)
+    for v in data:
+        ax.plot(
+            ends, np.exp(v.intercept) * ends**v.slope, color=v.look.color, linestyle=v.look.linestyle, linewidth=0.8
+        )
+        whiskers(ax, v.length * shift[v.rule], v.variance, v.low, v.high, color=v.look.color, marker=v.look.marker)
+    length_axis(ax, length)
+    ax.set_yscale("log")
+    ax.set_xlabel("response length $L$ (tokens)")
+    ax.set_ylabel("Var$(S\\,|\\,L)$")
+    return ax
+
+
+def plot_exponents(data: Exponents, rules: Sequence[str], ax: Axes | None = None) -> Axes:
+    """A row for each rule that trained, one mark a run; the line at 1 is what the sqrt band needs."""
+    ax = new_axes(ax)
+    for number, (rule, look) in enumerate(looks(rules).items()):
+        at = np.array([r == rule for r in data.rule], bool)
+        y = number + spread(int(at.sum()), min(0.2, 0.6 / max(at.sum(), 1)))
+        style = {"color": look.color, "marker": look.marker}
+        whiskers(ax, data.slope[at], y, data.low[at], data.high[at], along="x", **style)
+    ax.axvline(1.0, color="#9a9a9a", linewidth=1.6, zorder=1.5)
+    rule_rows(ax, [rule_label(rule) for rule in looks(rules)])
+    few_ticks(ax.xaxis)
+    ax.set_xlabel("fitted exponent $2H$")
+    return ax
+
+
+def caption(tables: Tables) -> str:
+    """The caption with its numbers."""
+    select(tables)
+    rows = _usual(tables["moments"])
+    return CAPTION.format(n=count_words(rows.loc[rows["bin"] < 0, "count"]))
+
+
+def figure(tables: Tables, style: Style) -> Figure:
+    """Two panels: the variances, the exponents (docs/theory.md T1)."""
+    data, exponents = select(tables)
+    rules = list(looks(v.rule for v in data))
+    with style.context():
+        handles = [Line2D([], [], color=k.color, marker=k.marker, linestyle=k.linestyle) for k in looks(rules).values()]
+        handles.append(Line2D([], [], color="#9a9a9a", linewidth=1.6))
+        labels = [*(rule_label(rule) for rule in rules), "slope 1"]
+        panels = 2 if len(exponents.rule) else 1
+        height = 1.9 if not style.narrow else max(1.8, 0.15 * len(rules) + 0.9)
+        columns = 1 if style.narrow else panels
+        fig, axes = panel_grid(style, panels, height, handles, labels, columns=columns)
+        plot_variances(data, axes[0])
+        if panels == 2:
+            plot_exponents(exponents, rules, axes[1])
+    return fig
