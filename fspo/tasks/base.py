@@ -170,7 +170,11 @@ def encode_prompt(tokenizer: Any, prompt: Prompt, chat_template: bool | None = N
         ids = list(tokenizer(text)["input_ids"])
         eos = tokenizer.eos_token_id
         # A tokenizer whose post-processor closes each text would otherwise end the response before it starts.
-        if len(ids) > 1 and eos is not None and ids[-1] == eos and not text.endswith(tokenizer.eos_token):
+        if (
+            len(ids) > 1
+            and ids[-1] == eos
+            and _trailing(ids, eos) > _trailing(tokenizer(text, add_special_tokens=False)["input_ids"], eos)
+        ):
             ids.pop()
     else:
         raise UserError(
@@ -180,6 +184,10 @@ def encode_prompt(tokenizer: Any, prompt: Prompt, chat_template: bool | None = N
     if not ids:
         raise UserError(f"the tokenizer gives no token for the prompt {str(prompt)[:60]!r}: remove this prompt")
     return [int(token) for token in ids]
+
+
+def _trailing(ids: Sequence[int], token: int) -> int:
+    return next((n for n, other in enumerate(reversed(ids)) if other != token), len(ids))
 
 
 def _encode_chat(tokenizer: Any, prompt: Prompt) -> list[int]:

@@ -11,7 +11,6 @@ from hypothesis.extra import numpy as hnp
 from fspo.advantages import ESTIMATORS, advantages
 from fspo.errors import UserError
 
-
 REAL = st.floats(-1e3, 1e3)
 
 
