@@ -1,0 +1,347 @@
+"""Reproduce every claim: theory checks, warm-up, calibration, training, analysis, figures, report.
+
+Names the stages, caches each by its inputs and prints the claims; all mathematics is elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal
+
+from fspo.errors import UserError, run_cli
+from fspo.stages import Job, Stages, digest, run_jobs, source_digest
+
+DESCRIPTION = """Reproduce the claims about FSPO on this machine, each with an interval and a verdict.
+
+examples:
+  python paper_repro.py                          the quick preset: 15 minutes on two cores
+  python paper_repro.py --preset full            12 rules, 5 seeds: about two days on two cores, resumable
+  python paper_repro.py --preset full --rules '[rloo,gspo,fspo]' --seeds '[0,1,2,3,4]'
+  python paper_repro.py --preset 8b              check the 8B configuration and print a cluster's commands
+
+A killed run goes on where it stopped: start the same command again.
+"""
+GROUND = ("fspo.rules", "fspo.theory", "fspo.gradlog")
+QWEN = Path(__file__).parent / "fspo" / "presets" / "qwen3-8b.yaml"
+
+
+@dataclass(frozen=True)
+class Preset:
+    """Sizes of a reproduction.
+
+    Attributes
+    ----------
+    rules, seeds : what is trained
+    rollouts, calibration_rollouts : int
+        Length of each run, and of the shared unclipped run.
+    jobs, threads : int
+        Training processes beside each other and threads of each.
+    options : dict
+        Further options of ``python -m fspo.train``.
+    """
+
+    rules: tuple[str, ...]
+    seeds: tuple[int, ...]
+    rollouts: int
+    calibration_rollouts: int
+    jobs: int = 2
+    threads: int = 1
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+QUICK_RULES = ("rloo", "gspo", "fspo", "fspo-kl", "fspo-truncate")
+ALL_RULES = (*QUICK_RULES, "fspo-cap", "fspo-gaussian", "fspo-tilted", "power", "grpo", "ctpo", "none")
+PRESETS = {
+    "quick": Preset(QUICK_RULES, (0,), 20, 10, options={"log.audit_every": 5}),
+    "full": Preset(ALL_RULES, (0, 1, 2, 3, 4), 60, 30, options={"log.audit_every": 5}),
+    "smoke": Preset(
+        ("rloo", "fspo"),
+        (0,),
+        2,
+        2,
+        options={"batch.prompts": 16, "batch.minibatches": 2, "eval.prompts": 32, "optim.warmup_updates": 1},
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to reproduce.
+
+    Parameters
+    ----------
+    preset : {"quick", "full", "smoke", "8b"}
+        Sizes; "smoke" only shows that every stage runs.
+    output : str
+        Results go to OUTPUT/PRESET.
+    rules : list of str, optional
+        Rules to train instead of the preset's.
+    seeds : list of int, optional
+        Seeds instead of the preset's.
+    rollouts : int, optional
+        Length of each run instead of the preset's.
+    jobs : int, optional
+        Training processes beside each other.
+    target : float
+        Band acceptance that every rule is calibrated to.
+    width : str
+        Venue width of the figures.
+    """
+
+    preset: Literal["quick", "full", "smoke", "8b"] = "quick"
+    output: str = "out"
+    rules: list[str] | None = None
+    seeds: list[int] | None = None
+    rollouts: int | None = None
+    jobs: int | None = None
+    target: float = 0.85
+    width: str = "neurips"
+
+    def sizes(self) -> Preset:
+        """The preset with the changes asked for."""
+        base = PRESETS[self.preset]
+        return Preset(
+            rules=tuple(self.rules or base.rules),
+            seeds=tuple(self.seeds if self.seeds is not None else base.seeds),
+            rollouts=self.rollouts or base.rollouts,
+            calibration_rollouts=base.calibration_rollouts,
+            jobs=self.jobs or base.jobs,
+            threads=base.threads,
+            options=base.options,
+        )
+
+
+class Reproduction:
+    """The stages of one reproduction, in order."""
+
+    def __init__(self, options: Options) -> None:
+        from fspo.rules import preset
+
+        self.options, self.sizes = options, options.sizes()
+        for name in self.sizes.rules:
+            preset(name)  # an unknown rule is refused before any work
+        self.out = Path(options.output) / options.preset
+        self.stages = Stages(self.out / "stages")
+
+    def run(self) -> int:
+        """All stages; 0 if the theory checks pass and the report is written."""
+        checks = self.checks()
+        warm = self.warm_up()
+        shared = self.train_shared(warm)
+        ranges = self.calibrate(shared)
+        runs = self.train(warm, ranges)
+        claims = self.analyse([shared, *runs])
+        figures = self.draw([shared, *runs])
+        self.write(checks, ranges, claims, figures, [shared, *runs])
+        return 0 if checks["status"] == 0 else 1
+
+    def checks(self) -> dict[str, Any]:
+        """Theory checks; a failing one is reported and does not stop the rest."""
+
+        def work() -> dict[str, Any]:
+            folder = self.out / "checks"
+            command = [sys.executable, "-m", "proofs_check", "--out", str(folder), "--jobs", str(self.sizes.jobs)]
+            status = subprocess.run(command, check=False, stdout=sys.stderr).returncode
+            report = folder / "proofs_check.json"
+            if status not in (0, 1) or not report.is_file():
+                raise UserError(f"python -m proofs_check stopped with status {status}; run it alone to see why")
+            return {"status": status, **json.loads(report.read_text(encoding="utf-8"))}
+
+        return self.stages.run("checks", {"source": source_digest("proofs_check", *GROUND)}, work)[1]
+
+    def warm_up(self) -> str:
+        """The embedded model, warmed up once for all runs."""
+        from fspo.config import TrainConfig
+        from fspo.warmup import warm_up
+
+        def work() -> str:
+            return str(warm_up(TrainConfig().warmup))
+
+        inputs = {"source": source_digest("fspo.warmup", "fspo.tasks.chain_add", "fspo.models")}
+        found = self.stages.run("warm-up", inputs, work)[1]
+        return found if Path(found).is_dir() else work()  # the cache may have been emptied since
+
+    def _job(self, warm: str, rule: str, seed: int, rollouts: int, ranges: dict[str, Any]) -> Job:
+        fit = ranges.get(rule, {})
+        options = {
+            "output": str(self.out / "runs" / f"{rule}-seed{seed}"),
+            "seed": seed,
+            "rollouts": rollouts,
+            "threads": self.sizes.threads,
+            "model.name_or_path": warm,
+            "rule.preset": rule,
+            # one estimator for all rules, so that only the clip rule differs
+            "rule.advantage": "grpo",
+            **{f"rule.{name}": fit[name] for name in ("range_lo", "range_hi") if name in fit},
+            **self.sizes.options,
+        }
+        key = digest({"options": options, "source": source_digest("fspo"), "torch": version("torch")})
+        arguments = tuple(part for name, value in options.items() for part in (f"--{name}", str(value)))
+        return Job(Path(options["output"]), key, arguments, rollouts)
+
+    def train_shared(self, warm: str) -> Job:
+        """The unclipped run that every range is calibrated on."""
+        job = self._job(warm, "none", self.sizes.seeds[0], self.sizes.calibration_rollouts, {})
+        self.stages.run("shared-run", {"key": job.key}, lambda: run_jobs([job], 1, "shared unclipped run"))
+        return job
+
+    def calibrate(self, shared: Job) -> dict[str, Any]:
+        """One band acceptance for all rules."""
+        from analysis.calibrate import calibrate_run, write_calibration
+
+        def work() -> dict[str, Any]:
+            ranges = calibrate_run(shared.run, self.sizes.rules, self.options.target)
+            write_calibration(self.out / "calibration.json", ranges)
+            return ranges
+
+        inputs = {"shared": shared.key, "rules": self.sizes.rules, "target": self.options.target}
+        return self.stages.run("calibration", inputs | {"source": source_digest("analysis", *GROUND)}, work)[1]
+
+    def train(self, warm: str, ranges: dict[str, Any]) -> list[Job]:
+        """Every rule and seed; the shared run stands for rule "none" where it is as long."""
+        jobs = [
+            self._job(warm, rule, seed, self.sizes.rollouts, ranges)
+            for seed in self.sizes.seeds
+            for rule in self.sizes.rules
+            if (rule, seed) != ("none", self.sizes.seeds[0])
+        ]
+        self.stages.run("training", {"keys": [j.key for j in jobs]}, lambda: run_jobs(jobs, self.sizes.jobs))
+        return jobs
+
+    def analyse(self, runs: Sequence[Job]) -> list[dict[str, Any]]:
+        """Tables of each run, and the claims."""
+        folders = [str(job.run) for job in runs]
+
+        def work() -> list[dict[str, Any]]:
+            claims = self.out / "claims.json"
+            self._python("analysis", *folders, "--claims", str(claims))
+            return json.loads(claims.read_text(encoding="utf-8"))
+
+        inputs = {"keys": [job.key for job in runs], "source": source_digest("analysis", *GROUND)}
+        return self.stages.run("analysis", inputs, work)[1]
+
+    def draw(self, runs: Sequence[Job]) -> list[dict[str, Any]]:
+        """Publication figures, as captions.json lists them."""
+        folder = self.out / "figures"
+
+        def work() -> list[dict[str, Any]]:
+            self._python(
+                "figures", *[str(job.run) for job in runs], "--output", str(folder), "--width", self.options.width
+            )
+            return json.loads((folder / "captions.json").read_text(encoding="utf-8"))
+
+        source = source_digest("analysis", "figures", *GROUND)
+        inputs = {"keys": [job.key for job in runs], "source": source, "width": self.options.width}
+        return self.stages.run("figures", inputs, work)[1]
+
+    def write(
+        self,
+        checks: dict[str, Any],
+        ranges: dict[str, Any],
+        claims: list[dict[str, Any]],
+        figures: list[dict[str, Any]],
+        runs: Sequence[Job],
+    ) -> None:
+        """report.html, and the verdicts on the terminal."""
+        from figures.report import write_report
+
+        folder = self.out / "figures"
+        drawn = [(folder / f"{f['name']}.png", f["title"], f["caption"]) for f in figures if not f["skipped"]]
+        skipped = [f"{f['title']}: {f['skipped']}" for f in figures if f["skipped"]]
+        write_report(
+            self.out / "report.html",
+            title=f"FSPO: reproduction, preset {self.options.preset}",
+            claims=claims,
+            figures=drawn,
+            tables=[
+                ("Theory checks", _check_rows(checks)),
+                ("Calibrated ranges", [{"rule": name, **fit} for name, fit in ranges.items()]),
+                ("Runs", [_run_row(job, ranges) for job in runs]),
+                ("Stages", self.stages.report),
+            ],
+            findings=skipped,
+            provenance={
+                "command": " ".join(["python", "paper_repro.py", *sys.argv[1:]]),
+                "seeds": list(self.sizes.seeds),
+                "python": platform.python_version(),
+                **{name: version(name) for name in ("torch", "transformers", "accelerate", "numpy", "fspo")},
+                "cores": os.cpu_count(),
+            },
+        )
+        for claim in claims:
+            print(f"{claim['id']:4} {claim['verdict']:14} {claim['statement']}")
+        print(f"theory checks: {'all hold' if checks['status'] == 0 else 'SOME FAIL'} ({self.out / 'checks'})")
+        print(f"report: {self.out / 'report.html'}")
+
+    def _python(self, module: str, *arguments: str) -> None:
+        result = subprocess.run([sys.executable, "-m", module, *arguments], check=False, stdout=sys.stderr)
+        if result.returncode != 0:
+            raise UserError(f"python -m {module} stopped with status {result.returncode} (its message is above)")
+
+
+def _check_rows(checks: dict[str, Any]) -> list[dict[str, Any]]:
+    wanted = ("id", "method", "verdict", "margin", "control")
+    return [{name: row.get(name) for name in wanted} for row in checks["rows"]]
+
+
+def _run_row(job: Job, ranges: dict[str, Any]) -> dict[str, Any]:
+    rows = [json.loads(line) for line in (job.run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    train = [row for row in rows if row["phase"] == "train"]
+    held_out = [row for row in rows if row["phase"] == "eval"]
+    rule = job.run.name.rpartition("-seed")[0]
+    outside = sum(row["clip_ratio/out_of_band"] for row in train) / len(train)
+    return {
+        "run": job.run.name,
+        "rollouts": len(train),
+        "wanted acceptance": ranges.get(rule, {}).get("target"),
+        "realised acceptance": 1 - outside,
+        "held-out reward, first": held_out[0]["eval/reward"] if held_out else None,
+        "held-out reward, last": held_out[-1]["eval/reward"] if held_out else None,
+        "standard error": held_out[-1]["eval/reward_stderr"] if held_out else None,
+    }
+
+
+def print_cluster_commands(options: Options) -> int:
+    """Check the 8B configuration and print the commands that a cluster runs; nothing is trained."""
+    from fspo.config import TrainConfig
+    from fspo.options import parse
+
+    config = parse(TrainConfig, ["--config", str(QWEN)], prog="paper_repro.py", description="")
+    rules = options.rules or list(QUICK_RULES)
+    seeds = options.seeds or [0, 1, 2, 3, 4]
+    launch = f"accelerate launch --num_processes 8 -m fspo.train --config {QWEN.relative_to(Path(__file__).parent)}"
+    out = f"{options.output}/8b"
+    print(f"# {config.model.name_or_path}, {config.rollouts} rollouts; never run by this project's tests.")
+    print("# 1. one shared unclipped run")
+    print(f"{launch} --rule.preset none --rollouts 20 --output {out}/runs/none-seed0")
+    print("# 2. every rule and seed, at the range that step 1 gives its rule")
+    calibrate = f"python -m analysis.calibrate {out}/runs/none-seed0 --target {options.target} --rules"
+    for seed in seeds:
+        for rule in rules:
+            print(f"{launch} $({calibrate} '[{rule}]') --seed {seed} --output {out}/runs/{rule}-seed{seed}")
+    print("# 3. tables, claims, figures")
+    print(f"python -m analysis {out}/runs/* --claims {out}/claims.json")
+    print(f"python -m figures {out}/runs/* --output {out}/figures --width {options.width}")
+    return 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Parse the options and reproduce."""
+    from fspo.options import parse
+
+    options = parse(Options, arguments, prog="python paper_repro.py", description=DESCRIPTION)
+    if options.preset == "8b":
+        return print_cluster_commands(options)
+    return Reproduction(options).run()
+
+
+if __name__ == "__main__":
+    run_cli(main)
