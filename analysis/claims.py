@@ -1,9 +1,301 @@
-"""placeholder"""
+"""The claims C1..C6: estimand, margin and test of each are fixed here, before any full run; each can fail.
+
+A claim reads the tables of several runs (rules x seeds). Seeds are the outer unit where there are at least two:
+the mean over seeds with Student's t over them. With one seed the interval is the run's own (clusters of responses),
+which says nothing about other seeds; the details give the number of seeds. "Supported" needs every part of the
+statement to hold at its interval (no correction is needed for that), "not supported" needs one part to be refuted,
+and all else is "inconclusive".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy import stats as sps
+
+from analysis.acceptance import TREND_MARGIN
+from analysis.evidence import (
+    NAN,
+    Claim,
+    Estimate,
+    Tables,
+    absolute,
+    combine,
+    difference,
+    groups,
+    least_of,
+    plain,
+    select,
+    verdict_of,
+    worst_by_run,
+)
+from analysis.tables import write_json
+
+FAIR, RIVALS = "fspo", ("rloo", "gspo")
+MIN_SEEDS = 5
+EXPONENT_MARGIN = 0.1  # of 2H around 1
+KS_MARGIN = 0.05  # largest distance of a distribution function from the normal one
+DRIFT_MARGIN = 0.2  # of x_l in sd's: moves a symmetric band's acceptance by at most phi(1) x^2 = 0.01 (T3)
+REWARD_MARGIN = 0.02
+_TEXT = ("subset", "use", "reason")
 
 
-def evaluate_claims(t):
-    return []
+def fair_in_length(tables: Tables) -> Claim:
+    """C1: two one-sided tests on fspo's trend, and the signs of its rivals' trends, each rule on its own run."""
+    value, found90 = "slope_per_doubling", {}
+    found: dict[str, Estimate] = {}
+    for rule in (FAIR, *RIVALS):
+        where = {"rule": rule, "source": "trained", "measure": "band", "subset": "all", "use": "first"}
+        rows = select(tables["trend"], **where)
+        found[rule] = combine(rows, value, "ci_low", "ci_high")
+        found90[rule] = combine(rows, value, "ci90_low", "ci90_high", 0.90)
+    fair, falls, rises = (found[rule] for rule in (FAIR, *RIVALS))
+    margin = TREND_MARGIN
+    holds = [
+        found90[FAIR].low > -margin and found90[FAIR].high < margin,
+        falls.high < 0,
+        rises.low > 0,
+    ]
+    refuted = [fair.low > margin or fair.high < -margin, falls.low > 0, rises.high < 0]
+    matched: dict[str, Any] = {}
+    for rule in (FAIR, *RIVALS):
+        where = {"rule": rule, "source": "matched", "measure": "band", "subset": "all", "use": "first"}
+        rows = select(tables["trend"], **where, target=0.85, outside="drop")
+        matched[f"{rule} at 85 % on every log"] = asdict(combine(rows, value, "ci_low", "ci_high"))
+    return Claim(
+        "C1",
+        "fspo's band acceptance does not depend on length, where rloo's falls and gspo's rises.",
+        "change of a_band for each doubling of L, first-use rows of each rule's own run; 90 % interval of fspo's "
+        "within the margin (two one-sided tests), 95 % intervals of the others below and above 0",
+        margin,
+        fair.value,
+        fair.low,
+        fair.high,
+        verdict_of(holds, refuted),
+        {"slopes": plain(found), "fspo 90 %": asdict(found90[FAIR]), "counterfactual": matched},
+    )
 
 
-def write_claims(p, c):
-    pass
+def smallest_lre(tables: Tables) -> Claim:
+    """C2: fspo's bias-corrected LRE_2^2 of a_band is below each rival's."""
+    rows = {}
+    printed: dict[str, Any] = {}
+    for rule in (FAIR, *RIVALS):
+        for measure in ("band", "update", "weight"):
+            subset = "all" if measure == "band" else "nonzero"
+            where = {"rule": rule, "source": "trained", "measure": measure, "subset": subset, "use": "first"}
+            both = select(tables["lre"], **where)
+            if measure == "band":
+                rows[rule] = select(both, norm="l2_squared")
+            printed[f"lre_{measure} of {rule}"] = asdict(
+                combine(select(both, norm="l2"), "estimate", "ci_low", "ci_high")
+            )
+    parts = {r: difference(rows[r], rows[FAIR], "estimate", "ci_low", "ci_high") for r in RIVALS}
+    smallest = least_of(parts)
+    return Claim(
+        "C2",
+        "fspo's lre_band is the smallest.",
+        "least of LRE_2^2(rival) - LRE_2^2(fspo), a_band, bias-corrected, first-use rows of each rule's own run",
+        0.0,
+        smallest.value,
+        smallest.low,
+        smallest.high,
+        verdict_of([p.low > 0 for p in parts.values()], [p.high < 0 for p in parts.values()]),
+        {"differences": plain(parts), "LRE_2": printed},
+    )
+
+
+def highest_cosine(tables: Tables) -> Claim:
+    """C3: fspo's lead in cosine over each rival, overall and in the worst bin, at 95 % kept on every log."""
+    parts: dict[str, Estimate] = {}
+    where = {"source": "matched", "target": 0.95, "outside": "drop", "weight": "sequence", "use": "first", "bin": -1}
+    for rule in RIVALS:
+        rows = select(tables["cosine"], **where, rule=rule)
+        for label, name in (("overall", "diff_fspo"), ("worst bin", "diff_fspo_worst")):
+            if name in rows:
+                gap = combine(rows, name, f"{name}_ci_low", f"{name}_ci_high")
+                parts[f"{label}, over {rule}"] = -gap
+    shares: dict[str, Any] = {}
+    updates = select(tables["lemma"], updates=1, use="first")
+    for (source, target, rule, outside), rows in groups(updates, ["source", "target", "rule", "outside"]):
+        if outside != "drop" and source != "trained":
+            continue
+        held = rows["guaranteed"].to_numpy(bool)
+        label = f"{rule}, {source}" + (f" {target:.0%}" if source == "matched" else "")
+        slack = float(np.median(rows["slack"].to_numpy(float)[held])) if held.any() else NAN
+        entry = {"updates": len(rows), "share with a promise": float(held.mean()), "median slack": slack}
+        shares[label] = entry | {"median rho": float(np.nanmedian(rows["rho"].to_numpy(float)))}
+    smallest = least_of(parts)
+    return Claim(
+        "C3",
+        "fspo's band has the highest cosine to the common g, overall and in the worst bin; T7 promises on the share "
+        "of updates given in the details.",
+        "least lead of fspo's cosine over rloo's and gspo's (drop, 95 % of A != 0 kept, same batch, every log)",
+        0.0,
+        smallest.value,
+        smallest.low,
+        smallest.high,
+        verdict_of([p.low > 0 for p in parts.values()], [p.high < 0 for p in parts.values()]),
+        {"leads": plain(parts), "T7": shares, "cosines": _cosines(tables)},
+    )
+
+
+def _cosines(tables: Tables) -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for target in (0.95, 0.85):
+        where = {"source": "matched", "target": target, "weight": "sequence", "use": "first", "bin": -1}
+        rows = select(tables["cosine"], **where)
+        for (rule, outside), some in groups(rows, ["rule", "outside"]):
+            out[f"{rule}, {outside}, {target:.0%} kept"] = asdict(combine(some, "estimate", "ci_low", "ci_high"))
+    return out
+
+
+def gaussian_model(tables: Tables) -> Claim:
+    """C4: normal law by bin, variance proportional to L, drift -KL."""
+    slope = select(tables["scaling"], subset="all", use="first", sign="all")
+    found = combine(slope, "slope_2H", "ci_low", "ci_high")
+    found90 = combine(slope, "slope_2H", "ci90_low", "ci90_high", 0.90) if len(slope) else Estimate()
+    m = select(tables["moments"], subset="all", use="first")
+    m = m.loc[(m["bin"].to_numpy(int) >= 0) & np.isfinite(m["var_S"].to_numpy(float))] if "var_S" in m else m.iloc[:0]
+    normal, drift = Estimate(), Estimate()
+    if len(m):
+        c = {name: m[name].to_numpy(float) for name in m.columns if name not in ("run", "trained_rule", *_TEXT)}
+        sd, kl = np.sqrt(c["var_S"]), c["k3_per_token"] * c["length_mean"]
+        base = {"run": m["run"].to_numpy(), "seed": c["seed"]}
+        errors = {"value": c["mean_S"] + kl, "low": c["mean_S_ci_low"] + kl, "high": c["mean_S_ci_high"] + kl}
+        errors = pd.DataFrame(base | {name: value / sd for name, value in errors.items()})
+        drift = combine(worst_by_run(absolute(errors)), "value", "low", "high")
+        law = pd.DataFrame(base | {"value": c["ks_distance"], "low": c["ks_ci_low"], "high": c["ks_ci_high"]})
+        normal = combine(worst_by_run(law), "value", "low", "high")
+    margin = EXPONENT_MARGIN
+    holds = [
+        found90.low > 1 - margin and found90.high < 1 + margin,
+        normal.high < KS_MARGIN,
+        drift.high < DRIFT_MARGIN,
+    ]
+    refuted = [found.low > 1 + margin or found.high < 1 - margin, normal.low > KS_MARGIN, drift.low > DRIFT_MARGIN]
+    nonzero = select(tables["scaling"], subset="nonzero", use="first", sign="all")
+    return Claim(
+        "C4",
+        "S given L is near Gaussian, its variance is proportional to L, its drift is -KL.",
+        "2H of Var(S|L) ~ L^2H within 1 +- margin (estimate shown; 90 % interval); largest distance from the normal "
+        f"law in any bin < {KS_MARGIN}; largest |E[S] + L KL| / sd(S) in any bin < {DRIFT_MARGIN}; all logs, first use",
+        margin,
+        found.value,
+        found.low,
+        found.high,
+        verdict_of(holds, refuted),
+        {
+            "2H": asdict(found),
+            "distance from normal": asdict(normal),
+            "drift error": asdict(drift),
+            "holds": dict(zip(("variance", "normality", "drift"), holds, strict=True)),
+            "refuted": dict(zip(("variance", "normality", "drift"), refuted, strict=True)),
+            "2H for A != 0": asdict(combine(nonzero, "slope_2H", "ci_low", "ci_high")),
+        },
+    )
+
+
+def final_reward(rows: pd.DataFrame) -> float:
+    """Mean held-out reward over the last fifth of the evaluations."""
+    values = rows.sort_values(["rollout", "step"])["value"].to_numpy(np.float64)
+    return float(values[-max(len(values) // 5, 1) :].mean())
+
+
+def drawdown(rows: pd.DataFrame) -> float:
+    """Deepest fall of the training reward below its running maximum."""
+    values = rows.sort_values(["rollout", "step"])["value"].to_numpy(np.float64)
+    return float(np.max(np.maximum.accumulate(values) - values))
+
+
+def trains_as_well(tables: Tables) -> Claim:
+    """C5: non-inferior final reward and drawdown, paired by seed."""
+    parts: dict[str, Estimate] = {}
+    measures: dict[str, tuple[dict[str, Any], Callable[[pd.DataFrame], float]]] = {
+        "final held-out reward": ({"name": "eval/reward", "phase": "eval"}, final_reward),
+        "deepest fall of the training reward": ({"name": "reward", "phase": "train"}, drawdown),
+    }
+    for label, (where, reduce) in measures.items():
+        rows = select(tables["training"], **where)
+        by_rule = {
+            rule: {s: reduce(g) for (s,), g in groups(select(rows, trained_rule=rule), ["seed"])}
+            for rule in (FAIR, *RIVALS)
+        }
+        for rule in RIVALS:
+            left, right = by_rule[FAIR], by_rule[rule]
+            gaps = np.array([left[seed] - right[seed] for seed in left if seed in right])
+            n = len(gaps)
+            mean = float(gaps.mean()) if n else NAN
+            half = float(sps.t.ppf(0.975, n - 1) * gaps.std(ddof=1) / np.sqrt(n)) if n >= 2 else NAN
+            parts[f"{label}, fspo less {rule}"] = Estimate(mean, mean - half, mean + half, n, 2 * n)
+    reward = {k: p for k, p in parts.items() if k.startswith("final")}
+    falls = {k: p for k, p in parts.items() if k.startswith("deepest")}
+    enough = all(p.seeds >= MIN_SEEDS for p in parts.values())
+    margin = REWARD_MARGIN
+    holds = [p.low > -margin for p in reward.values()] + [p.high < margin for p in falls.values()]
+    refuted = [p.high < -margin for p in reward.values()] + [p.low > margin for p in falls.values()]
+    smallest = least_of(reward)
+    details: dict[str, Any] = {"differences": plain(parts), "seeds needed": MIN_SEEDS}
+    return Claim(
+        "C5",
+        "fspo trains at least as stably and as well as rloo and gspo.",
+        "fspo less rival, paired by seed: final held-out reward above -margin and deepest fall of the training reward "
+        f"below +margin; inconclusive below {MIN_SEEDS} seeds",
+        margin,
+        smallest.value,
+        smallest.low,
+        smallest.high,
+        verdict_of(holds, refuted) if enough else "inconclusive",
+        details,
+    )
+
+
+def edge_keeps_direction(tables: Tables) -> Claim:
+    """C6: gain in cosine of truncating and of capping over dropping, at fspo's band, 95 % and 85 % kept."""
+    parts: dict[str, Estimate] = {}
+    for outside in ("truncate", "cap"):
+        for target in (0.95, 0.85):
+            where = {"source": "matched", "target": target, "weight": "sequence", "use": "first", "bin": -1}
+            rows = select(tables["cosine"], **where, rule=FAIR, outside=outside)
+            if "diff_drop" in rows:
+                gain = combine(rows, "diff_drop", "diff_drop_ci_low", "diff_drop_ci_high")
+                parts[f"{outside}, {target:.0%} kept"] = gain
+    smallest = least_of(parts)
+    return Claim(
+        "C6",
+        "Truncating or capping at the fair edge keeps more of the update's direction than dropping.",
+        "least gain in same-batch cosine over dropping at fspo's band: truncate and cap, 95 % and 85 % of A != 0 kept, "
+        "every log",
+        0.0,
+        smallest.value,
+        smallest.low,
+        smallest.high,
+        verdict_of([p.low > 0 for p in parts.values()], [p.high < 0 for p in parts.values()]),
+        {"gains": plain(parts)},
+    )
+
+
+CLAIMS: tuple[Callable[[Tables], Claim], ...] = (
+    fair_in_length,
+    smallest_lre,
+    highest_cosine,
+    gaussian_model,
+    trains_as_well,
+    edge_keeps_direction,
+)
+
+
+def evaluate_claims(tables: Tables) -> list[Claim]:
+    """Every claim on the tables of several runs (:func:`analysis.tables.read_tables`)."""
+    return [claim(tables) for claim in CLAIMS]
+
+
+def write_claims(path: Path, claims: Sequence[Claim]) -> None:
+    """Write claims.json whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, [claim.to_dict() for claim in claims])

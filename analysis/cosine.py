@@ -158,7 +158,7 @@ class Columns:
         """Cosine of column ``one`` minus ``other`` with the paired jackknife interval."""
         gap = float(self.value[k, one] - self.value[k, other])
         replicates = self.replicates[:, k, one] - self.replicates[:, k, other]
-        half = sps.t.ppf((1 + level) / 2, self.degrees) * float(jackknife_se(replicates, self.update))
+        half = float(sps.t.ppf((1 + level) / 2, self.degrees)) * float(jackknife_se(replicates, self.update))
         if not np.isfinite(gap) or not np.isfinite(half):
             return float("nan"), float("nan"), float("nan")
         return gap, gap - half, gap + half

@@ -118,7 +118,9 @@ def evaluate(case: Case, rows: Rows, window: Ints, rate: Rate) -> Outcome:
         parts.append((here, fitted.apply(inside.S, inside.length, inside.A, stats)))
     order = np.argsort(np.concatenate([here for here, _ in parts]))
     names = ("side", "in_band", "weight", "clipped_weight", "multiplier")
-    joined = {f: np.concatenate([np.asarray(getattr(applied, f)) for _, applied in parts])[order] for f in names}
+    joined: dict[str, Any] = {
+        f: np.concatenate([np.asarray(getattr(applied, f)) for _, applied in parts])[order] for f in names
+    }
     return Outcome(**joined, ranges=ranges)
 
 

@@ -85,7 +85,17 @@ def _moments(key: dict[str, Any], view: View, scale: Floats, bins: Bins) -> Tabl
     return out
 
 
-VALUE_COLUMNS = ["mean_S", "mean_S_ci_low", "mean_S_ci_high", "drift_per_token", "drift_per_token_ci_low", "drift_per_token_ci_high", "var_S", "var_S_ci_low", "var_S_ci_high", "k3_per_token", "mean_weight", "mean_weight_ci_low", "mean_weight_ci_high", "skew", "skew_ci_low", "skew_ci_high", "excess_kurtosis", "excess_kurtosis_ci_low", "excess_kurtosis_ci_high", "ks_distance", "ks_ci_low", "ks_ci_high", "var_z"]
+SHAPE_COLUMNS = (
+    *("skew", "skew_ci_low", "skew_ci_high", "excess_kurtosis", "excess_kurtosis_ci_low", "excess_kurtosis_ci_high"),
+    *("ks_distance", "ks_ci_low", "ks_ci_high", "var_z"),
+)
+VALUE_COLUMNS = (
+    *("mean_S", "mean_S_ci_low", "mean_S_ci_high"),
+    *("drift_per_token", "drift_per_token_ci_low", "drift_per_token_ci_high"),
+    *("var_S", "var_S_ci_low", "var_S_ci_high", "k3_per_token"),
+    *("mean_weight", "mean_weight_ci_low", "mean_weight_ci_high"),
+    *SHAPE_COLUMNS,
+)
 
 
 def standardized(S: Floats, L: Floats, scale: Floats, bins: Ints) -> Floats:
@@ -117,9 +127,7 @@ def shape_of(z: Floats, cluster: Ints) -> dict[str, float]:
     it bounds how far acceptance of any one-sided edge can be from the Gaussian model's. Its interval comes from
     simultaneous bands; 0 lies below it when normality is refuted.
     """
-    nan = float("nan")
-    names = ("skew", "skew_ci_low", "skew_ci_high", "excess_kurtosis", "excess_kurtosis_ci_low")
-    empty = dict.fromkeys((*names, "excess_kurtosis_ci_high", "ks_distance", "ks_ci_low", "ks_ci_high", "var_z"), nan)
+    empty: dict[str, float] = dict.fromkeys(SHAPE_COLUMNS, float("nan"))
     clusters = int(cluster.max()) + 1
     sd = float(z.std())
     if clusters < MIN_CLUSTERS or not sd > 0:

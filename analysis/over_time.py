@@ -69,7 +69,7 @@ def training_table(run: Run) -> tuple[Table, list[str]]:
         if not isinstance(record, dict):
             damage.append(f"metrics.jsonl line {number}: no JSON object")
             continue
-        place = {name: _number(record.get(name)) for name in ("rollout", "step")}
+        place: dict[str, Any] = {name: _number(record.get(name)) for name in ("rollout", "step")}
         place["phase"] = str(record.get("phase", ""))
         for name, value in record.items():
             if name not in place and not math.isnan(number_ := _number(value)):

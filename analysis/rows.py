@@ -23,7 +23,11 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 USES = ("first", "reused")
 SUBSETS = ("all", "nonzero")
-ROW_COLUMNS = ["rollout", "step", "updates_since_rollout", "times_used", "prompt_id", "response_id", "length", "log_ratio", "advantage", "sum_sq_log_ratio", "k3_sum", "drift", "band_accept", "side", "multiplier", "weight", "score_status", "rule"]
+ROW_COLUMNS = (
+    *("rollout", "step", "updates_since_rollout", "times_used", "prompt_id", "response_id", "length", "log_ratio"),
+    *("advantage", "sum_sq_log_ratio", "k3_sum", "drift", "band_accept", "side", "multiplier", "weight"),
+    *("score_status", "rule"),
+)
 
 
 @dataclass(frozen=True)

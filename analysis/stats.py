@@ -48,7 +48,7 @@ def sum_by(cluster: Ints, bins: Ints, number: int, values: ArrayLike) -> Floats:
     """Sums by cluster and bin (C, K) for dense cluster numbers."""
     clusters = int(cluster.max()) + 1 if cluster.size else 0
     flat = np.bincount(cluster * number + bins, np.asarray(values, np.float64), clusters * number)
-    return flat.reshape(clusters, number)
+    return flat.astype(np.float64).reshape(clusters, number)
 
 
 def dense(cluster: Ints) -> Ints:

@@ -70,40 +70,38 @@ def key_numbers(tables: dict[str, pd.DataFrame]) -> dict[str, Any]:
     """The numbers that a reader looks for first: the rule that trained, first use, all lengths."""
     out: dict[str, Any] = {}
 
-    def pick(name: str, **where: Any) -> pd.DataFrame:
+    def pick(name: str, **where: Any) -> list[dict[Any, Any]]:
         table = tables[name]
         keep = np.ones(len(table), bool)
         for column, value in where.items():
             keep &= (table[column] == value).to_numpy()
-        return table[keep]
+        return table.loc[keep].to_dict("records")
 
-    def interval(row: pd.Series, value: str = "estimate") -> list[float]:
+    def interval(row: dict[Any, Any], value: str = "estimate") -> list[float]:
         return [float(row[c]) for c in (value, "ci_low", "ci_high")]
 
     for measure in ("band", "update", "weight"):
         subset = "all" if measure == "band" else "nonzero"
         where = {"source": "trained", "measure": measure, "subset": subset, "use": "first"}
-        for _, row in pick("acceptance", bin=-1, **where).iterrows():
+        for row in pick("acceptance", bin=-1, **where):
             out[f"acceptance_{measure}"] = interval(row)
-        for _, row in pick("lre", norm="l2", **where).iterrows():
+        for row in pick("lre", norm="l2", **where):
             out[f"lre_{measure}_l2"] = interval(row)
-        for _, row in pick("trend", **where).iterrows():
+        for row in pick("trend", **where):
             out[f"trend_{measure}"] = interval(row, "slope_per_doubling")
-    for _, row in pick("cosine", source="trained", bin=-1, use="first", control=False, weight="sequence").iterrows():
+    for row in pick("cosine", source="trained", bin=-1, use="first", control=False, weight="sequence"):
         out["cosine"] = interval(row)
         out["cosine_worst_bin"] = float(row["worst_bin"])
-    steps = pick("lemma", source="trained", use="first", updates=1) if "updates" in tables["lemma"] else pd.DataFrame()
-    if len(steps):
-        held = steps["guaranteed"].astype(bool)
-        out["lemma"] = {
-            "updates": len(steps),
-            "guaranteed_share": float(held.mean()),
-            "median_rho": float(steps["rho"].median()),
-            "median_slack": float(steps.loc[held, "slack"].median()) if held.any() else None,
-            "median_e_len": float(steps["e_len"].median()),
-            "median_e_in": float(steps["e_in"].median()),
-        }
-    for _, row in pick("scaling", subset="all", use="first", sign="all").iterrows():
+    steps = pick("lemma", source="trained", use="first", updates=1) if "updates" in tables["lemma"] else []
+    if steps:
+        found = pd.DataFrame(steps)
+        held = found["guaranteed"].to_numpy(bool)
+        out["lemma"] = {"updates": len(steps), "guaranteed_share": float(held.mean())}
+        for name in ("rho", "e_len", "e_in"):
+            out["lemma"][f"median_{name}"] = float(np.nanmedian(found[name].to_numpy(float)))
+        slack = found["slack"].to_numpy(float)[held]
+        out["lemma"]["median_slack"] = float(np.median(slack)) if len(slack) else None
+    for row in pick("scaling", subset="all", use="first", sign="all"):
         out["variance_exponent_2H"] = interval(row, "slope_2H")
         out["drift_per_token"] = [float(row[c]) for c in ("drift_per_token", "drift_ci_low", "drift_ci_high")]
     return out

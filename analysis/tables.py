@@ -53,7 +53,7 @@ def frame(name: str, rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
         if column not in found:
             found[column] = pd.Series(np.nan if rows else [], index=found.index, dtype="float64")
     rest = [c for c in found.columns if c not in COLUMNS[name]]
-    return found[[*COLUMNS[name], *rest]]
+    return found.reindex(columns=[*COLUMNS[name], *rest])
 
 
 def write_tables(folder: Path, tables: Mapping[str, pd.DataFrame], summary: Mapping[str, Any]) -> None:

@@ -1,0 +1,149 @@
+"""How a claim's numbers are combined over runs and seeds, and how parts make a verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+from scipy import stats as sps
+
+Verdict = Literal["supported", "not supported", "inconclusive"]
+Tables = Mapping[str, pd.DataFrame]
+NAN = float("nan")
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One claim with its estimate, 95 % interval and verdict."""
+
+    id: str
+    statement: str
+    estimand: str
+    margin: float
+    estimate: float
+    ci_low: float
+    ci_high: float
+    verdict: Verdict
+    details: dict[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for claims.json."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number with its interval, over how many seeds and runs."""
+
+    value: float = NAN
+    low: float = NAN
+    high: float = NAN
+    seeds: int = 0
+    runs: int = 0
+
+    def __neg__(self) -> Estimate:
+        return Estimate(-self.value, -self.high, -self.low, self.seeds, self.runs)
+
+
+def select(table: pd.DataFrame, **where: Any) -> pd.DataFrame:
+    """Rows with the given column values; none if a column is missing. Floats match within 1e-9."""
+    keep = np.ones(len(table), bool)
+    for column, value in where.items():
+        if column not in table:
+            return table.iloc[:0]
+        if isinstance(value, float):
+            keep &= np.isclose(table[column].to_numpy(np.float64), value, rtol=0, atol=1e-9)
+        else:
+            keep &= np.asarray(table[column] == value, bool)
+    return table.loc[keep]
+
+
+def groups(rows: pd.DataFrame, columns: list[str]) -> Iterator[tuple[tuple[Any, ...], pd.DataFrame]]:
+    """Rows by the values of some columns; NaN is a value."""
+    found: Any = rows.groupby(columns, dropna=False)
+    for values, some in found:
+        yield tuple(values), some
+
+
+def seed_means(rows: pd.DataFrame, value: str) -> dict[float, float]:
+    """Mean of a column by known seed."""
+    return {
+        float(seed): float(some[value].to_numpy(float).mean())
+        for (seed,), some in groups(rows, ["seed"])
+        if seed == seed
+    }
+
+
+def combine(rows: pd.DataFrame, value: str, low: str, high: str, level: float = 0.95) -> Estimate:
+    """One estimate from rows of runs; seeds are the outer unit where there are at least two.
+
+    With one seed, runs are averaged and their half-widths combined as independent.
+    """
+    if len(rows):
+        rows = rows.loc[np.isfinite(rows.reindex(columns=[value, low, high]).to_numpy(np.float64)).all(axis=1)]
+    if not len(rows):
+        return Estimate()
+    seed = rows["seed"].to_numpy(np.float64)
+    values = rows[value].to_numpy(np.float64)
+    codes = np.unique(np.where(np.isnan(seed), -1.0, seed), return_inverse=True)[1]
+    means = np.bincount(codes, values) / np.bincount(codes)
+    if len(means) >= 2:
+        mean, n = float(means.mean()), len(means)
+        half = float(sps.t.ppf((1 + level) / 2, n - 1) * means.std(ddof=1) / np.sqrt(n))
+        return Estimate(mean, mean - half, mean + half, n, len(rows))
+    mean = float(values.mean())
+    below = float(np.sqrt(np.sum((values - rows[low].to_numpy(np.float64)) ** 2))) / len(rows)
+    above = float(np.sqrt(np.sum((rows[high].to_numpy(np.float64) - values) ** 2))) / len(rows)
+    return Estimate(mean, mean - below, mean + above, 1, len(rows))
+
+
+def difference(one: pd.DataFrame, other: pd.DataFrame, value: str, low: str, high: str) -> Estimate:
+    """``one`` minus ``other``, runs of different rules: paired by seed, or MOVER on one seed's own intervals."""
+    a, b = combine(one, value, low, high), combine(other, value, low, high)
+    if not (np.isfinite(a.value) and np.isfinite(b.value)):
+        return Estimate()
+    left, right = seed_means(one, value), seed_means(other, value)
+    gaps = np.array([left[seed] - right[seed] for seed in left if seed in right])
+    if len(gaps) >= 2:
+        mean, n = float(gaps.mean()), len(gaps)
+        half = float(sps.t.ppf(0.975, n - 1) * gaps.std(ddof=1) / np.sqrt(n))
+        return Estimate(mean, mean - half, mean + half, n, a.runs + b.runs)
+    gap = a.value - b.value
+    low_gap = gap - np.hypot(a.value - a.low, b.high - b.value)
+    high_gap = gap + np.hypot(a.high - a.value, b.value - b.low)
+    return Estimate(gap, float(low_gap), float(high_gap), 1, a.runs + b.runs)
+
+
+def verdict_of(holds: Sequence[bool], refuted: Sequence[bool]) -> Verdict:
+    """All parts hold: supported; one is refuted: not supported; else inconclusive."""
+    if any(refuted):
+        return "not supported"
+    return "supported" if holds and all(holds) else "inconclusive"
+
+
+def plain(parts: Mapping[str, Estimate]) -> dict[str, Any]:
+    """Plain values of named estimates."""
+    return {name: asdict(part) for name, part in parts.items()}
+
+
+def absolute(rows: pd.DataFrame) -> pd.DataFrame:
+    """Absolute values with the interval folded at 0 (columns value, low, high)."""
+    low, high = rows["low"].to_numpy(float), rows["high"].to_numpy(float)
+    nearest = np.where((low <= 0) & (high >= 0), 0.0, np.minimum(np.abs(low), np.abs(high)))
+    return rows.assign(value=np.abs(rows["value"]), low=nearest, high=np.maximum(np.abs(low), np.abs(high)))
+
+
+def worst_by_run(rows: pd.DataFrame) -> pd.DataFrame:
+    """Largest value, low and high of each run: an interval of the largest that is never too short."""
+    return rows.groupby(["run", "seed"], dropna=False, as_index=False).agg(
+        value=("value", "max"), low=("low", "max"), high=("high", "max")
+    )
+
+
+def least_of(parts: Mapping[str, Estimate]) -> Estimate:
+    """The smallest estimate among those that exist."""
+    finite = [p for p in parts.values() if np.isfinite(p.value)]
+    return min(finite, key=lambda p: p.value) if finite else Estimate()
