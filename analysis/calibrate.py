@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-
 from analysis.rows import load_run
 from fspo.errors import UserError, run_cli
 from fspo.rules import Preset, calibrate, preset

@@ -1,0 +1,39 @@
+# Two commands do everything: `make repro` and `make test`. Each makes the virtual environment when there is none.
+VENV ?= .venv
+PYTHON ?= python3
+# One build of torch for everybody: checkpoints, caches and tests are compared bit by bit. For a CPU-only build from
+# PyTorch's own index: make repro TORCH="torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu"
+TORCH ?= torch==2.13.0
+PRESET ?= quick
+BIN := $(VENV)/bin
+READY := $(VENV)/ready
+
+.PHONY: help repro test test-slow check bench clean
+help: ## show this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+$(READY): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --disable-pip-version-check $(TORCH)
+	$(BIN)/python -m pip install --disable-pip-version-check -e '.[dev]'
+	touch $@
+
+repro: $(READY) ## reproduce every claim: out/quick/report.html (PRESET=full for the long one)
+	$(BIN)/python paper_repro.py --preset $(PRESET)
+
+test: check ## lint, types and all tests but the slow ones
+	$(BIN)/python -m pytest -m "not slow"
+
+test-slow: $(READY) ## the tests marked slow
+	$(BIN)/python -m pytest -m slow
+
+check: $(READY) ## ruff and pyright
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+bench: $(READY) ## all benchmarks, into benchmarks/results
+	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
+
+clean: ## remove the virtual environment; results under out/ stay
+	rm -rf $(VENV)
