@@ -32,10 +32,10 @@ from fspo.theory import band_acceptance
 NAME = "acceptance_by_length"
 TITLE = "Band acceptance by length"
 CAPTION = (
-    "Share of responses whose sequence log-ratio lies in the band, by response length: {what}. "
+    "Share of responses whose sequence log-ratio lies in the band, by response length. {what}. "
     "Points: length bins at their mean length (n = {n} responses for each rule and panel; rules side by side), "
-    "bars: cluster-aware 95 % intervals. Curves: the Gaussian law of docs/theory.md T1 and T2 with no drift error, whose one "
-    "parameter is set by the rule's overall acceptance; no curve where a rule is not a band on the whole sequence."
+    "bars: cluster-aware 95 % intervals. Curves: the Gaussian law of docs/theory.md T1 and T2 with no drift error, "
+    "whose one parameter is set by the rule's overall acceptance; no curve where a rule is no band on whole sequences."
 )
 
 

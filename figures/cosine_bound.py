@@ -64,17 +64,14 @@ def without_guarantee(view: View) -> tuple[int, int]:
     return int((~view.rows["guaranteed"].astype(bool)).sum()), len(view.rows)
 
 
-def plot_bound(
-    data: Sequence[Points], ax: Axes | None = None, span: tuple[float, float] | None = None, lowest: float = 0.0
-) -> Axes:
+def plot_bound(data: Sequence[Points], ax: Axes | None = None, lowest: float = 0.0) -> Axes:
     """Points, the bound, and the region without a guarantee shaded.
 
-    ``span`` is the range of rho to show (default: the data's) and ``lowest`` a cosine that must be in sight; the
-    rho axis is logarithmic where it goes beyond 4.
+    ``lowest`` is a cosine that must be in sight; the rho axis is logarithmic where it goes beyond 4.
     """
     ax = new_axes(ax)
     rho = np.concatenate([p.rho for p in data])
-    low, high = span or (float(rho.min()), float(rho.max()))
+    low, high = float(rho.min()), float(rho.max())
     lowest = min(lowest, *(float(p.cosine.min()) for p in data))
     wide = high > 4
     left, right = (min(low, 0.9) / 1.2, high * 1.2) if wide else (0.0, max(1.2, 1.05 * high))
@@ -107,8 +104,6 @@ def figure(tables: Tables, style: Style) -> Figure:
     """One panel for each way to compare (docs/theory.md T7)."""
     found, _ = select(tables)
     drawn = looks(rule for view in found for rule in view.rows["rule"])
-    rho = pd.concat([view.rows["rho"] for view in found])
-    span = (float(rho.min()), float(rho.max()))
     lowest = min(0.0, *(float(view.rows["cosine"].min()) for view in found))
     with style.context():
         handles = [Line2D([], [], color=k.color, marker=k.marker, linestyle="none") for k in drawn.values()]
@@ -118,6 +113,6 @@ def figure(tables: Tables, style: Style) -> Figure:
         for ax, view in zip(axes, found, strict=True):
             none, total = without_guarantee(view)
             title = f"{view.title}\nno guarantee: {none} of {total}"
-            plot_bound(points(view), ax, span, lowest).set_title(title, linespacing=0.85)
+            plot_bound(points(view), ax, lowest).set_title(title, linespacing=0.85)
         label_left(axes, "cosine")
     return fig

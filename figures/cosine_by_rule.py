@@ -28,7 +28,7 @@ PARTS = {"estimate": ("ci_low", "ci_high", "all lengths"), "worst_bin": ("worst_
 
 @dataclass(frozen=True)
 class Cosines:
-    """Estimates of one panel: the band's rule, outside, value and interval, arrays (K,), and the random control (NaN: none)."""
+    """Estimates of one panel: the band's rule, outside, value and interval, arrays (K,); random control or NaN."""
 
     rule: tuple[str, ...]
     outside: tuple[str, ...]

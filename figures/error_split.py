@@ -99,26 +99,38 @@ def caption(tables: Tables) -> str:
     return CAPTION.format(unit=unit, what=view_words([view for _, view in panels]), n=n)
 
 
+def arrange(panels: list[tuple[str, View]], style: Style) -> tuple[list[tuple[str, View]], int, list[list[int]]]:
+    """Panels in drawing order, panels a row, and the groups that share an x range (one way to compare each).
+
+    One row for each way to compare where the width allows it, otherwise one column for each.
+    """
+    ways = list(dict.fromkeys(view.title for _, view in panels))
+    by_way = [[item for item in panels if item[1].title == way] for way in ways]
+    size = len(by_way[0])
+    if any(len(part) != size for part in by_way):
+        return panels, style.columns(len(panels)), [list(range(len(panels)))]
+    if style.columns(size) == size:
+        groups = [[size * i + j for j in range(size)] for i in range(len(ways))]
+        return panels, size, groups
+    if style.columns(len(ways)) == len(ways):
+        turned = [part[j] for j in range(size) for part in by_way]
+        return turned, len(ways), [[len(ways) * j + i for j in range(size)] for i in range(len(ways))]
+    return panels, 1, [[size * i + j for j in range(size)] for i in range(len(ways))]
+
+
 def figure(tables: Tables, style: Style) -> Figure:
-    """Rows of panels: ways to compare; columns: drop, truncate, cap (docs/theory.md T8)."""
-    panels, _ = select(tables)
+    """A panel for each way to compare and each of drop, truncate, cap (docs/theory.md T8)."""
+    panels, columns, groups = arrange(select(tables)[0], style)
     rules = list(looks(rule for _, view in panels for rule in view.rows["rule"]))
     height = max(0.6, 0.26 * len(rules)) + 0.4
-    columns = len({title.rsplit(", ", 1)[-1] for title, _ in panels})
-    if style.narrow and columns > 2:
-        columns = 2 if len(panels) % 2 == 0 else 1
-        per = len({view.title for _, view in panels})
-        if columns == 2 and per == 2:  # outside down, acceptance across
-            panels = [panels[i + j * (len(panels) // 2)] for i in range(len(panels) // 2) for j in range(2)]
     with style.context():
         handles = [Line2D([], [], color=c, marker=m, linestyle="none") for _, c, m, _ in COMPONENTS.values()]
         labels = [label for label, *_ in COMPONENTS.values()]
-        fig, axes = panel_grid(
-            style, len(panels), height, handles, labels, columns=columns, sharey=True, sharex=len(panels) > 1
-        )
+        fig, axes = panel_grid(style, len(panels), height, handles, labels, columns=columns, sharey=True)
         for ax, (title, view) in zip(axes, panels, strict=True):
             plot_split(splits(view.rows), rules, ax).set_title(title)
-        from_zero(axes)
+        for group in groups:
+            from_zero([axes[i] for i in group])
         for ax in axes[-columns:]:
             ax.set_xlabel("relative to $\\Vert g\\Vert$")
     return fig

@@ -189,10 +189,11 @@ def views(frame: pd.DataFrame) -> list[View]:
 def view_words(found: Sequence[View]) -> str:
     """Words for a caption that say which logs the panels are from."""
     shared = next((view.run for view in found if view.run), "")
-    words = [f"all rules on the log of run {shared}"] if shared else []
+    words = [f"All rules on the log of run {shared}"] if shared else []
     if any(not view.run for view in found):
-        words.append("'as trained': each run's own rule on its own log")
-    return "; ".join(words)
+        words.append("“as trained”: each run's own rule on its own log")
+    text = "; ".join(words)
+    return text[:1].upper() + text[1:]
 
 
 def first_use(frame: pd.DataFrame) -> pd.DataFrame:

@@ -69,7 +69,7 @@ def plot_curves(data: Sequence[Curve], ax: Axes | None = None) -> Axes:
     ax = new_axes(ax)
     for curve in data:
         known = np.isfinite(curve.stderr)
-        look = {"color": curve.look.color, "linestyle": curve.look.linestyle, "linewidth": 0.9, "alpha": 0.9}
+        look = {"color": curve.look.color, "linestyle": curve.look.linestyle, "linewidth": 0.8, "alpha": 0.9}
         if known.any() or len(curve.rollout) == 1:
             look |= {"marker": curve.look.marker, "markersize": 2.4, "interval_width": 0.6}
             whiskers(

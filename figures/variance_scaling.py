@@ -79,7 +79,7 @@ def plot_variances(data: Sequence[Variances], ax: Axes | None = None) -> Axes:
     """Points, fitted lines and one reference line of slope 1 on logarithmic axes."""
     ax = new_axes(ax)
     rules = list(dict.fromkeys(v.rule for v in data))
-    shift = dict(zip(rules, 2 ** spread(len(rules), min(0.07, 0.4 / len(rules))), strict=True))
+    shift = dict(zip(rules, 2 ** spread(len(rules), min(0.05, 0.3 / len(rules))), strict=True))
     length = np.concatenate([v.length for v in data])
     variance = np.concatenate([v.variance for v in data])
     ends = np.array([length.min() / 1.15, length.max() * 1.15])

@@ -1,0 +1,204 @@
+"""One self-contained ``report.html``: summary, claims, figures, tables, provenance. No network, no scripts."""
+
+from __future__ import annotations
+
+import base64
+import math
+import os
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Any
+
+from fspo.errors import UserError
+
+VERDICTS = {
+    "supported": ("✓", "supported"),
+    "not supported": ("✗", "failing"),
+    "inconclusive": ("?", "open"),
+}
+"""Symbol and class of each verdict's badge; another verdict is shown as it is."""
+_CLAIM_FIELDS = ("id", "statement", "verdict", "estimand", "estimate", "ci_low", "ci_high", "margin", "test")
+_LONG_TABLE = 30
+
+
+def write_report(
+    path: str | Path,
+    *,
+    title: str,
+    claims: Sequence[Mapping[str, Any]],
+    figures: Sequence[tuple[str | Path, str, str]],
+    tables: Sequence[tuple[str, Sequence[Mapping[str, Any]]]] = (),
+    findings: Sequence[str] = (),
+    samples: Sequence[Mapping[str, Any]] = (),
+    provenance: Mapping[str, Any] | None = None,
+    summary: str = "",
+) -> Path:
+    """Write the report, whole or not at all.
+
+    Parameters
+    ----------
+    path : path
+        The HTML file.
+    title : str
+        Heading.
+    claims : sequence of mappings
+        ``id``, ``statement``, ``verdict`` ("supported", "not supported", "inconclusive"); ``estimand``,
+        ``estimate``, ``ci_low``, ``ci_high``, ``margin``, ``test`` where they exist. A field that holds a list of
+        mappings is shown as a table, any other one as a line.
+    figures : sequence of (png file, title, caption)
+    tables : sequence of (heading, rows)
+        Rows are mappings; the columns are the keys in the order of their first appearance.
+    findings : sequence of str
+        Sentences shown after the summary.
+    samples : sequence of mappings
+        Model text and other free text, shown preformatted; a ``title`` field becomes the heading.
+    provenance : mapping
+        Versions, seeds, command; nested values are shown inline.
+    summary : str
+        A paragraph above everything else.
+
+    Returns
+    -------
+    Path
+        The file that was written. All text is escaped; figures are embedded.
+
+    Raises
+    ------
+    UserError
+        If a figure's file is missing or is no PNG.
+    """
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
+
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=select_autoescape(default=True, default_for_string=True),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    page = environment.get_template("report.html.j2").render(
+        title=title,
+        summary=summary,
+        claims=[_claim(claim) for claim in claims],
+        tally=_tally(claims),
+        figures=[_embedded(Path(file), name, caption) for file, name, caption in figures],
+        tables=[_table(heading, rows) for heading, rows in tables],
+        findings=list(findings),
+        samples=[_sample(sample) for sample in samples],
+        provenance=[(str(name), plain(value)) for name, value in (provenance or {}).items()],
+    )
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.part")
+    part.write_text(page, encoding="utf-8")
+    os.replace(part, path)
+    return path
+
+
+def plain(value: Any) -> str:
+    """A value as text: 4 significant digits, "–" for a missing one, lists and mappings inline."""
+    if value is None:
+        return "–"
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool) or type(value).__name__ == "bool_":
+        return "yes" if value else "no"
+    if isinstance(value, Integral):
+        return f"{int(value):,}" if abs(int(value)) >= 10_000 else str(int(value))
+    if isinstance(value, Real):
+        number = float(value)
+        if math.isnan(number):
+            return "–"
+        return f"{number:.4g}".replace("-", "−").replace("inf", "∞")
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {plain(item)}" for name, item in value.items())
+    if isinstance(value, Iterable):
+        return ", ".join(plain(item) for item in value)
+    return str(value)
+
+
+def estimate_text(fields: Mapping[str, Any]) -> str:
+    """``estimate [ci_low, ci_high]``; empty if there is no estimate."""
+    if fields.get("estimate") is None:
+        return ""
+    text = plain(fields["estimate"])
+    if fields.get("ci_low") is None and fields.get("ci_high") is None:
+        return text
+    return f"{text} [{plain(fields.get('ci_low'))}, {plain(fields.get('ci_high'))}]"
+
+
+def badge(verdict: str) -> dict[str, str]:
+    """Symbol, words and class of a verdict: symbol and words say it without colour."""
+    symbol, kind = VERDICTS.get(verdict, ("•", "other"))
+    return {"symbol": symbol, "text": verdict, "kind": kind}
+
+
+def _claim(claim: Mapping[str, Any]) -> dict[str, Any]:
+    lines = [(name, plain(claim[name])) for name in ("estimand", "margin", "test") if claim.get(name) is not None]
+    tables = []
+    for name, value in claim.items():
+        if name in _CLAIM_FIELDS or value is None or value == "" or (isinstance(value, (list, dict)) and not value):
+            continue
+        rows = list(value) if isinstance(value, (list, tuple)) else []
+        if rows and all(isinstance(row, Mapping) for row in rows):
+            tables.append(_table(_words(name), rows))
+        else:
+            lines.append((_words(name), plain(value)))
+    return {
+        "id": str(claim.get("id", "")),
+        "statement": str(claim.get("statement", "")),
+        "badge": badge(str(claim.get("verdict", "no verdict"))),
+        "estimate": estimate_text(claim),
+        "lines": lines,
+        "tables": tables,
+    }
+
+
+def _tally(claims: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    found = [str(claim.get("verdict", "no verdict")) for claim in claims]
+    order = [*VERDICTS, *sorted(set(found) - set(VERDICTS))]
+    return [{**badge(verdict), "count": found.count(verdict)} for verdict in order if verdict in found]
+
+
+def _table(heading: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    cells = [[plain(row.get(name)) for name in columns] for row in rows]
+    numeric = [
+        any(_is_number(row.get(name)) for row in rows)
+        and all(row.get(name) is None or _is_number(row.get(name)) for row in rows)
+        for name in columns
+    ]
+    return {
+        "heading": heading,
+        "columns": [_words(name) for name in columns],
+        "rows": cells,
+        "numeric": numeric,
+        "long": len(rows) > _LONG_TABLE,
+    }
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _words(name: Any) -> str:
+    return str(name).replace("_", " ")
+
+
+def _sample(sample: Mapping[str, Any]) -> dict[str, Any]:
+    fields = [(_words(name), plain(value)) for name, value in sample.items() if name != "title"]
+    return {"title": str(sample.get("title", "")), "fields": fields}
+
+
+def _embedded(file: Path, title: str, caption: str) -> dict[str, Any]:
+    try:
+        content = file.read_bytes()
+    except OSError:
+        raise UserError(f"figure {file} is missing: run python -m figures again") from None
+    if content[:8] != b"\x89PNG\r\n\x1a\n":
+        raise UserError(f"figure {file} is no PNG: run python -m figures again")
+    width, height = struct.unpack(">II", content[16:24])
+    image = base64.b64encode(content).decode()
+    return {"title": title, "caption": caption, "image": image, "width": width, "height": height}
