@@ -81,8 +81,8 @@ def build_embedded_model(seed: int = 0) -> Qwen3ForCausalLM:
         max_position_embeddings=1024,
         tie_word_embeddings=False,
         attention_dropout=0.0,
-        pad_token_id=tokenizer.pad_token_id,
-        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=cast(int, tokenizer.pad_token_id),
+        eos_token_id=cast(int, tokenizer.eos_token_id),
         bos_token_id=None,
     )
     with local_seed(seed):
@@ -131,8 +131,17 @@ def load_model(
                 model.set_attn_implementation(attn_implementation)
     else:
         with _readable(name_or_path):
-            model = AutoModelForCausalLM.from_pretrained(
-                name_or_path, dtype=DTYPES[dtype], attn_implementation=attn_implementation
+            model, report = AutoModelForCausalLM.from_pretrained(
+                name_or_path,
+                dtype=DTYPES[dtype],
+                attn_implementation=attn_implementation,
+                output_loading_info=True,
+            )
+        absent = sorted(report["missing_keys"])
+        if absent:  # transformers would go on with random weights
+            raise UserError(
+                f"{name_or_path} lacks {len(absent)} of the model's weights ({absent[0]}, ...): its files are "
+                "incomplete or of another architecture; download or save it again"
             )
     if getattr(model.config, "is_encoder_decoder", False):
         raise UserError(f"{name_or_path} is an encoder-decoder model: use a causal (decoder-only) language model")

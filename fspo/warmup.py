@@ -15,14 +15,13 @@ import math
 import os
 import platform
 import shutil
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -82,7 +81,7 @@ class WarmupConfig:
         Folder of the cache; by default FSPO_CACHE or ~/.cache/fspo.
     """
 
-    steps: int = 900
+    steps: int = 750
     examples_per_step: int = 16
     slip_from: float = 0.7
     muon_lr: float = 0.01
@@ -148,9 +147,9 @@ def warm_up(
         with FileLock(root / f"{target.name}.lock"):
             if (target / SUMMARY).is_file():  # another process was faster
                 return target
-            for left in root.glob(f"{target.name}.part-*"):  # of a killed process; the lock says nobody writes it
-                shutil.rmtree(left)
-            part = Path(tempfile.mkdtemp(prefix=f"{target.name}.part-", dir=root))
+            part = root / f"{target.name}.part"
+            shutil.rmtree(part, ignore_errors=True)  # of a killed process; the lock says nobody writes it
+            part.mkdir()
             try:
                 _fill(part, config, task, depends)
                 os.replace(part, target)
@@ -230,7 +229,7 @@ def _threads(number: int) -> Iterator[None]:
 
 def train(config: WarmupConfig, task: ChainAddConfig) -> torch.nn.Module:
     """Train a fresh embedded model on the warm-up data; eval mode. A function of its arguments and the machine."""
-    model = build_embedded_model(config.seed).train()
+    model = cast(Any, build_embedded_model(config.seed)).train()
     inner = [p for name, p in model.named_parameters() if p.ndim == 2 and ".layers." in name]
     ids = {id(p) for p in inner}
     outer = [p for p in model.parameters() if id(p) not in ids]
