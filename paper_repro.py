@@ -123,11 +123,7 @@ class Reproduction:
     """The stages of one reproduction, in order."""
 
     def __init__(self, options: Options) -> None:
-        from fspo.rules import preset
-
         self.options, self.sizes = options, options.sizes()
-        for name in self.sizes.rules:
-            preset(name)  # an unknown rule is refused before any work
         self.out = Path(options.output) / options.preset
         self.stages = Stages(self.out / "stages")
 
@@ -336,8 +332,11 @@ def print_cluster_commands(options: Options) -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse the options and reproduce."""
     from fspo.options import parse
+    from fspo.rules import preset
 
     options = parse(Options, arguments, prog="python paper_repro.py", description=DESCRIPTION)
+    for name in options.rules or ():
+        preset(name)  # an unknown rule is refused before any work
     if options.preset == "8b":
         return print_cluster_commands(options)
     return Reproduction(options).run()

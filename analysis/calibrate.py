@@ -80,8 +80,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--output", type=str | None, default=None, help="write the ranges to this JSON file too")
     options = parser.parse_args(arguments)
     ranges = calibrate_run(options.run, options.rules, options.target)
-    for name, fit in ranges.items():
-        print(f"--rule.preset {name} --rule.range_lo {fit['range_lo']:.6g} --rule.range_hi {fit['range_hi']:.6g}")
+    for name in options.rules:
+        fit = ranges.get(name)
+        flags = f" --rule.range_lo {fit['range_lo']:.9g} --rule.range_hi {fit['range_hi']:.9g}" if fit else ""
+        print(f"--rule.preset {name}{flags}")
     if options.output:
         write_calibration(Path(options.output), ranges)
     return 0

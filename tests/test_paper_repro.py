@@ -1,0 +1,73 @@
+"""The reproduction from end to end at its smallest size, with the real stages."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import paper_repro
+from fspo.errors import UserError
+
+ROOT = Path(paper_repro.__file__).parent
+
+
+def repro(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(ROOT / "paper_repro.py"), *arguments]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=800, check=False)
+
+
+def test_all_stages_run_and_a_second_start_finds_them_done(tmp_path: Path) -> None:
+    first = repro("--preset", "smoke", cwd=tmp_path)
+    assert first.returncode == 0, first.stderr[-2000:]
+    out = tmp_path / "out" / "smoke"
+    claims = json.loads((out / "claims.json").read_text())
+    claims = claims["claims"] if isinstance(claims, dict) else claims
+    assert {claim["id"] for claim in claims} == {"C1", "C2", "C3", "C4", "C5", "C6"}
+    assert {claim["verdict"] for claim in claims} <= {"supported", "not supported", "inconclusive"}
+    assert next(claim for claim in claims if claim["id"] == "C5")["verdict"] == "inconclusive"  # one seed
+    ranges = json.loads((out / "calibration.json").read_text())
+    for name in ("rloo", "fspo"):
+        assert abs(ranges[name]["realised"] - 0.85) <= 1 / ranges[name]["rows"] + 1e-9
+        saved = (out / "runs" / f"{name}-seed0" / "config.yaml").read_text()
+        assert f"range_lo: {ranges[name]['range_lo']}" in saved
+    report = (out / "report.html").read_text()
+    assert "<img" in report or "<svg" in report
+    assert all(f"{claim['id']} " in first.stdout for claim in claims)
+    assert list((out / "figures").glob("*.pdf"))
+    again = repro("--preset", "smoke", cwd=tmp_path)
+    assert again.returncode == 0, again.stderr[-2000:]
+    for stage in ("checks", "warm-up", "shared-run", "calibration", "training", "analysis", "figures"):
+        assert f"[{stage}] done before" in again.stderr
+    assert again.stdout == first.stdout
+
+
+def test_bad_input_is_one_line_and_status_2(tmp_path: Path) -> None:
+    for arguments, cure in (
+        (("--preset", "quik"), "quick"),
+        (("--rules", "[fspoo]"), "did you mean 'fspo'"),
+        (("--jbos", "2"), "did you mean 'jobs'"),
+    ):
+        found = repro(*arguments, cwd=tmp_path)
+        assert found.returncode == 2
+        assert cure in found.stderr
+        assert "Traceback" not in found.stderr
+        assert len(found.stderr.strip().splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_cluster_preset_checks_its_configuration_and_prints_whole_commands(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert paper_repro.main(["--preset", "8b", "--rules", "[rloo,fspo]", "--seeds", "[3]"]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if not line.startswith("#")]
+    trained = [line for line in lines if line.startswith("accelerate launch")]
+    assert [("none" in t, "'[rloo]'" in t, "'[fspo]'" in t) for t in trained] == [
+        (True, False, False),
+        (True, True, False),  # the shared run's folder stands in the calibration
+        (True, False, True),
+    ]
+    assert all("fspo/presets/qwen3-8b.yaml" in t for t in trained)
+    with pytest.raises(UserError, match="rule"):
+        paper_repro.main(["--preset", "8b", "--rules", "[fspoo]"])
