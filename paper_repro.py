@@ -165,13 +165,15 @@ class Reproduction:
         found = self.stages.run("warm-up", inputs, work)[1]
         return found if Path(found).is_dir() else work()  # the cache may have been emptied since
 
-    def _job(self, warm: str, rule: str, seed: int, rollouts: int, ranges: dict[str, Any]) -> Job:
+    def _job(
+        self, warm: str, rule: str, seed: int, rollouts: int, ranges: dict[str, Any], threads: int | None = None
+    ) -> Job:
         fit = ranges.get(rule, {})
         options = {
             "output": str(self.out / "runs" / f"{rule}-seed{seed}"),
             "seed": seed,
             "rollouts": rollouts,
-            "threads": self.sizes.threads,
+            "threads": threads or self.sizes.threads,
             "model.name_or_path": warm,
             "rule.preset": rule,
             # one estimator for all rules, so that only the clip rule differs
@@ -185,7 +187,8 @@ class Reproduction:
 
     def train_shared(self, warm: str) -> Job:
         """The unclipped run that every range is calibrated on."""
-        job = self._job(warm, "none", self.sizes.seeds[0], self.sizes.calibration_rollouts, {})
+        threads = self.sizes.jobs * self.sizes.threads  # it runs alone
+        job = self._job(warm, "none", self.sizes.seeds[0], self.sizes.calibration_rollouts, {}, threads)
         self.stages.run("shared-run", {"key": job.key}, lambda: run_jobs([job], 1, "shared unclipped run"))
         return job
 
