@@ -31,8 +31,8 @@ class RolloutBatch:
         ok, timeout or error.
     prompt_ids, response_ids : (N,) int64
         Numbers over the run.
-    info : dict of (N,) arrays
-        The task's own columns.
+    info : dict of (N,) object arrays
+        The task's own columns; None where an example lacks one.
     """
 
     rollout: int

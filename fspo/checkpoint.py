@@ -14,11 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from fspo.errors import UserError
 
 FOLDER = "checkpoints"
+EXPORT = "model"
 
 
 @dataclass
@@ -34,7 +37,7 @@ class TrainState:
     skipped : int
         Updates skipped for a non-finite gradient.
     num_tokens : int
-        Response tokens trained on.
+        Tokens of prompts and responses trained on.
     lagged : dict
         Drift statistics of the last minibatch (fspo.rules.DriftStats).
     """
@@ -68,11 +71,39 @@ def save(run: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer, st
     }
     save_file(moments, part / "optimizer.safetensors")
     (part / "state.json").write_text(json.dumps(asdict(state)), encoding="utf-8")
-    if target.exists():  # the same step, repeated after a crash between rename and clean-up
-        shutil.rmtree(target)
+    if target.exists():  # the same step once more
+        _remove(target)
     os.replace(part, target)
     for old in list_checkpoints(run)[:-keep] if keep > 0 else []:
-        shutil.rmtree(old)
+        _remove(old)
+    return target
+
+
+def _remove(path: Path) -> None:
+    """Remove a folder; killed half-way, nothing that looks whole is left."""
+    rubbish = path.with_name(f".part-old-{path.name}")
+    shutil.rmtree(rubbish, ignore_errors=True)
+    os.replace(path, rubbish)
+    shutil.rmtree(rubbish)
+
+
+def export(run: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Path:
+    """Save the trained model and its tokenizer as a Hugging Face folder (adapters alone with LoRA)."""
+    from transformers.utils import logging
+
+    part, target = run / f".part-{EXPORT}", run / EXPORT
+    shutil.rmtree(part, ignore_errors=True)
+    bars = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        model.save_pretrained(part)
+        tokenizer.save_pretrained(part)
+    finally:
+        if bars:
+            logging.enable_progress_bar()
+    if target.exists():
+        _remove(target)
+    os.replace(part, target)
     return target
 
 
@@ -89,7 +120,11 @@ def load(path: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -
     UserError
         If the checkpoint belongs to another model.
     """
-    weights, moments = load_file(path / "model.safetensors"), load_file(path / "optimizer.safetensors")
+    try:
+        weights, moments = load_file(path / "model.safetensors"), load_file(path / "optimizer.safetensors")
+        state = TrainState(**json.loads((path / "state.json").read_text(encoding="utf-8")))
+    except (OSError, SafetensorError, ValueError, TypeError) as error:
+        raise UserError(f"{path} is damaged ({error}): remove it to go on from the checkpoint before it") from error
     parameters = trainable(model)
     wrong = set(weights) ^ set(parameters)
     wrong |= {n for n in set(weights) & set(parameters) if weights[n].shape != parameters[n].shape}
@@ -103,10 +138,13 @@ def load(path: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -
         p = parameters[name]
         # Adam keeps its step count on the CPU
         optimizer.state[p][kind] = value if value.ndim == 0 else value.to(p.device)
-    return TrainState(**json.loads((path / "state.json").read_text(encoding="utf-8")))
+    return state
 
 
 def clean(run: Path) -> None:
-    """Remove half-written checkpoints."""
-    for part in (run / FOLDER).glob(".part-*"):
-        shutil.rmtree(part, ignore_errors=True)
+    """Remove half-written checkpoints and models."""
+    for part in [*(run / FOLDER).glob(".part-*"), *run.glob(".part-*")]:
+        if part.is_dir():
+            shutil.rmtree(part, ignore_errors=True)
+        else:
+            part.unlink()

@@ -95,13 +95,13 @@ class Collector:
     ) -> RolloutBatch:
         """Sample ``responses`` to each prompt and verify them; advantages are left at 0.
 
-        The noise depends on (seed, stream, rollout, response number, position) alone.
+        The noise depends on (seed, stream, rollout, response number over the run, position) alone.
         """
         began = time.perf_counter()
         count = len(prompts.examples)
         mine = np.array_split(np.arange(count), self.world)[self.rank]
         rows = np.repeat(mine, responses)
-        keys = (mine[:, None] * responses + np.arange(responses)).ravel()
+        keys = (prompts.ids[mine, None] * responses + np.arange(responses)).ravel()
         stream_seed = int(np.random.SeedSequence([self.seed, _STREAMS[stream]]).generate_state(1)[0])
         parts: list[dict[str, Any]] = []
         if len(rows):
@@ -125,7 +125,7 @@ class Collector:
             parts = [
                 {
                     "row": int(i),
-                    "key": int(key),
+                    "response_id": int(key),
                     "tokens": sampled.tokens[j],
                     "log_prob": float(np.sum(sampled.logprobs[j], dtype=np.float64)),
                     "truncated": bool(sampled.truncated[j]),
@@ -141,7 +141,7 @@ class Collector:
         self, prompts: Prompts, parts: list[dict[str, Any]], responses: int, rollout: int, step: int
     ) -> RolloutBatch:
         rows = [p["row"] for p in parts]
-        names = list(prompts.examples[0].info)
+        names = list(dict.fromkeys(name for example in prompts.examples for name in example.info))
         return RolloutBatch(
             rollout=rollout,
             behaviour_version=step,
@@ -153,8 +153,8 @@ class Collector:
             advantages=np.zeros(len(parts)),
             reward_status=np.array([p["status"] for p in parts]),
             prompt_ids=prompts.ids[rows],
-            response_ids=prompts.ids[rows] * responses + np.array([p["key"] % responses for p in parts]),
-            info={name: np.array([prompts.examples[i].info.get(name) for i in rows]) for name in names},
+            response_ids=np.array([p["response_id"] for p in parts]),
+            info={name: np.array([prompts.examples[i].info.get(name) for i in rows], object) for name in names},
         )
 
     def _add_seconds(self, name: str, began: float) -> None:

@@ -6,13 +6,12 @@ is checked in ``__post_init__``. The command line wins over the file.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
-from pathlib import Path
-from typing import Any, Literal, TypeVar, get_type_hints
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from itertools import pairwise
+from typing import Any, Literal
 
-from fspo.errors import UserError, unknown_name
+from fspo.errors import UserError
 from fspo.models import LoraOptions
 from fspo.objective import ObjectiveConfig
 from fspo.rollout import SamplingConfig
@@ -20,7 +19,13 @@ from fspo.rules import Drift, DriftSource, Outside, Rule, preset
 from fspo.scores import ScoreConfig
 from fspo.warmup import WarmupConfig
 
-ConfigT = TypeVar("ConfigT")
+
+def _check(config: Any, group: str, **least: float) -> None:
+    """Refuse values below their least one; NaN too."""
+    for name, bound in least.items():
+        value = getattr(config, name)
+        if not value >= bound:
+            raise UserError(f"{group + '.' if group else ''}{name} is {value}: use {bound} or more")
 
 
 @dataclass(frozen=True)
@@ -71,6 +76,9 @@ class TaskConfig:
     options: dict[str, Any] = field(default_factory=dict)
     chat_template: bool | None = None
     max_prompt_tokens: int = 2048
+
+    def __post_init__(self) -> None:
+        _check(self, "task", max_prompt_tokens=1)
 
 
 @dataclass(frozen=True)
@@ -154,6 +162,14 @@ class OptimConfig:
     max_grad_norm: float = 1.0
     max_skipped_updates: int = 10
 
+    def __post_init__(self) -> None:
+        _check(self, "optim", learning_rate=0, warmup_updates=0, weight_decay=0, max_skipped_updates=0)
+        for name in ("beta1", "beta2"):
+            if not 0 <= getattr(self, name) < 1:
+                raise UserError(f"optim.{name} is {getattr(self, name)}: use a number of at least 0 and below 1")
+        if not self.max_grad_norm > 0:
+            raise UserError(f"optim.max_grad_norm is {self.max_grad_norm}: use a number above 0 (.inf clips nothing)")
+
 
 @dataclass(frozen=True)
 class BatchConfig:
@@ -183,9 +199,7 @@ class BatchConfig:
     padding_side: Literal["right", "left"] = "right"
 
     def __post_init__(self) -> None:
-        for name in ("prompts", "responses", "minibatches", "epochs", "tokens"):
-            if getattr(self, name) < 1:
-                raise UserError(f"batch.{name} is {getattr(self, name)}: use 1 or more")
+        _check(self, "batch", prompts=1, responses=1, minibatches=1, epochs=1, tokens=1)
         if self.prompts < self.minibatches:
             raise UserError(
                 f"batch.minibatches={self.minibatches} exceeds batch.prompts={self.prompts}: each needs a group"
@@ -223,6 +237,14 @@ class LogConfig:
     entropy: bool = True
     length_edges: tuple[int, ...] = (1, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
 
+    def __post_init__(self) -> None:
+        _check(self, "log", score_every=0, audit_every=0, coverage_every=0)
+        edges = self.length_edges
+        if not edges or edges[0] not in (0, 1) or any(b <= a for a, b in pairwise(edges)):
+            raise UserError(f"log.length_edges is {list(edges)}: start at 1 and let the edges rise")
+        if (self.audit_every or self.coverage_every) and not (self.score_every and self.score_minibatches):
+            raise UserError("log.audit_every and log.coverage_every need score passes: set log.score_every to 1")
+
 
 @dataclass(frozen=True)
 class EvalConfig:
@@ -241,6 +263,9 @@ class EvalConfig:
     every: int = 5
     prompts: int = 256
     temperature: float = 1.0
+
+    def __post_init__(self) -> None:
+        _check(self, "eval", every=0, prompts=1, temperature=0)
 
 
 @dataclass(frozen=True)
@@ -261,8 +286,8 @@ class TrainConfig:
         Rollouts between checkpoints; 0 keeps only the last.
     keep_checkpoints : int
         Older ones are removed.
-    trackers : tuple of str
-        accelerate's trackers, for example tensorboard or wandb.
+    trackers : tuple of str, optional
+        accelerate's trackers, for example tensorboard or wandb; by default tensorboard where it is installed.
     resume : bool
         Go on from the newest checkpoint in the run folder.
     cpu : bool
@@ -277,7 +302,7 @@ class TrainConfig:
     threads: int = 2
     checkpoint_every: int = 5
     keep_checkpoints: int = 2
-    trackers: tuple[str, ...] = ()
+    trackers: tuple[str, ...] | None = None
     resume: bool = False
     cpu: bool = False
     processes: int | None = None
@@ -300,8 +325,28 @@ class TrainConfig:
             raise UserError("advantage 'rloo' leaves one response out: set batch.responses to 2 or more")
         if rule.weight == "geometric" and self.rule.objective().aggregation == "constant":
             raise UserError("aggregation 'constant' with a geometric weight divides by length twice; use 'response'")
-        if self.rollouts < 1:
-            raise UserError(f"rollouts is {self.rollouts}: use 1 or more")
+        _check(self, "", rollouts=1, seed=0, threads=0, checkpoint_every=0, keep_checkpoints=1)
+        if self.processes is not None:
+            _check(self, "", processes=1)
+        updates, first = self.batch.minibatches * self.batch.epochs, -self.batch.minibatches
+        wrong = [m for m in self.log.score_minibatches if not first <= m < updates]
+        if wrong:
+            raise UserError(
+                f"log.score_minibatches names update {wrong[0]}, but a rollout has the updates 0 to {updates - 1} "
+                f"(or {first} to -1, counted from the end of the first pass)"
+            )
+        if self.log.audit_every and min(self.scored_updates()) >= self.batch.minibatches:
+            raise UserError("log.audit_every needs a scored update in the first pass: add -1 to log.score_minibatches")
+
+    def scored_updates(self) -> set[int]:
+        """Updates of a rollout whose responses are scored, counted from 0."""
+        return {m + self.batch.minibatches if m < 0 else m for m in self.log.score_minibatches}
+
+    def tracker_names(self) -> tuple[str, ...]:
+        """accelerate's trackers that this run uses."""
+        if self.trackers is None:
+            return ("tensorboard",) if find_spec("tensorboard") else ()
+        return self.trackers
 
     def warnings(self) -> list[str]:
         """Settings that are legal and probably not meant, each with its cure."""
@@ -316,84 +361,3 @@ class TrainConfig:
         if self.batch.responses == 1:
             found.append("one response a prompt gives advantage 0 everywhere: set batch.responses to 2 or more")
         return found
-
-
-def parse(
-    cls: type[ConfigT], args: Sequence[str] | None, *, prog: str, description: str, positional: str | None = None
-) -> ConfigT:
-    """Build a configuration dataclass from a command line with an optional ``--config FILE``.
-
-    Raises
-    ------
-    UserError
-        Unknown keys (with the nearest right name), wrong types, impossible values.
-    """
-    from jsonargparse import ArgumentError, ArgumentParser
-
-    parser = ArgumentParser(prog=prog, description=description, exit_on_error=False)
-    parser.add_argument("--config", action="config", help="YAML file; the command line wins over it")
-    parser.add_class_arguments(cls, None)
-    try:
-        namespace = parser.parse_args(args)
-        namespace.pop("config", None)
-        return cls(**_values(cls, parser.instantiate(namespace)))
-    except UserError:
-        raise
-    except (ArgumentError, ValueError, TypeError) as error:
-        raise UserError(_explain(" ".join(str(error).split()), cls)) from error
-
-
-def _values(cls: type, namespace: Any) -> dict[str, Any]:
-    return {f.name: getattr(namespace, f.name) for f in fields(cls)}
-
-
-def option_names(cls: type, prefix: str = "") -> list[str]:
-    """Dotted names of every option of a configuration dataclass."""
-    names = []
-    for name, hint in get_type_hints(cls).items():
-        names.append(prefix + name)
-        if is_dataclass(hint):
-            names += option_names(hint, f"{prefix}{name}.")  # type: ignore[arg-type]
-    return names
-
-
-def _explain(message: str, cls: type) -> str:
-    names = option_names(cls)
-    if match := re.search(r"unrecognized arguments?: --([\w.\-]+)", message, re.IGNORECASE):
-        return str(unknown_option(match[1], names))
-    if match := re.search(r"Group '([\w.]+)' does not accept option '([\w.\-]+)'", message):
-        return str(unknown_option(f"{match[1]}.{match[2]}", names))
-    if match := re.search(r"(?:Key|option) '([\w.\-]+)' is not (?:expected|accepted)", message):
-        return str(unknown_option(match[1], names))
-    return message
-
-
-def unknown_option(name: str, names: Sequence[str]) -> UserError:
-    """The error for an option that does not exist; siblings are tried before all names."""
-    group = name.rpartition(".")[0]
-    siblings = [n for n in names if n.rpartition(".")[0] == group]
-    error = unknown_name("option", name, siblings or list(names))
-    if "did you mean" in str(error) or not siblings:
-        return error
-    wide = str(unknown_name("option", name, list(names)))
-    return UserError(wide.split("choose from")[0].rstrip() + f" options here: {', '.join(siblings)}")
-
-
-def to_dict(config: Any) -> dict[str, Any]:
-    """Plain values of a configuration, for config.yaml (tuples become lists)."""
-
-    def plain(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {key: plain(item) for key, item in value.items()}
-        return [plain(item) for item in value] if isinstance(value, list | tuple) else value
-
-    return plain(asdict(config))
-
-
-def save(config: Any, path: Path) -> None:
-    """Write the resolved configuration as YAML, whole or not at all."""
-    import yaml
-
-    part = path.with_suffix(".part")
-    part.write_text(yaml.safe_dump(to_dict(config), sort_keys=False), encoding="utf-8")
-    part.replace(path)

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import os
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import torch
+import yaml
 from accelerate import Accelerator
 from accelerate.utils import DistributedDataParallelKwargs
 
-from fspo import checkpoint
-from fspo.config import TrainConfig, save, to_dict
+from fspo import checkpoint, gradlog
+from fspo.config import TrainConfig
 from fspo.errors import UserError
+from fspo.models import EMBEDDED
+from fspo.options import save, to_dict
+from fspo.warmup import warm_up
 
 
 def make_accelerator(config: TrainConfig) -> Accelerator:
@@ -20,15 +26,25 @@ def make_accelerator(config: TrainConfig) -> Accelerator:
     Raises
     ------
     UserError
-        If accelerate would silently run independent copies (see the launch commands in README.md).
+        If accelerate would silently run independent copies (see the launch commands in README.md), or for a tracker
+        that it does not know or cannot load.
     """
-    accelerator = Accelerator(
-        cpu=config.cpu or not torch.cuda.is_available(),
-        log_with=list(config.trackers) or None,
-        project_dir=config.output,
-        # Rotary tables never change: broadcasting them in each forward would need one collective a microbatch.
-        kwargs_handlers=[DistributedDataParallelKwargs(broadcast_buffers=False)],
-    )
+    for name in config.tracker_names():
+        if find_spec(_TRACKERS.get(name, name)) is None:
+            raise UserError(
+                f"tracker {name!r} is not installed: pip install {name}, or leave it out of trackers (metrics.jsonl is "
+                "always written)"
+            )
+    try:
+        accelerator = Accelerator(
+            cpu=config.cpu or not torch.cuda.is_available(),
+            log_with=list(config.tracker_names()) or None,
+            project_dir=config.output,
+            # Rotary tables never change: broadcasting them in each forward would need one collective a microbatch.
+            kwargs_handlers=[DistributedDataParallelKwargs(broadcast_buffers=False)],
+        )
+    except ValueError as error:
+        raise UserError(f"cannot start accelerate: {' '.join(str(error).split())}") from error
     wanted = config.processes or int(os.environ.get("WORLD_SIZE", "1"))
     if accelerator.num_processes != wanted:
         raise UserError(
@@ -38,8 +54,34 @@ def make_accelerator(config: TrainConfig) -> Accelerator:
     return accelerator
 
 
+_TRACKERS = {"comet_ml": "comet_ml", "dvclive": "dvclive"}  # tracker -> module, where it is not its name
+
+
+def init_trackers(accelerator: Accelerator, config: TrainConfig, step: int) -> None:
+    """Start accelerate's trackers; a resumed TensorBoard run drops what it repeats."""
+    names = config.tracker_names()
+    if names:
+        options = {"tensorboard": {"purge_step": step}} if "tensorboard" in names else {}
+        accelerator.init_trackers("fspo", init_kwargs=options)
+
+
+def model_source(config: TrainConfig, accelerator: Accelerator) -> str | Path:
+    """Folder or name of the model; the embedded one is warmed up first (once, the others find it in the cache)."""
+    if config.model.name_or_path != EMBEDDED:
+        return config.model.name_or_path
+    if config.task.name != "chain-add":
+        raise UserError(
+            "the embedded model knows task 'chain-add' alone: name a pretrained model with --model.name_or_path"
+        )
+    found: Path | None = None
+    if accelerator.is_main_process:
+        found = warm_up(config.warmup, config.task.options)
+    accelerator.wait_for_everyone()
+    return found or warm_up(config.warmup, config.task.options)
+
+
 def claim_folder(accelerator: Accelerator, config: TrainConfig) -> None:
-    """Make the run folder, or take up the run that it holds; the resolved configuration is saved in it.
+    """Make the run folder, or take up the run that it holds. Nothing in it is changed yet but half-written files.
 
     Raises
     ------
@@ -47,22 +89,41 @@ def claim_folder(accelerator: Accelerator, config: TrainConfig) -> None:
         If it holds another run, holds this one and ``resume`` is off, or cannot be written.
     """
     run = Path(config.output)
-    saved = run / "config.yaml"
-    if saved.exists() and not config.resume:
-        raise UserError(f"{run} holds a run already: add --resume true to go on, or choose another --output")
-    if saved.exists():
+    saved = run / CONFIG
+    traces = [
+        saved,
+        run / "metrics.jsonl",
+        *(run / gradlog.FOLDER).glob("*.parquet"),
+        *checkpoint.list_checkpoints(run),
+    ]
+    found = next((trace for trace in traces if trace.exists()), None)
+    if found and not config.resume:
+        raise UserError(
+            f"{run} holds a run already ({found.name}): add --resume true to go on, or choose another --output"
+        )
+    if found and not saved.exists():
+        raise UserError(f"{run} holds {found.name} but no {CONFIG}, so no run to resume: choose another --output")
+    if found:
         _check_same_run(config, saved)
     accelerator.wait_for_everyone()
     if accelerator.is_main_process:
         try:
             run.mkdir(parents=True, exist_ok=True)
-            save(config, saved)
+            (run / ".part-probe").touch()
+            checkpoint.clean(run)
         except OSError as error:
             raise UserError(f"cannot write to {run}: {error.strerror}; choose another --output") from error
-        checkpoint.clean(run)
     accelerator.wait_for_everyone()
 
 
+def save_config(accelerator: Accelerator, config: TrainConfig) -> None:
+    """Save the resolved configuration with the run, once everything that it names has been loaded."""
+    if accelerator.is_main_process:
+        save(config, Path(config.output) / CONFIG)
+    accelerator.wait_for_everyone()
+
+
+CONFIG = "config.yaml"
 _MAY_CHANGE = {
     "resume",
     "rollouts",
@@ -76,14 +137,23 @@ _MAY_CHANGE = {
 }
 
 
+def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return found
+
+
 def _check_same_run(config: TrainConfig, saved: Path) -> None:
     """Refuse to resume under settings that would change what the run is."""
-    import yaml
-
-    before, now = yaml.safe_load(saved.read_text(encoding="utf-8")), to_dict(config)
-    for key in now.keys() - _MAY_CHANGE:
-        if before.get(key) != now[key]:
+    try:
+        before = _flat(yaml.safe_load(saved.read_text(encoding="utf-8")))
+    except (yaml.YAMLError, AttributeError, UnicodeDecodeError) as error:
+        raise UserError(f"{saved} is damaged: restore it, or choose another --output") from error
+    now = _flat(to_dict(config))
+    for key in sorted(before.keys() | now.keys()):
+        if key.split(".")[0] not in _MAY_CHANGE and before.get(key) != now.get(key):
             raise UserError(
-                f"{saved} was written with {key}={before.get(key)}, not {now[key]}: resume with the saved settings "
+                f"{saved} was written with {key}={before.get(key)}, not {now.get(key)}: resume with the saved settings "
                 f"(--config {saved} --resume true) or choose another --output"
             )

@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from fspo.advantages import GroupStats
+from fspo.batches import RolloutBatch
 from fspo.errors import UserError
 from fspo.theory import CosineLemma, cosine_lemma, lre
 
@@ -50,8 +52,26 @@ class Ratios:
         return {name: n / c for name, (n, c) in sorted(self._pairs.items()) if c}
 
 
+def add_rollout(ratios: Ratios, batch: RolloutBatch, groups: GroupStats) -> None:
+    """Add what is known of a rollout before its updates: rewards, lengths, verifier failures.
+
+    ``reward_std`` is the mean over groups of their standard deviation (ddof = 1), as in TRL.
+    """
+    n = len(batch)
+    _, group, size = np.unique(batch.prompt_ids, return_inverse=True, return_counts=True)
+    squares = np.bincount(group, (batch.rewards - (np.bincount(group, batch.rewards) / size)[group]) ** 2)
+    several = size > 1
+    ratios.add("reward", batch.rewards.sum(), n)
+    ratios.add("reward_std", np.sqrt(squares[several] / (size[several] - 1)).sum(), several.sum())
+    ratios.add("frac_reward_zero_std", groups.num_zero_std_groups, groups.num_groups)
+    ratios.add("completions/mean_length", batch.lengths.sum(), n)
+    ratios.add("completions/clipped_ratio", batch.truncated.sum(), n)
+    ratios.add("verifier/timeout", (batch.reward_status == "timeout").sum(), n)
+    ratios.add("verifier/error", (batch.reward_status == "error").sum(), n)
+
+
 def add_update_rows(ratios: Ratios, rows: dict[str, np.ndarray], edges: tuple[int, ...], *, moved: bool) -> None:
-    """Add one update's log rows (columns of fspo.gradlog, plus cut_low, cut_high, count) to the ratios.
+    """Add one update's log rows (columns of fspo.gradlog, plus cut_low, cut_high, cut_dual, count) to the ratios.
 
     Parameters
     ----------
@@ -62,7 +82,7 @@ def add_update_rows(ratios: Ratios, rows: dict[str, np.ndarray], edges: tuple[in
     low, high = rows["cut_low"].sum(), rows["cut_high"].sum()
     ratios.add("clip_ratio/low_mean", low, count)
     ratios.add("clip_ratio/high_mean", high, count)
-    ratios.add("clip_ratio/region_mean", low + high, count)
+    ratios.add("clip_ratio/region_mean", low + high + rows["cut_dual"].sum(), count)
     if not moved:
         return
     n, S = len(rows["log_ratio"]), rows["log_ratio"]
@@ -153,11 +173,9 @@ def live_lemma(sums: dict[str, np.ndarray], *, drop: bool) -> tuple[CosineLemma 
     values = {"grad_cosine/global": lemma.cosine, "grad_cosine/rho": lemma.rho}
     if lemma.bound is not None:
         values["grad_cosine/bound"] = lemma.bound
-    norms = np.linalg.norm(g, axis=1) * np.linalg.norm(clipped, axis=1)
-    for i, cos in zip(np.flatnonzero(keep), np.einsum("kd,kd->k", g, clipped), strict=True):
-        norm = norms[np.flatnonzero(keep) == i][0]
-        if norm > 0:
-            values[f"length_bin/{i}/grad_cosine"] = float(cos / norm)
+    for i, one, other in zip(np.flatnonzero(keep), g, clipped, strict=True):
+        if (norm := np.linalg.norm(one) * np.linalg.norm(other)) > 0:
+            values[f"length_bin/{i}/grad_cosine"] = float(one @ other / norm)
     return lemma, values
 
 
@@ -183,7 +201,9 @@ class MetricsFile:
                 row = json.loads(line)
             except json.JSONDecodeError:
                 continue
-            if row["rollout"] < rollout or (row["phase"] == "eval" and row["rollout"] == rollout):
+            # An evaluation after rollout r - 1 is numbered r and precedes the checkpoint; the one before any
+            # training has no checkpoint and is repeated.
+            if row["rollout"] < rollout or (row["phase"] == "eval" and row["rollout"] == rollout > 0):
                 kept.append(line + "\n")
         part = self.path.with_suffix(".part")
         part.write_text("".join(kept), encoding="utf-8")

@@ -21,13 +21,21 @@ examples:
 
 def main(args: list[str] | None = None) -> int:
     """Parse the configuration and train."""
-    from fspo.config import TrainConfig, parse
+    from fspo.config import TrainConfig
+    from fspo.options import parse
 
     config = parse(TrainConfig, args, prog="python -m fspo.train", description=EXAMPLES)
     from fspo.trainer import Trainer
 
-    trainer = Trainer(config)
-    trainer.train()
+    try:
+        trainer = Trainer(config)
+        trainer.train()
+    except KeyboardInterrupt:
+        print(
+            f"interrupted: go on from the last checkpoint with --config {config.output}/config.yaml --resume true",
+            file=sys.stderr,
+        )
+        return 130
     if trainer.is_main:
         print(f"done: {config.output} (next: python -m analysis {config.output})", file=sys.stderr)
     return 0

@@ -8,16 +8,16 @@ the checkpoint, so a resumed run repeats what it lost bit by bit.
 from __future__ import annotations
 
 import copy
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
-from accelerate.utils import gather_object
+from accelerate.utils import gather_object, set_seed
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -28,14 +28,14 @@ from fspo.collect import Collector, give_advantages
 from fspo.config import TrainConfig
 from fspo.errors import UserError
 from fspo.evaluate import evaluate
-from fspo.launch import claim_folder, make_accelerator
-from fspo.metrics import MetricsFile, Ratios, add_update_rows, finished, live_lemma, strata_sums
-from fspo.models import EMBEDDED, check_vocabulary, load_model, load_tokenizer
+from fspo.launch import claim_folder, init_trackers, make_accelerator, model_source, save_config
+from fspo.metrics import MetricsFile, Ratios, add_rollout, add_update_rows, finished
+from fspo.models import check_vocabulary, load_model, load_tokenizer
 from fspo.rules import DriftStats
+from fspo.score_log import ScoreLog
 from fspo.scores import Scores
 from fspo.tasks import Task, make_task, prompt_order
-from fspo.updates import Shard, Updater, log_rows, score_shards
-from fspo.warmup import warm_up
+from fspo.updates import Shard, Updater
 
 
 class Trainer:
@@ -69,8 +69,11 @@ class Trainer:
         self.is_main = self.accelerator.is_main_process
         self.rule = config.rule.rule()
         claim_folder(self.accelerator, config)
+        set_seed(config.seed)  # for weights that a checkpoint lacks; nothing else draws from torch
         self.task = task or make_task(config.task.name, config.task.options)
-        source = self._model_source() if model is None else ""
+        if config.eval.every and self.task.size("eval") == 0:
+            raise UserError("the task holds out no example: set eval.every to 0, or give it held-out rows")
+        source = model_source(config, self.accelerator) if model is None else ""
         self.tokenizer = tokenizer or load_tokenizer(config.model.tokenizer or source)
         raw = model or load_model(
             source,
@@ -115,67 +118,32 @@ class Trainer:
             chat_template=config.task.chat_template,
             max_prompt_tokens=config.task.max_prompt_tokens,
         )
+        self.log = ScoreLog(config, self.rule, self.raw, self.updater, self.task)
         self.metrics = MetricsFile(self.run)
-        self.writer = self._writer()
         self._seconds: dict[str, float] = {}
-
-    # -- the run folder ------------------------------------------------------------------------------------------
-
-    def _model_source(self) -> str | Path:
-        config = self.config
-        if config.model.name_or_path != EMBEDDED:
-            return config.model.name_or_path
-        if config.task.name != "chain-add":
-            raise UserError(
-                "the embedded model knows task 'chain-add' alone: name a pretrained model with --model.name_or_path"
-            )
-        found: Path | None = None
-        if self.is_main:  # the others find it in the cache
-            found = warm_up(config.warmup, config.task.options)
-        self.accelerator.wait_for_everyone()
-        return found or warm_up(config.warmup, config.task.options)
+        self._bar: tqdm | None = None
+        save_config(self.accelerator, config)
 
     def _restore(self) -> TrainState:
         found = checkpoint.list_checkpoints(self.run) if self.config.resume else []
         state = checkpoint.load(found[-1], self.raw, self.optimizer) if found else TrainState()
-        if self.is_main:
+        if self.is_main and self.config.resume:
             MetricsFile(self.run).keep_before(state.rollout)
             gradlog.discard_from(self.run, state.rollout)
         self.accelerator.wait_for_everyone()
         return state
 
-    def _writer(self) -> gradlog.GradLogWriter:
-        scores, info = self.config.log.scores, self.task.example("train", 0).info
-        kinds = {int: "int32", float: "float32", str: "string", bool: "bool"}
-        exact = scores.mode == "exact"
-        width = sum(p.numel() for p in self.raw.parameters() if p.requires_grad) if exact else (scores.width or 0)
-        return gradlog.GradLogWriter(
-            self.run,
-            rank=self.accelerator.process_index,
-            width=width if self.config.log.score_every else 0,
-            exact=exact,
-            metadata={"rule": self.rule.to_dict(), "seed": self.config.seed, "scores": asdict(scores)},
-            user_columns={name: kinds.get(type(value), "string") for name, value in info.items()},
-        )
-
     # -- training ------------------------------------------------------------------------------------------------
 
     def train(self) -> dict[str, float]:
-        """Run all rollouts that are left; the last rollout's metrics (or of the last evaluation)."""
-        config, accelerator = self.config, self.accelerator
-        for warning in config.warnings():
-            accelerator.print(f"warning: {warning}")
-        if config.trackers:
-            accelerator.init_trackers(
-                "fspo",
-                init_kwargs={"tensorboard": {"purge_step": self.state.step}}
-                if "tensorboard" in config.trackers
-                else {},
-            )
+        """Run all rollouts that are left; the last rollout's metrics (and the last evaluation's)."""
+        config = self.config
+        if self.is_main:
+            for warning in config.warnings():
+                tqdm.write(f"warning: {warning}", file=sys.stderr)
+        init_trackers(self.accelerator, config, self.state.step)
         last: dict[str, float] = {}
-        if self.state.rollout == 0 and config.eval.every:
-            last = self._evaluate(0)
-        bar = tqdm(
+        self._bar = tqdm(
             total=config.rollouts,
             initial=self.state.rollout,
             desc=f"train {self.rule.label}",
@@ -183,29 +151,30 @@ class Trainer:
             disable=not self.is_main,
             dynamic_ncols=True,
         )
+        if self.state.rollout == 0 and config.eval.every:
+            last = self._evaluate(0)
         for rollout in range(self.state.rollout, config.rollouts):
-            last = self._rollout(rollout, bar)
+            last = self._rollout(rollout)
             done = rollout + 1
             if config.eval.every and (done % config.eval.every == 0 or done == config.rollouts):
                 last |= self._evaluate(done)
+            if done == config.rollouts:  # before the checkpoint: a kill in between repeats both
+                self._export()
             every = config.checkpoint_every
             if done == config.rollouts or (every and done % every == 0):
                 self._checkpoint()
-        bar.close()
-        if self.is_main and not (self.run / "model").exists():
-            part = self.run / "model.part"
-            self.raw.save_pretrained(part)
-            self.tokenizer.save_pretrained(part)
-            part.rename(self.run / "model")
-        accelerator.end_training()
+        if not (self.run / checkpoint.EXPORT).exists():
+            self._export()
+        self._bar.close()
+        self.accelerator.end_training()
         return last
 
-    def _rollout(self, rollout: int, bar: tqdm) -> dict[str, float]:
+    def _rollout(self, rollout: int) -> dict[str, float]:
         began, config = time.perf_counter(), self.config
         self._seconds = self.collector.seconds = {}
         ratios = Ratios()
-        bar.set_postfix_str("sampling")
         batch = self.sample(rollout, ratios)
+        self._say("old log-probs")
         with self._timed("old_log_probs"):
             minibatches = [
                 self.shards(batch, rows) for rows in plan_minibatches(batch, config.batch.minibatches, config.seed)
@@ -213,19 +182,21 @@ class Trainer:
         updates = [(epoch, i) for epoch in range(config.batch.epochs) for i in range(len(minibatches))]
         live: dict[str, float] = {}
         for done, (epoch, i) in enumerate(updates):
-            bar.set_postfix_str(f"update {done + 1}/{len(updates)}")
+            self._say(f"update {done + 1}/{len(updates)}")
             live |= self.update(batch, minibatches[i], ratios, since=done, epoch=epoch)
-        self.writer.flush(rollout)
+        self.log.flush(rollout)
         self.state = replace(self.state, rollout=rollout + 1)
         values = self._finish(ratios) | live
         values["step_time"] = time.perf_counter() - began
         values |= {f"time/{name}": seconds for name, seconds in self._seconds.items()}
         self._report("train", rollout, values)
-        bar.update()
-        bar.set_description_str(
-            f"train {self.rule.label} reward {values['reward']:.3f} "
-            f"clip {values['clip_ratio/region_mean']:.3f} length {values['completions/mean_length']:.0f}"
-        )
+        if self._bar is not None:
+            self._bar.set_description_str(
+                f"train {self.rule.label} reward {values['reward']:.3f} "
+                f"clip {values.get('clip_ratio/region_mean', 0.0):.3f} length {values['completions/mean_length']:.0f}",
+                refresh=False,
+            )
+            self._bar.update()
         return values
 
     def sample(self, rollout: int, ratios: Ratios) -> RolloutBatch:
@@ -235,26 +206,19 @@ class Trainer:
         indices = prompt_order(self.task.size("train"), config.seed, int(ids[0]), len(ids))
         prompts = self.collector.prompts("train", indices, ids)
         batch = self.collector.collect(
-            self.raw, prompts, config.batch.responses, stream="train", rollout=rollout, step=self.state.step
+            self.raw,
+            prompts,
+            config.batch.responses,
+            stream="train",
+            rollout=rollout,
+            step=self.state.step,
+            progress=self._sampling_progress(len(prompts.examples) * config.batch.responses),
         )
         groups = give_advantages(batch, config.rule.advantage_estimator())
-        if not self.is_main:
-            return batch  # every process holds the same batch: one of them counts it
-        n = len(batch)
-        spread = (
-            [batch.rewards[batch.prompt_ids == p].std(ddof=1) for p in np.unique(batch.prompt_ids)]
-            if n > len(ids)
-            else []
-        )
-        ratios.add("reward", batch.rewards.sum(), n)
-        ratios.add("reward_std", sum(spread), len(spread))
-        ratios.add("frac_reward_zero_std", groups.num_zero_std_groups, groups.num_groups)
-        ratios.add("completions/mean_length", batch.lengths.sum(), n)
-        ratios.add("completions/clipped_ratio", batch.truncated.sum(), n)
-        ratios.add("verifier/timeout", (batch.reward_status == "timeout").sum(), n)
-        ratios.add("verifier/error", (batch.reward_status == "error").sum(), n)
-        ratios.add("prompts/too_long", prompts.too_long, len(ids))
-        self.state.num_tokens += int(batch.lengths.sum())
+        self.state = replace(self.state, num_tokens=self.state.num_tokens + int(batch.total_lengths.sum()))
+        if self.is_main:  # every process holds the same batch: one of them counts it
+            add_rollout(ratios, batch, groups)
+            ratios.add("prompts/too_long", prompts.too_long, len(ids))
         return batch
 
     def shards(self, batch: RolloutBatch, rows: np.ndarray) -> list[Shard]:
@@ -275,44 +239,47 @@ class Trainer:
     ) -> dict[str, float]:
         """One optimizer update on a minibatch, with its score pass, log rows and metrics."""
         config = self.config
-        stats = self._stats(shards, since)
-        scored = self._scored(batch.rollout, since)
+        stats, step = self._stats(shards, since), self.state.step
+        scored = self.log.wanted(batch.rollout, since)
         scores: dict[int, Scores] = {}
         if scored:
             with self._timed("scores"):
-                scores = self._score(batch.rollout, shards)
-            if config.log.audit_every and batch.rollout % config.log.audit_every == 0:
-                with self._timed("audit"):
-                    self._audit(batch, shards)
+                scores = self.log.take(batch.rollout, shards)
+        measured: dict[str, float] = {}
+        if self.log.measured(batch.rollout, since):
+            with self._timed("coverage"):
+                measured = self.log.measure_sketch(batch, shards)
+        if self.log.audited(batch.rollout, since):
+            with self._timed("audit"):
+                self._audit(batch, shards)
         with self._timed("update"):
             records = self.updater.accumulate(shards, stats)
-            norm = self._step(ratios)
-        self._write_rows(
+            self._step(ratios)
+        drift = self.rule.drift_per_token(stats)
+        self.log.rows(
             batch,
             records,
             scores,
+            step=step,
             phase="train",
             updates_since_rollout=since,
             times_used=epoch,
-            drift=self.rule.drift_per_token(stats),
+            drift=drift,
             drift_source=self.rule.drift_source if self.rule.needs_stats else "none",
         )
-        strata: dict[str, np.ndarray] = {}
         for shard, record in records:
-            advantages, taken = batch.advantages[shard.micro.rows], scores.get(id(shard))
-            add_update_rows(ratios, record | {"advantage": advantages}, config.log.length_edges, moved=since > 0)
-            if epoch == 0:
-                ratios.add("entropy", np.nansum(shard.entropy), np.isfinite(shard.entropy).sum())
+            rows = record | {"advantage": batch.advantages[shard.micro.rows]}
+            add_update_rows(ratios, rows, config.log.length_edges, moved=since > 0)
+            if epoch == 0 and config.log.entropy:
+                ratios.add("entropy", (shard.entropy * record["length"]).sum(), record["length"].sum())
             if config.rule.kl_coef > 0:
                 ratios.add("kl", record["kl"].sum(), record["length"].sum())
-            if taken is not None and self.rule.level == "sequence":
-                _add(strata, self._strata(record, advantages, taken))
-        if self.is_main:
-            ratios.add("grad_norm", norm)
-        self.state = replace(self.state, step=self.state.step + 1)
+        if self.is_main and self.rule.needs_stats and since > 0:
+            ratios.add("drift_per_token", drift)
+        self.state = replace(self.state, step=step + 1)
         if self.rule.needs_stats and self.rule.drift_source == "lagged":
-            self.state.lagged = asdict(self.updater.sums([record for _, record in records]))
-        return self._live(strata) if scored else {}
+            self.state = replace(self.state, lagged=asdict(self.updater.sums([record for _, record in records])))
+        return measured | self.log.live(batch, records, scores) if scored else {}
 
     def _stats(self, shards: list[Shard], since: int) -> DriftStats | None:
         if not self.rule.needs_stats:
@@ -324,7 +291,7 @@ class Trainer:
         with self._timed("drift"):
             return self.updater.drift_stats(shards)
 
-    def _step(self, ratios: Ratios) -> float:
+    def _step(self, ratios: Ratios) -> None:
         """Clip the gradient and update; a non-finite gradient is skipped on all processes alike."""
         config, accelerator = self.config.optim, self.accelerator
         rate = config.learning_rate * min(1.0, (self.state.step + 1) / max(config.warmup_updates, 1))
@@ -332,43 +299,23 @@ class Trainer:
             group["lr"] = rate
         norm = accelerator.clip_grad_norm_(self.model.parameters(), config.max_grad_norm)
         value = float(norm) if norm is not None else 0.0
-        if np.isfinite(value):
+        good = bool(np.isfinite(value))
+        if good:
             self.optimizer.step()
         else:
-            self.state.skipped += 1
+            self.state = replace(self.state, skipped=self.state.skipped + 1)
         self.optimizer.zero_grad(set_to_none=True)
         if self.is_main:
+            ratios.add("grad_norm", value if good else 0.0, good)
             ratios.add("learning_rate", rate)
-            ratios.add("skipped_updates", float(not np.isfinite(value)))
+            ratios.add("skipped_updates", not good)
         if self.state.skipped > config.max_skipped_updates:
             raise UserError(
                 f"{self.state.skipped} updates had a non-finite gradient: lower optim.learning_rate, raise "
                 "optim.warmup_updates, or go back to an earlier checkpoint"
             )
-        return value if np.isfinite(value) else 0.0
 
-    def _scored(self, rollout: int, since: int) -> bool:
-        log, per_pass = self.config.log, self.config.batch.minibatches
-        wanted = {m + per_pass if m < 0 else m for m in log.score_minibatches}
-        return bool(log.score_every) and rollout % log.score_every == 0 and since in wanted
-
-    # -- scores, audits, evaluation --------------------------------------------------------------------------------
-
-    def _strata(self, record: dict[str, np.ndarray], advantages: np.ndarray, taken: Scores) -> dict[str, np.ndarray]:
-        good = np.array(taken.status) == "ok"
-        rows = {name: record[name][good] for name in ("length", "weight", "multiplier")}
-        rows["clipped_weight"] = rows["weight"] * rows["multiplier"]
-        psi = taken.unit[good].astype(np.float64) * taken.norm[good, None].astype(np.float64)
-        return strata_sums(rows | {"advantage": advantages[good]}, psi, self.config.log.length_edges)
-
-    def _live(self, strata: dict[str, np.ndarray]) -> dict[str, float]:
-        """T7 on the scored minibatch, over all processes."""
-        if self.rule.level != "sequence":
-            return {}
-        total: dict[str, np.ndarray] = {}
-        for part in gather_object([strata]):
-            _add(total, part)
-        return live_lemma(total, drop=self.rule.outside == "drop")[1] if total else {}
+    # -- audits, evaluation, reports, checkpoints ------------------------------------------------------------------
 
     def _audit(self, batch: RolloutBatch, shards: list[Shard]) -> None:
         """Log fresh responses to the scored minibatch's prompts at the parameters that it is scored at.
@@ -389,53 +336,11 @@ class Trainer:
             step=self.state.step,
         )
         give_advantages(fresh, "rloo" if self.config.batch.responses > 1 else "dr_grpo")
-        shards = self.shards(fresh, np.arange(len(fresh)))
-        with torch.no_grad():
-            records = [(shard, self.updater.records(shard)) for shard in shards if not shard.micro.dummy]
-        self._write_rows(fresh, records, self._score(fresh.rollout, shards), phase="audit", drift_source="none")
-
-    def _score(self, rollout: int, shards: list[Shard]) -> dict[int, Scores]:
-        """Scores of the responses with a gradient, by the shard's id()."""
-        log = self.config.log
-        found = score_shards(
-            self.raw,
-            shards,
-            temperature=self.config.sampling.temperature,
-            config=log.scores,
-            seed=self.config.seed,
-            rollout=rollout,
-        )
-        return {id(shards[i]): scores for i, scores in found.items()}
-
-    def _write_rows(
-        self,
-        batch: RolloutBatch,
-        records: list[tuple[Shard, dict[str, np.ndarray]]],
-        scores: dict[int, Scores],
-        **shared: Any,
-    ) -> None:
-        step = self.state.step
-        common = {
-            "step": step,
-            "policy_version": step,
-            "rule": self.rule.label,
-            "updates_since_rollout": 0,
-            "times_used": 0,
-        }
-        for shard, record in records:
-            self.writer.append(
-                log_rows(
-                    batch,
-                    shard.micro.rows,
-                    record,
-                    shared=common | shared,
-                    entropy=shard.entropy,
-                    old_log_prob=shard.old.double().sum(1).cpu().numpy(),
-                    scores=scores.get(id(shard)),
-                )
-            )
+        self.log.fresh_rows(fresh, self.shards(fresh, np.arange(len(fresh))), self.state.step)
 
     def _evaluate(self, done: int) -> dict[str, float]:
+        self._say("evaluation")
+        self._seconds = self.collector.seconds = {}
         with self._timed("eval"):
             values = evaluate(
                 self.raw,
@@ -445,10 +350,8 @@ class Trainer:
                 step=self.state.step,
                 length_edges=self.config.log.length_edges,
             )
-        self._report("eval", done, values)
+        self._report("eval", done, values | {"time/eval": self._seconds["eval"]})
         return values
-
-    # -- reports and checkpoints ------------------------------------------------------------------------------------
 
     def _finish(self, ratios: Ratios) -> dict[str, float]:
         """Add the ratios of all processes and divide once."""
@@ -468,13 +371,30 @@ class Trainer:
             checkpoint.save(self.run, self.raw, self.optimizer, self.state, self.config.keep_checkpoints)
         self.accelerator.wait_for_everyone()
 
+    def _export(self) -> None:
+        if self.is_main:
+            checkpoint.export(self.run, self.raw, self.tokenizer)
+        self.accelerator.wait_for_everyone()
+
+    def _say(self, what: str) -> None:
+        """Name the present work in the progress bar; logs that are no terminal are spared."""
+        if self._bar is not None:
+            self._bar.set_postfix_str(what, refresh=sys.stderr.isatty())
+
+    def _sampling_progress(self, total: int) -> Callable[[int, int], None]:
+        total = -(-total // self.accelerator.num_processes)
+        done = 0
+
+        def progress(responses: int, tokens: int) -> None:
+            nonlocal done
+            done += responses
+            self._say(f"sampling {done}/{total}")
+
+        self._say(f"sampling 0/{total}")
+        return progress
+
     @contextmanager
     def _timed(self, name: str) -> Iterator[None]:
         began = time.perf_counter()
         yield
         self._seconds[name] = self._seconds.get(name, 0.0) + time.perf_counter() - began
-
-
-def _add(total: dict[str, np.ndarray], part: dict[str, np.ndarray]) -> None:
-    for name, value in part.items():
-        total[name] = total[name] + value if name in total else value

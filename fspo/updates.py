@@ -6,7 +6,7 @@ from the same forward over the same shard, so S = 0 exactly before the first upd
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -172,22 +172,13 @@ def score_shards(
     config: ScoreConfig,
     seed: int,
     rollout: int,
-    on_shard: Callable[[], None] = lambda: None,
 ) -> dict[int, Scores]:
     """Scores of every response with A != 0, by shard index; ``model`` is the unwrapped one."""
     found = {}
     for i, shard in enumerate(shards):
         if shard.micro.trains and not shard.micro.dummy:
-            found[i] = score(
-                model, shard.batch, temperature, config=config, seed=seed, rollout=rollout, log_probs=plain_log_probs
-            )
-            on_shard()
+            found[i] = score(model, shard.batch, temperature, config=config, seed=seed, rollout=rollout)
     return found
-
-
-def plain_log_probs(model: torch.nn.Module, batch: Any, temperature: float) -> torch.Tensor:
-    """The trainer's own log-probs, in the form that `fspo.scores.score` asks for."""
-    return token_log_probs(model, batch, temperature)[0]
 
 
 def log_rows(
@@ -199,6 +190,7 @@ def log_rows(
     entropy: np.ndarray,
     old_log_prob: np.ndarray,
     scores: Scores | None,
+    user: dict[str, list[Any]] | None = None,
 ) -> dict[str, Any]:
     """Columns of the gradient log for some rows of a batch.
 
@@ -211,6 +203,8 @@ def log_rows(
         Scalars: step, phase, versions, rule, drift and so on.
     old_log_prob : (n,)
         Summed old log-probability of the trainer, nats.
+    user : dict of lists, optional
+        The task's own columns for these rows.
     """
     kept = (
         "length",
@@ -239,5 +233,5 @@ def log_rows(
         "advantage": batch.advantages[rows],
         "score_status": np.full(n, "not_taken") if scores is None else np.array(scores.status),
         **({} if scores is None else {"score_norm": scores.norm, "score_unit": scores.unit}),
-        **{f"user.{name}": values[rows] for name, values in batch.info.items()},
+        **{f"user.{name}": values for name, values in (user or {}).items()},
     }

@@ -1,0 +1,97 @@
+"""Typed dataclasses from a YAML file and the command line, and back to YAML.
+
+jsonargparse parses, checks types and prints the help; here its errors become one line with the nearest right name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, fields, is_dataclass
+from pathlib import Path
+from typing import Any, TypeVar, get_type_hints
+
+from fspo.errors import UserError, unknown_name
+
+ConfigT = TypeVar("ConfigT")
+
+
+def parse(
+    cls: type[ConfigT], args: Sequence[str] | None, *, prog: str, description: str, positional: str | None = None
+) -> ConfigT:
+    """Build a configuration dataclass from a command line with an optional ``--config FILE``.
+
+    Raises
+    ------
+    UserError
+        Unknown keys (with the nearest right name), wrong types, impossible values.
+    """
+    from jsonargparse import ArgumentError, ArgumentParser
+
+    parser = ArgumentParser(prog=prog, description=description, exit_on_error=False)
+    parser.add_argument("--config", action="config", help="YAML file; the command line wins over it")
+    parser.add_class_arguments(cls, None)
+    try:
+        namespace = parser.parse_args(args)
+        namespace.pop("config", None)
+        return cls(**_values(cls, parser.instantiate(namespace)))
+    except UserError:
+        raise
+    except (ArgumentError, ValueError, TypeError) as error:
+        raise UserError(_explain(" ".join(str(error).split()), cls)) from error
+
+
+def _values(cls: type, namespace: Any) -> dict[str, Any]:
+    return {f.name: getattr(namespace, f.name) for f in fields(cls)}
+
+
+def option_names(cls: type, prefix: str = "") -> list[str]:
+    """Dotted names of every option of a configuration dataclass."""
+    names = []
+    for name, hint in get_type_hints(cls).items():
+        names.append(prefix + name)
+        if is_dataclass(hint):
+            names += option_names(hint, f"{prefix}{name}.")  # type: ignore[arg-type]
+    return names
+
+
+def _explain(message: str, cls: type) -> str:
+    names = option_names(cls)
+    if match := re.search(r"unrecognized arguments?: --([\w.\-]+)", message, re.IGNORECASE):
+        return str(unknown_option(match[1], names))
+    if match := re.search(r"Group '([\w.]+)' does not accept option '([\w.\-]+)'", message):
+        return str(unknown_option(f"{match[1]}.{match[2]}", names))
+    if match := re.search(r"(?:Key|option) '([\w.\-]+)' is not (?:expected|accepted)", message):
+        return str(unknown_option(match[1], names))
+    return message
+
+
+def unknown_option(name: str, names: Sequence[str]) -> UserError:
+    """The error for an option that does not exist; siblings are tried before all names."""
+    group = name.rpartition(".")[0]
+    siblings = [n for n in names if n.rpartition(".")[0] == group]
+    error = unknown_name("option", name, siblings or list(names))
+    if "did you mean" in str(error) or not siblings:
+        return error
+    wide = str(unknown_name("option", name, list(names)))
+    return UserError(wide.split("choose from")[0].rstrip() + f" options here: {', '.join(siblings)}")
+
+
+def to_dict(config: Any) -> dict[str, Any]:
+    """Plain values of a configuration, for config.yaml (tuples become lists)."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: plain(item) for key, item in value.items()}
+        return [plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+    return plain(asdict(config))
+
+
+def save(config: Any, path: Path) -> None:
+    """Write the resolved configuration as YAML, whole or not at all."""
+    import yaml
+
+    part = path.with_suffix(".part")
+    part.write_text(yaml.safe_dump(to_dict(config), sort_keys=False), encoding="utf-8")
+    part.replace(path)
