@@ -24,7 +24,7 @@ EXAMPLES = """examples:
 
 class _Parser(ArgumentParser):
     def error(self, message: str, ex: Exception | None = None):  # one line and the cure, exit status 2
-        raise UserError(f"{message.splitlines()[0]} (python -m analysis --help shows the options)")
+        raise UserError(f"{' '.join(message.split())} (python -m analysis --help shows the options)")
 
 
 def parser() -> ArgumentParser:

@@ -61,11 +61,13 @@ def make_cases(bands: Sequence[str] = BANDS, targets: Sequence[float] = TARGETS)
     """
     cases: list[Case] = []
     for name in bands:
-        if name not in PRESETS:
-            raise unknown_name("rule", name, tuple(PRESETS))
+        if name not in BANDS:
+            if name in PRESETS:
+                raise UserError(
+                    f"rule {name!r} is no band of its own on whole sequences; choose from {', '.join(BANDS)}"
+                )
+            raise unknown_name("rule", name, BANDS)
         rule = PRESETS[name].rule
-        if rule.level != "sequence" or rule.shape == "none":
-            raise UserError(f"rule {name!r} has no band on whole sequences; choose from {', '.join(BANDS)}")
         for outside in OUTSIDES:
             here = replace(rule, outside=outside)
             cases.append(Case(here, name, "given"))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from fspo.gradlog import GradLogWriter
 from fspo.rules import DriftStats, Rule, preset
@@ -94,6 +96,17 @@ def write_log(run: Path, plan: Plan = Plan()) -> Path:
     return run
 
 
-def linear(plan: Plan, **changes: object) -> Plan:
-    """The same plan under gspo's band, opened to the spread of the simulated S."""
-    return replace(plan, rule=Rule("linear", 0.004, 0.004, name="gspo"), **changes)
+@pytest.fixture
+def simulate(tmp_path: Path) -> Callable[..., Path]:
+    """Write a log named ``name`` under the test's folder; the other arguments are the plan's."""
+
+    def make(name: str = "run", **changes: object) -> Path:
+        return write_log(tmp_path / name, Plan(**changes))  # type: ignore[arg-type]
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def fspo_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One log of the fspo preset that several tests only read."""
+    return write_log(tmp_path_factory.mktemp("logs") / "fspo-0", Plan())

@@ -1,0 +1,112 @@
+"""The lemma's table: hand-made strata, the sharp case, and an integrity check that can fail."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from analysis.lemma import LemmaTable, Strata, lemma_of
+from analysis.rows import load_run
+from analysis.run import Options, analyse, shared_bins
+from fspo.errors import UserError
+
+
+def strata(count, kept, g, g_clip, weight=None, clipped=None):
+    one = np.asarray(count, float)
+    weight = one if weight is None else np.asarray(weight, float)
+    clipped = np.asarray(kept, float) if clipped is None else np.asarray(clipped, float)
+    return Strata(one, np.asarray(kept, float), weight, clipped, np.asarray(g, float), np.asarray(g_clip, float))
+
+
+def test_sharp_case_of_t7():
+    """T7s: two strata of equal share, r = +-eps, delta = 0, <v, g + eps v> = 0: the bound is met exactly."""
+    eps = 0.2
+    v = np.array([0.5, 1.0])
+    g = np.array([-eps * (v @ v) / 0.5, 0.0])  # <v, g + eps v> = 0 with v_x = 0.5
+    means = np.array([g + v, g - v])
+    a = np.array([0.5 * (1 + eps), 0.5 * (1 - eps)])
+    sums = strata([[10, 10]], [10 * a], [10 * means], [10 * a[:, None] * means])
+    lemma, mean = lemma_of(sums, np.array([0]), drop=True)
+    assert mean == pytest.approx(0.5)
+    assert lemma.eta == pytest.approx(0, abs=1e-12)
+    assert lemma.cosine == pytest.approx(lemma.bound)
+    assert lemma.lre.inf == pytest.approx(eps)
+
+
+def test_truncate_takes_weight_acceptance_as_its_normaliser():
+    sums = strata([[4, 4]], [[4, 4]], [[[1.0], [1.0]]], [[[0.5], [1.0]]], weight=[[2, 2]], clipped=[[1, 2]])
+    lemma, mean = lemma_of(sums, np.array([0]), drop=False)
+    assert mean == pytest.approx(0.75)  # b = 1/2, 1
+    assert lemma.eta == pytest.approx(0, abs=1e-12)
+
+
+def test_empty_strata_do_not_count_and_nothing_kept_is_refused():
+    sums = strata([[4, 0]], [[2, 0]], [[[1.0], [0.0]]], [[[0.5], [0.0]]])
+    lemma, mean = lemma_of(sums, np.array([0]), drop=True)
+    assert (lemma.lre.inf, mean) == (0, 0.5)
+    with pytest.raises(UserError):
+        lemma_of(strata([[4, 4]], [[0, 0]], [[[1.0], [1.0]]], [[[0.0], [0.0]]]), np.array([0]), drop=True)
+
+
+def analysed(path, **changes):
+    run = load_run(path)
+    options = Options(bins=3, draws=2, **changes)
+    return analyse(run, shared_bins([run], options), options)
+
+
+def test_identity_holds_on_every_update_and_window(fspo_run):
+    tables, summary = analysed(fspo_run)
+    assert summary["integrity"]["pass"]
+    assert summary["integrity"]["max_identity_residual"] < 1e-10
+    lemma = tables["lemma"]
+    assert set(lemma["updates"]) == {1, 5}
+    assert (lemma["slack"].dropna() >= -1e-9).all()
+    assert lemma.loc[~lemma["guaranteed"].astype(bool), "bound"].isna().all()
+    assert lemma.loc[lemma["guaranteed"].astype(bool), "rho"].lt(1).all()
+    split = lemma["cosine"].notna()
+    assert (lemma.loc[split, "e_in"] + lemma.loc[split, "e_len"] >= 0).all()
+
+
+def rewrite(run, change):
+    """Rewrite one file of a log with some columns changed: what a buggy trainer would have written."""
+    path = sorted((run / "gradlog").glob("*.parquet"))[0]
+    table = pq.read_table(path)
+    pq.write_table(change(table), path)
+
+
+def test_a_log_whose_sides_are_not_the_rules_fails_the_integrity_check(simulate):
+    run = simulate(rollouts=2)
+
+    def flip(table):
+        side = table["side"].to_numpy()
+        return table.set_column(table.column_names.index("side"), "side", pa.array(-side, pa.int8()))
+
+    rewrite(run, flip)
+    _, summary = analysed(run)
+    assert not summary["integrity"]["pass"]
+    assert any("logged side differs" in line for line in summary["warnings"])
+
+
+def test_broken_scores_are_counted_and_left_out(simulate):
+    run = simulate(rollouts=2, width=8)
+
+    def scale(table):
+        units = table["score_unit"].combine_chunks()
+        flat = units.values.to_numpy(zero_copy_only=False).astype(np.float16) * np.float16(2)
+        mask = pa.array(np.asarray(units.is_null()))
+        bad = pa.FixedSizeListArray.from_arrays(pa.array(flat), 8, mask=mask)
+        return table.set_column(table.column_names.index("score_unit"), "score_unit", bad)
+
+    rewrite(run, scale)
+    tables, summary = analysed(run)
+    assert summary["counts"]["scored"]["bad_units"] > 0
+    assert any("unit norm" in line for line in summary["warnings"])
+    assert set(tables["lemma"]["window"]) == {1}  # the untouched rollout
+
+
+def test_integrity_reports_a_violation():
+    table = LemmaTable({}, None, [])  # type: ignore[arg-type]
+    table.table = [{"identity_residual": 1e-3, "slack": 0.1}, {"identity_residual": 0.0, "slack": -0.2}]
+    found = table.integrity()
+    assert not found["pass"]
+    assert found["bound_violations"] == 1

@@ -1,0 +1,113 @@
+"""LRE estimates: hand-worked plug-in, bias correction, and coverage by simulation, at exact fairness too."""
+
+import numpy as np
+import pytest
+
+from analysis.lre import lre_estimates, relative_errors
+from analysis.stats import ratios
+from fspo.theory import lre
+
+BINS = 5
+
+
+def draw(rng, acceptance, clusters=150, group=8, spread=0.15):
+    """Prompts with their own level and length; E[accept | bin] is ``acceptance``."""
+    level = rng.normal(0, spread, clusters)
+    level = np.clip(level, -0.2, 0.2)
+    home = rng.integers(0, BINS, clusters)
+    bins = np.where(rng.random((clusters, group)) < 0.6, home[:, None], rng.integers(0, BINS, (clusters, group)))
+    accept = rng.random((clusters, group)) < np.asarray(acceptance)[bins] + level[:, None]
+    cluster = np.repeat(np.arange(clusters), group)
+    return ratios(accept.ravel(), cluster, bins.ravel(), BINS, binary=True)
+
+
+def by_norm(found):
+    return {e.norm: e for e in lre_estimates(found)}
+
+
+def test_plug_in_is_the_formula_of_theory():
+    found = draw(np.random.default_rng(0), [0.4, 0.5, 0.6, 0.7, 0.75])
+    exact = lre(found.count[:BINS], found.value[:BINS])
+    mine = by_norm(found)
+    assert mine["inf"].plug_in == pytest.approx(exact.inf)
+    assert mine["l1"].plug_in == pytest.approx(exact.l1)
+    assert mine["l2"].plug_in == pytest.approx(exact.l2)
+
+
+def test_covariance_of_r_against_a_jackknife():
+    rng = np.random.default_rng(5)
+    bins, cluster = rng.integers(0, 3, 1200), np.repeat(np.arange(150), 8)
+    accept = (rng.random(1200) < np.array([0.5, 0.7, 0.9])[bins]).astype(float)
+    _, _, covariance, _, _ = relative_errors(ratios(accept, cluster, bins, 3))
+    replicates = []
+    for c in range(150):
+        keep = cluster != c
+        found = ratios(accept[keep], np.unique(cluster[keep], return_inverse=True)[1], bins[keep], 3)
+        replicates.append(relative_errors(found)[0])
+    deviation = np.array(replicates) - np.mean(replicates, axis=0)
+    assert covariance == pytest.approx(deviation.T @ deviation * 149 / 150, rel=0.03, abs=1e-7)
+
+
+def test_bias_correction_centres_the_estimate_at_fairness():
+    rng = np.random.default_rng(1)
+    squared = [by_norm(draw(rng, [0.7] * BINS))["l2_squared"] for _ in range(300)]
+    estimates = np.array([e.estimate for e in squared])
+    plug_in = np.array([e.plug_in for e in squared])
+    error = estimates.std() / np.sqrt(len(estimates))
+    assert abs(estimates.mean()) < 4 * error
+    assert plug_in.mean() > 10 * error  # the control: the plug-in is not centred
+
+
+@pytest.mark.parametrize("acceptance", [[0.7] * 5, [0.65, 0.68, 0.7, 0.72, 0.75], [0.4, 0.5, 0.6, 0.7, 0.75]])
+def test_coverage(acceptance):
+    rng = np.random.default_rng(2)
+    p = np.full(BINS, 1 / BINS)
+    truth = lre(p, acceptance)
+    hits = {"inf": 0, "l1": 0, "l2": 0, "wald": 0}
+    runs = 250
+    for _ in range(runs):
+        found = by_norm(draw(rng, acceptance))
+        hits["inf"] += found["inf"].ci_low <= truth.inf <= found["inf"].ci_high
+        hits["l1"] += found["l1"].ci_low <= truth.l1 <= found["l1"].ci_high
+        hits["l2"] += found["l2"].ci_low <= truth.l2 <= found["l2"].ci_high
+        hits["wald"] += found["l2"].wald_p < 0.05
+    least = 0.95 - 3 * np.sqrt(0.95 * 0.05 / runs)
+    assert hits["l2"] / runs > least
+    assert hits["inf"] / runs > least
+    assert hits["l1"] / runs > least
+    if truth.inf == 0:
+        assert hits["wald"] / runs < 0.05 + 3 * np.sqrt(0.05 * 0.95 / runs)
+    if truth.l2 > 0.2:
+        assert hits["wald"] / runs > 0.99
+
+
+def test_a_percentile_bootstrap_fails_at_fairness():
+    """The control for test inversion: the resampled plug-in is always above 0, so 0 is never covered."""
+    rng = np.random.default_rng(4)
+    accept = rng.random((100, 8)) < 0.7
+    bins = rng.integers(0, BINS, (100, 8))
+    values = []
+    for _ in range(200):
+        pick = rng.integers(0, 100, 100)
+        found = ratios(accept[pick].ravel(), np.repeat(np.arange(100), 8), bins[pick].ravel(), BINS)
+        values.append(lre(found.count[:BINS], found.value[:BINS]).l2)
+    assert np.quantile(values, 0.025) > 0
+
+
+def test_everything_accepted_is_fair_but_not_certain():
+    found = by_norm(ratios(np.ones(400), np.repeat(np.arange(50), 8), np.tile(np.arange(5), 80), 5, binary=True))
+    assert found["inf"].plug_in == 0
+    assert found["l2"].ci_low == 0
+    assert found["l2"].ci_high > 0
+
+
+def test_reasons_instead_of_numbers():
+    nothing = ratios(np.zeros(80), np.repeat(np.arange(10), 8), np.tile(np.arange(2), 40), 2, binary=True)
+    assert all(np.isnan(e.estimate) and "nothing is accepted" in e.reason for e in lre_estimates(nothing))
+    one = ratios(np.ones(80), np.repeat(np.arange(10), 8), np.zeros(80, int), 2, binary=True)
+    assert all(np.isnan(e.estimate) and "fewer than 2 bins" in e.reason for e in lre_estimates(one))
+    bins = np.zeros(80, int)
+    bins[:4] = 1  # one cluster only
+    bins[40:] = 2
+    odd = ratios(np.arange(80) % 2, np.repeat(np.arange(10), 8), bins, 3, binary=True)
+    assert "left out" in lre_estimates(odd)[0].reason
