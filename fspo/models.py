@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
 
@@ -131,12 +131,13 @@ def load_model(
                 model.set_attn_implementation(attn_implementation)
     else:
         with _readable(name_or_path):
-            model, report = AutoModelForCausalLM.from_pretrained(
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
                 name_or_path,
                 dtype=DTYPES[dtype],
                 attn_implementation=attn_implementation,
                 output_loading_info=True,
             )
+        model, report = loaded
         absent = sorted(report["missing_keys"])
         if absent:  # transformers would go on with random weights
             raise UserError(

@@ -28,6 +28,7 @@ import torch
 import transformers
 from filelock import FileLock
 from tqdm.auto import tqdm
+from transformers import PreTrainedModel
 
 from fspo.errors import UserError
 from fspo.models import build_embedded_model
@@ -81,7 +82,7 @@ class WarmupConfig:
         Folder of the cache; by default FSPO_CACHE or ~/.cache/fspo.
     """
 
-    steps: int = 750
+    steps: int = 900
     examples_per_step: int = 16
     slip_from: float = 0.7
     muon_lr: float = 0.01
@@ -227,7 +228,7 @@ def _threads(number: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def train(config: WarmupConfig, task: ChainAddConfig) -> torch.nn.Module:
+def train(config: WarmupConfig, task: ChainAddConfig) -> PreTrainedModel:
     """Train a fresh embedded model on the warm-up data; eval mode. A function of its arguments and the machine."""
     model = cast(Any, build_embedded_model(config.seed)).train()
     inner = [p for name, p in model.named_parameters() if p.ndim == 2 and ".layers." in name]

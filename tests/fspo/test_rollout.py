@@ -17,6 +17,7 @@ from transformers import (
     MambaForCausalLM,
     MistralConfig,
     MistralForCausalLM,
+    PreTrainedModel,
     Qwen3Config,
     Qwen3ForCausalLM,
 )
@@ -42,7 +43,7 @@ SMALL = {
 }
 
 
-def small_model(kind: str) -> torch.nn.Module:
+def small_model(kind: str) -> PreTrainedModel:
     torch.manual_seed(0)
     if kind == "qwen3-eager":
         config = Qwen3Config(**SMALL, num_key_value_heads=2, head_dim=8)
