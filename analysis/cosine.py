@@ -152,7 +152,8 @@ class Columns:
         if not np.isfinite(z) or not np.isfinite(half):
             return float("nan"), float("nan"), float("nan")
         low, high = np.tanh(z - half), np.tanh(z + half)
-        return float(self.value[k, columns].mean()), float(low), float(high)
+        value = float(self.value[k, columns].mean())
+        return value, min(value, float(low)), max(value, float(high))  # z is held just below cosine 1
 
     def difference(self, k: int, one: int, other: int, level: float = 0.95) -> tuple[float, float, float]:
         """Cosine of column ``one`` minus ``other`` with the paired jackknife interval."""

@@ -155,6 +155,10 @@ def load_run(path: str | Path) -> Run:
         "rows_reused": int(np.sum(rows.used > 0)),
         "rows_nonzero_advantage": int(np.sum(rows.A != 0)),
     }
+    if "score_status" in log:
+        counts["scores_failed"] = int(np.sum(log.column("score_status") == "failed"))
+        if counts["scores_failed"]:
+            warnings.append(f"{counts['scores_failed']} scores failed when they were taken: left out of the cosines")
     rule = log.rule if "rule" in log.metadata else None
     label = rule.label if rule else str(log.column("rule")[0]) if "rule" in log else "unknown"
     if rule is None:

@@ -87,13 +87,14 @@ def analyse(
     everything = cases if trained is None else [trained, *cases]
     cosines = CosineTable(run.key, bins, everything, options.targets, options.draws, options.seed)
     lemma = LemmaTable(run.key, bins, everything)
-    scored = {"first": 0, "reused": 0, "updates": 0, "bad_units": 0}
-    for window in scored_windows(run, bins, options.window):
+    scored = {"first": 0, "reused": 0, "updates": 0}
+    broken: list[int] = []
+    for window in scored_windows(run, bins, options.window, broken):
         cosines.add(window)
         lemma.add(window)
         scored[window.use] += len(window.rows)
         scored["updates"] += window.updates
-        scored["bad_units"] += window.bad_units
+    scored["bad_units"] = sum(broken)
     rows |= {"cosine": cosines.rows(), "lemma": lemma.table}
     progress("cosine")
     rows["over_time"] = over_time_table(run, bins)

@@ -39,7 +39,6 @@ class ScoredWindow:
     vectors: Floats
     bins: Ints
     update: Ints
-    bad_units: int
 
     @property
     def updates(self) -> int:
@@ -47,8 +46,12 @@ class ScoredWindow:
         return int(self.update.max()) + 1 if len(self.update) else 0
 
 
-def scored_windows(run: Run, bins: Bins, window_size: int) -> Iterator[ScoredWindow]:
-    """Read the sketches window by window; memory holds one window at a time."""
+def scored_windows(run: Run, bins: Bins, window_size: int, broken: list[int] | None = None) -> Iterator[ScoredWindow]:
+    """Read the sketches window by window; memory holds one window at a time.
+
+    Scores that are not finite, or whose stored direction is not of unit norm, are left out and their number is
+    appended to ``broken``.
+    """
     if "score_status" not in run.logged:
         return
     window = windows(run.rows.rollout, window_size)
@@ -71,7 +74,8 @@ def scored_windows(run: Run, bins: Bins, window_size: int) -> Iterator[ScoredWin
         with np.errstate(invalid="ignore", divide="ignore"):
             unit = np.linalg.norm(psi.astype(np.float64), axis=1) / norms
         sound = np.isfinite(unit) & (np.abs(unit - 1) < 0.02)
-        bad = int(np.sum(matches & ~sound))
+        if broken is not None:
+            broken.append(int(np.sum(matches & ~sound)))
         keep = matches & sound
         rows = known.take(place[keep])
         psi = psi[keep]
@@ -81,8 +85,7 @@ def scored_windows(run: Run, bins: Bins, window_size: int) -> Iterator[ScoredWin
                 continue
             some = rows.take(np.flatnonzero(chosen))
             vectors = psi[chosen].astype(np.float64) * some.A[:, None]
-            yield ScoredWindow(int(first), use, some, vectors, bins.index(some.length), dense(some.step), bad)
-            bad = 0
+            yield ScoredWindow(int(first), use, some, vectors, bins.index(some.length), dense(some.step))
 
 
 def _names(rollout: Ints, step: Ints, response: Ints) -> pd.MultiIndex:

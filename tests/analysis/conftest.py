@@ -60,7 +60,7 @@ def write_log(run: Path, plan: Plan = Plan()) -> Path:
             k3, square = 0.5 * plan.sigma**2 * L * max(update, 0), plan.sigma**2 * L * max(update, 0)
             stats = DriftStats(float(k3.sum()), float(square.sum()), float(tokens))
             done = rule.apply(S, L, A, stats)
-            scored = update == plan.minibatches - 1
+            scored = update == plan.minibatches - 1 and plan.width > 0
             psi = directions[0] + 0.02 * L[:, None] * directions[1] + rng.standard_normal((size, plan.width))
             norm = np.linalg.norm(psi, axis=1)
             rows = {
@@ -90,7 +90,7 @@ def write_log(run: Path, plan: Plan = Plan()) -> Path:
                 "score_norm": norm if scored else np.nan,
                 "score_unit": psi / norm[:, None],
             }
-            writer.append(rows)
+            writer.append(rows if plan.width else {k: v for k, v in rows.items() if k != "score_unit"})
             step += 1
         writer.flush(rollout)
     return run

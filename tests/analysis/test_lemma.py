@@ -48,9 +48,9 @@ def test_empty_strata_do_not_count_and_nothing_kept_is_refused():
         lemma_of(strata([[4, 4]], [[0, 0]], [[[1.0], [1.0]]], [[[0.0], [0.0]]]), np.array([0]), drop=True)
 
 
-def analysed(path, **changes):
+def analysed(path):
     run = load_run(path)
-    options = Options(bins=3, draws=2, **changes)
+    options = Options(bins=3, draws=2, rules=("rloo", "gspo", "fspo"), targets=(0.9,))
     return analyse(run, shared_bins([run], options), options)
 
 

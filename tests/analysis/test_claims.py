@@ -1,0 +1,243 @@
+"""Each claim on made tables: it can be supported, it can fail, and it knows when it cannot tell."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats as sps
+
+from analysis.acceptance import acceptance_tables
+from analysis.bins import make_bins
+from analysis.claims import evaluate_claims, write_claims
+from analysis.evaluate import trained_case
+from analysis.evidence import combine, difference, select
+from analysis.rows import load_run
+from analysis.tables import COLUMNS, frame
+from fspo.rules import Rule
+
+NAN = float("nan")
+
+
+def tables(**found):
+    return {name: frame(name, found.get(name, [])) for name in COLUMNS}
+
+
+def verdicts(**found):
+    return {c.id: c for c in evaluate_claims(tables(**found))}
+
+
+def interval(value, half):
+    return {"estimate": value, "ci_low": value - half, "ci_high": value + half}
+
+
+def trend(rule, slope, half, seed=0):
+    key = {"run": f"{rule}-{seed}", "trained_rule": rule, "seed": seed, "rule": rule, "source": "trained"}
+    key |= {"outside": "drop", "target": NAN, "subset": "all", "use": "first", "measure": "band"}
+    return key | {
+        "slope_per_doubling": slope,
+        "ci_low": slope - half,
+        "ci_high": slope + half,
+        "ci90_low": slope - 0.84 * half,
+        "ci90_high": slope + 0.84 * half,
+    }
+
+
+@pytest.mark.parametrize(
+    ("fspo", "rloo", "gspo", "verdict"),
+    [
+        (0.002, -0.04, 0.05, "supported"),
+        (0.02, -0.04, 0.05, "not supported"),  # fspo's slope is outside the margin
+        (0.009, -0.04, 0.05, "inconclusive"),  # near the margin
+        (0.002, 0.04, 0.05, "not supported"),  # rloo's does not fall
+        (0.002, -0.04, -0.05, "not supported"),  # gspo's does not rise
+        (0.002, -0.001, 0.05, "inconclusive"),
+    ],
+)
+def test_c1(fspo, rloo, gspo, verdict):
+    rows = [trend("fspo", fspo, 0.004), trend("rloo", rloo, 0.004), trend("gspo", gspo, 0.004)]
+    claim = verdicts(trend=rows)["C1"]
+    assert claim.verdict == verdict
+    assert claim.estimate == fspo
+    assert claim.ci_low == pytest.approx(fspo - 0.004)
+
+
+def test_c1_needs_its_rivals():
+    assert verdicts(trend=[trend("fspo", 0.0, 0.001)])["C1"].verdict == "inconclusive"
+
+
+def test_c1_on_logs_supports_sqrt_and_fails_a_linear_band_called_fspo(simulate):
+    """The control: the same code must refuse the claim for a band that grows like L."""
+
+    def one(rule, name):
+        run = load_run(simulate(name, rule=rule, rollouts=40, width=0, sigma=0.015))
+        trained = trained_case(run)
+        assert trained is not None
+        return acceptance_tables(run, make_bins(run.rows.length, 6), [], trained, 5)["trend"]
+
+    rloo = one(Rule("fixed", 0.2, 0.2, name="rloo"), "rloo")
+    gspo = one(Rule("linear", 0.004, 0.004, name="gspo"), "gspo")
+    fair = one(Rule("sqrt", 0.03, 0.03, drift="gaussian", name="fspo"), "fspo")
+    unfair = one(Rule("linear", 0.004, 0.004, name="fspo"), "unfair")
+    assert verdicts(trend=[*fair, *rloo, *gspo])["C1"].verdict == "supported"
+    assert verdicts(trend=[*unfair, *rloo, *gspo])["C1"].verdict == "not supported"
+
+
+def lre(rule, value, half, seed=0):
+    key = {"run": f"{rule}-{seed}", "trained_rule": rule, "seed": seed, "rule": rule, "source": "trained"}
+    key |= {"outside": "drop", "subset": "all", "use": "first", "measure": "band", "norm": "l2_squared"}
+    return key | interval(value, half)
+
+
+@pytest.mark.parametrize(
+    ("rloo", "gspo", "verdict"),
+    [(0.05, 0.04, "supported"), (0.05, -0.01, "not supported"), (0.05, 0.011, "inconclusive")],
+)
+def test_c2(rloo, gspo, verdict):
+    claim = verdicts(lre=[lre("fspo", 0.01, 0.003), lre("rloo", rloo, 0.004), lre("gspo", gspo, 0.004)])["C2"]
+    assert claim.verdict == verdict
+    least = min(rloo, gspo) - 0.01
+    assert claim.estimate == pytest.approx(least)
+    assert claim.ci_low == pytest.approx(least - 0.005)  # MOVER: hypot(3, 4)
+
+
+def cosine(rule, outside, target, **columns):
+    key = {"run": "r", "trained_rule": "fspo", "seed": 0, "rule": rule, "outside": outside, "source": "matched"}
+    key |= {"target": target, "weight": "sequence", "use": "first", "bin": -1, "control": False, "subset": "nonzero"}
+    row = {**key, **interval(0.9, 0.01)}
+    for name, (value, half) in columns.items():
+        row |= {name: value, f"{name}_ci_low": value - half, f"{name}_ci_high": value + half}
+    return row
+
+
+@pytest.mark.parametrize(
+    ("rloo", "worst", "verdict"),
+    [(-0.03, -0.04, "supported"), (0.03, -0.04, "not supported"), (-0.03, 0.005, "inconclusive")],
+)
+def test_c3(rloo, worst, verdict):
+    rows = [
+        cosine("rloo", "drop", 0.95, diff_fspo=(rloo, 0.01), diff_fspo_worst=(-0.05, 0.01)),
+        cosine("gspo", "drop", 0.95, diff_fspo=(-0.05, 0.01), diff_fspo_worst=(worst, 0.01)),
+    ]
+    lemma = [
+        {"rule": "fspo", "source": "trained", "outside": "drop", "use": "first", "updates": 1, "target": NAN}
+        | {"guaranteed": rho < 1, "slack": 0.1, "rho": rho, "bound": 0.5}
+        for rho in (0.5, 0.8, 1.5, 2.0)
+    ]
+    claim = verdicts(cosine=rows, lemma=lemma)["C3"]
+    assert claim.verdict == verdict
+    assert claim.estimate == pytest.approx(min(-rloo, 0.05, -worst))
+    assert claim.details["T7"]["fspo, trained"]["share with a promise"] == 0.5
+
+
+def assumptions(slope=1.0, distance=0.01, drift=0.0, half=0.01):
+    key = {"run": "r", "trained_rule": "fspo", "seed": 0, "subset": "all", "use": "first"}
+    scaling = {**key, "sign": "all", "slope_2H": slope, "ci_low": slope - 0.05, "ci_high": slope + 0.05}
+    scaling |= {"ci90_low": slope - 0.04, "ci90_high": slope + 0.04}
+    moments = {
+        **key,
+        "bin": 0,
+        "length_mean": 100.0,
+        "var_S": 0.04,
+        "k3_per_token": 1e-4,
+        "mean_S": -0.01 + drift * 0.2,
+    }
+    moments |= {"mean_S_ci_low": moments["mean_S"] - 0.002, "mean_S_ci_high": moments["mean_S"] + 0.002}
+    moments |= {"ks_distance": distance, "ks_ci_low": distance - half, "ks_ci_high": distance + half}
+    return {"scaling": [scaling], "moments": [moments]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "verdict"),
+    [
+        ({}, "supported"),
+        ({"slope": 1.4}, "not supported"),
+        ({"slope": 1.08}, "inconclusive"),
+        ({"distance": 0.2}, "not supported"),
+        ({"distance": 0.045}, "inconclusive"),
+        ({"drift": 0.5}, "not supported"),
+        ({"drift": -0.5}, "not supported"),
+    ],
+)
+def test_c4(changes, verdict):
+    assert verdicts(**assumptions(**changes))["C4"].verdict == verdict
+
+
+def training(rule, seed, final, fall=0.0):
+    key = {"run": f"{rule}-{seed}", "trained_rule": rule, "seed": seed}
+    curve = [0.3, 0.3 - fall, final, final, final]
+    rows = [
+        {**key, "rollout": i, "step": i, "phase": "train", "name": "reward", "value": v} for i, v in enumerate(curve)
+    ]
+    evaluations = [0.3, final, final]
+    where = {"phase": "eval", "name": "eval/reward"}
+    return rows + [{**key, "rollout": i, "step": i, **where, "value": v} for i, v in enumerate(evaluations)]
+
+
+def runs(seeds, fspo=0.8, fall=0.0):
+    rows = []
+    for seed in range(seeds):
+        shift = 0.001 * seed
+        rows += training("fspo", seed, fspo + shift, fall)
+        rows += training("rloo", seed, 0.8 - shift) + training("gspo", seed, 0.8 + shift)
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("seeds", "fspo", "fall", "verdict"),
+    [
+        (5, 0.8, 0.0, "supported"),
+        (4, 0.8, 0.0, "inconclusive"),
+        (5, 0.7, 0.0, "not supported"),
+        (5, 0.8, 0.2, "not supported"),
+        (4, 0.5, 0.2, "inconclusive"),
+    ],
+)
+def test_c5(seeds, fspo, fall, verdict):
+    claim = verdicts(training=runs(seeds, fspo, fall))["C5"]
+    assert claim.verdict == verdict
+    assert claim.estimate == pytest.approx(fspo - 0.8, abs=1e-6)
+
+
+@pytest.mark.parametrize(("cap", "verdict"), [(0.05, "supported"), (-0.05, "not supported"), (0.005, "inconclusive")])
+def test_c6(cap, verdict):
+    rows = [cosine("fspo", "truncate", t, diff_drop=(0.1, 0.01)) for t in (0.95, 0.85)]
+    rows += [cosine("fspo", "cap", 0.95, diff_drop=(0.1, 0.01)), cosine("fspo", "cap", 0.85, diff_drop=(cap, 0.01))]
+    claim = verdicts(cosine=rows)["C6"]
+    assert claim.verdict == verdict
+    assert claim.estimate == pytest.approx(min(cap, 0.1))
+
+
+def test_nothing_to_go_on_is_inconclusive_everywhere(tmp_path):
+    claims = evaluate_claims(tables())
+    assert [c.id for c in claims] == ["C1", "C2", "C3", "C4", "C5", "C6"]
+    assert {c.verdict for c in claims} == {"inconclusive"}
+    write_claims(tmp_path / "out" / "claims.json", claims)
+    assert '"estimate": null' in (tmp_path / "out" / "claims.json").read_text()
+
+
+def test_seeds_are_the_outer_unit():
+    rows = pd.DataFrame([trend("fspo", s, 0.001, seed=i) for i, s in enumerate((0.0, 0.01, 0.02))])
+    found = combine(rows, "slope_per_doubling", "ci_low", "ci_high")
+    half = sps.t.ppf(0.975, 2) * 0.01 / np.sqrt(3)
+    assert (found.value, found.low, found.high) == pytest.approx((0.01, 0.01 - half, 0.01 + half))
+    assert found.seeds == 3
+
+
+def test_runs_of_one_seed_are_averaged():
+    rows = pd.DataFrame([trend("fspo", s, 0.003) for s in (0.0, 0.02)])
+    found = combine(rows, "slope_per_doubling", "ci_low", "ci_high")
+    assert (found.value, found.high) == pytest.approx((0.01, 0.01 + 0.003 / np.sqrt(2)))
+
+
+def test_differences_are_paired_by_seed():
+    one = pd.DataFrame([lre("rloo", v, 0.5, seed=i) for i, v in enumerate((1.0, 2.0, 3.0))])
+    other = pd.DataFrame([lre("fspo", v, 0.5, seed=i) for i, v in enumerate((0.9, 1.9, 2.8))])
+    found = difference(one, other, "estimate", "ci_low", "ci_high")
+    gaps = np.array([0.1, 0.1, 0.2])
+    assert found.value == pytest.approx(gaps.mean())
+    assert found.high - found.value == pytest.approx(sps.t.ppf(0.975, 2) * gaps.std(ddof=1) / np.sqrt(3))
+
+
+def test_select_matches_floats_and_tells_missing_columns():
+    table = pd.DataFrame({"target": [0.95, 0.85, NAN], "x": [1, 2, 3]})
+    assert select(table, target=0.85)["x"].tolist() == [2]
+    assert len(select(table, nowhere=1)) == 0

@@ -1,0 +1,268 @@
+"""From a run folder to its tables, and what happens with bad or poor input."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis.__main__ import main
+from analysis.evaluate import Case, evaluate, measured
+from analysis.rows import load_run, windows
+from analysis.run import Options, analyse, analyse_runs, shared_bins
+from analysis.tables import COLUMNS, read_tables, write_json
+from fspo.errors import UserError
+from fspo.gradlog import GradLogWriter
+from fspo.rules import Rule
+
+FEW = Options(rules=("rloo", "fspo-kl"), targets=(0.9,), draws=2, bins=3)
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory, fspo_run):
+    analyse_runs([fspo_run], FEW)
+    return fspo_run
+
+
+def test_every_table_is_there_twice_and_summary_is_json(written):
+    folder = written / "analysis"
+    for name, columns in COLUMNS.items():
+        csv, parquet = pd.read_csv(folder / f"{name}.csv"), pd.read_parquet(folder / f"{name}.parquet")
+        assert list(csv.columns) == list(parquet.columns)
+        assert list(csv.columns)[: len(columns)] == columns
+        assert len(csv) == len(parquet)
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["integrity"]["pass"]
+    assert summary["rule"] == "fspo"
+    assert summary["counts"]["rows"] == 6 * 8 * 128
+    assert not list(folder.glob("*.part-*"))
+
+
+def test_only_rows_after_an_update_and_first_use_apart(written):
+    table = read_tables([written])["acceptance"].query("source == 'trained' and bin == -1 and measure == 'band'")
+    counts = table.query("subset == 'all'").set_index("use")["count"].to_dict()
+    assert counts == {"first": 6 * 3 * 128, "reused": 6 * 4 * 128}
+
+
+def test_trained_rows_are_the_logged_columns(written):
+    run = load_run(written)
+    table = read_tables([written])["acceptance"].query("source == 'trained' and bin == -1 and use == 'first'")
+    rows = run.rows.use("first")
+    value = table.set_index(["measure", "subset"])["estimate"]
+    assert value["band", "all"] == pytest.approx(rows.band_accept.mean())
+    acting = rows.A != 0
+    assert value["update", "nonzero"] == pytest.approx((rows.side[acting] == 0).mean())
+    weight = rows.weight[acting]
+    assert value["weight", "nonzero"] == pytest.approx(
+        (rows.multiplier[acting] * weight).sum() / weight.sum(), rel=1e-6
+    )
+
+
+def test_matched_acceptance_is_met_in_each_window(fspo_run):
+    run = load_run(fspo_run)
+    rows = run.rows.use("first")
+    window = windows(rows.rollout, 2)
+    case = Case(Rule("fixed", 0.2, 0.2), "rloo", "matched", 0.85)
+    band = evaluate(case, rows, window, "band")
+    update = evaluate(case, rows, window, "update")
+    for w in np.unique(window):
+        at = window == w
+        assert band.in_band[at].mean() == pytest.approx(0.85, abs=1 / at.sum())
+        acting = at & (rows.A != 0)
+        assert (update.side[acting] == 0).mean() == pytest.approx(0.85, abs=1 / acting.sum())
+    assert len(band.ranges) == 3
+
+
+def test_truncation_keeps_weight_at_the_edge(fspo_run):
+    rows = load_run(fspo_run).rows.use("first")
+    case = Case(Rule("sqrt", 0.03, 0.03, outside="truncate"), "fspo", "given")
+    found = evaluate(case, rows, np.zeros(len(rows), int), "update")
+    y, d = measured(found, "weight")
+    high = (rows.A > 0) & (0.03 * np.sqrt(rows.length) < rows.S)
+    assert y[high] == pytest.approx(np.exp(0.03 * np.sqrt(rows.length[high])))
+    assert d == pytest.approx(np.exp(rows.S))
+
+
+def test_kl_drift_centres_each_minibatch_on_its_own_sums(fspo_run):
+    rows = load_run(fspo_run).rows
+    case = Case(Rule("sqrt", 0.03, 0.03, drift="kl"), "fspo-kl", "given")
+    found = evaluate(case, rows, np.zeros(len(rows), int), "band")
+    step = rows.step == np.unique(rows.step)[3]
+    m = -rows.k3_sum[step].sum() / rows.length[step].sum()
+    inside = np.abs(rows.S[step] - m * rows.length[step]) <= 0.03 * np.sqrt(rows.length[step])
+    assert found.in_band[step].tolist() == inside.tolist()
+
+
+def test_windows_by_hand():
+    assert windows(np.array([0, 1, 2, 5, 9]), 2).tolist() == [0, 0, 2, 2, 9]
+    with pytest.raises(UserError):
+        windows(np.array([0]), 0)
+
+
+def minimal(folder, n=64, rollouts=4, **columns):
+    """What another trainer must at least write: no scores, no rule, no k3."""
+    rng = np.random.default_rng(0)
+    writer = GradLogWriter(folder)
+    for rollout in range(rollouts):
+        for update in range(3):
+            rows = {
+                "rollout": rollout,
+                "step": rollout * 3 + update,
+                "prompt_id": np.arange(n) // 4,
+                "response_id": np.arange(n),
+                "length": rng.integers(4, 100, n),
+                "log_ratio": 0.1 * update * rng.normal(size=n),
+                "advantage": rng.choice([-1.0, 0.0, 1.0], n),
+            }
+            writer.append(rows | columns)
+        writer.flush(rollout)
+    return folder
+
+
+def test_a_log_with_the_required_columns_alone(tmp_path):
+    run = load_run(minimal(tmp_path / "other"))
+    assert set(run.rows.used.tolist()) == {1, 2}  # the same responses in three updates
+    tables, summary = analyse(run, shared_bins([run], FEW), FEW)
+    assert any("times_used" in line for line in summary["warnings"])
+    assert any("no rule" in line for line in summary["warnings"])
+    kl = tables["acceptance"].query("rule == 'fspo-kl' and source == 'given'")
+    assert kl["estimate"].isna().all()
+    assert kl["reason"].str.contains("k3_sum").all()
+    assert tables["acceptance"].query("rule == 'rloo' and bin == -1")["estimate"].notna().all()
+    assert len(tables["cosine"]) == len(tables["lemma"]) == 0
+
+
+def test_nan_rows_are_counted_and_left_out(tmp_path):
+    bad = np.zeros(64)
+    bad[:5] = np.nan
+    run = load_run(minimal(tmp_path / "nan", advantage=bad))
+    assert run.counts["rows_not_finite"] == 5 * 12
+    analyse(run, shared_bins([run], FEW), FEW)
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [{"advantage": 0.0}, {"log_ratio": np.zeros(64)}, {"length": 7}, {"prompt_id": 0}, {"log_ratio": np.full(64, 1e4)}],
+)
+def test_degenerate_logs_give_reasons_not_exceptions(tmp_path, columns):
+    run = load_run(minimal(tmp_path / "odd", **columns))
+    tables, summary = analyse(run, shared_bins([run], FEW), FEW)
+    missing = tables["acceptance"]["estimate"].isna()
+    assert (tables["acceptance"].loc[missing, "reason"] != "").all()
+    missing = tables["lre"]["estimate"].isna()
+    assert (tables["lre"].loc[missing, "reason"] != "").all()
+    write = json.dumps(summary["key_numbers"], default=str)
+    assert write
+
+
+def test_one_response_is_refused_or_answered(tmp_path):
+    run = load_run(minimal(tmp_path / "one", n=1, rollouts=1))
+    tables, _ = analyse(run, shared_bins([run], FEW), FEW)
+    assert tables["acceptance"]["estimate"].isna().all()
+
+
+def test_a_damaged_file_is_named_and_the_rest_analysed(simulate):
+    run = simulate(rollouts=3, width=8)
+    (run / "gradlog" / "rollout-00000001-rank-0000.parquet").write_bytes(b"PAR1 broken")
+    loaded = load_run(run)
+    tables, summary = analyse(loaded, shared_bins([loaded], FEW), FEW)
+    assert len(summary["damage"]) == 1
+    assert "rollout-00000001" in summary["damage"][0]
+    assert set(tables["over_time"]["window"]) == {0, 2}
+    assert summary["integrity"]["pass"]
+
+
+def test_metrics_lines_become_rows_and_broken_ones_damage(simulate):
+    run = simulate(rollouts=2, width=8)
+    lines = ['{"rollout": 0, "step": 4, "phase": "train", "reward": 0.5, "note": "x"}', "{broken", "[1]"]
+    (run / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    (run / "config.yaml").write_text("seed: 7\n")
+    loaded = load_run(run)
+    assert loaded.seed == 7
+    tables, summary = analyse(loaded, shared_bins([loaded], FEW), FEW)
+    assert tables["training"][["rollout", "step", "phase", "name", "value"]].values.tolist() == [
+        [0, 4, "train", "reward", 0.5]
+    ]
+    assert len(summary["damage"]) == 2
+
+
+def test_a_token_rule_that_trained_is_read_from_its_columns(simulate):
+    loaded = load_run(simulate(rule=Rule("token", 0.2, 0.2, name="grpo"), rollouts=2, width=8))
+    tables, _ = analyse(loaded, shared_bins([loaded], FEW), FEW)
+    table = tables["acceptance"].query("source == 'trained' and bin == -1 and measure == 'band' and subset == 'all'")
+    rows = loaded.rows.use("first")
+    assert table.set_index("use")["estimate"]["first"] == pytest.approx(rows.band_accept.mean())
+    assert "trained" not in set(tables["cosine"]["source"])
+
+
+def test_no_update_since_the_rollout_is_refused(tmp_path):
+    with pytest.raises(UserError, match="more than one minibatch"):
+        load_run(minimal(tmp_path / "flat", updates_since_rollout=0))
+
+
+def test_runs_share_their_bins(simulate):
+    paths = [simulate("a", rollouts=1, width=8), simulate("b", rollouts=1, width=8, seed=5)]
+    summaries = analyse_runs(paths, FEW)
+    edges = [summary["edges"] for summary in summaries.values()]
+    assert edges[0] == edges[1]
+    assert len(read_tables(paths)["over_time"]["run"].unique()) == 2
+
+
+def test_command_line(simulate, tmp_path, capsys):
+    run = simulate(rollouts=1, width=8)
+    claims = tmp_path / "claims.json"
+    assert (
+        main([str(run), "--rules", "fspo", "--draws", "2", "--edges", "1", "40", "400", "--claims", str(claims)]) == 0
+    )
+    assert "log sound" in capsys.readouterr().out
+    assert [c["id"] for c in json.loads(claims.read_text())] == ["C1", "C2", "C3", "C4", "C5", "C6"]
+    assert json.loads((run / "analysis" / "summary.json").read_text())["edges"] == [1, 40, 400]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "cure"),
+    [
+        (["missing"], "give the run folder"),
+        (["RUN", "--bins", "0"], "at least 1 bin"),
+        (["RUN", "--rules", "fsop"], "did you mean 'fspo'"),
+        (["RUN", "--rules", "grpo"], "choose from"),
+        (["RUN", "--targets", "1.5"], "strictly between"),
+        (["RUN", "--edges", "5", "5"], "increase strictly"),
+        (["RUN", "--window", "0"], "at least 1 rollout"),
+        (["RUN", "--draws", "0"], "at least 1 draw"),
+        (["RUN", "--binz", "3"], "--help"),
+        ([], "--help"),
+    ],
+)
+def test_bad_input_is_one_line(fspo_run, arguments, cure):
+    with pytest.raises(UserError, match=cure) as found:
+        main([str(fspo_run) if a == "RUN" else a for a in arguments])
+    assert "\n" not in str(found.value)
+
+
+def test_exit_status_two_and_no_traceback():
+    done = subprocess.run([sys.executable, "-m", "analysis", "nowhere"], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: nowhere")
+    assert "Traceback" not in done.stderr
+
+
+def test_import_pulls_in_no_torch_and_no_plotting():
+    code = (
+        "import sys, analysis.run, analysis.claims; print({'torch', 'matplotlib', 'transformers'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
+
+
+def test_json_has_no_nan(tmp_path):
+    write_json(tmp_path / "x.json", {"a": np.float64("nan"), "b": np.array([1, 2]), "c": np.bool_(True)})
+    assert json.loads((tmp_path / "x.json").read_text()) == {"a": None, "b": [1, 2], "c": True}
+
+
+def test_an_unfinished_analysis_is_refused(tmp_path):
+    (tmp_path / "analysis").mkdir()
+    with pytest.raises(UserError, match="no finished analysis"):
+        read_tables([tmp_path])
