@@ -1,7 +1,7 @@
 """A rollout as plain arrays, and the plan that cuts it into minibatches and microbatches.
 
-Every process holds the whole rollout (token ids are small) and makes the same plan from (seed, rollout), so the
-partition, and with it every log-ratio, is the same on any number of processes.
+Every process holds the whole rollout (token ids are small) and makes the same plan from (seed, rollout). Old and new
+log-probs of a row come from one microbatch, so S = 0 exactly before the first update.
 """
 
 from __future__ import annotations
@@ -96,7 +96,8 @@ def plan_microbatches(
     """This process's microbatches: rows of similar length, at most ``tokens`` padded tokens each.
 
     Rows without a gradient (``trains`` False) go apart: they need no backward pass. Every process gets the same
-    number of each kind, so that collective operations meet.
+    number of each kind, so that collective operations meet: parts are halved, and where that does not do, filled up
+    with dummies.
 
     Parameters
     ----------
@@ -115,6 +116,9 @@ def plan_microbatches(
             if end == len(chosen) or (end + 1 - start) * total_lengths[chosen[end]] > tokens:
                 parts.append(chosen[start:end])
                 start = end
+        while len(parts) % world and max(map(len, parts)) > 1:  # work for every process: halve the biggest
+            i = int(np.argmax([len(part) * total_lengths[part[-1]] * (len(part) > 1) for part in parts]))
+            parts[i : i + 1] = np.array_split(parts[i], 2)
         for i in range(0, len(parts), world):
             mine = i + rank
             dummy = mine >= len(parts)

@@ -1,0 +1,8 @@
+"""Makes `tiny_run`, the small training run that several test files share, importable."""
+
+import os
+import sys
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+sys.path.insert(0, str(Path(__file__).parent))

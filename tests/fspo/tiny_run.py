@@ -1,0 +1,233 @@
+"""A training run that takes a second: a Qwen3 of 8k parameters on a task that is learnable and noisy.
+
+`in_child` runs it in a process of its own, forked from a server that has imported everything once, so that real
+SIGKILLs and real gloo groups cost little.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fspo.config import TrainConfig
+from fspo.options import parse
+from fspo.tasks import Example, Rewards
+
+ARGUMENTS = [
+    *("--rollouts", "2", "--threads", "1", "--trackers", "[]", "--eval.every", "0", "--eval.prompts", "4"),
+    *("--batch.prompts", "4", "--batch.responses", "4", "--batch.minibatches", "2", "--batch.epochs", "2"),
+    *("--batch.tokens", "256", "--sampling.max_new_tokens", "24", "--optim.learning_rate", "1e-2"),
+    *("--optim.warmup_updates", "2", "--log.scores.width", "64", "--log.scores.projection", "4"),
+    *("--log.length_edges", "[1,8,16]"),
+]
+
+
+class Digits:
+    """Reward 1 for a response with a "1" in its first six characters; prompts differ by a number."""
+
+    name = "digits"
+
+    def size(self, split: str) -> int | None:
+        return None
+
+    def example(self, split: str, index: int) -> Example:
+        info = {"number": index, "kind": "odd" if index % 2 else "even"}
+        return Example(f"{split}-{index}", f"?:{index % 100:02d}=" + "+" * (index % 3), "1", info)
+
+    def score(self, examples: Any, responses: Any, finished: Any) -> Rewards:
+        return Rewards(np.array([float("1" in r[:6]) for r in responses]), ["ok"] * len(responses))
+
+
+def model(seed: int = 0, dtype: torch.dtype = torch.float32, layers: int = 1, vocabulary: int = 24) -> Any:
+    """A Qwen3 with hidden size 32; its initial weights are large enough for rewards and lengths to vary."""
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    config = Qwen3Config(
+        vocab_size=vocabulary,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=layers,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=16,
+        max_position_embeddings=256,
+        tie_word_embeddings=False,
+        initializer_range=0.2,
+        pad_token_id=0,
+        eos_token_id=1,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.random.default_generator.manual_seed(seed)
+        return Qwen3ForCausalLM(config).to(dtype).eval()
+
+
+def config(output: Path | str, *arguments: str) -> TrainConfig:
+    """The tiny run's configuration; later arguments win."""
+    return parse(TrainConfig, [*ARGUMENTS, "--output", str(output), *arguments], prog="tiny", description="")
+
+
+def trainer(output: Path | str, *arguments: str, net: Any = None, task: Any = None) -> Any:
+    """A trainer of the tiny model on `Digits`."""
+    from fspo.models import load_tokenizer
+    from fspo.trainer import Trainer
+
+    torch.set_num_threads(1)
+    return Trainer(
+        config(output, *arguments),
+        model=net if net is not None else model(),
+        tokenizer=load_tokenizer("embedded"),
+        task=task or Digits(),
+    )
+
+
+def metrics(run: Path, phase: str | None = None) -> list[dict[str, Any]]:
+    """Lines of metrics.jsonl without the times."""
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    timeless = [{k: v for k, v in line.items() if not k.startswith("time/") and k != "step_time"} for line in lines]
+    return [line for line in timeless if phase in (None, line["phase"])]
+
+
+# -- children -----------------------------------------------------------------------------------------------------
+
+
+def arm(point: str, count: int) -> None:
+    """Have this process kill itself at the ``count``-th time (from 1) that it comes to a point."""
+    import shutil
+
+    import pyarrow.parquet as pq
+
+    from fspo import checkpoint, collect, updates
+    from fspo.metrics import MetricsFile
+
+    seen = 0
+
+    def due() -> bool:
+        nonlocal seen
+        seen += 1
+        return seen == count
+
+    def die() -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def tear(path: Path) -> None:
+        with open(path, "r+b") as file:
+            file.truncate(path.stat().st_size // 2)
+        die()
+
+    save_file, write_table, replace, rmtree = checkpoint.save_file, pq.write_table, os.replace, shutil.rmtree
+    collected, accumulated, written = collect.Collector.collect, updates.Updater.accumulate, MetricsFile.write
+
+    def die_after(function: Any) -> Any:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            value = function(*args, **kwargs)
+            if due():
+                die()
+            return value
+
+        return run
+
+    def save_half(tensors: Any, path: Path) -> None:
+        save_file(tensors, path)
+        if due():
+            tear(path)
+
+    def write_half(table: Any, path: Path, **kwargs: Any) -> None:
+        write_table(table, path, **kwargs)
+        if due():
+            tear(path)
+
+    def write_half_a_line(self: MetricsFile, values: dict[str, Any]) -> None:
+        if due():
+            with self.path.open("a") as file:
+                file.write(json.dumps(values)[:40])
+            die()
+        written(self, values)
+
+    def around_rename(source: Any, target: Any) -> None:
+        of_checkpoint = Path(target).name.startswith("step-")
+        if of_checkpoint and point == "before-rename" and due():
+            die()
+        replace(source, target)
+        if of_checkpoint and point == "after-rename" and due():
+            die()
+
+    def remove_half(path: Any, *args: Any, **kwargs: Any) -> None:
+        if Path(path).name.startswith(".part-old-step-") and Path(path).exists() and due():
+            (Path(path) / "model.safetensors").unlink()
+            die()
+        rmtree(path, *args, **kwargs)
+
+    if point == "sample":
+        collect.Collector.collect = die_after(collected)  # type: ignore[method-assign]
+    elif point == "update":
+        updates.Updater.accumulate = die_after(accumulated)  # type: ignore[method-assign]
+    elif point == "checkpoint":
+        checkpoint.save_file = save_half  # type: ignore[assignment]
+    elif point == "log":
+        pq.write_table = write_half
+    elif point == "metrics":
+        MetricsFile.write = write_half_a_line  # type: ignore[method-assign]
+    elif point in ("before-rename", "after-rename"):
+        os.replace = around_rename  # type: ignore[assignment]
+    elif point == "remove":
+        shutil.rmtree = remove_half  # type: ignore[assignment]
+    else:
+        raise ValueError(point)
+
+
+def _child(output: str, arguments: list[str], kill: tuple[str, int] | None, environment: dict[str, str]) -> None:
+    os.environ.update(environment)
+    log = open(f"{output}.{environment.get('RANK', 0)}.log", "a")  # noqa: SIM115 (the process ends with it)
+    os.dup2(log.fileno(), 1)
+    os.dup2(log.fileno(), 2)
+    if kill:
+        arm(*kill)
+    trainer(output, *arguments).train()
+
+
+def free_port() -> int:
+    """A TCP port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def in_child(output: Path, *arguments: str, kill: tuple[str, int] | None = None, processes: int = 1) -> list[int]:
+    """Train in child processes (a gloo group where there are several); their exit codes (-9: killed)."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tiny_run", "fspo.trainer"])
+    port, children = str(free_port()), []
+    for rank in range(processes):
+        environment = {}
+        if processes > 1:
+            environment = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(processes)}
+            environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        armed = kill if rank == 0 else None
+        child = context.Process(target=_child, args=(str(output), list(arguments), armed, environment))
+        child.start()
+        children.append(child)
+    children[0].join(240)
+    for child in children[1:]:
+        child.join(10 if children[0].exitcode else 60)
+        if child.is_alive():  # its partner was killed: end it as torchrun would
+            child.kill()
+            child.join()
+    return [child.exitcode for child in children]
+
+
+def child_log(output: Path, rank: int = 0) -> str:
+    """What a child printed."""
+    return Path(f"{output}.{rank}.log").read_text()
+
+
+if __name__ == "__main__":
+    trainer(sys.argv[1], *sys.argv[2:]).train()
