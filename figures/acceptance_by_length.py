@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from figures.draw import label_left, length_axis, new_axes, panel_grid, percent_axis, spread, whiskers
 from figures.style import Look, Style, band_of, looks, rule_label
 from figures.tables import (
+    Frame,
     NothingToDraw,
     Tables,
     View,
@@ -82,7 +84,8 @@ def theory_curve(
     low, high = -20.0, 10.0
     if excess(low) < 0 or excess(high) > 0:
         return np.empty(0)
-    return band_acceptance(centred, at, 0.0, float(np.exp(brentq(excess, low, high))))
+    root: Any = brentq(excess, low, high)
+    return band_acceptance(centred, at, 0.0, float(np.exp(root)))
 
 
 def select(tables: Tables) -> list[View]:
@@ -101,7 +104,7 @@ def select(tables: Tables) -> list[View]:
     return kept
 
 
-def series(rows: pd.DataFrame) -> list[Series]:
+def series(rows: Frame) -> list[Series]:
     """One Series for each run and rule of one panel."""
     known = looks(rows["rule"])
     found = []
@@ -118,7 +121,7 @@ def series(rows: pd.DataFrame) -> list[Series]:
                 shares = by_bin["count"].to_numpy(float) / by_bin["count"].sum()
                 curve = theory_curve(rule, length, shares, float(whole["estimate"].iloc[0]), at)
             columns = (by_bin[name].to_numpy(float) for name in ("estimate", "ci_low", "ci_high"))
-            found.append(Series(rule, look, length, *columns, at[: curve.size], curve))
+            found.append(Series(rule, look, length, *columns, curve_length=at[: curve.size], curve=curve))
     return found
 
 

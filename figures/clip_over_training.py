@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import pandas as pd
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 
 from figures.draw import label_left, new_axes, panel_grid, percent_axis
 from figures.style import Style, looks, rule_label
-from figures.tables import Tables, count_words, drawable, need
+from figures.tables import Frame, Tables, count_words, drawable, need
 
 NAME = "clip_over_training"
 TITLE = "Out-of-band rate by length over training"
@@ -39,14 +38,14 @@ class Line:
     high: NDArray[np.float64]
 
 
-def select(tables: Tables) -> pd.DataFrame:
+def select(tables: Tables) -> Frame:
     """Rows by bin of the rules that cut something."""
     rows = tables["over_time"]
     rows = need(rows[(rows["bin"] >= 0) & (rows["trained_rule"] != "none")], "only unclipped runs: nothing is out")
     return drawable(rows)
 
 
-def bin_labels(rows: pd.DataFrame) -> dict[int, str]:
+def bin_labels(rows: Frame) -> dict[int, str]:
     """What each bin is called: its lengths, or its rank where the runs have different bins."""
     found = rows[["bin", "length_lo", "length_hi"]].drop_duplicates().sort_values("bin")
     if found["bin"].is_unique:
@@ -61,7 +60,7 @@ def bin_colors(bins: Sequence[int]) -> dict[int, tuple[float, float, float, floa
     return {b: colormaps["viridis"](float(x)) for b, x in zip(bins, at, strict=False)}
 
 
-def lines(rows: pd.DataFrame) -> list[Line]:
+def lines(rows: Frame) -> list[Line]:
     """One Line for each run and bin of one panel."""
     found = []
     for (_, number), part in rows.sort_values("window").groupby(["run", "bin"]):

@@ -76,7 +76,7 @@ def plot_bound(data: Sequence[Points], ax: Axes | None = None, lowest: float = 0
     wide = high > 4
     left, right = (min(low, 0.9) / 1.2, high * 1.2) if wide else (0.0, max(1.2, 1.05 * high))
     at = np.linspace(left, 1.0, 400)
-    ax.plot(at, [cosine_bound(r) if r < 1 else 0.0 for r in at], color="black", linewidth=1.0, zorder=2.2)
+    ax.plot(at, [cosine_bound(r) or 0.0 for r in at], color="black", linewidth=1.0, zorder=2.2)
     ax.axvspan(1.0, right, color="#ececec", linewidth=0, zorder=0.2)
     for p in data:
         ax.plot(

@@ -59,7 +59,7 @@ def cosines(view: View, column: str) -> Cosines:
     rows = rows[rows["rule"] != "random"]
     arrays = (rows[name].to_numpy(float) for name in (column, low, high))
     value = float(control.iloc[0]) if len(control) else float("nan")
-    return Cosines(tuple(band_of(rule) for rule in rows["rule"]), tuple(rows["outside"]), *arrays, value)
+    return Cosines(tuple(band_of(rule) for rule in rows["rule"]), tuple(rows["outside"]), *arrays, control=value)
 
 
 def plot_cosines(data: Cosines, rules: Sequence[str], ax: Axes | None = None) -> Axes:

@@ -138,5 +138,9 @@ def from_zero(axes: Sequence[Axes]) -> None:
 
 
 def few_ticks(axis: Any, count: int = 4) -> None:
-    """At most ``count`` intervals between round ticks."""
+    """At most ``count`` intervals between round ticks, fewer where many digits make the labels wide."""
+    axis.axes.autoscale_view()
+    low, high = axis.get_view_interval()
+    relative = (high - low) / max(abs(low), abs(high), 1e-300)
+    count = min(count, 1 if relative < 1e-4 else 2 if relative < 2e-3 else count)
     axis.set_major_locator(MaxNLocator(nbins=count, steps=[1, 2, 2.5, 5, 10]))

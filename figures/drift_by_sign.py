@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 
 from figures.draw import few_ticks, new_axes, panel_grid, rule_rows, spread, whiskers
 from figures.style import Style, looks, rule_label
-from figures.tables import Tables, count_words, drawable, first_use
+from figures.tables import Frame, Tables, count_words, drawable, first_use
 
 NAME = "drift_by_sign"
 TITLE = "Drift of the log-ratio by the sign of the advantage"
@@ -42,14 +41,14 @@ class Drifts:
     k3: NDArray[np.float64]
 
 
-def select(tables: Tables) -> pd.DataFrame:
+def select(tables: Tables) -> Frame:
     """Rows of all responses, and of each sign."""
     rows = first_use(tables["scaling"])
     rows = rows[rows["subset"] == "all"] if (rows["subset"] == "all").any() else rows
     return drawable(rows[rows["sign"].isin(list(SIGNS))], ("drift_per_token",))
 
 
-def drifts(rows: pd.DataFrame, sign: str) -> Drifts:
+def drifts(rows: Frame, sign: str) -> Drifts:
     """One sign's drifts, in the rows' order."""
     part = rows[rows["sign"] == sign].sort_values(["trained_rule", "run"])
     if "k3_per_token" not in part:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 
 from figures.draw import few_ticks, from_zero, new_axes, panel_grid, rule_rows
 from figures.style import OUTSIDE_MARKERS, Style, looks, rule_label
-from figures.tables import Tables, View, drawable, first_use, view_words, views
+from figures.tables import Frame, Tables, View, drawable, first_use, view_words, views
 
 NAME = "error_split"
 TITLE = "Lost alignment: across lengths and inside a length"
@@ -60,7 +59,7 @@ def select(tables: Tables) -> tuple[list[tuple[str, View]], str]:
     return panels, unit
 
 
-def splits(rows: pd.DataFrame) -> list[Split]:
+def splits(rows: Frame) -> list[Split]:
     """The updates of each rule."""
     found = []
     for rule in looks(rows["rule"]):
@@ -71,7 +70,8 @@ def splits(rows: pd.DataFrame) -> list[Split]:
 
 def scatter_heights(count: int) -> NDArray[np.float64]:
     """Heights in (-0.12, 0.12) that fill the strip evenly: the golden-ratio sequence, no random numbers."""
-    return 0.24 * ((np.arange(1, count + 1) * 0.6180339887498949) % 1.0) - 0.12
+    golden = np.arange(1, count + 1, dtype=np.float64) * 0.6180339887498949
+    return 0.24 * np.remainder(golden, 1.0) - 0.12
 
 
 def plot_split(data: Sequence[Split], rules: Sequence[str], ax: Axes | None = None) -> Axes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -26,7 +27,7 @@ CAPTION = (
 )
 MEASURES = {"band": "in the band", "update": "not cut", "weight": "weight kept"}
 NORMS = {"l2": "LRE$_2$", "inf": "LRE$_\\infty$"}
-VIEW_MARKERS = (("o", "full"), ("o", "none"), ("D", "full"), ("D", "none"))
+VIEW_MARKERS: tuple[tuple[str, Any], ...] = (("o", "full"), ("o", "none"), ("D", "full"), ("D", "none"))
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,8 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fspo.errors import UserError
 
 VERDICTS = {
@@ -103,7 +105,7 @@ def plain(value: Any) -> str:
         return "–"
     if isinstance(value, str):
         return value
-    if isinstance(value, bool) or type(value).__name__ == "bool_":
+    if isinstance(value, (bool, np.bool_)):
         return "yes" if value else "no"
     if isinstance(value, Integral):
         return f"{int(value):,}" if abs(int(value)) >= 10_000 else str(int(value))
@@ -180,7 +182,7 @@ def _table(heading: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool)
+    return isinstance(value, Real) and not isinstance(value, (bool, np.bool_))
 
 
 def _words(name: Any) -> str:

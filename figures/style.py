@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
@@ -47,7 +47,7 @@ class Look:
 
     color: str
     marker: str
-    linestyle: str | tuple[int, tuple[float, ...]]
+    linestyle: Any  # matplotlib's LineStyleType
 
 
 _LONG_DASH = (0, (7.0, 2.0))
@@ -211,7 +211,7 @@ class Style:
         """Matplotlib's defaults with this style on top, whatever the user's own settings are."""
         with mpl.rc_context():
             mpl.rcdefaults()
-            mpl.rcParams.update(self.rc)
+            mpl.rcParams.update(cast(Any, self.rc))
             yield
 
     def new_figure(self, height: float) -> Figure:

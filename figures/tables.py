@@ -27,6 +27,10 @@ NAMES = (
 """Tables that ``python -m analysis`` writes (docs/theory.md names the quantities)."""
 
 
+Frame = Any
+"""A pandas DataFrame or Series: pandas' own annotations are too wide to check selections against."""
+
+
 class NothingToDraw(Exception):
     """A figure's input is missing or empty; the message says why, in words for the reader of the list."""
 
@@ -36,7 +40,7 @@ class View:
     """Rows that one panel compares: its title, the rows, and the run whose log all rules share ("": own logs)."""
 
     title: str
-    rows: pd.DataFrame
+    rows: Frame
     run: str
 
 
@@ -52,10 +56,10 @@ class Tables:
         ``summary.json`` by run name.
     """
 
-    frames: dict[str, pd.DataFrame]
+    frames: dict[str, Frame]
     summaries: dict[str, dict[str, Any]] = field(default_factory=dict)
 
-    def __getitem__(self, name: str) -> pd.DataFrame:
+    def __getitem__(self, name: str) -> Frame:
         frame = self.frames.get(name)
         if frame is None or frame.empty:
             raise NothingToDraw(f"table '{name}' is missing or empty")
@@ -74,7 +78,7 @@ def load(runs: Sequence[Path]) -> Tables:
     if not runs:
         raise UserError("name at least one run folder: python -m figures RUN")
     labels = _labels(runs)
-    parts: dict[str, list[pd.DataFrame]] = {}
+    parts: dict[str, list[Frame]] = {}
     summaries = {}
     for run, label in zip(runs, labels, strict=True):
         folder = run / "analysis"
@@ -100,7 +104,7 @@ def _labels(runs: Sequence[Path]) -> list[str]:
     return [f"{r.parent.name}/{r.name}" if names.count(r.name) > 1 else r.name for r in resolved]
 
 
-def _read(folder: Path, name: str) -> pd.DataFrame | None:
+def _read(folder: Path, name: str) -> Frame | None:
     parquet, csv = folder / f"{name}.parquet", folder / f"{name}.csv"
     try:
         if parquet.is_file():
@@ -111,7 +115,7 @@ def _read(folder: Path, name: str) -> pd.DataFrame | None:
         raise UserError(f"cannot read {why}; run python -m analysis {folder.parent} again") from None
 
 
-def prefer(frame: pd.DataFrame, column: str, *values: str) -> pd.DataFrame:
+def prefer(frame: Frame, column: str, *values: str) -> Frame:
     """The rows whose ``column`` has the first of ``values`` that occurs; all rows where the column is absent."""
     if column not in frame:
         return frame
@@ -122,14 +126,14 @@ def prefer(frame: pd.DataFrame, column: str, *values: str) -> pd.DataFrame:
     return frame.iloc[:0]
 
 
-def need(frame: pd.DataFrame, why: str) -> pd.DataFrame:
+def need(frame: Frame, why: str) -> Frame:
     """The frame, or NothingToDraw(why) if it has no rows."""
     if frame.empty:
         raise NothingToDraw(why)
     return frame
 
 
-def reasons(frame: pd.DataFrame) -> str:
+def reasons(frame: Frame) -> str:
     """The distinct reasons that a table gives for its missing values, for a message."""
     if "reason" not in frame:
         return "no reason given"
@@ -137,7 +141,7 @@ def reasons(frame: pd.DataFrame) -> str:
     return "; ".join(texts[:3]) if texts else "no reason given"
 
 
-def drawable(frame: pd.DataFrame, columns: Sequence[str] = ("estimate",)) -> pd.DataFrame:
+def drawable(frame: Frame, columns: Sequence[str] = ("estimate",)) -> Frame:
     """Rows whose ``columns`` are all finite.
 
     Raises
@@ -150,7 +154,7 @@ def drawable(frame: pd.DataFrame, columns: Sequence[str] = ("estimate",)) -> pd.
     return need(kept, f"no finite value to draw ({reasons(frame)})")
 
 
-def shared_log(frame: pd.DataFrame) -> pd.DataFrame:
+def shared_log(frame: Frame) -> Frame:
     """Rows of the run on whose log the rules are compared: the unclipped run if there is one, the lowest seed."""
     order = frame[["run", "trained_rule", "seed"]].drop_duplicates()
     order = order.assign(clipped=order["trained_rule"] != "none")
@@ -158,7 +162,7 @@ def shared_log(frame: pd.DataFrame) -> pd.DataFrame:
     return frame[frame["run"] == run]
 
 
-def views(frame: pd.DataFrame) -> list[View]:
+def views(frame: Frame) -> list[View]:
     """The ways in which a table compares rules, in the order of a figure's panels.
 
     All rules on one shared log, at each matched acceptance (at given parameters where nothing was matched); then
@@ -196,12 +200,12 @@ def view_words(found: Sequence[View]) -> str:
     return text[:1].upper() + text[1:]
 
 
-def first_use(frame: pd.DataFrame) -> pd.DataFrame:
+def first_use(frame: Frame) -> Frame:
     """First-use rows where there are any (docs/theory.md section 1), else whatever use there is."""
     return prefer(frame, "use", "first", "all", "reused")
 
 
-def count_words(counts: pd.Series) -> str:
+def count_words(counts: Frame) -> str:
     """A count, or its range, for a caption."""
     counts = counts[counts > 0]
     if counts.empty:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 
 from figures.draw import new_axes, panel_grid, whiskers
 from figures.style import Look, Style, looks, rule_label
-from figures.tables import Tables, count_words, need
+from figures.tables import Frame, Tables, count_words, need
 
 NAME = "training_curves"
 TITLE = "Reward and length over training"
@@ -42,7 +41,7 @@ class Curve:
     stderr: NDArray[np.float64]
 
 
-def select(tables: Tables) -> pd.DataFrame:
+def select(tables: Tables) -> Frame:
     """Rows of the metrics that are drawn, with the standard errors of the held-out reward."""
     rows = tables["training"]
     rows = rows[rows["name"].isin([*PANELS, "eval/reward_stderr"]) & rows["value"].notna()]
@@ -50,7 +49,7 @@ def select(tables: Tables) -> pd.DataFrame:
     return rows
 
 
-def curves(rows: pd.DataFrame, name: str) -> list[Curve]:
+def curves(rows: Frame, name: str) -> list[Curve]:
     """One Curve for each run."""
     found = []
     errors = rows[rows["name"] == f"{name}_stderr"]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from figures.draw import few_ticks, length_axis, new_axes, panel_grid, rule_rows, spread, whiskers
 from figures.style import Look, Style, looks, rule_label
-from figures.tables import NothingToDraw, Tables, count_words, drawable, first_use, need, prefer
+from figures.tables import Frame, NothingToDraw, Tables, count_words, drawable, first_use, need, prefer
 
 NAME = "variance_scaling"
 TITLE = "Variance of the log-ratio against length"
@@ -49,7 +49,7 @@ class Exponents:
     high: NDArray[np.float64]
 
 
-def _usual(rows: pd.DataFrame) -> pd.DataFrame:
+def _usual(rows: Frame) -> Frame:
     return first_use(prefer(rows, "subset", "all", "nonzero"))
 
 
@@ -58,6 +58,7 @@ def select(tables: Tables) -> tuple[list[Variances], Exponents]:
     rows = _usual(tables["moments"])
     rows = need(rows[(rows["bin"] >= 0) & (rows["var_S"] > 0)], "no length bin with a positive variance of S")
     rows = drawable(rows, ("var_S", "length_mean"))
+    fits: Frame
     try:
         fits = _usual(tables["scaling"])
         fits = fits[(fits["sign"] == "all") & fits["slope_2H"].notna()]
@@ -68,9 +69,9 @@ def select(tables: Tables) -> tuple[list[Variances], Exponents]:
         for run, part in rows[rows["trained_rule"] == rule].groupby("run"):
             part = part.sort_values("length_mean")
             fit = fits[fits["run"] == run]
-            line = (float(fit["slope_2H"].iloc[0]), float(fit["intercept"].iloc[0])) if len(fit) else (np.nan, np.nan)
+            slope, intercept = fit[["slope_2H", "intercept"]].iloc[0] if len(fit) else (np.nan, np.nan)
             columns = (part[c].to_numpy(float) for c in ("length_mean", "var_S", "var_S_ci_low", "var_S_ci_high"))
-            found.append(Variances(rule, look, *columns, *line))
+            found.append(Variances(rule, look, *columns, slope=float(slope), intercept=float(intercept)))
     values = (fits[name].to_numpy(float) for name in ("slope_2H", "ci_low", "ci_high"))
     return found, Exponents(tuple(fits["trained_rule"]), *values)
 

@@ -102,7 +102,7 @@ def fake_tables(
         loss = {"drop": 0.03, "truncate": 0.006, "cap": 0.004}[outside] * ((1 - target) / 0.05) ** 1.6
         loss *= {"rloo": 1.2, "gspo": 1.6}.get(rule, 1.0) * (1e-4 if near_one else 1)
         for control in (False, True):
-            if control and (outside != "drop" or key["source"] == "given" or rule not in (rules[0], trained_rule)):
+            if control and (outside != "drop" or key["source"] == "given" or rule not in (*rules[:1], trained_rule)):
                 continue
             for b in bins():
                 c = 1 - loss * (0.6 if control else 1.0) * (1 if b["bin"] < 0 else 1 + 0.4 * b["bin"])
@@ -202,10 +202,13 @@ CASES: dict[str, list[dict]] = {
         for seed in (0, 1)
     ],
     "one": [{"run": "fspo", "trained_rule": "fspo", "seed": 0, "rules": ("fspo",)}],
-    "twelve": [{"run": rule, "trained_rule": rule, "seed": 0, "rules": TWELVE, "windows": 6} for rule in TWELVE],
+    "twelve": [
+        {"run": rule, "trained_rule": rule, "seed": 0, "rules": TWELVE if rule == "none" else (), "windows": 6}
+        for rule in TWELVE
+    ],
     "near-one": [{"run": "none", "trained_rule": "none", "seed": 0, "near_one": True}],
-    "tiny": [{"run": "none", "trained_rule": "none", "seed": 0, "counts": 9, "windows": 2}],
-    "spoiled": [{"run": "none", "trained_rule": "none", "seed": 0, "spoil": True}],
+    "tiny": [{"run": "fspo", "trained_rule": "fspo", "seed": 0, "counts": 9, "windows": 2}],
+    "spoiled": [{"run": "fspo", "trained_rule": "fspo", "seed": 0, "spoil": True}],
 }
 
 

@@ -1,0 +1,92 @@
+"""The command line and the table reader."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pandas as pd
+import pytest
+
+from figures import MODULES
+from figures.__main__ import main
+from figures.tables import load
+from fspo.errors import UserError
+
+
+def test_all_figures_of_several_runs(case_runs, tmp_path, capsys):
+    assert main([*map(str, case_runs("usual")), "--output", str(tmp_path), "--width", "iclr"]) == 0
+    assert {p.name for p in tmp_path.iterdir()} == {f"{m}{s}" for m in MODULES for s in (".pdf", ".png")} | {
+        "captions.json"
+    }
+    captions = json.loads((tmp_path / "captions.json").read_text())
+    assert [c["name"] for c in captions] == list(MODULES)
+    assert all(c["caption"] and not c["skipped"] for c in captions)
+    assert capsys.readouterr().out.count("drawn") == len(MODULES)
+
+
+def test_a_skipped_figure_is_listed_with_its_reason(case_runs, tmp_path, capsys):
+    status = main(
+        [str(case_runs("near-one")[0]), "--output", str(tmp_path), "--only", "[clip_over_training,lre_by_rule]"]
+    )
+    assert status == 0
+    assert "skipped  clip_over_training: only unclipped runs" in capsys.readouterr().out
+    assert not (tmp_path / "clip_over_training.pdf").exists()
+    skipped = {c["name"]: c["skipped"] for c in json.loads((tmp_path / "captions.json").read_text())}
+    assert "only unclipped runs" in skipped["clip_over_training"]
+    assert skipped["lre_by_rule"] == ""
+
+
+def test_missing_tables_exit_2_with_one_line(tmp_path):
+    (tmp_path / "run").mkdir()
+    done = subprocess.run(
+        [sys.executable, "-m", "figures", str(tmp_path / "run")], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == [
+        f"error: no analysis tables in {tmp_path}/run/analysis: run python -m analysis {tmp_path}/run first"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["{none}"], "does not exist"),
+        (["{run}", "--width", "neurip"], "did you mean 'neurips'"),
+        (["{run}", "--only", "[cosine_bond]"], "did you mean 'cosine_bound'"),
+        (["{run}", "{run}"], "named twice"),
+        (["{none-s0}", "--only", "[clip_over_training]"], "nothing could be drawn"),
+    ],
+)
+def test_bad_input_names_the_cure(case_runs, tmp_path, arguments, message):
+    places = {"{run}": case_runs("one")[0], "{none}": tmp_path / "no", "{none-s0}": case_runs("near-one")[0]}
+    values = [str(places.get(a, a)) for a in arguments]
+    with pytest.raises(UserError, match=message):
+        main([*values, "--output", str(tmp_path / "out")])
+
+
+def test_csv_tables_are_read_where_there_is_no_parquet(tmp_path, case_tables):
+    folder = tmp_path / "fspo" / "analysis"
+    folder.mkdir(parents=True)
+    frame = case_tables("near-one")["lre"]
+    frame.to_csv(folder / "lre.csv", index=False)
+    read = load([tmp_path / "fspo"])["lre"]
+    columns = ["trained_rule", "rule", "source", "target", "measure", "norm", "estimate", "ci_low", "ci_high"]
+    pd.testing.assert_frame_equal(read[columns], frame[columns], check_dtype=False)
+
+
+def test_runs_of_one_name_are_told_apart(tmp_path, case_tables):
+    for parent in ("a", "b"):
+        folder = tmp_path / parent / "fspo" / "analysis"
+        folder.mkdir(parents=True)
+        case_tables("one")["lre"].to_parquet(folder / "lre.parquet")
+    assert set(load([tmp_path / "a" / "fspo", tmp_path / "b" / "fspo"])["lre"]["run"]) == {"a/fspo", "b/fspo"}
+
+
+def test_a_damaged_table_is_named(tmp_path):
+    folder = tmp_path / "fspo" / "analysis"
+    folder.mkdir(parents=True)
+    (folder / "lre.parquet").write_bytes(b"PAR1 not really")
+    with pytest.raises(UserError, match=r"lre.*python -m analysis"):
+        load([tmp_path / "fspo"])

@@ -1,0 +1,141 @@
+"""The report: one file, all text escaped, no network, figures inside."""
+
+from __future__ import annotations
+
+import base64
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+from figures.lre_by_rule import figure
+from figures.report import estimate_text, plain, write_report
+from figures.style import Style, save
+from fspo.errors import UserError
+
+EVIL = "<script>alert('x')</script> & <img src=http://evil.example/x.png>"
+CLAIMS = [
+    {
+        "id": "C1",
+        "statement": "acceptance is flat",
+        "verdict": "supported",
+        "estimate": -0.00123456,
+        "ci_low": -0.0061,
+        "ci_high": 0.0037,
+        "margin": 0.01,
+        "runs": [{"run": "fspo", "slope": 0.25, "note": EVIL}, {"run": "rloo", "slope": None}],
+    },
+    {"id": "C2", "statement": EVIL, "verdict": "not supported", "estimate": 1.5},
+    {"id": "C5", "statement": "training is as good", "verdict": "inconclusive", "reason": "1 seed"},
+]
+
+
+class Reader(HTMLParser):
+    """Tags, attributes and visible text; wrongly nested tags fail."""
+
+    VOID = ("meta", "img", "br")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict]] = []
+        self.text: list[str] = []
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+@pytest.fixture(scope="module")
+def picture(case_tables, tmp_path_factory):
+    style = Style("icml-column")
+    return save(figure(case_tables("one"), style), tmp_path_factory.mktemp("picture"), "lre", style)[1]
+
+
+@pytest.fixture
+def page(tmp_path, picture):
+    path = write_report(
+        tmp_path / "out" / "report.html",
+        title=f"Report {EVIL}",
+        claims=CLAIMS,
+        figures=[(picture, "LRE by rule", f"caption {EVIL}")],
+        tables=[("Runs", [{"run": EVIL, "reward": 0.123456}, {"run": "b", "extra": True}]), ("Empty", [])],
+        findings=[EVIL],
+        samples=[{"title": "sample 1", "response": f"12+3=15\n{EVIL}"}],
+        provenance={"seeds": [0, 1], "command": EVIL},
+        summary="In short.",
+    )
+    return path.read_text()
+
+
+def read(page: str) -> Reader:
+    reader = Reader()
+    reader.feed(page)
+    assert reader.open == []
+    return reader
+
+
+def test_all_text_is_escaped(page):
+    reader = read(page)
+    assert "script" not in {tag for tag, _ in reader.tags}
+    assert "".join(reader.text).count("<script>alert('x')</script>") == 10  # shown as text, wherever it was given
+
+
+def test_nothing_is_fetched(page):
+    reader = read(page)
+    sources = [a[k] for _, a in reader.tags for k in ("src", "href", "action", "data") if k in a]
+    assert sources
+    assert all(s.startswith(("#", "data:image/png;base64,")) for s in sources)
+    assert not {"link", "iframe", "object", "form"} & {tag for tag, _ in reader.tags}
+    style = re.search(r"<style>(.*?)</style>", page, re.S)
+    assert style is not None
+    assert "url(" not in style.group(1)
+    assert "@import" not in style.group(1)
+
+
+def test_figures_are_inside(page, picture):
+    (image,) = [a for tag, a in read(page).tags if tag == "img"]
+    assert base64.b64decode(image["src"].split(",", 1)[1]) == picture.read_bytes()
+    assert image["alt"] == "LRE by rule"
+
+
+def test_claims_verdicts_and_numbers(page):
+    text = re.sub(r"\s+", " ", " ".join(read(page).text))
+    for words in ("✓ supported", "✗ not supported", "? inconclusive"):
+        assert text.count(words) == 3  # tally, summary, the claim itself: in words, not by colour alone
+    assert "−0.001235 [−0.0061, 0.0037]" in text
+    assert text.index("In short.") < text.index("Claims") < text.index("LRE by rule") < text.index("Runs")
+    assert text.index("Runs") < text.index("sample 1") < text.index("Provenance", text.index("sample 1"))
+    assert "0.1235" in text
+
+
+def test_values_as_text():
+    assert plain(None) == plain(float("nan")) == "–"
+    assert plain(True) == plain(np.bool_(True)) == "yes"
+    assert plain(np.int64(1234567)) == "1,234,567"
+    assert plain(2026) == "2026"
+    assert plain(np.float32(-0.25)) == "−0.25"
+    assert plain(float("-inf")) == "−∞"
+    assert plain({"a": [1, 2.5], "b": "x"}) == "a 1, 2.5, b x"
+    assert estimate_text({"estimate": 0.5}) == "0.5"
+    assert estimate_text({"estimate": None, "ci_low": 1}) == ""
+    assert estimate_text({"estimate": 0.5, "ci_low": 0.25, "ci_high": None}) == "0.5 [0.25, –]"
+
+
+def test_an_empty_report_and_bad_figures(tmp_path):
+    path = write_report(tmp_path / "r.html", title="empty", claims=[], figures=[])
+    assert "Claims" not in "".join(read(path.read_text()).text)
+    with pytest.raises(UserError, match="is missing: run python -m figures again"):
+        write_report(tmp_path / "r.html", title="t", claims=[], figures=[(tmp_path / "no.png", "", "")])
+    (tmp_path / "no.png").write_text("hello")
+    with pytest.raises(UserError, match="is no PNG"):
+        write_report(tmp_path / "r.html", title="t", claims=[], figures=[(tmp_path / "no.png", "", "")])
+    assert path.read_text().startswith("<!DOCTYPE html>")  # the whole report of before is still there

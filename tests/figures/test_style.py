@@ -1,0 +1,58 @@
+"""Widths, looks, and files that come out the same twice."""
+
+from __future__ import annotations
+
+import struct
+
+import matplotlib as mpl
+import pytest
+
+from figures.acceptance_by_length import figure
+from figures.style import DPI, LOOKS, WIDTHS, Style, band_of, looks, save
+from fspo.errors import UserError
+from fspo.rules import PRESETS
+
+
+def test_named_widths_are_the_venues():
+    assert WIDTHS["neurips"] == 5.5
+    assert WIDTHS["icml-column"] == 3.25
+    assert WIDTHS["icml-full"] == 6.75
+    assert WIDTHS["acl-column"] == pytest.approx(7.7 / 2.54, abs=0.01)  # acl.sty: 16 cm text, 0.6 cm between columns
+    with pytest.raises(UserError, match="did you mean 'icml-column'"):
+        Style("icml-colum")
+
+
+def test_every_preset_and_the_control_have_their_own_look():
+    assert set(PRESETS) | {"random"} <= set(LOOKS)
+    assert len({look.color for look in LOOKS.values()}) == len(LOOKS)
+    assert len({(look.marker, str(look.linestyle)) for look in LOOKS.values()}) == len(LOOKS)
+
+
+def test_unknown_rules_get_looks_that_do_not_change_or_clash():
+    alone = looks(["power-0.3"])["power-0.3"]
+    many = looks(["fspo", "power-0.3", "mine", "yours", "rloo"])
+    assert list(many) == ["rloo", "fspo", "mine", "power-0.3", "yours"]
+    assert len(set(many.values())) == 5
+    assert looks(["power-0.3", "fspo"])["power-0.3"] == alone
+
+
+def test_rules_that_differ_only_outside_the_band_share_it():
+    assert band_of("fspo-truncate") == band_of("fspo-cap") == "fspo"
+    assert band_of("fspo-kl") == "fspo-kl"
+    assert band_of("mine") == "mine"
+
+
+def test_files_are_the_same_twice_whatever_the_users_settings(case_tables, tmp_path):
+    style, tables = Style("icml-column"), case_tables("one")
+    first = save(figure(tables, style), tmp_path / "a", "x", style)
+    with mpl.rc_context({"font.size": 20, "axes.grid": False, "pdf.fonttype": 3, "savefig.dpi": 50}):
+        second = save(figure(tables, style), tmp_path / "b", "x", style)
+    assert [p.suffix for p in first] == [".pdf", ".png"]
+    assert [p.read_bytes() for p in first] == [p.read_bytes() for p in second]
+    assert sorted(p.name for p in (tmp_path / "a").iterdir()) == ["x.pdf", "x.png"]
+    pdf = first[0].read_bytes()
+    assert b"CreationDate" not in pdf
+    assert b"/FontFile2" in pdf  # TrueType outlines inside: type 42
+    assert b"/Type3" not in pdf
+    width = struct.unpack(">I", first[1].read_bytes()[16:20])[0]
+    assert width == pytest.approx(3.25 * DPI, abs=1)
