@@ -86,8 +86,8 @@ def acceptance_tables(
                     if rate_of(measure) != rate:
                         continue
                     for subset in SUBSETS:
-                        if measure == "weight" and subset == "all":
-                            continue  # b is defined over A != 0
+                        if measure != "band" and subset == "all":
+                            continue  # a_upd and b are defined over A != 0
                         here = _narrow(outcome, nonzero) if subset == "nonzero" else outcome
                         key = {**run.key, **case.key, "subset": subset, "use": use}
                         _measure(tables, key, measure, here, views[subset], bins)
@@ -204,6 +204,8 @@ def _logged_token_rule(tables: dict[str, Table], run: Run, views: dict[str, View
     for subset, view in views.items():
         rows = view.rows
         for measure, y in (("band", rows.band_accept.astype(np.float64)), ("update", rows.multiplier)):
+            if measure == "update" and subset == "all":
+                continue
             key = {**run.key, **case.key, "subset": subset, "use": use, "measure": measure}
             if len(rows) == 0 or not np.all(np.isfinite(y)):
                 _nothing(tables, key, bins, "multiplier not logged")

@@ -49,6 +49,10 @@ class Bins:
 def quantile_bins(lengths: ArrayLike, number: int = DEFAULT_BINS) -> Bins:
     """Bins with about equal counts; ties make fewer bins, never an empty one.
 
+    From the shortest length on, a bin is closed where its count is nearest to an equal share of what is left: a
+    length that many responses have fills a bin of its own and the others share the rest. No bin has less than
+    about a quarter of an equal share.
+
     Parameters
     ----------
     lengths : array (N,), tokens, >= 1
@@ -65,10 +69,19 @@ def quantile_bins(lengths: ArrayLike, number: int = DEFAULT_BINS) -> Bins:
         raise UserError(f"--bins {number}: at least 1 bin is needed")
     if lengths.size == 0:
         raise UserError("no responses to make length bins from: the log has no row after an update")
-    cuts = np.quantile(lengths, np.arange(1, number) / number, method="inverted_cdf")
-    low, high = int(lengths.min()), int(lengths.max()) + 1
-    inner = sorted({int(c) for c in cuts if low < c < high})
-    return Bins((low, *inner, high))
+    values, counts = np.unique(lengths, return_counts=True)
+    edges, inside, left = [int(values[0])], 0, int(counts.sum())
+    for value, count in zip(values.tolist(), counts.tolist(), strict=True):
+        bins_left = number - len(edges) + 1
+        target = (left + inside) / bins_left
+        if bins_left > 1 and inside > target / 4 and inside + count - target > target - inside:
+            edges.append(int(value))
+            inside = 0
+        inside += count
+        left -= count
+    if len(edges) > 1 and inside < lengths.size / number / 4:
+        edges.pop()
+    return Bins((*edges, int(values[-1]) + 1))
 
 
 def make_bins(lengths: ArrayLike, number: int = DEFAULT_BINS, edges: Sequence[int] | None = None) -> Bins:

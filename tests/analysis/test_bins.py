@@ -17,13 +17,20 @@ def test_edges_are_inclusive_below_and_exclusive_above():
 
 
 def test_quantile_bins_by_hand():
-    assert quantile_bins(np.arange(1, 13), 3).edges == (1, 4, 8, 13)
+    assert quantile_bins(np.arange(1, 13), 3).edges == (1, 5, 9, 13)
     assert np.bincount(quantile_bins(np.arange(12), 4).index(np.arange(12))).sum() == 12
 
 
 def test_ties_make_fewer_bins_never_an_empty_one():
     assert quantile_bins([5] * 100, 6).edges == (5, 6)
     assert quantile_bins([5] * 99 + [9], 6).edges == (5, 10)
+
+
+def test_a_crowded_length_leaves_the_others_to_the_rest():
+    # 1 response of length 4, 60 of length 8, 39 spread out: no bin of one response
+    lengths = [4] + [8] * 60 + list(range(10, 49))
+    bins = quantile_bins(lengths, 4)
+    assert np.bincount(bins.index(lengths)).tolist() == [61, 13, 13, 13]
 
 
 @given(st.lists(st.integers(1, 300), min_size=1, max_size=200), st.integers(1, 10))
