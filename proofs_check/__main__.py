@@ -29,8 +29,10 @@ def run_suite(
     Raises
     ------
     UserError
-        For ``jobs < 1``.
+        For ``jobs < 1``, or an ``out`` that is no folder.
     """
+    if out.exists() and not out.is_dir():
+        raise UserError(f"--out {out} is a file: name a folder")
     start = time.perf_counter()
     with tqdm(total=len(checks), unit="check", disable=not progress, file=sys.stderr) as bar:
 

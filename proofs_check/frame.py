@@ -125,9 +125,9 @@ class Row:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's step-down adjusted p-values, in the given order (Holm 1979)."""
-    order = sorted(range(len(p_values)), key=lambda i: p_values[i])
-    adjusted, running = [1.0] * len(p_values), 0.0
+    """Holm's step-down adjusted p-values, in the given order (Holm 1979). NaN stays NaN and counts in the family."""
+    order = sorted((i for i, p in enumerate(p_values) if not math.isnan(p)), key=lambda i: p_values[i])
+    adjusted, running = [math.nan] * len(p_values), 0.0
     for rank, i in enumerate(order):
         running = max(running, min(1.0, (len(p_values) - rank) * p_values[i]))
         adjusted[i] = running
@@ -246,11 +246,9 @@ def assemble(checks: Sequence[Check], raws: Sequence[Raw]) -> list[Row]:
 
 def _row(check: Check, raw: Raw, p_adjusted: float | None, family: int) -> Row:
     outcome = raw.outcome
-    verdicts = {
-        name: judge(c, None if c.p_value is None else min(1.0, family * c.p_value)) for name, c in raw.controls.items()
-    }
+    verdicts = {name: judge(c, None if c.p_value is None else family * c.p_value) for name, c in raw.controls.items()}
     if p_adjusted is not None:
-        margin = math.log10(max(p_adjusted, 1e-300) / ALPHA)
+        margin = math.nan if math.isnan(p_adjusted) else math.log10(max(p_adjusted, 1e-300) / ALPHA)
         outcome = replace(outcome, margin=margin, unit="log10(p / alpha)")
     # every control must fail; the worst one speaks for all
     order = (Verdict.PASS, Verdict.NOT_RUN, Verdict.UNDECIDED, Verdict.FAIL)

@@ -100,7 +100,7 @@ def slack(strata_: Strata, rho: Rho) -> float | None:
     return (stated - sine) / stated if forward else -1.0
 
 
-def random_search(rng: np.random.Generator, rho: Rho = stated_rho, cases: int = 4_000) -> Outcome:
+def random_search(rng: np.random.Generator, rho: Rho = stated_rho, cases: int = 2_500) -> Outcome:
     """No random strata with rho < 1 have a sine above rho."""
     slacks, residuals = [], []
     for _ in range(cases):
@@ -267,7 +267,7 @@ def live_log(rng: np.random.Generator, rho: Rho = stated_rho, logs: int = 8, dra
 
 
 def sampled_update(rng: np.random.Generator, keep_weight: bool = True, draws: int = 200_000) -> Outcome:
-    """Drawn responses clipped by the rule average to the enumerated g_clip (eight random directions)."""
+    """Drawn responses clipped by the rule average to g_clip, enumerated from section 2's own words (8 directions)."""
     bandit = make_bandit(rng, max_length=5, step=0.1)
     rule = _rules(bandit, 0.9)[RULES.index("fspo-kl") * 3]
     directions = rng.standard_normal((bandit.new.size, 8))
@@ -277,9 +277,12 @@ def sampled_update(rng: np.random.Generator, keep_weight: bool = True, draws: in
     projected = scores(bandit.new, bandit.responses) @ directions
     weight = applied.clipped_weight if keep_weight else applied.multiplier
     terms = (weight * bandit.advantages)[:, None] * projected
-    p, _, clipped, _ = strata(bandit, rule)
-    # p is not normalised to 1 there: it is the joint mass with A != 0, which is what an average over all draws sees
-    return mean_is(terms[rows], p @ clipped @ directions, wanted=0.1, draws=draws)
+    # drop by its definition: cut where A > 0 and S > hi, or A < 0 and S < lo, with the band written out
+    drift = -bandit.drift_stats().k3 * n
+    above, below = drift + rule.range_hi * np.sqrt(n) < S, drift - rule.range_lo * np.sqrt(n) > S
+    kept = ~((bandit.advantages > 0) & above | (bandit.advantages < 0) & below)
+    exact = (bandit.p_old * kept * np.exp(S) * bandit.advantages) @ projected
+    return mean_is(terms[rows], exact, wanted=0.1, draws=draws)
 
 
 CHECKS = (

@@ -1,0 +1,202 @@
+"""Every check passes as stated and fails when its formula is broken on purpose."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fspo import theory
+from fspo.rules import Rule
+from proofs_check import frame
+from proofs_check.catalogue import CHECKS
+from proofs_check.frame import Method, Verdict, exit_status, run_checks, select
+
+THEORY = Path(__file__).parents[2] / "docs" / "theory.md"
+STATEMENTS = [f"T{i}" for i in range(1, 14)]
+
+
+def find(statement: str, part: str) -> frame.Check:
+    """The one check of a statement whose name contains ``part``."""
+    (found,) = [check for check in CHECKS if check.statement == statement and part in check.name]
+    return found
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.key)
+def test_check_passes_and_its_controls_fail(check):
+    # another seed than the default's, so that nothing is tuned to one stream
+    rows = run_checks([check], seed=11)
+    assert rows[0].verdict is Verdict.PASS, rows[0].note
+    assert all(verdict == "fail" for verdict in rows[0].controls.values()), rows[0].controls
+    assert exit_status(rows) == 0
+
+
+def test_every_statement_has_two_methods_or_is_an_identity_of_one():
+    methods = {s: {check.method for check in CHECKS if check.statement == s} for s in STATEMENTS}
+    assert all(methods.values())
+    single = {s for s, used in methods.items() if len(used) < 2}
+    assert single <= {"T10", "T12"}
+
+
+def test_the_page_and_the_catalogue_name_the_same_statements():
+    text = THEORY.read_text(encoding="utf-8")
+    section = text.split("## 8.")[1]
+    assert re.findall(r"^\| (T\d+) \|", section, re.M) == STATEMENTS
+    assert sorted({check.statement for check in CHECKS}, key=lambda s: int(s[1:])) == STATEMENTS
+    for statement in STATEMENTS:
+        assert f"**{statement}" in text
+
+
+def test_the_page_agrees_with_the_presets():
+    from fspo.rules import PRESETS
+
+    section = THEORY.read_text(encoding="utf-8").split("## 2.")[1].split("## 3.")[0]
+    table = section.split("**Drift**")[0]
+    for name, preset in PRESETS.items():
+        (row,) = [line for line in table.splitlines() if f"`{name}`" in "".join(line.split("|")[1:2])]
+        assert f"| {preset.rule.shape} |" in row
+        if preset.rule.shape != "none":
+            # rows that refer to another one state no range of their own
+            stated = {float(x) for x in re.findall(r"(?<![\d.])0\.\d+", row)}
+            ranges = {preset.rule.range_lo, preset.rule.range_hi}
+            assert ranges <= stated or not stated or preset.rule.shape == "power"
+        if preset.rule.gamma is not None:
+            assert str(preset.rule.gamma) in row
+        if preset.rule.shape != "none":
+            assert preset.rule.outside in row
+
+
+def test_the_page_stands_alone():
+    text = THEORY.read_text(encoding="utf-8")
+    assert "](../" not in text
+    assert "/home/" not in text
+    assert text.count("```") % 2 == 0
+
+
+def scaled(name: str, factor: float):
+    """theory.<name> times a factor: a wrong constant in the suite's own formula."""
+    original = getattr(theory, name)
+    return lambda *args, **kwargs: original(*args, **kwargs) * factor
+
+
+def with_attribute(name: str, **changes):
+    """theory.<name> whose dataclass result has some fields multiplied."""
+    original = getattr(theory, name)
+
+    def broken(*args, **kwargs):
+        result = original(*args, **kwargs)
+        new = {
+            field: None if (value := getattr(result, field)) is None else value * factor
+            for field, factor in changes.items()
+        }
+        return dataclasses.replace(result, **new)
+
+    return broken
+
+
+def bound_too_good(rho: float) -> float | None:
+    return math.sqrt(1 - (0.95 * rho) ** 2) if 0.95 * rho < 1 else None
+
+
+def one_sided_always(bound: float, a_0: float, *, one_sided: bool) -> float | None:
+    return bound / (a_0 - bound) if bound < a_0 else None
+
+
+BROKEN = [
+    ("T1", "50 digits", "band_acceptance", scaled("band_acceptance", 1 + 1e-6)),
+    ("T1", "Gaussian S", "interval_probability", scaled("interval_probability", 0.98)),
+    ("T2", "limits of a(l1)", "band_acceptance", lambda *a, **k: theory.interval_probability([0.1, 0.2], 0.5)),
+    ("T2", "gspo's preset", "band_acceptance", scaled("band_acceptance", 1.001)),
+    ("T2", "rloo and gspo", "band_acceptance", scaled("band_acceptance", 0.97)),
+    ("T3", "|a(l)", "drift_error_bound", scaled("drift_error_bound", 0.95)),
+    ("T3", "supremum", "PHI_1", theory.PHI_1 * 0.999),
+    ("T3", "20,000 grids", "drift_error_bound", scaled("drift_error_bound", 0.9)),
+    ("T3", "mixed signs", "lre_bound", one_sided_always),
+    ("T3", "optimiser", "drift_error_bound", scaled("drift_error_bound", 0.95)),
+    ("T3", "20,000 grids", "lre", with_attribute("lre", inf=1.1)),
+    ("T4", "|a(l)", "scale_error_bound", scaled("scale_error_bound", 0.95)),
+    ("T4", "sharp", "scale_error_bound", scaled("scale_error_bound", 1.02)),
+    ("T4", "20,000 grids", "lre_bound", one_sided_always),
+    ("T4", "counterexample", "lre_bound", lambda *a, **k: 2 * one_sided_always(*a, **k)),
+    ("T5", "envelope", "berry_esseen_bound", scaled("berry_esseen_bound", 0.8)),
+    ("T6", "Var S_l", "ar1_variance_ratio", scaled("ar1_variance_ratio", 1.001)),
+    ("T6", "through the rule", "ar1_variance_ratio", scaled("ar1_variance_ratio", 1.1)),
+    ("T7", "sharp", "cosine_bound", bound_too_good),
+    ("T7", "sharp", "cosine_lemma", with_attribute("cosine_lemma", rho=0.99)),
+    ("T7", "softmax", "cosine_lemma", with_attribute("cosine_lemma", identity_residual=1e6)),
+    ("T8", "random strata", "cosine_lemma", with_attribute("cosine_lemma", e_in=1.001)),
+    ("T8", "random strata", "cosine_lemma", with_attribute("cosine_lemma", e_len=1.001)),
+    ("T10", "largest upper edge", "upper_edge_supremum", scaled("upper_edge_supremum", 1.001)),
+    ("T11", "a_upd by sign", "update_acceptance", scaled("update_acceptance", 1.001)),
+    ("T11", "asymmetric", "update_acceptance", scaled("update_acceptance", 0.98)),
+    ("T13", "quadrature", "weight_acceptance", scaled("weight_acceptance", 1.001)),
+    ("T13", "flattens", "weight_acceptance", lambda r, n, mu, s, st=None: theory.band_acceptance(r, n, mu, s, st)),
+    ("T13", "example", "weight_acceptance", scaled("weight_acceptance", 1.01)),
+    ("T13", "in-band responses", "weight_acceptance", scaled("weight_acceptance", 0.97)),
+]
+
+
+@pytest.mark.parametrize(("statement", "part", "name", "broken"), BROKEN, ids=lambda x: x if isinstance(x, str) else "")
+def test_a_broken_formula_is_found(monkeypatch, statement, part, name, broken):
+    check = find(statement, part)
+    monkeypatch.setattr(theory, name, broken)
+    rows = run_checks([check], seed=11)
+    assert rows[0].verdict is not Verdict.PASS
+    assert exit_status(rows) == 1
+
+
+def test_the_optimiser_finds_a_wrong_constant_in_the_bound(monkeypatch):
+    monkeypatch.setattr(theory, "cosine_bound", bound_too_good)
+    outcome = find("T7", "optimiser").run(np.random.default_rng(0))
+    assert outcome.margin < 0
+
+
+def widened(self, n, stats=None):
+    below, above = self.half_widths(n)
+    centre = self.drift_per_token(stats) * n
+    return centre - below, centre + 1.05 * above
+
+
+def uncut(self, S, n, A, stats=None):
+    applied = ORIGINAL_APPLY(self, S, n, A, stats)
+    return applied._replace(
+        multiplier=np.ones_like(applied.multiplier),
+        clipped_weight=applied.weight,
+        in_band=np.ones_like(applied.in_band),
+    )
+
+
+ORIGINAL_APPLY = Rule.apply
+
+
+@pytest.mark.parametrize(
+    ("statement", "part", "method", "broken"),
+    [
+        ("T1", "50 digits", "band", widened),
+        ("T1", "Gaussian S", "band", widened),
+        ("T2", "gspo's preset", "band", widened),
+        ("T3", "drift none", "band", widened),
+        ("T5", "through the rule", "apply", uncut),
+        ("T7", "mean g_clip", "apply", uncut),
+        ("T11", "asymmetric", "apply", uncut),
+        ("T13", "in-band responses", "apply", uncut),
+        ("T13", "quadrature", "band", widened),
+        ("T10", "largest upper edge", "band", widened),
+    ],
+)
+def test_a_broken_rule_is_found(monkeypatch, statement, part, method, broken):
+    check = find(statement, part)
+    monkeypatch.setattr(Rule, method, broken)
+    rows = run_checks([check], seed=11)
+    assert exit_status(rows) == 1
+
+
+def test_checks_are_deterministic_in_the_seed():
+    chosen = select(CHECKS, ["T1", "T9"], str(Method.SIMULATED))
+    one, two, other = (run_checks(chosen, seed=seed) for seed in (5, 5, 6))
+    assert [row.p_value for row in one] == [row.p_value for row in two]
+    assert [row.note for row in one] != [row.note for row in other]

@@ -1,0 +1,191 @@
+"""The frame may say "all is well" only when it is."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fspo.errors import UserError
+from proofs_check import frame
+from proofs_check.catalogue import CHECKS
+from proofs_check.frame import Check, Method, Outcome, Verdict, exit_status, holm, judge, run_checks, select
+
+
+def margin(value: float):
+    return lambda rng: Outcome(value, "unit")
+
+
+def p_value(value: float, resolution: float = 0.0, wanted: float = math.inf):
+    return lambda rng: Outcome(p_value=value, resolution=resolution, wanted=wanted)
+
+
+def boom(rng):
+    raise RuntimeError("broken")
+
+
+def check(run, control=None, name: str = "a", statement: str = "T1") -> Check:
+    return Check(statement, Method.CLOSED, name, run, {"control": control or margin(-1.0)})
+
+
+def test_passing_check_with_failing_control_is_sound():
+    rows = run_checks([check(margin(0.5))])
+    assert (rows[0].verdict, rows[0].control) == (Verdict.PASS, Verdict.FAIL)
+    assert exit_status(rows) == 0
+
+
+@pytest.mark.parametrize(
+    ("run", "verdict"),
+    [
+        (margin(-1e-9), Verdict.FAIL),
+        (margin(math.nan), Verdict.UNDECIDED),
+        (boom, Verdict.FAIL),
+        (p_value(1e-9), Verdict.FAIL),
+        (p_value(math.nan), Verdict.UNDECIDED),
+        (p_value(0.5, resolution=0.2, wanted=0.1), Verdict.UNDECIDED),
+    ],
+)
+def test_anything_but_a_pass_makes_the_status_nonzero(run, verdict):
+    rows = run_checks([check(margin(1.0), name="sound"), check(run)])
+    assert rows[1].verdict is verdict
+    assert exit_status(rows) == 1
+
+
+@pytest.mark.parametrize("control", [margin(0.0), margin(math.nan), boom, p_value(0.5), p_value(math.nan)])
+def test_a_control_that_does_not_fail_makes_the_suite_fail(control):
+    rows = run_checks([check(margin(1.0), control)])
+    assert rows[0].verdict is Verdict.PASS
+    assert rows[0].control is not Verdict.FAIL
+    assert exit_status(rows) == 1
+
+
+def test_one_passing_control_among_failing_ones_is_enough_to_fail():
+    mixed = Check("T1", Method.CLOSED, "a", margin(1.0), {"bad": margin(1.0), "good": margin(-1.0)})
+    rows = run_checks([mixed])
+    assert rows[0].controls == {"bad": "pass", "good": "fail"}
+    assert exit_status(rows) == 1
+
+
+def test_not_run_is_neither_pass_nor_failure_unless_strict():
+    rows = run_checks([check(margin(1.0), name="ran"), check(lambda rng: Outcome(not_run="no prover"))])
+    assert rows[1].verdict is Verdict.NOT_RUN
+    assert rows[1].note == "no prover"
+    assert exit_status(rows) == 0
+    assert exit_status(rows, strict=True) == 1
+    assert exit_status(rows[1:]) == 1  # nothing ran at all
+    assert exit_status([]) == 1
+
+
+def test_a_check_without_control_is_refused():
+    with pytest.raises(UserError, match="no control"):
+        Check("T1", Method.CLOSED, "a", margin(1.0), {})
+
+
+def test_holm_by_hand():
+    # sorted .01 .02 .03 .2: times 4, 3, 2, 1 = .04 .06 .06 .2
+    np.testing.assert_allclose(holm([0.03, 0.01, 0.2, 0.02]), [0.06, 0.04, 0.2, 0.06])
+
+
+def test_holm_keeps_nan_and_counts_it():
+    adjusted = holm([0.01, math.nan, 0.02])
+    assert math.isnan(adjusted[1])
+    np.testing.assert_allclose([adjusted[0], adjusted[2]], [0.03, 0.04])
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=20))
+def test_holm_properties(p):
+    adjusted = holm(p)
+    assert all(a >= b and a <= 1 for a, b in zip(adjusted, p, strict=True))
+    order = np.argsort(p, kind="stable")
+    assert np.all(np.diff(np.array(adjusted)[order]) >= 0)
+    assert min(adjusted) == min(1.0, len(p) * min(p))
+
+
+def test_holm_is_over_the_family_of_simulated_claims():
+    # .0004 alone is below alpha = .001; among five claims it is not: 5 * .0004 = .002
+    alone = run_checks([check(p_value(4e-4))])
+    family = [check(p_value(4e-4))] + [check(p_value(0.5), name=str(i)) for i in range(4)]
+    assert alone[0].verdict is Verdict.FAIL
+    rows = run_checks(family)
+    assert rows[0].verdict is Verdict.PASS
+    assert rows[0].p_adjusted == pytest.approx(2e-3)
+    assert rows[0].margin == pytest.approx(math.log10(2))
+
+
+def test_controls_pay_for_the_family_too():
+    # the control's p-value times the family of 5 stays above alpha: it did not fail
+    family = [check(p_value(0.5), p_value(4e-4))] + [check(p_value(0.5), name=str(i)) for i in range(4)]
+    assert run_checks(family)[0].control is Verdict.PASS
+
+
+def test_false_claims_are_called_true_rarely_and_true_ones_false_rarely():
+    # 200 families of 5 uniform p-values: expected 0.2 families with a failure at alpha = .001
+    rng = np.random.default_rng(0)
+    fails = 0
+    for _ in range(200):
+        rows = run_checks([check(p_value(float(p)), name=str(i)) for i, p in enumerate(rng.random(5))])
+        fails += any(row.verdict is Verdict.FAIL for row in rows)
+    assert fails <= 3  # P(Poisson(.2) > 3) < 1e-4
+
+
+def test_judge_at_the_borders():
+    assert judge(Outcome(0.0)) is Verdict.PASS
+    assert judge(Outcome(p_value=frame.ALPHA)) is Verdict.PASS
+    assert judge(Outcome(p_value=frame.ALPHA / 2)) is Verdict.FAIL
+    assert judge(Outcome(p_value=frame.ALPHA / 2), p_adjusted=0.5) is Verdict.PASS
+
+
+def test_seed_reproduces_rows_and_selection_does_not_change_them():
+    def draw(rng):
+        return Outcome(float(rng.random()), "u")
+
+    checks = [check(draw, name="a"), check(draw, name="b")]
+    first, again = run_checks(checks, seed=7), run_checks(checks, seed=7)
+    alone = run_checks(checks[1:], seed=7)
+    other = run_checks(checks, seed=8)
+    assert [row.margin for row in first] == [row.margin for row in again]
+    assert alone[0].margin == first[1].margin
+    assert first[0].margin != first[1].margin
+    assert first[0].margin != other[0].margin
+
+
+def test_control_and_claim_have_their_own_streams():
+    seen = {}
+    run_checks(
+        [
+            check(
+                lambda rng: seen.setdefault("claim", Outcome(rng.random())),
+                lambda rng: seen.setdefault("control", Outcome(-rng.random())),
+            )
+        ]
+    )
+    assert seen["claim"].margin != -seen["control"].margin
+
+
+def test_two_processes_give_the_same_rows():
+    chosen = select(CHECKS, ["T10", "T12"])
+    one, two = run_checks(chosen, seed=3), run_checks(chosen, seed=3, jobs=2)
+    assert [(r.name, r.margin, r.controls) for r in one] == [(r.name, r.margin, r.controls) for r in two]
+
+
+def test_bad_requests_name_the_cure():
+    with pytest.raises(UserError, match=r"T99.*choose from"):
+        select(CHECKS, ["T99"])
+    with pytest.raises(UserError, match="did you mean 'simulated'"):
+        select(CHECKS, [], "simulate")
+    with pytest.raises(UserError, match="--list"):
+        select(CHECKS, ["T10"], "attacked")
+    with pytest.raises(UserError, match="jobs=0"):
+        run_checks([check(margin(1.0))], jobs=0)
+    with pytest.raises(UserError, match="share one name"):
+        run_checks([check(margin(1.0)), check(margin(1.0))])
+
+
+def test_done_is_called_once_for_each_check():
+    seen = []
+    run_checks([check(partial(margin, 1.0)(), name=str(i)) for i in range(3)], done=lambda c: seen.append(c.name))
+    assert seen == ["0", "1", "2"]

@@ -1,0 +1,120 @@
+"""The command line: exit statuses, files, bad input in one line."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fspo.errors import UserError
+from proofs_check import __main__ as cli
+from proofs_check.frame import Check, Method, Outcome, run_checks
+from proofs_check.report import format_table, to_json, to_latex, to_markdown
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [sys.executable, "-m", "proofs_check", *arguments], cwd=cwd, env=environment, capture_output=True, text=True
+    )
+
+
+def made(verdict: float, control: float = -1.0, name: str = "a_b & 50 % | x") -> Check:
+    return Check(
+        "T1", Method.CLOSED, name, lambda rng: Outcome(verdict, "unit"), {"c": lambda rng: Outcome(control, "unit")}
+    )
+
+
+def test_a_real_run_writes_the_report_and_exits_0(tmp_path):
+    done = run("--only", "T2,T10", "--seed", "4", "--strict", "--out", "report", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "controls fail, as they must" in done.stdout
+    assert "check" in done.stderr  # the progress bar
+    data = json.loads((tmp_path / "report/proofs_check.json").read_text())
+    assert {row["id"] for row in data["rows"]} == {"T2", "T10"}
+    assert {"id", "method", "verdict", "margin", "control", "parameters", "seconds"} <= set(data["rows"][0])
+    assert data["exit_status"] == 0
+    assert sorted(path.name for path in (tmp_path / "report").iterdir()) == [
+        "proofs_check.json",
+        "proofs_check.md",
+        "proofs_check.tex",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "cure"),
+    [
+        (["--only", "T77"], "choose from"),
+        (["--only", "T7", "--method", "simulatd"], "did you mean 'simulated'"),
+        (["--only", "T10", "--jobs", "0"], "at least 1"),
+        (["--seed", "-1"], ">= 0"),
+        (["--sed", "1"], "sed"),
+        (["--jobs", "many"], "jobs"),
+    ],
+)
+def test_bad_input_exits_2_without_traceback(tmp_path, arguments, cure):
+    done = run(*arguments, "--no-progress", cwd=tmp_path)
+    assert done.returncode == 2
+    assert cure in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_list_runs_nothing(tmp_path, capsys):
+    assert cli.main(["--list", "--only", "T7", "--out", str(tmp_path / "x")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines
+    assert all(line.startswith("T7 ") and "controls:" in line for line in lines)
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize(
+    ("check", "status"),
+    [(made(1.0), 0), (made(-1.0), 1), (made(math.nan), 1), (made(1.0, control=1.0), 1), (made(1.0, math.nan), 1)],
+)
+def test_exit_status_of_the_command(monkeypatch, tmp_path, capsys, check, status):
+    monkeypatch.setattr(cli, "CHECKS", (check,))
+    assert cli.main(["--no-progress", "--out", str(tmp_path)]) == status
+    assert json.loads((tmp_path / "proofs_check.json").read_text())["exit_status"] == status
+    if status:
+        last = capsys.readouterr().out.strip().splitlines()[-2]
+        assert "T1" in last  # named in plain words under the table
+
+
+def test_out_that_is_a_file_is_refused(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("x")
+    with pytest.raises(UserError, match="--out"):
+        cli.run_suite(path, (made(1.0),), progress=False)
+
+
+def test_tables_escape_their_markup():
+    rows = run_checks([made(1.0), made(math.nan, name="second")])
+    markdown, latex, text = to_markdown(rows), to_latex(rows), format_table(rows)
+    assert r"a_b & 50 % \| x" in markdown
+    assert r"a\_b \& 50 \% \textbar{} x" in latex
+    assert all(line.count(" & ") == 5 for line in latex.splitlines() if "T1" in line)
+    assert "undecided" in text.splitlines()[-1]
+
+
+def test_json_is_strict():
+    rows = run_checks([made(math.nan), made(-math.inf, name="b")])
+    data = json.loads(to_json(rows, seed=1), parse_constant=lambda c: pytest.fail(f"not strict JSON: {c}"))
+    assert [row["margin"] for row in data["rows"]] == [None, "-inf"]
+    assert data["seed"] == 1
+
+
+def test_proofs_check_needs_no_torch():
+    code = (
+        "import sys, proofs_check.__main__; "
+        "bad = {'torch', 'transformers', 'matplotlib', 'analysis'} & set(sys.modules); sys.exit(len(bad))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
