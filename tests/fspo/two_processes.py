@@ -1,0 +1,63 @@
+"""Run by torchrun (or alone) from test_distributed: updates on recorded responses; gradients and log rows to a folder.
+
+``two_processes.py FOLDER NAME DTYPE ARGUMENTS...`` writes ``NAME.npy`` and leaves the log in ``FOLDER/NAME``.
+"""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tiny_run
+import torch
+
+from fspo.batches import RolloutBatch, plan_minibatches
+from fspo.metrics import Ratios
+
+
+def recorded(groups: int = 6, size: int = 4) -> RolloutBatch:
+    """Responses and rewards from a fixed generator; one group without advantage."""
+    draw = np.random.default_rng(5)
+    n = groups * size
+    advantages = draw.standard_normal(n)
+    advantages[:size] = 0.0
+    return RolloutBatch(
+        rollout=0,
+        behaviour_version=0,
+        prompts=[draw.integers(2, 24, 4 + i // size) for i in range(n)],
+        responses=[draw.integers(2, 24, draw.integers(1, 20)) for _ in range(n)],
+        sampler_log_prob=np.zeros(n),
+        truncated=np.zeros(n, bool),
+        rewards=np.zeros(n),
+        advantages=advantages,
+        reward_status=np.full(n, "ok"),
+        prompt_ids=np.repeat(np.arange(groups), size),
+        response_ids=np.arange(n),
+        info={},
+    )
+
+
+def main(folder: Path, name: str, dtype: str, *arguments: str) -> None:
+    net = tiny_run.model(dtype=getattr(torch, dtype), layers=2)
+    trainer: Any = tiny_run.trainer(folder / name, "--log.score_minibatches", "[1,2]", *arguments, net=net)
+    batch, ratios, gradients = recorded(), Ratios(), []
+    minibatches = [trainer.shards(batch, rows) for rows in plan_minibatches(batch, 2, 0)]
+
+    def keep(*_: Any) -> torch.Tensor:
+        gradients.append(torch.cat([p.grad.flatten().double() for p in net.parameters()]).numpy().copy())
+        return torch.tensor(1.0)
+
+    trainer.accelerator.clip_grad_norm_ = keep
+    live: dict[str, float] = {}
+    for since in range(4):
+        live |= trainer.update(batch, minibatches[since % 2], ratios, since=since, epoch=since // 2)
+    trainer.log.flush(0)
+    values = trainer._finish(ratios) | live
+    if trainer.is_main:
+        np.save(folder / f"{name}.npy", np.stack(gradients))
+        trainer.metrics.write({"rollout": 0, "phase": "train", **values})
+    trainer.accelerator.end_training()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), *sys.argv[2:])
