@@ -1,0 +1,316 @@
+"""Seconds and memory of one rollout step: this trainer against TRL's GRPOTrainer, side by side in one run.
+
+    python benchmarks/trl_rollout_step.py [--rollouts 4] [--rounds 2] [--threads 2]
+
+Both train the warmed-up embedded model on chain-add with GSPO's rule (TRL: importance_sampling_level="sequence"), on
+the same prompts, with 64 x 8 responses and 8 updates (4 minibatches x 2 epochs) a rollout, the same optimizer and
+learning rates, float32, CPU. Each side runs in its own process, the sides take turns, and the first rollout of each
+process warms up and is left out. TRL runs with microbatches of 128 (one a minibatch) and of 32, and the faster counts.
+
+Wall seconds are what a user waits for; CPU seconds (all threads) move less on a busy machine. Peak memory is the
+process's resident maximum, its imports included, which are also measured alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import platform
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # idle threads that spin slow a neighbour down
+
+PROMPTS, RESPONSES, MINIBATCHES, EPOCHS = 64, 8, 4, 2
+UPDATES = MINIBATCHES * EPOCHS
+MAX_NEW_TOKENS = 264
+LEARNING_RATE, WARMUP_UPDATES = 2e-4, 24
+SIDES = {
+    "fspo": "this trainer, gradient log with a score pass each rollout (default)",
+    "fspo-no-scores": "this trainer, gradient log without score passes",
+    "trl-128": "TRL, microbatches of 128 responses",
+    "trl-32": "TRL, microbatches of 32 responses",
+}
+KEPT = ("completions/mean_length", "reward")
+RESULTS = Path(__file__).parent / "results" / "trl_rollout_step.json"
+
+
+def peak_mib() -> float:
+    """Resident maximum of this process, MiB (ru_maxrss is in KiB on Linux, bytes on macOS)."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (2**20 if platform.system() == "Darwin" else 2**10)
+
+
+def now() -> tuple[float, float]:
+    """Wall and CPU seconds."""
+    return time.perf_counter(), time.process_time()
+
+
+def run_fspo(model: str, rollouts: int, threads: int, folder: str, score_every: int) -> dict[str, Any]:
+    """This trainer, timed from outside: the same clocks around the same work as TRL's."""
+    from fspo import config as c
+    from fspo.trainer import Trainer
+
+    imports = peak_mib()
+    clocks: list[tuple[float, float]] = []
+    parts: list[dict[str, float]] = []
+
+    class Timed(Trainer):
+        """Reads the clocks where a rollout begins and where the last one ends (its checkpoint is not part of it)."""
+
+        def _rollout(self, rollout: int) -> dict[str, float]:
+            clocks.append(now())
+            values = super()._rollout(rollout)
+            parts.append({k: v for k, v in values.items() if k.startswith("time/") or k in KEPT})
+            if rollout == rollouts - 1:
+                clocks.append(now())
+            return values
+
+    trainer = Timed(
+        c.TrainConfig(
+            output=folder,
+            rollouts=rollouts,
+            threads=threads,
+            checkpoint_every=0,
+            trackers=(),
+            cpu=True,
+            model=c.ModelConfig(name_or_path=model),
+            rule=c.RuleConfig(preset="gspo"),
+            batch=c.BatchConfig(prompts=PROMPTS, responses=RESPONSES, minibatches=MINIBATCHES, epochs=EPOCHS),
+            sampling=c.SamplingConfig(max_new_tokens=MAX_NEW_TOKENS),
+            optim=c.OptimConfig(learning_rate=LEARNING_RATE, warmup_updates=WARMUP_UPDATES),
+            log=c.LogConfig(score_every=score_every),
+            eval=c.EvalConfig(every=0),
+        )
+    )
+    trainer.train()
+    return {"clocks": clocks, "parts": parts, "imports_mib": imports}
+
+
+def run_trl(model: str, rollouts: int, threads: int, folder: str, microbatch: int) -> dict[str, Any]:
+    """TRL's GRPOTrainer on the same prompts and rewards."""
+    import torch
+    from datasets import Dataset
+    from transformers import TrainerCallback
+    from trl import GRPOConfig, GRPOTrainer
+
+    from fspo.models import load_model, load_tokenizer
+    from fspo.tasks import make_task, prompt_order
+
+    imports = peak_mib()
+    torch.set_num_threads(threads)
+    task, tokenizer = make_task("chain-add"), load_tokenizer(model)
+    indices = prompt_order(task.size("train"), 0, 0, rollouts * PROMPTS)
+    examples = [task.example("train", int(i)) for i in indices]
+    data = Dataset.from_list([{"prompt": e.prompt, "number": i} for i, e in enumerate(examples)])
+    clocks: list[tuple[float, float]] = []
+    parts: list[dict[str, float]] = []
+
+    def reward(completions: list[str], completion_ids: list[list[int]], number: list[int], **_: Any) -> list[float]:
+        finished = [ids[-1] == tokenizer.eos_token_id for ids in completion_ids]
+        values = task.score([examples[i] for i in number], completions, finished).values
+        mean = sum(map(len, completion_ids)) / len(completion_ids)
+        parts.append({"completions/mean_length": mean, "reward": float(values.mean())})
+        return values.tolist()
+
+    class Clock(TrainerCallback):
+        def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            if state.global_step % UPDATES == 0:
+                clocks.append(now())
+
+        def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            clocks.append(now())
+
+    minibatch = PROMPTS * RESPONSES // MINIBATCHES
+    args = GRPOConfig(
+        output_dir=folder,
+        report_to=[],
+        save_strategy="no",
+        disable_tqdm=True,
+        logging_steps=UPDATES,
+        use_cpu=True,
+        bf16=False,
+        gradient_checkpointing=False,
+        dataloader_pin_memory=False,
+        per_device_train_batch_size=microbatch,
+        gradient_accumulation_steps=minibatch // microbatch,
+        steps_per_generation=PROMPTS * RESPONSES // microbatch,
+        num_iterations=EPOCHS,
+        num_generations=RESPONSES,
+        max_completion_length=MAX_NEW_TOKENS,
+        max_steps=rollouts * UPDATES,
+        importance_sampling_level="sequence",
+        loss_type="grpo",
+        epsilon=3e-4,
+        epsilon_high=4e-4,
+        beta=0.0,
+        temperature=1.0,
+        shuffle_dataset=False,
+        learning_rate=LEARNING_RATE,
+        lr_scheduler_type="constant_with_warmup",
+        warmup_steps=WARMUP_UPDATES,
+        adam_beta2=0.95,
+        weight_decay=0.0,
+        max_grad_norm=1.0,
+    )
+    trainer = GRPOTrainer(
+        model=load_model(model, "float32"),
+        reward_funcs=reward,
+        args=args,
+        train_dataset=data,
+        processing_class=tokenizer,
+        callbacks=[Clock()],
+    )
+    trainer.train()
+    return {"clocks": clocks, "parts": parts, "imports_mib": imports}
+
+
+def child(side: str, model: str, rollouts: int, threads: int, result: str) -> None:
+    """Run one side and write what it took."""
+    with tempfile.TemporaryDirectory() as folder:
+        if side.startswith("trl"):
+            found = run_trl(model, rollouts, threads, folder, int(side.split("-")[1]))
+        else:
+            found = run_fspo(model, rollouts, threads, f"{folder}/run", 0 if side == "fspo-no-scores" else 1)
+    clocks = found.pop("clocks")
+    if len(clocks) != rollouts + 1:
+        raise RuntimeError(f"{side}: {len(clocks) - 1} rollouts were timed, not {rollouts}")
+    steps = [(b[0] - a[0], b[1] - a[1]) for a, b in itertools.pairwise(clocks)]
+    found |= {"wall_s": [s[0] for s in steps], "cpu_s": [s[1] for s in steps], "peak_mib": peak_mib()}
+    Path(result).write_text(json.dumps(found), encoding="utf-8")
+
+
+def measure(sides: list[str], model: str, rollouts: int, rounds: int, threads: int) -> dict[str, list[dict[str, Any]]]:
+    """Every side once a round, each in its own process."""
+    from tqdm import tqdm
+
+    runs: dict[str, list[dict[str, Any]]] = {side: [] for side in sides}
+    environment = os.environ | {"OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false"}
+    bar = tqdm([(r, side) for r in range(rounds) for side in sides], desc="benchmark", unit="process")
+    for _, side in bar:
+        bar.set_postfix_str(side)
+        with tempfile.TemporaryDirectory() as folder:
+            result = Path(folder) / "result.json"
+            command = [sys.executable, __file__, "--child", side, "--model", model, "--result", str(result)]
+            command += ["--rollouts", str(rollouts), "--threads", str(threads)]
+            done = subprocess.run(command, env=environment, capture_output=True, text=True)
+            if done.returncode:
+                sys.exit(f"{side} failed:\n{done.stderr[-3000:]}")
+            runs[side].append(json.loads(result.read_text(encoding="utf-8")))
+    return runs
+
+
+def mean(values: list[float]) -> float:
+    """Arithmetic mean."""
+    return sum(values) / len(values)
+
+
+def summarise(runs: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, Any]]:
+    """Means over rounds and rollouts, the first rollout of each process left out; ratios are taken within a round."""
+    table: dict[str, dict[str, Any]] = {}
+    for side, found in runs.items():
+        row: dict[str, Any] = {"what": SIDES[side]}
+        for key in ("wall_s", "cpu_s"):
+            row[key] = mean([mean(run[key][1:]) for run in found])
+            row[f"{key}_by_round"] = [mean(run[key][1:]) for run in found]
+        row["peak_mib"] = max(run["peak_mib"] for run in found)
+        row["imports_mib"] = max(run["imports_mib"] for run in found)
+        names = dict.fromkeys(name for run in found for part in run["parts"] for name in part)
+        row["parts"] = {n: mean([part.get(n, 0.0) for run in found for part in run["parts"][1:]]) for n in names}
+        table[side] = row
+    peers = [side for side in table if side.startswith("trl")]
+    for side in [s for s in table if s.startswith("fspo")] if peers else []:
+        best = min(peers, key=lambda peer: table[peer]["wall_s"])
+        for key in ("wall_s", "cpu_s"):
+            ours, theirs = table[side][f"{key}_by_round"], table[best][f"{key}_by_round"]
+            table[side][f"speedup_{key}"] = [b / a for a, b in zip(ours, theirs, strict=True)]
+        table[side]["memory_ratio"] = table[side]["peak_mib"] / min(table[peer]["peak_mib"] for peer in peers)
+        table[side]["against"] = best
+    return table
+
+
+def show(table: dict[str, dict[str, Any]]) -> str:
+    """The table as text."""
+    heads = ("wall s", "CPU s", "peak MiB", "imports", "tokens", "reward")
+    lines = [f"{'side':16s}" + "".join(f"{head:>9s}" for head in heads)]
+    for side, row in table.items():
+        parts = row["parts"]
+        lines.append(
+            f"{side:16s}{row['wall_s']:9.2f}{row['cpu_s']:9.2f}{row['peak_mib']:9.0f}{row['imports_mib']:9.0f}"
+            f"{parts['completions/mean_length']:9.1f}{parts['reward']:9.3f}"
+        )
+    for side, row in table.items():
+        if "against" in row:
+            speed = {key: ", ".join(f"{x:.2f}" for x in row[f"speedup_{key}"]) for key in ("wall_s", "cpu_s")}
+            lines.append(
+                f"{side} against {row['against']}: {speed['wall_s']} times faster in wall seconds, {speed['cpu_s']} in "
+                f"CPU seconds (one number a round); {row['memory_ratio']:.2f} of the leaner TRL side's peak memory"
+            )
+            inside = {k.removeprefix("time/"): v for k, v in row["parts"].items() if k.startswith("time/")}
+            rest = row["wall_s"] - sum(inside.values())
+            shares = ", ".join(f"{k} {v:.2f} s ({v / row['wall_s']:.0%})" for k, v in (inside | {"rest": rest}).items())
+            lines.append(f"  of {row['wall_s']:.2f} s: {shares}")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measure, print, and keep the numbers in benchmarks/results."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rollouts", type=int, default=4, help="rollouts of each process, the first left out")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES))
+    parser.add_argument("--model", help="a warmed-up model's folder; by default the cached warm-up is made or found")
+    parser.add_argument("--child", choices=SIDES, help=argparse.SUPPRESS)
+    parser.add_argument("--result", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child:
+        child(options.child, options.model, options.rollouts, options.threads, options.result)
+        return
+    if options.rollouts < 2:
+        parser.error("--rollouts must be 2 or more: the first warms up")
+    from fspo.warmup import warm_up
+
+    model = options.model or str(warm_up())
+    table = summarise(measure(options.sides, model, options.rollouts, options.rounds, options.threads))
+    print(show(table))
+    packages = ("torch", "transformers", "trl", "accelerate", "fspo")
+    report = {
+        "sides": table,
+        "rollouts": options.rollouts,
+        "rounds": options.rounds,
+        "threads": options.threads,
+        "cores": os.cpu_count(),
+        "load_average": os.getloadavg(),
+        "machine": f"{platform.system()} {platform.machine()}",
+        "versions": {name: installed(name) for name in packages},
+    }
+    RESULTS.parent.mkdir(exist_ok=True)
+    part = RESULTS.with_suffix(".part")
+    part.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    part.replace(RESULTS)
+    print(f"written to {RESULTS.relative_to(Path(__file__).parent.parent)}")
+
+
+def installed(name: str) -> str:
+    """A package's version; fspo may run from its folder."""
+    from importlib.metadata import PackageNotFoundError
+
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        import fspo
+
+        return fspo.__version__ if name == "fspo" else "?"
+
+
+if __name__ == "__main__":
+    main()
