@@ -75,7 +75,9 @@ def draw_all(tables: Tables, output: Path, width: str = "neurips", only: Sequenc
         if name not in MODULES:
             raise unknown_name("figure", name, MODULES)
     results = []
-    for name in tqdm([n for n in MODULES if not only or n in only], desc="figures", unit="figure", leave=False):
+    for name in tqdm(
+        [n for n in MODULES if not only or n in only], desc="figures", unit="figure", leave=False, disable=None
+    ):
         module = import_module(f"figures.{name}")
         try:
             caption, picture = module.caption(tables), module.figure(tables, style)

@@ -117,7 +117,8 @@ def series(rows: Frame) -> list[Series]:
             length = by_bin["length_mean"].to_numpy(float)
             at, curve = np.empty(0), np.empty(0)
             if len(whole) == 1:
-                at = np.geomspace(length.min() / 1.15, length.max() * 1.15, 97)
+                seen = length[by_bin["estimate"].notna()]
+                at = np.geomspace(seen.min() / 1.15, seen.max() * 1.15, 97)
                 shares = by_bin["count"].to_numpy(float) / by_bin["count"].sum()
                 curve = theory_curve(rule, length, shares, float(whole["estimate"].iloc[0]), at)
             columns = (by_bin[name].to_numpy(float) for name in ("estimate", "ci_low", "ci_high"))
@@ -133,7 +134,7 @@ def plot_acceptance(data: Sequence[Series], ax: Axes | None = None) -> Axes:
     for s in data:
         ax.plot(s.curve_length, s.curve, color=s.look.color, linestyle=s.look.linestyle, zorder=2)
         whiskers(ax, s.length * shift[s.rule], s.estimate, s.low, s.high, color=s.look.color, marker=s.look.marker)
-    length_axis(ax, np.concatenate([s.length for s in data]))
+    length_axis(ax, np.concatenate([s.length[np.isfinite(s.estimate)] for s in data]))
     percent_axis(ax.yaxis)
     ax.set_xlabel("response length $L$ (tokens)")
     return ax

@@ -113,6 +113,6 @@ def figure(tables: Tables, style: Style) -> Figure:
         for ax, view in zip(axes, found, strict=True):
             none, total = without_guarantee(view)
             title = f"{view.title}\nno guarantee: {none} of {total}"
-            plot_bound(points(view), ax, lowest).set_title(title, linespacing=0.85)
+            plot_bound(points(view), ax, lowest).set_title(title, linespacing=1.0)
         label_left(axes, "cosine")
     return fig

@@ -142,5 +142,8 @@ def few_ticks(axis: Any, count: int = 4) -> None:
     axis.axes.autoscale_view()
     low, high = axis.get_view_interval()
     relative = (high - low) / max(abs(low), abs(high), 1e-300)
-    count = min(count, 1 if relative < 1e-4 else 2 if relative < 2e-3 else count)
-    axis.set_major_locator(MaxNLocator(nbins=count, steps=[1, 2, 2.5, 5, 10]))
+    locator = MaxNLocator(nbins=min(count, 2) if relative < 2e-3 else count, steps=[1, 2, 2.5, 5, 10])
+    if relative < 1e-4:
+        inside = [tick for tick in locator.tick_values(low, high) if low <= tick <= high]
+        locator = FixedLocator([inside[0], inside[-1]] if inside else [low])
+    axis.set_major_locator(locator)

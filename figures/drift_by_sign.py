@@ -70,7 +70,16 @@ def plot_drifts(data: Sequence[Drifts], rules: Sequence[str], ax: Axes | None = 
             style = {"color": color, "marker": marker, "markersize": 3.0}
             whiskers(ax, 1e3 * d.drift[at], y, 1e3 * d.low[at], 1e3 * d.high[at], along="x", **style)
             if d.sign == "all":
-                ax.plot(-1e3 * d.k3[at], y, linestyle="none", marker="|", color="#7f7f7f", markersize=7, zorder=2.2)
+                ax.plot(
+                    -1e3 * d.k3[at],
+                    y,
+                    linestyle="none",
+                    marker="|",
+                    color="#7f7f7f",
+                    markersize=9,
+                    markeredgewidth=1.2,
+                    zorder=2.2,
+                )
     ax.axvline(0.0, color="#b5b5b5", linewidth=0.8, zorder=1.2)
     rule_rows(ax, [rule_label(rule) for rule in rules])
     few_ticks(ax.xaxis, 6)
@@ -91,7 +100,7 @@ def figure(tables: Tables, style: Style) -> Figure:
     signs = [sign for sign in SIGNS if (rows["sign"] == sign).any()]
     with style.context():
         handles = [Line2D([], [], color=SIGNS[s][1], marker=SIGNS[s][2], linestyle="none") for s in signs]
-        handles.append(Line2D([], [], color="#7f7f7f", marker="|", markersize=7, linestyle="none"))
+        handles.append(Line2D([], [], color="#7f7f7f", marker="|", markersize=7, markeredgewidth=1.2, linestyle="none"))
         labels = [*(SIGNS[s][0] for s in signs), "$-$KL (k3)"]
         height = max(0.6, 0.3 * len(rules)) + 0.45
         fig, axes = panel_grid(style, 1, height, handles, labels, columns=1)

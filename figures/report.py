@@ -139,15 +139,15 @@ def badge(verdict: str) -> dict[str, str]:
 
 def _claim(claim: Mapping[str, Any]) -> dict[str, Any]:
     lines = [(name, plain(claim[name])) for name in ("estimand", "margin", "test") if claim.get(name) is not None]
-    tables = []
+    tables: list[dict[str, Any]] = []
     for name, value in claim.items():
-        if name in _CLAIM_FIELDS or value is None or value == "" or (isinstance(value, (list, dict)) and not value):
+        if name in _CLAIM_FIELDS:
             continue
-        rows = list(value) if isinstance(value, (list, tuple)) else []
-        if rows and all(isinstance(row, Mapping) for row in rows):
-            tables.append(_table(_words(name), rows))
+        if name == "details" and isinstance(value, Mapping):
+            for part, content in value.items():
+                _detail(_words(part), content, lines, tables)
         else:
-            lines.append((_words(name), plain(value)))
+            _detail(_words(name), value, lines, tables)
     return {
         "id": str(claim.get("id", "")),
         "statement": str(claim.get("statement", "")),
@@ -156,6 +156,31 @@ def _claim(claim: Mapping[str, Any]) -> dict[str, Any]:
         "lines": lines,
         "tables": tables,
     }
+
+
+def _detail(name: str, value: Any, lines: list[tuple[str, str]], tables: list[dict[str, Any]]) -> None:
+    """One more field of a claim: an interval or a plain value as a line, rows or a mapping of mappings as a table."""
+    if value is None or value == "" or (isinstance(value, (list, tuple, dict)) and not value):
+        return
+    if isinstance(value, Mapping) and all(isinstance(row, Mapping) for row in value.values()):
+        tables.append(_table(name, [{"": key, **_with_interval(row)} for key, row in value.items()]))
+    elif isinstance(value, (list, tuple)) and all(isinstance(row, Mapping) for row in value):
+        tables.append(_table(name, [_with_interval(row) for row in value]))
+    elif isinstance(value, Mapping):
+        fields = _with_interval(value)
+        lines.append((name, plain(fields if len(fields) > 1 else next(iter(fields.values())))))
+    else:
+        lines.append((name, plain(value)))
+
+
+def _with_interval(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The row with value (or estimate), low and high as one field."""
+    for value, low, high in (("value", "low", "high"), ("estimate", "ci_low", "ci_high")):
+        if {value, low, high} <= set(row):
+            text = estimate_text({"estimate": row[value], "ci_low": row[low], "ci_high": row[high]})
+            rest = {name: item for name, item in row.items() if name not in (value, low, high)}
+            return {"estimate": text or None, **rest}
+    return dict(row)
 
 
 def _tally(claims: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -24,6 +24,11 @@ CLAIMS = [
         "ci_low": -0.0061,
         "ci_high": 0.0037,
         "margin": 0.01,
+        "details": {
+            "slopes": {"fspo": {"value": 0.5, "low": 0.25, "high": None, "seeds": 2}, "rloo": {"value": None}},
+            "fspo 90 %": {"value": 0.125, "low": 0.0625, "high": 0.75},
+            "holds": {"variance": True, "drift": False},
+        },
         "runs": [{"run": "fspo", "slope": 0.25, "note": EVIL}, {"run": "rloo", "slope": None}],
     },
     {"id": "C2", "statement": EVIL, "verdict": "not supported", "estimate": 1.5},
@@ -115,6 +120,9 @@ def test_claims_verdicts_and_numbers(page):
     assert text.index("In short.") < text.index("Claims") < text.index("LRE by rule") < text.index("Runs")
     assert text.index("Runs") < text.index("sample 1") < text.index("Provenance", text.index("sample 1"))
     assert "0.1235" in text
+    assert "0.5 [0.25, –]" in text  # nested details: a table of intervals, a line each for the others
+    assert "fspo 90 % 0.125 [0.0625, 0.75]" in text
+    assert "variance yes, drift no" in text
 
 
 def test_values_as_text():
