@@ -15,7 +15,7 @@ from fspo.rules import Preset, calibrate, preset
 EXAMPLES = """Calibrate clip ranges on an unclipped run, so that rules are compared at one acceptance.
 
 examples:
-  python -m analysis.calibrate out/quick/runs/none-seed0 --rules '[rloo,gspo,fspo]' --target 0.85
+  python -m analysis.calibrate out/quick/runs/none-seed0 --rules '[rloo,gspo,fspo]' --target 0.65
 """
 
 
@@ -76,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = ArgumentParser(prog="python -m analysis.calibrate", description=EXAMPLES)
     parser.add_argument("run", type=str, help="folder of the unclipped run")
     parser.add_argument("--rules", type=list[str], default=["rloo", "gspo", "fspo"], help="presets")
-    parser.add_argument("--target", type=float, default=0.85, help="band acceptance")
+    parser.add_argument("--target", type=float, default=0.65, help="band acceptance")
     parser.add_argument("--output", type=str | None, default=None, help="write the ranges to this JSON file too")
     options = parser.parse_args(arguments)
     ranges = calibrate_run(options.run, options.rules, options.target)
