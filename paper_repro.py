@@ -16,6 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
+from analysis.calibrate import TRAINING_ACCEPTANCE
 from fspo.errors import UserError, run_cli
 from fspo.stages import Job, Stages, digest, run_jobs, source_digest
 
@@ -91,8 +92,7 @@ class Options:
     jobs : int, optional
         Training processes beside each other.
     target : float
-        Band acceptance on the shared unclipped run that every rule is calibrated to. At 0.65 the ranges are near the
-        published ones (rloo 0.2, fspo 0.03). Clipping keeps S small, so the realised acceptance is higher.
+        Band acceptance on the shared unclipped run that every rule is calibrated to.
     width : str
         Venue width of the figures.
     """
@@ -103,7 +103,7 @@ class Options:
     seeds: list[int] | None = None
     rollouts: int | None = None
     jobs: int | None = None
-    target: float = 0.65
+    target: float = TRAINING_ACCEPTANCE
     width: str = "neurips"
 
     def sizes(self) -> Preset:
