@@ -2,7 +2,8 @@
 
 A cluster is (rollout, prompt): the responses of one prompt share its difficulty and, through the advantage,
 each other's rewards. Everything here is a ratio ``sum y / sum d`` by length bin; the covariance comes from the
-clusters' influence values ``z_c = (y_c - r d_c) / sum d`` with the factor C/(C-1).
+clusters' influence values ``z_c = (y_c - r d_c) / sum d``, each over one minus its share of ``sum d`` as in a
+delete-one jackknife.
 """
 
 from __future__ import annotations
@@ -81,9 +82,12 @@ def ratios(
     total = ds.sum(0)
     with np.errstate(invalid="ignore", divide="ignore"):
         value = np.where(total > 0, ys.sum(0) / total, np.nan)
+        leverage = np.where(total > 0, np.minimum(ds / total, 0.9), 0.0)
         influence = np.where(total > 0, (ys - value * ds) / total, 0.0)
     clusters = np.sum(counts > 0, axis=0)
     present = max(len(ys), 2)
+    # the step that deleting the cluster would make; without it, uneven clusters make intervals too short
+    influence = influence / (1 - leverage) * (present - 1) / present
     variance = np.sum(influence**2, axis=0) * present / (present - 1)
     if binary:
         flat = (variance < 1e-300) & (clusters > 0)
