@@ -195,7 +195,8 @@ def test_gradient_is_clipped_weight_times_advantage_times_score(name, outside, s
     for i in range(len(A)):
         S, n, expected_weight = 0.0, 0, 0.0
         for t in range(int(mask[i].sum())):
-            step, S, n = float(new[i, t] - old[i, t]), S + float(new[i, t] - old[i, t]), n + 1
+            step = (new[i, t] - old[i, t]).item()
+            S, n = S + step, n + 1
             if rule.level != "sequence":  # the score of one token, weighted by itself or by its prefix
                 w = held_weight(rule, step if rule.shape == "token" else S, 1 if rule.shape == "token" else n, A[i])
                 expected += w * A[i] * torch.autograd.grad(new[i, t], theta, retain_graph=True)[0]
