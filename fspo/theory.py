@@ -193,6 +193,8 @@ def update_acceptance(
         P(S > hi | l, A > 0), P(S < lo | l, A < 0), P(S > dual | l, A < 0).
     """
     positive = np.asarray(positive, np.float64)
+    if not np.all((positive >= 0) & (positive <= 1)):
+        raise UserError("positive must be a share in [0, 1]: P(A > 0) among responses with A != 0")
     negative = 1 - positive
     lost = positive * np.asarray(cut_high, np.float64) + negative * np.asarray(cut_low, np.float64)
     return 1 - lost - negative * np.asarray(cut_dual, np.float64)
