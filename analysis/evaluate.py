@@ -114,7 +114,7 @@ def evaluate(case: Case, rows: Rows, window: Ints, rate: Rate) -> Outcome:
         stats = inside.drift_stats(rule)
         try:
             fitted = calibrate(rule, inside.S, inside.length, inside.A, case.target, stats, rate)
-        except (UserError, OverflowError) as error:  # no range, or one beyond what an eps can express
+        except UserError as error:
             return replace(failed, reason=f"window {first}: {error}")
         ranges[int(first)] = (fitted.range_lo, fitted.range_hi)
         parts.append((here, fitted.apply(inside.S, inside.length, inside.A, stats)))

@@ -28,6 +28,7 @@ Rate = Literal["band", "update"]
 MAX_EXPONENT = 20.0
 """S is capped here before ``exp`` (docs/theory.md section 2); the gradient is kept, the event counted."""
 _MAX_LOG_MULTIPLIER = 80.0  # exp(80) is finite in float32; `clipped_weight` is exact beyond it
+_MAX_LOG_RANGE = 700.0  # exp of more overflows float64
 _EPS_SHAPES = ("fixed", "linear", "token")
 _EXPONENTS = {"fixed": 0.0, "linear": 1.0, "sqrt": 0.5, "token": 1.0, "prefix": 0.5}
 
@@ -292,10 +293,22 @@ def standardized_excess(
 
 
 def scaled(rule: Rule, factor: float) -> Rule:
-    """The rule with both half-widths multiplied by ``factor`` in log space (asymmetry kept)."""
+    """The rule with both half-widths multiplied by ``factor`` in log space (asymmetry kept).
+
+    Raises
+    ------
+    UserError
+        If an eps cannot express so wide a band.
+    """
     if rule.shape in _EPS_SHAPES:
         lo = -math.expm1(factor * math.log1p(-rule.range_lo))
-        return replace(rule, range_lo=lo, range_hi=math.expm1(factor * math.log1p(rule.range_hi)))
+        log_hi = factor * math.log1p(rule.range_hi)
+        if not (lo < 1 and log_hi < _MAX_LOG_RANGE):
+            raise UserError(
+                f"rule {rule.label!r} would need a half-width of {log_hi:.3g} nats, more than an eps can express: "
+                "look for log-ratios that are broken, or ask for a lower acceptance"
+            )
+        return replace(rule, range_lo=lo, range_hi=math.expm1(log_hi))
     return replace(rule, range_lo=factor * rule.range_lo, range_hi=factor * rule.range_hi)
 
 

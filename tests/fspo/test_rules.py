@@ -302,3 +302,12 @@ def test_drift_without_stats_and_unknown_presets_are_refused():
 def test_a_rule_survives_its_dict(name):
     rule = preset(name).rule
     assert Rule(**rule.to_dict()) == rule
+
+
+def test_an_eps_cannot_express_any_width() -> None:
+    rule = preset("rloo").rule
+    rng = np.random.default_rng(0)
+    S = 1e4 * rng.standard_normal(200)
+    with pytest.raises(UserError, match="more than an eps can express"):
+        calibrate(rule, S, np.ones(200), np.ones(200), 0.9)
+    assert calibrate(preset("fspo").rule, S, np.ones(200), np.ones(200), 0.9).range_hi > 1e4  # a sqrt band can
