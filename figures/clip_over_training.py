@@ -23,7 +23,7 @@ CAPTION = (
     "Share of responses whose log-ratio lies outside the band of the rule that trains (docs/theory.md section 1), by "
     "rollout and length bin; darker is shorter. {runs} n = {n} responses for each point."
 )
-ONE = "Shaded: cluster-aware 95 % intervals."
+ONE = "Shaded: cluster-aware 95 % intervals of the shortest and the longest bin."
 SEVERAL = "Every seed is a thin line ({seeds} seeds)."
 
 
@@ -70,14 +70,17 @@ def lines(rows: Frame) -> list[Line]:
 
 
 def plot_rates(data: Sequence[Line], bins: Sequence[int], *, intervals: bool, ax: Axes | None = None) -> Axes:
-    """A line for each run and bin, with its intervals shaded if wanted."""
+    """A line for each run and bin; intervals, if wanted, shaded for the shortest and the longest bin.
+
+    The intervals of all bins over each other would hide the lines.
+    """
     ax = new_axes(ax)
     colors = bin_colors(bins)
     for line in data:
         marker = "o" if len(line.rollout) == 1 else None
-        width = 1.0 if intervals else 0.6
+        width = 0.9 if intervals else 0.6
         ax.plot(line.rollout, line.estimate, color=colors[line.bin], linewidth=width, marker=marker, markersize=2.5)
-        if intervals:
+        if intervals and line.bin in (bins[0], bins[-1]):
             shade = {"color": colors[line.bin], "alpha": 0.16, "linewidth": 0}
             ax.fill_between(line.rollout, line.low, line.high, **shade)
     ax.set_ylim(bottom=0)
@@ -101,7 +104,8 @@ def figure(tables: Tables, style: Style) -> Figure:
     rules = list(looks(rows["trained_rule"]))
     labels = bin_labels(rows)
     intervals = bool(rows.groupby("trained_rule")["run"].nunique().max() == 1)
-    top = float((rows["ci_high"] if intervals else rows["estimate"]).max())
+    shaded = rows["bin"].isin([min(labels), max(labels)]) & intervals
+    top = max(float(rows["estimate"].max()), float(rows.loc[shaded, "ci_high"].max()) if shaded.any() else 0.0)
     with style.context():
         handles = [Line2D([], [], color=color, linewidth=1.6) for color in bin_colors(list(labels)).values()]
         fig, axes = panel_grid(

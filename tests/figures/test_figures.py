@@ -179,7 +179,12 @@ def test_clip_rate_lines_and_shades(case_tables, case):
     want = {tuple(part.sort_values("window")["estimate"]) for _, part in rows.groupby(["run", "bin"])}
     assert {tuple(line.get_ydata()) for line in ax.get_lines()} == want
     shades = [c for c in ax.collections if isinstance(c, PolyCollection)]
-    assert len(shades) == (5 if case == "one" else 0)  # intervals for one run, thin lines for several seeds
+    assert len(shades) == (2 if case == "one" else 0)  # one run: shortest and longest bin; several seeds: thin lines
+    for shade, number in zip(shades, (0, 4), strict=False):
+        edge = {(round(float(x), 9), round(float(y), 9)) for x, y in shade.get_paths()[0].vertices}
+        own = rows[rows["bin"] == number]
+        for column in ("ci_low", "ci_high"):
+            assert {(float(w), round(float(v), 9)) for w, v in zip(own["window"], own[column], strict=True)} <= edge
     assert not any(a.get_title(loc="left") == "none" for a in fig.axes)
 
 
