@@ -109,5 +109,8 @@ def figure(tables: Tables, style: Style) -> Figure:
                 ax.set_xlabel(NORMS[norm])
                 if i == 0:
                     ax.set_title(words)
-            from_zero(axes[3 * i : 3 * i + 3])
+            row = axes[3 * i : 3 * i + 3]
+            from_zero(row)
+            if style.narrow:
+                few_ticks(row[0].xaxis, 2)
     return fig
