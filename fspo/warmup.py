@@ -1,9 +1,10 @@
-"""Supervised warm-up of the embedded model: about a minute on one thread, once; every later run finds it in the cache.
+"""Supervised warm-up of the embedded model: one to two minutes on one thread, once; later runs find it in the cache.
 
-The warm-up data hold slips (wrong states that are carried on), which set the accuracy that RL starts from. They come
-in the last part of the schedule only: learned from the start they are noise that hides the addition tables, and
-learning takes three times as long. Weight matrices are trained by Muon, everything else by AdamW; AdamW alone needs
-about four times as many steps for the same accuracy.
+The warm-up data hold slips (wrong states that are carried on), which bound the accuracy that RL starts from. They come
+in the last part of the schedule only: from the start they are noise that slows the learning of the addition tables.
+Weight matrices are trained by Muon and everything else by AdamW: in trials AdamW alone needed about three times the
+steps. Learning is abrupt and its moment varies with the seed (accuracy .43 with seed 0, .19 with seed 1 after 900
+steps), so the gate is there to refuse a model that has not learned at all, which sits below .1.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ class WarmupConfig:
     muon_lr: float = 0.01
     adamw_lr: float = 4e-3
     seed: int = 0
-    min_accuracy: float = 0.25
+    min_accuracy: float = 0.15
     eval_examples: int = 512
     attempts: int = 3
     threads: int = 1

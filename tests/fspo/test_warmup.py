@@ -216,5 +216,5 @@ def test_default_schedule_passes_its_gate(tmp_path):
     folder = warm_up(cache_dir=tmp_path)
     summary = json.loads((folder / "warmup.json").read_text())
     assert summary["seed"] == 0  # the first attempt
-    assert 0.25 <= summary["accuracy"] <= 0.55  # room for RL to improve
+    assert 0.15 <= summary["accuracy"] <= 0.55  # room for RL to improve
     assert summary["accuracy_1_1"] > summary["accuracy_2_5"] > summary["accuracy_6_15"]
