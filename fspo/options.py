@@ -28,17 +28,30 @@ def parse(
     """
     from jsonargparse import ArgumentError, ArgumentParser
 
-    parser = ArgumentParser(prog=prog, description=description, exit_on_error=False)
+    parser = ArgumentParser(prog=prog, description=description, exit_on_error=False, allow_abbrev=False)
     parser.add_argument("--config", action="config", help="YAML file; the command line wins over it")
     parser.add_class_arguments(cls, None)
     try:
         namespace = parser.parse_args(args)
         namespace.pop("config", None)
+        _check_groups(cls, namespace)
         return cls(**_values(cls, parser.instantiate(namespace)))
     except UserError:
         raise
     except (ArgumentError, ValueError, TypeError) as error:
         raise UserError(_explain(" ".join(str(error).split()), cls)) from error
+
+
+def _check_groups(cls: type, namespace: Any, prefix: str = "") -> None:
+    """Refuse ``batch: 3`` where ``batch`` is a group of options; jsonargparse stumbles over it."""
+    for name, hint in get_type_hints(cls).items():
+        if is_dataclass(hint):
+            value = getattr(namespace, name)
+            if not hasattr(value, "__dict__"):
+                raise UserError(
+                    f"{prefix}{name} is {value!r}, but it is a group of options: set {prefix}{name}.<option>"
+                )
+            _check_groups(hint, value, f"{prefix}{name}.")  # type: ignore[arg-type]
 
 
 def _values(cls: type, namespace: Any) -> dict[str, Any]:
@@ -59,10 +72,24 @@ def _explain(message: str, cls: type) -> str:
     names = option_names(cls)
     if match := re.search(r"unrecognized arguments?: --([\w.\-]+)", message, re.IGNORECASE):
         return str(unknown_option(match[1], names))
-    if match := re.search(r"Group '([\w.]+)' does not accept option '([\w.\-]+)'", message):
+    if match := re.search(r"Group '([\w.]+)' does not accept option '([\w.\-]+)'", message, re.IGNORECASE):
         return str(unknown_option(f"{match[1]}.{match[2]}", names))
-    if match := re.search(r"(?:Key|option) '([\w.\-]+)' is not (?:expected|accepted)", message):
+    if match := re.search(r"(?:Key|option) '([\w.\-]+)' is not (?:expected|accepted)", message, re.IGNORECASE):
         return str(unknown_option(match[1], names))
+    if match := re.match(r'Parser key "([\w.\-]+)": (.*)(?:Got value|Given value): (.*)$', message):
+        key, why, value = match[1], match[2], match[3].strip("'")
+        if nested := re.search(r"NestedArg\(key='(\w+)', val='?(.*?)'?\)$", value):
+            key, value = f"{key}.{nested[1]}", nested[2]
+        elif "import path" in why:
+            return f"{key} is {value!r}, but it is a group of options: set {key}.<option>"
+        if choices := re.search(r"Literal\[([^\]]*)\]", why):
+            return str(unknown_name(f"value of {key}:", value, re.findall(r"'([^']*)'", choices[1])))
+        kinds = dict.fromkeys(re.findall(r"Expected an? (?:<class '(\w+)'>|([\w.\[\], ]+?))(?= -|\.|$| Given)", why))
+        wanted = [kind for pair in kinds for kind in pair if kind and kind != "NoneType"]
+        if wanted:
+            return f"{key} is {value!r}: give a value of type {' or '.join(wanted)}"
+    if match := re.search(r"File does not exist: (.*)", message):
+        return f"cannot read the configuration file {match[1]}: give the path of a YAML file"
     return message
 
 

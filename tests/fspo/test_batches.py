@@ -66,6 +66,4 @@ def test_microbatches_cover_every_row_once_within_the_limit(lengths, tokens, wor
         assert set(trains[micro.rows]) == {micro.trains}
         assert len(micro.rows) == 1 or len(micro.rows) * total[micro.rows].max() <= tokens
     if len(total) >= world and (trains.all() or not trains.any()):
-        assert not any(m.dummy for plan in plans for m in plan) or all(
-            len(m.rows) == 1 for plan in plans for m in plan
-        )
+        assert not any(m.dummy for plan in plans for m in plan) or all(len(m.rows) == 1 for plan in plans for m in plan)

@@ -90,7 +90,9 @@ def test_two_processes_train_together(tmp_path: Path) -> None:
     assert not train.duplicated(["step", "response_id"]).any()
     assert len(log[log.phase == "audit"]) == 2 * 8
     lines = tiny_run.metrics(run, "train")
-    assert [line["reward"] for line in lines] == pytest.approx(train[train.times_used == 0].groupby("rollout").reward.mean())
+    assert [line["reward"] for line in lines] == pytest.approx(
+        train[train.times_used == 0].groupby("rollout").reward.mean()
+    )
     lengths = train[train.times_used == 0].groupby("rollout").length.sum()
     prompts = sum(4 * (5 + i % 3) for i in range(4))
     assert lines[0]["num_tokens"] == lengths[0] + prompts

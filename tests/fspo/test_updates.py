@@ -37,9 +37,7 @@ def gradients(model: Any) -> torch.Tensor:
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("checkpointing", [False, True])
-def test_log_ratio_is_exactly_zero_at_first(
-    tmp_path: Path, side: str, dtype: torch.dtype, checkpointing: bool
-) -> None:
+def test_log_ratio_is_exactly_zero_at_first(tmp_path: Path, side: str, dtype: torch.dtype, checkpointing: bool) -> None:
     net = tiny_run.model(dtype=dtype, layers=2)
     if checkpointing:
         net.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})

@@ -1,0 +1,81 @@
+"""From prompts to a rollout: what is left out, what the noise depends on, what each process sees."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny_run
+from test_batches import batch
+
+from fspo import collect
+from fspo.collect import Collector, give_advantages
+from fspo.errors import UserError
+from fspo.models import load_tokenizer
+from fspo.rollout import SamplingConfig
+
+
+def collector(**changes: Any) -> Collector:
+    return Collector(
+        tiny_run.Digits(), load_tokenizer("embedded"), SamplingConfig(max_new_tokens=12), seed=3, **changes
+    )
+
+
+def taken(made: Collector, ids: list[int], stream: str = "train", rollout: int = 0) -> Any:
+    numbers = np.array(ids)
+    return made.collect(
+        tiny_run.model(), made.prompts("train", numbers, numbers), 3, stream=stream, rollout=rollout, step=5
+    )  # type: ignore[arg-type]
+
+
+def test_rollout_in_prompt_order() -> None:
+    found = taken(collector(), [4, 5])
+    assert found.prompt_ids.tolist() == [4, 4, 4, 5, 5, 5]
+    assert found.response_ids.tolist() == [12, 13, 14, 15, 16, 17]
+    assert found.behaviour_version == 5
+    assert found.info["kind"].tolist() == ["even"] * 3 + ["odd"] * 3
+    text = load_tokenizer("embedded").decode(found.prompts[3])
+    assert text.replace(" ", "") == "?:05=++"
+    ended = np.array([1 in r for r in found.responses])
+    assert (found.truncated == ~ended).all()
+    assert (found.lengths[found.truncated] == 12).all()
+    assert (found.sampler_log_prob < 0).all()
+
+
+def test_noise_belongs_to_the_response() -> None:
+    whole, part = taken(collector(), [4, 5, 6]), taken(collector(), [5])
+    for i in range(3):
+        assert np.array_equal(whole.responses[3 + i], part.responses[i])
+    others = [taken(collector(), [5], stream="audit"), taken(collector(), [5], rollout=1)]
+    made = collector()
+    made.seed = 4
+    for other in [*others, taken(made, [5])]:
+        assert any(not np.array_equal(a, b) for a, b in zip(part.responses, other.responses, strict=True))
+
+
+def test_prompts_that_are_too_long_are_counted() -> None:
+    made = collector(max_prompt_tokens=6)  # 5, 6 or 7 tokens
+    prompts = made.prompts("train", np.arange(6), 10 + np.arange(6))
+    assert prompts.too_long == 2
+    assert prompts.ids.tolist() == [10, 11, 13, 14]
+    with pytest.raises(UserError, match=r"every prompt exceeds task.max_prompt_tokens=4: raise it"):
+        collector(max_prompt_tokens=4).prompts("train", np.arange(6), np.arange(6))
+
+
+def test_processes_share_the_rollout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three processes, one after the other, with their parts handed over by hand."""
+    parts: list[Any] = []
+    monkeypatch.setattr(collect, "gather_object", lambda own: parts.extend(own) or parts)
+    for rank in range(3):
+        last = taken(collector(rank=rank, world=3), [4, 5])  # the third has nothing to sample
+    whole = taken(collector(), [4, 5])
+    assert last.response_ids.tolist() == whole.response_ids.tolist()
+    assert all(np.array_equal(a, b) for a, b in zip(last.responses, whole.responses, strict=True))
+    assert last.rewards.tolist() == whole.rewards.tolist()
+
+
+def test_advantages_of_the_groups() -> None:
+    rollout = batch(2, 3)
+    rollout.rewards = np.array([1.0, 0.0, 0.0, 1.0, 1.0, 1.0])
+    stats = give_advantages(rollout, "rloo")
+    np.testing.assert_allclose(rollout.advantages, [1.0, -0.5, -0.5, 0, 0, 0])
+    assert (stats.num_groups, stats.num_zero_std_groups) == (2, 1)
