@@ -26,6 +26,7 @@ from analysis.evidence import (
     Tables,
     absolute,
     combine,
+    combine_largest,
     difference,
     groups,
     least_of,
@@ -169,9 +170,9 @@ def gaussian_model(tables: Tables) -> Claim:
         base = {"run": m["run"].to_numpy(), "seed": c["seed"]}
         errors = {"value": c["mean_S"] + kl, "low": c["mean_S_ci_low"] + kl, "high": c["mean_S_ci_high"] + kl}
         errors = pd.DataFrame(base | {name: value / sd for name, value in errors.items()})
-        drift = combine(worst_by_run(absolute(errors)), "value", "low", "high")
+        drift = combine_largest(worst_by_run(absolute(errors)))
         law = pd.DataFrame(base | {"value": c["ks_distance"], "low": c["ks_ci_low"], "high": c["ks_ci_high"]})
-        normal = combine(worst_by_run(law), "value", "low", "high")
+        normal = combine_largest(worst_by_run(law))
     margin = EXPONENT_MARGIN
     holds = [
         found90.low > 1 - margin and found90.high < 1 + margin,

@@ -9,7 +9,7 @@ from analysis.acceptance import acceptance_tables
 from analysis.bins import make_bins
 from analysis.claims import evaluate_claims, write_claims
 from analysis.evaluate import trained_case
-from analysis.evidence import combine, difference, select
+from analysis.evidence import combine, combine_largest, difference, select, worst_by_run
 from analysis.rows import load_run
 from analysis.tables import COLUMNS, frame
 from fspo.rules import Rule
@@ -222,10 +222,32 @@ def test_seeds_are_the_outer_unit():
     assert found.seeds == 3
 
 
-def test_runs_of_one_seed_are_averaged():
-    rows = pd.DataFrame([trend("fspo", s, 0.003) for s in (0.0, 0.02)])
+def test_runs_of_one_seed_are_averaged_and_gain_no_precision():
+    """They share prompts and sampling noise: five copies of one run know no more than one."""
+    rows = pd.DataFrame([trend("fspo", s, half) for s, half in ((0.0, 0.002), (0.02, 0.004))])
     found = combine(rows, "slope_per_doubling", "ci_low", "ci_high")
-    assert (found.value, found.high) == pytest.approx((0.01, 0.01 + 0.003 / np.sqrt(2)))
+    assert (found.value, found.low, found.high) == pytest.approx((0.01, 0.007, 0.013))
+    copies = pd.DataFrame([trend("fspo", 0.01, 0.003)] * 5)
+    found = combine(copies, "slope_per_doubling", "ci_low", "ci_high")
+    assert (found.low, found.high) == pytest.approx((0.007, 0.013))
+
+
+@pytest.mark.parametrize("seeds", [1, 5])
+def test_the_largest_of_many_noisy_magnitudes_is_covered(seeds):
+    """Eight bins of two units, each estimated with unit noise; the largest truth must lie in the interval."""
+    rng = np.random.default_rng(3)
+    truth, missed = 2.0, 0
+    for _ in range(400):
+        estimates = np.abs(truth + rng.normal(size=(seeds, 8)))
+        rows = pd.DataFrame(
+            [
+                {"run": str(s), "seed": s, "value": v, "low": max(v - 1.96, 0.0), "high": v + 1.96}
+                for s, run in enumerate(estimates)
+                for v in run
+            ]
+        )
+        missed += combine_largest(worst_by_run(rows)).low > truth
+    assert missed / 400 < 0.05
 
 
 def test_differences_are_paired_by_seed():
