@@ -111,10 +111,25 @@ def pooled_cosines(inner: Products, left: Products, right: Products) -> tuple[Fl
     return values[0], values[1]
 
 
+def collapsed(update: Ints) -> Ints:
+    """Strata (C,) of the jackknife: updates, those of a single cluster put together.
+
+    A stratum of one shows no variance, though it has some; a lone one joins the largest stratum.
+    """
+    update = dense(update)
+    count = np.bincount(update)
+    alone = np.flatnonzero(count == 1)
+    if len(alone) and len(count) > 1:
+        update = np.where(count[update] == 1, alone[0] if len(alone) > 1 else np.argmax(count), update)
+    return dense(update)
+
+
 def jackknife_se(replicates: Floats, update: Ints) -> Floats:
     """Standard error (...) from delete-one-cluster replicates (C, ...), stratified by update (C,)."""
-    update = dense(update)
+    update = collapsed(update)
     count = np.bincount(update).astype(np.float64)
+    if len(count) == 1 and count[0] < 2:
+        return np.full(replicates.shape[1:], np.nan)
     shape = (len(count), *replicates.shape[1:])
     sums = np.zeros(shape)
     np.add.at(sums, update, replicates)
@@ -142,7 +157,7 @@ class Columns:
             worst_replicates = _nanmin(replicates[:, :-1], 1)
         value = np.concatenate([value, worst[None]])
         replicates = np.concatenate([replicates, worst_replicates[:, None]], axis=1)
-        return Columns(value, replicates, update, max(len(update) - len(np.unique(update)), 1))
+        return Columns(value, replicates, update, max(len(update) - len(np.unique(collapsed(update))), 1))
 
     def interval(self, k: int, columns: Sequence[int], level: float = 0.95) -> tuple[float, float, float]:
         """Mean cosine over ``columns`` (one rule, or draws of the control) and its Fisher z interval."""

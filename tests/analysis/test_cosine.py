@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from analysis.bins import Bins
-from analysis.cosine import Columns, CosineTable, Products, UpdateGram, jackknife_se
+from analysis.cosine import Columns, CosineTable, Products, UpdateGram, collapsed, jackknife_se
 from analysis.evaluate import Case, make_cases, trained_case
 from analysis.rows import load_run
 from analysis.run import Options, analyse, shared_bins
@@ -70,6 +70,17 @@ def test_jackknife_of_a_mean_is_the_textbook_error():
     x = np.random.default_rng(0).normal(size=20)
     replicates = (x.sum() - x) / 19
     assert jackknife_se(replicates, np.zeros(20, int)) == pytest.approx(x.std(ddof=1) / np.sqrt(20))
+
+
+def test_updates_of_one_cluster_are_not_without_error():
+    """Twenty updates with one prompt each: a mean over them is as uncertain as over one update's twenty prompts."""
+    x = np.random.default_rng(0).normal(size=20)
+    replicates = (x.sum() - x) / 19
+    assert jackknife_se(replicates, np.arange(20)) == pytest.approx(x.std(ddof=1) / np.sqrt(20))
+    lone = np.append(np.zeros(19, int), 1)
+    assert jackknife_se(replicates, lone) == pytest.approx(x.std(ddof=1) / np.sqrt(20))
+    assert np.isnan(jackknife_se(replicates[:1], np.zeros(1, int)))
+    assert collapsed(np.array([5, 5, 5, 7, 7, 8, 9])).tolist() == [0, 0, 0, 1, 1, 2, 2]
 
 
 def test_jackknife_interval_covers_the_same_batch_cosine():
