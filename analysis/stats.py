@@ -160,7 +160,11 @@ def cluster_slope(
 
     Parameters
     ----------
-    y, x, weight : array (N,)
+    y : array (N,)
+        A rate: indicators or multipliers. Where fewer than ``MIN_CLUSTERS`` clusters hold anything but its usual
+        value (all accepted, or nearly) residuals tell too little, and the variance is at least that of a proportion
+        with two more successes and failures among the clusters.
+    x, weight : array (N,)
     cluster : int array (N,), dense
     strata : int array (N,), optional
         x is centred within each stratum (fixed effects); all rows by default.
@@ -168,6 +172,7 @@ def cluster_slope(
         Equivalence margin of the two one-sided tests.
     """
     y, x = np.asarray(y, np.float64), np.asarray(x, np.float64)
+    unusual = len(np.unique(cluster[y != np.median(y)])) if y.size else 0
     w = np.ones_like(y) if weight is None else np.asarray(weight, np.float64)
     if y.size == 0:
         return no_slope("no rows")
@@ -184,6 +189,9 @@ def cluster_slope(
     slope = float(np.sum(w * x * y)) / spread
     scores = np.bincount(cluster, w * x * (y - slope * x))
     se = float(np.sqrt(np.sum(scores**2) * clusters / (clusters - 1))) / spread
+    if unusual < MIN_CLUSTERS:
+        share = (unusual + 2) / (clusters + 4)
+        se = max(se, float(np.sqrt(share * (1 - share) * np.sum(np.bincount(cluster, w * x) ** 2))) / spread)
     df = clusters - 1
     t95, t90 = sps.t.ppf([0.975, 0.95], df)
     if se > 0:

@@ -90,6 +90,29 @@ def test_tost_by_hand():
     assert outside.tost_p > 0.99
 
 
+@pytest.mark.parametrize("cuts", [0, 1, 3])
+def test_a_slope_where_nearly_all_is_accepted_keeps_an_uncertainty(cuts):
+    """20 prompts: the true acceptance may fall by 2 % a doubling (1 in 40 rows cut) and show next to no cut."""
+    rng = np.random.default_rng(cuts)
+    cluster, x = np.repeat(np.arange(20), 2), rng.uniform(3, 8, 40)
+    y = np.ones(40)
+    y[np.argsort(np.abs(x - x.mean()))[:cuts]] = 0.0  # cut in the middle: residuals show next to no slope error
+    found = cluster_slope(y, x, cluster, margin=0.01)
+    assert found.ci90_low < -0.01 < 0.01 < found.ci90_high
+    assert found.tost_p > 0.05
+
+
+def test_the_slope_of_rare_cuts_has_its_coverage():
+    rng = np.random.default_rng(5)
+    missed = 0
+    for _ in range(300):
+        x = np.repeat(rng.uniform(3, 8, 60), 2)
+        p = 0.005 + 0.005 * (x - 3)  # from 0.5 % to 3 % cut
+        found = cluster_slope((rng.random(120) > p).astype(float), x, np.arange(120) // 2)
+        missed += not found.ci_low <= -0.005 <= found.ci_high
+    assert missed / 300 < 0.08
+
+
 def test_fixed_effects_remove_a_shift_between_windows():
     x = np.arange(40.0)
     window = np.repeat([0, 1], 20)
