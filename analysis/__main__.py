@@ -69,7 +69,8 @@ def main(arguments: list[str] | None = None) -> int:
 
         summaries = analyse_runs(args.runs, options, progress)
     for path, summary in summaries.items():
-        state = "sound" if summary["integrity"]["pass"] else "INTEGRITY CHECK FAILED"
+        passed = summary["integrity"]["pass"]
+        state = "not checked: no scores" if passed is None else "sound" if passed else "INTEGRITY CHECK FAILED"
         print(f"{path}: {summary['counts']['rows_after_an_update']} rows, rule {summary['rule']}, log {state}")
         for line in [*summary["damage"], *summary["warnings"]]:
             print(f"  {line}")

@@ -13,6 +13,8 @@ from analysis.rows import Run
 
 SIDE_TOLERANCE = 1e-3
 """Share of rows whose logged side may differ from the rule's (ties at an edge in lower precision)."""
+WEIGHT_TOLERANCE = 1e-4
+"""Relative difference of a logged weight (float32) from the rule's that passes as rounding."""
 
 
 def summarize(
@@ -28,14 +30,15 @@ def summarize(
     warnings = list(run.warnings)
     sides = logged_sides(run)
     integrity = {**integrity, **sides}
-    if not integrity["pass"]:
+    if integrity["pass"] is False:
         warnings.append("ERROR: T7 or T8 is violated beyond rounding: the log or the code is wrong")
-    if sides.get("side_mismatch_share", 0) > SIDE_TOLERANCE:
-        integrity["pass"] = False
-        warnings.append(
-            f"ERROR: the logged side differs from the rule's in {sides['side_mismatch_share']:.1%} of the rows: "
-            "the header's rule or the logged drift is not what trained"
-        )
+    for name in ("side", "band_accept", "weight"):
+        if (share := sides.get(f"{name}_mismatch_share", 0.0)) > SIDE_TOLERANCE:
+            integrity["pass"] = False
+            warnings.append(
+                f"ERROR: the logged {name} differs from the rule's in {share:.1%} of the rows: "
+                "the header's rule, the logged drift or S is not what trained"
+            )
     if scored["first"] == 0:
         warnings.append("no scores of first-use responses with A != 0: the tables cosine and lemma hold no such rows")
     if scored["bad_units"]:
@@ -56,14 +59,20 @@ def summarize(
 
 
 def logged_sides(run: Run) -> dict[str, Any]:
-    """How often the logged side differs from the one that the header's rule gives at the logged drift."""
+    """How often the logged side, band and weight differ from what the header's rule gives at the logged drift."""
     case = trained_case(run)
-    if case is None or "side" not in run.logged:
+    if case is None:
         return {}
     found = evaluate(case, run.rows, np.zeros(len(run.rows), np.int64), "update")
     if found.reason:
         return {"side_check": found.reason}
-    return {"side_mismatch_share": float(np.mean(found.side != run.rows.side))}
+    rows = run.rows
+    differs = {
+        "side": found.side != rows.side,
+        "band_accept": found.in_band != rows.band_accept,
+        "weight": ~(np.abs(rows.weight - found.weight) <= WEIGHT_TOLERANCE * found.weight),
+    }
+    return {f"{name}_mismatch_share": float(np.mean(x)) for name, x in differs.items() if name in run.logged}
 
 
 def key_numbers(tables: dict[str, pd.DataFrame]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from analysis.lemma import LemmaTable, Strata, lemma_of
 from analysis.rows import load_run
 from analysis.run import Options, analyse, shared_bins
 from fspo.errors import UserError
+from fspo.rules import Rule
 
 
 def strata(count, kept, g, g_clip, weight=None, clipped=None):
@@ -106,7 +107,35 @@ def test_broken_scores_are_counted_and_left_out(simulate):
 
 def test_integrity_reports_a_violation():
     table = LemmaTable({}, None, [])  # type: ignore[arg-type]
-    table.table = [{"identity_residual": 1e-3, "slack": 0.1}, {"identity_residual": 0.0, "slack": -0.2}]
+    sound = {"identity_residual": 0.0, "slack": 0.1, "guaranteed": True, "reason": ""}
+    table.table = [sound | {"identity_residual": 1e-3}, sound | {"slack": -0.2}]
     found = table.integrity()
-    assert not found["pass"]
+    assert found["pass"] is False
     assert found["bound_violations"] == 1
+    for broken in ({"identity_residual": np.nan}, {"identity_residual": np.inf}, {"slack": np.nan}):
+        table.table = [sound, sound | broken]
+        assert table.integrity()["pass"] is False
+    table.table = [sound, sound | {"slack": np.nan, "guaranteed": False}]
+    assert table.integrity()["pass"] is True
+
+
+def test_integrity_of_nothing_is_no_pass(simulate):
+    _, summary = analysed(simulate(rollouts=2, width=0))
+    assert summary["integrity"]["pass"] is None
+    assert summary["integrity"]["checked"] == 0
+
+
+def test_a_log_whose_ratios_are_in_other_units_fails_the_integrity_check(simulate):
+    """S in bits: T7, T8 and, with every S inside the band, the sides know nothing of it; the weights do."""
+    run = simulate(rollouts=2, width=8, rule=Rule("sqrt", 10.0, 10.0, name="wide"))
+
+    def bits(table):
+        S = table["log_ratio"].to_numpy() / np.log(2)
+        return table.set_column(table.column_names.index("log_ratio"), "log_ratio", pa.array(S))
+
+    assert analysed(run)[1]["integrity"]["pass"]
+    rewrite(run, bits)
+    _, summary = analysed(run)
+    assert summary["integrity"]["side_mismatch_share"] == 0
+    assert summary["integrity"]["pass"] is False
+    assert any("logged weight differs" in line for line in summary["warnings"])
