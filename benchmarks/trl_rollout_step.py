@@ -260,10 +260,10 @@ def show(table: dict[str, dict[str, Any]]) -> str:
         )
     for side, row in table.items():
         if "memory_ratio" in row:
-            speeds = [
-                f"{', '.join(f'{x:.2f}' for x in row[f'speedup_{key}'])} times faster in {name} ({row[f'against_{key}']})"
-                for key, name in (("wall_s", "wall seconds"), ("cpu_s", "CPU seconds"))
-            ]
+            speeds = []
+            for key, name in (("wall_s", "wall seconds"), ("cpu_s", "CPU seconds")):
+                factors = ", ".join(f"{x:.2f}" for x in row[f"speedup_{key}"])
+                speeds.append(f"{factors} times faster in {name} ({row[f'against_{key}']})")
             lines.append(
                 f"{side}: {' and '.join(speeds)} (one number a round); {row['memory_ratio']:.2f} of the peak memory of "
                 "the leanest TRL side"
