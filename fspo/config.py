@@ -186,7 +186,7 @@ class BatchConfig:
     epochs : int
         Passes over the rollout.
     tokens : int
-        Padded tokens of one microbatch.
+        Padded tokens of one microbatch. The default suits the caches of a CPU and a small model; give a GPU more.
     padding_side : {"right", "left"}
         Side of the padding in the training forward.
     """
@@ -195,7 +195,7 @@ class BatchConfig:
     responses: int = 8
     minibatches: int = 4
     epochs: int = 2
-    tokens: int = 8192
+    tokens: int = 2048
     padding_side: Literal["right", "left"] = "right"
 
     def __post_init__(self) -> None:
