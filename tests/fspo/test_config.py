@@ -39,7 +39,8 @@ def test_saved_configuration_loads_again(tmp_path: Path) -> None:
     again = made("--config", str(tmp_path / "config.yaml"))
     assert again == config
     assert to_dict(again) == to_dict(config)
-    assert again.model.lora is not None and again.model.lora.target_modules == ["q_proj"]
+    assert again.model.lora is not None
+    assert again.model.lora.target_modules == ["q_proj"]
     assert set(to_dict(config)) == set(to_dict(TrainConfig()))  # resolved: defaults too
 
 

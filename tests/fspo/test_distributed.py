@@ -27,24 +27,35 @@ def torchrun(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment, check=False)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "tolerance", "options"),
-    [
-        ("float64", 1e-9, ["--rule.preset", "fspo-kl", "--batch.tokens", "100"]),
-        ("float32", 1e-5, ["--rule.preset", "gspo", "--rule.range_lo", "0.01", "--rule.range_hi", "0.01"]),
-    ],
-)
-def test_two_processes_equal_one(tmp_path: Path, dtype: str, tolerance: float, options: list[str]) -> None:
-    options = [*options, "--optim.learning_rate", "3e-4", "--optim.warmup_updates", "0"]
-    two_processes.main(tmp_path, "one", dtype, *options)
-    done = torchrun(str(SCRIPT), str(tmp_path), "two", dtype, *options, "--processes", "2")
+SLOW_STEPS = ["--optim.learning_rate", "3e-4", "--optim.warmup_updates", "0"]
+CASES = {
+    "float64": ["--rule.preset", "fspo-kl", "--batch.tokens", "100", *SLOW_STEPS],
+    "float32": ["--rule.preset", "gspo", "--rule.range_lo", "0.01", "--rule.range_hi", "0.01", *SLOW_STEPS],
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Both cases on one process and, in one start of torchrun, on two."""
+    found = tmp_path_factory.mktemp("two")
+    starts: list[str] = []
+    for dtype, options in CASES.items():
+        two_processes.main(found, f"one-{dtype}", dtype, *options)
+        starts += ["/"] * bool(starts) + [f"two-{dtype}", dtype, *options, "--processes", "2"]
+    done = torchrun(str(SCRIPT), str(found), *starts)
     assert done.returncode == 0, done.stderr
-    one, two = np.load(tmp_path / "one.npy"), np.load(tmp_path / "two.npy")
+    return found
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-9), ("float32", 1e-5)])
+def test_two_processes_equal_one(folder: Path, dtype: str, tolerance: float) -> None:
+    names = f"one-{dtype}", f"two-{dtype}"
+    one, two = (np.load(folder / f"{name}.npy") for name in names)
     for a, b in zip(one, two, strict=True):  # four updates, the last three at S != 0
         assert np.linalg.norm(a) > 0
         assert np.linalg.norm(a - b) <= tolerance * np.linalg.norm(a)
-    assert len(list((tmp_path / "two" / "gradlog").iterdir())) == 2
-    rows = [read_log(tmp_path / name).table.to_pandas().sort_values(["step", "response_id"]) for name in ("one", "two")]
+    assert len(list((folder / names[1] / "gradlog").iterdir())) == 2
+    rows = [read_log(folder / name).table.to_pandas().sort_values(["step", "response_id"]) for name in names]
     assert len(rows[0]) == len(rows[1]) == 2 * 24
     exact = ["step", "times_used", "prompt_id", "response_id", "length", "side", "band_accept", "score_status"]
     for name in exact:
@@ -59,7 +70,7 @@ def test_two_processes_equal_one(tmp_path: Path, dtype: str, tolerance: float, o
         assert (one_unit is None) == (two_unit is None)
         if one_unit is not None:
             np.testing.assert_allclose(one_unit, two_unit, atol=2e-3)  # stored in float16
-    ours, theirs = (tiny_run.metrics(tmp_path / name)[0] for name in ("one", "two"))
+    ours, theirs = (tiny_run.metrics(folder / name)[0] for name in names)
     assert ours.keys() == theirs.keys()
     assert "grad_cosine/global" in ours
     for name, value in ours.items():
@@ -96,4 +107,5 @@ def test_two_processes_train_together(tmp_path: Path) -> None:
     lengths = train[train.times_used == 0].groupby("rollout").length.sum()
     prompts = sum(4 * (5 + i % 3) for i in range(4))
     assert lines[0]["num_tokens"] == lengths[0] + prompts
-    assert 0 < lines[0]["score/coverage"] <= 1 and lines[0]["score/cosine_error"] > 0
+    assert 0 < lines[0]["score/coverage"] <= 1
+    assert lines[0]["score/cosine_error"] > 0

@@ -111,7 +111,8 @@ def test_ratio_without_a_count_is_left_out() -> None:
     ratios.add("half", 1.0, 2.0)
     assert ratios.values() == {"half": 0.5}
     assert ratios.get("half") == 0.5
-    assert math.isnan(ratios.get("nothing")) and math.isnan(ratios.get("unknown"))
+    assert math.isnan(ratios.get("nothing"))
+    assert math.isnan(ratios.get("unknown"))
 
 
 def test_rewards_by_group() -> None:
@@ -157,7 +158,8 @@ def test_live_lemma_by_hand() -> None:
     assert values["grad_cosine/bound"] == pytest.approx(math.sqrt(1 - 1 / 9))
     assert values["length_bin/0/grad_cosine"] == pytest.approx(1)
     assert values["length_bin/1/grad_cosine"] == pytest.approx(1)
-    assert lemma is not None and lemma.eta == pytest.approx(0, abs=1e-12)
+    assert lemma is not None
+    assert lemma.eta == pytest.approx(0, abs=1e-12)
 
 
 def test_live_lemma_for_truncation_uses_the_weight_acceptance() -> None:

@@ -23,7 +23,8 @@ def same(run: Path, other: Path) -> None:
     for name in ("model.safetensors", "optimizer.safetensors", "state.json"):
         assert (list_checkpoints(run)[-1] / name).read_bytes() == (list_checkpoints(other)[-1] / name).read_bytes()
     assert (run / "model" / "model.safetensors").read_bytes() == (other / "model" / "model.safetensors").read_bytes()
-    assert not list(run.rglob("*.part*")) and not list(run.rglob(".part*"))
+    assert not list(run.rglob("*.part*"))
+    assert not list(run.rglob(".part*"))
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import pytest
 import tiny_run
 
 from fspo import train
-from fspo.errors import UserError
+from fspo.errors import UserError, run_cli
 from fspo.gradlog import read_log
 
 
@@ -98,8 +98,11 @@ def test_a_model_on_disk_trains_on_a_data_set(tmp_path: Path, template: str | No
     done = run(*arguments(tmp_path, *more, template=template))
     assert done.returncode == 0, done.stderr
     assert f"next: python -m analysis {tmp_path / 'run'}" in done.stderr
-    assert "Traceback" not in done.stderr and "Writing model shards" not in done.stderr
-    assert "reward" in done.stderr and "clip" in done.stderr and "length" in done.stderr  # the progress bar
+    assert "Traceback" not in done.stderr
+    assert "Writing model shards" not in done.stderr
+    assert "reward" in done.stderr
+    assert "clip" in done.stderr
+    assert "length" in done.stderr
     lines = tiny_run.metrics(tmp_path / "run")
     assert [line["phase"] for line in lines] == ["eval", *["train", "eval"] * 3]
     assert all(0 <= line["eval/reward"] <= 1 for line in lines if line["phase"] == "eval")
@@ -116,17 +119,25 @@ def test_a_model_on_disk_trains_on_a_data_set(tmp_path: Path, template: str | No
     assert prompts == 16 * (4 if template is None else 4 + len("user") + len("bot"))  # "3 + 1 =", one token a sign
 
 
-def test_two_bad_starts_print_one_line_and_exit_2(tmp_path: Path) -> None:
-    """The real process, once: no traceback, exit status 2 (the other cases call `main`)."""
-    done = run("--config", str(tmp_path / "missing.yaml"))
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1 and done.stdout == ""
+def test_existing_run_in_a_real_process(tmp_path: Path) -> None:
+    """One line, no traceback, exit status 2, nothing lost (the other cases call `main`)."""
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.yaml").write_text("rollouts: 3\n")
     done = run("--output", str(tmp_path / "run"), "--task.name", "gym:chain_sum")
     assert done.returncode == 2
-    assert "holds a run already" in done.stderr and "Traceback" not in done.stderr
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+    assert done.stdout == ""
+    assert "holds a run already" in done.stderr
     assert (tmp_path / "run" / "config.yaml").read_text() == "rollouts: 3\n"
+
+
+@pytest.mark.parametrize("arguments", [["--config", "/nowhere/run.yaml"], ["--batch.promts", "3"]])
+def test_bad_options_leave_by_status_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        run_cli(lambda: train.main(arguments))
+    assert stop.value.code == 2
+    assert capsys.readouterr().err.startswith("error: ")
 
 
 @pytest.mark.parametrize(
@@ -160,13 +171,13 @@ def test_data_set_with_empty_answers(tmp_path: Path) -> None:
 def test_data_set_that_holds_out_nothing_cannot_be_evaluated(tmp_path: Path) -> None:
     rows = saved_rows(tmp_path / "all.jsonl", ["1", "2", "3", "4", "5"])
     options = json.dumps({"path": str(rows), "eval_share": 0.0})
-    with pytest.raises(UserError, match="eval.every to 0"):
+    with pytest.raises(UserError, match=r"eval\.every to 0"):
         train.main(arguments(tmp_path, "--task.options", options, "--eval.every", "1"))
 
 
 def test_output_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="cannot write to .*choose another --output"):
+    with pytest.raises(UserError, match=r"cannot write to .*choose another --output"):
         train.main(arguments(tmp_path, "--output", str(tmp_path / "file" / "run")))
 
 

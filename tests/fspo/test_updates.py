@@ -136,7 +136,8 @@ def test_rows_without_advantage_move_nothing(tmp_path: Path) -> None:
     batch.rewards[batch.prompt_ids == batch.prompt_ids[0]] = 1.0  # a group that is all right
     give_advantages(batch, "grpo")
     flat = batch.advantages == 0
-    assert flat.any() and not flat.all()
+    assert flat.any()
+    assert not flat.all()
     shards = trainer.shards(batch, np.arange(len(batch)))
     move(net, 0.01)
     records = trainer.updater.accumulate(shards, None)

@@ -1,6 +1,7 @@
 """Run by torchrun (or alone) from test_distributed: updates on recorded responses; gradients and log rows to a folder.
 
-``two_processes.py FOLDER NAME DTYPE ARGUMENTS...`` writes ``NAME.npy`` and leaves the log in ``FOLDER/NAME``.
+``two_processes.py FOLDER NAME DTYPE ARGUMENTS... [/ NAME DTYPE ARGUMENTS...]`` writes ``NAME.npy`` and leaves the
+log in ``FOLDER/NAME``.
 """
 
 import sys
@@ -56,8 +57,10 @@ def main(folder: Path, name: str, dtype: str, *arguments: str) -> None:
     if trainer.is_main:
         np.save(folder / f"{name}.npy", np.stack(gradients))
         trainer.metrics.write({"rollout": 0, "phase": "train", **values})
-    trainer.accelerator.end_training()
+    trainer.accelerator.wait_for_everyone()
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), *sys.argv[2:])
+    for case in " ".join(sys.argv[2:]).split(" / "):
+        main(Path(sys.argv[1]), *case.split())
+    torch.distributed.destroy_process_group()
