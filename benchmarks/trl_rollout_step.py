@@ -33,7 +33,6 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # idle threads that spin sl
 PROMPTS, RESPONSES, MINIBATCHES, EPOCHS = 64, 8, 4, 2
 UPDATES = MINIBATCHES * EPOCHS
 MAX_NEW_TOKENS = 264
-TOKENS = 2048  # padded tokens of a microbatch of ours: what the CPU's caches like for this model
 LEARNING_RATE, WARMUP_UPDATES = 2e-4, 24
 SIDES = {
     "fspo": "this trainer, gradient log with a score pass each rollout (default)",
@@ -87,9 +86,7 @@ def run_fspo(model: str, rollouts: int, threads: int, folder: str, score_every: 
             cpu=True,
             model=c.ModelConfig(name_or_path=model),
             rule=c.RuleConfig(preset="gspo"),
-            batch=c.BatchConfig(
-                prompts=PROMPTS, responses=RESPONSES, minibatches=MINIBATCHES, epochs=EPOCHS, tokens=TOKENS
-            ),
+            batch=c.BatchConfig(prompts=PROMPTS, responses=RESPONSES, minibatches=MINIBATCHES, epochs=EPOCHS),
             sampling=c.SamplingConfig(max_new_tokens=MAX_NEW_TOKENS),
             optim=c.OptimConfig(learning_rate=LEARNING_RATE, warmup_updates=WARMUP_UPDATES),
             log=c.LogConfig(score_every=score_every),
