@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from jsonargparse import ArgumentParser
 from tqdm import tqdm
 
 from analysis.bins import DEFAULT_BINS
@@ -13,7 +12,8 @@ from analysis.claims import evaluate_claims, write_claims
 from analysis.evaluate import BANDS, TARGETS
 from analysis.run import Options, analyse_runs
 from analysis.tables import read_tables
-from fspo.errors import UserError, run_cli
+from fspo.command_line import CommandParser
+from fspo.errors import run_cli
 
 EXAMPLES = """examples:
   python -m analysis out/quick/runs/fspo-0
@@ -22,36 +22,28 @@ EXAMPLES = """examples:
 """
 
 
-class _Parser(ArgumentParser):
-    def error(self, message: str, ex: Exception | None = None):  # one line and the cure, exit status 2
-        raise UserError(f"{' '.join(message.split())} (python -m analysis --help shows the options)")
-
-
-def parser() -> ArgumentParser:
-    """The options, each with its default."""
-    from argparse import RawDescriptionHelpFormatter
-
-    p = _Parser(
+def build_parser() -> CommandParser:
+    """The command line."""
+    p = CommandParser(
         prog="python -m analysis",
         description="Diagnose run folders by response length: tables in RUN/analysis, one set of bins for all runs.",
-        epilog=EXAMPLES,
-        formatter_class=RawDescriptionHelpFormatter,
+        examples=EXAMPLES,
     )
     p.add_argument("runs", nargs="+", type=str, metavar="RUN", help="run folder that holds gradlog/")
-    p.add_argument("--bins", type=int, default=DEFAULT_BINS, help=f"quantile bins of length ({DEFAULT_BINS})")
+    p.add_argument("--bins", type=int, default=DEFAULT_BINS, help="quantile bins of length")
     p.add_argument("--edges", nargs="+", type=int, default=None, help="edges of the bins in tokens, instead")
-    p.add_argument("--window", type=int, default=Options.window, help="rollouts that share a calibration (5)")
+    p.add_argument("--window", type=int, default=Options.window, help="rollouts that share a calibration")
     p.add_argument("--rules", nargs="+", type=str, default=list(BANDS), help="bands to evaluate, by preset name")
-    p.add_argument("--targets", nargs="+", type=float, default=list(TARGETS), help="matched acceptances (0.95 0.85)")
-    p.add_argument("--draws", type=int, default=Options.draws, help="draws of the random-drop control (32)")
-    p.add_argument("--seed", type=int, default=Options.seed, help="seed of the control (0)")
+    p.add_argument("--targets", nargs="+", type=float, default=list(TARGETS), help="matched acceptances")
+    p.add_argument("--draws", type=int, default=Options.draws, help="draws of the random-drop control")
+    p.add_argument("--seed", type=int, default=Options.seed, help="seed of the control")
     p.add_argument("--claims", type=str, default=None, help="write the verdicts of all claims to this JSON file")
     return p
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Analyse, print one line a run, and the claims on request."""
-    args = parser().parse_args(arguments)
+    args = build_parser().parse_args(arguments)
     options = Options(
         bins=args.bins,
         edges=tuple(args.edges) if args.edges else None,

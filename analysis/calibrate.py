@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.rows import load_run
+from fspo.command_line import CommandParser
 from fspo.errors import UserError, run_cli
 from fspo.rules import Preset, calibrate, preset
 
@@ -16,9 +17,7 @@ TRAINING_ACCEPTANCE = 0.65
 """Band acceptance on the shared unclipped run. There the ranges are near the published ones (rloo 0.2, fspo 0.03);
 clipping keeps S small, so a rule's own run accepts more."""
 
-EXAMPLES = """Calibrate clip ranges on an unclipped run, so that rules are compared at one acceptance.
-
-examples:
+EXAMPLES = """examples:
   python -m analysis.calibrate out/quick/runs/none-seed0 --rules '[rloo,gspo,fspo]' --target 0.65
 """
 
@@ -75,9 +74,11 @@ def write_calibration(path: Path, ranges: Mapping[str, Any]) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the options that give each rule its calibrated range."""
-    from jsonargparse import ArgumentParser
-
-    parser = ArgumentParser(prog="python -m analysis.calibrate", description=EXAMPLES)
+    parser = CommandParser(
+        prog="python -m analysis.calibrate",
+        description="Calibrate clip ranges on an unclipped run, so that rules are compared at one acceptance.",
+        examples=EXAMPLES,
+    )
     parser.add_argument("run", type=str, help="folder of the unclipped run")
     parser.add_argument("--rules", type=list[str], default=["rloo", "gspo", "fspo"], help="presets")
     parser.add_argument("--target", type=float, default=TRAINING_ACCEPTANCE, help="band acceptance")

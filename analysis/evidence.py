@@ -96,7 +96,14 @@ def combine(rows: pd.DataFrame, value: str, low: str, high: str, level: float = 
         half = float(sps.t.ppf((1 + level) / 2, n - 1) * means.std(ddof=1) / np.sqrt(n))
         return Estimate(mean, mean - half, mean + half, n, len(rows))
     mean = float(values.mean())
-    return Estimate(mean, float(rows[low].mean()), float(rows[high].mean()), 1, len(rows))
+    return Estimate(mean, _known_mean(rows, low), _known_mean(rows, high), 1, len(rows))
+
+
+def _known_mean(rows: pd.DataFrame, column: str) -> float:
+    """Mean of the entries that are not NaN; NaN without any."""
+    known = rows[column].to_numpy(np.float64)
+    known = known[~np.isnan(known)]
+    return float(known.mean()) if len(known) else NAN
 
 
 def difference(one: pd.DataFrame, other: pd.DataFrame, value: str, low: str, high: str) -> Estimate:
@@ -158,7 +165,7 @@ def combine_largest(rows: pd.DataFrame) -> Estimate:
     not show it: the low end is at most the mean of the runs' own lows.
     """
     found = combine(rows, "value", "low", "high")
-    return replace(found, low=min(found.low, float(rows["low"].mean()))) if found.seeds >= 2 else found
+    return replace(found, low=min(found.low, _known_mean(rows, "low"))) if found.seeds >= 2 else found
 
 
 def least_of(parts: Mapping[str, Estimate]) -> Estimate:

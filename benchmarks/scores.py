@@ -7,16 +7,19 @@ Times are CPU seconds of one thread, medians over interleaved rounds, so that a 
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import time
 from collections.abc import Callable
+from functools import partial
+from typing import cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from fspo.command_line import CommandParser
+from fspo.errors import run_cli
 from fspo.logprobs import make_batch, token_log_probs
 from fspo.models import build_embedded_model, load_model
 from fspo.score_check import coverage
@@ -32,7 +35,7 @@ def batch_of(rows: int, seed: int) -> dict[str, Tensor]:
     pairs = itertools.islice(warmup_stream(seed), rows)
     prompts, answers = zip(*pairs, strict=True)
     encoded = [[tokenizer(t, add_special_tokens=False)["input_ids"] for t in texts] for texts in (prompts, answers)]
-    return make_batch(*encoded, pad_token_id=tokenizer.pad_token_id)
+    return make_batch(*encoded, pad_token_id=cast(int, tokenizer.pad_token_id))
 
 
 def train_step(model: nn.Module, batch: dict[str, Tensor]) -> None:
@@ -67,10 +70,10 @@ def seconds(steps: dict[str, Callable[[], object]], rounds: int) -> dict[str, fl
 
 def main() -> None:
     """Print both tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = CommandParser(prog="python benchmarks/scores.py", description=__doc__ or "")
     parser.add_argument("--model", help="a saved model with chain-add's tokenizer; random weights if left out")
-    parser.add_argument("--rows", type=int, default=128)
-    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--rows", type=int, default=128, help="responses in the batch")
+    parser.add_argument("--rounds", type=int, default=9, help="timed rounds, of which the median counts")
     options = parser.parse_args()
     torch.set_num_threads(1)
     model = load_model(options.model, "float32") if options.model else build_embedded_model(0)
@@ -79,7 +82,8 @@ def main() -> None:
     steps: dict[str, Callable[[], object]] = {
         "forward+backward": lambda: train_step(model, batch),
         "no weight gradients": lambda: input_step(model, batch),
-    } | {f"score k={k}": lambda c=c: score(model, batch, config=c) for k, c in configs.items()}
+    }
+    steps |= {f"score k={k}": partial(score, model, batch, config=c) for k, c in configs.items()}
     times = seconds(steps, options.rounds)
     width = batch["input_ids"].shape[1]
     print(f"{options.rows} rows x {width} columns, {int(batch['response_mask'].sum())} response tokens")
@@ -99,4 +103,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_cli(main)

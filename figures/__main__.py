@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from argparse import RawDescriptionHelpFormatter
 from pathlib import Path
 
-from jsonargparse import ArgumentParser, DefaultHelpFormatter
-
 from figures import MODULES, Drawn, draw_all
+from fspo.command_line import CommandParser
 from fspo.errors import UserError, run_cli
 
 EXAMPLES = """examples:
@@ -22,10 +20,6 @@ EXAMPLES = """examples:
 """
 
 
-class _Formatter(DefaultHelpFormatter, RawDescriptionHelpFormatter):
-    """jsonargparse's help with the examples' line breaks kept."""
-
-
 def write_captions(results: list[Drawn], output: Path) -> Path:
     """``captions.json``: name, title, caption or reason of each figure, in order."""
     fields = [{"name": r.name, "title": r.title, "caption": r.caption, "skipped": r.skipped} for r in results]
@@ -35,15 +29,14 @@ def write_captions(results: list[Drawn], output: Path) -> Path:
     return path
 
 
-def build_parser() -> ArgumentParser:
+def build_parser() -> CommandParser:
     """The command line."""
     from figures.style import WIDTHS
 
-    parser = ArgumentParser(
+    parser = CommandParser(
         prog="python -m figures",
         description="Draw publication figures (PDF and PNG) from the analysis tables of one or more runs.",
-        epilog=EXAMPLES,
-        formatter_class=_Formatter,
+        examples=EXAMPLES,
     )
     parser.add_argument("runs", nargs="+", metavar="RUN", help="run folder that python -m analysis was run on")
     parser.add_argument(

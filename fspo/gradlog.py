@@ -328,7 +328,7 @@ def read_log(
             continue
         if phases is not None and "phase" in table.column_names:
             phase = pc.fill_null(table["phase"], "train")
-            table = table.filter(pc.is_in(phase, pa.array(list(phases))))
+            table = table.filter(pc.is_in(phase, pa.array(list(phases))))  # type: ignore[attr-defined]
         tables.append(table.replace_schema_metadata(None))
     if not tables:
         raise UserError(f"no readable file in {folder}: {damage[0]}")

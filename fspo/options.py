@@ -16,9 +16,7 @@ from fspo.errors import UserError, unknown_name
 ConfigT = TypeVar("ConfigT")
 
 
-def parse(
-    cls: type[ConfigT], args: Sequence[str] | None, *, prog: str, description: str, positional: str | None = None
-) -> ConfigT:
+def parse(cls: type[ConfigT], args: Sequence[str] | None, *, prog: str, description: str) -> ConfigT:
     """Build a configuration dataclass from a command line with an optional ``--config FILE``.
 
     Raises
@@ -28,7 +26,16 @@ def parse(
     """
     from jsonargparse import ArgumentError, ArgumentParser
 
-    parser = ArgumentParser(prog=prog, description=description, exit_on_error=False, allow_abbrev=False)
+    from fspo.command_line import HelpFormatter
+
+    parser = ArgumentParser(
+        prog=prog,
+        description=description,
+        usage=f"{prog} [--config FILE] [--OPTION VALUE ...]",
+        formatter_class=HelpFormatter,
+        exit_on_error=False,
+        allow_abbrev=False,
+    )
     parser.add_argument("--config", action="config", help="YAML file; the command line wins over it")
     parser.add_class_arguments(cls, None)
     try:

@@ -7,13 +7,20 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from jsonargparse import ArgumentParser
 from tqdm import tqdm
 
+from fspo.command_line import CommandParser
 from fspo.errors import UserError, run_cli
 from proofs_check.catalogue import CHECKS
 from proofs_check.frame import Check, Row, exit_status, run_checks, select
 from proofs_check.report import format_table, write_report
+
+EXAMPLES = """examples:
+  python -m proofs_check
+      every check and its controls; the table on the terminal, the report in out/proofs_check
+  python -m proofs_check --only T3,T7 --method simulated --jobs 2
+  python -m proofs_check --list
+"""
 
 
 def run_suite(
@@ -46,12 +53,13 @@ def run_suite(
     return rows, status
 
 
-def build_parser() -> ArgumentParser:
+def build_parser() -> CommandParser:
     """The command line."""
-    parser = ArgumentParser(
+    parser = CommandParser(
         prog="python -m proofs_check",
         description="Check the statements of docs/theory.md. Exit status 0: all pass and every control fails; "
         "1: not so; 2: bad input.",
+        examples=EXAMPLES,
     )
     parser.add_argument("--only", default="", help="statements, separated by commas, such as T3,T7; empty for all")
     parser.add_argument("--method", default="", help="one method, such as simulated; empty for all")
