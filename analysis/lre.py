@@ -31,14 +31,16 @@ class LreEstimate:
     reason: str
 
 
-def relative_errors(found: Ratios) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, str]:
+def relative_errors(found: Ratios) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, str, float]:
     """Estimated r(l) of the usable bins, p, covariance of r and the bins used.
 
     The covariance follows the influence of each cluster on r = a/a_bar - 1, a_bar = sum p a, with p estimated too.
 
     Returns
     -------
-    r, p : arrays (K',); covariance (K', K'); used : bool (K,); reason : str
+    r, p : arrays (K',); covariance (K', K'); used : bool (K,); reason : str; noise : float
+        ``noise`` is the sampling variance that the plug-in sum p r^2 holds. Bins where all rows agree add nothing to
+        it, as their noise did not show, though the covariance, which intervals are made of, allows for it.
     """
     bins = found.rows.shape[1]
     used = found.clusters[:bins] >= MIN_CLUSTERS
@@ -46,29 +48,30 @@ def relative_errors(found: Ratios) -> tuple[np.ndarray, np.ndarray, np.ndarray, 
     reason = f"bins with fewer than {MIN_CLUSTERS} clusters left out: {dropped:.1%} of the rows" if dropped > 0 else ""
     empty = np.zeros(0)
     if used.sum() < 2:
-        return empty, empty, np.zeros((0, 0)), used, f"fewer than 2 bins with {MIN_CLUSTERS} clusters"
+        return empty, empty, np.zeros((0, 0)), used, f"fewer than 2 bins with {MIN_CLUSTERS} clusters", 0.0
     rows, a, z = found.rows[:, used], found.value[:bins][used], found.influence[:, :bins][:, used]
     total = rows.sum()
     p = rows.sum(0) / total
     mean = float(p @ a)
     if not mean > 0:
-        return empty, empty, np.zeros((0, 0)), used, "nothing is accepted: a_bar = 0"
+        return empty, empty, np.zeros((0, 0)), used, "nothing is accepted: a_bar = 0", 0.0
     share = (rows - p * rows.sum(1, keepdims=True)) / total
     influence = z / mean - np.outer(z @ p + share @ a, a / mean**2)
     clusters = max(int(np.sum(rows.sum(1) > 0)), 2)
     covariance = influence.T @ influence * clusters / (clusters - 1)
+    noise = float(p @ np.diag(covariance))
     # bins where all rows agree have no linearised variance: add that of Ratios' adjusted proportion
     linear = np.sum(z**2, axis=0) * clusters / (clusters - 1)
     extra = np.maximum(found.variance[:bins][used] - linear, 0.0)
     if np.any(extra > 1e-14):
         jacobian = np.eye(len(a)) / mean - np.outer(a / mean**2, p)
         covariance = covariance + jacobian @ np.diag(extra) @ jacobian.T
-    return a / mean - 1, p, covariance, used, reason
+    return a / mean - 1, p, covariance, used, reason, noise
 
 
 def lre_estimates(found: Ratios) -> list[LreEstimate]:
     """LRE in each norm, with intervals, from cluster-aware acceptances."""
-    r, p, covariance, _, reason = relative_errors(found)
+    r, p, covariance, _, reason, noise = relative_errors(found)
     nan = float("nan")
     if len(r) == 0:
         return [LreEstimate(norm, nan, nan, nan, nan, nan, reason) for norm in NORMS]
@@ -76,7 +79,7 @@ def lre_estimates(found: Ratios) -> list[LreEstimate]:
     half = simultaneous_half_widths(covariance, df)
     nearest, farthest = np.maximum(np.abs(r) - half, 0.0), np.abs(r) + half
     plug_in = float(p @ r**2)
-    squared = plug_in - float(p @ np.diag(covariance))
+    squared = plug_in - noise
     low, high = quadratic_interval(r, p, covariance, df)
     weighted = covariance * p[:, None]
     spread = 4 * float((p * r) @ covariance @ (p * r)) + 2 * float(np.trace(weighted @ weighted))

@@ -38,7 +38,7 @@ def test_covariance_of_r_against_a_jackknife():
     rng = np.random.default_rng(5)
     bins, cluster = rng.integers(0, 3, 1200), np.repeat(np.arange(150), 8)
     accept = (rng.random(1200) < np.array([0.5, 0.7, 0.9])[bins]).astype(float)
-    _, _, covariance, _, _ = relative_errors(ratios(accept, cluster, bins, 3))
+    _, _, covariance, *_ = relative_errors(ratios(accept, cluster, bins, 3))
     replicates = []
     for c in range(150):
         keep = cluster != c
@@ -56,6 +56,21 @@ def test_bias_correction_centres_the_estimate_at_fairness():
     error = estimates.std() / np.sqrt(len(estimates))
     assert abs(estimates.mean()) < 4 * error
     assert plug_in.mean() > 10 * error  # the control: the plug-in is not centred
+
+
+@pytest.mark.parametrize("level", [0.9, 0.98, 0.995])
+def test_bias_correction_does_not_overshoot_where_bins_accept_everything(level):
+    """Otherwise a rule that accepts more would show the smaller LRE (C2), in every seed alike."""
+    rng = np.random.default_rng(4)
+    cluster, squared = np.repeat(np.arange(24), 8), []
+    for _ in range(300):
+        accept = rng.random(24 * 8) < level
+        found = by_norm(ratios(accept, cluster, rng.integers(0, BINS, 24 * 8), BINS, binary=True))["l2_squared"]
+        assert found.ci_low < 0 < found.ci_high
+        squared.append((found.estimate, found.plug_in))
+    estimate, plug_in = np.mean(squared, axis=0)
+    error = np.std(squared, axis=0)[0] / np.sqrt(len(squared))
+    assert abs(estimate) < max(4 * error, 0.2 * plug_in)
 
 
 @pytest.mark.parametrize("acceptance", [[0.7] * 5, [0.65, 0.68, 0.7, 0.72, 0.75], [0.4, 0.5, 0.6, 0.7, 0.75]])
