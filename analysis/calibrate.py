@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from analysis.rows import load_run
 from fspo.command_line import CommandParser
 from fspo.errors import UserError, run_cli
+from fspo.files import write_text
 from fspo.rules import Preset, calibrate, preset
 
 TRAINING_ACCEPTANCE = 0.65
@@ -67,9 +67,7 @@ def calibrates(found: Preset) -> bool:
 
 def write_calibration(path: Path, ranges: Mapping[str, Any]) -> None:
     """Write the ranges as JSON, whole or not at all."""
-    part = path.with_suffix(".part")
-    part.write_text(json.dumps(ranges, indent=2) + "\n", encoding="utf-8")
-    os.replace(part, path)
+    write_text(path, json.dumps(ranges, indent=2) + "\n")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

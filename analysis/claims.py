@@ -298,5 +298,4 @@ def evaluate_claims(tables: Tables) -> list[Claim]:
 
 def write_claims(path: Path, claims: Sequence[Claim]) -> None:
     """Write claims.json whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     write_json(path, [claim.to_dict() for claim in claims])

@@ -8,6 +8,7 @@ delete-one jackknife.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -154,7 +155,7 @@ def cluster_slope(
     weight: ArrayLike | None = None,
     *,
     strata: Ints | None = None,
-    margin: float = 0.01,
+    margin: float,
 ) -> Slope:
     """Least squares of y on x with cluster-robust (CR1) standard error and t on C-1 degrees.
 
@@ -236,7 +237,9 @@ def simultaneous_half_widths(covariance: Floats, df: int, level: float = 0.95) -
     return se * float(np.quantile(np.max(np.abs(draws), axis=1), level))
 
 
-def quadratic_interval(estimate: Floats, weights: Floats, covariance: Floats, df: int, level: float = 0.95):
+def quadratic_interval(
+    estimate: Floats, weights: Floats, covariance: Floats, df: int, level: float = 0.95
+) -> tuple[float, float]:
     """Interval for ``theta = sum_k weights_k r_k^2`` by inverting the law of its plug-in estimate.
 
     The plug-in is distributed like ``|e|^2 + 2 sqrt(theta) <u, e> + theta``, e the weighted estimation error and u
@@ -277,7 +280,7 @@ def quadratic_interval(estimate: Floats, weights: Floats, covariance: Floats, df
     return low, max(high, float(np.mean(noise)), low)
 
 
-def _bisect(function, low: float, high: float, steps: int = 24) -> float:
+def _bisect(function: Callable[[float], float], low: float, high: float, steps: int = 24) -> float:
     for _ in range(steps):
         middle = (low + high) / 2
         if function(middle) < 0:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from fspo.errors import UserError
+from fspo.files import whole_file, write_text
 
 FOLDER = "analysis"
 KEYS = ["run", "trained_rule", "seed"]
@@ -61,24 +61,16 @@ def write_tables(folder: Path, tables: Mapping[str, pd.DataFrame], summary: Mapp
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "summary.json").unlink(missing_ok=True)
     for name, table in tables.items():
-        _replace(folder / f"{name}.csv", lambda path, t=table: t.to_csv(path, index=False))
-        _replace(folder / f"{name}.parquet", lambda path, t=table: t.to_parquet(path, index=False))
+        with whole_file(folder / f"{name}.csv") as part:
+            table.to_csv(part, index=False)
+        with whole_file(folder / f"{name}.parquet") as part:
+            table.to_parquet(part, index=False)
     write_json(folder / "summary.json", summary)
 
 
 def write_json(path: Path, content: Any) -> None:
     """Write JSON whole; NaN becomes null, so that any reader takes it."""
-    text = json.dumps(_plain(content), indent=2, allow_nan=False) + "\n"
-    _replace(path, lambda part: part.write_text(text))
-
-
-def _replace(path: Path, write: Any) -> None:
-    part = path.with_name(f"{path.name}.part-{os.getpid()}")
-    try:
-        write(part)
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
+    write_text(path, json.dumps(_plain(content), indent=2, allow_nan=False) + "\n")
 
 
 def _plain(value: Any) -> Any:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 from figures import MODULES, Drawn, draw_all
 from fspo.command_line import CommandParser
 from fspo.errors import UserError, run_cli
+from fspo.files import write_text
 
 EXAMPLES = """examples:
   python -m figures runs/fspo-s0
@@ -23,9 +23,8 @@ EXAMPLES = """examples:
 def write_captions(results: list[Drawn], output: Path) -> Path:
     """``captions.json``: name, title, caption or reason of each figure, in order."""
     fields = [{"name": r.name, "title": r.title, "caption": r.caption, "skipped": r.skipped} for r in results]
-    path, part = output / "captions.json", output / ".captions.json.part"
-    part.write_text(json.dumps(fields, indent=2) + "\n")
-    os.replace(part, path)
+    path = output / "captions.json"
+    write_text(path, json.dumps(fields, indent=2) + "\n")
     return path
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 from numpy.typing import ArrayLike
 
 from figures.style import Style
@@ -48,13 +48,6 @@ def length_axis(ax: Axes, lengths: ArrayLike) -> None:
     ax.xaxis.set_major_locator(FixedLocator(list(2.0 ** powers[::step])))
     ax.xaxis.set_minor_locator(NullLocator())
     ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
-
-
-def plain_log(axis: Any) -> None:
-    """Plain numbers instead of powers of ten on a logarithmic axis."""
-    axis.set_major_locator(LogLocator(base=10, subs=(1.0,)))
-    axis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
-    axis.set_minor_formatter(NullFormatter())
 
 
 def visible(text: str) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import math
-import os
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral, Real
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from fspo.errors import UserError
+from fspo.files import write_text
 
 VERDICTS = {
     "supported": ("✓", "supported"),
@@ -92,10 +92,7 @@ def write_report(
         provenance=[(str(name), plain(value)) for name, value in (provenance or {}).items()],
     )
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.part")
-    part.write_text(page, encoding="utf-8")
-    os.replace(part, path)
+    write_text(path, page)
     return path
 
 

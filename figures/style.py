@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from matplotlib.figure import Figure
 from tueplots import figsizes
 
 from fspo.errors import unknown_name
+from fspo.files import whole_file
 
 SMALLEST_FONT = 6.5
 """Points. No text in any figure is smaller at its printed width."""
@@ -221,14 +221,12 @@ class Style:
 
 def save(figure: Figure, folder: Path, name: str, style: Style) -> list[Path]:
     """Write ``name.pdf`` and ``name.png`` (300 dpi), whole or not at all, the same bytes for the same figure."""
-    folder.mkdir(parents=True, exist_ok=True)
     written = []
     metadata: dict[str, dict[str, Any]] = {"pdf": {"CreationDate": None}, "png": {"Software": None}}
     with style.context():
         for kind, fields in metadata.items():
             path = folder / f"{name}.{kind}"
-            part = folder / f".{name}.{kind}.part"
-            figure.savefig(part, format=kind, dpi=DPI, metadata=fields)
-            os.replace(part, path)
+            with whole_file(path) as part:
+                figure.savefig(part, format=kind, dpi=DPI, metadata=fields)
             written.append(path)
     return written

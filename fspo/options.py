@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
 from fspo.errors import UserError, unknown_name
+from fspo.files import write_text
 
 ConfigT = TypeVar("ConfigT")
 
@@ -126,6 +127,4 @@ def save(config: Any, path: Path) -> None:
     """Write the resolved configuration as YAML, whole or not at all."""
     import yaml
 
-    part = path.with_suffix(".part")
-    part.write_text(yaml.safe_dump(to_dict(config), sort_keys=False), encoding="utf-8")
-    part.replace(path)
+    write_text(path, yaml.safe_dump(to_dict(config), sort_keys=False))

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from fspo.errors import UserError
+from fspo.files import write_text
 
 
 def digest(value: Any) -> str:
@@ -77,10 +78,7 @@ class Stages:
         began = time.perf_counter()
         result = work()
         seconds = time.perf_counter() - began
-        self.folder.mkdir(parents=True, exist_ok=True)
-        part = stamp.with_suffix(".part")
-        part.write_text(json.dumps({"key": key, "seconds": seconds, "result": result}, indent=2), encoding="utf-8")
-        os.replace(part, stamp)
+        write_text(stamp, json.dumps({"key": key, "seconds": seconds, "result": result}, indent=2))
         self.report.append({"stage": name, "seconds": seconds, "cached": False})
         print(f"[{name}] {seconds:.0f} s", file=sys.stderr)
         return key, result

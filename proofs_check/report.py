@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from fspo.files import write_text
 from proofs_check.frame import Row, Verdict
 
 COLUMNS = ("id", "method", "check", "verdict", "margin", "control", "seconds")
@@ -134,12 +134,6 @@ def write_report(rows: Sequence[Row], folder: Path, **run: Any) -> list[Path]:
         "proofs_check.md": lambda: to_markdown(rows),
         "proofs_check.tex": lambda: to_latex(rows),
     }
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = []
     for name, text in writers.items():
-        path = folder / name
-        part = path.with_name(f".{name}.{os.getpid()}")
-        part.write_text(text(), encoding="utf-8")
-        os.replace(part, path)
-        paths.append(path)
-    return paths
+        write_text(folder / name, text())
+    return [folder / name for name in writers]

@@ -74,7 +74,7 @@ def test_slope_against_a_plain_sandwich():
         at = cluster == c
         score = design[at].T @ (w[at] * (y[at] - design[at] @ beta))
         meat += np.outer(score, score)
-    found = cluster_slope(y, x, cluster, w)
+    found = cluster_slope(y, x, cluster, w, margin=0.01)
     assert found.slope == pytest.approx(beta[1])
     assert found.se == pytest.approx(np.sqrt((bread @ meat @ bread)[1, 1] * 30 / 29))
     assert found.ci90_low > found.ci_low
@@ -86,7 +86,9 @@ def test_tost_by_hand():
     found = cluster_slope(y, x, np.arange(100) // 2, margin=0.01)
     assert found.slope == pytest.approx(0.001)
     assert found.tost_p < 1e-6
-    outside = cluster_slope(0.5 + 0.02 * x + 0.001 * np.repeat(np.cos(np.arange(50)), 2) * x, x, np.arange(100) // 2)
+    outside = cluster_slope(
+        0.5 + 0.02 * x + 0.001 * np.repeat(np.cos(np.arange(50)), 2) * x, x, np.arange(100) // 2, margin=0.01
+    )
     assert outside.tost_p > 0.99
 
 
@@ -108,7 +110,7 @@ def test_the_slope_of_rare_cuts_has_its_coverage():
     for _ in range(300):
         x = np.repeat(rng.uniform(3, 8, 60), 2)
         p = 0.005 + 0.005 * (x - 3)  # from 0.5 % to 3 % cut
-        found = cluster_slope((rng.random(120) > p).astype(float), x, np.arange(120) // 2)
+        found = cluster_slope((rng.random(120) > p).astype(float), x, np.arange(120) // 2, margin=0.01)
         missed += not found.ci_low <= -0.005 <= found.ci_high
     assert missed / 300 < 0.08
 
@@ -118,13 +120,13 @@ def test_fixed_effects_remove_a_shift_between_windows():
     window = np.repeat([0, 1], 20)
     y = 0.1 * x - 5.0 * window  # falls overall, rises inside
     cluster = np.arange(40)
-    assert cluster_slope(y, x, cluster).slope < 0
-    assert cluster_slope(y, x, cluster, strata=window).slope == pytest.approx(0.1)
+    assert cluster_slope(y, x, cluster, margin=0.01).slope < 0
+    assert cluster_slope(y, x, cluster, strata=window, margin=0.01).slope == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize("clusters", [3, 30])
 def test_slope_without_information_is_nan_with_a_reason(clusters):
-    found = cluster_slope(np.ones(clusters), np.ones(clusters), np.arange(clusters))
+    found = cluster_slope(np.ones(clusters), np.ones(clusters), np.arange(clusters), margin=0.01)
     assert np.isnan(found.slope)
     assert found.reason
 

@@ -1,0 +1,39 @@
+"""Files that are whole or not there: written under a temporary name and renamed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from fspo.errors import UserError
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """Give a temporary path beside ``path``; it takes that name when the block ends, and goes when the block fails.
+
+    Folders are made. A killed process leaves ``.part-PID-NAME`` behind, which no reader takes for the file.
+
+    Raises
+    ------
+    UserError
+        If the file cannot be written.
+    """
+    part = path.with_name(f".part-{os.getpid()}-{path.name}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield part
+        os.replace(part, path)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror or error}; name another place or make room") from error
+    finally:
+        if part.exists():
+            part.unlink()
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write UTF-8 text, whole or not at all."""
+    with whole_file(path) as part:
+        part.write_text(text, encoding="utf-8")

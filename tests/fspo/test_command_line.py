@@ -1,0 +1,31 @@
+"""One line and exit status 2 for what a user gets wrong; help keeps its examples' lines."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+COMMANDS = {
+    "fspo.train": ["-m", "fspo.train"],
+    "analysis": ["-m", "analysis"],
+    "analysis.calibrate": ["-m", "analysis.calibrate"],
+    "figures": ["-m", "figures"],
+    "proofs_check": ["-m", "proofs_check"],
+    "paper_repro": ["paper_repro.py"],
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_and_an_unknown_option(name: str) -> None:
+    command = [sys.executable, *COMMANDS[name]]
+    shown = subprocess.run([*command, "--help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    examples = shown.split("\nexamples:\n")[1].splitlines()
+    assert examples[0].startswith("  python")
+    refused = subprocess.run([*command, "--no-such-option", "3"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert refused.returncode == 2
+    assert refused.stdout == ""
+    (line,) = refused.stderr.splitlines()
+    assert line.startswith("error: ")
+    assert "no-such-option" in line
