@@ -268,6 +268,7 @@ class Reproduction:
                 ("Stages", self.stages.report),
             ],
             findings=skipped,
+            samples=_samples(runs[-1].run),
             provenance={
                 "command": " ".join(["python", "paper_repro.py", *sys.argv[1:]]),
                 "seeds": list(self.sizes.seeds),
@@ -307,6 +308,23 @@ def _run_row(job: Job, ranges: dict[str, Any]) -> dict[str, Any]:
         "held-out reward, last": held_out[-1]["eval/reward"] if held_out else None,
         "standard error": held_out[-1]["eval/reward_stderr"] if held_out else None,
     }
+
+
+def _samples(run: Path) -> list[dict[str, Any]]:
+    """The longest right and the longest wrong response kept from a run's last rollout, and what they answered."""
+    files = sorted((run / "rollouts").glob("rollout-*.jsonl"))
+    if not files:
+        return []
+    lines = [json.loads(line) for line in files[-1].read_text(encoding="utf-8").splitlines()]
+    best: dict[bool, dict[str, Any]] = {}
+    for line in sorted(lines, key=lambda found: found["length"]):
+        best[line["reward"] > 0] = line
+    keep = ("prompt", "response", "length", "reward", "advantage")
+    title = "{}, rollout {}, response {}"
+    return [
+        {"title": title.format(run.name, line["rollout"], line["response_id"]), **{k: line[k] for k in keep}}
+        for line in best.values()
+    ]
 
 
 def print_cluster_commands(options: Options) -> int:

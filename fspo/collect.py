@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -14,6 +16,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from fspo.advantages import Estimator, GroupStats, advantages
 from fspo.batches import RolloutBatch
 from fspo.errors import UserError
+from fspo.files import write_text
 from fspo.models import eos_token_ids
 from fspo.rollout import SamplingConfig, sample
 from fspo.tasks import Example, Task, encode_prompt
@@ -165,3 +168,26 @@ def give_advantages(batch: RolloutBatch, estimator: Estimator) -> GroupStats:
     """Fill in the batch's advantages; a response whose verification failed counts with reward 0."""
     batch.advantages, stats = advantages(batch.rewards, batch.prompt_ids, estimator)
     return stats
+
+
+def write_samples(run: Path, batch: RolloutBatch, tokenizer: PreTrainedTokenizerBase, count: int) -> None:
+    """Keep ``count`` responses, spread over the rollout, as text: ``rollouts/rollout-00000012.jsonl``."""
+    if not count:
+        return
+    path = run / "rollouts" / f"rollout-{batch.rollout:08d}.jsonl"
+    lines = [
+        {
+            "rollout": batch.rollout,
+            "prompt_id": int(batch.prompt_ids[i]),
+            "response_id": int(batch.response_ids[i]),
+            "prompt": tokenizer.decode(batch.prompts[i].tolist(), skip_special_tokens=True),
+            "response": tokenizer.decode(batch.responses[i].tolist(), skip_special_tokens=True),
+            "length": len(batch.responses[i]),
+            "truncated": bool(batch.truncated[i]),
+            "reward": float(batch.rewards[i]),
+            "reward_status": str(batch.reward_status[i]),
+            "advantage": float(batch.advantages[i]),
+        }
+        for i in np.unique(np.linspace(0, len(batch) - 1, min(count, len(batch))).astype(int))
+    ]
+    write_text(path, "".join(json.dumps(line) + "\n" for line in lines))

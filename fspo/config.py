@@ -227,6 +227,8 @@ class LogConfig:
         Log the policy's entropy (costs one pass over the logits).
     length_edges : tuple of int
         Edges of the live length bins, tokens.
+    samples : int
+        Responses of each rollout that are kept as text under ``rollouts/``.
     """
 
     scores: ScoreConfig = field(default_factory=ScoreConfig)
@@ -236,9 +238,10 @@ class LogConfig:
     coverage_every: int = 0
     entropy: bool = True
     length_edges: tuple[int, ...] = (1, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
+    samples: int = 8
 
     def __post_init__(self) -> None:
-        _check(self, "log", score_every=0, audit_every=0, coverage_every=0)
+        _check(self, "log", score_every=0, audit_every=0, coverage_every=0, samples=0)
         edges = self.length_edges
         if not edges or edges[0] not in (0, 1) or any(b <= a for a, b in pairwise(edges)):
             raise UserError(f"log.length_edges is {list(edges)}: start at 1 and let the edges rise")

@@ -24,7 +24,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from fspo import checkpoint, gradlog
 from fspo.batches import RolloutBatch, plan_microbatches, plan_minibatches
 from fspo.checkpoint import TrainState
-from fspo.collect import Collector, give_advantages
+from fspo.collect import Collector, give_advantages, write_samples
 from fspo.config import TrainConfig
 from fspo.errors import UserError
 from fspo.evaluate import evaluate
@@ -174,6 +174,8 @@ class Trainer:
         self._seconds = self.collector.seconds = {}
         ratios = Ratios()
         batch = self.sample(rollout, ratios)
+        if self.is_main:
+            write_samples(self.run, batch, self.tokenizer, config.log.samples)
         self._say("old log-probs")
         with self._timed("old_log_probs"):
             minibatches = [

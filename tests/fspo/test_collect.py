@@ -1,5 +1,7 @@
 """From prompts to a rollout: what is left out, what the noise depends on, what each process sees."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,7 +10,7 @@ import tiny_run
 from test_batches import batch
 
 from fspo import collect
-from fspo.collect import Collector, give_advantages
+from fspo.collect import Collector, give_advantages, write_samples
 from fspo.errors import UserError
 from fspo.models import load_tokenizer
 from fspo.rollout import SamplingConfig
@@ -79,3 +81,17 @@ def test_advantages_of_the_groups() -> None:
     stats = give_advantages(rollout, "rloo")
     np.testing.assert_allclose(rollout.advantages, [1.0, -0.5, -0.5, 0, 0, 0])
     assert (stats.num_groups, stats.num_zero_std_groups) == (2, 1)
+
+
+def test_samples_are_kept_as_text_over_the_whole_rollout(tmp_path: Path) -> None:
+    found, tokenizer = taken(collector(), [4, 5]), load_tokenizer("embedded")
+    write_samples(tmp_path, found, tokenizer, 3)
+    lines = [json.loads(s) for s in (tmp_path / "rollouts" / "rollout-00000000.jsonl").read_text().splitlines()]
+    assert [line["response_id"] for line in lines] == [12, 14, 17]  # rows 0, 2 and 5 of 6
+    for line, row in zip(lines, (0, 2, 5), strict=True):
+        assert line["response"] == tokenizer.decode(found.responses[row], skip_special_tokens=True)
+        assert (line["reward"], line["length"]) == (found.rewards[row], found.lengths[row])
+    write_samples(tmp_path, found, tokenizer, 99)  # more than there are; a repeated rollout is written over
+    assert len((tmp_path / "rollouts" / "rollout-00000000.jsonl").read_text().splitlines()) == 6
+    write_samples(tmp_path / "none", found, tokenizer, 0)
+    assert not (tmp_path / "none").exists()
