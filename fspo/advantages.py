@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import get_args
 
 import numpy as np
 
 from fspo.errors import UserError, unknown_name
+from fspo.rules import Estimator
 
-Estimator = Literal["rloo", "grpo", "dr_grpo"]
-ESTIMATORS: tuple[str, ...] = ("rloo", "grpo", "dr_grpo")
+ESTIMATORS: tuple[str, ...] = get_args(Estimator)
 
 GRPO_EPS = 1e-4
 """Added to the group's standard deviation, as TRL 1.16's GRPOTrainer does."""

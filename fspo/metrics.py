@@ -2,7 +2,8 @@
 
 Names are TRL's where the meaning is TRL's. ``clip_ratio/{low,high,region}_mean`` count cut rows among rows with a
 gradient over every update; ``clip_ratio/out_of_band``, ``length_bin/*``, ``lre_*`` and ``seq_log_ratio/*`` look only
-at rows that have seen an update since their rollout, since S = 0 before.
+at rows that have seen an update since their rollout, since S = 0 before. ``grad_cosine/*`` compares the update of the
+rule that trains with its own unclipped one, own weight included; `python -m analysis` takes a common weight for all.
 """
 
 from __future__ import annotations
@@ -92,6 +93,8 @@ def add_update_rows(ratios: Ratios, rows: dict[str, np.ndarray], edges: tuple[in
     ratios.add("clip_ratio/out_of_band", (~rows["band_accept"]).sum(), n)
     ratios.add("weight_capped", rows["capped"].sum(), n)
     live = rows["advantage"] != 0
+    # a_upd: E[M] under drop (T7), the same share whatever happens to a cut row
+    kept = 1 - (rows["cut_low"] + rows["cut_high"] + rows["cut_dual"]) / np.maximum(rows["count"], 1)
     for i, mask in enumerate(length_bins(rows["length"], edges)):
         if not mask.any():
             continue
@@ -99,7 +102,7 @@ def add_update_rows(ratios: Ratios, rows: dict[str, np.ndarray], edges: tuple[in
         ratios.add(f"length_bin/{i}/out_of_band", (~rows["band_accept"][mask]).sum(), size)
         ratios.add(f"length_bin/{i}/clip_low", rows["cut_low"][here].sum(), rows["count"][here].sum())
         ratios.add(f"length_bin/{i}/clip_high", rows["cut_high"][here].sum(), rows["count"][here].sum())
-        ratios.add(f"length_bin/{i}/multiplier", rows["multiplier"][here].sum(), here.sum())
+        ratios.add(f"length_bin/{i}/kept", kept[here].sum(), here.sum())
 
 
 def length_bins(lengths: np.ndarray, edges: tuple[int, ...]) -> list[np.ndarray]:
@@ -114,7 +117,7 @@ def finished(ratios: Ratios, edges: tuple[int, ...]) -> dict[str, float]:
     square = values.pop("seq_log_ratio/mean_square", None)
     if square is not None:
         values["seq_log_ratio/std"] = math.sqrt(max(square - values["seq_log_ratio/mean"] ** 2, 0.0))
-    for measure, column in (("lre_band", "out_of_band"), ("lre_update", "multiplier")):
+    for measure, column in (("lre_band", "out_of_band"), ("lre_update", "kept")):
         named = [pairs.get(f"length_bin/{i}/{column}", [0.0, 0.0]) for i in range(len(edges))]
         found = np.array([pair for pair in named if pair[1]])
         if not len(found):
@@ -131,7 +134,7 @@ def finished(ratios: Ratios, edges: tuple[int, ...]) -> dict[str, float]:
             values[f"length_bin/{i}/length_lo"] = lower
             if i + 1 < len(edges):
                 values[f"length_bin/{i}/length_hi"] = edges[i + 1]
-        values.pop(f"length_bin/{i}/multiplier", None)
+        values.pop(f"length_bin/{i}/kept", None)
     return values
 
 

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
-from typing import Literal, NamedTuple, get_args
+from typing import NamedTuple, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fspo.errors import UserError, unknown_name
-from fspo.rules import MAX_EXPONENT, Applied, DriftStats, Rule, token_sums
-
-Aggregation = Literal["response", "sequence", "token", "constant"]
+from fspo.rules import MAX_EXPONENT, Aggregation, Applied, DriftStats, Rule, token_sums
 
 
 @dataclass(frozen=True)
@@ -59,7 +57,7 @@ class ObjectiveConfig:
 class Records:
     """One entry for each response (B,), detached; what the gradient log and the metrics are made of.
 
-    For token and prefix rules ``multiplier`` and ``weight`` are means over the response's tokens, ``side`` is 0,
+    For token and prefix rules ``multiplier`` and the weights are means over the response's tokens, ``side`` is 0,
     ``lo`` and ``hi`` are NaN, ``band_accept`` says that every token is in its band, ``capped`` that any token met
     the cap.
     """
@@ -71,6 +69,7 @@ class Records:
     side: Tensor  # int8: -1, 0, +1, 2 (dual)
     multiplier: Tensor  # float64, M
     weight: Tensor  # float64, w
+    clipped_weight: Tensor  # float64, M w, exact where the logged M is held (fspo.rules.Applied)
     lo: Tensor  # float64, edges of the band on S
     hi: Tensor
     band_accept: Tensor  # bool
@@ -294,6 +293,7 @@ def _records(s: Tensor, mask: Tensor, advantages: Tensor, applied: Applied, kl: 
         side=torch.zeros_like(length, dtype=torch.int8) if per_token else side,
         multiplier=mean(applied.multiplier),
         weight=mean(applied.weight),
+        clipped_weight=mean(applied.clipped_weight),
         lo=nan if per_token else applied.lo,
         hi=nan if per_token else applied.hi,
         band_accept=(applied.in_band | ~mask).all(-1) if per_token else applied.in_band,

@@ -24,6 +24,8 @@ DriftSource = Literal["two_pass", "lagged"]
 Outside = Literal["drop", "truncate", "cap"]
 Weight = Literal["sequence", "geometric"]
 Rate = Literal["band", "update"]
+Estimator = Literal["rloo", "grpo", "dr_grpo"]  # computed in fspo/advantages.py
+Aggregation = Literal["response", "token", "sequence", "constant"]  # computed in fspo/objective.py
 
 MAX_EXPONENT = 20.0
 """S is capped here before ``exp`` (docs/theory.md section 2); the gradient is kept, the event counted."""
@@ -379,8 +381,8 @@ class Preset(NamedTuple):
     """A published method: its rule, its advantage estimator and its aggregation."""
 
     rule: Rule
-    advantage: Literal["rloo", "grpo", "dr_grpo"]
-    aggregation: Literal["response", "token", "sequence", "constant"]
+    advantage: Estimator
+    aggregation: Aggregation
 
 
 def _sqrt(name: str, **options: Any) -> Preset:

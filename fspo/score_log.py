@@ -192,11 +192,11 @@ class ScoreLog:
 
     def _strata(self, record: dict[str, np.ndarray], advantages: np.ndarray, taken: Scores) -> dict[str, np.ndarray]:
         good = np.array(taken.status) == "ok"
-        rows = {name: record[name][good] for name in ("length", "weight", "multiplier")}
+        rows = {name: record[name][good] for name in ("length", "weight", "clipped_weight", "multiplier")}
         # What stands before psi in the gradient beside w and A: gspo's 1/L, and L under token weighting.
         power = int(self.updater.objective.aggregation in ("token", "constant")) - int(self.rule.weight == "geometric")
-        rows["weight"] = rows["weight"] * rows["length"].astype(np.float64) ** power
-        rows["clipped_weight"] = rows["weight"] * rows["multiplier"]
+        for name in ("weight", "clipped_weight"):
+            rows[name] = rows[name] * rows["length"].astype(np.float64) ** power
         psi = taken.unit[good].astype(np.float64) * taken.norm[good, None].astype(np.float64)
         return strata_sums(rows | {"advantage": advantages[good]}, psi, self.config.log.length_edges)
 

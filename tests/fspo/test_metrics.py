@@ -30,7 +30,6 @@ def rows(**columns: list[float]) -> dict[str, np.ndarray]:
         "log_ratio": np.zeros(n),
         "band_accept": np.ones(n, bool),
         "capped": np.zeros(n, bool),
-        "multiplier": np.ones(n),
         "advantage": np.ones(n),
     }
     default |= {name: np.zeros(n, int) for name in ("cut_low", "cut_high", "cut_dual")}
@@ -47,7 +46,6 @@ def example() -> dict[str, np.ndarray]:
         band_accept=[True, False, True, False, False],
         cut_low=[0, 1, 0, 0, 0],
         cut_high=[0, 0, 0, 1, 0],
-        multiplier=[1.0, 0.0, 1.0, 0.0, 1.0],
         advantage=[1.0, -1.0, 2.0, 1.0, 0.0],
     )
 
@@ -84,6 +82,15 @@ def test_dual_cuts_count_in_the_region() -> None:
     values = finished(ratios, EDGES)
     assert values["clip_ratio/region_mean"] == 2 / 3
     assert values["clip_ratio/low_mean"] == 1 / 3
+
+
+def test_update_acceptance_counts_what_is_not_cut() -> None:
+    """Bin 0 keeps 1 of 2, bin 1 keeps 1 of 1; the dual cut counts, and A = 0 does not."""
+    ratios = Ratios()
+    found = rows(length=[2, 2, 5, 6], cut_dual=[1, 0, 0, 0], advantage=[-1.0, 1.0, 1.0, 0.0])
+    add_update_rows(ratios, found, EDGES, moved=True)
+    # p = (2/3, 1/3), a = (1/2, 1), mean 2/3, r = (-1/4, 1/2)
+    assert finished(ratios, EDGES)["lre_update/l1"] == pytest.approx(2 / 3 / 4 + 1 / 3 / 2)
 
 
 def test_before_the_first_update_only_clip_ratios_are_taken() -> None:
