@@ -116,7 +116,9 @@ def run_trl(model: str, rollouts: int, threads: int, folder: str, microbatch: in
     clocks: list[tuple[float, float]] = []
     parts: list[dict[str, float]] = []
 
-    def reward(completions: list[str], completion_ids: list[list[int]], number: list[int], **_: Any) -> list[float]:
+    def reward(
+        completions: list[str], completion_ids: list[list[int]], number: list[int], **_: Any
+    ) -> list[float | None]:
         finished = [ids[-1] == tokenizer.eos_token_id for ids in completion_ids]
         values = task.score([examples[i] for i in number], completions, finished).values
         mean = sum(map(len, completion_ids)) / len(completion_ids)
@@ -274,13 +276,14 @@ def show(table: dict[str, dict[str, Any]]) -> str:
 
 def main() -> None:
     """Measure, print, and keep the numbers in benchmarks/results."""
+    # argparse, not fspo.command_line: its imports would count in the memory of TRL's side
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rollouts", type=int, default=4, help="rollouts of each process, the first left out")
-    parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES))
+    parser.add_argument("--rounds", type=int, default=2, help="turns of each side")
+    parser.add_argument("--threads", type=int, default=2, help="torch threads of each process")
+    parser.add_argument("--sides", nargs="+", choices=list(SIDES), default=list(SIDES), help="what is measured")
     parser.add_argument("--model", help="a warmed-up model's folder; by default the cached warm-up is made or found")
-    parser.add_argument("--child", choices=SIDES, help=argparse.SUPPRESS)
+    parser.add_argument("--child", choices=list(SIDES), help=argparse.SUPPRESS)
     parser.add_argument("--result", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:

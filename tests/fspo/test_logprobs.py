@@ -163,6 +163,7 @@ def test_uniform_logits_by_hand():
         model.lm_head.weight.zero_()
     log_probs, entropy = token_log_probs(model, batch, entropy=True)
     np.testing.assert_allclose(log_probs.detach(), [[0, -math.log(50), -math.log(50)]])
+    assert entropy is not None
     np.testing.assert_allclose(entropy, [[0, math.log(50), math.log(50)]])
 
 

@@ -151,7 +151,7 @@ def test_numpy_and_torch_agree(name, rows, dtype):
     S, n, A = (np.array(x, dtype=dtype) for x in zip(*rows, strict=True))
     rule = preset(name).rule
     ours = rule.apply(S, n, A, STATS)
-    theirs = rule.apply(*(torch.as_tensor(x) for x in (S, n, A)), STATS)
+    theirs = rule.apply(torch.as_tensor(S), torch.as_tensor(n), torch.as_tensor(A), STATS)
     for field in ours._fields:
         x, y = getattr(ours, field), getattr(theirs, field).numpy()
         if x.dtype.kind == "f":
