@@ -19,6 +19,7 @@ import pandas as pd
 from scipy import stats as sps
 
 from analysis.acceptance import TREND_MARGIN
+from analysis.evaluate import TARGETS
 from analysis.evidence import (
     NAN,
     Claim,
@@ -148,7 +149,7 @@ def highest_cosine(tables: Tables) -> Claim:
 
 def _cosines(tables: Tables) -> dict[str, Any]:
     out: dict[str, Any] = {}
-    for target in (0.95, 0.85):
+    for target in TARGETS:
         where = {"source": "matched", "target": target, "weight": "sequence", "use": "first", "bin": -1}
         rows = select(tables["cosine"], **where)
         for (rule, outside), some in groups(rows, ["rule", "outside"]):
@@ -260,7 +261,7 @@ def edge_keeps_direction(tables: Tables) -> Claim:
     """C6: gain in cosine of truncating and of capping over dropping, at fspo's band, 95 % and 85 % kept."""
     parts: dict[str, Estimate] = {}
     for outside in ("truncate", "cap"):
-        for target in (0.95, 0.85):
+        for target in TARGETS:
             where = {"source": "matched", "target": target, "weight": "sequence", "use": "first", "bin": -1}
             rows = select(tables["cosine"], **where, rule=FAIR, outside=outside)
             if "diff_drop" in rows:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 import numpy as np
 
@@ -13,8 +13,8 @@ from fspo.errors import UserError
 Split = Literal["train", "eval"]
 Prompt = str | list[dict[str, str]]
 Status = Literal["ok", "timeout", "error"]
-SPLITS: tuple[str, ...] = ("train", "eval")
-STATUSES: tuple[str, ...] = ("ok", "timeout", "error")
+SPLITS: tuple[str, ...] = get_args(Split)
+STATUSES: tuple[str, ...] = get_args(Status)
 
 
 @dataclass(frozen=True)
