@@ -13,12 +13,12 @@ from analysis.evaluate import BANDS, TARGETS
 from analysis.run import Options, analyse_runs
 from analysis.tables import read_tables
 from fspo.command_line import CommandParser
-from fspo.errors import run_cli
+from fspo.errors import UserError, run_cli
 
 EXAMPLES = """examples:
   python -m analysis out/quick/runs/fspo-0
   python -m analysis RUN_A RUN_B RUN_C --claims claims.json
-  python -m analysis RUN --edges 1 16 64 257 --rules rloo gspo fspo --targets 0.9
+  python -m analysis RUN --edges "[1,16,64,257]" --rules "[rloo,gspo,fspo]" --targets "[0.9]"
 """
 
 
@@ -31,10 +31,10 @@ def build_parser() -> CommandParser:
     )
     p.add_argument("runs", nargs="+", type=str, metavar="RUN", help="run folder that holds gradlog/")
     p.add_argument("--bins", type=int, default=DEFAULT_BINS, help="quantile bins of length")
-    p.add_argument("--edges", nargs="+", type=int, default=None, help="edges of the bins in tokens, instead")
+    p.add_argument("--edges", type=list[int] | None, default=None, help="edges of the bins in tokens, instead")
     p.add_argument("--window", type=int, default=Options.window, help="rollouts that share a calibration")
-    p.add_argument("--rules", nargs="+", type=str, default=list(BANDS), help="bands to evaluate, by preset name")
-    p.add_argument("--targets", nargs="+", type=float, default=list(TARGETS), help="matched acceptances")
+    p.add_argument("--rules", type=list[str], default=list(BANDS), help="bands to evaluate, by preset name")
+    p.add_argument("--targets", type=list[float], default=list(TARGETS), help="matched acceptances")
     p.add_argument("--draws", type=int, default=Options.draws, help="draws of the random-drop control")
     p.add_argument("--seed", type=int, default=Options.seed, help="seed of the control")
     p.add_argument("--claims", type=str, default=None, help="write the verdicts of all claims to this JSON file")
@@ -53,6 +53,8 @@ def main(arguments: list[str] | None = None) -> int:
         draws=args.draws,
         seed=args.seed,
     )
+    if args.claims and not set(TARGETS) <= set(options.targets):
+        raise UserError(f"--claims compares rules at the acceptances {list(TARGETS)}: leave --targets as it is")
     with tqdm(total=4 * len(args.runs), desc="analysis", unit="part", disable=not sys.stderr.isatty()) as bar:
 
         def progress(part: str) -> None:

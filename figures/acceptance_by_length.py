@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -29,7 +28,7 @@ from figures.tables import (
     views,
 )
 from fspo.rules import PRESETS
-from fspo.theory import band_acceptance
+from fspo.theory import band_acceptance, matching_sigma
 
 NAME = "acceptance_by_length"
 TITLE = "Band acceptance by length"
@@ -71,21 +70,12 @@ def theory_curve(
     at : array (M,)
         Lengths at which the curve is wanted.
     """
-    from scipy.optimize import brentq
-
     band = PRESETS[rule].rule if rule in PRESETS else None
     if band is None or band.shape in ("none", "token", "prefix") or not 0 < overall < 1:
         return np.empty(0)
     centred = replace(band, drift="none")
-
-    def excess(log_sigma: float) -> float:
-        return float(shares @ band_acceptance(centred, lengths, 0.0, np.exp(log_sigma))) - overall
-
-    low, high = -20.0, 10.0
-    if excess(low) < 0 or excess(high) > 0:
-        return np.empty(0)
-    root: Any = brentq(excess, low, high)
-    return band_acceptance(centred, at, 0.0, float(np.exp(root)))
+    sigma = matching_sigma(centred, lengths, shares, overall)
+    return np.empty(0) if sigma is None else band_acceptance(centred, at, 0.0, sigma)
 
 
 def select(tables: Tables) -> list[View]:

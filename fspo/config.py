@@ -15,7 +15,7 @@ from fspo.errors import UserError
 from fspo.models import LoraOptions
 from fspo.objective import ObjectiveConfig
 from fspo.rollout import SamplingConfig
-from fspo.rules import Drift, DriftSource, Outside, Rule, preset
+from fspo.rules import Aggregation, Drift, DriftSource, Estimator, Outside, Rule, preset
 from fspo.scores import ScoreConfig
 from fspo.warmup import WarmupConfig
 
@@ -113,8 +113,8 @@ class RuleConfig:
     drift_source: DriftSource | None = None
     outside: Outside | None = None
     dual: float | None = None
-    advantage: Literal["rloo", "grpo", "dr_grpo"] | None = None
-    aggregation: Literal["response", "token", "sequence", "constant"] | None = None
+    advantage: Estimator | None = None
+    aggregation: Aggregation | None = None
     constant_length: int | None = None
     kl_coef: float = 0.0
 
@@ -123,7 +123,7 @@ class RuleConfig:
         names = ("range_lo", "range_hi", "gamma", "drift", "drift_source", "outside", "dual")
         return preset(self.preset, **{n: getattr(self, n) for n in names if getattr(self, n) is not None}).rule
 
-    def advantage_estimator(self) -> Literal["rloo", "grpo", "dr_grpo"]:
+    def advantage_estimator(self) -> Estimator:
         """The advantage estimator."""
         return self.advantage or preset(self.preset).advantage
 

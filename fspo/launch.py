@@ -30,7 +30,7 @@ def make_accelerator(config: TrainConfig) -> Accelerator:
         that it does not know or cannot load.
     """
     for name in config.tracker_names():
-        if find_spec(_TRACKERS.get(name, name)) is None:
+        if find_spec(name) is None:
             raise UserError(
                 f"tracker {name!r} is not installed: pip install {name}, or leave it out of trackers (metrics.jsonl is "
                 "always written)"
@@ -52,9 +52,6 @@ def make_accelerator(config: TrainConfig) -> Accelerator:
             f"`torchrun --nproc_per_node {wanted} -m fspo.train ...`"
         )
     return accelerator
-
-
-_TRACKERS = {"comet_ml": "comet_ml", "dvclive": "dvclive"}  # tracker -> module, where it is not its name
 
 
 def init_trackers(accelerator: Accelerator, config: TrainConfig, step: int) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -80,6 +81,42 @@ def weight_acceptance(
     Weighting by exp(S) shifts the normal law's mean from mu l to (mu + sigma^2) l.
     """
     return band_acceptance(rule, lengths, mu + sigma**2, sigma, stats)
+
+
+def matching_sigma(rule: Rule, lengths: ArrayLike, p: ArrayLike, acceptance: float) -> float | None:
+    """The sigma at which a driftless rule accepts the share ``acceptance`` of the model with mu = 0 (section 4).
+
+    Parameters
+    ----------
+    lengths, p : arrays (K,)
+        Lengths (tokens) and their shares, which are normalised.
+    acceptance : float
+        Wanted mean of a(l), in (0, 1).
+
+    Returns
+    -------
+    float or None
+        Nats per root token; None if no sigma gives it (an unbounded rule).
+
+    Raises
+    ------
+    UserError
+        If ``acceptance`` does not lie in (0, 1), or p is empty or negative.
+    """
+    from scipy.optimize import brentq
+
+    if not 0 < acceptance < 1:
+        raise UserError(f"acceptance {acceptance} must lie strictly between 0 and 1")
+    share = relative_acceptance(p, np.ones(np.shape(p)))[0]
+
+    def excess(log_sigma: float) -> float:
+        return float(share @ band_acceptance(rule, lengths, 0.0, math.exp(log_sigma))) - acceptance
+
+    low, high = -20.0, 10.0  # e^-20 accepts everything, e^10 next to nothing
+    if excess(low) < 0 or excess(high) > 0:
+        return None
+    root: Any = brentq(excess, low, high)
+    return math.exp(root)
 
 
 def gaussian_stats(sigma: float, num_tokens: float = 1.0) -> DriftStats:

@@ -365,7 +365,7 @@ class Trainer:
     def _report(self, phase: str, rollout: int, values: dict[str, float]) -> None:
         if self.is_main:
             self.metrics.write({"rollout": rollout, "step": self.state.step, "phase": phase, **values})
-        self.accelerator.log(values, step=self.state.step)
+        self.accelerator.log({k: v for k, v in values.items() if np.isfinite(v)}, step=self.state.step)
 
     def _checkpoint(self) -> None:
         self.accelerator.wait_for_everyone()

@@ -213,9 +213,7 @@ def test_runs_share_their_bins(simulate):
 def test_command_line(simulate, tmp_path, capsys):
     run = simulate(rollouts=1, width=8)
     claims = tmp_path / "claims.json"
-    assert (
-        main([str(run), "--rules", "fspo", "--draws", "2", "--edges", "1", "40", "400", "--claims", str(claims)]) == 0
-    )
+    assert main([str(run), "--rules", "[fspo]", "--draws", "2", "--edges", "[1,40,400]", "--claims", str(claims)]) == 0
     assert "log sound" in capsys.readouterr().out
     assert [c["id"] for c in json.loads(claims.read_text())] == ["C1", "C2", "C3", "C4", "C5", "C6"]
     assert json.loads((run / "analysis" / "summary.json").read_text())["edges"] == [1, 40, 400]
@@ -226,10 +224,11 @@ def test_command_line(simulate, tmp_path, capsys):
     [
         (["missing"], "give the run folder"),
         (["RUN", "--bins", "0"], "at least 1 bin"),
-        (["RUN", "--rules", "fsop"], "did you mean 'fspo'"),
-        (["RUN", "--rules", "grpo"], "choose from"),
-        (["RUN", "--targets", "1.5"], "strictly between"),
-        (["RUN", "--edges", "5", "5"], "increase strictly"),
+        (["RUN", "--rules", "[fsop]"], "did you mean 'fspo'"),
+        (["RUN", "--rules", "[grpo]"], "choose from"),
+        (["RUN", "--targets", "[0.9]", "--claims", "c.json"], "leave --targets as it is"),
+        (["RUN", "--targets", "[1.5]"], "strictly between"),
+        (["RUN", "--edges", "[5,5]"], "increase strictly"),
         (["RUN", "--window", "0"], "at least 1 rollout"),
         (["RUN", "--draws", "0"], "at least 1 draw"),
         (["RUN", "--binz", "3"], "--help"),

@@ -24,6 +24,7 @@ from fspo.theory import (
     interval_probability,
     lre,
     lre_bound,
+    matching_sigma,
     scale_error_bound,
     update_acceptance,
     upper_edge_supremum,
@@ -355,3 +356,18 @@ def test_cosine_of_nothing_is_nan():
 def test_bad_input_is_refused_with_the_cure(call, word):
     with pytest.raises(UserError, match=word):
         call()
+
+
+def test_matching_sigma_gives_the_acceptance_that_was_asked_for() -> None:
+    fspo, rloo = preset("fspo").rule, preset("rloo").rule
+    # one length: P(|N(0,1)| <= c/sigma) = .85 at c/sigma = 1.4395314709384563 (tables of the normal law)
+    assert matching_sigma(fspo, [64.0], [1.0], 0.85) == pytest.approx(0.03 / 1.4395314709384563, rel=1e-9)
+    lengths, p = [8.0, 200.0], [3.0, 1.0]
+    sigma = matching_sigma(rloo, lengths, p, 0.9)
+    assert sigma is not None
+    edges = [math.log(0.8), math.log(1.2)]
+    cdf = [[mpmath.ncdf(e / (sigma * math.sqrt(n))) for e in edges] for n in lengths]
+    assert float(0.75 * (cdf[0][1] - cdf[0][0]) + 0.25 * (cdf[1][1] - cdf[1][0])) == pytest.approx(0.9, abs=1e-9)
+    assert matching_sigma(preset("none").rule, lengths, p, 0.9) is None
+    with pytest.raises(UserError, match="between 0 and 1"):
+        matching_sigma(fspo, lengths, p, 1.0)
