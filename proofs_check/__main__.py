@@ -12,8 +12,9 @@ from tqdm import tqdm
 from fspo.command_line import CommandParser
 from fspo.errors import UserError, run_cli
 from proofs_check.catalogue import CHECKS
-from proofs_check.frame import Check, Row, exit_status, run_checks, select
+from proofs_check.frame import Check, Row, exit_status, select
 from proofs_check.report import format_table, write_report
+from proofs_check.run import run_checks
 
 EXAMPLES = """examples:
   python -m proofs_check

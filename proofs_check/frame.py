@@ -1,4 +1,4 @@
-"""What a check is, how checks are run, and when the suite may say that all is well.
+"""What a check is, how one is judged, and when the suite may say that all is well.
 
 A check compares a formula of ``fspo.theory`` or a rule of ``fspo.rules`` with an independent computation. Each
 check carries at least one control: the same check with the claim made false. A control that does not fail shows
@@ -11,10 +11,8 @@ import math
 import time
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from multiprocessing import get_context
 from typing import Any
 
 import numpy as np
@@ -185,51 +183,6 @@ def _guarded(run: Function, rng: np.random.Generator, on_error: float) -> Outcom
         return run(rng)
     except Exception as error:  # a report of forty rows must not be lost to one of them
         return Outcome(margin=on_error, unit="exception", note=f"{type(error).__name__}: {error}")
-
-
-def _run_key(index: int, key: str, seed: int) -> Raw:
-    from proofs_check.catalogue import CHECKS
-
-    return run_one(index, next(check for check in CHECKS if check.key == key), seed)
-
-
-def run_checks(
-    checks: Sequence[Check], seed: int = 0, jobs: int = 1, done: Callable[[Check], object] | None = None
-) -> list[Row]:
-    """Run checks and judge them as one family.
-
-    Parameters
-    ----------
-    checks : sequence of Check
-    seed : int
-        Root of every random stream. The same seed gives the same rows, whatever ``jobs`` and the selection.
-    jobs : int
-        Processes. More than 1 needs checks of the catalogue, because workers find them there by name.
-    done : function, optional
-        Called with each check as it finishes (a progress bar).
-
-    Returns
-    -------
-    list of Row, in the order of ``checks``.
-    """
-    if jobs < 1:
-        raise UserError(f"jobs={jobs} must be at least 1")
-    if len({check.key for check in checks}) != len(checks):
-        raise UserError("two checks share one name; give each (statement, method, name) once")
-    raws: list[Raw] = []
-    if jobs == 1:
-        for i, check in enumerate(checks):
-            raws.append(run_one(i, check, seed))
-            if done:
-                done(check)
-    else:
-        with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-            futures = [pool.submit(_run_key, i, check.key, seed) for i, check in enumerate(checks)]
-            for future in as_completed(futures):
-                raws.append(future.result())
-                if done:
-                    done(checks[raws[-1].index])
-    return assemble(checks, sorted(raws, key=lambda raw: raw.index))
 
 
 def assemble(checks: Sequence[Check], raws: Sequence[Raw]) -> list[Row]:

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from fspo.errors import UserError
 from proofs_check import frame
 from proofs_check.catalogue import CHECKS
-from proofs_check.frame import Check, Method, Outcome, Verdict, exit_status, holm, judge, run_checks, select
+from proofs_check.frame import Check, Method, Outcome, Verdict, exit_status, holm, judge, select
+from proofs_check.run import run_checks
 
 
 def margin(value: float):

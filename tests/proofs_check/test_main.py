@@ -13,8 +13,9 @@ import pytest
 
 from fspo.errors import UserError
 from proofs_check import __main__ as cli
-from proofs_check.frame import Check, Method, Outcome, run_checks
+from proofs_check.frame import Check, Method, Outcome
 from proofs_check.report import format_table, to_json, to_latex, to_markdown
+from proofs_check.run import run_checks
 
 ROOT = Path(__file__).parents[2]
 

@@ -1,0 +1,54 @@
+"""Running checks, here or in several processes, and judging them as one family."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+
+from fspo.errors import UserError
+from proofs_check.catalogue import CHECKS
+from proofs_check.frame import Check, Raw, Row, assemble, run_one
+
+
+def _run_key(index: int, key: str, seed: int) -> Raw:
+    return run_one(index, next(check for check in CHECKS if check.key == key), seed)
+
+
+def run_checks(
+    checks: Sequence[Check], seed: int = 0, jobs: int = 1, done: Callable[[Check], object] | None = None
+) -> list[Row]:
+    """Run checks and judge them as one family.
+
+    Parameters
+    ----------
+    checks : sequence of Check
+    seed : int
+        Root of every random stream. The same seed gives the same rows, whatever ``jobs`` and the selection.
+    jobs : int
+        Processes. More than 1 needs checks of the catalogue, because workers find them there by name.
+    done : function, optional
+        Called with each check as it finishes (a progress bar).
+
+    Returns
+    -------
+    list of Row, in the order of ``checks``.
+    """
+    if jobs < 1:
+        raise UserError(f"jobs={jobs} must be at least 1")
+    if len({check.key for check in checks}) != len(checks):
+        raise UserError("two checks share one name; give each (statement, method, name) once")
+    raws: list[Raw] = []
+    if jobs == 1:
+        for i, check in enumerate(checks):
+            raws.append(run_one(i, check, seed))
+            if done:
+                done(check)
+    else:
+        with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+            futures = [pool.submit(_run_key, i, check.key, seed) for i, check in enumerate(checks)]
+            for future in as_completed(futures):
+                raws.append(future.result())
+                if done:
+                    done(checks[raws[-1].index])
+    return assemble(checks, sorted(raws, key=lambda raw: raw.index))
