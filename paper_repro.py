@@ -61,8 +61,8 @@ class Preset:
 QUICK_RULES = ("rloo", "gspo", "fspo", "fspo-kl", "fspo-truncate")
 ALL_RULES = (*QUICK_RULES, "fspo-cap", "fspo-gaussian", "fspo-tilted", "power", "grpo", "ctpo", "none")
 PRESETS = {
-    "quick": Preset(QUICK_RULES, (0,), 20, 10, options={"log.audit_every": 5}),
-    "full": Preset(ALL_RULES, (0, 1, 2, 3, 4), 60, 30, options={"log.audit_every": 5}),
+    "quick": Preset(QUICK_RULES, (0,), 20, 10, options={"log.audit_every": 5, "log.coverage_every": 10}),
+    "full": Preset(ALL_RULES, (0, 1, 2, 3, 4), 60, 30, options={"log.audit_every": 5, "log.coverage_every": 10}),
     "smoke": Preset(
         ("rloo", "fspo"),
         (0,),
