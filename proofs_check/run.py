@@ -24,7 +24,8 @@ def run_checks(
     ----------
     checks : sequence of Check
     seed : int
-        Root of every random stream. The same seed gives the same rows, whatever ``jobs`` and the selection.
+        Root of every random stream. The same seed gives the same draws whatever ``jobs`` and the selection, and the
+        same rows up to rounding: the last bits of a sum depend on how many threads BLAS has in a process.
     jobs : int
         Processes. More than 1 needs checks of the catalogue, because workers find them there by name.
     done : function, optional

@@ -170,7 +170,9 @@ def test_control_and_claim_have_their_own_streams():
 def test_two_processes_give_the_same_rows():
     chosen = select(CHECKS, ["T10", "T12"])
     one, two = run_checks(chosen, seed=3), run_checks(chosen, seed=3, jobs=2)
-    assert [(r.name, r.margin, r.controls) for r in one] == [(r.name, r.margin, r.controls) for r in two]
+    assert [(r.name, r.verdict, r.controls) for r in one] == [(r.name, r.verdict, r.controls) for r in two]
+    # other draws would differ in the first digits; BLAS with other threads differs in the last ones
+    assert [r.margin for r in two] == pytest.approx([r.margin for r in one], rel=1e-9)
 
 
 def test_bad_requests_name_the_cure():
