@@ -8,9 +8,12 @@ Times are CPU seconds of one thread, medians over interleaved rounds, so that a 
 from __future__ import annotations
 
 import itertools
+import json
 import time
 from collections.abc import Callable
 from functools import partial
+from importlib.metadata import version
+from pathlib import Path
 from typing import cast
 
 import numpy as np
@@ -20,6 +23,7 @@ from tqdm import tqdm
 
 from fspo.command_line import CommandParser
 from fspo.errors import run_cli
+from fspo.files import write_text
 from fspo.logprobs import make_batch, token_log_probs
 from fspo.models import build_embedded_model, load_model
 from fspo.score_check import coverage
@@ -27,6 +31,7 @@ from fspo.scores import ScoreConfig, score
 from fspo.tasks.chain_add import build_tokenizer, warmup_stream
 
 PROJECTIONS = (8, 16, 32)
+RESULTS = Path(__file__).parent / "results" / "scores.json"
 
 
 def batch_of(rows: int, seed: int) -> dict[str, Tensor]:
@@ -90,16 +95,31 @@ def main() -> None:
     for name, value in times.items():
         full, floor = times["forward+backward"], times["no weight gradients"]
         print(f"{name:20s} {value:7.3f} s  {value / full:5.2f} of forward+backward  {value / floor:5.2f} of the floor")
+    results: dict[str, object] = {
+        "rows": options.rows,
+        "columns": width,
+        "model": "embedded, warmed up" if options.model else "embedded, random weights",
+        "of_forward_backward": {name: value / times["forward+backward"] for name, value in times.items()},
+        "of_no_weight_gradients": {name: value / times["no weight gradients"] for name, value in times.items()},
+        "versions": {name: version(name) for name in ("torch", "transformers", "fspo")},
+    }
     few = {name: x[:64] for name, x in batch.items()}
     for k, config in configs.items():
         found = [coverage(model, few, config=config, rollout=r) for r in range(3)]
         ratio = np.concatenate([f.norm_ratio for f in found])
+        results[f"k={k}"] = {
+            "covered_share": float(np.min([f.share.min() for f in found])),
+            "pair_cosine_rmse": float(np.mean([f.pair_cosine_rmse for f in found])),
+            "cosine_of_a_15_percent_drop_rmse": float(np.mean([f.subset_cosine_rmse for f in found])),
+        }
         print(
             f"k={k:<3d} width {config.width}: covered {np.min([f.share.min() for f in found]):.4f} of ||psi||^2, "
             f"pair cosine rmse {np.mean([f.pair_cosine_rmse for f in found]):.3f}, "
             f"cosine of a 15 % drop rmse {np.mean([f.subset_cosine_rmse for f in found]):.3f}, "
             f"norm ratio {ratio.mean():.3f} +- {ratio.std():.3f}"
         )
+    write_text(RESULTS, json.dumps(results, indent=1) + "\n")
+    print(f"results: {RESULTS}")
 
 
 if __name__ == "__main__":
