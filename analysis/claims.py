@@ -271,8 +271,8 @@ def edge_keeps_direction(tables: Tables) -> Claim:
     return Claim(
         "C6",
         "Truncating or capping at the fair edge keeps more of the update's direction than dropping.",
-        "least gain in same-batch cosine over dropping at fspo's band: truncate and cap, 95 % and 85 % of A != 0 kept, "
-        "every log",
+        "least gain in same-batch cosine over dropping at fspo's band: truncate and cap, 95 % and 85 % of A != 0 kept "
+        "(each at its own matched range), every log",
         0.0,
         smallest.value,
         smallest.low,
