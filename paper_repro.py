@@ -256,6 +256,7 @@ class Reproduction:
         folder = self.out / "figures"
         drawn = [(folder / f"{f['name']}.png", f["title"], f["caption"]) for f in figures if not f["skipped"]]
         skipped = [f"{f['title']}: {f['skipped']}" for f in figures if f["skipped"]]
+        damaged = [line for job in runs for line in _warnings(job.run)]
         write_report(
             self.out / "report.html",
             title=f"FSPO: reproduction, preset {self.options.preset}",
@@ -267,8 +268,8 @@ class Reproduction:
                 ("Runs", [_run_row(job, ranges) for job in runs]),
                 ("Stages", self.stages.report),
             ],
-            findings=skipped,
-            samples=_samples(runs[-1].run),
+            findings=[*damaged, *skipped],
+            samples=_samples(next((j.run for j in runs if j.run.name.startswith("fspo-seed")), runs[-1].run)),
             provenance={
                 "command": " ".join(["python", "paper_repro.py", *sys.argv[1:]]),
                 "seeds": list(self.sizes.seeds),
@@ -280,6 +281,8 @@ class Reproduction:
         for claim in claims:
             print(f"{claim['id']:4} {claim['verdict']:14} {claim['statement']}")
         print(f"theory checks: {'all hold' if checks['status'] == 0 else 'SOME FAIL'} ({self.out / 'checks'})")
+        for line in damaged:
+            print(f"log of {line}")
         print(f"report: {self.out / 'report.html'}")
 
     def _python(self, module: str, *arguments: str) -> None:
@@ -308,6 +311,12 @@ def _run_row(job: Job, ranges: dict[str, Any]) -> dict[str, Any]:
         "held-out reward, last": held_out[-1]["eval/reward"] if held_out else None,
         "standard error": held_out[-1]["eval/reward_stderr"] if held_out else None,
     }
+
+
+def _warnings(run: Path) -> list[str]:
+    """What the analysis of a run has to say against its log."""
+    summary = json.loads((run / "analysis" / "summary.json").read_text(encoding="utf-8"))
+    return [f"{run.name}: {line}" for line in (*summary["damage"], *summary["warnings"])]
 
 
 def _samples(run: Path) -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ from fspo.command_line import CommandParser
 from fspo.errors import UserError, run_cli
 
 EXAMPLES = """examples:
-  python -m analysis out/quick/runs/fspo-0
+  python -m analysis out/quick/runs/fspo-seed0
   python -m analysis RUN_A RUN_B RUN_C --claims claims.json
   python -m analysis RUN --edges "[1,16,64,257]" --rules "[rloo,gspo,fspo]" --targets "[0.9]"
 """

@@ -90,9 +90,10 @@ class LemmaTable:
         except UserError as error:
             self._nothing(key, str(error))
             return
-        # the clipped update summed row by row must be the strata's (an independent path to the same vector)
+        # the clipped update summed row by row must be the strata's (an independent path to the same vector); in T8's
+        # units, g_clip / a_bar: where truncation raises weights, a_bar can be 1e9 and rounding grows with it
         through = strata.g_clip[at].sum(1)
-        scale = float(np.linalg.norm(strata.g[at].sum(1)))
+        scale = mean * float(np.linalg.norm(strata.g[at].sum(1)))
         residual = float(np.maximum(lemma.identity_residual, np.linalg.norm(through - direct) / scale))  # NaN stays
         self.table.append(
             {

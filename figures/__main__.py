@@ -11,11 +11,11 @@ from fspo.errors import UserError, run_cli
 from fspo.files import write_text
 
 EXAMPLES = """examples:
-  python -m figures runs/fspo-s0
-      all figures of one analysed run, in runs/fspo-s0/figures at NeurIPS width
+  python -m figures runs/fspo-seed0
+      all figures of one analysed run, in runs/fspo-seed0/figures at NeurIPS width
   python -m figures runs/* --output figures-icml --width icml-column
       all runs of a comparison, for one column of an ICML paper
-  python -m figures runs/none-s0 --only '[lre_by_rule,cosine_by_rule]'
+  python -m figures runs/none-seed0 --only '[lre_by_rule,cosine_by_rule]'
       two figures alone
 """
 

@@ -55,7 +55,7 @@ def write_report(
     findings : sequence of str
         Sentences shown after the summary.
     samples : sequence of mappings
-        Model text and other free text, shown preformatted; a ``title`` field becomes the heading.
+        Model text and other free text, shown preformatted; numbers on one line; a ``title`` field becomes the heading.
     provenance : mapping
         Versions, seeds, command; nested values are shown inline.
     summary : str
@@ -212,8 +212,12 @@ def _words(name: Any) -> str:
 
 
 def _sample(sample: Mapping[str, Any]) -> dict[str, Any]:
-    fields = [(_words(name), plain(value)) for name, value in sample.items() if name != "title"]
-    return {"title": str(sample.get("title", "")), "fields": fields}
+    shown = {name: value for name, value in sample.items() if name != "title"}
+    return {
+        "title": str(sample.get("title", "")),
+        "fields": [(_words(name), plain(value)) for name, value in shown.items() if not isinstance(value, Real)],
+        "numbers": [(_words(name), plain(value)) for name, value in shown.items() if isinstance(value, Real)],
+    }
 
 
 def _embedded(file: Path, title: str, caption: str) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 from jsonargparse import ArgumentParser, DefaultHelpFormatter
 
 from fspo.errors import UserError
+from fspo.options import WRONG_VALUE, wrong_value
 
 
 class HelpFormatter(DefaultHelpFormatter, RawDescriptionHelpFormatter):
@@ -33,4 +34,8 @@ class CommandParser(ArgumentParser):
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Raise a UserError that names the way to the options."""
-        raise UserError(f"{' '.join(message.split())} ({self.prog} --help shows the options)") from ex
+        message = " ".join(message.split())
+        if match := WRONG_VALUE.match(message):
+            key, why, value = match.groups()
+            message = wrong_value(f"--{key}", why, value.strip("'")) or message
+        raise UserError(f"{message} ({self.prog} --help shows the options)") from ex

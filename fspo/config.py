@@ -292,7 +292,7 @@ class TrainConfig:
     trackers : tuple of str, optional
         accelerate's trackers, for example tensorboard or wandb; by default tensorboard where it is installed.
     resume : bool
-        Go on from the newest checkpoint in the run folder.
+        Go on from the newest checkpoint in the run folder; start a run where there is none.
     cpu : bool
         Train on the CPU even where there is an accelerator.
     processes : int, optional

@@ -311,7 +311,7 @@ def read_log(
         p for p in sorted(folder.glob("*.parquet")) if (m := _FILE.fullmatch(p.name)) and _inside(int(m[1]), rollouts)
     ]
     if not files:
-        raise UserError(f"no gradient log under {folder}: give the run folder that the trainer wrote, or import one")
+        raise UserError(f"no gradient log under {folder}: give the run folder that the trainer or GradLogWriter wrote")
     tables: list[pa.Table] = []
     metadata: dict[str, Any] = {}
     damage: list[str] = []

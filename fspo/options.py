@@ -16,6 +16,9 @@ from fspo.files import write_text
 
 ConfigT = TypeVar("ConfigT")
 
+WRONG_VALUE = re.compile(r'Parser key "([\w.\-]+)": (.*)(?:Got value|Given value): (.*)$')
+"""jsonargparse's complaint about a value, in one line: the key, why, the value."""
+
 
 def parse(cls: type[ConfigT], args: Sequence[str] | None, *, prog: str, description: str) -> ConfigT:
     """Build a configuration dataclass from a command line with an optional ``--config FILE``.
@@ -84,7 +87,7 @@ def _explain(message: str, cls: type) -> str:
         return str(unknown_option(f"{match[1]}.{match[2]}", names))
     if match := re.search(r"(?:Key|option) '([\w.\-]+)' is not (?:expected|accepted)", message, re.IGNORECASE):
         return str(unknown_option(match[1], names))
-    if match := re.match(r'Parser key "([\w.\-]+)": (.*)(?:Got value|Given value): (.*)$', message):
+    if match := WRONG_VALUE.match(message):
         key, why, value = match[1], match[2], match[3].strip("'")
         if nested := re.search(r"NestedArg\(key='(\w+)', val='?(.*?)'?\)$", value):
             key, value = f"{key}.{nested[1]}", nested[2]
@@ -92,13 +95,22 @@ def _explain(message: str, cls: type) -> str:
             return f"{key} is {value!r}, but it is a group of options: set {key}.<option>"
         if choices := re.search(r"Literal\[([^\]]*)\]", why):
             return str(unknown_name(f"value of {key}:", value, re.findall(r"'([^']*)'", choices[1])))
-        kinds = dict.fromkeys(re.findall(r"Expected an? (?:<class '(\w+)'>|([\w.\[\], ]+?))(?= -|\.|$| Given)", why))
-        wanted = [kind for pair in kinds for kind in pair if kind and kind != "NoneType"]
-        if wanted:
-            return f"{key} is {value!r}: give a value of type {' or '.join(wanted)}"
+        if found := wrong_value(key, why, value):
+            return found
     if match := re.search(r"File does not exist: (.*)", message):
         return f"cannot read the configuration file {match[1]}: give the path of a YAML file"
     return message
+
+
+def wrong_value(key: str, why: str, value: str) -> str | None:
+    """What to give in the place of a value of the wrong type; None if ``why`` does not name a type."""
+    kinds = dict.fromkeys(re.findall(r"Expected an? (?:<class '(\w+)'>|([\w.\[\], ]+?))(?= -|\.|$| Given)", why))
+    wanted = [kind for pair in kinds for kind in pair if kind and kind != "NoneType"]
+    if not wanted:
+        return None
+    if wanted[0] in {"list", "tuple"}:
+        return f"{key} is {value!r}: give a list in brackets, such as '[{value.strip('[]() ')}]'"
+    return f"{key} is {value!r}: give a value of type {' or '.join(wanted)}"
 
 
 def unknown_option(name: str, names: Sequence[str]) -> UserError:

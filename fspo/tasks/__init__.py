@@ -101,6 +101,8 @@ def build_config(cls: type[ConfigT], options: Mapping[str, Any], kind: str) -> C
         raise
     except (ArgumentError, ValueError, TypeError) as error:
         text = " ".join(str(error).split()).replace("config.", "").removeprefix("Parser key ")
+        if text.startswith(missing := "the following arguments are required: "):
+            text = f"{text.removeprefix(missing)} is missing: set it with --task.options.NAME VALUE"
         raise UserError(f"bad {kind}: {text}") from error
 
 

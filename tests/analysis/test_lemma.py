@@ -5,6 +5,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from analysis.evaluate import Case
 from analysis.lemma import LemmaTable, Strata, lemma_of
 from analysis.rows import load_run
 from analysis.run import Options, analyse, shared_bins
@@ -117,6 +118,18 @@ def test_integrity_reports_a_violation():
         assert table.integrity()["pass"] is False
     table.table = [sound, sound | {"slack": np.nan, "guaranteed": False}]
     assert table.integrity()["pass"] is True
+
+
+def test_rounding_of_raised_weights_is_no_violation():
+    """Truncation far above every S raises the weights, and with them a_bar and the rounding of sums, by 1e10."""
+    case = Case(Rule("sqrt", 5.0, 5.0, outside="truncate"), "fspo", "given")
+    g = np.array([[[1.0, 2.0], [3.0, -1.0]]])
+    sums = strata([[4, 4]], [[4, 4]], g, 1e10 * g, weight=[[4, 4]], clipped=[[4e10, 4e10]])
+    rows = LemmaTable({}, None, [])  # type: ignore[arg-type]
+    for error, sound in ((1e-15, True), (1e-6, False)):
+        rows.table = []
+        rows._row({}, case, sums, np.array([0]), sums.g_clip[0].sum(0)[None] * (1 + error))
+        assert rows.integrity()["pass"] is sound
 
 
 def test_integrity_of_nothing_is_no_pass(simulate):

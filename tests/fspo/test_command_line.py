@@ -29,3 +29,11 @@ def test_help_and_an_unknown_option(name: str) -> None:
     (line,) = refused.stderr.splitlines()
     assert line.startswith("error: ")
     assert "no-such-option" in line
+
+
+def test_a_value_where_a_list_is_wanted_names_the_brackets() -> None:
+    command = [sys.executable, "-m", "analysis", "some_run", "--rules", "rloo,fspo"]
+    refused = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert refused.returncode == 2
+    (line,) = refused.stderr.splitlines()
+    assert line.startswith("error: --rules is 'rloo,fspo': give a list in brackets, such as '[rloo,fspo]'")
