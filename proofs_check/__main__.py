@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -65,7 +66,7 @@ def build_parser() -> CommandParser:
     parser.add_argument("--only", default="", help="statements, separated by commas, such as T3,T7; empty for all")
     parser.add_argument("--method", default="", help="one method, such as simulated; empty for all")
     parser.add_argument("--list", action="store_true", help="print the checks and their controls, run nothing")
-    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes; all cores unless given")
     parser.add_argument("--seed", type=int, default=0, help="root of every random stream")
     parser.add_argument("--strict", action="store_true", help="a check that could not be run counts as a failure")
     parser.add_argument("--out", type=Path, default=Path("out/proofs_check"), help="folder for proofs_check.json ...")

@@ -1,13 +1,17 @@
-"""All checks, in the order of docs/theory.md."""
+"""All checks, in the order of the statements in docs/theory.md."""
 
 from __future__ import annotations
 
 from proofs_check import t01_t02_fairness, t03_t06_robustness, t07_t08_cosine, t09_t13_surrogate
 from proofs_check.frame import Check
 
-CHECKS: tuple[Check, ...] = (
-    *t01_t02_fairness.CHECKS,
-    *t03_t06_robustness.CHECKS,
-    *t07_t08_cosine.CHECKS,
-    *t09_t13_surrogate.CHECKS,
+MODULES = (
+    t01_t02_fairness,
+    t03_t06_robustness,
+    t07_t08_cosine,
+    t09_t13_surrogate,
+)
+
+CHECKS: tuple[Check, ...] = tuple(
+    sorted((check for module in MODULES for check in module.CHECKS), key=lambda check: int(check.statement[1:]))
 )

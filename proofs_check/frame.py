@@ -36,9 +36,13 @@ class Method(StrEnum):
     """How the independent side of a check was obtained."""
 
     CLOSED = "closed form"  # against mpmath or another exact formula
+    CERTIFIED = "certified"  # enclosures by ball arithmetic, over whole boxes of parameters
     SIMULATED = "simulated"  # a p-value, Holm-corrected over the family
     ATTACKED = "attacked"  # random search and an optimiser look for a counterexample
     ENUMERATED = "enumerated"  # all sequences of a small policy
+    SYMBOLIC = "symbolic"  # an identity by computer algebra, an inequality by an SMT solver
+    MACHINE_PROVED = "machine-proved"  # a proof that Coq's kernel has checked
+    IDENTITY = "finite identity"  # an identity on finite data, up to rounding
 
 
 @dataclass(frozen=True)
@@ -48,7 +52,8 @@ class Outcome:
     Deterministic checks give ``margin``: the distance from failing, negative if the claim is false, in ``unit``.
     Simulated checks give ``p_value`` (already corrected inside the check) and ``resolution``, the largest
     half-width of the compared intervals, with the one that was ``wanted``: a coarser one is undecided. A check
-    that could not be run at all gives the reason in ``not_run``.
+    that could not be run at all gives the reason in ``not_run``. ``details`` is output of a prover that a reader
+    wants to see whole; the report prints it after the table.
     """
 
     margin: float = math.nan
@@ -59,6 +64,7 @@ class Outcome:
     note: str = ""
     parameters: Mapping[str, Any] = field(default_factory=dict)
     not_run: str = ""
+    details: str = ""
 
 
 Function = Callable[[np.random.Generator], Outcome]
@@ -113,6 +119,7 @@ class Row:
     note: str
     parameters: Mapping[str, Any]
     seconds: float
+    details: str = ""
 
     @property
     def sound(self) -> bool:
@@ -219,6 +226,7 @@ def _row(check: Check, raw: Raw, p_adjusted: float | None, family: int) -> Row:
         outcome.not_run or outcome.note,
         outcome.parameters,
         raw.seconds,
+        outcome.details,
     )
 
 

@@ -46,16 +46,20 @@ def format_table(rows: Sequence[Row]) -> str:
     widths = [max(len(line[i]) for line in cells) for i in range(len(COLUMNS))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells]
     lines.insert(1, "  ".join("-" * width for width in widths))
+    for row in rows:
+        if row.details:
+            lines += ["", f"{row.statement} {row.name}:", *(f"  {line}" for line in row.details.splitlines())]
     lines.append("")
     lines.append(summary(rows))
     for row in rows:
         if row.verdict is Verdict.NOT_RUN:
-            lines.append(f"not run: {row.statement} {row.name}: {row.note}")
-        elif row.verdict is not Verdict.PASS:
+            continue
+        if row.verdict is not Verdict.PASS:
             lines.append(f"{row.verdict}: {row.statement} {row.name}: {row.note}")
         elif not row.sound:
             passing = ", ".join(f"{name} ({verdict})" for name, verdict in row.controls.items() if verdict != "fail")
             lines.append(f"control did not fail: {row.statement} {row.name}: {passing}")
+    lines += [f"not run: {row.statement} {row.name}: {row.note}" for row in rows if row.verdict is Verdict.NOT_RUN]
     return "\n".join(lines)
 
 

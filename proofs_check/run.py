@@ -46,7 +46,7 @@ def run_checks(
             if done:
                 done(check)
     else:
-        with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        with ProcessPoolExecutor(min(jobs, len(checks)), mp_context=get_context("spawn")) as pool:
             futures = [pool.submit(_run_key, i, check.key, seed) for i, check in enumerate(checks)]
             for future in as_completed(futures):
                 raws.append(future.result())

@@ -82,7 +82,7 @@ def test_list_runs_nothing(tmp_path, capsys):
 )
 def test_exit_status_of_the_command(monkeypatch, tmp_path, capsys, check, status):
     monkeypatch.setattr(cli, "CHECKS", (check,))
-    assert cli.main(["--no-progress", "--out", str(tmp_path)]) == status
+    assert cli.main(["--no-progress", "--jobs", "1", "--out", str(tmp_path)]) == status
     assert json.loads((tmp_path / "proofs_check.json").read_text())["exit_status"] == status
     if status:
         last = capsys.readouterr().out.strip().splitlines()[-2]
