@@ -25,7 +25,7 @@ USES = ("first", "reused")
 SUBSETS = ("all", "nonzero")
 ROW_COLUMNS = (
     *("rollout", "step", "updates_since_rollout", "times_used", "prompt_id", "response_id", "length", "log_ratio"),
-    *("advantage", "sum_sq_log_ratio", "k3_sum", "drift", "band_accept", "side", "multiplier", "weight"),
+    *("reward", "advantage", "sum_sq_log_ratio", "k3_sum", "drift", "band_accept", "side", "multiplier", "weight"),
     *("score_status", "rule"),
 )
 
@@ -52,6 +52,9 @@ class Rows:
     S: Floats
     A: Floats
     cluster: Ints  # (rollout, prompt_id), numbered
+    prompt: Ints
+    reward: Floats  # NaN if not logged
+    leave_one_out: Floats  # reward minus the mean of the prompt's other responses; NaN if there is none
     k3_sum: Floats  # of the response, nats; NaN if not logged
     k3: Floats  # per token of the row's minibatch
     sigma2: Floats
@@ -193,6 +196,7 @@ def _rows(log: GradLog, warnings: list[str]) -> tuple[Rows, Ints]:
         warnings.append("no column times_used: counted from the steps at which each response appears")
         used = _appearances(rollout, response, step)
     drifts = _drifts(log, step) if "k3_sum" in log and "sum_sq_log_ratio" in log else np.full((4, n), np.nan)
+    reward = column("reward", np.nan, np.float64)
     rows = Rows(
         rollout=rollout,
         step=step,
@@ -201,6 +205,9 @@ def _rows(log: GradLog, warnings: list[str]) -> tuple[Rows, Ints]:
         S=column("log_ratio", np.nan, np.float64),
         A=column("advantage", np.nan, np.float64),
         cluster=cluster,
+        prompt=keys[:, 1],
+        reward=reward,
+        leave_one_out=leave_one_out(reward, cluster, response),
         k3_sum=column("k3_sum", np.nan, np.float64),
         k3=drifts[0],
         sigma2=drifts[1],
@@ -214,6 +221,21 @@ def _rows(log: GradLog, warnings: list[str]) -> tuple[Rows, Ints]:
         response=response,
     )
     return rows, updates
+
+
+def leave_one_out(reward: Floats, cluster: Ints, response: Ints) -> Floats:
+    """Reward minus the mean reward of the other responses of its cluster (N,); NaN where it is the only one.
+
+    A response with several rows counts once (docs/theory.md section 5, fresh reference).
+    """
+    if not len(reward):
+        return reward
+    first = np.unique(np.stack([cluster, response]), axis=1, return_index=True)[1]
+    group = cluster[first]
+    count = np.bincount(group, minlength=int(cluster.max()) + 1)[cluster]
+    total = np.bincount(group, reward[first], minlength=int(cluster.max()) + 1)[cluster]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(count > 1, reward - (total - reward) / (count - 1), np.nan)
 
 
 def _drifts(log: GradLog, step: Ints) -> Floats:

@@ -17,6 +17,7 @@ from analysis.evaluate import BANDS, TARGETS, make_cases, trained_case
 from analysis.lemma import LemmaTable
 from analysis.moments import moment_tables
 from analysis.over_time import over_time_table, training_table
+from analysis.population import PopulationTable
 from analysis.rows import Run, load_run
 from analysis.sketches import scored_windows
 from analysis.summary import summarize
@@ -87,15 +88,17 @@ def analyse(
     everything = cases if trained is None else [trained, *cases]
     cosines = CosineTable(run.key, bins, everything, options.targets, options.draws, options.seed)
     lemma = LemmaTable(run.key, bins, everything)
+    population = PopulationTable(run.key, bins, everything)
     scored = {"first": 0, "reused": 0, "updates": 0}
     broken: list[int] = []
     for window in scored_windows(run, bins, options.window, broken):
         cosines.add(window)
         lemma.add(window)
+        population.add(window)
         scored[window.use] += len(window.rows)
         scored["updates"] += window.updates
     scored["bad_units"] = sum(broken)
-    rows |= {"cosine": cosines.rows(), "lemma": lemma.table}
+    rows |= {"cosine": cosines.rows(), "lemma": lemma.table, "population": population.rows()}
     progress("cosine")
     rows["over_time"] = over_time_table(run, bins)
     rows["training"], damage = training_table(run)

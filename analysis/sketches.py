@@ -9,15 +9,33 @@ Only rows with a score and A != 0 are here (section 1).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from analysis.bins import Bins
-from analysis.rows import Floats, Ints, Rows, Run, windows
+from analysis.rows import Floats, Ints, Rows, Run, leave_one_out, windows
 from analysis.stats import dense
-from fspo.gradlog import read_log
+from fspo.gradlog import GradLog, read_log
+
+
+@dataclass(frozen=True)
+class Fresh:
+    """An audit: new responses sampled at an update's own parameters, with w = 1 (docs/theory.md section 5).
+
+    Attributes
+    ----------
+    prompt, length : arrays (m,)
+    vectors : array (m, D), float64
+        A psi, A leave-one-out from the logged rewards.
+    """
+
+    prompt: Ints
+    length: Floats
+    vectors: Floats
 
 
 @dataclass(frozen=True)
@@ -31,6 +49,8 @@ class ScoredWindow:
         A psi (without the weight).
     bins, update, cluster : int arrays (n,)
         Length bin, update number within the window, (rollout, prompt) numbered within the run.
+    fresh : dict of step -> Fresh
+        Audits of the window's first-use updates.
     """
 
     window: int
@@ -39,6 +59,7 @@ class ScoredWindow:
     vectors: Floats
     bins: Ints
     update: Ints
+    fresh: dict[int, Fresh] = field(default_factory=dict)
 
     @property
     def updates(self) -> int:
@@ -55,13 +76,20 @@ def scored_windows(run: Run, bins: Bins, window_size: int, broken: list[int] | N
     if "score_status" not in run.logged:
         return
     window = windows(run.rows.rollout, window_size)
-    wanted = ["rollout", "step", "response_id", "log_ratio", "score_status", "score_norm", "score_unit"]
+    wanted = [
+        *("rollout", "step", "prompt_id", "response_id", "length", "log_ratio", "reward"),
+        *("score_status", "score_norm", "score_unit"),
+    ]
     for first in np.unique(window):
         inside = np.flatnonzero(window == first)
         numbers = run.rows.rollout[inside]
-        log = read_log(run.path, columns=wanted, rollouts=(int(numbers.min()), int(numbers.max())))
-        if "score_unit" not in log:
+        both = read_log(
+            run.path, columns=wanted, rollouts=(int(numbers.min()), int(numbers.max())), phases=("train", "audit")
+        )
+        if "score_unit" not in both:
             continue
+        audit = both.column("phase") == "audit" if "phase" in both else np.zeros(len(both), bool)
+        log, fresh = both.where(~audit), audits(both.where(audit))
         at, psi = log.scores()
         if not len(at):
             continue
@@ -70,10 +98,7 @@ def scored_windows(run: Run, bins: Bins, window_size: int, broken: list[int] | N
             _names(*(log.column(c)[at] for c in ("rollout", "step", "response_id")))
         )
         matches = place >= 0
-        norms = log.column("score_norm")[at].astype(np.float64)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            unit = np.linalg.norm(psi.astype(np.float64), axis=1) / norms
-        sound = np.isfinite(unit) & (np.abs(unit - 1) < 0.02)
+        sound = _sound(psi, log.column("score_norm")[at])
         if broken is not None:
             broken.append(int(np.sum(matches & ~sound)))
         keep = matches & sound
@@ -85,7 +110,35 @@ def scored_windows(run: Run, bins: Bins, window_size: int, broken: list[int] | N
                 continue
             some = rows.take(np.flatnonzero(chosen))
             vectors = psi[chosen].astype(np.float64) * some.A[:, None]
-            yield ScoredWindow(int(first), use, some, vectors, bins.index(some.length), dense(some.step))
+            taken = fresh if use == "first" else {}
+            yield ScoredWindow(int(first), use, some, vectors, bins.index(some.length), dense(some.step), taken)
+
+
+def audits(log: GradLog) -> dict[int, Fresh]:
+    """The audits among a log's rows, by step; rows without a reward or a sound score are left out."""
+    found: dict[int, Fresh] = {}
+    if not len(log) or "reward" not in log:
+        return found
+    at, psi = log.scores()
+    step, prompt = log.column("step").astype(np.int64), log.column("prompt_id").astype(np.int64)
+    cluster = np.unique(np.stack([step, prompt]), axis=1, return_inverse=True)[1].reshape(-1)
+    advantage = leave_one_out(log.column("reward").astype(np.float64), cluster, log.column("response_id"))
+    if not len(at):
+        return found
+    sound = _sound(psi, log.column("score_norm")[at]) & np.isfinite(advantage[at])
+    at, psi = at[sound], psi[sound].astype(np.float64)
+    for number in np.unique(step[at]):
+        here = step[at] == number
+        rows = at[here]
+        vectors = psi[here] * advantage[rows, None]
+        found[int(number)] = Fresh(prompt[rows], log.column("length")[rows].astype(np.float64), vectors)
+    return found
+
+
+def _sound(psi: NDArray[Any], norm: NDArray[Any]) -> NDArray[np.bool_]:
+    with np.errstate(invalid="ignore", divide="ignore"):
+        unit = np.linalg.norm(psi.astype(np.float64), axis=1) / norm.astype(np.float64)
+    return np.isfinite(unit) & (np.abs(unit - 1) < 0.02)
 
 
 def _names(rollout: Ints, step: Ints, response: Ints) -> pd.MultiIndex:

@@ -39,6 +39,7 @@ COLUMNS: dict[str, list[str]] = {
     "scaling": [*KEYS, "subset", "use", "sign", "slope_2H", "ci_low", "ci_high", "intercept", "drift_per_token"],
     "cosine": [*CASE, *LENGTHS, "reference", "weight", "control", *INTERVAL, "worst_bin", "reason"],
     "lemma": [*CASE, "weight", "window", "rollouts", "rho", "bound", "guaranteed", "cosine", "slack"],
+    "population": [*CASE, *LENGTHS, "reference", "quantity", "count", "clusters", *INTERVAL, "reason"],
     "over_time": [*KEYS, "window", "use", *LENGTHS, "cut", "out_of_band", "count", *INTERVAL],
     "training": [*KEYS, "rollout", "step", "phase", "name", "value"],
 }

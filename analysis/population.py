@@ -1,0 +1,366 @@
+"""Table population: cosine and squared error of the clipped update as an estimate of a population's update.
+
+On one batch g_clip and g share their noise, which flatters the cosine. Over pairs of responses to *different*
+prompts the mean of ``u_i v_j <psi_i, psi_j>`` is an unbiased inner product of the expected updates (docs/theory.md
+section 5, "Population cosine"), and with the products within prompts it gives bias, variance and mean squared error
+of the update (T12). The updates' inner products and squared norms are pooled before anything is divided.
+
+References: ``population`` (w A psi of the same responses), ``capped`` (the same with w held at ``CAP``) and ``fresh``
+(new responses at the same parameters, w = 1, advantages leave-one-out from the logged rewards on both sides).
+Only responses at first use: the expectations under the old policy hold for no others.
+
+Intervals: delete-one-prompt jackknife within updates, on the plain scale. The ratio is consistent, not unbiased, and
+where the squared norm below the line cannot be told from 0 the answer is NaN with the reason.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from scipy import stats as sps
+
+from analysis.bins import Bins
+from analysis.cosine import Products, collapsed, jackknife_se, rows_weight
+from analysis.evaluate import Case, common_weight, evaluate
+from analysis.rows import Floats, Ints
+from analysis.sketches import ScoredWindow
+from analysis.stats import MIN_CLUSTERS, TOO_FEW, dense
+from fspo.rules import Rule
+
+CAP = 2.0
+"""Weight at which the reference ``capped`` holds w."""
+ERRORS = ("bias2", "variance", "mse", "bias2_direction", "variance_direction", "mse_direction")
+"""T12, over the unclipped update's own mean squared error (its variance): below 1 clipping gains more than it costs.
+
+Of the update itself, and of g_clip / a_bar for its direction. Not over ||g||^2, which short runs cannot tell from 0."""
+
+
+class PairGram:
+    """Inner products of one update's vectors over pairs of responses to different prompts, by bin and overall.
+
+    Parameters
+    ----------
+    left, right : arrays (n, D), (m, D)
+        Vectors of the two sides; the same array twice for one set of responses.
+    left_bins, right_bins, left_cluster, right_cluster : int arrays
+        Length bins 0..number-1 and prompts 0..clusters-1, numbered together on both sides.
+    """
+
+    def __init__(
+        self,
+        left: Floats,
+        right: Floats,
+        left_bins: Ints,
+        right_bins: Ints,
+        left_cluster: Ints,
+        right_cluster: Ints,
+        number: int,
+        clusters: int,
+    ) -> None:
+        self.clusters, self.number = clusters, number
+        gram = left @ right.T
+        same = left_cluster[:, None] == right_cluster[None, :]
+        self._between, self._within = np.where(same, 0.0, gram), np.where(same, gram, 0.0)
+        self._left = _Side(left_bins, left_cluster, number, clusters)
+        self._right = _Side(right_bins, right_cluster, number, clusters)
+
+    def between(self, left: Floats, right: Floats) -> tuple[Floats, Floats]:
+        """Mean over pairs of different prompts with coefficients ``left`` (n, R) and ``right`` (m, R or 1).
+
+        Returns
+        -------
+        total (K+1, R), without (C, K+1, R): NaN where no pair is left.
+        """
+        total, without = [], []
+        for a, b in zip(self._left.groups, self._right.groups, strict=True):
+            gram = self._between[np.ix_(a.at, b.at)]
+            rows = a.sums(left[a.at] * (gram @ right[b.at]))
+            cols = b.sums(right[b.at] * (gram.T @ left[a.at]))
+            whole = rows.sum(0)
+            pairs = a.rows.sum() * b.rows.sum() - float(a.rows @ b.rows)
+            fewer = (a.rows.sum() - a.rows) * (b.rows.sum() - b.rows) - (float(a.rows @ b.rows) - a.rows * b.rows)
+            total.append(whole / pairs if pairs > 0 else np.full(whole.shape, np.nan))
+            with np.errstate(invalid="ignore", divide="ignore"):
+                without.append(np.where(fewer[:, None] > 0, (whole - rows - cols) / fewer[:, None], np.nan))
+        return np.stack(total), np.stack(without, axis=1)
+
+    def variance(self, left: Floats, between: tuple[Floats, Floats]) -> tuple[Floats, Floats]:
+        """tr Cov of the update mean_i left_i v_i, unbiased for independent prompts (T12).
+
+        Parameters
+        ----------
+        left : array (n, R)
+        between : pair of arrays
+            ``between(left, left)``.
+        """
+        total, without = [], []
+        for k, a in enumerate(self._left.groups):
+            own = a.sums(left[a.at] * (self._within[np.ix_(a.at, a.at)] @ left[a.at]))
+            n, squares = a.rows.sum(), float(a.rows @ a.rows)
+            with np.errstate(invalid="ignore", divide="ignore"):
+                total.append(own.sum(0) / n**2 - squares / n**2 * between[0][k])
+                fewer, less = (n - a.rows)[:, None], (squares - a.rows**2)[:, None]
+                without.append((own.sum(0) - own) / fewer**2 - less / fewer**2 * between[1][:, k])
+        return np.stack(total), np.stack(without, axis=1)
+
+
+@dataclass(frozen=True)
+class _Group:
+    at: Ints
+    cluster: Ints
+    rows: Floats
+
+    def sums(self, values: Floats) -> Floats:
+        out = np.zeros((len(self.rows), values.shape[1]))
+        np.add.at(out, self.cluster, values)
+        return out
+
+
+class _Side:
+    """Rows of one side by bin; the last group is all of them."""
+
+    def __init__(self, bins: Ints, cluster: Ints, number: int, clusters: int) -> None:
+        places = [np.flatnonzero(bins == k) for k in range(number)] + [np.arange(len(bins))]
+        self.groups = [
+            _Group(at, cluster[at], np.bincount(cluster[at], minlength=clusters).astype(np.float64)) for at in places
+        ]
+
+
+@dataclass
+class _Pool:
+    """Products over the updates of one reference; an update where a bin has no pair adds nothing to that bin."""
+
+    parts: dict[str, Products] = field(default_factory=dict)
+    update: list[Ints] = field(default_factory=list)
+    rows: list[Floats] = field(default_factory=list)
+    clusters: Floats | None = None
+    length: Floats | None = None
+
+    def add(self, found: dict[str, tuple[Floats, Floats]], counts: Floats, clusters: Floats, length: Floats) -> None:
+        for name, (total, without) in found.items():
+            gone = np.isnan(total)
+            # a deleted prompt that leaves no pair tells nothing: its replicate is the update itself
+            without = np.where(np.isnan(without), total, without)
+            self.parts.setdefault(name, Products()).add(np.where(gone, 0.0, total), np.where(gone, 0.0, without))
+        some = next(iter(found.values()))[1]
+        self.update.append(np.full(len(some), len(self.update)))
+        self.rows.append(counts)
+        self.clusters = clusters if self.clusters is None else self.clusters + clusters
+        self.length = length if self.length is None else self.length + length
+
+
+class PopulationTable:
+    """Collects windows, then gives the rows of the table population.
+
+    Parameters
+    ----------
+    key : dict
+        Key columns of the run.
+    bins : Bins
+    cases : list of Case
+        Every case takes the common weight exp(S); the unclipped rule is added as ``none``.
+    """
+
+    def __init__(self, key: dict[str, Any], bins: Bins, cases: list[Case]) -> None:
+        self.key, self.bins = key, bins
+        unclipped = Case(Rule("none"), "none", "given")
+        self.cases = [unclipped, *(common_weight(case) for case in cases if case.name != "none")]
+        self._pools: dict[str, _Pool] = {}
+        self._reasons: dict[int, str] = {}
+
+    def add(self, window: ScoredWindow) -> None:
+        """Use one window's scores at first use; others are passed over."""
+        if window.use != "first":
+            return
+        rows, number = window.rows, len(self.bins)
+        one_window = np.zeros(len(rows), np.int64)
+        columns, accepted = [], []
+        for i, case in enumerate(self.cases):
+            found = evaluate(case, rows, one_window, "update")
+            if found.reason:
+                self._reasons.setdefault(i, found.reason)
+            columns.append(np.nan_to_num(found.clipped_weight))
+            kept = (found.side == 0).astype(np.float64)
+            accepted.append(kept if case.rule.outside == "drop" else np.nan_to_num(found.clipped_weight))
+        coefficients, weight = np.column_stack(columns), rows_weight(window)
+        normaliser = np.column_stack(accepted)
+        weighted = np.array([case.rule.outside != "drop" for case in self.cases])
+        for u in range(window.updates):
+            at = np.flatnonzero(window.update == u)
+            c, w, cluster = coefficients[at], weight[at, None], dense(rows.cluster[at])
+            if cluster.max() < 1:
+                continue
+            place = (window.bins[at], window.bins[at], cluster, cluster, number, int(cluster.max()) + 1)
+            gram = PairGram(window.vectors[at], window.vectors[at], *place)
+            with np.errstate(invalid="ignore", divide="ignore"):
+                mean = normaliser[at].sum(0) / np.where(weighted, w.sum(), len(at))  # a_bar of the update
+                scale = np.where(mean > 0, 1 / mean, np.nan)
+            found = _terms(gram, c, w, scale)
+            counts = _counts(window.bins[at], cluster, rows.length[at], number)
+            self._pools.setdefault("population", _Pool()).add(found, *counts)
+            capped = _terms(gram, c, np.minimum(w, CAP), scale)
+            self._pools.setdefault("capped", _Pool()).add(
+                {name: capped[name] for name in ("inner", "left", "right")}, *counts
+            )
+            self._add_fresh(window, u, at, c)
+
+    def _add_fresh(self, window: ScoredWindow, u: int, at: Ints, c: Floats) -> None:
+        fresh = window.fresh.get(int(window.rows.step[at][0]))
+        if fresh is None:
+            return
+        number, rows = len(self.bins), window.rows.take(at)
+        names, codes = np.unique(np.concatenate([rows.prompt, fresh.prompt]), return_inverse=True)
+        old, new = codes[: len(at)].astype(np.int64), codes[len(at) :].astype(np.int64)
+        new_bins = self.bins.index(fresh.length)
+        # both sides take the advantage that leaves the response itself out of its baseline
+        swap = rows.leave_one_out / rows.A
+        if not np.all(np.isfinite(swap)):
+            return
+        vectors = window.vectors[at] * swap[:, None]
+        ones = np.ones((len(new), 1))
+        sides = (vectors, window.bins[at], old), (fresh.vectors, new_bins, new)
+        grams = {
+            (a, b): PairGram(
+                sides[a][0], sides[b][0], sides[a][1], sides[b][1], sides[a][2], sides[b][2], number, len(names)
+            )
+            for a, b in ((0, 1), (0, 0), (1, 1))
+        }
+        found = {
+            "inner": grams[0, 1].between(c, ones),
+            "left": grams[0, 0].between(c, c),
+            "right": grams[1, 1].between(ones, ones),
+        }
+        self._pools.setdefault("fresh", _Pool()).add(found, *_counts(window.bins[at], old, rows.length, number))
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows of the table."""
+        out: list[dict[str, Any]] = []
+        for reference, pool in self._pools.items():
+            update = np.concatenate(pool.update)
+            values = {name: part.replicates() for name, part in pool.parts.items()}
+            degrees = max(len(update) - len(np.unique(collapsed(update))), 1)
+            judge = _Judge(update, float(sps.t.ppf(0.975, degrees)))
+            quantities = ("cosine", *ERRORS) if "variance" in values else ("cosine",)
+            for quantity in quantities:
+                numerator, denominator = _ratio(quantity, values)
+                for i, case in enumerate(self.cases):
+                    key = {**self.key, **case.key, "subset": "nonzero", "use": "first", "reference": reference}
+                    out += self._rows(key | {"quantity": quantity}, i, pool, numerator, denominator, values, judge)
+        return out
+
+    def _rows(
+        self,
+        key: dict[str, Any],
+        i: int,
+        pool: _Pool,
+        numerator: tuple[Floats, Floats],
+        denominator: tuple[Floats, Floats],
+        values: dict[str, tuple[Floats, Floats]],
+        judge: _Judge,
+    ) -> list[dict[str, Any]]:
+        number = len(self.bins)
+        out = []
+        for k in [number, *range(number)]:
+            count = float(np.sum([rows[k] for rows in pool.rows]))
+            clusters = float(pool.clusters[k]) if pool.clusters is not None else 0.0
+            length = float(pool.length[k]) / count if pool.length is not None and count else float("nan")
+            row = {**key, **self.bins.columns(-1 if k == number else k), "length_mean": length, "count": int(count)}
+            row |= {"clusters": int(clusters), "updates": len(pool.update)}
+            why = self._reasons.get(i, "") or (TOO_FEW if clusters < MIN_CLUSTERS else "")
+            nothing = (float("nan"), float("nan"), float("nan"))
+            found = nothing
+            if not why and key["quantity"] == "cosine":
+                why = judge.positive(values["right"][0][k, 0], values["right"][1][:, k, 0], "the true update g")
+                why = why or judge.positive(values["left"][0][k, i], values["left"][1][:, k, i], "the clipped update")
+            if not why:
+                j = 0 if denominator[0].shape[1] == 1 else i
+                found, why = judge.ratio(
+                    (numerator[0][k, i], numerator[1][:, k, i]), (denominator[0][k, j], denominator[1][:, k, j])
+                )
+            row |= dict(zip(("estimate", "ci_low", "ci_high"), found, strict=True)) | {"reason": why}
+            out.append(row)
+        return out
+
+
+@dataclass(frozen=True)
+class _Judge:
+    """Intervals of pooled ratios from their delete-one-prompt replicates."""
+
+    update: Ints
+    quantile: float
+
+    def positive(self, value: float, replicates: Floats, what: str) -> str:
+        """Why a squared norm cannot stand below a line; empty if it can."""
+        half = self.quantile * float(jackknife_se(replicates, self.update))
+        if not value > 0:
+            return f"the squared norm of {what} is estimated as {value:.2g}, not positive: too few responses"
+        if not half < value:
+            more = (half / value) ** 2
+            return f"the squared norm of {what} cannot be told from 0: about {more:.1f} times the responses are needed"
+        return ""
+
+    def ratio(self, above: tuple[float, Floats], below: tuple[float, Floats]) -> tuple[tuple[float, float, float], str]:
+        """Estimate and 95 % interval of ``above / below``."""
+        nothing = (float("nan"), float("nan"), float("nan"))
+        with np.errstate(invalid="ignore", divide="ignore"):
+            value, replicates = above[0] / below[0], above[1] / below[1]
+        if not np.isfinite(value) or not np.all(np.isfinite(replicates)):
+            return nothing, "without some prompt a pooled squared norm is not positive: too few responses"
+        half = self.quantile * float(jackknife_se(replicates, self.update))
+        if not np.isfinite(half):
+            return nothing, TOO_FEW
+        return (float(value), float(value - half), float(value + half)), ""
+
+
+def _terms(gram: PairGram, c: Floats, w: Floats, scale: Floats) -> dict[str, tuple[Floats, Floats]]:
+    """Pair means of <c, w>, <c, c>, <w, w> and the variances; ``scale`` (R,) is 1 / a_bar."""
+    inner, left, right = gram.between(c, w), gram.between(c, c), gram.between(w, w)
+    variance = gram.variance(c, left)
+    s = scale
+    return {
+        "inner": inner,
+        "left": left,
+        "right": right,
+        "variance": variance,
+        "bias2_direction": (
+            left[0] * s**2 - 2 * inner[0] * s + right[0],
+            left[1] * s**2 - 2 * inner[1] * s + right[1],
+        ),
+        "variance_direction": (variance[0] * s**2, variance[1] * s**2),
+    }
+
+
+def _ratio(
+    quantity: str, values: dict[str, tuple[Floats, Floats]]
+) -> tuple[tuple[Floats, Floats], tuple[Floats, Floats]]:
+    """What stands above and below the line, pooled and in each replicate."""
+
+    def each(f: Any) -> tuple[Floats, Floats]:
+        parts = [{name: pair[s] for name, pair in values.items()} for s in (0, 1)]
+        return f(parts[0]), f(parts[1])
+
+    if quantity == "cosine":
+        with np.errstate(invalid="ignore"):
+            return each(lambda v: v["inner"]), each(lambda v: np.sqrt(v["left"] * v["right"]))
+    direction = "_direction" if quantity.endswith("_direction") else ""
+
+    def bias(v: dict[str, Floats]) -> Floats:
+        return v["bias2_direction"] if direction else v["left"] - 2 * v["inner"] + v["right"]
+
+    above = {
+        "bias2": bias,
+        "variance": lambda v: v[f"variance{direction}"],
+        "mse": lambda v: bias(v) + v[f"variance{direction}"],
+    }[quantity.removesuffix("_direction")]
+    return each(above), each(lambda v: v["variance"][..., :1])
+
+
+def _counts(bins: Ints, cluster: Ints, length: Floats, number: int) -> tuple[Floats, Floats, Floats]:
+    """Rows, prompts and tokens by bin and overall (K+1,)."""
+    rows = np.append(np.bincount(bins, minlength=number), len(bins)).astype(np.float64)
+    pairs = np.unique(cluster * number + bins) % number
+    clusters = np.append(np.bincount(pairs, minlength=number), len(np.unique(cluster))).astype(np.float64)
+    tokens = np.append(np.bincount(bins, length, number), length.sum())
+    return rows, clusters, tokens

@@ -1,0 +1,227 @@
+"""Pairs of different prompts against double loops, exact policies and planted truths."""
+
+import numpy as np
+import pytest
+
+from analysis.bins import Bins
+from analysis.evaluate import Case
+from analysis.population import ERRORS, PairGram, PopulationTable
+from analysis.rows import Rows, leave_one_out, load_run
+from analysis.run import Options, shared_bins
+from analysis.sketches import Fresh, ScoredWindow, scored_windows
+from analysis.stats import dense
+from fspo.rules import Rule
+from proofs_check.policy import make_bandit, scores
+
+
+def data(seed=0, n=24, width=5, number=3, prompts=6):
+    rng = np.random.default_rng(seed)
+    cluster = rng.permutation(np.arange(n) % prompts)
+    return rng.normal(size=(n, width)), rng.integers(0, number, n), cluster, rng.random((n, 2)), rng.random((n, 1))
+
+
+def brute_between(vectors, cluster, a, b, at):
+    pairs = [a[i] * b[j] * (vectors[i] @ vectors[j]) for i in at for j in at if cluster[i] != cluster[j]]
+    return np.mean(pairs) if pairs else np.nan
+
+
+def gram_of(vectors, bins, cluster, number):
+    return PairGram(vectors, vectors, bins, bins, cluster, cluster, number, int(cluster.max()) + 1)
+
+
+def test_between_is_the_mean_over_pairs_of_different_prompts():
+    vectors, bins, cluster, left, right = data()
+    total, without = gram_of(vectors, bins, cluster, 3).between(left, right)
+    for k in range(4):
+        at = np.flatnonzero(bins == k) if k < 3 else np.arange(24)
+        for r in range(2):
+            assert total[k, r] == pytest.approx(brute_between(vectors, cluster, left[:, r], right[:, 0], at))
+            for c in range(6):
+                rest = at[cluster[at] != c]
+                expected = brute_between(vectors, cluster, left[:, r], right[:, 0], rest)
+                assert without[c, k, r] == pytest.approx(expected, nan_ok=True)
+
+
+def test_variance_is_unbiased_for_the_update_of_independent_prompts():
+    """Prompts of 4 responses with a shared effect: tr Cov of the mean is (width)(tau^2 + sigma^2/4)/prompts."""
+    rng, width, prompts = np.random.default_rng(1), 3, 5
+    cluster = np.repeat(np.arange(prompts), 4)
+    found = []
+    for _ in range(4000):
+        effect = np.repeat(rng.normal(size=(prompts, width)), 4, axis=0)
+        vectors = 1.5 + effect + 2 * rng.normal(size=(20, width))
+        gram = gram_of(vectors, np.zeros(20, int), cluster, 1)
+        ones = np.ones((20, 1))
+        found.append(gram.variance(ones, gram.between(ones, ones))[0][1, 0])
+    truth = width * (1 + 4 / 4) / prompts
+    assert abs(np.mean(found) - truth) < 4 * np.std(found) / np.sqrt(len(found))
+
+
+def test_a_lone_prompt_has_no_pair():
+    vectors, bins, _, left, right = data()
+    gram = PairGram(vectors, vectors, bins, bins, np.zeros(24, int), np.zeros(24, int), 3, 1)
+    assert np.isnan(gram.between(left, right)[0]).all()
+
+
+def make_rows(n, S, A, length, prompt, reward, step=0):
+    nan = np.full(n, np.nan)
+    cluster = dense(prompt)
+    return Rows(
+        rollout=np.zeros(n, int),
+        step=np.full(n, step),
+        used=np.zeros(n, int),
+        length=length.astype(float),
+        S=S,
+        A=A,
+        cluster=cluster,
+        prompt=prompt,
+        reward=reward,
+        leave_one_out=leave_one_out(reward, cluster, np.arange(n)),
+        k3_sum=nan,
+        k3=nan,
+        sigma2=nan,
+        k3_lagged=nan,
+        sigma2_lagged=nan,
+        drift=np.zeros(n),
+        side=np.zeros(n, int),
+        multiplier=np.ones(n),
+        weight=np.exp(S),
+        band_accept=np.ones(n, bool),
+        response=np.arange(n),
+    )
+
+
+def policy_window(bandit, psi, rng, prompts, group, width):
+    """One update's scored responses and an audit: real S and psi of a tabular policy, rewards of the response."""
+    n = prompts * group
+    prompt = np.repeat(np.arange(prompts), group)
+    old = rng.choice(len(bandit.p_old), n, p=bandit.p_old / bandit.p_old.sum())
+    new = rng.choice(len(bandit.p_new), n, p=bandit.p_new / bandit.p_new.sum())
+    reward = bandit.advantages  # deterministic in the response: the group's baseline is what varies
+    rows = make_rows(
+        n,
+        bandit.log_ratios.sum(1)[old],
+        np.zeros(n),
+        bandit.responses.lengths[old],
+        prompt,
+        reward[old],
+    )
+    A = rows.leave_one_out
+    rows = Rows(**{**rows.__dict__, "A": A})
+    keep = A != 0
+    fresh_A = leave_one_out(reward[new], prompt, np.arange(n))
+    fresh = Fresh(prompt, bandit.responses.lengths[new].astype(float), psi[new] * fresh_A[:, None])
+    some = rows.take(np.flatnonzero(keep))
+    vectors = psi[old][keep] * some.A[:, None]
+    return ScoredWindow(0, "first", some, vectors, np.zeros(len(some), int), np.zeros(len(some), int), {0: fresh})
+
+
+def test_inner_products_are_unbiased_on_an_exact_policy():
+    """Means over many batches: <g_clip, g>, ||g||^2 and <g_clip, fresh g> against enumeration of all responses."""
+    rng = np.random.default_rng(3)
+    bandit = make_bandit(rng, vocabulary=2, max_length=3, step=0.2)
+    psi = scores(bandit.new, bandit.responses)
+    prompts, group = 6, 4
+    rule = Rule("sqrt", 0.1, 0.1)
+    table = PopulationTable({}, Bins((1, 10)), [Case(rule, "x", "given")])
+    found = {"population": [], "fresh": []}
+    for _ in range(3000):
+        table._pools.clear()
+        table.add(policy_window(bandit, psi, rng, prompts, group, psi.shape[1]))
+        for name, values in found.items():
+            parts = table._pools[name].parts
+            values.append([parts[p].total[0][1, 0] for p in ("inner", "left", "right")])  # column 0: unclipped
+    # by enumeration: a response's expected advantage is its reward minus the mean reward of the old policy
+    p, S = bandit.p_old / bandit.p_old.sum(), bandit.log_ratios.sum(1)
+    reward = bandit.advantages
+    w = np.exp(S)
+    true_g = (p * w * (reward - p @ reward)) @ psi
+    new_p = bandit.p_new / bandit.p_new.sum()
+    fresh_g = (new_p * (reward - new_p @ reward)) @ psi
+    # both baselines estimate one gradient
+    assert np.allclose(true_g, fresh_g)
+    for name, values in found.items():
+        values = np.array(values)
+        errors = 4 * values.std(axis=0) / np.sqrt(len(values))
+        assert np.all(errors < true_g @ true_g / 4), name  # else the check would say nothing
+        # old with old, old with fresh, fresh with fresh: the unclipped update's every product is ||g||^2
+        assert np.all(np.abs(values.mean(axis=0) - true_g @ true_g) < errors), name
+
+
+def test_population_cosine_is_not_flattered_and_its_interval_covers():
+    """Mostly noise: the same-batch cosine is far above the population's, the pair estimate is not."""
+    rng = np.random.default_rng(5)
+    width, prompts, group, updates = 10, 64, 2, 10
+    n = prompts * group
+    kept, cut = np.zeros(width), np.zeros(width)
+    kept[:2], cut[:2] = (1.0, 0.25), (0.0, 1.0)
+
+    def one_run():
+        table = PopulationTable({}, Bins((1, 10)), [Case(Rule("fixed", 0.2, 0.2), "x", "given")])
+        flattered = []
+        for u in range(updates):
+            S = np.where(rng.random(n) < 0.3, 1.0, 0.0)  # cut where A > 0
+            A = np.ones(n)
+            vectors = np.where(S[:, None] > 0, cut, kept) + 1.5 * rng.normal(size=(n, width))
+            prompt = np.repeat(np.arange(prompts), group)
+            rows = make_rows(n, S, A, np.ones(n), prompt, A, step=u)
+            window = ScoredWindow(u, "first", rows, vectors, np.zeros(n, int), np.zeros(n, int))
+            table.add(window)
+            w, c = np.exp(S), np.where(S > 0, 0.0, 1.0)
+            a, b = c @ vectors, w @ vectors
+            flattered.append(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
+        row = next(
+            r
+            for r in table.rows()
+            if r["rule"] == "x" and r["quantity"] == "cosine" and r["reference"] == "population" and r["bin"] == -1
+        )
+        return row, np.mean(flattered)
+
+    clip = 0.7 * kept
+    true = clip + 0.3 * np.e * cut
+    truth = clip @ true / np.linalg.norm(clip) / np.linalg.norm(true)
+    found = [one_run() for _ in range(120)]
+    rows = [row for row, _ in found]
+    hits = np.mean([r["ci_low"] <= truth <= r["ci_high"] for r in rows])
+    assert hits > 0.95 - 3 * np.sqrt(0.95 * 0.05 / 120)
+    estimates = np.array([r["estimate"] for r in rows])
+    assert abs(estimates.mean() - truth) < 4 * estimates.std() / np.sqrt(120) + 0.002
+    assert abs(np.mean([same for _, same in found]) - truth) > 0.05  # the control: same batch is biased here
+
+
+def test_too_little_data_is_said_and_not_a_number(fspo_run):
+    run = load_run(fspo_run)
+    bins = shared_bins([run], Options(bins=2))
+    rng = np.random.default_rng(0)
+    table = PopulationTable(run.key, bins, [])
+    n = 16
+    rows = make_rows(n, np.zeros(n), np.ones(n), np.full(n, 20.0), np.arange(n) // 2, np.ones(n))
+    table.add(ScoredWindow(0, "first", rows, rng.normal(size=(n, 50)), np.zeros(n, int), np.zeros(n, int)))
+    cosine = [r for r in table.rows() if r["quantity"] == "cosine" and r["bin"] == -1]
+    assert cosine
+    assert all(np.isnan(r["estimate"]) and "squared norm" in r["reason"] for r in cosine)
+
+
+def test_unclipped_update_is_the_yardstick(fspo_run):
+    run = load_run(fspo_run)
+    bins = shared_bins([run], Options(bins=4))
+    table = PopulationTable(run.key, bins, [Case(Rule("sqrt", 0.05, 0.05), "x", "given")])
+    for window in scored_windows(run, bins, 5):
+        table.add(window)
+    rows = {(r["rule"], r["quantity"], r["bin"]): r for r in table.rows() if r["reference"] == "population"}
+    assert rows["none", "mse", -1]["estimate"] == pytest.approx(1.0)
+    assert rows["none", "bias2", -1]["estimate"] == pytest.approx(0.0, abs=1e-9)
+    for quantity in ERRORS:
+        row = rows["x", quantity, -1]
+        assert row["ci_low"] <= row["estimate"] <= row["ci_high"]
+    assert rows["x", "mse", -1]["estimate"] == pytest.approx(
+        rows["x", "bias2", -1]["estimate"] + rows["x", "variance", -1]["estimate"]
+    )
+
+
+def test_leave_one_out_counts_a_repeated_response_once():
+    reward = np.array([1.0, 0.0, 1.0, 1.0, 0.0])
+    cluster, response = np.array([0, 0, 0, 0, 1]), np.array([7, 8, 9, 7, 3])
+    found = leave_one_out(reward, cluster, response)
+    assert found[:4] == pytest.approx([1 - 0.5, 0 - 1.0, 1 - 0.5, 1 - 0.5])
+    assert np.isnan(found[4])
