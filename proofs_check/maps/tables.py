@@ -1,0 +1,110 @@
+"""The tables that ``python -m proofs_check.maps`` writes: their columns, each explained once, and the writer.
+
+Readers (figures, papers) take the CSV files; a column's meaning stands here alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from fspo.errors import UserError
+from fspo.files import whole_file
+
+COLUMNS: dict[str, dict[str, str]] = {
+    "fairness_map": {
+        "factor": "what is varied: drift_error, drift_factor, exponent, tail, ar1, switching, length_ratio, asymmetry, "
+        "sign_share, sign_drift (proofs_check/maps/settings.py explains each)",
+        "value": "the factor's value",
+        "factor_2": "second factor of a two-factor grid; empty in one-factor rows",
+        "value_2": "its value; empty in one-factor rows",
+        "model": "law of S given L in one word: gaussian, power_law, student, ar1, markov",
+        "rule": "none, rloo (fixed band), power-0.25, fspo, power-0.75, gspo (linear band), fspo-kl, fspo-gaussian, "
+        "fspo-tilted, random (drops as many at random)",
+        "gamma": "the band's exponent; empty for none and random",
+        "drift": "the band's centre: none, kl, gaussian, tilted",
+        "measure": "rate whose LRE is given: band (a_band), update (a_upd of drop), weight (b of a two-sided drop)",
+        "target": "mean acceptance of that rate, over p, to which the rule's range was calibrated",
+        "acceptance": "mean acceptance reached (1 for rule none)",
+        "lre_inf": "LRE_inf of the rate over the lengths (docs/theory.md section 3); empty where the note says why",
+        "lre_2": "LRE_2 of the rate",
+        "lre_inf_low": "lower end of a simultaneous 95 % interval; lre_inf itself where method is closed",
+        "lre_inf_high": "upper end",
+        "lre_2_low": "lower end of the interval for LRE_2",
+        "lre_2_high": "upper end",
+        "method": "closed (closed form or quadrature) or simulated (responses drawn and put through rule.apply)",
+        "note": "why LRE is missing: the target cannot be reached, or the mean weight is infinite",
+    },
+    "mse_map": {
+        "model": "policy, step and reward (proofs_check/maps/policies.py)",
+        "n": "number of independent prompts, one response each",
+        "gamma": "exponent of the band's half-width c L^gamma",
+        "centre": "the band's centre in units of KL(old||new) per token: -1 is -KL L, 0 none, +1 is +KL L (T13)",
+        "acceptance": "band acceptance to which c was calibrated; 1 means no clipping",
+        "outside": "drop, truncate or cap",
+        "half_width": "c L^gamma at the mean length, nats; empty without clipping",
+        "update_acceptance": "mean of a_upd over A != 0: the share that is not cut",
+        "weight_acceptance": "b = E[M w] / E[w] over A != 0",
+        "ess_share": "effective sample size of the clipped weights per response, E[M w]^2 / E[(M w)^2]",
+        "bias2": "|g_clip - g|^2 / |g|^2",
+        "variance": "tr Cov of the update over n prompts / |g|^2",
+        "mse": "bias2 + variance: mean squared error of the update as it is (T12)",
+        "bias2_direction": "|g_clip/a_bar - g|^2 / |g|^2; a_bar is a_upd for drop and b for truncate and cap",
+        "mse_direction": "bias2_direction + variance/a_bar^2 (T12, for direction)",
+        "mse_scaled": "least mean squared error over all constant factors on the update (the best step size)",
+        "cosine": "cosine of g_clip and g",
+        "lre_band": "LRE_inf of a_band over the lengths",
+        "lre_weight": "LRE_inf of the rule's weight acceptance b over the lengths",
+    },
+    "mse_best": {
+        "model": "as in mse_map",
+        "n": "as in mse_map",
+        "outside": "drop, truncate, cap, or any (the best of the three)",
+        "criterion": "column of mse_map that is minimised: mse, mse_direction or mse_scaled",
+        "gamma": "minimiser over the grid of mse_map",
+        "centre": "minimiser",
+        "acceptance": "minimiser; 1 means that no clipping is best",
+        "value": "the least value",
+        "value_unclipped": "the criterion without clipping",
+        "value_gamma_half": "the least value with gamma = 1/2, over centre and acceptance",
+        "value_centre_minus": "the least value with centre -KL, over gamma and acceptance",
+        "value_centre_zero": "with centre 0",
+        "value_centre_plus": "with centre +KL",
+        "outside_best": "which outside gives the value (for the rows `any`)",
+    },
+}
+"""Columns of each table, in order: name and meaning. Empty cells are missing values."""
+
+
+def file_name(table: str) -> str:
+    """The table's file in the output folder."""
+    return f"{table}.csv"
+
+
+def to_frame(table: str, rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
+    """Rows as a frame with exactly the table's columns.
+
+    Raises
+    ------
+    UserError
+        If a row has an unknown column, or there are no rows.
+    """
+    rows = list(rows)
+    if not rows:
+        raise UserError(f"table {table!r} has no rows: choose at least one factor or model")
+    frame = pd.DataFrame(rows)
+    unknown = set(frame) - set(COLUMNS[table])
+    if unknown:
+        raise UserError(f"table {table!r} has no column {sorted(unknown)[0]!r}: describe it in COLUMNS first")
+    return frame.reindex(columns=list(COLUMNS[table]))
+
+
+def write_table(folder: Path, table: str, frame: pd.DataFrame) -> Path:
+    """Write one table whole; ten significant digits."""
+    path = folder / file_name(table)
+    with whole_file(path) as part:
+        frame.to_csv(part, index=False, float_format="%.10g")
+    return path
