@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from proofs_check import t01_t02_fairness, t03_t06_robustness, t07_t08_cosine, t09_t13_surrogate
+from proofs_check import attacks, t01_t02_fairness, t03_t06_robustness, t07_t08_cosine, t09_t13_surrogate
 from proofs_check.frame import Check
 
 MODULES = (
     t01_t02_fairness,
     t03_t06_robustness,
+    attacks,
     t07_t08_cosine,
     t09_t13_surrogate,
 )

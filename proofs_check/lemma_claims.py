@@ -1,0 +1,273 @@
+"""T7's inequality and false variants of it, in floating point for a search and in balls for the verdict (section 5).
+
+A search runs on float64 terms, and on complex ones, which give its gradient to the last bit by the complex step.
+What it finds is judged by ball arithmetic (Arb) on the very same inputs, taken as exact numbers: rounding can neither
+make a counterexample nor hide one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from flint import arb, arb_mat, ctx
+
+from fspo import theory
+
+BITS = 384
+"""Precision of the verdict, 115 decimal digits."""
+_EPS = float(np.finfo(np.float64).eps)
+
+
+@dataclass(frozen=True)
+class Strata:
+    """Inputs of the lemma: shares (K,), normalisers (K,), g_l and delta_l (K, D)."""
+
+    p: np.ndarray
+    a: np.ndarray
+    g: np.ndarray
+    delta: np.ndarray
+
+    @property
+    def clipped(self) -> np.ndarray:
+        """E[M w A psi | stratum] = a (g + delta), rounded once: the number that both sides take as exact."""
+        return self.a[:, None] * (self.g + self.delta)
+
+    def lemma(self) -> theory.CosineLemma:
+        """The suite's own T7 and T8."""
+        return theory.cosine_lemma(self.p, self.a, self.g, self.clipped)
+
+    def terms(self) -> Terms:
+        """T7's quantities in float64, by this module's own lines."""
+        return float_terms(self.p, self.a, self.g, self.delta)
+
+    def sine(self) -> tuple[float, bool]:
+        """Sine of the angle between g and g_clip, from the component across g, and whether cos > 0."""
+        found = self.terms()
+        return float(found.sine), bool(found.forward)
+
+
+class Terms(NamedTuple):
+    """Quantities of T7: float or complex arrays (B,), or balls."""
+
+    lre_inf: Any
+    lre_2: Any
+    kappa: Any
+    kappa_c: Any
+    kappa_c2: Any
+    eta: Any
+    sine: Any
+    forward: Any  # <g_clip, g> > 0
+
+
+def _norm(x: Any) -> Any:
+    return np.sqrt((x * x).sum(axis=-1))  # not the absolute value: the complex step needs an analytic function
+
+
+def float_terms(p: Any, a: Any, g: Any, delta: Any) -> Terms:
+    """Terms of strata with leading batch axes: p, a (..., K), g, delta (..., K, D); real or complex."""
+    p = p / p.sum(axis=-1, keepdims=True)
+    mean = (p * a).sum(axis=-1, keepdims=True)
+    r = (a - mean) / mean
+    total = (p[..., None] * g).sum(axis=-2)
+    norm = _norm(total)
+    spread = _norm(g - total[..., None, :])
+    share = p * (1 + r)
+    update = (share[..., None] * (g + delta)).sum(axis=-2)
+    along = (total * update).sum(axis=-1) / norm**2
+    across = update - along[..., None] * total
+    size = np.where(r.real < 0, -r, r)
+    largest = np.argmax(np.where(p.real > 0, size.real, -1.0), axis=-1)
+    return Terms(
+        np.take_along_axis(size, largest[..., None], axis=-1)[..., 0],
+        np.sqrt((p * r * r).sum(axis=-1)),
+        (p * _norm(g)).sum(axis=-1) / norm,
+        (p * spread).sum(axis=-1) / norm,
+        np.sqrt((p * spread * spread).sum(axis=-1)) / norm,
+        (share * _norm(delta)).sum(axis=-1) / norm,
+        _norm(across) / _norm(update),
+        along.real > 0,
+    )
+
+
+def ball_terms(case: Strata) -> Terms:
+    """The same from the definitions in section 5, in balls that surely hold the exact values."""
+    with ctx.workprec(BITS):
+        p = [arb(x) for x in case.p.tolist()]
+        a = [arb(x) for x in case.a.tolist()]
+        g, clipped = arb_mat(case.g.tolist()), arb_mat(case.clipped.tolist())
+        K, D = case.g.shape
+        mass = sum(p, arb(0))
+        p = [x / mass for x in p]
+        mean = sum((x * y for x, y in zip(p, a, strict=True)), arb(0))
+        weights = arb_mat([p])
+        total, update = (weights * g).entries(), (weights * clipped).entries()
+        norm = _ball_norm(total)
+        along = _dot(total, update)
+        # Lagrange: |x|^2 |y|^2 - <x, y>^2 cancels, but not below 2^-300 at this precision
+        across = _dot(total, total) * _dot(update, update) - along * along
+        rows = [[g[k, d] for d in range(D)] for k in range(K)]
+        kappa = kappa_c = kappa_c2 = eta = lre_2 = lre_inf = arb(0)
+        for k, row in enumerate(rows):
+            r = a[k] / mean - 1
+            spread = _ball_norm([x - y for x, y in zip(row, total, strict=True)])
+            kappa += p[k] * _ball_norm(row)
+            kappa_c += p[k] * spread
+            kappa_c2 += p[k] * spread * spread
+            lre_2 += p[k] * r * r
+            if case.a[k] > 0:
+                inner = [clipped[k, d] / a[k] - x for d, x in enumerate(row)]
+                eta += p[k] * a[k] / mean * _ball_norm(inner)
+            if case.p[k] > 0:
+                lre_inf = arb.max(lre_inf, abs(r))
+        return Terms(
+            lre_inf,
+            _root(lre_2),
+            kappa / norm,
+            kappa_c / norm,
+            _root(kappa_c2) / norm,
+            eta / norm,
+            _root(across) / (norm * _ball_norm(update)),
+            along > 0,
+        )
+
+
+def _dot(x: Sequence[arb], y: Sequence[arb]) -> arb:
+    return sum((u * v for u, v in zip(x, y, strict=True)), arb(0))
+
+
+def _ball_norm(x: Sequence[arb]) -> arb:
+    return _root(_dot(x, x))
+
+
+def _root(x: arb) -> arb:
+    """Square root of a number that is known to be >= 0, though its ball may reach below."""
+    if x > 0:
+        return x.sqrt()
+    half = x.upper().sqrt() / 2  # [0, sqrt(upper)]
+    return arb(half.mid(), half.upper())
+
+
+@dataclass(frozen=True)
+class Claim:
+    """ "If rho < 1 then sin(g_clip, g) <= rho and cos > 0", with rho = factor (min of products + eta).
+
+    ``exponent`` reads the bound as cos >= (1 - rho^2)^exponent; T7's is 1/2.
+    """
+
+    name: str
+    products: tuple[Callable[[Terms], Any], ...]
+    factor: float = 1.0
+    with_eta: bool = True
+    exponent: float = 0.5
+
+    def floats(self, terms: Terms) -> Any:
+        """rho as an array, complex where the terms are."""
+        stacked: Any = np.stack(np.broadcast_arrays(*(product(terms) for product in self.products)))
+        rho = np.take_along_axis(stacked, np.argmin(stacked.real, axis=0)[None], axis=0)[0]
+        return self._bound(self.factor * (rho + terms.eta if self.with_eta else rho))
+
+    def balls(self, terms: Terms) -> arb:
+        """rho as a ball."""
+        rho = self.products[0](terms)
+        for product in self.products[1:]:
+            rho = arb.min(rho, product(terms))
+        return self._bound(arb(self.factor) * (rho + terms.eta if self.with_eta else rho))
+
+    def _bound(self, rho: Any) -> Any:
+        """The sine that the claim allows."""
+        if self.exponent == 0.5:
+            return rho
+        inside = rho < 1 if isinstance(rho, arb) else None
+        if inside is not None:
+            return (1 - (1 - rho * rho) ** arb(2 * self.exponent)).sqrt() if inside else rho
+        safe = np.where(rho.real < 1, rho, 0.5)
+        return np.where(rho.real < 1, np.sqrt(1 - (1 - safe * safe) ** (2 * self.exponent)), rho)
+
+
+def _inf_kappa(t: Terms) -> Any:
+    return t.lre_inf * t.kappa
+
+
+def _inf_kappa_c(t: Terms) -> Any:
+    return t.lre_inf * t.kappa_c
+
+
+def _two_kappa_c2(t: Terms) -> Any:
+    return t.lre_2 * t.kappa_c2
+
+
+STATED = Claim("rho of T7", (_inf_kappa, _inf_kappa_c, _two_kappa_c2))
+"""A minimum is a bound only if each of its terms is one, so each is attacked alone too."""
+TERMS = {
+    "LRE_inf kappa": Claim("LRE_inf kappa + eta", (_inf_kappa,)),
+    "LRE_inf kappa_c": Claim("LRE_inf kappa_c + eta", (_inf_kappa_c,)),
+    "LRE_2 kappa_c2": Claim("LRE_2 kappa_c2 + eta", (_two_kappa_c2,)),
+}
+WITHOUT_KAPPA = Claim("LRE without kappa", (lambda t: t.lre_inf,))
+WITHOUT_ETA = Claim("eta left out", STATED.products, with_eta=False)
+WRONG_EXPONENT = Claim("exponent .49 for 1/2", STATED.products, exponent=0.49)
+SMALLER_KAPPA_C = Claim("kappa_c / 1.05", (_inf_kappa, lambda t: t.lre_inf * t.kappa_c / 1.05, _two_kappa_c2))
+CROSSED = Claim("LRE_2 kappa_c in the minimum", (*STATED.products, lambda t: t.lre_2 * t.kappa_c))
+
+
+def shrunk(claim: Claim, factor: float) -> Claim:
+    """The claim with a constant that is too small (or too large)."""
+    return Claim(f"{claim.name} x {factor:g}", claim.products, factor, claim.with_eta, claim.exponent)
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What one case says of a claim.
+
+    Attributes
+    ----------
+    slack : float or None
+        (rho - sin)/rho, its sign certain (NaN if even the balls cannot tell); -1 where cos <= 0; None where rho >= 1
+        promises nothing, or where rho is 0 and the sine too.
+    suite : str
+        Empty, or how ``fspo.theory`` departs from the exact values by more than rounding.
+    """
+
+    slack: float | None
+    suite: str = ""
+
+
+def judge_exactly(case: Strata, claim: Claim = STATED, suite: bool = True) -> Judgement:
+    """A case judged in balls; with ``suite`` the code's rho and bound are compared with T7's exact ones too."""
+    terms = ball_terms(case)
+    with ctx.workprec(BITS):
+        rho = claim.balls(terms)
+        if not rho < 1:
+            slack = None
+        elif not terms.forward:
+            slack = -1.0
+        elif rho < arb(2) ** -180:
+            slack = None if terms.sine < arb(2) ** -60 else -1.0
+        else:
+            slack = float((rho - terms.sine).mid() / rho.mid())
+            uncertain = float((rho - terms.sine).rad() / rho.mid())
+            if abs(slack) <= uncertain:  # equal as far as 100 digits tell, the sharp case, or ill-conditioned
+                slack = 0.0 if uncertain < 1e-30 else math.nan
+        return Judgement(slack, suite_departure(case, terms) if suite else "")
+
+
+def suite_departure(case: Strata, terms: Terms) -> str:
+    """How ``theory.cosine_lemma`` departs from T7's exact rho and bound, or nothing.
+
+    Its rounding grows with the number of terms, with LRE, and with the square of kappa (cancellation in g).
+    """
+    lemma = case.lemma()
+    exact = float(STATED.balls(terms).mid())
+    kappa, reach = float(terms.kappa.mid()), float(terms.lre_inf.mid())
+    allowed = 4 * _EPS * sum(case.g.shape) * (1 + reach) * (1 + kappa) ** 2 + 16 * _EPS * exact
+    if not abs(lemma.rho - exact) <= allowed:
+        return f"theory gives rho {lemma.rho!r} for {exact!r}; rounding allows {allowed:.0e}"
+    if lemma.bound is None:
+        return "" if exact >= 1 - allowed else f"theory gives no bound at rho {exact!r}"
+    if not abs(lemma.bound - math.sqrt(max((1 - lemma.rho) * (1 + lemma.rho), 0.0))) <= 4 * _EPS:
+        return f"theory gives the bound {lemma.bound!r} at rho {lemma.rho!r}"
+    return ""
