@@ -13,7 +13,13 @@ from fspo import theory
 from fspo.rules import Rule, preset
 from proofs_check.compare import close, frequencies, holds, worst
 from proofs_check.frame import Check, Method, Outcome
-from proofs_check.models import AutoregressiveTokens, ExponentialTokens, GaussianTokens, matching_stats
+from proofs_check.models import (
+    AutoregressiveTokens,
+    ExponentialTokens,
+    GaussianTokens,
+    TokenByToken,
+    matching_stats,
+)
 from proofs_check.t01_t02_fairness import DIGITS, simulated_counts
 
 ROUNDING = 1e-10  # of a relative slack: a difference of acceptances near 1 carries this much rounding
@@ -274,7 +280,7 @@ def ar1_simulated(rng: np.random.Generator, finite: bool = True, draws: int = 40
     """Token by token AR(1) log-ratios through the rule: the exact variance, not its limit, gives the frequencies."""
     model = AutoregressiveTokens(0.0, 0.03, 0.6)
     rule, lengths = preset("fspo").rule, np.array([1.0, 3, 10, 40])
-    counts = simulated_counts(rng, rule, model, lengths, draws)
+    counts = simulated_counts(rng, rule, TokenByToken(model), lengths, draws)
     ratio = theory.ar1_variance_ratio(model.ar, lengths) if finite else np.ones(4)
     expected = theory.band_acceptance(rule, lengths, 0.0, model.sigma * np.sqrt(ratio))
     return frequencies(counts, draws, expected, wanted=0.015, ar=model.ar, draws=draws)

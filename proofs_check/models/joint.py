@@ -1,0 +1,205 @@
+"""Models that know more than S: a policy that shifts lengths (T9), and a drift that depends on the advantage (T11)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import special
+
+from fspo.errors import UserError
+from fspo.theory import Floats
+from proofs_check.models.base import LogRatioModel, check_moments, check_open, checked_lengths, checked_paths
+
+
+@dataclass(frozen=True)
+class ShiftedLengths:
+    """A policy of independent tokens before and after an update that changes how soon it stops (T9).
+
+    At each token the policy stops with a constant probability, else it emits one of V symbols. S is what these
+    probabilities give, so T9 holds exactly: E_old[exp S | L] = p_new(L)/p_old(L), which is not 1.
+
+    Parameters
+    ----------
+    stop_old, stop_new : float in (0, 1)
+        Probability of ending the response at a token; lengths are geometric.
+    old, new : tuples of V floats > 0
+        Probabilities of the symbols given that the response goes on; each sums to 1.
+    """
+
+    stop_old: float = 0.02
+    stop_new: float = 0.022
+    old: tuple[float, ...] = (0.5, 0.3, 0.2)
+    new: tuple[float, ...] = (0.52, 0.29, 0.19)
+
+    def __post_init__(self) -> None:
+        for name in ("stop_old", "stop_new"):
+            check_open(name, getattr(self, name), 0, 1, "it is the probability of ending at a token")
+        if len(self.old) != len(self.new) or not self.old:
+            raise UserError("old and new must give one probability to each of the same symbols")
+        for name, law in (("old", self.old), ("new", self.new)):
+            if not (min(law) > 0 and abs(sum(law) - 1) < 1e-9):
+                raise UserError(f"{name}={law} must be probabilities > 0 that sum to 1")
+
+    @property
+    def _symbol_ratios(self) -> Floats:
+        return np.log(self.new) - np.log(self.old)
+
+    @property
+    def _going_on(self) -> float:
+        return math.log1p(-self.stop_new) - math.log1p(-self.stop_old)
+
+    @property
+    def _stopping(self) -> float:
+        return math.log(self.stop_new / self.stop_old)
+
+    @property
+    def mu(self) -> float:
+        """Mean of a token before the last, nats; ``mean`` is mu L up to a constant, that of the last token."""
+        return float(np.array(self.old) @ self._symbol_ratios) + self._going_on
+
+    @property
+    def sigma(self) -> float:
+        """Scale of a token before the last, nats per root token; the last token is a constant."""
+        law, ratios = np.array(self.old), self._symbol_ratios
+        return math.sqrt(float(law @ (ratios - law @ ratios) ** 2))
+
+    def mean(self, lengths: ArrayLike) -> Floats:
+        """E_old[S | L], nats, exact."""
+        n = checked_lengths(lengths, whole=True)
+        return np.broadcast_to(self.mu * (n - 1) + self._stopping, np.shape(lengths))
+
+    def variance(self, lengths: ArrayLike) -> Floats:
+        """Var_old[S | L], nats squared, exact."""
+        n = checked_lengths(lengths, whole=True)
+        return np.broadcast_to(self.sigma**2 * (n - 1), np.shape(lengths))
+
+    def length_ratio(self, lengths: ArrayLike) -> Floats:
+        """p_new(l)/p_old(l), which T9 says is E_old[exp S | L = l]."""
+        n = checked_lengths(lengths, whole=True)
+        return np.broadcast_to(np.exp((n - 1) * self._going_on + self._stopping), np.shape(lengths))
+
+    def sample_lengths(self, rng: np.random.Generator, draws: int, *, new: bool = False) -> Floats:
+        """Lengths of responses of the old policy, or of the ``new`` one, (draws,)."""
+        return rng.geometric(self.stop_new if new else self.stop_old, draws).astype(np.float64)
+
+    def sample(self, rng: np.random.Generator, lengths: ArrayLike) -> Floats:
+        """See LogRatioModel; under the old policy, by the counts of the symbols."""
+        n = np.broadcast_to(checked_lengths(lengths, whole=True), np.shape(lengths))
+        counts = rng.multinomial(n.astype(np.int64) - 1, np.array(self.old) / sum(self.old))
+        return counts @ self._symbol_ratios + (n - 1) * self._going_on + self._stopping
+
+    def paths(self, rng: np.random.Generator, draws: int, length: int) -> Floats:
+        """See TokenModel."""
+        symbols = rng.choice(len(self.old), size=checked_paths(draws, length), p=np.array(self.old) / sum(self.old))
+        s = self._symbol_ratios[symbols] + self._going_on
+        s[:, -1] = self._stopping
+        return s
+
+
+@dataclass(frozen=True)
+class AdvantageDrift:
+    """S | L, A ~ N((mu + sign(A) pull) L, sigma^2 L), with P(A > 0 | l) = expit(logit(positive) + trend log(l/l0)).
+
+    Training moves rewarded responses up and the others down, so the drift depends on the sign of A (T11).
+    ``sample`` gives S alone, ``sample_pair`` S with A = +1 or -1.
+
+    Parameters
+    ----------
+    pull : float
+        Drift that the sign of A adds or takes away, nats per token; 0 makes S independent of A.
+    positive : float in (0, 1)
+        Share of A > 0 at length l0.
+    trend : float
+        How the logit of that share changes with log l.
+    """
+
+    mu: float
+    sigma: float
+    pull: float = 0.0
+    positive: float = 0.5
+    trend: float = 0.0
+    l0: float = 100.0
+
+    def __post_init__(self) -> None:
+        check_moments(self.mu, self.sigma)
+        check_open("positive", self.positive, 0, 1, "it is the share of A > 0")
+        check_open("l0", self.l0, 0, math.inf, "it is the length at which the share is `positive`")
+        if not (math.isfinite(self.pull) and math.isfinite(self.trend)):
+            raise UserError("pull and trend must be finite; 0 switches them off")
+
+    def positive_share(self, lengths: ArrayLike) -> Floats:
+        """See JointModel."""
+        n = checked_lengths(lengths)
+        share = special.expit(special.logit(self.positive) + self.trend * np.log(n / self.l0))
+        return np.broadcast_to(share, np.shape(lengths))
+
+    def mean(self, lengths: ArrayLike) -> Floats:
+        """E[S | L], nats, exact."""
+        n = np.asarray(lengths, np.float64)
+        return (self.mu + self.pull * (2 * self.positive_share(lengths) - 1)) * n
+
+    def variance(self, lengths: ArrayLike) -> Floats:
+        """Var[S | L], nats squared, exact: the noise and the spread of the two drifts."""
+        share, n = self.positive_share(lengths), np.asarray(lengths, np.float64)
+        return self.sigma**2 * n + 4 * share * (1 - share) * (self.pull * n) ** 2
+
+    def cdf(self, s: ArrayLike, lengths: ArrayLike, sign: int | None = None) -> Floats:
+        """P(S <= s | L), or P(S <= s | L, sign of A) for ``sign`` +1 or -1; exact."""
+        share, n = self.positive_share(lengths), np.asarray(lengths, np.float64)
+        up, down = (
+            special.ndtr((np.asarray(s, np.float64) - (self.mu + k * self.pull) * n) / (self.sigma * np.sqrt(n)))
+            for k in (1, -1)
+        )
+        if sign is None:
+            return share * up + (1 - share) * down
+        if sign not in (-1, 1):
+            raise UserError(f"sign={sign} must be 1 for A > 0 or -1 for A < 0")
+        return up if sign > 0 else down
+
+    def sample_pair(self, rng: np.random.Generator, lengths: ArrayLike) -> tuple[Floats, Floats]:
+        """See JointModel."""
+        n = checked_lengths(lengths)
+        A = np.where(rng.random(np.shape(lengths)) < self.positive_share(lengths), 1.0, -1.0)
+        S = rng.standard_normal(np.shape(lengths)) * (self.sigma * np.sqrt(n))
+        return S + (self.mu + self.pull * A) * n, A
+
+    def sample(self, rng: np.random.Generator, lengths: ArrayLike) -> Floats:
+        """See LogRatioModel."""
+        return self.sample_pair(rng, lengths)[0]
+
+
+@dataclass(frozen=True)
+class IndependentAdvantage:
+    """Any model of S with the sign of A drawn independently of it: T11's hypothesis."""
+
+    model: LogRatioModel
+    positive: float = 0.5
+
+    def __post_init__(self) -> None:
+        check_open("positive", self.positive, 0, 1, "it is the share of A > 0")
+
+    @property
+    def mu(self) -> float:
+        """See LogRatioModel."""
+        return self.model.mu
+
+    @property
+    def sigma(self) -> float:
+        """See LogRatioModel."""
+        return self.model.sigma
+
+    def positive_share(self, lengths: ArrayLike) -> Floats:
+        """See JointModel."""
+        return np.full(np.shape(lengths), self.positive)
+
+    def sample_pair(self, rng: np.random.Generator, lengths: ArrayLike) -> tuple[Floats, Floats]:
+        """See JointModel."""
+        S = self.model.sample(rng, lengths)
+        return S, np.where(rng.random(np.shape(lengths)) < self.positive, 1.0, -1.0)
+
+    def sample(self, rng: np.random.Generator, lengths: ArrayLike) -> Floats:
+        """See LogRatioModel."""
+        return self.model.sample(rng, lengths)

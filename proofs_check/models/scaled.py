@@ -1,0 +1,202 @@
+"""Models in which S is a shifted and scaled copy of one standard variable at every length, drawn directly.
+
+S = mu L + scale(L) Z. The models differ in the law of Z and in how scale(L) grows; only a scale proportional to
+sqrt(L) is fair under the sqrt band (T1).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import signal, special
+
+from fspo import theory
+from fspo.errors import UserError
+from fspo.theory import Floats
+from proofs_check.models.base import check_moments, check_open, checked_lengths, checked_paths
+
+
+@dataclass(frozen=True)
+class ScaleFamily:
+    """S = mu L + sd(L) Z with Z standard normal and sd(L) = sigma sqrt(L), unless a subclass says otherwise."""
+
+    mu: float
+    sigma: float
+
+    _WHOLE = False  # whether lengths must be whole numbers
+
+    def __post_init__(self) -> None:
+        check_moments(self.mu, self.sigma)
+
+    def _variance(self, n: Floats) -> Floats:
+        return self.sigma**2 * n
+
+    def _standard(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Floats:
+        return rng.standard_normal(shape)
+
+    def _standard_cdf(self, z: Floats) -> Floats:
+        return special.ndtr(z)
+
+    def mean(self, lengths: ArrayLike) -> Floats:
+        """E[S | L], nats, exact."""
+        return np.broadcast_to(self.mu * checked_lengths(lengths, self._WHOLE), np.shape(lengths))
+
+    def variance(self, lengths: ArrayLike) -> Floats:
+        """Var[S | L], nats squared, exact."""
+        return np.broadcast_to(self._variance(checked_lengths(lengths, self._WHOLE)), np.shape(lengths))
+
+    def cdf(self, s: ArrayLike, lengths: ArrayLike) -> Floats:
+        """P(S <= s | L), exact; ``s`` and ``lengths`` broadcast."""
+        n = checked_lengths(lengths, self._WHOLE)
+        shape = np.broadcast_shapes(np.shape(s), np.shape(lengths))
+        z = (np.asarray(s, np.float64) - self.mu * n) / np.sqrt(self._variance(n))
+        return np.broadcast_to(self._standard_cdf(z), shape)
+
+    def sample(self, rng: np.random.Generator, lengths: ArrayLike) -> Floats:
+        """See LogRatioModel."""
+        n = checked_lengths(lengths, self._WHOLE)
+        S = self._standard(rng, np.shape(lengths))
+        S *= np.sqrt(self._variance(n))
+        S += self.mu * n
+        return S
+
+
+@dataclass(frozen=True)
+class GaussianTokens(ScaleFamily):
+    """Independent N(mu, sigma^2) tokens; S is drawn from its exact law N(mu L, sigma^2 L) (section 4)."""
+
+    def paths(self, rng: np.random.Generator, draws: int, length: int) -> Floats:
+        """See TokenModel."""
+        return self.mu + self.sigma * rng.standard_normal(checked_paths(draws, length))
+
+
+@dataclass(frozen=True)
+class AutoregressiveTokens(ScaleFamily):
+    """Stationary Gaussian AR(1) tokens with |ar| < 1 (T6). S is exactly Gaussian, so it is drawn directly.
+
+    ``sigma`` is the long-run scale: the tokens' own variance is sigma^2 (1 - ar)/(1 + ar).
+    """
+
+    ar: float
+
+    _WHOLE = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_open("ar", self.ar, -1, 1, "tokens are stationary only there")
+
+    def _variance(self, n: Floats) -> Floats:
+        return self.sigma**2 * n * theory.ar1_variance_ratio(self.ar, n)
+
+    def paths(self, rng: np.random.Generator, draws: int, length: int) -> Floats:
+        """See TokenModel; the recursion itself, with a stationary start."""
+        shocks = rng.standard_normal(checked_paths(draws, length))
+        token_scale = self.sigma * math.sqrt((1 - self.ar) / (1 + self.ar))
+        shocks[:, 1:] *= math.sqrt(1 - self.ar**2)
+        return self.mu + token_scale * np.asarray(signal.lfilter([1.0], [1.0, -self.ar], shocks, axis=1))
+
+
+@dataclass(frozen=True)
+class ScaledGamma(ScaleFamily):
+    """S = mu L + sigma sqrt(L) Z with one standardised gamma law for Z at every L: skew 2/sqrt(shape).
+
+    The law of (S - mu L)/sqrt(L) does not depend on L, which is T1's only hypothesis; it is far from Gaussian.
+    A negative ``sign`` gives the left-skewed mirror image.
+    """
+
+    shape: float = 1.0
+    sign: int = -1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not (self.shape > 0 and math.isfinite(self.shape)):
+            raise UserError(f"shape={self.shape} of the gamma law must be > 0 and finite")
+        if self.sign not in (-1, 1):
+            raise UserError(f"sign={self.sign} must be -1 (skewed to the left) or 1")
+
+    def _standard(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Floats:
+        return self.sign * (rng.standard_gamma(self.shape, shape) - self.shape) / math.sqrt(self.shape)
+
+    def _standard_cdf(self, z: Floats) -> Floats:
+        total = np.maximum(self.sign * z * math.sqrt(self.shape) + self.shape, 0.0)
+        law = special.gammainc if self.sign > 0 else special.gammaincc
+        return law(self.shape, total)
+
+
+@dataclass(frozen=True)
+class ScaledStudent(ScaleFamily):
+    """S = mu L + sigma sqrt(L) Z with Z a Student t variable of ``df`` > 2 degrees of freedom and variance 1.
+
+    Heavy tails that do not depend on L: fair under the sqrt band (T1). Sums of heavy-tailed tokens are
+    ``StudentTokens``.
+    """
+
+    df: float = 5.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_open("df", self.df, 2, math.inf, "the variance is finite only there")
+
+    def _standard(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Floats:
+        return rng.standard_t(self.df, shape) * math.sqrt((self.df - 2) / self.df)
+
+    def _standard_cdf(self, z: Floats) -> Floats:
+        return special.stdtr(self.df, z * math.sqrt(self.df / (self.df - 2)))
+
+
+@dataclass(frozen=True)
+class Heteroscedastic(ScaleFamily):
+    """N(mu l, sigma_l^2 l) with sigma_l = sigma (l/l0)^beta: a scale that drifts with the length (T4)."""
+
+    beta: float = 0.1
+    l0: float = 100.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not math.isfinite(self.beta):
+            raise UserError(f"beta={self.beta} must be finite; 0 gives independent Gaussian tokens")
+        check_open("l0", self.l0, 0, math.inf, "it is the length at which the scale is sigma")
+
+    def scale_error(self, lengths: ArrayLike) -> Floats:
+        """log(sigma_l / sigma) = beta log(l / l0), whose largest size is T4's tau."""
+        n = checked_lengths(lengths)
+        return np.broadcast_to(self.beta * np.log(n / self.l0), np.shape(lengths))
+
+    def _variance(self, n: Floats) -> Floats:
+        return self.sigma**2 * n * (n / self.l0) ** (2 * self.beta)
+
+
+@dataclass(frozen=True)
+class FractionalNoise(ScaleFamily):
+    """Fractional Gaussian noise with Hurst exponent H as tokens: S is exactly N(mu L, sigma^2 L^(2H)).
+
+    ``sigma`` is one token's scale, nats; the variance per token has no limit unless H = 1/2. Tokens depend on each
+    other over any distance (H > 1/2) or push back (H < 1/2). The sqrt band is fair only at H = 1/2 (T1).
+    """
+
+    hurst: float = 0.6
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_open("hurst", self.hurst, 0, 1, "stationary increments exist only there; 0.5 is independence")
+
+    def _variance(self, n: Floats) -> Floats:
+        return self.sigma**2 * n ** (2 * self.hurst)
+
+    def autocovariance(self, lags: ArrayLike) -> Floats:
+        """Covariance of two tokens that many places apart, nats squared (Mandelbrot and Van Ness 1968)."""
+        k, power = np.abs(np.asarray(lags, np.float64)), 2 * self.hurst
+        return self.sigma**2 / 2 * ((k + 1) ** power - 2 * k**power + np.abs(k - 1) ** power)
+
+    def paths(self, rng: np.random.Generator, draws: int, length: int) -> Floats:
+        """See TokenModel; exact, by circulant embedding (Davies and Harte 1987), valid for every H in (0, 1)."""
+        draws, length = checked_paths(draws, length)
+        row = self.autocovariance(np.arange(length + 1))
+        circle = np.concatenate([row, row[-2:0:-1]])
+        spectrum = np.maximum(np.real(np.fft.fft(circle)), 0.0)  # >= 0 but for rounding
+        noise = rng.standard_normal((draws, circle.size)) + 1j * rng.standard_normal((draws, circle.size))
+        waves = np.real(np.fft.fft(np.sqrt(spectrum / circle.size) * noise, axis=1))
+        return self.mu + waves[:, :length]

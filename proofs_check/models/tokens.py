@@ -1,0 +1,287 @@
+"""Models made of tokens whose sum has no law of one shape: skewed, heavy-tailed, and modulated by a Markov chain."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import special
+
+from fspo.theory import Floats
+from proofs_check.models.base import TokenModel, check_moments, check_open, checked_lengths, checked_paths
+
+_BLOCK = 1 << 20  # tokens in memory at once where sums are drawn token by token
+_PANEL_NODES, _PANEL_WEIGHTS = np.polynomial.legendre.leggauss(16)
+
+
+@dataclass(frozen=True)
+class _Tokens:
+    """Mean mu L and variance sigma^2 L of independent tokens; subclasses with dependence replace ``_variance``."""
+
+    mu: float
+    sigma: float
+
+    def __post_init__(self) -> None:
+        check_moments(self.mu, self.sigma)
+
+    def _variance(self, n: Floats) -> Floats:
+        return self.sigma**2 * n
+
+    def mean(self, lengths: ArrayLike) -> Floats:
+        """E[S | L], nats, exact."""
+        return np.broadcast_to(self.mu * checked_lengths(lengths, whole=True), np.shape(lengths))
+
+    def variance(self, lengths: ArrayLike) -> Floats:
+        """Var[S | L], nats squared, exact."""
+        return np.broadcast_to(self._variance(checked_lengths(lengths, whole=True)), np.shape(lengths))
+
+
+@dataclass(frozen=True)
+class ExponentialTokens(_Tokens):
+    """Independent tokens s = mu + sigma (E - 1), E standard exponential: skewed tokens, S drawn exactly (T5).
+
+    The sum of L exponentials is a gamma variable. E|E - 1|^3 = 12/e - 2, the rho3 of T5.
+    """
+
+    RHO3 = 12 / np.e - 2
+
+    def sample(self, rng: np.random.Generator, lengths: ArrayLike) -> Floats:
+        """See LogRatioModel."""
+        n = checked_lengths(lengths, whole=True)
+        total = rng.standard_gamma(np.broadcast_to(n, np.shape(lengths)))
+        return self.mu * n + self.sigma * (total - n)
+
+    def cdf(self, s: ArrayLike, lengths: ArrayLike) -> Floats:
+        """P(S <= s | L), by the regularised incomplete gamma function."""
+        n = checked_lengths(lengths, whole=True)
+        total = (np.asarray(s, np.float64) - self.mu * n) / self.sigma + n
+        shape = np.broadcast_shapes(np.shape(s), np.shape(lengths))
+        return np.broadcast_to(special.gammainc(n, np.maximum(total, 0.0)), shape)
+
+    def paths(self, rng: np.random.Generator, draws: int, length: int) -> Floats:
+        """See TokenModel."""
+        return self.mu + self.sigma * (rng.standard_exponential(checked_paths(draws, length)) - 1)
+
+
+@dataclass(frozen=True)
+class TokenByToken:
+    """Any model of tokens, with S drawn as the sum of a path: slow, and independent of the model's own law of S."""
+
+    tokens: TokenModel
+
+    @property
+    def mu(self) -> float:
+        """See LogRatioModel."""
+        return self.tokens.mu
+
+    @property
+    def sigma(self) -> float:
+        """See LogRatioModel."""
+        return self.tokens.sigma
+
+    def sample(self, rng: np.random.Generator, lengths: ArrayLike) -> Floats:
+        """See LogRatioModel. Memory is bounded by 2^20 tokens, or by one response if that is longer."""
+        n = np.broadcast_to(checked_lengths(lengths, whole=True), np.shape(lengths))
+        S = np.empty(n.shape)
+        for length in np.unique(n):
+            at = np.nonzero(np.ravel(n == length))[0]
+            rows = max(1, int(_BLOCK // length))
+            for start in range(0, at.size, rows):
+                chunk = at[start : start + rows]
+                S.flat[chunk] = self.tokens.paths(rng, chunk.size, int(length)).sum(axis=1)
+        return S
+
+
+@dataclass(frozen=True)
+class StudentTokens(_Tokens):
+    """Independent tokens mu + sigma T, T a Student t variable scaled to variance 1; ``df`` > 2 (T5).
+
+    S is summed token by token; ``cdf`` inverts the characteristic function.
+    """
+
+    df: float = 5.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_open("df", self.df, 2, math.inf, "the variance is finite only there")
+
+    @property
+    def rho3(self) -> float:
+        """E|s - mu|^3 / sigma^3 of T5; infinite for df <= 3."""
+        if self.df <= 3:
+            return math.inf
+        log_moment = special.gammaln((self.df - 3) / 2) - special.gammaln(self.df / 2)
+        return (self.df - 2) ** 1.5 * math.exp(log_moment) / math.sqrt(math.pi)
+
+    def paths(self, rng: np.random.Generator, draws: int, length: int) -> Floats:
+        """See TokenModel."""
+        scale = self.sigma * math.sqrt((self.df - 2) / self.df)
+        return self.mu + scale * rng.standard_t(self.df, checked_paths(draws, length))
+
+    def sample(self, rng: np.random.Generator, lengths: ArrayLike) -> Floats:
+        """See LogRatioModel. Costs one draw for each token."""
+        return TokenByToken(self).sample(rng, lengths)
+
+    def cdf(self, s: ArrayLike, lengths: ArrayLike) -> Floats:
+        """P(S <= s | L) by Gil-Pelaez inversion of the tokens' Bessel characteristic function, to about 1e-12."""
+        n = checked_lengths(lengths, whole=True)
+        z = (np.asarray(s, np.float64) - self.mu * n) / (self.sigma * np.sqrt(n))
+        z, n = np.broadcast_arrays(z, n)
+        return np.reshape([self._standard_cdf(*pair) for pair in zip(z.flat, n.flat, strict=True)], z.shape)
+
+    def _standard_cdf(self, z: float, length: float) -> float:
+        """1/2 + (1/pi) int_0^inf sin(tz) phi(t / sqrt(l))^l / t dt, by Gauss-Legendre panels."""
+        if not math.isfinite(z):
+            return float(z > 0)
+        # log phi falls at least linearly at last, and like -t^2/2 near 0: 45 ends it for a sum, 45 sqrt(l) for few
+        end = 45.0
+        while length * self._log_characteristic(np.array([end / math.sqrt(length)]))[0] > -42:
+            end *= 1.5
+        panels = int(8 + end * (1 + abs(z)) / 4)
+        edges = np.linspace(0.0, end, panels + 1)
+        half = edges[1] / 2
+        t = (edges[:-1, None] + half * (1 + _PANEL_NODES)).ravel()
+        density = np.exp(length * self._log_characteristic(t / math.sqrt(length))) * np.sin(t * z) / t
+        return 0.5 + float(density @ np.tile(_PANEL_WEIGHTS, panels)) * half / math.pi
+
+    def _log_characteristic(self, t: Floats) -> Floats:
+        """log E exp(i t T) = log of K_v(x) x^v / (Gamma(v) 2^(v-1)), v = df/2, x = t sqrt(df - 2)."""
+        v, x = self.df / 2, t * math.sqrt(self.df - 2)
+        return np.log(special.kve(v, x)) - x + v * np.log(x) - special.gammaln(v) - (v - 1) * math.log(2)
+
+
+@dataclass(frozen=True)
+class MarkovTokens(_Tokens):
+    """Gaussian tokens whose mean and variance follow a stationary chain of two states (T6).
+
+    ``sigma`` is the long-run scale. Given the number of tokens in state 1, S is Gaussian.
+
+    Parameters
+    ----------
+    persistence : float in (-1, 1)
+        Second eigenvalue of the chain: the correlation of its state from one token to the next.
+    share : float in (0, 1)
+        Stationary probability of state 1.
+    mean_part : float in [0, 1)
+        Part of the long-run variance that comes from the states' different means; state 1 has the higher mean.
+    noise_ratio : float > 0
+        Variance of a token in state 1 over that in state 0.
+    """
+
+    persistence: float = 0.8
+    share: float = 0.3
+    mean_part: float = 0.5
+    noise_ratio: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_open("share", self.share, 0, 1, "it is the probability of state 1")
+        # both leaving probabilities must be probabilities
+        low = -min(self.share / (1 - self.share), (1 - self.share) / self.share)
+        check_open("persistence", self.persistence, low - 1e-12, 1, "both states' leaving probabilities are <= 1")
+        check_open("mean_part", self.mean_part, -1e-300, 1, "the rest of the variance is the tokens' noise")
+        check_open("noise_ratio", self.noise_ratio, 0, math.inf, "it is a ratio of variances")
+
+    @property
+    def leaving(self) -> tuple[float, float]:
+        """Probabilities of leaving state 0 and state 1 at each token."""
+        change = 1 - self.persistence
+        return min(1.0, self.share * change), min(1.0, (1 - self.share) * change)
+
+    @property
+    def between(self) -> float:
+        """One token's variance that comes from the states' means, nats squared."""
+        return self.mean_part * self.sigma**2 * (1 - self.persistence) / (1 + self.persistence)
+
+    @property
+    def within(self) -> float:
+        """One token's mean variance given its state, nats squared."""
+        return (1 - self.mean_part) * self.sigma**2
+
+    @property
+    def one_step_variance(self) -> float:
+        """Variance of one token, nats squared: sigma^2 only without dependence."""
+        return self.within + self.between
+
+    @property
+    def state_means(self) -> tuple[float, float]:
+        """Mean of a token in state 0 and in state 1, nats."""
+        gap = math.sqrt(self.between / (self.share * (1 - self.share)))
+        return self.mu - self.share * gap, self.mu + (1 - self.share) * gap
+
+    @property
+    def state_variances(self) -> tuple[float, float]:
+        """Variance of a token in state 0 and in state 1, nats squared."""
+        first = self.within / (1 - self.share + self.share * self.noise_ratio)
+        return first, first * self.noise_ratio
+
+    def _variance(self, n: Floats) -> Floats:
+        """The chain's autocovariance is between * persistence^k; the double sum, summed."""
+        k = self.persistence
+        double_sum = n * (1 + k) / (1 - k) - 2 * k * (1 - k**n) / (1 - k) ** 2
+        return self.within * n + self.between * double_sum
+
+    def _given(self, ones: Floats, n: Floats) -> tuple[Floats, Floats]:
+        """Mean and standard deviation of S given the number of tokens in state 1."""
+        (m0, m1), (v0, v1) = self.state_means, self.state_variances
+        return m0 * (n - ones) + m1 * ones, np.sqrt(v0 * (n - ones) + v1 * ones)
+
+    def sample(self, rng: np.random.Generator, lengths: ArrayLike) -> Floats:
+        """See LogRatioModel. Costs one draw for each visit of a state, not for each token."""
+        n = np.broadcast_to(checked_lengths(lengths, whole=True), np.shape(lengths))
+        mean, scale = self._given(self.sample_occupation(rng, n), n)
+        return mean + scale * rng.standard_normal(n.shape)
+
+    def sample_occupation(self, rng: np.random.Generator, lengths: ArrayLike) -> Floats:
+        """Numbers of tokens in state 1: the visits' geometric lengths, drawn for all rows at once."""
+        n = np.broadcast_to(checked_lengths(lengths, whole=True), np.shape(lengths)).astype(np.int64)
+        ones = np.zeros(n.size, np.int64)
+        start = rng.random(n.size) < self.share
+        for first in (0, 1):
+            rows, state = np.nonzero(start == first)[0], first
+            left = n.ravel()[rows]
+            while rows.size:
+                visit = np.minimum(rng.geometric(self.leaving[state], rows.size), left)
+                if state == 1:
+                    ones[rows] += visit
+                left -= visit
+                going = left > 0
+                rows, left, state = rows[going], left[going], 1 - state
+        return ones.reshape(n.shape).astype(np.float64)
+
+    def paths(self, rng: np.random.Generator, draws: int, length: int) -> Floats:
+        """See TokenModel; the chain itself, one token after the other."""
+        draws, length = checked_paths(draws, length)
+        moves, state = rng.random((length, draws)), rng.random(draws) < self.share
+        s = rng.standard_normal((draws, length))
+        means, scales = np.array(self.state_means), np.sqrt(self.state_variances)
+        for t in range(length):
+            s[:, t] = means[state.astype(int)] + scales[state.astype(int)] * s[:, t]
+            state ^= moves[t] < np.where(state, self.leaving[1], self.leaving[0])
+        return s
+
+    def occupation_law(self, length: int) -> Floats:
+        """P(k tokens in state 1), k = 0 ... length: the chain's generating function at the roots of unity, exact."""
+        _, length = checked_paths(1, length)
+        z = np.exp(-2j * np.pi * np.arange(length + 1) / (length + 1))
+        (a, b), one = self.leaving, np.ones_like(z)
+        step = np.array([[(1 - a) * one, a * z], [b * one, (1 - b) * z]]).transpose(2, 0, 1)
+        start = np.stack([(1 - self.share) * one, self.share * z], axis=1)
+        after = np.linalg.matrix_power(step, length - 1).sum(axis=2)
+        law = np.fft.ifft((start * after).sum(axis=1)).real
+        return np.maximum(law, 0.0)
+
+    def cdf(self, s: ArrayLike, lengths: ArrayLike) -> Floats:
+        """P(S <= s | L), exact: the Gaussian laws mixed over the number of tokens in state 1."""
+        n = checked_lengths(lengths, whole=True)
+        s, n = np.broadcast_arrays(np.asarray(s, np.float64), n)
+        found = np.empty(s.shape)
+        for length in np.unique(n):
+            law = self.occupation_law(int(length))
+            ones = np.nonzero(law > 1e-18)[0].astype(np.float64)
+            mean, scale = self._given(ones, length)
+            at = n == length
+            found[at] = [special.ndtr((x - mean) / scale) @ law[ones.astype(int)] for x in s[at]]
+        return found
