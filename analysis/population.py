@@ -15,6 +15,7 @@ where the squared norm below the line cannot be told from 0 the answer is NaN wi
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,13 +23,16 @@ import numpy as np
 from scipy import stats as sps
 
 from analysis.bins import Bins
-from analysis.cosine import Products, collapsed, jackknife_se, rows_weight
+from analysis.cosine import rows_weight
 from analysis.evaluate import Case, common_weight, evaluate
+from analysis.products import Products, collapsed, jackknife_se
 from analysis.rows import Floats, Ints
+from analysis.sketch_error import cosine_covariance
 from analysis.sketches import ScoredWindow
 from analysis.stats import MIN_CLUSTERS, TOO_FEW, dense
 from fspo.rules import Rule
 
+_Pair = tuple[float, Floats]
 CAP = 2.0
 """Weight at which the reference ``capped`` holds w."""
 ERRORS = ("bias2", "variance", "mse", "bias2_direction", "variance_direction", "mse_direction")
@@ -161,10 +165,12 @@ class PopulationTable:
     bins : Bins
     cases : list of Case
         Every case takes the common weight exp(S); the unclipped rule is added as ``none``.
+    width : float
+        Effective width of the sketch (analysis.sketch_error), infinite for exact scores.
     """
 
-    def __init__(self, key: dict[str, Any], bins: Bins, cases: list[Case]) -> None:
-        self.key, self.bins = key, bins
+    def __init__(self, key: dict[str, Any], bins: Bins, cases: list[Case], width: float = math.inf) -> None:
+        self.key, self.bins, self.width = key, bins, width
         unclipped = Case(Rule("none"), "none", "given")
         self.cases = [unclipped, *(common_weight(case) for case in cases if case.name != "none")]
         self._pools: dict[str, _Pool] = {}
@@ -276,12 +282,22 @@ class PopulationTable:
                 why = why or judge.positive(values["left"][0][k, i], values["left"][1][:, k, i], "the clipped update")
             if not why:
                 j = 0 if denominator[0].shape[1] == 1 else i
+                noise = self._sketch_error(pool, k, i) if key["quantity"] == "cosine" else 0.0
                 found, why = judge.ratio(
-                    (numerator[0][k, i], numerator[1][:, k, i]), (denominator[0][k, j], denominator[1][:, k, j])
+                    (numerator[0][k, i], numerator[1][:, k, i]), (denominator[0][k, j], denominator[1][:, k, j]), noise
                 )
             row |= dict(zip(("estimate", "ci_low", "ci_high"), found, strict=True)) | {"reason": why}
             out.append(row)
         return out
+
+    def _sketch_error(self, pool: _Pool, k: int, i: int) -> float:
+        """What the sketch adds to a cosine beyond what resampled prompts show: its error in the means themselves."""
+        n, a, b = (
+            np.array([total[k, i if total.shape[1] > 1 else 0] for total in pool.parts[name].total])
+            for name in ("inner", "left", "right")
+        )
+        variance = float(cosine_covariance((n, a), (n, a), a, b, self.width))
+        return math.sqrt(variance) if variance > 0 else 0.0
 
 
 @dataclass(frozen=True)
@@ -301,14 +317,16 @@ class _Judge:
             return f"the squared norm of {what} cannot be told from 0: about {more:.1f} times the responses are needed"
         return ""
 
-    def ratio(self, above: tuple[float, Floats], below: tuple[float, Floats]) -> tuple[tuple[float, float, float], str]:
-        """Estimate and 95 % interval of ``above / below``."""
+    def ratio(
+        self, above: tuple[float, Floats], below: tuple[float, Floats], noise: float
+    ) -> tuple[tuple[float, float, float], str]:
+        """Estimate and 95 % interval of ``above / below``; ``noise`` is a further standard error."""
         nothing = (float("nan"), float("nan"), float("nan"))
         with np.errstate(invalid="ignore", divide="ignore"):
             value, replicates = above[0] / below[0], above[1] / below[1]
         if not np.isfinite(value) or not np.all(np.isfinite(replicates)):
             return nothing, "without some prompt a pooled squared norm is not positive: too few responses"
-        half = self.quantile * float(jackknife_se(replicates, self.update))
+        half = self.quantile * math.hypot(float(jackknife_se(replicates, self.update)), noise)
         if not np.isfinite(half):
             return nothing, TOO_FEW
         return (float(value), float(value - half), float(value + half)), ""
@@ -363,4 +381,4 @@ def _counts(bins: Ints, cluster: Ints, length: Floats, number: int) -> tuple[Flo
     pairs = np.unique(cluster * number + bins) % number
     clusters = np.append(np.bincount(pairs, minlength=number), len(np.unique(cluster))).astype(np.float64)
     tokens = np.append(np.bincount(bins, length, number), length.sum())
-    return rows, clusters, tokens
+    return rows, clusters, tokens.astype(np.float64)

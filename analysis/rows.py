@@ -6,7 +6,7 @@ Only rows with a finite S and at least one update since their rollout (before th
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, cast
 
@@ -110,6 +110,7 @@ class Run:
     counts: dict[str, int]
     damage: list[str]
     warnings: list[str]
+    score_options: dict[str, Any] = field(default_factory=dict)  # how scores were taken, from the log's header
 
     @property
     def key(self) -> dict[str, Any]:
@@ -167,7 +168,10 @@ def load_run(path: str | Path) -> Run:
     if rule is None:
         warnings.append("the log's header names no rule: the rows of the rule that trained are left out")
     logged = frozenset(c for c in ROW_COLUMNS if c in log)
-    return Run(path, path.resolve().name, _seed(path, log), label, rule, rows, logged, counts, log.damage, warnings)
+    scores = log.metadata.get("scores")
+    options = scores if isinstance(scores, dict) else {}
+    name = path.resolve().name
+    return Run(path, name, _seed(path, log), label, rule, rows, logged, counts, log.damage, warnings, options)
 
 
 def _rows(log: GradLog, warnings: list[str]) -> tuple[Rows, Ints]:

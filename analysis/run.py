@@ -19,6 +19,7 @@ from analysis.moments import moment_tables
 from analysis.over_time import over_time_table, training_table
 from analysis.population import PopulationTable
 from analysis.rows import Run, load_run
+from analysis.sketch_error import effective_width
 from analysis.sketches import scored_windows
 from analysis.summary import summarize
 from analysis.tables import FOLDER, frame, write_tables
@@ -86,10 +87,11 @@ def analyse(
     rows |= moment_tables(run, bins, options.window)
     progress("moments")
     everything = cases if trained is None else [trained, *cases]
-    cosines = CosineTable(run.key, bins, everything, options.targets, options.draws, options.seed)
+    width, width_from = effective_width(run)
+    cosines = CosineTable(run.key, bins, everything, options.targets, options.draws, options.seed, width)
     lemma = LemmaTable(run.key, bins, everything)
-    population = PopulationTable(run.key, bins, everything)
-    scored = {"first": 0, "reused": 0, "updates": 0}
+    population = PopulationTable(run.key, bins, everything, width)
+    scored: dict[str, Any] = {"first": 0, "reused": 0, "updates": 0}
     broken: list[int] = []
     for window in scored_windows(run, bins, options.window, broken):
         cosines.add(window)
@@ -97,7 +99,7 @@ def analyse(
         population.add(window)
         scored[window.use] += len(window.rows)
         scored["updates"] += window.updates
-    scored["bad_units"] = sum(broken)
+    scored |= {"bad_units": sum(broken), "effective_width": width, "effective_width_from": width_from}
     rows |= {"cosine": cosines.rows(), "lemma": lemma.table, "population": population.rows()}
     progress("cosine")
     rows["over_time"] = over_time_table(run, bins)

@@ -23,7 +23,7 @@ def summarize(
     options: dict[str, Any],
     tables: dict[str, pd.DataFrame],
     integrity: dict[str, Any],
-    scored: dict[str, int],
+    scored: dict[str, Any],
     damage: list[str],
 ) -> dict[str, Any]:
     """Content of summary.json."""

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from analysis.bins import Bins
-from analysis.cosine import Columns, CosineTable, Products, UpdateGram, collapsed, jackknife_se
+from analysis.cosine import CosineTable
 from analysis.evaluate import Case, make_cases, trained_case
+from analysis.products import Columns, Products, UpdateGram, collapsed, jackknife_se
 from analysis.rows import load_run
 from analysis.run import Options, analyse, shared_bins
 from analysis.sketches import scored_windows
