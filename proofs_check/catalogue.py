@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from proofs_check import attacks, t01_t02_fairness, t03_t06_robustness, t07_t08_cosine, t09_t13_surrogate
+from proofs_check import (
+    attacks,
+    certified,
+    certified_fairness,
+    t01_t02_fairness,
+    t03_t06_robustness,
+    t07_t08_cosine,
+    t09_t13_surrogate,
+)
 from proofs_check.frame import Check
 
 MODULES = (
@@ -11,6 +19,8 @@ MODULES = (
     attacks,
     t07_t08_cosine,
     t09_t13_surrogate,
+    certified_fairness,
+    certified,
 )
 
 CHECKS: tuple[Check, ...] = tuple(
