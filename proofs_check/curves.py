@@ -1,0 +1,293 @@
+"""Tables behind the figures of the theory: exact curves beside simulated points with intervals (docs/theory.md).
+
+Four tables: acceptance laws (T1, T2), LRE against drift error (T3), how tight the cosine lemma is (T7), and the
+Berry-Esseen envelope against the truth (T5). ``figures`` draws them and computes nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy.special import ndtr
+from scipy.stats import beta, binom
+
+from fspo import theory
+from fspo.errors import UserError
+from fspo.files import whole_file
+from fspo.rules import DriftStats, Rule, calibrate, preset, scaled
+from proofs_check.attacks import random_strata
+from proofs_check.balls import lre_enclosure
+from proofs_check.frame import generator
+from proofs_check.lemma_claims import STATED, Strata, float_terms
+from proofs_check.models import ExponentialTokens, GaussianTokens, StudentTokens, matching_stats
+from proofs_check.policy import make_bandit, strata
+from proofs_check.t07_t08_cosine import RULES, from_gradients
+
+Floats = theory.Floats
+Row = dict[str, Any]
+
+SIGMA = 0.03
+"""Nats per root token: the scale of the acceptance laws."""
+ACCEPTANCE = 0.85
+"""Mean acceptance over LENGTHS that every rule's range is set to."""
+LENGTHS = np.unique(np.round(np.geomspace(1, 1e5, 121)))
+"""Tokens; all equally likely, so nearly uniform in log length."""
+SIMULATED_LENGTHS = np.unique(np.round(np.geomspace(1, 1e5, 11)))
+LAWS = {
+    "no drift error": (0.0, ("rloo", "gspo", "fspo", "power")),
+    "drift -sigma^2/2": (-(SIGMA**2) / 2, ("rloo", "gspo", "fspo", "fspo-kl", "power")),
+}
+"""Panel -> drift mu of the tokens (nats) and the rules; all but fspo-kl are centred at 0."""
+RANGES = {"equal": (1.0, 1.0, False), "unequal": (0.5, 1.5, True)}
+"""Case -> standardised ranges u_lo, u_hi and whether drift errors of both signs occur."""
+NEAR = 0.1
+"""Relative half-width of the intervals of ranges over which LRE is certified."""
+TOKEN_LENGTHS = np.unique(np.round(np.geomspace(1, 4096, 37))).astype(int)
+EXPONENTIAL, STUDENT = ExponentialTokens(0.0, 1.0), StudentTokens(0.0, 1.0, df=5.0)
+
+
+def interval(hits: int, draws: int, level: float = 0.95) -> tuple[float, float]:
+    """Clopper and Pearson's interval of a frequency."""
+    tail = (1 - level) / 2
+    low = 0.0 if hits == 0 else float(beta.ppf(tail, hits, draws - hits + 1))
+    high = 1.0 if hits == draws else float(beta.ppf(1 - tail, hits + 1, draws - hits))
+    return low, high
+
+
+def matched_rule(name: str, mu: float, sigma: float, target: float) -> tuple[Rule, DriftStats | None]:
+    """The preset with its range scaled until its mean acceptance over LENGTHS in the Gaussian model is ``target``.
+
+    Raises
+    ------
+    UserError
+        If no range gives the target.
+    """
+    from scipy.optimize import brentq
+
+    base = preset(name).rule
+    stats = matching_stats(GaussianTokens(mu, sigma)) if base.needs_stats else None
+
+    def excess(log_factor: float) -> float:
+        a = theory.band_acceptance(scaled(base, math.exp(log_factor)), LENGTHS, mu, sigma, stats)
+        return float(a.mean()) - target
+
+    low, high = 0.0, 0.0
+    while excess(low) > 0 and low > -30:
+        low -= 1.0
+    while excess(high) < 0 and high < 30:
+        high += 1.0
+    if excess(low) > 0 or excess(high) < 0:
+        raise UserError(f"rule {name!r} reaches no mean acceptance of {target}: choose one in (0, 1) and a band")
+    return scaled(base, math.exp(float(brentq(excess, low, high, xtol=1e-12)))), stats
+
+
+def acceptance_laws(rng: np.random.Generator, draws: int) -> Iterator[Row]:
+    """T1, T2: a(l) of the rules at matched acceptance, closed form (kind ``law``) and simulated through the rule."""
+    for panel, (mu, rules) in LAWS.items():
+        model = GaussianTokens(mu, SIGMA)
+        for name in rules:
+            rule, stats = matched_rule(name, mu, SIGMA, ACCEPTANCE)
+            head = {"panel": panel, "mu": mu, "sigma": SIGMA, "target": ACCEPTANCE, "rule": name}
+            a = theory.band_acceptance(rule, LENGTHS, mu, SIGMA, stats)
+            for length, value in zip(LENGTHS, a, strict=True):
+                yield {**head, "kind": "law", "length": length, "acceptance": value}
+            for length in SIMULATED_LENGTHS:
+                S = model.sample(rng, np.full(draws, length))
+                hits = int(rule.apply(S, np.full(draws, length), np.ones(draws), stats).in_band.sum())
+                low, high = interval(hits, draws)
+                yield {
+                    **head, "kind": "simulated", "length": length, "acceptance": hits / draws,
+                    "ci_low": low, "ci_high": high, "draws": draws,
+                }  # fmt: skip
+
+
+def drift_lre(rng: np.random.Generator, draws: int) -> Iterator[Row]:
+    """T3: sup over p of LRE_inf for drift errors up to x, its certified enclosures, and the two bounds.
+
+    ``low``, ``high`` enclose the value at the stated ranges, ``near_low``, ``near_high`` the values for all ranges
+    within NEAR of them. ``one_sided``, ``two_sided`` are the bounds, empty where nothing is promised.
+    """
+    del rng
+    count = 9 if draws < 5_000 else 25
+    for case, (u_lo, u_hi, mixed) in RANGES.items():
+        a_0 = float(theory.interval_probability(-u_lo, u_hi))
+        near = [((1 - NEAR) * u, (1 + NEAR) * u) for u in (u_lo, u_hi)]
+        for x in (np.arange(1, count + 1) / count * 1.2).tolist():
+            least = -x if mixed else 0.0
+            at = np.array([least, x, min(max((u_lo - u_hi) / 2, least), x)])  # T3's proof: f peaks at x*
+            a = theory.interval_probability(-u_lo + at, u_hi + at)
+            worst_p = np.where(np.arange(3) == np.argmin(a), 1.0, 1e-15)  # nearly all on the least accepted length
+            low, high = lre_enclosure(u_lo, u_hi, least, x)
+            near_low, near_high = lre_enclosure(near[0], near[1], least, x, pieces=4 if draws < 5_000 else 12)
+            bound = float(np.max(theory.drift_error_bound(u_lo, u_hi, at)))
+            yield {
+                "case": case, "u_lo": u_lo, "u_hi": u_hi, "mixed_signs": mixed, "a_0": a_0, "x": x,
+                "lre": theory.lre(worst_p, a).inf, "low": low, "high": high, "near": NEAR,
+                "near_low": near_low, "near_high": near_high,
+                "one_sided": theory.lre_bound(bound, a_0, one_sided=True),
+                "two_sided": theory.lre_bound(bound, a_0, one_sided=False),
+            }  # fmt: skip
+
+
+def lemma_row(source: str, case: Strata) -> Row:
+    """rho of T7, and the cosine and the sine that the strata have (the sine is exact for small angles)."""
+    lemma = case.lemma()
+    sine, _ = case.sine()
+    return {"source": source, "rho": lemma.rho, "cosine": lemma.cosine, "sine": sine, "guaranteed": lemma.rho < 1}
+
+
+def sharp_strata(rho: float, eps: float = 0.5) -> Strata:
+    """T7s: two strata that reach cos = sqrt(1 - rho^2)."""
+    g, v = np.array([1.0, 0.0]), np.array([-rho * rho, rho * math.sqrt((1 - rho) * (1 + rho))]) / eps
+    return Strata(np.array([0.5, 0.5]), np.array([1 + eps, 1 - eps]), np.stack([g + v, g - v]), np.zeros((2, 2)))
+
+
+def optimised_strata(rng: np.random.Generator, rho: float, steps: int = 150) -> Strata:
+    """Strata with a rho near the given one, turned as far as L-BFGS can; gradients by the complex step."""
+    from scipy.optimize import minimize
+
+    K, D = int(rng.integers(2, 6)), int(rng.integers(2, 9))
+
+    def unpack(x: Any) -> tuple[Any, Any, Any, Any]:
+        g, delta = np.split(x[..., 2 * K :].reshape(*x.shape[:-1], 2 * K, D), 2, axis=-2)
+        return np.exp(x[..., :K]), np.exp(x[..., K : 2 * K]), g, delta
+
+    def objective(x: Floats) -> tuple[float, Floats]:
+        with np.errstate(all="ignore"):
+            terms = float_terms(*unpack(x + 1e-30j * np.eye(x.size)))
+            log_rho = np.log(STATED.floats(terms))
+            value = log_rho - np.log(terms.sine + 1e-30) + 10 * (log_rho - math.log(rho)) ** 2
+        if not np.all(np.isfinite(value)):
+            return 1e3, np.zeros(x.size)
+        return float(value[0].real), value.imag * 1e30
+
+    start = 0.3 * rng.standard_normal(2 * K + 2 * K * D)
+    start[2 * K : 2 * K + K * D] += np.tile(rng.standard_normal(D), K)
+    start[2 * K + K * D :] *= 0.1
+    bounds = [(-15.0, 15.0)] * start.size
+    found = minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": steps}).x
+    return Strata(*(np.ascontiguousarray(part) for part in unpack(found)))
+
+
+def tightness(rng: np.random.Generator, draws: int) -> Iterator[Row]:
+    """T7: rho, cosine and sine of random strata, optimised ones, an exact softmax policy, and T7s."""
+    for _ in range(min(max(draws // 10, 100), 2_000)):
+        yield lemma_row("random", random_strata(rng))
+    for rho in np.linspace(0.05, 0.95, min(max(draws // 1_000, 4), 19)).tolist():
+        yield lemma_row("optimised", optimised_strata(rng, rho))
+    for i in range(min(max(draws // 1_000, 4), 24)):
+        bandit = make_bandit(rng, step=(0.02, 0.05, 0.1, 0.3)[i % 4])
+        S, n = bandit.log_ratios.sum(axis=1), bandit.responses.lengths.astype(np.float64)
+        for name in RULES:
+            rule = calibrate(preset(name).rule, S, n, bandit.advantages, (0.99, 0.95)[i % 2], bandit.drift_stats())
+            p, g, clipped, a = strata(bandit, rule)
+            yield lemma_row("policy", from_gradients(p, g, clipped, a))
+    for rho in [*np.geomspace(1e-4, 0.1, 7), *np.linspace(0.2, 0.9, 8), 0.99, 0.999]:
+        yield lemma_row("T7s", sharp_strata(float(rho)))
+
+
+def edge_errors(law: str, length: int) -> tuple[Floats, Floats]:
+    """Standardised edges z, and F(z) - Phi(z), where F is the tokens' law; both one-sided limits at jumps."""
+    if law == "signs":
+        steps = np.arange(length + 1)
+        atoms = (2.0 * steps - length) / math.sqrt(length)
+        below, at = binom.cdf(steps - 1, length, 0.5), binom.cdf(steps, length, 0.5)
+        return np.repeat(atoms, 2), (np.stack([below, at], axis=1) - ndtr(atoms)[:, None]).ravel()
+    if law == "exponential":
+        z = np.linspace(-8, 8, 1601)
+        return z, EXPONENTIAL.cdf(z * math.sqrt(length), length) - ndtr(z)
+    z = np.linspace(0, 4, 61)
+    error = STUDENT.cdf(z * math.sqrt(length), length) - ndtr(z)
+    return np.concatenate([-z[:0:-1], z]), np.concatenate([-error[:0:-1], error])  # symmetric tokens
+
+
+def worst_band(z: Floats, error: Floats) -> float:
+    """Largest |a - a_Gauss| over all bands with -u_- <= 0 <= u_+: errors at an upper and a lower edge, combined."""
+    upper, lower = error[z >= 0], error[z <= 0]
+    return float(max(upper.max() - lower.min(), lower.max() - upper.min()))
+
+
+def unit_band(law: str, length: int) -> float:
+    """P(|S| <= sigma sqrt(l)), exact."""
+    root = math.sqrt(length)
+    if law == "signs":
+        k = np.arange(length + 1)
+        inside = (2 * k - length) ** 2 <= length  # whole numbers: an edge at an atom is inside
+        return float(binom.pmf(k, length, 0.5)[inside].sum())
+    low, high = (EXPONENTIAL if law == "exponential" else STUDENT).cdf(np.array([-root, root]), length)
+    return float(high - low)
+
+
+def token_sums(law: str, length: int, rng: np.random.Generator, draws: int) -> Floats:
+    """S / sigma of ``draws`` responses."""
+    if law == "signs":
+        return 2.0 * rng.binomial(length, 0.5, draws) - length
+    return (EXPONENTIAL if law == "exponential" else STUDENT).sample(rng, np.full(draws, length))
+
+
+def berry_esseen(rng: np.random.Generator, draws: int) -> Iterator[Row]:
+    """T5: the envelope and the true |a - a_Gauss|, of the worst band (``worst``) and of u = 1 (``unit``)."""
+    gauss = float(theory.interval_probability(-1.0, 1.0))
+    powers = 2 ** np.arange(13)
+    for law, rho3 in (("exponential", float(EXPONENTIAL.RHO3)), ("signs", 1.0), ("student", STUDENT.rho3)):
+        lengths = powers if law == "student" else TOKEN_LENGTHS
+        envelope = theory.berry_esseen_bound(rho3, lengths)
+        for length, bound in zip(lengths.tolist(), envelope, strict=True):
+            head = {"law": law, "rho3": rho3, "length": length, "envelope": bound}
+            yield {**head, "band": "worst", "kind": "exact", "difference": worst_band(*edge_errors(law, length))}
+            yield {**head, "band": "unit", "kind": "exact", "difference": abs(unit_band(law, length) - gauss)}
+            if length in powers and length <= 64:
+                hits = int((np.abs(token_sums(law, length, rng, draws)) <= math.sqrt(length)).sum())
+                low, high = (value - gauss for value in interval(hits, draws))
+                ends = sorted((abs(low), abs(high)))
+                yield {
+                    **head, "band": "unit", "kind": "simulated", "difference": abs(hits / draws - gauss),
+                    "ci_low": 0.0 if low <= 0 <= high else ends[0], "ci_high": ends[1], "draws": draws,
+                }  # fmt: skip
+
+
+TABLES: dict[str, Callable[[np.random.Generator, int], Iterator[Row]]] = {
+    "acceptance_laws": acceptance_laws,
+    "drift_lre": drift_lre,
+    "tightness": tightness,
+    "berry_esseen": berry_esseen,
+}
+"""Name of each CSV file and the function that makes its rows."""
+
+
+def write(out: Path, seed: int = 0, draws: int = 200_000, progress: bool = True) -> list[Path]:
+    """Compute the tables and write ``NAME.csv`` for each into ``out``.
+
+    Parameters
+    ----------
+    out : Path
+        Folder; made if missing.
+    seed : int
+        Root of the random streams, >= 0; each table has its own.
+    draws : int
+        Responses for each simulated point; also scales how many strata are tried.
+
+    Raises
+    ------
+    UserError
+        For fewer than 100 draws, a negative seed, or a place that cannot be written.
+    """
+    from tqdm import tqdm
+
+    if draws < 100:
+        raise UserError(f"draws={draws} must be at least 100: an interval needs some data")
+    if seed < 0:
+        raise UserError(f"seed={seed} must be >= 0")
+    written = []
+    for name, rows in tqdm(TABLES.items(), desc="curves", unit="table", disable=not progress):
+        path = Path(out) / f"{name}.csv"
+        frame = pd.DataFrame(list(rows(generator(seed, name, "curve"), draws)))
+        with whole_file(path) as part:
+            frame.to_csv(part, index=False)
+        written.append(path)
+    return written
