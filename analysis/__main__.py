@@ -1,8 +1,9 @@
-"""Command line: ``python -m analysis RUN [RUN ...]``."""
+"""Command line: ``python -m analysis RUN [RUN ...]``, ``... import SOURCE`` and ``... doctor RUN``."""
 
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 from pathlib import Path
 
 from tqdm import tqdm
@@ -15,10 +16,14 @@ from analysis.tables import read_tables
 from fspo.command_line import CommandParser
 from fspo.errors import UserError, run_cli
 
+COMMANDS = {"import": "analysis.importing.command", "doctor": "analysis.doctor.command"}
+"""First arguments that are no run folder; a folder of that name is reached as ./import."""
 EXAMPLES = """examples:
   python -m analysis out/quick/runs/fspo-seed0
   python -m analysis RUN_A RUN_B RUN_C --claims claims.json
   python -m analysis RUN --edges "[1,16,64,257]" --rules "[rloo,gspo,fspo]" --targets "[0.9]"
+  python -m analysis import --help   # read the logs of TRL, verl or TensorBoard, or a table of responses
+  python -m analysis doctor --help   # what is wrong with a run, with evidence and a cure
 """
 
 
@@ -42,7 +47,10 @@ def build_parser() -> CommandParser:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Analyse, print one line a run, and the claims on request."""
+    """Analyse, print one line a run, and the claims on request; or run another command."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments and arguments[0] in COMMANDS:
+        return import_module(COMMANDS[arguments[0]]).main(arguments[1:])
     args = build_parser().parse_args(arguments)
     options = Options(
         bins=args.bins,

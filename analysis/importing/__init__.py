@@ -1,0 +1,1 @@
+"""Other trainers' logs (TRL, verl, TensorBoard, plain tables) turned into a run folder without sketches."""

@@ -1,0 +1,60 @@
+"""``python -m analysis import SOURCE``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from tqdm import tqdm
+
+from analysis.importing.run import ImportOptions, import_run, rule_names
+from fspo.command_line import CommandParser
+from fspo.rules import Aggregation
+
+EXAMPLES = """examples:
+  python -m analysis import trl-output                        # trainer_state.json, completions/, TensorBoard files
+  python -m analysis import rollouts.parquet --rule gspo --updates-per-rollout 8
+  python -m analysis import log.csv --columns '{log_ratio: my_S, reward: accuracy}' --out out/theirs
+"""
+
+
+def build_parser() -> CommandParser:
+    """The command line."""
+    p = CommandParser(
+        prog="python -m analysis import",
+        description="Make a run folder (a gradient log without sketches, and metrics.jsonl) from another trainer's logs:\n"
+        "TRL's and verl's, TensorBoard files, or any table with one row a response in Parquet, CSV or JSON lines.",
+        examples=EXAMPLES,
+    )
+    p.add_argument("source", type=str, metavar="SOURCE", help="a trainer's output folder, or one file")
+    p.add_argument("--out", type=str | None, default=None, help="run folder to make; by default SOURCE-imported, here")
+    p.add_argument("--columns", type=dict[str, str] | None, default=None, help="our column names to the table's")
+    p.add_argument("--rule", type=str | None, default=None, help=f"the rule that trained: {rule_names()}")
+    p.add_argument("--range-lo", type=float | None, default=None, help="its lower range, if not the preset's")
+    p.add_argument("--range-hi", type=float | None, default=None, help="its upper range, if not the preset's")
+    p.add_argument("--aggregation", type=Aggregation | None, default=None, help="how the trainer averaged the loss")
+    p.add_argument("--updates-per-rollout", type=int, default=1, help="optimizer updates between two rollouts")
+    p.add_argument("--group-size", type=int | None, default=None, help="successive responses of one prompt")
+    p.add_argument("--tokenizer", type=str | None, default=None, help="tokenizer.json that counts tokens of texts")
+    return p
+
+
+def main(arguments: list[str]) -> int:
+    """Import, and print what was used and what is wanting."""
+    args = build_parser().parse_args(arguments)
+    source = Path(args.source)
+    stem = source.resolve().name if source.is_dir() else source.name.split(".")[0]
+    options = ImportOptions(
+        columns=args.columns or {},
+        rule=args.rule,
+        range_lo=args.range_lo,
+        range_hi=args.range_hi,
+        aggregation=args.aggregation,
+        updates_per_rollout=args.updates_per_rollout,
+        group_size=args.group_size,
+        tokenizer=args.tokenizer,
+    )
+    with tqdm(desc="import", unit="row", unit_scale=True, disable=not sys.stderr.isatty()) as bar:
+        report = import_run(source, args.out or f"{stem}-imported", options, bar.update)
+    print("\n".join(report.lines()))
+    return 0

@@ -1,0 +1,123 @@
+"""What other trainers call things: columns of per-response tables, and scalar metrics.
+
+A scalar takes our name only where it means the same; ``DIFFERENT`` says why a like-named one does not. The names were
+read in the sources of TRL 1.16 (``trl/trainer/grpo_trainer.py``) and verl 0.9.1 (``verl/trainer/ppo``).
+"""
+
+from __future__ import annotations
+
+COLUMNS: dict[str, tuple[str, ...]] = {
+    # ours: theirs, the more exact name first; case is ignored
+    "rollout": ("rollout", "rollout_id", "generation_step"),
+    "step": ("step", "global_step", "training_step", "train_step", "iteration"),
+    "updates_since_rollout": ("updates_since_rollout",),
+    "times_used": ("times_used",),
+    "phase": ("phase",),
+    "policy_version": ("policy_version",),
+    "behaviour_version": ("behaviour_version", "behavior_version"),
+    "prompt_id": ("prompt_id", "prompt_idx", "prompt_index", "group_id", "group", "uid"),
+    "response_id": ("response_id", "completion_id", "sample_id", "request_id"),
+    "prompt": ("prompt", "input", "question", "prompts"),
+    "response": ("completion", "output", "response", "completions"),
+    "length": (
+        "length",
+        "completion_length",
+        "response_length",
+        "completion_len",
+        "response_len",
+        "num_response_tokens",
+    ),
+    "truncated": ("truncated", "is_truncated", "clipped"),
+    "reward": ("reward", "score", "rewards", "scores", "total_reward"),
+    "advantage": ("advantage", "advantages", "adv"),
+    "log_ratio": ("log_ratio", "seq_log_ratio", "log_ratios", "token_log_ratios", "sum_log_ratio", "s"),
+    "new": (
+        *("new_log_probs", "new_logprobs", "new_logps", "per_token_logps", "log_probs", "logprobs", "token_logprobs"),
+        *("logps", "new_logprob", "new_logp", "new_log_prob", "logprob", "logp", "log_prob"),
+    ),
+    "old": (
+        *("old_log_probs", "old_logprobs", "old_logps", "old_per_token_logps", "old_token_logprobs"),
+        *("old_logprob", "old_logp", "old_log_prob"),
+    ),
+    "sampler": (
+        *("rollout_log_probs", "sampling_per_token_logps", "sampler_log_probs", "sampler_logprobs", "vllm_logprobs"),
+        *("rollout_log_prob", "sampler_logprob", "sampling_logprob"),
+    ),
+    "mask": ("response_mask", "completion_mask", "loss_mask", "action_mask", "mask"),
+    "entropy": ("entropy", "entropies"),
+    "engine_log_ratio": ("engine_log_ratio",),
+    "sum_sq_log_ratio": ("sum_sq_log_ratio",),
+    "k3_sum": ("k3_sum",),
+    "drift": ("drift",),
+    "lo": ("lo",),
+    "hi": ("hi",),
+    "band_accept": ("band_accept",),
+    "side": ("side",),
+    "multiplier": ("multiplier",),
+    "weight": ("weight",),
+}
+"""Per-response columns. ``new``, ``old``, ``sampler``, ``log_ratio`` and ``entropy`` are numbers or lists by token."""
+
+MARKS = ("prompt", "response", "advantage", "log_ratio", "new", "old")
+"""A file with one of these is a table of responses; one without is a log of scalars."""
+
+METRICS: dict[str, str] = {
+    # TRL; keys of the evaluation carry the prefix eval_
+    "reward": "reward",
+    "frac_reward_zero_std": "frac_reward_zero_std",
+    "completions/mean_length": "completions/mean_length",
+    "completions/clipped_ratio": "completions/clipped_ratio",
+    "entropy": "entropy",
+    "grad_norm": "grad_norm",
+    "learning_rate": "learning_rate",
+    "num_tokens": "num_tokens",
+    # verl
+    "critic/score/mean": "reward",
+    "response_length/mean": "completions/mean_length",
+    "response_length/clip_ratio": "completions/clipped_ratio",
+    "actor/entropy": "entropy",
+    "actor/grad_norm": "grad_norm",
+    "actor/lr": "learning_rate",
+    # this suite's own, through a tracker
+    "clip_ratio/out_of_band": "clip_ratio/out_of_band",
+    "seq_log_ratio/mean": "seq_log_ratio/mean",
+    "seq_log_ratio/std": "seq_log_ratio/std",
+    "seq_log_ratio/drift": "seq_log_ratio/drift",
+}
+
+DIFFERENT: dict[str, str] = {
+    "clip_ratio/low_mean": "TRL counts responses (or tokens) with A = 0 too",
+    "clip_ratio/high_mean": "TRL counts responses (or tokens) with A = 0 too",
+    "clip_ratio/region_mean": "TRL counts responses (or tokens) with A = 0 too",
+    "reward_std": "TRL takes the deviation over the whole batch, here it is the mean over groups",
+    "kl": "TRL multiplies the term by the importance ratio (use_bias_correction_kl)",
+    "step_time": "seconds of an optimizer step, here of a rollout",
+    "actor/pg_clipfrac": "a share of tokens, responses with A = 0 counted",
+    "actor/pg_clipfrac_lower": "a share of tokens, responses with A = 0 counted",
+    "actor/ppo_kl": "minus the mean token log-ratio, updates with S = 0 counted",
+    "critic/rewards/mean": "the KL penalty is subtracted",
+    "perf/time_per_step": "seconds of a step with everything in it",
+}
+
+FOREIGN = "imported/"
+"""Every other scalar keeps its own name behind this prefix."""
+
+
+def metric_name(name: str) -> tuple[str, str, str, str]:
+    """What a scalar is stored as.
+
+    Returns
+    -------
+    phase : "train" or "eval"
+    plain : their name without the prefix of the phase
+    stored : our name, or theirs behind ``FOREIGN``
+    why : "" where the meaning is ours, "unknown", or what differs
+    """
+    phase, plain = "train", name
+    for prefix in ("train/", "eval/", "eval_"):
+        if name.startswith(prefix):
+            phase, plain = prefix[:-1], name[len(prefix) :]
+    if plain in METRICS:
+        ours = METRICS[plain]
+        return phase, plain, ours if phase == "train" else f"eval/{ours}", ""
+    return phase, plain, FOREIGN + plain, DIFFERENT.get(plain, "unknown")

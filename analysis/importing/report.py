@@ -1,0 +1,89 @@
+"""What an import used, what it did not know, and which diagnostics it leaves without data."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+NEEDS: dict[str, tuple[tuple[str, ...], ...]] = {
+    # diagnostic: columns it needs; of several tuples any one will do
+    "acceptance by length, LRE, scaling of Var(S|L)": (("log_ratio", "length"),),
+    "update acceptance and clip sides (A != 0)": (("log_ratio", "length", "advantage"),),
+    "intervals over prompts": (("prompt_id",),),
+    "first use apart from trained-on responses": (("times_used",), ("response_id",)),
+    "updates since the rollout (rows before any update apart)": (("updates_since_rollout",), ("rollout", "step")),
+    "the trained rule's own rows": (("rule",), ("lo", "hi", "multiplier")),
+    "bands with drift (fspo-kl, fspo-gaussian, fspo-tilted)": (("k3_sum", "sum_sq_log_ratio"),),
+    "truncation": (("truncated",),),
+    "agreement of trainer and sampler": (("engine_log_ratio",),),
+    "cosines, cosine lemma (T7, T8), bias and variance": (("score_unit",),),
+}
+
+
+@dataclass
+class Report:
+    """The outcome of one import, printed and kept as import.json."""
+
+    source: str
+    run: str
+    files: dict[str, list[str]] = field(default_factory=dict)  # by kind
+    rows: int = 0
+    rollouts: int = 0
+    not_finite: int = 0
+    columns: dict[str, str] = field(default_factory=dict)  # ours: theirs
+    derived: dict[str, str] = field(default_factory=dict)  # ours: from what
+    user_columns: list[str] = field(default_factory=list)
+    unknown_columns: list[str] = field(default_factory=list)
+    metrics: dict[str, str] = field(default_factory=dict)  # theirs: ours
+    different_metrics: dict[str, str] = field(default_factory=dict)  # theirs: why not ours
+    unknown_metrics: list[str] = field(default_factory=list)
+    metric_lines: int = 0
+    not_stored: Counter[str] = field(default_factory=Counter)  # values that are no number
+    notes: list[str] = field(default_factory=list)
+    ignored: list[str] = field(default_factory=list)
+
+    def missing(self) -> dict[str, str]:
+        """Diagnostics that cannot be computed, and the columns that are wanting."""
+        have = set(self.columns) | set(self.derived)
+        found: dict[str, str] = {}
+        for diagnostic, ways in NEEDS.items():
+            if not any(set(way) <= have for way in ways):
+                wanting = [", ".join(sorted(set(way) - have)) for way in ways]
+                found[diagnostic] = " or ".join(wanting)
+        return found
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for import.json."""
+        return {**self.__dict__, "not_stored": dict(self.not_stored), "cannot_be_computed": self.missing()}
+
+    def lines(self) -> list[str]:
+        """For the terminal."""
+        out = [f"{self.source} -> {self.run}"]
+        for kind, names in self.files.items():
+            shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+            out.append(f"  read {kind}: {shown}")
+        out.append(f"  {self.rows} responses in {self.rollouts} rollouts, {self.metric_lines} lines of scalars")
+        if self.not_finite and self.rows:
+            out.append(f"  {self.not_finite} responses have no finite S")
+        pairs = [f"{ours} <- {theirs}" for ours, theirs in (self.columns | self.derived).items()]
+        out += _wrapped("columns used", pairs)
+        out += _wrapped("columns not known, kept as user.*", self.user_columns)
+        out += _wrapped("columns not known, not kept (no plain numbers or text)", self.unknown_columns)
+        renamed = [name if name == ours else f"{ours} <- {name}" for name, ours in self.metrics.items()]
+        out += _wrapped("scalars under our names", renamed)
+        differing = [f"{name} ({why})" for name, why in self.different_metrics.items()]
+        out += _wrapped("scalars with another meaning, kept under imported/", differing)
+        out += _wrapped("scalars not known, kept under imported/", self.unknown_metrics)
+        out += _wrapped("left out, no number", [f"{name} ({count}x)" for name, count in self.not_stored.items()])
+        out += [f"  note: {note}" for note in self.notes]
+        out += [f"  not read: {line}" for line in self.ignored]
+        out += [f"  cannot be computed: {what}: no {wanting}" for what, wanting in self.missing().items()]
+        return out
+
+
+def _wrapped(title: str, names: list[str], limit: int = 40) -> list[str]:
+    if not names:
+        return []
+    more = f", and {len(names) - limit} more" if len(names) > limit else ""
+    return [f"  {title}: " + ", ".join(names[:limit]) + more]

@@ -1,0 +1,364 @@
+"""From a source to a run folder: everything is written beside the target and renamed when it is whole."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from analysis.importing.convert import Converter, choose_columns
+from analysis.importing.names import COLUMNS, metric_name
+from analysis.importing.report import Report
+from analysis.importing.sources import Sources, find_sources, read_state, state_records
+from analysis.importing.tables import Chunk, events, read_chunks
+from analysis.importing.values import as_values
+from fspo.errors import UserError
+from fspo.gradlog import USER_PREFIX, GradLogWriter
+from fspo.rules import PRESETS, Aggregation, Rule, preset
+
+BUFFER = 500_000
+"""Rows held back so that each rollout becomes one file; a table out of order makes several."""
+_MAX_PARTS = 10_000  # four digits in a file's name
+
+
+@dataclass(frozen=True)
+class ImportOptions:
+    """How a source is read.
+
+    Parameters
+    ----------
+    columns : mapping
+        Our column name to the table's, for names that are not known.
+    rule : str, optional
+        Preset of the rule that trained.
+    range_lo, range_hi : float, optional
+        Its range where it is not the preset's.
+    aggregation : str, optional
+        How the trainer averaged: response, sequence, token or constant (fspo/objective.py).
+    updates_per_rollout : int
+        Optimizer updates between two rollouts, where the table counts steps only.
+    group_size : int, optional
+        Successive responses that share a prompt, where the table names none.
+    tokenizer : str, optional
+        tokenizer.json that counts tokens where there is only text.
+    """
+
+    columns: Mapping[str, str] = field(default_factory=dict)
+    rule: str | None = None
+    range_lo: float | None = None
+    range_hi: float | None = None
+    aggregation: Aggregation | None = None
+    updates_per_rollout: int = 1
+    group_size: int | None = None
+    tokenizer: str | None = None
+
+    def trained_rule(self) -> Rule | None:
+        """The rule, None if none was named."""
+        if self.rule is None:
+            if self.range_lo is not None or self.range_hi is not None:
+                raise UserError("--range-lo and --range-hi belong to a rule: name it with --rule")
+            return None
+        changes = {k: v for k, v in (("range_lo", self.range_lo), ("range_hi", self.range_hi)) if v is not None}
+        return preset(self.rule, **changes).rule
+
+
+def import_run(
+    source: str | Path,
+    out: str | Path,
+    options: ImportOptions | None = None,
+    progress: Callable[[int], None] = lambda _: None,
+) -> Report:
+    """Read a foreign log and write the run folder ``out``.
+
+    Parameters
+    ----------
+    progress : callable
+        Told the number of rows of each chunk.
+
+    Raises
+    ------
+    UserError
+        For a source that cannot be read, or a target that is there already; nothing is left behind.
+    """
+    options, target = options or ImportOptions(), Path(out)
+    rule = options.trained_rule()
+    if options.aggregation is not None and options.aggregation not in ("response", "sequence", "token", "constant"):
+        raise UserError(f"--aggregation {options.aggregation}: choose from response, sequence, token, constant")
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise UserError(f"{target} is there already: name another folder with --out")
+    sources = find_sources(source)
+    part = target.with_name(f".part-{os.getpid()}-{target.name}")
+    report = Report(str(source), str(target), ignored=list(sources.ignored))
+    for kind in ("table", "state", "scalars", "events"):
+        if files := getattr(sources, kind):
+            report.files[kind] = [file.name for file in files]
+    try:
+        try:
+            part.mkdir(parents=True)
+            _import_table(sources, part, rule, options, report, progress)
+            _import_scalars(sources, part, options, report)
+            if not report.rows and not report.metric_lines:
+                raise UserError(f"{source} holds neither a response nor a scalar: its files are empty")
+            (part / "import.json").write_text(json.dumps(report.to_dict(), indent=2) + "\n", encoding="utf-8")
+            if target.is_dir():
+                target.rmdir()
+            os.replace(part, target)
+        except OSError as error:
+            raise UserError(f"cannot write {target}: {error.strerror or error}; name another place") from error
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+    return report
+
+
+def _import_table(
+    sources: Sources,
+    run: Path,
+    rule: Rule | None,
+    options: ImportOptions,
+    report: Report,
+    progress: Callable[[int], None],
+) -> None:
+    applied = rule if rule is not None and rule.level == "sequence" and not rule.needs_stats else None
+    convert = Converter(
+        options.columns,
+        options.updates_per_rollout,
+        options.group_size,
+        applied,
+        options.tokenizer,
+        first_step=sources.first_step,
+    )
+    metadata: dict[str, Any] = {"imported_from": report.source}
+    if rule is not None:
+        metadata["rule"] = rule.to_dict()
+        report.derived["rule"] = f"--rule {options.rule}"
+    if options.aggregation is not None:
+        metadata["aggregation"] = options.aggregation
+    store: _Store | None = None
+    seen: set[str] = set()
+    for file, chunk in _chunks(sources):
+        chosen = choose_columns(chunk, options.columns if store is None else _present(options.columns, chunk))
+        spare = [name for name in chunk if name not in chosen.values()]
+        if store is None:
+            user = _user_columns(chunk, spare)
+            if "reward" not in chosen and (only := _only_number(chunk, spare, sources)):
+                chosen["reward"] = only
+                user.pop(only, None)
+                convert.notes[
+                    f"{only} is taken as the reward: the table's one column of numbers without a name here"
+                ] = None
+            extra_reward = chosen.get("reward")
+            store = _Store(GradLogWriter(run, metadata=metadata, user_columns=user))
+        elif extra_reward in chunk:
+            chosen.setdefault("reward", cast(str, extra_reward))
+        report.columns |= chosen
+        seen |= set(spare)
+        rows = convert.convert(chunk, file, chosen)
+        for name, kind in store.user.items():
+            if name in chunk:
+                rows[USER_PREFIX + name] = _user_values(chunk[name], kind)
+        store.add(rows)
+        progress(len(rows["step"]))
+    if store is None:
+        return
+    store.close()
+    report.rows, report.rollouts, report.not_finite = convert.rows, len(store.parts), convert.not_finite
+    report.notes += convert.notes
+    seen -= set(report.columns.values())
+    report.user_columns = sorted(seen & set(store.user))
+    report.unknown_columns = sorted(seen - set(store.user))
+    _derived(convert, options, report)
+    if rule is not None and applied is None:
+        why = "acts on tokens" if rule.level != "sequence" else "centres its band on a whole minibatch's drift"
+        report.notes.append(f"rule {rule.label!r} {why}: band, side and weight of single rows are not written")
+
+
+def _derived(convert: Converter, options: ImportOptions, report: Report) -> None:
+    """Which of our columns came about from others; report.columns keeps those that were copied."""
+    used, kinds = report.columns, convert.kinds
+    listed = [name for name in ("log_ratio", "new", "old", "sampler") if kinds.get(name) == "list"]
+    if "new" in used and "old" in used and "log_ratio" not in used:
+        report.derived["log_ratio"] = f"{used['new']} - {used['old']}"
+    if listed and not {"new", "old"} - set(listed) or kinds.get("log_ratio") == "list":
+        report.derived |= dict.fromkeys(("sum_sq_log_ratio", "k3_sum"), "token log-ratios")
+    if listed:
+        report.derived["length"] = used.pop("mask", None) or f"tokens of {used[listed[0]]}"
+    elif "length" not in used and options.tokenizer and "response" in used:
+        report.derived["length"] = f"{used['response']}, by the tokenizer"
+        report.notes.append(
+            "lengths count the tokens of the decoded text: special tokens, the last one too, are not in it"
+        )
+    if {"old", "sampler"} <= used.keys():
+        report.derived["engine_log_ratio"] = f"{used['old']} - {used['sampler']}"
+    if "prompt" in used and "prompt_id" not in used:
+        report.derived["prompt_id"] = f"text of {used['prompt']}"
+    elif options.group_size and "prompt_id" not in used:
+        report.derived["prompt_id"] = f"--group-size {options.group_size}"
+    if "step" in used and "rollout" not in used:
+        each = options.updates_per_rollout
+        report.derived["rollout"] = f"{used['step']}, {each} to a rollout"
+        if each > 1:
+            report.derived["updates_since_rollout"] = f"{used['step']} modulo {each}"
+    if "step" not in used:
+        report.notes.append("no step: all responses count as one update of one rollout")
+    if "response_id" not in used and "times_used" not in used:
+        report.notes.append("no response id: every row counts as a response of its own, at first use")
+    if "new" in used and "old" not in used and "log_ratio" not in used:
+        report.notes.append(
+            "no old log-probabilities, so no S; if the trainer's ratio is against the sampler's, "
+            f"say --columns '{{old: {used.get('sampler', 'COLUMN')}}}'"
+        )
+
+
+def _chunks(sources: Sources) -> Iterator[tuple[Path, Chunk]]:
+    for file in sources.table:
+        for chunk in read_chunks(file):
+            yield file, chunk
+
+
+def _present(given: Mapping[str, str], chunk: Chunk) -> dict[str, str]:
+    """The given names that this chunk has: a later file may lack one, which is then null."""
+    have = {str(name).lower() for name in chunk}
+    return {ours: theirs for ours, theirs in given.items() if theirs.lower() in have}
+
+
+def _only_number(chunk: Chunk, spare: list[str], sources: Sources) -> str | None:
+    """TRL's completions name a reward by its function: the one column of numbers that is left."""
+    if not sources.trl:
+        return None
+    numbers = [name for name in spare if as_values(chunk[name]).kind == "number"]
+    return numbers[0] if len(numbers) == 1 else None
+
+
+def _user_columns(chunk: Chunk, spare: list[str]) -> dict[str, str]:
+    """Names and Arrow types of the columns that are kept as they are."""
+    kinds = {"number": "float64", "text": "string"}
+    found = {name: as_values(chunk[name]) for name in spare}
+    return {n: kinds[v.kind] for n, v in found.items() if v.kind == "number" or (v.kind == "text" and _short(v.array))}
+
+
+def _short(array: Any) -> bool:
+    return all(len(text or "") <= 64 for text in array[:100].to_pylist())
+
+
+def _user_values(column: Any, kind: str) -> Any:
+    values = as_values(column)
+    if kind == "string":
+        return values.texts()
+    return values.numbers() if values.kind == "number" else np.full(len(values), np.nan)
+
+
+class _Store:
+    """Rows by rollout; a rollout is written when the table has gone past it, or when too many rows wait."""
+
+    def __init__(self, writer: GradLogWriter) -> None:
+        self.writer = writer
+        names = [n for n in writer.schema.names if n.startswith(USER_PREFIX)]
+        self.user = {
+            n[len(USER_PREFIX) :]: str(writer.schema.field(n).type).replace("double", "float64") for n in names
+        }
+        self.parts: dict[int, int] = defaultdict(int)
+        self.waiting: dict[int, list[dict[str, Any]]] = defaultdict(list)
+        self.held = 0
+
+    def add(self, rows: dict[str, Any]) -> None:
+        rollout = np.asarray(rows["rollout"])
+        order = np.argsort(rollout, kind="stable")
+        numbers, start = np.unique(rollout[order], return_index=True)
+        for number, at in zip(numbers, np.split(order, start[1:]), strict=True):
+            self.waiting[int(number)].append({name: _take(values, at, len(rollout)) for name, values in rows.items()})
+        self.held += len(rollout)
+        if self.held > BUFFER:
+            newest = max(self.waiting)
+            passed = [number for number in self.waiting if number < newest]
+            self._write(passed)
+            if self.held > BUFFER:
+                self._write(list(self.waiting))
+
+    def close(self) -> None:
+        self._write(list(self.waiting))
+
+    def _write(self, numbers: list[int]) -> None:
+        for number in sorted(numbers):
+            for rows in self.waiting.pop(number):
+                self.writer.append(rows)
+                self.held -= len(np.atleast_1d(rows["log_ratio"]))
+            self.writer.rank = self.parts[number]
+            self.parts[number] += 1
+            if self.writer.rank >= _MAX_PARTS:
+                raise UserError("the table's rollouts lie in too many pieces: sort it by rollout or step first")
+            self.writer.flush(number)
+
+
+def _take(values: Any, at: np.ndarray, n: int) -> Any:
+    if isinstance(values, list):
+        return [values[i] for i in at]
+    return values[at] if isinstance(values, np.ndarray) and values.shape[:1] == (n,) else values
+
+
+def _import_scalars(sources: Sources, run: Path, options: ImportOptions, report: Report) -> None:
+    lines: dict[tuple[str, int], dict[str, float]] = defaultdict(dict)
+    unknown: dict[str, None] = {}
+    for step, name, value in _scalars(sources, report):
+        phase, plain, stored, why = metric_name(name)
+        if stored in lines[phase, step]:
+            continue  # a tracker repeats what the trainer's own history holds
+        lines[phase, step][stored] = value
+        if why == "":
+            report.metrics[plain] = stored
+        elif why == "unknown":
+            unknown[plain] = None
+        else:
+            report.different_metrics[plain] = why
+    report.unknown_metrics = sorted(unknown)
+    report.metric_lines = len(lines)
+    with (run / "metrics.jsonl").open("w", encoding="utf-8") as file:
+        for (phase, step), values in sorted(lines.items(), key=lambda item: (item[0][1], item[0][0])):
+            rollout = max(step - sources.first_step, 0) // options.updates_per_rollout
+            place = {"rollout": rollout, "step": step, "phase": phase}
+            file.write(json.dumps(place | values) + "\n")
+
+
+def _scalars(sources: Sources, report: Report) -> Iterator[tuple[int, str, float]]:
+    for file in sources.state:
+        read_state(file)
+        for step, values in state_records(file):
+            yield from _numbers(step, values, report)
+    for file in sources.scalars:
+        for chunk in read_chunks(file):
+            steps = next((name for name in chunk if name.lower() in COLUMNS["step"]), None)
+            columns = {n: c if isinstance(c, list) else c.to_pylist() for n, c in chunk.items()}
+            for i in range(len(next(iter(columns.values())))):
+                row = {name: values[i] for name, values in columns.items() if name != steps}
+                step = columns[steps][i] if steps else None
+                if not isinstance(step, (int, float)) or not math.isfinite(step):
+                    report.not_stored["lines without a step"] += 1
+                    continue
+                nested = row.pop("data", None)  # verl's file logger: {"step": 1, "data": {...}}
+                row |= nested if isinstance(nested, dict) else {}
+                yield from _numbers(int(step), row, report)
+    for file in sources.events:
+        for step, tag, value in events(file):
+            yield from _numbers(step, {tag: value}, report)
+
+
+def _numbers(step: int, values: Mapping[str, Any], report: Report) -> Iterator[tuple[int, str, float]]:
+    for name, value in values.items():
+        if value is None or name == "epoch":
+            continue
+        if isinstance(value, (int, float)) and math.isfinite(value):
+            yield step, str(name), float(value)
+        else:
+            report.not_stored[str(name)] += 1
+
+
+def rule_names() -> str:
+    """Presets that --rule takes."""
+    return ", ".join(PRESETS)

@@ -1,0 +1,152 @@
+"""Which files a source holds, and what each of them is."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from analysis.importing.names import COLUMNS, MARKS
+from fspo.errors import UserError
+from fspo.gradlog import FOLDER
+
+Kind = Literal["state", "scalars", "events", "table"]
+TABLES = (".parquet", ".csv", ".jsonl", ".jsonl.gz")
+EVENTS = "events.out.tfevents"
+_MARKING = {alias for name in MARKS for alias in COLUMNS[name]}
+
+
+@dataclass
+class Sources:
+    """The files to read, by kind, each list in the order of the training."""
+
+    state: list[Path] = field(default_factory=list)  # TRL: trainer_state.json
+    scalars: list[Path] = field(default_factory=list)  # one JSON object or CSV line a step
+    events: list[Path] = field(default_factory=list)  # TensorBoard
+    table: list[Path] = field(default_factory=list)  # one row a response
+    ignored: list[str] = field(default_factory=list)  # files that could have been a source, with the reason
+
+    @property
+    def trl(self) -> bool:
+        """Whether these are TRL's files."""
+        return bool(self.state) or any(file.name.startswith("completions_") for file in self.table)
+
+    @property
+    def first_step(self) -> int:
+        """Number of a run's first update: TRL logs it when it is done, as 1."""
+        return 1 if self.trl else 0
+
+    def __bool__(self) -> bool:
+        return bool(self.state or self.scalars or self.events or self.table)
+
+
+def find_sources(source: str | Path) -> Sources:
+    """Look at a file, or at every file below a folder.
+
+    Raises
+    ------
+    UserError
+        If there is nothing, or nothing that can be read.
+    """
+    path = Path(source)
+    if path.is_file():
+        found = Sources()
+        kind = kind_of(path)
+        if kind is None:
+            raise UserError(
+                f"{path} is neither trainer_state.json, a TensorBoard file, nor a .jsonl, .csv or .parquet of scalars "
+                "or responses: name such a file, or the folder that holds it"
+            )
+        getattr(found, kind).append(path)
+        return found
+    if not path.is_dir():
+        raise UserError(f"{path} does not exist: name a trainer's output folder or one of its log files")
+    if (path / FOLDER).is_dir():
+        raise UserError(f"{path} holds a gradient log already: run `python -m analysis {path}`")
+    found = Sources()
+    for file in sorted(path.rglob("*"), key=_order):
+        if not file.is_file() or file.name.startswith("."):
+            continue
+        try:
+            kind = kind_of(file)
+        except UserError as error:
+            found.ignored.append(str(error))
+            continue
+        if kind:
+            getattr(found, kind).append(file)
+        elif file.name.endswith(TABLES):
+            found.ignored.append(f"{file.relative_to(path)}: neither scalars by step nor responses")
+    if len(found.state) > 1:  # each checkpoint repeats the whole history up to its step
+        newest = max(found.state, key=lambda file: (_last_step(file), -len(file.parts)))
+        found.state = [newest]
+    if not found:
+        why = f" ({found.ignored[0]})" if found.ignored else ""
+        raise UserError(
+            f"{path} holds no log that can be read{why}: looked for trainer_state.json, TensorBoard files, "
+            "and .jsonl, .csv or .parquet with scalars by step or one row a response"
+        )
+    return found
+
+
+def _order(path: Path) -> tuple[tuple[int, Any], ...]:
+    """Names with their numbers as numbers: verl writes 1.jsonl, 2.jsonl, 10.jsonl."""
+    return tuple((1, int(p)) if p.isdigit() else (0, p) for p in re.split(r"(\d+)", str(path)))
+
+
+def kind_of(path: Path) -> Kind | None:
+    """What a file is, by its name and its first row; None for a file that is no source.
+
+    Raises
+    ------
+    UserError
+        If its name promises a source and it cannot be read.
+    """
+    if path.name == "trainer_state.json":
+        return "state"
+    if EVENTS in path.name:
+        return "events"
+    if not path.name.endswith(TABLES):
+        return None
+    from analysis.importing.tables import first_row
+
+    row = first_row(path)
+    names = {str(name).lower() for name in row}
+    if names & _MARKING:
+        return "table"
+    if any(step in names for step in COLUMNS["step"]) and not path.name.endswith(".parquet"):
+        return "scalars"
+    return None
+
+
+def read_state(path: Path) -> dict[str, Any]:
+    """A trainer_state.json.
+
+    Raises
+    ------
+    UserError
+        If it is not one.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} is no JSON: {error}; it may have been cut off, name an older checkpoint's") from error
+    if not isinstance(content, dict) or not isinstance(content.get("log_history"), list):
+        raise UserError(f"{path} has no log_history: it is not the trainer_state.json of a Hugging Face trainer")
+    return content
+
+
+def _last_step(path: Path) -> int:
+    try:
+        return int(read_state(path).get("global_step") or 0)
+    except (UserError, TypeError, ValueError):
+        return -1
+
+
+def state_records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(step, scalars) of each entry of a trainer's history."""
+    for entry in read_state(path)["log_history"]:
+        if isinstance(entry, dict) and isinstance(entry.get("step"), int):
+            yield entry["step"], {k: v for k, v in entry.items() if k not in ("step", "epoch")}

@@ -1,0 +1,133 @@
+"""One column of a chunk as numbers, lists of numbers, or text, whatever file it came from."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Values:
+    """A column of N rows.
+
+    Attributes
+    ----------
+    kind : {"number", "list", "text"}
+    array : pyarrow.Array
+        As read; lists from CSV are parsed.
+    """
+
+    kind: Literal["number", "list", "text"]
+    array: pa.Array
+
+    def __len__(self) -> int:
+        return len(self.array)
+
+    def numbers(self) -> Floats:
+        """(N,), NaN where null; True is 1. Only for kind "number"."""
+        import pyarrow as pa
+
+        array = self.array
+        if pa.types.is_boolean(array.type) or pa.types.is_null(array.type):
+            array = array.cast(pa.float64()) if not pa.types.is_boolean(array.type) else array.cast(pa.int8())
+        return np.asarray(array.cast(pa.float64()).to_numpy(zero_copy_only=False), np.float64)
+
+    def lists(self) -> tuple[Floats, Ints]:
+        """All entries one after the other, and the row of each. Only for kind "list"."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        rows = pc.list_parent_indices(self.array)  # type: ignore[attr-defined]
+        flat = pc.list_flatten(self.array).cast(pa.float64())  # type: ignore[attr-defined]
+        return (
+            np.asarray(flat.to_numpy(zero_copy_only=False), np.float64),
+            np.asarray(rows.to_numpy(zero_copy_only=False), np.int64),
+        )
+
+    def ids(self) -> Ints:
+        """(N,) whole numbers that name the values: integers as they are, anything else by a hash of its text."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        if pa.types.is_integer(self.array.type) and self.array.null_count == 0:
+            return np.asarray(self.array.cast(pa.int64()).to_numpy(zero_copy_only=False), np.int64)
+        texts = (
+            self.array if pa.types.is_string(self.array.type) else pa.array([_text(v) for v in self.array.to_pylist()])
+        )
+        coded = pc.fill_null(texts, "").dictionary_encode()
+        names = np.array([hashed(name) for name in coded.dictionary.to_pylist()], np.int64)
+        return names[coded.indices.to_numpy(zero_copy_only=False)]
+
+    def texts(self) -> list[str]:
+        """(N,) strings."""
+        return [_text(value) for value in self.array.to_pylist()]
+
+
+def hashed(text: str) -> int:
+    """A number in [0, 2**63) that depends on the text alone."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else "" if value is None else json.dumps(value, default=str, sort_keys=True)
+
+
+def as_values(column: pa.Array | list[Any]) -> Values:
+    """Tell what a column holds; strings that are JSON lists of numbers (CSV) become lists."""
+    import pyarrow as pa
+
+    if isinstance(column, list):
+        try:
+            array = pa.array(column)
+        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
+            return Values("text", pa.array([_text(value) for value in column]))
+    else:
+        array = column
+    kind = array.type
+    if pa.types.is_dictionary(kind):
+        array = array.dictionary_decode()
+        kind = array.type
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind) or pa.types.is_null(kind):
+        return Values("number", array)
+    if _is_list(kind) and (_is_number(kind.value_type) or pa.types.is_null(kind.value_type)):
+        return Values("list", array)
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        parsed = _json_lists(array)
+        return Values("text", array.cast(pa.string())) if parsed is None else Values("list", parsed)
+    return Values("text", pa.array([_text(value) for value in array.to_pylist()], pa.string()))
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+
+
+def _json_lists(array: pa.Array) -> pa.Array | None:
+    import pyarrow as pa
+
+    values = array.to_pylist()
+    first = next((value for value in values if value), "")
+    if not first.startswith("["):
+        return None
+    try:
+        return pa.array([None if not value else json.loads(value) for value in values], pa.list_(pa.float64()))
+    except (ValueError, TypeError, pa.ArrowInvalid, pa.ArrowTypeError):
+        return None
