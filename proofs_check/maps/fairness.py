@@ -1,0 +1,213 @@
+"""The fairness map: LRE of every rule at matched acceptance (docs/theory.md sections 2-4, T1-T6, T11, T13)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Literal
+
+import numpy as np
+from scipy.optimize import brentq
+from scipy.stats import norm
+
+from fspo.rules import Rule, scaled
+from fspo.theory import Floats, lre, relative_acceptance, update_acceptance
+from proofs_check.maps.settings import MIDDLE, SIGMA, Setting
+
+Measure = Literal["band", "update", "weight"]
+TARGETS: dict[str, tuple[float, ...]] = {"band": (0.85, 0.5), "update": (0.85, 0.7), "weight": (0.85, 0.5)}
+"""Mean acceptances that rules are matched at. The update sees one side only, so it seldom falls to a half."""
+SIMULATED_TARGET = 0.85
+CONFIDENCE = 0.95
+Row = dict[str, Any]
+
+
+def _power(name: str, gamma: float, **options: Any) -> Rule:
+    """A symmetric band c L^gamma whose half-width is sigma sqrt(L) at the middle length, before calibration."""
+    c = SIGMA * MIDDLE ** (0.5 - gamma)
+    return Rule("power", c, c, gamma=gamma, name=name, **options)
+
+
+RULES: tuple[Rule, ...] = (
+    _power("rloo", 0.0),
+    _power("power-0.25", 0.25),
+    _power("fspo", 0.5),
+    _power("power-0.75", 0.75),
+    _power("gspo", 1.0),
+    _power("fspo-kl", 0.5, drift="kl"),
+    _power("fspo-gaussian", 0.5, drift="gaussian"),
+    _power("fspo-tilted", 0.5, drift="tilted"),
+)
+"""The bands compared. All are symmetric (c_hi/c_lo is a factor of its own), so ``rloo`` and ``gspo`` stand for a
+fixed and a linear band, not for those presets' unequal ranges."""
+
+
+def acceptance(setting: Setting, rule: Rule, measure: Measure) -> Floats | None:
+    """The rate a(l) of one measure at the setting's lengths, (K,).
+
+    ``weight`` is E[w; band | l] / E[w | l], a two-sided drop (T13).
+
+    Returns
+    -------
+    array (K,), or None where E[w | l] is infinite.
+    """
+    positive, negative, share = setting.positive, setting.negative, setting.share
+    lo, hi = rule.band(setting.lengths, setting.stats)
+    if measure == "update":
+        cut_high, cut_low = positive.probability(hi, _INFINITE), negative.probability(-_INFINITE, lo)
+        return update_acceptance(share, cut_high, cut_low)
+    if measure == "band":
+        return share * positive.probability(lo, hi) + (1 - share) * negative.probability(lo, hi)
+    parts = [law.weighted(*edges) for edges in ((lo, hi), (-_INFINITE, _INFINITE)) for law in (positive, negative)]
+    if any(part is None for part in parts):
+        return None
+    kept, lost, whole, rest = parts
+    return (share * kept + (1 - share) * lost) / (share * whole + (1 - share) * rest)
+
+
+_INFINITE = np.array(math.inf)
+
+
+def with_asymmetry(rule: Rule, ratio: float) -> Rule:
+    """The rule with c_hi/c_lo = ratio and the same geometric mean."""
+    root = math.sqrt(ratio)
+    return replace(rule, range_lo=rule.range_lo / root, range_hi=rule.range_hi * root)
+
+
+def calibrate_closed(rule: Rule, mean_acceptance: Callable[[Rule], float], target: float) -> Rule | None:
+    """Scale a rule's range until its mean acceptance, which rises with the range, is ``target``; None: out of reach."""
+
+    def excess(log_factor: float) -> float:
+        return mean_acceptance(scaled(rule, math.exp(log_factor))) - target
+
+    low, high = -9.0, 9.0
+    if excess(low) > 0 or excess(high) < 0:
+        return None
+    root: Any = brentq(excess, low, high, xtol=1e-10)
+    return scaled(rule, math.exp(root))
+
+
+def rows_of(setting: Setting, measures: tuple[str, ...], rng: np.random.Generator, draws: int) -> list[Row]:
+    """Every rule, measure and target of one setting; simulated rows too where the setting asks for them."""
+    rows: list[Row] = []
+    sample = _Sample(setting, rng, draws) if setting.simulate and draws else None
+    for measure in measures:
+        for target in TARGETS[measure]:
+            for name in ("none", "random"):  # equal at all lengths, so nothing is reweighted
+                a = np.full(setting.lengths.size, 1.0 if name == "none" else target)
+                rows.append(_row(setting, name, None, measure, target) | _closed(setting.p, a))
+            for rule in RULES:
+                rows += _rule_rows(setting, rule, measure, target, sample)
+    return rows
+
+
+def _rule_rows(setting: Setting, rule: Rule, measure: Any, target: float, sample: _Sample | None) -> list[Row]:
+    base = _row(setting, rule.name, rule, measure, target)
+    if not math.isfinite(rule.drift_per_token(setting.stats)):
+        return [base | _missing(f"the estimate behind drift {rule.drift} has no finite mean")]
+    start = with_asymmetry(rule, setting.asymmetry)
+    if acceptance(setting, start, measure) is None:
+        return [base | _missing("the mean weight is infinite")]
+
+    def mean(candidate: Rule) -> float:
+        a = acceptance(setting, candidate, measure)
+        assert a is not None
+        return float(setting.p @ a)
+
+    found = calibrate_closed(start, mean, target)
+    if found is None:
+        return [base | _missing("no range reaches the target")]
+    a = acceptance(setting, found, measure)
+    assert a is not None
+    rows = [base | _closed(setting.p, a)]
+    if sample is not None and target == SIMULATED_TARGET:
+        rows.append(base | sample.lre_of(found, measure))
+    return rows
+
+
+def _row(setting: Setting, name: str, rule: Rule | None, measure: str, target: float) -> Row:
+    return {
+        "factor": setting.factor,
+        "value": setting.value,
+        "factor_2": setting.factor_2,
+        "value_2": setting.value_2,
+        "model": setting.model,
+        "rule": name,
+        "gamma": rule.gamma if rule else math.nan,
+        "drift": rule.drift if rule else "none",
+        "measure": measure,
+        "target": target,
+        "note": "",
+    }
+
+
+def _closed(p: Floats, a: Floats) -> Row:
+    error = lre(p, a)
+    return {
+        "acceptance": error.mean_acceptance,
+        "lre_inf": error.inf,
+        "lre_2": error.l2,
+        "lre_inf_low": error.inf,
+        "lre_inf_high": error.inf,
+        "lre_2_low": error.l2,
+        "lre_2_high": error.l2,
+        "method": "closed",
+    }
+
+
+def _missing(why: str) -> Row:
+    return {"method": "closed", "note": why}
+
+
+class _Sample:
+    """Responses of every length of a setting, drawn once and put through each rule's ``apply``."""
+
+    def __init__(self, setting: Setting, rng: np.random.Generator, draws: int) -> None:
+        self.setting = setting
+        positive = rng.random((draws, setting.lengths.size)) < setting.share
+        same = setting.positive is setting.negative
+        above = setting.positive.sample(rng, draws)
+        below = above if same else setting.negative.sample(rng, draws)
+        self.S = np.where(positive, above, below)
+        self.A = np.where(positive, 1.0, -1.0)
+
+    def lre_of(self, rule: Rule, measure: Measure) -> Row:
+        """LRE with its simultaneous interval."""
+        applied = rule.apply(self.S, self.setting.lengths, self.A, self.setting.stats)
+        kept = applied.in_band if measure != "update" else applied.side == 0
+        weight = applied.weight if measure == "weight" else np.ones_like(self.S)
+        return simulated_lre(self.setting.p, np.where(kept, weight, 0.0), weight)
+
+
+def simulated_lre(p: Floats, kept: Floats, weight: Floats) -> Row:
+    """LRE of a(l) = E[kept]/E[weight] from independent rows, with simultaneous intervals.
+
+    The intervals of r(l) are normal ones from the rows' influence on r(l) (delta method), at Sidak's level over the
+    lengths; those of LRE follow from them, so they cover both LREs together with at least the stated confidence.
+
+    Parameters
+    ----------
+    p : array (K,)
+    kept, weight : arrays (N, K)
+        One row per draw; rows are independent, columns need not be.
+    """
+    n, k = kept.shape
+    mean_weight = weight.mean(axis=0)
+    a = kept.mean(axis=0) / mean_weight
+    _, r, mean = relative_acceptance(p, a)
+    influence = (kept - a * weight) / mean_weight
+    influence = (influence - (1 + r) * (influence @ p)[:, None]) / mean
+    error = norm.ppf((1 + CONFIDENCE ** (1 / k)) / 2) * influence.std(axis=0, ddof=1) / math.sqrt(n)
+    low, high = np.maximum(np.abs(r) - error, 0.0), np.abs(r) + error
+    found = lre(p, a)
+    return {
+        "acceptance": found.mean_acceptance,
+        "lre_inf": found.inf,
+        "lre_2": found.l2,
+        "lre_inf_low": float(low.max()),
+        "lre_inf_high": float(high.max()),
+        "lre_2_low": math.sqrt(p @ low**2),
+        "lre_2_high": math.sqrt(p @ high**2),
+        "method": "simulated",
+    }

@@ -1,0 +1,236 @@
+"""Laws of S given the length for the fairness map: exact probabilities of bands, and samples to check them by.
+
+Every law answers, for the K lengths of its setting at once, with P(lo <= S <= hi | l) and with the weighted mass
+E[e^S; lo <= S <= hi | l] (docs/theory.md sections 1 and 4).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from scipy.interpolate import CubicSpline
+from scipy.special import gammaln, kve, ndtr, stdtr
+
+from fspo.theory import Floats, interval_probability
+
+Sampler = Callable[[np.random.Generator, int], Floats]
+
+
+class Law(Protocol):
+    """A law of S given each of K lengths."""
+
+    def probability(self, lo: Floats, hi: Floats) -> Floats:
+        """P(lo <= S <= hi | l), (K,)."""
+        ...
+
+    def weighted(self, lo: Floats, hi: Floats) -> Floats | None:
+        """E[e^S; lo <= S <= hi | l], (K,); None where the mean weight is infinite."""
+        ...
+
+    def sample(self, rng: np.random.Generator, draws: int) -> Floats:
+        """S, (draws, K); columns may be lengths of one token path, so rows are independent and columns are not."""
+        ...
+
+
+@dataclass(frozen=True)
+class Normal:
+    """S given l is N(mean_l, scale_l^2); ``sampler`` replaces the direct draw (token by token, say)."""
+
+    mean: Floats
+    scale: Floats
+    sampler: Sampler | None = None
+
+    def probability(self, lo: Floats, hi: Floats) -> Floats:
+        """See Law."""
+        return interval_probability((lo - self.mean) / self.scale, (hi - self.mean) / self.scale)
+
+    def weighted(self, lo: Floats, hi: Floats) -> Floats:
+        """See Law. Weighting by e^S moves the mean by the variance (T13)."""
+        mass = np.exp(self.mean + self.scale**2 / 2)
+        return mass * Normal(self.mean + self.scale**2, self.scale).probability(lo, hi)
+
+    def sample(self, rng: np.random.Generator, draws: int) -> Floats:
+        """See Law."""
+        if self.sampler:
+            return self.sampler(rng, draws)
+        return self.mean + self.scale * rng.standard_normal((draws, self.mean.size))
+
+
+@dataclass(frozen=True)
+class Student:
+    """S = mean_l + a sum of l independent Student-t tokens, by inversion of the characteristic function (Gil-Pelaez).
+
+    The tokens' scale makes the quartiles of the sum at the length ``at`` those of N(0, sigma^2 at), so that degrees
+    of freedom of 2 and fewer, where no variance exists, compare with the others. The mean weight is infinite.
+    """
+
+    mean: Floats
+    lengths: Floats
+    sigma: float
+    df: float
+    at: float
+    token_scale: float = field(init=False)
+    _splines: tuple[CubicSpline, ...] = field(init=False, repr=False)
+    _units: Floats = field(init=False, repr=False)
+
+    _EDGE = 60.0  # in units of the sum's own scale; beyond it the tail of one token, times l, is matched to the edge
+
+    def __post_init__(self) -> None:
+        # the sum's width grows like l^(1/2), or like l^(1/df) under a stable law
+        exponent = max(0.5, 1 / self.df)
+        x = np.concatenate([[0.0], np.geomspace(1e-3, self._EDGE, 600)])
+        u, weight = _panels(60.0)
+        kernel = np.sin(np.outer(x, u)) * (weight / u)
+        quartile = 0.6744897501960817
+
+        def cdf(units: Floats, lengths: Floats) -> Floats:
+            log_phi = lengths[:, None] * _log_student_cf(self.df, u / units[:, None])
+            return 0.5 + np.exp(log_phi) @ kernel.T / math.pi
+
+        middle = np.array([self.at])
+        first = CubicSpline(x, cdf(middle**exponent, middle)[0])  # tokens of scale 1, in units of at^exponent
+        found = float(first.solve(0.75, extrapolate=False)[0]) * self.at**exponent
+        object.__setattr__(self, "token_scale", quartile * self.sigma * math.sqrt(self.at) / found)
+        units = self.lengths**exponent  # in token scales
+        object.__setattr__(self, "_units", units * self.token_scale)
+        object.__setattr__(self, "_splines", tuple(CubicSpline(x, row) for row in cdf(units, self.lengths)))
+
+    def probability(self, lo: Floats, hi: Floats) -> Floats:
+        """See Law."""
+        return self._cdf(hi) - self._cdf(lo)
+
+    def weighted(self, lo: Floats, hi: Floats) -> None:
+        """See Law: a Student-t token has no exponential moment."""
+        return
+
+    def sample(self, rng: np.random.Generator, draws: int) -> Floats:
+        """See Law: partial sums of token paths."""
+        return self.mean + partial_sums(lambda n, t: self.token_scale * rng.standard_t(self.df, (n, t)), draws, self)
+
+    def _cdf(self, s: Floats) -> Floats:
+        z = (np.broadcast_to(s, self.mean.shape) - self.mean) / self._units
+        inside = np.minimum(np.abs(z), self._EDGE)
+        upper = 1 - np.array([spline(v) for spline, v in zip(self._splines, inside, strict=True)])
+        to_tokens = self._units / self.token_scale
+        far = stdtr(self.df, -np.abs(z) * to_tokens) / stdtr(self.df, -inside * to_tokens)
+        upper = np.clip(upper * far, 0.0, 0.5)
+        return np.where(z > 0, 1 - upper, upper)
+
+
+def _panels(end: float, panels: int = 300, nodes: int = 20) -> tuple[Floats, Floats]:
+    """Gauss-Legendre nodes and weights on (0, end), finer towards 0."""
+    edges = end * np.linspace(0, 1, panels + 1) ** 2
+    t, w = np.polynomial.legendre.leggauss(nodes)
+    mid, half = (edges[1:] + edges[:-1]) / 2, (edges[1:] - edges[:-1]) / 2
+    return (mid[:, None] + half[:, None] * t).ravel(), (half[:, None] * w).ravel()
+
+
+def _log_student_cf(df: float, u: Floats) -> Floats:
+    """Log of the characteristic function of the standard Student t (Hurst 1995), u > 0."""
+    x = np.sqrt(df) * u
+    v = df / 2
+    return np.log(kve(v, x)) - x + v * np.log(x) - gammaln(v) - (v - 1) * math.log(2)
+
+
+@dataclass(frozen=True)
+class Switching:
+    """Tokens N(-v/2, v) whose variance v follows a stationary two-state Markov chain: an exact mixture of normals.
+
+    Given the number of tokens in the second state, S is N(-V/2, V) with V the sum of the variances; that number's
+    law comes from the chain's forward recursion. Each token has E[e^s | past] = 1, so this is the log-ratio of a
+    possible policy, with E[e^S | l] = 1.
+
+    Parameters
+    ----------
+    lengths : array (K,)
+        Whole numbers.
+    low, high : float
+        Token variances of the two states, nats squared, low < high.
+    persistence : float
+        Second eigenvalue of the chain, in [0, 1): 0 gives independent states. Both states have share 1/2.
+    """
+
+    lengths: Floats
+    low: float
+    high: float
+    persistence: float
+    _tables: tuple[tuple[CubicSpline, CubicSpline, float], ...] = field(init=False, repr=False)
+
+    _EDGE = 9.0
+
+    def __post_init__(self) -> None:
+        grid = np.linspace(-self._EDGE, self._EDGE, 361)
+        tables = []
+        for length, law in zip(self.lengths, self._counts(), strict=True):
+            kept = np.flatnonzero(law > 1e-14)
+            share = law[kept] / law[kept].sum()
+            total = kept * self.high + (length - kept) * self.low
+            unit = math.sqrt(length * self.high)
+            scale = np.sqrt(total)
+            plain = ndtr((grid[:, None] * unit + total / 2) / scale) @ share
+            moved = ndtr((grid[:, None] * unit - total / 2) / scale) @ share
+            tables.append((CubicSpline(grid, plain), CubicSpline(grid, moved), unit))
+        object.__setattr__(self, "_tables", tuple(tables))
+
+    def _counts(self) -> list[Floats]:
+        """Law of the number of tokens in the second state, for each length."""
+        longest = int(self.lengths.max())
+        stay, move = (1 + self.persistence) / 2, (1 - self.persistence) / 2
+        first, second = np.zeros(longest + 1), np.zeros(longest + 1)  # joint law of count and present state
+        first[0], second[1] = 0.5, 0.5
+        found = {}
+        for t in range(1, longest + 1):
+            if t > 1:
+                into_second = move * first + stay * second
+                first, second = stay * first + move * second, np.concatenate([[0.0], into_second[:-1]])
+            if t in self.lengths:
+                found[t] = first + second
+        return [found[int(length)] for length in self.lengths]
+
+    def probability(self, lo: Floats, hi: Floats) -> Floats:
+        """See Law."""
+        return self._between(0, lo, hi)
+
+    def weighted(self, lo: Floats, hi: Floats) -> Floats:
+        """See Law. Weighting by e^S turns N(-V/2, V) into N(+V/2, V) with the same shares."""
+        return self._between(1, lo, hi)
+
+    def sample(self, rng: np.random.Generator, draws: int) -> Floats:
+        """See Law: partial sums of token paths."""
+
+        def tokens(n: int, t: int) -> Floats:
+            start = rng.integers(0, 2, (n, 1))
+            flips = rng.random((n, t - 1)) < (1 - self.persistence) / 2
+            state = (start + np.concatenate([np.zeros((n, 1), int), np.cumsum(flips, axis=1)], axis=1)) % 2
+            v = np.where(state == 1, self.high, self.low)
+            return -v / 2 + np.sqrt(v) * rng.standard_normal((n, t))
+
+        return partial_sums(tokens, draws, self)
+
+    def _between(self, which: int, lo: Floats, hi: Floats) -> Floats:
+        lo, hi = np.broadcast_to(lo, self.lengths.shape), np.broadcast_to(hi, self.lengths.shape)
+        out = []
+        for row, a, b in zip(self._tables, lo, hi, strict=True):
+            edges = np.clip(np.array([a, b]) / row[2], -self._EDGE, self._EDGE)
+            below, above = row[which](edges)
+            out.append(above - below)
+        return np.clip(np.array(out), 0.0, 1.0)
+
+
+class _HasLengths(Protocol):
+    @property
+    def lengths(self) -> Floats: ...
+
+
+def partial_sums(tokens: Callable[[int, int], Floats], draws: int, law: _HasLengths, chunk: int = 1000) -> Floats:
+    """Sums of the first l tokens of ``draws`` paths for each of the law's lengths, (draws, K), in bounded memory."""
+    index = law.lengths.astype(int) - 1
+    out = np.empty((draws, index.size))
+    for start in range(0, draws, chunk):
+        n = min(chunk, draws - start)
+        out[start : start + n] = np.cumsum(tokens(n, int(index.max()) + 1), axis=1)[:, index]
+    return out

@@ -1,0 +1,215 @@
+"""The settings of the fairness map: one base case, one factor at a time, and two-factor grids.
+
+Base case: S given l is N(-sigma^2 l/2, sigma^2 l) with sigma = 0.03, as for independent tokens of a policy at first
+use; 12 lengths on a logarithmic grid around 512 with l_max/l_min = 16, equal shares; symmetric ranges; the share of
+positive advantages falls from .7 at the shortest length to .3 at the longest, S independent of the sign.
+
+=============  =============================================================================================
+factor         value
+=============  =============================================================================================
+drift_error    (0 - mu) sqrt(l_max)/sigma: how far the mean of S at the longest length lies below 0, in standard
+               deviations; first use implies sigma sqrt(l_max)/2 (the base case)
+drift_factor   factor on the estimates k3 and sigma^2 from which kl, gaussian and tilted take their centre; 1 is right
+exponent       H of Var(S|l) = sigma^2 l (l/512)^(2H-1), mean -Var/2
+tail           1/degrees of freedom of Student-t tokens (0 is Gaussian), mean -sigma^2 l/2
+ar1            coefficient of stationary Gaussian AR(1) tokens, long-run scale sigma (T6)
+switching      second eigenvalue of the two-state chain that the tokens' variance follows (scales 1 to 3)
+length_ratio   l_max/l_min
+asymmetry      c_hi/c_lo, at a fixed geometric mean (T11)
+sign_share     P(A>0|l_min) - P(A>0|l_max), around 1/2 (T11)
+sign_drift     half the difference between the means of S for A>0 and A<0 at l_max, in standard deviations (T11)
+=============  =============================================================================================
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fspo.errors import unknown_name
+from fspo.rules import DriftStats
+from fspo.theory import Floats, ar1_variance_ratio
+from proofs_check.maps.laws import Law, Normal, Student, Switching
+from proofs_check.models import AutoregressiveTokens
+
+SIGMA = 0.03
+MIDDLE = 512.0
+RATIO = 16.0
+SIGN_SHARE = 0.4
+NUM_LENGTHS = 12
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One point of the map.
+
+    Attributes
+    ----------
+    factor, value, factor_2, value_2
+        As in the table; ``factor_2`` is "" outside two-factor grids.
+    model : str
+        Name of the law.
+    lengths, p : arrays (K,)
+    positive, negative : Law
+        Laws of S given l for A > 0 and for A < 0.
+    share : array (K,)
+        P(A > 0 | l).
+    stats : DriftStats
+        Expectations of the sums that a rule's drift is estimated from; infinite where there is none.
+    asymmetry : float
+        c_hi / c_lo.
+    simulate : bool
+        Whether the map adds simulated rows beside the closed ones.
+    """
+
+    factor: str
+    value: float
+    factor_2: str
+    value_2: float
+    model: str
+    lengths: Floats
+    p: Floats
+    positive: Law
+    negative: Law
+    share: Floats
+    stats: DriftStats
+    asymmetry: float
+    simulate: bool = False
+
+
+_BASE: dict[str, float] = {
+    "drift_error": math.nan,
+    "drift_factor": 1.0,
+    "exponent": 0.5,
+    "tail": 0.0,
+    "ar1": 0.0,
+    "switching": math.nan,
+    "length_ratio": RATIO,
+    "asymmetry": 1.0,
+    "sign_share": SIGN_SHARE,
+    "sign_drift": 0.0,
+}
+
+FACTORS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
+    "drift_error": ((0, 0.25, 0.5, 0.68, 1, 1.5, 2, 3), (0, 2)),
+    "drift_factor": ((0, 0.25, 0.5, 0.75, 1, 1.25, 1.5, 2), ()),
+    "exponent": ((0.3, 0.4, 0.45, 0.5, 0.55, 0.6, 0.7, 0.8, 1), (0.7,)),
+    "tail": ((0, 0.1, 0.2, 1 / 3, 0.5, 2 / 3, 0.8), (1 / 3, 0.8)),
+    "ar1": ((-0.9, -0.5, 0, 0.5, 0.8, 0.9, 0.95, 0.99), (0.9,)),
+    "switching": ((0, 0.9, 0.98, 0.995, 0.999), (0.995,)),
+    "length_ratio": ((2, 4, 8, 16, 32, 64, 256), (64,)),
+    "asymmetry": ((0.25, 0.5, 0.75, 1, 4 / 3, 2, 4), (2,)),
+    "sign_share": ((0, 0.2, 0.4, 0.6, 0.8), ()),
+    "sign_drift": ((-1, -0.5, 0, 0.25, 0.5, 1, 2), (1,)),
+}
+"""Values of each factor, and those at which simulated rows stand beside the closed ones."""
+
+GRIDS: tuple[tuple[str, tuple[float, ...], str, tuple[float, ...], str], ...] = (
+    ("drift_error", (0, 0.25, 0.5, 1, 1.5, 2, 3), "exponent", (0.3, 0.4, 0.5, 0.6, 0.7, 0.85, 1), "band"),
+    ("length_ratio", (2, 4, 8, 16, 32, 64, 256), "exponent", (0.3, 0.4, 0.5, 0.6, 0.7, 0.85, 1), "band"),
+    ("asymmetry", (0.25, 0.5, 0.75, 1, 4 / 3, 2, 4), "sign_share", (0, 0.2, 0.4, 0.6, 0.8), "update"),
+)
+"""Two-factor grids: factor, its values, second factor, its values, the one measure shown."""
+
+
+def lengths_on(ratio: float) -> Floats:
+    """Whole lengths on a logarithmic grid around MIDDLE with l_max/l_min = ratio."""
+    return np.round(MIDDLE * np.geomspace(ratio**-0.5, ratio**0.5, NUM_LENGTHS))
+
+
+def setting(
+    factor: str, value: float, factor_2: str = "", value_2: float = math.nan, simulate: bool = False
+) -> Setting:
+    """The base case with one factor or two changed.
+
+    Raises
+    ------
+    UserError
+        For an unknown factor.
+    """
+    point = dict(_BASE)
+    for name, new in ((factor, value), (factor_2, value_2)):
+        if name:
+            if name not in _BASE:
+                raise unknown_name("factor", name, tuple(_BASE))
+            point[name] = new
+    lengths = lengths_on(point["length_ratio"])
+    middle = np.log(lengths / MIDDLE) / np.log(lengths[-1] / lengths[0])  # -1/2 ... 1/2
+    share = 0.5 - point["sign_share"] * middle
+    model, positive, negative, stats = _laws(point, lengths, share)
+    if point["drift_factor"] != 1:
+        stats = DriftStats(stats.k3 * point["drift_factor"], stats.sigma2 * point["drift_factor"], 1.0)
+    return Setting(
+        factor,
+        value,
+        factor_2,
+        value_2,
+        model,
+        lengths,
+        np.full(lengths.size, 1 / lengths.size),
+        positive,
+        negative,
+        share,
+        stats,
+        point["asymmetry"],
+        simulate,
+    )
+
+
+def settings(only: Callable[[str], bool] = lambda factor: True) -> list[tuple[Setting, tuple[str, ...]]]:
+    """Every setting of the map with the measures it is shown in."""
+    every = ("band", "update", "weight")
+    found = [
+        (setting(factor, value, simulate=value in simulated), every)
+        for factor, (values, simulated) in FACTORS.items()
+        if only(factor)
+        for value in values
+    ]
+    for factor, values, factor_2, values_2, measure in GRIDS:
+        if only(factor) and only(factor_2):
+            found += [(setting(factor, v, factor_2, w), (measure,)) for v in values for w in values_2]
+    return found
+
+
+def _laws(point: dict[str, float], lengths: Floats, positive: Floats) -> tuple[str, Law, Law, DriftStats]:
+    """Model's name, the laws of S for A > 0 and A < 0, and the drift statistics' expectations per token."""
+    mu = -(SIGMA**2) / 2
+    if point["tail"] > 0:
+        df = 1 / point["tail"]
+        law = Student(mu * lengths, lengths, SIGMA, df, MIDDLE)
+        square = law.token_scale**2 * df / (df - 2) if df > 2 else math.inf
+        return "student", law, law, DriftStats(math.inf, square + mu**2, 1.0)  # E[e^s] is infinite
+    if not math.isnan(point["switching"]):
+        low = SIGMA**2 / 5  # variances 1 to 9 around the mean sigma^2
+        law = Switching(lengths, low, 9 * low, point["switching"])
+        return "markov", law, law, _token_stats(mu, SIGMA**2)
+    if point["ar1"] != 0:
+        ar = point["ar1"]
+        tokens = AutoregressiveTokens(mu, SIGMA, ar)
+        variance = SIGMA**2 * lengths * ar1_variance_ratio(ar, lengths)
+        law = Normal(mu * lengths, np.sqrt(variance), lambda rng, n: tokens.sample(rng, np.tile(lengths, (n, 1))))
+        return "ar1", law, law, _token_stats(mu, SIGMA**2 * (1 - ar) / (1 + ar))
+    variance = SIGMA**2 * lengths * (lengths / MIDDLE) ** (2 * point["exponent"] - 1)
+    mean = -variance / 2
+    if not math.isnan(point["drift_error"]):
+        mean = mean + (-point["drift_error"] * SIGMA / math.sqrt(lengths[-1]) - mu) * lengths
+    shift = point["sign_drift"] * SIGMA * lengths / math.sqrt(lengths[-1])
+    scale = np.sqrt(variance)
+    # pooled over tokens, as the estimates are; a token of a response of length l is N(mean/l, variance/l)
+    tokens = lengths / lengths.sum()
+    sides = [(tokens * positive, mean + shift), (tokens * (1 - positive), mean - shift)]
+    found = [_token_stats(m / lengths, variance / lengths, w) for w, m in sides]
+    stats = DriftStats(sum(s.k3_sum for s in found), sum(s.sum_sq for s in found), 1.0)
+    name = "gaussian" if point["exponent"] == 0.5 else "power_law"
+    return name, Normal(mean + shift, scale), Normal(mean - shift, scale), stats
+
+
+def _token_stats(mean: ArrayLike, variance: ArrayLike, share: ArrayLike = 1.0) -> DriftStats:
+    """Expectations of k3 and s^2 over tokens N(mean, variance), summed with ``share`` (1 token in all)."""
+    mean, variance = np.asarray(mean, np.float64), np.asarray(variance, np.float64)
+    k3 = np.expm1(mean + variance / 2) - mean
+    return DriftStats(float(np.sum(share * k3)), float(np.sum(share * (variance + mean**2))), 1.0)
