@@ -41,18 +41,11 @@ class LogRatioModel(Protocol):
 
 
 @runtime_checkable
-class JointModel(Protocol):
-    """A law of (S, A) given L (T11). A is +1 or -1: rules use its sign alone."""
+class JointModel(LogRatioModel, Protocol):
+    """A law of (S, A) given L (T11); ``sample`` gives S alone. A is +1 or -1: rules use its sign alone.
 
-    @property
-    def mu(self) -> float:
-        """Drift of S, nats per token, without the part that depends on A."""
-        ...
-
-    @property
-    def sigma(self) -> float:
-        """Scale of S given A, nats per root token."""
-        ...
+    ``mu`` is the drift without the part that depends on A, and ``sigma`` the scale given A.
+    """
 
     def sample_pair(self, rng: np.random.Generator, lengths: ArrayLike) -> tuple[Floats, Floats]:
         """One (S, A) for each entry of ``lengths``, in its shape."""
@@ -71,7 +64,7 @@ class TokenModel(LogRatioModel, Protocol):
         ...
 
 
-def matching_stats(model: LogRatioModel | JointModel) -> DriftStats:
+def matching_stats(model: LogRatioModel) -> DriftStats:
     """Statistics for which drift ``kl`` gives exactly mu (mu <= 0): k3 = -mu; sigma^2 per token beside it."""
     if not model.mu <= 0:
         raise UserError("drift 'kl' is -k3 <= 0: it can match only a model with mu <= 0")

@@ -18,6 +18,8 @@ from fspo.errors import UserError
 from fspo.theory import Floats
 from proofs_check.models.base import check_moments, check_open, checked_lengths, checked_paths
 
+_BLOCK = 1 << 14  # draws that stay in the cache while they are scaled and shifted
+
 
 @dataclass(frozen=True)
 class ScaleFamily:
@@ -34,8 +36,9 @@ class ScaleFamily:
     def _variance(self, n: Floats) -> Floats:
         return self.sigma**2 * n
 
-    def _standard(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Floats:
-        return rng.standard_normal(shape)
+    def _fill(self, rng: np.random.Generator, out: Floats) -> None:
+        """Fill a contiguous array with draws of Z."""
+        rng.standard_normal(out=out)
 
     def _standard_cdf(self, z: Floats) -> Floats:
         return special.ndtr(z)
@@ -56,11 +59,16 @@ class ScaleFamily:
         return np.broadcast_to(self._standard_cdf(z), shape)
 
     def sample(self, rng: np.random.Generator, lengths: ArrayLike) -> Floats:
-        """See LogRatioModel."""
-        n = checked_lengths(lengths, self._WHOLE)
-        S = self._standard(rng, np.shape(lengths))
-        S *= np.sqrt(self._variance(n))
-        S += self.mu * n
+        """See LogRatioModel. Long arrays are made in blocks that stay in the cache."""
+        n = np.atleast_1d(checked_lengths(lengths, self._WHOLE))
+        S = np.empty(np.shape(lengths))
+        rows = np.atleast_1d(S)
+        step = max(1, _BLOCK // (rows.size // len(rows)))
+        for start in range(0, len(rows), step):
+            part, of = rows[start : start + step], n[start : start + step] if len(n) > 1 else n
+            self._fill(rng, part)
+            part *= np.sqrt(self._variance(of))
+            part += self.mu * of
         return S
 
 
@@ -117,8 +125,10 @@ class ScaledGamma(ScaleFamily):
         if self.sign not in (-1, 1):
             raise UserError(f"sign={self.sign} must be -1 (skewed to the left) or 1")
 
-    def _standard(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Floats:
-        return self.sign * (rng.standard_gamma(self.shape, shape) - self.shape) / math.sqrt(self.shape)
+    def _fill(self, rng: np.random.Generator, out: Floats) -> None:
+        rng.standard_gamma(self.shape, out=out)
+        out -= self.shape
+        out *= self.sign / math.sqrt(self.shape)
 
     def _standard_cdf(self, z: Floats) -> Floats:
         total = np.maximum(self.sign * z * math.sqrt(self.shape) + self.shape, 0.0)
@@ -140,8 +150,9 @@ class ScaledStudent(ScaleFamily):
         super().__post_init__()
         check_open("df", self.df, 2, math.inf, "the variance is finite only there")
 
-    def _standard(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Floats:
-        return rng.standard_t(self.df, shape) * math.sqrt((self.df - 2) / self.df)
+    def _fill(self, rng: np.random.Generator, out: Floats) -> None:
+        out[...] = rng.standard_t(self.df, out.shape)
+        out *= math.sqrt((self.df - 2) / self.df)
 
     def _standard_cdf(self, z: Floats) -> Floats:
         return special.stdtr(self.df, z * math.sqrt(self.df / (self.df - 2)))
