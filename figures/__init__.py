@@ -1,7 +1,8 @@
 """Publication figures: tables in, Figure out. One module for each figure; none computes a statistic of its own.
 
-``MODULES`` lists them in the order of a paper. Each has ``NAME``, ``TITLE``, ``CAPTION``, ``caption(tables)``,
-``figure(tables, style)`` and an ax-level function that takes computed arrays. ``draw_all`` writes them all.
+``MODULES`` (of runs) and ``THEORY`` (of no run) list them in the order of a paper. Each has ``NAME``, ``TITLE``,
+``CAPTION``, ``caption(tables)``, ``figure(tables, style)`` and an ax-level function that takes computed arrays.
+``draw_all`` writes them all.
 """
 
 from __future__ import annotations
@@ -26,6 +27,13 @@ MODULES = (
     "training_curves",
     "drift_by_sign",
 )
+THEORY = (
+    "acceptance_laws",
+    "drift_lre",
+    "tightness",
+    "berry_esseen",
+)
+"""Figures from the tables of ``python -m proofs_check.maps``."""
 
 
 @dataclass(frozen=True)
@@ -40,24 +48,32 @@ class Drawn:
     skipped: str = ""
 
 
-def draw_all(tables: Tables, output: Path, width: str = "neurips", only: Sequence[str] = ()) -> list[Drawn]:
+def draw_all(
+    tables: Tables,
+    output: Path,
+    width: str = "neurips",
+    only: Sequence[str] = (),
+    modules: Sequence[str] = MODULES,
+) -> list[Drawn]:
     """Draw the figures into ``output`` as PDF and PNG.
 
     Parameters
     ----------
     tables : Tables
-        From ``figures.tables.load``.
+        From ``figures.tables.load`` or ``load_theory``.
     output : Path
         Folder for the files; made if missing.
     width : str
         A named venue width, a key of ``figures.style.WIDTHS``.
     only : sequence of str
         Names of the figures wanted; empty for all.
+    modules : sequence of str
+        Figures to choose from: ``MODULES``, ``THEORY`` or both.
 
     Returns
     -------
     list of Drawn
-        In the order of ``MODULES``; a figure whose input is missing or empty carries the reason.
+        In the order of ``modules``; a figure whose input is missing or empty carries the reason.
 
     Raises
     ------
@@ -72,11 +88,11 @@ def draw_all(tables: Tables, output: Path, width: str = "neurips", only: Sequenc
 
     style = Style(width)
     for name in only:
-        if name not in MODULES:
-            raise unknown_name("figure", name, MODULES)
+        if name not in modules:
+            raise unknown_name("figure", name, tuple(modules))
     results = []
     for name in tqdm(
-        [n for n in MODULES if not only or n in only], desc="figures", unit="figure", leave=False, disable=None
+        [n for n in modules if not only or n in only], desc="figures", unit="figure", leave=False, disable=None
     ):
         module = import_module(f"figures.{name}")
         try:

@@ -1,11 +1,14 @@
-"""``python -m figures RUN [RUN ...] --output DIR --width WIDTH``: publication figures from analysis tables."""
+"""``python -m figures RUN [RUN ...] --output DIR --width WIDTH``: publication figures from tables.
+
+``python -m figures --theory DIR`` draws those of the theory.
+"""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
-from figures import MODULES, Drawn, draw_all
+from figures import MODULES, THEORY, Drawn, draw_all
 from fspo.command_line import CommandParser
 from fspo.errors import UserError, run_cli
 from fspo.files import write_text
@@ -17,6 +20,8 @@ EXAMPLES = """examples:
       all runs of a comparison, for one column of an ICML paper
   python -m figures runs/none-seed0 --only '[lre_by_rule,cosine_by_rule]'
       two figures alone
+  python -m figures --theory out/proofs_check
+      the theory's figures, from what python -m proofs_check.maps wrote, in out/proofs_check/figures
 """
 
 
@@ -34,30 +39,40 @@ def build_parser() -> CommandParser:
 
     parser = CommandParser(
         prog="python -m figures",
-        description="Draw publication figures (PDF and PNG) from the analysis tables of one or more runs.",
+        description="Draw publication figures (PDF and PNG) from the analysis tables of one or more runs, or from "
+        "the tables of the theory.",
         examples=EXAMPLES,
     )
-    parser.add_argument("runs", nargs="+", metavar="RUN", help="run folder that python -m analysis was run on")
+    parser.add_argument("runs", nargs="*", metavar="RUN", help="run folder that python -m analysis was run on")
+    parser.add_argument("--theory", type=Path | None, help="folder that python -m proofs_check.maps wrote to")
     parser.add_argument(
-        "--output", type=Path | None, help="folder for the files; RUN/figures for one run, figures-out for several"
+        "--output", type=Path | None, help="folder for the files; FOLDER/figures for one folder, figures-out for more"
     )
     parser.add_argument("--width", type=str, default="neurips", help=f"venue width: {', '.join(WIDTHS)}")
-    parser.add_argument("--only", type=list[str], default=[], help=f"figures wanted, of {', '.join(MODULES)}")
+    parser.add_argument("--only", type=list[str], default=[], help=f"figures wanted, of {', '.join(MODULES + THEORY)}")
     return parser
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Draw, print what was drawn and what was skipped, write the captions."""
-    from figures.tables import load
+    from figures.tables import Tables, load, load_theory
 
     values = build_parser().parse_args(arguments)
     runs = [Path(run) for run in values.runs]
-    output = values.output or (runs[0] / "figures" if len(runs) == 1 else Path("figures-out"))
-    results = draw_all(load(runs), output, values.width, values.only)
+    folders = [*runs, *([values.theory] if values.theory else [])]
+    if not folders:
+        raise UserError("name at least one run folder (python -m figures RUN), or --theory FOLDER")
+    output = values.output or (folders[0] / "figures" if len(folders) == 1 else Path("figures-out"))
+    measured = load(runs) if runs else Tables({})
+    theory = load_theory(values.theory) if values.theory else Tables({})
+    tables = Tables(measured.frames | theory.frames, measured.summaries)
+    modules = (MODULES if runs else ()) + (THEORY if values.theory else ())
+    results = draw_all(tables, output, values.width, values.only, modules)
     for item in results:
         print(f"skipped  {item.name}: {item.skipped}" if item.skipped else f"drawn    {item.pdf} and .png")
     if all(item.skipped for item in results):
-        raise UserError("nothing could be drawn (reasons above): run python -m analysis on a longer run")
+        cure = "run python -m analysis on a longer run" if runs else "run python -m proofs_check.maps again"
+        raise UserError(f"nothing could be drawn (reasons above): {cure}")
     write_captions(results, output)
     return 0
 

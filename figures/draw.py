@@ -50,6 +50,19 @@ def length_axis(ax: Axes, lengths: ArrayLike) -> None:
     ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
 
 
+def decade_axis(axis: Any, values: ArrayLike) -> None:
+    """A base-10 logarithmic axis over the positive values, with at most six labelled powers."""
+    values = np.asarray(values, float)
+    values = values[np.isfinite(values) & (values > 0)]
+    low, high = values.min() / 1.4, values.max() * 1.4
+    name = axis.axis_name
+    getattr(axis.axes, f"set_{name}scale")("log")
+    getattr(axis.axes, f"set_{name}lim")(low, high)
+    powers = np.arange(np.ceil(np.log10(low)), np.floor(np.log10(high)) + 1)
+    axis.set_major_locator(FixedLocator(list(10.0 ** powers[:: max(1, int(np.ceil(len(powers) / 6)))])))
+    axis.set_minor_locator(NullLocator())
+
+
 def visible(text: str) -> int:
     """Roughly how many characters of a label are seen, mathematics included."""
     return len(re.sub(r"\\[a-zA-Z]+", "x", re.sub(r"[${}_^\s]", "", text)))

@@ -1,4 +1,4 @@
-"""Reading the analysis tables of one or more runs, and the selections that several figures share."""
+"""Reading the analysis tables of one or more runs, or the theory's, and the selections that several figures share."""
 
 from __future__ import annotations
 
@@ -25,6 +25,16 @@ NAMES = (
     "training",
 )
 """Tables that ``python -m analysis`` writes (docs/theory.md names the quantities)."""
+THEORY_NAMES = (
+    "acceptance_laws",
+    "drift_lre",
+    "tightness",
+    "berry_esseen",
+    "fairness_map",
+    "mse_map",
+    "mse_best",
+)
+"""Tables that ``python -m proofs_check.maps`` writes."""
 
 
 Frame = Any
@@ -66,6 +76,25 @@ class Tables:
         return frame
 
 
+def load_theory(folder: Path) -> Tables:
+    """Read the tables of the theory.
+
+    Raises
+    ------
+    UserError
+        If the folder does not exist or holds none of them.
+    """
+    folder = Path(folder)
+    cure = f"run python -m proofs_check.maps --out {folder} first"
+    if not folder.is_dir():
+        raise UserError(f"folder {folder} does not exist: {cure}")
+    found = {name: _read(folder, name, cure) for name in THEORY_NAMES}
+    frames = {name: frame for name, frame in found.items() if frame is not None}
+    if not frames:
+        raise UserError(f"no tables of the theory in {folder}: {cure}")
+    return Tables(frames)
+
+
 def load(runs: Sequence[Path]) -> Tables:
     """Read ``RUN/analysis`` of each run.
 
@@ -84,7 +113,7 @@ def load(runs: Sequence[Path]) -> Tables:
         folder = run / "analysis"
         if not run.is_dir():
             raise UserError(f"run folder {run} does not exist: name a folder that fspo.train has written")
-        found = {name: _read(folder, name) for name in NAMES}
+        found = {name: _read(folder, name, f"run python -m analysis {run} again") for name in NAMES}
         if all(frame is None for frame in found.values()):
             raise UserError(f"no analysis tables in {folder}: run python -m analysis {run} first")
         for name, frame in found.items():
@@ -104,15 +133,14 @@ def _labels(runs: Sequence[Path]) -> list[str]:
     return [f"{r.parent.name}/{r.name}" if names.count(r.name) > 1 else r.name for r in resolved]
 
 
-def _read(folder: Path, name: str) -> Frame | None:
+def _read(folder: Path, name: str, cure: str) -> Frame | None:
     parquet, csv = folder / f"{name}.parquet", folder / f"{name}.csv"
     try:
         if parquet.is_file():
             return pd.read_parquet(parquet)
         return pd.read_csv(csv) if csv.is_file() else None
     except (ValueError, OSError) as error:
-        why = f"{folder / name}: {str(error).splitlines()[0]}"
-        raise UserError(f"cannot read {why}; run python -m analysis {folder.parent} again") from None
+        raise UserError(f"cannot read {folder / name}: {str(error).splitlines()[0]}; {cure}") from None
 
 
 def prefer(frame: Frame, column: str, *values: str) -> Frame:

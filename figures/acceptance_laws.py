@@ -1,0 +1,106 @@
+"""Acceptance laws of the rules at matched acceptance: closed form and simulation (T1, T2)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from numpy.typing import NDArray
+
+from figures.draw import decade_axis, label_left, new_axes, panel_grid, percent_axis, spread, whiskers
+from figures.style import Look, Style, looks, rule_label
+from figures.tables import Tables, count_words, percent
+
+NAME = "acceptance_laws"
+TITLE = "Acceptance laws"
+CAPTION = (
+    "Share of responses that each rule's band accepts, by response length, under the Gaussian model with σ = {sigma} "
+    "nats per root token. Curves: closed forms of docs/theory.md T1 and T2. Points: {draws} simulated responses each, "
+    "put through the rule (rules side by side), with 95 % Clopper-Pearson intervals. In each panel every range is set "
+    "so that the rule accepts {target} on average over lengths that are uniform in log L. Left: tokens without drift. "
+    "Right: tokens with drift μ = −σ²/2, as for a policy whose weights average to 1; only fspo-kl follows it. "
+    "Least acceptance of a length: {least}."
+)
+TITLES = {"no drift error": "no drift", "drift -sigma^2/2": "drift $\\mu=-\\sigma^2/2$"}
+
+
+@dataclass(frozen=True)
+class Law:
+    """One rule's curve and its simulated points; lengths in tokens, acceptances as shares."""
+
+    rule: str
+    look: Look
+    length: NDArray[np.float64]
+    acceptance: NDArray[np.float64]
+    at: NDArray[np.float64]
+    simulated: NDArray[np.float64]
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
+
+
+def laws(tables: Tables) -> dict[str, list[Law]]:
+    """The laws of each panel."""
+    table = tables["acceptance_laws"]
+    known = looks(table["rule"])
+    found: dict[str, list[Law]] = {}
+    for panel in table["panel"].unique():
+        for rule, look in known.items():
+            own = table[(table["panel"] == panel) & (table["rule"] == rule)].sort_values("length")
+            curve, points = own[own["kind"] == "law"], own[own["kind"] == "simulated"]
+            if own.empty:
+                continue
+            law = (curve[name].to_numpy(float) for name in ("length", "acceptance"))
+            drawn = (points[name].to_numpy(float) for name in ("length", "acceptance", "ci_low", "ci_high"))
+            found.setdefault(panel, []).append(Law(rule, look, *law, *drawn))
+    return found
+
+
+def plot_laws(data: Sequence[Law], ax: Axes | None = None) -> Axes:
+    """Curves, and points with intervals; rules stand side by side at a simulated length."""
+    ax = new_axes(ax)
+    shift = 10 ** spread(len(data), 0.045)
+    for law, factor in zip(data, shift, strict=True):
+        ax.plot(law.length, law.acceptance, color=law.look.color, linestyle=law.look.linestyle, zorder=2)
+        whiskers(
+            ax, law.at * factor, law.simulated, law.low, law.high,
+            color=law.look.color, marker=law.look.marker, markersize=2.8,
+        )  # fmt: skip
+    decade_axis(ax.xaxis, np.concatenate([law.length for law in data]))
+    ax.set_ylim(-0.03, 1.03)
+    percent_axis(ax.yaxis)
+    ax.set_xlabel("response length $L$ (tokens)")
+    return ax
+
+
+def caption(tables: Tables) -> str:
+    """The caption with the table's numbers."""
+    table = tables["acceptance_laws"]
+    worst = [
+        f"{rule_label(law.rule)} {percent(float(law.acceptance.min()))}" for data in [*laws(tables).values()][-1:]
+        for law in data
+    ]  # fmt: skip
+    return CAPTION.format(
+        sigma=f"{table['sigma'].iloc[0]:g}",
+        draws=count_words(table["draws"].dropna()),
+        target=percent(float(table["target"].iloc[0])),
+        least=", ".join(worst) + " (right panel)",
+    )
+
+
+def figure(tables: Tables, style: Style) -> Figure:
+    """One panel for each drift of the tokens (docs/theory.md T1, T2)."""
+    found = laws(tables)
+    drawn = looks(law.rule for data in found.values() for law in data)
+    with style.context():
+        handles = [Line2D([], [], color=k.color, marker=k.marker, linestyle=k.linestyle) for k in drawn.values()]
+        fig, axes = panel_grid(
+            style, len(found), 1.75, handles, [rule_label(rule) for rule in drawn], most=2, sharey=True
+        )
+        for ax, (panel, data) in zip(axes, found.items(), strict=True):
+            plot_laws(data, ax).set_title(TITLES.get(panel, panel))
+        label_left(axes, "in the band (%)")
+    return fig
