@@ -10,6 +10,11 @@ from pathlib import Path
 from fspo.errors import UserError
 
 
+def cache_folder(given: str | Path | None = None) -> Path:
+    """Where things that can be made again are kept: ``given``, else FSPO_CACHE, else ~/.cache/fspo. Not made here."""
+    return Path(given or os.environ.get("FSPO_CACHE") or "~/.cache/fspo").expanduser()
+
+
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
     """Give a temporary path beside ``path``; it takes that name when the block ends, and goes when the block fails.

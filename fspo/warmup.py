@@ -32,6 +32,7 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
 from fspo.errors import UserError
+from fspo.files import cache_folder
 from fspo.models import build_embedded_model
 from fspo.rollout import SamplingConfig, sample
 from fspo.tasks import build_config
@@ -139,7 +140,7 @@ def warm_up(
     config = config or WarmupConfig()
     if not isinstance(task, ChainAddConfig):
         task = build_config(ChainAddConfig, task or {}, "option of task chain-add")
-    root = Path(cache_dir or config.cache_dir or os.environ.get("FSPO_CACHE") or "~/.cache/fspo").expanduser()
+    root = cache_folder(cache_dir or config.cache_dir)
     depends = dependencies(config, task)
     target = root / f"warmup-{_digest(depends)}"
     if (target / SUMMARY).is_file():

@@ -1,0 +1,1 @@
+"""Machine-checked proofs: the Coq scripts (``*.v``), what runs them and what they establish."""

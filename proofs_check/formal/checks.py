@@ -1,0 +1,156 @@
+"""Machine-proved checks: theorems that Coq's kernel has accepted, and false ones that it refuses.
+
+A control is the same script with the claim made false. Coq must stop inside the proof of a theorem: a script that is
+refused elsewhere, as for a slip in its syntax, would show nothing and leaves its control undecided.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+import numpy as np
+
+from proofs_check.formal.coq import CoqMissing, find_coq
+from proofs_check.formal.library import Refused, ask, compiled, given_up, scripts
+from proofs_check.frame import Check, Function, Method, Outcome
+
+Change = tuple[str, str]
+"""A text of the script and what takes its place, everywhere."""
+_UNIT = "foreign axioms"
+
+
+def prove(rng: np.random.Generator, module: str, theorems: Sequence[str], change: Change | None = None) -> Outcome:
+    """Have Coq check theorems of a script, or of the script with a change.
+
+    Returns
+    -------
+    Outcome
+        Margin 0 if all theorems rest on the allowed axioms alone, minus the number of others otherwise, ``-inf`` if
+        coqc refuses, NaN if it refuses a changed script outside all proofs. ``not_run`` where Coq cannot be had.
+        ``details``: each statement as Coq prints it, and its axioms.
+    """
+    texts = scripts()
+    text = None if change is None else changed(texts[module], change)
+    parameters = {"script": f"{module}.v", "theorems": list(theorems)}
+    try:
+        coq = find_coq()
+    except CoqMissing as reason:
+        return Outcome(not_run=str(reason), parameters=parameters)
+    library = compiled(coq)
+    if isinstance(library, Refused):
+        return Outcome(-math.inf, _UNIT, note=library.error, parameters=parameters)
+    answer = ask(coq, module, theorems, library, text)
+    if isinstance(answer, Refused):
+        note = f"coqc {coq.version} refuses the proof of {answer.theorem or 'no theorem'}: {answer.error}"
+        outside = change is not None and not answer.theorem
+        return Outcome(math.nan if outside else -math.inf, _UNIT, note=note, parameters=parameters)
+    # of everything that the theorems may rest on: a word that gives up a goal is found even where it is not used
+    words = [f"{name}.v: {word}" for name, script in texts.items() for word in given_up(script)]
+    words += [] if text is None else [f"{module}.v, changed: {word}" for word in given_up(text)]
+    foreign = [f"a proof rests on {axiom}" for axiom in answer.foreign]
+    note = "; ".join([*foreign, *words]) or f"Coq {coq.version}; axioms: {', '.join(answer.axioms) or 'none'}"
+    return Outcome(float(-len(foreign) - len(words)), _UNIT, note=note, parameters=parameters, details=str(answer))
+
+
+def changed(text: str, change: Change) -> str:
+    """A script with its claim made false.
+
+    Raises
+    ------
+    ValueError
+        If the script does not hold the text that should change.
+    """
+    old, new = change
+    if old not in text:
+        raise ValueError(f"the script holds no {old!r}")
+    return text.replace(old, new)
+
+
+def without_proof(module: str, theorem: str) -> Change:
+    """The change that gives up one theorem's proof."""
+    text = scripts()[module]
+    found = re.search(rf"(?:Theorem|Lemma) {theorem}\b.*?\bQed\.", text, re.S)
+    if found is None:
+        raise ValueError(f"{module}.v proves no {theorem}")
+    return found[0], re.sub(r"\bProof\..*", "Proof. Admitted.", found[0], flags=re.S)
+
+
+def _check(statement: str, name: str, module: str, theorems: Sequence[str], controls: Mapping[str, Change]) -> Check:
+    made: dict[str, Function] = {
+        words: partial(prove, module=module, theorems=theorems, change=change) for words, change in controls.items()
+    }
+    return Check(statement, Method.MACHINE_PROVED, name, partial(prove, module=module, theorems=theorems), made)
+
+
+CHECKS = (
+    _check(
+        "T7",
+        "the cosine lemma in every real inner-product space",
+        "CosineLemma",
+        ("T7_cosine_lemma", "T7_weaker_bound", "T7_cosine_quotient", "T7_sine"),
+        {
+            "constant sqrt(1 - rho^2/4)": ("1 - rho * rho", "1 - rho * rho / 4"),
+            "proof given up": without_proof("CosineLemma", "T7_cosine_lemma"),
+        },
+    ),
+    _check(
+        "T7",
+        "length error at most LRE_inf kappa, LRE_inf kappa_c, LRE_2 kappa_c2",
+        "Strata",
+        ("T7_e_len_kappa", "T7_e_len_kappa_c", "T7_e_len_kappa_c2", "T7_e_in_eta", "LRE_inf_attained"),
+        {"LRE_1 in the place of LRE_inf": ("<= LRE_inf strata * kappa", "<= LRE_1 strata * kappa")},
+    ),
+    _check(
+        "T7",
+        "finite strata: the cosine of g_clip itself",
+        "Strata",
+        ("T7_finite_strata", "T7_error_bound"),
+        {
+            "eta left out": ("(LRE_2 * kappa_c2) + eta.", "(LRE_2 * kappa_c2)."),
+            "kappa left out": ("Rmin (LRE_inf * kappa)", "Rmin LRE_inf"),
+        },
+    ),
+    _check(
+        "T7",
+        "R^n with the dot product is such a space",
+        "Space",
+        ("T7_cosine_Rn", "T7_finite_strata_Rn"),
+        {"a difference in the place of the sum": ("fold_right Rplus", "fold_right Rminus")},
+    ),
+    _check(
+        "T7",
+        "T7s: sharp for every rho and every LRE, and no better bound",
+        "Sharp",
+        ("T7s_equality", "T7_sharp_in_R2", "T7_best_bound"),
+        {
+            "v orthogonal to g instead of g + eps v": ("<| v, u +v (eps *v v) |> = 0", "<| v, u |> = 0"),
+            "reached at sqrt(1 - rho^2/4)": ("sqrt (1 - target * target)", "sqrt (1 - target * target / 4)"),
+        },
+    ),
+    _check(
+        "T7",
+        "refuted: better constant, no kappa, no eta; nothing holds from rho = 1 on",
+        "Sharp",
+        (
+            "T7_better_constant_is_false",
+            "T7_without_kappa_is_false",
+            "T7_without_eta_is_false",
+            "T7_nothing_beyond_one",
+            "T7_nothing_at_one",
+        ),
+        {"the stated constant refuted": ("0 <= factor < 1 ->", "0 <= factor <= 1 ->")},
+    ),
+    _check(
+        "T8",
+        "the identity for finite strata, with a(l) = 0 allowed",
+        "Strata",
+        ("T8_identity", "T8_e_len_plain", "delta_defined"),
+        {
+            "e_in left out": ("update strata +v e_len strata +v e_in strata.", "update strata +v e_len strata."),
+            "a clipped gradient where a(l) = 0": ("a s = 0 -> clipped s = zero)", "a s = 0 -> True)"),
+        },
+    ),
+)

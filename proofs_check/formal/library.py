@@ -1,0 +1,188 @@
+"""The Coq scripts beside this module: compiled once per version of scripts and Coq, then asked what they prove.
+
+A theorem counts only if coqc accepts its script, ``Print Assumptions`` lists no axiom but those of Coq's classical
+real numbers, and no script holds a goal that was given up.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+from filelock import FileLock
+
+from fspo.files import cache_folder
+from proofs_check.formal.coq import Coq, run_coqc
+
+SCRIPTS = Path(__file__).parent
+ALLOWED_AXIOMS = frozenset(
+    {
+        "ClassicalDedekindReals.sig_forall_dec",
+        "ClassicalDedekindReals.sig_not_dec",
+        "FunctionalExtensionality.functional_extensionality_dep",
+        "Classical_Prop.classic",
+    }
+)
+"""The axioms under Coq's standard library of real numbers (section "Reals" of its documentation)."""
+GIVEN_UP = re.compile(
+    r"\b(Admitted|admit|give_up|Abort|Axioms?|Conjecture|Parameters?|bypass_check|type_in_type|"
+    r"Unset\s+(?:Guard|Positivity|Universe)\s+Checking)\b"
+)
+_MARK = "=== theorem "
+_DECLARATION = re.compile(r"^\s*(?:Theorem|Lemma|Corollary)\s+([\w']+)", re.M)
+
+
+@dataclass(frozen=True)
+class Proved:
+    """What Coq says about theorems: the statement of each, and the axioms that all of them together rest on."""
+
+    statements: Mapping[str, str]
+    axioms: tuple[str, ...]
+
+    @property
+    def foreign(self) -> tuple[str, ...]:
+        """Axioms that are not those of the real numbers; a theorem that was given up is its own axiom."""
+        return tuple(axiom for axiom in self.axioms if axiom not in ALLOWED_AXIOMS)
+
+    def __str__(self) -> str:
+        """Statements and axioms, for the report."""
+        return "\n".join([*self.statements.values(), f"Axioms: {', '.join(self.axioms) or 'none'}"])
+
+
+@dataclass(frozen=True)
+class Refused:
+    """coqc refused: its message, and the theorem in whose proof it stopped ("" if it was elsewhere)."""
+
+    error: str
+    theorem: str
+
+
+def scripts() -> Mapping[str, str]:
+    """Text of every script by name, those that others need first."""
+    texts = {path.stem: path.read_text(encoding="utf-8") for path in sorted(SCRIPTS.glob("*.v"))}
+    needs = {name: _needs(text) for name, text in texts.items()}
+    return {name: texts[name] for name in TopologicalSorter(needs).static_order()}
+
+
+def _needs(text: str) -> list[str]:
+    return [name for names in re.findall(r"From FSPO Require Import ([^.]*)\.", text) for name in names.split()]
+
+
+def without_comments(text: str) -> str:
+    """A script without its comments, which nest; the line breaks in them stay."""
+    kept, depth = [], 0
+    for piece in re.split(r"(\(\*|\*\))", text):
+        if piece == "(*":
+            depth += 1
+        elif piece == "*)" and depth:
+            depth -= 1
+        else:
+            kept.append(piece if depth == 0 else "\n" * piece.count("\n"))
+    return "".join(kept)
+
+
+def given_up(text: str) -> list[str]:
+    """Words of a script by which Coq would take something for granted, with their lines."""
+    bare = without_comments(text)
+    return [f"{m[0]} in line {bare.count(chr(10), 0, m.start()) + 1}" for m in GIVEN_UP.finditer(bare)]
+
+
+def theorem_at(text: str, line: int | None) -> str:
+    """The theorem in whose proof a line lies; "" if that line is not in a proof."""
+    name, inside = "", False
+    for number, content in enumerate(without_comments(text).splitlines(), 1):
+        found = _DECLARATION.match(content)
+        if found:
+            name, inside = found[1], False
+        if re.search(r"\bProof\b", content):
+            inside = True
+        if number == line:
+            return name if inside else ""
+        if re.search(r"\b(Qed|Defined)\.", content):
+            inside = False
+    return ""
+
+
+@cache
+def compiled(coq: Coq) -> Path | Refused:
+    """Folder of the compiled scripts, made unless the cache has it; or where coqc refused one of them."""
+    texts = scripts()
+    digest = hashlib.sha256(repr((coq.version, sorted(texts.items()))).encode()).hexdigest()[:16]
+    home = cache_folder() / "coq"
+    target = home / f"proofs-{digest}"
+    home.mkdir(parents=True, exist_ok=True)
+    with FileLock(home / f"{target.name}.lock"):
+        if (target / "whole").is_file():
+            return target
+        with tempfile.TemporaryDirectory(prefix=".part-", dir=home) as scratch:
+            part = Path(scratch) / "proofs"
+            part.mkdir()
+            for name, text in texts.items():
+                (part / f"{name}.v").write_text(text, encoding="utf-8")
+                run = run_coqc(coq, part, name)
+                if not run.ok:
+                    return Refused(run.first_error, theorem_at(text, run.error_line))
+            (part / "whole").touch()
+            shutil.rmtree(target, ignore_errors=True)
+            os.replace(part, target)
+    return target
+
+
+def ask(coq: Coq, module: str, theorems: Sequence[str], library: Path, changed: str | None = None) -> Proved | Refused:
+    """Statements and axioms of theorems, from a fresh coqc.
+
+    Parameters
+    ----------
+    module : str
+        The script that proves them.
+    library : Path
+        From ``compiled``.
+    changed : str, optional
+        Another text of that script, which is compiled and asked in its place.
+    """
+    # all that it needs is imported, so that statements are printed in the notation of their script
+    needs = " ".join([*_needs(scripts()[module]), module])
+    text = changed if changed is not None else f"From FSPO Require Import {needs}.\n"
+    lines = ["", "From Coq Require Import Rdefinitions R_sqrt.", "Open Scope R_scope.", "Set Printing Width 110."]
+    for theorem in theorems:
+        lines += [f'Goal True. idtac "{_MARK}{theorem}". Abort.', f"Check @{theorem}."]
+    # of all at once: Coq walks through the whole library of real numbers each time
+    lines += [
+        f'Goal True. idtac "{_MARK}". Abort.',
+        f"Definition all_of_them := ({', '.join(f'@{t}' for t in theorems)}).",
+    ]
+    lines += ["Print Assumptions all_of_them."]
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        (folder / "Ask.v").write_text(text + "\n".join(lines) + "\n", encoding="utf-8")
+        run = run_coqc(coq, folder, "Ask", library)
+    if not run.ok:
+        return Refused(run.first_error, theorem_at(text, run.error_line))
+    return parse(run.output, theorems)
+
+
+def parse(output: str, theorems: Sequence[str]) -> Proved | Refused:
+    """Read the answers of ``Check`` and ``Print Assumptions``; anything unexpected counts as a refusal."""
+    _, *answers = output.split(_MARK)
+    if not answers:
+        return Refused("coqc printed nothing", "")
+    statements = {name: text.rstrip() for name, _, text in (answer.partition("\n") for answer in answers[:-1])}
+    if list(statements) != list(theorems) or not all(statements.values()):
+        return Refused("coqc did not print every statement", "")
+    last = answers[-1].strip()
+    if last == "Closed under the global context":
+        return Proved(statements, ())
+    heading, _, rest = last.partition("\n")
+    # an axiom's name stands at the start of a line; the lines of its type are indented
+    axioms = tuple(line.split(" ")[0] for line in rest.splitlines() if line and not line[0].isspace())
+    if heading != "Axioms:" or not axioms:
+        return Refused("coqc did not answer Print Assumptions", "")
+    return Proved(statements, axioms)
