@@ -195,6 +195,7 @@ class _Use:
         for number in range(window.updates):
             at = np.flatnonzero(window.update == number)
             cluster, bins, length = dense(window.rows.cluster[at]), window.bins[at], window.rows.length[at]
+            place = window.rows.coordinate[at]
             gram = UpdateGram(window.vectors[at], bins, cluster, k)
             c, w = coefficients[at], weight[at]
             self.inner.add(*gram.products(c, w))
@@ -213,7 +214,7 @@ class _Use:
             self.cluster_update.append(np.full(gram.clusters, self.updates))
             self.updates += 1
             self.count += np.append(np.bincount(bins, minlength=k), len(at))
-            self.length += np.append(np.bincount(bins, length, k), length.sum())
+            self.length += np.append(np.bincount(bins, place, k), place.sum())
             pairs = np.unique(cluster * k + bins) % k
             self.cluster_count += np.append(np.bincount(pairs, minlength=k), gram.clusters)
 

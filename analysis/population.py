@@ -204,7 +204,7 @@ class PopulationTable:
                 mean = normaliser[at].sum(0) / np.where(weighted, w.sum(), len(at))  # a_bar of the update
                 scale = np.where(mean > 0, 1 / mean, np.nan)
             found = _terms(gram, c, w, scale)
-            counts = _counts(window.bins[at], cluster, rows.length[at], number)
+            counts = _counts(window.bins[at], cluster, rows.coordinate[at], number)
             self._pools.setdefault("population", _Pool()).add(found, *counts)
             capped = _terms(gram, c, np.minimum(w, CAP), scale)
             self._pools.setdefault("capped", _Pool()).add(
@@ -219,7 +219,7 @@ class PopulationTable:
         number, rows = len(self.bins), window.rows.take(at)
         names, codes = np.unique(np.concatenate([rows.prompt, fresh.prompt]), return_inverse=True)
         old, new = codes[: len(at)].astype(np.int64), codes[len(at) :].astype(np.int64)
-        new_bins = self.bins.index(fresh.length)
+        new_bins = self.bins.index(fresh.coordinate)
         # both sides take the advantage that leaves the response itself out of its baseline
         swap = rows.leave_one_out / rows.A
         if not np.all(np.isfinite(swap)):
@@ -238,7 +238,7 @@ class PopulationTable:
             "left": grams[0, 0].between(c, c),
             "right": grams[1, 1].between(ones, ones),
         }
-        self._pools.setdefault("fresh", _Pool()).add(found, *_counts(window.bins[at], old, rows.length, number))
+        self._pools.setdefault("fresh", _Pool()).add(found, *_counts(window.bins[at], old, rows.coordinate, number))
 
     def rows(self) -> list[dict[str, Any]]:
         """The rows of the table."""
@@ -375,10 +375,10 @@ def _ratio(
     return each(above), each(lambda v: v["variance"][..., :1])
 
 
-def _counts(bins: Ints, cluster: Ints, length: Floats, number: int) -> tuple[Floats, Floats, Floats]:
-    """Rows, prompts and tokens by bin and overall (K+1,)."""
+def _counts(bins: Ints, cluster: Ints, coordinate: Floats, number: int) -> tuple[Floats, Floats, Floats]:
+    """Rows, prompts and sum of the coordinate by bin and overall (K+1,)."""
     rows = np.append(np.bincount(bins, minlength=number), len(bins)).astype(np.float64)
     pairs = np.unique(cluster * number + bins) % number
     clusters = np.append(np.bincount(pairs, minlength=number), len(np.unique(cluster))).astype(np.float64)
-    tokens = np.append(np.bincount(bins, length, number), length.sum())
-    return rows, clusters, tokens.astype(np.float64)
+    total = np.append(np.bincount(bins, coordinate, number), coordinate.sum())
+    return rows, clusters, total.astype(np.float64)

@@ -15,6 +15,7 @@ import pandas as pd
 import yaml
 from numpy.typing import NDArray
 
+from analysis.partition import LENGTH, Partition, coordinates
 from fspo.errors import UserError
 from fspo.gradlog import GradLog, read_log, step_drift_stats
 from fspo.rules import DriftStats, Rule
@@ -66,6 +67,8 @@ class Rows:
     weight: Floats
     band_accept: NDArray[np.bool_]
     response: Ints  # (rollout, step, response) names a row
+    coordinate: Floats  # what the bins are made of: the length, or another partition's
+    trend: Floats  # abscissa of trends: log2 of the length (analysis.partition)
 
     def __len__(self) -> int:
         return len(self.S)
@@ -111,6 +114,7 @@ class Run:
     damage: list[str]
     warnings: list[str]
     score_options: dict[str, Any] = field(default_factory=dict)  # how scores were taken, from the log's header
+    partition: Partition = LENGTH
 
     @property
     def key(self) -> dict[str, Any]:
@@ -118,18 +122,24 @@ class Run:
         return {"run": self.name, "trained_rule": self.trained_rule, "seed": self.seed}
 
 
-def load_run(path: str | Path) -> Run:
+def load_run(path: str | Path, partition: Partition = LENGTH) -> Run:
     """Read a run folder's gradient log, without sketches.
+
+    Parameters
+    ----------
+    path : path
+    partition : Partition
+        What the bins will be made of; rows without a value are left out and counted.
 
     Raises
     ------
     UserError
-        If the folder has no readable log, or no row that can be analysed.
+        If the folder has no readable log, no row that can be analysed, or not the partition's column.
     """
     path = Path(path)
     if not path.is_dir():
         raise UserError(f"{path} is no folder: give the run folder that holds gradlog/")
-    log = read_log(path, columns=ROW_COLUMNS)
+    log = read_log(path, columns=[*ROW_COLUMNS, partition.column])
     warnings: list[str] = []
     S, length = log.column("log_ratio"), log.column("length")
     good = np.isfinite(S) & np.isfinite(log.column("advantage")) & (length >= 1)
@@ -143,9 +153,12 @@ def load_run(path: str | Path) -> Run:
         counts["rows_repeated"] = int(repeated.sum())
         warnings.append(f"{counts['rows_repeated']} rows left out: the same response twice in one update")
         log = log.where(~repeated)
-    rows, updates = _rows(log, warnings)
-    moved = updates >= 1
-    counts |= {"rows_after_an_update": int(moved.sum()), "rows_before_an_update": int((~moved).sum())}
+    rows, updates = _rows(log, warnings, partition)
+    if without := int(np.sum(~np.isfinite(rows.coordinate))):
+        counts["rows_without_coordinate"] = without
+        warnings.append(f"{without} rows left out: no value of {partition.name}")
+    moved = (updates >= 1) & np.isfinite(rows.coordinate)
+    counts |= {"rows_after_an_update": int(moved.sum()), "rows_before_an_update": int((updates < 1).sum())}
     rows = rows.take(moved)
     if len(rows) == 0:
         raise UserError(
@@ -171,10 +184,12 @@ def load_run(path: str | Path) -> Run:
     scores = log.metadata.get("scores")
     options = scores if isinstance(scores, dict) else {}
     name = path.resolve().name
-    return Run(path, name, _seed(path, log), label, rule, rows, logged, counts, log.damage, warnings, options)
+    return Run(
+        path, name, _seed(path, log), label, rule, rows, logged, counts, log.damage, warnings, options, partition
+    )
 
 
-def _rows(log: GradLog, warnings: list[str]) -> tuple[Rows, Ints]:
+def _rows(log: GradLog, warnings: list[str], partition: Partition) -> tuple[Rows, Ints]:
     n = len(log)
 
     def column(name: str, default: Any, dtype: Any) -> NDArray[Any]:
@@ -201,6 +216,7 @@ def _rows(log: GradLog, warnings: list[str]) -> tuple[Rows, Ints]:
         used = _appearances(rollout, response, step)
     drifts = _drifts(log, step) if "k3_sum" in log and "sum_sq_log_ratio" in log else np.full((4, n), np.nan)
     reward = column("reward", np.nan, np.float64)
+    coordinate, _ = coordinates(log, partition, cluster)
     rows = Rows(
         rollout=rollout,
         step=step,
@@ -223,6 +239,8 @@ def _rows(log: GradLog, warnings: list[str]) -> tuple[Rows, Ints]:
         weight=column("weight", np.nan, np.float64),
         band_accept=column("band_accept", False, np.bool_),
         response=response,
+        coordinate=coordinate,
+        trend=partition.trend_coordinate(coordinate),
     )
     return rows, updates
 

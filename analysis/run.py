@@ -17,12 +17,13 @@ from analysis.evaluate import BANDS, TARGETS, make_cases, trained_case
 from analysis.lemma import LemmaTable
 from analysis.moments import moment_tables
 from analysis.over_time import over_time_table, training_table
+from analysis.partition import LENGTH, find_partition
 from analysis.population import PopulationTable
 from analysis.rows import Run, load_run
 from analysis.sketch_error import effective_width
 from analysis.sketches import scored_windows
 from analysis.summary import summarize
-from analysis.tables import FOLDER, frame, write_tables
+from analysis.tables import folder_name, frame, write_tables
 from fspo.errors import UserError
 
 
@@ -33,9 +34,9 @@ class Options:
     Parameters
     ----------
     bins : int
-        Number of quantile bins of length.
-    edges : list of int, optional
-        Edges of the bins instead, in tokens.
+        Number of quantile bins.
+    edges : list of numbers, optional
+        Edges of the bins instead (in tokens, for lengths).
     window : int
         Rollouts in which a matched range is calibrated and a window of the lemma is pooled.
     rules : list of str
@@ -46,15 +47,18 @@ class Options:
         Draws of the random-drop control.
     seed : int
         Seed of the control.
+    by : str
+        What responses are binned by: a name of analysis.partition.PARTITIONS, or ``user.COLUMN``.
     """
 
     bins: int = DEFAULT_BINS
-    edges: tuple[int, ...] | None = None
+    edges: tuple[float, ...] | None = None
     window: int = 5
     rules: tuple[str, ...] = BANDS
     targets: tuple[float, ...] = TARGETS
     draws: int = 32
     seed: int = 0
+    by: str = LENGTH.name
 
     def __post_init__(self) -> None:
         if self.draws < 1:
@@ -64,8 +68,8 @@ class Options:
 
 
 def shared_bins(runs: Sequence[Run], options: Options) -> Bins:
-    """One set of bins for all runs: the edges asked for, or quantiles of all their lengths together."""
-    return make_bins(np.concatenate([run.rows.length for run in runs]), options.bins, options.edges)
+    """One set of bins for all runs: the edges asked for, or quantiles of all their coordinates together."""
+    return make_bins(np.concatenate([run.rows.coordinate for run in runs]), options.bins, options.edges)
 
 
 def analyse(
@@ -122,11 +126,12 @@ def analyse_runs(
     """
     options = options or Options()
     make_cases(options.rules, options.targets)  # bad names are refused before any work
-    runs = [load_run(path) for path in paths]
+    partition = find_partition(options.by)
+    runs = [load_run(path, partition) for path in paths]
     bins = shared_bins(runs, options)
     summaries: dict[Path, dict[str, Any]] = {}
     for run in runs:
         tables, summary = analyse(run, bins, options, progress)
-        write_tables(run.path / FOLDER, tables, summary)
+        write_tables(run.path / folder_name(partition), tables, summary, partition)
         summaries[run.path] = summary
     return summaries

@@ -17,6 +17,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from analysis.bins import Bins
+from analysis.partition import Partition, coordinates
 from analysis.rows import Floats, Ints, Rows, Run, leave_one_out, windows
 from analysis.stats import dense
 from fspo.gradlog import GradLog, read_log
@@ -28,13 +29,13 @@ class Fresh:
 
     Attributes
     ----------
-    prompt, length : arrays (m,)
+    prompt, coordinate : arrays (m,)
     vectors : array (m, D), float64
         A psi, A leave-one-out from the logged rewards.
     """
 
     prompt: Ints
-    length: Floats
+    coordinate: Floats
     vectors: Floats
 
 
@@ -78,7 +79,7 @@ def scored_windows(run: Run, bins: Bins, window_size: int, broken: list[int] | N
     window = windows(run.rows.rollout, window_size)
     wanted = [
         *("rollout", "step", "prompt_id", "response_id", "length", "log_ratio", "reward"),
-        *("score_status", "score_norm", "score_unit"),
+        *("score_status", "score_norm", "score_unit", run.partition.column),
     ]
     for first in np.unique(window):
         inside = np.flatnonzero(window == first)
@@ -89,7 +90,7 @@ def scored_windows(run: Run, bins: Bins, window_size: int, broken: list[int] | N
         if "score_unit" not in both:
             continue
         audit = both.column("phase") == "audit" if "phase" in both else np.zeros(len(both), bool)
-        log, fresh = both.where(~audit), audits(both.where(audit))
+        log, fresh = both.where(~audit), audits(both.where(audit), run.partition)
         at, psi = log.scores()
         if not len(at):
             continue
@@ -111,10 +112,10 @@ def scored_windows(run: Run, bins: Bins, window_size: int, broken: list[int] | N
             some = rows.take(np.flatnonzero(chosen))
             vectors = psi[chosen].astype(np.float64) * some.A[:, None]
             taken = fresh if use == "first" else {}
-            yield ScoredWindow(int(first), use, some, vectors, bins.index(some.length), dense(some.step), taken)
+            yield ScoredWindow(int(first), use, some, vectors, bins.index(some.coordinate), dense(some.step), taken)
 
 
-def audits(log: GradLog) -> dict[int, Fresh]:
+def audits(log: GradLog, partition: Partition) -> dict[int, Fresh]:
     """The audits among a log's rows, by step; rows without a reward or a sound score are left out."""
     found: dict[int, Fresh] = {}
     if not len(log) or "reward" not in log:
@@ -125,13 +126,14 @@ def audits(log: GradLog) -> dict[int, Fresh]:
     advantage = leave_one_out(log.column("reward").astype(np.float64), cluster, log.column("response_id"))
     if not len(at):
         return found
-    sound = _sound(psi, log.column("score_norm")[at]) & np.isfinite(advantage[at])
+    coordinate, _ = coordinates(log, partition, cluster.astype(np.int64))
+    sound = _sound(psi, log.column("score_norm")[at]) & np.isfinite(advantage[at] + coordinate[at])
     at, psi = at[sound], psi[sound].astype(np.float64)
     for number in np.unique(step[at]):
         here = step[at] == number
         rows = at[here]
         vectors = psi[here] * advantage[rows, None]
-        found[int(number)] = Fresh(prompt[rows], log.column("length")[rows].astype(np.float64), vectors)
+        found[int(number)] = Fresh(prompt[rows], coordinate[rows], vectors)
     return found
 
 

@@ -49,6 +49,7 @@ def summarize(
         "rule_parameters": run.rule.to_dict() if run.rule else None,
         "seed": run.seed,
         "counts": {**run.counts, "scored": scored},
+        "partition": {"name": run.partition.name, "label": run.partition.label},
         "edges": list(bins.edges),
         "options": options,
         "damage": [*run.damage, *damage],

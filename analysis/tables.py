@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from analysis.partition import LENGTH, Partition, renamed
 from fspo.errors import UserError
 from fspo.files import whole_file, write_text
 
@@ -57,11 +58,22 @@ def frame(name: str, rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     return found.reindex(columns=[*COLUMNS[name], *rest])
 
 
-def write_tables(folder: Path, tables: Mapping[str, pd.DataFrame], summary: Mapping[str, Any]) -> None:
-    """Write every table as CSV and Parquet, and summary.json last: where it is, the tables are whole."""
+def folder_name(partition: Partition = LENGTH) -> str:
+    """Folder of a run's tables: ``analysis``, or ``analysis-by-entropy`` for another partition."""
+    return FOLDER if partition == LENGTH else f"{FOLDER}-by-{partition.slug}"
+
+
+def write_tables(
+    folder: Path, tables: Mapping[str, pd.DataFrame], summary: Mapping[str, Any], partition: Partition = LENGTH
+) -> None:
+    """Write every table as CSV and Parquet, and summary.json last: where it is, the tables are whole.
+
+    The columns of a bin and of a trend are named by the partition.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "summary.json").unlink(missing_ok=True)
-    for name, table in tables.items():
+    for name, plain in tables.items():
+        table = plain.rename(columns=renamed(list(plain.columns), partition))
         with whole_file(folder / f"{name}.csv") as part:
             table.to_csv(part, index=False)
         with whole_file(folder / f"{name}.parquet") as part:
@@ -88,8 +100,8 @@ def _plain(value: Any) -> Any:
     return value if value is None or isinstance(value, str) else str(value)
 
 
-def read_tables(runs: Iterable[str | Path]) -> dict[str, pd.DataFrame]:
-    """The tables of several analysed runs, one under the other.
+def read_tables(runs: Iterable[str | Path], partition: Partition = LENGTH) -> dict[str, pd.DataFrame]:
+    """The tables of several analysed runs, one under the other; the columns of bins have their names of length.
 
     Raises
     ------
@@ -98,10 +110,12 @@ def read_tables(runs: Iterable[str | Path]) -> dict[str, pd.DataFrame]:
     """
     parts: dict[str, list[pd.DataFrame]] = {name: [] for name in COLUMNS}
     for run in runs:
-        folder = Path(run) / FOLDER
+        folder = Path(run) / folder_name(partition)
         if not (folder / "summary.json").is_file():
-            raise UserError(f"{run} has no finished analysis: run `python -m analysis {run}` first")
+            by = "" if partition == LENGTH else f" --by {partition.name}"
+            raise UserError(f"{run} has no finished analysis: run `python -m analysis {run}{by}` first")
         for name in COLUMNS:
-            parts[name].append(pd.read_parquet(folder / f"{name}.parquet"))
+            back = {new: old for old, new in renamed(COLUMNS[name], partition).items()}
+            parts[name].append(pd.read_parquet(folder / f"{name}.parquet").rename(columns=back))
     full = {name: [p for p in found if len(p)] or found[:1] for name, found in parts.items()}
     return {name: pd.concat(found, ignore_index=True) if found else frame(name, []) for name, found in full.items()}

@@ -88,6 +88,8 @@ def make_rows(n, S, A, length, prompt, reward, step=0):
         weight=np.exp(S),
         band_accept=np.ones(n, bool),
         response=np.arange(n),
+        coordinate=length.astype(float),
+        trend=np.log2(length),
     )
 
 
