@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
-from figures.draw import decade_axis, label_left, new_axes, panel_grid, percent_axis, spread, whiskers
+from figures.draw import decade_axis, label_left, new_axes, panel_grid, percent_axis, whiskers
 from figures.style import Look, Style, looks, rule_label
 from figures.tables import Tables, count_words, percent
 
@@ -20,9 +20,9 @@ TITLE = "Acceptance laws"
 CAPTION = (
     "Share of responses that each rule's band accepts, by response length, under the Gaussian model with σ = {sigma} "
     "nats per root token. Curves: closed forms of docs/theory.md T1 and T2. Points: {draws} simulated responses each, "
-    "put through the rule (rules side by side), with 95 % Clopper-Pearson intervals. In each panel every range is set "
-    "so that the rule accepts {target} on average over lengths that are uniform in log L. Left: tokens without drift. "
-    "Right: tokens with drift μ = −σ²/2, as for a policy whose weights average to 1; only fspo-kl follows it. "
+    "put through the rule, with 95 % Clopper-Pearson intervals (most are smaller than the marker). In each panel every "
+    "range is set so that the rule accepts {target} on average over lengths that are uniform in log L. Left: tokens without "
+    "drift. Right: tokens with drift μ = −σ²/2, as for a policy whose weights average to 1; only fspo-kl follows it. "
     "Least acceptance of a length: {least}."
 )
 TITLES = {"no drift error": "no drift", "drift -sigma^2/2": "drift $\\mu=-\\sigma^2/2$"}
@@ -60,13 +60,12 @@ def laws(tables: Tables) -> dict[str, list[Law]]:
 
 
 def plot_laws(data: Sequence[Law], ax: Axes | None = None) -> Axes:
-    """Curves, and points with intervals; rules stand side by side at a simulated length."""
+    """Curves, and points with intervals."""
     ax = new_axes(ax)
-    shift = 10 ** spread(len(data), 0.045)
-    for law, factor in zip(data, shift, strict=True):
+    for law in data:
         ax.plot(law.length, law.acceptance, color=law.look.color, linestyle=law.look.linestyle, zorder=2)
         whiskers(
-            ax, law.at * factor, law.simulated, law.low, law.high,
+            ax, law.at, law.simulated, law.low, law.high,
             color=law.look.color, marker=law.look.marker, markersize=2.8,
         )  # fmt: skip
     decade_axis(ax.xaxis, np.concatenate([law.length for law in data]))

@@ -21,7 +21,8 @@ CAPTION = (
     "Black: the envelope 2 · 0.4748 ρ₃/√L of docs/theory.md T5. Blue: the true distance for the worst band at each "
     "length; orange: for the band of one standard deviation (u = 1); both from exact laws. Points: {draws} simulated "
     "responses each (u = 1), with 95 % Clopper-Pearson intervals; an interval that reaches the lower edge includes 0. "
-    "Worst band, largest share of the envelope: {shares}. Skewed tokens and tokens on a lattice fall like 1/√L, as "
+    "Worst band, largest share of the envelope: {shares}. Between the steps of a lattice the band u = 1 jumps from "
+    "length to length. Skewed tokens and tokens on a lattice fall like 1/√L, as "
     "the envelope does; symmetric continuous ones like 1/L."
 )
 LAWS = {"exponential": "exponential", "signs": "$\\pm\\sigma$", "student": "Student $t_5$"}

@@ -63,17 +63,16 @@ def curves(table: Frame) -> list[Curve]:
     return found
 
 
-def plot_drift(data: Curve, ax: Axes | None = None, highest: float = 0.0) -> Axes:
-    """Curve, band and the two bounds; ``highest`` is an LRE that must be in sight."""
+def plot_drift(data: Curve, ax: Axes | None = None) -> Axes:
+    """Curve, band and the two bounds; a bound far above the band leaves the picture."""
     ax = new_axes(ax)
-    top = 1.08 * max(highest, float(np.nanmax(data.near_high)))
     ax.fill_between(data.x, data.near_low, data.near_high, color=BLUE, alpha=0.2, linewidth=0, zorder=1.5)
     ax.fill_between(data.x, data.low, data.high, color=BLUE, linewidth=0, zorder=2)
     ax.plot(data.x, data.lre, color=BLUE, zorder=2.3)
     ax.plot(data.x, data.one_sided, color=RED, linestyle="--", zorder=2.4)
     ax.plot(data.x, data.two_sided, color=GREEN, linestyle=":", linewidth=1.4, zorder=2.4)
     ax.set_xlim(0, float(data.x.max()))
-    ax.set_ylim(0, top)
+    ax.set_ylim(0, 1.15 * float(np.nanmax(data.near_high)))
     ax.set_xlabel("largest drift error $|x|$")
     return ax
 
@@ -82,11 +81,13 @@ def caption(tables: Tables) -> str:
     """The caption with the table's numbers."""
     table = tables["drift_lre"]
     found = curves(table)
-    width = max(float(np.max((c.high - c.low) / c.high)) for c in found)
-    broken = [float(c.x[np.nonzero(c.low > c.one_sided)[0][0]]) for c in found if np.any(c.low > c.one_sided)]
+    width = max(float(np.max(((c.high - c.low) / c.high)[c.x > 0])) for c in found)
+    broken = [
+        float(c.x[(c.low > c.one_sided) & (c.x > 0)][0]) for c in found if np.any((c.low > c.one_sided) & (c.x > 0))
+    ]
     ratios = []
     for c in found:
-        tightest = float(np.nanmax(c.high / (c.two_sided if c.mixed else c.one_sided)))
+        tightest = float(np.nanmax((c.high / (c.two_sided if c.mixed else c.one_sided))[c.x > 0]))
         ratios.append(f"{tightest:.3f} (u₋ = {c.u_lo:g}, u₊ = {c.u_hi:g})")
     return CAPTION.format(
         width=f"{width:.0e} of the value".replace("e-", " × 10^−"),
@@ -108,9 +109,8 @@ def figure(tables: Tables, style: Style) -> Figure:
         ]
         near = f"ranges $\\pm${100 * float(tables['drift_lre']['near'].iloc[0]):g} %"
         labels = ["$LRE_\\infty$", near, "$B/(a_0-B)$", "$2B/(a_0-B)$"]
-        fig, axes = panel_grid(style, len(found), 1.75, handles, labels, most=2, sharey=True)
-        highest = max(float(np.nanmax(c.near_high)) for c in found)
+        fig, axes = panel_grid(style, len(found), 1.75, handles, labels, most=2)
         for ax, data in zip(axes, found, strict=True):
-            plot_drift(data, ax, highest).set_title(data.title)
+            plot_drift(data, ax).set_title(data.title)
         label_left(axes, "largest $LRE_\\infty$")
     return fig

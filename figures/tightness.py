@@ -62,10 +62,10 @@ def plot_cosine(data: Sequence[Cloud], ax: Axes | None = None) -> Axes:
     """Cosines and the bound."""
     ax = new_axes(ax)
     at = np.linspace(0, 1, 400)[:-1]
-    ax.plot(at, [cosine_bound(r) for r in at], color="black", linewidth=1.0, zorder=2.2)
+    ax.plot(at, [cosine_bound(r) or 0.0 for r in at], color="black", linewidth=1.0, zorder=2.2)
     for cloud in data:
         _points(ax, cloud, cloud.cosine)
-    ax.set_xlim(0, 1)
+    ax.set_xlim(-0.02, 1.02)
     ax.set_ylim(-0.03, 1.03)
     ax.set_xlabel("$\\rho$")
     ax.set_ylabel("cosine")

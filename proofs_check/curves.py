@@ -37,7 +37,8 @@ ACCEPTANCE = 0.85
 """Mean acceptance over LENGTHS that every rule's range is set to."""
 LENGTHS = np.unique(np.round(np.geomspace(1, 1e5, 121)))
 """Tokens; all equally likely, so nearly uniform in log length."""
-SIMULATED_LENGTHS = np.unique(np.round(np.geomspace(1, 1e5, 11)))
+SIMULATED_LENGTHS = np.geomspace(1, 10**4.5, 10)
+"""Of the first rule; each further rule's lie a tenth of a decade beyond, so that points are told apart."""
 LAWS = {
     "no drift error": (0.0, ("rloo", "gspo", "fspo", "power")),
     "drift -sigma^2/2": (-(SIGMA**2) / 2, ("rloo", "gspo", "fspo", "fspo-kl", "power")),
@@ -83,20 +84,21 @@ def matched_rule(name: str, mu: float, sigma: float, target: float) -> tuple[Rul
         high += 1.0
     if excess(low) > 0 or excess(high) < 0:
         raise UserError(f"rule {name!r} reaches no mean acceptance of {target}: choose one in (0, 1) and a band")
-    return scaled(base, math.exp(float(brentq(excess, low, high, xtol=1e-12)))), stats
+    root: Any = brentq(excess, low, high, xtol=1e-12)
+    return scaled(base, math.exp(root)), stats
 
 
 def acceptance_laws(rng: np.random.Generator, draws: int) -> Iterator[Row]:
     """T1, T2: a(l) of the rules at matched acceptance, closed form (kind ``law``) and simulated through the rule."""
     for panel, (mu, rules) in LAWS.items():
         model = GaussianTokens(mu, SIGMA)
-        for name in rules:
+        for place, name in enumerate(rules):
             rule, stats = matched_rule(name, mu, SIGMA, ACCEPTANCE)
             head = {"panel": panel, "mu": mu, "sigma": SIGMA, "target": ACCEPTANCE, "rule": name}
             a = theory.band_acceptance(rule, LENGTHS, mu, SIGMA, stats)
             for length, value in zip(LENGTHS, a, strict=True):
                 yield {**head, "kind": "law", "length": length, "acceptance": value}
-            for length in SIMULATED_LENGTHS:
+            for length in np.round(SIMULATED_LENGTHS * 10 ** (0.1 * place)).tolist():
                 S = model.sample(rng, np.full(draws, length))
                 hits = int(rule.apply(S, np.full(draws, length), np.ones(draws), stats).in_band.sum())
                 low, high = interval(hits, draws)
@@ -117,7 +119,7 @@ def drift_lre(rng: np.random.Generator, draws: int) -> Iterator[Row]:
     for case, (u_lo, u_hi, mixed) in RANGES.items():
         a_0 = float(theory.interval_probability(-u_lo, u_hi))
         near = [((1 - NEAR) * u, (1 + NEAR) * u) for u in (u_lo, u_hi)]
-        for x in (np.arange(1, count + 1) / count * 1.2).tolist():
+        for x in np.linspace(0, 1.2, count).tolist():
             least = -x if mixed else 0.0
             at = np.array([least, x, min(max((u_lo - u_hi) / 2, least), x)])  # T3's proof: f peaks at x*
             a = theory.interval_probability(-u_lo + at, u_hi + at)
@@ -191,7 +193,7 @@ def tightness(rng: np.random.Generator, draws: int) -> Iterator[Row]:
         yield lemma_row("T7s", sharp_strata(float(rho)))
 
 
-def edge_errors(law: str, length: int) -> tuple[Floats, Floats]:
+def edge_errors(law: str, length: int) -> tuple[Any, Any]:
     """Standardised edges z, and F(z) - Phi(z), where F is the tokens' law; both one-sided limits at jumps."""
     if law == "signs":
         steps = np.arange(length + 1)
@@ -226,7 +228,7 @@ def unit_band(law: str, length: int) -> float:
 def token_sums(law: str, length: int, rng: np.random.Generator, draws: int) -> Floats:
     """S / sigma of ``draws`` responses."""
     if law == "signs":
-        return 2.0 * rng.binomial(length, 0.5, draws) - length
+        return np.asarray(2.0 * rng.binomial(length, 0.5, draws) - length, np.float64)
     return (EXPONENTIAL if law == "exponential" else STUDENT).sample(rng, np.full(draws, length))
 
 
