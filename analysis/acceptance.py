@@ -38,14 +38,14 @@ class View:
     bins: Ints
     window: Ints
     cluster: Ints
-    mean_length: np.ndarray  # (K+1,), last: all
+    mean_length: np.ndarray  # (K+1,) of the partition's coordinate, last: all
 
     @staticmethod
     def of(rows: Rows, bins: Bins, window: Ints) -> View:
-        index = bins.index(rows.length)
+        index = bins.index(rows.coordinate)
         k = len(bins)
         count = np.append(np.bincount(index, minlength=k), len(rows)).astype(float)
-        total = np.append(np.bincount(index, rows.length, k), rows.length.sum())
+        total = np.append(np.bincount(index, rows.coordinate, k), rows.coordinate.sum())
         mean = np.divide(total, count, out=np.full(k + 1, np.nan), where=count > 0)
         return View(rows, index, window, dense(rows.cluster), mean)
 
@@ -126,10 +126,9 @@ def _measure(
     tables["lre"] += [{**key, **e.__dict__} for e in lre_estimates(found)]
     weighted = measure == "weight"
     value = np.divide(y, d, out=np.zeros_like(y), where=d > 0) if weighted else y
-    doublings = np.log2(view.rows.length)
     weight = d if weighted else None
-    slope = cluster_slope(value, doublings, view.cluster, weight, margin=TREND_MARGIN)
-    within = cluster_slope(value, doublings, view.cluster, weight, strata=view.window, margin=TREND_MARGIN)
+    slope = cluster_slope(value, view.rows.trend, view.cluster, weight, margin=TREND_MARGIN)
+    within = cluster_slope(value, view.rows.trend, view.cluster, weight, strata=view.window, margin=TREND_MARGIN)
     tables["trend"].append(trend_row(key, slope, within))
 
 
@@ -213,7 +212,6 @@ def _logged_token_rule(tables: dict[str, Table], run: Run, views: dict[str, View
             found = ratios(y, view.cluster, view.bins, len(bins), binary=measure == "band")
             tables["acceptance"] += acceptance_rows(key, found, view, bins)
             tables["lre"] += [{**key, **e.__dict__} for e in lre_estimates(found)]
-            doublings = np.log2(rows.length)
-            slope = cluster_slope(y, doublings, view.cluster, margin=TREND_MARGIN)
-            within = cluster_slope(y, doublings, view.cluster, strata=view.window, margin=TREND_MARGIN)
+            slope = cluster_slope(y, rows.trend, view.cluster, margin=TREND_MARGIN)
+            within = cluster_slope(y, rows.trend, view.cluster, strata=view.window, margin=TREND_MARGIN)
             tables["trend"].append(trend_row(key, slope, within))
