@@ -6,6 +6,8 @@ from proofs_check import (
     attacks,
     certified,
     certified_fairness,
+    joint_checks,
+    model_checks,
     t01_t02_fairness,
     t03_t06_robustness,
     t07_t08_cosine,
@@ -19,6 +21,8 @@ MODULES = (
     attacks,
     t07_t08_cosine,
     t09_t13_surrogate,
+    model_checks,
+    joint_checks,
     certified_fairness,
     certified,
 )
