@@ -22,8 +22,8 @@ def build_parser() -> CommandParser:
     """The command line."""
     p = CommandParser(
         prog="python -m analysis import",
-        description="Make a run folder (a gradient log without sketches, and metrics.jsonl) from another trainer's logs:\n"
-        "TRL's and verl's, TensorBoard files, or any table with one row a response in Parquet, CSV or JSON lines.",
+        description="Make a run folder (a gradient log without sketches, and metrics.jsonl) from another trainer's\n"
+        "logs: TRL's and verl's, TensorBoard files, or any table (Parquet, CSV, JSON lines) with one row a response.",
         examples=EXAMPLES,
     )
     p.add_argument("source", type=str, metavar="SOURCE", help="a trainer's output folder, or one file")

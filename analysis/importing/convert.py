@@ -158,7 +158,7 @@ class Converter:
         if got[name].kind != "list":
             return self._numbers(got, name, path, chosen)
         flat, row = got[name].lists()
-        total = np.bincount(row, flat, len(got[name]))
+        total = np.bincount(row, flat, len(got[name])).astype(np.float64)
         return total / np.maximum(np.bincount(row, minlength=len(total)), 1) if mean else total
 
     def _advantage(self, got: Mapping[str, Values], path: Path, chosen: Mapping[str, str], n: int) -> Floats:
@@ -206,7 +206,7 @@ class Converter:
                         f"{path}: column {chosen[name]!r} holds {np.nanmax(values):.3g}, but a log-probability is at "
                         "most 0; give log-probabilities in nats"
                     )
-        s = found["log_ratio"] if "log_ratio" in found else None
+        s = found.get("log_ratio")
         if s is None and "log_ratio" not in got and {"new", "old"} <= found.keys():
             s = found["new"] - found["old"]
         if s is not None:
@@ -223,7 +223,7 @@ class Converter:
 
     @staticmethod
     def _sum_of(name: str, got: Mapping[str, Values], found: Mapping[str, Floats], row: Ints, n: int) -> Floats:
-        return np.bincount(row, found[name], n) if name in found else got[name].numbers()
+        return np.bincount(row, found[name], n).astype(np.float64) if name in found else got[name].numbers()
 
     def _prompts(self, got: Mapping[str, Values], numbers: Ints) -> Ints:
         for name in ("prompt_id", "prompt"):

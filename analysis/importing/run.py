@@ -74,7 +74,7 @@ def import_run(
     source: str | Path,
     out: str | Path,
     options: ImportOptions | None = None,
-    progress: Callable[[int], None] = lambda _: None,
+    progress: Callable[[int], Any] = lambda _: None,
 ) -> Report:
     """Read a foreign log and write the run folder ``out``.
 
@@ -124,7 +124,7 @@ def _import_table(
     rule: Rule | None,
     options: ImportOptions,
     report: Report,
-    progress: Callable[[int], None],
+    progress: Callable[[int], Any],
 ) -> None:
     applied = rule if rule is not None and rule.level == "sequence" and not rule.needs_stats else None
     convert = Converter(
@@ -186,7 +186,7 @@ def _derived(convert: Converter, options: ImportOptions, report: Report) -> None
     listed = [name for name in ("log_ratio", "new", "old", "sampler") if kinds.get(name) == "list"]
     if "new" in used and "old" in used and "log_ratio" not in used:
         report.derived["log_ratio"] = f"{used['new']} - {used['old']}"
-    if listed and not {"new", "old"} - set(listed) or kinds.get("log_ratio") == "list":
+    if (listed and not {"new", "old"} - set(listed)) or kinds.get("log_ratio") == "list":
         report.derived |= dict.fromkeys(("sum_sq_log_ratio", "k3_sum"), "token log-ratios")
     if listed:
         report.derived["length"] = used.pop("mask", None) or f"tokens of {used[listed[0]]}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -89,8 +88,7 @@ def _csv(path: Path) -> Iterator[Chunk]:
 def _json_lines(path: Path, rows: int) -> Iterator[Chunk]:
     records: list[dict[str, Any]] = []
     size = 0
-    opened = gzip.open(path, "rb") if path.name.endswith(".gz") else path.open("rb")
-    with io.TextIOWrapper(opened, encoding="utf-8") as file:  # type: ignore[arg-type]
+    with gzip.open(path, "rt", encoding="utf-8") if path.name.endswith(".gz") else path.open(encoding="utf-8") as file:
         for number, line in enumerate(file, 1):
             if not line.strip():
                 continue

@@ -1,0 +1,225 @@
+"""Checks of the rule on its rows: where the band lies, how much it takes, and what carries the update that is left."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from analysis.bins import quantile_bins
+from analysis.doctor.findings import Answer, Evidence, Severity, clear, found, not_checked
+from analysis.doctor.patient import Patient, Rows, enough
+from analysis.evaluate import TARGETS
+from analysis.stats import dense, mean_interval, ratios
+from fspo.rules import Rule, calibrate, scaled, standardized_excess
+
+BINS = 8
+TOO_TIGHT, TOO_WIDE = 0.5, 0.995
+"""Band acceptance outside of which a rule without a stated target is far from any use: it takes most, or nothing."""
+FAR = 2.0
+"""Half-widths from the band's centre beyond which E[S] says drift, even where the median still lies inside."""
+MARGIN = 0.1
+"""How far from a stated target the acceptance may lie."""
+TOP_SHARE, RULED = 0.2, 0.05
+"""Mean share of an update's largest weight, and share of updates that one response rules, that make a finding."""
+MIN_UPDATE = 8
+"""Responses with a gradient that an update must have before its largest weight is looked at."""
+
+
+def drift(p: Patient) -> Answer:
+    """Responses that lie beyond one edge as a rule, not as an exception: the drift is larger than the band."""
+    name = "drift"
+    rows = p.moved
+    if few := enough(rows):
+        return not_checked(name, f"too few rows after an update: {few}")
+    band = p.band(rows)
+    if band is None:
+        return not_checked(name, "the log names no band on S")
+    bins = quantile_bins(rows.L, BINS)
+    index = bins.index(rows.L)
+    worst: tuple[float, int, str, Evidence] | None = None  # how far beyond what is allowed, above 1 is a finding
+    for k in range(len(bins)):
+        at = index == k
+        here = rows.take(at)
+        if enough(here):
+            continue
+        for side, beyond in (("below", band[0][at] > here.S), ("above", band[1][at] < here.S)):
+            share = here.share(f"{side} the band, {_span(here)}", beyond, level=0.99)
+            mean = here.mean("", here.S)
+            edge = float(np.median((band[0] if side == "below" else band[1])[at]))
+            shift = mean.high / edge if side == "below" else mean.low / edge  # of the interval's nearer end
+            score = max(2 * share.low, shift / FAR if np.isfinite(edge) and edge != 0 else 0.0)
+            if worst is None or score > worst[0]:
+                worst = (score, k, side, share)
+    if worst is None:
+        return not_checked(name, "no length bin has enough rows")
+    score, k, side, share = worst
+    here = rows.take(index == k)
+    edge = (band[0] if side == "below" else band[1])[index == k]
+    evidence = (
+        share,
+        here.mean(f"mean S, {_span(here)}", here.S, unit="nats"),
+        Evidence(f"median S, {_span(here)}", float(np.median(here.S)), unit="nats"),
+        Evidence("median edge of the band there", float(np.median(edge)), unit="nats"),
+        rows.mean("drift, all lengths: sum S / sum L", rows.S, rows.L, "nats a token"),
+    )
+    if score <= 1:
+        return clear(name, "the typical response of every length lies inside the band", *evidence)
+    centred = p.rule is not None and p.rule.drift != "none"
+    cure = (
+        "the band's drift estimate is wrong: compare `drift` in the log with the evidence"
+        if centred
+        else "centre the band on the drift (rule.preset fspo-kl), or move less: fewer updates a rollout, a lower rate"
+    )
+    return found(
+        name,
+        Severity.WARNING,
+        (
+            f"most responses of {_span(here)} lie {side} the band: the drift of S is larger than the band is wide"
+            if share.low > 0.5
+            else f"E[S] of {_span(here)} lies more than {FAR:.0f} half-widths {side} the band: a tail of the responses "
+            "has become far less likely, and the band lies where the others are"
+            if side == "below"
+            else f"E[S] of {_span(here)} lies more than {FAR:.0f} half-widths above the band"
+        ),
+        cure,
+        *evidence,
+    )
+
+
+def _span(rows: Rows) -> str:
+    return f"L {rows.L.min():.0f}-{rows.L.max():.0f}"
+
+
+def heavy_weights(p: Patient) -> Answer:
+    """One or two responses that make up an update."""
+    name = "heavy_weights"
+    rows = p.moved
+    if not rows.has("weight", "multiplier"):
+        return not_checked(name, "the log has no weights and multipliers (`import --rule` adds them)")
+    x = rows["weight"] * rows["multiplier"] * np.abs(rows["advantage"])
+    live = np.isfinite(x) & (x > 0)
+    rows, x = rows.take(live), x[live]
+    if few := enough(rows):
+        return not_checked(name, f"too few rows with a gradient: {few}")
+    update = dense(rows["step"])
+    total, count = np.bincount(update, x), np.bincount(update)
+    largest = np.zeros(len(total))
+    np.maximum.at(largest, update, x)
+    effective = total**2 / np.bincount(update, x * x) / count
+    good = count >= MIN_UPDATE
+    if not good.any():
+        return not_checked(name, f"no update has {MIN_UPDATE} responses with a gradient")
+    rollout = np.zeros(len(total), np.int64)
+    rollout[update] = rows["rollout"]
+    top = (largest / total)[good]
+    mean = _over_updates("share of the largest weight in an update, mean", top, rollout[good])
+    ruled = _over_updates("updates of which one response is more than half", (top > 0.5) * 1.0, rollout[good])
+    heaviest = int(np.argmax(x))
+    evidence = (
+        mean,
+        ruled,
+        _over_updates("effective sample size over size, mean", effective[good], rollout[good]),
+        Evidence("heaviest weight", float(rows["weight"][heaviest])),
+        Evidence("its S", float(rows.S[heaviest]), unit="nats"),
+        Evidence("its A", float(rows["advantage"][heaviest])),
+        Evidence("its length", float(rows.L[heaviest]), unit="tokens"),
+    )
+    fair = 4.0 / float(np.mean(count[good]))
+    low = np.nan_to_num(mean.low, nan=-1.0), np.nan_to_num(ruled.low, nan=-1.0)
+    if low[0] <= max(TOP_SHARE, fair) and low[1] <= RULED:
+        return clear(name, "no single response makes up an update", *evidence)
+    negative = rows["advantage"][heaviest] < 0 and rows.S[heaviest] > 0
+    first = (
+        "drop bounds no weight with A < 0 above the band: set rule.dual (2 to 10) or rule.outside truncate or cap"
+        if negative and p.rule is not None and p.rule.dual is None and p.rule.outside == "drop"
+        else "set rule.outside to truncate or cap, which hold the weight at the edge"
+    )
+    return found(
+        name,
+        Severity.WARNING,
+        f"one response carries {mean.value:.0%} of an update on average, and more than half of it in {ruled.value:.0%} "
+        "of the updates",
+        f"{first}; or move less between rollouts, so that S stays small",
+        *evidence,
+    )
+
+
+def _over_updates(label: str, y: np.ndarray, rollout: np.ndarray) -> Evidence:
+    """Mean over updates with a rollout as the cluster."""
+    r = ratios(y, dense(rollout.astype(np.int64)), np.zeros(len(y), np.int64), 1)
+    low, high = mean_interval(r.value, r.variance, r.clusters)
+    return Evidence(label, float(r.value[-1]), float(low[-1]), float(high[-1]), "share")
+
+
+def acceptance(p: Patient, target: float | None = None) -> Answer:
+    """Band acceptance, and the range that would give the wanted one."""
+    name = "acceptance"
+    rows = p.moved
+    if few := enough(rows):
+        return not_checked(name, f"too few rows after an update: {few}")
+    if p.rule is not None and p.rule.shape == "none":
+        return not_checked(name, "rule none has no band")
+    if p.rule is not None and p.rule.level != "sequence":
+        return not_checked(name, f"rule {p.rule.label} acts on tokens: its acceptance is no share of responses")
+    outside = p.out_of_band(rows)
+    if outside is None:
+        return not_checked(name, "the log names no band")
+    if not np.any(rows.S):
+        return not_checked(name, "S is 0 everywhere")
+    inside = rows.share("band acceptance", ~outside)
+    low, high = (TOO_TIGHT, TOO_WIDE) if target is None else (target - MARGIN, target + MARGIN)
+    if inside.high >= low and inside.low <= high:
+        return clear(name, "the band accepts a sensible share", inside)
+    tight = inside.high < low
+    wanted = TARGETS if target is None else (target,)
+    ranges = [e for t in wanted for e in _ranges(p, rows, t)]
+    stated = "half of the responses" if target is None else f"the target of {target:.0%}"
+    summary = (
+        f"the band accepts {inside.value:.1%}, less than {stated}"
+        if tight
+        else f"the band accepts {inside.value:.2%}: the rule cuts next to nothing"
+        if target is None
+        else f"the band accepts {inside.value:.1%}, more than {stated}"
+    )
+    cure = ", ".join(f"{e.name}: {e.value:.4g}" for e in ranges)
+    return found(
+        name,
+        Severity.WARNING if tight or target is not None else Severity.INFO,
+        summary,
+        f"set the range ({cure})" if cure else "set the range; the log names no rule to calibrate (`import --rule`)",
+        inside,
+        *ranges,
+    )
+
+
+def _ranges(p: Patient, rows: Rows, target: float) -> list[Evidence]:
+    """The range that accepts ``target``, with Woodruff's interval (the quantiles at the acceptance's own interval)."""
+    rule = p.rule
+    if rule is None:
+        return []
+    S, still = rows.S, rule
+    if rule.drift != "none":
+        if not rows.has("drift"):
+            return []
+        S, still = rows.S - rows["drift"] * rows.L, replace(rule, drift="none")
+    excess = standardized_excess(still, S, rows.L, np.ones_like(S))
+    fitted = calibrate(still, S, rows.L, np.ones_like(S), target)
+    factor = float(np.quantile(excess, target))
+    share = rows.share("", excess <= factor)
+    ends = [_scaled(still, float(np.quantile(excess, np.clip(q, 0, 1)))) for q in (share.low, share.high)]
+    unit = "nats per root token" if still.shape in ("sqrt", "prefix") else ""
+    label = "c" if still.shape in ("sqrt", "power", "prefix") else "eps"
+    out = []
+    for side in ("lo", "hi"):
+        value = getattr(fitted, f"range_{side}")
+        if side == "hi" and fitted.range_lo == fitted.range_hi:
+            continue
+        low, high = (getattr(e, f"range_{side}") if e else np.nan for e in ends)
+        both = fitted.range_lo == fitted.range_hi
+        out.append(Evidence(f"{label if both else f'{label}_{side}'} for {target:.0%}", float(value), low, high, unit))
+    return out
+
+
+def _scaled(rule: Rule, factor: float) -> Rule | None:
+    return scaled(rule, factor) if factor > 0 else None

@@ -1,0 +1,229 @@
+"""Checks of what reaches the rule: rewards, advantages, truncation, missing responses, and how the loss is averaged."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from analysis.doctor.findings import Answer, Evidence, Severity, clear, found, not_checked
+from analysis.doctor.patient import MIN_ROWS, Patient, Rows, enough
+
+FEW_ADVANTAGES = 0.1
+"""Below this share of responses with A != 0 nearly the whole batch is spent for nothing."""
+TRUNCATED, MOSTLY_TRUNCATED = 0.05, 0.3
+DROPPED = 0.002
+"""Share of responses that may be missing (a verifier that crashed, a torn line) before it is a finding."""
+
+
+def advantages_zero(p: Patient) -> Answer:
+    """No response, or hardly one, has an advantage."""
+    name = "advantages_zero"
+    if not p.rows.has("advantage"):
+        return not_checked(name, "the log has no advantages")
+    rows = p.responses()
+    rows = rows.take(np.isfinite(rows["advantage"]))
+    if few := enough(rows):
+        return not_checked(name, few)
+    share = rows.share("responses with A != 0", rows["advantage"] != 0)
+    if share.high >= FEW_ADVANTAGES and np.any(rows["advantage"]):
+        return clear(name, "advantages differ from 0", share)
+    evidence = [share]
+    cure = "give the verifier partial credit, or choose prompts that the model solves sometimes and not always"
+    if rows.has("reward"):
+        reward = rows["reward"]
+        evidence.append(rows.mean("mean reward", np.nan_to_num(reward)))
+        evidence.append(Evidence("standard deviation of the reward", float(np.nanstd(reward))))
+        if np.nanstd(reward) == 0:
+            cure = (
+                "every response has the same reward: run the verifier by hand on one response (a timeout off the main "
+                "thread, a wrong answer format or an exception caught as 0 gives this)"
+            )
+        elif not np.any(rows["advantage"]):
+            cure = (
+                "rewards differ but advantages do not: check the group size (1 gives A = 0) and the order of the rows"
+            )
+    evidence += [
+        Evidence(k, float(v.mean())) for k in ("verifier/error", "verifier/timeout") if (v := p.metric(k)).size
+    ]
+    everywhere = not np.any(rows["advantage"])
+    return found(
+        name,
+        Severity.CRITICAL if everywhere else Severity.WARNING,
+        "every advantage is 0: no response has a gradient"
+        if everywhere
+        else f"at most {share.high:.1%} of the responses have a gradient",
+        cure,
+        *evidence,
+    )
+
+
+def truncation(p: Patient) -> Answer:
+    """Responses cut off at the token limit, which "clipped" also means in other places."""
+    name = "truncation"
+    rows = p.responses()
+    rows = rows.take(rows["length"] >= 1)
+    if few := enough(rows):
+        return not_checked(name, f"responses of known length: {few}")
+    inferred = not rows.has("truncated")
+    limit = rows.L.max()
+    cut = limit == rows.L if inferred else rows["truncated"] == 1
+    label = f"responses of exactly {limit:.0f} tokens, the longest" if inferred else "truncated responses"
+    share = rows.share(label, cut)
+    if share.low <= TRUNCATED:
+        return clear(name, "few responses meet the token limit", share)
+    evidence = [share]
+    outside = p.out_of_band(p.moved)
+    clipped = ""
+    if outside is not None and not enough(p.moved):
+        all_out = p.moved.share("out of the rule's band", outside)
+        ended = p.moved["truncated"] != 1 if not inferred else limit > p.moved.L
+        evidence.append(all_out)
+        evidence += [
+            p.moved.take(which).share(f"out of band among {what}", outside[which])
+            for what, which in (("truncated", ~ended), ("ended", ended))
+            if which.sum() >= MIN_ROWS
+        ]
+        clipped = f"; the rule's own clip ratio is {all_out.value:.1%}"
+    longest = np.quantile(rows.L, 0.9) <= rows.L
+    evidence.append(Evidence("truncated among the longest tenth", float(cut[longest].mean()), unit="share"))
+    if rows.has("reward") and cut.any() and not cut.all():
+        kept = rows.take(~cut)
+        only = rows.take(cut)
+        evidence.append(only.mean("mean reward of truncated responses", np.nan_to_num(only["reward"])))
+        evidence.append(kept.mean("mean reward of the others", np.nan_to_num(kept["reward"])))
+    return found(
+        name,
+        Severity.CRITICAL if share.low > MOSTLY_TRUNCATED else Severity.WARNING,
+        f"{share.value:.1%} of the responses are cut off at the token limit, which completions/clipped_ratio calls "
+        f"clipped{clipped}; their length is the limit's, so every curve over length ends in them",
+        "raise the token limit; else leave truncated responses out of the baseline and of the loss alike, and read "
+        "clip_ratio/*, not completions/clipped_ratio, for the rule",
+        *evidence,
+    )
+
+
+def dropped_sequences(p: Patient) -> Answer:
+    """Responses that were sampled and never reached the rule, or reached it without a gradient."""
+    name = "dropped_sequences"
+    rows = p.responses()
+    if few := enough(rows):
+        return not_checked(name, few)
+    count = np.bincount(rows.cluster)
+    size = int(np.bincount(count).argmax())
+    short = (count < size)[rows.cluster]
+    expected = np.maximum(count, size).sum()
+    gone = expected - count.sum()
+    first = np.unique(rows.cluster, return_index=True)[1]
+    missing = rows.take(first).mean(
+        "responses missing from their groups",
+        np.maximum(size - count, 0).astype(float),
+        np.maximum(count, size) * 1.0,
+        "share",
+    )
+    evidence: list[Evidence] = []
+    reasons: list[str] = []
+    if size > 1 and missing.low > DROPPED:
+        reasons.append(f"{missing.value:.1%} of the responses are missing from groups of {size}")
+        evidence += [missing, Evidence("incomplete groups", float((count < size).mean()), unit="share")]
+        evidence += _missing_length(p, rows, int(gone))
+        partial = rows.take(short & np.isfinite(rows["advantage"]))
+        if len(partial) >= MIN_ROWS:
+            evidence.append(
+                partial.mean(
+                    "mean A left in incomplete groups (0 if it was centred on what is left)", partial["advantage"]
+                )
+            )
+    if p.rows.has("length") and np.any(p.rows["length"] >= 1):
+        empty = p.rows.share("rows without a token (wholly masked)", p.rows["length"] < 1)
+        if empty.low > DROPPED:
+            reasons.append(f"{empty.value:.1%} of the rows have no token left")
+            evidence.append(empty)
+    muted = _muted(p)
+    if muted is not None and muted.low > DROPPED:
+        reasons.append(f"{muted.value:.1%} of the responses with A != 0 have no gradient though the rule kept them")
+        evidence.append(muted)
+    limit = p.metric("completions/clipped_ratio")
+    if limit.size and limit.mean() > 0.01 and rows.has("truncated") and not np.any(rows["truncated"] == 1):
+        reasons.append("the metrics report truncated responses and the log holds none")
+        evidence.append(Evidence("completions/clipped_ratio in the metrics", float(limit.mean()), unit="share"))
+    if reasons:
+        return found(
+            name,
+            Severity.CRITICAL if missing.low > 0.1 else Severity.WARNING,
+            "; ".join(reasons) + ": they never reach the rule, whatever its band",
+            "look for a mask before the loss (TRL: mask_truncated_completions, vllm_importance_sampling_mode with "
+            "sequence_mask, off_policy_mask_threshold; filters on length) and take the advantages after it, not before",
+            *evidence,
+        )
+    if size == 1:
+        return not_checked(name, "every group has one response, so a missing one does not show (no prompt in the log?)")
+    return clear(name, f"groups of {size} are whole and every kept response has a gradient", missing)
+
+
+def _missing_length(p: Patient, rows: Rows, gone: int) -> list[Evidence]:
+    """What the missing ones' mean length must be for the metrics' mean over all sampled responses to hold."""
+    sampled = np.array(p.metrics.get("completions/mean_length", []))
+    if not len(sampled) or gone < 1:
+        return []
+    number, index = np.unique(rows["rollout"], return_inverse=True)
+    by_rollout = {r: sampled[sampled[:, 0] == r, 1].mean() for r in np.unique(sampled[:, 0])}
+    mean = np.array([by_rollout.get(float(r), np.nan) for r in number])
+    logged = np.bincount(index, rows["length"])
+    here = np.bincount(index)
+    groups = np.bincount(index, 1.0 / np.bincount(rows.cluster)[rows.cluster])
+    size = np.bincount(np.bincount(rows.cluster)).argmax()
+    whole = groups * size
+    known = np.isfinite(mean)
+    absent = float((whole - here)[known].sum())
+    if absent < 1:
+        return []
+    implied = float((mean * whole - logged)[known].sum()) / absent
+    return [
+        Evidence("mean length of the missing ones, from completions/mean_length", implied, unit="tokens"),
+        Evidence("mean length of the logged ones", float(rows["length"].mean()), unit="tokens"),
+    ]
+
+
+def _muted(p: Patient) -> Evidence | None:
+    """Rows that the rule kept (side 0) with multiplier 0."""
+    if not p.finite.has("multiplier", "side") or (p.rule is not None and p.rule.level != "sequence"):
+        return None
+    live = p.finite.take((p.finite["advantage"] != 0) & np.isfinite(p.finite["multiplier"]))
+    if enough(live):
+        return None
+    return live.share("kept rows with multiplier 0", (live["multiplier"] == 0) & (live["side"] == 0))
+
+
+def length_weighted(p: Patient) -> Answer:
+    """A sequence rule whose terms are averaged by token."""
+    name = "length_weighted"
+    if p.aggregation is None:
+        return not_checked(name, "how the loss was averaged is not in the log (`import --aggregation` says it)")
+    if p.rule is None:
+        return not_checked(name, "the log names no rule")
+    if p.rule.level != "sequence":
+        return clear(name, f"rule {p.rule.label} acts on tokens: each counts once")
+    if p.aggregation in ("response", "sequence"):
+        return clear(name, f"aggregation {p.aggregation!r}: each response counts once")
+    rows = p.responses()
+    rows = rows.take((rows["length"] >= 1) & np.isfinite(rows["advantage"]) & (rows["advantage"] != 0))
+    evidence: list[Evidence] = []
+    summary = ""
+    if not enough(rows):
+        top = np.quantile(rows.L, 0.9) <= rows.L
+        share = rows.mean("weight of the longest tenth (A != 0)", rows.L * top, rows.L, "share")
+        evidence = [
+            share,
+            Evidence("their number", float(top.mean()), unit="share"),
+            rows.mean("mean length as the loss weights it", rows.L**2, rows.L, "tokens"),
+            rows.mean("mean length", rows.L, unit="tokens"),
+            Evidence("LRE_2 of the weights alone", float(np.std(rows.L) / np.mean(rows.L))),
+        ]
+        summary = f": the longest {top.mean():.0%} of the responses carry {share.value:.0%} of it"
+    return found(
+        name,
+        Severity.WARNING,
+        f"aggregation {p.aggregation!r} weights each response of a sequence rule by its length{summary}; a band that "
+        "is fair in length cannot mend that",
+        "average over responses: rule.aggregation response here, loss_type grpo in TRL, seq-mean-token-mean in verl",
+        *evidence,
+    )

@@ -1,0 +1,49 @@
+"""``python -m analysis doctor RUN``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from tqdm import tqdm
+
+from analysis.doctor.examine import CHECKS, examine
+from analysis.doctor.findings import check_threshold
+from analysis.tables import write_json
+from fspo.command_line import CommandParser
+
+EXAMPLES = """examples:
+  python -m analysis doctor out/quick/runs/fspo-seed0
+  python -m analysis doctor RUN --target 0.9 --fail-on acceptance --json findings.json
+"""
+
+
+def build_parser() -> CommandParser:
+    """The command line."""
+    p = CommandParser(
+        prog="python -m analysis doctor",
+        description="Look for what is wrong with runs: findings with evidence (95 % intervals) and a cure.\n"
+        "Exit status 0: nothing at or above --fail-on; 1: something; 2: no run that can be read.\n"
+        f"Checks: {', '.join(CHECKS)}.",
+        examples=EXAMPLES,
+    )
+    p.add_argument("runs", nargs="+", type=str, metavar="RUN", help="run folder that holds gradlog/")
+    p.add_argument("--fail-on", type=str, default="warning", help="info, warning, critical, or a check's name")
+    p.add_argument("--target", type=float | None, default=None, help="band acceptance that was aimed at")
+    p.add_argument("--json", type=str | None, default=None, help="write all answers to this file")
+    p.add_argument("--verbose", action="store_true", help="show the evidence of clear checks too")
+    return p
+
+
+def main(arguments: list[str]) -> int:
+    """Examine runs, print the findings and return the exit status."""
+    args = build_parser().parse_args(arguments)
+    check_threshold(args.fail_on, list(CHECKS))
+    diagnoses = []
+    for run in tqdm(args.runs, desc="doctor", unit="run", disable=not sys.stderr.isatty()):
+        diagnoses.append(examine(run, args.target))
+    for diagnosis in diagnoses:
+        print("\n".join(diagnosis.lines(verbose=args.verbose)))
+    if args.json:
+        write_json(Path(args.json), [d.to_dict() for d in diagnoses])
+    return int(any(d.fails(args.fail_on) for d in diagnoses))

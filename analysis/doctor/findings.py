@@ -1,0 +1,177 @@
+"""What a check answers, and how it is printed."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, field
+from enum import IntEnum
+from typing import Any
+
+from fspo.errors import UserError, unknown_name
+
+
+class Severity(IntEnum):
+    """How bad a finding is."""
+
+    INFO = 1  # worth knowing; the run may be sound
+    WARNING = 2  # the run does something else than it seems to
+    CRITICAL = 3  # the run does not learn, or not from what it is given
+
+    @property
+    def label(self) -> str:
+        """Lower case, as on the command line."""
+        return self.name.lower()
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """One number, with its 95 % interval over clusters (rollout, prompt) where it is an estimate."""
+
+    name: str
+    value: float
+    low: float = math.nan
+    high: float = math.nan
+    unit: str = ""  # "share" is printed in percent
+
+    def __str__(self) -> str:
+        if self.unit == "share":
+            text = f"{self.value:.2%}"
+            interval = f" [{self.low:.2%}, {self.high:.2%}]"
+        else:
+            text = f"{self.value:.4g}"
+            interval = f" [{self.low:.4g}, {self.high:.4g}]"
+        tail = f" {self.unit}" if self.unit and self.unit != "share" else ""
+        return f"{self.name}: {text}{interval if math.isfinite(self.low) else ''}{tail}"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one check says about a run.
+
+    Attributes
+    ----------
+    id : str
+        Name of the check, for ``--fail-on``.
+    status : {"found", "clear", "not checked"}
+    severity : Severity, optional
+        Of a finding.
+    summary : str
+        One sentence: what is found, or why the check could not be made.
+    cure : str
+        What to change, for a finding.
+    """
+
+    id: str
+    status: str
+    summary: str
+    evidence: tuple[Evidence, ...] = ()
+    severity: Severity | None = None
+    cure: str = ""
+
+    @property
+    def found(self) -> bool:
+        """Whether this is a finding."""
+        return self.status == "found"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        content = asdict(self)
+        content["severity"] = self.severity.label if self.severity else None
+        return content
+
+
+def found(id: str, severity: Severity, summary: str, cure: str, *evidence: Evidence) -> Answer:
+    """A finding."""
+    return Answer(id, "found", summary, evidence, severity, cure)
+
+
+def clear(id: str, summary: str, *evidence: Evidence) -> Answer:
+    """Checked, and nothing found."""
+    return Answer(id, "clear", summary, evidence)
+
+
+def not_checked(id: str, why: str) -> Answer:
+    """The log lacks what the check needs."""
+    return Answer(id, "not checked", why)
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """All answers about one run."""
+
+    run: str
+    rule: str
+    rows: int
+    answers: tuple[Answer, ...]
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def findings(self) -> list[Answer]:
+        """The findings, worst first."""
+        return sorted((a for a in self.answers if a.found), key=lambda a: -(a.severity or 0))
+
+    def fails(self, threshold: str) -> bool:
+        """Whether there is a finding of this name, or of this severity or a worse one.
+
+        Raises
+        ------
+        UserError
+            If the threshold is neither.
+        """
+        names = [severity.label for severity in Severity]
+        checks = [answer.id for answer in self.answers]
+        if threshold in names:
+            return any((a.severity or 0) >= Severity[threshold.upper()] for a in self.findings)
+        if threshold in checks:
+            return any(a.id == threshold for a in self.findings)
+        raise unknown_name("finding or severity", threshold, [*names, *checks])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        findings = self.findings
+        worst = findings[0].severity if findings else None
+        return {
+            "run": self.run,
+            "rule": self.rule,
+            "rows": self.rows,
+            "worst": worst.label if worst else None,
+            "findings": [a.to_dict() for a in findings],
+            "clear": [a.to_dict() for a in self.answers if a.status == "clear"],
+            "not_checked": [a.to_dict() for a in self.answers if a.status == "not checked"],
+            "notes": list(self.notes),
+        }
+
+    def lines(self, *, verbose: bool = False) -> list[str]:
+        """For the terminal."""
+        out = [f"{self.run}: {self.rows} rows, rule {self.rule}"]
+        out += [f"  note: {note}" for note in self.notes]
+        for answer in self.findings:
+            assert answer.severity is not None
+            out.append(f"  {answer.severity.label.upper()} {answer.id}: {answer.summary}")
+            out += [f"    {evidence}" for evidence in answer.evidence]
+            out.append(f"    cure: {answer.cure}")
+        if not self.findings:
+            out.append("  nothing found")
+        passed = [a for a in self.answers if a.status == "clear"]
+        if verbose:
+            for answer in passed:
+                out.append(f"  clear {answer.id}: {answer.summary}")
+                out += [f"    {evidence}" for evidence in answer.evidence]
+        elif passed:
+            out.append("  clear: " + ", ".join(a.id for a in passed))
+        out += [f"  not checked {a.id}: {a.summary}" for a in self.answers if a.status == "not checked"]
+        return out
+
+
+def check_threshold(threshold: str, ids: list[str]) -> None:
+    """Refuse a threshold that names nothing, before any work.
+
+    Raises
+    ------
+    UserError
+        With the nearest right name.
+    """
+    try:
+        Diagnosis("", "", 0, tuple(not_checked(i, "") for i in ids)).fails(threshold)
+    except UserError as error:
+        raise UserError(f"--fail-on: {error}") from error

@@ -1,0 +1,281 @@
+"""What the checks look at: the rows of a run as plain arrays, its metrics, and intervals over its clusters."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from numpy.typing import NDArray
+
+from analysis.doctor.findings import Evidence
+from analysis.stats import MIN_CLUSTERS, dense, mean_interval, proportion_interval, ratios
+from fspo.errors import UserError
+from fspo.gradlog import COLUMNS, GradLog, read_log
+from fspo.rules import PRESETS, Rule
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+READ = (
+    *("rollout", "step", "updates_since_rollout", "times_used", "phase", "policy_version", "prompt_id", "response_id"),
+    *("length", "truncated", "log_ratio", "engine_log_ratio", "sum_sq_log_ratio", "k3_sum", "reward", "advantage"),
+    *("lo", "hi", "band_accept", "side", "multiplier", "weight", "drift"),
+)
+MIN_ROWS = 50
+"""Below this many rows a share says too little to be a finding."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Columns of some rows, each (N,); NaN where unknown."""
+
+    columns: dict[str, NDArray[Any]]
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        return self.columns[name]
+
+    def __len__(self) -> int:
+        return len(self.columns["log_ratio"])
+
+    def take(self, which: NDArray[Any]) -> Rows:
+        """The rows of a mask or index."""
+        return Rows({name: values[which] for name, values in self.columns.items()})
+
+    def has(self, *names: str) -> bool:
+        """Whether every one of these is known somewhere."""
+        return all(bool(np.isfinite(self[name]).any()) for name in names)
+
+    @cached_property
+    def S(self) -> Floats:
+        """log_ratio."""
+        return self["log_ratio"]
+
+    @cached_property
+    def L(self) -> Floats:
+        """length, at least 1."""
+        return np.maximum(self["length"], 1.0)
+
+    @cached_property
+    def cluster(self) -> Ints:
+        """Dense numbers of (rollout, prompt)."""
+        keys = np.stack([self["rollout"], self["prompt_id"]], axis=1)
+        return dense(np.unique(keys, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64))
+
+    @cached_property
+    def clusters(self) -> int:
+        """How many clusters there are."""
+        return int(self.cluster.max()) + 1 if len(self) else 0
+
+    def share(self, name: str, event: NDArray[Any], level: float = 0.95) -> Evidence:
+        """Share of rows with an event (N,), with its interval."""
+        if len(self) == 0:
+            return Evidence(name, math.nan, unit="share")
+        zero = np.zeros(len(self), np.int64)
+        r = ratios(np.asarray(event, np.float64), self.cluster, zero, 1, binary=True)
+        low, high = proportion_interval(r.value, r.variance, r.count, r.clusters, level)
+        return Evidence(name, float(r.value[-1]), float(low[-1]), float(high[-1]), "share")
+
+    def mean(self, name: str, y: Floats, d: Floats | None = None, unit: str = "") -> Evidence:
+        """Ratio sum(y) / sum(d), or the mean of y (N,), with its interval."""
+        if len(self) == 0:
+            return Evidence(name, math.nan, unit=unit)
+        r = ratios(y, self.cluster, np.zeros(len(self), np.int64), 1, d)
+        low, high = mean_interval(r.value, r.variance, r.clusters)
+        return Evidence(name, float(r.value[-1]), float(low[-1]), float(high[-1]), unit)
+
+
+@dataclass(frozen=True)
+class Patient:
+    """One run.
+
+    Attributes
+    ----------
+    rows : Rows
+        Of phase train, finite or not.
+    noise : Rows
+        Of phase noise (a rollout at learning rate 0).
+    metrics : dict
+        Values of metrics.jsonl by name, train lines only, in order; each (rollout, value).
+    """
+
+    path: Path
+    rule: Rule | None
+    aggregation: str | None
+    rows: Rows
+    noise: Rows
+    logged: frozenset[str]
+    metrics: dict[str, list[tuple[float, float]]]
+    notes: tuple[str, ...] = field(default=())
+
+    @cached_property
+    def finite(self) -> Rows:
+        """Train rows with a finite S and at least one token."""
+        return self.rows.take(np.isfinite(self.rows.S) & (self.rows["length"] >= 1))
+
+    @cached_property
+    def moved(self) -> Rows:
+        """Of these, rows that have seen an update since their rollout."""
+        return self.finite.take(self.finite["updates_since_rollout"] >= 1)
+
+    @cached_property
+    def unmoved(self) -> Rows:
+        """Rows at the parameters that the old log-probabilities were taken with: S there is numerics alone."""
+        still = self.finite.take(self.finite["updates_since_rollout"] == 0)
+        if len(self.noise) == 0:
+            return still
+        noise = self.noise.take(np.isfinite(self.noise.S) & (self.noise["length"] >= 1))
+        return Rows({name: np.concatenate([still[name], noise[name]]) for name in still.columns})
+
+    def responses(self) -> Rows:
+        """Each response once, at its first row."""
+        keys = np.stack([self.rows["rollout"], self.rows["response_id"]], axis=1)
+        return self.rows.take(np.unique(keys, axis=0, return_index=True)[1])
+
+    def band(self, rows: Rows) -> tuple[Floats, Floats] | None:
+        """Edges of the band on S (N,): as logged, or by the header's rule; None where there is none."""
+        if rows.has("lo", "hi") and not np.isinf(rows["lo"]).all():
+            return rows["lo"], rows["hi"]
+        rule = self.rule
+        if rule is None or rule.level != "sequence" or rule.shape == "none" or rule.needs_stats:
+            return None
+        return rule.band(rows.L)
+
+    def out_of_band(self, rows: Rows) -> Mask | None:
+        """Whether S lies outside the band (N,); for token rules whether any token does."""
+        band = self.band(rows)
+        if band is not None:
+            return (band[0] > rows.S) | (band[1] < rows.S)
+        if "band_accept" in self.logged and self.rule is not None and self.rule.shape != "none":
+            return rows["band_accept"] == 0
+        return None
+
+    def metric(self, name: str) -> Floats:
+        """Values of a metric, in order; empty if it was not logged."""
+        return np.array([value for _, value in self.metrics.get(name, [])])
+
+
+def admit(run: str | Path) -> Patient:
+    """Read a run folder.
+
+    Raises
+    ------
+    UserError
+        If there is no readable gradient log.
+    """
+    path = Path(run)
+    if not path.is_dir():
+        raise UserError(f"{path} is no folder: give a run folder, or make one with `python -m analysis import`")
+    log = read_log(path, columns=READ, phases=None)
+    if len(log) == 0:
+        raise UserError(f"{path}: the gradient log has no rows; train or import at least one rollout")
+    notes = [f"damaged: {line}" for line in log.damage]
+    columns = _columns(log, notes)
+    phase = log.column("phase") if "phase" in log else np.full(len(log), "train")
+    everything = Rows(columns)
+    train = np.isin(phase, ("train", ""))
+    if not train.any():
+        raise UserError(f"{path}: no row of phase train; the doctor examines a training run")
+    logged = frozenset(name for name in READ if name in log)
+    rule = log.rule if "rule" in log.metadata else None
+    return Patient(
+        path=path,
+        rule=rule,
+        aggregation=_aggregation(path, log),
+        rows=everything.take(train),
+        noise=everything.take(phase == "noise"),
+        logged=logged,
+        metrics=_metrics(path, notes),
+        notes=tuple(notes),
+    )
+
+
+def _columns(log: GradLog, notes: list[str]) -> dict[str, NDArray[Any]]:
+    """Every column as float64 (N,), NaN where null; identifiers as integers."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    out: dict[str, NDArray[Any]] = {}
+    for name in READ:
+        if name == "phase":
+            continue
+        if name in ("rollout", "step", "prompt_id", "response_id"):
+            out[name] = log.column(name).astype(np.int64)
+        elif name not in log:
+            out[name] = np.full(len(log), np.nan)
+        else:
+            column = log.table[name]
+            if pa.types.is_boolean(column.type):
+                column = pc.cast(column, pa.int8())  # type: ignore[attr-defined]
+            out[name] = np.asarray(pc.cast(column, pa.float64()).to_numpy(), np.float64)  # type: ignore[attr-defined]
+    if "updates_since_rollout" not in log:
+        number, code = np.unique(out["rollout"], return_inverse=True)
+        first = np.full(len(number), np.iinfo(np.int64).max)
+        np.minimum.at(first, code, out["step"])
+        out["updates_since_rollout"] = (out["step"] - first[code]).astype(np.float64)
+        several = bool(np.any(out["updates_since_rollout"] > 0))
+        if not several and np.any(np.nan_to_num(out["log_ratio"]) != 0):
+            out["updates_since_rollout"][:] = 1.0  # one step a rollout and S moves: the step counts rollouts
+            notes.append("no column updates_since_rollout, one step a rollout: all rows count as after an update")
+        else:
+            notes.append("no column updates_since_rollout: counted from each rollout's first step")
+    return out
+
+
+def _aggregation(path: Path, log: GradLog) -> str | None:
+    """How the loss was averaged: the log's header, config.yaml, or that config's preset."""
+    if isinstance(named := log.metadata.get("aggregation"), str):
+        return named
+    file = path / "config.yaml"
+    if not file.is_file():
+        return None
+    try:
+        config = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"{file} is no valid YAML: {str(error).splitlines()[0]}") from error
+    rule = config.get("rule") if isinstance(config, dict) else None
+    if not isinstance(rule, dict):
+        return None
+    named = rule.get("aggregation")
+    given = PRESETS.get(str(rule.get("preset")))
+    return str(named) if named else given.aggregation if given else None
+
+
+def _metrics(path: Path, notes: list[str]) -> dict[str, list[tuple[float, float]]]:
+    found: dict[str, list[tuple[float, float]]] = {}
+    file = path / "metrics.jsonl"
+    if not file.is_file():
+        return found
+    torn = 0
+    for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            record = json.loads(line) if line.strip() else {}
+        except json.JSONDecodeError:
+            torn += 1
+            continue
+        if not isinstance(record, dict) or record.get("phase", "train") != "train":
+            continue
+        rollout = record.get("rollout", math.nan)
+        for name, value in record.items():
+            if isinstance(value, (int, float)) and math.isfinite(value):
+                found.setdefault(name, []).append((float(rollout), float(value)))
+    if torn:
+        notes.append(f"damaged: {torn} lines of metrics.jsonl")
+    return found
+
+
+def enough(rows: Rows) -> str:
+    """Why these rows are too few for a finding; "" if they are not."""
+    if len(rows) < MIN_ROWS:
+        return f"{len(rows)} rows, {MIN_ROWS} are wanted"
+    if rows.clusters < MIN_CLUSTERS:
+        return f"{rows.clusters} prompts, {MIN_CLUSTERS} are wanted"
+    return ""
+
+
+assert set(READ) <= set(COLUMNS)

@@ -1,0 +1,197 @@
+"""Simulated runs with one defect each, and healthy ones: what the doctor must find, and must not.
+
+S is a walk: each update adds, to a response of L tokens, a normal step of variance sigma^2 L and mean -sigma^2 L / 2
+(so E[e^S] = 1 at first use), and moves trained-on responses along their advantage. Groups share length and
+difficulty; rewards are 0 or 1 and advantages are standardised in the group, as GRPO does. The metrics are what a
+trainer would log of these very rows, under TRL's names and one line an update.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fspo.gradlog import GradLogWriter
+from fspo.rules import DriftStats, Rule, preset
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run to simulate; the defaults are healthy.
+
+    Parameters
+    ----------
+    sigma : float
+        Spread of one update's step of S, nats per root token.
+    pull : float
+        Nats that a pass over a response moves its S for each unit of A.
+    noise : float
+        Numerical noise of S, nats per root token, there before any update too.
+    recomputed : {"", "update", "epoch"}
+        When the old log-probabilities are taken again.
+    limit : int
+        Token limit; what would be longer is cut off and gets reward 0.
+    drop_above : int, optional
+        Responses longer than this are thrown away after the advantages were taken.
+    broken_verifier : bool
+        Every reward is 0.
+    not_finite : float
+        Share of rows whose S is NaN.
+    aggregation : str
+        Said in the log's header.
+    """
+
+    rule: Rule = field(default_factory=lambda: preset("fspo").rule)
+    rollouts: int = 16
+    prompts: int = 32
+    group: int = 8
+    minibatches: int = 4
+    epochs: int = 2
+    lengths: tuple[int, int] = (16, 512)
+    sigma: float = 0.008
+    pull: float = 0.02
+    noise: float = 0.0
+    recomputed: str = ""
+    limit: int = 2048
+    drop_above: int | None = None
+    broken_verifier: bool = False
+    not_finite: float = 0.0
+    aggregation: str = "response"
+
+
+DEFECTS: dict[str, Plan] = {
+    "s_zero": Plan(minibatches=1, epochs=1),
+    "old_recomputed": Plan(recomputed="update"),
+    "old_recomputed-epoch": Plan(recomputed="epoch"),
+    "old_recomputed-noise": Plan(recomputed="update", noise=0.004),
+    "not_finite": Plan(not_finite=0.01),
+    "numerics": Plan(sigma=0.004, pull=0.005, noise=0.025),
+    "advantages_zero": Plan(broken_verifier=True),
+    "truncation": Plan(limit=256),
+    "dropped_sequences": Plan(drop_above=384),
+    "length_weighted": Plan(aggregation="token"),
+    "drift": Plan(sigma=0.06, lengths=(16, 2048), rule=preset("fspo", range_lo=0.1, range_hi=0.1).rule),
+    "heavy_weights": Plan(sigma=0.05, lengths=(256, 1024), rule=preset("fspo-tilted", range_lo=0.3, range_hi=0.3).rule),
+    "acceptance": Plan(rule=preset("fspo", range_lo=0.008, range_hi=0.008).rule),
+}
+"""A plan for each finding; what stands behind a dash is another way to the same one."""
+
+
+def write_run(run: Path, plan: Plan, seed: int) -> Path:
+    """Simulate a run and write its gradient log and metrics.jsonl."""
+    rng = np.random.default_rng(seed)
+    metadata = {"rule": plan.rule.to_dict(), "seed": seed, "aggregation": plan.aggregation}
+    writer = GradLogWriter(run, metadata=metadata)
+    n, lines, step = plan.prompts * plan.group, [], 0
+    prompt = np.repeat(np.arange(plan.prompts), plan.group)
+    for rollout in range(plan.rollouts):
+        shortest, longest = np.log(plan.lengths)
+        wanted = np.exp(rng.uniform(shortest, longest, plan.prompts)[prompt] + 0.3 * rng.standard_normal(n))
+        length = np.clip(np.round(wanted), 2, plan.limit).astype(int)
+        truncated = wanted > plan.limit
+        solved = rng.beta(1.0, 1.0, plan.prompts)[prompt]
+        reward = ((rng.random(n) < solved) & ~truncated).astype(float) * (not plan.broken_verifier)
+        groups = reward.reshape(plan.prompts, plan.group)
+        A = ((groups - groups.mean(1, keepdims=True)) / (groups.std(1, ddof=1, keepdims=True) + 1e-4)).ravel()
+        kept = np.ones(n, bool) if plan.drop_above is None else length <= plan.drop_above
+        walk, S_old = np.zeros(n), np.zeros(n)
+        variance = np.zeros(n)
+        for update in range(plan.minibatches * plan.epochs):
+            size = plan.prompts // plan.minibatches * plan.group
+            first = update % plan.minibatches * size
+            if plan.recomputed == "update" or (plan.recomputed == "epoch" and first == 0):
+                S_old, variance = walk.copy(), np.zeros(n)
+            at = np.arange(first, first + size)
+            at = at[kept[at]]
+            L = length[at].astype(float)
+            noise = plan.noise * np.sqrt(L) * rng.standard_normal(len(at))
+            S = walk[at] - S_old[at] + noise
+            S[rng.random(len(at)) < plan.not_finite] = np.nan
+            square = (variance[at] + plan.noise**2) * L
+            rows = _rows(plan.rule, S, L, A[at], square)
+            writer.append(
+                {
+                    **rows,
+                    "rollout": rollout,
+                    "step": step,
+                    "updates_since_rollout": update,
+                    "times_used": update // plan.minibatches,
+                    "phase": "train",
+                    "policy_version": step,
+                    "prompt_id": prompt[at],
+                    "response_id": rollout * n + at,
+                    "length": length[at],
+                    "truncated": truncated[at],
+                    "reward": reward[at],
+                }
+            )
+            everyone = {"reward": reward, "length": length, "truncated": truncated, "groups": groups}
+            lines.append(_metrics(rng, rollout, step, rows, L, everyone, plan))
+            step += 1
+            spread = plan.sigma * np.sqrt(length)
+            walk += spread * rng.standard_normal(n) - spread**2 / 2
+            variance += plan.sigma**2
+            walk[at] += plan.pull * A[at]
+        writer.flush(rollout)
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (run / "metrics.jsonl").write_text(text, encoding="utf-8")
+    return run
+
+
+def _rows(rule: Rule, S: np.ndarray, L: np.ndarray, A: np.ndarray, square: np.ndarray) -> dict[str, Any]:
+    k3 = square / 2
+    stats = DriftStats(float(k3.sum()), float(square.sum()), float(L.sum()))
+    with np.errstate(invalid="ignore"):
+        done = rule.apply(S, L, A, stats)
+    return {
+        "log_ratio": S,
+        "sum_sq_log_ratio": square,
+        "k3_sum": k3,
+        "advantage": A,
+        "rule": rule.label,
+        "lo": done.lo,
+        "hi": done.hi,
+        "drift": rule.drift_per_token(stats),
+        "drift_source": "two_pass" if rule.needs_stats else "none",
+        "band_accept": done.in_band,
+        "side": done.side,
+        "multiplier": done.multiplier,
+        "weight": done.weight,
+    }
+
+
+def _metrics(
+    rng: np.random.Generator,
+    rollout: int,
+    step: int,
+    rows: dict[str, Any],
+    L: np.ndarray,
+    everyone: dict[str, np.ndarray],
+    plan: Plan,
+) -> dict[str, Any]:
+    side, A = np.asarray(rows["side"]), np.asarray(rows["advantage"])
+    each = L if plan.aggregation == "token" else np.ones_like(L)
+    x = np.asarray(rows["multiplier"]) * np.asarray(rows["weight"]) * A * each / each.sum()
+    # scores of norm sqrt(L) in nearly orthogonal directions, and what all responses share
+    grad_norm = float(np.sqrt(np.sum(x * x * L) + (0.05 * np.sum(np.abs(x)) * np.sqrt(L.mean())) ** 2))
+    values = {
+        "reward": everyone["reward"].mean(),
+        "reward_std": everyone["reward"].std(ddof=1),
+        "frac_reward_zero_std": np.mean(everyone["groups"].std(1) == 0),
+        "completions/mean_length": everyone["length"].mean(),
+        "completions/max_length": everyone["length"].max(),
+        "completions/clipped_ratio": everyone["truncated"].mean(),
+        "clip_ratio/low_mean": np.mean(side == -1),
+        "clip_ratio/high_mean": np.mean(side == 1),
+        "clip_ratio/region_mean": np.mean(side != 0),
+        "entropy": 0.35 + 0.01 * rng.standard_normal(),
+        "grad_norm": grad_norm,
+        "learning_rate": 1e-6,
+        "loss": -float(np.sum(x)),
+    }
+    place = {"rollout": rollout, "step": step, "phase": "train"}
+    return place | {name: float(v) if np.isfinite(v) else None for name, v in values.items()}

@@ -1,0 +1,192 @@
+"""Checks of the log-ratio S itself: is it there, is it finite, does it measure the policy or the arithmetic?"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from analysis.doctor.findings import Answer, Evidence, Severity, clear, found, not_checked
+from analysis.doctor.patient import Patient, Rows, enough
+
+RESET = 0.05
+"""S^2/L that falls below this share of an earlier update's has been measured from new old log-probabilities."""
+FLOOR_SHARE = 0.2
+"""A clip ratio of which at least this share is there before any update is numerics."""
+FLOOR_MINIMUM = 0.002
+"""Out-of-band share before any update below which the noise floor is of no interest."""
+GROWS = 2.0
+"""Noise of S/sqrt(L) that is this many times larger in the longer half grows with length."""
+
+
+def s_zero(p: Patient) -> Answer:
+    """S identically 0 because nothing moved between the rollout and the update."""
+    name = "s_zero"
+    if len(p.finite) == 0:
+        return not_checked(name, "no finite S with a length in the log")
+    zero = p.finite.share("responses with S = 0", p.finite.S == 0)
+    if len(p.moved) == 0:
+        return found(
+            name,
+            Severity.WARNING,
+            "every row is at the parameters that sampled it: S is 0 up to rounding, so no rule ever clips and every "
+            "clip ratio is 0",
+            "set more than one minibatch or epoch a rollout (TRL: steps_per_generation above "
+            "gradient_accumulation_steps, or num_iterations above 1), or accept that training is on-policy",
+            zero,
+            Evidence("rows after an update", 0.0),
+        )
+    rate, norm = p.metric("learning_rate"), p.metric("grad_norm")
+    if not np.any(p.moved.S) and ((rate.size and not rate.any()) or (norm.size and not norm.any())):
+        return found(
+            name,
+            Severity.CRITICAL,
+            "S is 0 in every row although updates were made, and the learning rate or the gradient is 0: nothing moves",
+            "raise the learning rate; with a gradient of 0 look at the advantages and at which parameters are frozen",
+            zero,
+            *(
+                Evidence(f"largest {n}", float(v.max()))
+                for n, v in (("learning_rate", rate), ("grad_norm", norm))
+                if v.size
+            ),
+        )
+    return clear(
+        name, "S moves once an update was made", p.moved.share("rows after an update with S = 0", p.moved.S == 0)
+    )
+
+
+def old_recomputed(p: Patient) -> Answer:
+    """Old log-probabilities taken again with the new weights."""
+    name = "old_recomputed"
+    if few := enough(p.moved):
+        return not_checked(name, f"too few rows after an update: {few}")
+    if s_zero(p).found:
+        return not_checked(name, "S is 0 for another reason (s_zero)")
+    cure = (
+        "take the old log-probabilities once, right after the rollout and before its first update, and keep them for "
+        "all its minibatches and epochs"
+    )
+    spread = _by_update(p)
+    if not np.any(p.moved.S):
+        return found(
+            name,
+            Severity.CRITICAL,
+            "S is exactly 0 in every row, also after updates: the old log-probabilities are recomputed with the new "
+            "weights, so the ratio is always 1 and nothing is ever clipped",
+            cure,
+            p.moved.share("rows after an update with S = 0", p.moved.S == 0),
+            Evidence("most updates since the rollout", float(p.moved["updates_since_rollout"].max())),
+        )
+    largest: Evidence | None = None
+    for update, here in sorted(spread.items()):
+        if update >= 1 and largest is not None and here.high < RESET * largest.low:
+            return found(
+                name,
+                Severity.CRITICAL,
+                f"S falls back to nothing {update} updates after the rollout, inside its use: the old "
+                "log-probabilities were taken again (each epoch, say), so the ratio misses the updates before",
+                cure,
+                largest,
+                here,
+            )
+        if largest is None or here.low > largest.low:
+            largest = here
+    still = p.unmoved
+    if not enough(still) and np.any(still.S):
+        before = still.mean("mean S^2/L before any update", still.S**2 / still.L, unit="nats^2 a token")
+        after = p.moved.mean("mean S^2/L after updates", p.moved.S**2 / p.moved.L, unit="nats^2 a token")
+        if after.high < 2 * before.low:
+            return found(
+                name,
+                Severity.CRITICAL,
+                "S after updates is no larger than the numerical noise before any: the old log-probabilities are "
+                "recomputed with the new weights, or the weights hardly move",
+                cure + "; if they are, raise the learning rate",
+                before,
+                after,
+            )
+    return clear(
+        name, "S grows with the updates since the rollout", *list(spread.values())[:1], *list(spread.values())[-1:]
+    )
+
+
+def _by_update(p: Patient) -> dict[int, Evidence]:
+    out: dict[int, Evidence] = {}
+    since = p.finite["updates_since_rollout"]
+    for update in np.unique(since[np.isfinite(since)]):
+        rows = p.finite.take(since == update)
+        if not enough(rows):
+            label = f"mean S^2/L, {update:.0f} updates after the rollout"
+            out[int(update)] = rows.mean(label, rows.S**2 / rows.L, unit="nats^2 a token")
+    return out
+
+
+def not_finite(p: Patient) -> Answer:
+    """S or A that is NaN or infinite."""
+    name = "not_finite"
+    rows = p.rows
+    known = [c for c in ("log_ratio", "advantage") if rows.has(c)]
+    if not known:
+        return not_checked(name, "the log holds neither S nor A")
+    bad = ~np.all([np.isfinite(rows[c]) for c in known], axis=0)
+    share = rows.share("rows with a NaN or infinite S or A", bad)
+    if not bad.any():
+        return clear(name, "every S and A is finite", share)
+    longest = rows["length"][bad]
+    return found(
+        name,
+        Severity.CRITICAL,
+        f"{int(bad.sum())} rows have no finite S or A; one such row makes the whole batch's loss NaN",
+        "cap S before exp, mask padding before the difference (inf - inf), and give failed rewards a number",
+        share,
+        Evidence("their mean length", float(longest.mean()), unit="tokens"),
+        Evidence("mean length of all", float(rows["length"].mean()), unit="tokens"),
+    )
+
+
+def numerics(p: Patient) -> Answer:
+    """A clip ratio that is there before the first update."""
+    name = "numerics"
+    still = p.unmoved
+    if few := enough(still):
+        return not_checked(name, f"too few rows before the first update of a rollout to see the noise floor: {few}")
+    if not np.any(still.S):
+        return clear(name, "S is exactly 0 before the first update: no noise floor", Evidence("noise in S", 0.0))
+    before, after = p.out_of_band(still), p.out_of_band(p.moved)
+    size = still.mean("mean S^2/L before any update", still.S**2 / still.L, unit="nats^2 a token")
+    if before is None or after is None:
+        return not_checked(name, "the log names no band, so its clip ratio is not known")
+    if few := enough(p.moved):
+        return not_checked(name, f"too few rows after an update: {few}")
+    floor = still.share("out of band before any update", before)
+    measured = p.moved.share("out of band after updates", after)
+    growth = _growth(still)
+    evidence = (floor, measured, size, *growth)
+    if floor.low < FLOOR_MINIMUM or floor.low < FLOOR_SHARE * measured.high:
+        return clear(name, "the noise floor is small beside the clip ratio", *evidence)
+    rises = bool(growth) and growth[0].low > GROWS
+    cause = (
+        "the error grows with length: look for left padding without position ids, or a mask that is off by one"
+        if rises
+        else "take old and new log-probabilities by the same code, precision, chunking and padding (float32 logits), "
+        "or from the trainer and not from the sampler"
+    )
+    return found(
+        name,
+        Severity.CRITICAL if floor.low > 0.5 * measured.high else Severity.WARNING,
+        f"at least {floor.low / measured.high:.0%} of the clip ratio is there before any update, as arithmetic",
+        f"{cause}; or widen the band above the noise floor",
+        *evidence,
+    )
+
+
+def _growth(rows: Rows) -> tuple[Evidence, ...]:
+    """Noise S^2/L of the longer half over that of the shorter half, the square root taken."""
+    middle = np.median(rows.L)
+    short, long = rows.take(middle >= rows.L), rows.take(middle < rows.L)
+    if enough(short) or enough(long):
+        return ()
+    a = short.mean("", short.S**2 / short.L)
+    b = long.mean("", long.S**2 / long.L)
+    if not (a.low > 0 and b.low > 0):
+        return ()
+    ratio, low, high = (np.sqrt(x) for x in (b.value / a.value, b.low / a.high, b.high / a.low))
+    return (Evidence("noise per root token, longer half over shorter", float(ratio), float(low), float(high)),)
