@@ -1,0 +1,144 @@
+"""Inequalities over the reals by an SMT solver (z3): the negation of each claim has no solution.
+
+"unsat" proves the claim for all reals; "sat" is a counterexample, so the claim is false; no answer within the time
+limit leaves it undecided. Vectors enter through their Gram numbers alone, which is all that the proofs use.
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from functools import partial
+from typing import Any
+
+import numpy as np
+import z3
+
+from proofs_check.frame import Check, Method, Outcome
+
+Term = Any  # z3's own annotations are unions of every sort
+TIME_LIMIT_MS = 5_000
+
+
+def prove(claim: Term, *given: Term, limit: int = TIME_LIMIT_MS) -> Outcome:
+    """Whether ``claim`` follows from ``given``. The assumptions must be satisfiable, or anything would follow."""
+    solver = z3.Solver()
+    solver.set("timeout", limit)
+    solver.set("random_seed", 0)
+    solver.add(*given)
+    if solver.check() == z3.unsat:
+        return Outcome(note="the assumptions contradict each other")
+    solver.add(z3.Not(claim))
+    answer = solver.check()
+    if answer == z3.unsat:
+        return Outcome(1.0, "1: proved, -1: refuted", note="no real counterexample")
+    if answer == z3.sat:
+        model = solver.model()
+        values = [f"{name.name()} = {model[name]}" for name in model.decls() if name.arity() == 0]
+        return Outcome(-1.0, "1: proved, -1: refuted", note="counterexample " + ", ".join(sorted(values)[:6]))
+    return Outcome(note=f"no answer within {limit} ms: {solver.reason_unknown()}")
+
+
+def _all(*outcomes: Outcome) -> Outcome:
+    """Every part proved; one refuted refutes the whole, otherwise one without an answer leaves it undecided."""
+    refuted = [found for found in outcomes if found.margin < 0]
+    open_ = [found for found in outcomes if math.isnan(found.margin)]
+    return (refuted or open_ or [outcomes[0]])[0]
+
+
+def _fraction(text: str) -> Term:
+    value = Fraction(text)
+    return z3.Q(value.numerator, value.denominator)
+
+
+def _reals(names: str) -> Term:
+    return z3.Reals(names)
+
+
+def cosine_core(rng: np.random.Generator, factor: str = "1") -> Outcome:
+    """T7: (a+b)^2 >= (1-rho^2) a (a+2b+c) and a+b > 0, from Cauchy-Schwarz and the norm of e."""
+    del rng
+    alpha, beta, gamma, rho = _reals("alpha beta gamma rho")
+    given = [alpha > 0, gamma >= 0, beta * beta <= alpha * gamma, gamma <= rho * rho * alpha, rho >= 0, rho < 1]
+    shrunk = _fraction(factor) * rho * rho
+    size = prove((alpha + beta) * (alpha + beta) >= (1 - shrunk) * alpha * (alpha + 2 * beta + gamma), *given)
+    return _all(size, prove(alpha + beta > 0, *given))
+
+
+def last_step(rng: np.random.Generator, share: str = "1") -> Outcome:
+    """T7: sqrt(1-rho^2) >= (1 - share rho)/(1+rho), squared and multiplied out, for share = 1."""
+    del rng
+    (rho,) = _reals("rho")
+    right = 1 - _fraction(share) * rho
+    return prove((1 - rho * rho) * (1 + rho) * (1 + rho) >= right * right, rho >= 0, rho < 1)
+
+
+def lre_order(rng: np.random.Generator, shrink: str = "1", strata: tuple[int, ...] = (2, 3)) -> Outcome:
+    """LRE_1 <= LRE_2 <= LRE_inf for K = 2 and 3 symbolic strata: y = |r| with shares p that sum to 1."""
+    del rng
+    factor, found = _fraction(shrink), []
+    for K in strata:
+        p, y = _reals(" ".join(f"p{i}" for i in range(K))), _reals(" ".join(f"y{i}" for i in range(K)))
+        (top,) = _reals("top")
+        given = [*(x >= 0 for x in p), z3.Sum(p) == 1, *(z3.And(x >= 0, x <= top) for x in y)]
+        first: Term = z3.Sum([a * b for a, b in zip(p, y, strict=True)])
+        second: Term = z3.Sum([a * b * b for a, b in zip(p, y, strict=True)])
+        found += [prove(first * first <= factor * second, *given), prove(second <= factor * top * top, *given)]
+    return _all(*found)
+
+
+def from_bound(rng: np.random.Generator, one_sided: bool = False, claimed: int = 2) -> Outcome:
+    """T3, T4: |a - a_bar| (a_0 - B) <= n B a_bar, from |a - a_0| <= B (n = 2) or a range of at most B (n = 1)."""
+    del rng
+    a, mean, a_0, bound, low, high = _reals("a a_bar a_0 B low high")
+    given = [bound >= 0, bound < a_0, low <= a, a <= high, low <= mean, mean <= high, low >= a_0 - bound]
+    given.append(high - low <= bound if one_sided else high <= a_0 + bound)
+    gap = z3.If(a >= mean, a - mean, mean - a)
+    return prove(gap * (a_0 - bound) <= claimed * bound * mean, *given)
+
+
+def one_sided_range(rng: np.random.Generator, factor: str = "1") -> Outcome:
+    """T3: max a - min a <= B(X) on drift errors in [0, X], from the pointwise bound at X, at the peak and from it.
+
+    f_0, f_p, f_X are a at 0, at the peak m = min(x*, X) (0 if f falls) and at X; D = |phi(u+) - phi(u-)|, k = phi(1).
+    Between them f is monotone. Where the peak is inside, f_p - f_X <= k (X - m)^2.
+    """
+    del rng
+    f_0, f_p, f_x, slope, k, m, x = _reals("f_0 f_p f_X D k m X")
+    shrunk = _fraction(factor) * k
+
+    def bound(at: Term, constant: Term) -> Term:
+        return slope * at + constant * at * at
+
+    given = [slope >= 0, k > 0, x > 0, m >= 0, m <= x, f_p >= f_0, f_p >= f_x, f_p - f_0 <= bound(m, k)]
+    given += [f_x - f_0 <= bound(x, k), f_0 - f_x <= bound(x, k)]
+    given += [z3.Implies(m == 0, f_p == f_0), z3.Implies(m == x, f_p == f_x)]
+    given += [z3.Implies(z3.And(m > 0, m < x), f_p - f_x <= k * (x - m) * (x - m))]
+    least = z3.If(f_0 <= f_x, f_0, f_x)
+    return prove(f_p - least <= bound(x, shrunk), *given)
+
+
+CHECKS = (
+    Check("T3", Method.SYMBOLIC, "z3: the range is at most B when drift errors share a sign", one_sided_range, {
+        "constant x 9/10": partial(one_sided_range, factor="9/10"),
+    }),
+    Check("T3", Method.SYMBOLIC, "z3: LRE_inf <= 2B/(a_0 - B) from |a - a_0| <= B", from_bound, {
+        "factor 1 for 2": partial(from_bound, claimed=1),
+    }),
+    Check(
+        "T4",
+        Method.SYMBOLIC,
+        "z3: LRE_inf <= B/(a_0 - B) from a range of at most B",
+        partial(from_bound, one_sided=True, claimed=1),
+        {"range of 2B": partial(from_bound, claimed=1)},
+    ),
+    Check("T7", Method.SYMBOLIC, "z3: the scalar core", cosine_core, {
+        "rho^2 x 19/20": partial(cosine_core, factor="19/20"),
+    }),
+    Check("T7", Method.SYMBOLIC, "z3: sqrt(1 - rho^2) >= (1 - rho)/(1 + rho)", last_step, {
+        "1 - rho/2 for 1 - rho": partial(last_step, share="1/2"),
+    }),
+    Check("T7", Method.SYMBOLIC, "z3: LRE_1 <= LRE_2 <= LRE_inf for K = 2, 3", lre_order, {
+        "constant 9/10": partial(lre_order, shrink="9/10"),
+    }),
+)  # fmt: skip
