@@ -153,4 +153,63 @@ CHECKS = (
             "a clipped gradient where a(l) = 0": ("a s = 0 -> clipped s = zero)", "a s = 0 -> True)"),
         },
     ),
+    _check(
+        "T3",
+        "LRE_inf from |a(l) - a_0| <= B (the step T3 and T4 share); orders of the LRE norms",
+        "Fairness",
+        (
+            "T3_T4_two_sided",
+            "T3_T4_one_sided",
+            "LRE_1_le_LRE_2",
+            "LRE_2_le_LRE_inf",
+            "LRE_1_is_total_variation",
+            "LRE_2_is_chi_squared",
+            "LRE_inf_zero_iff",
+            "LRE_inf_over_shares",
+        ),
+        {
+            "one-sided form with mixed signs": (
+                "LRE_inf strata <= 2 * B / (a_0 - B)",
+                "LRE_inf strata <= B / (a_0 - B)",
+            ),
+            "LRE_2 <= LRE_1": ("LRE_1 strata <= LRE_2 strata", "LRE_2 strata <= LRE_1 strata"),
+        },
+    ),
+    _check(
+        "T10",
+        "the upper edge with drift gaussian is a parabola's; unbounded without drift",
+        "Surrogate",
+        ("T10_upper_edge", "T10_reached", "T10_unbounded"),
+        {"drift -sigma^2 L/4": ("- L * (sigma * sigma) / 2", "- L * (sigma * sigma) / 4")},
+    ),
+    _check(
+        "T11",
+        "the identity for finitely many responses, dual clip included",
+        "Surrogate",
+        ("T11_identity", "T11_equal_tails"),
+        {
+            "sides exchanged": ("(andb (good y) (above hi y))", "(andb (bad y) (above hi y))"),
+            "a dual edge below the lower edge": ("Hypothesis edges : lo <= dual.", "Hypothesis edges : dual <= lo."),
+        },
+    ),
+    _check(
+        "T12",
+        "pairs of independent prompts, and bias and variance, for finite laws",
+        "Surrogate",
+        ("T12_pairs", "T12_bias_variance"),
+        {
+            "bias left out": (
+                "= <| mean -v truth, mean -v truth |> + sum (fun i => prob i * <| d i -v mean",
+                "= sum (fun i => prob i * <| d i -v mean",
+            ),
+            "plug-in estimate": ("prob j * <| d i, d j |>", "prob j * <| d i, d i |>"),
+        },
+    ),
+    _check(
+        "T13",
+        "delta = (b/a - 1) g where clipping scales a stratum's update by b",
+        "Surrogate",
+        ("T13_delta",),
+        {"a in the place of b": ("clipped s = b *v g s", "clipped s = a s *v g s")},
+    ),
 )

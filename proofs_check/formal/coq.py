@@ -58,11 +58,12 @@ class Coq:
 
 @dataclass(frozen=True)
 class Run:
-    """What coqc said about one script. ``ok`` is its exit status 0 within the time."""
+    """What coqc said about one script. ``ok`` is its exit status 0; ``ended`` is False if it ran out of time."""
 
     ok: bool
     output: str
     errors: str
+    ended: bool = True
 
     @property
     def first_error(self) -> str:
@@ -84,9 +85,9 @@ def run_coqc(coq: Coq, folder: Path, name: str, library: Path | None = None, sec
             command, cwd=folder, env=_environment(coq, folder), capture_output=True, text=True, timeout=seconds
         )
     except subprocess.TimeoutExpired:
-        return Run(False, "", f"coqc did not finish {name}.v within {seconds:g} s")
+        return Run(False, "", f"coqc did not finish {name}.v within {seconds:g} s", ended=False)
     except OSError as error:
-        return Run(False, "", f"coqc did not start: {error}")
+        return Run(False, "", f"coqc did not start: {error}", ended=False)
     return Run(done.returncode == 0, done.stdout, done.stderr)
 
 

@@ -7,20 +7,21 @@ real numbers, and no script holds a goal that was given up.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
 from filelock import FileLock
 
-from fspo.files import cache_folder
-from proofs_check.formal.coq import Coq, run_coqc
+from fspo.files import cache_folder, write_text
+from proofs_check.formal.coq import Coq, Run, run_coqc
 
 SCRIPTS = Path(__file__).parent
 ALLOWED_AXIOMS = frozenset(
@@ -137,7 +138,7 @@ def compiled(coq: Coq) -> Path | Refused:
 
 
 def ask(coq: Coq, module: str, theorems: Sequence[str], library: Path, changed: str | None = None) -> Proved | Refused:
-    """Statements and axioms of theorems, from a fresh coqc.
+    """Statements and axioms of theorems, as coqc prints them.
 
     Parameters
     ----------
@@ -160,13 +161,23 @@ def ask(coq: Coq, module: str, theorems: Sequence[str], library: Path, changed: 
         f"Definition all_of_them := ({', '.join(f'@{t}' for t in theorems)}).",
     ]
     lines += ["Print Assumptions all_of_them."]
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch)
-        (folder / "Ask.v").write_text(text + "\n".join(lines) + "\n", encoding="utf-8")
-        run = run_coqc(coq, folder, "Ask", library)
+    run = _answer(coq, library, text + "\n".join(lines) + "\n")
     if not run.ok:
         return Refused(run.first_error, theorem_at(text, run.error_line))
     return parse(run.output, theorems)
+
+
+def _answer(coq: Coq, library: Path, script: str) -> Run:
+    """coqc on a script. It is a function of the script, the library and Coq's version, so it is run once for each."""
+    kept = library / "answers" / f"{hashlib.sha256(script.encode()).hexdigest()[:16]}.json"
+    if kept.is_file():
+        return Run(**json.loads(kept.read_text(encoding="utf-8")))
+    with tempfile.TemporaryDirectory() as scratch:
+        (Path(scratch) / "Ask.v").write_text(script, encoding="utf-8")
+        run = run_coqc(coq, Path(scratch), "Ask", library)
+    if run.ended:
+        write_text(kept, json.dumps(asdict(run)))
+    return run
 
 
 def parse(output: str, theorems: Sequence[str]) -> Proved | Refused:
