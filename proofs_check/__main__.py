@@ -14,6 +14,7 @@ from fspo.command_line import CommandParser
 from fspo.errors import UserError, run_cli
 from proofs_check.catalogue import CHECKS
 from proofs_check.frame import Check, Row, exit_status, select
+from proofs_check.logged import log_checks
 from proofs_check.report import format_table, write_report
 from proofs_check.run import run_checks
 
@@ -22,6 +23,10 @@ EXAMPLES = """examples:
       every check and its controls; the table on the terminal, the report in out/proofs_check
   python -m proofs_check --only T3,T7 --method simulated --jobs 2
   python -m proofs_check --list
+  python -m proofs_check --only T7,T8 --log runs/mine
+      T7 and T8 also on the gradient log of a run of your own (training rows at first use with scores)
+  FSPO_NO_DOWNLOAD=1 python -m proofs_check
+      never fetch Coq: without it on the PATH or in the cache the machine-proved checks are "not run"
 """
 
 
@@ -68,6 +73,7 @@ def build_parser() -> CommandParser:
     parser.add_argument("--list", action="store_true", help="print the checks and their controls, run nothing")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes; all cores unless given")
     parser.add_argument("--seed", type=int, default=0, help="root of every random stream")
+    parser.add_argument("--log", type=Path, default=None, help="a run folder: T7 and T8 on its gradient log too")
     parser.add_argument("--strict", action="store_true", help="a check that could not be run counts as a failure")
     parser.add_argument("--out", type=Path, default=Path("out/proofs_check"), help="folder for proofs_check.json ...")
     parser.add_argument("--no-progress", action="store_true", help="show no progress bar")
@@ -78,7 +84,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Parse the command line, run the checks, print the table; returns the exit status."""
     options = build_parser().parse_args(arguments)
     only = [name.strip() for name in options.only.split(",") if name.strip()]
-    chosen = select(CHECKS, only, options.method or None)
+    own = () if options.log is None else log_checks(options.log)
+    chosen = select((*CHECKS, *own), only, options.method or None)
     if options.list:
         for check in chosen:
             print(f"{check.statement:4} {check.method:12} {check.name}  [controls: {'; '.join(check.controls)}]")

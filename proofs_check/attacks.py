@@ -7,16 +7,15 @@ Each search looks for strata with rho < 1 and a sine above rho. A case counts on
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Callable
 from functools import partial
 
 import numpy as np
-from hypothesis import HealthCheck, Phase, find, settings, target
 from hypothesis import strategies as st
-from hypothesis.errors import NoSuchExample
+from hypothesis import target
 
 from proofs_check.compare import holds
+from proofs_check.falsify import counterexample
 from proofs_check.frame import Check, Method, Outcome
 from proofs_check.lemma_claims import (
     CROSSED,
@@ -36,14 +35,6 @@ from proofs_check.lemma_claims import (
 UNIT = "(rho - sin)/rho"
 DECADES = 12
 """Shares and normalisers reach down to 1e-12."""
-SEARCH = settings(
-    max_examples=700,
-    database=None,
-    deadline=None,
-    phases=(Phase.generate, Phase.target),
-    suppress_health_check=list(HealthCheck),
-)
-"""Of hypothesis: nothing kept between runs, no shrinking (a counterexample is judged, not read)."""
 
 
 class Tally:
@@ -255,11 +246,8 @@ def hypothesis_search(rng: np.random.Generator, claim: Claim = STATED) -> Outcom
         slack = tally.add(case) if near or drawn[0] % 10 == 0 else None
         return bool(tally.suite) or (slack is not None and slack < 0)
 
-    try:
-        find(strata_strategy(), refutes, settings=SEARCH, random=random.Random(int(rng.integers(2**32))))
-    except NoSuchExample:
-        return tally.outcome(50)
-    return tally.outcome(0)
+    counterexample(rng, strata_strategy(), refutes)
+    return tally.outcome(50)
 
 
 def _each_term(search: Callable[..., Outcome], name: str) -> tuple[Check, ...]:

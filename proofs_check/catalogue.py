@@ -6,13 +6,18 @@ from proofs_check import (
     attacks,
     certified,
     certified_fairness,
+    certified_laws,
+    certified_lengths,
     joint_checks,
+    logged,
     model_checks,
     t01_t02_fairness,
     t03_t06_robustness,
     t07_t08_cosine,
+    t09_t12_exact,
     t09_t13_surrogate,
 )
+from proofs_check.formal import checks as formal_checks
 from proofs_check.frame import Check
 
 MODULES = (
@@ -20,11 +25,16 @@ MODULES = (
     t03_t06_robustness,
     attacks,
     t07_t08_cosine,
+    logged,
+    t09_t12_exact,
     t09_t13_surrogate,
     model_checks,
     joint_checks,
     certified_fairness,
     certified,
+    certified_laws,
+    certified_lengths,
+    formal_checks,
 )
 
 CHECKS: tuple[Check, ...] = tuple(

@@ -153,7 +153,7 @@ def _root(x: arb) -> arb:
 
 @dataclass(frozen=True)
 class Claim:
-    """ "If rho < 1 then sin(g_clip, g) <= rho and cos > 0", with rho = factor (min of products + eta).
+    """If rho < 1 then sin(g_clip, g) <= rho and cos > 0, with rho = factor (min of products + eta).
 
     ``exponent`` reads the bound as cos >= (1 - rho^2)^exponent; T7's is 1/2.
     """
@@ -181,9 +181,8 @@ class Claim:
         """The sine that the claim allows."""
         if self.exponent == 0.5:
             return rho
-        inside = rho < 1 if isinstance(rho, arb) else None
-        if inside is not None:
-            return (1 - (1 - rho * rho) ** arb(2 * self.exponent)).sqrt() if inside else rho
+        if isinstance(rho, arb):
+            return (1 - (1 - rho * rho) ** arb(2 * self.exponent)).sqrt() if rho < 1 else rho
         safe = np.where(rho.real < 1, rho, 0.5)
         return np.where(rho.real < 1, np.sqrt(1 - (1 - safe * safe) ** (2 * self.exponent)), rho)
 

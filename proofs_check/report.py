@@ -23,7 +23,9 @@ def margin_text(row: Row) -> str:
 
 
 def control_text(row: Row) -> str:
-    """How many of the controls failed, as they must."""
+    """How many of the controls failed, as they must; nothing for a check that could not be run."""
+    if row.verdict is Verdict.NOT_RUN:
+        return ""
     failed = sum(verdict == Verdict.FAIL for verdict in row.controls.values())
     return f"{failed}/{len(row.controls)} fail"
 
@@ -41,7 +43,8 @@ def _cells(row: Row) -> tuple[str, ...]:
 
 
 def format_table(rows: Sequence[Row]) -> str:
-    """Fixed-width table; rows that are not sound come last, with their notes in plain words."""
+    """Fixed-width table, what was not run at its end; then what is not sound, and what was not run, in plain words."""
+    rows = ran_first(rows)
     cells = [COLUMNS, *(_cells(row) for row in rows)]
     widths = [max(len(line[i]) for line in cells) for i in range(len(COLUMNS))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells]
@@ -63,10 +66,16 @@ def format_table(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
+def ran_first(rows: Sequence[Row]) -> list[Row]:
+    """The rows in their order, those that were not run after the others."""
+    return sorted(rows, key=lambda row: row.verdict is Verdict.NOT_RUN)
+
+
 def summary(rows: Sequence[Row]) -> str:
     """One line of counts."""
     count = {verdict: sum(row.verdict is verdict for row in rows) for verdict in Verdict}
-    controls = [verdict for row in rows for verdict in row.controls.values()]
+    ran = [row for row in rows if row.verdict is not Verdict.NOT_RUN]
+    controls = [verdict for row in ran for verdict in row.controls.values()]
     failed = sum(verdict == Verdict.FAIL for verdict in controls)
     verdicts = ", ".join(f"{number} {verdict}" for verdict, number in count.items() if number)
     return f"{len(rows)} checks: {verdicts}; {failed} of {len(controls)} controls fail, as they must"
@@ -75,14 +84,16 @@ def summary(rows: Sequence[Row]) -> str:
 def to_markdown(rows: Sequence[Row]) -> str:
     """GitHub table without the seconds."""
     lines = ["| " + " | ".join(COLUMNS[:-1]) + " |", "|" + " --- |" * (len(COLUMNS) - 1)]
-    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in _cells(row)[:-1]) + " |" for row in rows]
+    lines += [
+        "| " + " | ".join(cell.replace("|", "\\|") for cell in _cells(row)[:-1]) + " |" for row in ran_first(rows)
+    ]
     return "\n".join(lines) + "\n"
 
 
 def to_latex(rows: Sequence[Row]) -> str:
     """A booktabs ``tabular`` without the seconds."""
     lines = ["\\begin{tabular}{llllll}", "\\toprule", " & ".join(COLUMNS[:-1]) + " \\\\", "\\midrule"]
-    lines += [" & ".join(_tex(cell) for cell in _cells(row)[:-1]) + " \\\\" for row in rows]
+    lines += [" & ".join(_tex(cell) for cell in _cells(row)[:-1]) + " \\\\" for row in ran_first(rows)]
     return "\n".join([*lines, "\\bottomrule", "\\end{tabular}"]) + "\n"
 
 

@@ -27,7 +27,7 @@ def run_checks(
         Root of every random stream. The same seed gives the same draws whatever ``jobs`` and the selection, and the
         same rows up to rounding: the last bits of a sum depend on how many threads BLAS has in a process.
     jobs : int
-        Processes. More than 1 needs checks of the catalogue, because workers find them there by name.
+        Processes. Workers find checks of the catalogue by name; any others run here, first.
     done : function, optional
         Called with each check as it finishes (a progress bar).
 
@@ -40,14 +40,16 @@ def run_checks(
     if len({check.key for check in checks}) != len(checks):
         raise UserError("two checks share one name; give each (statement, method, name) once")
     raws: list[Raw] = []
-    if jobs == 1:
-        for i, check in enumerate(checks):
+    known = {check.key for check in CHECKS} if jobs > 1 else set()
+    away = [(i, check) for i, check in enumerate(checks) if check.key in known]
+    for i, check in enumerate(checks):
+        if check.key not in known:
             raws.append(run_one(i, check, seed))
             if done:
                 done(check)
-    else:
-        with ProcessPoolExecutor(min(jobs, len(checks)), mp_context=get_context("spawn")) as pool:
-            futures = [pool.submit(_run_key, i, check.key, seed) for i, check in enumerate(checks)]
+    if away:
+        with ProcessPoolExecutor(min(jobs, len(away)), mp_context=get_context("spawn")) as pool:
+            futures = [pool.submit(_run_key, i, check.key, seed) for i, check in away]
             for future in as_completed(futures):
                 raws.append(future.result())
                 if done:
