@@ -95,6 +95,8 @@ def heavy_weights(p: Patient) -> Answer:
     """One or two responses that make up an update."""
     name = "heavy_weights"
     rows = p.moved
+    if few := enough(rows):
+        return not_checked(name, f"too few rows after an update: {few}")
     if not rows.has("weight", "multiplier"):
         return not_checked(name, "the log has no weights and multipliers (`import --rule` adds them)")
     x = rows["weight"] * rows["multiplier"] * np.abs(rows["advantage"])
@@ -131,7 +133,9 @@ def heavy_weights(p: Patient) -> Answer:
         return clear(name, "no single response makes up an update", *evidence)
     negative = rows["advantage"][heaviest] < 0 and rows.S[heaviest] > 0
     first = (
-        "drop bounds no weight with A < 0 above the band: set rule.dual (2 to 10) or rule.outside truncate or cap"
+        "no band bounds the weights: set rule.preset to fspo-truncate or fspo-cap"
+        if p.rule is not None and p.rule.shape == "none"
+        else "drop bounds no weight with A < 0 above the band: set rule.dual (2 to 10) or rule.outside truncate or cap"
         if negative and p.rule is not None and p.rule.dual is None and p.rule.outside == "drop"
         else "set rule.outside to truncate or cap, which hold the weight at the edge"
     )

@@ -10,6 +10,10 @@ from analysis.doctor.patient import MIN_ROWS, Patient, Rows, enough
 FEW_ADVANTAGES = 0.1
 """Below this share of responses with A != 0 nearly the whole batch is spent for nothing."""
 TRUNCATED, MOSTLY_TRUNCATED = 0.05, 0.3
+WHOLE_GROUPS = 0.1
+"""Share of the groups that must have a size for it to count as the one they were sampled with."""
+MIN_LENGTHS = 20
+"""Different lengths that a log must hold before a heap at the longest one is taken for the token limit."""
 DROPPED = 0.002
 """Share of responses that may be missing (a verifier that crashed, a torn line) before it is a finding."""
 
@@ -64,6 +68,8 @@ def truncation(p: Patient) -> Answer:
     if few := enough(rows):
         return not_checked(name, f"responses of known length: {few}")
     inferred = not rows.has("truncated")
+    if inferred and len(np.unique(rows.L)) < MIN_LENGTHS:
+        return not_checked(name, "the log does not say which responses are truncated, nor do its few lengths show it")
     limit = rows.L.max()
     cut = limit == rows.L if inferred else rows["truncated"] == 1
     label = f"responses of exactly {limit:.0f} tokens, the longest" if inferred else "truncated responses"
@@ -108,23 +114,22 @@ def dropped_sequences(p: Patient) -> Answer:
     if few := enough(rows):
         return not_checked(name, few)
     count = np.bincount(rows.cluster)
-    size = int(np.bincount(count).argmax())
-    short = (count < size)[rows.cluster]
-    expected = np.maximum(count, size).sum()
-    gone = expected - count.sum()
+    size = _group_size(count)
+    whole = np.ceil(count / size).astype(np.int64) * size  # a prompt may come twice in a rollout
+    short = (count < whole)[rows.cluster]
     first = np.unique(rows.cluster, return_index=True)[1]
     missing = rows.take(first).mean(
         "responses missing from their groups",
-        np.maximum(size - count, 0).astype(float),
-        np.maximum(count, size) * 1.0,
+        (whole - count).astype(np.float64),
+        whole.astype(np.float64),
         "share",
     )
     evidence: list[Evidence] = []
     reasons: list[str] = []
     if size > 1 and missing.low > DROPPED:
         reasons.append(f"{missing.value:.1%} of the responses are missing from groups of {size}")
-        evidence += [missing, Evidence("incomplete groups", float((count < size).mean()), unit="share")]
-        evidence += _missing_length(p, rows, int(gone))
+        evidence += [missing, Evidence("incomplete groups", float((count < whole).mean()), unit="share")]
+        evidence += _missing_length(p, rows, whole)
         partial = rows.take(short & np.isfinite(rows["advantage"]))
         if len(partial) >= MIN_ROWS:
             evidence.append(
@@ -155,28 +160,36 @@ def dropped_sequences(p: Patient) -> Answer:
             *evidence,
         )
     if size == 1:
-        return not_checked(name, "every group has one response, so a missing one does not show (no prompt in the log?)")
+        return not_checked(name, "no common group size, so a missing response does not show (no prompt in the log?)")
     return clear(name, f"groups of {size} are whole and every kept response has a gradient", missing)
 
 
-def _missing_length(p: Patient, rows: Rows, gone: int) -> list[Evidence]:
+def _group_size(count: np.ndarray) -> int:
+    """The size that groups were sampled with, from their sizes (G,); 1 if there is none to be seen."""
+    frequency = np.bincount(count) / len(count)
+    usual = int(frequency.argmax())
+    if np.all(count % usual == 0):
+        return usual
+    common = np.flatnonzero(frequency >= WHOLE_GROUPS)
+    return int(common.max()) if len(common) else 1
+
+
+def _missing_length(p: Patient, rows: Rows, whole: np.ndarray) -> list[Evidence]:
     """What the missing ones' mean length must be for the metrics' mean over all sampled responses to hold."""
     sampled = np.array(p.metrics.get("completions/mean_length", []))
-    if not len(sampled) or gone < 1:
+    if not len(sampled):
         return []
     number, index = np.unique(rows["rollout"], return_inverse=True)
     by_rollout = {r: sampled[sampled[:, 0] == r, 1].mean() for r in np.unique(sampled[:, 0])}
     mean = np.array([by_rollout.get(float(r), np.nan) for r in number])
-    logged = np.bincount(index, rows["length"])
-    here = np.bincount(index)
-    groups = np.bincount(index, 1.0 / np.bincount(rows.cluster)[rows.cluster])
-    size = np.bincount(np.bincount(rows.cluster)).argmax()
-    whole = groups * size
+    here = np.bincount(index).astype(np.float64)
+    in_group = np.bincount(rows.cluster)[rows.cluster]
+    wanted = np.bincount(index, whole[rows.cluster] / in_group)
     known = np.isfinite(mean)
-    absent = float((whole - here)[known].sum())
+    absent = float((wanted - here)[known].sum())
     if absent < 1:
         return []
-    implied = float((mean * whole - logged)[known].sum()) / absent
+    implied = float((mean * wanted - np.bincount(index, rows["length"]))[known].sum()) / absent
     return [
         Evidence("mean length of the missing ones, from completions/mean_length", implied, unit="tokens"),
         Evidence("mean length of the logged ones", float(rows["length"].mean()), unit="tokens"),

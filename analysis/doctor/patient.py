@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from analysis.doctor.findings import Evidence
 from analysis.stats import MIN_CLUSTERS, dense, mean_interval, proportion_interval, ratios
 from fspo.errors import UserError
-from fspo.gradlog import COLUMNS, GradLog, read_log
+from fspo.gradlog import FOLDER, GradLog, read_log
 from fspo.rules import PRESETS, Rule
 
 Floats = NDArray[np.float64]
@@ -27,6 +27,8 @@ READ = (
     *("length", "truncated", "log_ratio", "engine_log_ratio", "sum_sq_log_ratio", "k3_sum", "reward", "advantage"),
     *("lo", "hi", "band_accept", "side", "multiplier", "weight", "drift"),
 )
+MAX_ROWS = 2_000_000
+"""Beyond this many rows evenly spread rollouts are read: intervals are narrow by then, and memory is bounded."""
 MIN_ROWS = 50
 """Below this many rows a share says too little to be a finding."""
 
@@ -171,10 +173,11 @@ def admit(run: str | Path) -> Patient:
     path = Path(run)
     if not path.is_dir():
         raise UserError(f"{path} is no folder: give a run folder, or make one with `python -m analysis import`")
-    log = read_log(path, columns=READ, phases=None)
+    log, spread = _read(path)
     if len(log) == 0:
         raise UserError(f"{path}: the gradient log has no rows; train or import at least one rollout")
-    notes = [f"damaged: {line}" for line in log.damage]
+    notes = [spread] if spread else []
+    notes += [f"damaged: {line}" for line in log.damage]
     columns = _columns(log, notes)
     phase = log.column("phase") if "phase" in log else np.full(len(log), "train")
     everything = Rows(columns)
@@ -193,6 +196,31 @@ def admit(run: str | Path) -> Patient:
         metrics=_metrics(path, notes),
         notes=tuple(notes),
     )
+
+
+def _read(path: Path) -> tuple[GradLog, str]:
+    """The log, or evenly spread rollouts of a long one and a line that says so."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    sizes: dict[int, int] = {}
+    for file in sorted((path / FOLDER).glob("rollout-*.parquet")):
+        try:
+            rows = pq.read_metadata(file).num_rows
+            rollout = int(file.name.split("-")[1])
+        except (pa.ArrowInvalid, OSError, ValueError):
+            continue  # read_log counts it as damage
+        sizes[rollout] = sizes.get(rollout, 0) + rows
+    total = sum(sizes.values())
+    if total <= MAX_ROWS or len(sizes) < 2:
+        return read_log(path, columns=READ, phases=None), ""
+    number = max(len(sizes) * MAX_ROWS // total, 2)
+    chosen = np.array(sorted(sizes))[np.unique(np.linspace(0, len(sizes) - 1, number).round().astype(int))]
+    parts = [read_log(path, columns=READ, phases=None, rollouts=(int(r), int(r))) for r in chosen]
+    table = pa.concat_tables([part.table for part in parts], promote_options="permissive")
+    damage = [line for part in parts for line in part.damage]
+    note = f"{len(chosen)} of {len(sizes)} rollouts examined, evenly spread: the log has {total} rows"
+    return GradLog(table, parts[0].metadata, damage), note
 
 
 def _columns(log: GradLog, notes: list[str]) -> dict[str, NDArray[Any]]:
@@ -276,6 +304,3 @@ def enough(rows: Rows) -> str:
     if rows.clusters < MIN_CLUSTERS:
         return f"{rows.clusters} prompts, {MIN_CLUSTERS} are wanted"
     return ""
-
-
-assert set(READ) <= set(COLUMNS)

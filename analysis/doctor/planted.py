@@ -75,7 +75,10 @@ DEFECTS: dict[str, Plan] = {
     "dropped_sequences": Plan(drop_above=384),
     "length_weighted": Plan(aggregation="token"),
     "drift": Plan(sigma=0.06, lengths=(16, 2048), rule=preset("fspo", range_lo=0.1, range_hi=0.1).rule),
-    "heavy_weights": Plan(sigma=0.05, lengths=(256, 1024), rule=preset("fspo-tilted", range_lo=0.3, range_hi=0.3).rule),
+    "heavy_weights": Plan(sigma=0.045, lengths=(256, 1024), rule=preset("none").rule),
+    "heavy_weights-tilted": Plan(
+        sigma=0.05, lengths=(256, 1024), rule=preset("fspo-tilted", range_lo=0.3, range_hi=0.3).rule
+    ),
     "acceptance": Plan(rule=preset("fspo", range_lo=0.008, range_hi=0.008).rule),
 }
 """A plan for each finding; what stands behind a dash is another way to the same one."""

@@ -6,6 +6,7 @@ import numpy as np
 
 from analysis.doctor.findings import Answer, Evidence, Severity, clear, found, not_checked
 from analysis.doctor.patient import Patient, Rows, enough
+from analysis.stats import cluster_slope
 
 RESET = 0.05
 """S^2/L that falls below this share of an earlier update's has been measured from new old log-probabilities."""
@@ -93,7 +94,8 @@ def old_recomputed(p: Patient) -> Answer:
     if not enough(still) and np.any(still.S):
         before = still.mean("mean S^2/L before any update", still.S**2 / still.L, unit="nats^2 a token")
         after = p.moved.mean("mean S^2/L after updates", p.moved.S**2 / p.moved.L, unit="nats^2 a token")
-        if after.high < 2 * before.low:
+        growth = _growth_by_update(p)
+        if after.high < 2 * before.low and growth.low <= 0 and growth.high < before.low:
             return found(
                 name,
                 Severity.CRITICAL,
@@ -102,6 +104,7 @@ def old_recomputed(p: Patient) -> Answer:
                 cure + "; if they are, raise the learning rate",
                 before,
                 after,
+                growth,
             )
     return clear(
         name, "S grows with the updates since the rollout", *list(spread.values())[:1], *list(spread.values())[-1:]
@@ -117,6 +120,16 @@ def _by_update(p: Patient) -> dict[int, Evidence]:
             label = f"mean S^2/L, {update:.0f} updates after the rollout"
             out[int(update)] = rows.mean(label, rows.S**2 / rows.L, unit="nats^2 a token")
     return out
+
+
+def _growth_by_update(p: Patient) -> Evidence:
+    """What S^2/L gains from the rollout to its last update, by a straight line."""
+    rows = p.finite
+    since = rows["updates_since_rollout"]
+    most = float(since.max())
+    line = cluster_slope(rows.S**2 / rows.L, since, rows.cluster, margin=1.0)
+    gain = (line.slope * most, line.ci_low * most, line.ci_high * most)
+    return Evidence("growth of S^2/L over the rollout's use", *gain, unit="nats^2 a token")
 
 
 def not_finite(p: Patient) -> Answer:
