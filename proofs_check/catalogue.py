@@ -11,6 +11,8 @@ from proofs_check import (
     joint_checks,
     logged,
     model_checks,
+    solver,
+    symbolic,
     t01_t02_fairness,
     t03_t06_robustness,
     t07_t08_cosine,

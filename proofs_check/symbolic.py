@@ -151,7 +151,7 @@ def ratio_limits(rng: np.random.Generator, growth: str = "1/8") -> Outcome:
             for n in (l, m)
         ]
         # l'Hopital: both vanish at b = 0 with slopes that do not
-        slopes = [sp.diff(a, b).subs(b, 0) for a in acceptance]
+        slopes: list[Expr] = [sp.diff(a, b).subs(b, 0) for a in acceptance]
         left_overs += [*(a.subs(b, 0) for a in acceptance), slopes[0] / slopes[1] - stated]
     edge = (-(sigma**2) / 2 * l + sigma**2 / 2 * l) / (sigma * sp.sqrt(l))  # -log(1 - eps) = sigma^2/2
     return vanish([*left_overs, edge], rng)
