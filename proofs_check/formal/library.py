@@ -112,10 +112,14 @@ def theorem_at(text: str, line: int | None) -> str:
     return ""
 
 
-@cache
 def compiled(coq: Coq) -> Path | Refused:
     """Folder of the compiled scripts, made unless the cache has it; or where coqc refused one of them."""
-    texts = scripts()
+    return _compiled(coq, tuple(scripts().items()))
+
+
+@cache
+def _compiled(coq: Coq, named_texts: tuple[tuple[str, str], ...]) -> Path | Refused:
+    texts = dict(named_texts)
     digest = hashlib.sha256(repr((coq.version, sorted(texts.items()))).encode()).hexdigest()[:16]
     home = cache_folder() / "coq"
     target = home / f"proofs-{digest}"
@@ -152,7 +156,7 @@ def ask(coq: Coq, module: str, theorems: Sequence[str], library: Path, changed: 
     # all that it needs is imported, so that statements are printed in the notation of their script
     needs = " ".join([*_needs(scripts()[module]), module])
     text = changed if changed is not None else f"From FSPO Require Import {needs}.\n"
-    lines = ["", "From Coq Require Import Rdefinitions R_sqrt.", "Open Scope R_scope.", "Set Printing Width 110."]
+    lines = ["", "From Coq Require Import List Rdefinitions R_sqrt.", "Open Scope R_scope.", "Set Printing Width 110."]
     for theorem in theorems:
         lines += [f'Goal True. idtac "{_MARK}{theorem}". Abort.', f"Check @{theorem}."]
     # of all at once: Coq walks through the whole library of real numbers each time
