@@ -32,6 +32,10 @@ THEORY = (
     "drift_lre",
     "tightness",
     "berry_esseen",
+    "fairness_map",
+    "fairness_grid",
+    "mse_map",
+    "mse_best",
 )
 """Figures from the tables of ``python -m proofs_check.maps``."""
 

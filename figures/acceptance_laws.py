@@ -21,8 +21,8 @@ CAPTION = (
     "Share of responses that each rule's band accepts, by response length, under the Gaussian model with σ = {sigma} "
     "nats per root token. Curves: closed forms of docs/theory.md T1 and T2. Points: {draws} simulated responses each, "
     "put through the rule, with 95 % Clopper-Pearson intervals (most are smaller than the marker). In each panel every "
-    "range is set so that the rule accepts {target} on average over lengths that are uniform in log L. Left: tokens without "
-    "drift. Right: tokens with drift μ = −σ²/2, as for a policy whose weights average to 1; only fspo-kl follows it. "
+    "range is set so that the rule accepts {target} on average over lengths that are uniform in log L. Left: tokens "
+    "without drift. Right: tokens with drift μ = −σ²/2, where weights average to 1; only fspo-kl follows it. "
     "Least acceptance of a length: {least}."
 )
 TITLES = {"no drift error": "no drift", "drift -sigma^2/2": "drift $\\mu=-\\sigma^2/2$"}

@@ -44,11 +44,10 @@ class Curve:
     one_sided: NDArray[np.float64]
     two_sided: NDArray[np.float64]
 
-    @property
-    def title(self) -> str:
-        """Ranges and signs."""
+    def title(self, style: Style) -> str:
+        """Ranges and signs, on two lines in a column."""
         signs = "both signs" if self.mixed else "one sign"
-        return f"$u_-={self.u_lo:g}$, $u_+={self.u_hi:g}$, {signs}"
+        return f"$u_-={self.u_lo:g}$, $u_+={self.u_hi:g}${chr(10) if style.narrow else ', '}{signs}"
 
 
 def curves(table: Frame) -> list[Curve]:
@@ -87,7 +86,8 @@ def caption(tables: Tables) -> str:
     ]
     ratios = []
     for c in found:
-        tightest = float(np.nanmax((c.high / (c.two_sided if c.mixed else c.one_sided))[c.x > 0]))
+        some = c.x > 0
+        tightest = float(np.nanmax(c.high[some] / (c.two_sided if c.mixed else c.one_sided)[some]))
         ratios.append(f"{tightest:.3f} (u₋ = {c.u_lo:g}, u₊ = {c.u_hi:g})")
     return CAPTION.format(
         width=f"{width:.0e} of the value".replace("e-", " × 10^−"),
@@ -111,6 +111,6 @@ def figure(tables: Tables, style: Style) -> Figure:
         labels = ["$LRE_\\infty$", near, "$B/(a_0-B)$", "$2B/(a_0-B)$"]
         fig, axes = panel_grid(style, len(found), 1.75, handles, labels, most=2)
         for ax, data in zip(axes, found, strict=True):
-            plot_drift(data, ax).set_title(data.title)
+            plot_drift(data, ax).set_title(data.title(style))
         label_left(axes, "largest $LRE_\\infty$")
     return fig

@@ -1,0 +1,178 @@
+"""Where each rule is fair: LRE against one departure from the model at a time, at matched acceptance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+from numpy.typing import NDArray
+
+from figures.draw import few_ticks, label_left, new_axes, panel_grid, whiskers
+from figures.style import LOOKS, Look, Style, looks, rule_label
+from figures.tables import Frame, NothingToDraw, Tables, percent
+
+NAME = "fairness_map"
+TITLE = "Fairness map, one factor at a time"
+CAPTION = (
+    "LRE∞ (docs/theory.md section 3) of each rule against one departure from the base case, ranges matched to {target} "
+    "mean acceptance in every point. Base case: Gaussian log-ratios with drift −σ²/2, σ = 0.03, 12 lengths from 128 to "
+    "2,048, so that the drift error of an uncentred band reaches 0.68 at the longest. Curves: closed forms "
+    "through the points of the grid; root scale. Points: simulated responses with simultaneous 95 % intervals; they "
+    "are plug-in values, so they lie above an LRE of 0. LRE∞ is of the band acceptance over all responses; where a_upd is named, of the update acceptance under drop (T11). "
+    "rloo and gspo stand for a fixed and a linear symmetric band. {missing}Random drop has LRE 0."
+)
+LINES = ("rloo", "power-0.25", "fspo", "power-0.75", "gspo", "fspo-kl", "fspo-gaussian", "fspo-tilted")
+
+
+@dataclass(frozen=True)
+class Factor:
+    """How a factor is drawn: its label, the measure shown, the scale of its axis and ticks (empty: chosen)."""
+
+    label: str
+    measure: str = "band"
+    scale: str = "linear"
+    ticks: tuple[float, ...] = ()
+
+
+FACTORS = {
+    "drift_error": Factor("drift error at $L_{max}$"),
+    "drift_factor": Factor("estimated / true drift"),
+    "exponent": Factor("exponent $H$"),
+    "tail": Factor("1 / df of Student tokens"),
+    "ar1": Factor("AR(1) coefficient", scale="atanh", ticks=(-0.9, 0, 0.9, 0.99)),
+    "switching": Factor("persistence of states", scale="atanh", ticks=(0, 0.9, 0.99, 0.999)),
+    "length_ratio": Factor("$L_{max}/L_{min}$", scale="log2", ticks=(2, 8, 32, 256)),
+    "asymmetry": Factor("$c_{hi}/c_{lo}$", "update", "log2", (0.25, 1, 4)),
+    "sign_share": Factor("change of $P(A>0)$", "update"),
+    "sign_drift": Factor("drift by sign of $A$", "update"),
+}
+MEASURES = {"band": "$a$", "update": "$a_{upd}$", "weight": "$b$"}
+
+
+@dataclass(frozen=True)
+class Line:
+    """One rule along one factor: arrays over the grid, and the simulated points with their intervals."""
+
+    rule: str
+    look: Look
+    value: NDArray[np.float64]
+    lre: NDArray[np.float64]
+    at: NDArray[np.float64]
+    simulated: NDArray[np.float64]
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
+
+
+def line_looks(rules: Iterable[str]) -> dict[str, Look]:
+    """The looks of the map's rules in the order of LINES; ``power-0.75`` is the preset ``power``."""
+    names = set(rules)
+    return {rule: LOOKS["power"] if rule == "power-0.75" else looks([rule])[rule] for rule in LINES if rule in names}
+
+
+def one_factor(tables: Tables) -> Frame:
+    """Rows with one factor, at the highest acceptance that every measure was matched at."""
+    table = tables["fairness_map"]
+    rows = table[table["factor_2"].isna() & table["rule"].isin(LINES)]
+    shared = [t for t, part in rows.groupby("target") if set(part["measure"]) == set(rows["measure"])]
+    if rows.empty or not shared:
+        raise NothingToDraw("no rows with one factor")
+    return rows[rows["target"] == max(shared)]
+
+
+def lines(tables: Tables) -> dict[str, list[Line]]:
+    """The rules of each factor, in the order of FACTORS."""
+    table = one_factor(tables)
+    known = line_looks(table["rule"])
+    found: dict[str, list[Line]] = {}
+    for name, factor in FACTORS.items():
+        rows = table[(table["factor"] == name) & (table["measure"] == factor.measure)]
+        for rule, look in known.items():
+            own = rows[rows["rule"] == rule].sort_values("value")
+            closed, drawn = own[own["method"] == "closed"], own[own["method"] == "simulated"]
+            if not closed["lre_inf"].notna().any():
+                continue
+            curve = (closed[column].to_numpy(float) for column in ("value", "lre_inf"))
+            points = (drawn[column].to_numpy(float) for column in ("value", "lre_inf", "lre_inf_low", "lre_inf_high"))
+            found.setdefault(name, []).append(Line(rule, look, *curve, *points))
+    if not found:
+        raise NothingToDraw("no factor has a finite LRE")
+    return found
+
+
+def plot_factor(data: Sequence[Line], factor: Factor, ax: Axes | None = None) -> Axes:
+    """LRE of each rule along one factor."""
+    ax = new_axes(ax)
+    for line in data:
+        ax.plot(line.value, line.lre, color=line.look.color, linestyle=line.look.linestyle, linewidth=0.9, zorder=2)
+        whiskers(
+            ax, line.at, line.simulated, line.low, line.high,
+            color=line.look.color, marker=line.look.marker, markersize=2.4,
+        )  # fmt: skip
+    if factor.scale == "log2":
+        ax.set_xscale("log", base=2)
+    elif factor.scale == "atanh":
+        ax.set_xscale("function", functions=(_atanh, np.tanh))
+    if factor.ticks:
+        ax.xaxis.set_major_locator(FixedLocator(list(factor.ticks)))
+        ax.xaxis.set_minor_locator(NullLocator())
+        ax.xaxis.set_major_formatter(FuncFormatter(_plain))
+    else:
+        few_ticks(ax.xaxis, 3)
+        ax.xaxis.set_major_formatter(FuncFormatter(_plain))
+    ax.set_yscale("function", functions=(_root, _square))  # differences near 0 matter most
+    ax.yaxis.set_major_locator(FixedLocator([0, 0.05, 0.2, 0.5, 1]))
+    ax.yaxis.set_major_formatter(FuncFormatter(_plain))
+    measure = "" if factor.measure == "band" else f" ({MEASURES[factor.measure]})"
+    ax.set_title(factor.label + measure)
+    return ax
+
+
+def _plain(value: float, _: int) -> str:
+    return f"{value:g}".replace("-", "\N{MINUS SIGN}")
+
+
+def _root(y: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.sign(y) * np.sqrt(np.abs(y))
+
+
+def _square(y: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.sign(y) * np.square(y)
+
+
+def _atanh(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.arctanh(np.clip(x, -0.9999, 0.9999))
+
+
+def caption(tables: Tables) -> str:
+    """The caption with the table's acceptance and what is missing from it."""
+    table = one_factor(tables)
+    lines(tables)
+    lost = table[table["lre_inf"].isna() & table["note"].notna()]
+    shown = [(name, factor.measure) for name, factor in FACTORS.items()]
+    lost = lost[[pair in shown for pair in zip(lost["factor"], lost["measure"], strict=True)]]
+    notes = sorted({f"{rule_label(r)}: {n}" for r, n in zip(lost["rule"], lost["note"], strict=True)})
+    missing = f"Where a curve ends: {'; '.join(notes)}. " if notes else ""
+    return CAPTION.format(target=percent(float(table["target"].iloc[0])), missing=missing)
+
+
+def figure(tables: Tables, style: Style) -> Figure:
+    """One panel for each factor."""
+    found = lines(tables)
+    drawn = line_looks(line.rule for data in found.values() for line in data)
+    with style.context():
+        handles = [Line2D([], [], color=k.color, marker=k.marker, linestyle=k.linestyle) for k in drawn.values()]
+        columns = min(len(found), 2 if style.narrow else 4)
+        fig, axes = panel_grid(
+            style, len(found), 1.15, handles, [rule_label(rule) for rule in drawn], columns=columns, sharey=True
+        )
+        for ax, (name, data) in zip(axes, found.items(), strict=True):
+            plot_factor(data, FACTORS[name], ax)
+        top = max(float(np.nanmax([np.nanmax(line.lre), *line.high])) for data in found.values() for line in data)
+        axes[0].set_ylim(-1e-3 * top, 1.1 * top)
+        label_left(axes, "$LRE_\\infty$")
+    return fig
