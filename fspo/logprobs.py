@@ -24,6 +24,7 @@ CHUNK_ELEMENTS = 2**24
 BIG_VOCABULARY = 8192
 """From here on the output layer runs chunk by chunk; below, it runs once inside the model."""
 # Models whose forward does something to the logits after the output layer (scaling, soft caps) or cannot be split.
+_forced_chunk: int | None = None
 _WHOLE: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
 
@@ -153,7 +154,7 @@ def _select(logits: Tensor, targets: Tensor, temperature: float, entropy: bool) 
 def _select_in_chunks(
     head: nn.Module, hidden: Tensor, targets: Tensor, rows: Tensor, temperature: float, entropy: bool
 ) -> tuple[Tensor, Tensor | None]:
-    size = max(1, CHUNK_ELEMENTS // _vocabulary(head))
+    size = _forced_chunk or max(1, CHUNK_ELEMENTS // _vocabulary(head))
 
     def chunk(h: Tensor, t: Tensor, r: Tensor) -> tuple[Tensor, Tensor | None]:
         with flat_rows(r):
@@ -207,12 +208,25 @@ def _separable_head(core: nn.Module) -> nn.Module | None:
         return None
     head = core.get_output_embeddings()  # type: ignore[operator]
     # Sharded weights (FSDP) are gathered by the forward of the whole: not a plain Parameter there.
-    if head is None or type(getattr(head, "weight", None)) is not nn.Parameter or _vocabulary(head) < BIG_VOCABULARY:
+    if head is None or type(getattr(head, "weight", None)) is not nn.Parameter:
+        return None
+    if _forced_chunk is None and _vocabulary(head) < BIG_VOCABULARY:
         return None
     # Other people's hooks expect the real output.
     foreign = [hook for hook in head._forward_hooks.values() if not getattr(hook, "knows_flat_rows", False)]
     hooked = foreign or head._forward_pre_hooks or head._backward_hooks or head._backward_pre_hooks
     return None if hooked else head
+
+
+@contextmanager
+def chunked_head(tokens: int) -> Iterator[None]:
+    """Run the output layer in chunks of ``tokens`` whatever the vocabulary: what chunking does to the numbers."""
+    global _forced_chunk
+    before, _forced_chunk = _forced_chunk, tokens
+    try:
+        yield
+    finally:
+        _forced_chunk = before
 
 
 @contextmanager

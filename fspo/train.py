@@ -14,9 +14,14 @@ examples:
   python -m fspo.train --output out/fspo --rule.preset fspo
   python -m fspo.train --config out/fspo/config.yaml --resume true --rollouts 60
   python -m fspo.train --model.name_or_path Qwen/Qwen3-0.6B --task.name gym:chain_sum --rule.preset fspo-kl
+  python -m fspo.train --config out/fspo/config.yaml --noise-floor
+      one rollout at learning rate 0: what numerics alone do to S, into out/fspo/noise
   torchrun --nproc_per_node 2 -m fspo.train --output out/two --threads 1
   accelerate launch --num_processes 8 -m fspo.train --config run.yaml
 """
+
+NOISE_FLOOR = "--noise-floor"
+"""Not a setting of a run, so not part of its configuration: measure instead of training."""
 
 
 def main(args: list[str] | None = None) -> int:
@@ -24,7 +29,17 @@ def main(args: list[str] | None = None) -> int:
     from fspo.config import TrainConfig
     from fspo.options import parse
 
-    config = parse(TrainConfig, args, prog="python -m fspo.train", description=EXAMPLES)
+    words = list(sys.argv[1:] if args is None else args)
+    noise_floor = NOISE_FLOOR in words
+    config = parse(
+        TrainConfig, [w for w in words if w != NOISE_FLOOR], prog="python -m fspo.train", description=EXAMPLES
+    )
+    if noise_floor:
+        from fspo.noise_floor import measure
+
+        folder = measure(config)
+        print(f"done: {folder} (next: python -m analysis {config.output})", file=sys.stderr)
+        return 0
     from fspo.trainer import Trainer
 
     try:
