@@ -22,7 +22,7 @@ MODULES = (certified, certified_fairness, certified_laws, certified_lengths)
 CHECKS = [check for module in MODULES for check in module.CHECKS]
 
 
-def exact_lre(u_lo: float, u_hi: float, x_max: float, points: int = 400) -> float:
+def exact_lre(u_lo: float, u_hi: float, x_max: float, points: int = 200) -> float:
     """Largest a over least a minus 1 on a grid of drift errors in [0, x_max], at 40 digits."""
     with mp.workdps(40):
         grid = [mp.mpf(x_max) * k / points for k in range(points + 1)]
@@ -40,20 +40,20 @@ def test_check_passes_and_its_controls_fail(check):
 
 
 @given(st.floats(0.05, 4), st.floats(0.05, 4), st.floats(0.0, 3))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_lre_enclosure_holds_the_value_and_is_tight(u_lo, u_hi, x_max):
     low, high = lre_enclosure(u_lo, u_hi, 0.0, x_max)
     grid = exact_lre(u_lo, u_hi, x_max)
     # a grid can only miss the peak, by a term of second order in its step
     assert grid <= high * (1 + 1e-12) + 1e-15
-    assert low <= grid + max(1e-12, 0.5 * (x_max / 400) ** 2 * (1 + grid) / min(u_lo, u_hi, 1.0))
+    assert low <= grid + max(1e-12, 0.5 * (x_max / 200) ** 2 * (1 + grid) / min(u_lo, u_hi, 1.0))
     assert high - low <= 1e-13 * (1 + high)
 
 
 def test_lre_enclosure_over_ranges_holds_the_values_inside():
     low, high = lre_enclosure((0.9, 1.1), (0.95, 1.3), 0.0, 0.8)
     rng = np.random.default_rng(0)
-    values = [exact_lre(*(float(rng.uniform(*side)) for side in ((0.9, 1.1), (0.95, 1.3))), 0.8) for _ in range(30)]
+    values = [exact_lre(float(rng.uniform(0.9, 1.1)), float(rng.uniform(0.95, 1.3)), 0.8) for _ in range(15)]
     corners = [exact_lre(a, b, 0.8) for a in (0.9, 1.1) for b in (0.95, 1.3)]
     assert low <= min(values + corners)
     assert max(values + corners) <= high

@@ -22,8 +22,9 @@ STATEMENTS = [f"T{i}" for i in range(1, 14)]
 
 
 def find(statement: str, part: str) -> frame.Check:
-    """The one check of a statement whose name contains ``part``."""
-    (found,) = [check for check in CHECKS if check.statement == statement and part in check.name]
+    """The one check of a statement whose name contains ``part``; certified and symbolic ones have their own tests."""
+    others = [check for check in CHECKS if check.method not in (Method.CERTIFIED, Method.SYMBOLIC)]
+    (found,) = [check for check in others if check.statement == statement and part in check.name]
     return found
 
 
