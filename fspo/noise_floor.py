@@ -34,7 +34,7 @@ FOLDER = "noise"
 SOURCE = "source"
 """The log's column ``user.source``: which change of the computation a row belongs to."""
 
-ENGINE = "engine"
+ENGINE, ENGINE_MEANING = "engine", "the sampler's own log-probabilities, by their sums"
 
 
 @dataclass(frozen=True)
