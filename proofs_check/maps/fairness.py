@@ -59,10 +59,10 @@ def acceptance(setting: Setting, rule: Rule, measure: Measure) -> Floats | None:
         return update_acceptance(share, cut_high, cut_low)
     if measure == "band":
         return share * positive.probability(lo, hi) + (1 - share) * negative.probability(lo, hi)
-    parts = [law.weighted(*edges) for edges in ((lo, hi), (-_INFINITE, _INFINITE)) for law in (positive, negative)]
-    if any(part is None for part in parts):
+    kept, lost = positive.weighted(lo, hi), negative.weighted(lo, hi)
+    whole, rest = positive.weighted(-_INFINITE, _INFINITE), negative.weighted(-_INFINITE, _INFINITE)
+    if kept is None or lost is None or whole is None or rest is None:
         return None
-    kept, lost, whole, rest = parts
     return (share * kept + (1 - share) * lost) / (share * whole + (1 - share) * rest)
 
 
@@ -81,7 +81,7 @@ def calibrate_closed(rule: Rule, mean_acceptance: Callable[[Rule], float], targe
     def excess(log_factor: float) -> float:
         return mean_acceptance(scaled(rule, math.exp(log_factor))) - target
 
-    low, high = -9.0, 9.0
+    low, high = -16.0, 9.0  # wide enough for every exponent at lengths up to 10^4
     if excess(low) > 0 or excess(high) < 0:
         return None
     root: Any = brentq(excess, low, high, xtol=1e-10)

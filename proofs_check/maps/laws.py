@@ -216,7 +216,7 @@ class Switching:
         out = []
         for row, a, b in zip(self._tables, lo, hi, strict=True):
             edges = np.clip(np.array([a, b]) / row[2], -self._EDGE, self._EDGE)
-            below, above = row[which](edges)
+            below, above = (row[1] if which else row[0])(edges)
             out.append(above - below)
         return np.clip(np.array(out), 0.0, 1.0)
 

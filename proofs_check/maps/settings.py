@@ -24,11 +24,9 @@ sign_drift     half the difference between the means of S for A>0 and A<0 at l_m
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from fspo.errors import unknown_name
 from fspo.rules import DriftStats
@@ -160,18 +158,27 @@ def setting(
     )
 
 
-def settings(only: Callable[[str], bool] = lambda factor: True) -> list[tuple[Setting, tuple[str, ...]]]:
-    """Every setting of the map with the measures it is shown in."""
-    every = ("band", "update", "weight")
-    found = [
-        (setting(factor, value, simulate=value in simulated), every)
-        for factor, (values, simulated) in FACTORS.items()
-        if only(factor)
-        for value in values
-    ]
+@dataclass(frozen=True)
+class Point:
+    """A setting yet to be made (its law's tables cost time), and the measures it is shown in."""
+
+    factor: str
+    value: float
+    factor_2: str = ""
+    value_2: float = math.nan
+    measures: tuple[str, ...] = ("band", "update", "weight")
+    simulate: bool = False
+
+    def setting(self) -> Setting:
+        """The setting with its laws."""
+        return setting(self.factor, self.value, self.factor_2, self.value_2, self.simulate)
+
+
+def points() -> list[Point]:
+    """Every point of the map: one factor at a time, then the grids."""
+    found = [Point(f, v, simulate=v in drawn) for f, (values, drawn) in FACTORS.items() for v in values]
     for factor, values, factor_2, values_2, measure in GRIDS:
-        if only(factor) and only(factor_2):
-            found += [(setting(factor, v, factor_2, w), (measure,)) for v in values for w in values_2]
+        found += [Point(factor, v, factor_2, w, (measure,)) for v in values for w in values_2]
     return found
 
 
@@ -208,8 +215,7 @@ def _laws(point: dict[str, float], lengths: Floats, positive: Floats) -> tuple[s
     return name, Normal(mean + shift, scale), Normal(mean - shift, scale), stats
 
 
-def _token_stats(mean: ArrayLike, variance: ArrayLike, share: ArrayLike = 1.0) -> DriftStats:
+def _token_stats(mean: Floats | float, variance: Floats | float, share: Floats | float = 1.0) -> DriftStats:
     """Expectations of k3 and s^2 over tokens N(mean, variance), summed with ``share`` (1 token in all)."""
-    mean, variance = np.asarray(mean, np.float64), np.asarray(variance, np.float64)
     k3 = np.expm1(mean + variance / 2) - mean
     return DriftStats(float(np.sum(share * k3)), float(np.sum(share * (variance + mean**2))), 1.0)

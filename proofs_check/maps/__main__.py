@@ -1,0 +1,58 @@
+"""``python -m proofs_check.maps``: the maps of fairness and price, and the advice that follows from them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from fspo.command_line import CommandParser
+from fspo.errors import UserError, run_cli
+from fspo.files import write_text
+from proofs_check.maps.advice import advice
+from proofs_check.maps.build import PARTS, build_tables
+from proofs_check.maps.tables import file_name, write_table
+
+EXAMPLES = """examples:
+  python -m proofs_check.maps
+      every table and advice.md in out/proofs_check
+  python -m proofs_check.maps --only price --jobs 2
+  python -m proofs_check.maps --only fairness --draws 100000
+      tighter simulated intervals
+"""
+
+
+def build_parser() -> CommandParser:
+    """The command line."""
+    parser = CommandParser(
+        prog="python -m proofs_check.maps",
+        description="Map where each rule is fair and what its clipping costs; write tidy CSV tables and advice.md.",
+        examples=EXAMPLES,
+    )
+    parser.add_argument("--out", type=Path, default=Path("out/proofs_check"), help="folder for the tables")
+    parser.add_argument("--only", default="", help=f"parts, separated by commas, of {', '.join(PARTS)}; empty for all")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes; all cores unless given")
+    parser.add_argument("--seed", type=int, default=0, help="root of every random stream")
+    parser.add_argument("--draws", type=int, default=20_000, help="responses of each length in simulated rows; 0: none")
+    parser.add_argument("--no-progress", action="store_true", help="show no progress bar")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Build the tables, write them and the advice, print the advice."""
+    options = build_parser().parse_args(arguments)
+    if options.out.exists() and not options.out.is_dir():
+        raise UserError(f"--out {options.out} is a file: name a folder")
+    only = [name.strip() for name in options.only.split(",") if name.strip()] or PARTS
+    tables = build_tables(only, options.seed, options.draws, options.jobs, not options.no_progress)
+    for name, frame in tables.items():
+        write_table(options.out, name, frame)
+    text = advice(tables)
+    write_text(options.out / "advice.md", text)
+    print(text)
+    print(f"tables: {options.out}/ {', '.join(file_name(name) for name in tables)}; advice.md")
+    return 0
+
+
+if __name__ == "__main__":
+    run_cli(main)

@@ -1,0 +1,81 @@
+"""Building the maps' tables, in several processes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import partial
+from multiprocessing import get_context
+
+import numpy as np
+import pandas as pd
+from tqdm import tqdm
+
+from fspo.errors import UserError, unknown_name
+from proofs_check.maps import fairness, price
+from proofs_check.maps.policies import MODELS
+from proofs_check.maps.settings import points
+from proofs_check.maps.tables import to_frame
+
+PARTS = ("fairness", "price")
+CHUNK = 8
+"""Points of the fairness map in one piece of work."""
+Part = dict[str, list[dict]]
+
+
+def fairness_part(start: int, seed: int, draws: int) -> Part:
+    """Points ``start`` to ``start + CHUNK`` of the fairness map; each has its own random stream."""
+    rows = []
+    for i, point in enumerate(points()[start : start + CHUNK], start):
+        rows += fairness.rows_of(point.setting(), point.measures, np.random.default_rng([seed, i]), draws)
+    return {"fairness_map": rows}
+
+
+def price_part(name: str) -> Part:
+    """One model of the price."""
+    mse, by_length = price.rows_of(name)
+    return {"mse_map": mse, "price_by_length": by_length}
+
+
+def build_tables(
+    only: Sequence[str] = PARTS, seed: int = 0, draws: int = 20_000, jobs: int = 1, progress: bool = True
+) -> dict[str, pd.DataFrame]:
+    """All tables by name. The same seed and draws give the same tables whatever ``jobs``.
+
+    Raises
+    ------
+    UserError
+        For an unknown part, ``jobs`` < 1, ``seed`` < 0 or ``draws`` < 0.
+    """
+    for name in only:
+        if name not in PARTS:
+            raise unknown_name("part", name, PARTS)
+    if jobs < 1:
+        raise UserError(f"jobs={jobs} must be at least 1")
+    if seed < 0:
+        raise UserError(f"seed={seed} must be >= 0")
+    if draws < 0 or draws == 1:
+        raise UserError(f"draws={draws} must be at least 2, or 0 for closed forms alone")
+    work: list[Callable[[], Part]] = []
+    if "fairness" in only:
+        work += [partial(fairness_part, start, seed, draws) for start in range(0, len(points()), CHUNK)]
+    if "price" in only:
+        work += [partial(price_part, name) for name in MODELS]
+    found: list[Part] = [{} for _ in work]
+    with tqdm(total=len(work), unit="part", disable=not progress, file=sys.stderr) as bar:
+        if jobs == 1:
+            for i, part in enumerate(work):
+                found[i] = part()
+                bar.update()
+        else:
+            with ProcessPoolExecutor(min(jobs, len(work)), mp_context=get_context("spawn")) as pool:
+                futures = {pool.submit(part): i for i, part in enumerate(work)}
+                for future in as_completed(futures):
+                    found[futures[future]] = future.result()
+                    bar.update()
+    names = [name for name in ("fairness_map", "mse_map", "price_by_length") if any(name in part for part in found)]
+    tables = {name: to_frame(name, [row for part in found for row in part.get(name, [])]) for name in names}
+    if "mse_map" in tables:
+        tables["mse_best"] = to_frame("mse_best", price.best_rows(tables["mse_map"]))
+    return tables

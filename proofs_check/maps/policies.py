@@ -1,0 +1,355 @@
+"""Policies whose update has exact first and second moments under any rule: the joint law of (S, A, psi).
+
+`LocationPolicy` is the main one. A response has L tokens x_t in R^D and a header h (1 unless said otherwise) that
+both policies draw alike; x_t ~ N(h theta, I) under the old policy and N(h (theta + Delta), I) under the new one. With
+Z = sum (x_t - h theta)/sqrt(L), z its component along Delta, sigma = |Delta| and tau = sigma h sqrt(L),
+
+    S = tau z - tau^2/2,     psi = h sqrt(L) Z - h^2 L Delta,     E[e^S | L, h] = 1 .
+
+The reward is 1 where <v, Z> exceeds a threshold, v a unit vector with <v, Delta> = overlap |Delta|, and A is the
+reward less its mean. Then E[w A psi] is the exact gradient of the new policy's mean reward; given z everything else
+is a half-line moment of a normal law, and one quadrature over z, cut at the rule's own edges, remains.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from scipy.optimize import brentq
+from scipy.special import ndtr, ndtri
+
+from fspo.errors import UserError
+from fspo.rules import DriftStats, Rule, scaled, standardized_excess
+from fspo.theory import Floats, interval_probability
+from proofs_check.maps.fairness import calibrate_closed
+from proofs_check.maps.settings import MIDDLE, RATIO, SIGMA, lengths_on
+from proofs_check.policy import Bandit, all_responses, scores
+
+NOISE_DIMS = 64
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Exact moments of one response's clipped term M w A psi and of its weights.
+
+    Attributes
+    ----------
+    g, g_clip : arrays
+        E[w A psi] and E[M w A psi], in the same basis.
+    second : float
+        E |M w A psi|^2.
+    lengths, p : arrays (K,)
+    band, kept, weight, clipped, clipped_square : arrays (K,)
+        Given the length: a_band (all responses); over A != 0 the share not cut, E[w], E[M w] and E[(M w)^2].
+    p_update : array (K,)
+        Shares of the lengths among responses with A != 0.
+    """
+
+    g: Floats
+    g_clip: Floats
+    second: float
+    lengths: Floats
+    p: Floats
+    p_update: Floats
+    band: Floats
+    kept: Floats
+    weight: Floats
+    clipped: Floats
+    clipped_square: Floats
+
+
+class Policy(Protocol):
+    """A policy, a step and a reward."""
+
+    @property
+    def name(self) -> str:
+        """The model's name in the tables."""
+        ...
+
+    def stats(self, centre: float) -> DriftStats:
+        """Drift statistics that put a rule's centre at |centre| KL per token."""
+        ...
+
+    def calibrated(self, rule: Rule, stats: DriftStats, target: float) -> Rule | None:
+        """The rule scaled to a mean band acceptance; None where no range gives it."""
+        ...
+
+    def moments(self, rule: Rule, stats: DriftStats) -> Moments:
+        """Exact moments under a rule."""
+        ...
+
+
+@dataclass(frozen=True)
+class LocationPolicy:
+    """See the module. Strata are pairs of length and header.
+
+    Attributes
+    ----------
+    lengths, headers, p, positive : arrays (J,)
+        Of each stratum: L, h, its share, and P(reward = 1) under the old policy.
+    sigma : float
+        |Delta|, nats per root token at h = 1.
+    overlap : float
+        Cosine of the reward's direction and the step, in (-1, 1).
+    blind : bool
+        Take the gradient only along directions that the step did not move: with overlap 0, A psi is then
+        independent of S given L, T13's hypothesis.
+    dims : int
+        D >= 2. The D - 2 directions beside Delta and v carry noise alone.
+    """
+
+    name: str
+    lengths: Floats
+    headers: Floats
+    p: Floats
+    positive: Floats
+    sigma: float = SIGMA
+    overlap: float = 0.0
+    blind: bool = False
+    dims: int = NOISE_DIMS
+
+    def __post_init__(self) -> None:
+        if not (self.sigma > 0 and -1 < self.overlap < 1 and self.dims >= 2):
+            raise UserError("a location policy needs sigma > 0, overlap in (-1, 1) and at least 2 dimensions")
+        if not np.all((self.positive > 0) & (self.positive < 1)):
+            raise UserError("shares of positive rewards must lie in (0, 1), or the threshold is infinite")
+
+    @property
+    def tau(self) -> Floats:
+        """Standard deviation of S in each stratum, nats."""
+        return self.sigma * self.headers * np.sqrt(self.lengths)
+
+    def stats(self, centre: float) -> DriftStats:
+        """See Policy. KL per token is E[tau^2/2] / E[L], exactly minus the mean of S per token."""
+        kl = abs(centre) * float(self.p @ self.tau**2) / 2 / float(self.p @ self.lengths)
+        return DriftStats(kl, 2 * kl, 1.0)
+
+    def band_acceptance(self, rule: Rule, stats: DriftStats) -> Floats:
+        """a_band of each stratum."""
+        lo, hi = rule.band(self.lengths, stats)
+        return interval_probability(lo / self.tau + self.tau / 2, hi / self.tau + self.tau / 2)
+
+    def calibrated(self, rule: Rule, stats: DriftStats, target: float) -> Rule | None:
+        """See Policy."""
+        return calibrate_closed(rule, lambda r: float(self.p @ self.band_acceptance(r, stats)), target)
+
+    def moments(self, rule: Rule, stats: DriftStats) -> Moments:
+        """See Policy."""
+        tau, n = self.tau[:, None], self.lengths[:, None]
+        lo, hi = rule.band(self.lengths, stats)
+        z, density = _nodes(self.tau, (lo / self.tau + self.tau / 2, hi / self.tau + self.tau / 2))
+        S = tau * z - tau**2 / 2
+        across = math.sqrt(1 - self.overlap**2)
+        t = (ndtri(1 - self.positive)[:, None] - self.overlap * z) / across  # reward is 1 where z2 > t
+        phi, below, above = np.exp(-(t**2) / 2) / math.sqrt(2 * math.pi), ndtr(t), ndtr(-t)
+        mean_reward = float(self.p @ self.positive)
+        size = self.headers[:, None] * np.sqrt(n)
+        along = (0.0 if self.blind else 1.0) * size * (z - tau)
+        J = self.lengths.size
+        g, g_clip, second = np.zeros(2), np.zeros(2), 0.0
+        kept, weight, clipped, square = np.zeros((4, J))
+        # advantage, and the 0th, 1st and 2nd moment of z2 over the half line where it is taken
+        for A, m0, m1, m2 in (
+            (1 - mean_reward, above, phi, above + t * phi),
+            (-mean_reward, below, -phi, below - t * phi),
+        ):
+            applied = rule.apply(S, n, np.full_like(S, A), stats)
+            f = applied.clipped_weight
+            for into, factor in ((g, applied.weight), (g_clip, f)):
+                weighted = density * factor * A
+                into += (self.p @ (weighted * m0 * along).sum(1), self.p @ (weighted * size * m1).sum(1))
+            spread = m0 * along**2 + size**2 * (m2 + (self.dims - 2) * m0)
+            second += float(self.p @ (density * (f * A) ** 2 * spread).sum(1))
+            for total, value in ((kept, applied.side == 0), (weight, applied.weight), (clipped, f), (square, f**2)):
+                total += (density * m0 * value).sum(1)
+        lengths, which = np.unique(self.lengths, return_inverse=True)
+        p = _bins(which, self.p)
+
+        def given_length(values: Floats) -> Floats:
+            return _bins(which, self.p * values) / p
+
+        band = self.band_acceptance(rule, stats)
+        rates = [given_length(v) for v in (band, kept, weight, clipped, square)]
+        return Moments(g, g_clip, second, lengths, p, p, *rates)
+
+    def sample(self, rng: np.random.Generator, draws: int) -> tuple[Floats, Floats, Floats, Floats]:
+        """S, L, A (N,) and psi (N, D): columns are Delta's direction, v's orthogonal part, and the noise."""
+        j = rng.choice(self.lengths.size, draws, p=self.p)
+        n, h = self.lengths[j], self.headers[j]
+        Z = rng.standard_normal((draws, self.dims))
+        across = math.sqrt(1 - self.overlap**2)
+        reward = self.overlap * Z[:, 0] + across * Z[:, 1] > ndtri(1 - self.positive[j])
+        tau = self.tau[j]
+        psi = (h * np.sqrt(n))[:, None] * Z
+        psi[:, 0] = 0.0 if self.blind else psi[:, 0] - h**2 * n * self.sigma
+        return tau * Z[:, 0] - tau**2 / 2, n, reward - float(self.p @ self.positive), psi
+
+
+def _nodes(tau: Floats, cuts: tuple[Floats, Floats], panels: int = 16, order: int = 10) -> tuple[Floats, Floats]:
+    """Gauss-Legendre nodes on pieces of the z axis, cut at the band's edges, and weights times the normal density.
+
+    The axis reaches 9 beyond 0 and beyond 2 tau, the centre of phi(z) w^2.
+    """
+    start, end = np.full_like(tau, -9.0), 9.0 + 2 * tau
+    regular = start[:, None] + (end - start)[:, None] * np.linspace(0, 1, panels + 1)
+    inner = [np.clip(cut, start, end)[:, None] for cut in cuts]
+    edges = np.sort(np.concatenate([regular, *inner], axis=1), axis=1)
+    x, w = np.polynomial.legendre.leggauss(order)
+    mid, half = (edges[:, 1:] + edges[:, :-1]) / 2, np.diff(edges, axis=1) / 2
+    z = (mid[..., None] + half[..., None] * x).reshape(tau.size, -1)
+    weight = (half[..., None] * w).reshape(tau.size, -1)
+    return z, weight * np.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)
+
+
+@dataclass(frozen=True)
+class SoftmaxPolicy:
+    """The exact tabular softmax policy of `proofs_check.policy`, by enumeration of its N responses.
+
+    Attributes
+    ----------
+    S, n, A, mass : arrays (N,)
+        Log-ratio, length, advantage and probability under the old policy of each response.
+    psi : array (N, P)
+        Scores under the new policy.
+    kl : float
+        KL(old||new) per token, nats.
+    """
+
+    name: str
+    S: Floats
+    n: Floats
+    A: Floats
+    mass: Floats
+    psi: Floats
+    kl: float
+
+    @classmethod
+    def of(cls, name: str, bandit: Bandit) -> SoftmaxPolicy:
+        """All responses of a bandit."""
+        S, n, mass = bandit.log_ratios.sum(axis=1), bandit.responses.lengths.astype(np.float64), bandit.p_old
+        psi = scores(bandit.new, bandit.responses)
+        return cls(name, S, n, bandit.advantages, mass, psi, -float(mass @ S) / float(mass @ n))
+
+    def stats(self, centre: float) -> DriftStats:
+        """See Policy."""
+        return DriftStats(abs(centre) * self.kl, 2 * abs(centre) * self.kl, 1.0)
+
+    def calibrated(self, rule: Rule, stats: DriftStats, target: float) -> Rule:
+        """See Policy: the range at which the accepted mass comes nearest to the target."""
+        excess = standardized_excess(rule, self.S, self.n, self.A, stats)
+        order = np.argsort(excess)
+        excess, mass = excess[order], np.cumsum(self.mass[order])
+        k = int(np.argmin(np.abs(mass[:-1] - target)))
+        return scaled(rule, float(excess[k] + excess[k + 1]) / 2)
+
+    def moments(self, rule: Rule, stats: DriftStats) -> Moments:
+        """See Policy."""
+        applied = rule.apply(self.S, self.n, self.A, stats)
+        f, w = applied.clipped_weight, applied.weight
+        lengths, which = np.unique(self.n, return_inverse=True)
+        live = self.mass * (self.A != 0)
+        p, p_update = _bins(which, self.mass), _bins(which, live)
+        rates = [_bins(which, live * v) / p_update for v in (applied.side == 0, w, f, f**2)]
+        return Moments(
+            (self.mass * self.A * w) @ self.psi,
+            (self.mass * self.A * f) @ self.psi,
+            float((self.mass * (self.A * f) ** 2) @ (self.psi**2).sum(axis=1)),
+            lengths,
+            p,
+            p_update / p_update.sum(),
+            _bins(which, self.mass * applied.in_band) / p,
+            *rates,
+        )
+
+
+def _bins(which: np.ndarray, values: Floats) -> Floats:
+    """Sums of the values by group."""
+    return np.asarray(np.bincount(which, values), np.float64)
+
+
+def _softmax(name: str, trained: bool) -> SoftmaxPolicy:
+    """Responses of up to 7 tokens over 3 symbols; reward 1 where a random linear score of the response is high.
+
+    The step has a fixed KL(old||new) per response, along the reward's gradient or along a random direction.
+    """
+    rng = np.random.default_rng(7)
+    positions, symbols = 7, 3
+    shape = (positions, symbols + 1, symbols + 1)
+    old, score, direction = rng.standard_normal((3, *shape))
+    old = old / 2
+    old[:, :, symbols] -= 1.5  # the end is not drawn early, so that no response has a large share
+    responses = all_responses(symbols, positions)
+    bandit = Bandit(old, old, responses, np.ones(responses.lengths.size))
+    mass, psi = bandit.p_old, scores(old, responses)
+    value = (psi @ score.ravel()) + 0.05 * rng.standard_normal(mass.size)
+    reward = (value > mass @ value).astype(np.float64)
+    advantages = reward - mass @ reward
+    step = ((mass * advantages) @ psi).reshape(shape) if trained else direction
+    step = step / np.linalg.norm(step)
+
+    def kl(log_size: float) -> float:
+        moved = Bandit(old, old + math.exp(log_size) * step, responses, advantages)
+        return -float(mass @ moved.log_ratios.sum(axis=1))
+
+    root: Any = brentq(lambda log_size: kl(log_size) - SOFTMAX_KL, -4.0, 4.0)
+    return SoftmaxPolicy.of(name, Bandit(old, old + math.exp(root) * step, responses, advantages))
+
+
+SOFTMAX_KL = 0.3
+"""KL(old||new) of the softmax policies, nats per response: near the location models' mean, sigma^2 L/2."""
+
+
+def _location(name: str, headers: Floats | None = None, shares: Floats | None = None, **options: Any) -> LocationPolicy:
+    """Base lengths, all rewards even; ``headers`` (H,) with ``shares`` (H,) are crossed with the lengths."""
+    lengths = lengths_on(RATIO)
+    positive = options.pop("positive", np.full(lengths.size, 0.5))
+    h = np.ones(1) if headers is None else headers
+    q = np.ones(1) if shares is None else shares
+    if h.size == lengths.size and shares is None and headers is not None:  # one header for each length
+        return LocationPolicy(name, lengths, h, np.full(lengths.size, 1 / lengths.size), positive, **options)
+    p = np.repeat(q / lengths.size, lengths.size)
+    return LocationPolicy(
+        name, np.tile(lengths, h.size), np.repeat(h, lengths.size), p, np.tile(positive, h.size), **options
+    )
+
+
+def _heavy_headers() -> tuple[Floats, Floats]:
+    """Seven values of a lognormal header (Gauss-Hermite, log scale 1/2), mean square 1: S is skewed, heavy-tailed."""
+    x, w = np.polynomial.hermite_e.hermegauss(7)
+    h = np.exp(x / 2)
+    w = w / w.sum()
+    return h / math.sqrt(float(w @ h**2)), w
+
+
+ALIGNED = 0.7
+MODELS: dict[str, tuple[str, Callable[[], Policy]]] = {
+    "independent": (
+        "A psi independent of S given L (T13's hypothesis): the gradient along directions that the step left alone",
+        lambda: _location("independent", blind=True),
+    ),
+    "aligned": ("reward aligned with the step, as in training", lambda: _location("aligned", overlap=ALIGNED)),
+    "opposed": ("reward against the step, as after overshooting", lambda: _location("opposed", overlap=-ALIGNED)),
+    "by_length": (
+        "aligned; short responses are right more often (.8 to .2)",
+        lambda: _location("by_length", overlap=ALIGNED, positive=np.linspace(0.8, 0.2, lengths_on(RATIO).size)),
+    ),
+    "far": ("aligned, a step twice as long", lambda: _location("far", overlap=ALIGNED, sigma=2 * SIGMA)),
+    "power_law": (
+        "aligned, Var(S|L) ~ L^1.4: H = 0.7",
+        lambda: _location("power_law", (lengths_on(RATIO) / MIDDLE) ** 0.2, overlap=ALIGNED),
+    ),
+    "heavy": (
+        "aligned, the size of the step varies by response: S left-skewed and heavy-tailed",
+        lambda: _location("heavy", *_heavy_headers(), overlap=ALIGNED),
+    ),
+    "softmax": ("tabular softmax policy, random step", lambda: _softmax("softmax", trained=False)),
+    "softmax_trained": (
+        "tabular softmax policy, step along the reward's gradient",
+        lambda: _softmax("softmax_trained", trained=True),
+    ),
+}
+"""Models of the price: what each is, and how it is made."""

@@ -1,0 +1,150 @@
+"""The price of clipping: effective sample size, bias, variance and mean squared error over bands (T10, T12, T13)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, get_args
+
+import numpy as np
+
+from fspo.rules import Drift, DriftStats, Outside, Rule
+from fspo.theory import Floats, cosine, lre
+from proofs_check.maps.policies import MODELS, Moments, Policy
+
+GAMMAS = (0.0, 0.25, 0.375, 0.5, 0.625, 0.75, 1.0)
+CENTRES = (-1.0, -0.5, 0.0, 0.5, 1.0)
+ACCEPTANCES = (0.1, 0.2, 0.3, 0.5, 0.7, 0.8, 0.85, 0.9, 0.95, 0.98, 0.99)
+PROMPTS = (32, 512, 8192)
+BY_LENGTH = 0.85
+"""Band acceptance of the table by length."""
+CRITERIA = ("mse", "mse_direction", "mse_scaled")
+Row = dict[str, Any]
+
+
+def rule_for(policy: Policy, gamma: float, centre: float, outside: Outside) -> tuple[Rule, DriftStats]:
+    """A band of exponent gamma centred at centre * KL per token, before calibration, and its drift statistics."""
+    drift: Drift = "none" if centre == 0 else "kl" if centre < 0 else "tilted"
+    return Rule("power", 1.0, 1.0, gamma=gamma, drift=drift, outside=outside), policy.stats(centre)
+
+
+def rows_of(name: str, step: Callable[[], object] = lambda: None) -> tuple[list[Row], list[Row]]:
+    """Rows of mse_map and of price_by_length for one model; ``step`` is called after each of ``steps()`` bands."""
+    policy = MODELS[name][1]()
+    base = {"model": name}
+    none, stats = Rule("none"), DriftStats()
+    unclipped = policy.moments(none, stats)
+    free = {"gamma": math.nan, "centre": math.nan, "acceptance": 1.0, "outside": "none", "half_width": math.nan}
+    every = [base | free | row for row in _price(unclipped, "none")]
+    by_length = list(_by_length(base | free, none, stats, unclipped))
+    for gamma in GAMMAS:
+        for centre in CENTRES:
+            for target in ACCEPTANCES:
+                for row, rule, its_stats, moments in _outsides(policy, gamma, centre, target):
+                    every += [base | row | price for price in _price(moments, rule.outside)]
+                    if target == BY_LENGTH and centre in (-1, 0, 1):
+                        by_length += _by_length(base | row, rule, its_stats, moments)
+            step()
+    return every, by_length
+
+
+def steps() -> int:
+    """How often ``rows_of`` calls ``step``."""
+    return len(GAMMAS) * len(CENTRES)
+
+
+def _outsides(
+    policy: Policy, gamma: float, centre: float, target: float
+) -> Iterator[tuple[Row, Rule, DriftStats, Moments]]:
+    """Drop, truncate and cap with one calibrated band: the band does not depend on what happens outside it."""
+    first, stats = rule_for(policy, gamma, centre, "drop")
+    found = policy.calibrated(first, stats, target)
+    if found is None:
+        return
+    for outside in get_args(Outside):
+        rule = replace(found, outside=outside)
+        moments = policy.moments(rule, stats)
+        width = found.range_hi * float(moments.p @ moments.lengths) ** gamma
+        row = {"gamma": gamma, "centre": centre, "acceptance": target, "outside": outside, "half_width": width}
+        yield row, rule, stats, moments
+
+
+def _price(m: Moments, outside: str) -> Iterator[Row]:
+    """One row for each number of prompts (T12), relative to |g|^2."""
+    p, norm2, clipped2 = m.p_update, _square(m.g), _square(m.g_clip)
+    kept, b = float(p @ m.kept), float(p @ m.clipped) / float(p @ m.weight)
+    a_bar = kept if outside == "drop" else b
+    row = {
+        "update_acceptance": kept,
+        "weight_acceptance": b,
+        "ess_share": float(p @ m.clipped) ** 2 / float(p @ m.clipped_square),
+        "bias2": _square(m.g_clip - m.g) / norm2,
+        "bias2_direction": _square(m.g_clip / a_bar - m.g) / norm2,
+        "cosine": cosine(m.g_clip, m.g),
+        "lre_band": lre(m.p, m.band).inf,
+        "lre_weight": lre(p, m.clipped / m.weight).inf,
+    }
+    for n in PROMPTS:
+        variance = (m.second - clipped2) / n / norm2
+        # min over c of |c g_clip - g|^2 + c^2 tr Cov: a projection
+        scaled = 1 - float(m.g @ m.g_clip) ** 2 / norm2 / (clipped2 + variance * norm2)
+        yield row | {
+            "n": n,
+            "variance": variance,
+            "mse": row["bias2"] + variance,
+            "mse_direction": row["bias2_direction"] + variance / a_bar**2,
+            "mse_scaled": scaled,
+        }
+
+
+def _by_length(base: Row, rule: Rule, stats: DriftStats, m: Moments) -> Iterator[Row]:
+    """Weights by length (T10)."""
+    with np.errstate(over="ignore"):
+        edge = np.exp(rule.band(m.lengths, stats)[1])
+    row = {k: v for k, v in base.items() if k != "half_width"}
+    for i, length in enumerate(m.lengths):
+        first, square = m.clipped[i], m.clipped_square[i]
+        yield row | {
+            "length": length,
+            "upper_edge": edge[i],
+            "band_acceptance": m.band[i],
+            "weight_mean": first,
+            "weight_variance": square - first**2,
+            "ess_share": first**2 / square if square > 0 else 0.0,  # nothing is kept
+        }
+
+
+def best_rows(frame: Any) -> list[Row]:
+    """Rows of mse_best from the whole mse_map: the least value of each criterion, and what restrictions cost."""
+    rows: list[Row] = []
+    for (model, n), part in frame.groupby(["model", "n"], sort=False):
+        free, clipped = part[part.outside == "none"].iloc[0], part[part.outside != "none"]
+        for outside in (*get_args(Outside), "any"):
+            among = clipped if outside == "any" else clipped[clipped.outside == outside]
+            for criterion in CRITERIA:
+                open_to = part if outside == "any" else among
+                best = open_to.loc[open_to[criterion].idxmin()]
+                rows.append(
+                    {
+                        "model": model,
+                        "n": n,
+                        "outside": outside,
+                        "criterion": criterion,
+                        "gamma": best.gamma,
+                        "centre": best.centre,
+                        "acceptance": best.acceptance,
+                        "value": best[criterion],
+                        "value_unclipped": free[criterion],
+                        "value_gamma_half": among[among.gamma == 0.5][criterion].min(),
+                        "value_centre_minus": among[among.centre == -1][criterion].min(),
+                        "value_centre_zero": among[among.centre == 0][criterion].min(),
+                        "value_centre_plus": among[among.centre == 1][criterion].min(),
+                        "outside_best": best.outside,
+                    }
+                )
+    return rows
+
+
+def _square(v: Floats) -> float:
+    return float(v @ v)
