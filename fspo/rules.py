@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 from array_api_compat import array_namespace
 
+from fspo.bad_input import as_numbers, number, one_shape
 from fspo.errors import UserError, unknown_name
 
 Array = Any  # a numpy array or a torch tensor
@@ -262,16 +263,37 @@ class Rule:
         return Applied(side, multiplier, weight, clipped_weight, edge_weight, in_band, lo, hi, capped)
 
     def acceptance(self, S: Array, n: Array, A: Array, stats: DriftStats | None = None, rate: Rate = "band") -> float:
-        """Share of rows in the band (all rows), or not cut (rows with A != 0)."""
-        S, n, A = (np.asarray(x, dtype=np.float64) for x in (S, n, A))
+        """Share of rows in the band (all rows), or not cut (rows with A != 0).
+
+        Raises
+        ------
+        UserError
+            If there is no such row, or ``_checked_rows`` refuses them.
+        """
+        S, n, A = _checked_rows(S, n, A, rate)
         applied = self.apply(S, n, A, stats)
-        if rate == "band":
-            return float(np.mean(applied.in_band))
-        return float(np.mean(applied.side[A != 0] == 0))
+        accepted = applied.in_band if rate == "band" else applied.side[A != 0] == 0
+        if accepted.size == 0:
+            raise UserError("no rows, or none with A != 0: an acceptance needs at least one")
+        return float(np.mean(accepted))
 
 
 def _capped(xp: Any, exponent: Array) -> Array:
     return xp.where(exponent > MAX_EXPONENT, xp.full_like(exponent, MAX_EXPONENT), exponent)
+
+
+def _checked_rows(S: Array, n: Array, A: Array, rate: str) -> list[np.ndarray]:
+    """Rows as float64 arrays of one shape; S may be NaN (a row that a caller leaves out), lengths and A may not."""
+    if rate not in get_args(Rate):
+        raise unknown_name("rate", str(rate), get_args(Rate))
+    arrays = [as_numbers(name, x) for name, x in (("S", S), ("n", n), ("A", A))]
+    one_shape("S, n and A", *arrays)
+    rows = [np.asarray(x) for x in np.broadcast_arrays(*arrays)]
+    if not np.all(rows[1] >= 1):
+        raise UserError("n must be >= 1: the number of summed log-ratios of each row")
+    if not np.all(np.isfinite(rows[2])):
+        raise UserError("A must be finite: look for rewards that are NaN")
+    return rows
 
 
 def standardized_excess(
@@ -280,9 +302,14 @@ def standardized_excess(
     """The factor on both half-widths at which each row is just accepted (float64).
 
     A row is accepted by the rule with half-widths scaled by f (in log space) exactly when its excess is <= f.
-    ``rate="update"`` takes the rows with A != 0 and the side on which the rule is active.
+    ``rate="update"`` takes the rows with A != 0 and the side on which the rule is active. NaN where S is NaN.
+
+    Raises
+    ------
+    UserError
+        For another rate, lengths below 1, advantages that are not finite, or shapes that do not go together.
     """
-    S, n, A = (np.asarray(x, dtype=np.float64) for x in (S, n, A))
+    S, n, A = _checked_rows(S, n, A, rate)
     below, above = rule.half_widths(n)
     centred = S - rule.drift_per_token(stats) * n
     over, under = centred / above, -centred / below
@@ -300,8 +327,11 @@ def scaled(rule: Rule, factor: float) -> Rule:
     Raises
     ------
     UserError
-        If an eps cannot express so wide a band.
+        If the factor is not positive and finite, or an eps cannot express so wide a band.
     """
+    factor = number("factor", factor, 0, above=True)
+    if rule.shape == "none":
+        return rule
     if rule.shape in _EPS_SHAPES:
         lo = -math.expm1(factor * math.log1p(-rule.range_lo))
         log_hi = factor * math.log1p(rule.range_hi)
@@ -346,7 +376,7 @@ def calibrate(
     """
     if rule.shape == "none":
         raise UserError("rule 'none' has no range to calibrate; choose a shape with a band")
-    if not 0 < target < 1:
+    if not 0 < number("target acceptance", target) < 1:
         raise UserError(f"target acceptance {target} must lie strictly between 0 and 1")
     excess = np.sort(standardized_excess(rule, S, n, A, stats, rate))
     excess = excess[np.isfinite(excess)]
@@ -364,9 +394,20 @@ def calibrate(
 
 
 def drift_stats(log_ratios: Array, mask: Array, source: DriftSource = "two_pass") -> DriftStats:
-    """Sums over the unmasked tokens of ``log_ratios`` (B, T), as Python floats (not reduced over processes)."""
+    """Sums over the unmasked tokens of ``log_ratios`` (B, T), as Python floats (not reduced over processes).
+
+    Raises
+    ------
+    UserError
+        If an unmasked log-ratio is not finite, or the shapes differ.
+    """
+    if tuple(log_ratios.shape) != tuple(mask.shape):
+        raise UserError(f"log_ratios {tuple(log_ratios.shape)} and mask {tuple(mask.shape)} must have one shape")
     k3, sq, count = token_sums(log_ratios, mask)
-    return DriftStats(float(k3.sum()), float(sq.sum()), float(count.sum()), source)
+    sums = float(k3.sum()), float(sq.sum()), float(count.sum())
+    if not all(math.isfinite(x) for x in sums):
+        raise UserError("a token's log-ratio is not finite: mask it, or look for log-probabilities that are broken")
+    return DriftStats(*sums, source)
 
 
 def token_sums(log_ratios: Array, mask: Array) -> tuple[Array, Array, Array]:

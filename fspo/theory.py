@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fspo.bad_input import as_numbers, number, numbers, one_shape
 from fspo.errors import UserError
 from fspo.rules import DriftStats, Rule
 
@@ -22,6 +23,8 @@ BERRY_ESSEEN_IID = 0.4748
 """Shevtsova (2011), independent identically distributed summands (T5)."""
 BERRY_ESSEEN_INDEPENDENT = 0.56
 """Independent but not identically distributed summands (T5)."""
+_ROUNDING = 1e-9  # sums of probabilities may exceed 1 by this
+_MAX_LOG = 709.0  # exp of more overflows
 _NODES, _NODE_WEIGHTS = np.polynomial.legendre.leggauss(20)
 
 
@@ -31,10 +34,19 @@ def interval_probability(lo: ArrayLike, hi: ArrayLike) -> Floats:
     Intervals right of 0 are mirrored, so nothing is subtracted from 1. Where the two values of Phi would still
     cancel (the density varies by less than a factor e or so between the edges) the density is integrated by
     Gauss-Legendre quadrature, which is exact to rounding there. Below about 1e-308 the result is 0.
+
+    Raises
+    ------
+    UserError
+        For NaN, or lo > hi.
     """
     from scipy.special import ndtr
 
-    lo, hi = np.broadcast_arrays(np.asarray(lo, np.float64), np.asarray(hi, np.float64))
+    lo, hi = numbers("lo", lo, infinite=True), numbers("hi", hi, infinite=True)
+    one_shape("lo and hi", lo, hi)
+    lo, hi = np.broadcast_arrays(lo, hi)
+    if np.any(lo > hi):
+        raise UserError("an interval needs lo <= hi; exchange its edges")
     flip = lo > 0
     a, b = np.where(flip, -hi, lo), np.where(flip, -lo, hi)
     with np.errstate(invalid="ignore"):  # infinite edges: never narrow
@@ -63,11 +75,11 @@ def band_acceptance(
     Raises
     ------
     UserError
-        If sigma <= 0 or a length < 1.
+        If sigma <= 0, mu is not finite, or a length < 1.
     """
-    lengths, sigma = _checked_lengths(lengths), np.asarray(sigma, np.float64)
-    if not np.all(sigma > 0):
-        raise UserError("sigma must be > 0 in the Gaussian log-ratio model")
+    lengths, mu = _checked_lengths(lengths), number("mu", mu)
+    sigma = numbers("sigma", sigma, 0, above=True, why="nats per root token")
+    one_shape("lengths and sigma", lengths, sigma)
     lo, hi = rule.band(lengths, stats)
     scale = sigma * np.sqrt(lengths)
     return interval_probability((lo - mu * lengths) / scale, (hi - mu * lengths) / scale)
@@ -80,7 +92,8 @@ def weight_acceptance(
 
     Weighting by exp(S) shifts the normal law's mean from mu l to (mu + sigma^2) l.
     """
-    return band_acceptance(rule, lengths, mu + sigma**2, sigma, stats)
+    sigma = number("sigma", sigma, 0, above=True, why="nats per root token")
+    return band_acceptance(rule, lengths, number("mu", mu) + sigma**2, sigma, stats)
 
 
 def matching_sigma(rule: Rule, lengths: ArrayLike, p: ArrayLike, acceptance: float) -> float | None:
@@ -105,9 +118,10 @@ def matching_sigma(rule: Rule, lengths: ArrayLike, p: ArrayLike, acceptance: flo
     """
     from scipy.optimize import brentq
 
-    if not 0 < acceptance < 1:
+    if not 0 < number("acceptance", acceptance) < 1:
         raise UserError(f"acceptance {acceptance} must lie strictly between 0 and 1")
-    share = relative_acceptance(p, np.ones(np.shape(p)))[0]
+    lengths = _checked_lengths(lengths)
+    share = relative_acceptance(p, np.ones(lengths.shape))[0]
 
     def excess(log_sigma: float) -> float:
         return float(share @ band_acceptance(rule, lengths, 0.0, math.exp(log_sigma))) - acceptance
@@ -121,6 +135,8 @@ def matching_sigma(rule: Rule, lengths: ArrayLike, p: ArrayLike, acceptance: flo
 
 def gaussian_stats(sigma: float, num_tokens: float = 1.0) -> DriftStats:
     """Drift statistics of iid N(-sigma^2/2, sigma^2) tokens to leading order: k3 = sigma^2/2 per token."""
+    sigma = number("sigma", sigma, 0, above=True, why="nats per root token")
+    num_tokens = number("num_tokens", num_tokens, 0, above=True)
     return DriftStats(num_tokens * sigma**2 / 2, num_tokens * sigma**2, num_tokens)
 
 
@@ -142,12 +158,12 @@ def relative_acceptance(p: ArrayLike, a: ArrayLike) -> tuple[Floats, Floats, flo
     UserError
         If p is empty, negative or sums to 0, if a is negative, or if a_bar = 0.
     """
-    shares, accepted = np.asarray(p, np.float64), np.asarray(a, np.float64)
+    shares, accepted = as_numbers("p", p), as_numbers("a", a)
     if shares.ndim != 1 or shares.shape != accepted.shape or shares.size == 0:
         raise UserError("p and a must be vectors of one length >= 1: one entry for each length or bin")
     if not (np.all(np.isfinite(shares)) and np.all(np.isfinite(accepted))):
         raise UserError("p and a must be finite; drop empty bins before")
-    if np.any(shares < 0) or not shares.sum() > 0 or np.any(accepted < 0):
+    if np.any(shares < 0) or not 0 < shares.sum() < np.inf or np.any(accepted < 0):
         raise UserError("p must be >= 0 with a positive sum, and a >= 0")
     shares = shares / shares.sum()
     mean = float(shares @ accepted)
@@ -172,22 +188,21 @@ def accepted_lengths(p: ArrayLike, a: ArrayLike) -> Floats:
 
 def drift_error_bound(u_lo: float, u_hi: float, x: ArrayLike) -> Floats:
     """T3: bound B_l on |a(l) - a_0| for standardised ranges u and drift errors x_l (K,)."""
-    x = np.asarray(x, np.float64)
+    u_lo, u_hi = (number(name, u, 0, infinite=True) for name, u in (("u_lo", u_lo), ("u_hi", u_hi)))
+    x = numbers("x", x, why="drift errors in standard units")
     slope = abs(_phi(u_hi) - _phi(u_lo))
     return slope * np.abs(x) + PHI_1 * x**2
 
 
 def scale_error_bound(tau: float) -> float:
     """T4: B = 2 phi(1) tau bounds |a(l) - a_0| when every |log(sigma_l/sigma)| <= tau."""
-    if not tau >= 0:
-        raise UserError("tau must be >= 0: it is the largest |log(sigma_l / sigma)|")
-    return 2 * PHI_1 * tau
+    return 2 * PHI_1 * number("tau", tau, 0, why="it is the largest |log(sigma_l / sigma)|")
 
 
 def lre_bound(bound: float, a_0: float, *, one_sided: bool) -> float | None:
     """LRE_inf <= B/(a_0-B) (T3, all drift errors of one sign) or 2B/(a_0-B) (T3, T4); None: no guarantee."""
-    if not (bound >= 0 and 0 < a_0 <= 1):
-        raise UserError("lre_bound needs B >= 0 and a_0 in (0, 1]")
+    bound = number("B", bound, 0, infinite=True, why="it bounds |a(l) - a_0|")
+    a_0 = number("a_0", a_0, 0, 1, above=True, why="an acceptance")
     if bound >= a_0:
         return None
     return (1 if one_sided else 2) * bound / (a_0 - bound)
@@ -195,8 +210,7 @@ def lre_bound(bound: float, a_0: float, *, one_sided: bool) -> float | None:
 
 def berry_esseen_bound(rho3: float, lengths: ArrayLike, *, identical: bool = True) -> Floats:
     """T5: bound on |a(l) - a_Gauss(l)| for independent tokens; rho3 = E|s-mu|^3/sigma^3 >= 1."""
-    if not rho3 >= 1:
-        raise UserError("rho3 = E|s-mu|^3/sigma^3 is at least 1 (Jensen); check the moments")
+    rho3 = number("rho3", rho3, 1, why="E|s-mu|^3/sigma^3 is at least 1 (Jensen); check the moments")
     constant = BERRY_ESSEEN_IID if identical else BERRY_ESSEEN_INDEPENDENT
     return 2 * constant * rho3 / np.sqrt(_checked_lengths(lengths))
 
@@ -206,7 +220,7 @@ def ar1_variance_ratio(ar: float, lengths: ArrayLike) -> Floats:
 
     Half its absolute logarithm is the scale error tau_l of T4.
     """
-    if not -1 < ar < 1:
+    if not -1 < number("ar", ar) < 1:
         raise UserError(f"ar={ar} must lie in (-1, 1) for stationary tokens")
     lengths = _checked_lengths(lengths)
     return 1 - 2 * ar * (1 - ar**lengths) / ((1 - ar) * (1 + ar) * lengths)
@@ -214,6 +228,9 @@ def ar1_variance_ratio(ar: float, lengths: ArrayLike) -> Floats:
 
 def upper_edge_supremum(u_hi: float) -> float:
     """T10: sup over L of exp(m_L + c_hi sqrt(L)) for m_L = -L sigma^2/2, reached at L = (u_hi/sigma)^2."""
+    u_hi = number("u_hi", u_hi, 0, above=True, why="c_hi / sigma")
+    if u_hi**2 / 2 > _MAX_LOG:
+        raise UserError(f"exp(u_hi^2/2) overflows at u_hi={u_hi:g}: take its logarithm, u_hi^2/2 nats")
     return math.exp(u_hi**2 / 2)
 
 
@@ -229,18 +246,21 @@ def update_acceptance(
     cut_high, cut_low, cut_dual : arrays (K,)
         P(S > hi | l, A > 0), P(S < lo | l, A < 0), P(S > dual | l, A < 0).
     """
-    positive = np.asarray(positive, np.float64)
-    if not np.all((positive >= 0) & (positive <= 1)):
-        raise UserError("positive must be a share in [0, 1]: P(A > 0) among responses with A != 0")
+    positive = numbers("positive", positive, 0, 1, why="P(A > 0) among responses with A != 0")
+    high, low, dual = (
+        numbers(name, cut, 0, 1 + _ROUNDING, why="a probability")
+        for name, cut in (("cut_high", cut_high), ("cut_low", cut_low), ("cut_dual", cut_dual))
+    )
+    one_shape("positive, cut_high, cut_low and cut_dual", positive, high, low, dual)
+    if np.any(low + dual > 1 + _ROUNDING):
+        raise UserError("cut_low + cut_dual must be at most 1: they are probabilities of different events")
     negative = 1 - positive
-    lost = positive * np.asarray(cut_high, np.float64) + negative * np.asarray(cut_low, np.float64)
-    return 1 - lost - negative * np.asarray(cut_dual, np.float64)
+    return 1 - (positive * high + negative * low) - negative * dual
 
 
 def cosine_bound(rho: float) -> float | None:
     """T7: cos(g_clip, g) >= sqrt(1 - rho^2) if rho < 1; None means "no guarantee"."""
-    if not rho >= 0:
-        raise UserError("rho must be >= 0: it is a ratio of norms")
+    rho = number("rho", rho, 0, infinite=True, why="it is a ratio of norms")
     return math.sqrt((1 - rho) * (1 + rho)) if rho < 1 else None
 
 
@@ -277,10 +297,20 @@ class CosineLemma:
 
 
 def cosine(u: ArrayLike, v: ArrayLike) -> float:
-    """Cosine of two vectors; NaN if one is 0."""
-    u, v = np.asarray(u, np.float64), np.asarray(v, np.float64)
-    norms = float(np.linalg.norm(u) * np.linalg.norm(v))
-    return float(u @ v) / norms if norms > 0 else math.nan
+    """Cosine of two vectors; NaN if one is 0 (the direction of nothing).
+
+    Raises
+    ------
+    UserError
+        If an entry is not finite, or the lengths differ.
+    """
+    u, v = numbers("u", u), numbers("v", v)
+    if u.ndim != 1 or u.shape != v.shape:
+        raise UserError(f"a cosine needs two vectors of one length; these have shapes {u.shape} and {v.shape}")
+    u_norm, v_norm = float(np.linalg.norm(u)), float(np.linalg.norm(v))
+    if not u_norm * v_norm < math.inf:
+        raise UserError("the vectors' norms overflow: divide both by a constant")
+    return float(u @ v) / (u_norm * v_norm) if u_norm * v_norm > 0 else math.nan
 
 
 def cosine_lemma(p: ArrayLike, a: ArrayLike, g: ArrayLike, clipped: ArrayLike) -> CosineLemma:
@@ -300,11 +330,16 @@ def cosine_lemma(p: ArrayLike, a: ArrayLike, g: ArrayLike, clipped: ArrayLike) -
     Raises
     ------
     UserError
-        If a_bar = 0, g = 0, or a stratum with a = 0 has a clipped gradient.
+        If a_bar = 0, g = 0, an entry is not finite, shapes differ, or a stratum with a = 0 has a clipped gradient.
     """
     p, r, mean = relative_acceptance(p, a)
     a = np.asarray(a, np.float64)
-    g, clipped = np.asarray(g, np.float64), np.asarray(clipped, np.float64)
+    g, clipped = numbers("g", g), numbers("clipped", clipped)
+    if g.ndim != 2 or g.shape != clipped.shape or len(g) != p.size:
+        raise UserError(
+            f"g and clipped must be matrices with one row for each of the {p.size} strata; "
+            f"these have shapes {g.shape} and {clipped.shape}"
+        )
     total, total_clipped = p @ g, p @ clipped
     norm = float(np.linalg.norm(total))
     if not norm > 0:
@@ -319,6 +354,8 @@ def cosine_lemma(p: ArrayLike, a: ArrayLike, g: ArrayLike, clipped: ArrayLike) -
     kappa_c = float(p @ spread) / norm
     kappa_c2 = float(np.sqrt(p @ spread**2)) / norm
     eta = float(share @ np.linalg.norm(delta, axis=1)) / norm
+    if not (math.isfinite(kappa) and math.isfinite(kappa_c2) and math.isfinite(eta)):
+        raise UserError("gradients overflow or g vanishes beside them: divide them by a constant, or look for bad rows")
     error = lre(p, a)
     rho = min(error.inf * kappa, error.inf * kappa_c, error.l2 * kappa_c2) + eta
     residual = np.linalg.norm(total_clipped / mean - (total + e_len + e_in)) / norm
@@ -343,7 +380,4 @@ def _phi(x: float) -> float:
 
 
 def _checked_lengths(lengths: ArrayLike) -> Floats:
-    lengths = np.asarray(lengths, np.float64)
-    if lengths.size == 0 or not np.all(lengths >= 1):
-        raise UserError("lengths must be >= 1 token")
-    return lengths
+    return numbers("lengths", lengths, 1, why="tokens")
