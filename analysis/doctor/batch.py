@@ -22,15 +22,17 @@ def advantages_zero(p: Patient) -> Answer:
     """No response, or hardly one, has an advantage."""
     name = "advantages_zero"
     if not p.rows.has("advantage"):
-        return not_checked(name, "the log has no advantages")
+        return _equal_rewards(p, name)
     rows = p.responses()
     rows = rows.take(np.isfinite(rows["advantage"]))
     if few := enough(rows):
         return not_checked(name, few)
     share = rows.share("responses with A != 0", rows["advantage"] != 0)
-    if share.high >= FEW_ADVANTAGES and np.any(rows["advantage"]):
-        return clear(name, "advantages differ from 0", share)
-    evidence = [share]
+    late = rows.take(rows["rollout"] >= np.quantile(rows["rollout"], 0.75))
+    last = late.share("responses with A != 0, last quarter of the run", late["advantage"] != 0)
+    if share.high >= FEW_ADVANTAGES and np.any(rows["advantage"]) and (enough(late) or last.high >= FEW_ADVANTAGES):
+        return clear(name, "advantages differ from 0", share, last)
+    evidence = [share, last]
     cure = "give the verifier partial credit, or choose prompts that the model solves sometimes and not always"
     if rows.has("reward"):
         reward = rows["reward"]
@@ -54,9 +56,45 @@ def advantages_zero(p: Patient) -> Answer:
         Severity.CRITICAL if everywhere else Severity.WARNING,
         "every advantage is 0: no response has a gradient"
         if everywhere
-        else f"at most {share.high:.1%} of the responses have a gradient",
+        else f"at most {last.high:.1%} of the responses have a gradient"
+        + (" by the end of the run" if share.high >= FEW_ADVANTAGES else ""),
         cure,
         *evidence,
+    )
+
+
+def _equal_rewards(p: Patient, name: str) -> Answer:
+    """Without advantages: groups whose rewards are all equal, from the metrics."""
+    equal = p.over_lines("frac_reward_zero_std", "groups with one reward for all, from the metrics")
+    if equal is None:
+        return not_checked(name, "the log has no advantages, and the metrics no frac_reward_zero_std")
+    if equal.low <= 1 - FEW_ADVANTAGES:
+        return clear(name, "groups differ in their rewards", equal)
+    always = bool(np.all(p.metric("frac_reward_zero_std") == 1))
+    return found(
+        name,
+        Severity.CRITICAL if always else Severity.WARNING,
+        f"{equal.value:.1%} of the groups have one reward for all their responses, so no advantage and no gradient",
+        "run the verifier by hand on one response; if it is right, choose prompts that the model solves sometimes",
+        equal,
+        *(Evidence("mean reward", float(r.mean())) for r in (p.metric("reward"),) if r.size),
+    )
+
+
+def _limit_from_metrics(p: Patient, name: str, few: str) -> Answer:
+    """Without lengths: the share of truncated responses that the metrics report."""
+    share = p.over_lines("completions/clipped_ratio", "truncated responses, from the metrics")
+    if share is None:
+        return not_checked(name, f"responses of known length: {few}; and the metrics have no completions/clipped_ratio")
+    if share.low <= TRUNCATED:
+        return clear(name, "few responses meet the token limit", share)
+    return found(
+        name,
+        Severity.CRITICAL if share.low > MOSTLY_TRUNCATED else Severity.WARNING,
+        f"{share.value:.1%} of the responses are cut off at the token limit; completions/clipped_ratio is this, and no "
+        "clipping by the rule",
+        "raise the token limit; else leave truncated responses out of the baseline and of the loss alike",
+        share,
     )
 
 
@@ -66,7 +104,7 @@ def truncation(p: Patient) -> Answer:
     rows = p.responses()
     rows = rows.take(rows["length"] >= 1)
     if few := enough(rows):
-        return not_checked(name, f"responses of known length: {few}")
+        return _limit_from_metrics(p, name, few)
     inferred = not rows.has("truncated")
     if inferred and len(np.unique(rows.L)) < MIN_LENGTHS:
         return not_checked(name, "the log does not say which responses are truncated, nor do its few lengths show it")

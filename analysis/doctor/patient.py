@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import yaml
 from numpy.typing import NDArray
+from scipy import stats as sps
 
 from analysis.doctor.findings import Evidence
 from analysis.stats import MIN_CLUSTERS, dense, mean_interval, proportion_interval, ratios
@@ -27,8 +28,12 @@ READ = (
     *("length", "truncated", "log_ratio", "engine_log_ratio", "sum_sq_log_ratio", "k3_sum", "reward", "advantage"),
     *("lo", "hi", "band_accept", "side", "multiplier", "weight", "drift"),
 )
+IDS = ("rollout", "step", "prompt_id", "response_id")
+METRICS = "metrics.jsonl"
 MAX_ROWS = 2_000_000
 """Beyond this many rows evenly spread rollouts are read: intervals are narrow by then, and memory is bounded."""
+MIN_LINES = 8
+"""Lines of metrics.jsonl that a scalar needs before it is judged, where there are no rows to look at."""
 MIN_ROWS = 50
 """Below this many rows a share says too little to be a finding."""
 
@@ -161,6 +166,16 @@ class Patient:
         """Values of a metric, in order; empty if it was not logged."""
         return np.array([value for _, value in self.metrics.get(name, [])])
 
+    def over_lines(self, name: str, label: str) -> Evidence | None:
+        """Mean of a logged share over the last quarter of metrics.jsonl, lines counted as independent; None: too few."""
+        values = self.metric(name)
+        if len(values) < MIN_LINES:
+            return None
+        values = values[-max(len(values) // 4, MIN_LINES) :]
+        half = float(sps.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / math.sqrt(len(values)))
+        mean = float(values.mean())
+        return Evidence(label, mean, mean - half, mean + half, "share")
+
 
 def admit(run: str | Path) -> Patient:
     """Read a run folder.
@@ -168,11 +183,13 @@ def admit(run: str | Path) -> Patient:
     Raises
     ------
     UserError
-        If there is no readable gradient log.
+        If there is neither a readable gradient log nor a metrics.jsonl.
     """
     path = Path(run)
     if not path.is_dir():
         raise UserError(f"{path} is no folder: give a run folder, or make one with `python -m analysis import`")
+    if not any((path / FOLDER).glob("*.parquet")) and (path / METRICS).is_file():
+        return _scalars_alone(path)
     log, spread = _read(path)
     if len(log) == 0:
         raise UserError(f"{path}: the gradient log has no rows; train or import at least one rollout")
@@ -196,6 +213,16 @@ def admit(run: str | Path) -> Patient:
         metrics=_metrics(path, notes),
         notes=tuple(notes),
     )
+
+
+def _scalars_alone(path: Path) -> Patient:
+    """A run of which only scalars are known, as other trainers log."""
+    notes = ["no gradient log: only metrics.jsonl is examined, and most checks need rows"]
+    metrics = _metrics(path, notes)
+    if not metrics:
+        raise UserError(f"{path} has no gradient log and no number in {METRICS}: nothing to examine")
+    empty = {name: np.zeros(0, np.int64 if name in IDS else np.float64) for name in READ if name != "phase"}
+    return Patient(path, None, None, Rows(empty), Rows(empty), frozenset(), metrics, tuple(notes))
 
 
 def _read(path: Path) -> tuple[GradLog, str]:
@@ -232,7 +259,7 @@ def _columns(log: GradLog, notes: list[str]) -> dict[str, NDArray[Any]]:
     for name in READ:
         if name == "phase":
             continue
-        if name in ("rollout", "step", "prompt_id", "response_id"):
+        if name in IDS:
             out[name] = log.column(name).astype(np.int64)
         elif name not in log:
             out[name] = np.full(len(log), np.nan)
@@ -276,7 +303,7 @@ def _aggregation(path: Path, log: GradLog) -> str | None:
 
 def _metrics(path: Path, notes: list[str]) -> dict[str, list[tuple[float, float]]]:
     found: dict[str, list[tuple[float, float]]] = {}
-    file = path / "metrics.jsonl"
+    file = path / METRICS
     if not file.is_file():
         return found
     torn = 0

@@ -2,8 +2,8 @@
 
 S is a walk: each update adds, to a response of L tokens, a normal step of variance sigma^2 L and mean -sigma^2 L / 2
 (so E[e^S] = 1 at first use), and moves trained-on responses along their advantage. Groups share length and
-difficulty; rewards are 0 or 1 and advantages are standardised in the group, as GRPO does. The metrics are what a
-trainer would log of these very rows, under TRL's names and one line an update.
+difficulty; rewards are 0 or 1 and rise as the run learns; advantages are standardised in the group, as GRPO does.
+The metrics are what a trainer would log of these very rows, under TRL's names and one line an update.
 """
 
 from __future__ import annotations
@@ -96,7 +96,8 @@ def write_run(run: Path, plan: Plan, seed: int) -> Path:
         wanted = np.exp(rng.uniform(shortest, longest, plan.prompts)[prompt] + 0.3 * rng.standard_normal(n))
         length = np.clip(np.round(wanted), 2, plan.limit).astype(int)
         truncated = wanted > plan.limit
-        solved = rng.beta(1.0, 1.0, plan.prompts)[prompt]
+        learned = rollout / max(plan.rollouts - 1, 1)  # the mean reward rises from .4 to .7
+        solved = rng.beta(0.8 + 0.6 * learned, 1.2 - 0.6 * learned, plan.prompts)[prompt]
         reward = ((rng.random(n) < solved) & ~truncated).astype(float) * (not plan.broken_verifier)
         groups = reward.reshape(plan.prompts, plan.group)
         A = ((groups - groups.mean(1, keepdims=True)) / (groups.std(1, ddof=1, keepdims=True) + 1e-4)).ravel()

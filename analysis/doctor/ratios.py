@@ -8,6 +8,11 @@ from analysis.doctor.findings import Answer, Evidence, Severity, clear, found, n
 from analysis.doctor.patient import Patient, Rows, enough
 from analysis.stats import cluster_slope
 
+CLIP_RATIOS = tuple(
+    prefix + name
+    for name in ("clip_ratio/out_of_band", "clip_ratio/region_mean", "actor/pg_clipfrac")
+    for prefix in ("", "imported/")
+)
 RESET = 0.05
 """S^2/L that falls below this share of an earlier update's has been measured from new old log-probabilities."""
 FLOOR_SHARE = 0.2
@@ -22,7 +27,7 @@ def s_zero(p: Patient) -> Answer:
     """S identically 0 because nothing moved between the rollout and the update."""
     name = "s_zero"
     if len(p.finite) == 0:
-        return not_checked(name, "no finite S with a length in the log")
+        return _never_clipped(p, name)
     zero = p.finite.share("responses with S = 0", p.finite.S == 0)
     if len(p.moved) == 0:
         return found(
@@ -52,6 +57,25 @@ def s_zero(p: Patient) -> Answer:
     return clear(
         name, "S moves once an update was made", p.moved.share("rows after an update with S = 0", p.moved.S == 0)
     )
+
+
+def _never_clipped(p: Patient, name: str) -> Answer:
+    """Without S: a clip ratio that is exactly 0 in every line of the metrics."""
+    for metric in CLIP_RATIOS:
+        share = p.over_lines(metric, f"{metric} in the metrics")
+        if share is not None and not p.metric(metric).any():
+            return found(
+                name,
+                Severity.WARNING,
+                f"the clip ratio is exactly 0 in all {len(p.metric(metric))} lines: S is 0 (one update a rollout, or "
+                "old log-probabilities recomputed), or the band is wider than S ever is; scalars cannot tell which",
+                "log S for each response (columns old and new log-probabilities), import it and look again; with one "
+                "update a rollout raise steps_per_generation or num_iterations (TRL)",
+                share,
+            )
+        if share is not None:
+            return clear(name, "something is clipped, so S moves", share)
+    return not_checked(name, "no finite S with a length in the log, and no clip ratio in the metrics")
 
 
 def old_recomputed(p: Patient) -> Answer:

@@ -140,6 +140,17 @@ def test_learning_rate_0_is_told_from_recomputed_log_probs(tmp_path):
     assert "nothing moves" in found[0].summary
 
 
+def test_groups_that_are_all_solved_in_the_end(tmp_path):
+    rollout = np.arange(4000) // 400
+    rows = plain(4000, rollout=rollout, step=rollout, reward=np.ones(4000))
+    rows["advantage"] = np.where((rollout < 7) & (np.arange(4000) % 2 == 1), 1.0, 0.0)
+    found = answer(append(tmp_path, rows), "advantages_zero")
+    assert found.found
+    assert "by the end" in found.summary
+    assert evidence(found, "responses with A != 0").value == pytest.approx(0.35)
+    assert evidence(found, "responses with A != 0, last").value == 0
+
+
 def test_noise_that_grows_with_length_points_to_positions(tmp_path):
     rng = np.random.default_rng(2)
     n = 2000
@@ -314,3 +325,40 @@ def test_bad_input_is_one_line(tmp_path, arguments, message):
 def test_a_folder_without_a_log_is_one_line(tmp_path):
     with pytest.raises(UserError, match="no gradient log"):
         main(["doctor", str(tmp_path)])
+
+
+def scalars(run, **values):
+    """Ten lines of metrics and no gradient log; a callable gets the line's number."""
+    run.mkdir(exist_ok=True)
+    lines = [{k: v(i) if callable(v) else v for k, v in values.items()} for i in range(10)]
+    text = "".join(
+        json.dumps({"rollout": i, "step": i, "phase": "train"} | line) + "\n" for i, line in enumerate(lines)
+    )
+    (run / "metrics.jsonl").write_text(text)
+    return run
+
+
+@pytest.mark.parametrize(
+    ("values", "wanted"),
+    [
+        ({"imported/clip_ratio/region_mean": 0.0}, {"s_zero"}),
+        ({"imported/actor/pg_clipfrac": lambda i: 0.01 * (i > 5)}, set()),
+        ({"frac_reward_zero_std": 1.0, "reward": 0.0}, {"advantages_zero"}),
+        ({"frac_reward_zero_std": lambda i: 0.4 + 0.01 * i}, set()),
+        ({"completions/clipped_ratio": lambda i: 0.2 + 0.01 * i}, {"truncation"}),
+        ({"completions/clipped_ratio": 0.01}, set()),
+    ],
+)
+def test_scalars_alone_tell_a_little(tmp_path, values, wanted):
+    diagnosis = examine(scalars(tmp_path / "run", **values))
+    assert {a.id for a in diagnosis.findings} == wanted
+    assert "no gradient log" in diagnosis.notes[0]
+    assert sum(a.status == "not checked" for a in diagnosis.answers) >= len(CHECKS) - 3
+
+
+def test_scalars_need_lines_and_numbers(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text('{"rollout": 0, "phase": "train", "frac_reward_zero_std": 1.0}\n' * 3)
+    assert examine(tmp_path).findings == []
+    (tmp_path / "metrics.jsonl").write_text("torn")
+    with pytest.raises(UserError, match="nothing to examine"):
+        examine(tmp_path)
