@@ -11,17 +11,20 @@ from tqdm import tqdm
 from analysis.bins import DEFAULT_BINS
 from analysis.claims import evaluate_claims, write_claims
 from analysis.evaluate import BANDS, TARGETS
+from analysis.partition import PARTITIONS
 from analysis.run import Options, analyse_runs
 from analysis.tables import read_tables
 from fspo.command_line import CommandParser
 from fspo.errors import UserError, run_cli
 
-COMMANDS = {"import": "analysis.importing.command", "doctor": "analysis.doctor.command"}
+COMMANDS = {"import": "analysis.importing.command", "doctor": "analysis.doctor.command", "sweep": "analysis.sweep"}
 """First arguments that are no run folder; a folder of that name is reached as ./import."""
 EXAMPLES = """examples:
   python -m analysis out/quick/runs/fspo-seed0
   python -m analysis RUN_A RUN_B RUN_C --claims claims.json
   python -m analysis RUN --edges "[1,16,64,257]" --rules "[rloo,gspo,fspo]" --targets "[0.9]"
+  python -m analysis RUN --by difficulty   # or entropy, reward, time, user.COLUMN
+  python -m analysis sweep RUN   # other ranges, drifts, dual clips ... on the same log
   python -m analysis import --help   # read the logs of TRL, verl or TensorBoard, or a table of responses
   python -m analysis doctor --help   # what is wrong with a run, with evidence and a cure
 """
@@ -35,8 +38,11 @@ def build_parser() -> CommandParser:
         examples=EXAMPLES,
     )
     p.add_argument("runs", nargs="+", type=str, metavar="RUN", help="run folder that holds gradlog/")
-    p.add_argument("--bins", type=int, default=DEFAULT_BINS, help="quantile bins of length")
-    p.add_argument("--edges", type=list[int] | None, default=None, help="edges of the bins in tokens, instead")
+    p.add_argument(
+        "--by", type=str, default=Options.by, help=f"what to bin by: {', '.join(PARTITIONS)}, or user.COLUMN of the log"
+    )
+    p.add_argument("--bins", type=int, default=DEFAULT_BINS, help="quantile bins")
+    p.add_argument("--edges", type=list[float] | None, default=None, help="edges of the bins (tokens), instead")
     p.add_argument("--window", type=int, default=Options.window, help="rollouts that share a calibration")
     p.add_argument("--rules", type=list[str], default=list(BANDS), help="bands to evaluate, by preset name")
     p.add_argument("--targets", type=list[float], default=list(TARGETS), help="matched acceptances")
@@ -60,7 +66,10 @@ def main(arguments: list[str] | None = None) -> int:
         targets=tuple(args.targets),
         draws=args.draws,
         seed=args.seed,
+        by=args.by,
     )
+    if args.claims and args.by != Options.by:
+        raise UserError("--claims are about lengths: leave --by as it is")
     if args.claims and not set(TARGETS) <= set(options.targets):
         raise UserError(f"--claims compares rules at the acceptances {list(TARGETS)}: leave --targets as it is")
     with tqdm(total=4 * len(args.runs), desc="analysis", unit="part", disable=not sys.stderr.isatty()) as bar:

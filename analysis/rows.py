@@ -49,6 +49,7 @@ class Rows:
     rollout: Ints
     step: Ints
     used: Ints
+    updates: Ints  # since the rollout
     length: Floats
     S: Floats
     A: Floats
@@ -221,6 +222,7 @@ def _rows(log: GradLog, warnings: list[str], partition: Partition) -> tuple[Rows
         rollout=rollout,
         step=step,
         used=used,
+        updates=updates,
         length=column("length", 1, np.float64),
         S=column("log_ratio", np.nan, np.float64),
         A=column("advantage", np.nan, np.float64),

@@ -70,6 +70,7 @@ def make_rows(n, S, A, length, prompt, reward, step=0):
         rollout=np.zeros(n, int),
         step=np.full(n, step),
         used=np.zeros(n, int),
+        updates=np.ones(n, int),
         length=length.astype(float),
         S=S,
         A=A,
