@@ -16,6 +16,7 @@ from analysis.cosine import CosineTable
 from analysis.evaluate import BANDS, TARGETS, make_cases, trained_case
 from analysis.lemma import LemmaTable
 from analysis.moments import moment_tables
+from analysis.noise import noise_table, noise_warnings
 from analysis.over_time import over_time_table, training_table
 from analysis.partition import LENGTH, find_partition
 from analysis.population import PopulationTable
@@ -106,6 +107,8 @@ def analyse(
     scored |= {"bad_units": sum(broken), "effective_width": width, "effective_width_from": width_from}
     rows |= {"cosine": cosines.rows(), "lemma": lemma.table, "population": population.rows()}
     progress("cosine")
+    rows["noise_floor"] = noise_table(run, bins)
+    run.warnings.extend(noise_warnings(run, rows["noise_floor"]))
     rows["over_time"] = over_time_table(run, bins)
     rows["training"], damage = training_table(run)
     tables = {name: frame(name, found) for name, found in rows.items()}
