@@ -1,4 +1,4 @@
-"""Reproduce every claim: theory checks, warm-up, calibration, training, analysis, figures, report.
+"""Reproduce every claim: theory checks and maps, warm-up, calibration, training, analysis, figures, report.
 
 Names the stages, caches each by its inputs and prints the claims; all mathematics is elsewhere.
 """
@@ -47,6 +47,10 @@ class Preset:
         Training processes beside each other and threads of each.
     options : dict
         Further options of ``python -m fspo.train``.
+    draws : int
+        Responses of each simulated point of the theory's maps.
+    maps : str
+        Parts of the maps, separated by commas; empty for all.
     """
 
     rules: tuple[str, ...]
@@ -56,6 +60,8 @@ class Preset:
     jobs: int = 2
     threads: int = 1
     options: dict[str, Any] = field(default_factory=dict)
+    draws: int = 20_000
+    maps: str = ""
 
 
 QUICK_RULES = ("rloo", "gspo", "fspo", "fspo-kl", "fspo-truncate")
@@ -69,6 +75,8 @@ PRESETS = {
         2,
         2,
         options={"batch.prompts": 16, "batch.minibatches": 2, "eval.prompts": 32, "optim.warmup_updates": 1},
+        draws=200,
+        maps="curves",
     ),
 }
 
@@ -117,6 +125,8 @@ class Options:
             jobs=self.jobs or base.jobs,
             threads=base.threads,
             options=base.options,
+            draws=base.draws,
+            maps=base.maps,
         )
 
 
@@ -131,13 +141,14 @@ class Reproduction:
     def run(self) -> int:
         """All stages; 0 if the theory checks pass and the report is written."""
         checks = self.checks()
+        theory = self.draw_theory(self.maps())
         warm = self.warm_up()
         shared = self.train_shared(warm)
         ranges = self.calibrate(shared)
         runs = self.train(warm, ranges)
         claims = self.analyse([shared, *runs])
         figures = self.draw([shared, *runs])
-        self.write(checks, ranges, claims, figures, [shared, *runs])
+        self.write(checks, theory, ranges, claims, figures, [shared, *runs])
         return 0 if checks["status"] == 0 else 1
 
     def checks(self) -> dict[str, Any]:
@@ -153,6 +164,29 @@ class Reproduction:
             return {"status": status, **json.loads(report.read_text(encoding="utf-8"))}
 
         return self.stages.run("checks", {"source": source_digest("proofs_check", *GROUND)}, work)[1]
+
+    def maps(self) -> str:
+        """Where the rules are fair and what clipping costs; the key of the tables, which stand beside the checks."""
+
+        def work() -> None:
+            arguments = ["--out", str(self.out / "checks"), "--jobs", str(self.sizes.jobs)]
+            arguments += ["--draws", str(self.sizes.draws), "--only", self.sizes.maps]
+            self._python("proofs_check.maps", *arguments)
+
+        inputs = {"draws": self.sizes.draws, "parts": self.sizes.maps}
+        return self.stages.run("maps", inputs | {"source": source_digest("proofs_check", *GROUND)}, work)[0]
+
+    def draw_theory(self, maps: str) -> list[dict[str, Any]]:
+        """Figures of the theory, as captions.json lists them."""
+        folder = self.out / "figures-theory"
+
+        def work() -> list[dict[str, Any]]:
+            arguments = ["--theory", str(self.out / "checks"), "--output", str(folder), "--width", self.options.width]
+            self._python("figures", *arguments)
+            return json.loads((folder / "captions.json").read_text(encoding="utf-8"))
+
+        inputs = {"maps": maps, "source": source_digest("figures", *GROUND), "width": self.options.width}
+        return self.stages.run("figures-theory", inputs, work)[1]
 
     def warm_up(self) -> str:
         """The embedded model, warmed up once for all runs."""
@@ -245,17 +279,17 @@ class Reproduction:
     def write(
         self,
         checks: dict[str, Any],
+        theory: list[dict[str, Any]],
         ranges: dict[str, Any],
         claims: list[dict[str, Any]],
         figures: list[dict[str, Any]],
         runs: Sequence[Job],
     ) -> None:
         """report.html, and the verdicts on the terminal."""
-        from figures.report import write_report
+        from figures.report import Theory, write_report
 
-        folder = self.out / "figures"
-        drawn = [(folder / f"{f['name']}.png", f["title"], f["caption"]) for f in figures if not f["skipped"]]
-        skipped = [f"{f['title']}: {f['skipped']}" for f in figures if f["skipped"]]
+        drawn, advice = _drawn(self.out / "figures", figures), self.out / "checks" / "advice.md"
+        skipped = [f"{f['title']}: {f['skipped']}" for f in [*figures, *theory] if f["skipped"]]
         damaged = [line for job in runs for line in _warnings(job.run)]
         write_report(
             self.out / "report.html",
@@ -263,12 +297,16 @@ class Reproduction:
             claims=claims,
             figures=drawn,
             tables=[
-                ("Theory checks", _check_rows(checks)),
                 ("Calibrated ranges", [{"rule": name, **fit} for name, fit in ranges.items()]),
                 ("Runs", [_run_row(job, ranges) for job in runs]),
                 ("Stages", self.stages.report),
             ],
             findings=[*damaged, *skipped],
+            theory=Theory(
+                figures=_drawn(self.out / "figures-theory", theory),
+                tables=[("Checks", _check_rows(checks))],
+                advice=advice.read_text(encoding="utf-8") if advice.is_file() else "",
+            ),
             samples=_samples(next((j.run for j in runs if j.run.name.startswith("fspo-seed")), runs[-1].run)),
             provenance={
                 "command": " ".join(["python", "paper_repro.py", *sys.argv[1:]]),
@@ -289,6 +327,10 @@ class Reproduction:
         result = subprocess.run([sys.executable, "-m", module, *arguments], check=False, stdout=sys.stderr)
         if result.returncode != 0:
             raise UserError(f"python -m {module} stopped with status {result.returncode} (its message is above)")
+
+
+def _drawn(folder: Path, figures: Sequence[dict[str, Any]]) -> list[tuple[Path, str, str]]:
+    return [(folder / f"{f['name']}.png", f["title"], f["caption"]) for f in figures if not f["skipped"]]
 
 
 def _check_rows(checks: dict[str, Any]) -> list[dict[str, Any]]:

@@ -23,7 +23,8 @@ CAPTION = (
     "mean acceptance in every point. Base case: Gaussian log-ratios with drift −σ²/2, σ = 0.03, 12 lengths from 128 to "
     "2,048, so that the drift error of an uncentred band reaches 0.68 at the longest. Curves: closed forms "
     "through the points of the grid; root scale. Points: simulated responses with simultaneous 95 % intervals; they "
-    "are plug-in values, so they lie above an LRE of 0. LRE∞ is of the band acceptance over all responses; where a_upd is named, of the update acceptance under drop (T11). "
+    "are plug-in values, so they lie above an LRE of 0. LRE∞ is of the band acceptance over all responses; where "
+    "a_upd is named, of the update acceptance under drop (T11). "
     "rloo and gspo stand for a fixed and a linear symmetric band. {missing}Random drop has LRE 0."
 )
 LINES = ("rloo", "power-0.25", "fspo", "power-0.75", "gspo", "fspo-kl", "fspo-gaussian", "fspo-tilted")

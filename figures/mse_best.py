@@ -13,8 +13,9 @@ from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
 from figures.draw import new_axes, panel_grid, rule_rows
+from figures.mse_map import PROMPTS
 from figures.style import OUTSIDE_COLORS, OUTSIDE_MARKERS, Style
-from figures.tables import Frame, NothingToDraw, Tables
+from figures.tables import Frame, NothingToDraw, Tables, prefer
 
 NAME = "mse_best"
 TITLE = "Least mean squared error by model"
@@ -37,9 +38,9 @@ class Best:
 
 
 def select(tables: Tables) -> Frame:
-    """Rows of the largest number of prompts."""
+    """Rows of the criteria that are drawn, at the number of prompts of the map."""
     table = tables["mse_best"]
-    table = table[(table["n"] == table["n"].max()) & table["criterion"].isin(CRITERIA)]
+    table = prefer(table[table["criterion"].isin(CRITERIA)], "n", PROMPTS, table["n"].max())
     if table.empty:
         raise NothingToDraw("no row of a criterion that is drawn")
     return table

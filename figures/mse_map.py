@@ -25,6 +25,7 @@ CAPTION = (
     "figure of the best bands."
 )
 MODEL = "aligned"
+PROMPTS = 512
 CENTRES = {-1.0: "centre $-KL$", 0.0: "centre 0", 1.0: "centre $+KL$"}
 
 
@@ -49,7 +50,7 @@ def cells(tables: Tables) -> tuple[list[Cells], str, int]:
     """Panels by outside and centre, the model, and the number of prompts."""
     table = tables["mse_map"]
     table = prefer(table, "model", MODEL, *table["model"].unique())
-    table = table[table["n"] == table["n"].max()]
+    table = prefer(table, "n", PROMPTS, table["n"].max())
     free = table[table["outside"] == "none"]
     if free.empty:
         raise NothingToDraw("no row without clipping to compare with")
@@ -80,8 +81,7 @@ def plot_cells(data: Cells, norm: LogNorm, ax: Axes | None = None, filled: bool 
         x + 0.5, y + 0.5, marker="*", markersize=6.5, linestyle="none", markeredgecolor="black",
         color="#D55E00" if filled else "white", markeredgewidth=0.5, clip_on=False,
     )  # fmt: skip
-    wanted = [j for j, a in enumerate(data.acceptance) if round(float(a), 6) in (0.3, 0.6, 0.8, 0.95, 0.995)]
-    wanted = wanted or list(range(shape[1]))
+    wanted = np.unique(np.linspace(0, shape[1] - 1, 4).round().astype(int)).tolist()
     ax.set_xticks([j + 0.5 for j in wanted], [f"{100 * data.acceptance[j]:g}" for j in wanted])
     ax.set_yticks(np.arange(0, shape[0], 2) + 0.5, [f"{g:g}" for g in data.gamma[::2]])
     ax.tick_params(length=0)

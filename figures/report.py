@@ -6,6 +6,7 @@ import base64
 import math
 import struct
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,15 @@ _CLAIM_FIELDS = ("id", "statement", "verdict", "estimand", "estimate", "ci_low",
 _LONG_TABLE = 30
 
 
+@dataclass(frozen=True)
+class Theory:
+    """What the report says about the theory: figures and tables as in ``write_report``, and advice in Markdown."""
+
+    figures: Sequence[tuple[str | Path, str, str]] = ()
+    tables: Sequence[tuple[str, Sequence[Mapping[str, Any]]]] = ()
+    advice: str = ""
+
+
 def write_report(
     path: str | Path,
     *,
@@ -36,6 +46,7 @@ def write_report(
     samples: Sequence[Mapping[str, Any]] = (),
     provenance: Mapping[str, Any] | None = None,
     summary: str = "",
+    theory: Theory | None = None,
 ) -> Path:
     """Write the report, whole or not at all.
 
@@ -60,6 +71,8 @@ def write_report(
         Versions, seeds, command; nested values are shown inline.
     summary : str
         A paragraph above everything else.
+    theory : Theory
+        A section of its own, after the figures.
 
     Returns
     -------
@@ -89,6 +102,7 @@ def write_report(
         tables=[_table(heading, rows) for heading, rows in tables],
         findings=list(findings),
         samples=[_sample(sample) for sample in samples],
+        theory=None if theory is None else _theory(theory),
         provenance=[(str(name), plain(value)) for name, value in (provenance or {}).items()],
     )
     path = Path(path)
@@ -218,6 +232,26 @@ def _sample(sample: Mapping[str, Any]) -> dict[str, Any]:
         "fields": [(_words(name), plain(value)) for name, value in shown.items() if not isinstance(value, Real)],
         "numbers": [(_words(name), plain(value)) for name, value in shown.items() if isinstance(value, Real)],
     }
+
+
+def _theory(theory: Theory) -> dict[str, Any]:
+    return {
+        "figures": [_embedded(Path(file), name, caption) for file, name, caption in theory.figures],
+        "tables": [_table(heading, rows) for heading, rows in theory.tables],
+        "advice": markdown(theory.advice),
+    }
+
+
+def markdown(text: str) -> str:
+    """Markdown as HTML for a section: headings two levels down, HTML inside it escaped, no links to scripts."""
+    from markdown_it import MarkdownIt
+
+    parser = MarkdownIt("js-default")  # this preset escapes HTML
+    tokens = parser.parse(text)
+    for token in tokens:
+        if token.type in ("heading_open", "heading_close"):
+            token.tag = f"h{min(int(token.tag[1:]) + 2, 6)}"
+    return parser.renderer.render(tokens, parser.options, {})
 
 
 def _embedded(file: Path, title: str, caption: str) -> dict[str, Any]:

@@ -143,7 +143,7 @@ def _read(folder: Path, name: str, cure: str) -> Frame | None:
         raise UserError(f"cannot read {folder / name}: {str(error).splitlines()[0]}; {cure}") from None
 
 
-def prefer(frame: Frame, column: str, *values: str) -> Frame:
+def prefer(frame: Frame, column: str, *values: str | float) -> Frame:
     """The rows whose ``column`` has the first of ``values`` that occurs; all rows where the column is absent."""
     if column not in frame:
         return frame
