@@ -104,6 +104,9 @@ def draw_all(
         except NothingToDraw as reason:
             results.append(Drawn(name, module.TITLE, skipped=str(reason)))
             continue
+        except KeyError as missing:  # tables of another version
+            results.append(Drawn(name, module.TITLE, skipped=f"its table has no {missing}; write the tables again"))
+            continue
         pdf, png = save(picture, Path(output), name, style)
         results.append(Drawn(name, module.TITLE, caption, pdf, png))
     return results

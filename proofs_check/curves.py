@@ -98,7 +98,7 @@ def acceptance_laws(rng: np.random.Generator, draws: int) -> Iterator[Row]:
             a = theory.band_acceptance(rule, LENGTHS, mu, SIGMA, stats)
             for length, value in zip(LENGTHS, a, strict=True):
                 yield {**head, "kind": "law", "length": length, "acceptance": value}
-            for length in np.round(SIMULATED_LENGTHS * 10 ** (0.1 * place)).tolist():
+            for length in np.round(SIMULATED_LENGTHS * 10 ** (0.1 * place)).tolist() if draws else ():
                 S = model.sample(rng, np.full(draws, length))
                 hits = int(rule.apply(S, np.full(draws, length), np.ones(draws), stats).in_band.sum())
                 low, high = interval(hits, draws)
@@ -243,7 +243,7 @@ def berry_esseen(rng: np.random.Generator, draws: int) -> Iterator[Row]:
             head = {"law": law, "rho3": rho3, "length": length, "envelope": bound}
             yield {**head, "band": "worst", "kind": "exact", "difference": worst_band(*edge_errors(law, length))}
             yield {**head, "band": "unit", "kind": "exact", "difference": abs(unit_band(law, length) - gauss)}
-            if length in powers and length <= 64:
+            if draws and length in powers and length <= 64:
                 hits = int((np.abs(token_sums(law, length, rng, draws)) <= math.sqrt(length)).sum())
                 low, high = (value - gauss for value in interval(hits, draws))
                 ends = sorted((abs(low), abs(high)))
@@ -262,7 +262,60 @@ TABLES: dict[str, Callable[[np.random.Generator, int], Iterator[Row]]] = {
 """Name of each CSV file and the function that makes its rows."""
 
 
-def write(out: Path, seed: int = 0, draws: int = 200_000, progress: bool = True) -> list[Path]:
+COLUMNS: dict[str, dict[str, str]] = {
+    "acceptance_laws": {
+        "panel": "drift of the tokens in words",
+        "mu": "that drift, nats per token",
+        "sigma": "nats per root token",
+        "target": "mean acceptance over LENGTHS that the rule's range was set to",
+        "rule": "preset with that range",
+        "kind": "law (closed form) or simulated",
+        "length": "tokens",
+        "acceptance": "a(l)",
+        "ci_low": "lower end of Clopper and Pearson's 95 % interval; empty for laws",
+        "ci_high": "upper end",
+        "draws": "responses of a simulated point",
+    },
+    "drift_lre": {
+        "case": "ranges in a word",
+        "u_lo": "c_lo/sigma",
+        "u_hi": "c_hi/sigma",
+        "mixed_signs": "drift errors from -x to x; else from 0 to x",
+        "a_0": "acceptance without drift error",
+        "x": "largest drift error",
+        "lre": "sup over p of LRE_inf, in float64",
+        "low": "certified lower end of it",
+        "high": "certified upper end",
+        "near": "relative half-width of the ranges behind near_low and near_high",
+        "near_low": "certified lower end over all ranges that near",
+        "near_high": "certified upper end",
+        "one_sided": "B/(a_0 - B); empty where B >= a_0",
+        "two_sided": "2B/(a_0 - B)",
+    },
+    "tightness": {
+        "source": "random, optimised, policy or T7s",
+        "rho": "rho of T7",
+        "cosine": "of clipped and true update",
+        "sine": "of the same angle, exact for small ones",
+        "guaranteed": "rho < 1",
+    },
+    "berry_esseen": {
+        "law": "tokens: exponential, signs (one of two values) or student",
+        "rho3": "E|s - mu|^3/sigma^3",
+        "length": "tokens",
+        "envelope": "T5's bound",
+        "band": "worst (of all bands around the drift) or unit (u = 1)",
+        "kind": "exact or simulated",
+        "difference": "|a - a_Gauss|",
+        "ci_low": "lower end of its 95 % interval; empty for exact values",
+        "ci_high": "upper end",
+        "draws": "responses of a simulated point",
+    },
+}
+"""Columns of each table, in order: name and meaning. Empty cells are missing values."""
+
+
+def write(out: Path, seed: int = 0, draws: int = 20_000, progress: bool = True) -> list[Path]:
     """Compute the tables and write ``NAME.csv`` for each into ``out``.
 
     Parameters
@@ -272,23 +325,23 @@ def write(out: Path, seed: int = 0, draws: int = 200_000, progress: bool = True)
     seed : int
         Root of the random streams, >= 0; each table has its own.
     draws : int
-        Responses for each simulated point; also scales how many strata are tried.
+        Responses for each simulated point, 0 for none; fewer than 5,000 also make grids and strata fewer.
 
     Raises
     ------
     UserError
-        For fewer than 100 draws, a negative seed, or a place that cannot be written.
+        For a negative number of draws or seed, or a place that cannot be written.
     """
     from tqdm import tqdm
 
-    if draws < 100:
-        raise UserError(f"draws={draws} must be at least 100: an interval needs some data")
+    if draws < 0:
+        raise UserError(f"draws={draws} must be >= 0; 0 leaves the simulated points out")
     if seed < 0:
         raise UserError(f"seed={seed} must be >= 0")
     written = []
     for name, rows in tqdm(TABLES.items(), desc="curves", unit="table", disable=not progress):
         path = Path(out) / f"{name}.csv"
-        frame = pd.DataFrame(list(rows(generator(seed, name, "curve"), draws)))
+        frame = pd.DataFrame(list(rows(generator(seed, name, "curve"), draws))).reindex(columns=list(COLUMNS[name]))
         with whole_file(path) as part:
             frame.to_csv(part, index=False)
         written.append(path)

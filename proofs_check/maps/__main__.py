@@ -1,4 +1,4 @@
-"""``python -m proofs_check.maps``: the maps of fairness and price, and the advice that follows from them."""
+"""``python -m proofs_check.maps``: the maps of fairness and price with the advice that follows, and exact curves."""
 
 from __future__ import annotations
 
@@ -7,16 +7,21 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fspo.command_line import CommandParser
-from fspo.errors import UserError, run_cli
+from fspo.errors import UserError, run_cli, unknown_name
 from fspo.files import write_text
+from proofs_check import curves
 from proofs_check.maps.advice import advice
 from proofs_check.maps.build import PARTS, build_tables
-from proofs_check.maps.tables import file_name, write_table
+from proofs_check.maps.tables import write_table
 
+CURVES = "curves"
+"""The part beside those of the maps: tables of ``proofs_check.curves``."""
 EXAMPLES = """examples:
   python -m proofs_check.maps
       every table and advice.md in out/proofs_check
   python -m proofs_check.maps --only price --jobs 2
+  python -m proofs_check.maps --only curves
+      acceptance laws, LRE against drift error, tightness of T7, Berry-Esseen
   python -m proofs_check.maps --only fairness --draws 100000
       tighter simulated intervals
 """
@@ -30,7 +35,9 @@ def build_parser() -> CommandParser:
         examples=EXAMPLES,
     )
     parser.add_argument("--out", type=Path, default=Path("out/proofs_check"), help="folder for the tables")
-    parser.add_argument("--only", default="", help=f"parts, separated by commas, of {', '.join(PARTS)}; empty for all")
+    parser.add_argument(
+        "--only", default="", help=f"parts, separated by commas, of {', '.join((*PARTS, CURVES))}; empty for all"
+    )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes; all cores unless given")
     parser.add_argument("--seed", type=int, default=0, help="root of every random stream")
     parser.add_argument("--draws", type=int, default=20_000, help="responses of each length in simulated rows; 0: none")
@@ -43,14 +50,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = build_parser().parse_args(arguments)
     if options.out.exists() and not options.out.is_dir():
         raise UserError(f"--out {options.out} is a file: name a folder")
-    only = [name.strip() for name in options.only.split(",") if name.strip()] or PARTS
-    tables = build_tables(only, options.seed, options.draws, options.jobs, not options.no_progress)
-    for name, frame in tables.items():
-        write_table(options.out, name, frame)
-    text = advice(tables)
-    write_text(options.out / "advice.md", text)
-    print(text)
-    print(f"tables: {options.out}/ {', '.join(file_name(name) for name in tables)}; advice.md")
+    known = (*PARTS, CURVES)
+    only = [name.strip() for name in options.only.split(",") if name.strip()] or known
+    for name in only:
+        if name not in known:
+            raise unknown_name("part", name, known)
+    parts = [name for name in only if name != CURVES]
+    tables = build_tables(parts, options.seed, options.draws, options.jobs, not options.no_progress) if parts else {}
+    files = [write_table(options.out, name, frame) for name, frame in tables.items()]
+    if CURVES in only:
+        files += curves.write(options.out, options.seed, options.draws, not options.no_progress)
+    if tables:
+        text = advice(tables)
+        write_text(options.out / "advice.md", text)
+        print(text)
+    print(f"tables: {options.out}/ {', '.join(file.name for file in files)}{'; advice.md' if tables else ''}")
     return 0
 
 
