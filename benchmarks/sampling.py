@@ -1,0 +1,158 @@
+"""How fast S is drawn given L and counted by a rule, against numpy's bare standard_normal: ratios within one run.
+
+    python benchmarks/sampling.py [--draws 16777216] [--rounds 7] [--many 100000000]
+
+Rates are per CPU second of one thread, medians over interleaved rounds, so that a busy machine moves them little.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import time
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+from tqdm import tqdm
+
+from fspo.command_line import CommandParser
+from fspo.errors import UserError, run_cli
+from fspo.files import write_text
+from fspo.rules import preset
+from proofs_check.models import LogRatioModel, make_model
+from proofs_check.sampling import CHUNK, acceptance_counts
+
+RESULTS = Path(__file__).parent / "results" / "sampling.json"
+LENGTH = 256.0
+MOMENTS = {"mu": -0.00045, "sigma": 0.03}
+PARAMETERS = {
+    "gaussian": MOMENTS,
+    "ar1": MOMENTS | {"ar": 0.6},
+    "heteroscedastic": MOMENTS,
+    "fractional": MOMENTS,
+    "scaled-gamma": MOMENTS,
+    "scaled-student": MOMENTS,
+    "exponential-tokens": MOMENTS,
+    "advantage-drift": MOMENTS | {"pull": 1e-4},
+    "shifted-lengths": {},
+    "markov": MOMENTS,
+    "student-tokens": MOMENTS,
+}
+SLOW = {"markov": 32, "student-tokens": 512, "shifted-lengths": 8}  # fewer draws, by this factor
+GOAL = 0.7
+
+
+def bare(draws: int) -> None:
+    """numpy alone: the same generator fills one array that stays in the cache."""
+    rng, out = np.random.default_rng(0), np.empty(CHUNK)
+    for _ in range(draws // CHUNK):
+        rng.standard_normal(out=out)
+
+
+def sampled(model: LogRatioModel, draws: int) -> None:
+    """S given L, in the chunks that proofs_check.sampling uses."""
+    rng, lengths = np.random.default_rng(0), np.broadcast_to(np.float64(LENGTH), (CHUNK,))
+    for _ in range(draws // CHUNK):
+        model.sample(rng, lengths)
+
+
+def counted(model: LogRatioModel, draws: int) -> None:
+    """S drawn and counted by a rule."""
+    acceptance_counts(model, preset("fspo-kl").rule, [LENGTH], draws, 0)
+
+
+def cpu_seconds(step: Callable[[], object]) -> float:
+    """CPU seconds of the process."""
+    start = time.process_time()
+    step()
+    return time.process_time() - start
+
+
+def peak_mib() -> float:
+    """Largest resident memory so far, MiB (Linux counts KiB)."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def rates(draws: int, rounds: int) -> dict[str, float]:
+    """Draws per CPU second, medians; the first round warms up and is left out."""
+    gaussian = make_model("gaussian", **MOMENTS)
+    own = np.random.default_rng(1).integers(1, 4096, draws // 4).astype(float)
+    steps: dict[str, tuple[int, Callable[[int], object]]] = {"standard_normal(out=)": (draws, bare)}
+    for name, parameters in PARAMETERS.items():
+        model = make_model(name, **parameters)
+        fewer = max(CHUNK, draws // SLOW.get(name, 1))
+        steps[name] = fewer, lambda n, model=model: sampled(model, n)
+    steps["gaussian, counted by a rule"] = draws, lambda n: counted(gaussian, n)
+    steps["gaussian, a length for each draw"] = own.size, lambda _: gaussian.sample(np.random.default_rng(0), own)
+    taken: dict[str, list[float]] = {name: [] for name in steps}
+    for _ in tqdm(range(rounds + 1), desc="timing", leave=False):
+        for name, (size, step) in steps.items():
+            taken[name].append(size / cpu_seconds(lambda step=step, size=size: step(size)))
+    return {name: float(np.median(values[1:])) for name, values in taken.items()}
+
+
+def scaling(many: int) -> dict[str, object]:
+    """CPU seconds and memory of counting 10^6 draws and more, and the exponent of a power law through them."""
+    model, rule = make_model("gaussian", **MOMENTS), preset("fspo-kl").rule
+    sizes = np.unique(np.geomspace(min(10**6, many), many, 5).astype(int))
+    before, seconds, peaks = peak_mib(), [], []
+    for size in sizes:
+        step = lambda size=size: acceptance_counts(model, rule, [LENGTH], int(size), 0, progress=size > 1e7)  # noqa: E731
+        seconds.append(float(np.median([cpu_seconds(step) for _ in range(3)])))
+        peaks.append(peak_mib() - before)
+    exponent = float(np.polyfit(np.log(sizes), np.log(seconds), 1)[0])
+    return {
+        "draws": sizes.tolist(),
+        "cpu_seconds": seconds,
+        "exponent_of_time": exponent,
+        "memory_above_start_mib": peaks,
+        "seconds_for_1e9_extrapolated": seconds[-1] * 1e9 / float(sizes[-1]),
+    }
+
+
+def parallel(many: int) -> dict[str, object]:
+    """Wall seconds with one job and with one for each core, counts compared."""
+    model, rule, found, wall = make_model("gaussian", **MOMENTS), preset("fspo-kl").rule, {}, {}
+    for jobs in (1, os.cpu_count() or 1):
+        start = time.perf_counter()
+        found[jobs] = acceptance_counts(model, rule, [LENGTH], many, 0, jobs=jobs)
+        wall[str(jobs)] = time.perf_counter() - start
+    return {"wall_seconds_by_jobs": wall, "same_counts": bool(len({int(k[0]) for k in found.values()}) == 1)}
+
+
+def main() -> None:
+    """Print the rates, the scaling and the memory, and write them down."""
+    parser = CommandParser(prog="python benchmarks/sampling.py", description=__doc__ or "")
+    parser.add_argument("--draws", type=int, default=1 << 24, help="draws in each timed step")
+    parser.add_argument("--rounds", type=int, default=7, help="timed rounds, of which the median counts")
+    parser.add_argument("--many", type=int, default=10**8, help="draws in the longest run")
+    options = parser.parse_args()
+    if min(options.draws // (4 * CHUNK), options.rounds, options.many // 10**4) < 1:
+        raise UserError(f"--draws needs at least {4 * CHUNK}, --rounds 1 and --many 10000")
+    scaled = scaling(options.many)  # first: memory is measured from a small process
+    found, together = rates(options.draws, options.rounds), parallel(options.many // 2)
+    base = found["standard_normal(out=)"]
+    for name, rate in found.items():
+        print(f"{name:34s} {rate / 1e6:8.2f} million draws/s  {rate / base:6.3f} of standard_normal")
+    for name, value in (scaled | together).items():
+        print(f"{name}: {value}")
+    results = {
+        "length": LENGTH,
+        "draws": options.draws,
+        "million_draws_per_cpu_second": {name: rate / 1e6 for name, rate in found.items()},
+        "of_standard_normal": {name: rate / base for name, rate in found.items()},
+        "goal_of_standard_normal": GOAL,
+        "scaling": scaled,
+        "parallel": together,
+        "cores": os.cpu_count(),
+        "versions": {name: version(name) for name in ("numpy", "scipy", "fspo")},
+    }
+    write_text(RESULTS, json.dumps(results, indent=1) + "\n")
+    print(f"results: {RESULTS}")
+
+
+if __name__ == "__main__":
+    run_cli(main)
