@@ -1,4 +1,4 @@
-"""Tables acceptance, clip_sides, lre and trend: how often a rule accepts, by length (docs/theory.md sections 1-3)."""
+"""Tables acceptance, clip_sides, lre, trend, smooth: how often a rule accepts, by length (theory.md, 1-3)."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from analysis.bins import Bins
 from analysis.evaluate import Case, Outcome, evaluate, measured, rate_of
 from analysis.lre import lre_estimates
 from analysis.rows import SUBSETS, USES, Ints, Rows, Run, windows
+from analysis.smooth import smooth_rows
 from analysis.stats import (
     MIN_CLUSTERS,
     TOO_FEW,
@@ -27,6 +28,8 @@ MEASURES = ("band", "update", "weight")
 SIDES = {"low": -1, "high": 1, "dual": 2}
 TREND_MARGIN = 0.01
 """C1's equivalence margin: change of a(l) for each doubling of L."""
+SMOOTHED = {"all": "band", "nonzero": "update"}
+"""Which acceptance is drawn as a smooth curve, by subset."""
 Table = list[dict[str, Any]]
 
 
@@ -62,11 +65,11 @@ def bin_columns(bins: Bins, view: View, k: int) -> dict[str, Any]:
 def acceptance_tables(
     run: Run, bins: Bins, cases: list[Case], trained: Case | None, window_size: int
 ) -> dict[str, Table]:
-    """The tables acceptance, clip_sides, lre, trend and ranges of one run.
+    """The tables acceptance, clip_sides, lre, trend, smooth and ranges of one run.
 
     Band acceptance does not depend on what happens outside, so counterfactual band rows carry outside = "drop".
     """
-    tables: dict[str, Table] = {name: [] for name in ("acceptance", "clip_sides", "lre", "trend", "ranges")}
+    tables: dict[str, Table] = {name: [] for name in ("acceptance", "clip_sides", "lre", "trend", "smooth", "ranges")}
     window = windows(run.rows.rollout, window_size)
     for use in USES:
         keep = run.rows.used == 0 if use == "first" else run.rows.used > 0
@@ -130,6 +133,8 @@ def _measure(
     slope = cluster_slope(value, view.rows.trend, view.cluster, weight, margin=TREND_MARGIN)
     within = cluster_slope(value, view.rows.trend, view.cluster, weight, strata=view.window, margin=TREND_MARGIN)
     tables["trend"].append(trend_row(key, slope, within))
+    if measure == SMOOTHED.get(key["subset"]) and (key["source"] == "trained" or key["outside"] == "drop"):
+        tables["smooth"] += smooth_rows(key, y, view.rows.coordinate, view.cluster)
 
 
 def trend_row(key: dict[str, Any], slope: Any, within: Any) -> dict[str, Any]:

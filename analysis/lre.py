@@ -1,21 +1,31 @@
 """Length Reweighting Error with honest intervals (docs/theory.md section 3).
 
-LRE_2^2 is bias-corrected: the plug-in ``sum p r^2`` minus the sampling variance that it holds,
-``sum p Var(r)``, with clusters. LRE_2's interval inverts the plug-in's law (:func:`analysis.stats.quadratic_interval`),
-which is honest at 0; ``l2_squared`` keeps its sign and has a moment interval (it can be negative). LRE_inf and
-LRE_1 have intervals from simultaneous max-t bands on r; their estimates are the plug-in, biased upwards.
+LRE_2^2 is bias-corrected: the plug-in ``sum p r^2`` minus the sampling variance that it holds. Its interval inverts
+tests: a candidate stays if the plug-in is not in a tail of its law under that candidate
+(:mod:`analysis.error_law`). Candidates lie on a curve through the estimate that starts at exact fairness and keeps the
+mean acceptance. LRE_inf and LRE_1 have intervals from simultaneous score bands on r; their estimates are the plug-in,
+biased upwards. docs/coverage.md shows how often the intervals hold.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from scipy import optimize, special
 from scipy import stats as sps
 
-from analysis.stats import MIN_CLUSTERS, Ratios, quadratic_interval, simultaneous_half_widths
+from analysis.error_law import ErrorLaw, error_law
+from analysis.stats import BORROW, Floats, Ratios
 
 NORMS = ("inf", "l1", "l2", "l2_squared")
+FARTHEST = 40.0
+"""Ends of the curve of candidates: e^-40 from its limits."""
+TAILS = (0.45, 0.35)
+"""Shares of the wanted error at which the low and the high end are tested: half of it each, less what estimating the
+candidates' direction costs where LRE_2 is of the size of its own noise (docs/coverage.md)."""
 
 
 @dataclass(frozen=True)
@@ -31,74 +41,191 @@ class LreEstimate:
     reason: str
 
 
-def relative_errors(found: Ratios) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, str, float]:
-    """Estimated r(l) of the usable bins, p, covariance of r and the bins used.
-
-    The covariance follows the influence of each cluster on r = a/a_bar - 1, a_bar = sum p a, with p estimated too.
-
-    Returns
-    -------
-    r, p : arrays (K',); covariance (K', K'); used : bool (K,); reason : str; noise : float
-        ``noise`` is the sampling variance that the plug-in sum p r^2 holds. Bins where all rows agree add nothing to
-        it, as their noise did not show, though the covariance, which intervals are made of, allows for it.
-    """
-    bins = found.rows.shape[1]
-    used = found.clusters[:bins] >= MIN_CLUSTERS
-    dropped = float(1 - found.count[:bins][used].sum() / max(found.count[bins], 1))
-    reason = f"bins with fewer than {MIN_CLUSTERS} clusters left out: {dropped:.1%} of the rows" if dropped > 0 else ""
-    empty = np.zeros(0)
-    if used.sum() < 2:
-        return empty, empty, np.zeros((0, 0)), used, f"fewer than 2 bins with {MIN_CLUSTERS} clusters", 0.0
-    rows, a, z = found.rows[:, used], found.value[:bins][used], found.influence[:, :bins][:, used]
-    total = rows.sum()
-    p = rows.sum(0) / total
-    mean = float(p @ a)
-    if not mean > 0:
-        return empty, empty, np.zeros((0, 0)), used, "nothing is accepted: a_bar = 0", 0.0
-    share = (rows - p * rows.sum(1, keepdims=True)) / total
-    influence = z / mean - np.outer(z @ p + share @ a, a / mean**2)
-    clusters = max(int(np.sum(rows.sum(1) > 0)), 2)
-    covariance = influence.T @ influence * clusters / (clusters - 1)
-    noise = float(p @ np.diag(covariance))
-    # bins where all rows agree have no linearised variance: add that of Ratios' adjusted proportion
-    linear = np.sum(z**2, axis=0) * clusters / (clusters - 1)
-    extra = np.maximum(found.variance[:bins][used] - linear, 0.0)
-    if np.any(extra > 1e-14):
-        jacobian = np.eye(len(a)) / mean - np.outer(a / mean**2, p)
-        covariance = covariance + jacobian @ np.diag(extra) @ jacobian.T
-    return a / mean - 1, p, covariance, used, reason, noise
-
-
-def lre_estimates(found: Ratios) -> list[LreEstimate]:
+def lre_estimates(found: Ratios, level: float = 0.95) -> list[LreEstimate]:
     """LRE in each norm, with intervals, from cluster-aware acceptances."""
-    r, p, covariance, _, reason, noise = relative_errors(found)
+    law, reason = error_law(found)
     nan = float("nan")
-    if len(r) == 0:
+    if law is None:
         return [LreEstimate(norm, nan, nan, nan, nan, nan, reason) for norm in NORMS]
-    df = int(found.clusters[-1]) - 1
-    half = simultaneous_half_widths(covariance, df)
-    nearest, farthest = np.maximum(np.abs(r) - half, 0.0), np.abs(r) + half
-    plug_in = float(p @ r**2)
-    squared = plug_in - noise
-    low, high = quadratic_interval(r, p, covariance, df)
-    weighted = covariance * p[:, None]
-    spread = 4 * float((p * r) @ covariance @ (p * r)) + 2 * float(np.trace(weighted @ weighted))
-    step = float(sps.t.ppf(0.975, max(df, 1))) * np.sqrt(spread)
-    wald = constant_test(r, covariance, df)
-    l1 = float(p @ np.abs(r))
-    inf = float(np.max(np.abs(r)))
+    r, low, high = bands(law, level)
+    nearest = np.where((low <= 0) & (high >= 0), 0.0, np.minimum(np.abs(low), np.abs(high)))
+    farthest = np.maximum(np.abs(low), np.abs(high))
+    plug_in = float(squared(law.p, law.a))
+    two = squared_interval(law, level, (r, low, high))
+    corrected = plug_in - law.noise
+    wald = constant_test(law)
+    l1, inf = float(law.p @ np.abs(r)), float(np.max(np.abs(r)))
+    root = np.sqrt
     return [
         LreEstimate("inf", inf, float(np.max(nearest)), float(np.max(farthest)), inf, wald, reason),
-        LreEstimate("l1", l1, float(p @ nearest), float(p @ farthest), l1, wald, reason),
-        LreEstimate("l2", float(np.sqrt(max(squared, 0.0))), np.sqrt(low), np.sqrt(high), plug_in**0.5, wald, reason),
-        LreEstimate("l2_squared", squared, squared - step, squared + step, plug_in, wald, reason),
+        LreEstimate("l1", l1, float(law.p @ nearest), float(law.p @ farthest), l1, wald, reason),
+        LreEstimate("l2", root(max(corrected, 0.0)), root(max(two[0], 0.0)), root(two[1]), root(plug_in), wald, reason),
+        LreEstimate("l2_squared", corrected, min(two[0], corrected), max(two[1], corrected), plug_in, wald, reason),
     ]
 
 
-def constant_test(r: np.ndarray, covariance: np.ndarray, df: int) -> float:
-    """p-value of "a(l) is constant": cluster-robust Wald statistic, Hotelling's F (r has rank K-1)."""
-    rank = len(r) - 1
-    if df - rank + 1 < 1:
+def squared(p: Floats, a: Floats) -> Floats:
+    """LRE_2^2 of rates (..., K) and shares (..., K) or (K,)."""
+    mean = np.sum(p * a, axis=-1, keepdims=True)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.sum(p * (a / mean - 1) ** 2, axis=-1)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Candidate rates, all of one mean: from exact fairness (mu = -inf) through the estimate (0) to the farthest.
+
+    At each distance it holds the candidate that is nearest to the estimate in the metric of its errors,
+    ``v = (I - mu Sigma)^-1 v_hat`` with v the rates' root-share weighted deviations (in logits for indicators, so that
+    candidates stay in (0, 1)): the direction of a small LRE is itself uncertain, most so where errors are large.
+    """
+
+    law: ErrorLaw
+    root: Floats  # sqrt(p)
+    values: Floats  # of Sigma over the largest
+    vectors: Floats
+    along: Floats  # components of the estimate
+
+    @staticmethod
+    def of(law: ErrorLaw) -> Curve:
+        """The curve of one law."""
+        k, root = len(law), np.sqrt(law.p)
+        centre = np.eye(k) - np.outer(np.ones(k), law.p)
+        units = 1 / law.scale(np.full(k, float(law.p @ law.smooth)))
+        deviation = root * (centre @ (special.logit(law.smooth) if law.binary else law.a))
+        lever = root[:, None] * centre * units
+        values, vectors = np.linalg.eigh(lever @ law.covariance[:k, :k] @ lever.T)
+        along = vectors.T @ deviation
+        if not values[-1] > 0:
+            return Curve(law, root, np.ones(k), vectors, along)  # no errors: S is 0 everywhere
+        if abs(along[-1]) < 1e-9 * root[-1] * np.sqrt(values[-1]):
+            along[-1] = 1e-9 * np.sqrt(values[-1])  # no direction of its own: that of the largest errors
+        return Curve(law, root, np.maximum(values / values[-1], 0.0), vectors, along)
+
+    def __call__(self, x: float) -> Floats:
+        """Rates (K,) at a position: -inf is fairness, 0 the estimate, +inf the farthest (mu = 1 - e^-x)."""
+        mu = -float(np.expm1(-x))
+        kept = np.where(self.values > 1e-9, self.along / (1 - mu * np.maximum(self.values, 1e-9)), 0.0)
+        moved = self.vectors @ kept / self.root
+        mean = float(self.law.p @ self.law.smooth)
+        return levelled(moved, self.law.p, mean) if self.law.binary else mean + moved
+
+
+def squared_interval(
+    law: ErrorLaw, level: float = 0.95, limits: tuple[Floats, Floats, Floats] | None = None
+) -> tuple[float, float]:
+    """Interval of LRE_2^2 by test inversion.
+
+    Returns
+    -------
+    (low, high) : floats
+        Where exact fairness is not refuted ``low`` is at most 0: the plug-in less the upper quantile of its law there,
+        so that the interval of a difference of two LRE_2^2 can use it. ``high`` is at least the noise's own mean, so
+        that a lucky fit never claims more precision than it has.
+    """
+    plug_in, curve = float(squared(law.p, law.a)), Curve.of(law)
+    low_tail, high_tail = (share * (1 - level) for share in TAILS)
+    fair = np.sort(squared(*law.draws(curve(-FARTHEST))))
+    above = float(fair[int((1 - low_tail) * len(fair))])
+    low = _crossing(law, curve, plug_in, 1 - low_tail, -1.0) if above < plug_in else min(plug_in - above, 0.0)
+    high = _crossing(law, curve, plug_in, high_tail, 1.0) if fair[int(high_tail * len(fair))] <= plug_in else 0.0
+    if law.binary and law.showing < BORROW:
+        # the few rejections tell no direction: any one bin may accept as little as its band allows, the others alike
+        _, fewest, _ = bands(law, level) if limits is None else limits
+        high = max(high, float(np.max(fewest**2 * law.p / (1 - law.p))))
+    return low, max(high, float(np.mean(fair)), low)
+
+
+def _crossing(law: ErrorLaw, curve: Callable[[float], Floats], plug_in: float, q: float, start: float) -> float:
+    """LRE_2^2 of the candidate on a curve under which the plug-in is the quantile q of its law."""
+
+    def excess(x: float) -> float:
+        values = squared(*law.draws(curve(x)))
+        rank = min(int(q * len(values)), len(values) - 1)
+        return float(np.partition(values, rank)[rank]) - plug_in
+
+    low = high = start
+    if excess(start) < 0:
+        while excess(high) < 0:
+            if high >= FARTHEST:
+                return float(squared(law.p, curve(high)))
+            low, high = high, high + 2.0
+    else:
+        while excess(low) >= 0:
+            if low <= -FARTHEST:
+                return float(squared(law.p, curve(low)))
+            low, high = low - 2.0, low
+    found: Any = optimize.brentq(excess, low, high, xtol=1e-3)
+    return float(squared(law.p, curve(float(found))))
+
+
+def levelled(moved: Floats, p: Floats, mean: float) -> Floats:
+    """Rates (K,) whose logits differ as ``moved`` and whose mean over p is ``mean``, in (0, 1)."""
+    level = float(special.logit(mean))
+    for _ in range(100):
+        a = special.expit(level + moved)
+        step = float(np.clip((p @ a - mean) / max(p @ (a * (1 - a)), 1e-300), -1, 1))
+        level -= step
+        if abs(step) < 1e-10:
+            break
+    return special.expit(level + moved)
+
+
+def bands(law: ErrorLaw, level: float = 0.95) -> tuple[Floats, Floats, Floats]:
+    """r (K,) and simultaneous limits: score tests of ``a(l) = (1 + r) a_bar``, errors sized at the candidate.
+
+    The critical value is the upper quantile of the largest of the K statistics under exact fairness.
+    """
+    p, k, mean = law.p, len(law), float(law.p @ law.a)
+    own = np.eye(k)
+    r = law.a / mean - 1
+
+    def error(rho: Floats) -> Floats:
+        """Standard error (K,) of ``a_k - (1 + rho_k) a_bar`` with each bin's own rate moved to the candidate's."""
+        at = np.clip((1 + rho) * mean, 1e-12, 1 - 1e-12) if law.binary else law.a
+        others = law.scale(law.smooth)
+        sizes = np.where(own > 0, law.scale(at)[:, None], others)
+        rates = np.where(own > 0, at[:, None], law.smooth)
+        lever = np.hstack([(own - (1 + rho)[:, None] * p) * sizes, -(1 + rho)[:, None] * rates])
+        return np.sqrt(np.maximum(np.einsum("ki,ij,kj->k", lever, law.covariance, lever), 0.0))
+
+    fair = np.full(k, float(p @ law.smooth)) if law.binary else law.a
+    covariance = law.covariance_at(fair)
+    lever = np.hstack([own - np.outer(fair / mean, p), -np.outer(fair / mean, fair)])
+    sizes = np.sqrt(np.maximum(np.einsum("ki,ij,kj->k", lever, covariance, lever), 1e-300))
+    shares, rates = law.draws(fair)
+    means = np.sum(shares * rates, axis=1, keepdims=True)
+    critical = float(np.quantile(np.max(np.abs(rates - (fair / (p @ fair)) * means) / sizes, axis=1), level))
+
+    def limit(side: float) -> Floats:
+        near = r.copy()
+        if side < 0:
+            far = np.full(k, -1.0)
+        elif law.binary:
+            far = np.full(k, max(1 / mean, float(np.max(r)) + 1) - 1)
+        else:
+            far = r + 20 * critical * error(r) / mean + 1e-12
+        for _ in range(25):
+            middle = (near + far) / 2
+            inside = np.abs(law.a - (1 + middle) * mean) <= critical * error(middle)
+            near, far = np.where(inside, middle, near), np.where(inside, far, middle)
+        return far
+
+    return r, limit(-1.0), limit(1.0)
+
+
+def constant_test(law: ErrorLaw) -> float:
+    """p-value of "a(l) is constant": cluster-robust Wald statistic, Hotelling's F (r has rank K-1).
+
+    The covariance is that of exact fairness (for indicators), as in a score test.
+    """
+    rank, k = len(law) - 1, len(law)
+    if law.df - rank + 1 < 1:
         return float("nan")
+    mean = float(law.p @ law.a)
+    fair = np.full(k, float(law.p @ law.smooth)) if law.binary else law.a
+    lever = np.hstack([np.eye(k) / mean - np.outer(fair, law.p) / mean**2, -np.outer(fair, fair) / mean**2])
+    covariance = lever @ law.covariance_at(fair) @ lever.T
+    r = law.a / mean - 1
     statistic = float(r @ np.linalg.pinv(covariance, rcond=1e-10, hermitian=True) @ r)
-    return float(sps.f.sf(statistic * (df - rank + 1) / (df * rank), rank, df - rank + 1))
+    return float(sps.f.sf(statistic * (law.df - rank + 1) / (law.df * rank), rank, law.df - rank + 1))

@@ -8,7 +8,6 @@ delete-one jackknife.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -21,6 +20,8 @@ Ints = NDArray[np.int64]
 MIN_CLUSTERS = 5
 """Below this many clusters a cell of a table is NaN, with the reason."""
 TOO_FEW = f"fewer than {MIN_CLUSTERS} clusters"
+BORROW = 10.0
+"""Clusters with a rarer outcome at which their own covariance counts as much as a model's."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +35,10 @@ class Ratios:
         Rows and clusters with a row.
     influence : array (C, K+1)
         z_c; their cross products times C/(C-1) are the covariance.
-    rows : array (C, K)
-        Rows by cluster and bin.
+    rows, sums : array (C, K)
+        Rows and numerators by cluster and bin.
+    binary : bool
+        Rates of indicators.
     """
 
     value: Floats
@@ -44,6 +47,8 @@ class Ratios:
     clusters: Ints
     influence: Floats
     rows: Floats
+    sums: Floats
+    binary: bool = False
 
 
 def sum_by(cluster: Ints, bins: Ints, number: int, values: ArrayLike) -> Floats:
@@ -94,7 +99,13 @@ def ratios(
         flat = (variance < 1e-300) & (clusters > 0)
         share = 2 / (clusters[flat] + 4)
         variance[flat] = share * (1 - share) / clusters[flat]
-    return Ratios(value, variance, counts.sum(0).astype(np.int64), clusters, influence, rows)
+    return Ratios(value, variance, counts.sum(0).astype(np.int64), clusters, influence, rows, ys[:, :-1], binary)
+
+
+def borrowed(rare: ArrayLike) -> Floats:
+    """Weight of the clusters' own covariance, where ``rare`` clusters show the rarer outcome; the rest is a model's."""
+    rare = np.asarray(rare, np.float64)
+    return rare / (rare + BORROW)
 
 
 def proportion_interval(
@@ -235,56 +246,3 @@ def simultaneous_half_widths(covariance: Floats, df: int, level: float = 0.95) -
         return se
     draws = error_draws(covariance, df)[:, some] / se[some]
     return se * float(np.quantile(np.max(np.abs(draws), axis=1), level))
-
-
-def quadratic_interval(
-    estimate: Floats, weights: Floats, covariance: Floats, df: int, level: float = 0.95
-) -> tuple[float, float]:
-    """Interval for ``theta = sum_k weights_k r_k^2`` by inverting the law of its plug-in estimate.
-
-    The plug-in is distributed like ``|e|^2 + 2 sqrt(theta) <u, e> + theta``, e the weighted estimation error and u
-    the direction of the estimate; the interval holds every theta whose central ``level`` range covers the plug-in.
-    It stays honest at theta = 0, where percentile bootstraps and the delta method fail (docs/theory.md section 3).
-
-    Returns
-    -------
-    (low, high) : floats, 0 <= low <= high
-        ``high`` is at least the noise's own mean, so that a lucky fit never claims more precision than it has.
-    """
-    root = np.sqrt(weights)
-    scaled = root * estimate
-    theta_hat = float(scaled @ scaled)
-    errors = error_draws(covariance, df) * root
-    noise = np.sum(errors**2, axis=1)
-    direction = scaled / np.sqrt(theta_hat) if theta_hat > 0 else np.zeros_like(scaled)
-    along = 2 * errors @ direction
-    tail = (1 - level) / 2
-
-    def quantile(theta: float, q: float) -> float:
-        values = noise + np.sqrt(theta) * along + theta
-        rank = min(int(q * len(values)), len(values) - 1)
-        return float(np.partition(values, rank)[rank])
-
-    scale = theta_hat + float(np.mean(noise)) + 1e-300
-    low = 0.0
-    if quantile(0.0, 1 - tail) < theta_hat:
-        low = _bisect(lambda t: quantile(t, 1 - tail) - theta_hat, 0.0, theta_hat)
-    high = 0.0
-    if quantile(0.0, tail) < theta_hat:
-        top = scale
-        for _ in range(60):
-            if quantile(top, tail) > theta_hat:
-                break
-            top *= 2
-        high = _bisect(lambda t: quantile(t, tail) - theta_hat, 0.0, top)
-    return low, max(high, float(np.mean(noise)), low)
-
-
-def _bisect(function: Callable[[float], float], low: float, high: float, steps: int = 24) -> float:
-    for _ in range(steps):
-        middle = (low + high) / 2
-        if function(middle) < 0:
-            low = middle
-        else:
-            high = middle
-    return (low + high) / 2

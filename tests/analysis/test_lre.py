@@ -2,8 +2,10 @@
 
 import numpy as np
 import pytest
+from scipy import stats as sps
 
-from analysis.lre import lre_estimates, relative_errors
+from analysis.error_law import degrees, error_law, intra_correlation, skewed
+from analysis.lre import lre_estimates
 from analysis.stats import ratios
 from fspo.theory import lre
 
@@ -34,18 +36,57 @@ def test_plug_in_is_the_formula_of_theory():
     assert mine["l2"].plug_in == pytest.approx(exact.l2)
 
 
-def test_covariance_of_r_against_a_jackknife():
+def test_covariance_of_rates_and_shares_against_a_jackknife():
     rng = np.random.default_rng(5)
     bins, cluster = rng.integers(0, 3, 1200), np.repeat(np.arange(150), 8)
     accept = (rng.random(1200) < np.array([0.5, 0.7, 0.9])[bins]).astype(float)
-    _, _, covariance, *_ = relative_errors(ratios(accept, cluster, bins, 3))
+    law, _ = error_law(ratios(accept, cluster, bins, 3))
     replicates = []
     for c in range(150):
         keep = cluster != c
         found = ratios(accept[keep], np.unique(cluster[keep], return_inverse=True)[1], bins[keep], 3)
-        replicates.append(relative_errors(found)[0])
+        replicates.append(np.concatenate([found.value[:3], found.count[:3] / found.count[3]]))
     deviation = np.array(replicates) - np.mean(replicates, axis=0)
-    assert covariance == pytest.approx(deviation.T @ deviation * 149 / 150, rel=0.03, abs=1e-7)
+    assert law.covariance == pytest.approx(deviation.T @ deviation * 149 / 150, rel=0.05, abs=1e-7)
+
+
+def test_the_law_of_indicators_draws_what_the_design_would_give():
+    """Independent rows: the law about a truth against binomial sampling, in mean, spread and skewness."""
+    rng = np.random.default_rng(9)
+    bins, cluster = np.tile(np.arange(4), 400), np.arange(1600)
+    truth = np.array([0.8, 0.9, 0.95, 0.98])
+    law, _ = error_law(ratios(rng.random(1600) < truth[bins], cluster, bins, 4, binary=True))
+    _, drawn = law.draws(truth)
+    real = rng.binomial(400, truth, (20_000, 4)) / 400
+    assert drawn.mean(0) == pytest.approx(truth, abs=2e-3)
+    assert drawn.std(0) == pytest.approx(real.std(0), rel=0.12)
+    assert sps.skew(drawn)[3] == pytest.approx(sps.skew(real)[3], abs=0.12)
+    assert sps.skew(drawn)[3] < -0.2
+
+
+def test_skewed_draws_have_their_moments():
+    z = sps.norm.ppf((np.arange(200_000) + 0.5) / 200_000)
+    for skewness in (-1.0, 0.0, 0.6, 2.0):
+        found = skewed(z, np.array(skewness))
+        assert found.mean() == pytest.approx(0, abs=0.01)
+        assert found.std() == pytest.approx(1, abs=0.02)
+        assert sps.skew(found) == pytest.approx(skewness, abs=0.06 + 0.03 * skewness**2)
+
+
+def test_intra_correlation_by_hand_and_with_full_agreement():
+    # two prompts of two rows, a = 1/2: one all accepted, one all rejected; every pair agrees: correlation 1
+    rows = np.array([[2.0], [2.0]])
+    assert intra_correlation(np.array([[2.0], [0.0]]), rows, np.array([0.5]), 2) == pytest.approx(1)
+    # one of two in each: every pair disagrees, cut at 0; then one of three prompts is the agreeing one that is added
+    assert intra_correlation(np.array([[1.0], [1.0]]), rows, np.array([0.5]), 2) == pytest.approx(1 / 3)
+
+
+def test_degrees_of_freedom_are_those_of_a_normal_sample():
+    rng = np.random.default_rng(0)
+    assert degrees(rng.standard_normal(4000)) == pytest.approx(3999, rel=0.15)
+    few = np.zeros(400)
+    few[:10] = 1.0
+    assert degrees(few) < 25  # ten clusters carry it all
 
 
 def test_bias_correction_centres_the_estimate_at_fairness():
@@ -62,12 +103,13 @@ def test_bias_correction_centres_the_estimate_at_fairness():
 def test_bias_correction_does_not_overshoot_where_bins_accept_everything(level):
     """Otherwise a rule that accepts more would show the smaller LRE (C2), in every seed alike."""
     rng = np.random.default_rng(4)
-    cluster, squared = np.repeat(np.arange(24), 8), []
+    cluster, squared, missed = np.repeat(np.arange(24), 8), [], 0
     for _ in range(300):
         accept = rng.random(24 * 8) < level
         found = by_norm(ratios(accept, cluster, rng.integers(0, BINS, 24 * 8), BINS, binary=True))["l2_squared"]
-        assert found.ci_low < 0 < found.ci_high
+        missed += not found.ci_low < 0 < found.ci_high
         squared.append((found.estimate, found.plug_in))
+    assert missed / 300 < 0.05
     estimate, plug_in = np.mean(squared, axis=0)
     error = np.std(squared, axis=0)[0] / np.sqrt(len(squared))
     assert abs(estimate) < max(4 * error, 0.2 * plug_in)
@@ -121,8 +163,11 @@ def test_reasons_instead_of_numbers():
     assert all(np.isnan(e.estimate) and "nothing is accepted" in e.reason for e in lre_estimates(nothing))
     one = ratios(np.ones(80), np.repeat(np.arange(10), 8), np.zeros(80, int), 2, binary=True)
     assert all(np.isnan(e.estimate) and "fewer than 2 bins" in e.reason for e in lre_estimates(one))
-    bins = np.zeros(80, int)
+    bins = np.tile([0, 2], 160)
     bins[:4] = 1  # one cluster only
-    bins[40:] = 2
-    odd = ratios(np.arange(80) % 2, np.repeat(np.arange(10), 8), bins, 3, binary=True)
-    assert "left out" in lre_estimates(odd)[0].reason
+    odd = ratios(np.arange(320) // 2 % 2, np.repeat(np.arange(40), 8), bins, 3, binary=True)
+    assert "left out: 1.2% of the rows" in lre_estimates(odd)[0].reason
+    assert np.isfinite(lre_estimates(odd)[0].estimate)
+    bins[:96] = 1  # twelve clusters, then nine of them: 24 % of the rows in a bin of too few clusters
+    few = ratios(np.arange(320) // 2 % 2, np.repeat(np.arange(40) % 9 + 31 * (np.arange(40) > 11), 8), bins, 3)
+    assert all(np.isnan(e.ci_high) and "too little data" in e.reason for e in lre_estimates(few))

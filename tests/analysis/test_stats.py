@@ -10,7 +10,6 @@ from analysis.stats import (
     error_draws,
     mean_interval,
     proportion_interval,
-    quadratic_interval,
     ratios,
     simultaneous_half_widths,
     sum_by,
@@ -140,19 +139,6 @@ def test_error_draws_have_the_covariance():
 def test_max_t_is_wider_than_one_interval_and_narrower_than_bonferroni():
     half = simultaneous_half_widths(np.eye(6), 100_000)[0]
     assert 1.97 < half < sps.norm.ppf(1 - 0.05 / 12) + 0.03
-
-
-def test_quadratic_interval_has_its_coverage_at_and_away_from_zero():
-    rng = np.random.default_rng(3)
-    covariance, weights = np.diag([0.5, 1.0, 2.0]), np.full(3, 1 / 3)
-    for truth in ([0.0, 0.0, 0.0], [1.0, -1.0, 0.5], [4.0, -3.0, 2.0]):
-        theta = float(weights @ np.square(truth))
-        hits = 0
-        for _ in range(300):
-            estimate = np.array(truth) + rng.normal(size=3) * np.sqrt(np.diag(covariance))
-            low, high = quadratic_interval(estimate, weights, covariance, 10_000)
-            hits += low <= theta <= high
-        assert hits / 300 > 0.95 - 3 * np.sqrt(0.95 * 0.05 / 300)
 
 
 def clustered(rng, clusters=60, group=8):

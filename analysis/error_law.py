@@ -1,0 +1,216 @@
+"""The law of estimated acceptances about candidate truths: what the intervals of LRE are inverted from.
+
+Estimates of few rejections have skewed errors whose size goes with the truth, and a covariance that is itself poorly
+known. So the covariance is kept in Pearson units (errors over ``sqrt(a (1-a))``), where it is a matter of design and
+of dependence within prompts alone; bins in which few prompts show a rejection borrow it from a model with one
+intra-prompt correlation; and the size and the skewness of the errors are those of the candidate truth.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import numpy as np
+from scipy import special
+from scipy import stats as sps
+from scipy.stats import qmc
+
+from analysis.stats import Floats, Ratios, borrowed
+
+DRAWS = 2048
+BIN_CLUSTERS = 10
+"""A bin with rows of fewer prompts is left out of LRE: its interval did not hold in docs/coverage.md's study."""
+MOST_LEFT_OUT = 0.1
+"""Share of the rows beyond which leaving bins out leaves too little data."""
+PSEUDO_ROWS = 2.0
+"""Rows at the mean acceptance added to each bin where an acceptance of exactly 0 or 1 would leave no direction."""
+FULL_CORRELATION = 1.0
+"""Prompts with a rarer outcome that agree fully within themselves, added to the intra-prompt correlation."""
+MOST_SKEW = 3.0
+
+
+@lru_cache(maxsize=16)
+def standard_draws(dimension: int, number: int = DRAWS, seed: int = 20250911) -> tuple[Floats, Floats]:
+    """Quasi-random standard normals (number, dimension) and uniforms (number,), fixed: no generator's state matters."""
+    points = qmc.Sobol(dimension + 1, rng=seed).random(number)
+    points = np.clip(points, 1e-9, 1 - 1e-9)
+    normals, uniforms = special.ndtri(points[:, :-1]), points[:, -1]
+    normals.setflags(write=False)
+    uniforms.setflags(write=False)
+    return normals, uniforms
+
+
+@lru_cache(maxsize=64)
+def _t_factor(dimension: int, df: float) -> Floats:
+    """Factors (number, 1) that make multivariate t errors of the draws."""
+    return np.sqrt(df / sps.chi2.ppf(standard_draws(dimension)[1], df))[:, None]
+
+
+def skewed(z: Floats, skewness: Floats) -> Floats:
+    """Standard errors with a given skewness from standard normal ones: Pearson III by Wilson and Hilferty's cube."""
+    size = np.maximum(np.abs(skewness), 1e-4)
+    sign = np.where(skewness < 0, -1.0, 1.0)
+    root = np.maximum(1 + size * sign * z / 6 - size * size / 36, 0.0)
+    return sign * (2 / size) * (root * root * root - 1)
+
+
+@dataclass(frozen=True)
+class ErrorLaw:
+    """Estimates by bin and the law of their errors.
+
+    Attributes
+    ----------
+    p, a : array (K,)
+        Estimated shares and rates of the usable bins.
+    smooth : array (K,)
+        Rates with ``PSEUDO_ROWS`` at the mean: strictly inside (0, 1) for indicators.
+    covariance : array (2K, 2K)
+        Of the errors of a in Pearson units and of p.
+    binary : bool
+        Rates of indicators; else errors are normal and do not change with the truth.
+    df : float
+        Degrees of freedom of the covariance, by Satterthwaite's rule; at most clusters less 1.
+    showing : int
+        Prompts with a rarer outcome.
+    noise : float
+        The sampling variance that the plug-in ``sum p r^2`` holds, from the clusters alone.
+    correlation : float
+        Intra-prompt correlation of the model; NaN where it is not used.
+    """
+
+    p: Floats
+    a: Floats
+    smooth: Floats
+    covariance: Floats
+    binary: bool
+    df: float
+    showing: int
+    noise: float
+    correlation: float
+    errors: Floats = field(repr=False)
+
+    def __len__(self) -> int:
+        return len(self.p)
+
+    def scale(self, a: Floats) -> Floats:
+        """sqrt(a (1-a)) for indicators, 1 else."""
+        return np.sqrt(np.maximum(a * (1 - a), 0.0)) if self.binary else np.ones_like(a)
+
+    def covariance_at(self, a: Floats) -> Floats:
+        """Covariance (2K, 2K) of the estimated (a, p) were ``a`` (K,) the truth."""
+        s = np.concatenate([self.scale(a), np.ones_like(a)])
+        return self.covariance * np.outer(s, s)
+
+    def draws(self, a: Floats) -> tuple[Floats, Floats]:
+        """Estimates of p and a (M, K) that the same design would give were ``a`` (K,) the truth."""
+        k = len(self)
+        sd = np.sqrt(np.diag(self.covariance)[:k])
+        size = self.scale(a) * sd
+        z = self.errors[:, :k]
+        if self.binary:
+            # a proportion of 1/sd^2 rows: in Pearson units sd^2 is one over the effective number of rows
+            skewness = np.clip((1 - 2 * a) * sd / np.maximum(self.scale(a), 1e-9), -MOST_SKEW, MOST_SKEW)
+            found = np.clip(a + size * skewed(z, skewness), 0.0, 1.0)
+        else:
+            found = a + size * z
+        shares = np.maximum(self.p + self.errors[:, k:], 0.0)
+        return shares / shares.sum(1, keepdims=True), found
+
+
+def usable(found: Ratios) -> np.ndarray:
+    """Bins (K,) with enough clusters."""
+    return found.clusters[: found.rows.shape[1]] >= BIN_CLUSTERS
+
+
+def error_law(found: Ratios) -> tuple[ErrorLaw | None, str]:
+    """The law of the usable bins (at least ``BIN_CLUSTERS`` clusters), or None, and a reason.
+
+    The reason says why there is none, or which share of the rows was left out.
+    """
+    bins = found.rows.shape[1]
+    used = usable(found)
+    dropped = float(1 - found.count[:bins][used].sum() / max(found.count[bins], 1))
+    reason = f"bins with fewer than {BIN_CLUSTERS} clusters left out: {dropped:.1%} of the rows" if dropped > 0 else ""
+    if used.sum() < 2:
+        return None, f"too little data: fewer than 2 bins with {BIN_CLUSTERS} clusters"
+    if dropped > MOST_LEFT_OUT:
+        return None, f"too little data: {reason}"
+    rows, a, z = found.rows[:, used], found.value[:bins][used], found.influence[:, :bins][:, used]
+    some = rows.sum(1) > 0
+    rows, z = rows[some], z[some]
+    total, clusters = float(rows.sum()), len(rows)
+    counts = rows.sum(0)
+    p = counts / total
+    mean = float(p @ a)
+    if not mean > 0:
+        return None, "nothing is accepted: a_bar = 0"
+    share = (rows - p * rows.sum(1, keepdims=True)) / total
+    factor = clusters / (clusters - 1)
+    of_r = z / mean - np.outer(z @ p + share @ a, a / mean**2)
+    noise = float(p @ np.sum(of_r**2, axis=0)) * factor
+    smooth, own, model, correlation = a, np.ones(len(p)), np.zeros((len(p), len(p))), float("nan")
+    scale, showing = np.ones(len(p)), clusters
+    if found.binary:
+        accepted = found.sums[some][:, used]
+        centre = (float(accepted.sum()) + 0.5) / (total + 1)
+        smooth = (accepted.sum(0) + PSEUDO_ROWS * centre) / (counts + PSEUDO_ROWS)
+        scale = np.sqrt(smooth * (1 - smooth))
+        rare = np.where(smooth >= 0.5, rows - accepted, accepted) > 0
+        own = borrowed(rare.sum(0))
+        showing = int(rare.any(1).sum())
+        correlation = intra_correlation(accepted, rows, smooth, showing)
+        alone = np.diag(counts)
+        model = factor * (alone + correlation * (rows.T @ rows - alone)) / np.outer(counts, counts)
+    joint = np.hstack([z / scale, share])
+    weight = np.sqrt(np.concatenate([own, np.ones(len(p))]))
+    covariance = factor * (joint.T @ joint) * np.outer(weight, weight)
+    covariance[: len(p), : len(p)] += model * np.sqrt(np.outer(1 - own, 1 - own))
+    df = degrees(of_r @ (p * (a / mean - 1)))
+    errors = _errors(covariance, df, len(p))
+    return ErrorLaw(p, a, smooth, covariance, found.binary, df, showing, noise, correlation, errors), reason
+
+
+def degrees(influence: Floats) -> float:
+    """Degrees of freedom of ``sum z_c^2`` as an estimate of a variance, rounded (Satterthwaite): 2 / its squared cv.
+
+    At least 4, at most one less than the number of clusters.
+    """
+    squares = influence**2
+    total = float(squares.sum())
+    most = len(squares) - 1
+    if not total > 0:
+        return most
+    spread = float(np.sum(squares**2)) / total**2 - 1 / len(squares)
+    return float(np.clip(round(2 / max(spread, 1e-12)), 4, most))
+
+
+def _errors(covariance: Floats, df: float, k: int) -> Floats:
+    """Draws (M, 2K): standardised errors of a, then errors of p."""
+    values, vectors = np.linalg.eigh(covariance)
+    root = vectors * np.sqrt(np.maximum(values, 0.0))
+    found = (standard_draws(2 * k)[0] @ root.T) * _t_factor(2 * k, df)
+    sd = np.sqrt(np.diag(covariance)[:k])
+    found[:, :k] /= np.where(sd > 0, sd, 1.0)
+    return found
+
+
+def intra_correlation(accepted: Floats, rows: Floats, a: Floats, showing: int) -> float:
+    """Correlation of two Pearson residuals of one prompt, pooled over bins and pairs.
+
+    Parameters
+    ----------
+    accepted, rows : array (C, K)
+    a : array (K,), strictly inside (0, 1)
+    showing : int
+        Prompts with a rarer outcome; ``FULL_CORRELATION`` further ones that agree fully are added, so that a log
+        with few rejections does not claim independence.
+    """
+    variance = a * (1 - a)
+    residual = ((accepted - rows * a) / np.sqrt(variance)).sum(1)
+    squares = ((accepted * (1 - a) ** 2 + (rows - accepted) * a**2) / variance).sum(1)
+    size = rows.sum(1)
+    pairs = float(np.sum(size * (size - 1)))
+    found = float(np.sum(residual**2 - squares)) / pairs if pairs > 0 else 0.0
+    found = min(max(found, 0.0), 1.0)
+    return (found * showing + FULL_CORRELATION) / (showing + FULL_CORRELATION)
