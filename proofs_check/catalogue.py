@@ -36,6 +36,8 @@ MODULES = (
     certified,
     certified_laws,
     certified_lengths,
+    symbolic,
+    solver,
     formal_checks,
 )
 
