@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 
 from analysis.doctor.findings import Answer, Evidence, Severity, clear, found, not_checked
 from analysis.doctor.patient import MIN_ROWS, Patient, Rows, enough
@@ -23,7 +24,7 @@ def advantages_zero(p: Patient) -> Answer:
     name = "advantages_zero"
     if not p.rows.has("advantage"):
         return _equal_rewards(p, name)
-    rows = p.responses()
+    rows = p.responses
     rows = rows.take(np.isfinite(rows["advantage"]))
     if few := enough(rows):
         return not_checked(name, few)
@@ -101,7 +102,7 @@ def _limit_from_metrics(p: Patient, name: str, few: str) -> Answer:
 def truncation(p: Patient) -> Answer:
     """Responses cut off at the token limit, which "clipped" also means in other places."""
     name = "truncation"
-    rows = p.responses()
+    rows = p.responses
     rows = rows.take(rows["length"] >= 1)
     if few := enough(rows):
         return _limit_from_metrics(p, name, few)
@@ -148,15 +149,15 @@ def truncation(p: Patient) -> Answer:
 def dropped_sequences(p: Patient) -> Answer:
     """Responses that were sampled and never reached the rule, or reached it without a gradient."""
     name = "dropped_sequences"
-    rows = p.responses()
+    rows = p.responses
     if few := enough(rows):
         return not_checked(name, few)
     count = np.bincount(rows.cluster)
     size = _group_size(count)
     whole = np.ceil(count / size).astype(np.int64) * size  # a prompt may come twice in a rollout
     short = (count < whole)[rows.cluster]
-    first = np.unique(rows.cluster, return_index=True)[1]
-    missing = rows.take(first).mean(
+    once = ~pd.Series(rows.cluster).duplicated().to_numpy()  # by first appearance, as clusters are numbered
+    missing = rows.take(once).mean(
         "responses missing from their groups",
         (whole - count).astype(np.float64),
         whole.astype(np.float64),
@@ -255,7 +256,7 @@ def length_weighted(p: Patient) -> Answer:
         return clear(name, f"rule {p.rule.label} acts on tokens: each counts once")
     if p.aggregation in ("response", "sequence"):
         return clear(name, f"aggregation {p.aggregation!r}: each response counts once")
-    rows = p.responses()
+    rows = p.responses
     rows = rows.take((rows["length"] >= 1) & np.isfinite(rows["advantage"]) & (rows["advantage"] != 0))
     evidence: list[Evidence] = []
     summary = ""

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import yaml
 from numpy.typing import NDArray
 from scipy import stats as sps
 
 from analysis.doctor.findings import Evidence
-from analysis.stats import MIN_CLUSTERS, dense, mean_interval, proportion_interval, ratios
+from analysis.stats import MIN_CLUSTERS, mean_interval, proportion_interval, ratios
 from fspo.errors import UserError
 from fspo.gradlog import FOLDER, GradLog, read_log
 from fspo.rules import PRESETS, Rule
@@ -30,7 +31,7 @@ READ = (
 )
 IDS = ("rollout", "step", "prompt_id", "response_id")
 METRICS = "metrics.jsonl"
-MAX_ROWS = 2_000_000
+MAX_ROWS = 1_000_000
 """Beyond this many rows evenly spread rollouts are read: intervals are narrow by then, and memory is bounded."""
 MIN_LINES = 8
 """Lines of metrics.jsonl that a scalar needs before it is judged, where there are no rows to look at."""
@@ -38,21 +39,36 @@ MIN_ROWS = 50
 """Below this many rows a share says too little to be a finding."""
 
 
-@dataclass(frozen=True)
 class Rows:
-    """Columns of some rows, each (N,); NaN where unknown."""
+    """Columns of some rows, each (N,); NaN where unknown. A selection copies a column when it is asked for.
 
-    columns: dict[str, NDArray[Any]]
+    Parameters
+    ----------
+    columns : dict of arrays
+        Of all rows.
+    which : int array (N,), optional
+        The rows that are meant; all by default.
+    """
+
+    def __init__(self, columns: dict[str, NDArray[Any]], which: Ints | None = None) -> None:
+        self.columns = columns
+        self.which = which
+        self._taken: dict[str, NDArray[Any]] = {}
 
     def __getitem__(self, name: str) -> NDArray[Any]:
-        return self.columns[name]
+        if self.which is None:
+            return self.columns[name]
+        if name not in self._taken:
+            self._taken[name] = self.columns[name][self.which]
+        return self._taken[name]
 
     def __len__(self) -> int:
-        return len(self.columns["log_ratio"])
+        return len(self.columns["log_ratio"]) if self.which is None else len(self.which)
 
     def take(self, which: NDArray[Any]) -> Rows:
-        """The rows of a mask or index."""
-        return Rows({name: values[which] for name, values in self.columns.items()})
+        """The rows of a mask (N,)."""
+        index = np.flatnonzero(which)
+        return Rows(self.columns, index if self.which is None else self.which[index])
 
     def has(self, *names: str) -> bool:
         """Whether every one of these is known somewhere."""
@@ -71,8 +87,7 @@ class Rows:
     @cached_property
     def cluster(self) -> Ints:
         """Dense numbers of (rollout, prompt)."""
-        keys = np.stack([self["rollout"], self["prompt_id"]], axis=1)
-        return dense(np.unique(keys, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64))
+        return pd.factorize(self["cluster"])[0].astype(np.int64)
 
     @cached_property
     def clusters(self) -> int:
@@ -137,12 +152,13 @@ class Patient:
         if len(self.noise) == 0:
             return still
         noise = self.noise.take(np.isfinite(self.noise.S) & (self.noise["length"] >= 1))
-        return Rows({name: np.concatenate([still[name], noise[name]]) for name in still.columns})
+        return Rows({name: np.concatenate([still[name], noise[name]]) for name in self.rows.columns})
 
+    @cached_property
     def responses(self) -> Rows:
         """Each response once, at its first row."""
-        keys = np.stack([self.rows["rollout"], self.rows["response_id"]], axis=1)
-        return self.rows.take(np.unique(keys, axis=0, return_index=True)[1])
+        again = pd.Series(_pairs(self.rows["rollout"], self.rows["response_id"])).duplicated().to_numpy()
+        return self.rows.take(~again)
 
     def band(self, rows: Rows) -> tuple[Floats, Floats] | None:
         """Edges of the band on S (N,): as logged, or by the header's rule; None where there is none."""
@@ -167,7 +183,7 @@ class Patient:
         return np.array([value for _, value in self.metrics.get(name, [])])
 
     def over_lines(self, name: str, label: str) -> Evidence | None:
-        """Mean of a logged share over the last quarter of metrics.jsonl, lines counted as independent; None: too few."""
+        """Mean of a logged share over the last quarter of metrics.jsonl, lines taken as independent; None: too few."""
         values = self.metric(name)
         if len(values) < MIN_LINES:
             return None
@@ -221,7 +237,8 @@ def _scalars_alone(path: Path) -> Patient:
     metrics = _metrics(path, notes)
     if not metrics:
         raise UserError(f"{path} has no gradient log and no number in {METRICS}: nothing to examine")
-    empty = {name: np.zeros(0, np.int64 if name in IDS else np.float64) for name in READ if name != "phase"}
+    names = [*(name for name in READ if name != "phase"), "cluster"]
+    empty = {name: np.zeros(0, np.int64 if name in (*IDS, "cluster") else np.float64) for name in names}
     return Patient(path, None, None, Rows(empty), Rows(empty), frozenset(), metrics, tuple(notes))
 
 
@@ -250,6 +267,12 @@ def _read(path: Path) -> tuple[GradLog, str]:
     return GradLog(table, parts[0].metadata, damage), note
 
 
+def _pairs(a: Ints, b: Ints) -> Ints:
+    """A number for each pair (N,), by hashing: sorting rows of two columns takes a hundred times as long."""
+    first, second = pd.factorize(a)[0].astype(np.int64), pd.factorize(b)[0].astype(np.int64)
+    return first * (int(second.max(initial=0)) + 1) + second
+
+
 def _columns(log: GradLog, notes: list[str]) -> dict[str, NDArray[Any]]:
     """Every column as float64 (N,), NaN where null; identifiers as integers."""
     import pyarrow as pa
@@ -268,6 +291,7 @@ def _columns(log: GradLog, notes: list[str]) -> dict[str, NDArray[Any]]:
             if pa.types.is_boolean(column.type):
                 column = pc.cast(column, pa.int8())  # type: ignore[attr-defined]
             out[name] = np.asarray(pc.cast(column, pa.float64()).to_numpy(), np.float64)  # type: ignore[attr-defined]
+    out["cluster"] = _pairs(out["rollout"], out["prompt_id"])
     if "updates_since_rollout" not in log:
         number, code = np.unique(out["rollout"], return_inverse=True)
         first = np.full(len(number), np.iinfo(np.int64).max)
