@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.acceptance import acceptance_tables
+from analysis.assumptions import assumption_table
 from analysis.bins import DEFAULT_BINS, Bins, make_bins
 from analysis.cosine import CosineTable
 from analysis.evaluate import BANDS, TARGETS, make_cases, trained_case
@@ -20,6 +21,7 @@ from analysis.noise import noise_table, noise_warnings
 from analysis.over_time import over_time_table, training_table
 from analysis.partition import LENGTH, find_partition
 from analysis.population import PopulationTable
+from analysis.reuse import reuse_table
 from analysis.rows import Run, load_run
 from analysis.sketch_error import effective_width
 from analysis.sketches import scored_windows
@@ -107,6 +109,8 @@ def analyse(
     scored |= {"bad_units": sum(broken), "effective_width": width, "effective_width_from": width_from}
     rows |= {"cosine": cosines.rows(), "lemma": lemma.table, "population": population.rows()}
     progress("cosine")
+    rows["assumptions"] = assumption_table(run, bins, options.window, lemma.table)
+    rows["reuse"] = reuse_table(run)
     rows["noise_floor"] = noise_table(run, bins)
     run.warnings.extend(noise_warnings(run, rows["noise_floor"]))
     rows["over_time"] = over_time_table(run, bins)
