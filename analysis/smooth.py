@@ -110,8 +110,8 @@ def _distinct(values: Floats) -> tuple[Floats, Ints]:
 
 def _fit(design: Floats, counts: Floats, hits: Floats) -> tuple[Floats, Floats]:
     """Coefficients and inverse information of the logistic regression."""
-    # a tenth of a row at the mean for each coefficient keeps a stretch without any rejection finite
-    ridge = 0.1 * np.eye(design.shape[1])
+    # a fiftieth of a row at the mean for each coefficient keeps a stretch without any rejection finite
+    ridge = 0.02 * np.eye(design.shape[1])
     start = np.full(design.shape[1], special.logit((hits.sum() + 0.5) / (counts.sum() + 1)))
     beta, bread = start, ridge
     for _ in range(100):
