@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from fspo.errors import UserError
-from fspo.score_hooks import flat_rows
+from fspo.score_sites import flat_rows
 
 CHUNK_ELEMENTS = 2**24
 """Logits that are float32 at one time: 64 MiB. A vocabulary of 250k goes through in chunks of 67 tokens."""

@@ -8,86 +8,24 @@ never formed: `backward` asks autograd for the gradient at the embeddings' outpu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import torch
 from accelerate.utils import extract_model_from_parallel
 from torch import nn
-from torch.func import functional_call
-from transformers.pytorch_utils import Conv1D
 
 from fspo.errors import UserError
-from fspo.sketch import Sketcher
-
-_ROWS: ContextVar[torch.Tensor | None] = ContextVar("rows", default=None)
-
-
-@contextmanager
-def flat_rows(rows: torch.Tensor) -> Iterator[None]:
-    """Say which response each row of flattened activations (N, features) belongs to.
-
-    For an output layer that runs on selected tokens, chunk by chunk. Enter it inside a checkpointed chunk, so
-    that the recomputation enters it too.
-
-    Parameters
-    ----------
-    rows : Tensor, shape (N,), int64
-    """
-    token = _ROWS.set(rows)
-    try:
-        yield
-    finally:
-        _ROWS.reset(token)
-
-
-class _Tap(torch.autograd.Function):
-    """The identity; on the way back it hands the gradient and a saved tensor to `receive`.
-
-    The tensor goes through `save_for_backward`, so that gradient checkpointing drops and recomputes it.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, output: torch.Tensor, saved: torch.Tensor, receive: Callable) -> torch.Tensor:
-        ctx.save_for_backward(saved)
-        ctx.receive = receive
-        return output.view_as(output)
-
-    @staticmethod
-    def backward(ctx: Any, delta: torch.Tensor) -> tuple[torch.Tensor, None, None]:  # type: ignore[override]
-        ctx.receive(delta, *ctx.saved_tensors)
-        return delta, None, None
-
-
-@dataclass(frozen=True)
-class _Site:
-    """One hooked module: its kind and the names of its trainable parameters (None: frozen or absent)."""
-
-    kind: str  # "linear", "conv1d", "embedding", "scale"
-    name: str
-    weight: str | None
-    bias: str | None
-    row_key: str
-    col_key: str
-
-
-def _kind(module: nn.Module) -> str | None:
-    """Which rule covers a module's own parameters; None where no rule does."""
-    forward = type(module).forward  # a subclass that overrides forward is not trusted to be the same map
-    if forward is nn.Linear.forward:
-        return "linear"
-    if forward is Conv1D.forward:
-        return "conv1d"
-    if isinstance(module, nn.Embedding):
-        return "embedding" if not module.max_norm and not module.scale_grad_by_freq else None
-    own = dict(module.named_parameters(recurse=False))
-    if "weight" in own and set(own) <= {"weight", "bias"} and not any(True for _ in module.children()):
-        return "scale"
-    return None
+from fspo.score_sites import (
+    Site,
+    Tap,
+    close,
+    find_sites,
+    output_with_weight,
+    row_labels,
+    shared_sketcher,
+    thinned,
+    whole,
+)
 
 
 def unwrap(model: nn.Module) -> nn.Module:
@@ -140,16 +78,15 @@ class ScoreHooks:
             raise UserError("the model has no trainable parameter to score: set requires_grad or add adapters")
         self.trainable = {n: tuple(p.shape) for n, p in self.model.named_parameters() if p.requires_grad}
         self._embedding = self.model.get_input_embeddings()  # type: ignore[operator]
-        self._sites = self._find_sites(names)
+        self._sites = find_sites(self.model, names)
         covered = {n for site in self._sites.values() for n in (site.weight, site.bias) if n}
         shapes = {n: s for n, s in self.trainable.items() if n in covered}
         device = next(self.model.parameters()).device
-        self.sketcher = _sketcher(tuple(shapes.items()), width, projection, seed, rollout, device)
+        self.sketcher = shared_sketcher(tuple(shapes.items()), width, projection, seed, rollout, device)
         self._handles: list[Any] = []
         self._rejected: dict[str, str] = {}
         self._heard: set[str] = set()
         self._offsets: dict[nn.Module, bool] = {}
-        self._probing = False  # inside _at
         self._backward = False  # inside backward: forward calls are recomputations
         self._reset(0, 0)
 
@@ -162,30 +99,9 @@ class ScoreHooks:
 
     # -- set-up -------------------------------------------------------------------------------------------
 
-    def _find_sites(self, names: dict[int, str]) -> dict[nn.Module, _Site]:
-        uses: dict[str, int] = {}
-        found: list[tuple[nn.Module, str, str, str | None, str | None]] = []
-        for path, module in self.model.named_modules():
-            kind = _kind(module)
-            weight = names.get(id(getattr(module, "weight", None)))
-            bias = names.get(id(getattr(module, "bias", None)))
-            if kind and (weight or bias):
-                found.append((module, path, kind, weight, bias))
-                if weight:
-                    uses[weight] = uses.get(weight, 0) + 1
-        sites = {}
-        for module, path, kind, weight, bias in found:
-            row, col = f"{weight}/row", f"{weight}/col"
-            if kind == "linear" and weight and uses[weight] == 1:
-                # Layers of one block that read the same input (q, k, v; gate, up) share its projection,
-                # so that it is computed once; their other sides are independent.
-                col = f"{path.rpartition('.')[0]}/input"
-            sites[module] = _Site(kind, path, weight, bias, row, col)
-        return sites
-
     def _reset(self, batch: int, length: int) -> None:
         self._batch, self._length = batch, length
-        self._roots: list[tuple[torch.Tensor, torch.Tensor | None, _Site | None, float]] = []
+        self._roots: list[tuple[torch.Tensor, torch.Tensor | None, Site | None, float]] = []
         self._input: tuple[torch.Tensor, int, str, torch.Tensor] | None = None
         self._total: torch.Tensor | None = None
 
@@ -205,7 +121,7 @@ class ScoreHooks:
 
     # -- forward hooks ------------------------------------------------------------------------------------
 
-    def _reject(self, site: _Site, reason: str) -> None:
+    def _reject(self, site: Site, reason: str) -> None:
         self._rejected |= dict.fromkeys([n for n in (site.weight, site.bias) if n], reason)
 
     def _by_response(self, x: torch.Tensor) -> torch.Tensor | None:
@@ -230,8 +146,9 @@ class ScoreHooks:
         if root.shape[0] == 1 < self._batch:  # positions shared by all rows: give each row its own gradient
             root, ids = root.expand(self._batch, *root.shape[1:]), ids.expand(self._batch, -1)
         if site is not None:
-            plain = nn.functional.embedding(ids[:1], module.weight.detach()) * scale  # type: ignore[operator]
-            if plain.shape != root[:1].shape or len(root) != self._batch or not _close(plain, root[:1]):
+            plain = nn.functional.embedding(thinned(ids[:1].unsqueeze(-1))[..., 0], whole(module.weight)) * scale
+            few = thinned(root)
+            if plain.shape != few.shape or len(root) != self._batch or not close(plain, few):
                 self._reject(site, "an embedding with an unknown forward pass")
         root.requires_grad_()
         self._roots.append((root, ids, site, scale))
@@ -241,7 +158,7 @@ class ScoreHooks:
         """Project a Linear's input now, its output's gradient later."""
         if not torch.is_grad_enabled() or not output.requires_grad or output is args[0]:
             return None
-        site, x, labels = self._sites[module], args[0], _ROWS.get()
+        site, x, labels = self._sites[module], args[0], row_labels.get()
         rows = self._by_response(x.detach()) if labels is None or x.dim() != 2 else x.detach()
         if rows is None or output.shape[:-1] != x.shape[:-1]:
             self._reject(site, "the rows of the batch are mixed in its input")
@@ -268,7 +185,7 @@ class ScoreHooks:
                 else:
                     self._add(site.weight, self._sum_rows(left, labels, right))
 
-        return _Tap.apply(output, last[3], receive)  # type: ignore[return-value]
+        return Tap.apply(output, last[3], receive)  # type: ignore[return-value]
 
     _linear.knows_flat_rows = True  # type: ignore[attr-defined]
 
@@ -287,21 +204,22 @@ class ScoreHooks:
 
     def _scale(self, module: nn.Module, args: tuple, output: torch.Tensor) -> torch.Tensor | None:
         """Normalisation layers, output = f(x; 0) + weight * (f(x; 1) - f(x; 0)) + bias, entry by entry."""
-        if self._probing or not torch.is_grad_enabled() or not output.requires_grad:
+        if not torch.is_grad_enabled() or not output.requires_grad:
             return None
         site = self._sites[module]
-        weight, x = module.weight.detach(), args[0].detach()  # type: ignore[operator]
+        # A copy: FSDP2 frees gathered weights after the forward pass.
+        weight, x = whole(module.weight).clone(), args[0].detach()
         if len(args) != 1 or x.shape != output.shape or x.shape[-weight.dim() :] != weight.shape:
             self._reject(site, "not an element-wise weight of its only input")
             return None
         if x.dim() < 2 or (x.shape[0] != self._batch and x.shape[0] != self._batch * self._length):
             self._reject(site, "the rows of the batch are mixed in its input")
             return None
-        if module not in self._offsets:  # checked once, on the first row
-            zero, one = self._at(module, x[:1], 0.0), self._at(module, x[:1], 1.0)
-            bias = getattr(module, "bias", None)
-            affine = zero + weight * (one - zero) + (0.0 if bias is None else bias.detach())
-            if not _close(affine, output.detach()[:1]):
+        if module not in self._offsets:  # checked once
+            few, bias = thinned(x), getattr(module, "bias", None)
+            zero, one = (output_with_weight(module, few, value) for value in (0.0, 1.0))
+            affine = zero + weight * (one - zero) + (0.0 if bias is None else whole(bias))
+            if not close(affine, thinned(output.detach())):
                 self._reject(site, "not affine in its weight")
                 return None
             self._offsets[module] = bool(zero.any())
@@ -314,24 +232,13 @@ class ScoreHooks:
             if site.bias:
                 self._add(site.bias, delta.reshape(axes).sum(1, dtype=dtype))
             if site.weight:
-                unit = saved if divide else self._at(module, saved, 1.0)
+                unit = saved if divide else output_with_weight(module, saved, 1.0)
                 if self._offsets[module]:
-                    unit = unit - self._at(module, saved, 0.0)
+                    unit = unit - output_with_weight(module, saved, 0.0)
                 part = (delta.to(dtype) * unit).reshape(axes).sum(1)
                 self._add(site.weight, part / weight.flatten() if divide else part)
 
-        return _Tap.apply(output, output.detach() if divide else x, receive)  # type: ignore[return-value]
-
-    def _at(self, module: nn.Module, x: torch.Tensor, value: float) -> torch.Tensor:
-        """A module's output with every weight set to `value` and no bias."""
-        own = {n: torch.zeros(p.shape, dtype=p.dtype, device=p.device) for n, p in module.named_parameters()}
-        own["weight"] += value
-        self._probing = True
-        try:
-            with torch.no_grad():
-                return functional_call(module, own, (x,))
-        finally:
-            self._probing = False
+        return Tap.apply(output, output.detach() if divide else x, receive)  # type: ignore[return-value]
 
     # -- backward -----------------------------------------------------------------------------------------
 
@@ -389,7 +296,7 @@ class ScoreHooks:
             self._total = self.sketcher.zeros(self._batch, self._dtype(log_prob))
         return self._total
 
-    def _embedding_part(self, site: _Site, ids: torch.Tensor | None, grad: torch.Tensor) -> torch.Tensor:
+    def _embedding_part(self, site: Site, ids: torch.Tensor | None, grad: torch.Tensor) -> torch.Tensor:
         """P_row^T (sum_t onehot(id_t) grad_t^T) P_col, shape (B, kept rows, kept columns)."""
         assert ids is not None
         entries, dtype = self.trainable[str(site.weight)][0], self._dtype(grad)
@@ -402,15 +309,3 @@ class ScoreHooks:
             out = torch.zeros(ids.shape[0], entries, right.shape[-1], dtype=dtype, device=grad.device)
             return out.scatter_add_(1, ids.unsqueeze(-1).expand_as(right), right)
         return matrix[ids].transpose(1, 2) @ right
-
-
-@lru_cache(maxsize=1)
-def _sketcher(shapes: tuple[tuple[str, tuple[int, ...]], ...], *draw: Any) -> Sketcher:
-    """The passes of one rollout share their tables."""
-    return Sketcher(dict(shapes), *draw)
-
-
-def _close(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Equal up to rounding in float32 (norm layers compute in it) or coarser; a failed row's NaN equals NaN."""
-    eps = max(torch.finfo(t.dtype).eps for t in (a, b, torch.empty(0)))
-    return torch.allclose(a.double(), b.double(), rtol=8 * eps, atol=8 * eps * float(b.abs().max()), equal_nan=True)
