@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from proofs_check.maps.policies import MODELS
+from proofs_check.maps.models import MODELS
 from proofs_check.maps.price import ACCEPTANCES, BY_LENGTH, CRITERIA, GAMMAS
 
 Frame = Any
@@ -222,8 +222,8 @@ def _gamma_words(best: Frame) -> str:
         f"at most {_short((half.max() - 1) * 100)} % more than the best. "
         f"The least error lies at the grid's lowest acceptance, {min(ACCEPTANCES):.0%}, in "
         f"{int((every.acceptance == min(ACCEPTANCES)).sum())} of {len(every)} cases and at its lowest gamma, "
-        f"{min(GAMMAS):g}, in {int((every.gamma == min(GAMMAS)).sum())}: there truncate and cap hold nearly every weight "
-        "at an edge, an update almost without importance weights.\n"
+        f"{min(GAMMAS):g}, in {int((every.gamma == min(GAMMAS)).sum())}: there truncate and cap hold nearly every "
+        "weight at an edge, an update almost without importance weights.\n"
     )
 
 

@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from fspo.errors import UserError, unknown_name
 from proofs_check.maps import fairness, price
-from proofs_check.maps.policies import MODELS
+from proofs_check.maps.models import MODELS
 from proofs_check.maps.settings import points
 from proofs_check.maps.tables import to_frame
 

@@ -11,7 +11,8 @@ import numpy as np
 
 from fspo.rules import Drift, DriftStats, Outside, Rule
 from fspo.theory import Floats, cosine, lre
-from proofs_check.maps.policies import MODELS, Moments, Policy
+from proofs_check.maps.models import MODELS
+from proofs_check.maps.policies import Moments, Policy
 
 GAMMAS = (0.0, 0.25, 0.375, 0.5, 0.625, 0.75, 1.0)
 CENTRES = (-1.0, -0.5, 0.0, 0.5, 1.0)

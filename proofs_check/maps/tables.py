@@ -39,7 +39,7 @@ COLUMNS: dict[str, dict[str, str]] = {
         "note": "why LRE is missing: the target cannot be reached, or the mean weight is infinite",
     },
     "mse_map": {
-        "model": "policy, step and reward (proofs_check/maps/policies.py)",
+        "model": "policy, step and reward (proofs_check/maps/models.py)",
         "n": "number of independent prompts, one response each",
         "gamma": "exponent of the band's half-width c L^gamma; empty without clipping",
         "centre": "the band's centre in units of KL(old||new) per token: -1 is -KL L, 0 none, +1 is +KL L (T13); empty "

@@ -1,0 +1,99 @@
+"""The models of the price: which policy, step and reward each is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from scipy.optimize import brentq
+
+from fspo.theory import Floats
+from proofs_check.maps.policies import LocationPolicy, Policy, SoftmaxPolicy
+from proofs_check.maps.settings import MIDDLE, RATIO, SIGMA, lengths_on
+from proofs_check.policy import Bandit, all_responses, scores
+
+
+def _softmax(name: str, trained: bool) -> SoftmaxPolicy:
+    """Responses of up to 7 tokens over 3 symbols; reward 1 where a random linear score of the response is high.
+
+    The step has a fixed KL(old||new) per response, along the reward's gradient or along a random direction.
+    """
+    rng = np.random.default_rng(7)
+    positions, symbols = 7, 3
+    shape = (positions, symbols + 1, symbols + 1)
+    old, score, direction = rng.standard_normal((3, *shape))
+    old = old / 2
+    old[:, :, symbols] -= 1.5  # the end is not drawn early, so that no response has a large share
+    responses = all_responses(symbols, positions)
+    bandit = Bandit(old, old, responses, np.ones(responses.lengths.size))
+    mass, psi = bandit.p_old, scores(old, responses)
+    value = (psi @ score.ravel()) + 0.05 * rng.standard_normal(mass.size)
+    reward = (value > mass @ value).astype(np.float64)
+    advantages = reward - mass @ reward
+    step = ((mass * advantages) @ psi).reshape(shape) if trained else direction
+    step = step / np.linalg.norm(step)
+
+    def kl(log_size: float) -> float:
+        moved = Bandit(old, old + math.exp(log_size) * step, responses, advantages)
+        return -float(mass @ moved.log_ratios.sum(axis=1))
+
+    root: Any = brentq(lambda log_size: kl(log_size) - SOFTMAX_KL, -4.0, 4.0)
+    return SoftmaxPolicy.of(name, Bandit(old, old + math.exp(root) * step, responses, advantages))
+
+
+SOFTMAX_KL = 0.3
+"""KL(old||new) of the softmax policies, nats per response: near the location models' mean, sigma^2 L/2."""
+
+
+def _location(name: str, headers: Floats | None = None, shares: Floats | None = None, **options: Any) -> LocationPolicy:
+    """Base lengths, all rewards even; ``headers`` (H,) with ``shares`` (H,) are crossed with the lengths."""
+    lengths = lengths_on(RATIO)
+    positive = options.pop("positive", np.full(lengths.size, 0.5))
+    h = np.ones(1) if headers is None else headers
+    q = np.ones(1) if shares is None else shares
+    if h.size == lengths.size and shares is None and headers is not None:  # one header for each length
+        return LocationPolicy(name, lengths, h, np.full(lengths.size, 1 / lengths.size), positive, **options)
+    p = np.repeat(q / lengths.size, lengths.size)
+    return LocationPolicy(
+        name, np.tile(lengths, h.size), np.repeat(h, lengths.size), p, np.tile(positive, h.size), **options
+    )
+
+
+def _heavy_headers() -> tuple[Floats, Floats]:
+    """Seven values of a lognormal header (Gauss-Hermite, log scale 1/2), mean square 1: S is skewed, heavy-tailed."""
+    x, w = np.polynomial.hermite_e.hermegauss(7)
+    h = np.exp(x / 2)
+    w = w / w.sum()
+    return h / math.sqrt(float(w @ h**2)), w
+
+
+ALIGNED = 0.7
+MODELS: dict[str, tuple[str, Callable[[], Policy]]] = {
+    "independent": (
+        "A psi independent of S given L (T13's hypothesis): the gradient along directions that the step left alone",
+        lambda: _location("independent", blind=True),
+    ),
+    "aligned": ("reward aligned with the step, as in training", lambda: _location("aligned", overlap=ALIGNED)),
+    "opposed": ("reward against the step, as after overshooting", lambda: _location("opposed", overlap=-ALIGNED)),
+    "by_length": (
+        "aligned; short responses are right more often (.8 to .2)",
+        lambda: _location("by_length", overlap=ALIGNED, positive=np.linspace(0.8, 0.2, lengths_on(RATIO).size)),
+    ),
+    "far": ("aligned, a step twice as long", lambda: _location("far", overlap=ALIGNED, sigma=2 * SIGMA)),
+    "power_law": (
+        "aligned, Var(S|L) ~ L^1.4: H = 0.7",
+        lambda: _location("power_law", (lengths_on(RATIO) / MIDDLE) ** 0.2, overlap=ALIGNED),
+    ),
+    "heavy": (
+        "aligned, the size of the step varies by response: S left-skewed and heavy-tailed",
+        lambda: _location("heavy", *_heavy_headers(), overlap=ALIGNED),
+    ),
+    "softmax": ("tabular softmax policy, random step", lambda: _softmax("softmax", trained=False)),
+    "softmax_trained": (
+        "tabular softmax policy, step along the reward's gradient",
+        lambda: _softmax("softmax_trained", trained=True),
+    ),
+}
+"""Models of the price: what each is, and how it is made."""
