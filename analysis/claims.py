@@ -9,8 +9,8 @@ and all else is "inconclusive".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ from analysis.evidence import (
     verdict_of,
     worst_by_run,
 )
+from analysis.stats import detectable
 from analysis.tables import write_json
 
 FAIR, RIVALS = "fspo", ("rloo", "gspo")
@@ -293,8 +294,43 @@ CLAIMS: tuple[Callable[[Tables], Claim], ...] = (
 
 
 def evaluate_claims(tables: Tables) -> list[Claim]:
-    """Every claim on the tables of several runs (:func:`analysis.tables.read_tables`)."""
-    return [claim(tables) for claim in CLAIMS]
+    """Every claim on the tables of several runs (:func:`analysis.tables.read_tables`), each with its power."""
+    return [with_power(claim(tables)) for claim in CLAIMS]
+
+
+def with_power(claim: Claim) -> Claim:
+    """The claim with ``details["power"]``: what difference these runs could have seen.
+
+    ``detectable`` is the smallest true difference from 0 that a two-sided 5 % test finds with 80 % probability, from
+    the width of the interval (Student's t over seeds where there are several); ``parts`` gives it for each estimate
+    of the details. An interval's longer arm counts.
+    """
+    parts = {name: _detectable(part) for name, part in _estimates(claim.details, ())}
+    main = {"value": claim.estimate, "low": claim.ci_low, "high": claim.ci_high}
+    seeds = [p["seeds"] for _, p in _estimates(claim.details, ()) if all(p[k] == main[k] for k in main)]
+    found = _detectable(main | {"seeds": seeds[0] if seeds else 1})
+    if not np.isfinite(found):
+        sentence = "Too little data: these runs could not have seen any difference."
+    else:
+        sentence = f"These runs would have seen a true difference of {found:.2g} with 80 % probability"
+        sentence += f"; the margin is {claim.margin:g}." if claim.margin > 0 else "."
+    power = {"detectable": found, "sentence": sentence, "parts": parts}
+    return replace(claim, details=claim.details | {"power": power})
+
+
+def _estimates(details: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Every estimate within nested details, named by its path."""
+    for name, value in details.items():
+        if isinstance(value, Mapping):
+            if {"value", "low", "high", "seeds"} <= value.keys():
+                yield ": ".join((*path, name)), value
+            else:
+                yield from _estimates(value, (*path, name))
+
+
+def _detectable(part: Mapping[str, Any]) -> float:
+    arm = max(part["value"] - part["low"], part["high"] - part["value"])
+    return detectable(float(arm), part["seeds"] - 1 if part["seeds"] >= 2 else np.inf)
 
 
 def write_claims(path: Path, claims: Sequence[Claim]) -> None:

@@ -23,7 +23,7 @@ from analysis.stats import BORROW, Floats, Ratios
 NORMS = ("inf", "l1", "l2", "l2_squared")
 FARTHEST = 40.0
 """Ends of the curve of candidates: e^-40 from its limits."""
-TAILS = (0.45, 0.35)
+TAILS = (0.45, 0.3)
 """Shares of the wanted error at which the low and the high end are tested: half of it each, less what estimating the
 candidates' direction costs where LRE_2 is of the size of its own noise (docs/coverage.md)."""
 

@@ -24,7 +24,7 @@ POINTS = 25
 LEAST, MOST = 4, 8
 """Coefficients: LEAST at few prompts with the rarer outcome, one more each time their number grows by half, to MOST."""
 FEW = 20
-ENOUGH = 10
+ENOUGH = 20
 """Prompts with the rarer outcome below which there is no curve."""
 INNER = 0.025
 """The curve is shown between the quantiles INNER and 1 - INNER of length."""

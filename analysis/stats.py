@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy import optimize
 from scipy import stats as sps
 
 Floats = NDArray[np.float64]
@@ -135,6 +137,38 @@ def mean_interval(
     half = sps.t.ppf((1 + level) / 2, np.maximum(c - 1, 1)) * np.sqrt(v)
     few = c < MIN_CLUSTERS
     return np.where(few, np.nan, m - half), np.where(few, np.nan, m + half)
+
+
+def detectable(half_width: float, df: float = np.inf, *, level: float = 0.95, power: float = 0.8) -> float:
+    """Smallest true difference from 0 that a two-sided test at 1 - ``level`` finds with probability ``power``.
+
+    Parameters
+    ----------
+    half_width : float
+        Of the interval at ``level``, Student's t on ``df`` degrees of freedom (normal by default).
+
+    Returns
+    -------
+    float
+        About 1.43 half-widths for a normal 95 % interval and a power of 80 %. The test finds a difference in either
+        direction; the chance of the wrong one is included.
+    """
+    if not (np.isfinite(half_width) and half_width >= 0):
+        return float("nan")
+    if half_width == 0:
+        return 0.0
+    critical = float(sps.t.ppf((1 + level) / 2, df))
+
+    # Student's t is a normal over the root of a chi-square: average over that root
+    levels = (np.arange(2000) + 0.5) / 2000
+    root = np.ones(1) if np.isinf(df) else np.sqrt(sps.chi2.ppf(levels, df) / df)
+
+    def missing(shift: float) -> float:
+        found = sps.norm.sf(critical * root - shift) + sps.norm.cdf(-critical * root - shift)
+        return float(np.mean(found)) - power
+
+    shift: Any = optimize.brentq(missing, 0.0, 4 * critical + 10)
+    return half_width / critical * float(shift)
 
 
 @dataclass(frozen=True)

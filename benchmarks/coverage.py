@@ -256,7 +256,7 @@ curve that bends more sharply than they can follow does not hold; the bins have 
 def main() -> None:
     """Write docs/coverage.md."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--replicates", type=int, default=600, help="simulated logs for each design")
+    parser.add_argument("--replicates", type=int, default=400, help="simulated logs for each design")
     parser.add_argument("--output", type=Path, default=PAGE, help="where the page goes")
     options = parser.parse_args()
     write_text(options.output, page(options.replicates))

@@ -263,3 +263,21 @@ def test_select_matches_floats_and_tells_missing_columns():
     table = pd.DataFrame({"target": [0.95, 0.85, NAN], "x": [1, 2, 3]})
     assert select(table, target=0.85)["x"].tolist() == [2]
     assert len(select(table, nowhere=1)) == 0
+
+
+def test_power_is_that_of_the_interval_and_of_the_seeds():
+    from analysis.claims import with_power
+    from analysis.evidence import Claim
+
+    part = {"value": 0.1, "low": -0.4, "high": 0.6, "seeds": 3, "runs": 6}
+    alone = {"value": 0.0, "low": -1.96, "high": 1.96, "seeds": 1, "runs": 1}
+    claim = Claim("C9", "", "", 0.2, 0.1, -0.4, 0.6, "inconclusive", {"a": {"b": part}, "c": alone, "n": 3})
+    power = with_power(claim).details["power"]
+    assert set(power["parts"]) == {"a: b", "c"}
+    assert power["parts"]["c"] == pytest.approx(1.96 + 0.8416, rel=1e-3)
+    assert power["detectable"] == power["parts"]["a: b"]
+    # t on 2 degrees is in the half-width already, so the factor is below the normal law's 1.43
+    assert 0.5 < power["detectable"] < 1.43 * 0.5
+    assert "margin is 0.2" in power["sentence"]
+    blank = Claim("C9", "", "", 0.0, float("nan"), float("nan"), float("nan"), "inconclusive", {})
+    assert "Too little data" in with_power(blank).details["power"]["sentence"]

@@ -16,7 +16,7 @@ def log(rng, curve, prompts=150, group=8):
 
 def test_the_curve_contains_the_maximum_likelihood_cubic_where_there_are_no_inner_knots():
     rng = np.random.default_rng(1)
-    y, length, cluster = log(rng, lambda x: np.full_like(x, 0.85), prompts=25)
+    y, length, cluster = log(rng, lambda x: np.full_like(x, 0.85), prompts=40)
     found = smooth_acceptance(y, length, cluster)
     assert found.parameters == 4  # a cubic in log(1 + L): an independent fit must agree up to the ridge
     x = np.log1p(length)
@@ -46,7 +46,7 @@ def test_too_little_data_is_said():
     y, length, cluster = log(rng, lambda x: np.full_like(x, 0.7))
     few = np.ones_like(y)
     few[[0, 50, 90]] = 0
-    assert "too little data: 7 more prompts" in smooth_acceptance(few, length, cluster).reason
+    assert "too little data: 17 more prompts" in smooth_acceptance(few, length, cluster).reason
     assert "lengths" in smooth_acceptance(y, np.full_like(length, 9.0), cluster).reason
     assert "clusters" in smooth_acceptance(y[:16], length[:16], cluster[:16]).reason
     assert smooth_acceptance(np.zeros(0), np.zeros(0), np.zeros(0, int)).reason == "no rows"

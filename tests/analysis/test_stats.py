@@ -7,6 +7,7 @@ from scipy import stats as sps
 from analysis.stats import (
     cluster_slope,
     dense,
+    detectable,
     error_draws,
     mean_interval,
     proportion_interval,
@@ -165,3 +166,16 @@ def test_coverage_of_clustered_proportions_and_the_naive_control():
 def test_sum_by_and_dense():
     assert dense(np.array([7, 3, 7])).tolist() == [1, 0, 1]
     assert sum_by(np.array([1, 0, 1]), np.array([0, 1, 0]), 2, [1, 2, 3]).tolist() == [[0, 2], [4, 0]]
+
+
+def test_a_detectable_difference_is_found_four_times_in_five():
+    rng = np.random.default_rng(8)
+    n, sd = 6, 2.0
+    half = sps.t.ppf(0.975, n - 1) * sd / np.sqrt(n)
+    shift = detectable(half, n - 1)
+    draws = rng.normal(shift, sd, (40_000, n))
+    found = sps.ttest_1samp(draws, 0, axis=1).pvalue < 0.05
+    assert np.mean(found) == pytest.approx(0.8, abs=0.008)
+    assert detectable(1.96) == pytest.approx(sps.norm.ppf(0.975) + sps.norm.ppf(0.8), rel=1e-3)
+    assert detectable(0.0) == 0
+    assert np.isnan(detectable(float("nan")))
