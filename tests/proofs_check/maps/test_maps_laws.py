@@ -6,6 +6,7 @@ from scipy import integrate, stats
 
 from proofs_check.maps.laws import Normal, Student, Switching
 from proofs_check.maps.settings import MIDDLE, SIGMA, setting
+from proofs_check.models import StudentTokens
 
 
 def test_sums_of_cauchy_tokens_are_cauchy():
@@ -70,3 +71,13 @@ def test_student_quartiles_are_the_gaussian_ones_at_the_middle():
     law = Student(np.zeros(1), np.array([MIDDLE]), SIGMA, 1.5, MIDDLE)
     quartile = np.array([stats.norm.ppf(0.75) * SIGMA * math.sqrt(MIDDLE)])
     assert law.probability(-quartile, quartile)[0] == pytest.approx(0.5, abs=1e-7)
+
+
+def test_student_sums_agree_with_the_other_inversion():
+    lengths = np.array([3.0, 40.0, 700.0])
+    law = Student(-0.001 * lengths, lengths, SIGMA, 3.0, MIDDLE)
+    other = StudentTokens(-0.001, law.token_scale * math.sqrt(3.0), 3.0)  # its sigma is a standard deviation
+    for width in (0.1, 1.0, 5.0, 30.0):
+        edge = -0.001 * lengths + width * law.token_scale * np.sqrt(lengths)
+        found = law.probability(np.full(3, -math.inf), edge)
+        np.testing.assert_allclose(found, other.cdf(edge, lengths), atol=1e-8)
