@@ -106,7 +106,8 @@ def sign_identity(rng: np.random.Generator, crossed: bool = False) -> Outcome:
             }
             positive = float(mass[1].sum() / (mass[1].sum() + mass[-1].sum()))
             high, low = (tail["low"], tail["high"]) if crossed else (tail["high"], tail["low"])
-            stated = theory.update_acceptance(positive, high, low, tail["dual"])
+            beyond = 0.0 if crossed else tail["dual"]  # its tail lies within "high"
+            stated = theory.update_acceptance(positive, high, low, beyond)
             outcomes.append(abs(float(stated) - a[k]))
     error = max(outcomes)
     return Outcome(math.log10(1e-11 / max(error, 1e-17)), "decades", note=f"largest error {error:.1e}")

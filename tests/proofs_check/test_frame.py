@@ -117,6 +117,15 @@ def test_holm_is_over_the_family_of_simulated_claims():
     assert rows[0].margin == pytest.approx(math.log10(2))
 
 
+def test_a_selection_is_corrected_over_its_own_family():
+    # the run's family is what was selected: two simulated claims of three, and no deterministic one
+    chosen = [check(p_value(4e-4)), check(p_value(0.5), name="b"), check(margin(1.0), name="c")]
+    rows = run_checks(chosen)
+    assert rows[0].p_adjusted == pytest.approx(8e-4)
+    assert rows[0].verdict is Verdict.FAIL
+    assert run_checks([*chosen, check(p_value(0.9), name="d")])[0].p_adjusted == pytest.approx(1.2e-3)
+
+
 def test_controls_pay_for_the_family_too():
     # the control's p-value times the family of 5 stays above alpha: it did not fail
     family = [check(p_value(0.5), p_value(4e-4))] + [check(p_value(0.5), name=str(i)) for i in range(4)]
@@ -138,6 +147,21 @@ def test_judge_at_the_borders():
     assert judge(Outcome(p_value=frame.ALPHA)) is Verdict.PASS
     assert judge(Outcome(p_value=frame.ALPHA / 2)) is Verdict.FAIL
     assert judge(Outcome(p_value=frame.ALPHA / 2), p_adjusted=0.5) is Verdict.PASS
+
+
+def test_a_control_that_was_not_run_is_no_failing_control():
+    rows = run_checks([check(margin(1.0), lambda rng: Outcome(not_run="no prover"))])
+    assert rows[0].control is Verdict.NOT_RUN
+    assert exit_status(rows) == 1
+
+
+def test_checks_outside_the_catalogue_run_beside_it_in_any_number_of_processes():
+    mixed = [check(margin(0.25), name="own"), *select(CHECKS, ["T12"], str(Method.ENUMERATED))]
+    one, two = run_checks(mixed, seed=3), run_checks(mixed, seed=3, jobs=2)
+    assert [(row.name, row.verdict, row.controls) for row in one] == [
+        (row.name, row.verdict, row.controls) for row in two
+    ]
+    assert two[0].margin == 0.25
 
 
 def test_seed_reproduces_rows_and_selection_does_not_change_them():
@@ -181,7 +205,7 @@ def test_bad_requests_name_the_cure():
     with pytest.raises(UserError, match="did you mean 'simulated'"):
         select(CHECKS, [], "simulate")
     with pytest.raises(UserError, match="--list"):
-        select(CHECKS, ["T10"], "attacked")
+        select(CHECKS, ["T10"], "finite identity")
     with pytest.raises(UserError, match="jobs=0"):
         run_checks([check(margin(1.0))], jobs=0)
     with pytest.raises(UserError, match="share one name"):

@@ -89,6 +89,22 @@ def test_exit_status_of_the_command(monkeypatch, tmp_path, capsys, check, status
         assert "T1" in last  # named in plain words under the table
 
 
+def test_not_run_comes_last_and_counts_only_when_strict(monkeypatch, tmp_path, capsys):
+    absent = Check("T1", Method.CLOSED, "absent", lambda rng: Outcome(not_run="no prover here"), made(1.0).controls)
+    monkeypatch.setattr(cli, "CHECKS", (absent, made(1.0)))
+    arguments = ["--no-progress", "--jobs", "1", "--out", str(tmp_path)]
+    assert cli.main(arguments) == 0
+    lines = capsys.readouterr().out.splitlines()
+    table = [line for line in lines if line.startswith("T1 ")]
+    assert "absent" in table[-1]
+    assert "not run: T1 absent: no prover here" in lines[-2]
+    assert "1 of 1 controls fail" in lines[-3]  # a control of a check that was not run says nothing
+    for name in ("proofs_check.md", "proofs_check.tex"):
+        text = (tmp_path / name).read_text()
+        assert text.index("absent") > text.index("50")
+    assert cli.main([*arguments, "--strict"]) == 1
+
+
 def test_out_that_is_a_file_is_refused(tmp_path):
     path = tmp_path / "file"
     path.write_text("x")
