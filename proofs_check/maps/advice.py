@@ -40,7 +40,7 @@ CHANGES = {
 
 def advice(tables: dict[str, Frame]) -> str:
     """The whole text, Markdown. Sections whose table is absent are left out."""
-    parts = ["# Where to clip, by the maps\n"]
+    parts = ["# Where to clip, by the maps\n", _in_short(tables)]
     if "fairness_map" in tables:
         parts.append(_fairness(tables["fairness_map"]))
     if "mse_map" in tables:
@@ -48,9 +48,57 @@ def advice(tables: dict[str, Frame]) -> str:
     return "\n".join(parts)
 
 
-def _fairness(frame: Frame) -> str:
+def _closed(frame: Frame) -> tuple[Frame, Frame]:
+    """Exact one-factor rows at the advice's acceptance, and those of the base case."""
     closed = frame[(frame.method == "closed") & (frame.target == AT) & (frame.factor_2 == "")]
-    base = closed[(closed.factor == BASE_FACTOR) & (closed.value == BASE_VALUE)]
+    return closed, closed[(closed.factor == BASE_FACTOR) & (closed.value == BASE_VALUE)]
+
+
+def _in_short(tables: dict[str, Frame]) -> str:
+    """The advice in a few sentences; the sections below say where each number comes from."""
+    lines = []
+    if "fairness_map" in tables:
+        closed, base = _closed(tables["fairness_map"])
+        counts = base[(base.measure == "band") & ~base.rule.isin(["none", "random"])]
+        if len(counts):
+            by = counts.set_index("rule").lre_inf.sort_values()
+            rest = ", ".join(f"{rule} {_short(by[rule])}" for rule in ("fspo", "gspo", "rloo") if rule in by.index)
+            lines.append(
+                f"- **Fair lengths:** take {by.index[0]}: at {AT:.0%} acceptance its LRE_inf is {_short(by.iloc[0])} "
+                f"({rest})."
+            )
+            part = closed[(closed.factor == "exponent") & (closed.measure == "band") & (closed.rule == "fspo-gaussian")]
+            if len(part):
+                words = _range_words(part.dropna(subset=["lre_inf"]))
+                lines.append(
+                    f"- **Measure H first:** with Var(S|L) like L^2H, LRE_inf stays at or below {LIMIT:g} {words}."
+                )
+    if "mse_best" in tables:
+        frame, best = tables["mse_map"], tables["mse_best"]
+        same = frame[(frame.gamma == 0.5) & (frame.centre == 0) & (frame.acceptance == BY_LENGTH)]
+        wide = same.pivot_table(index=["model", "n"], columns="outside", values="mse_scaled")
+        ratio = wide["drop"] / wide["cap"]
+        better = int((ratio > 1 + 1e-9).sum())
+        advised = "hold weights at the edge (cap) rather than drop them" if 2 * better > len(ratio) else "drop, not cap"
+        lines.append(
+            f"- **Outside the band:** {advised}: with the best step size cap has the lower error in {better} of "
+            f"{len(ratio)} cases, drop's is {_short(ratio.median())} times cap's in the median."
+        )
+        every = best[(best.outside == "any") & (best.criterion == "mse_scaled")]
+        half = every.value_gamma_half / every.value
+        lines.append(
+            f"- **Exponent:** gamma = 1/2 has the least error in {int((half <= 1 + 1e-9).sum())} of {len(every)} "
+            f"cases; elsewhere it costs at most {_short((half.max() - 1) * 100)} %. It is chosen for fair lengths."
+        )
+        names = {"value_centre_minus": "-KL", "value_centre_zero": "0", "value_centre_plus": "+KL"}
+        values = every[list(names)].rename(columns=names)
+        won = values.idxmin(axis=1).value_counts()
+        lines.append(f"- **Centre:** {won.index[0]} has the least error most often ({_counted(won)}).")
+    return "\n".join(["## In short\n", *lines]) + "\n" if lines else ""
+
+
+def _fairness(frame: Frame) -> str:
+    closed, base = _closed(frame)
     lines = [
         "## Where the rules are fair\n",
         f"All rules accept {AT:.0%} on average. Base case: independent Gaussian tokens at first use; "

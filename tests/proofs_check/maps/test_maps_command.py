@@ -53,6 +53,11 @@ def test_advice_takes_its_numbers_from_the_tables(small):
     assert "gamma = 1/2 minimises the error everywhere" in advice(tables | {"mse_best": best})
     best["value_gamma_half"] = 3 * best["value"]
     assert "costs at most 200 % more" in advice(tables | {"mse_best": best})
+    assert "elsewhere it costs at most 200 %" in advice(tables | {"mse_best": best})
+    prices = tables["mse_map"].copy()
+    prices.loc[prices.outside == "cap", "mse_scaled"] *= 1e6  # were cap bad, the advice would say so
+    assert "drop, not cap" in advice(tables | {"mse_map": prices})
+    assert "rather than drop them" in text
     fair = tables["fairness_map"].copy()
     fspo = (fair.rule == "fspo") & (fair.measure == "band")
     fair.loc[fspo, "lre_inf"] = 0.77
