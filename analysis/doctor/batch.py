@@ -68,7 +68,7 @@ def _equal_rewards(p: Patient, name: str) -> Answer:
     """Without advantages: groups whose rewards are all equal, from the metrics."""
     equal = p.over_lines("frac_reward_zero_std", "groups with one reward for all, from the metrics")
     if equal is None:
-        return not_checked(name, "the log has no advantages, and the metrics no frac_reward_zero_std")
+        return not_checked(name, "the log has no advantages, nor the metrics enough lines with frac_reward_zero_std")
     if equal.low <= 1 - FEW_ADVANTAGES:
         return clear(name, "groups differ in their rewards", equal)
     always = bool(np.all(p.metric("frac_reward_zero_std") == 1))
@@ -86,7 +86,7 @@ def _limit_from_metrics(p: Patient, name: str, few: str) -> Answer:
     """Without lengths: the share of truncated responses that the metrics report."""
     share = p.over_lines("completions/clipped_ratio", "truncated responses, from the metrics")
     if share is None:
-        return not_checked(name, f"responses of known length: {few}; and the metrics have no completions/clipped_ratio")
+        return not_checked(name, f"responses of known length: {few}; nor have the metrics enough lines")
     if share.low <= TRUNCATED:
         return clear(name, "few responses meet the token limit", share)
     return found(

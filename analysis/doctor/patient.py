@@ -25,9 +25,8 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 READ = (
-    *("rollout", "step", "updates_since_rollout", "times_used", "phase", "policy_version", "prompt_id", "response_id"),
-    *("length", "truncated", "log_ratio", "engine_log_ratio", "sum_sq_log_ratio", "k3_sum", "reward", "advantage"),
-    *("lo", "hi", "band_accept", "side", "multiplier", "weight", "drift"),
+    *("rollout", "step", "updates_since_rollout", "phase", "prompt_id", "response_id", "length", "truncated"),
+    *("log_ratio", "reward", "advantage", "lo", "hi", "band_accept", "side", "multiplier", "weight", "drift"),
 )
 IDS = ("rollout", "step", "prompt_id", "response_id")
 METRICS = "metrics.jsonl"

@@ -75,7 +75,7 @@ def _never_clipped(p: Patient, name: str) -> Answer:
             )
         if share is not None:
             return clear(name, "something is clipped, so S moves", share)
-    return not_checked(name, "no finite S with a length in the log, and no clip ratio in the metrics")
+    return not_checked(name, "no finite S with a length in the log, nor enough lines with a clip ratio in the metrics")
 
 
 def old_recomputed(p: Patient) -> Answer:

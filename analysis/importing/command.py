@@ -7,9 +7,8 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from analysis.importing.run import ImportOptions, import_run, rule_names
+from analysis.importing.run import AVERAGES, ImportOptions, import_run, rule_names
 from fspo.command_line import CommandParser
-from fspo.rules import Aggregation
 
 EXAMPLES = """examples:
   python -m analysis import trl-output                        # trainer_state.json, completions/, TensorBoard files
@@ -32,7 +31,7 @@ def build_parser() -> CommandParser:
     p.add_argument("--rule", type=str | None, default=None, help=f"the rule that trained: {rule_names()}")
     p.add_argument("--range-lo", type=float | None, default=None, help="its lower range, if not the preset's")
     p.add_argument("--range-hi", type=float | None, default=None, help="its upper range, if not the preset's")
-    p.add_argument("--aggregation", type=Aggregation | None, default=None, help="how the trainer averaged the loss")
+    p.add_argument("--aggregation", type=str | None, default=None, help=f"how the loss was averaged: {AVERAGES}")
     p.add_argument("--updates-per-rollout", type=int, default=1, help="optimizer updates between two rollouts")
     p.add_argument("--group-size", type=int | None, default=None, help="successive responses of one prompt")
     p.add_argument("--tokenizer", type=str | None, default=None, help="tokenizer.json that counts tokens of texts")

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import numpy as np
 
@@ -20,10 +20,12 @@ from analysis.importing.report import Report
 from analysis.importing.sources import Sources, find_sources, read_state, state_records
 from analysis.importing.tables import Chunk, events, read_chunks
 from analysis.importing.values import as_values
-from fspo.errors import UserError
+from fspo.errors import UserError, unknown_name
 from fspo.gradlog import USER_PREFIX, GradLogWriter
 from fspo.rules import PRESETS, Aggregation, Rule, preset
 
+AVERAGES = ", ".join(get_args(Aggregation))
+"""Ways to average the loss, as ``--aggregation`` takes them (fspo/objective.py)."""
 BUFFER = 500_000
 """Rows held back so that each rollout becomes one file; a table out of order makes several."""
 _MAX_PARTS = 10_000  # four digits in a file's name
@@ -55,7 +57,7 @@ class ImportOptions:
     rule: str | None = None
     range_lo: float | None = None
     range_hi: float | None = None
-    aggregation: Aggregation | None = None
+    aggregation: str | None = None
     updates_per_rollout: int = 1
     group_size: int | None = None
     tokenizer: str | None = None
@@ -90,8 +92,8 @@ def import_run(
     """
     options, target = options or ImportOptions(), Path(out)
     rule = options.trained_rule()
-    if options.aggregation is not None and options.aggregation not in ("response", "sequence", "token", "constant"):
-        raise UserError(f"--aggregation {options.aggregation}: choose from response, sequence, token, constant")
+    if options.aggregation is not None and options.aggregation not in get_args(Aggregation):
+        raise unknown_name("--aggregation", options.aggregation, get_args(Aggregation))
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise UserError(f"{target} is there already: name another folder with --out")
     sources = find_sources(source)

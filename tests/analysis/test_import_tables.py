@@ -152,6 +152,16 @@ def test_given_columns_unknown_columns_and_user_columns(tmp_path):
     assert {*report.user_columns, *report.unknown_columns} == {"lang", "tools"}
 
 
+def test_columns_on_the_command_line(tmp_path):
+    table = write(
+        tmp_path / "t.csv", {"step": [0], "prompt": ["a"], "mine": [0.5], "length": [3], "adv": [1.0], "acc": [1]}
+    )
+    columns = ["--columns", "{log_ratio: mine, reward: acc}"]
+    assert main(["import", str(table), "--out", str(tmp_path / "run"), *columns]) == 0
+    log = read_log(tmp_path / "run")
+    assert (log.column("log_ratio").item(), log.column("reward").item()) == (0.5, 1.0)
+
+
 def test_names_are_found_without_case_and_never_twice():
     chosen = choose_columns(["Step", "LOG_PROBS", "old_log_probs", "Score", "input"])
     assert chosen == {"step": "Step", "new": "LOG_PROBS", "old": "old_log_probs", "reward": "Score", "prompt": "input"}
@@ -264,6 +274,8 @@ def test_targets_and_options_that_cannot_be(tmp_path):
         import_run(tmp_path / "empty", tmp_path / "again")
     with pytest.raises(UserError, match="did you mean 'fspo'"):
         import_run(table, tmp_path / "again", ImportOptions(rule="fpso"))
+    with pytest.raises(UserError, match="choose from response, token"):
+        main(["import", str(table), "--out", str(tmp_path / "again"), "--aggregation", "sum"])
     with pytest.raises(UserError, match="belong to a rule"):
         import_run(table, tmp_path / "again", ImportOptions(range_lo=0.1))
     with pytest.raises(UserError, match="at least 1 update"):
