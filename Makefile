@@ -8,7 +8,7 @@ PRESET ?= quick
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
 
-.PHONY: help repro test test-slow check bench clean
+.PHONY: help repro test test-slow proofs check bench clean
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
@@ -26,6 +26,9 @@ test: check ## lint, types and all tests but the slow ones
 
 test-slow: $(READY) ## the tests marked slow
 	$(BIN)/python -m pytest -m slow
+
+proofs: $(READY) ## every check of the theory, none may be left out
+	$(BIN)/python -m proofs_check --strict
 
 check: $(READY) ## ruff and pyright
 	$(BIN)/ruff check .
