@@ -1,11 +1,14 @@
 """Every planted defect is found, healthy runs are clear, and the evidence is right against independent numbers."""
 
 import json
+import math
 from dataclasses import replace
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from scipy import stats as sps
 
 from analysis.__main__ import main
@@ -362,3 +365,38 @@ def test_scalars_need_lines_and_numbers(tmp_path):
     (tmp_path / "metrics.jsonl").write_text("torn")
     with pytest.raises(UserError, match="nothing to examine"):
         examine(tmp_path)
+
+
+VALUE = st.one_of(st.floats(-50, 50), st.sampled_from([0.0, math.nan, math.inf, -math.inf]))
+OPTIONAL = {
+    "reward": VALUE,
+    "lo": VALUE,
+    "hi": VALUE,
+    "multiplier": VALUE,
+    "weight": VALUE,
+    "truncated": st.booleans(),
+    "band_accept": st.booleans(),
+    "side": st.integers(-1, 2),
+    "updates_since_rollout": st.integers(0, 3),
+}
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_any_log_gets_an_answer_to_every_check(tmp_path_factory, data):
+    n = data.draw(st.sampled_from([1, 7, 120]))
+    kinds = data.draw(st.lists(VALUE, min_size=1, max_size=4)), data.draw(st.lists(VALUE, min_size=1, max_size=4))
+    rows = {name: np.resize(np.arange(k), n) for name, k in (("rollout", 2), ("step", 3), ("prompt_id", 30))}
+    rows |= {"response_id": np.arange(n), "length": np.resize(data.draw(st.lists(st.integers(0, 90), min_size=1)), n)}
+    rows |= {"log_ratio": np.resize(kinds[0], n), "advantage": np.resize(kinds[1], n)}
+    for name, values in OPTIONAL.items():
+        if data.draw(st.booleans()):
+            rows[name] = np.resize(data.draw(st.lists(values, min_size=1, max_size=5)), n)
+    rule = data.draw(st.sampled_from(["none", "fspo", "fspo-kl", "gspo", "rloo", "grpo", "fspo-cap", None]))
+    metadata = {"rule": preset(rule).rule.to_dict(), "aggregation": "token"} if rule else {}
+    run = append(tmp_path_factory.mktemp("any"), rows, **metadata)
+    diagnosis = examine(run, target=data.draw(st.sampled_from([None, 0.9])))
+    assert {a.id for a in diagnosis.answers} == set(CHECKS)
+    assert diagnosis.lines(verbose=True)
+    if n < 50:
+        assert {a.id for a in diagnosis.findings} <= {"s_zero", "not_finite", "length_weighted"}
