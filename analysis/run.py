@@ -27,6 +27,7 @@ from analysis.sketch_error import effective_width
 from analysis.sketches import scored_windows
 from analysis.summary import summarize
 from analysis.tables import folder_name, frame, write_tables
+from analysis.theory_gap import gap_table
 from fspo.errors import UserError
 
 
@@ -111,6 +112,7 @@ def analyse(
     progress("cosine")
     rows["assumptions"] = assumption_table(run, bins, options.window, lemma.table)
     rows["reuse"] = reuse_table(run)
+    rows["theory_gap"] = gap_table(run, bins, options.window)
     rows["noise_floor"] = noise_table(run, bins)
     run.warnings.extend(noise_warnings(run, rows["noise_floor"]))
     rows["over_time"] = over_time_table(run, bins)

@@ -39,6 +39,7 @@ COLUMNS: dict[str, list[str]] = {
     "ranges": [*CASE[:7], "use", "rate", "window", "range_lo", "range_hi"],
     "moments": [*KEYS, "subset", "use", *LENGTHS, "count", "clusters"],
     "scaling": [*KEYS, "subset", "use", "sign", "slope_2H", "ci_low", "ci_high", "intercept", "drift_per_token"],
+    "theory_gap": [*KEYS, *LENGTHS, "part", "count", *INTERVAL, "reason"],
     "assumptions": [
         *KEYS,
         *("subset", "use", "name", "count", *INTERVAL, "tolerated_low", "tolerated_high"),

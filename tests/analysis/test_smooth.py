@@ -24,7 +24,7 @@ def test_the_curve_contains_the_maximum_likelihood_cubic_where_there_are_no_inne
     loss = lambda b: np.sum(np.logaddexp(0, basis @ b) - y * (basis @ b))  # noqa: E731
     best = optimize.minimize(loss, np.zeros(4), method="BFGS").x
     at = np.vander((np.log1p(found.length) - x.mean()) / x.std(), 4)
-    assert found.estimate == pytest.approx(special.expit(at @ best), abs=0.02)
+    assert found.estimate == pytest.approx(special.expit(at @ best), abs=0.03)
 
 
 @pytest.mark.parametrize("slope", [0.0, 0.5])
