@@ -1,0 +1,72 @@
+"""Scalars of other trainers as metrics.jsonl: our names where the meaning is ours, theirs behind a prefix."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from analysis.importing.names import COLUMNS, metric_name
+from analysis.importing.report import Report
+from analysis.importing.sources import Sources, read_state, state_records
+from analysis.importing.tables import events, read_chunks
+
+
+def import_scalars(sources: Sources, run: Path, updates_per_rollout: int, report: Report) -> None:
+    """Write RUN/metrics.jsonl from every scalar of the sources, one line a step and phase."""
+    lines: dict[tuple[str, int], dict[str, float]] = defaultdict(dict)
+    unknown: dict[str, None] = {}
+    for step, name, value in _scalars(sources, report):
+        phase, plain, stored, why = metric_name(name)
+        if stored in lines[phase, step]:
+            continue  # a tracker repeats what the trainer's own history holds
+        lines[phase, step][stored] = value
+        if why == "":
+            report.metrics[plain] = stored
+        elif why == "unknown":
+            unknown[plain] = None
+        else:
+            report.different_metrics[plain] = why
+    report.unknown_metrics = sorted(unknown)
+    report.metric_lines = len(lines)
+    with (run / "metrics.jsonl").open("w", encoding="utf-8") as file:
+        for (phase, step), values in sorted(lines.items(), key=lambda item: (item[0][1], item[0][0])):
+            rollout = max(step - sources.first_step, 0) // updates_per_rollout
+            place = {"rollout": rollout, "step": step, "phase": phase}
+            file.write(json.dumps(place | values) + "\n")
+
+
+def _scalars(sources: Sources, report: Report) -> Iterator[tuple[int, str, float]]:
+    for file in sources.state:
+        read_state(file)
+        for step, values in state_records(file):
+            yield from _numbers(step, values, report)
+    for file in sources.scalars:
+        for chunk in read_chunks(file):
+            steps = next((name for name in chunk if name.lower() in COLUMNS["step"]), None)
+            columns = {n: c if isinstance(c, list) else c.to_pylist() for n, c in chunk.items()}
+            for i in range(len(next(iter(columns.values())))):
+                row = {name: values[i] for name, values in columns.items() if name != steps}
+                step = columns[steps][i] if steps else None
+                if not isinstance(step, (int, float)) or not math.isfinite(step):
+                    report.not_stored["lines without a step"] += 1
+                    continue
+                nested = row.pop("data", None)  # verl's file logger: {"step": 1, "data": {...}}
+                row |= nested if isinstance(nested, dict) else {}
+                yield from _numbers(int(step), row, report)
+    for file in sources.events:
+        for step, tag, value in events(file):
+            yield from _numbers(step, {tag: value}, report)
+
+
+def _numbers(step: int, values: Mapping[str, Any], report: Report) -> Iterator[tuple[int, str, float]]:
+    for name, value in values.items():
+        if value is None or name == "epoch":
+            continue
+        if isinstance(value, (int, float)) and math.isfinite(value):
+            yield step, str(name), float(value)
+        else:
+            report.not_stored[str(name)] += 1
