@@ -1,0 +1,206 @@
+"""What scores cost at the shapes of Qwen3-8B: one decoder layer with random weights on the CPU, ratios within one run.
+
+    python benchmarks/scores_real_shapes.py [--dtypes bfloat16,float32] [--rows 4] [--columns 128] [--rounds 5]
+
+Passes over the same batch take turns: a training pass (forward, full backward with weight gradients), a pass to the
+embeddings alone without hooks, a score pass, and a training pass that carries the score hooks along (a "live path").
+Times are CPU seconds of one thread; a ratio is the median over rounds of two passes of the same round. The
+vocabulary has 256 entries, so that the layer is all that counts (one decoder layer is 99 % of the parameters).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from tqdm import tqdm
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+from fspo.command_line import CommandParser
+from fspo.errors import run_cli, unknown_name
+from fspo.files import write_text
+from fspo.logprobs import make_batch, token_log_probs
+from fspo.scores import ScoreHooks, score
+
+HOOKS_LIMIT, PASS_LIMIT = 0.03, 0.8
+"""Wanted: cost of the hooks and of a score pass, as shares of a training pass."""
+LIVE_LIMIT = 0.05
+"""Share of a rollout step that a live path would have to save to be worth building."""
+DTYPES = ("bfloat16", "float32")
+PROMPT = 8
+RESULTS = Path(__file__).parent / "results"
+
+
+def one_layer(dtype: torch.dtype) -> Qwen3ForCausalLM:
+    """Qwen3-8B with one decoder layer and a vocabulary of 256, weights normal with sd .02."""
+    config = Qwen3Config(
+        vocab_size=256,
+        hidden_size=4096,
+        intermediate_size=12288,
+        num_hidden_layers=1,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+        head_dim=128,
+        tie_word_embeddings=False,
+        pad_token_id=None,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
+    torch.manual_seed(0)
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        return Qwen3ForCausalLM(config).train()
+    finally:
+        torch.set_default_dtype(before)
+
+
+def batch_of(rows: int, columns: int) -> dict[str, Tensor]:
+    """Random tokens, short prompts."""
+    ids = np.random.default_rng(0).integers(1, 256, (rows, columns)).tolist()
+    return make_batch([row[:PROMPT] for row in ids], [row[PROMPT:] for row in ids], 0)
+
+
+def training_pass(model: nn.Module, batch: dict[str, Tensor]) -> None:
+    """Forward and backward pass of S, weight gradients included."""
+    token_log_probs(model, batch)[0].sum().backward()
+
+
+def input_pass(model: nn.Module, batch: dict[str, Tensor]) -> None:
+    """Forward and backward pass to the embeddings alone, without hooks."""
+    roots: list[Tensor] = []
+
+    def cut(_: nn.Module, __: tuple, output: Tensor) -> Tensor:
+        roots.append(output.detach().requires_grad_())
+        return roots[0]
+
+    handle = model.get_input_embeddings().register_forward_hook(cut)  # type: ignore[operator]
+    torch.autograd.grad(token_log_probs(model, batch)[0].sum(), roots)
+    handle.remove()
+
+
+def live_pass(model: nn.Module, batch: dict[str, Tensor]) -> None:
+    """A training pass that carries the hooks along: the least that a live path can cost.
+
+    A real one must also keep the advantages out of the gradients that the hooks see, and run a score pass over the
+    responses that the rule cuts, whose training gradient is 0.
+    """
+    with ScoreHooks(model) as hooks:
+        total = token_log_probs(model, batch)[0].sum()
+        roots = [root for root, *_ in hooks._roots]  # the embeddings' outputs, where the hooks cut the graph
+        torch.autograd.backward(total, inputs=[*roots, *(p for p in model.parameters() if p.requires_grad)])
+
+
+PASSES: dict[str, Callable[[nn.Module, dict[str, Tensor]], object]] = {
+    "training": training_pass,
+    "no_weight_gradients": input_pass,
+    "score": score,
+    "training_with_hooks": live_pass,
+}
+
+
+def measure(dtype: str, rows: int, columns: int, rounds: int) -> dict[str, object]:
+    """Seconds of each pass by round, and their ratios; the first round warms up and is left out."""
+    model, batch = one_layer(getattr(torch, dtype)), batch_of(rows, columns)
+    taken: dict[str, list[float]] = {name: [] for name in PASSES}
+    for _ in tqdm(range(rounds + 1), desc=dtype, leave=False):
+        for name, step in PASSES.items():
+            model.zero_grad(set_to_none=True)
+            start = time.thread_time()
+            step(model, batch)
+            taken[name].append(time.thread_time() - start)
+    train, floor, scored, live = (np.array(values[1:]) for values in taken.values())
+    layer = sum(p.numel() for p in model.model.layers.parameters())
+    return {
+        "rows": rows,
+        "columns": columns,
+        "layer_parameters": layer,
+        "cpu_s": {name: float(np.median(values[1:])) for name, values in taken.items()},
+        "score_pass_of_training_pass": spread(scored / train),
+        "hooks_of_training_pass": spread((scored - floor) / train),
+        "hooks_of_pass_without_weight_gradients": spread((scored - floor) / floor),
+        "live_path_saves_of_score_pass": spread(1 - (live - train) / scored),
+    }
+
+
+def spread(values: np.ndarray) -> dict[str, float]:
+    """Median and quartiles over rounds."""
+    low, middle, high = np.quantile(values, [0.25, 0.5, 0.75])
+    return {"median": float(middle), "lower_quartile": float(low), "upper_quartile": float(high)}
+
+
+def live_path(ratio: float, saved: float, minibatches: int = 4, epochs: int = 2) -> dict[str, object]:
+    """What riding the training backward could save of a rollout step: score passes, less the hooks' own cost.
+
+    The embedded model's share of a step comes from the measured steps in `trl_rollout_step.json`. For the 8B shapes a
+    step is, in training passes over one of M minibatches: old log-probs M/3, updates M x epochs, one score pass
+    (the default schedule). Sampling, which would lower the share, is left out.
+    """
+    shares: dict[str, float] = {}
+    measured = RESULTS / "trl_rollout_step.json"
+    if measured.exists():
+        side = json.loads(measured.read_text())["sides"]["fspo"]
+        shares["embedded model, measured"] = side["parts"]["time/scores"] / side["wall_s"]
+    passes = minibatches / 3 + minibatches * epochs
+    shares["8B shapes, without sampling"] = ratio / (passes + ratio)
+    sampling = 0.25
+    shares[f"8B shapes, sampling {sampling:.0%} of the rest"] = ratio / (passes / (1 - sampling) + ratio)
+    saves = {name: share * saved for name, share in shares.items()}
+    return {
+        "score_pass_share_of_a_step": shares,
+        "saves_at_most": saves,
+        "worth_building_from": LIVE_LIMIT,
+        "not_counted": "a score pass over the cut responses, whose training gradient is 0, and keeping rows unweighted",
+    }
+
+
+def main() -> None:
+    """Print the ratios and write them to results/scores_real_shapes.json."""
+    parser = CommandParser(prog="python benchmarks/scores_real_shapes.py", description=__doc__ or "")
+    parser.add_argument("--dtypes", default=",".join(DTYPES), help="comma-separated")
+    parser.add_argument("--rows", type=int, default=4, help="responses in the batch")
+    parser.add_argument("--columns", type=int, default=128, help="tokens of each, its prompt included")
+    parser.add_argument("--rounds", type=int, default=5, help="timed rounds, of which the median counts")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    dtypes = options.dtypes.split(",")
+    for name in dtypes:
+        if name not in DTYPES:
+            raise unknown_name("dtype", name, DTYPES)
+    found = {name: measure(name, options.rows, options.columns, options.rounds) for name in dtypes}
+    for name, result in found.items():
+        print(f"{name}, {options.rows} rows x {options.columns} columns")
+        for key, value in result.items():
+            if isinstance(value, dict) and "median" in value:
+                low, high = value["lower_quartile"], value["upper_quartile"]
+                print(f"  {key:42s} {value['median']:7.4f}  (quartiles {low:.4f} to {high:.4f})")
+    first = next(iter(found.values()))
+    ratio, saved = (first[k]["median"] for k in ("score_pass_of_training_pass", "live_path_saves_of_score_pass"))  # type: ignore[index]
+    live = live_path(ratio, saved)
+    for name, share in live["saves_at_most"].items():  # type: ignore[union-attr]
+        print(f"a live path saves at most {share:.3f} of a step ({name})")
+    results = {
+        "wanted": {"hooks_of_training_pass": HOOKS_LIMIT, "score_pass_of_training_pass": PASS_LIMIT},
+        "layer": "Qwen3-8B: hidden 4096, intermediate 12288, 32 and 8 heads of 128",
+        "shapes": found,
+        "live_path": live,
+        "rounds": options.rounds,
+        "threads": 1,
+        "cores": os.cpu_count(),
+        "load_average": os.getloadavg(),
+        "versions": {name: version(name) for name in ("torch", "transformers", "fspo")},
+    }
+    path = RESULTS / "scores_real_shapes.json"
+    write_text(path, json.dumps(results, indent=1) + "\n")
+    print(f"results: {path}")
+
+
+if __name__ == "__main__":
+    run_cli(main)
