@@ -38,7 +38,21 @@ def test_all_stages_run_and_a_second_start_finds_them_done(tmp_path: Path) -> No
     assert list((out / "figures").glob("*.pdf"))
     again = repro("--preset", "smoke", cwd=tmp_path)
     assert again.returncode == 0, again.stderr[-2000:]
-    for stage in ("checks", "warm-up", "shared-run", "calibration", "training", "analysis", "figures"):
+    assert {p.name for p in (out / "figures-theory").glob("*.pdf")} >= {"tightness.pdf", "acceptance_laws.pdf"}
+    assert 'id="theory"' in report
+    assert "The cosine lemma is tight" in report
+    done = (
+        "checks",
+        "maps",
+        "figures-theory",
+        "warm-up",
+        "shared-run",
+        "calibration",
+        "training",
+        "analysis",
+        "figures",
+    )
+    for stage in done:
         assert f"[{stage}] done before" in again.stderr
     assert again.stdout == first.stdout
 

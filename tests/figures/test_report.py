@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from figures.lre_by_rule import figure
-from figures.report import estimate_text, plain, write_report
+from figures.report import Theory, estimate_text, plain, write_report
 from figures.style import Style, save
 from fspo.errors import UserError
 
@@ -147,3 +147,27 @@ def test_an_empty_report_and_bad_figures(tmp_path):
     with pytest.raises(UserError, match="is no PNG"):
         write_report(tmp_path / "r.html", title="t", claims=[], figures=[(tmp_path / "no.png", "", "")])
     assert path.read_text().startswith("<!DOCTYPE html>")  # the whole report of before is still there
+
+
+def test_the_theory_has_its_section(tmp_path, picture):
+    advice = f"# Where to clip\n\nKeep **fspo**.\n\n- one {EVIL}\n- `two`\n\n![x](http://evil.example/x.png)\n"
+    path = write_report(
+        tmp_path / "report.html",
+        title="Report",
+        claims=[],
+        figures=[(picture, "LRE by rule", "first")],
+        tables=[("Runs", [{"run": "a"}])],
+        theory=Theory([(picture, "Tightness", f"second {EVIL}")], [("Checks", [{"id": "T7", "note": EVIL}])], advice),
+    )
+    page = path.read_text()
+    reader = read(page)
+    tags = [tag for tag, _ in reader.tags]
+    text = re.sub(r"\s+", " ", " ".join(reader.text))
+    assert text.index("Figure 1. LRE by rule.") < text.index("Checks") < text.index("Figure 2. Tightness.")
+    assert text.index("Figure 2. Tightness.") < text.index("Where to clip") < text.index("Runs")
+    assert "<h3>Where to clip</h3>" in page
+    assert "<strong>fspo</strong>" in page
+    assert ("a", {"href": "#theory"}) in reader.tags
+    assert "script" not in tags
+    assert tags.count("img") == 2  # the two figures: an image in the advice is not fetched
+    assert "".join(reader.text).count("<script>alert('x')</script>") == 3
