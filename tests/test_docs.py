@@ -1,0 +1,194 @@
+"""The documents against the repository: checks, theorems, files and commands that they name exist, formulas parse."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from latex2mathml.converter import convert
+
+from proofs_check.catalogue import CHECKS
+from proofs_check.formal.checks import CHECKS as FORMAL_CHECKS
+from proofs_check.frame import Method
+from proofs_check.maps.fairness import rows_of
+from proofs_check.maps.settings import setting
+
+ROOT = Path(__file__).parents[1]
+PAGES = ("README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")))
+THEORY = (ROOT / "docs" / "theory.md").read_text(encoding="utf-8")
+STATED = re.compile(r"^\*\*(T\d+)\. ", re.M)
+THEOREM = re.compile(r"^\s*(?:Theorem|Lemma|Corollary)\s+([\w']+)", re.M)
+INLINE = re.compile(r"\$`(.+?)`\$")
+BLOCK = re.compile(r"```math\n(.*?)\n```", re.S)
+WRITTEN_BY_A_RUN = ("out/", "runs/", "figures/", "checks/", "RUN/")
+"""Folders that a command makes: named in the documents, not kept in the repository."""
+
+
+def page(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+@cache
+def section(number: int) -> str:
+    found = re.search(rf"^## {number}\. .*?(?=^## |\Z)", THEORY, re.M | re.S)
+    assert found, f"docs/theory.md has no section {number}"
+    return found[0]
+
+
+def test_every_statement_is_stated_once_and_checked():
+    stated = STATED.findall(THEORY)
+    assert sorted(stated, key=lambda s: int(s[1:])) == [f"T{i}" for i in range(1, 14)]
+    assert set(stated) == {check.statement for check in CHECKS}
+
+
+def test_the_table_of_methods_is_that_of_the_catalogue():
+    lines = [line for line in section(8).splitlines() if line.startswith("|")]
+    start = next(i for i, line in enumerate(lines) if line.startswith("| id |"))
+    methods = [cell.strip() for cell in lines[start].strip("|").split("|")][1:]
+    assert sorted(methods) == sorted(str(method) for method in Method)
+    written = set()
+    for line in lines[start + 2 :]:
+        name, *cells = (cell.strip() for cell in line.strip("|").split("|"))
+        assert len(cells) == len(methods), line
+        assert set(cells) <= {"yes", ""}, line
+        written |= {(name, method) for method, cell in zip(methods, cells, strict=True) if cell}
+    assert written == {(check.statement, str(check.method)) for check in CHECKS}
+
+
+@pytest.mark.parametrize("statement", [f"T{i}" for i in range(1, 14)])
+def test_each_statement_says_how_each_of_its_methods_checks_it(statement):
+    found = re.search(rf"^\*\*{statement}\.\*\*\s.*?(?=^\*\*T\d|^### )", section(8), re.M | re.S)
+    assert found, f"section 8 does not say how {statement} is checked"
+    words = " ".join(re.findall(r"(?<!\*)\*([A-Za-z][a-z -]+):?\*(?!\*)", found[0])).lower()
+    for method in {str(check.method) for check in CHECKS if check.statement == statement}:
+        assert method in words, f"{statement} is checked by the method {method!r}, of which its paragraph says nothing"
+    assert "controls" in words
+
+
+def test_theorems_named_are_those_of_coq():
+    proved = {name for path in (ROOT / "proofs_check" / "formal").glob("*.v") for name in THEOREM.findall(page(path))}
+    named = set(re.findall(r"`((?:T\d+s?|LRE)_\w+|[a-z]+_\w+)`", INLINE.sub("", section(8))))
+    assert named <= proved, f"no such theorem: {sorted(named - proved)}"
+    asked = {name for check in FORMAL_CHECKS for name in check.run.keywords["theorems"]}
+    helpers = {"LRE_inf_attained"}  # a lemma that other theorems need
+    assert asked - helpers <= named, f"proved, and not named in section 8: {sorted(asked - helpers - named)}"
+
+
+def test_numbers_of_the_base_case_are_those_of_the_map():
+    point = setting("exponent", 0.5)
+    rows = rows_of(point, ("band", "update", "weight"), np.random.default_rng(0), 0)
+    found = {(row["measure"], row["rule"]): row["lre_inf"] for row in rows if row["target"] == 0.85}
+    rules = ("fspo-kl", "fspo", "power-0.75", "fspo-tilted", "gspo", "rloo")
+    lines = {line.split("|")[1].strip(): line for line in section(9).splitlines() if line.startswith("| `")}
+    for words, measure in (("`a_band`", "band"), ("`a_upd`, drop", "update"), ("`b`, two-sided drop", "weight")):
+        stated = [float(cell) for cell in lines[words].strip("|").split("|")[1:]]
+        assert stated == pytest.approx([found[measure, rule] for rule in rules], abs=5e-4)
+
+
+def test_numbers_of_the_real_run_are_those_of_the_readme():
+    readme = page("README.md")
+    table = "\n".join(line for line in section(10).splitlines() if line.startswith("|"))
+    numbers = re.findall(r"[+-]?\d*\.\d+", re.sub(r"\$`.*?`\$", "", table))
+    assert len(numbers) > 8
+    known = set(re.findall(r"[+-]?\d*\.\d+", readme))
+    assert set(numbers) <= known, f"not in README.md: {sorted(set(numbers) - known)}"
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_formulas_parse(name):
+    text = page(name)
+    outside = BLOCK.sub("", text)
+    assert outside.count("$`") == outside.count("`$") == len(INLINE.findall(outside)), "an inline formula is open"
+    formulas = INLINE.findall(outside) + BLOCK.findall(text)
+    for formula in formulas:
+        assert "<math" in convert(formula), formula
+        bare = re.sub(r"\\[{}]", "", formula)
+        assert bare.count("{") == bare.count("}"), f"braces: {formula}"
+        assert len(re.findall(r"\\left\b", formula)) == len(re.findall(r"\\right\b", formula)), f"fences: {formula}"
+        unknown = set(re.findall(r"\\([A-Za-z]+)", formula)) - COMMANDS
+        assert not unknown, f"{formula} uses {sorted(unknown)}: add it to COMMANDS if GitHub draws it"
+    for line in outside.splitlines():
+        if line.startswith("|"):
+            assert not any("|" in formula for formula in INLINE.findall(line)), f"a bar cuts the cell: {line}"
+    assert "\\$" not in text
+    assert "$$" not in text
+
+
+COMMANDS = set(
+    """
+    Big Phi Vert alpha bar beta big cdot chi cos delta dots epsilon eta exp frac gamma ge in infty kappa
+    lVert langle le log mathbb mathrm max mid min mu nabla ne pi pm propto psi qquad rVert rangle rho sigma
+    sim sin sqrt sum sup tau text tfrac to varphi
+    """.split()  # noqa: SIM905
+)
+"""Commands of LaTeX that MathJax, which GitHub uses, draws."""
+
+
+def links(text: str) -> list[str]:
+    return [link for link in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in link]
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_links_lead_somewhere(name):
+    for link in links(page(name)):
+        path, _, anchor = link.partition("#")
+        target = (ROOT / name).parent / path if path else ROOT / name
+        assert target.exists(), link
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", target.read_text(encoding="utf-8"), re.M)
+            known = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+            assert anchor in known, link
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_files_named_exist(name):
+    for word in re.findall(r"`([\w.\-/]+/[\w.\-/]*)`", page(name)):
+        if not word.startswith(WRITTEN_BY_A_RUN) and word.split("/")[0] in TOP:
+            assert (ROOT / word).exists(), word
+
+
+TOP = {path.name for path in ROOT.iterdir() if not path.name.startswith(".") and path.name != "out"}
+
+
+SUBCOMMANDS = ("doctor", "import", "sweep")
+
+
+def commands(text: str) -> list[list[str]]:
+    """The words of every ``python -m`` command and script named in a page, without their comments."""
+    found = re.findall(r"(python (?:-m )?[\w./]+[^`\n]*)", text)
+    return [shlex.split(line.replace("...", ""), comments=True) for line in found]
+
+
+def programs() -> dict[tuple[str, ...], set[str]]:
+    """Each program named in the documents, and the options that it is given there."""
+    known: dict[tuple[str, ...], set[str]] = {}
+    for name in PAGES:
+        for words in commands(page(name)):
+            program = tuple(words[1:3] if words[1] == "-m" else words[1:2])
+            if program[-1] == "analysis" and words[3] in SUBCOMMANDS:
+                program = (*program, words[3])
+            options = {word.split("=")[0] for word in words if word.startswith("--")}
+            known.setdefault(program, set()).update(options)
+    return known
+
+
+@pytest.mark.parametrize("program", programs(), ids=" ".join)
+def test_commands_named_run_and_know_their_options(program):
+    done = subprocess.run([sys.executable, *program, "--help"], cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    missing = {option for option in programs()[program] if option not in done.stdout}
+    assert not missing, f"{' '.join(program)} knows no {sorted(missing)}"
+
+
+def test_documents_speak_of_the_methods_and_the_commands_that_exist():
+    from proofs_check.__main__ import main
+
+    for words in commands(THEORY):
+        if words[1:3] == ["-m", "proofs_check"] and "RUN" not in words:
+            assert main([*words[3:], "--list"]) == 0
