@@ -14,6 +14,7 @@ from typing import Literal
 import numpy as np
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 from fspo.errors import UserError, unknown_name
 from fspo.logprobs import token_log_probs
@@ -126,9 +127,19 @@ def exact_scores(
     gradients : Tensor, shape (B, P)
         In the order of `model.named_parameters()`, in the parameters' widest dtype.
     log_prob : Tensor, shape (B,)
+
+    Raises
+    ------
+    UserError
+        For parameters that FSDP2 has sharded.
     """
     model = unwrap(model)
     parameters = [p for p in model.parameters() if p.requires_grad]
+    if any(isinstance(p, DTensor) for p in parameters):
+        raise UserError(
+            "exact gradients of one response need whole parameters, and FSDP2 has sharded these: set the score mode to "
+            "sketch, or check the sketch on a model that is not sharded"
+        )
     gradients, sums = [], []
     with torch.enable_grad(), _without_dropout(model):
         for i in range(batch["input_ids"].shape[0]):

@@ -1,0 +1,95 @@
+"""Run by torchrun from test_scores_distributed: scores of a rank's rows under DDP and FSDP2, written to a folder.
+
+``score_processes.py FOLDER`` writes ``CASE-RANK.npz`` for each case of ``CASES``.
+"""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from score_models import batch_of, build
+from torch import distributed, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+from fspo.errors import UserError
+from fspo.scores import ScoreConfig, score
+
+ROWS = 6
+
+
+def ddp(model: nn.Module) -> nn.Module:
+    return nn.parallel.DistributedDataParallel(model)
+
+
+def by_layer(model: Any) -> nn.Module:
+    """What accelerate does: each decoder layer, then the rest."""
+    mesh = init_device_mesh("cpu", (distributed.get_world_size(),))
+    for layer in model.model.layers:
+        fully_shard(layer, mesh=mesh)
+    return fully_shard(model, mesh=mesh)
+
+
+def each_alone(model: Any) -> nn.Module:
+    """Every module with weights on its own, which are gathered for its own forward and backward only."""
+    mesh = init_device_mesh("cpu", (distributed.get_world_size(),))
+    for module in list(model.modules()):
+        if any(True for _ in module.parameters(recurse=False)):
+            fully_shard(module, mesh=mesh)
+    return fully_shard(model, mesh=mesh)
+
+
+def checkpointed(model: Any) -> nn.Module:
+    model.gradient_checkpointing_enable({"use_reentrant": False})
+    return by_layer(model)
+
+
+CASES: dict[str, tuple[str, Callable[[Any], nn.Module]]] = {
+    "ddp": ("qwen3", ddp),
+    "fsdp-by-layer": ("qwen3", by_layer),
+    "fsdp-tied": ("qwen3-tied", by_layer),
+    "fsdp-checkpointed": ("qwen3", checkpointed),
+    "fsdp-each-alone": ("qwen3", each_alone),
+    "fsdp-biases": ("gpt2", lambda model: fully_shard(model)),
+}
+
+
+def main(folder: Path) -> None:
+    distributed.init_process_group("gloo")
+    rank, world = distributed.get_rank(), distributed.get_world_size()
+    mine = slice(rank * ROWS // world, (rank + 1) * ROWS // world)
+    for name, (kind, wrap) in CASES.items():
+        model = wrap(build(kind))
+        batch = {field: x[mine] for field, x in batch_of(ROWS).items()}
+        taken = score(model, batch, rollout=3)
+        # Training goes on afterwards, and nothing of the score pass is left in the gradients.
+        assert all(p.grad is None for p in model.parameters())
+        model.eval()
+        model(input_ids=batch["input_ids"]).logits.square().mean().backward()
+        gradient = torch.stack([torch.linalg.vector_norm(full(p.grad)) for p in model.parameters()])
+        refused = ""
+        try:
+            score(model, batch, config=ScoreConfig(mode="exact"))
+        except UserError as error:
+            refused = str(error)
+        np.savez(
+            folder / f"{name}-{rank}.npz",
+            norm=taken.norm,
+            unit=taken.unit,
+            log_prob=taken.log_prob,
+            uncovered=np.array(sorted(taken.uncovered)),
+            gradient=gradient.numpy(),
+            refused=np.array(refused),
+        )
+    distributed.destroy_process_group()
+
+
+def full(x: Any) -> torch.Tensor:
+    return x.full_tensor() if hasattr(x, "full_tensor") else x
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
