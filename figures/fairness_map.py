@@ -15,13 +15,15 @@ from numpy.typing import NDArray
 from figures.draw import few_ticks, label_left, new_axes, panel_grid, whiskers
 from figures.style import LOOKS, Look, Style, looks, rule_label
 from figures.tables import Frame, NothingToDraw, Tables, percent
+from proofs_check.maps.settings import RATIO, SIGMA, lengths_on
 
 NAME = "fairness_map"
 TITLE = "Fairness map, one factor at a time"
 CAPTION = (
     "LRE∞ (docs/theory.md section 3) of each rule against one departure from the base case, ranges matched to {target} "
-    "mean acceptance in every point. Base case: Gaussian log-ratios with drift −σ²/2, σ = 0.03, 12 lengths from 128 to "
-    "2,048, so that the drift error of an uncentred band reaches 0.68 at the longest. Curves: closed forms "
+    "mean acceptance in every point. Base case: Gaussian log-ratios with drift −σ²/2, σ = {sigma:g}, {number} lengths "
+    "from {shortest:,.0f} to {longest:,.0f}, so that the drift error of an uncentred band reaches {error:.2f} at the "
+    "longest. Curves: closed forms "
     "through the points of the grid; root scale. Points: simulated responses with simultaneous 95 % intervals; they "
     "are plug-in values, so they lie above an LRE of 0. LRE∞ is of the band acceptance over all responses; where "
     "a_upd is named, of the update acceptance under drop (T11). "
@@ -158,7 +160,16 @@ def caption(tables: Tables) -> str:
     lost = lost[[pair in shown for pair in zip(lost["factor"], lost["measure"], strict=True)]]
     notes = sorted({f"{rule_label(r)}: {n}" for r, n in zip(lost["rule"], lost["note"], strict=True)})
     missing = f"Where a curve ends: {'; '.join(notes)}. " if notes else ""
-    return CAPTION.format(target=percent(float(table["target"].iloc[0])), missing=missing)
+    lengths = lengths_on(RATIO)
+    return CAPTION.format(
+        target=percent(float(table["target"].iloc[0])),
+        missing=missing,
+        sigma=SIGMA,
+        number=len(lengths),
+        shortest=lengths[0],
+        longest=lengths[-1],
+        error=SIGMA * lengths[-1] ** 0.5 / 2,
+    )
 
 
 def figure(tables: Tables, style: Style) -> Figure:
