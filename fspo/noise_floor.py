@@ -162,8 +162,7 @@ def measure(config: TrainConfig, **parts: Any) -> Path:
         metadata={
             "rule": rule.to_dict(),
             "seed": config.seed,
-            "sources": {s.name: s.meaning for s in chosen}
-            | {ENGINE: "the sampler's own log-probabilities, by their sums"},
+            "sources": {s.name: s.meaning for s in chosen} | {ENGINE: ENGINE_MEANING},
         },
         user_columns={SOURCE: "string"},
     )

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from latex2mathml.converter import convert
 
+from fspo.rules import PRESETS
 from proofs_check.catalogue import CHECKS
 from proofs_check.formal.checks import CHECKS as FORMAL_CHECKS
 from proofs_check.frame import Method
@@ -192,3 +193,26 @@ def test_documents_speak_of_the_methods_and_the_commands_that_exist():
     for words in commands(THEORY):
         if words[1:3] == ["-m", "proofs_check"] and "RUN" not in words:
             assert main([*words[3:], "--list"]) == 0
+
+
+def test_the_theory_page_agrees_with_the_presets():
+    table = section(2).split("**Drift**")[0]
+    for name, preset in PRESETS.items():
+        (row,) = [line for line in table.splitlines() if f"`{name}`" in "".join(line.split("|")[1:2])]
+        assert f"| {preset.rule.shape} |" in row
+        if preset.rule.shape != "none":
+            # rows that refer to another one state no range of their own
+            stated = {float(x) for x in re.findall(r"(?<![\d.])0\.\d+", row)}
+            ranges = {preset.rule.range_lo, preset.rule.range_hi}
+            assert ranges <= stated or not stated or preset.rule.shape == "power"
+        if preset.rule.gamma is not None:
+            assert str(preset.rule.gamma) in row
+        if preset.rule.shape != "none":
+            assert preset.rule.outside in row
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_pages_close_their_code_blocks_and_name_no_home_folder(name):
+    text = page(name)
+    assert text.count("```") % 2 == 0
+    assert "/home/" not in text

@@ -1,4 +1,7 @@
-"""Ball arithmetic: enclosures against mpmath and grids, subdivision, and every certified check against broken code."""
+"""Ball arithmetic: enclosures against mpmath and grids, subdivision, and certified checks against broken code.
+
+That every check passes as stated and its controls fail is tested with the whole catalogue.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,7 @@ from fspo import theory
 from fspo.errors import UserError
 from proofs_check import balls, certified, certified_fairness, certified_laws, certified_lengths
 from proofs_check.balls import certify, decide, inside, lre_drift_band, lre_enclosure, span, with_precision
-from proofs_check.frame import Method, Verdict, exit_status, judge
-from proofs_check.run import run_checks
+from proofs_check.frame import Verdict, judge
 
 MODULES = (certified, certified_fairness, certified_laws, certified_lengths)
 CHECKS = [check for module in MODULES for check in module.CHECKS]
@@ -28,15 +30,6 @@ def exact_lre(u_lo: float, u_hi: float, x_max: float, points: int = 200) -> floa
         grid = [mp.mpf(x_max) * k / points for k in range(points + 1)]
         a = [mp.ncdf(u_hi + x) - mp.ncdf(x - u_lo) for x in grid]
         return float(max(a) / min(a) - 1)
-
-
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.key)
-def test_check_passes_and_its_controls_fail(check):
-    assert check.method is Method.CERTIFIED
-    rows = run_checks([check], seed=5)
-    assert rows[0].verdict is Verdict.PASS, rows[0].note
-    assert set(rows[0].controls.values()) == {"fail"}, rows[0].controls
-    assert exit_status(rows) == 0
 
 
 @given(st.floats(0.05, 4), st.floats(0.05, 4), st.floats(0.0, 3))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,10 +12,9 @@ from fspo import theory
 from fspo.rules import Rule
 from proofs_check import frame
 from proofs_check.catalogue import CHECKS
-from proofs_check.frame import Method, Verdict, exit_status, select
+from proofs_check.frame import Method, Outcome, Verdict, exit_status, select
 from proofs_check.run import run_checks
 
-THEORY = Path(__file__).parents[2] / "docs" / "theory.md"
 PROVERS = (Method.CERTIFIED, Method.SYMBOLIC, Method.MACHINE_PROVED)
 STATEMENTS = [f"T{i}" for i in range(1, 14)]
 
@@ -29,7 +26,16 @@ def find(statement: str, part: str) -> frame.Check:
     return found
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.key)
+def judged_alone(check: frame.Check) -> Verdict:
+    """Verdict on the claim; its controls are left out, so that only the claim can make the difference."""
+    (row,) = run_checks([dataclasses.replace(check, controls={"false": lambda rng: Outcome(-1.0)})], seed=11)
+    return row.verdict
+
+
+# machine proofs need Coq: test_formal has them
+@pytest.mark.parametrize(
+    "check", [c for c in CHECKS if c.method is not Method.MACHINE_PROVED], ids=lambda check: check.key
+)
 def test_check_passes_and_its_controls_fail(check):
     # another seed than the default's, so that nothing is tuned to one stream
     rows = run_checks([check], seed=11)
@@ -43,41 +49,6 @@ def test_every_statement_has_two_methods_that_run_everywhere():
     methods = {s: {str(c.method) for c in CHECKS if c.statement == s} - {Method.MACHINE_PROVED} for s in STATEMENTS}
     missing = [f"{s} has only {', '.join(sorted(used)) or 'nothing'}" for s, used in methods.items() if len(used) < 2]
     assert not missing, "; ".join(missing)
-
-
-def test_the_page_and_the_catalogue_name_the_same_statements():
-    text = THEORY.read_text(encoding="utf-8")
-    section = text.split("## 8.")[1]
-    assert re.findall(r"^\| (T\d+) \|", section, re.M) == STATEMENTS
-    assert sorted({check.statement for check in CHECKS}, key=lambda s: int(s[1:])) == STATEMENTS
-    for statement in STATEMENTS:
-        assert f"**{statement}" in text
-
-
-def test_the_page_agrees_with_the_presets():
-    from fspo.rules import PRESETS
-
-    section = THEORY.read_text(encoding="utf-8").split("## 2.")[1].split("## 3.")[0]
-    table = section.split("**Drift**")[0]
-    for name, preset in PRESETS.items():
-        (row,) = [line for line in table.splitlines() if f"`{name}`" in "".join(line.split("|")[1:2])]
-        assert f"| {preset.rule.shape} |" in row
-        if preset.rule.shape != "none":
-            # rows that refer to another one state no range of their own
-            stated = {float(x) for x in re.findall(r"(?<![\d.])0\.\d+", row)}
-            ranges = {preset.rule.range_lo, preset.rule.range_hi}
-            assert ranges <= stated or not stated or preset.rule.shape == "power"
-        if preset.rule.gamma is not None:
-            assert str(preset.rule.gamma) in row
-        if preset.rule.shape != "none":
-            assert preset.rule.outside in row
-
-
-def test_the_page_stands_alone():
-    text = THEORY.read_text(encoding="utf-8")
-    assert "](../" not in text
-    assert "/home/" not in text
-    assert text.count("```") % 2 == 0
 
 
 def scaled(name: str, factor: float):
@@ -118,8 +89,8 @@ BROKEN = [
     ("T3", "|a(l)", "drift_error_bound", scaled("drift_error_bound", 0.95)),
     ("T3", "supremum", "PHI_1", theory.PHI_1 * 0.999),
     ("T3", "20,000 grids", "drift_error_bound", scaled("drift_error_bound", 0.9)),
-    ("T3", "mixed signs", "lre_bound", one_sided_always),
-    ("T3", "optimiser", "drift_error_bound", scaled("drift_error_bound", 0.95)),
+    ("T3", "2B/(a_0 - B), mixed", "lre_bound", one_sided_always),
+    ("T3", "(a_0 - B)/B, one sign", "drift_error_bound", scaled("drift_error_bound", 0.95)),
     ("T3", "20,000 grids", "lre", with_attribute("lre", inf=1.1)),
     ("T4", "|a(l)", "scale_error_bound", scaled("scale_error_bound", 0.95)),
     ("T4", "sharp", "scale_error_bound", scaled("scale_error_bound", 1.02)),
@@ -154,9 +125,7 @@ BROKEN = [
 def test_a_broken_formula_is_found(monkeypatch, statement, part, name, broken):
     check = find(statement, part)
     monkeypatch.setattr(theory, name, broken)
-    rows = run_checks([check], seed=11)
-    assert rows[0].verdict is not Verdict.PASS
-    assert exit_status(rows) == 1
+    assert judged_alone(check) is not Verdict.PASS
 
 
 def test_the_optimiser_finds_a_wrong_constant_in_the_bound(monkeypatch):
@@ -209,8 +178,7 @@ def undualled(self, S, n, A, stats=None):
 def test_a_broken_rule_is_found(monkeypatch, statement, part, method, broken):
     check = find(statement, part)
     monkeypatch.setattr(Rule, method, broken)
-    rows = run_checks([check], seed=11)
-    assert exit_status(rows) == 1
+    assert judged_alone(check) is not Verdict.PASS
 
 
 def test_checks_are_deterministic_in_the_seed():

@@ -1,28 +1,18 @@
-"""Symbolic checks: each passes, its controls fail, and neither tool's silence counts as a proof."""
+"""Computer algebra and the SMT solver: neither tool's silence counts as a proof, and counterexamples are ones.
+
+That every check passes as stated and its controls fail is tested with the whole catalogue.
+"""
 
 from __future__ import annotations
 
 import math
 
 import numpy as np
-import pytest
 import sympy as sp
 import z3
 
 from proofs_check import solver, symbolic
-from proofs_check.frame import Method, Verdict, exit_status, judge
-from proofs_check.run import run_checks
-
-CHECKS = [*symbolic.CHECKS, *solver.CHECKS]
-
-
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.key)
-def test_check_passes_and_its_controls_fail(check):
-    assert check.method is Method.SYMBOLIC
-    rows = run_checks([check], seed=5)
-    assert rows[0].verdict is Verdict.PASS, rows[0].note
-    assert set(rows[0].controls.values()) == {"fail"}, rows[0].controls
-    assert exit_status(rows) == 0
+from proofs_check.frame import Verdict, judge
 
 
 def test_an_identity_a_difference_and_an_open_case():
