@@ -5,6 +5,8 @@ PYTHON ?= python3
 # PyTorch's own index: make repro TORCH="torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu"
 TORCH ?= torch==2.13.0
 PRESET ?= quick
+# Two test processes, each with one thread of torch; a test that frees a process takes work from the other.
+PARALLEL ?= -n 2 --dist worksteal
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
 
@@ -22,10 +24,10 @@ repro: $(READY) ## reproduce every claim: out/quick/report.html (PRESET=full for
 	$(BIN)/python paper_repro.py --preset $(PRESET)
 
 test: check ## lint, types and all tests but the slow ones
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow" $(PARALLEL)
 
 test-slow: $(READY) ## the tests marked slow
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m slow $(PARALLEL)
 
 proofs: $(READY) ## every check of the theory, none may be left out
 	$(BIN)/python -m proofs_check --strict

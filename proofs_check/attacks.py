@@ -44,6 +44,7 @@ class Tally:
         self.claim = claim
         self.cases = self.promised = 0
         self.least = math.inf
+        self.open = 0
         self.worst: Strata | None = None
         self.suite = ""
 
@@ -54,18 +55,22 @@ class Tally:
         self.suite = self.suite or found.suite
         if found.slack is not None:
             self.promised += 1
-            if not found.slack >= self.least:
+            if math.isnan(found.slack):
+                self.open += 1
+            elif found.slack < self.least:
                 self.least, self.worst = found.slack, case
         return found.slack
 
     def outcome(self, needed: int, note: str = "") -> Outcome:
-        """Undecided with fewer than ``needed`` cases that were promised something."""
+        """Undecided with fewer than ``needed`` cases that were promised something, or where the balls cannot tell."""
         counts = f"{self.promised} of {self.cases} cases with rho < 1"
         if self.suite:
             return Outcome(-1.0, UNIT, note=self.suite)
         if self.least < 0 and self.worst is not None:
             K, D = self.worst.g.shape
             return Outcome(self.least, UNIT, note=f"counterexample: {K} strata, dimension {D}; {counts}")
+        if self.open:
+            return Outcome(note=f"ball arithmetic does not decide {self.open} cases; {counts}")
         if self.promised < needed:
             return Outcome(note=f"only {counts}")
         return holds(self.least, UNIT, note=f"{counts}; {note}".rstrip("; "), least_slack=self.least)

@@ -162,9 +162,9 @@ def size(ball: arb) -> float:
 def inside(value: ArrayLike, exact: Iterable[arb], tolerance: float) -> Outcome:
     """float64 values against enclosures: the relative distance in decades below ``tolerance``."""
     errors = [size(arb(v) / ball - 1) for v, ball in zip(np.ravel(value).tolist(), exact, strict=True)]
-    largest = max(errors)
+    largest = float(np.max(errors))  # keeps NaN, which max would drop
     if not math.isfinite(largest):
-        return Outcome(note="an enclosure contains 0: no relative error")
+        return Outcome(note="a value is not finite, or an enclosure contains 0: no relative error")
     return Outcome(math.log10(tolerance / max(largest, 1e-17)), "decades", note=f"max relative error {largest:.1e}")
 
 

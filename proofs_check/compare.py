@@ -45,17 +45,31 @@ def frequencies(counts: ArrayLike, trials: ArrayLike, expected: ArrayLike, wante
         Successes, trials and stated probabilities.
     wanted : float
         Largest half-width (four standard errors) of a frequency that counts as a resolution.
+
+    Returns
+    -------
+    Outcome
+        With p-value NaN where a stated probability is NaN, and 0 where one lies outside [0, 1] by more than rounding.
     """
     from scipy.stats import binom
 
     counts, trials, expected = (np.asarray(x, np.float64) for x in np.broadcast_arrays(counts, trials, expected))
-    tails = np.minimum(binom.cdf(counts, trials, expected), binom.sf(counts - 1, trials, expected))
-    p_value = min(1.0, float(counts.size * np.min(2 * tails)))
+    inside = np.clip(expected, 0, 1)
+    tails = np.minimum(binom.cdf(counts, trials, inside), binom.sf(counts - 1, trials, inside))
+    p_value = bonferroni(2 * tails)
+    if np.any(np.abs(expected - inside) > 1e-12):  # False for NaN, whose p-value is NaN already
+        p_value = 0.0
     observed = counts / trials
     resolution = 4 * float(np.max(np.sqrt(np.maximum(observed * (1 - observed), 1 / trials) / trials)))
     worst_gap = float(np.max(np.abs(observed - expected)))
     note = f"largest gap {worst_gap:.4f} over {counts.size} frequencies"
     return Outcome(p_value=p_value, resolution=resolution, wanted=wanted, note=note, parameters=parameters)
+
+
+def bonferroni(p_values: ArrayLike) -> float:
+    """The least of several p-values, corrected for their number; NaN if one is NaN (``min`` would drop it)."""
+    p_values = np.asarray(p_values, np.float64)
+    return float(np.minimum(1.0, p_values.size * np.min(p_values)))
 
 
 def homogeneous(counts: ArrayLike, trials: ArrayLike, wanted: float, **parameters: Any) -> Outcome:

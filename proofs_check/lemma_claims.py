@@ -50,6 +50,13 @@ class Strata:
         return float(found.sine), bool(found.forward)
 
 
+def sharp_strata(rho: float, eps: float = 0.5) -> Strata:
+    """T7s: two strata that reach cos = sqrt(1 - rho^2). ``eps`` is their LRE_inf; g = (1, 0)."""
+    # eps v = e_len has the norm rho ||g|| and is orthogonal to g + e_len
+    g, v = np.array([1.0, 0.0]), np.array([-rho * rho, rho * math.sqrt((1 - rho) * (1 + rho))]) / eps
+    return Strata(np.array([0.5, 0.5]), np.array([1 + eps, 1 - eps]), np.stack([g + v, g - v]), np.zeros((2, 2)))
+
+
 class Terms(NamedTuple):
     """Quantities of T7: float or complex arrays (B,), or balls."""
 

@@ -15,7 +15,7 @@ from scipy import integrate, special, stats
 from fspo import theory
 from fspo.rules import Rule, preset
 from fspo.theory import Floats
-from proofs_check.compare import close, frequencies, holds, homogeneous
+from proofs_check.compare import bonferroni, close, frequencies, holds, homogeneous
 from proofs_check.frame import Check, Method, Outcome
 from proofs_check.models import (
     FractionalNoise,
@@ -51,7 +51,7 @@ def within(counts: ArrayLike, trials: int, low: ArrayLike, high: ArrayLike, want
     share = k / trials
     room = float(np.min(np.minimum(share - low, high - share)))
     return Outcome(
-        p_value=min(1.0, float(tails.size * tails.min())),
+        p_value=bonferroni(tails),
         resolution=4 * float(np.sqrt(np.max(share * (1 - share)) / trials)),
         wanted=wanted,
         note=f"least room in the envelope {room:+.4f} over {k.size} frequencies",

@@ -61,7 +61,8 @@ def identity(rng: np.random.Generator, drop_inner: bool = False) -> Outcome:
         right = p @ g + lemma.e_len + (0.0 if drop_inner else lemma.e_in)
         size = np.abs(left).max() + np.abs(lemma.e_len).max() + np.abs(lemma.e_in).max()
         errors.append(float(np.abs(left - right).max() / size))
-    return Outcome(math.log10(1e-12 / max(*errors, 1e-17)), "decades", note=f"max relative error {max(errors):.1e}")
+    largest = float(np.max(errors))  # keeps NaN
+    return Outcome(math.log10(1e-12 / max(largest, 1e-17)), "decades", note=f"max relative error {largest:.1e}")
 
 
 def _rules(bandit: Bandit, target: float) -> list[Rule]:
@@ -87,9 +88,10 @@ def exact_policy(rng: np.random.Generator, claim: Claim = STATED, policies: int 
 
 
 def _with_identity(tally: Tally, residuals: list[float]) -> Outcome:
-    note = f"identity residual {max(residuals):.0e}"
-    if not max(residuals) <= 1e-12:
-        return Outcome(-max(residuals), "identity residual", note=note)
+    largest = float(np.max(residuals))  # keeps NaN
+    note = f"identity residual {largest:.0e}"
+    if not largest <= 1e-12:
+        return Outcome(-largest, "identity residual", note=note)
     return tally.outcome(5, note)
 
 

@@ -58,7 +58,7 @@ class Coq:
 
 @dataclass(frozen=True)
 class Run:
-    """What coqc said about one script. ``ok`` is its exit status 0; ``ended`` is False if it ran out of time."""
+    """What coqc said about one script. ``ok`` is its exit status 0; ``ended`` is False if it was stopped or killed."""
 
     ok: bool
     output: str
@@ -88,6 +88,8 @@ def run_coqc(coq: Coq, folder: Path, name: str, library: Path | None = None, sec
         return Run(False, "", f"coqc did not finish {name}.v within {seconds:g} s", ended=False)
     except OSError as error:
         return Run(False, "", f"coqc did not start: {error}", ended=False)
+    if done.returncode < 0:  # killed from outside, as for want of memory: no word on the script
+        return Run(False, "", f"coqc was ended by signal {-done.returncode} in {name}.v", ended=False)
     return Run(done.returncode == 0, done.stdout, done.stderr)
 
 

@@ -9,13 +9,13 @@ from pathlib import Path
 from fspo.command_line import CommandParser
 from fspo.errors import UserError, run_cli, unknown_name
 from fspo.files import write_text
-from proofs_check import curves
+from proofs_check.maps import curves
 from proofs_check.maps.advice import advice
 from proofs_check.maps.build import PARTS, build_tables
 from proofs_check.maps.tables import write_table
 
 CURVES = "curves"
-"""The part beside those of the maps: tables of ``proofs_check.curves``."""
+"""The part beside those of the maps: tables of ``proofs_check.maps.curves``."""
 EXAMPLES = """examples:
   python -m proofs_check.maps
       every table and advice.md in out/proofs_check

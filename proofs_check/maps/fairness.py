@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
-from scipy.optimize import brentq
 from scipy.stats import norm
 
-from fspo.rules import Rule, scaled
+from fspo.rules import Rule
 from fspo.theory import Floats, lre, relative_acceptance, update_acceptance
+from proofs_check.maps.matching import matched
 from proofs_check.maps.settings import MIDDLE, SIGMA, Setting
 
 Measure = Literal["band", "update", "weight"]
@@ -75,19 +74,6 @@ def with_asymmetry(rule: Rule, ratio: float) -> Rule:
     return replace(rule, range_lo=rule.range_lo / root, range_hi=rule.range_hi * root)
 
 
-def calibrate_closed(rule: Rule, mean_acceptance: Callable[[Rule], float], target: float) -> Rule | None:
-    """Scale a rule's range until its mean acceptance, which rises with the range, is ``target``; None: out of reach."""
-
-    def excess(log_factor: float) -> float:
-        return mean_acceptance(scaled(rule, math.exp(log_factor))) - target
-
-    low, high = -16.0, 9.0  # wide enough for every exponent at lengths up to 10^4
-    if excess(low) > 0 or excess(high) < 0:
-        return None
-    root: Any = brentq(excess, low, high, xtol=1e-10)
-    return scaled(rule, math.exp(root))
-
-
 def rows_of(setting: Setting, measures: tuple[str, ...], rng: np.random.Generator, draws: int) -> list[Row]:
     """Every rule, measure and target of one setting; simulated rows too where the setting asks for them."""
     rows: list[Row] = []
@@ -115,7 +101,7 @@ def _rule_rows(setting: Setting, rule: Rule, measure: Any, target: float, sample
         assert a is not None
         return float(setting.p @ a)
 
-    found = calibrate_closed(start, mean, target)
+    found = matched(start, mean, target)
     if found is None:
         return [base | _missing("no range reaches the target")]
     a = acceptance(setting, found, measure)

@@ -26,7 +26,7 @@ from scipy.special import ndtr, ndtri
 from fspo.errors import UserError
 from fspo.rules import DriftStats, Rule, scaled, standardized_excess
 from fspo.theory import Floats, interval_probability
-from proofs_check.maps.fairness import calibrate_closed
+from proofs_check.maps.matching import matched
 from proofs_check.maps.settings import SIGMA
 from proofs_check.policy import Bandit, scores
 
@@ -136,7 +136,7 @@ class LocationPolicy:
 
     def calibrated(self, rule: Rule, stats: DriftStats, target: float) -> Rule | None:
         """See Policy."""
-        return calibrate_closed(rule, lambda r: float(self.p @ self.band_acceptance(r, stats)), target)
+        return matched(rule, lambda r: float(self.p @ self.band_acceptance(r, stats)), target)
 
     def moments(self, rule: Rule, stats: DriftStats) -> Moments:
         """See Policy."""

@@ -90,6 +90,54 @@ COLUMNS: dict[str, dict[str, str]] = {
         "value_centre_plus": "with centre +KL",
         "outside_best": "which outside gives the value; none: no clipping is best",
     },
+    "acceptance_laws": {
+        "panel": "drift of the tokens in words",
+        "mu": "that drift, nats per token",
+        "sigma": "nats per root token",
+        "target": "mean acceptance over LENGTHS that the rule's range was set to",
+        "rule": "preset with that range",
+        "kind": "law (closed form) or simulated",
+        "length": "tokens",
+        "acceptance": "a(l)",
+        "ci_low": "lower end of Clopper and Pearson's 95 % interval; empty for laws",
+        "ci_high": "upper end",
+        "draws": "responses of a simulated point",
+    },
+    "drift_lre": {
+        "case": "ranges in a word",
+        "u_lo": "c_lo/sigma",
+        "u_hi": "c_hi/sigma",
+        "mixed_signs": "drift errors from -x to x; else from 0 to x",
+        "a_0": "acceptance without drift error",
+        "x": "largest drift error",
+        "lre": "sup over p of LRE_inf, in float64",
+        "low": "certified lower end of it",
+        "high": "certified upper end",
+        "near": "relative half-width of the ranges behind near_low and near_high",
+        "near_low": "certified lower end over all ranges that near",
+        "near_high": "certified upper end",
+        "one_sided": "B/(a_0 - B); empty where B >= a_0",
+        "two_sided": "2B/(a_0 - B)",
+    },
+    "tightness": {
+        "source": "random, optimised, policy or T7s",
+        "rho": "rho of T7",
+        "cosine": "of clipped and true update",
+        "sine": "of the same angle, exact for small ones",
+        "guaranteed": "rho < 1",
+    },
+    "berry_esseen": {
+        "law": "tokens: exponential, signs (one of two values) or student",
+        "rho3": "E|s - mu|^3/sigma^3",
+        "length": "tokens",
+        "envelope": "T5's bound",
+        "band": "worst (of all bands around the drift) or unit (u = 1)",
+        "kind": "exact or simulated",
+        "difference": "|a - a_Gauss|",
+        "ci_low": "lower end of its 95 % interval; empty for exact values",
+        "ci_high": "upper end",
+        "draws": "responses of a simulated point",
+    },
 }
 """Columns of each table, in order: name and meaning. Empty cells are missing values."""
 
@@ -117,9 +165,9 @@ def to_frame(table: str, rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     return frame.reindex(columns=list(COLUMNS[table]))
 
 
-def write_table(folder: Path, table: str, frame: pd.DataFrame) -> Path:
-    """Write one table whole; ten significant digits."""
+def write_table(folder: Path, table: str, frame: pd.DataFrame, digits: int = 10) -> Path:
+    """Write one table whole, with that many significant digits."""
     path = folder / file_name(table)
     with whole_file(path) as part:
-        frame.to_csv(part, index=False, float_format="%.10g")
+        frame.to_csv(part, index=False, float_format=f"%.{digits}g")
     return path

@@ -193,3 +193,14 @@ def test_maximise_climbs():
 
 def test_precision_is_far_beyond_float64():
     assert lemma_claims.BITS >= 170  # 50 digits
+
+
+@pytest.mark.parametrize(("slacks", "verdict"), [((0.5, math.nan, 0.3), "undecided"), ((-0.5, math.nan, 0.3), "fail")])
+def test_a_case_that_balls_cannot_decide_neither_passes_nor_hides_a_violation(monkeypatch, slacks, verdict):
+    judged = iter(slacks)
+    monkeypatch.setattr(attacks, "judge_exactly", lambda *_: lemma_claims.Judgement(next(judged)))
+    case = Strata(np.ones(1), np.ones(1), np.ones((1, 2)), np.zeros((1, 2)))
+    tally = Tally(STATED)
+    for _ in slacks:
+        tally.add(case)
+    assert judge(tally.outcome(1)) == verdict

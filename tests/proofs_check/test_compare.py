@@ -6,9 +6,13 @@ import math
 
 import numpy as np
 import pytest
+from flint import arb
 from scipy import stats
 
+from proofs_check.balls import inside
 from proofs_check.compare import close, frequencies, holds, homogeneous, mean_is, worst
+from proofs_check.frame import Verdict, judge
+from proofs_check.model_checks import within
 
 
 def test_close_margin_is_decades_below_the_tolerance():
@@ -65,3 +69,14 @@ def test_p_values_are_uniform_or_larger_under_true_claims():
     m = [mean_is(rng.standard_normal((300, 3)), np.zeros(3), wanted=math.inf).p_value for _ in range(400)]
     for values in (p, q, m):
         assert np.mean(np.array(values, float) < 0.05) < 0.05 + 4 * math.sqrt(0.05 * 0.95 / 400)
+
+
+def test_what_is_no_probability_never_passes():
+    nan = frequencies([50, 50], 100, [0.5, math.nan], wanted=1.0)
+    assert math.isnan(nan.p_value)
+    assert judge(nan) is Verdict.UNDECIDED
+    for wrong in (1.2, -0.1):
+        assert judge(frequencies([50, 50], 100, [0.5, wrong], wanted=1.0)) is Verdict.FAIL
+    assert judge(frequencies([100], 100, [1 + 1e-15], wanted=1.0)) is Verdict.PASS
+    assert judge(within([50, 50], 100, [0.1, math.nan], [0.9, math.nan], 1.0)) is Verdict.UNDECIDED
+    assert judge(inside([0.5, math.nan], [arb(0.5), arb(0.5)], 1e-9)) is Verdict.UNDECIDED

@@ -12,18 +12,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from scipy.special import ndtr
-from scipy.stats import beta, binom
+from scipy.stats import binom, binomtest
 
 from fspo import theory
 from fspo.errors import UserError
-from fspo.files import whole_file
-from fspo.rules import DriftStats, Rule, calibrate, preset, scaled
+from fspo.rules import DriftStats, Rule, calibrate, preset
 from proofs_check.attacks import random_strata
 from proofs_check.balls import lre_enclosure
 from proofs_check.frame import generator
-from proofs_check.lemma_claims import STATED, Strata, float_terms
+from proofs_check.lemma_claims import STATED, Strata, float_terms, sharp_strata
+from proofs_check.maps.matching import matched
+from proofs_check.maps.tables import to_frame, write_table
 from proofs_check.models import ExponentialTokens, GaussianTokens, StudentTokens, matching_stats
 from proofs_check.policy import make_bandit, strata
 from proofs_check.t07_t08_cosine import RULES, from_gradients
@@ -52,12 +52,10 @@ TOKEN_LENGTHS = np.unique(np.round(np.geomspace(1, 4096, 37))).astype(int)
 EXPONENTIAL, STUDENT = ExponentialTokens(0.0, 1.0), StudentTokens(0.0, 1.0, df=5.0)
 
 
-def interval(hits: int, draws: int, level: float = 0.95) -> tuple[float, float]:
-    """Clopper and Pearson's interval of a frequency."""
-    tail = (1 - level) / 2
-    low = 0.0 if hits == 0 else float(beta.ppf(tail, hits, draws - hits + 1))
-    high = 1.0 if hits == draws else float(beta.ppf(1 - tail, hits + 1, draws - hits))
-    return low, high
+def interval(hits: int, draws: int) -> tuple[float, float]:
+    """Clopper and Pearson's 95 % interval of a frequency."""
+    found = binomtest(hits, draws).proportion_ci(0.95, method="exact")
+    return found.low, found.high
 
 
 def matched_rule(name: str, mu: float, sigma: float, target: float) -> tuple[Rule, DriftStats | None]:
@@ -68,24 +66,12 @@ def matched_rule(name: str, mu: float, sigma: float, target: float) -> tuple[Rul
     UserError
         If no range gives the target.
     """
-    from scipy.optimize import brentq
-
     base = preset(name).rule
     stats = matching_stats(GaussianTokens(mu, sigma)) if base.needs_stats else None
-
-    def excess(log_factor: float) -> float:
-        a = theory.band_acceptance(scaled(base, math.exp(log_factor)), LENGTHS, mu, sigma, stats)
-        return float(a.mean()) - target
-
-    low, high = 0.0, 0.0
-    while excess(low) > 0 and low > -30:
-        low -= 1.0
-    while excess(high) < 0 and high < 30:
-        high += 1.0
-    if excess(low) > 0 or excess(high) < 0:
+    found = matched(base, lambda rule: float(theory.band_acceptance(rule, LENGTHS, mu, sigma, stats).mean()), target)
+    if found is None:
         raise UserError(f"rule {name!r} reaches no mean acceptance of {target}: choose one in (0, 1) and a band")
-    root: Any = brentq(excess, low, high, xtol=1e-12)
-    return scaled(base, math.exp(root)), stats
+    return found, stats
 
 
 def acceptance_laws(rng: np.random.Generator, draws: int) -> Iterator[Row]:
@@ -141,12 +127,6 @@ def lemma_row(source: str, case: Strata) -> Row:
     lemma = case.lemma()
     sine, _ = case.sine()
     return {"source": source, "rho": lemma.rho, "cosine": lemma.cosine, "sine": sine, "guaranteed": lemma.rho < 1}
-
-
-def sharp_strata(rho: float, eps: float = 0.5) -> Strata:
-    """T7s: two strata that reach cos = sqrt(1 - rho^2)."""
-    g, v = np.array([1.0, 0.0]), np.array([-rho * rho, rho * math.sqrt((1 - rho) * (1 + rho))]) / eps
-    return Strata(np.array([0.5, 0.5]), np.array([1 + eps, 1 - eps]), np.stack([g + v, g - v]), np.zeros((2, 2)))
 
 
 def optimised_strata(rng: np.random.Generator, rho: float, steps: int = 150) -> Strata:
@@ -262,59 +242,6 @@ TABLES: dict[str, Callable[[np.random.Generator, int], Iterator[Row]]] = {
 """Name of each CSV file and the function that makes its rows."""
 
 
-COLUMNS: dict[str, dict[str, str]] = {
-    "acceptance_laws": {
-        "panel": "drift of the tokens in words",
-        "mu": "that drift, nats per token",
-        "sigma": "nats per root token",
-        "target": "mean acceptance over LENGTHS that the rule's range was set to",
-        "rule": "preset with that range",
-        "kind": "law (closed form) or simulated",
-        "length": "tokens",
-        "acceptance": "a(l)",
-        "ci_low": "lower end of Clopper and Pearson's 95 % interval; empty for laws",
-        "ci_high": "upper end",
-        "draws": "responses of a simulated point",
-    },
-    "drift_lre": {
-        "case": "ranges in a word",
-        "u_lo": "c_lo/sigma",
-        "u_hi": "c_hi/sigma",
-        "mixed_signs": "drift errors from -x to x; else from 0 to x",
-        "a_0": "acceptance without drift error",
-        "x": "largest drift error",
-        "lre": "sup over p of LRE_inf, in float64",
-        "low": "certified lower end of it",
-        "high": "certified upper end",
-        "near": "relative half-width of the ranges behind near_low and near_high",
-        "near_low": "certified lower end over all ranges that near",
-        "near_high": "certified upper end",
-        "one_sided": "B/(a_0 - B); empty where B >= a_0",
-        "two_sided": "2B/(a_0 - B)",
-    },
-    "tightness": {
-        "source": "random, optimised, policy or T7s",
-        "rho": "rho of T7",
-        "cosine": "of clipped and true update",
-        "sine": "of the same angle, exact for small ones",
-        "guaranteed": "rho < 1",
-    },
-    "berry_esseen": {
-        "law": "tokens: exponential, signs (one of two values) or student",
-        "rho3": "E|s - mu|^3/sigma^3",
-        "length": "tokens",
-        "envelope": "T5's bound",
-        "band": "worst (of all bands around the drift) or unit (u = 1)",
-        "kind": "exact or simulated",
-        "difference": "|a - a_Gauss|",
-        "ci_low": "lower end of its 95 % interval; empty for exact values",
-        "ci_high": "upper end",
-        "draws": "responses of a simulated point",
-    },
-}
-"""Columns of each table, in order: name and meaning. Empty cells are missing values."""
-
-
 def write(out: Path, seed: int = 0, draws: int = 20_000, progress: bool = True) -> list[Path]:
     """Compute the tables and write ``NAME.csv`` for each into ``out``.
 
@@ -340,9 +267,6 @@ def write(out: Path, seed: int = 0, draws: int = 20_000, progress: bool = True) 
         raise UserError(f"seed={seed} must be >= 0")
     written = []
     for name, rows in tqdm(TABLES.items(), desc="curves", unit="table", disable=not progress):
-        path = Path(out) / f"{name}.csv"
-        frame = pd.DataFrame(list(rows(generator(seed, name, "curve"), draws))).reindex(columns=list(COLUMNS[name]))
-        with whole_file(path) as part:
-            frame.to_csv(part, index=False)
-        written.append(path)
+        frame = to_frame(name, rows(generator(seed, name, "curve"), draws))
+        written.append(write_table(Path(out), name, frame, digits=17))  # enclosures are a few ulps wide
     return written
