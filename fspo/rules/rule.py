@@ -8,64 +8,26 @@ token rules. The arithmetic is plain: numpy arrays and torch tensors go through 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from array_api_compat import array_namespace
 
-from fspo.bad_input import as_numbers, number, one_shape
+from fspo.bad_input import as_numbers, one_shape
 from fspo.errors import UserError, unknown_name
+from fspo.rules.drift import MAX_EXPONENT, Array, DriftSource, DriftStats, capped
 
-Array = Any  # a numpy array or a torch tensor
 Shape = Literal["none", "fixed", "linear", "sqrt", "power", "token", "prefix"]
 Drift = Literal["none", "kl", "gaussian", "tilted"]
-DriftSource = Literal["two_pass", "lagged"]
 Outside = Literal["drop", "truncate", "cap"]
 Weight = Literal["sequence", "geometric"]
 Rate = Literal["band", "update"]
-Estimator = Literal["rloo", "grpo", "dr_grpo"]  # computed in fspo/advantages.py
-Aggregation = Literal["response", "token", "sequence", "constant"]  # computed in fspo/objective.py
 
-MAX_EXPONENT = 20.0
-"""S is capped here before ``exp`` (docs/theory.md section 2); the gradient is kept, the event counted."""
+EPS_SHAPES = ("fixed", "linear", "token")
+"""Shapes whose range is an eps."""
 _MAX_LOG_MULTIPLIER = 80.0  # exp(80) is finite in float32; `clipped_weight` is exact beyond it
-_MAX_LOG_RANGE = 700.0  # exp of more overflows float64
-_EPS_SHAPES = ("fixed", "linear", "token")
 _EXPONENTS = {"fixed": 0.0, "linear": 1.0, "sqrt": 0.5, "token": 1.0, "prefix": 0.5}
-
-
-@dataclass(frozen=True)
-class DriftStats:
-    """Sums over the tokens of one global minibatch from which a rule's drift follows.
-
-    Attributes
-    ----------
-    k3_sum : float
-        Sum over tokens of ``exp(s_t) - 1 - s_t`` (nats), the k3 estimate of KL(old||new).
-    sum_sq : float
-        Sum over tokens of ``s_t**2`` (nats squared).
-    num_tokens : float
-        Number of tokens. With 0 tokens the drift is 0 (a lagged drift before the first minibatch).
-    source : {"two_pass", "lagged"}
-        Whether the sums come from the same minibatch or from the previous one.
-    """
-
-    k3_sum: float = 0.0
-    sum_sq: float = 0.0
-    num_tokens: float = 0.0
-    source: DriftSource = "two_pass"
-
-    @property
-    def k3(self) -> float:
-        """Mean k3 per token, nats."""
-        return self.k3_sum / self.num_tokens if self.num_tokens else 0.0
-
-    @property
-    def sigma2(self) -> float:
-        """Mean squared log-ratio per token, nats squared."""
-        return self.sum_sq / self.num_tokens if self.num_tokens else 0.0
 
 
 class Applied(NamedTuple):
@@ -147,7 +109,7 @@ class Rule:
                     raise UserError(
                         f"rule {self.label!r}: {field}={value} must be > 0 (use shape 'none' for no clipping)"
                     )
-            if self.shape in _EPS_SHAPES and not self.range_lo < 1:
+            if self.shape in EPS_SHAPES and not self.range_lo < 1:
                 raise UserError(f"rule {self.label!r}: range_lo={self.range_lo} is an eps and must be < 1")
         if (self.shape == "power") != (self.gamma is not None):
             raise UserError(f"rule {self.label!r}: gamma belongs to shape 'power' and to no other; set both or neither")
@@ -189,7 +151,7 @@ class Rule:
             return infinite, infinite
         gamma = self.gamma if self.gamma is not None else _EXPONENTS[self.shape]
         scale = xp.ones_like(n) if gamma == 0 else n**gamma
-        if self.shape in _EPS_SHAPES:
+        if self.shape in EPS_SHAPES:
             return scale * -math.log1p(-self.range_lo), scale * math.log1p(self.range_hi)
         return scale * self.range_lo, scale * self.range_hi
 
@@ -248,7 +210,7 @@ class Rule:
         edge = xp.where(cut_hi, hi, xp.where(cut_lo, lo, xp.where(cut_dual, dual, S)))
         side = xp.astype(cut_hi, xp.int8) - xp.astype(cut_lo, xp.int8) + 2 * xp.astype(cut_dual, xp.int8)
         scale = n if self.weight == "geometric" else xp.ones_like(n)
-        exponent, edge_exponent = _capped(xp, S / scale), _capped(xp, edge / scale)
+        exponent, edge_exponent = capped(xp, S / scale), capped(xp, edge / scale)
         weight, edge_weight = xp.exp(exponent), xp.exp(edge_exponent)
         cut = side != 0
         if self.outside == "drop":
@@ -259,8 +221,8 @@ class Rule:
             multiplier = xp.where(cut, xp.exp(log_multiplier), xp.ones_like(weight))
             clipped_weight = edge_weight
         in_band = (lo <= S) & (hi >= S)
-        capped = S / scale > MAX_EXPONENT
-        return Applied(side, multiplier, weight, clipped_weight, edge_weight, in_band, lo, hi, capped)
+        met_cap = S / scale > MAX_EXPONENT
+        return Applied(side, multiplier, weight, clipped_weight, edge_weight, in_band, lo, hi, met_cap)
 
     def acceptance(self, S: Array, n: Array, A: Array, stats: DriftStats | None = None, rate: Rate = "band") -> float:
         """Share of rows in the band (all rows), or not cut (rows with A != 0).
@@ -268,9 +230,9 @@ class Rule:
         Raises
         ------
         UserError
-            If there is no such row, or ``_checked_rows`` refuses them.
+            If there is no such row, or ``checked_rows`` refuses them.
         """
-        S, n, A = _checked_rows(S, n, A, rate)
+        S, n, A = checked_rows(S, n, A, rate)
         applied = self.apply(S, n, A, stats)
         accepted = applied.in_band if rate == "band" else applied.side[A != 0] == 0
         if accepted.size == 0:
@@ -278,11 +240,7 @@ class Rule:
         return float(np.mean(accepted))
 
 
-def _capped(xp: Any, exponent: Array) -> Array:
-    return xp.where(exponent > MAX_EXPONENT, xp.full_like(exponent, MAX_EXPONENT), exponent)
-
-
-def _checked_rows(S: Array, n: Array, A: Array, rate: str) -> list[np.ndarray]:
+def checked_rows(S: Array, n: Array, A: Array, rate: str) -> list[np.ndarray]:
     """Rows as float64 arrays of one shape; S may be NaN (a row that a caller leaves out), lengths and A may not."""
     if rate not in get_args(Rate):
         raise unknown_name("rate", str(rate), get_args(Rate))
@@ -294,171 +252,3 @@ def _checked_rows(S: Array, n: Array, A: Array, rate: str) -> list[np.ndarray]:
     if not np.all(np.isfinite(rows[2])):
         raise UserError("A must be finite: look for rewards that are NaN")
     return rows
-
-
-def standardized_excess(
-    rule: Rule, S: Array, n: Array, A: Array, stats: DriftStats | None = None, rate: Rate = "band"
-) -> np.ndarray:
-    """The factor on both half-widths at which each row is just accepted (float64).
-
-    A row is accepted by the rule with half-widths scaled by f (in log space) exactly when its excess is <= f.
-    ``rate="update"`` takes the rows with A != 0 and the side on which the rule is active. NaN where S is NaN.
-
-    Raises
-    ------
-    UserError
-        For another rate, lengths below 1, advantages that are not finite, or shapes that do not go together.
-    """
-    S, n, A = _checked_rows(S, n, A, rate)
-    below, above = rule.half_widths(n)
-    centred = S - rule.drift_per_token(stats) * n
-    over, under = centred / above, -centred / below
-    if rate == "band":
-        return np.maximum(over, under)
-    if rule.outside == "cap":
-        return over[A != 0]
-    negative = under if rule.dual is None else np.maximum(under, over / rule.dual)
-    return np.where(A > 0, over, negative)[A != 0]
-
-
-def scaled(rule: Rule, factor: float) -> Rule:
-    """The rule with both half-widths multiplied by ``factor`` in log space (asymmetry kept).
-
-    Raises
-    ------
-    UserError
-        If the factor is not positive and finite, or an eps cannot express so wide a band.
-    """
-    factor = number("factor", factor, 0, above=True)
-    if rule.shape == "none":
-        return rule
-    if rule.shape in _EPS_SHAPES:
-        lo = -math.expm1(factor * math.log1p(-rule.range_lo))
-        log_hi = factor * math.log1p(rule.range_hi)
-        if not (lo < 1 and log_hi < _MAX_LOG_RANGE):
-            raise UserError(
-                f"rule {rule.label!r} would need a half-width of {log_hi:.3g} nats, more than an eps can express: "
-                "look for log-ratios that are broken, or ask for a lower acceptance"
-            )
-        return replace(rule, range_lo=lo, range_hi=math.expm1(log_hi))
-    return replace(rule, range_lo=factor * rule.range_lo, range_hi=factor * rule.range_hi)
-
-
-def calibrate(
-    rule: Rule,
-    S: Array,
-    n: Array,
-    A: Array,
-    target: float,
-    stats: DriftStats | None = None,
-    rate: Rate = "band",
-) -> Rule:
-    """Scale the rule's range so that it accepts the share ``target`` of the given rows.
-
-    Parameters
-    ----------
-    S, n, A : arrays (N,)
-        Log-ratios, lengths and advantages of responses that have seen at least one update.
-    target : float
-        Wanted share, in (0, 1).
-    rate : {"band", "update"}
-        Band acceptance over all rows, or update acceptance over A != 0 (docs/theory.md section 1).
-
-    Returns
-    -------
-    Rule
-        Same shape and asymmetry; realised acceptance within 1/N of the target where the rows are distinct.
-
-    Raises
-    ------
-    UserError
-        If no range gives the target: an unbounded rule, no rows, or S identically 0.
-    """
-    if rule.shape == "none":
-        raise UserError("rule 'none' has no range to calibrate; choose a shape with a band")
-    if not 0 < number("target acceptance", target) < 1:
-        raise UserError(f"target acceptance {target} must lie strictly between 0 and 1")
-    excess = np.sort(standardized_excess(rule, S, n, A, stats, rate))
-    excess = excess[np.isfinite(excess)]
-    if excess.size == 0:
-        raise UserError("no rows to calibrate on: every response has A = 0 or a non-finite S")
-    k = min(max(round(target * excess.size), 1), excess.size)
-    upper = excess[k] if k < excess.size else excess[-1] * (1 + 1e-9)
-    factor = (excess[k - 1] + upper) / 2  # midway, so that rounding cannot flip a row
-    if not factor > 0:
-        raise UserError(
-            f"rule {rule.label!r} accepts more than {target:.0%} at any range: S is 0 (no update since the "
-            "rollout) or lies on the inactive side; calibrate on rows with updates_since_rollout > 0"
-        )
-    return scaled(rule, float(factor))
-
-
-def drift_stats(log_ratios: Array, mask: Array, source: DriftSource = "two_pass") -> DriftStats:
-    """Sums over the unmasked tokens of ``log_ratios`` (B, T), as Python floats (not reduced over processes).
-
-    Raises
-    ------
-    UserError
-        If an unmasked log-ratio is not finite, or the shapes differ.
-    """
-    if tuple(log_ratios.shape) != tuple(mask.shape):
-        raise UserError(f"log_ratios {tuple(log_ratios.shape)} and mask {tuple(mask.shape)} must have one shape")
-    k3, sq, count = token_sums(log_ratios, mask)
-    sums = float(k3.sum()), float(sq.sum()), float(count.sum())
-    if not all(math.isfinite(x) for x in sums):
-        raise UserError("a token's log-ratio is not finite: mask it, or look for log-probabilities that are broken")
-    return DriftStats(*sums, source)
-
-
-def token_sums(log_ratios: Array, mask: Array) -> tuple[Array, Array, Array]:
-    """Per response (B,): sum of k3 = exp(s)-1-s (exponent capped), sum of s**2, number of tokens."""
-    xp = array_namespace(log_ratios)
-    s = xp.where(mask, log_ratios, xp.zeros_like(log_ratios))
-    k3 = xp.expm1(_capped(xp, s)) - s
-    return xp.sum(k3, axis=-1), xp.sum(s * s, axis=-1), xp.sum(xp.astype(mask, s.dtype), axis=-1)
-
-
-class Preset(NamedTuple):
-    """A published method: its rule, its advantage estimator and its aggregation."""
-
-    rule: Rule
-    advantage: Estimator
-    aggregation: Aggregation
-
-
-def _sqrt(name: str, **options: Any) -> Preset:
-    return Preset(Rule("sqrt", 0.03, 0.03, name=name, **options), "grpo", "response")
-
-
-PRESETS: dict[str, Preset] = {
-    "none": Preset(Rule("none", name="none"), "rloo", "response"),
-    "rloo": Preset(Rule("fixed", 0.2, 0.2, name="rloo"), "rloo", "response"),
-    "gspo": Preset(Rule("linear", 3e-4, 4e-4, weight="geometric", name="gspo"), "grpo", "response"),
-    "fspo": _sqrt("fspo"),
-    "fspo-kl": _sqrt("fspo-kl", drift="kl"),
-    "fspo-gaussian": _sqrt("fspo-gaussian", drift="gaussian"),
-    "fspo-tilted": _sqrt("fspo-tilted", drift="tilted"),
-    "fspo-truncate": _sqrt("fspo-truncate", outside="truncate"),
-    "fspo-cap": _sqrt("fspo-cap", outside="cap"),
-    "power": Preset(Rule("power", 0.03, 0.03, gamma=0.75, name="power"), "grpo", "response"),
-    "grpo": Preset(Rule("token", 0.2, 0.2, name="grpo"), "grpo", "sequence"),
-    "ctpo": Preset(Rule("prefix", 0.03, 0.03, name="ctpo"), "grpo", "sequence"),
-}
-
-
-def preset(name: str, **changes: Any) -> Preset:
-    """A preset by its paper's name, with any of its rule's fields changed.
-
-    Raises
-    ------
-    UserError
-        For an unknown name, with the nearest right one.
-    """
-    if name not in PRESETS:
-        raise unknown_name("rule", name, tuple(PRESETS))
-    found = PRESETS[name]
-    known: Sequence[str] = tuple(Rule.__dataclass_fields__)
-    for key in changes:
-        if key not in known:
-            raise unknown_name("rule field", key, tuple(known))
-    return found._replace(rule=replace(found.rule, **changes)) if changes else found

@@ -1,0 +1,112 @@
+"""Ranges that give a wanted acceptance (docs/theory.md section 2)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from fspo.bad_input import number
+from fspo.errors import UserError
+from fspo.rules.drift import Array, DriftStats
+from fspo.rules.rule import EPS_SHAPES, Rate, Rule, checked_rows
+
+_MAX_LOG_RANGE = 700.0  # exp of more overflows float64
+
+
+def standardized_excess(
+    rule: Rule, S: Array, n: Array, A: Array, stats: DriftStats | None = None, rate: Rate = "band"
+) -> np.ndarray:
+    """The factor on both half-widths at which each row is just accepted (float64).
+
+    A row is accepted by the rule with half-widths scaled by f (in log space) exactly when its excess is <= f.
+    ``rate="update"`` takes the rows with A != 0 and the side on which the rule is active. NaN where S is NaN.
+
+    Raises
+    ------
+    UserError
+        For another rate, lengths below 1, advantages that are not finite, or shapes that do not go together.
+    """
+    S, n, A = checked_rows(S, n, A, rate)
+    below, above = rule.half_widths(n)
+    centred = S - rule.drift_per_token(stats) * n
+    over, under = centred / above, -centred / below
+    if rate == "band":
+        return np.maximum(over, under)
+    if rule.outside == "cap":
+        return over[A != 0]
+    negative = under if rule.dual is None else np.maximum(under, over / rule.dual)
+    return np.where(A > 0, over, negative)[A != 0]
+
+
+def scaled(rule: Rule, factor: float) -> Rule:
+    """The rule with both half-widths multiplied by ``factor`` in log space (asymmetry kept).
+
+    Raises
+    ------
+    UserError
+        If the factor is not positive and finite, or an eps cannot express so wide a band.
+    """
+    factor = number("factor", factor, 0, above=True)
+    if rule.shape == "none":
+        return rule
+    if rule.shape in EPS_SHAPES:
+        lo = -math.expm1(factor * math.log1p(-rule.range_lo))
+        log_hi = factor * math.log1p(rule.range_hi)
+        if not (lo < 1 and log_hi < _MAX_LOG_RANGE):
+            raise UserError(
+                f"rule {rule.label!r} would need a half-width of {log_hi:.3g} nats, more than an eps can express: "
+                "look for log-ratios that are broken, or ask for a lower acceptance"
+            )
+        return replace(rule, range_lo=lo, range_hi=math.expm1(log_hi))
+    return replace(rule, range_lo=factor * rule.range_lo, range_hi=factor * rule.range_hi)
+
+
+def calibrate(
+    rule: Rule,
+    S: Array,
+    n: Array,
+    A: Array,
+    target: float,
+    stats: DriftStats | None = None,
+    rate: Rate = "band",
+) -> Rule:
+    """Scale the rule's range so that it accepts the share ``target`` of the given rows.
+
+    Parameters
+    ----------
+    S, n, A : arrays (N,)
+        Log-ratios, lengths and advantages of responses that have seen at least one update.
+    target : float
+        Wanted share, in (0, 1).
+    rate : {"band", "update"}
+        Band acceptance over all rows, or update acceptance over A != 0 (docs/theory.md section 1).
+
+    Returns
+    -------
+    Rule
+        Same shape and asymmetry; realised acceptance within 1/N of the target where the rows are distinct.
+
+    Raises
+    ------
+    UserError
+        If no range gives the target: an unbounded rule, no rows, or S identically 0.
+    """
+    if rule.shape == "none":
+        raise UserError("rule 'none' has no range to calibrate; choose a shape with a band")
+    if not 0 < number("target acceptance", target) < 1:
+        raise UserError(f"target acceptance {target} must lie strictly between 0 and 1")
+    excess = np.sort(standardized_excess(rule, S, n, A, stats, rate))
+    excess = excess[np.isfinite(excess)]
+    if excess.size == 0:
+        raise UserError("no rows to calibrate on: every response has A = 0 or a non-finite S")
+    k = min(max(round(target * excess.size), 1), excess.size)
+    upper = excess[k] if k < excess.size else excess[-1] * (1 + 1e-9)
+    factor = (excess[k - 1] + upper) / 2  # midway, so that rounding cannot flip a row
+    if not factor > 0:
+        raise UserError(
+            f"rule {rule.label!r} accepts more than {target:.0%} at any range: S is 0 (no update since the "
+            "rollout) or lies on the inactive side; calibrate on rows with updates_since_rollout > 0"
+        )
+    return scaled(rule, float(factor))

@@ -1,0 +1,59 @@
+"""Published methods by their papers' names (docs/theory.md section 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Literal, NamedTuple
+
+from fspo.errors import unknown_name
+from fspo.rules.rule import Rule
+
+Estimator = Literal["rloo", "grpo", "dr_grpo"]  # computed in fspo/advantages.py
+Aggregation = Literal["response", "token", "sequence", "constant"]  # computed in fspo/objective.py
+
+
+class Preset(NamedTuple):
+    """A published method: its rule, its advantage estimator and its aggregation."""
+
+    rule: Rule
+    advantage: Estimator
+    aggregation: Aggregation
+
+
+def _sqrt(name: str, **options: Any) -> Preset:
+    return Preset(Rule("sqrt", 0.03, 0.03, name=name, **options), "grpo", "response")
+
+
+PRESETS: dict[str, Preset] = {
+    "none": Preset(Rule("none", name="none"), "rloo", "response"),
+    "rloo": Preset(Rule("fixed", 0.2, 0.2, name="rloo"), "rloo", "response"),
+    "gspo": Preset(Rule("linear", 3e-4, 4e-4, weight="geometric", name="gspo"), "grpo", "response"),
+    "fspo": _sqrt("fspo"),
+    "fspo-kl": _sqrt("fspo-kl", drift="kl"),
+    "fspo-gaussian": _sqrt("fspo-gaussian", drift="gaussian"),
+    "fspo-tilted": _sqrt("fspo-tilted", drift="tilted"),
+    "fspo-truncate": _sqrt("fspo-truncate", outside="truncate"),
+    "fspo-cap": _sqrt("fspo-cap", outside="cap"),
+    "power": Preset(Rule("power", 0.03, 0.03, gamma=0.75, name="power"), "grpo", "response"),
+    "grpo": Preset(Rule("token", 0.2, 0.2, name="grpo"), "grpo", "sequence"),
+    "ctpo": Preset(Rule("prefix", 0.03, 0.03, name="ctpo"), "grpo", "sequence"),
+}
+
+
+def preset(name: str, **changes: Any) -> Preset:
+    """A preset by its paper's name, with any of its rule's fields changed.
+
+    Raises
+    ------
+    UserError
+        For an unknown name, with the nearest right one.
+    """
+    if name not in PRESETS:
+        raise unknown_name("rule", name, tuple(PRESETS))
+    found = PRESETS[name]
+    known: Sequence[str] = tuple(Rule.__dataclass_fields__)
+    for key in changes:
+        if key not in known:
+            raise unknown_name("rule field", key, tuple(known))
+    return found._replace(rule=replace(found.rule, **changes)) if changes else found
