@@ -63,9 +63,10 @@ class TaskConfig:
     Parameters
     ----------
     name : str
-        "chain-add" (embedded), "gym:<reasoning-gym task>" or "dataset".
+        "chain-add" (embedded), "gym:<reasoning-gym task>", "dataset", or a known training set: "dapo-math-17k",
+        "deepscaler", "gsm8k".
     options : dict
-        The task's own options, for example {"path": "train.jsonl", "verifier": "math"}.
+        The task's own options, for example {"path": "train.jsonl", "judge": {"verifier": "math"}}.
     chat_template : bool, optional
         Force the tokenizer's chat template on or off; by default it is used where there is one.
     max_prompt_tokens : int

@@ -11,6 +11,7 @@ import numpy as np
 
 from fspo.errors import UserError, unknown_name
 from fspo.tasks.base import Example, Rewards, Task, encode_prompt
+from fspo.tasks.sets import TRAINING_SETS, known_options
 
 __all__ = [
     "TASK_NAMES",
@@ -23,7 +24,7 @@ __all__ = [
     "prompt_order",
 ]
 
-TASK_NAMES: tuple[str, ...] = ("chain-add", "dataset", "gym:<reasoning-gym dataset>")
+TASK_NAMES: tuple[str, ...] = ("chain-add", "dataset", *TRAINING_SETS, "gym:<reasoning-gym dataset>")
 
 ConfigT = TypeVar("ConfigT")
 
@@ -35,7 +36,8 @@ def make_task(name: str, options: Mapping[str, Any] | None = None) -> Task:
     ----------
     name : str
         ``"chain-add"`` (embedded, see `fspo.tasks.chain_add`), ``"gym:<name>"`` (any reasoning-gym dataset,
-        see `fspo.tasks.gym`) or ``"dataset"`` (jsonl, parquet or Hugging Face data, see `fspo.tasks.dataset`).
+        see `fspo.tasks.gym`), ``"dataset"`` (jsonl, parquet or Hugging Face data, see `fspo.tasks.dataset`) or the
+        name of a known training set (`fspo.tasks.sets`), whose ``path`` may be a file.
     options : mapping, optional
         Fields of the task's configuration class.
 
@@ -50,6 +52,8 @@ def make_task(name: str, options: Mapping[str, Any] | None = None) -> Task:
         from fspo.tasks.gym import make_gym_task
 
         return make_gym_task(rest, options)
+    if name in TRAINING_SETS:
+        return _make_dataset(known_options(TRAINING_SETS[name], options), name)
     if name not in _BUILDERS:
         raise unknown_name("task", name, TASK_NAMES)
     return _BUILDERS[name](options)
@@ -61,10 +65,10 @@ def _make_chain_add(options: dict[str, Any]) -> Task:
     return ChainAdd(build_config(ChainAddConfig, options, "option of task chain-add"))
 
 
-def _make_dataset(options: dict[str, Any]) -> Task:
+def _make_dataset(options: dict[str, Any], name: str = "dataset") -> Task:
     from fspo.tasks.dataset import DatasetConfig, DatasetTask
 
-    return DatasetTask(build_config(DatasetConfig, options, "option of task dataset"))
+    return DatasetTask(build_config(DatasetConfig, options, f"option of task {name}"), name)
 
 
 _BUILDERS: dict[str, Callable[[dict[str, Any]], Task]] = {

@@ -5,20 +5,19 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from fspo.errors import UserError, unknown_name
+from fspo.errors import UserError
 from fspo.rewards import Verifier, VerifierConfig, make_extractor
 from fspo.tasks.base import Example, Prompt, Rewards, Split, check_prompt, check_split
+from fspo.tasks.columns import Columns, cell, detect
+from fspo.tasks.rows import read_rows
 
 log = logging.getLogger("fspo.tasks")
-
-JSONL_SUFFIXES = (".jsonl", ".ndjson")
 
 
 @dataclass(frozen=True)
@@ -37,16 +36,20 @@ class DatasetConfig:
     eval_share : float
         That share of the *distinct* prompts, at least one, chosen by ``seed``; no held-out prompt trains. 0 holds
         out none.
-    prompt_column, answer_column : str
-        A prompt is text or a list of ``{"role", "content"}`` messages; an answer is text or a number.
+    prompt_column, answer_column : str, optional
+        A prompt is text or a list of ``{"role", "content"}`` messages; an answer is text or a number. A dot goes into
+        a nested column. Without a name the layout of the first row tells (`fspo.tasks.columns.LAYOUTS`: DAPO-Math-17k,
+        DeepScaleR, MATH-500, AIME, GSM8K, and prompt and answer).
     system, suffix : str
         Put before a prompt (a system message where the prompt is a chat) and after it, for example
         ``"\\nPut the final answer in \\boxed{}."``.
-    answer_extract : str
-        What of the answer column is the answer, as ``extract`` in `fspo.rewards.VerifierConfig`:
-        ``"regex:####\\s*(.+)"`` for GSM8K.
+    answer_extract : str, optional
+        What of the answer column is the answer, as ``extract`` in `fspo.rewards.VerifierConfig`; by default what
+        stands after ``####`` in GSM8K's layout and all of it in the others.
     bad_rows : str
         ``"error"`` stops at a row that cannot be used; ``"skip"`` counts and leaves it out.
+    repeats : str
+        ``"drop"`` keeps the first of the rows with one prompt and counts the others; ``"keep"`` keeps all.
     judge : VerifierConfig
         The verifier and its limits.
     """
@@ -58,12 +61,13 @@ class DatasetConfig:
     eval_split: str | None = None
     eval_share: float = 0.05
     seed: int = 0
-    prompt_column: str = "prompt"
-    answer_column: str = "answer"
+    prompt_column: str | None = None
+    answer_column: str | None = None
     system: str = ""
     suffix: str = ""
-    answer_extract: str = "none"
+    answer_extract: str | None = None
     bad_rows: Literal["error", "skip"] = "error"
+    repeats: Literal["keep", "drop"] = "keep"
     judge: VerifierConfig = field(default_factory=VerifierConfig)
 
     def __post_init__(self) -> None:
@@ -74,78 +78,7 @@ class DatasetConfig:
             raise UserError(f"seed={self.seed}: use a seed of at least 0")
         if self.eval_path and self.eval_split:
             raise UserError("eval_path and eval_split both say where held-out rows are: give one of them")
-        make_extractor(self.answer_extract)
-
-
-Row = tuple[str, Any]
-"""Where a row stands ("line 3"), and the row: a dict, or the message of what is wrong with it."""
-
-
-def _read_jsonl(path: Path) -> Iterator[Row]:
-    with path.open(encoding="utf-8-sig") as stream:
-        for number, line in enumerate(stream, start=1):
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-            except json.JSONDecodeError as error:
-                row = f"no valid JSON ({error.msg} at column {error.colno})"
-            yield f"line {number}", row
-
-
-def _read_parquet(path: Path) -> Iterator[Row]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        with pq.ParquetFile(path) as parquet:
-            number = 0
-            for batch in parquet.iter_batches():
-                for row in batch.to_pylist():
-                    number += 1
-                    yield f"row {number}", row
-    except pa.ArrowInvalid as error:
-        raise UserError(f"{path}: no readable parquet file ({error}): write it again") from error
-
-
-def _read_hub(path: str, subset: str | None, split: str) -> Iterator[Row]:
-    try:
-        import datasets
-    except ImportError as error:
-        raise UserError(
-            f'{path!r} is no .jsonl or .parquet file; Hugging Face datasets need: pip install "fspo[data]"'
-        ) from error
-    try:
-        folder = Path(path)
-        if (folder / "state.json").exists() or (folder / "dataset_dict.json").exists():
-            data = datasets.load_from_disk(path)
-            if isinstance(data, datasets.DatasetDict):
-                if split not in data:
-                    raise unknown_name(f"split of {path}", split, [str(known) for known in data])
-                data = data[split]
-        else:
-            data = datasets.load_dataset(path, subset, split=split)
-    except UserError:
-        raise
-    except Exception as error:  # the library raises many kinds, some of them bare
-        text = " ".join(str(error).split())[:300]
-        raise UserError(
-            f"cannot load dataset {path!r} (subset {subset}, split {split}): {text}: check path, subset and split"
-        ) from error
-    for number, row in enumerate(data, start=1):
-        yield f"row {number}", row
-
-
-def _rows(path: str, subset: str | None, split: str) -> Iterable[Row]:
-    file = Path(path)
-    suffix = file.suffix.lower()
-    if suffix in (*JSONL_SUFFIXES, ".parquet"):
-        if not file.is_file():
-            raise UserError(f"no file {path}: correct the path")
-        return _read_jsonl(file) if suffix in JSONL_SUFFIXES else _read_parquet(file)
-    if file.is_file():
-        raise UserError(f"{path}: unknown file type {suffix!r}: convert it to .jsonl or .parquet")
-    return _read_hub(path, subset, split)
+        make_extractor(self.answer_extract or "none")
 
 
 def _as_answer(value: Any) -> str | None:
@@ -157,35 +90,40 @@ def _as_answer(value: Any) -> str | None:
 
 
 class _Reader:
-    """Turns rows into examples, one by one."""
+    """Turns rows into examples, one by one; the first row with columns tells the layout."""
 
     def __init__(self, config: DatasetConfig) -> None:
         self.config = config
-        self.extract_answer = make_extractor(config.answer_extract)
+        self.columns: Columns | None = None
 
     def example(self, row: Any, prompt_id: str) -> Example | str:
         """Return the example in a row, or what is wrong with the row and how to mend it."""
         config = self.config
         if isinstance(row, str):
             return f"{row}: correct the row"
-        if not isinstance(row, dict):
+        if not isinstance(row, Mapping):
             return f"the row is {type(row).__name__}, not an object with columns: correct the row"
-        for option in ("prompt_column", "answer_column"):
-            column = getattr(config, option)
-            if column not in row:
+        if self.columns is None:
+            self.columns = detect(row, config.prompt_column, config.answer_column, config.answer_extract)
+        columns = self.columns
+        values = []
+        for option, column in (("prompt_column", columns.prompt), ("answer_column", columns.answer)):
+            try:
+                values.append(cell(row, column))
+            except KeyError:
                 return f"no column {column!r}: set {option} to one of {', '.join(map(str, row))}"
-        prompt = row[config.prompt_column]
+        prompt, value = values
         problem = check_prompt(prompt)
         if problem:
-            return f"{problem} (column {config.prompt_column!r}): correct or remove the row"
-        raw = _as_answer(row[config.answer_column])
-        where = f"(column {config.answer_column!r}): correct or remove the row"
+            return f"{problem} (column {columns.prompt!r}): correct or remove the row"
+        raw = _as_answer(value)
+        where = f"(column {columns.answer!r}): correct or remove the row"
         if raw is None:
-            return f"the answer is {type(row[config.answer_column]).__name__}, not text or a number {where}"
-        answer = self.extract_answer(raw)
+            return f"the answer is {type(value).__name__}, not text or a number {where}"
+        answer = make_extractor(columns.extract)(raw)
         if answer is None:
             return (
-                f"answer_extract {config.answer_extract!r} finds nothing in the answer {raw[:60]!r}: correct the "
+                f"answer_extract {columns.extract!r} finds nothing in the answer {raw[:60]!r}: correct the "
                 "row or answer_extract"
             )
         if not answer.strip():
@@ -217,7 +155,9 @@ def _key(prompt: Prompt) -> str:
 
 
 class DatasetTask:
-    """Rows of a data set with a verifier; ``skipped`` counts the rows left out under ``bad_rows="skip"``.
+    """Rows of a data set with a verifier.
+
+    ``skipped`` counts the rows left out under ``bad_rows="skip"``, ``repeated`` those under ``repeats="drop"``.
 
     Raises
     ------
@@ -225,10 +165,10 @@ class DatasetTask:
         A source that cannot be read; an unusable row (file, place and cure are named); no usable row.
     """
 
-    def __init__(self, config: DatasetConfig) -> None:
-        self.name = "dataset"
+    def __init__(self, config: DatasetConfig, name: str = "dataset") -> None:
+        self.name = name
         self.config = config
-        self.skipped = 0
+        self.skipped = self.repeated = 0
         self._verifier = Verifier(config.judge)
         train = self._load(config.path, config.split, "row")
         if config.eval_path or config.eval_split:
@@ -247,14 +187,21 @@ class DatasetTask:
     def _load(self, path: str, split: str, prefix: str) -> list[Example]:
         reader = _Reader(self.config)
         examples: list[Example] = []
+        answers: dict[str, str] = {}
+        repeated = conflicts = 0
         bad: list[str] = []
         try:
-            for place, row in _rows(path, self.config.subset, split):
+            for place, row in read_rows(path, self.config.subset, split):
                 example = reader.example(row, f"{prefix}-{place.split()[-1]}")
-                if isinstance(example, Example):
-                    examples.append(example)
-                else:
+                if isinstance(example, str):
                     bad.append(f"{path}, {place}: {example}")
+                    continue
+                if self.config.repeats == "drop":
+                    first = answers.setdefault(_key(example.prompt), example.answer)
+                    if len(answers) == len(examples):  # the prompt was there before
+                        repeated, conflicts = repeated + 1, conflicts + (first != example.answer)
+                        continue
+                examples.append(example)
         except UnicodeDecodeError as error:
             raise UserError(f"{path}: not UTF-8 ({error.reason}): save the file as UTF-8") from error
         if bad and (self.config.bad_rows == "error" or not examples):
@@ -265,7 +212,16 @@ class DatasetTask:
             raise UserError(f"{path}: no rows: give a file with at least one prompt and answer")
         if bad:
             log.warning("%d of %d rows left out; the first: %s", len(bad), len(bad) + len(examples), bad[0])
+        if repeated:
+            log.warning(
+                "%s: %d of %d rows repeat a prompt and are left out (%d of them with another answer than the first)",
+                path,
+                repeated,
+                repeated + len(examples),
+                conflicts,
+            )
         self.skipped += len(bad)
+        self.repeated += repeated
         return examples
 
     def _hold_out(self, examples: list[Example]) -> tuple[list[Example], list[Example]]:

@@ -1,0 +1,39 @@
+"""Well-known training sets and benchmarks: where they are on the Hugging Face hub and what their prompts need."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+BOXED = "\n\nPlease reason step by step, and put your final answer within \\boxed{}."
+_MATH = {"judge": {"verifier": "math"}}
+
+TRAINING_SETS: dict[str, dict[str, Any]] = {
+    # Options of fspo.tasks.dataset.DatasetConfig. DAPO's file holds each prompt about a hundred times, and its
+    # prompts say themselves where the answer belongs.
+    "dapo-math-17k": {"path": "BytedTsinghua-SIA/DAPO-Math-17k", "repeats": "drop", **_MATH},
+    "deepscaler": {"path": "agentica-org/DeepScaleR-Preview-Dataset", "repeats": "drop", "suffix": BOXED, **_MATH},
+    "gsm8k": {"path": "openai/gsm8k", "subset": "main", "eval_split": "test", "suffix": BOXED, **_MATH},
+}
+
+BENCHMARKS: dict[str, dict[str, Any]] = {
+    "math500": {"path": "HuggingFaceH4/MATH-500", "split": "test", "suffix": BOXED, **_MATH},
+    "aime24": {"path": "HuggingFaceH4/aime_2024", "split": "train", "suffix": BOXED, **_MATH},
+    "aime25": {"path": "math-ai/aime25", "split": "test", "suffix": BOXED, **_MATH},
+    "gsm8k": {"path": "openai/gsm8k", "subset": "main", "split": "test", "suffix": BOXED, **_MATH},
+}
+
+_PLACE = ("subset", "split", "eval_split")
+"""Options that belong to the hub's copy and not to a file of the user's."""
+
+
+def known_options(known: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """A known set's options under the user's own, which win; ``judge`` is merged field by field.
+
+    With the user's own ``path`` the hub's subset and splits are left out.
+    """
+    merged = {key: value for key, value in known.items() if "path" not in options or key not in _PLACE}
+    merged |= options
+    if isinstance(known.get("judge"), Mapping) and isinstance(options.get("judge"), Mapping):
+        merged["judge"] = {**known["judge"], **options["judge"]}
+    return merged
