@@ -60,13 +60,15 @@ class Collector:
     max_prompt_tokens: int = 2048
     seconds: dict[str, float] = field(default_factory=dict)
 
-    def prompts(self, split: Literal["train", "eval"], indices: np.ndarray, ids: np.ndarray) -> Prompts:
+    def prompts(
+        self, split: Literal["train", "eval"], indices: np.ndarray, ids: np.ndarray, *, none_fits: bool = False
+    ) -> Prompts:
         """Encode the examples at ``indices``; ``ids`` number them over the run.
 
         Raises
         ------
         UserError
-            If every prompt is too long.
+            If every prompt is too long, unless ``none_fits`` allows it.
         """
         found = Prompts([], [], ids)
         keep = []
@@ -79,7 +81,7 @@ class Collector:
             keep.append(position)
             found.examples.append(example)
             found.tokens.append(tokens)
-        if not keep:
+        if not keep and not none_fits:
             raise UserError(f"every prompt exceeds task.max_prompt_tokens={self.max_prompt_tokens}: raise it")
         found.ids = ids[keep]
         return found

@@ -10,6 +10,7 @@ from typing import Any
 from fspo.errors import UserError, unknown_name
 
 JSONL_SUFFIXES = (".jsonl", ".ndjson")
+FILE_SUFFIXES = (*JSONL_SUFFIXES, ".parquet")
 
 Row = tuple[str, Any]
 """Where a row stands ("line 3"), and the row: a dict, or the message of what is wrong with it."""
@@ -87,7 +88,7 @@ def read_rows(path: str, subset: str | None = None, split: str = "train") -> Ite
     """
     file = Path(path)
     suffix = file.suffix.lower()
-    if suffix in (*JSONL_SUFFIXES, ".parquet"):
+    if suffix in FILE_SUFFIXES:
         if not file.is_file():
             raise UserError(f"no file {path}: correct the path")
         return _read_jsonl(file) if suffix in JSONL_SUFFIXES else _read_parquet(file)
