@@ -174,8 +174,11 @@ class GradLogWriter:
             value = np.full(n, value)
         return pa.array(np.asarray(value) if not isinstance(value, list) else value, type=f.type)
 
-    def flush(self, rollout: int) -> Path | None:
-        """Write the collected rows as this rollout's file, whole or not at all; None if there are none."""
+    def flush(self, rollout: int, *, keep: bool = False) -> Path | None:
+        """Write the collected rows as this rollout's file, whole or not at all; None if there are none.
+
+        ``keep`` them where more rows of the rollout follow: the next flush writes all of them again.
+        """
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -185,7 +188,7 @@ class GradLogWriter:
         part = path.with_suffix(f".part-{os.getpid()}")
         pq.write_table(pa.Table.from_batches(self._batches, self.schema), part, compression="zstd")
         os.replace(part, path)
-        self._batches = []
+        self._batches = self._batches if keep else []
         return path
 
 
@@ -233,16 +236,8 @@ class GradLog:
         values = self.table[name]
         if values.null_count:
             kind = values.type
-            fill = (
-                math.nan
-                if pa.types.is_floating(kind)
-                else ""
-                if pa.types.is_string(kind)
-                else False
-                if pa.types.is_boolean(kind)
-                else 0
-            )
-            values = pc.fill_null(values, pa.scalar(fill, kind))
+            fill = math.nan if pa.types.is_floating(kind) else "" if pa.types.is_string(kind) else 0
+            values = pc.fill_null(values, pa.scalar(fill).cast(kind))
         return values.to_numpy()
 
     def scores(self) -> tuple[np.ndarray, np.ndarray]:

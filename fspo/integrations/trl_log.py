@@ -1,0 +1,158 @@
+"""The gradient log of a TRL run, under ``output_dir/gradlog``: one row for each response and update."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fspo import gradlog
+from fspo.errors import UserError
+from fspo.objective import Records
+from fspo.rules import Rule
+from fspo.score_hooks import ScoreHooks
+from fspo.scores import ScoreConfig, Scores
+
+PREFIX = "fspo_"
+"""Of the tensors that travel with TRL's batches, so that ids follow the responses through its shuffling."""
+COLUMNS = (
+    "length", "log_ratio", "sum_sq_log_ratio", "k3_sum", "lo", "hi", "band_accept", "side", "multiplier", "weight",
+)  # fmt: skip
+
+
+def keep_steps_before(run: str | Path, step: int) -> int:
+    """Drop rows of updates >= ``step`` (a resumed run repeats them); the number of the next rollout.
+
+    Raises
+    ------
+    UserError
+        If ``step`` is 0 and the folder already holds a log: it belongs to another run.
+    """
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    following = 0
+    for path in sorted((Path(run) / gradlog.FOLDER).glob("rollout-*.parquet")):
+        if step == 0:
+            raise UserError(
+                f"{path.parent} holds the gradient log of another run: choose another output_dir, or go on with "
+                "train(resume_from_checkpoint=True)"
+            )
+        table = pq.read_table(path)
+        kept = table.filter(pc.less(table["step"], step))  # type: ignore[attr-defined]
+        if not len(kept):
+            path.unlink()
+            continue
+        if len(kept) < len(table):
+            part = path.with_suffix(f".part-{os.getpid()}")
+            pq.write_table(kept, part, compression="zstd")
+            os.replace(part, path)
+        following = max(following, 1 + int(path.name.split("-")[1]))
+    return following
+
+
+class TrlLog:
+    """Numbers rollouts and responses, and writes this process's rows.
+
+    Parameters
+    ----------
+    run : str
+        ``output_dir``.
+    rank, world : int
+        This process and their number.
+    rule : Rule
+    metadata : dict
+        For the header.
+    model : Module, optional
+        Unwrapped, for the width of the sketches; None if no score is ever taken.
+    """
+
+    def __init__(
+        self,
+        run: str,
+        *,
+        rank: int,
+        world: int,
+        rule: Rule,
+        metadata: dict[str, Any],
+        model: torch.nn.Module | None = None,
+    ) -> None:
+        self.rank, self.world, self.rule = rank, world, rule
+        self.scores = ScoreConfig()
+        width = 0
+        if model is not None:
+            width = ScoreHooks(model, width=self.scores.width, projection=self.scores.projection).sketcher.width
+        header = {"rule": rule.to_dict(), "scores": asdict(self.scores), **metadata}
+        self.writer = gradlog.GradLogWriter(run, rank=rank, width=width, metadata=header)
+        self.rollout, self.start_step = -1, 0
+
+    def begin_rollout(self, step: int) -> None:
+        """Write the rollout that is over and number the next one; ``step``: updates done before it."""
+        self.flush()
+        self.rollout += 1
+        self.start_step = step
+
+    def flush(self, *, keep: bool = False) -> None:
+        """Write the rows so far; ``keep`` them where the rollout goes on."""
+        self.writer.flush(self.rollout, keep=keep)
+
+    def ids(self, rows: int, generations: int, device: torch.device) -> dict[str, Tensor]:
+        """Prompt and response numbers over the run of this process's rows of a new rollout (whole groups in order)."""
+        index = self.rank * rows + torch.arange(rows, device=device)
+        first = self.rollout * rows * self.world
+        return {
+            PREFIX + "prompt_id": (first + index) // generations,
+            PREFIX + "response_id": first + index,
+        }
+
+    def append(
+        self,
+        inputs: dict[str, Any],
+        records: Records,
+        *,
+        step: int,
+        times_used: int,
+        drift: float,
+        entropy: Tensor,
+        engine_log_ratio: Tensor | None,
+        scores: Scores | None,
+    ) -> None:
+        """Add one microbatch's rows.
+
+        Parameters
+        ----------
+        inputs : dict
+            TRL's microbatch, with the tensors of `ids`, ``fspo_reward`` and ``fspo_truncated``.
+        records : Records
+        entropy, engine_log_ratio : Tensor (B,)
+        """
+        found = records.to_numpy()
+        n = len(found["length"])
+        rows: dict[str, Any] = {name: found[name] for name in COLUMNS}
+        for name in ("prompt_id", "response_id", "reward", "truncated"):
+            rows[name] = inputs[PREFIX + name].cpu().numpy()
+        self.writer.append(
+            rows
+            | {
+                "rollout": np.full(n, self.rollout),
+                "step": step,
+                "updates_since_rollout": step - self.start_step,
+                "times_used": times_used,
+                "phase": "train",
+                "policy_version": step,
+                "behaviour_version": self.start_step,
+                "entropy": entropy.cpu().numpy(),
+                "engine_log_ratio": None if engine_log_ratio is None else engine_log_ratio.cpu().numpy(),
+                "advantage": inputs["advantages"].float().cpu().numpy(),
+                "rule": self.rule.label,
+                "drift": drift,
+                "drift_source": self.rule.drift_source if self.rule.needs_stats else "none",
+                "score_status": np.full(n, "not_taken") if scores is None else np.array(scores.status),
+                **({} if scores is None else {"score_norm": scores.norm, "score_unit": scores.unit}),
+            }
+        )

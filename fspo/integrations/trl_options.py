@@ -1,0 +1,183 @@
+"""Options of `fspo.integrations.trl.FSPOTrainer`, and what is refused because the rule would silently not apply."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from importlib.metadata import PackageNotFoundError, version
+
+from fspo.config import RuleConfig
+from fspo.errors import UserError
+from fspo.objective import ObjectiveConfig
+from fspo.rules import Rule
+
+SUPPORTED = "1.16"
+"""The TRL release whose private methods `fspo.integrations.trl` overrides."""
+
+
+def check_version(installed: str | None) -> None:
+    """Refuse a TRL of another release, or none.
+
+    Raises
+    ------
+    UserError
+    """
+    if installed is None or not f"{installed}.".startswith(f"{SUPPORTED}."):
+        found = "TRL is not installed" if installed is None else f"TRL {installed} is installed"
+        raise UserError(
+            f"{found}, and FSPOTrainer overrides private methods of TRL {SUPPORTED}: pip install 'trl=={SUPPORTED}.*'"
+        )
+
+
+def installed_version(package: str) -> str | None:
+    """Version of an installed package, or None."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+check_version(installed_version("trl"))
+
+from trl import GRPOConfig  # noqa: E402  (after the check, whose line says more than an ImportError)
+
+_REPLACED = {
+    "loss_type": "aggregation",
+    "importance_sampling_level": "rule",
+    "epsilon": "range_lo and range_hi",
+    "epsilon_high": "range_hi",
+    "delta": "dual",
+}
+"""TRL's own clip, by the options that take its place."""
+
+_IGNORED = {
+    "top_entropy_quantile": "drops tokens from the loss, so the weight of a response would not be that of its tokens",
+    "off_policy_mask_threshold": "drops long responses by a mean KL before the band sees them",
+    "entropy_coef": "adds an entropy bonus, which FSPOTrainer does not compute",
+    "use_adaptive_entropy": "adds an entropy bonus, which FSPOTrainer does not compute",
+}
+
+
+@dataclass
+class FSPOConfig(GRPOConfig):
+    """TRL's `GRPOConfig` with a clip rule; advantages stay TRL's (``scale_rewards``).
+
+    Three defaults differ from TRL's, because the others would come before the rule or beside it:
+    ``vllm_importance_sampling_correction=False``, ``use_bias_correction_kl=False`` and ``disable_dropout=True``
+    (dropout makes S random). ``beta`` weighs the plain k3 estimate of KL(new||reference), aggregated like the
+    rule's terms: "response" sums it over a response's tokens, where TRL's losses take means.
+
+    Parameters
+    ----------
+    rule : str
+        Preset: fspo, fspo-truncate, fspo-cap, gspo, rloo, grpo, none, ... (`fspo.rules.PRESETS`).
+    range_lo, range_hi, gamma, drift, drift_source, outside, dual : optional
+        Parts of the rule that differ from the preset's (`fspo.rules.Rule`). TRL sees one microbatch at a time, so a
+        rule with a drift needs ``drift_source="lagged"``.
+    aggregation : str, optional
+        "response", "sequence", "token" or "constant" (`fspo.objective.aggregate`), by default the preset's.
+    constant_length : int, optional
+        Divisor of "constant", tokens; ``max_completion_length`` by default.
+    score_every : int
+        Rollouts between score passes (a sketch of each response's score, for the cosine tables); 0 for never. A score
+        pass costs about as much as one update and is made on one update of the rollout.
+
+    Raises
+    ------
+    UserError
+        For options under which the rule would not apply, each with its cure.
+    """
+
+    use_bias_correction_kl: bool = field(default=False, metadata={"help": "Must stay False: the KL term is plain k3."})
+    vllm_importance_sampling_correction: bool = field(
+        default=False, metadata={"help": "Must stay False: it cuts or weighs responses before the rule does."}
+    )
+    disable_dropout: bool = field(default=True, metadata={"help": "Disable dropout, which makes S random."})
+    rule: str = field(default="fspo", metadata={"help": "Preset of the clip rule."})
+    range_lo: float | None = field(default=None, metadata={"help": "Lower range, by default the preset's."})
+    range_hi: float | None = field(default=None, metadata={"help": "Upper range, by default the preset's."})
+    gamma: float | None = field(default=None, metadata={"help": "Exponent of preset 'power'."})
+    drift: str | None = field(default=None, metadata={"help": "Centre of the band: none, kl, gaussian or tilted."})
+    drift_source: str | None = field(default=None, metadata={"help": "Must be 'lagged' where the rule has a drift."})
+    outside: str | None = field(default=None, metadata={"help": "Outside the band: drop, truncate or cap."})
+    dual: float | None = field(default=None, metadata={"help": "Dual clip, > 1."})
+    aggregation: str | None = field(default=None, metadata={"help": "response, sequence, token or constant."})
+    constant_length: int | None = field(default=None, metadata={"help": "Divisor of aggregation 'constant'."})
+    score_every: int = field(default=0, metadata={"help": "Rollouts between score passes, 0 for never."})
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check()
+
+    def _parts(self) -> RuleConfig:
+        names = ("range_lo", "range_hi", "gamma", "drift", "drift_source", "outside", "dual", "aggregation")
+        length = self.constant_length
+        if self.aggregation == "constant" and length is None:
+            length = self.max_completion_length
+        return RuleConfig(
+            preset=self.rule, constant_length=length, kl_coef=self.beta, **{n: getattr(self, n) for n in names}
+        )
+
+    def clip_rule(self) -> Rule:
+        """The clip rule."""
+        return self._parts().rule()
+
+    def objective(self) -> ObjectiveConfig:
+        """Aggregation and KL term."""
+        return self._parts().objective()
+
+    @property
+    def first_pass(self) -> int:
+        """Microbatches (forward and backward passes) of one pass over a generation."""
+        return int(self.steps_per_generation or self.gradient_accumulation_steps)
+
+    @property
+    def generate_every(self) -> int:
+        """Microbatches between generations."""
+        return self.first_pass * self.num_iterations
+
+    def check(self) -> None:
+        """Refuse what contradicts the rule.
+
+        Raises
+        ------
+        UserError
+        """
+        rule, objective = self.clip_rule(), self.objective()
+        defaults = {f.name: f.default for f in fields(GRPOConfig)}
+        for name, ours in _REPLACED.items():
+            if getattr(self, name) != defaults[name]:
+                raise UserError(
+                    f"{name}={getattr(self, name)!r} belongs to TRL's own clipped loss, which rule {rule.label!r} "
+                    f"replaces: leave it out and set {ours}"
+                )
+        for name, why in _IGNORED.items():
+            if getattr(self, name) != defaults[name]:
+                raise UserError(f"{name}={getattr(self, name)!r} {why}: leave it out")
+        if self.beta != 0 and self.use_bias_correction_kl:
+            raise UserError(
+                "use_bias_correction_kl=True weighs the KL term by TRL's own unclipped ratio: set it to False"
+            )
+        if self.use_vllm and self.vllm_importance_sampling_correction:
+            raise UserError(
+                f"vllm_importance_sampling_mode={self.vllm_importance_sampling_mode!r} cuts or weighs responses by "
+                "vLLM's mismatch, which grows with length, before the band sees them: set "
+                "vllm_importance_sampling_correction=False (the mismatch is logged as engine_log_ratio)"
+            )
+        accumulation = self.gradient_accumulation_steps
+        if rule.shape != "none" and accumulation % self.generate_every == 0:
+            raise UserError(
+                "one update a generation makes S identically 0, so no rule ever clips: set "
+                f"steps_per_generation={4 * accumulation} (4 updates a generation, on 4 times the responses) or "
+                "num_iterations=2, or rule='none'"
+            )
+        if rule.needs_stats and rule.drift_source != "lagged":
+            raise UserError(
+                f"rule {rule.label!r} centres its band on the whole minibatch, of which TRL shows one microbatch at a "
+                "time: set drift_source='lagged'"
+            )
+        if rule.weight == "geometric" and objective.aggregation == "constant":
+            raise UserError("aggregation 'constant' with a geometric weight divides by length twice; use 'response'")
+        if self.score_every < 0:
+            raise UserError(f"score_every is {self.score_every}: use 0 (never) or more")
+        if self.score_every and self.deepspeed is not None:
+            raise UserError("the score pass needs hooks that DeepSpeed does not let through: set score_every=0")

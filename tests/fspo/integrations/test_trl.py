@@ -1,0 +1,110 @@
+"""The loss of FSPOTrainer, inside the real TRL: equal to TRL's where the band is open, and to `objective` where not."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from trl import GRPOConfig
+from trl_batch import MAX_LENGTH, TOLERANCE, make_trainer, our_loss, rows, trl_inputs, trl_loss
+
+from fspo.errors import UserError
+from fspo.integrations.trl import FSPOConfig, FSPOTrainer
+from fspo.rules import preset
+
+OURS = {"kind": (FSPOTrainer, FSPOConfig), "steps_per_generation": 4}
+
+
+def assert_same(ours, theirs, scale=1.0):
+    assert max(float(g.abs().max()) for g in theirs.values()) > 1e-6
+    for name, gradient in theirs.items():
+        torch.testing.assert_close(ours[name] * scale, gradient, **TOLERANCE, msg=lambda m, n=name: f"{n}: {m}")
+
+
+@pytest.mark.parametrize(
+    ("rule", "level", "spread"), [("gspo", "sequence", 0.3), ("grpo", "token", 0.3)], ids=["sequence", "token"]
+)
+def test_with_the_band_open_the_gradient_is_trls(tmp_path, rule, level, spread):
+    data = rows(1)
+    _, _, old, _ = our_loss(data, preset("none").rule, "response", spread)
+    wide = {"range_lo": 0.99, "range_hi": 99.0}
+    loss, ours, _ = trl_loss(tmp_path / "a", data, old, rule=rule, **wide, **OURS)
+    expected, theirs, _ = trl_loss(
+        tmp_path / "b", data, old, importance_sampling_level=level, epsilon=0.99, epsilon_high=99.0
+    )
+    assert loss == pytest.approx(expected, rel=1e-5, abs=1e-7)
+    assert_same(ours, theirs)
+
+
+def test_rule_none_on_policy_is_trls_policy_gradient(tmp_path):
+    data = rows(2)  # w = 1: the sum over tokens, which dr_grpo divides by the limit
+    _, ours, _ = trl_loss(tmp_path / "a", data, None, rule="none", **OURS)
+    _, theirs, _ = trl_loss(tmp_path / "b", data, None, loss_type="dr_grpo")
+    assert_same(ours, theirs, scale=1 / MAX_LENGTH)
+
+
+@pytest.mark.parametrize("with_holes", [False, True])
+@pytest.mark.parametrize("name", ["fspo", "fspo-truncate", "fspo-cap", "rloo", "gspo", "grpo", "ctpo"])
+def test_with_a_rule_on_loss_and_gradient_are_ours(tmp_path, name, with_holes):
+    data = rows(3)
+    holes = data[4] if with_holes else None
+    found, spread = preset(name), 2e-3 if name == "gspo" else 0.1
+    out, expected, old, _ = our_loss(data, found.rule, found.aggregation, spread, holes=holes)
+    loss, gradients, metrics = trl_loss(tmp_path, data, old, holes=holes, rule=name, **OURS)
+    assert loss == pytest.approx(out.loss.item(), rel=1e-5, abs=1e-7)
+    assert_same(gradients, expected)
+    cut = int((out.records.cut_low + out.records.cut_high).sum())
+    assert 0 < cut < int(out.records.count.sum())
+    assert metrics["clip_ratio/region_mean"] == pytest.approx(cut / int(out.records.count.sum()))
+    assert metrics["fspo/band_acceptance"] == pytest.approx(float(out.records.band_accept.float().mean()))
+
+
+def test_the_kl_term_is_ours(tmp_path):
+    data = rows(4)
+    out, expected, old, ref = our_loss(data, preset("fspo").rule, "response", 0.1, kl_coef=0.7)
+    trainer = make_trainer(tmp_path, len(data[0]), beta=0.7, **OURS)
+    trainer.objective_config = replace(trainer.objective_config, kl_coef=0.7)  # set late, like beta
+    loss = trainer.compute_loss(trainer.model, trl_inputs(data, old, ref=ref))
+    loss.backward()
+    assert loss.item() == pytest.approx(out.loss.item(), rel=1e-5)
+    assert_same({n: p.grad for n, p in trainer.model.named_parameters()}, expected)
+    tokens = int(out.records.length.sum())
+    assert trainer._metrics["train"]["kl"][-1] == pytest.approx(float(out.records.kl.sum()) / tokens, rel=1e-4)
+
+
+@pytest.mark.parametrize("aggregation", ["response", "sequence", "token", "constant"])
+def test_microbatches_add_up_to_the_whole_batch(tmp_path, aggregation):
+    """Also with a response that TRL has masked out, which counts in no denominator."""
+    data = rows(5)
+    _, _, old, _ = our_loss(data, preset("none").rule, "response", 0.1)
+    trainer = make_trainer(tmp_path, len(data[0]), aggregation=aggregation, rule="grpo", **OURS)
+    whole = trl_inputs(data, old)
+    whole["completion_mask"][5] = 0
+    expected = trainer.compute_loss(trainer.model, whole)
+    expected.backward()
+    theirs = {n: p.grad.clone() for n, p in trainer.model.named_parameters()}
+    trainer.model.zero_grad()
+    # a generation of two such updates, each of 4 microbatches
+    kept, tokens = 7, int(whole["completion_mask"].sum())
+    total = {"response": kept, "sequence": kept, "token": tokens, "constant": kept * MAX_LENGTH}[aggregation]
+    trainer.args.steps_per_generation = 8
+    trainer.current_gradient_accumulation_steps = 4
+    losses = []
+    for i in range(4):
+        part = {name: x[2 * i : 2 * i + 2] for name, x in whole.items()}
+        part["fspo_denominator"] = torch.tensor(2 * total)
+        losses.append(trainer.compute_loss(trainer.model, part))
+        losses[-1].backward()
+    assert sum(x.item() for x in losses) == pytest.approx(expected.item(), rel=1e-5, abs=1e-7)
+    assert_same({n: p.grad for n, p in trainer.model.named_parameters()}, theirs)
+
+
+def test_other_arguments_than_ours_are_refused(tmp_path):
+    with pytest.raises(UserError, match=r"pass args=FSPOConfig\(\.\.\.\)"):
+        make_trainer(tmp_path, 8, kind=(FSPOTrainer, GRPOConfig))
+
+
+def test_options_changed_after_the_checks_are_checked_again(tmp_path):
+    args = FSPOConfig(str(tmp_path), use_cpu=True, bf16=False, steps_per_generation=4)
+    args.epsilon = 0.1
+    with pytest.raises(UserError, match=r"epsilon=0\.1"):
+        FSPOTrainer(model="never loaded", args=args)

@@ -1,0 +1,85 @@
+"""Options of FSPOTrainer: what is refused, each with one line that names the cure."""
+
+import pytest
+
+from fspo.errors import UserError
+from fspo.integrations.trl_options import FSPOConfig, check_version
+from fspo.objective import ObjectiveConfig
+from fspo.rules import Rule
+
+
+def config(tmp_path, **options):
+    return FSPOConfig(str(tmp_path), use_cpu=True, bf16=False, report_to=[], **{"steps_per_generation": 4} | options)
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"steps_per_generation": None}, "S identically 0.*steps_per_generation=4.*num_iterations=2"),
+        ({"gradient_accumulation_steps": 4}, "S identically 0.*steps_per_generation=16"),
+        ({"loss_type": "grpo"}, "loss_type='grpo'.*set aggregation"),
+        ({"importance_sampling_level": "sequence"}, "importance_sampling_level='sequence'.*set rule"),
+        ({"epsilon": 0.1}, "epsilon=0.1.*set range_lo and range_hi"),
+        ({"epsilon_high": 0.28}, "epsilon_high=0.28.*set range_hi"),
+        ({"delta": 1.5}, "delta=1.5.*set dual"),
+        ({"top_entropy_quantile": 0.2}, "top_entropy_quantile=0.2.*leave it out"),
+        ({"off_policy_mask_threshold": 0.5}, "off_policy_mask_threshold=0.5.*leave it out"),
+        ({"entropy_coef": 0.01}, "entropy_coef=0.01.*leave it out"),
+        ({"use_adaptive_entropy": True}, "use_adaptive_entropy=True.*leave it out"),
+        ({"beta": 0.1, "use_bias_correction_kl": True}, "use_bias_correction_kl=True.*set it to False"),
+        (
+            {"use_vllm": True, "vllm_importance_sampling_correction": True},
+            "'sequence_mask'.*set vllm_importance_sampling_correction=False",
+        ),
+        ({"rule": "fspo-kl"}, "set drift_source='lagged'"),
+        ({"rule": "fspoo"}, "did you mean 'fspo'"),
+        ({"outside": "clip"}, "rule outside 'clip'"),
+        ({"range_lo": -1.0}, "range_lo=-1.0 must be > 0"),
+        ({"aggregation": "mean"}, "aggregation 'mean'"),
+        ({"rule": "gspo", "aggregation": "constant"}, "divides by length twice"),
+        ({"score_every": -1}, "score_every is -1"),
+    ],
+)
+def test_what_would_not_apply_is_refused_in_one_line(tmp_path, options, line):
+    with pytest.raises(UserError, match=line) as caught:
+        config(tmp_path, **options)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"steps_per_generation": None, "num_iterations": 2},
+        {"steps_per_generation": None, "rule": "none"},
+        {"use_vllm": True},
+        {"rule": "fspo-kl", "drift_source": "lagged"},
+        {"mask_truncated_completions": True},
+    ],
+)
+def test_what_applies_is_accepted(tmp_path, options):
+    assert config(tmp_path, **options).clip_rule().label.startswith(("fspo", "none"))
+
+
+def test_the_rule_is_the_preset_with_its_parts_changed(tmp_path):
+    args = config(tmp_path, rule="fspo-truncate", range_lo=0.02, dual=3.0, aggregation="constant")
+    assert args.clip_rule() == Rule("sqrt", 0.02, 0.03, outside="truncate", dual=3.0, name="fspo-truncate")
+    assert args.objective() == ObjectiveConfig("constant", constant_length=512)  # TRL's default limit
+
+
+@pytest.mark.parametrize("installed", ["1.16.0", "1.16.3", "1.16"])
+def test_the_release_that_was_tested_is_accepted(installed):
+    check_version(installed)
+
+
+@pytest.mark.parametrize(
+    ("installed", "line"),
+    [
+        ("1.15.1", "TRL 1.15.1 is installed.*pip install 'trl==1.16"),
+        ("1.160.0", "1.160.0"),
+        (None, "TRL is not installed"),
+    ],
+)
+def test_another_release_is_refused_in_one_line(installed, line):
+    with pytest.raises(UserError, match=line):
+        check_version(installed)

@@ -1,0 +1,195 @@
+"""Real TRL runs of a few updates: the gradient log they write, resuming, the example script, and the diagnostics."""
+
+import runpy
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from datasets import Dataset
+from transformers import TrainerCallback
+
+from analysis.__main__ import main as analysis
+from fspo.errors import UserError
+from fspo.gradlog import read_log
+from fspo.integrations.trl import FSPOConfig, FSPOTrainer
+from fspo.integrations.trl_log import keep_steps_before
+from fspo.logprobs import make_batch, token_log_probs
+from fspo.models import build_embedded_model, load_tokenizer
+
+ROWS, GENERATIONS = 8, 4
+MICRO = 4
+"""Microbatches of a generation: 2 updates of 2 microbatches each, of 8 responses."""
+
+
+def digits(completions, **_):
+    return [float(sum(c.isdigit() for c in text)) for text in completions]
+
+
+def trainer(folder, rollout_func=None, **options):
+    args = FSPOConfig(
+        output_dir=str(folder), report_to=[], use_cpu=True, bf16=False, gradient_checkpointing=False,
+        disable_tqdm=True, logging_strategy="no", dataloader_pin_memory=False,
+        per_device_train_batch_size=ROWS, gradient_accumulation_steps=2, num_generations=GENERATIONS,
+        max_completion_length=8, learning_rate=1e-3, scale_rewards="none",
+        **{"steps_per_generation": MICRO, "save_strategy": "no"} | options,
+    )  # fmt: skip
+    return FSPOTrainer(
+        model=build_embedded_model(0),
+        reward_funcs=digits,
+        args=args,
+        train_dataset=Dataset.from_list([{"prompt": f"{i}+"} for i in range(10, 42)]),
+        processing_class=load_tokenizer("embedded"),
+        rollout_func=rollout_func,
+    )
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run")
+    run = trainer(folder, rule="fspo-kl", drift_source="lagged", range_lo=0.01, range_hi=0.01, num_iterations=2,
+                  max_steps=8, max_grad_norm=1.0, score_every=2)  # fmt: skip
+    run.train()
+    return read_log(folder)
+
+
+def test_every_response_has_a_row_for_each_update_that_used_it(log):
+    assert len(log) == 8 * 2 * ROWS  # updates x microbatches x responses
+    step, since, used = (log.column(c) for c in ("step", "updates_since_rollout", "times_used"))
+    rollout, response, prompt = (log.column(c) for c in ("rollout", "response_id", "prompt_id"))
+    assert sorted(set(step)) == list(range(8))
+    assert list(rollout) == list(step // 4)
+    assert list(since) == list(step % 4)
+    assert list(used) == list(step % 4 // 2)
+    assert set(response[rollout == 0]) == set(range(32))
+    assert set(response[rollout == 1]) == set(range(32, 64))
+    assert list(prompt) == list(response // GENERATIONS)
+    for r in set(response):  # the advantage and the length follow the response through TRL's shuffling
+        assert len(set(log.column("advantage")[response == r])) == 1
+        assert len(set(log.column("length")[response == r])) == 1
+        assert sorted(used[response == r]) == [0, 1]
+    assert log.rule.label == "fspo-kl"
+
+
+def test_the_advantages_are_trls_and_belong_to_their_prompts(log):
+    first = log.column("times_used") == 0
+    prompt, advantage, reward = (log.column(c)[first] for c in ("prompt_id", "advantage", "reward"))
+    assert reward.std() > 0
+    for p in set(prompt):  # scale_rewards="none": reward less the group's mean
+        rows = prompt == p
+        assert rows.sum() == GENERATIONS
+        np.testing.assert_allclose(advantage[rows], reward[rows] - reward[rows].mean(), atol=1e-5)
+
+
+def test_truncated_says_that_the_limit_was_met_without_an_end(log):
+    assert set(log.column("length")[log.column("truncated")]) == {8}
+    assert log.column("truncated").any()
+    assert not log.column("truncated").all()
+
+
+def test_s_is_zero_before_the_first_update_and_moves_after_it(log):
+    moved = log.column("updates_since_rollout") > 0
+    S = log.column("log_ratio")
+    assert np.abs(S[~moved]).max() < 1e-5
+    assert np.abs(S[moved]).max() > 1e-2
+    half = 0.01 * np.sqrt(log.column("length"))
+    np.testing.assert_allclose(log.column("hi") - log.column("lo"), 2 * half)
+    assert set(log.column("side")) == {-1, 0, 1}
+
+
+def test_the_lagged_drift_is_the_update_befores(log):
+    step, drift = log.column("step"), log.column("drift")
+    for k in range(8):
+        if k % 4 == 0:
+            expected = 0.0
+        else:
+            before = step == k - 1
+            expected = -log.column("k3_sum")[before].sum() / log.column("length")[before].sum()
+        np.testing.assert_allclose(drift[step == k], expected, atol=1e-12, rtol=1e-9)
+    assert drift.min() < -1e-7
+
+
+def test_scores_are_taken_on_the_last_update_of_the_first_pass(log):
+    scored = log.column("score_status") == "ok"
+    assert set(log.column("step")[scored]) == {1}  # of rollouts 0, 2, ...
+    assert scored.sum() == 2 * ROWS
+    index, psi = log.scores()
+    assert len(index) == 2 * ROWS
+    assert np.isfinite(psi).all()
+    assert np.linalg.norm(psi, axis=1).min() > 0
+
+
+def test_a_resumed_run_logs_each_update_once(tmp_path):
+    trainer(tmp_path, steps_per_generation=8, max_steps=6, save_strategy="steps", save_steps=3).train()
+    assert set(read_log(tmp_path).column("step")) == set(range(6))
+    again = trainer(tmp_path, steps_per_generation=8, max_steps=6, save_strategy="no")
+    again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
+    log = read_log(tmp_path)
+    step, rollout = log.column("step"), log.column("rollout")
+    assert sorted(step) == sorted(list(range(6)) * 2 * ROWS)
+    # the generation that the checkpoint cut in two is not continued: a new one is made
+    assert [set(rollout[step == k]) for k in range(6)] == [{0}, {0}, {0}, {1}, {1}, {1}]
+    assert list(log.column("updates_since_rollout")[step == 3]) == [0] * 2 * ROWS
+
+
+class Crash(TrainerCallback):
+    def on_step_end(self, args, state, control, **_):
+        if state.global_step == 4:
+            raise KeyboardInterrupt
+
+
+def test_rows_before_a_checkpoint_survive_a_crash_after_it(tmp_path):
+    run = trainer(tmp_path, steps_per_generation=8, max_steps=4, save_strategy="steps", save_steps=3)
+    run.add_callback(Crash())
+    with pytest.raises(KeyboardInterrupt):
+        run.train()
+    assert set(read_log(tmp_path).column("step")) == {0, 1, 2}
+
+
+def test_the_log_of_another_run_is_not_mixed_in(tmp_path):
+    trainer(tmp_path, max_steps=1).train()
+    with pytest.raises(UserError, match="choose another output_dir"):
+        trainer(tmp_path, max_steps=1).train()
+    assert len(read_log(tmp_path)) == 2 * ROWS
+
+
+def test_dropping_steps_leaves_whole_files(tmp_path):
+    trainer(tmp_path, max_steps=5).train()  # 2 updates a rollout
+    assert keep_steps_before(tmp_path, 3) == 2
+    assert sorted(p.name[:16] for p in (tmp_path / "gradlog").iterdir()) == ["rollout-00000000", "rollout-00000001"]
+    log = read_log(tmp_path)
+    assert set(log.column("step")) == {0, 1, 2}
+    assert log.rule.label == "fspo"  # the header stays
+
+
+def test_the_samplers_log_probs_are_logged_beside_the_trainers(tmp_path):
+    """A rollout function that claims -1 nat a token, so that the mismatch is known."""
+    generator = torch.Generator().manual_seed(0)
+    said = {}
+
+    def rollout(prompts, trainer):
+        ids = [trainer.processing_class(p)["input_ids"] for p in prompts]
+        answers = [torch.randint(3, 24, (1 + i % 8,), generator=generator).tolist() for i in range(len(prompts))]
+        said.update(prompts=ids, answers=answers)
+        return {"prompt_ids": ids, "completion_ids": answers, "logprobs": [[-1.0] * len(a) for a in answers]}
+
+    trainer(tmp_path, rollout_func=rollout, max_steps=1).train()
+    with torch.no_grad():
+        batch = make_batch(said["prompts"], said["answers"], 0)
+        own = token_log_probs(build_embedded_model(0), batch)[0].double().sum(1).numpy()
+    log = read_log(tmp_path)
+    response = log.column("response_id")
+    lengths = np.array([len(a) for a in said["answers"]])
+    assert list(log.column("length")) == list(lengths[response])
+    np.testing.assert_allclose(log.column("engine_log_ratio"), own[response] + lengths[response], atol=1e-4)
+
+
+def test_the_example_runs_and_analysis_reads_its_log(tmp_path, capsys):
+    example = runpy.run_path(str(Path(__file__).parents[3] / "examples" / "trl_fspo.py"))
+    example["main"](str(tmp_path), 4)
+    assert len(read_log(tmp_path)) == 4 * 32
+    assert analysis([str(tmp_path)]) == 0
+    assert "96 rows, rule fspo, log sound" in capsys.readouterr().out  # those after the first update
+    for table in ("acceptance", "lre", "cosine"):
+        assert len(pd.read_csv(tmp_path / "analysis" / f"{table}.csv")) > 0, table
