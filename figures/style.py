@@ -67,16 +67,20 @@ LOOKS: dict[str, Look] = {
     "fspo-cap": Look("#882255", "P", _SHORT_DASH),
     "fspo-gaussian": Look("#332288", "<", "--"),
     "fspo-tilted": Look("#88A0DC", ">", "-."),
+    "fspo-signed": Look("#117733", "8", "-."),
+    "fspo-auto": Look("#6F9E3F", "H", _DOTS),
+    "fspo-adaptive": Look("#AA4499", "^", "-"),
+    "fspo-conformal": Look("#44AA99", "s", _LONG_DASH),
     "power": Look("#B8860B", "h", _LONG_DASH),
     "grpo": Look("#E69F00", "p", _SHORT_DASH),
     "ctpo": Look("#6E4B2A", "d", _DASH_DOT_DOT),
     "random": Look("#7F7F7F", "*", _DOTS),
 }
 _SPARE = (
-    Look("#117733", "8", "--"),
-    Look("#AA4499", "H", "-."),
+    Look("#DDAA33", "8", "--"),
+    Look("#BB5566", "H", "-."),
     Look("#999933", ">", _LONG_DASH),
-    Look("#44AA99", "<", _SHORT_DASH),
+    Look("#004488", "<", _SHORT_DASH),
     Look("#661100", "d", _DOTS),
     Look("#6699CC", "p", "-"),
 )

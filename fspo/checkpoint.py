@@ -40,6 +40,8 @@ class TrainState:
         Tokens of prompts and responses trained on.
     lagged : dict
         Drift statistics of the last minibatch (fspo.rules.DriftStats).
+    online : dict
+        State of a band that follows its target (fspo.adaptive.OnlineState).
     """
 
     rollout: int = 0
@@ -47,6 +49,7 @@ class TrainState:
     skipped: int = 0
     num_tokens: int = 0
     lagged: dict[str, Any] | None = None
+    online: dict[str, Any] | None = None
 
 
 def trainable(model: torch.nn.Module) -> dict[str, torch.Tensor]:

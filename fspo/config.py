@@ -15,7 +15,7 @@ from fspo.errors import UserError
 from fspo.models import LoraOptions
 from fspo.objective import ObjectiveConfig
 from fspo.rollout import SamplingConfig
-from fspo.rules import Aggregation, Drift, DriftSource, Estimator, Outside, Rule, preset
+from fspo.rules import Adapt, Aggregation, Drift, DriftSource, Estimator, Outside, Rate, Rule, preset
 from fspo.scores import ScoreConfig
 from fspo.warmup import WarmupConfig
 
@@ -89,13 +89,20 @@ class RuleConfig:
     Parameters
     ----------
     preset : str
-        none, rloo, gspo, fspo, fspo-kl, fspo-gaussian, fspo-tilted, fspo-truncate, fspo-cap, power, grpo, ctpo.
+        none, rloo, gspo, fspo, fspo-kl, fspo-gaussian, fspo-tilted, fspo-truncate, fspo-cap, fspo-signed, fspo-auto,
+        fspo-adaptive, fspo-conformal, power, grpo, ctpo.
     range_lo, range_hi : float, optional
         Lower and upper range: eps for rloo, gspo, grpo; c (nats per root token) for fspo.
     gamma : float, optional
         Exponent of preset "power".
     drift, drift_source, outside, dual : optional
         As in `fspo.rules.Rule`.
+    adapt : {"none", "range", "exponent", "bins"}, optional
+        What follows a target acceptance online, so that no pilot run is needed: with any preset on whole sequences.
+    target : float, optional
+        The acceptance to follow.
+    target_rate : {"band", "update"}, optional
+        Of all responses, or of those with A != 0 the share that is not cut.
     advantage : {"rloo", "grpo", "dr_grpo"}, optional
         Advantage estimator, by default the preset's.
     aggregation : {"response", "token", "sequence", "constant"}, optional
@@ -114,6 +121,9 @@ class RuleConfig:
     drift_source: DriftSource | None = None
     outside: Outside | None = None
     dual: float | None = None
+    adapt: Adapt | None = None
+    target: float | None = None
+    target_rate: Rate | None = None
     advantage: Estimator | None = None
     aggregation: Aggregation | None = None
     constant_length: int | None = None
@@ -122,6 +132,7 @@ class RuleConfig:
     def rule(self) -> Rule:
         """The clip rule."""
         names = ("range_lo", "range_hi", "gamma", "drift", "drift_source", "outside", "dual")
+        names += ("adapt", "target", "target_rate")
         return preset(self.preset, **{n: getattr(self, n) for n in names if getattr(self, n) is not None}).rule
 
     def advantage_estimator(self) -> Estimator:

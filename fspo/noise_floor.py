@@ -195,6 +195,7 @@ def _log(
     for shard, new in zip(shards, values, strict=True):
         old = shard.old.to(new.dtype)
         out = objective(new, old, shard.mask, shard.advantages, updater.rule, updater.objective, stats=stats, ref=new)
+        drift = 0.0 if stats is None else updater.rule.drift_per_token(stats, shard.advantages)
         shared = {
             "step": 0,
             "policy_version": 0,
@@ -202,7 +203,7 @@ def _log(
             "times_used": 0,
             "phase": "noise",
             "rule": updater.rule.label,
-            "drift": 0.0 if stats is None else updater.rule.drift_per_token(stats),
+            "drift": drift.cpu().numpy() if isinstance(drift, torch.Tensor) else drift,
             "drift_source": "none" if stats is None else stats.source,
         }
         writer.append(
@@ -221,8 +222,8 @@ def _log(
 
 def _stats(updater: Updater, shards: list[Shard], values: list[torch.Tensor]) -> DriftStats:
     """Drift statistics of all processes' tokens."""
-    sums = torch.zeros(3, dtype=torch.float64, device=updater.accelerator.device)
+    sums = np.zeros(7)
     for shard, new in zip(shards, values, strict=True):
-        s = (new.double() - shard.old.double())[shard.mask]
-        sums += torch.stack([(torch.expm1(s) - s).sum(), (s * s).sum(), torch.tensor(float(s.numel()))]).to(sums)
-    return DriftStats(*updater.accelerator.reduce(sums, "sum").tolist())  # type: ignore[union-attr]
+        s = torch.where(shard.mask, new.double() - shard.old.double(), 0.0)
+        sums += updater.drift_sums(s, shard)
+    return updater.global_stats(sums, "two_pass")

@@ -22,6 +22,7 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from fspo import checkpoint, gradlog
+from fspo.adaptive import OnlineRule
 from fspo.batches import RolloutBatch, plan_microbatches, plan_minibatches
 from fspo.checkpoint import TrainState
 from fspo.collect import Collector, give_advantages, write_samples
@@ -94,6 +95,7 @@ class Trainer:
         )
         self.raw = raw
         self.state = self._restore()
+        self.online = OnlineRule(self.rule, self.state.online)
         self.model, self.optimizer = self.accelerator.prepare(raw, self.optimizer)
         if reference is not None:
             reference = reference.to(self.accelerator.device)
@@ -187,7 +189,9 @@ class Trainer:
             self._say(f"update {done + 1}/{len(updates)}")
             live |= self.update(batch, minibatches[i], ratios, since=done, epoch=epoch)
         self.log.flush(rollout)
-        self.state = replace(self.state, rollout=rollout + 1)
+        self.online.end_rollout()
+        online = self.online.state if self.rule.adapt != "none" else None
+        self.state = replace(self.state, rollout=rollout + 1, online=online)
         values = self._finish(ratios) | live
         values["step_time"] = time.perf_counter() - began
         values |= {f"time/{name}": seconds for name, seconds in self._seconds.items()}
@@ -254,10 +258,15 @@ class Trainer:
         if self.log.audited(batch.rollout, since):
             with self._timed("audit"):
                 self._audit(batch, shards)
+        rule = self.online.rule
         with self._timed("update"):
-            records = self.updater.accumulate(shards, stats)
+            records = self.updater.accumulate(shards, stats, rule)
             self._step(ratios)
-        drift = self.rule.drift_per_token(stats)
+        if rule.adapt != "none" and since > 0:  # before the first update S is 0
+            self._learn(records, stats)
+        for shard, record in records:
+            A = batch.advantages[shard.micro.rows]
+            record["drift"] = np.broadcast_to(rule.drift_per_token(stats, A), A.shape).astype(np.float64)
         self.log.rows(
             batch,
             records,
@@ -266,7 +275,6 @@ class Trainer:
             phase="train",
             updates_since_rollout=since,
             times_used=epoch,
-            drift=drift,
             drift_source=self.rule.drift_source if self.rule.needs_stats else "none",
         )
         for shard, record in records:
@@ -276,12 +284,28 @@ class Trainer:
                 ratios.add("entropy", (shard.entropy * record["length"]).sum(), record["length"].sum())
             if config.rule.kl_coef > 0:
                 ratios.add("kl", record["kl"].sum(), record["length"].sum())
-        if self.is_main and self.rule.needs_stats and since > 0:
-            ratios.add("drift_per_token", drift)
+            if rule.needs_stats and since > 0:
+                ratios.add("drift_per_token", record["drift"].sum(), len(record["drift"]))
+        if self.is_main and rule.adapt != "none":
+            for name in ("range_lo", "range_hi", "gamma"):
+                if (value := getattr(rule, name)) is not None:
+                    ratios.add(f"rule/{name}", value)
         self.state = replace(self.state, step=step + 1)
         if self.rule.needs_stats and self.rule.drift_source == "lagged":
-            self.state = replace(self.state, lagged=asdict(self.updater.sums([record for _, record in records])))
+            self.state = replace(self.state, lagged=asdict(self.updater.sums(records)))
         return measured | self.log.live(batch, records, scores) if scored else {}
+
+    def _learn(self, records: list[tuple[Shard, dict[str, np.ndarray]]], stats: DriftStats | None) -> None:
+        """Show the update's rows, of all processes, to the band that follows its target: alike on each of them."""
+        parts = gather_object(
+            [
+                (shard.micro.rows, record["log_ratio"], record["length"], shard.advantages.cpu().numpy())
+                for shard, record in records
+            ]
+        )
+        rows, S, n, A = (np.concatenate(column) for column in zip(*parts, strict=True))
+        order = np.argsort(rows)  # however they were cut into microbatches and processes
+        self.online.observe(S[order], n[order], A[order], stats)
 
     def _stats(self, shards: list[Shard], since: int) -> DriftStats | None:
         if not self.rule.needs_stats:

@@ -18,7 +18,7 @@ from accelerate import Accelerator
 from fspo.batches import Microbatch, RolloutBatch
 from fspo.logprobs import make_batch, token_log_probs
 from fspo.objective import ObjectiveConfig, denominator_for, objective
-from fspo.rules import DriftStats, Rule, token_sums
+from fspo.rules import DriftSource, DriftStats, Rule, sign_sums, token_sums
 from fspo.scores import ScoreConfig, Scores, score
 
 Tensors = dict[str, torch.Tensor]
@@ -105,30 +105,50 @@ class Updater:
     @torch.no_grad()
     def drift_stats(self, shards: Sequence[Shard]) -> DriftStats:
         """Two-pass drift statistics of the global minibatch at the present parameters."""
-        sums = torch.zeros(3, dtype=torch.float64, device=self.accelerator.device)
+        sums = np.zeros(7)
         for shard in shards:
             if shard.micro.dummy:
                 continue
             new, _ = token_log_probs(self.model, shard.batch, self.temperature)
-            parts = token_sums((new - shard.old).double(), shard.mask)
-            sums += torch.stack([part.sum().double() for part in parts])
-        return DriftStats(*self.accelerator.reduce(sums, "sum").tolist())  # type: ignore[union-attr]
+            sums += self.drift_sums(torch.where(shard.mask, (new - shard.old).double(), 0.0), shard)
+        return self.global_stats(sums, "two_pass")
 
-    def sums(self, records: Sequence[dict[str, np.ndarray]]) -> DriftStats:
+    def drift_sums(self, s: torch.Tensor, shard: Shard) -> np.ndarray:
+        """What one shard's log-ratios (B, T), 0 outside the mask, add to the sums of `global_stats` (7,)."""
+        parts = token_sums(s, shard.mask)
+        return np.array(
+            [*(float(part.sum()) for part in parts), *sign_sums(s.sum(-1), parts[2], shard.advantages.double())]
+        )
+
+    def sums(self, records: Sequence[tuple[Shard, dict[str, np.ndarray]]]) -> DriftStats:
         """Drift statistics of a minibatch from its records, for the next one (lagged)."""
-        names = ("k3_sum", "sum_sq_log_ratio", "length")
-        local = [float(sum(record[name].sum() for record in records)) for name in names]
-        total = torch.tensor(local, dtype=torch.float64, device=self.accelerator.device)
-        return DriftStats(*self.accelerator.reduce(total, "sum").tolist(), source="lagged")  # type: ignore[union-attr]
+        sums = np.zeros(7)
+        for shard, record in records:
+            A = shard.advantages.cpu().numpy()
+            sums[:3] += [float(record[name].sum()) for name in ("k3_sum", "sum_sq_log_ratio", "length")]
+            sums[3:] += sign_sums(record["log_ratio"], record["length"], A)
+        return self.global_stats(sums, "lagged")
+
+    def global_stats(self, sums: np.ndarray, source: DriftSource) -> DriftStats:
+        """Drift statistics of all processes from each one's sums (7,), in the order of DriftStats."""
+        local = torch.tensor(sums, dtype=torch.float64, device=self.accelerator.device)
+        k3, square, tokens, *by_sign = self.accelerator.reduce(local, "sum").tolist()  # type: ignore[union-attr]
+        return DriftStats(k3, square, tokens, source, *by_sign)
 
     def accumulate(
-        self, shards: Sequence[Shard], stats: DriftStats | None
+        self, shards: Sequence[Shard], stats: DriftStats | None, rule: Rule | None = None
     ) -> list[tuple[Shard, dict[str, np.ndarray]]]:
         """Add the minibatch's gradient to the parameters' ``.grad`` and return the records of each real shard.
 
         The loss is divided by the minibatch's global denominator, so the gradient does not depend on how rows are
         cut into microbatches and processes. Shards without a gradient run forward only.
+
+        Parameters
+        ----------
+        rule : Rule, optional
+            This update's rule where it changes from one to the next (fspo/adaptive.py).
         """
+        rule = self.rule if rule is None else rule
         local = sum(denominator_for(self.objective, s.mask) for s in shards if not s.micro.dummy)
         total = torch.tensor(local, dtype=torch.float64, device=self.accelerator.device)
         denominator = float(self.accelerator.reduce(total, "sum"))  # type: ignore[arg-type]
@@ -145,7 +165,7 @@ class Updater:
                     shard.old,
                     shard.mask,
                     shard.advantages,
-                    self.rule,
+                    rule,
                     self.objective,
                     stats=stats,
                     denominator=denominator,
@@ -222,6 +242,7 @@ def log_rows(
     return {
         **shared,
         **{name: records[name] for name in kept},
+        **({"drift": records["drift"]} if "drift" in records else {}),
         "rollout": np.full(n, batch.rollout),
         "behaviour_version": batch.behaviour_version,
         "prompt_id": batch.prompt_ids[rows],

@@ -30,7 +30,7 @@ def standardized_excess(
     """
     S, n, A = checked_rows(S, n, A, rate)
     below, above = rule.half_widths(n)
-    centred = S - rule.drift_per_token(stats) * n
+    centred = S - rule.drift_per_token(stats, A) * n
     over, under = centred / above, -centred / below
     if rate == "band":
         return np.maximum(over, under)
@@ -95,10 +95,28 @@ def calibrate(
     """
     if rule.shape == "none":
         raise UserError("rule 'none' has no range to calibrate; choose a shape with a band")
+    return scaled(rule, excess_quantile(standardized_excess(rule, S, n, A, stats, rate), target, rule.label))
+
+
+def excess_quantile(excess: np.ndarray, target: float, label: str = "") -> float:
+    """The factor on both half-widths that accepts the share ``target`` of rows with this excess (N,).
+
+    Parameters
+    ----------
+    excess : array (N,)
+        From `standardized_excess`; entries that are not finite are left out.
+    label : str
+        The rule's name in messages.
+
+    Raises
+    ------
+    UserError
+        As `calibrate`.
+    """
     if not 0 < number("target acceptance", target) < 1:
         raise UserError(f"target acceptance {target} must lie strictly between 0 and 1")
-    excess = np.sort(standardized_excess(rule, S, n, A, stats, rate))
-    excess = excess[np.isfinite(excess)]
+    excess = np.asarray(excess, np.float64)
+    excess = np.sort(excess[np.isfinite(excess)])
     if excess.size == 0:
         raise UserError("no rows to calibrate on: every response has A = 0 or a non-finite S")
     k = min(max(round(target * excess.size), 1), excess.size)
@@ -106,7 +124,7 @@ def calibrate(
     factor = (excess[k - 1] + upper) / 2  # midway, so that rounding cannot flip a row
     if not factor > 0:
         raise UserError(
-            f"rule {rule.label!r} accepts more than {target:.0%} at any range: S is 0 (no update since the "
+            f"rule {label!r} accepts more than {target:.0%} at any range: S is 0 (no update since the "
             "rollout) or lies on the inactive side; calibrate on rows with updates_since_rollout > 0"
         )
-    return scaled(rule, float(factor))
+    return float(factor)

@@ -31,12 +31,18 @@ class DriftStats:
         Number of tokens. With 0 tokens the drift is 0 (a lagged drift before the first minibatch).
     source : {"two_pass", "lagged"}
         Whether the sums come from the same minibatch or from the previous one.
+    positive_sum, positive_tokens, negative_sum, negative_tokens : float
+        Sum of ``s_t`` (nats) and number of tokens over responses with A > 0 and with A < 0.
     """
 
     k3_sum: float = 0.0
     sum_sq: float = 0.0
     num_tokens: float = 0.0
     source: DriftSource = "two_pass"
+    positive_sum: float = 0.0
+    positive_tokens: float = 0.0
+    negative_sum: float = 0.0
+    negative_tokens: float = 0.0
 
     @property
     def k3(self) -> float:
@@ -48,9 +54,24 @@ class DriftStats:
         """Mean squared log-ratio per token, nats squared."""
         return self.sum_sq / self.num_tokens if self.num_tokens else 0.0
 
+    def signed(self, A: Array) -> Array:
+        """Mean log-ratio per token over the responses whose advantage has the sign of A, nats; 0 where A is 0."""
+        xp = array_namespace(A)
+        up = self.positive_sum / self.positive_tokens if self.positive_tokens else 0.0
+        down = self.negative_sum / self.negative_tokens if self.negative_tokens else 0.0
+        zero = xp.zeros_like(A)
+        return xp.where(A > 0, zero + up, xp.where(A < 0, zero + down, zero))
 
-def drift_stats(log_ratios: Array, mask: Array, source: DriftSource = "two_pass") -> DriftStats:
+
+def drift_stats(
+    log_ratios: Array, mask: Array, source: DriftSource = "two_pass", advantages: Array | None = None
+) -> DriftStats:
     """Sums over the unmasked tokens of ``log_ratios`` (B, T), as Python floats (not reduced over processes).
+
+    Parameters
+    ----------
+    advantages : array (B,), optional
+        Gives the sums by sign too, which drift ``signed`` needs.
 
     Raises
     ------
@@ -63,7 +84,26 @@ def drift_stats(log_ratios: Array, mask: Array, source: DriftSource = "two_pass"
     sums = float(k3.sum()), float(sq.sum()), float(count.sum())
     if not all(math.isfinite(x) for x in sums):
         raise UserError("a token's log-ratio is not finite: mask it, or look for log-probabilities that are broken")
-    return DriftStats(*sums, source)
+    xp = array_namespace(log_ratios)
+    S = xp.sum(xp.where(mask, log_ratios, xp.zeros_like(log_ratios)), axis=-1)
+    by_sign = () if advantages is None else sign_sums(S, count, advantages)
+    return DriftStats(*sums, source, *by_sign)
+
+
+def sign_sums(S: Array, n: Array, A: Array) -> tuple[float, float, float, float]:
+    """Sum of S and of n over rows with A > 0, then over those with A < 0 (the order of DriftStats).
+
+    Raises
+    ------
+    UserError
+        If the shapes differ, or an advantage or the S of a row with A != 0 is not finite.
+    """
+    if not tuple(S.shape) == tuple(n.shape) == tuple(A.shape):
+        raise UserError(f"S {tuple(S.shape)}, n {tuple(n.shape)} and A {tuple(A.shape)} must have one shape")
+    found = tuple(float(x[rows].sum()) for rows in (A > 0, A < 0) for x in (S, n))
+    if not all(math.isfinite(x) for x in (*found, float(A.sum()))):
+        raise UserError("S or A is not finite: mask such tokens, or look for rewards or log-probabilities that are NaN")
+    return found[0], found[1], found[2], found[3]
 
 
 def token_sums(log_ratios: Array, mask: Array) -> tuple[Array, Array, Array]:

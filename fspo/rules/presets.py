@@ -21,6 +21,11 @@ class Preset(NamedTuple):
     aggregation: Aggregation
 
 
+TARGET = 0.8
+"""Band acceptance that the adaptive presets follow: about what fixed ranges accepted on short runs of their own, over
+all rows after an update (docs/which_rule.md)."""
+
+
 def _sqrt(name: str, **options: Any) -> Preset:
     return Preset(Rule("sqrt", 0.03, 0.03, name=name, **options), "grpo", "response")
 
@@ -35,6 +40,12 @@ PRESETS: dict[str, Preset] = {
     "fspo-tilted": _sqrt("fspo-tilted", drift="tilted"),
     "fspo-truncate": _sqrt("fspo-truncate", outside="truncate"),
     "fspo-cap": _sqrt("fspo-cap", outside="cap"),
+    "fspo-signed": _sqrt("fspo-signed", drift="signed"),
+    "fspo-auto": _sqrt("fspo-auto", adapt="range", target=TARGET),
+    "fspo-adaptive": Preset(
+        Rule("power", 0.03, 0.03, gamma=0.5, adapt="exponent", target=TARGET, name="fspo-adaptive"), "grpo", "response"
+    ),
+    "fspo-conformal": _sqrt("fspo-conformal", adapt="bins", target=TARGET),
     "power": Preset(Rule("power", 0.03, 0.03, gamma=0.75, name="power"), "grpo", "response"),
     "grpo": Preset(Rule("token", 0.2, 0.2, name="grpo"), "grpo", "sequence"),
     "ctpo": Preset(Rule("prefix", 0.03, 0.03, name="ctpo"), "grpo", "sequence"),

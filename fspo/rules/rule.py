@@ -19,7 +19,8 @@ from fspo.errors import UserError, unknown_name
 from fspo.rules.drift import MAX_EXPONENT, Array, DriftSource, DriftStats, capped
 
 Shape = Literal["none", "fixed", "linear", "sqrt", "power", "token", "prefix"]
-Drift = Literal["none", "kl", "gaussian", "tilted"]
+Drift = Literal["none", "kl", "gaussian", "tilted", "signed"]
+Adapt = Literal["none", "range", "exponent", "bins"]
 Outside = Literal["drop", "truncate", "cap"]
 Weight = Literal["sequence", "geometric"]
 Rate = Literal["band", "update"]
@@ -62,8 +63,9 @@ class Rule:
         ``log(1 + eps_hi)`` nats. ``sqrt``, ``power``, ``prefix``: c, half-width ``c * n**gamma`` nats.
     gamma : float, optional
         Exponent of ``power``; refused for the other shapes.
-    drift : {"none", "kl", "gaussian", "tilted"}
-        Centre of the band per token: 0, ``-k3``, ``-sigma^2/2``, ``+sigma^2/2`` (T13).
+    drift : {"none", "kl", "gaussian", "tilted", "signed"}
+        Centre of the band per token: 0, ``-k3``, ``-sigma^2/2``, ``+sigma^2/2`` (T13), or the mean log-ratio of
+        the responses whose advantage has the same sign.
     drift_source : {"two_pass", "lagged"}
         Where the trainer takes the drift's sums from.
     outside : {"drop", "truncate", "cap"}
@@ -73,6 +75,15 @@ class Rule:
         Dual clip d > 1: where A < 0 and S > m + d (hi - m) the response is cut too.
     weight : {"sequence", "geometric"}
         exp(S), or exp(S/n) whose gradient carries 1/n (GSPO).
+    adapt : {"none", "range", "exponent", "bins"}
+        What follows ``target`` online (fspo/adaptive.py): nothing, the range, the range and the exponent of a
+        ``power`` band, or a factor for each bin of lengths. The ranges given here are where it starts.
+    target : float, optional
+        Wanted acceptance, in (0, 1); set exactly where ``adapt`` is not "none".
+    target_rate : {"band", "update"}
+        Which acceptance (docs/theory.md section 1).
+    factors : sequence of (length, factor)
+        Both half-widths are multiplied by the factor of the last entry whose length is <= n, by 1 below the first.
     name : str
         Label in logs and tables.
 
@@ -91,6 +102,10 @@ class Rule:
     outside: Outside = "drop"
     dual: float | None = None
     weight: Weight = "sequence"
+    adapt: Adapt = "none"
+    target: float | None = None
+    target_rate: Rate = "band"
+    factors: tuple[tuple[float, float], ...] = ()
     name: str = ""
 
     def __post_init__(self) -> None:
@@ -100,6 +115,8 @@ class Rule:
             ("drift_source", self.drift_source, get_args(DriftSource)),
             ("outside", self.outside, get_args(Outside)),
             ("weight", self.weight, get_args(Weight)),
+            ("adapt", self.adapt, get_args(Adapt)),
+            ("target_rate", self.target_rate, get_args(Rate)),
         ):
             if value not in choices:
                 raise unknown_name(f"rule {field}", str(value), choices)
@@ -123,6 +140,22 @@ class Rule:
             raise UserError(f"rule {self.label!r}: a geometric weight needs a sequence shape; use 'sequence'")
         if self.drift != "none" and self.shape in ("none", "token", "prefix"):
             raise UserError(f"rule {self.label!r}: drift {self.drift!r} needs a sequence band; use drift 'none'")
+        self._check_adaptation()
+
+    def _check_adaptation(self) -> None:
+        if self.adapt != "none" and self.shape in ("none", "token", "prefix"):
+            raise UserError(f"rule {self.label!r}: adapt {self.adapt!r} needs a sequence band; use adapt 'none'")
+        if self.adapt == "exponent" and self.shape != "power":
+            raise UserError(f"rule {self.label!r}: adapt 'exponent' needs shape 'power' (and gamma, where it starts)")
+        if (self.adapt != "none") != (self.target is not None):
+            raise UserError(f"rule {self.label!r}: target is what 'adapt' follows; set both or neither")
+        if self.target is not None and not 0 < self.target < 1:
+            raise UserError(f"rule {self.label!r}: target={self.target} must lie strictly between 0 and 1")
+        pairs = tuple((float(n), float(factor)) for n, factor in self.factors)  # a log's header has lists
+        lengths = [n for n, _ in pairs]
+        if lengths != sorted(set(lengths)) or not all(factor > 0 for _, factor in pairs):
+            raise UserError(f"rule {self.label!r}: factors={self.factors} need rising lengths and factors above 0")
+        object.__setattr__(self, "factors", pairs)
 
     @property
     def label(self) -> str:
@@ -139,6 +172,11 @@ class Rule:
         """Whether ``band`` needs a DriftStats."""
         return self.drift != "none"
 
+    @property
+    def edges_vary(self) -> bool:
+        """Whether a log's own edges alone, not its drift and this rule, give each row's band back."""
+        return self.adapt != "none" or self.drift == "signed"
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values for a log's metadata; ``Rule(**d)`` gives the rule back."""
         return asdict(self)
@@ -151,25 +189,42 @@ class Rule:
             return infinite, infinite
         gamma = self.gamma if self.gamma is not None else _EXPONENTS[self.shape]
         scale = xp.ones_like(n) if gamma == 0 else n**gamma
+        if self.factors:
+            scale = scale * self._factor(xp, n)
         if self.shape in EPS_SHAPES:
             return scale * -math.log1p(-self.range_lo), scale * math.log1p(self.range_hi)
         return scale * self.range_lo, scale * self.range_hi
 
-    def drift_per_token(self, stats: DriftStats | None = None) -> float:
+    def _factor(self, xp: Any, n: Array) -> Array:
+        found = xp.ones_like(n)
+        for length, factor in self.factors:
+            found = xp.where(n >= length, xp.full_like(n, factor), found)
+        return found
+
+    def drift_per_token(self, stats: DriftStats | None = None, A: Array | None = None) -> Array:
         """The drift m in nats per token: m_L = m * n (docs/theory.md section 2).
+
+        Parameters
+        ----------
+        A : array (N,), optional
+            Advantages, needed by drift ``signed``, whose m is an array of this shape; otherwise m is a number.
 
         Raises
         ------
         UserError
-            If the rule has a drift and ``stats`` is missing.
+            If the rule has a drift and what it needs is missing.
         """
         if self.drift == "none":
             return 0.0
         if stats is None:
             raise UserError(f"rule {self.label!r} centres its band on a drift: pass stats=DriftStats(...)")
+        if self.drift == "signed":
+            if A is None:
+                raise UserError(f"rule {self.label!r} centres its band by the sign of A: pass the advantages")
+            return stats.signed(A)
         return {"kl": -stats.k3, "gaussian": -stats.sigma2 / 2, "tilted": stats.sigma2 / 2}[self.drift]
 
-    def band(self, n: Array, stats: DriftStats | None = None) -> tuple[Array, Array]:
+    def band(self, n: Array, stats: DriftStats | None = None, A: Array | None = None) -> tuple[Array, Array]:
         """Lower and upper edge of the band on S, nats.
 
         Parameters
@@ -178,9 +233,11 @@ class Rule:
             Number of summed log-ratios.
         stats : DriftStats, optional
             Needed where the rule has a drift.
+        A : array, optional
+            Advantages; needed where the drift is ``signed``.
         """
         below, above = self.half_widths(n)
-        centre = self.drift_per_token(stats) * n
+        centre = self.drift_per_token(stats, A) * n
         return centre - below, centre + above
 
     def apply(self, S: Array, n: Array, A: Array, stats: DriftStats | None = None) -> Applied:
@@ -196,15 +253,18 @@ class Rule:
             Advantages, same shape or broadcastable. A = 0 is never cut: it has no gradient under any rule.
         """
         xp = array_namespace(S)
-        n = xp.astype(n, S.dtype) + xp.zeros_like(S)
-        lo, hi = self.band(n, stats)
+        n, A = xp.astype(n, S.dtype) + xp.zeros_like(S), xp.astype(A, S.dtype) + xp.zeros_like(S)
+        return self.apply_band(S, n, A, *self.band(n, stats, A), self.drift_per_token(stats, A) * n)
+
+    def apply_band(self, S: Array, n: Array, A: Array, lo: Array, hi: Array, centre: Array) -> Applied:
+        """``apply`` with given edges and centre m_L, for example a log's own, all arrays of one floating type."""
+        xp = array_namespace(S)
         above, below = hi < S, lo > S
         never = xp.zeros_like(above)
         if self.outside == "cap":
             cut_hi, cut_lo, cut_dual, dual = above & (A != 0), never, never, hi
         else:
             cut_hi, cut_lo = above & (A > 0), below & (A < 0)
-            centre = self.drift_per_token(stats) * n
             dual = hi if self.dual is None else centre + self.dual * (hi - centre)
             cut_dual = never if self.dual is None else (A < 0) & (dual < S)
         edge = xp.where(cut_hi, hi, xp.where(cut_lo, lo, xp.where(cut_dual, dual, S)))

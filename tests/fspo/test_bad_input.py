@@ -19,7 +19,7 @@ FSPO, KL = preset("fspo").rule, preset("fspo-kl").rule
 S, N, A = [0.1, -2.0, 0.3], [4.0, 9.0, 16.0], [1.0, -1.0, 1.0]
 NAN, INF = math.nan, math.inf
 FULL = np.ones((2, 3))
-NO_NUMBERS = {"rule", "stats", "rate", "identical", "one_sided", "name", "changes", "source", "mask"}
+NO_NUMBERS = {"rule", "stats", "rate", "label", "identical", "one_sided", "name", "changes", "source", "mask"}
 """Parameters that are no numbers."""
 
 # function: good arguments, and for each parameter bad values (every numeric parameter is also tried with NaN)
@@ -116,9 +116,21 @@ CASES: dict[Any, tuple[dict[str, Any], dict[str, list[Any]]]] = {
             "rule": [KL, preset("none").rule],
         },
     ),
+    rules.excess_quantile: (
+        {"excess": [0.1, 0.2], "target": 0.5},
+        {"excess": [[], [NAN], [-1.0], [0.0], ["x"]], "target": [0.0, 1.0, INF, -1.0]},
+    ),
+    rules.sign_sums: (
+        {"S": np.ones(2), "n": np.ones(2), "A": np.ones(2)},
+        {"S": [np.ones(3), np.array([INF, 1.0])], "A": [np.array([NAN, 1.0])], "n": [np.ones(1)]},
+    ),
     rules.drift_stats: (
-        {"log_ratios": 0.1 * FULL, "mask": FULL > 0},
-        {"log_ratios": [INF * FULL, np.ones((2, 4))], "mask": [np.ones((2, 2), bool)]},
+        {"log_ratios": 0.1 * FULL, "mask": FULL > 0, "advantages": np.ones(2)},
+        {
+            "advantages": [np.ones(3), np.array([1.0, NAN])],
+            "log_ratios": [INF * FULL, np.ones((2, 4))],
+            "mask": [np.ones((2, 2), bool)],
+        },
     ),
     rules.preset: (
         {"name": "fspo"},

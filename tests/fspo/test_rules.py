@@ -40,6 +40,9 @@ EDGES = [
     ("fspo-tilted", 4, 0.02, 0.14),  # +4 * .04 / 2 -+ .06
     ("fspo-truncate", 100, -0.3, 0.3),
     ("fspo-cap", 100, -0.3, 0.3),
+    ("fspo-auto", 100, -0.3, 0.3),  # where it starts; tests/fspo/test_adaptive.py has the rest
+    ("fspo-adaptive", 100, -0.3, 0.3),
+    ("fspo-conformal", 100, -0.3, 0.3),
     ("power", 16, -0.24, 0.24),  # .03 * 16^.75 = .03 * 8
     ("grpo", 1, -0.2231435513, 0.1823215568),
     ("ctpo", 9, -0.09, 0.09),  # .03 * 3
@@ -52,8 +55,40 @@ def test_edges_of_every_preset(name, n, lo, hi):
     np.testing.assert_allclose(np.concatenate(found), [lo, hi], rtol=1e-9, atol=1e-10)
 
 
+def test_edges_by_the_sign_of_the_advantage():
+    stats = DriftStats(positive_sum=0.8, positive_tokens=40.0, negative_sum=-0.5, negative_tokens=10.0)
+    A = np.array([2.0, -0.5, 0.0])
+    lo, hi = preset("fspo-signed").rule.band(np.full(3, 4.0), stats, A)
+    np.testing.assert_allclose(lo, [0.08 - 0.06, -0.2 - 0.06, -0.06])  # 4 * .02, 4 * -.05, 0
+    np.testing.assert_allclose(hi, [0.08 + 0.06, -0.2 + 0.06, 0.06])
+    found = preset("fspo-signed").rule.apply(np.array([0.13, -0.3, 9.0]), np.full(3, 4.0), A, stats)
+    assert found.side.tolist() == [0, -1, 0]
+    with pytest.raises(UserError, match="advantages"):
+        preset("fspo-signed").rule.band(np.ones(3), stats)
+
+
+def test_sums_by_sign():
+    ratios = np.array([[0.5, 1.0, 9.0], [0.25, -1.0, 0.0], [2.0, 0.0, 0.0], [-3.0, 0.0, 0.0]])
+    mask = np.array([[1, 1, 0], [1, 1, 1], [1, 0, 0], [1, 1, 0]], bool)
+    found = drift_stats(ratios, mask, advantages=np.array([1.0, -1.0, 0.0, -0.5]))
+    assert (found.positive_sum, found.positive_tokens) == (1.5, 2.0)
+    assert (found.negative_sum, found.negative_tokens) == (-3.75, 5.0)
+    assert found.signed(np.array([3.0, -1.0, 0.0])).tolist() == [0.75, -0.75, 0.0]
+    assert DriftStats().signed(np.array([3.0, -1.0])).tolist() == [0.0, 0.0]
+
+
+def test_factors_by_length():
+    rule = Rule("sqrt", 0.1, 0.2, factors=[[4, 2.0], [9, 0.5]])
+    lo, hi = rule.band(np.array([1.0, 4.0, 8.9, 9.0, 100.0]))
+    np.testing.assert_allclose(hi, 0.2 * np.sqrt([1, 4, 8.9, 9, 100]) * [1, 2, 2, 0.5, 0.5])
+    np.testing.assert_allclose(lo, -hi / 2)
+    assert Rule(**rule.to_dict()) == rule
+    a = rule.apply(torch.tensor([0.7]), torch.tensor([4]), torch.tensor([1.0]))
+    assert a.in_band.tolist() == [True]
+
+
 def test_every_preset_has_a_hand_worked_edge():
-    assert {name for name, *_ in EDGES} == set(PRESETS)
+    assert {name for name, *_ in EDGES} | {"fspo-signed"} == set(PRESETS)
 
 
 def test_asymmetric_edges():
