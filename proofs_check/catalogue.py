@@ -18,6 +18,7 @@ from proofs_check import (
     t07_t08_cosine,
     t09_t12_exact,
     t09_t13_surrogate,
+    t14_t15_online,
 )
 from proofs_check.formal import checks as formal_checks
 from proofs_check.frame import Check
@@ -30,6 +31,7 @@ MODULES = (
     logged,
     t09_t12_exact,
     t09_t13_surrogate,
+    t14_t15_online,
     model_checks,
     joint_checks,
     certified_fairness,

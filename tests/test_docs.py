@@ -125,7 +125,7 @@ COMMANDS = set(
     """
     Big Phi lceil Vert alpha bar beta big cdot chi cos delta dots epsilon eta exp frac gamma ge in infty kappa
     lVert langle le log mathbb mathrm max mid min mu nabla ne pi pm propto psi qquad rVert rceil rangle rho sigma
-    sim sin sqrt sum sup tau text tfrac to varphi
+    sim sin sqrt sum sup tau text tfrac theta to varphi
     """.split()  # noqa: SIM905
 )
 """Commands of LaTeX that MathJax, which GitHub uses, draws."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from fspo.bad_input import number
+from fspo.bad_input import as_numbers, number
 from fspo.errors import UserError
 from fspo.rules.drift import Array, DriftStats
 from fspo.rules.rule import EPS_SHAPES, Rate, Rule, checked_rows
@@ -115,7 +115,7 @@ def excess_quantile(excess: np.ndarray, target: float, label: str = "") -> float
     """
     if not 0 < number("target acceptance", target) < 1:
         raise UserError(f"target acceptance {target} must lie strictly between 0 and 1")
-    excess = np.asarray(excess, np.float64)
+    excess = as_numbers("excess", excess)
     excess = np.sort(excess[np.isfinite(excess)])
     if excess.size == 0:
         raise UserError("no rows to calibrate on: every response has A = 0 or a non-finite S")
