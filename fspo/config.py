@@ -201,6 +201,9 @@ class BatchConfig:
         Padded tokens of one microbatch. The default suits the caches of a CPU and a small model; give a GPU more.
     padding_side : {"right", "left"}
         Side of the padding in the training forward.
+    logits : int, optional
+        Most logits (tokens x vocabulary entries, float32) that exist at a time in training, old log-probs and score
+        passes; by default 2^20 on a CPU and 2^24 (64 MiB) on a GPU.
     """
 
     prompts: int = 64
@@ -209,9 +212,12 @@ class BatchConfig:
     epochs: int = 2
     tokens: int = 2048
     padding_side: Literal["right", "left"] = "right"
+    logits: int | None = None
 
     def __post_init__(self) -> None:
         _check(self, "batch", prompts=1, responses=1, minibatches=1, epochs=1, tokens=1)
+        if self.logits is not None:
+            _check(self, "batch", logits=1)
         if self.prompts < self.minibatches:
             raise UserError(
                 f"batch.minibatches={self.minibatches} exceeds batch.prompts={self.prompts}: each needs a group"

@@ -6,25 +6,29 @@ Old and new log-probabilities must come from here with the same batch: then S is
 from __future__ import annotations
 
 import inspect
+import warnings
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import checkpoint
 
 from fspo.errors import UserError
+from fspo.linear_logprobs import linear_log_probs, tile_shape
 from fspo.score_sites import flat_rows
 
-CHUNK_ELEMENTS = 2**24
-"""Logits that are float32 at one time: 64 MiB. A vocabulary of 250k goes through in chunks of 67 tokens."""
 BIG_VOCABULARY = 8192
-"""From here on the output layer runs chunk by chunk; below, it runs once inside the model."""
-# Models whose forward does something to the logits after the output layer (scaling, soft caps) or cannot be split.
-_forced_chunk: int | None = None
+"""From here on logits always exist tile by tile; below, they are made whole in the model while they fit one tile."""
+_PROBE = (3.0, -70.0, 1024.0)
+"""Numbers that a model must hand through, if what its output layer returns is what the model returns."""
+_forced_rows: int | None = None
+# Models whose forward does something to the logits after the output layer (scaling, soft caps).
 _WHOLE: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
 
@@ -82,12 +86,20 @@ def make_batch(
 
 
 def token_log_probs(
-    model: nn.Module, batch: Mapping[str, Tensor], temperature: float = 1.0, *, entropy: bool = False
+    model: nn.Module,
+    batch: Mapping[str, Tensor],
+    temperature: float = 1.0,
+    *,
+    entropy: bool = False,
+    logits: int | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """Log-probability of each response token given what precedes it.
 
     Only the positions that predict response tokens meet the output layer, and for vocabularies from
-    `BIG_VOCABULARY` on, at most `CHUNK_ELEMENTS` logits exist at a time: chunks are recomputed in the backward pass.
+    `BIG_VOCABULARY` on, or more tokens than fit, logits exist one tile at a time, inside the output layer's own
+    forward (so that DDP, FSDP2 and their like see it run); tiles are computed again in the backward pass. An output
+    layer that is no plain Linear (LoRA on it) runs on a few tokens at a time. A model that changes its logits after
+    the output layer (soft caps, scales) gets them whole, with a warning.
 
     Parameters
     ----------
@@ -99,6 +111,8 @@ def token_log_probs(
         The sampler's, > 0: logits are divided by it.
     entropy : bool
         Also return the entropy of each response token's distribution.
+    logits : int, optional
+        Most logits of one tile; by default `fspo.linear_logprobs.TILE`.
 
     Returns
     -------
@@ -122,17 +136,9 @@ def token_log_probs(
     if columns.numel() == 0:
         # The graph must exist on every process, or data parallel training waits for ever.
         columns = torch.zeros(1, dtype=torch.int64, device=mask.device)
-    features, head = _features(model, batch, columns)
-    selected = features[predicting[:, columns]]
-    targets = batch["input_ids"][mask]
-    if head is None:
-        values, entropies = _select(selected, targets, temperature, entropy)
-    else:
-        rows = predicting.nonzero()[:, 0]
-        values, entropies = _select_in_chunks(head, selected, targets, rows, temperature, entropy)
+    asked = _Asked(predicting, columns, batch["input_ids"][mask], temperature, entropy, logits)
+    values, entropies = asked.of(model, batch)
     log_probs = values.new_zeros(mask.shape).masked_scatter(mask, values)
-    if targets.numel() == 0:
-        log_probs = log_probs + 0.0 * features.sum()
     if entropies is None:
         return log_probs, None
     return log_probs, entropies.new_zeros(mask.shape).masked_scatter(mask, entropies)
@@ -151,44 +157,97 @@ def _select(logits: Tensor, targets: Tensor, temperature: float, entropy: bool) 
         return values, -(log_p.exp() * log_p.clamp(min=torch.finfo(log_p.dtype).min)).sum(-1)  # 0 * -inf is 0
 
 
+@dataclass(frozen=True)
+class _Asked:
+    """What is asked of a model: the tokens whose log-probs are wanted, and how."""
+
+    predicting: Tensor  # (B, T - 1): positions that predict a response token
+    columns: Tensor  # (K,): columns with such a position
+    targets: Tensor  # (N,)
+    temperature: float
+    entropy: bool
+    logits: int | None
+
+    def of(self, model: nn.Module, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor | None]:
+        """Log-probs (N,) and entropies (N,)."""
+        core = _core(model)
+        parameters = inspect.signature(core.forward).parameters
+        inputs: dict[str, Any] = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"]}
+        if "position_ids" in parameters:
+            inputs["position_ids"] = batch["position_ids"]
+        if "use_cache" in parameters:
+            inputs["use_cache"] = False
+        if keeps := "logits_to_keep" in parameters:
+            inputs["logits_to_keep"] = self.columns
+        head = _output_layer(core)
+        if head is not None and self._too_many(head):
+            with _answering(head, self, keeps) as entropies:
+                answer = model(**inputs).logits
+            if (values := _untouched(answer, len(self.targets))) is not None:
+                return values, entropies[0]
+            _WHOLE.add(core)
+            warnings.warn(
+                f"{type(core).__name__} changes its logits after the output layer: they are made whole, tokens x "
+                "vocabulary; lower batch.tokens where that takes too much memory",
+                stacklevel=3,
+            )
+        features = model(**inputs).logits
+        values, entropies = _select(self.selected(features, keeps), self.targets, self.temperature, self.entropy)
+        return values + 0.0 * features.sum() if len(values) == 0 else values, entropies
+
+    def selected(self, features: Tensor, keeps: bool) -> Tensor:
+        """Rows (N, F) of what the model computed at ``columns`` alone, or everywhere."""
+        return (features if keeps else features[:, self.columns])[self.predicting[:, self.columns]]
+
+    def rows(self) -> Tensor:
+        """The response that each token belongs to, (N,)."""
+        return self.predicting.nonzero()[:, 0]
+
+    def _too_many(self, head: nn.Module) -> bool:
+        vocabulary = _vocabulary(head)
+        height, width = tile_shape(len(self.targets), vocabulary, self.targets.device, self.logits)
+        whole = vocabulary < BIG_VOCABULARY and height >= len(self.targets) and width >= vocabulary
+        return not whole or _forced_rows is not None
+
+    def answer(self, head: nn.Module, forward: Callable[[Tensor], Tensor], hidden: Tensor) -> tuple[Tensor, Any]:
+        """Log-probs and entropies from selected hidden states (N, H), inside the output layer's forward."""
+        vocabulary = _vocabulary(head)
+        tile = tile_shape(len(self.targets), vocabulary, hidden.device, self.logits)
+        if _forced_rows is not None:
+            tile = (_forced_rows, vocabulary)
+        weight = cast(Tensor, head.weight)
+        if getattr(forward, "__func__", None) is not nn.Linear.forward or isinstance(weight, DTensor):
+            tokens = max(1, tile[0] * tile[1] // vocabulary)
+            return _select_in_chunks(forward, self, hidden, tokens)
+        listeners = [hook.__self__.listener(head, hidden, self.rows()) for hook in _score_hooks(head)]
+        return linear_log_probs(
+            hidden,
+            weight,
+            cast("Tensor | None", head.bias),
+            self.targets,
+            self.temperature,
+            entropy=self.entropy,
+            tile=tile,
+            listener=next((listener for listener in listeners if listener is not None), None),
+        )
+
+
 def _select_in_chunks(
-    head: nn.Module, hidden: Tensor, targets: Tensor, rows: Tensor, temperature: float, entropy: bool
+    forward: Callable[[Tensor], Tensor], asked: _Asked, hidden: Tensor, tokens: int
 ) -> tuple[Tensor, Tensor | None]:
-    size = _forced_chunk or max(1, CHUNK_ELEMENTS // _vocabulary(head))
+    """Log-probs of ``tokens`` tokens at a time through an output layer of any kind; recomputed in the backward pass."""
 
     def chunk(h: Tensor, t: Tensor, r: Tensor) -> tuple[Tensor, Tensor | None]:
         with flat_rows(r):
-            return _select(head(h), t, temperature, entropy)
+            return _select(forward(h), t, asked.temperature, asked.entropy)
 
-    parts = zip(hidden.split(size), targets.split(size), rows.split(size), strict=True)
+    parts = zip(hidden.split(tokens), asked.targets.split(tokens), asked.rows().split(tokens), strict=True)
     if torch.is_grad_enabled():
         results = [cast("tuple[Tensor, Tensor | None]", checkpoint(chunk, *p, use_reentrant=False)) for p in parts]
     else:
         results = [chunk(*p) for p in parts]
     values = torch.cat([value for value, _ in results])
-    return values, torch.cat([cast(Tensor, e) for _, e in results]) if entropy else None
-
-
-def _features(model: nn.Module, batch: Mapping[str, Tensor], columns: Tensor) -> tuple[Tensor, nn.Module | None]:
-    """Logits (B, K, V) at ``columns``; or hidden states (B, K, H) and the output layer still to be applied."""
-    core = _core(model)
-    parameters = inspect.signature(core.forward).parameters
-    inputs: dict[str, Any] = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"]}
-    if "position_ids" in parameters:
-        inputs["position_ids"] = batch["position_ids"]
-    if "use_cache" in parameters:
-        inputs["use_cache"] = False
-    if keeps := "logits_to_keep" in parameters:
-        inputs["logits_to_keep"] = columns
-    head = _separable_head(core)
-    if head is not None:
-        with _bypassed(head) as seen:
-            logits = model(**inputs).logits
-        if len(seen) == 1 and logits is seen[0]:
-            return (logits if keeps else logits[:, columns]), head
-        _WHOLE.add(core)
-    logits = model(**inputs).logits
-    return (logits if keeps else logits[:, columns]), None
+    return values, torch.cat([cast(Tensor, e) for _, e in results]) if asked.entropy else None
 
 
 def _core(model: nn.Module) -> nn.Module:
@@ -199,51 +258,65 @@ def _core(model: nn.Module) -> nn.Module:
 
 
 def _vocabulary(head: nn.Module) -> int:
-    return int(cast(Tensor, head.weight).shape[0])
+    weight = cast(Tensor, head.weight)
+    return int(getattr(weight, "ds_shape", weight.shape)[0])  # DeepSpeed ZeRO-3 empties a weight while it is not used
 
 
-def _separable_head(core: nn.Module) -> nn.Module | None:
-    """The output layer, where it is big, a plain module, and may run outside the model's forward."""
+def _output_layer(core: nn.Module) -> nn.Module | None:
+    """The layer that makes the logits, where log-probs may be computed inside it."""
     if core in _WHOLE or not hasattr(core, "get_output_embeddings"):
         return None
     head = core.get_output_embeddings()  # type: ignore[operator]
-    # Sharded weights (FSDP) are gathered by the forward of the whole: not a plain Parameter there.
-    if head is None or type(getattr(head, "weight", None)) is not nn.Parameter:
+    if not isinstance(getattr(head, "weight", None), Tensor):
         return None
-    if _forced_chunk is None and _vocabulary(head) < BIG_VOCABULARY:
-        return None
-    # Other people's hooks expect the real output.
-    foreign = [hook for hook in head._forward_hooks.values() if not getattr(hook, "knows_flat_rows", False)]
-    hooked = foreign or head._forward_pre_hooks or head._backward_hooks or head._backward_pre_hooks
-    return None if hooked else head
+    # Other people's hooks expect the real output; those that gather sharded weights do not care.
+    hooks = [*head._forward_hooks.values(), *head._forward_pre_hooks.values()]
+    foreign = [
+        hook
+        for hook in hooks
+        if hook not in _score_hooks(head) and not str(hook.__module__).startswith(("torch.distributed.", "deepspeed."))
+    ]
+    return None if foreign or head._backward_hooks or head._backward_pre_hooks else head
+
+
+def _score_hooks(head: nn.Module) -> list[Any]:
+    return [hook for hook in head._forward_hooks.values() if getattr(hook, "knows_flat_rows", False)]
 
 
 @contextmanager
 def chunked_head(tokens: int) -> Iterator[None]:
-    """Run the output layer in chunks of ``tokens`` whatever the vocabulary: what chunking does to the numbers."""
-    global _forced_chunk
-    before, _forced_chunk = _forced_chunk, tokens
+    """Make logits of ``tokens`` tokens at a time whatever the vocabulary: what tiles do to the numbers."""
+    global _forced_rows
+    before, _forced_rows = _forced_rows, tokens
     try:
         yield
     finally:
-        _forced_chunk = before
+        _forced_rows = before
 
 
 @contextmanager
-def _bypassed(head: nn.Module) -> Iterator[list[Tensor]]:
-    """Let the output layer hand its input through; yields the tensors that it saw."""
-    seen: list[Tensor] = []
+def _answering(head: nn.Module, asked: _Asked, keeps: bool) -> Iterator[list[Tensor | None]]:
+    """Let the output layer return log-probs and the probe, (1, 1, N + 3); yields a list that gets the entropies."""
+    entropies: list[Tensor | None] = []
+    before, original = head.__dict__.get("forward"), head.forward
 
     def forward(hidden: Tensor) -> Tensor:
-        seen.append(hidden)
-        return hidden
+        values, entropy = asked.answer(head, original, asked.selected(hidden, keeps))
+        entropies.append(entropy)
+        return torch.cat([values, values.new_tensor(_PROBE)]).view(1, 1, -1)
 
-    before = head.__dict__.get("forward")
     head.forward = forward
     try:
-        yield seen
+        yield entropies
     finally:
         if before is None:
             del head.forward
         else:
             head.forward = before
+
+
+def _untouched(answer: Tensor, count: int) -> Tensor | None:
+    """The log-probs (N,) in a model's answer; None where the model did something to them."""
+    probe = torch.tensor(_PROBE, dtype=answer.dtype, device=answer.device)
+    exact = answer.dtype in (torch.float32, torch.float64) and answer.shape == (1, 1, count + len(probe))
+    return answer[0, 0, :count] if exact and torch.equal(answer[0, 0, count:].detach(), probe) else None

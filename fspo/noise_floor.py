@@ -56,7 +56,7 @@ class Source:
 
 
 def _again(updater: Updater, batch: RolloutBatch, shard: Shard) -> torch.Tensor:
-    return logprobs.token_log_probs(updater.model, shard.batch, updater.temperature)[0]
+    return updater.log_probs(shard.batch)[0]
 
 
 def _training(updater: Updater, batch: RolloutBatch, shard: Shard) -> torch.Tensor:
@@ -77,7 +77,7 @@ def _alone(updater: Updater, batch: RolloutBatch, shard: Shard) -> torch.Tensor:
 def _moved(updater: Updater, batch: RolloutBatch, shard: Shard, rows: np.ndarray) -> torch.Tensor:
     """Log-probs of ``rows`` in another layout, put back on the shard's token positions (n, T)."""
     tensors = updater.tensors(batch, rows)
-    values, _ = logprobs.token_log_probs(updater.model, tensors, updater.temperature)
+    values, _ = updater.log_probs(tensors)
     places = [int(np.flatnonzero(shard.micro.rows == row)[0]) for row in rows]
     mask = shard.mask[places]
     return torch.zeros_like(mask, dtype=values.dtype).masked_scatter(mask, values[tensors["response_mask"]])

@@ -16,6 +16,7 @@ from torch import nn
 
 from fspo.errors import UserError
 from fspo.score_sites import (
+    HeadListener,
     Site,
     Tap,
     close,
@@ -87,6 +88,7 @@ class ScoreHooks:
         self._rejected: dict[str, str] = {}
         self._heard: set[str] = set()
         self._offsets: dict[nn.Module, bool] = {}
+        self._listening: nn.Module | None = None
         self._backward = False  # inside backward: forward calls are recomputations
         self._reset(0, 0)
 
@@ -158,6 +160,9 @@ class ScoreHooks:
         """Project a Linear's input now, its output's gradient later."""
         if not torch.is_grad_enabled() or not output.requires_grad or output is args[0]:
             return None
+        if module is self._listening:  # its output are log-probs, and `listener` has its input
+            self._listening = None
+            return None
         site, x, labels = self._sites[module], args[0], row_labels.get()
         rows = self._by_response(x.detach()) if labels is None or x.dim() != 2 else x.detach()
         if rows is None or output.shape[:-1] != x.shape[:-1]:
@@ -188,6 +193,33 @@ class ScoreHooks:
         return Tap.apply(output, last[3], receive)  # type: ignore[return-value]
 
     _linear.knows_flat_rows = True  # type: ignore[attr-defined]
+
+    def listener(self, head: nn.Module, hidden: torch.Tensor, labels: torch.Tensor) -> HeadListener | None:
+        """Listen to an output layer that makes log-probs tile by tile (`fspo.linear_logprobs`).
+
+        Parameters
+        ----------
+        head : Linear
+        hidden : Tensor, shape (N, H)
+            Its input at the tokens whose log-probs are asked for.
+        labels : Tensor, shape (N,), int64
+            The response that each belongs to.
+        """
+        site = self._sites.get(head)
+        if site is None or not torch.is_grad_enabled():
+            return None
+        self._listening = head
+        with torch.no_grad():
+            projected = self.sketcher.project(hidden.detach(), site.col_key)
+
+        def receive(left: torch.Tensor, bias: torch.Tensor | None) -> None:
+            if site.bias and bias is not None:
+                self._add(site.bias, bias)
+            if site.weight:
+                self._add(site.weight, self._sum_rows(left, labels, projected.to(left.dtype)))
+
+        bias = head.get_parameter("bias").shape[0] if site.bias else 0
+        return HeadListener(self.sketcher, site.row_key, labels, self._batch, bias, receive)
 
     def _sum_rows(
         self, left: torch.Tensor, labels: torch.Tensor | None, right: torch.Tensor | None = None

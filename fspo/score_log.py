@@ -99,6 +99,7 @@ class ScoreLog:
             config=config.log.scores,
             seed=config.seed,
             rollout=rollout,
+            logits=self.updater.logits,
         )
         missing = next((scores.uncovered for scores in found.values() if scores.uncovered), None)
         if missing and not self._warned and self.updater.accelerator.is_main_process:

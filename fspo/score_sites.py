@@ -59,6 +59,58 @@ class Tap(torch.autograd.Function):
         return delta, None, None
 
 
+class HeadListener:
+    """Sums what an output layer's score needs over the tiles of the logits' gradient.
+
+    Only the projection of the gradient is kept, (N, k); without projection it is the gradient itself, (N, V), as
+    small models alone allow.
+
+    Parameters
+    ----------
+    sketcher : Sketcher
+    key : str
+        Of the projection over the vocabulary.
+    labels : Tensor, shape (N,), int64
+        The response of each token.
+    batch : int
+        B, the number of responses.
+    bias : int
+        V where the layer's bias is scored, else 0.
+    receive : function of (Tensor (N, k), Tensor (B, V) or None)
+        Called once all tiles were heard.
+    """
+
+    def __init__(
+        self, sketcher: Sketcher, key: str, labels: torch.Tensor, batch: int, bias: int, receive: Callable
+    ) -> None:
+        self.sketcher, self.key, self.labels, self.receive = sketcher, key, labels, receive
+        self._shape = (batch, bias)
+        self._left: torch.Tensor | None = None
+        self._bias: torch.Tensor | None = None
+
+    def begin(self, vocabulary: int, dtype: torch.dtype) -> None:
+        """A backward pass begins."""
+        self._matrix = self.sketcher.matrix(self.key, vocabulary, dtype)
+        width = vocabulary if self._matrix is None else self._matrix.shape[1]
+        left = torch.zeros(len(self.labels), width, dtype=dtype, device=self.labels.device)
+        self._left, self._bias = left, left.new_zeros(self._shape) if self._shape[1] else None
+
+    def tile(self, delta: torch.Tensor, rows: slice, columns: slice) -> None:
+        """Take the gradient at some tokens and vocabulary entries."""
+        assert self._left is not None
+        if self._matrix is None:
+            self._left[rows, columns] = delta
+        else:
+            self._left[rows].addmm_(delta, self._matrix[columns])
+        if self._bias is not None:
+            self._bias[:, columns].index_add_(0, self.labels[rows], delta)
+
+    def finish(self) -> None:
+        """Hand the sums over."""
+        left, bias, self._left, self._bias = self._left, self._bias, None, None
+        self.receive(left, bias)
+
+
 @dataclass(frozen=True)
 class Site:
     """One hooked module: its kind and the names of its trainable parameters (None: frozen or absent)."""

@@ -86,9 +86,9 @@ class Scores:
     uncovered: dict[str, str]
 
 
-def plain_log_probs(model: nn.Module, batch: Batch, temperature: float) -> torch.Tensor:
+def plain_log_probs(model: nn.Module, batch: Batch, temperature: float, logits: int | None = None) -> torch.Tensor:
     """`fspo.logprobs.token_log_probs` without the entropies, shape (B, T)."""
-    return token_log_probs(model, batch, temperature)[0]
+    return token_log_probs(model, batch, temperature, logits=logits)[0]
 
 
 @contextmanager

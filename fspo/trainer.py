@@ -109,6 +109,7 @@ class Trainer:
             padding_side=config.batch.padding_side,
             entropy=config.log.entropy,
             reference=reference,
+            logits=config.batch.logits,
         )
         self.collector = Collector(
             self.task,

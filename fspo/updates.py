@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from fspo.batches import Microbatch, RolloutBatch
 from fspo.logprobs import make_batch, token_log_probs
 from fspo.objective import ObjectiveConfig, denominator_for, objective
 from fspo.rules import DriftSource, DriftStats, Rule, sign_sums, token_sums
-from fspo.scores import ScoreConfig, Scores, score
+from fspo.scores import ScoreConfig, Scores, plain_log_probs, score
 
 Tensors = dict[str, torch.Tensor]
 
@@ -66,6 +67,8 @@ class Updater:
         The sampling temperature: log-ratios belong to the policy that sampled.
     reference : torch.nn.Module, optional
         Frozen initial model for the KL term.
+    logits : int, optional
+        Most logits that exist at a time, as in `fspo.logprobs.token_log_probs`.
     """
 
     accelerator: Accelerator
@@ -77,6 +80,13 @@ class Updater:
     padding_side: str = "right"
     entropy: bool = True
     reference: torch.nn.Module | None = None
+    logits: int | None = None
+
+    def log_probs(
+        self, batch: Tensors, *, model: torch.nn.Module | None = None, entropy: bool = False
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Log-probs and entropies (B, T) of response tokens, of the policy unless a model is given."""
+        return token_log_probs(model or self.model, batch, self.temperature, entropy=entropy, logits=self.logits)
 
     def tensors(self, batch: RolloutBatch, rows: np.ndarray) -> Tensors:
         """Padded tensors of some rows, on the device."""
@@ -92,13 +102,13 @@ class Updater:
     def shard(self, batch: RolloutBatch, micro: Microbatch) -> Shard:
         """Build a shard: its tensors and its old log-probs under the present parameters."""
         tensors = self.tensors(batch, micro.rows)
-        old, entropy = token_log_probs(self.model, tensors, self.temperature, entropy=self.entropy)
+        old, entropy = self.log_probs(tensors, entropy=self.entropy)
         mean = np.full(len(micro.rows), np.nan)
         if entropy is not None:
             mean = (entropy.sum(1) / tensors["response_mask"].sum(1)).double().cpu().numpy()
         ref = None
         if self.reference is not None:
-            ref, _ = token_log_probs(self.reference, tensors, self.temperature)
+            ref, _ = self.log_probs(tensors, model=self.reference)
         advantages = torch.as_tensor(batch.advantages[micro.rows], device=old.device)
         return Shard(micro, tensors, old, ref, advantages, mean)
 
@@ -109,7 +119,7 @@ class Updater:
         for shard in shards:
             if shard.micro.dummy:
                 continue
-            new, _ = token_log_probs(self.model, shard.batch, self.temperature)
+            new, _ = self.log_probs(shard.batch)
             sums += self.drift_sums(torch.where(shard.mask, (new - shard.old).double(), 0.0), shard)
         return self.global_stats(sums, "two_pass")
 
@@ -159,7 +169,7 @@ class Updater:
             last = trains and shard is training[-1]
             silent = nullcontext() if last else self.accelerator.no_sync(self.model)
             with silent, torch.set_grad_enabled(trains):
-                new, _ = token_log_probs(self.model, shard.batch, self.temperature)
+                new, _ = self.log_probs(shard.batch)
                 loss, records = objective(
                     new,
                     shard.old,
@@ -192,12 +202,16 @@ def score_shards(
     config: ScoreConfig,
     seed: int,
     rollout: int,
+    logits: int | None = None,
 ) -> dict[int, Scores]:
     """Scores of every response with A != 0, by shard index; ``model`` is the unwrapped one."""
+    log_probs = partial(plain_log_probs, logits=logits)
     found = {}
     for i, shard in enumerate(shards):
         if shard.micro.trains and not shard.micro.dummy:
-            found[i] = score(model, shard.batch, temperature, config=config, seed=seed, rollout=rollout)
+            found[i] = score(
+                model, shard.batch, temperature, config=config, seed=seed, rollout=rollout, log_probs=log_probs
+            )
     return found
 
 

@@ -19,6 +19,7 @@ from transformers import (
 
 import fspo.logprobs
 from fspo.errors import UserError
+from fspo.linear_logprobs import TILE
 from fspo.logprobs import BIG_VOCABULARY, make_batch, token_log_probs
 
 BIG = BIG_VOCABULARY + 808
@@ -73,7 +74,7 @@ def gradients(model, scalar):
 def test_values_entropies_and_gradients_are_log_softmaxs(kind, side, monkeypatch):
     if (kind, side) == ("gemma2", "left"):
         pytest.skip("transformers' eager mask gives NaN on fully masked rows in float64, for any use of the model")
-    monkeypatch.setattr(fspo.logprobs, "CHUNK_ELEMENTS", 3 * BIG)  # chunks of three tokens, the last one smaller
+    monkeypatch.setitem(TILE, "cpu", 100)  # tiles of 10 tokens and 10 vocabulary entries, the last ones smaller
     model, batch = build(kind), make_batch(PROMPTS, RESPONSES, 0, side)
     weights = torch.rand(batch["response_mask"].shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     log_probs, entropy = token_log_probs(model, batch, 0.7, entropy=True)
@@ -112,7 +113,7 @@ def test_no_tokens_by_vocabulary_tensor_is_ever_whole(monkeypatch):
     """Forward and backward, gradients of the output layer (BIG x 32) included, stay under 32 tokens' logits."""
     model = build("big", torch.float32)
     batch = make_batch([[5, 6]] * 8, [list(range(3, 43))] * 8, 0)  # 320 response tokens
-    monkeypatch.setattr(fspo.logprobs, "CHUNK_ELEMENTS", 16 * BIG)
+    monkeypatch.setitem(TILE, "cpu", 2**12)
     with _Largest() as lean:
         token_log_probs(model, batch)[0].sum().backward()
     assert lean.found <= 32 * BIG

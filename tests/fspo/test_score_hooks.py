@@ -10,6 +10,7 @@ from score_models import BARE, MODELS, VOCAB, batch_of, build, reordered, sketch
 
 from fspo import logprobs
 from fspo.errors import UserError
+from fspo.linear_logprobs import TILE
 from fspo.scores import ScoreHooks, exact_scores, score
 
 
@@ -40,7 +41,7 @@ def test_a_big_vocabulary_goes_through_the_output_layer_in_chunks(monkeypatch):
     model, batch = build("qwen3-tied"), batch_of(4)
     whole = sketches(model, batch, **BARE)
     monkeypatch.setattr(logprobs, "BIG_VOCABULARY", 2)
-    monkeypatch.setattr(logprobs, "CHUNK_ELEMENTS", 5 * VOCAB)
+    monkeypatch.setitem(TILE, "cpu", 5 * VOCAB)
     shapes = []
     watch = model.lm_head.register_forward_pre_hook(lambda _, args: shapes.append(args[0].shape))
     sketches(model, batch, **BARE)

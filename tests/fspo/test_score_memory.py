@@ -16,6 +16,7 @@ from torch.profiler import ProfilerActivity, profile
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from fspo import logprobs, score_hooks, score_sites
+from fspo.linear_logprobs import TILE
 from fspo.logprobs import token_log_probs
 from fspo.scores import ScoreHooks, exact_scores
 
@@ -109,7 +110,7 @@ def test_a_recomputed_layer_is_counted_once(name: str, monkeypatch: pytest.Monke
     hooks = ScoreHooks(model, **BARE)
     model.gradient_checkpointing_enable({"use_reentrant": False})
     monkeypatch.setattr(logprobs, "BIG_VOCABULARY", 2)
-    monkeypatch.setattr(logprobs, "CHUNK_ELEMENTS", 5 * VOCAB)
+    monkeypatch.setitem(TILE, "cpu", 5 * VOCAB)
     calls = []
     model.model.layers[0].mlp.register_forward_pre_hook(lambda *_: calls.append(1))
     got = sketches(model, batch, **BARE)
