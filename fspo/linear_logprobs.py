@@ -24,8 +24,9 @@ TILE_ELSEWHERE = 2**24
 class Listener(Protocol):
     """Hears the gradient of the logits during the backward pass, tile by tile."""
 
-    def begin(self, vocabulary: int, dtype: torch.dtype) -> None:
-        """A backward pass begins."""
+    def begin(self, vocabulary: int, dtype: torch.dtype) -> bool:
+        """A backward pass begins; True where it asks for no parameter's gradient, as autograd does not tell."""
+        ...
 
     def tile(self, delta: Tensor, rows: slice, columns: slice) -> None:
         """Take d(loss)/d(output of the layer) of some tokens and vocabulary entries; the buffer is used again."""
@@ -198,17 +199,17 @@ class _LinearLogProbs(torch.autograd.Function):
         hidden, weight, bias, targets, top, total = ctx.saved_tensors
         temperature, dtype, tile = ctx.settings
         listener: Listener | None = ctx.listener
-        to_hidden, to_weight, to_bias = (bool(x) for x in ctx.needs_input_grad[:3])
+        to_hidden, to_weight, to_bias = ctx.needs_input_grad[:3]
         with _plain(hidden.device):
             logits = _Logits(hidden, weight, bias, temperature, dtype, tile)
             wide = logits.wide
+            if listener is not None and listener.begin(len(weight), wide):
+                to_weight = to_bias = False
             slope = gradient / temperature
             minus = (-slope / total).to(wide)
             of_hidden = hidden.new_zeros(hidden.shape, dtype=wide) if to_hidden else None
             of_weight = torch.empty_like(weight) if to_weight else None
             of_bias = weight.new_zeros(len(weight), dtype=wide) if to_bias else None
-            if listener is not None:
-                listener.begin(len(weight), wide)
             for block, part in logits.blocks():
                 # Summed over tokens in float32, rounded to the weight's type once.
                 own = weight.new_zeros(part.shape, dtype=wide) if to_weight else None

@@ -219,7 +219,7 @@ class ScoreHooks:
                 self._add(site.weight, self._sum_rows(left, labels, projected.to(left.dtype)))
 
         bias = head.get_parameter("bias").shape[0] if site.bias else 0
-        return HeadListener(self.sketcher, site.row_key, labels, self._batch, bias, receive)
+        return HeadListener(self.sketcher, site.row_key, labels, self._batch, bias, receive, lambda: self._backward)
 
     def _sum_rows(
         self, left: torch.Tensor, labels: torch.Tensor | None, right: torch.Tensor | None = None

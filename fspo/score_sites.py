@@ -78,22 +78,33 @@ class HeadListener:
         V where the layer's bias is scored, else 0.
     receive : function of (Tensor (N, k), Tensor (B, V) or None)
         Called once all tiles were heard.
+    alone : function of () -> bool
+        Whether the present backward pass asks for no parameter's gradient.
     """
 
     def __init__(
-        self, sketcher: Sketcher, key: str, labels: torch.Tensor, batch: int, bias: int, receive: Callable
+        self,
+        sketcher: Sketcher,
+        key: str,
+        labels: torch.Tensor,
+        batch: int,
+        bias: int,
+        receive: Callable[[torch.Tensor, torch.Tensor | None], None],
+        alone: Callable[[], bool],
     ) -> None:
-        self.sketcher, self.key, self.labels, self.receive = sketcher, key, labels, receive
+        self.sketcher, self.key, self.labels = sketcher, key, labels
+        self.receive, self.alone = receive, alone
         self._shape = (batch, bias)
         self._left: torch.Tensor | None = None
         self._bias: torch.Tensor | None = None
 
-    def begin(self, vocabulary: int, dtype: torch.dtype) -> None:
-        """A backward pass begins."""
+    def begin(self, vocabulary: int, dtype: torch.dtype) -> bool:
+        """A backward pass begins; whether it asks for no parameter's gradient."""
         self._matrix = self.sketcher.matrix(self.key, vocabulary, dtype)
         width = vocabulary if self._matrix is None else self._matrix.shape[1]
         left = torch.zeros(len(self.labels), width, dtype=dtype, device=self.labels.device)
         self._left, self._bias = left, left.new_zeros(self._shape) if self._shape[1] else None
+        return self.alone()
 
     def tile(self, delta: torch.Tensor, rows: slice, columns: slice) -> None:
         """Take the gradient at some tokens and vocabulary entries."""
@@ -108,6 +119,7 @@ class HeadListener:
     def finish(self) -> None:
         """Hand the sums over."""
         left, bias, self._left, self._bias = self._left, self._bias, None, None
+        assert left is not None
         self.receive(left, bias)
 
 
