@@ -19,6 +19,7 @@ from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from fspo.errors import UserError
+from fspo.sharding import like, put, whole_state
 
 FOLDER = "checkpoints"
 EXPORT = "model"
@@ -57,21 +58,34 @@ def trainable(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {name: p for name, p in model.named_parameters() if p.requires_grad}
 
 
-def save(run: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer, state: TrainState, keep: int) -> Path:
-    """Write a checkpoint, then remove all but the newest ``keep``."""
+def save(
+    run: Path,
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    state: TrainState,
+    keep: int,
+    *,
+    writes: bool = True,
+) -> Path:
+    """Write a checkpoint, then remove all but the newest ``keep``.
+
+    Every process calls it, since sharded tensors are gathered; the one that ``writes`` writes.
+    """
     folder = run / FOLDER
-    folder.mkdir(parents=True, exist_ok=True)
     target = folder / f"step-{state.step:08d}"
+    parameters = trainable(model)
+    weights = whole_state(parameters, writes)
+    moments = whole_state(
+        {f"{key}.{name}": value for name, p in parameters.items() for key, value in optimizer.state.get(p, {}).items()},
+        writes,
+    )
+    if not writes:
+        return target
+    folder.mkdir(parents=True, exist_ok=True)
     part = folder / f".part-{os.getpid()}"
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir()
-    parameters = trainable(model)
-    save_file({n: p.detach().contiguous() for n, p in parameters.items()}, part / "model.safetensors")
-    moments = {
-        f"{key}.{name}": value.detach().contiguous()
-        for name, p in parameters.items()
-        for key, value in optimizer.state.get(p, {}).items()
-    }
+    save_file(weights, part / "model.safetensors")
     save_file(moments, part / "optimizer.safetensors")
     (part / "state.json").write_text(json.dumps(asdict(state)), encoding="utf-8")
     if target.exists():  # the same step once more
@@ -90,16 +104,26 @@ def _remove(path: Path) -> None:
     shutil.rmtree(rubbish)
 
 
-def export(run: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Path:
-    """Save the trained model and its tokenizer as a Hugging Face folder (adapters alone with LoRA)."""
+def export(run: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, writes: bool = True) -> Path:
+    """Save the trained model and its tokenizer as a Hugging Face folder (adapters alone with LoRA).
+
+    Every process calls it, as `save`.
+    """
     from transformers.utils import logging
 
     part, target = run / f".part-{EXPORT}", run / EXPORT
+    tensors: dict[str, torch.Tensor] = trainable(model)
+    if not hasattr(model, "peft_config"):
+        once = dict(model.named_parameters()) | dict(model.named_buffers())  # tied ones
+        tensors = {name: value for name, value in model.state_dict().items() if name in once}
+    tensors = whole_state(tensors, writes)
+    if not writes:
+        return target
     shutil.rmtree(part, ignore_errors=True)
     bars = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
-        model.save_pretrained(part)
+        model.save_pretrained(part, state_dict=tensors)
         tokenizer.save_pretrained(part)
     finally:
         if bars:
@@ -133,14 +157,13 @@ def load(path: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -
     wrong |= {n for n in set(weights) & set(parameters) if weights[n].shape != parameters[n].shape}
     if wrong:
         raise UserError(f"{path} is a checkpoint of another model ({sorted(wrong)[0]} differs): use its own config")
-    with torch.no_grad():
-        for name, p in parameters.items():
-            p.copy_(weights[name])
+    for name, p in parameters.items():
+        put(p, weights[name])
     for key, value in moments.items():
         kind, _, name = key.partition(".")
         p = parameters[name]
         # Adam keeps its step count on the CPU
-        optimizer.state[p][kind] = value if value.ndim == 0 else value.to(p.device)
+        optimizer.state[p][kind] = value if value.ndim == 0 else like(value, p)
     return state
 
 

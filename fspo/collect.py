@@ -19,6 +19,7 @@ from fspo.errors import UserError
 from fspo.files import write_text
 from fspo.models import eos_token_ids
 from fspo.rollout import SamplingConfig, sample
+from fspo.sharding import whole_model
 from fspo.tasks import Example, Task, encode_prompt
 
 Stream = Literal["train", "eval", "audit"]
@@ -108,9 +109,8 @@ class Collector:
         rows = np.repeat(mine, responses)
         keys = (prompts.ids[mine, None] * responses + np.arange(responses)).ravel()
         stream_seed = int(np.random.SeedSequence([self.seed, _STREAMS[stream]]).generate_state(1)[0])
-        parts: list[dict[str, Any]] = []
-        if len(rows):
-            sampled = sample(
+        with whole_model(model):
+            sampled = len(rows) and sample(
                 model,
                 [prompts.tokens[i] for i in rows],
                 keys,
@@ -121,6 +121,8 @@ class Collector:
                 pad_token_id=int(self.tokenizer.pad_token_id),  # type: ignore[arg-type]
                 progress=progress,
             )
+        parts: list[dict[str, Any]] = []
+        if sampled:
             self._add_seconds("sample", began)
             began = time.perf_counter()
             texts = self.tokenizer.batch_decode([t.tolist() for t in sampled.tokens], skip_special_tokens=True)

@@ -17,6 +17,7 @@ from fspo.config import TrainConfig
 from fspo.errors import UserError
 from fspo.models import EMBEDDED
 from fspo.options import save, to_dict
+from fspo.sharding import check_sharding
 from fspo.warmup import warm_up
 
 
@@ -26,8 +27,8 @@ def make_accelerator(config: TrainConfig) -> Accelerator:
     Raises
     ------
     UserError
-        If accelerate would silently run independent copies (see the launch commands in README.md), or for a tracker
-        that it does not know or cannot load.
+        If accelerate would silently run independent copies (see the launch commands in README.md) or leave the model
+        whole where FSDP was asked for, or for a tracker that it does not know or cannot load.
     """
     for name in config.tracker_names():
         if find_spec(name) is None:
@@ -51,6 +52,7 @@ def make_accelerator(config: TrainConfig) -> Accelerator:
             f"{wanted} processes were asked for and {accelerator.num_processes} run: on CPU start with "
             f"`torchrun --nproc_per_node {wanted} -m fspo.train ...`"
         )
+    check_sharding(accelerator)
     return accelerator
 
 

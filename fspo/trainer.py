@@ -34,7 +34,9 @@ from fspo.metrics import MetricsFile, Ratios, add_rollout, add_update_rows, fini
 from fspo.models import check_vocabulary, load_model, load_tokenizer
 from fspo.rules import DriftStats
 from fspo.score_log import ScoreLog
+from fspo.score_sites import whole
 from fspo.scores import Scores
+from fspo.sharding import is_sharded, shard_frozen, spread
 from fspo.tasks import Task, make_task, prompt_order
 from fspo.updates import Shard, Updater
 
@@ -94,11 +96,12 @@ class Trainer:
             weight_decay=config.optim.weight_decay,
         )
         self.raw = raw
+        self.model, self.optimizer = self.accelerator.prepare(raw, self.optimizer)
+        self._check_sharded()
         self.state = self._restore()
         self.online = OnlineRule(self.rule, self.state.online)
-        self.model, self.optimizer = self.accelerator.prepare(raw, self.optimizer)
         if reference is not None:
-            reference = reference.to(self.accelerator.device)
+            reference = shard_frozen(self.accelerator, reference)
         self.updater = Updater(
             self.accelerator,
             self.model,
@@ -126,6 +129,14 @@ class Trainer:
         self._seconds: dict[str, float] = {}
         self._bar: tqdm | None = None
         save_config(self.accelerator, config)
+
+    def _check_sharded(self) -> None:
+        log = self.config.log
+        if is_sharded(self.raw) and (log.coverage_every or log.scores.mode == "exact" or log.scores.microbatch_tokens):
+            raise UserError(
+                "under FSDP2 every process must run the same passes over whole microbatches: set log.coverage_every to "
+                "0, log.scores.mode to sketch and log.scores.microbatch_tokens to null"
+            )
 
     def _restore(self) -> TrainState:
         found = checkpoint.list_checkpoints(self.run) if self.config.resume else []
@@ -324,8 +335,9 @@ class Trainer:
         rate = config.learning_rate * min(1.0, (self.state.step + 1) / max(config.warmup_updates, 1))
         for group in self.optimizer.param_groups:
             group["lr"] = rate
+        spread(self.raw)
         norm = accelerator.clip_grad_norm_(self.model.parameters(), config.max_grad_norm)
-        value = float(norm) if norm is not None else 0.0
+        value = float(whole(norm)) if norm is not None else 0.0
         good = bool(np.isfinite(value))
         if good:
             self.optimizer.step()
@@ -394,13 +406,12 @@ class Trainer:
 
     def _checkpoint(self) -> None:
         self.accelerator.wait_for_everyone()
-        if self.is_main:
-            checkpoint.save(self.run, self.raw, self.optimizer, self.state, self.config.keep_checkpoints)
+        keep = self.config.keep_checkpoints
+        checkpoint.save(self.run, self.raw, self.optimizer, self.state, keep, writes=self.is_main)
         self.accelerator.wait_for_everyone()
 
     def _export(self) -> None:
-        if self.is_main:
-            checkpoint.export(self.run, self.raw, self.tokenizer)
+        checkpoint.export(self.run, self.raw, self.tokenizer, writes=self.is_main)
         self.accelerator.wait_for_everyone()
 
     def _say(self, what: str) -> None:

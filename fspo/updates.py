@@ -21,6 +21,7 @@ from fspo.logprobs import make_batch, token_log_probs
 from fspo.objective import ObjectiveConfig, denominator_for, objective
 from fspo.rules import DriftSource, DriftStats, Rule, sign_sums, token_sums
 from fspo.scores import ScoreConfig, Scores, plain_log_probs, score
+from fspo.sharding import is_sharded
 
 Tensors = dict[str, torch.Tensor]
 
@@ -117,9 +118,9 @@ class Updater:
         """Two-pass drift statistics of the global minibatch at the present parameters."""
         sums = np.zeros(7)
         for shard in shards:
-            if shard.micro.dummy:
-                continue
             new, _ = self.log_probs(shard.batch)
+            if shard.micro.dummy:  # run all the same: under FSDP2 every process must
+                continue
             sums += self.drift_sums(torch.where(shard.mask, (new - shard.old).double(), 0.0), shard)
         return self.global_stats(sums, "two_pass")
 
@@ -167,7 +168,8 @@ class Updater:
         for shard in shards:
             trains = shard.micro.trains
             last = trains and shard is training[-1]
-            silent = nullcontext() if last else self.accelerator.no_sync(self.model)
+            # FSDP2 adds up shards of the gradient: without its reduction each process would hold a whole one.
+            silent = nullcontext() if last or is_sharded(self.model) else self.accelerator.no_sync(self.model)
             with silent, torch.set_grad_enabled(trains):
                 new, _ = self.log_probs(shard.batch)
                 loss, records = objective(
@@ -208,10 +210,12 @@ def score_shards(
     log_probs = partial(plain_log_probs, logits=logits)
     found = {}
     for i, shard in enumerate(shards):
-        if shard.micro.trains and not shard.micro.dummy:
-            found[i] = score(
+        if shard.micro.trains and (not shard.micro.dummy or is_sharded(model)):  # FSDP2: as many passes everywhere
+            scores = score(
                 model, shard.batch, temperature, config=config, seed=seed, rollout=rollout, log_probs=log_probs
             )
+            if not shard.micro.dummy:
+                found[i] = scores
     return found
 
 

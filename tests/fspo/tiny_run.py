@@ -17,8 +17,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from accelerate.state import AcceleratorState
 
 from fspo.config import TrainConfig
+from fspo.models import build_embedded_model
 from fspo.options import parse
 from fspo.tasks import Example, Rewards
 
@@ -184,14 +186,43 @@ def arm(point: str, count: int) -> None:
         raise ValueError(point)
 
 
-def _child(output: str, arguments: list[str], kill: tuple[str, int] | None, environment: dict[str, str]) -> None:
+def shard() -> None:
+    """Have accelerate shard the model with FSDP2 in this process; on a CPU it would run plain data parallelism."""
+    from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
+
+    from fspo import launch
+
+    inner: Any = launch.Accelerator
+
+    def accelerator(**options: Any) -> Any:
+        made = inner(**options)
+        made.state.distributed_type = DistributedType.FSDP
+        made.state.fsdp_plugin = FullyShardedDataParallelPlugin(
+            fsdp_version=2, auto_wrap_policy="transformer_based_wrap", reshard_after_forward=True
+        )
+        return made
+
+    launch.Accelerator = accelerator
+
+
+Runs = list[tuple[Path, list[str]]]
+
+
+def _child(
+    runs: Runs, ports: list[str], kill: tuple[str, int] | None, environment: dict[str, str], sharded: bool
+) -> None:
     os.environ.update(environment)
-    log = open(f"{output}.{environment.get('RANK', 0)}.log", "a")  # noqa: SIM115 (the process ends with it)
+    log = open(f"{runs[0][0]}.{environment.get('RANK', 0)}.log", "a")  # noqa: SIM115 (the process ends with it)
     os.dup2(log.fileno(), 1)
     os.dup2(log.fileno(), 2)
     if kill:
         arm(*kill)
-    trainer(output, *arguments).train()
+    if sharded:
+        shard()
+    for (output, arguments), port in zip(runs, ports, strict=True):
+        AcceleratorState._reset_state(reset_partial_state=True)  # a run's end takes its process group down
+        os.environ["MASTER_PORT"] = port
+        trainer(output, *arguments, net=build_embedded_model() if sharded else None).train()
 
 
 def free_port() -> int:
@@ -203,16 +234,29 @@ def free_port() -> int:
 
 def in_child(output: Path, *arguments: str, kill: tuple[str, int] | None = None, processes: int = 1) -> list[int]:
     """Train in child processes (a gloo group where there are several); their exit codes (-9: killed)."""
+    return in_children([(output, list(arguments))], kill=kill, processes=processes)
+
+
+def in_children(
+    runs: Runs,
+    *,
+    kill: tuple[str, int] | None = None,
+    processes: int = 1,
+    sharded: bool = False,
+    environment: dict[str, str] | None = None,
+) -> list[int]:
+    """Train one run after another in the same child processes; FSDP2 shards the embedded model where asked for."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tiny_run", "fspo.trainer"])
-    port, children = str(free_port()), []
+    ports: list[str] = [str(free_port()) for _ in runs]
+    children = []
     for rank in range(processes):
-        environment = {}
+        own = dict(environment or {})
         if processes > 1:
-            environment = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(processes)}
-            environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+            own |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(processes)}
+            own |= {"MASTER_ADDR": "127.0.0.1"}
         armed = kill if rank == 0 else None
-        child = context.Process(target=_child, args=(str(output), list(arguments), armed, environment))
+        child = context.Process(target=_child, args=(runs, ports, armed, own, sharded))
         child.start()
         children.append(child)
     children[0].join(240)

@@ -1,0 +1,123 @@
+"""Parameters that FSDP2 has spread over processes: whole ones for sampling, plain tensors for files, and back.
+
+accelerate shards the model in place (`torch.distributed.fsdp.fully_shard`), so each parameter is a DTensor of which a
+process holds some rows. A forward pass gathers them layer by layer, with all processes at once: code under FSDP2 must
+run the same number of forward passes everywhere. Checkpoints hold whole tensors, so that any number of processes, with
+or without FSDP2, can go on from them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState
+from accelerate.utils import DistributedType, fsdp2_prepare_model
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from fspo.errors import UserError
+from fspo.score_sites import whole
+
+
+def is_sharded(model: torch.nn.Module) -> bool:
+    """Whether FSDP2 holds the model's parameters."""
+    return isinstance(model, FSDPModule)
+
+
+def check_sharding(accelerator: Accelerator) -> None:
+    """Refuse what would silently train otherwise than asked for.
+
+    Raises
+    ------
+    UserError
+        If sharding was asked for and accelerate runs plain data parallelism (it does on a CPU), or for FSDP 1.
+    """
+    asked = os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true"
+    if not asked or accelerator.num_processes == 1:  # one process holds everything, sharded or not
+        return
+    if accelerator.distributed_type != DistributedType.FSDP:
+        raise UserError(
+            f"FSDP was asked for and accelerate would run {accelerator.distributed_type.value} instead, with the whole "
+            "model in every process: it shards on accelerators alone; leave use_fsdp out on a CPU"
+        )
+    if not accelerator.is_fsdp2:
+        raise UserError("FSDP 1 is not supported: set fsdp_version to 2 in the accelerate configuration")
+
+
+def shard_frozen(accelerator: Accelerator, model: torch.nn.Module) -> torch.nn.Module:
+    """A model without an optimizer, spread as the policy is (on one device otherwise)."""
+    return fsdp2_prepare_model(accelerator, model) if accelerator.is_fsdp2 else model.to(accelerator.device)
+
+
+@contextmanager
+def whole_model(model: torch.nn.Module) -> Iterator[None]:
+    """Gather all parameters once and keep them while the block runs: forward passes in it need no other process.
+
+    Every process must enter. The block is for passes without gradients; it costs the memory of one whole model in the
+    type that the forward computes in.
+    """
+    if not is_sharded(model):
+        yield
+        return
+    parts = [module for module in model.modules() if isinstance(module, FSDPModule)]
+    # Where accelerate keeps weights from the forward to the backward pass: at the root and the output layer.
+    head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None  # type: ignore[operator]
+    again = bool(AcceleratorState().fsdp_plugin.reshard_after_forward)
+    for part in parts:
+        part.set_reshard_after_forward(False, recurse=False)
+        part.unshard()
+    try:
+        yield
+    finally:
+        for part in parts:
+            part.reshard()
+            part.set_reshard_after_forward(again and part is not model and part is not head, recurse=False)
+
+
+def spread(model: torch.nn.Module) -> None:
+    """Let go of gathered parameters. Before every optimizer step, which would leave them behind the new ones.
+
+    Passes without gradients end with the output layer still gathered: accelerate expects a backward pass to follow.
+    """
+    for part in model.modules():
+        if isinstance(part, FSDPModule):
+            part.reshard()
+
+
+def whole_state(tensors: Mapping[str, torch.Tensor], keep: bool) -> dict[str, torch.Tensor]:
+    """Whole tensors on the CPU, one gathered after another; every process must call it, and those that keep do.
+
+    Parameters
+    ----------
+    keep : bool
+        Processes that write no file need no copy.
+    """
+    found = {}
+    for name, value in tensors.items():
+        value = whole(value)
+        if keep:
+            found[name] = value.cpu().contiguous()
+    return found
+
+
+def like(value: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
+    """A whole tensor as the parameter is kept: on its device, this process's rows of it alone.
+
+    Nothing is sent: every process has read the same file, of which memory mapping loads the rows that it takes.
+    """
+    if isinstance(parameter, DTensor):
+        mesh = parameter.device_mesh
+        local = distribute_tensor(value, mesh, parameter.placements, src_data_rank=None)
+        return local.to(parameter.device)
+    return value.to(parameter.device)
+
+
+def put(parameter: Any, value: torch.Tensor) -> None:
+    """Write a whole tensor into a parameter."""
+    with torch.no_grad():
+        parameter.copy_(like(value, parameter))
