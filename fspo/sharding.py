@@ -67,7 +67,8 @@ def whole_model(model: torch.nn.Module) -> Iterator[None]:
     parts = [module for module in model.modules() if isinstance(module, FSDPModule)]
     # Where accelerate keeps weights from the forward to the backward pass: at the root and the output layer.
     head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None  # type: ignore[operator]
-    again = bool(AcceleratorState().fsdp_plugin.reshard_after_forward)
+    plugin = AcceleratorState().fsdp_plugin
+    again = plugin is None or bool(plugin.reshard_after_forward)
     for part in parts:
         part.set_reshard_after_forward(False, recurse=False)
         part.unshard()
