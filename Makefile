@@ -8,9 +8,11 @@ PRESET ?= quick
 # Two test processes, each with one thread of torch; a test that frees a process takes work from the other.
 PARALLEL ?= -n 2 --dist worksteal
 BIN := $(VENV)/bin
+# verl asks for an older transformers than ours: it gets a folder of its own, without what the environment has already.
+VERL_TREE ?= .verl
 READY := $(VENV)/ready
 
-.PHONY: help repro test test-slow proofs check bench clean
+.PHONY: help repro test test-slow test-verl proofs check bench clean
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
@@ -29,6 +31,17 @@ test: check ## lint, types and all tests but the slow ones
 test-slow: $(READY) ## the tests marked slow
 	$(BIN)/python -m pytest -m slow $(PARALLEL)
 
+test-verl: $(VERL_TREE)/ready ## the plugin inside the real verl (downloads 100 MB, once)
+	PYTHONPATH=$(VERL_TREE) $(BIN)/python -m pytest tests/fspo/integrations/test_verl.py
+
+$(VERL_TREE)/ready: $(READY)
+	rm -rf $(VERL_TREE)
+	$(BIN)/python -m pip install --disable-pip-version-check --target $(VERL_TREE) --no-deps \
+		verl==0.9.1 tensordict==0.10.0 torchdata==0.11.0
+	$(BIN)/python -m pip install --disable-pip-version-check --target $(VERL_TREE) \
+		ray==2.60.0 hydra-core==1.3.8 codetiming==1.4.0 'pyvers>=0.1,<0.2' orjson cloudpickle
+	touch $@
+
 proofs: $(READY) ## every check of the theory, none may be left out
 	$(BIN)/python -m proofs_check --strict
 
@@ -40,5 +53,5 @@ check: $(READY) ## ruff and pyright
 bench: $(READY) ## all benchmarks, into benchmarks/results
 	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
 
-clean: ## remove the virtual environment; results under out/ stay
-	rm -rf $(VENV)
+clean: ## remove the virtual environments; results under out/ stay
+	rm -rf $(VENV) $(VERL_TREE)

@@ -1,16 +1,11 @@
-"""Real TRL runs of a few updates: the gradient log they write, resuming, the example script, and the diagnostics."""
-
-import runpy
-from pathlib import Path
+"""Real TRL runs of a few updates: the gradient log they write and resuming."""
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from datasets import Dataset
 from transformers import TrainerCallback
 
-from analysis.__main__ import main as analysis
 from fspo.errors import UserError
 from fspo.gradlog import read_log
 from fspo.integrations.trl import FSPOConfig, FSPOTrainer
@@ -183,13 +178,3 @@ def test_the_samplers_log_probs_are_logged_beside_the_trainers(tmp_path):
     lengths = np.array([len(a) for a in said["answers"]])
     assert list(log.column("length")) == list(lengths[response])
     np.testing.assert_allclose(log.column("engine_log_ratio"), own[response] + lengths[response], atol=1e-4)
-
-
-def test_the_example_runs_and_analysis_reads_its_log(tmp_path, capsys):
-    example = runpy.run_path(str(Path(__file__).parents[3] / "examples" / "trl_fspo.py"))
-    example["main"](str(tmp_path), 4)
-    assert len(read_log(tmp_path)) == 4 * 32
-    assert analysis([str(tmp_path)]) == 0
-    assert "96 rows, rule fspo, log sound" in capsys.readouterr().out  # those after the first update
-    for table in ("acceptance", "lre", "cosine"):
-        assert len(pd.read_csv(tmp_path / "analysis" / f"{table}.csv")) > 0, table

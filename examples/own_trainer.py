@@ -1,0 +1,58 @@
+"""FSPO with this repository's trainer and a task of your own: a real run of seconds on a CPU.
+
+    python examples/own_trainer.py out/own 3   # the run folder, the number of rollouts
+    python -m analysis out/own
+
+Tasks that come with the repository need no code: ``python -m fspo.train --output out/own --rule.preset fspo``.
+"""
+
+import sys
+from collections.abc import Sequence
+
+import numpy as np
+
+from fspo.config import BatchConfig, EvalConfig, OptimConfig, RuleConfig, TrainConfig
+from fspo.models import build_embedded_model, load_tokenizer
+from fspo.rollout import SamplingConfig
+from fspo.tasks import Example, Rewards
+from fspo.trainer import Trainer
+
+
+class Digits:
+    """Reward: the share of digits in a response."""
+
+    name = "digits"
+
+    def size(self, split: str) -> int | None:
+        """Number of examples; None for as many as are asked for."""
+        return None
+
+    def example(self, split: str, index: int) -> Example:
+        """Example ``index``, always the same one."""
+        return Example(f"{split}-{index}", f"{index % 90 + 10}+", answer="", info={"number": index})
+
+    def score(self, examples: Sequence[Example], responses: Sequence[str], finished: Sequence[bool]) -> Rewards:
+        """One reward for each response."""
+        shares = [sum(c.isdigit() for c in text) / max(len(text), 1) for text in responses]
+        return Rewards(np.array(shares), ["ok"] * len(shares))
+
+
+def main(output: str, rollouts: int = 3) -> None:
+    """Train ``rollouts`` rollouts of 64 responses, 4 updates each, and write the run folder ``output``."""
+    config = TrainConfig(
+        output=output,
+        rollouts=rollouts,
+        cpu=True,
+        threads=1,
+        rule=RuleConfig(preset="fspo", range_lo=0.01, range_hi=0.01),
+        batch=BatchConfig(prompts=8, responses=8, minibatches=4, epochs=1),
+        sampling=SamplingConfig(max_new_tokens=32),
+        optim=OptimConfig(learning_rate=2e-4, warmup_updates=0),
+        eval=EvalConfig(every=0),
+    )
+    model, tokenizer = build_embedded_model(0), load_tokenizer("embedded")  # leave out for model.name_or_path
+    Trainer(config, model=model, tokenizer=tokenizer, task=Digits()).train()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1] if sys.argv[1:] else "out/own", *map(int, sys.argv[2:]))

@@ -1,0 +1,195 @@
+# pyright: reportMissingImports=false
+"""The clip rules as a policy loss of verl: ``actor_rollout_ref.actor.policy_loss.loss_mode=fspo``.
+
+verl finds this module by its entry point (group ``verl.plugins``) wherever both are installed, workers included. The
+preset's parts are changed through `FSPOLossConfig`:
+
+    actor_rollout_ref.actor.policy_loss._target_=fspo.integrations.verl.FSPOLossConfig
+    +actor_rollout_ref.actor.policy_loss.range_hi=0.05
+
+Written against verl 0.9. verl adds KL and entropy terms itself. Its loss functions see one microbatch and no prompt
+numbers: there are no drifts here and no gradient log.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from verl.trainer.ppo.core_algos import register_policy_loss
+from verl.workers.config import ActorConfig, PolicyLossConfig
+
+from fspo.errors import UserError
+from fspo.objective import ObjectiveConfig, objective
+from fspo.rules import Rule, preset
+
+NAME = "fspo"
+FAIR_MODE = "seq-mean-token-mean"
+"""verl's aggregation in which each response counts once."""
+_PARTS = ("range_lo", "range_hi", "gamma", "drift", "outside", "dual")
+_REPLACED = {
+    "clip_ratio": "range_lo and range_hi",
+    "clip_ratio_low": "range_lo",
+    "clip_ratio_high": "range_hi",
+    "clip_ratio_c": "dual",
+}
+
+
+@dataclass
+class FSPOLossConfig(PolicyLossConfig):
+    """verl's `PolicyLossConfig` with the parts of a rule; without it ``loss_mode=fspo`` takes preset "fspo".
+
+    Parameters
+    ----------
+    loss_mode : str
+        Must be "fspo".
+    rule : str
+        Preset (`fspo.rules.PRESETS`).
+    range_lo, range_hi, gamma, drift, outside, dual : optional
+        Parts that differ from the preset's (`fspo.rules.Rule`).
+
+    Raises
+    ------
+    UserError
+        For another ``loss_mode``, or a rule that does not exist or cannot work here.
+    """
+
+    loss_mode: str = NAME
+    rule: str = "fspo"
+    range_lo: float | None = None
+    range_hi: float | None = None
+    gamma: float | None = None
+    drift: str | None = None
+    outside: str | None = None
+    dual: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.loss_mode != NAME:
+            raise UserError(
+                f"policy_loss.loss_mode is {self.loss_mode!r}, under which FSPOLossConfig does nothing: set it to "
+                f"{NAME!r}"
+            )
+        self.clip_rule()
+
+    def clip_rule(self) -> Rule:
+        """The clip rule."""
+        rule = preset(self.rule, **{n: getattr(self, n) for n in _PARTS if getattr(self, n) is not None}).rule
+        if rule.needs_stats:
+            raise UserError(
+                f"rule {rule.label!r} centres its band on the whole minibatch, of which verl shows a loss one "
+                "microbatch: set drift=none"
+            )
+        return rule
+
+
+@register_policy_loss(NAME)  # type: ignore[arg-type]
+def fspo_loss(
+    old_log_prob: Tensor,
+    log_prob: Tensor,
+    advantages: Tensor,
+    response_mask: Tensor,
+    loss_agg_mode: str = FAIR_MODE,
+    config: ActorConfig | None = None,
+    rollout_is_weights: Tensor | None = None,
+) -> tuple[Tensor, dict[str, Any]]:
+    """verl's policy loss with a clip rule.
+
+    Parameters
+    ----------
+    old_log_prob, log_prob, advantages, response_mask : Tensor (B, T)
+        As verl hands them over; an advantage is one number for each response, repeated over its tokens.
+    loss_agg_mode : str
+        verl's, with verl's global denominators. A rule on whole responses takes "seq-mean-token-mean" alone.
+    config : ActorConfig
+    rollout_is_weights : Tensor, optional
+        Refused.
+
+    Returns
+    -------
+    loss : Tensor ()
+    metrics : dict
+        Under verl's names; clip shares are of responses (of tokens for token rules) with A != 0.
+
+    Raises
+    ------
+    UserError
+        For settings under which the rule would not be what it says, each with its cure.
+    """
+    assert config is not None
+    chosen = config.policy_loss
+    rule = chosen.clip_rule() if isinstance(chosen, FSPOLossConfig) else preset(NAME).rule
+    _check(rule, config, loss_agg_mode, rollout_is_weights)
+    mask = response_mask.to(torch.bool)
+    aggregation, denominator = _aggregation(mask, loss_agg_mode, config.global_batch_info)
+    loss, records = objective(
+        log_prob,
+        old_log_prob,
+        mask,
+        _one_each(advantages, mask),
+        rule,
+        ObjectiveConfig(aggregation),
+        denominator=denominator,
+    )
+    count = records.count.sum().clamp(min=1)
+    return loss, {
+        "actor/pg_clipfrac": ((records.cut_low + records.cut_high).sum() / count).item(),
+        "actor/pg_clipfrac_lower": (records.cut_dual.sum() / count).item(),
+        "actor/ppo_kl": (-records.log_ratio.sum() / records.length.sum().clamp(min=1)).item(),
+        "actor/fspo_band_acceptance": records.band_accept.double().mean().item(),
+    }
+
+
+def _check(rule: Rule, config: ActorConfig, mode: str, weights: Tensor | None) -> None:
+    if rule.level == "sequence" and mode != FAIR_MODE:
+        raise UserError(
+            f"actor.loss_agg_mode={mode!r} weighs whole responses by their length, which undoes rule {rule.label!r}: "
+            f"set it to {FAIR_MODE!r}"
+        )
+    if weights is not None:
+        raise UserError(
+            "rollout_is weighs responses by the sampler's mismatch, which grows with length, before the band sees "
+            "them: set algorithm.rollout_correction.rollout_is=null"
+        )
+    for name, ours in _REPLACED.items():
+        if getattr(config, name) != ActorConfig.__dataclass_fields__[name].default:
+            raise UserError(
+                f"actor.{name}={getattr(config, name)} belongs to verl's own losses, and {NAME!r} does not read it: "
+                f"leave it out and set policy_loss.{ours}"
+            )
+
+
+def _aggregation(mask: Tensor, mode: str, info: dict[str, Any]) -> tuple[Any, float]:
+    """Our aggregation and the denominator that make verl's ``agg_loss`` in this mode."""
+    per_process = info.get("dp_size") or 1  # gradients are averaged over so many processes
+
+    def whole(name: str, local: Tensor) -> float:
+        if info.get(name) is None and per_process > 1:
+            raise UserError(f"verl gave no {name} for {per_process} processes: the loss cannot be averaged over them")
+        return float(local) if info.get(name) is None else float(info[name])
+
+    if mode == "token-mean":
+        return "token", whole("batch_num_tokens", mask.sum()) / per_process
+    if mode == "token-sum":
+        return "response", 1 / per_process
+    responses = whole("global_batch_size", mask.any(1).sum()) / per_process
+    if mode == FAIR_MODE:
+        return "sequence", responses
+    if mode == "seq-mean-token-sum":
+        return "response", responses
+    if mode == "seq-mean-token-sum-norm":
+        return "response", responses * (info.get("loss_scale_factor") or mask.shape[1])
+    raise UserError(f"actor.loss_agg_mode={mode!r} is unknown here: use {FAIR_MODE!r}")
+
+
+def _one_each(advantages: Tensor, mask: Tensor) -> Tensor:
+    """The advantage of each response (B,)."""
+    inside = torch.where(mask, advantages.detach().double(), 0.0)
+    mean = inside.sum(1) / mask.sum(1).clamp(min=1)
+    if bool((torch.where(mask, (inside - mean[:, None]).abs(), 0.0) > 1e-4 * (1 + mean.abs()[:, None])).any()):
+        raise UserError(
+            "advantages differ within a response, and a rule on responses needs one for each: set "
+            "algorithm.adv_estimator to grpo, rloo or another that gives one"
+        )
+    return mean

@@ -1,0 +1,220 @@
+# pyright: reportMissingImports=false
+"""The plugin inside the real verl: its registry, its configuration files, its loss functions and its `ppo_loss`."""
+
+import math
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("verl", reason="verl is not installed; `make test-verl` fetches it and runs these tests")
+
+from hydra import compose, initialize_config_dir, initialize_config_module
+from tensordict import TensorDict
+from verl.trainer.ppo.core_algos import get_policy_loss_fn
+from verl.utils.config import omega_conf_to_dataclass
+from verl.workers.utils.losses import ppo_loss
+
+from fspo.errors import UserError
+from fspo.integrations.verl import FSPOLossConfig
+from fspo.objective import ObjectiveConfig, objective
+from fspo.rules import preset
+
+ACTOR = "actor_rollout_ref.actor."
+ROOT = Path(__file__).parents[3]
+OURS = (
+    f"{ACTOR}policy_loss.loss_mode=fspo",
+    f"{ACTOR}policy_loss._target_=fspo.integrations.verl.FSPOLossConfig",
+)
+SEQUENCE = f"{ACTOR}loss_agg_mode=seq-mean-token-mean"
+MODES = ["token-mean", "token-sum", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"]
+GLOBAL = {"dp_size": 2, "batch_num_tokens": 91, "global_batch_size": 24, "loss_scale_factor": 40}
+
+
+def actor(*overrides, info=None):
+    """verl's actor configuration, from its own YAML files and command-line overrides."""
+    with initialize_config_module("verl.trainer.config", version_base=None):
+        config = compose("ppo_trainer", overrides=[f"{ACTOR}ppo_micro_batch_size_per_gpu=8", *overrides])
+    found = omega_conf_to_dataclass(config.actor_rollout_ref.actor)
+    found.global_batch_info.update(info or {})
+    return found
+
+
+def parts(*pairs):
+    return tuple(f"+{ACTOR}policy_loss.{pair}" for pair in pairs)
+
+
+def batch(seed, spread, *, size=8, width=10, holes=True):
+    g = torch.Generator().manual_seed(seed)
+    new = -torch.rand(size, width, generator=g) - 0.1
+    old = new - spread * torch.randn(size, width, generator=g)
+    lengths = torch.randint(1, width + 1, (size,), generator=g)
+    mask = torch.arange(width) < lengths[:, None]
+    if holes:
+        mask[:, 1:] &= torch.rand(size, width - 1, generator=g) > 0.2
+    advantages = torch.randn(size, generator=g)
+    advantages[0] = 0.0
+    return new.requires_grad_(), old, mask, advantages
+
+
+def run(name, config, new, old, mask, advantages):
+    leaf = new.detach().clone().requires_grad_()
+    loss, metrics = get_policy_loss_fn(name)(
+        old_log_prob=old,
+        log_prob=leaf,
+        advantages=advantages[:, None] * mask,
+        response_mask=mask,
+        loss_agg_mode=config.loss_agg_mode,
+        config=config,
+    )
+    loss.backward()
+    return loss.item(), leaf.grad, metrics
+
+
+def assert_same(ours, theirs):
+    assert ours[0] == pytest.approx(theirs[0], rel=1e-5, abs=1e-7)
+    assert theirs[1].abs().max() > 1e-4
+    torch.testing.assert_close(ours[1], theirs[1], rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("info", [None, GLOBAL], ids=["local", "global"])
+@pytest.mark.parametrize("open_band", [True, False])
+def test_our_gspo_is_verls(info, open_band):
+    data = batch(1, 0.3)
+    low, high = (0.99, 99.0) if open_band else (0.05, 0.06)
+    ours = actor(*OURS, SEQUENCE, *parts("rule=gspo", f"range_lo={low}", f"range_hi={high}"), info=info)
+    theirs = actor(SEQUENCE, f"{ACTOR}clip_ratio_low={low}", f"{ACTOR}clip_ratio_high={high}", info=info)
+    found = run("fspo", ours, *data)
+    assert_same(found, run("gspo", theirs, *data))
+    assert (found[2]["actor/pg_clipfrac"] == 0) == open_band
+
+
+@pytest.mark.parametrize("info", [None, GLOBAL], ids=["local", "global"])
+@pytest.mark.parametrize("mode", MODES)
+def test_our_grpo_with_a_dual_clip_is_verls_vanilla_in_every_aggregation(mode, info):
+    data = batch(2, 1.2)
+    mode = f"{ACTOR}loss_agg_mode={mode}"
+    dual = math.log(3.0) / math.log(1.2)  # verl's clip_ratio_c
+    found = run("fspo", actor(*OURS, mode, *parts("rule=grpo", f"dual={dual}"), info=info), *data)
+    assert_same(found, run("vanilla", actor(mode, info=info), *data))
+    assert found[2]["actor/pg_clipfrac"] > 0
+    assert found[2]["actor/pg_clipfrac_lower"] > 0
+
+
+@pytest.mark.parametrize("name", ["fspo", "fspo-truncate", "fspo-cap", "rloo"])
+def test_with_a_rule_on_the_loss_is_ours(name):
+    new, old, mask, advantages = batch(3, 0.3 if name == "rloo" else 0.1)
+    loss, gradient, metrics = run("fspo", actor(*OURS, SEQUENCE, *parts(f"rule={name}")), new, old, mask, advantages)
+    out = objective(new, old, mask, advantages, preset(name).rule, ObjectiveConfig("response"))
+    out.loss.backward()
+    assert_same((loss, gradient), (out.loss.item(), new.grad))
+    assert 0 < metrics["actor/pg_clipfrac"] < 1
+
+
+def test_the_name_alone_is_preset_fspo():
+    data = batch(4, 0.1)
+    alone = run("fspo", actor(OURS[0], SEQUENCE), *data)
+    assert_same(alone, run("fspo", actor(*OURS, SEQUENCE, *parts("range_lo=0.03", "range_hi=0.03")), *data))
+
+
+def test_verls_own_ppo_loss_calls_it():
+    """Nested tensors, as verl's engines hand them to `ppo_loss`."""
+    new, old, mask, advantages = batch(5, 0.1, holes=False)
+    lengths, prompt = mask.sum(1).tolist(), 3
+    nested = lambda rows: torch.nested.as_nested_tensor(rows, layout=torch.jagged)  # noqa: E731
+    # verl predicts a token on the position before it: `prompt - 1` scores, the response's, and one at the end
+    rows = [torch.cat([torch.zeros(prompt - 1), new[i, :n], torch.zeros(1)]) for i, n in enumerate(lengths)]
+    data = TensorDict(
+        {
+            "prompts": nested([torch.ones(prompt, dtype=torch.int64)] * len(lengths)),
+            "responses": nested([torch.ones(n, dtype=torch.int64) for n in lengths]),
+            "response_mask": nested([torch.ones(n, dtype=torch.int64) for n in lengths]),
+            "old_log_probs": nested([old[i, :n] for i, n in enumerate(lengths)]),
+            "advantages": nested([advantages[i].expand(n).clone() for i, n in enumerate(lengths)]),
+        },
+        batch_size=[len(lengths)],
+    )
+    from verl.utils import tensordict_utils as tu
+
+    tu.assign_non_tensor(data, dp_size=1, batch_num_tokens=int(mask.sum()), global_batch_size=len(lengths))
+    loss, metrics = ppo_loss(actor(*OURS, SEQUENCE), {"log_probs": nested(rows)}, data)
+    expected = objective(new, old, mask, advantages, preset("fspo").rule, ObjectiveConfig("response"))
+    assert loss.item() == pytest.approx(expected.loss.item(), rel=1e-5)
+    accepted = float(expected.records.band_accept.double().mean())
+    assert metrics["actor/fspo_band_acceptance"].aggregate() == pytest.approx(accepted)
+
+
+def test_the_example_configuration_is_one_that_verl_takes():
+    with initialize_config_dir(str(ROOT / "examples"), version_base=None):
+        config = compose("verl_fspo")
+    found = omega_conf_to_dataclass(config.actor_rollout_ref.actor)
+    assert isinstance(found.policy_loss, FSPOLossConfig)
+    assert found.policy_loss.clip_rule() == preset("fspo").rule
+    loss, _, _ = run(found.policy_loss.loss_mode, found, *(data := batch(9, 0.1)))
+    assert loss == pytest.approx(objective(*data, preset("fspo").rule).loss.item(), rel=1e-5)
+    assert config.data.train_batch_size // found.ppo_mini_batch_size > 1  # or S would be 0 throughout
+
+
+@pytest.mark.parametrize(
+    ("overrides", "line"),
+    [
+        ((), "loss_agg_mode='token-mean' weighs whole responses.*set it to 'seq-mean-token-mean'"),
+        ((SEQUENCE, f"{ACTOR}clip_ratio_high=0.28"), "clip_ratio_high=0.28.*set policy_loss.range_hi"),
+        ((SEQUENCE, f"{ACTOR}clip_ratio_c=10.0"), "clip_ratio_c=10.0.*set policy_loss.dual"),
+    ],
+)
+def test_settings_that_undo_the_rule_are_refused(overrides, line):
+    with pytest.raises(UserError, match=line) as caught:
+        run("fspo", actor(*OURS, *overrides), *batch(6, 0.1))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"loss_mode": "vanilla"}, "loss_mode is 'vanilla'.*set it to 'fspo'"),
+        ({"rule": "fspo-kl"}, "set drift=none"),
+        ({"rule": "fsop"}, "did you mean 'fspo'"),
+        ({"range_lo": 0.0}, "range_lo=0.0 must be > 0"),
+    ],
+)
+def test_rules_that_cannot_work_are_refused(options, line):
+    with pytest.raises(UserError, match=line):
+        FSPOLossConfig(**options)
+
+
+def test_importance_weights_of_the_rollout_are_refused():
+    new, old, mask, advantages = batch(7, 0.1)
+    with pytest.raises(UserError, match="rollout_is=null"):
+        get_policy_loss_fn("fspo")(
+            old, new, advantages[:, None] * mask, mask, "seq-mean-token-mean", actor(*OURS), torch.ones_like(new)
+        )
+
+
+def test_advantages_of_tokens_are_refused():
+    new, old, mask, _ = batch(8, 0.1)
+    with pytest.raises(UserError, match=r"set algorithm\.adv_estimator"):
+        get_policy_loss_fn("fspo")(old, new, torch.randn(mask.shape), mask, "seq-mean-token-mean", actor(*OURS))
+
+
+def test_verl_finds_the_plugin_by_its_entry_point(tmp_path):
+    """The project installed as users install it; nothing but `import verl` is said."""
+    source, target = tmp_path / "source", tmp_path / "target"
+    shutil.copytree(ROOT / "fspo", source / "fspo")  # a copy: building leaves folders behind
+    for name in ("pyproject.toml", "README.md", "LICENSE", "paper_repro.py"):
+        shutil.copy(ROOT / name, source)
+    subprocess.run(
+        [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(target), str(source)],
+        check=True,
+        capture_output=True,
+    )
+    code = "import verl.trainer.ppo.core_algos as c; print(c.get_policy_loss_fn('fspo').__code__.co_filename)"
+    path = os.pathsep.join([str(target), *(p for p in sys.path if p and Path(p) != ROOT)])
+    found = subprocess.run(
+        [sys.executable, "-c", code], cwd=target, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True
+    )
+    assert found.stdout.split()[-1:] == [str(target / "fspo" / "integrations" / "verl.py")], found.stderr[-2000:]
