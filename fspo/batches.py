@@ -6,7 +6,8 @@ log-probs of a row come from one microbatch, so S = 0 exactly before the first u
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -60,6 +61,44 @@ class RolloutBatch:
     def total_lengths(self) -> np.ndarray:
         """Prompt and response together, tokens (N,)."""
         return np.array([len(p) + len(r) for p, r in zip(self.prompts, self.responses, strict=True)], np.int64)
+
+    def take(self, rows: np.ndarray) -> RolloutBatch:
+        """The responses at ``rows``, a mask (N,) or numbers."""
+        at = np.arange(len(self))[rows]
+        return replace(
+            self,
+            prompts=[self.prompts[i] for i in at],
+            responses=[self.responses[i] for i in at],
+            info={name: values[at] for name, values in self.info.items()},
+            **{name: getattr(self, name)[at] for name in _ARRAYS},
+        )
+
+
+_ARRAYS = (
+    "sampler_log_prob",
+    "truncated",
+    "rewards",
+    "advantages",
+    "reward_status",
+    "prompt_ids",
+    "response_ids",
+)
+
+
+def join(parts: Sequence[RolloutBatch]) -> RolloutBatch:
+    """Responses of one rollout's parts, one after the other."""
+    names = list(dict.fromkeys(name for part in parts for name in part.info))
+    blank = [np.full(len(part), None, object) for part in parts]
+    return replace(
+        parts[0],
+        prompts=[prompt for part in parts for prompt in part.prompts],
+        responses=[response for part in parts for response in part.responses],
+        info={
+            name: np.concatenate([part.info.get(name, none) for part, none in zip(parts, blank, strict=True)])
+            for name in names
+        },
+        **{name: np.concatenate([getattr(part, name) for part in parts]) for name in _ARRAYS},
+    )
 
 
 def plan_minibatches(batch: RolloutBatch, count: int, seed: int) -> list[np.ndarray]:

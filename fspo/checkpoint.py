@@ -39,6 +39,8 @@ class TrainState:
         Updates skipped for a non-finite gradient.
     num_tokens : int
         Tokens of prompts and responses trained on.
+    prompts : int, optional
+        Number of the stream's next prompt; None: as many as rollouts times ``batch.prompts``.
     lagged : dict
         Drift statistics of the last minibatch (fspo.rules.DriftStats).
     online : dict
@@ -49,6 +51,7 @@ class TrainState:
     step: int = 0
     skipped: int = 0
     num_tokens: int = 0
+    prompts: int | None = None
     lagged: dict[str, Any] | None = None
     online: dict[str, Any] | None = None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -23,6 +23,8 @@ from fspo.sharding import whole_model
 from fspo.tasks import Example, Task, encode_prompt
 
 Stream = Literal["train", "eval", "audit"]
+Drop = Literal["truncated", "failed"]
+"""Responses that may be left without a gradient: cut at the length limit; not judged."""
 _STREAMS: dict[Stream, int] = {"train": 0, "eval": 1, "audit": 2}
 
 
@@ -168,10 +170,31 @@ class Collector:
         self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - began
 
 
-def give_advantages(batch: RolloutBatch, estimator: Estimator) -> GroupStats:
-    """Fill in the batch's advantages; a response whose verification failed counts with reward 0."""
-    batch.advantages, stats = advantages(batch.rewards, batch.prompt_ids, estimator)
+def give_advantages(batch: RolloutBatch, estimator: Estimator, drop: Sequence[Drop] = ()) -> GroupStats:
+    """Fill in the batch's advantages.
+
+    A response whose verification failed counts with reward 0. Those that ``drop`` names get advantage 0, so no
+    gradient; a failed one then has no part in its group's baseline either. They stay in the batch and in the log.
+    """
+    judged = np.full(len(batch), True)
+    if "failed" in drop:
+        judged = batch.reward_status == "ok"
+        _, group = np.unique(batch.prompt_ids, return_inverse=True)
+        judged &= np.bincount(group, judged)[group] > 1  # a lonely one has nothing to be compared with
+    batch.advantages = np.zeros(len(batch))
+    batch.advantages[judged], stats = advantages(batch.rewards[judged], batch.prompt_ids[judged], estimator)
+    batch.advantages[dropped(batch, drop) != ""] = 0.0
     return stats
+
+
+def dropped(batch: RolloutBatch, drop: Sequence[Drop]) -> np.ndarray:
+    """Why each response gets no gradient (N,): ``failed``, ``truncated``, or an empty string."""
+    why = np.full(len(batch), "", dtype="<U16")
+    if "truncated" in drop:
+        why[batch.truncated] = "truncated"
+    if "failed" in drop:
+        why[batch.reward_status != "ok"] = "failed"
+    return why
 
 
 def write_samples(run: Path, batch: RolloutBatch, tokenizer: PreTrainedTokenizerBase, count: int) -> None:

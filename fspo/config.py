@@ -204,6 +204,12 @@ class BatchConfig:
     logits : int, optional
         Most logits (tokens x vocabulary entries, float32) that exist at a time in training, old log-probs and score
         passes; by default 2^20 on a CPU and 2^24 (64 MiB) on a GPU.
+    redraws : int
+        How often at most a rollout draws further prompts for groups whose rewards are all equal (dynamic sampling);
+        what is lacking then is filled up with such groups, whose gradient is 0.
+    drop : tuple of {"truncated", "failed"}
+        Responses that get no gradient: those cut at the length limit, those that the verifier could not judge. They
+        are counted by length bin. By default a truncated response is judged as it stands and a failed one has reward 0.
     """
 
     prompts: int = 64
@@ -213,9 +219,11 @@ class BatchConfig:
     tokens: int = 2048
     padding_side: Literal["right", "left"] = "right"
     logits: int | None = None
+    redraws: int = 0
+    drop: tuple[Literal["truncated", "failed"], ...] = ()
 
     def __post_init__(self) -> None:
-        _check(self, "batch", prompts=1, responses=1, minibatches=1, epochs=1, tokens=1)
+        _check(self, "batch", prompts=1, responses=1, minibatches=1, epochs=1, tokens=1, redraws=0)
         if self.logits is not None:
             _check(self, "batch", logits=1)
         if self.prompts < self.minibatches:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import math
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,8 @@ class Ratios:
 def add_rollout(ratios: Ratios, batch: RolloutBatch, groups: GroupStats) -> None:
     """Add what is known of a rollout before its updates: rewards, lengths, verifier failures.
 
-    ``reward_std`` is the mean over groups of their standard deviation (ddof = 1), as in TRL.
+    ``reward_std`` is the mean over groups of their standard deviation (ddof = 1). TRL 1.16 logs another number under
+    this name, the standard deviation of the whole batch's rewards.
     """
     n = len(batch)
     _, group, size = np.unique(batch.prompt_ids, return_inverse=True, return_counts=True)
@@ -69,6 +71,25 @@ def add_rollout(ratios: Ratios, batch: RolloutBatch, groups: GroupStats) -> None
     ratios.add("completions/clipped_ratio", batch.truncated.sum(), n)
     ratios.add("verifier/timeout", (batch.reward_status == "timeout").sum(), n)
     ratios.add("verifier/error", (batch.reward_status == "error").sum(), n)
+
+
+def add_drops(
+    ratios: Ratios, lengths: np.ndarray, why: np.ndarray, reasons: Sequence[str], edges: tuple[int, ...]
+) -> None:
+    """Count the responses that were sampled and got no gradient: ``dropped/REASON`` and ``length_bin/i/dropped``.
+
+    Parameters
+    ----------
+    lengths, why : (N,)
+        Of all sampled responses; an empty string for one that was not dropped.
+    reasons : sequence of str
+        All that can occur; those that did not are 0.
+    """
+    for reason in reasons:
+        ratios.add(f"dropped/{reason}", (why == reason).sum(), len(why))
+    for i, mask in enumerate(length_bins(lengths, edges)):
+        if mask.any():
+            ratios.add(f"length_bin/{i}/dropped", (why[mask] != "").sum(), mask.sum())
 
 
 def add_update_rows(ratios: Ratios, rows: dict[str, np.ndarray], edges: tuple[int, ...], *, moved: bool) -> None:

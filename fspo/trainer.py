@@ -27,10 +27,11 @@ from fspo.batches import RolloutBatch, plan_microbatches, plan_minibatches
 from fspo.checkpoint import TrainState
 from fspo.collect import Collector, give_advantages, write_samples
 from fspo.config import TrainConfig
+from fspo.draw import draw
 from fspo.errors import UserError
 from fspo.evaluate import evaluate
 from fspo.launch import claim_folder, init_trackers, make_accelerator, model_source, save_config
-from fspo.metrics import MetricsFile, Ratios, add_rollout, add_update_rows, finished
+from fspo.metrics import MetricsFile, Ratios, add_update_rows, finished
 from fspo.models import check_vocabulary, load_model, load_tokenizer
 from fspo.rules import DriftStats
 from fspo.score_log import ScoreLog
@@ -128,6 +129,7 @@ class Trainer:
         self.metrics = MetricsFile(self.run)
         self._seconds: dict[str, float] = {}
         self._bar: tqdm | None = None
+        self._said_too_long = False
         save_config(self.accelerator, config)
 
     def _check_sharded(self) -> None:
@@ -219,25 +221,28 @@ class Trainer:
 
     def sample(self, rollout: int, ratios: Ratios) -> RolloutBatch:
         """Sample and verify a rollout, with advantages."""
-        config = self.config
-        ids = np.arange(rollout * config.batch.prompts, (rollout + 1) * config.batch.prompts)
-        indices = prompt_order(self.task.size("train"), config.seed, int(ids[0]), len(ids))
-        prompts = self.collector.prompts("train", indices, ids)
-        batch = self.collector.collect(
+        config, position = self.config, self.state.prompts
+        drawn = draw(
+            self.collector,
             self.raw,
-            prompts,
-            config.batch.responses,
-            stream="train",
+            config,
             rollout=rollout,
             step=self.state.step,
-            progress=self._sampling_progress(len(prompts.examples) * config.batch.responses),
+            position=rollout * config.batch.prompts if position is None else position,
+            progress=self._sampling_progress,
         )
-        groups = give_advantages(batch, config.rule.advantage_estimator())
-        self.state = replace(self.state, num_tokens=self.state.num_tokens + int(batch.total_lengths.sum()))
+        tokens = self.state.num_tokens + int(drawn.batch.total_lengths.sum())
+        self.state = replace(self.state, num_tokens=tokens, prompts=drawn.position)
         if self.is_main:  # every process holds the same batch: one of them counts it
-            add_rollout(ratios, batch, groups)
-            ratios.add("prompts/too_long", prompts.too_long, len(ids))
-        return batch
+            drawn.count(ratios, config)
+            if drawn.too_long and not self._said_too_long:
+                self._said_too_long = True
+                tqdm.write(
+                    f"warning: {drawn.too_long} of {drawn.passed} prompts exceed task.max_prompt_tokens="
+                    f"{config.task.max_prompt_tokens}: passed over, counted as prompts/too_long",
+                    file=sys.stderr,
+                )
+        return drawn.batch
 
     def shards(self, batch: RolloutBatch, rows: np.ndarray) -> list[Shard]:
         """This process's shards of one minibatch, with old log-probs under the present parameters."""
@@ -374,7 +379,7 @@ class Trainer:
             rollout=batch.rollout,
             step=self.state.step,
         )
-        give_advantages(fresh, "rloo" if self.config.batch.responses > 1 else "dr_grpo")
+        give_advantages(fresh, "rloo" if self.config.batch.responses > 1 else "dr_grpo", self.config.batch.drop)
         self.log.fresh_rows(fresh, self.shards(fresh, np.arange(len(fresh))), self.state.step)
 
     def _evaluate(self, done: int) -> dict[str, float]:
