@@ -20,7 +20,7 @@ def answers(correct: list[list[int]], length: list[list[int]] | None = None) -> 
     return Answers(prompt, marks, tokens, tokens >= 100, np.zeros(len(marks), bool))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.booleans(), min_size=1, max_size=9), st.data())
 def test_pass_at_k_is_the_share_of_subsets_with_a_correct_response(marks: list[bool], data: st.DataObject) -> None:
     k = data.draw(st.integers(1, len(marks)))

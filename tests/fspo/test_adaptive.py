@@ -57,7 +57,7 @@ def test_range_follows_a_scale_that_grows_and_falls():
 
 
 @given(st.lists(st.lists(st.floats(-5, 5), min_size=1, max_size=6), min_size=3, max_size=60), st.floats(0.05, 0.95))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_average_acceptance_is_within_the_bound_of_t14_for_any_sequence(updates, target):
     online, accepted, thetas = auto(target), [], []
     for S in updates:

@@ -99,7 +99,7 @@ def test_scale(data, scale):
 
 
 @given(hnp.arrays(np.float64, (4, 5), elements=st.floats(-10, 10)))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_grpo_equals_trl(rewards):
     torch = pytest.importorskip("torch")
     nanstd = pytest.importorskip("trl.trainer.utils").nanstd

@@ -275,7 +275,7 @@ def test_drift_stats_of_each_step_by_hand(tmp_path):
     assert (stats[6].k3, stats[6].sigma2) == pytest.approx((0.5 / 7, 0.1))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(n=st.integers(1, 30), seed=st.integers(0, 99))
 def test_log_ratios_survive_to_the_last_bit(tmp_path_factory, n, seed):
     """Bands are applied again to what was logged, so S must not be rounded."""

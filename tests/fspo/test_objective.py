@@ -239,7 +239,7 @@ configs = st.sampled_from(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(batch=batches(), rule=rules, config=configs)
 def test_a_padded_batch_equals_the_unpadded_one(batch, rule, config):
     s, A, mask = batch
@@ -255,7 +255,7 @@ def test_a_padded_batch_equals_the_unpadded_one(batch, rule, config):
         np.testing.assert_allclose(records2.to_numpy()[name][:-1], x, rtol=1e-12, err_msg=name)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(batch=batches(), rule=rules, config=configs, seed=st.integers(0, 1000))
 def test_permuting_responses_permutes_the_records(batch, rule, config, seed):
     s, A, mask = batch
@@ -268,7 +268,7 @@ def test_permuting_responses_permutes_the_records(batch, rule, config, seed):
         np.testing.assert_array_equal(records2.to_numpy()[name], x[order], err_msg=name)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(batch=batches(), name=st.sampled_from(["rloo", "fspo", "fspo-kl", "power", "fspo-truncate", "fspo-cap"]))
 def test_a_band_opened_to_infinity_is_no_band(batch, name):
     s, A, mask = batch
@@ -281,7 +281,7 @@ def test_a_band_opened_to_infinity_is_no_band(batch, name):
     assert records.band_accept.all()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(batch=batches(), rule=rules)
 def test_a_dropped_response_has_exactly_zero_gradient(batch, rule):
     s, A, mask = batch
@@ -294,7 +294,7 @@ def test_a_dropped_response_has_exactly_zero_gradient(batch, rule):
     assert not grad[~mask].any()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(batch=batches(), rule=rules, config=configs, cut=st.integers(0, 6))
 def test_microbatches_add_up_under_the_global_denominator(batch, rule, config, cut):
     s, A, mask = batch

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 from transformers import (
@@ -146,7 +146,6 @@ def test_greedy():
     st.floats(0, 1, exclude_max=True),
     st.sampled_from([0.3, 1.0, 2.0]),
 )
-@settings(deadline=None)
 def test_picked_token_brackets_the_uniform(values, u, temperature):
     logits = torch.tensor([values])
     token, logprob = pick_tokens(logits, torch.tensor([u], dtype=torch.float64), temperature)

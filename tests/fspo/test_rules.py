@@ -174,7 +174,7 @@ def test_nan_is_passed_through_never_cut():
     assert not applied.in_band[0]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     name=st.sampled_from(sorted(PRESETS)),
     rows=st.lists(
@@ -217,7 +217,7 @@ def _rows(seed, size=200):
     return rng.normal(0, 0.05, size) * np.sqrt(n), n, rng.choice([-1.0, 0.0, 1.0], size, p=[0.4, 0.2, 0.4])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(rule=rules_with_a_band, seed=st.integers(0, 10**6), target=st.floats(0.6, 0.99))
 def test_calibrate_meets_the_target(rule, seed, target):
     S, n, A = _rows(seed)
@@ -237,7 +237,7 @@ def test_calibrate_meets_the_target(rule, seed, target):
 STATS_SMALL = DriftStats(k3_sum=1.25e-3, sum_sq=2.5e-3, num_tokens=1.0)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(rule=rules_with_a_band, seed=st.integers(0, 10**6), factor=st.floats(0.2, 3))
 def test_excess_is_the_factor_at_which_a_row_is_just_accepted(rule, seed, factor):
     S, n, A = _rows(seed, 50)

@@ -44,7 +44,7 @@ def exact_interval(lo, hi):
         return (mpmath.erfc(-hi / mpmath.sqrt(2)) - mpmath.erfc(-lo / mpmath.sqrt(2))) / 2
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(lo=st.floats(-30, 30), width=st.floats(1e-9, 60))
 def test_interval_probability_is_exact_in_the_tails(lo, width):
     hi = lo + width
@@ -180,7 +180,7 @@ def drifted(c_lo, c_hi, m, mu, lengths):
 t3_case = st.tuples(st.floats(0.3, 3), st.floats(0.3, 3), st.lists(st.floats(1e-3, 0.5), min_size=2, max_size=6))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(case=t3_case, sign=st.sampled_from([-1.0, 1.0]))
 def test_t3_bounds_hold(case, sign):
     u_lo, u_hi, xs = case
@@ -205,7 +205,7 @@ def test_t3_control_half_the_bound_is_violated():
     assert loss / bound == pytest.approx(1.0, abs=0.01)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     u=st.tuples(st.floats(0.2, 3), st.floats(0.2, 3)),
     logs=st.lists(st.floats(-0.4, 0.4), min_size=2, max_size=6),
@@ -277,7 +277,7 @@ def test_t11_by_hand():
 vectors = st.integers(0, 10**6).map(np.random.default_rng)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(rng=vectors, K=st.integers(1, 7), D=st.integers(1, 5), noise=st.floats(0, 1))
 def test_t7_is_never_violated_and_t8_is_an_identity(rng, K, D, noise):
     p, a, g = rng.dirichlet(np.ones(K)), rng.uniform(0.05, 1, K), rng.normal(size=(K, D)) + 1

@@ -33,7 +33,7 @@ def exact_lre(u_lo: float, u_hi: float, x_max: float, points: int = 200) -> floa
 
 
 @given(st.floats(0.05, 4), st.floats(0.05, 4), st.floats(0.0, 3))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_lre_enclosure_holds_the_value_and_is_tight(u_lo, u_hi, x_max):
     low, high = lre_enclosure(u_lo, u_hi, 0.0, x_max)
     grid = exact_lre(u_lo, u_hi, x_max)
@@ -110,7 +110,7 @@ def test_a_straddling_enclosure_decides_nothing():
 
 
 @given(st.floats(-40, 40), st.floats(1e-6, 5))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_probability_and_slope_enclose_mpmath(lo, width):
     hi = lo + width
     with mp.workdps(60):

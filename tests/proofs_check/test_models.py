@@ -154,7 +154,7 @@ def test_rho3_by_quadrature():
 
 
 @given(ar=st.floats(-0.95, 0.95), length=st.integers(1, 40))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_ar1_variance_is_the_double_sum_of_autocovariances(ar, length):
     gap = np.abs(np.subtract.outer(np.arange(length), np.arange(length)))
     exact = np.sum(0.2**2 * (1 - ar) / (1 + ar) * ar**gap)
@@ -162,7 +162,7 @@ def test_ar1_variance_is_the_double_sum_of_autocovariances(ar, length):
 
 
 @given(hurst=st.floats(0.05, 0.95), length=st.integers(1, 60))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_fractional_variance_is_the_double_sum_of_autocovariances(hurst, length):
     model = FractionalNoise(0.0, 0.2, hurst)
     covariance = linalg.toeplitz(model.autocovariance(np.arange(length)))
@@ -202,7 +202,7 @@ def by_enumeration(model, length):
     noise_ratio=st.floats(0.1, 10),
     length=st.integers(1, 8),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_markov_law_and_moments_by_enumeration(persistence, share, mean_part, noise_ratio, length):
     model = MarkovTokens(-0.01, 0.2, persistence, share, mean_part, noise_ratio)
     law, ones = by_enumeration(model, length), np.arange(length + 1)
@@ -229,7 +229,7 @@ def test_markov_occupation_draws_follow_their_law():
 
 
 @given(df=st.floats(2.1, 30), z=st.floats(-50, 50))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_student_inversion_at_one_token_is_the_t_law(df, z):
     found = StudentTokens(0.0, 1.0, df).cdf(z, 1)
     assert float(found) == pytest.approx(stats.t.cdf(z * math.sqrt(df / (df - 2)), df), abs=1e-11)
@@ -245,7 +245,7 @@ def test_student_inversion_at_two_tokens_is_the_convolution():
 
 
 @given(stop_old=st.floats(0.05, 0.9), stop_new=st.floats(0.05, 0.9), length=st.integers(1, 6))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_shifted_lengths_by_enumeration(stop_old, stop_new, length):
     old, new = (0.5, 0.3, 0.2), (0.2, 0.2, 0.6)
     model = ShiftedLengths(stop_old, stop_new, old, new)

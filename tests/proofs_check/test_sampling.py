@@ -96,7 +96,7 @@ def test_children_of_one_seed_sequence_differ():
 
 
 @given(seed=st.integers(0, 10**6), draws=st.integers(2, 3_000), offset=st.sampled_from([0.0, 1e6]))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_weighted_moments_equal_numpy_on_the_same_draws(seed, draws, offset):
     def values(S, n, A):
         return np.stack([offset + S, S**2], axis=1)

@@ -60,7 +60,7 @@ def test_a_linear_band_against_its_own_closed_form():
     assert value("gspo", "band") == pytest.approx(np.abs(a / a.mean() - 1).max(), rel=1e-6)
 
 
-@hypothesis_settings(max_examples=15, deadline=None)
+@hypothesis_settings(max_examples=15)
 @given(
     st.sampled_from(["drift_error", "exponent", "asymmetry", "sign_share", "sign_drift", "switching"]),
     st.integers(0, 4),

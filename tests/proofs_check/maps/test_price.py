@@ -38,7 +38,7 @@ def test_without_clipping_the_bias_is_0_and_the_sample_size_is_known():
         assert row["weight_acceptance"] == pytest.approx(1, abs=1e-12)
 
 
-@hypothesis_settings(max_examples=20, deadline=None)
+@hypothesis_settings(max_examples=20)
 @given(st.floats(0.01, 0.08), st.floats(-0.9, 0.9))
 def test_the_true_update_is_the_gradient_of_the_mean_reward(sigma, overlap):
     policy = location(sigma=sigma, overlap=overlap)
