@@ -24,7 +24,7 @@ MAX_LENGTH = 1_000_000
 
 @with_precision(POINT_BITS)
 def far_tails(rng: np.random.Generator, naive: bool = False, cases: int = 40) -> Outcome:
-    """float64 Phi(hi) - Phi(lo), a(l), LRE and B_l against enclosures, for u and |x| to 40 and l to 1e7.
+    """float64 Phi(hi) - Phi(lo), a(l), LRE, B_l and B/(a_0 - B) against enclosures, for u and |x| to 40 and l to 1e7.
 
     Edges beyond 37 standard units underflow in float64 and are left out. LRE's error is relative to 1 + LRE.
     """
@@ -52,6 +52,10 @@ def far_tails(rng: np.random.Generator, naive: bool = False, cases: int = 40) ->
         slope = abs(normal_density(arb(u_hi)) - normal_density(arb(u_lo)))
         bounds = [slope * abs(arb(y)) + phi_1() * arb(y) ** 2 for y in x]
         found.append(inside(theory.drift_error_bound(u_lo, u_hi, x), bounds, AGREEMENT))
+        a_0, part = float(rng.uniform(0.05, 1)), float(rng.uniform(0.01, 0.9))
+        stated = [theory.lre_bound(part * a_0, a_0, one_sided=same) or math.nan for same in (True, False)]
+        ratio = arb(part * a_0) / (arb(a_0) - arb(part * a_0))
+        found.append(inside(stated, [ratio, 2 * ratio], AGREEMENT))
     return worst(*found)
 
 
