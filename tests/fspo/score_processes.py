@@ -5,18 +5,21 @@
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from score_models import batch_of, build
+from score_models import VOCAB, batch_of, build
 from torch import distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
+from fspo import logprobs
 from fspo.errors import UserError
-from fspo.scores import ScoreConfig, score
+from fspo.logprobs import token_log_probs
+from fspo.scores import ScoreConfig, plain_log_probs, score
 
 ROWS = 6
 
@@ -53,23 +56,36 @@ CASES: dict[str, tuple[str, Callable[[Any], nn.Module]]] = {
     "fsdp-tied": ("qwen3-tied", by_layer),
     "fsdp-checkpointed": ("qwen3", checkpointed),
     "fsdp-each-alone": ("qwen3", each_alone),
+    "fsdp-tiles": ("qwen3", by_layer),
+    "fsdp-tiles-each-alone": ("qwen3", each_alone),
+    "fsdp-tiles-tied": ("qwen3-tied", by_layer),
     "fsdp-biases": ("gpt2", lambda model: fully_shard(model)),
 }
 
 
 def main(folder: Path) -> None:
     distributed.init_process_group("gloo")
+    tiled, counted = logprobs.linear_log_probs, []
+
+    def count(hidden: torch.Tensor, weight: torch.Tensor, *rest: Any, **options: Any) -> Any:
+        counted.append(tuple(weight.shape))
+        return tiled(hidden, weight, *rest, **options)
+
+    logprobs.linear_log_probs = count
     rank, world = distributed.get_rank(), distributed.get_world_size()
     mine = slice(rank * ROWS // world, (rank + 1) * ROWS // world)
     for name, (kind, wrap) in CASES.items():
         model = wrap(build(kind))
         batch = {field: x[mine] for field, x in batch_of(ROWS).items()}
-        taken = score(model, batch, rollout=3)
+        logits = 40 if "tiles" in name else None
+        counted.clear()
+        taken = score(model, batch, rollout=3, log_probs=partial(plain_log_probs, logits=logits))
         # Training goes on afterwards, and nothing of the score pass is left in the gradients.
         assert all(p.grad is None for p in model.parameters())
         model.eval()
-        model(input_ids=batch["input_ids"]).logits.square().mean().backward()
+        token_log_probs(model, batch, 0.8, logits=logits)[0].sum().backward()
         gradient = torch.stack([torch.linalg.vector_norm(full(p.grad)) for p in model.parameters()])
+        assert counted == ([(VOCAB, 16)] * 2 if logits else [])  # tiles of the gathered weight
         refused = ""
         try:
             score(model, batch, config=ScoreConfig(mode="exact"))

@@ -96,6 +96,39 @@ def test_models_that_change_the_logits_afterwards_are_found_out():
         assert "forward" not in model.get_output_embeddings().__dict__
 
 
+@pytest.mark.parametrize("wrap", ["plain", "lora on the output layer", "checkpointed", "bias"])
+def test_a_training_step_in_tiles_is_the_step_with_whole_logits(wrap):
+    """One AdamW step in float64 with the logits whole and 40 at a time."""
+    from peft import LoraConfig, get_peft_model
+
+    stepped = []
+    for logits in (None, 40):
+        model = build("small").train()
+        if wrap == "bias":
+            model.lm_head = torch.nn.Linear(32, 50, dtype=torch.float64)
+        if wrap == "checkpointed":
+            model.gradient_checkpointing_enable({"use_reentrant": False})
+        if wrap == "lora on the output layer":
+            config = LoraConfig(task_type="CAUSAL_LM", target_modules=["lm_head"], init_lora_weights=False)
+            torch.manual_seed(3)
+            model = get_peft_model(model, config)
+        torch.manual_seed(4)
+        if wrap == "bias":
+            torch.nn.init.normal_(model.lm_head.weight)
+            torch.nn.init.normal_(model.lm_head.bias)
+        batch = make_batch(PROMPTS, RESPONSES, 0)
+        optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-3)
+        token_log_probs(model, batch, 0.8, logits=logits)[0].exp().sum().backward()
+        optimizer.step()
+        stepped.append({n: p.detach().clone() for n, p in model.named_parameters()})
+    whole, tiles = stepped
+    start = dict(build("small").named_parameters())
+    for name, after in whole.items():
+        torch.testing.assert_close(tiles[name], after, rtol=1e-9, atol=1e-9, msg=lambda m, n=name: f"{n}: {m}")
+    if wrap in ("plain", "checkpointed"):
+        assert all(not torch.equal(after, start[name]) for name, after in whole.items())
+
+
 class _Largest(TorchDispatchMode):
     """The most elements of a floating tensor that any operation makes."""
 

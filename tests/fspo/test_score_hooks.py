@@ -11,6 +11,7 @@ from score_models import BARE, MODELS, VOCAB, batch_of, build, reordered, sketch
 from fspo import logprobs
 from fspo.errors import UserError
 from fspo.linear_logprobs import TILE
+from fspo.logprobs import token_log_probs
 from fspo.scores import ScoreHooks, exact_scores, score
 
 
@@ -52,6 +53,49 @@ def test_a_big_vocabulary_goes_through_the_output_layer_in_chunks(monkeypatch):
     projected = sketches(model, batch, projection=4)
     monkeypatch.undo()
     torch.testing.assert_close(projected, sketches(model, batch, projection=4), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["bias", "lora", "frozen"])
+def test_the_output_layer_is_scored_in_tiles_too(kind, monkeypatch):
+    """A layer with a bias, with adapters (which runs on a few tokens at a time) and a frozen one, in float64."""
+    model = build("qwen3", torch.float64)
+    if kind == "bias":
+        model.lm_head = torch.nn.Linear(16, VOCAB, dtype=torch.float64)
+    if kind == "lora":
+        model = peft.get_peft_model(
+            model, peft.LoraConfig(r=3, target_modules=["lm_head", "q_proj"], init_lora_weights=False)
+        )
+    if kind == "frozen":
+        model.lm_head.requires_grad_(False)
+    batch = batch_of(4)
+    exact, _ = exact_scores(model, batch, 0.8)
+    hooks = ScoreHooks(model, **BARE)
+    monkeypatch.setattr(logprobs, "BIG_VOCABULARY", 2)
+    monkeypatch.setitem(TILE, "cpu", 5 * VOCAB)
+    got = sketches(model.eval(), batch, 0.8, **BARE)
+    assert any("lm_head" in name for name in hooks.sketcher.shapes) == (kind != "frozen")
+    torch.testing.assert_close(got, reordered(model, exact, hooks), rtol=1e-5, atol=1e-6 * float(exact.abs().max()))
+    projected = sketches(model, batch, projection=4)
+    monkeypatch.undo()
+    torch.testing.assert_close(projected, sketches(model, batch, projection=4), rtol=1e-6, atol=1e-6)
+
+
+def test_a_score_pass_in_tiles_forms_no_gradient_of_the_output_weight(monkeypatch):
+    model, batch = build(), batch_of(4)
+    monkeypatch.setattr(logprobs, "BIG_VOCABULARY", 2)
+    shapes = []
+    product = logprobs.linear_log_probs.__globals__["_Logits"].add_product
+
+    def watch(self, total, a, b):
+        shapes.append(total.shape)
+        product(self, total, a, b)
+
+    monkeypatch.setattr(logprobs.linear_log_probs.__globals__["_Logits"], "add_product", watch)
+    sketches(model, batch)
+    tokens = int(batch["response_mask"].sum())
+    assert set(shapes) == {(tokens, 16)}
+    token_log_probs(model, batch)[0].sum().backward()  # the control
+    assert (VOCAB, 16) in shapes
 
 
 @pytest.mark.parametrize("name", ["qwen3", "gemma3"])
