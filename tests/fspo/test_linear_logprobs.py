@@ -78,8 +78,8 @@ def test_gradients_at_qwens_vocabulary(dtype, bound):
     weights = torch.linspace(-1, 2, 24)
     given_ = [x.requires_grad_() for x in (hidden, weight)]
     true = [x.detach().double().requires_grad_() for x in given_]
-    found = slopes(linear_log_probs(*given_, None, targets, 0.9)[0], weights, *given_)
-    expected = slopes(exact(*true, None, targets, 0.9)[0], weights, *true)
+    found = slopes(linear_log_probs(given_[0], given_[1], None, targets, 0.9)[0], weights, *given_)
+    expected = slopes(exact(true[0], true[1], None, targets, 0.9)[0], weights, *true)
     for ours, theirs in zip(found, expected, strict=True):
         assert ours.dtype == dtype
         assert worst(ours, theirs) < bound
@@ -161,7 +161,7 @@ def test_memory_is_linear_in_tokens(dtype, entropy):
         inputs = [hidden.requires_grad_(), weight.requires_grad_()]
         tile = tile_shape(tokens, vocabulary, hidden.device, logits)
         with Watch() as lean:
-            values, _ = linear_log_probs(*inputs, None, targets, 0.9, entropy=entropy, tile=tile)
+            values, _ = linear_log_probs(inputs[0], inputs[1], None, targets, 0.9, entropy=entropy, tile=tile)
             slopes(values, torch.ones(tokens), *inputs)
         # A tile, the weight's own gradient, or something per token: tokens x vocabulary never.
         assert lean.most == max(tile[0] * tile[1], vocabulary * features, tokens * features)
