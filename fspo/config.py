@@ -150,10 +150,12 @@ class RuleConfig:
 
 @dataclass(frozen=True)
 class OptimConfig:
-    """AdamW.
+    """The optimizer.
 
     Parameters
     ----------
+    name : {"adamw", "adamw8bit"}
+        "adamw8bit" keeps both moments in 8 bits and rounds bfloat16 weights stochastically (extra "8bit").
     learning_rate : float
         After the warm-up; constant.
     warmup_updates : int
@@ -166,6 +168,7 @@ class OptimConfig:
         An update with a non-finite gradient is skipped on all processes and counted; more than this many stop the run.
     """
 
+    name: Literal["adamw", "adamw8bit"] = "adamw"
     learning_rate: float = 2e-4
     warmup_updates: int = 24
     beta1: float = 0.9

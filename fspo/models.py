@@ -13,7 +13,7 @@ import torch
 from fspo.errors import UserError, unknown_name
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase, Qwen3ForCausalLM
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase, Qwen3Config, Qwen3ForCausalLM
 
 EMBEDDED = "embedded"
 Dtype = Literal["float32", "bfloat16"]
@@ -57,20 +57,14 @@ def local_seed(seed: int) -> Iterator[None]:
         yield
 
 
-def build_embedded_model(seed: int = 0) -> Qwen3ForCausalLM:
-    """Build the embedded model, randomly initialised: 0.40M parameters, 24 tokens, float32, eval mode.
-
-    Parameters
-    ----------
-    seed : int
-        The weights depend on it alone; torch's global generator is neither read nor moved.
-    """
-    from transformers import Qwen3Config, Qwen3ForCausalLM
+def embedded_config() -> Qwen3Config:
+    """Configuration of the embedded model."""
+    from transformers import Qwen3Config
 
     from fspo.tasks.chain_add import build_tokenizer
 
     tokenizer = build_tokenizer()
-    config = Qwen3Config(
+    return Qwen3Config(
         vocab_size=len(tokenizer),
         hidden_size=128,
         intermediate_size=384,
@@ -85,6 +79,19 @@ def build_embedded_model(seed: int = 0) -> Qwen3ForCausalLM:
         eos_token_id=cast(int, tokenizer.eos_token_id),
         bos_token_id=None,
     )
+
+
+def build_embedded_model(seed: int = 0) -> Qwen3ForCausalLM:
+    """Build the embedded model, randomly initialised: 0.40M parameters, 24 tokens, float32, eval mode.
+
+    Parameters
+    ----------
+    seed : int
+        The weights depend on it alone; torch's global generator is neither read nor moved.
+    """
+    from transformers import Qwen3ForCausalLM
+
+    config = embedded_config()
     with local_seed(seed):
         return Qwen3ForCausalLM(config).eval()
 
@@ -146,10 +153,23 @@ def load_model(
             )
     if getattr(model.config, "is_encoder_decoder", False):
         raise UserError(f"{name_or_path} is an encoder-decoder model: use a causal (decoder-only) language model")
+    return ready_for_training(model, str(name_or_path), gradient_checkpointing=gradient_checkpointing, lora=lora)
+
+
+def ready_for_training(
+    model: PreTrainedModel, name: str, *, gradient_checkpointing: bool = False, lora: LoraOptions | None = None
+) -> PreTrainedModel:
+    """Switch dropout off, and gradient checkpointing (non-reentrant) and adapters on where asked for; eval mode.
+
+    Raises
+    ------
+    UserError
+        An option is impossible for this model, which the message calls ``name``.
+    """
     switch_dropout_off(model)
     if gradient_checkpointing:
         if not model.supports_gradient_checkpointing:
-            raise UserError(f"{name_or_path} cannot checkpoint gradients: set gradient_checkpointing to false")
+            raise UserError(f"{name} cannot checkpoint gradients: set gradient_checkpointing to false")
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     if lora is not None:
         model = _add_lora(model, lora)

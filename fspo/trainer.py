@@ -33,6 +33,7 @@ from fspo.evaluate import evaluate
 from fspo.launch import claim_folder, init_trackers, make_accelerator, model_source, save_config
 from fspo.metrics import MetricsFile, Ratios, add_update_rows, finished
 from fspo.models import check_vocabulary, load_model, load_tokenizer
+from fspo.optimizers import make_optimizer, optimizer_step, set_learning_rate
 from fspo.rules import DriftStats
 from fspo.score_log import ScoreLog
 from fspo.score_sites import whole
@@ -90,11 +91,8 @@ class Trainer:
         check_vocabulary(raw, self.tokenizer)
         raw.train()  # dropout is off; gradient checkpointing works in train mode only
         reference = copy.deepcopy(raw).requires_grad_(False) if config.rule.kl_coef > 0 else None
-        self.optimizer = torch.optim.AdamW(
-            [p for p in raw.parameters() if p.requires_grad],
-            lr=config.optim.learning_rate,
-            betas=(config.optim.beta1, config.optim.beta2),
-            weight_decay=config.optim.weight_decay,
+        self.optimizer = make_optimizer(
+            raw.parameters(), config.optim, accelerated=self.accelerator.device.type != "cpu"
         )
         self.raw = raw
         self.model, self.optimizer = self.accelerator.prepare(raw, self.optimizer)
@@ -338,14 +336,13 @@ class Trainer:
         """Clip the gradient and update; a non-finite gradient is skipped on all processes alike."""
         config, accelerator = self.config.optim, self.accelerator
         rate = config.learning_rate * min(1.0, (self.state.step + 1) / max(config.warmup_updates, 1))
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
+        set_learning_rate(self.optimizer, rate)
         spread(self.raw)
         norm = accelerator.clip_grad_norm_(self.model.parameters(), config.max_grad_norm)
         value = float(whole(norm)) if norm is not None else 0.0
         good = bool(np.isfinite(value))
         if good:
-            self.optimizer.step()
+            optimizer_step(self.optimizer, config.name, self.config.seed, self.state.step)
         else:
             self.state = replace(self.state, skipped=self.state.skipped + 1)
         self.optimizer.zero_grad(set_to_none=True)

@@ -1,0 +1,348 @@
+"""Memory of each GPU and token counts of a step, by phase of a rollout, for `python -m fspo.plan`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from math import ceil
+from typing import Literal
+
+import torch
+from transformers import PretrainedConfig
+
+from fspo.config import TrainConfig
+from fspo.engines import CacheLayer, _PICK_ELEMENTS
+from fspo.errors import UserError
+from fspo.models import DTYPES, Dtype, LoraOptions
+from fspo.optimizers import moment_bytes
+from fspo.plan_measure import Pass, padded_rows, prompt_pass, update_pass
+from fspo.plan_models import Sizes, meta_model, shape_of, sizes
+from fspo.scores import ScoreHooks
+
+Sharding = Literal["fsdp2", "zero3", "ddp"]
+PHASES = ("rollout", "old log-probs", "score pass", "update", "optimizer step")
+RESERVE = 0.08
+"""Share of a GPU's memory left to the CUDA context, NCCL and fragmentation. An estimate, not measured here."""
+ZERO3_GATHERED, ZERO3_BUCKET = 1_000_000_000, 500_000_000
+"""DeepSpeed's defaults, in parameters: stage3_max_live_parameters and reduce_bucket_size."""
+
+
+@dataclass(frozen=True)
+class MachineConfig:
+    """Where the run goes.
+
+    Parameters
+    ----------
+    gpus : int
+        On all nodes together.
+    memory : float
+        Of each, GiB.
+    sharding : {"fsdp2", "zero3", "ddp"}
+        How weights, gradients and moments are spread; one GPU holds everything anyway.
+    mixed_precision : {"bf16", "no"}
+        As in the accelerate configuration: computing in bfloat16 with float32 weights behind.
+    response_tokens : int, optional
+        Mean length of a response, for the token counts; by default sampling.max_new_tokens.
+    """
+
+    gpus: int = 8
+    memory: float = 80.0
+    sharding: Sharding = "fsdp2"
+    mixed_precision: Literal["bf16", "no"] = "bf16"
+    response_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.gpus < 1 or not self.memory > 0:
+            raise UserError(f"machine: {self.gpus} GPUs of {self.memory} GiB: use one or more GPUs with memory above 0")
+        if self.response_tokens is not None and self.response_tokens < 1:
+            raise UserError(f"machine.response_tokens is {self.response_tokens}: use 1 or more")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a step takes.
+
+    Attributes
+    ----------
+    model : Sizes
+    phases : dict of str to dict of str to int
+        Bytes of each part of a GPU's memory in each of `PHASES`.
+    tokens : dict of str to float
+        Counts of one rollout and update.
+    capacity : int
+        Bytes that a GPU offers, less the reserve.
+    """
+
+    model: Sizes
+    phases: dict[str, dict[str, int]]
+    tokens: dict[str, float] = field(default_factory=dict)
+    capacity: int = 0
+
+    @property
+    def totals(self) -> dict[str, int]:
+        """Bytes of each phase."""
+        return {name: sum(parts.values()) for name, parts in self.phases.items()}
+
+    @property
+    def peak(self) -> int:
+        """Bytes of the largest phase."""
+        return max(self.totals.values())
+
+    @property
+    def fits(self) -> bool:
+        """Whether every phase fits."""
+        return self.peak <= self.capacity
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """A model's shape, hashable by its JSON."""
+
+    json: str
+    config: PretrainedConfig = field(compare=False, hash=False)
+
+
+def _shape(config: PretrainedConfig) -> _Shape:
+    return _Shape(config.to_json_string(use_diff=False), config)
+
+
+@lru_cache(maxsize=256)
+def _update(shape: _Shape, rows: int, prompt: int, response: int, lora: str, options: tuple) -> Pass:
+    return update_pass(shape.config, padded_rows(rows, prompt, response), **dict(options), lora=_LORA.get(lora))
+
+
+@lru_cache(maxsize=256)
+def _prompts(shape: _Shape, rows: int, columns: int, dtype: Dtype) -> Pass:
+    return prompt_pass(shape.config, rows, columns, dtype)
+
+
+_LORA: dict[str, LoraOptions] = {}
+
+
+def plan(config: TrainConfig, machine: MachineConfig, shape: PretrainedConfig | None = None) -> Plan:
+    """Memory and token counts of a run.
+
+    Parameters
+    ----------
+    config : TrainConfig
+    machine : MachineConfig
+    shape : PretrainedConfig, optional
+        The model's configuration; by default that of `config.model.name_or_path`.
+
+    Raises
+    ------
+    UserError
+        For a model whose shape is not known or not understood.
+    """
+    shape = shape or shape_of(config.model.name_or_path)
+    found = meta_model(shape, config.model.dtype, lora=config.model.lora)
+    model = sizes(found)
+    split = machine.gpus if machine.sharding != "ddp" else 1
+    own, compute = _dtypes(config, machine)
+    rows, prompt, response = longest_microbatch(config)
+    tokens = rows * (prompt + response)
+    static = _static(config, machine, model, own)
+    gradients = model.trainable * own.itemsize // split
+    gathered = _gathered(machine, model, compute, own)
+    options = {
+        "dtype": "bfloat16" if compute == torch.bfloat16 else "float32",
+        "gradient_checkpointing": config.model.gradient_checkpointing,
+        "temperature": config.sampling.temperature,
+    }
+    lora = str(config.model.lora)
+    if config.model.lora is not None:
+        _LORA[lora] = config.model.lora
+
+    def measured(**more: bool) -> dict[str, int]:
+        """Activations, and what comes with the vocabulary."""
+        chosen = tuple((options | more).items())
+        whole = _update(_shape(shape), rows, prompt, response, lora, chosen).peak(model.layers)
+        small = _update(_shape(_few_tokens(shape)), rows, prompt, response, lora, chosen).peak(model.layers)
+        return {"activations": int(min(whole, small)), "logits": int(max(0, whole - small))}
+
+    update = measured(train=True)
+    hooks = _hooks(config, found, tokens, compute) if config.log.score_every else {}
+    step = _step_temporary(config, model, own, split)
+    phases = {
+        "rollout": static | _rollout(config, machine, shape, model, compute),
+        "old log-probs": static | gathered | measured(train=False, entropy=config.log.entropy),
+        "score pass": (static | gathered | update | hooks) if hooks else {},
+        "update": static | gathered | {"gradients": gradients + _buckets(machine, model, own, compute)} | update,
+        "optimizer step": static | {"gradients": gradients, "temporary": step},
+    }
+    capacity = int(machine.memory * 2**30 * (1 - RESERVE))
+    return Plan(model, phases, _tokens(config, machine, model, rows), capacity)
+
+
+def _few_tokens(shape: PretrainedConfig) -> PretrainedConfig:
+    small = type(shape).from_dict(shape.to_dict())
+    small.vocab_size = 8
+    return small
+
+
+def longest_microbatch(config: TrainConfig) -> tuple[int, int, int]:
+    """Rows, prompt and response tokens of the largest microbatch, all rows of full length."""
+    prompt, response = config.task.max_prompt_tokens, config.sampling.max_new_tokens
+    return max(1, config.batch.tokens // (prompt + response)), prompt, response
+
+
+def _dtypes(config: TrainConfig, machine: MachineConfig) -> tuple[torch.dtype, torch.dtype]:
+    """Types that trained weights are kept in and that passes compute in."""
+    dtype = DTYPES[config.model.dtype]
+    if machine.mixed_precision == "no":
+        return dtype, dtype
+    # accelerate keeps trained weights in float32 under FSDP2; DeepSpeed keeps a float32 copy of bfloat16 ones.
+    return (torch.float32 if machine.sharding != "ddp" else dtype), torch.bfloat16
+
+
+def _local(shape: tuple[int, ...], split: int) -> int:
+    """Numbers of a parameter that the first of ``split`` processes holds: FSDP2 cuts the first axis."""
+    if not shape:
+        return 1
+    return ceil(shape[0] / split) * int(torch.Size(shape[1:]).numel())
+
+
+def _static(config: TrainConfig, machine: MachineConfig, model: Sizes, own: torch.dtype) -> dict[str, int]:
+    """Weights, moments and the reference model."""
+    split = machine.gpus if machine.sharding != "ddp" else 1
+    dtype = DTYPES[config.model.dtype]
+    frozen = model.total - model.trainable
+    weights = (model.trainable * own.itemsize + frozen * dtype.itemsize) // split
+    if machine.sharding == "zero3" and machine.mixed_precision == "bf16":
+        weights += model.trainable * 2 // split  # the bfloat16 weights beside their float32 copy
+    parts = {
+        "weights": weights,
+        "optimizer": sum(moment_bytes(_local(s, split), own, config.optim.name) for s in model.shapes),
+    }
+    if config.rule.kl_coef > 0:
+        parts["reference"] = model.total * dtype.itemsize // split
+    return parts
+
+
+def _gathered(machine: MachineConfig, model: Sizes, compute: torch.dtype, own: torch.dtype) -> dict[str, int]:
+    """Weights that a pass gathers: the layer in use and the next one, and the output layer, which stays."""
+    if machine.sharding == "ddp" or machine.gpus == 1:
+        casts = machine.mixed_precision == "bf16" and own != compute
+        return {"gathered": model.total * compute.itemsize} if casts else {}
+    if machine.sharding == "zero3":
+        return {"gathered": min(ZERO3_GATHERED, model.total) * compute.itemsize}
+    return {"gathered": (2 * model.layer + model.head) * compute.itemsize}
+
+
+def _buckets(machine: MachineConfig, model: Sizes, own: torch.dtype, compute: torch.dtype) -> int:
+    """Gradients on their way between processes, before they are reduced."""
+    if machine.gpus == 1:
+        return 0
+    if machine.sharding == "ddp":  # its buckets are a second copy
+        return model.trainable * own.itemsize
+    share = model.trainable / model.total
+    if machine.sharding == "zero3":
+        return int(min(ZERO3_BUCKET, model.trainable) * compute.itemsize)
+    return int(share * (2 * model.layer + model.head) * compute.itemsize)
+
+
+def _step_temporary(config: TrainConfig, model: Sizes, own: torch.dtype, split: int) -> int:
+    """The fused AdamW needs nothing; torchao's compiled one a float32 copy of a parameter or two."""
+    if config.optim.name == "adamw":
+        return 0
+    return 2 * 4 * max(_local(s, split) for s in model.shapes)
+
+
+def _hooks(config: TrainConfig, model: torch.nn.Module, tokens: int, compute: torch.dtype) -> dict[str, int]:
+    """Projections of the score sketch: tables of signs, the sketch, and each layer's projected inputs."""
+    scores = config.log.scores
+    if scores.mode == "exact":
+        trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+        return {"sketches": trained * 4 * 2}
+    hooks = ScoreHooks(model, width=scores.width, projection=scores.projection)
+    sketcher, sides, inputs = hooks.sketcher, {}, {}
+    for site in hooks._sites.values():
+        shape = sketcher.shapes.get(site.weight or "", ())
+        if len(shape) == 2:
+            sides |= {site.row_key: shape[0], site.col_key: shape[1]}
+        if site.kind in ("linear", "conv1d"):
+            inputs[site.col_key] = sketcher.side(shape[-1])
+    tables = sum(n * sketcher.side(n) * compute.itemsize for n in sides.values() if sketcher.side(n) < n)
+    entries = sum(
+        torch.Size([sketcher.side(n) for n in s] if len(s) == 2 else s).numel() for s in sketcher.shapes.values()
+    )
+    kept = 0 if config.model.gradient_checkpointing else tokens * sum(inputs.values()) * compute.itemsize
+    rows = longest_microbatch(config)[0]
+    return {"sketches": tables + entries * 12 + kept + rows * sketcher.width * 4}
+
+
+def _rollout(
+    config: TrainConfig, machine: MachineConfig, shape: PretrainedConfig, model: Sizes, compute: torch.dtype
+) -> dict[str, int]:
+    """Sampling: gathered weights, the key-value cache, the prompts' activations, the next token's logits."""
+    columns = config.task.max_prompt_tokens + config.sampling.max_new_tokens
+    rows = sampled_rows(config, machine)
+    distinct = ceil(rows / config.batch.responses)
+    sharded = machine.sharding != "ddp" and machine.gpus > 1
+    casts = compute.itemsize < DTYPES[config.model.dtype].itemsize or sharded
+    vocabulary = shape.vocab_size
+    chosen = min(rows, max(1, _PICK_ELEMENTS // vocabulary))
+    dtype: Dtype = "bfloat16" if compute == torch.bfloat16 else "float32"
+    parts = {
+        "KV cache": rows * columns * cache_bytes(shape, compute),
+        "activations": int(_prompts(_shape(shape), distinct, config.task.max_prompt_tokens, dtype).peak(model.layers)),
+        "logits": rows * vocabulary * (compute.itemsize + 4) + chosen * vocabulary * (2 * 4 + 2 * 8),
+    }
+    return ({"gathered": model.total * compute.itemsize} if casts else {}) | parts
+
+
+def sampled_rows(config: TrainConfig, machine: MachineConfig) -> int:
+    """Responses that one GPU samples at once."""
+    return min(config.sampling.batch_size, ceil(config.batch.prompts * config.batch.responses / machine.gpus))
+
+
+def cache_bytes(shape: PretrainedConfig, dtype: torch.dtype) -> int:
+    """Bytes of keys and values of one token in all layers, as `fspo.engines.CacheLayer` keeps them."""
+    heads = getattr(shape, "num_key_value_heads", None) or shape.num_attention_heads
+    size = getattr(shape, "head_dim", None) or shape.hidden_size // shape.num_attention_heads
+    layer = CacheLayer(1, 1)
+    states = torch.empty(1, heads, 1, size, dtype=dtype, device="meta")
+    layer.lazy_initialization(states, states)
+    return shape.num_hidden_layers * (layer.keys.nbytes + layer.values.nbytes)
+
+
+def _tokens(config: TrainConfig, machine: MachineConfig, model: Sizes, rows: int) -> dict[str, float]:
+    """Counts of one rollout; lengths are `machine.response_tokens` and the longest prompt."""
+    batch, prompt = config.batch, config.task.max_prompt_tokens
+    response = min(machine.response_tokens or config.sampling.max_new_tokens, config.sampling.max_new_tokens)
+    responses = batch.prompts * batch.responses
+    each = ceil(batch.prompts / batch.minibatches) * batch.responses
+    updates = batch.minibatches * batch.epochs
+    fitting = max(1, batch.tokens // (prompt + response))
+    passes = 3 if config.model.lora is None else 2  # forward 1, backward 2 (1 without weight gradients)
+    passes += config.model.gradient_checkpointing
+    return {
+        "responses of a rollout": responses,
+        "tokens sampled": responses * response,
+        "responses sampled at once on a GPU": sampled_rows(config, machine),
+        "updates of a rollout": updates,
+        "responses of an update": each,
+        "tokens of an update": each * (prompt + response),
+        "responses of a microbatch": min(fitting, each),
+        "microbatches of an update on a GPU": ceil(ceil(each / fitting) / machine.gpus),
+        "longest responses that fit a microbatch": rows,
+        "PFLOP of an update": 2 * passes * model.total * each * (prompt + response) / 1e15,
+        "gradient log of a rollout, MB": _log_bytes(config) / 1e6,
+    }
+
+
+def _log_bytes(config: TrainConfig) -> float:
+    """Sketches (2 bytes a number) and rows (about 200 bytes) of one rollout in the gradient log, before compression."""
+    batch, log = config.batch, config.log
+    responses = batch.prompts * batch.responses
+    share = len(config.scored_updates()) / batch.minibatches if log.score_every else 0.0
+    width = (log.scores.width or 0) if log.scores.mode == "sketch" else 0
+    return responses * (batch.epochs * 200.0 + share * width * 2)
+
+
+def with_options(config: TrainConfig, **changes: object) -> TrainConfig:
+    """A configuration with dotted options changed: ``batch__tokens=1`` for ``batch.tokens``."""
+    for name, value in changes.items():
+        group, _, option = name.partition("__")
+        config = replace(config, **{group: replace(getattr(config, group), **{option: value}) if option else value})
+    return config

@@ -1,0 +1,132 @@
+"""Shapes of models without their weights: from a folder's config.json, or written here for two Qwen3 models."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel, Qwen3Config
+
+from fspo.errors import UserError
+from fspo.models import DTYPES, EMBEDDED, Dtype, LoraOptions, embedded_config, ready_for_training
+
+COMMON = dict(
+    vocab_size=151_936, head_dim=128, num_key_value_heads=8, max_position_embeddings=32_768
+)
+"""What Qwen3-1.7B and 8B share (their config.json on the Hugging Face hub)."""
+BUILT_IN: dict[str, dict] = {
+    "Qwen3-1.7B-Base": dict(
+        hidden_size=2048,
+        intermediate_size=6144,
+        num_hidden_layers=28,
+        num_attention_heads=16,
+        tie_word_embeddings=True,
+    ),
+    "Qwen3-8B-Base": dict(
+        hidden_size=4096,
+        intermediate_size=12_288,
+        num_hidden_layers=36,
+        num_attention_heads=32,
+        tie_word_embeddings=False,
+    ),
+}
+"""Models whose shapes need no file, by the last part of their name."""
+
+
+def shape_of(name_or_path: str) -> PretrainedConfig:
+    """Configuration of a model; no weights are loaded.
+
+    Parameters
+    ----------
+    name_or_path : str
+        "embedded", a folder with config.json, one of `BUILT_IN` (with or without "Qwen/"), or a Hub name.
+
+    Raises
+    ------
+    UserError
+        If there is no such configuration.
+    """
+    if name_or_path == EMBEDDED:
+        return embedded_config()
+    short = name_or_path.removeprefix("Qwen/")
+    if short in BUILT_IN and not Path(name_or_path).exists():
+        return Qwen3Config(**COMMON, **BUILT_IN[short])
+    try:
+        return AutoConfig.from_pretrained(name_or_path).get_text_config(decoder=True)
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(
+            f"no shape of {name_or_path!r}: give a folder with config.json, a Hugging Face name that this machine can "
+            f"reach, {EMBEDDED}, or one of {', '.join(BUILT_IN)}"
+        ) from error
+
+
+def meta_model(
+    config: PretrainedConfig,
+    dtype: Dtype = "float32",
+    *,
+    gradient_checkpointing: bool = False,
+    lora: LoraOptions | None = None,
+) -> PreTrainedModel:
+    """The model on torch's meta device: every module and shape, no memory."""
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config, dtype=DTYPES[dtype])
+        return ready_for_training(model, "the model", gradient_checkpointing=gradient_checkpointing, lora=lora)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Parameters of a model.
+
+    Attributes
+    ----------
+    total, trainable : int
+        Tied ones once.
+    layer, embedding, head : int
+        Of the largest decoder layer, the input embedding, and the final norm with the output layer (with tied weights
+        the embedding's too): what FSDP2 gathers at a time.
+    layers : int
+        Decoder layers.
+    largest : int
+        Entries of the largest trainable parameter.
+    shapes : tuple of shapes
+        Of the trainable parameters.
+    """
+
+    total: int
+    trainable: int
+    layer: int
+    embedding: int
+    head: int
+    layers: int
+    largest: int
+    shapes: tuple[tuple[int, ...], ...]
+
+
+def sizes(model: PreTrainedModel) -> Sizes:
+    """Count a model's parameters.
+
+    Raises
+    ------
+    UserError
+        If it has no list of decoder layers.
+    """
+    stacks = [m for m in model.modules() if isinstance(m, torch.nn.ModuleList) and len(m) > 0]
+    if not stacks:
+        raise UserError("the model has no list of decoder layers: the plan knows decoder-only transformers alone")
+    layers = max(stacks, key=lambda stack: sum(p.numel() for p in stack.parameters()))
+    parameters, trained = list(model.parameters()), [p for p in model.parameters() if p.requires_grad]
+    counts = [sum(p.numel() for p in layer.parameters()) for layer in layers]
+    embedding = sum(p.numel() for p in model.get_input_embeddings().parameters())
+    total = sum(p.numel() for p in parameters)
+    tied = bool(model.config.tie_word_embeddings)
+    return Sizes(
+        total=total,
+        trainable=sum(p.numel() for p in trained),
+        layer=max(counts),
+        embedding=embedding,
+        head=total - sum(counts) - (0 if tied else embedding),
+        layers=len(layers),
+        largest=max(p.numel() for p in trained),
+        shapes=tuple(tuple(p.shape) for p in trained),
+    )
