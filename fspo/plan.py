@@ -16,8 +16,8 @@ from fspo.models import LoraOptions
 from fspo.options import parse, to_dict
 from fspo.plan_memory import RESERVE, MachineConfig, Plan, longest_microbatch, plan
 
-EXAMPLES = """Plan a run: memory of each GPU by phase of a rollout, and how many tokens a step has. No weights are loaded
-and nothing is computed: the training code runs on tensors without storage. Exit status 1 if the run does not fit.
+EXAMPLES = """Plan a run: memory of each GPU by phase of a rollout, and how many tokens a step has. No weights are
+loaded and nothing is computed: the training code runs on tensors without storage. Exits with 1 if it does not fit.
 
 examples:
   python -m fspo.plan --config fspo/presets/qwen3-8b.yaml
@@ -160,8 +160,8 @@ def report(config: TrainConfig, machine: MachineConfig) -> tuple[str, dict[str, 
     parts = [
         f"{config.model.name_or_path}: {model.total / 1e9:.3f}e9 parameters, {model.trainable / 1e9:.3f}e9 of them "
         f"trained, {model.layers} layers",
-        f"{machine.gpus} GPUs of {machine.memory:g} GiB, {machine.sharding}, mixed precision {machine.mixed_precision}, "
-        f"weights {config.model.dtype}, {config.optim.name}",
+        f"{machine.gpus} GPUs of {machine.memory:g} GiB, {machine.sharding}, mixed precision "
+        f"{machine.mixed_precision}, weights {config.model.dtype}, {config.optim.name}",
         "",
         table(found),
         "",

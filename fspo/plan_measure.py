@@ -1,64 +1,69 @@
 """Memory of one microbatch, from the real training code run on tensors without storage.
 
-`fspo.logprobs.token_log_probs` and its backward pass run under PyTorch's FakeTensorMode; MemTracker adds up what is
-alive after every operation. Nothing is computed and no weights exist, so Qwen3-8B takes seconds on any machine.
-Two depths are run and the rest is a straight line: decoder layers are alike.
+`fspo.logprobs.token_log_probs` and its backward pass run under PyTorch's FakeTensorMode, and what is alive after each
+operation is added up. Nothing is computed and no weights exist, so Qwen3-8B takes seconds on any machine. Two depths
+are run and the rest is a straight line: decoder layers are alike. (torch's own MemTracker cannot have frozen weights.)
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
-from dataclasses import dataclass
+import weakref
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.distributed._tools.mem_tracker import MemTracker
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten, tree_map_only
+from torch.utils._pytree import tree_leaves
+from torch.utils.weak import WeakIdKeyDictionary
 from transformers import PretrainedConfig, PreTrainedModel
 
 from fspo.logprobs import make_batch, token_log_probs
-from fspo.models import DTYPES, LoraOptions, ready_for_training
+from fspo.models import Dtype, LoraOptions
+from fspo.plan_models import meta_model
 
-DEPTHS = (2, 3)
+SHALLOW, DEEP = 1, 2
 """Numbers of layers that are run."""
 
 
-@dataclass(frozen=True)
-class Pass:
-    """Bytes that a pass over one microbatch holds at its peak, beside weights and gradients.
+class _LiveBytes(TorchDispatchMode):
+    """Adds up the pretended tensors that are alive after each operation.
 
-    Attributes
-    ----------
-    layer : float
-        For each decoder layer.
-    fixed : float
-        Independent of the number of layers: the working set of one layer, logits, inputs.
+    What depends on masks and token ids alone runs for real, because shapes may depend on their values.
     """
 
-    layer: float
-    fixed: float
-
-    def peak(self, layers: int) -> float:
-        """Bytes with this number of layers."""
-        return self.layer * layers + self.fixed
-
-
-class _RealMasks(TorchDispatchMode):
-    """Under FakeTensorMode, run what depends on masks and ids alone for real: shapes may depend on their values."""
+    def __init__(self) -> None:
+        super().__init__()
+        self.live = self.peak = 0
+        self._seen: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        tensors = [x for x in tree_flatten((args, kwargs))[0] if isinstance(x, torch.Tensor)]
-        if tensors and not any(isinstance(x, FakeTensor) for x in tensors):
-            if not any(x.is_floating_point() for x in tensors):
-                with torch._C._DisableTorchDispatch():
-                    return func(*args, **kwargs)
+        tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+        real = tensors and not any(isinstance(x, FakeTensor) or x.is_floating_point() for x in tensors)
+        if real:
+            with torch._C._DisableTorchDispatch():
+                return func(*args, **kwargs)
         if func is torch.ops.aten.index.Tensor:  # a mask picks as many rows as it has ones
             args = (args[0], [i for x in args[1] for i in _positions(x)], *args[2:])
-        return func(*args, **kwargs)
+        made = func(*args, **kwargs)
+        for x in tree_leaves(made):
+            if isinstance(x, FakeTensor):
+                self.add(x)
+        self.peak = max(self.peak, self.live)
+        return made
+
+    def add(self, x: torch.Tensor) -> None:
+        """Count a tensor's storage until it is freed."""
+        storage = x.untyped_storage()
+        if storage not in self._seen:
+            size = storage.nbytes()
+            self.live += size
+            self._seen[storage] = weakref.finalize(storage, self._free, size)
+
+    def _free(self, size: int) -> None:
+        self.live -= size
 
 
 def _positions(index: Any) -> list[Any]:
@@ -73,22 +78,21 @@ def shallow(config: PretrainedConfig, layers: int) -> PretrainedConfig:
     found = copy.deepcopy(config)
     found.num_hidden_layers = layers
     if getattr(found, "layer_types", None):
-        found.layer_types = found.layer_types[:layers]
+        found.layer_types = (found.layer_types * layers)[:layers]
     return found
 
 
 def fake_model(
-    config: PretrainedConfig, dtype: str, gradient_checkpointing: bool, lora: LoraOptions | None
+    config: PretrainedConfig, dtype: Dtype, gradient_checkpointing: bool = False, lora: LoraOptions | None = None
 ) -> PreTrainedModel:
-    """The model in train mode; call it under a mode that allocates nothing."""
-    from transformers import AutoModelForCausalLM
-
-    model = AutoModelForCausalLM.from_config(config, dtype=DTYPES[dtype])
-    return ready_for_training(model, "the model", gradient_checkpointing=gradient_checkpointing, lora=lora).train()
+    """The model in train mode on a pretended CPU; call it under FakeTensorMode."""
+    with unset_fake_temporarily():
+        model = meta_model(config, dtype, gradient_checkpointing=gradient_checkpointing, lora=lora)
+    return model.to_empty(device="cpu").train()
 
 
 def padded_rows(rows: int, prompt: int, response: int, pad: int = 0) -> dict[str, torch.Tensor]:
-    """A microbatch of ``rows`` responses of (nearly) full length, one of them a token shorter so that there is padding."""
+    """A microbatch of ``rows`` responses of full length, one of them a token shorter so that there is padding."""
     lengths = [response] * (rows - 1) + [max(1, response - (rows > 1))]
     return make_batch([[1] * prompt] * rows, [[1] * n for n in lengths], pad)
 
@@ -97,14 +101,15 @@ def update_pass(
     config: PretrainedConfig,
     batch: Mapping[str, torch.Tensor],
     *,
-    dtype: str = "float32",
+    layers: int,
+    dtype: Dtype = "float32",
     gradient_checkpointing: bool = False,
     lora: LoraOptions | None = None,
     temperature: float = 1.0,
-    train: bool = True,
-    entropy: bool = False,
-) -> Pass:
-    """Memory of a forward (and backward) pass over one microbatch, gradients of earlier ones being there already.
+) -> int:
+    """Bytes at the peak of a forward and backward pass over one microbatch, weights and gradients not counted.
+
+    Gradients of earlier microbatches are there already, as in all microbatches of an update but the first.
 
     Parameters
     ----------
@@ -112,46 +117,61 @@ def update_pass(
         Of a causal language model whose layers are alike.
     batch : mapping
         Real tensors, from `fspo.logprobs.make_batch`.
+    layers : int
+        Of the model that runs.
     dtype : {"float32", "bfloat16"}
         What the pass computes in.
-    train : bool
-        With a backward pass; without, as old log-probs are taken.
     """
-    peaks = []
-    for layers in DEPTHS:
-        with FakeTensorMode(allow_non_fake_inputs=True):
-            model = fake_model(shallow(config, layers), dtype, gradient_checkpointing, lora)
-            static = 0
-            for p in model.parameters():
-                static += p.numel() * p.element_size()
-                if train and p.requires_grad:
-                    p.grad = torch.zeros_like(p)
-                    static += p.numel() * p.element_size()
-            tracker = MemTracker()
-            tracker.track_external(model)
-            with tracker, _RealMasks(), torch.set_grad_enabled(train):
-                values, _ = token_log_probs(model, batch, temperature, entropy=entropy)
-                if train:
-                    values.sum().backward()
-            snapshot = tracker.get_tracker_snapshot("peak")
-            total = sum(parts["Total"] for parts in snapshot.values())
-        peaks.append(total - static)
-    layer = (peaks[1] - peaks[0]) / (DEPTHS[1] - DEPTHS[0])
-    return Pass(layer, peaks[0] - layer * DEPTHS[0])
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        model = fake_model(shallow(config, layers), dtype, gradient_checkpointing, lora)
+        for p in model.parameters():
+            p.grad = torch.zeros_like(p) if p.requires_grad else None
+
+        def run() -> None:
+            token_log_probs(model, batch, temperature)[0].sum().backward()
+
+        return _peak(model, run)
 
 
-def prompt_pass(config: PretrainedConfig, rows: int, columns: int, dtype: str) -> Pass:
-    """Memory of a forward pass over prompts without gradients and without the cache that it fills."""
-    peaks = []
-    for layers in DEPTHS:
-        with FakeTensorMode(allow_non_fake_inputs=True):
-            model = fake_model(shallow(config, layers), dtype, False, None)
-            ids = torch.zeros(rows, columns, dtype=torch.int64)
-            tracker = MemTracker()
-            tracker.track_external(model)
-            with tracker, torch.no_grad():
-                model(input_ids=ids, use_cache=False, logits_to_keep=1)
-            total = sum(parts["Total"] for parts in tracker.get_tracker_snapshot("peak").values())
-        peaks.append(total - sum(p.nbytes for p in model.parameters()))
-    layer = (peaks[1] - peaks[0]) / (DEPTHS[1] - DEPTHS[0])
-    return Pass(layer, peaks[0] - layer * DEPTHS[0])
+def forward_pass(
+    config: PretrainedConfig,
+    batch: Mapping[str, torch.Tensor],
+    *,
+    dtype: Dtype = "float32",
+    temperature: float = 1.0,
+    entropy: bool = False,
+) -> int:
+    """Bytes at the peak of a pass without gradients, as old log-probs are taken: it does not depend on the depth."""
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        model = fake_model(shallow(config, SHALLOW), dtype)
+
+        def run() -> None:
+            with torch.no_grad():
+                token_log_probs(model, batch, temperature, entropy=entropy)
+
+        return _peak(model, run)
+
+
+def prompt_pass(config: PretrainedConfig, rows: int, columns: int, dtype: Dtype) -> int:
+    """Bytes at the peak of a pass over prompts without gradients, without the cache that it fills."""
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        model = fake_model(shallow(config, SHALLOW), dtype)
+
+        def run() -> None:
+            with torch.no_grad():
+                model(input_ids=torch.zeros(rows, columns, dtype=torch.int64), use_cache=False, logits_to_keep=1)
+
+        return _peak(model, run)
+
+
+def _peak(model: torch.nn.Module, run: Callable[[], None]) -> int:
+    """Largest number of live bytes during ``run``, above the model's weights, buffers and gradients."""
+    watch = _LiveBytes()
+    for p in (*model.parameters(), *model.buffers()):
+        watch.add(p)
+        if p.grad is not None:
+            watch.add(p.grad)
+    before = watch.live
+    with watch:
+        run()
+    return watch.peak - before

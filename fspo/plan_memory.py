@@ -11,11 +11,11 @@ import torch
 from transformers import PretrainedConfig
 
 from fspo.config import TrainConfig
-from fspo.engines import CacheLayer, _PICK_ELEMENTS
+from fspo.engines import _PICK_ELEMENTS, CacheLayer
 from fspo.errors import UserError
 from fspo.models import DTYPES, Dtype, LoraOptions
 from fspo.optimizers import moment_bytes
-from fspo.plan_measure import Pass, padded_rows, prompt_pass, update_pass
+from fspo.plan_measure import DEEP, SHALLOW, forward_pass, padded_rows, prompt_pass, update_pass
 from fspo.plan_models import Sizes, meta_model, shape_of, sizes
 from fspo.scores import ScoreHooks
 
@@ -107,16 +107,48 @@ def _shape(config: PretrainedConfig) -> _Shape:
 
 
 @lru_cache(maxsize=256)
-def _update(shape: _Shape, rows: int, prompt: int, response: int, lora: str, options: tuple) -> Pass:
-    return update_pass(shape.config, padded_rows(rows, prompt, response), **dict(options), lora=_LORA.get(lora))
+def _activations(
+    shape: _Shape, microbatch: tuple[int, int, int], dtype: Dtype, checkpointing: bool, lora: str | None, temp: float
+) -> tuple[int, int]:
+    """Bytes of an update pass: without a vocabulary, and what the vocabulary adds (logits, its gradients)."""
+    layers = shape.config.num_hidden_layers
+    batch = padded_rows(*microbatch)
+
+    def run(depth: int, config: PretrainedConfig) -> int:
+        return update_pass(
+            config,
+            batch,
+            layers=depth,
+            dtype=dtype,
+            gradient_checkpointing=checkpointing,
+            lora=_LORA.get(lora),
+            temperature=temp,
+        )
+
+    shallow, deep = (run(depth, shape.config) for depth in (SHALLOW, DEEP))
+    bare = min(shallow, run(SHALLOW, _few_tokens(shape.config)))
+    slope = (deep - shallow) // (DEEP - SHALLOW)
+    return bare + slope * (layers - SHALLOW), shallow - bare
 
 
 @lru_cache(maxsize=256)
-def _prompts(shape: _Shape, rows: int, columns: int, dtype: Dtype) -> Pass:
+def _forward(
+    shape: _Shape, microbatch: tuple[int, int, int], dtype: Dtype, temp: float, entropy: bool
+) -> tuple[int, int]:
+    """Bytes of old log-probs, divided as in `_activations`."""
+    whole, bare = (
+        forward_pass(config, padded_rows(*microbatch), dtype=dtype, temperature=temp, entropy=entropy)
+        for config in (shape.config, _few_tokens(shape.config))
+    )
+    return min(whole, bare), max(0, whole - bare)
+
+
+@lru_cache(maxsize=256)
+def _prompts(shape: _Shape, rows: int, columns: int, dtype: Dtype) -> int:
     return prompt_pass(shape.config, rows, columns, dtype)
 
 
-_LORA: dict[str, LoraOptions] = {}
+_LORA: dict[str | None, LoraOptions] = {}
 
 
 def plan(config: TrainConfig, machine: MachineConfig, shape: PretrainedConfig | None = None) -> Plan:
@@ -144,34 +176,29 @@ def plan(config: TrainConfig, machine: MachineConfig, shape: PretrainedConfig | 
     static = _static(config, machine, model, own)
     gradients = model.trainable * own.itemsize // split
     gathered = _gathered(machine, model, compute, own)
-    options = {
-        "dtype": "bfloat16" if compute == torch.bfloat16 else "float32",
-        "gradient_checkpointing": config.model.gradient_checkpointing,
-        "temperature": config.sampling.temperature,
-    }
-    lora = str(config.model.lora)
+    dtype: Dtype = "bfloat16" if compute == torch.bfloat16 else "float32"
+    lora = str(config.model.lora) if config.model.lora else None
     if config.model.lora is not None:
         _LORA[lora] = config.model.lora
-
-    def measured(**more: bool) -> dict[str, int]:
-        """Activations, and what comes with the vocabulary."""
-        chosen = tuple((options | more).items())
-        whole = _update(_shape(shape), rows, prompt, response, lora, chosen).peak(model.layers)
-        small = _update(_shape(_few_tokens(shape)), rows, prompt, response, lora, chosen).peak(model.layers)
-        return {"activations": int(min(whole, small)), "logits": int(max(0, whole - small))}
-
-    update = measured(train=True)
+    same = (_shape(shape), (rows, prompt, response), dtype)
+    checkpointing, temperature = config.model.gradient_checkpointing, config.sampling.temperature
+    update = _named(_activations(*same, checkpointing, lora, temperature))
+    old = _named(_forward(*same, temperature, config.log.entropy))
     hooks = _hooks(config, found, tokens, compute) if config.log.score_every else {}
     step = _step_temporary(config, model, own, split)
     phases = {
         "rollout": static | _rollout(config, machine, shape, model, compute),
-        "old log-probs": static | gathered | measured(train=False, entropy=config.log.entropy),
+        "old log-probs": static | gathered | old,
         "score pass": (static | gathered | update | hooks) if hooks else {},
         "update": static | gathered | {"gradients": gradients + _buckets(machine, model, own, compute)} | update,
         "optimizer step": static | {"gradients": gradients, "temporary": step},
     }
     capacity = int(machine.memory * 2**30 * (1 - RESERVE))
     return Plan(model, phases, _tokens(config, machine, model, rows), capacity)
+
+
+def _named(parts: tuple[int, int]) -> dict[str, int]:
+    return {"activations": parts[0], "logits": parts[1]}
 
 
 def _few_tokens(shape: PretrainedConfig) -> PretrainedConfig:
@@ -285,7 +312,7 @@ def _rollout(
     dtype: Dtype = "bfloat16" if compute == torch.bfloat16 else "float32"
     parts = {
         "KV cache": rows * columns * cache_bytes(shape, compute),
-        "activations": int(_prompts(_shape(shape), distinct, config.task.max_prompt_tokens, dtype).peak(model.layers)),
+        "activations": _prompts(_shape(shape), distinct, config.task.max_prompt_tokens, dtype),
         "logits": rows * vocabulary * (compute.itemsize + 4) + chosen * vocabulary * (2 * 4 + 2 * 8),
     }
     return ({"gathered": model.total * compute.itemsize} if casts else {}) | parts

@@ -11,25 +11,23 @@ from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, Pre
 from fspo.errors import UserError
 from fspo.models import DTYPES, EMBEDDED, Dtype, LoraOptions, embedded_config, ready_for_training
 
-COMMON = dict(
-    vocab_size=151_936, head_dim=128, num_key_value_heads=8, max_position_embeddings=32_768
-)
+COMMON = {"vocab_size": 151_936, "head_dim": 128, "num_key_value_heads": 8, "max_position_embeddings": 32_768}
 """What Qwen3-1.7B and 8B share (their config.json on the Hugging Face hub)."""
 BUILT_IN: dict[str, dict] = {
-    "Qwen3-1.7B-Base": dict(
-        hidden_size=2048,
-        intermediate_size=6144,
-        num_hidden_layers=28,
-        num_attention_heads=16,
-        tie_word_embeddings=True,
-    ),
-    "Qwen3-8B-Base": dict(
-        hidden_size=4096,
-        intermediate_size=12_288,
-        num_hidden_layers=36,
-        num_attention_heads=32,
-        tie_word_embeddings=False,
-    ),
+    "Qwen3-1.7B-Base": {
+        "hidden_size": 2048,
+        "intermediate_size": 6144,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 16,
+        "tie_word_embeddings": True,
+    },
+    "Qwen3-8B-Base": {
+        "hidden_size": 4096,
+        "intermediate_size": 12_288,
+        "num_hidden_layers": 36,
+        "num_attention_heads": 32,
+        "tie_word_embeddings": False,
+    },
 }
 """Models whose shapes need no file, by the last part of their name."""
 
