@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -9,9 +11,12 @@ import torch
 from torch import nn
 
 from fspo.config import OptimConfig
+from fspo.errors import UserError
 from fspo.optimizers import make_optimizer, moment_bytes, optimizer_step, set_learning_rate
 
 LOW = OptimConfig(name="adamw8bit", learning_rate=1e-3)
+
+needs_torchao = pytest.mark.skipif(not find_spec("torchao"), reason="needs torchao (pip install 'fspo[8bit]')")
 
 
 def trained(config: OptimConfig, dtype: torch.dtype = torch.float32, updates: int = 30) -> tuple[torch.Tensor, Any]:
@@ -27,6 +32,7 @@ def trained(config: OptimConfig, dtype: torch.dtype = torch.float32, updates: in
     return weight.detach().float(), optimizer
 
 
+@needs_torchao
 def test_eight_bits_follow_adamw() -> None:
     start, _ = trained(LOW, updates=0)
     low, _ = trained(LOW)
@@ -36,6 +42,7 @@ def test_eight_bits_follow_adamw() -> None:
     assert (low - exact).norm() < 0.1 * moved
 
 
+@needs_torchao
 def test_moments_take_what_is_planned() -> None:
     sizes = [(64, 128), (4096,), (100,), (65, 100)]  # the last: 6500 is no multiple of 256
     parameters = [nn.Parameter(torch.ones(size)) for size in sizes]
@@ -53,6 +60,7 @@ def test_moments_take_what_is_planned() -> None:
     assert moment_bytes(64 * 128, torch.float32, "adamw8bit") == 2 * (8192 + 4 * 32)
 
 
+@needs_torchao
 def test_bfloat16_weights_follow_updates_below_their_spacing() -> None:
     """Weights of 1 are .0078 (above) and .0039 (below) from their neighbours; 100 of 1e-5 must move them 1e-3."""
     for name, moves in (("adamw", False), ("adamw8bit", True)):
@@ -68,6 +76,7 @@ def test_bfloat16_weights_follow_updates_below_their_spacing() -> None:
             assert shift == 0.0
 
 
+@needs_torchao
 def test_rounding_depends_on_seed_and_update_alone() -> None:
     def final(seed: int) -> torch.Tensor:
         weight = nn.Parameter(torch.ones(64, 64, dtype=torch.bfloat16))
@@ -91,7 +100,7 @@ def test_rounding_depends_on_seed_and_update_alone() -> None:
     assert torch.equal(before, torch.random.get_rng_state())  # the caller's generator is left alone
 
 
-@pytest.mark.parametrize("name", ["adamw", "adamw8bit"])
+@pytest.mark.parametrize("name", ["adamw", pytest.param("adamw8bit", marks=needs_torchao)])
 def test_learning_rate_reaches_the_step(name: str) -> None:
     weight = nn.Parameter(torch.zeros(64, 64))
     optimizer = make_optimizer([weight], OptimConfig(name=name, learning_rate=1.0))
@@ -99,3 +108,9 @@ def test_learning_rate_reaches_the_step(name: str) -> None:
     weight.grad = torch.ones_like(weight)
     optimizer_step(optimizer, name, 0, 0)
     torch.testing.assert_close(weight.detach(), torch.full((64, 64), -0.25))  # Adam's first step has the rate's size
+
+
+def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torchao.optim", None)
+    with pytest.raises(UserError, match=r"adamw8bit needs torchao: pip install 'fspo\[8bit\]'"):
+        make_optimizer([nn.Parameter(torch.zeros(2))], LOW)

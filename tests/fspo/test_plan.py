@@ -112,14 +112,15 @@ def test_the_plan_agrees_with_torchs_accounting(tmp_path: Path, case: tuple) -> 
 
 def test_control_the_plan_sees_what_an_option_saves(tmp_path: Path) -> None:
     """Checkpointing, LoRA and shorter microbatches each make the update smaller than the tolerance could hide."""
-    shape, config = small(128, 8), tiny_run.config(tmp_path, "--batch.tokens", "1024")
+    sizes = ("--batch.tokens", "1024", "--task.max_prompt_tokens", "8", "--sampling.max_new_tokens", "120")
+    shape, config = small(128, 8), tiny_run.config(tmp_path, *sizes)
     whole = plan(config, ALONE, shape).totals["update"]
     for option in (
         ("--model.gradient_checkpointing", "true"),
         ("--model.lora", "{rank: 2}"),
         ("--batch.tokens", "128"),
     ):
-        changed = tiny_run.config(tmp_path, "--batch.tokens", "1024", *option)
+        changed = tiny_run.config(tmp_path, *sizes, *option)
         assert plan(changed, ALONE, shape).totals["update"] < 0.85 * whole, option
 
 
