@@ -19,7 +19,8 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
 from transformers import PretrainedConfig, PreTrainedModel
 
-from fspo.logprobs import make_batch, token_log_probs
+from fspo.linear_logprobs import TILE_ELSEWHERE
+from fspo.logprobs import BIG_VOCABULARY, make_batch, token_log_probs
 from fspo.models import Dtype, LoraOptions
 from fspo.plan_models import meta_model
 
@@ -45,6 +46,8 @@ class _LiveBytes(TorchDispatchMode):
         if real:
             with torch._C._DisableTorchDispatch():
                 return func(*args, **kwargs)
+        if func is torch.ops.aten.equal.default:  # the probe behind tiled log-probs: no model here changes its logits
+            return True
         if func is torch.ops.aten.index.Tensor:  # a mask picks as many rows as it has ones
             args = (args[0], [i for x in args[1] for i in _positions(x)], *args[2:])
         made = func(*args, **kwargs)
@@ -106,6 +109,7 @@ def update_pass(
     gradient_checkpointing: bool = False,
     lora: LoraOptions | None = None,
     temperature: float = 1.0,
+    logits: int | None = None,
 ) -> int:
     """Bytes at the peak of a forward and backward pass over one microbatch, weights and gradients not counted.
 
@@ -128,7 +132,7 @@ def update_pass(
             p.grad = torch.zeros_like(p) if p.requires_grad else None
 
         def run() -> None:
-            token_log_probs(model, batch, temperature)[0].sum().backward()
+            token_log_probs(model, batch, temperature, logits=logits or _tile(config))[0].sum().backward()
 
         return _peak(model, run)
 
@@ -140,6 +144,7 @@ def forward_pass(
     dtype: Dtype = "float32",
     temperature: float = 1.0,
     entropy: bool = False,
+    logits: int | None = None,
 ) -> int:
     """Bytes at the peak of a pass without gradients, as old log-probs are taken: it does not depend on the depth."""
     with FakeTensorMode(allow_non_fake_inputs=True):
@@ -147,7 +152,7 @@ def forward_pass(
 
         def run() -> None:
             with torch.no_grad():
-                token_log_probs(model, batch, temperature, entropy=entropy)
+                token_log_probs(model, batch, temperature, entropy=entropy, logits=logits or _tile(config))
 
         return _peak(model, run)
 
@@ -162,6 +167,11 @@ def prompt_pass(config: PretrainedConfig, rows: int, columns: int, dtype: Dtype)
                 model(input_ids=torch.zeros(rows, columns, dtype=torch.int64), use_cache=False, logits_to_keep=1)
 
         return _peak(model, run)
+
+
+def _tile(config: PretrainedConfig) -> int | None:
+    """Large vocabularies go through in an accelerator's tiles, though the pretended tensors stand on a CPU."""
+    return TILE_ELSEWHERE if config.vocab_size >= BIG_VOCABULARY else None
 
 
 def _peak(model: torch.nn.Module, run: Callable[[], None]) -> int:

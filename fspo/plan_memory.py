@@ -108,7 +108,13 @@ def _shape(config: PretrainedConfig) -> _Shape:
 
 @lru_cache(maxsize=256)
 def _activations(
-    shape: _Shape, microbatch: tuple[int, int, int], dtype: Dtype, checkpointing: bool, lora: str | None, temp: float
+    shape: _Shape,
+    microbatch: tuple[int, int, int],
+    dtype: Dtype,
+    temperature: float,
+    logits: int | None,
+    checkpointing: bool,
+    lora: str | None,
 ) -> tuple[int, int]:
     """Bytes of an update pass: without a vocabulary, and what the vocabulary adds (logits, its gradients)."""
     layers = shape.config.num_hidden_layers
@@ -122,7 +128,8 @@ def _activations(
             dtype=dtype,
             gradient_checkpointing=checkpointing,
             lora=_LORA.get(lora),
-            temperature=temp,
+            temperature=temperature,
+            logits=logits,
         )
 
     shallow, deep = (run(depth, shape.config) for depth in (SHALLOW, DEEP))
@@ -133,11 +140,18 @@ def _activations(
 
 @lru_cache(maxsize=256)
 def _forward(
-    shape: _Shape, microbatch: tuple[int, int, int], dtype: Dtype, temp: float, entropy: bool
+    shape: _Shape,
+    microbatch: tuple[int, int, int],
+    dtype: Dtype,
+    temperature: float,
+    logits: int | None,
+    entropy: bool,
 ) -> tuple[int, int]:
     """Bytes of old log-probs, divided as in `_activations`."""
     whole, bare = (
-        forward_pass(config, padded_rows(*microbatch), dtype=dtype, temperature=temp, entropy=entropy)
+        forward_pass(
+            config, padded_rows(*microbatch), dtype=dtype, temperature=temperature, entropy=entropy, logits=logits
+        )
         for config in (shape.config, _few_tokens(shape.config))
     )
     return min(whole, bare), max(0, whole - bare)
@@ -180,10 +194,9 @@ def plan(config: TrainConfig, machine: MachineConfig, shape: PretrainedConfig | 
     lora = str(config.model.lora) if config.model.lora else None
     if config.model.lora is not None:
         _LORA[lora] = config.model.lora
-    same = (_shape(shape), (rows, prompt, response), dtype)
-    checkpointing, temperature = config.model.gradient_checkpointing, config.sampling.temperature
-    update = _named(_activations(*same, checkpointing, lora, temperature))
-    old = _named(_forward(*same, temperature, config.log.entropy))
+    same = (_shape(shape), (rows, prompt, response), dtype, config.sampling.temperature, config.batch.logits)
+    update = _named(_activations(*same, config.model.gradient_checkpointing, lora))
+    old = _named(_forward(*same, config.log.entropy))
     hooks = _hooks(config, found, tokens, compute) if config.log.score_every else {}
     step = _step_temporary(config, model, own, split)
     phases = {
