@@ -35,8 +35,13 @@ def check_sharding(accelerator: Accelerator) -> None:
     Raises
     ------
     UserError
-        If sharding was asked for and accelerate runs plain data parallelism (it does on a CPU), or for FSDP 1.
+        If sharding was asked for and accelerate runs plain data parallelism (it does on a CPU), for FSDP 1, or for DeepSpeed.
     """
+    if accelerator.distributed_type == DistributedType.DEEPSPEED:
+        raise UserError(
+            "DeepSpeed steps its optimizer inside each backward pass, so that every microbatch would be an update of "
+            "its own: shard with FSDP2 instead (--config_file fspo/presets/accelerate/fsdp2.yaml)"
+        )
     asked = os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true"
     if not asked or accelerator.num_processes == 1:  # one process holds everything, sharded or not
         return
