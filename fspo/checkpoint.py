@@ -19,6 +19,7 @@ from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from fspo.errors import UserError
+from fspo.optimizers import CODES, SCALE, low_moment, moment_parts
 from fspo.sharding import like, put, whole_state
 
 FOLDER = "checkpoints"
@@ -79,7 +80,12 @@ def save(
     parameters = trainable(model)
     weights = whole_state(parameters, writes)
     moments = whole_state(
-        {f"{key}.{name}": value for name, p in parameters.items() for key, value in optimizer.state.get(p, {}).items()},
+        {
+            f"{key}{part}.{name}": tensor
+            for name, p in parameters.items()
+            for key, value in optimizer.state.get(p, {}).items()
+            for part, tensor in moment_parts(value).items()
+        },
         writes,
     )
     if not writes:
@@ -165,6 +171,12 @@ def load(path: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -
     for key, value in moments.items():
         kind, _, name = key.partition(".")
         p = parameters[name]
+        if kind.endswith(SCALE):
+            continue
+        if kind.endswith(CODES):
+            kind = kind.removesuffix(CODES)
+            optimizer.state[p][kind] = low_moment(optimizer, p, kind, value, moments[f"{kind}{SCALE}.{name}"])
+            continue
         # Adam keeps its step count on the CPU
         optimizer.state[p][kind] = value if value.ndim == 0 else like(value, p)
     return state

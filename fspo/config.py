@@ -392,8 +392,8 @@ class TrainConfig:
             found.append("one minibatch leaves no first-use rows with S != 0: set batch.minibatches to 2 or more")
         if self.model.dtype == "bfloat16" and self.optim.name == "adamw" and self.model.lora is None:
             found.append(
-                "bfloat16 weights lose AdamW's updates below 1/512 of their size: set optim.name to adamw8bit, or train "
-                "float32 weights with mixed precision (fspo/presets/accelerate/fsdp2.yaml)"
+                "bfloat16 weights lose AdamW's updates below 1/512 of their size: set optim.name to adamw8bit, or "
+                "train float32 weights with mixed precision (fspo/presets/accelerate/fsdp2.yaml)"
             )
         if self.batch.responses == 1:
             found.append("one response a prompt gives advantage 0 everywhere: set batch.responses to 2 or more")

@@ -8,13 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 from torch.optim import Optimizer
 
 from fspo.config import OptimConfig
 from fspo.errors import UserError
+from fspo.score_sites import whole
+from fspo.sharding import like
 
 BLOCK = 256
 """Numbers that share a float32 scale in an 8-bit moment."""
@@ -47,7 +52,7 @@ def make_optimizer(parameters: Iterable[nn.Parameter], config: OptimConfig, *, a
     if config.name == "adamw":
         return torch.optim.AdamW(trained, fused=True if accelerated else None, **common)
     try:
-        from torchao.optim import AdamW8bit
+        from torchao.optim import AdamW8bit  # type: ignore[import-not-found]
     except ImportError as error:
         raise UserError("optim.name adamw8bit needs torchao: pip install 'fspo[8bit]'") from error
     return AdamW8bit(trained, block_size=BLOCK, bf16_stochastic_round=True, **common)
@@ -84,3 +89,41 @@ def optimizer_step(optimizer: Optimizer, name: str, seed: int, update: int) -> N
     with torch.random.fork_rng(devices=[] if on_cpu else [parameter.device]), eager:
         torch.manual_seed((seed * 0x9E3779B1 + update) % 2**63)
         optimizer.step()
+
+
+CODES, SCALE = "#codes", "#scale"
+"""What a checkpoint adds to the name of an 8-bit moment's two parts."""
+
+
+def moment_parts(value: Tensor) -> dict[str, Tensor]:
+    """Plain whole tensors that a moment is made of, by what is added to its name; every process must call it."""
+    local = value.to_local() if isinstance(value, DTensor) else value
+    if not hasattr(local, "codes"):
+        return {"": value}
+    low: Any = whole(value)
+    return {CODES: low.codes.cpu(), SCALE: low.scale.cpu()}
+
+
+def low_moment(optimizer: Any, parameter: Tensor, kind: str, codes: Tensor, scale: Tensor) -> Tensor:
+    """An 8-bit moment from its whole parts, in the shards that the parameter has now.
+
+    Blocks of a shard that begins inside a block of the checkpoint, as another number of processes may make them, are
+    quantized again.
+    """
+    made = getattr(optimizer, "optimizer", optimizer)._new_buffer(parameter, kind == "exp_avg")
+    local = made.to_local() if isinstance(made, DTensor) else made
+    first = 0
+    if isinstance(parameter, DTensor):
+        _, offset = compute_local_shape_and_global_offset(parameter.shape, parameter.device_mesh, parameter.placements)
+        first = offset[0] * codes[0].numel()
+    if hasattr(local, "codes") and first % BLOCK == 0:
+        own = like(codes, parameter)
+        local.codes.copy_(own.to_local() if isinstance(own, DTensor) else own)
+        local.scale.copy_(scale[first // BLOCK :][: len(local.scale)])
+        return made
+    from torchao.optim.subclass_8bit import OptimState8bit  # type: ignore[import-not-found]
+
+    qmap = OptimState8bit.zeros(codes.shape, kind == "exp_avg", BLOCK).qmap
+    value = like(OptimState8bit(codes, scale, qmap, kind == "exp_avg").dequantize(), parameter)
+    local.copy_(value.to_local() if isinstance(value, DTensor) else value)
+    return made

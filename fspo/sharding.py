@@ -35,7 +35,8 @@ def check_sharding(accelerator: Accelerator) -> None:
     Raises
     ------
     UserError
-        If sharding was asked for and accelerate runs plain data parallelism (it does on a CPU), for FSDP 1, or for DeepSpeed.
+        If sharding was asked for and accelerate runs plain data parallelism (it does on a CPU), for FSDP 1, or for
+        DeepSpeed.
     """
     if accelerator.distributed_type == DistributedType.DEEPSPEED:
         raise UserError(
