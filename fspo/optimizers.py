@@ -111,7 +111,7 @@ def low_moment(optimizer: Any, parameter: Tensor, kind: str, codes: Tensor, scal
     quantized again.
     """
     made = getattr(optimizer, "optimizer", optimizer)._new_buffer(parameter, kind == "exp_avg")
-    local = made.to_local() if isinstance(made, DTensor) else made
+    local: Any = made.to_local() if isinstance(made, DTensor) else made
     first = 0
     if isinstance(parameter, DTensor):
         _, offset = compute_local_shape_and_global_offset(parameter.shape, parameter.device_mesh, parameter.placements)
