@@ -1,4 +1,4 @@
-"""The claims C1..C6: estimand, margin and test of each are fixed here, before any full run; each can fail.
+"""The claims C1..C7: estimand, margin and test of each are fixed here, before any full run; each can fail.
 
 A claim reads the tables of several runs (rules x seeds). Seeds are the outer unit where there are at least two:
 the mean over seeds with Student's t over them. With one seed the interval is the run's own (clusters of responses),
@@ -19,6 +19,7 @@ import pandas as pd
 from scipy import stats as sps
 
 from analysis.acceptance import TREND_MARGIN
+from analysis.adaptive_claims import learns_to_be_fair
 from analysis.evaluate import TARGETS
 from analysis.evidence import (
     NAN,
@@ -290,6 +291,7 @@ CLAIMS: tuple[Callable[[Tables], Claim], ...] = (
     gaussian_model,
     trains_as_well,
     edge_keeps_direction,
+    learns_to_be_fair,
 )
 
 

@@ -3,23 +3,30 @@
 Bands (shape and drift) times what happens outside, from three sources: "trained" (the rule that trained, at its
 logged drift), "given" (a preset at its own parameters) and "matched" (the range calibrated in each window to a
 wanted acceptance: a_band for band tables, a_upd on A != 0 for update tables; docs/theory.md section 2).
+
+A band that follows a target online is replayed (analysis/online.py). "given" is what the trainer would have done at
+the preset's own target; for "matched" its shape is that of the replay and its scale is calibrated in the window.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
+from analysis.online import pieces, replay
 from analysis.rows import Floats, Ints, Rows, Run
 from fspo.errors import UserError, unknown_name
-from fspo.rules import PRESETS, Rate, Rule, calibrate
+from fspo.rules import PRESETS, Rate, Rule, excess_quantile, scaled, standardized_excess
 
 OUTSIDES = ("drop", "truncate", "cap")
 TARGETS = (0.95, 0.85)
-BANDS = ("rloo", "gspo", "fspo", "fspo-kl", "fspo-gaussian", "fspo-tilted", "power")
+BANDS = (
+    *("rloo", "gspo", "fspo", "fspo-kl", "fspo-gaussian", "fspo-tilted", "fspo-signed"),
+    *("fspo-auto", "fspo-adaptive", "fspo-conformal", "power"),
+)
 """Every sequence band among the presets; fspo-truncate and fspo-cap are fspo's band with another outside."""
 
 
@@ -31,6 +38,8 @@ class Case:
     name: str
     source: str  # trained, given, matched
     target: float = float("nan")
+    states: Mapping[int, Rule] | None = field(default=None, compare=False, repr=False)
+    """Of a band that follows a target: its rule at each step of the log."""
 
     @property
     def key(self) -> dict[str, Any]:
@@ -51,8 +60,15 @@ class Outcome:
     reason: str = ""
 
 
-def make_cases(bands: Sequence[str] = BANDS, targets: Sequence[float] = TARGETS) -> list[Case]:
+def make_cases(
+    bands: Sequence[str] = BANDS, targets: Sequence[float] = TARGETS, rows: Rows | None = None
+) -> list[Case]:
     """Counterfactual cases: every band, outside and source.
+
+    Parameters
+    ----------
+    rows : Rows, optional
+        All rows of the run, on which bands that follow a target are replayed; without them such bands stand still.
 
     Raises
     ------
@@ -68,10 +84,12 @@ def make_cases(bands: Sequence[str] = BANDS, targets: Sequence[float] = TARGETS)
                 )
             raise unknown_name("rule", name, BANDS)
         rule = PRESETS[name].rule
+        states = None if rows is None or rule.adapt == "none" else replay(rule, rows)
         for outside in OUTSIDES:
             here = replace(rule, outside=outside)
-            cases.append(Case(here, name, "given"))
-            cases += [Case(here, name, "matched", float(target)) for target in targets]
+            cases.append(Case(here, name, "given", states=states))
+            if rule.adapt != "range":  # matched, fspo-auto is fspo
+                cases += [Case(here, name, "matched", float(target), states) for target in targets]
     for target in targets:
         if not 0 < target < 1:
             raise UserError(f"--targets {target}: an acceptance lies strictly between 0 and 1, for example 0.95")
@@ -99,11 +117,16 @@ def evaluate(case: Case, rows: Rows, window: Ints, rate: Rate) -> Outcome:
         return replace(failed, reason="no rows")
     rule = case.rule
     stats = rows.logged_stats(rule) if case.source == "trained" else rows.drift_stats(rule)
-    if rule.needs_stats and not np.all(np.isfinite(rule.drift_per_token(stats))):
+    if rule.needs_stats and not np.all(np.isfinite(rule.drift_per_token(stats, rows.A))):
         return replace(
             failed, reason=f"the log lacks what drift {rule.drift!r} needs (k3_sum, sum_sq_log_ratio, drift)"
         )
-    if case.source != "matched":
+    if case.source == "trained" and rule.edges_vary:
+        if not np.all(np.isfinite(rows.lo) & np.isfinite(rows.hi) & np.isfinite(rows.drift)):
+            return replace(failed, reason="the log lacks the edges of a band that changes from row to row (lo, hi)")
+        centre = rows.drift * rows.length
+        return _outcome(rule.apply_band(rows.S, rows.length, rows.A, rows.lo, rows.hi, centre), {})
+    if case.source != "matched" and case.states is None:
         applied = rule.apply(rows.S, rows.length, rows.A, stats)
         return _outcome(applied, {-1: (rule.range_lo, rule.range_hi)})
     parts: list[tuple[np.ndarray, Any]] = []
@@ -111,13 +134,17 @@ def evaluate(case: Case, rows: Rows, window: Ints, rate: Rate) -> Outcome:
     for first in np.unique(window):
         here = np.flatnonzero(window == first)
         inside = rows.take(here)
-        stats = inside.drift_stats(rule)
-        try:
-            fitted = calibrate(rule, inside.S, inside.length, inside.A, case.target, stats, rate)
-        except UserError as error:
-            return replace(failed, reason=f"window {first}: {error}")
-        ranges[int(first)] = (fitted.range_lo, fitted.range_hi)
-        parts.append((here, fitted.apply(inside.S, inside.length, inside.A, stats)))
+        taken = [(at, r, inside.take(at)) for at, r in pieces(rule, case.states, inside)]
+        factor = 1.0
+        if case.source == "matched":
+            excess = [standardized_excess(r, p.S, p.length, p.A, p.drift_stats(r), rate) for _, r, p in taken]
+            try:
+                factor = excess_quantile(np.concatenate(excess), case.target, rule.label)
+                taken = [(at, scaled(r, factor), p) for at, r, p in taken]
+            except UserError as error:
+                return replace(failed, reason=f"window {first}: {error}")
+        ranges[int(first)] = (taken[-1][1].range_lo, taken[-1][1].range_hi)
+        parts += [(here[at], r.apply(p.S, p.length, p.A, p.drift_stats(r))) for at, r, p in taken]
     order = np.argsort(np.concatenate([here for here, _ in parts]))
     names = ("side", "in_band", "weight", "clipped_weight", "multiplier")
     joined: dict[str, Any] = {

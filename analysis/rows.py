@@ -27,6 +27,7 @@ SUBSETS = ("all", "nonzero")
 ROW_COLUMNS = (
     *("rollout", "step", "updates_since_rollout", "times_used", "prompt_id", "response_id", "length", "log_ratio"),
     *("reward", "advantage", "sum_sq_log_ratio", "k3_sum", "drift", "band_accept", "side", "multiplier", "weight"),
+    *("lo", "hi"),
     *("score_status", "rule"),
 )
 
@@ -40,6 +41,12 @@ class RowDrift:
 
     k3: Floats
     sigma2: Floats
+    by_sign: Floats
+
+    def signed(self, A: Floats) -> Floats:
+        """Each row's mean log-ratio per token over its minibatch's responses with the sign of its A (N,)."""
+        del A  # the rows' own advantages are in it
+        return self.by_sign
 
 
 @dataclass(frozen=True)
@@ -62,6 +69,10 @@ class Rows:
     sigma2: Floats
     k3_lagged: Floats  # of the minibatch before
     sigma2_lagged: Floats
+    by_sign: Floats  # mean log-ratio per token of the minibatch's rows with the same sign of A; 0 where A = 0
+    by_sign_lagged: Floats
+    lo: Floats  # edges as logged; NaN if not logged
+    hi: Floats
     drift: Floats  # as logged; NaN if not logged
     side: Ints
     multiplier: Floats
@@ -91,13 +102,15 @@ class Rows:
     def drift_stats(self, rule: Rule) -> DriftStats:
         """What ``rule`` centres its band on in each row's minibatch."""
         lagged = rule.drift_source == "lagged"
-        k3, sigma2 = (self.k3_lagged, self.sigma2_lagged) if lagged else (self.k3, self.sigma2)
-        return cast(DriftStats, RowDrift(k3, sigma2))
+        now = self.k3, self.sigma2, self.by_sign
+        return cast(
+            DriftStats, RowDrift(*((self.k3_lagged, self.sigma2_lagged, self.by_sign_lagged) if lagged else now))
+        )
 
     def logged_stats(self, rule: Rule) -> DriftStats:
         """Statistics that give back the logged drift of the rule that trained."""
         sigma2 = 2 * self.drift if rule.drift == "tilted" else -2 * self.drift
-        return cast(DriftStats, RowDrift(-self.drift, sigma2))
+        return cast(DriftStats, RowDrift(-self.drift, sigma2, self.drift))
 
 
 @dataclass(frozen=True)
@@ -216,6 +229,7 @@ def _rows(log: GradLog, warnings: list[str], partition: Partition) -> tuple[Rows
         warnings.append("no column times_used: counted from the steps at which each response appears")
         used = _appearances(rollout, response, step)
     drifts = _drifts(log, step) if "k3_sum" in log and "sum_sq_log_ratio" in log else np.full((4, n), np.nan)
+    by_sign = _drifts_by_sign(log, step)
     reward = column("reward", np.nan, np.float64)
     coordinate, _ = coordinates(log, partition, cluster)
     rows = Rows(
@@ -235,6 +249,10 @@ def _rows(log: GradLog, warnings: list[str], partition: Partition) -> tuple[Rows
         sigma2=drifts[1],
         k3_lagged=drifts[2],
         sigma2_lagged=drifts[3],
+        by_sign=by_sign[0],
+        by_sign_lagged=by_sign[1],
+        lo=column("lo", np.nan, np.float64),
+        hi=column("hi", np.nan, np.float64),
         drift=column("drift", np.nan, np.float64),
         side=column("side", 0, np.int64),
         multiplier=column("multiplier", np.nan, np.float64),
@@ -269,6 +287,20 @@ def _drifts(log: GradLog, step: Ints) -> Floats:
     before = np.vstack([np.zeros((1, 2)), now[:-1]])
     at = np.searchsorted(steps, step)
     return np.concatenate([now[at].T, before[at].T])
+
+
+def _drifts_by_sign(log: GradLog, step: Ints) -> Floats:
+    """Mean log-ratio per token over the step's (and the step before's) rows with the sign of each row's A (2, N)."""
+    S, n, A = (log.column(c).astype(np.float64) for c in ("log_ratio", "length", "advantage"))
+    code = np.unique(step, return_inverse=True)[1]
+    found = np.zeros((2, len(S)))
+    for sign in (1, -1):
+        of = (np.sign(A) == sign) & np.isfinite(S)
+        total, tokens = (np.bincount(code[of], x[of], code.max(initial=0) + 1) for x in (S, n))
+        mean = np.divide(total, tokens, out=np.zeros_like(total), where=tokens > 0)
+        at = np.sign(A) == sign
+        found[:, at] = mean[code[at]], np.concatenate([[0.0], mean[:-1]])[code[at]]
+    return found
 
 
 def _appearances(rollout: Ints, response: Ints, step: Ints) -> Ints:

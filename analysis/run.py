@@ -88,7 +88,7 @@ def analyse(
     progress : callable
         Told the name of each part when it is done.
     """
-    cases = make_cases(options.rules, options.targets)
+    cases = make_cases(options.rules, options.targets, run.rows)
     trained = trained_case(run)
     rows = acceptance_tables(run, bins, cases, trained, options.window)
     progress("acceptance")

@@ -53,8 +53,12 @@ def gap_table(run: Run, bins: Bins, window_size: int) -> Table:
         view = view.take(drawn[view.cluster], bins)
         stats = view.rows.logged_stats(rule)
     rows, clusters = view.rows, int(view.cluster.max()) + 1
-    lo, hi = (np.broadcast_to(edge, len(rows)) for edge in rule.band(rows.length, stats)[:2])
-    centre = np.asarray(rule.drift_per_token(stats)) * rows.length if rule.needs_stats else np.zeros(len(rows))
+    if rule.edges_vary:
+        lo, hi = rows.lo, rows.hi
+    else:
+        lo, hi = (np.broadcast_to(edge, len(rows)) for edge in rule.band(rows.length, stats)[:2])
+    drift = np.asarray(rule.drift_per_token(stats, rows.A))
+    centre = drift * rows.length if rule.needs_stats else np.zeros(len(rows))
     root, sign = np.sqrt(rows.length), np.sign(rows.A).astype(np.int64) + 1
 
     def split(at: np.ndarray) -> dict[str, Floats]:

@@ -21,7 +21,7 @@ GAIN = 0.5
 MAX_HALF_WIDTH = 30.0
 """The half-width at one log-ratio, nats, above which a range does not grow: e^30 is no ratio that one could clip at."""
 LEAST_LOG_FACTOR = -12.0
-EXPONENTS = (0.0, 1.5)
+EXPONENTS = (0.0, 2.0)
 """Bounds of the exponent: outside of them no sum of log-ratios spreads."""
 MEMORY = 512
 """Scores that the conformal rule keeps in each bin of lengths."""

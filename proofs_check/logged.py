@@ -41,23 +41,29 @@ class Update:
     Attributes
     ----------
     rule : Rule
-    drift : float
-        m of the update, nats per token.
+    drift : float or array (N,)
+        m of the update, nats per token; by row where it depends on the sign of A.
     S, n, A : arrays (N,)
     psi : array (N, D)
+    edges : pair of arrays (N,), optional
+        The logged band, of a rule whose band the drift alone does not give back.
     """
 
     rule: Rule
-    drift: float
+    drift: float | np.ndarray
     S: np.ndarray
     n: np.ndarray
     A: np.ndarray
     psi: np.ndarray
+    edges: tuple[np.ndarray, np.ndarray] | None = None
 
     def applied(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Multiplier, weight and clipped weight of each row, by the rule at the logged drift."""
+        if self.edges is not None:
+            found = self.rule.apply_band(self.S, self.n, self.A, *self.edges, np.asarray(self.drift * self.n))
+            return found.multiplier, found.weight, found.clipped_weight
         sigma2 = 2 * self.drift if self.rule.drift == "tilted" else -2 * self.drift
-        found = self.rule.apply(self.S, self.n, self.A, DriftStats(-self.drift, sigma2, 1.0))
+        found = self.rule.apply(self.S, self.n, self.A, DriftStats(float(-self.drift), float(sigma2), 1.0))
         return found.multiplier, found.weight, found.clipped_weight
 
     def scale(self) -> np.ndarray:
@@ -200,8 +206,10 @@ def read_updates(run: Path, rollouts: list[int] | None = None, most: int | None 
             here = good & (log.column("step")[index] == step)
             rows = index[here]
             if rows.size:
-                m = float(drift[rows[0]])
-                yield int(step), Update(log.rule, m, S[rows], n[rows], A[rows], psi[here].astype(np.float64))
+                rule, m, edges = log.rule, drift[rows[0]], None
+                if rule.edges_vary and "lo" in log and "hi" in log:
+                    m, edges = drift[rows], (log.column("lo")[rows], log.column("hi")[rows])
+                yield int(step), Update(rule, m, S[rows], n[rows], A[rows], psi[here].astype(np.float64), edges)
 
 
 def written_identity(
@@ -251,8 +259,13 @@ def _usable(run: Path) -> tuple[list[tuple[int, Update]], str]:
                 f"a {update.rule.level} rule trained: its clipped gradient is not M w A psi",
             )
         found += 1
-        if update.rule.needs_stats and not math.isfinite(update.drift):
+        if update.rule.needs_stats and not np.all(np.isfinite(update.drift)):
             return [], f"drift {update.rule.drift!r} needs the log's column drift"
+        if update.rule.edges_vary and update.edges is None:
+            return (
+                [],
+                f"the band of {update.rule.label!r} varies: it needs the log's columns lo and hi",
+            )
         if np.any(update.applied()[0] != 1):
             clipped.append((step, update))
     if clipped:

@@ -24,7 +24,7 @@ def test_all_stages_run_and_a_second_start_finds_them_done(tmp_path: Path) -> No
     out = tmp_path / "out" / "smoke"
     claims = json.loads((out / "claims.json").read_text())
     claims = claims["claims"] if isinstance(claims, dict) else claims
-    assert {claim["id"] for claim in claims} == {"C1", "C2", "C3", "C4", "C5", "C6"}
+    assert {claim["id"] for claim in claims} == {"C1", "C2", "C3", "C4", "C5", "C6", "C7"}
     assert {claim["verdict"] for claim in claims} <= {"supported", "not supported", "inconclusive"}
     assert next(claim for claim in claims if claim["id"] == "C5")["verdict"] == "inconclusive"  # one seed
     ranges = json.loads((out / "calibration.json").read_text())

@@ -206,9 +206,21 @@ def test_c6(cap, verdict):
     assert claim.estimate == pytest.approx(min(cap, 0.1))
 
 
+@pytest.mark.parametrize(
+    ("slope", "half", "verdict"),
+    [(0.004, 0.005, "supported"), (-0.03, 0.01, "not supported"), (0.004, 0.02, "inconclusive")],
+)
+def test_c7(slope, half, verdict):
+    matched = {"source": "matched", "target": 0.85}
+    rows = [trend("fspo-adaptive", slope, half) | matched, trend("fspo", -0.05, 0.01) | matched]
+    claim = verdicts(trend=[*rows, trend("fspo-adaptive", 0.5, 0.01)])["C7"]  # its own run is not meant
+    assert claim.verdict == verdict
+    assert claim.estimate == pytest.approx(slope)
+
+
 def test_nothing_to_go_on_is_inconclusive_everywhere(tmp_path):
     claims = evaluate_claims(tables())
-    assert [c.id for c in claims] == ["C1", "C2", "C3", "C4", "C5", "C6"]
+    assert [c.id for c in claims] == ["C1", "C2", "C3", "C4", "C5", "C6", "C7"]
     assert {c.verdict for c in claims} == {"inconclusive"}
     write_claims(tmp_path / "out" / "claims.json", claims)
     assert '"estimate": null' in (tmp_path / "out" / "claims.json").read_text()

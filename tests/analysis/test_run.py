@@ -215,7 +215,7 @@ def test_command_line(simulate, tmp_path, capsys):
     claims = tmp_path / "claims.json"
     assert main([str(run), "--rules", "[fspo]", "--draws", "2", "--edges", "[1,40,400]", "--claims", str(claims)]) == 0
     assert "log sound" in capsys.readouterr().out
-    assert [c["id"] for c in json.loads(claims.read_text())] == ["C1", "C2", "C3", "C4", "C5", "C6"]
+    assert [c["id"] for c in json.loads(claims.read_text())] == ["C1", "C2", "C3", "C4", "C5", "C6", "C7"]
     assert json.loads((run / "analysis" / "summary.json").read_text())["edges"] == [1, 40, 400]
 
 
