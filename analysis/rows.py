@@ -297,7 +297,7 @@ def _drifts_by_sign(log: GradLog, step: Ints) -> Floats:
     for sign in (1, -1):
         of = (np.sign(A) == sign) & np.isfinite(S)
         total, tokens = (np.bincount(code[of], x[of], code.max(initial=0) + 1) for x in (S, n))
-        mean = np.divide(total, tokens, out=np.zeros_like(total), where=tokens > 0)
+        mean = np.divide(total, tokens, out=np.zeros(len(total)), where=tokens > 0)
         at = np.sign(A) == sign
         found[:, at] = mean[code[at]], np.concatenate([[0.0], mean[:-1]])[code[at]]
     return found
