@@ -99,6 +99,7 @@ def figure(tables: Tables, style: Style) -> Figure:
     if style.narrow and len(parts) == 2:
         panels, columns = [(view, part) for view in found for part in parts], 2
     height = max(0.6, 0.24 * len(rules)) + 0.45
+    between = "\n" if style.narrow else " "  # long rule names leave little room beside them
     with style.context():
         here = [o for o in OUTSIDE_MARKERS if any((view.rows["outside"] == o).any() for view in found)]
         handles = [Line2D([], [], color=OUTSIDE_COLORS[o], marker=OUTSIDE_MARKERS[o], linestyle="none") for o in here]
@@ -107,7 +108,7 @@ def figure(tables: Tables, style: Style) -> Figure:
             style, len(panels), height, handles, [*here, RANDOM_LABEL], most=3, columns=columns, sharey=True
         )
         for ax, (view, part) in zip(axes, panels, strict=True):
-            plot_cosines(cosines(view, part), rules, ax).set_title(f"{view.title}, {PARTS[part][2]}")
+            plot_cosines(cosines(view, part), rules, ax).set_title(f"{view.title},{between}{PARTS[part][2]}")
         for ax in axes[-columns:]:
             ax.set_xlabel("cosine")
     return fig
