@@ -10,8 +10,10 @@ The run's gradient log lies under ``output_dir``: ``python -m analysis out``.
 from __future__ import annotations
 
 import inspect
+from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers import TrainerCallback
@@ -19,9 +21,10 @@ from trl import GRPOTrainer
 
 from fspo.errors import UserError
 from fspo.integrations.trl_log import PREFIX, TrlLog, keep_steps_before
+from fspo.integrations.trl_memory import UpdateMemory
 from fspo.integrations.trl_options import FSPOConfig, installed_version
 from fspo.objective import Records, denominator_for, objective
-from fspo.rules import DriftStats
+from fspo.rules import Rule
 from fspo.scores import Scores, score
 
 __all__ = ["FSPOConfig", "FSPOTrainer"]
@@ -81,7 +84,7 @@ class FSPOTrainer(GRPOTrainer):
         super().__init__(*args, **kwargs)
         self.rule, self.objective_config = config.clip_rule(), config.objective()
         self._rewards: Tensor = torch.empty(0)
-        self._sums = self._lagged = DriftStats(source="lagged")
+        self.memory = UpdateMemory(self.rule)
         model = self.accelerator.unwrap_model(self.model) if config.score_every else None
         self.log_rows = TrlLog(
             str(config.output_dir),
@@ -105,7 +108,14 @@ class FSPOTrainer(GRPOTrainer):
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         self.log_rows.flush(keep=True)  # before the checkpoint: a kill in between loses no row that it counts on
+        if self.rule.adapt != "none" and self.args.should_save:
+            self.memory.save(Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}")
         super()._save_checkpoint(model, trial)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if self.rule.adapt != "none" and checkpoint is not None:
+            self.memory.load(checkpoint)
 
     def _calculate_rewards(self, *args: Any, **kwargs: Any) -> Tensor:
         rewards = super()._calculate_rewards(*args, **kwargs)
@@ -120,6 +130,7 @@ class FSPOTrainer(GRPOTrainer):
         output[PREFIX + "denominator"] = self._sum(local)
         if self.model.training:
             self.log_rows.begin_rollout(self.state.global_step)
+            self.memory.begin_rollout()
             rows, rank = len(mask), self.accelerator.process_index
             output |= self.log_rows.ids(rows, int(self.num_generations or 1), mask.device)
             output[PREFIX + "reward"] = self._rewards[rank * rows : (rank + 1) * rows].float()
@@ -155,15 +166,14 @@ class FSPOTrainer(GRPOTrainer):
         old = new.detach() if old is None else old
         accumulation = self.current_gradient_accumulation_steps if training else 1
         since = self.state.global_step - self.log_rows.start_step
-        stats = None
-        if self.rule.needs_stats:
-            stats = DriftStats(source="lagged") if since == 0 else self._lagged
+        rule = self.memory.online.rule
+        stats = self.memory.lagged if rule.needs_stats else None
         loss, records = objective(
             new,
             old,
             mask,
             inputs["advantages"],
-            self.rule,
+            rule,
             self.objective_config,
             stats=stats,
             denominator=self._denominator(inputs, mask, accumulation),
@@ -174,10 +184,14 @@ class FSPOTrainer(GRPOTrainer):
             mean = self._sum(aux_loss.detach()) / self.accelerator.num_processes
             self._metrics["train" if training else "eval"]["aux_loss"].append(mean.item())
         entropy = torch.where(mask, entropies.detach().float(), 0.0).sum(1)  # type: ignore[union-attr]
-        drift = self.rule.drift_per_token(stats)
-        self._report("train" if training else "eval", records, entropy, drift)
+        advantages = inputs["advantages"].double().cpu().numpy()
+        drift = np.broadcast_to(rule.drift_per_token(stats, advantages), advantages.shape)
+        self._report("train" if training else "eval", records, entropy, rule, drift)
         if training and PREFIX + "response_id" in inputs:
-            self._follow_drift(records)
+            if self.memory.needed:
+                self.memory.add(inputs[PREFIX + "response_id"].cpu().numpy(), records, advantages)
+                if self.accelerator.sync_gradients:  # the update's last microbatch
+                    self.memory.end_update(moved=since > 0)
             sampled = inputs.get("sampling_per_token_logps")
             engine = None
             if sampled is not None:  # vLLM gives NaN where it has no log-probability
@@ -205,20 +219,6 @@ class FSPOTrainer(GRPOTrainer):
         share = accumulation / self.args.first_pass  # of the generation batch that is one update's
         return float(total) / self.accelerator.num_processes * share
 
-    def _follow_drift(self, records: Records) -> None:
-        """Sums of this update, over all processes once its last microbatch is in: the next update's drift."""
-        if not self.rule.needs_stats:
-            return
-        own, so_far = records.drift_stats(), self._sums
-        self._sums = DriftStats(
-            so_far.k3_sum + own.k3_sum, so_far.sum_sq + own.sum_sq, so_far.num_tokens + own.num_tokens, "lagged"
-        )
-        if self.accelerator.sync_gradients:
-            local = [self._sums.k3_sum, self._sums.sum_sq, self._sums.num_tokens]
-            total = torch.tensor(local, dtype=torch.float64, device=self.accelerator.device)
-            self._lagged = DriftStats(*self._sum(total).tolist(), source="lagged")
-            self._sums = DriftStats(source="lagged")
-
     def _score(self, inputs: dict[str, Any], ids: Tensor, attention: Tensor, mask: Tensor) -> Scores | None:
         """Scores on the last update of the first pass, of every score_every-th rollout."""
         every, log = self.args.score_every, self.log_rows
@@ -237,7 +237,7 @@ class FSPOTrainer(GRPOTrainer):
             rollout=log.rollout,
         )
 
-    def _report(self, mode: str, records: Records, entropy: Tensor, drift: float) -> None:
+    def _report(self, mode: str, records: Records, entropy: Tensor, rule: Rule, drift: np.ndarray) -> None:
         """TRL's metric names; clip shares are of responses (tokens for token rules) with A != 0."""
         found = self._metrics[mode]
         parts = [
@@ -254,7 +254,11 @@ class FSPOTrainer(GRPOTrainer):
         if self.beta != 0:
             found["kl"].append(kl / max(tokens, 1.0))
         if self.rule.needs_stats:
-            found["fspo/drift_per_token"].append(drift)
+            found["fspo/drift_per_token"].append(float(drift.mean()))
+        if rule.adapt != "none":
+            for name in ("range_lo", "range_hi", "gamma"):
+                if (value := getattr(rule, name)) is not None:
+                    found[f"rule/{name}"].append(value)
 
 
 def _mask(batch: dict[str, Any]) -> Tensor:

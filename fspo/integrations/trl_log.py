@@ -117,7 +117,7 @@ class TrlLog:
         *,
         step: int,
         times_used: int,
-        drift: float,
+        drift: np.ndarray,
         entropy: Tensor,
         engine_log_ratio: Tensor | None,
         scores: Scores | None,
@@ -129,6 +129,7 @@ class TrlLog:
         inputs : dict
             TRL's microbatch, with the tensors of `ids`, ``fspo_reward`` and ``fspo_truncated``.
         records : Records
+        drift : ndarray (B,)
         entropy, engine_log_ratio : Tensor (B,)
         """
         found = records.to_numpy()

@@ -70,7 +70,7 @@ class FSPOConfig(GRPOConfig):
     ----------
     rule : str
         Preset: fspo, fspo-truncate, fspo-cap, gspo, rloo, grpo, none, ... (`fspo.rules.PRESETS`).
-    range_lo, range_hi, gamma, drift, drift_source, outside, dual : optional
+    range_lo, range_hi, gamma, drift, drift_source, outside, dual, adapt, target, target_rate : optional
         Parts of the rule that differ from the preset's (`fspo.rules.Rule`). TRL sees one microbatch at a time, so a
         rule with a drift needs ``drift_source="lagged"``.
     aggregation : str, optional
@@ -96,10 +96,13 @@ class FSPOConfig(GRPOConfig):
     range_lo: float | None = field(default=None, metadata={"help": "Lower range, by default the preset's."})
     range_hi: float | None = field(default=None, metadata={"help": "Upper range, by default the preset's."})
     gamma: float | None = field(default=None, metadata={"help": "Exponent of preset 'power'."})
-    drift: str | None = field(default=None, metadata={"help": "Centre of the band: none, kl, gaussian or tilted."})
+    drift: str | None = field(default=None, metadata={"help": "Centre of the band: none, kl, ..., signed."})
     drift_source: str | None = field(default=None, metadata={"help": "Must be 'lagged' where the rule has a drift."})
     outside: str | None = field(default=None, metadata={"help": "Outside the band: drop, truncate or cap."})
     dual: float | None = field(default=None, metadata={"help": "Dual clip, > 1."})
+    adapt: str | None = field(default=None, metadata={"help": "What follows the target: none, range, exponent, bins."})
+    target: float | None = field(default=None, metadata={"help": "Wanted acceptance of an adaptive rule, in (0, 1)."})
+    target_rate: str | None = field(default=None, metadata={"help": "Acceptance that is meant: band or update."})
     aggregation: str | None = field(default=None, metadata={"help": "response, sequence, token or constant."})
     constant_length: int | None = field(default=None, metadata={"help": "Divisor of aggregation 'constant'."})
     score_every: int = field(default=0, metadata={"help": "Rollouts between score passes, 0 for never."})
@@ -110,6 +113,7 @@ class FSPOConfig(GRPOConfig):
 
     def _parts(self) -> RuleConfig:
         names = ("range_lo", "range_hi", "gamma", "drift", "drift_source", "outside", "dual", "aggregation")
+        names += ("adapt", "target", "target_rate")
         length = self.constant_length
         if self.aggregation == "constant" and length is None:
             length = self.max_completion_length

@@ -8,7 +8,7 @@ preset's parts are changed through `FSPOLossConfig`:
     +actor_rollout_ref.actor.policy_loss.range_hi=0.05
 
 Written against verl 0.9. verl adds KL and entropy terms itself. Its loss functions see one microbatch and no prompt
-numbers: there are no drifts here and no gradient log.
+numbers: there are no drifts, no adaptive bands and no gradient log here.
 """
 
 from __future__ import annotations
@@ -80,6 +80,11 @@ class FSPOLossConfig(PolicyLossConfig):
             raise UserError(
                 f"rule {rule.label!r} centres its band on the whole minibatch, of which verl shows a loss one "
                 "microbatch: set drift=none"
+            )
+        if rule.adapt != "none":
+            raise UserError(
+                f"rule {rule.label!r} learns its band from whole updates, of which verl shows a loss one microbatch: "
+                "take a preset with a fixed range"
             )
         return rule
 

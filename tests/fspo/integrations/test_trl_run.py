@@ -6,12 +6,15 @@ import torch
 from datasets import Dataset
 from transformers import TrainerCallback
 
+from fspo.adaptive import OnlineRule
 from fspo.errors import UserError
 from fspo.gradlog import read_log
 from fspo.integrations.trl import FSPOConfig, FSPOTrainer
 from fspo.integrations.trl_log import keep_steps_before
+from fspo.integrations.trl_memory import UpdateMemory
 from fspo.logprobs import make_batch, token_log_probs
 from fspo.models import build_embedded_model, load_tokenizer
+from fspo.rules import preset
 
 ROWS, GENERATIONS = 8, 4
 MICRO = 4
@@ -115,10 +118,11 @@ def test_scores_are_taken_on_the_last_update_of_the_first_pass(log):
     assert np.linalg.norm(psi, axis=1).min() > 0
 
 
-def test_a_resumed_run_logs_each_update_once(tmp_path):
-    trainer(tmp_path, steps_per_generation=8, max_steps=6, save_strategy="steps", save_steps=3).train()
+def test_a_resumed_run_logs_each_update_once_and_its_band_goes_on(tmp_path):
+    options = {"rule": "fspo-auto", "steps_per_generation": 8, "max_steps": 6}
+    trainer(tmp_path, **options, save_strategy="steps", save_steps=3).train()
     assert set(read_log(tmp_path).column("step")) == set(range(6))
-    again = trainer(tmp_path, steps_per_generation=8, max_steps=6, save_strategy="no")
+    again = trainer(tmp_path, **options)
     again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
     log = read_log(tmp_path)
     step, rollout = log.column("step"), log.column("rollout")
@@ -126,6 +130,21 @@ def test_a_resumed_run_logs_each_update_once(tmp_path):
     # the generation that the checkpoint cut in two is not continued: a new one is made
     assert [set(rollout[step == k]) for k in range(6)] == [{0}, {0}, {0}, {1}, {1}, {1}]
     assert list(log.column("updates_since_rollout")[step == 3]) == [0] * 2 * ROWS
+    # the band is what the rows of earlier updates of the log teach, those before the checkpoint included
+    online, widths = OnlineRule(preset("fspo-auto").rule), []
+    for k in range(6):
+        S, n, A, lo, hi = (log.column(c)[step == k] for c in ("log_ratio", "length", "advantage", "lo", "hi"))
+        widths.append((hi - lo) / np.sqrt(n))
+        np.testing.assert_allclose(widths[-1], online.rule.range_lo + online.rule.range_hi, rtol=1e-9)
+        if k % 3 > 0:
+            online.observe(S, n, A)
+    assert len({round(float(w[0]), 9) for w in widths}) == 4  # it moved after the updates 1, 2 and 4
+
+
+def test_a_checkpoint_without_the_rules_state_is_refused(tmp_path):
+    (tmp_path / "fspo_rule.json").write_text("{")
+    with pytest.raises(UserError, match="resume from another checkpoint"):
+        UpdateMemory(preset("fspo-auto").rule).load(tmp_path)
 
 
 class Crash(TrainerCallback):

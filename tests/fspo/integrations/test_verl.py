@@ -178,6 +178,7 @@ def test_settings_that_undo_the_rule_are_refused(overrides, line):
     [
         ({"loss_mode": "vanilla"}, "loss_mode is 'vanilla'.*set it to 'fspo'"),
         ({"rule": "fspo-kl"}, "set drift=none"),
+        ({"rule": "fspo-auto"}, "take a preset with a fixed range"),
         ({"rule": "fsop"}, "did you mean 'fspo'"),
         ({"range_lo": 0.0}, "range_lo=0.0 must be > 0"),
     ],
