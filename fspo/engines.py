@@ -1,4 +1,4 @@
-"""The two engines behind `fspo.rollout.sample`: they draw the same tokens from the same keyed uniforms."""
+"""Two of the engines behind `fspo.rollout.sample`: they draw the same tokens from the same keyed uniforms."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from fspo.noise import keyed_uniforms
 
 Progress = Callable[[int, int], None]
 
-_PURPOSE = 0x5A3E
+NOISE_PURPOSE = 0x5A3E
 _NOISE_BLOCK = 256  # positions of noise held at once
 _PICK_ELEMENTS = 1 << 24  # logits turned into a CDF at once: 128 MiB in float64
 
@@ -87,7 +87,7 @@ class Noise:
             self.block, self.table = block, np.zeros((len(self.keys), _NOISE_BLOCK))
             for row in rows:
                 address = (self.rollout, int(self.keys[row]))
-                self.table[row] = keyed_uniforms(_PURPOSE, self.seed, address, block * _NOISE_BLOCK, _NOISE_BLOCK)
+                self.table[row] = keyed_uniforms(NOISE_PURPOSE, self.seed, address, block * _NOISE_BLOCK, _NOISE_BLOCK)
         return torch.from_numpy(self.table[rows, column]).to(device)
 
 
@@ -236,7 +236,7 @@ def _forward(
 ) -> torch.Tensor:
     """Next-token logits (B, V) after the last column of ``ids``."""
     extra = {"position_ids": position, "logits_to_keep": 1}
-    known = _parameters(type(_base(model)))  # models without positions know neither
+    known = _parameters(type(base_model(model)))  # models without positions know neither
     output = model(
         input_ids=ids,
         attention_mask=mask,
@@ -252,7 +252,7 @@ def _parameters(kind: type) -> frozenset[str]:
     return frozenset(inspect.signature(kind.forward).parameters)  # type: ignore[attr-defined]
 
 
-def _base(model: PreTrainedModel) -> Any:
+def base_model(model: PreTrainedModel) -> Any:
     """The Hugging Face model inside a peft wrapper, or the model itself."""
     return model.get_base_model() if hasattr(model, "peft_config") and hasattr(model, "get_base_model") else model  # type: ignore[operator]
 
@@ -306,7 +306,7 @@ def run_generate(
 @contextmanager
 def _plain_generation(model: PreTrainedModel) -> Iterator[None]:
     """Hide the model's own generation defaults: a repetition penalty or top-p would change the distribution."""
-    base = _base(model)
+    base = base_model(model)
     kept = base.generation_config
     base.generation_config = GenerationConfig()
     try:

@@ -4,8 +4,10 @@ Token t of response k in rollout r is the inverse CDF of the model's distributio
 counter-based generator (`fspo.noise`). So batch size, order, number of processes and engine change nothing but the
 last bits of the logits.
 
-Two engines draw the same tokens: ``fast``, a short loop over the model's forward with one preallocated key-value cache
-that drops finished rows, and ``generate``, transformers' own generation.
+Three engines draw the same tokens: ``fast``, a short loop over the model's forward with one preallocated key-value
+cache that drops finished rows; ``generate``, transformers' own generation; and ``continuous``, transformers' continuous
+batching over a paged cache, which starts a further response as soon as one ends. A fourth, ``vllm``, has a vLLM server
+sample with its own noise.
 """
 
 from __future__ import annotations
@@ -14,17 +16,18 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import torch
 from transformers import PreTrainedModel
 
+from fspo.continuous import run_continuous
 from fspo.engines import Noise, Progress, plain_attention_layers, run_fast, run_generate, trim
 from fspo.errors import UserError, unknown_name
 
-Engine = Literal["auto", "fast", "generate"]
-ENGINES: tuple[str, ...] = ("auto", "fast", "generate")
+Engine = Literal["auto", "fast", "generate", "continuous", "vllm"]
+ENGINES: tuple[str, ...] = get_args(Engine)
 _FAST_PARAMETERS = 1_000_000_000  # "auto" leaves larger models on an accelerator to transformers' generation
 
 
@@ -38,17 +41,20 @@ class SamplingConfig:
         Divides the logits; 0 takes the most probable token.
     max_new_tokens : int
         Longest response, its end token included.
-    engine : {"auto", "fast", "generate"}
+    engine : {"auto", "fast", "generate", "continuous", "vllm"}
         ``"auto"`` takes the fast engine on a CPU and for models below 1e9 parameters, if the model's layers are
         plain attention; else ``"generate"``.
     batch_size : int
-        Responses sampled at once.
+        Responses sampled at once; the continuous engine and vLLM get all of them and fill their caches by themselves.
+    vllm_url : str
+        Address of the server for engine ``"vllm"``.
     """
 
     temperature: float = 1.0
     max_new_tokens: int = 264
     engine: Engine = "auto"
     batch_size: int = 512
+    vllm_url: str = "http://localhost:8000"
 
     def __post_init__(self) -> None:
         """Refuse impossible values."""
@@ -128,13 +134,17 @@ def sample(
     eos = [eos_token_id] if isinstance(eos_token_id, int) else [int(token) for token in eos_token_id]
     _check(model, prompts, keys, eos, config)
     engine = choose_engine(model, config.engine)
-    run = run_fast if engine == "fast" else run_generate
+    if engine == "vllm":
+        return _by_vllm(model, prompts, Noise(seed, rollout, keys), config, eos, progress)
+    run, at_once = _RUNS[engine], config.batch_size
+    if engine == "continuous":
+        at_once = len(prompts)
     order = np.argsort([len(prompt) for prompt in prompts], kind="stable")
     results: list[tuple[np.ndarray, np.ndarray, bool]] = [_NOTHING] * len(prompts)
     # Not inference_mode: a buffer that the model renews in its forward could never be used in training again.
     with _frozen(model), torch.no_grad():
-        for first in range(0, len(order), config.batch_size):
-            rows = order[first : first + config.batch_size]
+        for first in range(0, len(order), at_once):
+            rows = order[first : first + at_once]
             noise = Noise(seed, rollout, keys[rows])
             tokens, logprobs = run(
                 model,
@@ -156,12 +166,32 @@ def sample(
     return Responses([r[0] for r in results], [r[1] for r in results], np.array([r[2] for r in results], bool))
 
 
+def _by_vllm(
+    model: PreTrainedModel,
+    prompts: Sequence[Sequence[int]],
+    noise: Noise,
+    config: SamplingConfig,
+    eos: list[int],
+    progress: Progress | None,
+) -> Responses:
+    from fspo.vllm_engine import run_vllm
+
+    rows, steps = [list(prompt) for prompt in prompts], config.max_new_tokens
+    tokens, logprobs = run_vllm(model, rows, noise, config.temperature, steps, eos, config.vllm_url, progress)
+    return Responses(tokens, logprobs, np.array([row[-1] not in eos for row in tokens], bool))
+
+
+_RUNS = {"fast": run_fast, "generate": run_generate, "continuous": run_continuous}
 _NOTHING = (np.empty(0, np.int64), np.empty(0, np.float32), False)
 
 
 def choose_engine(model: PreTrainedModel, wanted: str) -> str:
     """Name the engine that ``wanted`` means for this model; UserError when ``"fast"`` cannot run it."""
-    if wanted == "generate":
+    if wanted == "vllm":
+        from fspo.vllm_engine import check_vllm
+
+        check_vllm()
+    if wanted in ("generate", "continuous", "vllm"):
         return wanted
     fits = plain_attention_layers(model) > 0
     if wanted == "fast":

@@ -1,4 +1,4 @@
-"""Sampling: keyed noise, inverse CDF, two engines with one result."""
+"""Sampling: keyed noise, inverse CDF, engines with one result."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_noise_table_crosses_its_blocks():
     noise = Noise(3, 4, np.array([9, 2]))
     for position in (0, 255, 256, 600):
         got = noise.at(position, np.array([1]), torch.device("cpu"))
-        assert got.item() == keyed_uniforms(engines._PURPOSE, 3, (4, 2), position, 1)[0]
+        assert got.item() == keyed_uniforms(engines.NOISE_PURPOSE, 3, (4, 2), position, 1)[0]
 
 
 def test_inverse_cdf_by_hand():
