@@ -140,7 +140,7 @@ def compared(rows: list[Row], quantity: str, target: float) -> pd.DataFrame:
 
     Columns: rule, outside, estimate, ci_low, ci_high, units, better (units in which the case is better).
     """
-    table = pd.DataFrame(rows)
+    table: Any = pd.DataFrame(rows)
     table = table[(table.quantity == quantity) & np.isclose(table.target, target)]
     ratio = quantity.startswith("mse")
     base = table[(table.rule == REFERENCE[0]) & (table.outside == REFERENCE[1])].set_index("unit")["estimate"]
@@ -148,11 +148,11 @@ def compared(rows: list[Row], quantity: str, target: float) -> pd.DataFrame:
     for (rule, outside), part in table.groupby(["rule", "outside"], sort=False):
         pair = part.set_index("unit")["estimate"].reindex(base.index)
         with np.errstate(invalid="ignore", divide="ignore"):
-            gap = np.log(pair / base) if ratio else pair - base
+            gap: Any = np.log(pair / base) if ratio else pair - base
         gap = gap.replace([np.inf, -np.inf], np.nan).dropna()
         found = mean_interval(gap.tolist())
         value, low, high = np.exp(found) if ratio else found
-        better = int((gap < 0).sum() if ratio else (gap > 0).sum())
+        better = int(np.sum(gap.to_numpy() < 0 if ratio else gap.to_numpy() > 0))
         names = {"rule": rule, "outside": outside, "estimate": value, "ci_low": low, "ci_high": high}
         out.append({**names, "units": len(gap), "better": better})
     return pd.DataFrame(out).sort_values("estimate", ascending=ratio)
@@ -188,12 +188,13 @@ def cell(row: Any, digits: int = 3) -> str:
 
 def comparison_table(rows: list[Row], quantities: dict[str, str], targets: Sequence[float] = TARGETS) -> list[str]:
     """Markdown lines: a row for each case, ordered by the first column; units in brackets."""
-    parts = {(q, t): compared(rows, q, t).set_index(["rule", "outside"]) for q in quantities for t in targets}
+    case = ["rule", "outside"]
+    parts: dict[Any, Any] = {(q, t): compared(rows, q, t).set_index(case) for q in quantities for t in targets}
     columns = [f"{words} at {t:.0%}" for words in quantities.values() for t in targets]
     lines = [f"| rule | outside | {' | '.join(columns)} |", "| --- | --- |" + " --- |" * len(columns)]
-    for case in next(iter(parts.values())).index:
-        cells = [f"{cell(p.loc[case])} ({int(p.loc[case].better)}/{int(p.loc[case].units)})" for p in parts.values()]
-        lines.append(f"| `{case[0]}` | {case[1]} | {' | '.join(cells)} |")
+    for name in next(iter(parts.values())).index:
+        cells = [f"{cell(p.loc[name])} ({int(p.loc[name].better)}/{int(p.loc[name].units)})" for p in parts.values()]
+        lines.append(f"| `{name[0]}` | {name[1]} | {' | '.join(cells)} |")
     return lines
 
 
@@ -223,7 +224,7 @@ def training_table(rows: list[Row]) -> list[str]:
         cells = [f"{mean_interval(wide[q][rule].tolist())[0]:.3f}" for q in quantities]
         value, low, high = mean_interval((first[rule] - first["fspo"]).tolist()) if "fspo" in first else (math.nan,) * 3
         gap = cell({"estimate": value, "ci_low": low, "ci_high": high}) if rule != "fspo" else ""
-        lines.append(f"| `{rule}` | {int(first[rule].notna().sum())} | {' | '.join(cells)} | {gap} |")
+        lines.append(f"| `{rule}` | {first[rule].count()} | {' | '.join(cells)} | {gap} |")
     return lines
 
 
