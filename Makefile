@@ -12,7 +12,7 @@ BIN := $(VENV)/bin
 VERL_TREE ?= .verl
 READY := $(VENV)/ready
 
-.PHONY: help repro test test-slow test-verl proofs check bench clean
+.PHONY: help repro test test-slow test-verl proofs check bench bench-gpu clean
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
@@ -51,7 +51,11 @@ check: $(READY) ## ruff and pyright
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
 bench: $(READY) ## all benchmarks, into benchmarks/results
-	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
+	for script in $(filter-out benchmarks/qwen3_8b_update.py,$(wildcard benchmarks/*.py)); do $(BIN)/python $$script || exit 1; done
+
+bench-gpu: $(READY) ## an update at Qwen3-8B's shape, on a GPU
+	$(BIN)/python -m pip install --disable-pip-version-check -e '.[8bit]'
+	$(BIN)/python benchmarks/qwen3_8b_update.py
 
 clean: ## remove the virtual environments; results under out/ stay
 	rm -rf $(VENV) $(VERL_TREE)

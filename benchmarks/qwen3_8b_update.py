@@ -1,0 +1,235 @@
+"""One update of Qwen3-8B's shape with random weights on one GPU: tokens/s, memory, share of the gradient log, FLOP/s.
+
+    python benchmarks/qwen3_8b_update.py                    # 8 responses x 4,096 tokens, 8-bit AdamW, bfloat16
+    python benchmarks/qwen3_8b_update.py --tiny --out FILE  # the same code at a tiny shape, on a CPU
+
+Old log-probs, the score pass, the update (forward, backward, optimizer step) and a short rollout are timed apart, each
+the median of several rounds after a warm-up. FLOP/s are set against the rate of a large matrix product on the same card
+in the same process. `model` FLOPs are 6 for each parameter and token, and attention; `hardware` adds recomputation.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from tqdm import tqdm
+from transformers import AutoModelForCausalLM, PretrainedConfig
+
+from fspo.batches import RolloutBatch, plan_microbatches
+from fspo.command_line import CommandParser
+from fspo.config import OptimConfig
+from fspo.errors import UserError, run_cli
+from fspo.files import write_text
+from fspo.models import DTYPES, embedded_config, ready_for_training
+from fspo.objective import ObjectiveConfig
+from fspo.optimizers import make_optimizer, optimizer_step
+from fspo.plan_models import shape_of
+from fspo.rollout import SamplingConfig, sample
+from fspo.rules import preset
+from fspo.scores import ScoreConfig
+from fspo.updates import Updater, score_shards
+
+MINIBATCHES = 8
+"""Updates of a rollout in the presets, one of which is scored."""
+AIMS = {"gradient_log_share": 0.02, "share_of_matmul_rate": 0.40}
+RESULTS = Path(__file__).parent / "results"
+
+
+def random_batch(responses: int, prompt: int, tokens: int, vocabulary: int) -> RolloutBatch:
+    """Random token ids; advantages of both signs."""
+    draw = np.random.default_rng(0)
+    return RolloutBatch(
+        rollout=0,
+        behaviour_version=0,
+        prompts=[draw.integers(2, vocabulary, prompt) for _ in range(responses)],
+        responses=[draw.integers(2, vocabulary, tokens) for _ in range(responses)],
+        sampler_log_prob=np.zeros(responses),
+        truncated=np.zeros(responses, bool),
+        rewards=np.zeros(responses),
+        advantages=np.where(np.arange(responses) % 2, 1.0, -1.0),
+        reward_status=np.full(responses, "ok"),
+        prompt_ids=np.zeros(responses, np.int64),
+        response_ids=np.arange(responses),
+        info={},
+    )
+
+
+def update_flop(config: PretrainedConfig, parameters: int, rows: int, length: int, passes: int) -> float:
+    """FLOP of an update: 2 for each parameter and token in each pass, and causal attention's two products.
+
+    The embedding is a look-up and is left out. ``passes``: forward 1, backward 2, recomputation 1.
+    """
+    used = parameters - (0 if config.tie_word_embeddings else config.vocab_size * config.hidden_size)
+    attention = 2 * length * config.num_attention_heads * config.head_dim * config.num_hidden_layers  # half is masked
+    return passes * rows * length * (2.0 * used + attention)
+
+
+def seconds(work: Callable[[], object], device: torch.device, rounds: int, name: str) -> float:
+    """Median time of ``work`` after one warm-up."""
+    found = []
+    for _ in tqdm(range(rounds + 1), desc=name, leave=False):
+        wait(device)
+        began = time.perf_counter()
+        work()
+        wait(device)
+        found.append(time.perf_counter() - began)
+    return float(np.median(found[1:]))
+
+
+def wait(device: torch.device) -> None:
+    """Until the device has done what it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def matmul_rate(device: torch.device, dtype: torch.dtype, size: int, rounds: int) -> float:
+    """FLOP/s of a square matrix product."""
+    a, b = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
+    return 2.0 * size**3 / seconds(lambda: a @ b, device, rounds, "matmul")
+
+
+def peak_bytes(device: torch.device) -> int:
+    """Largest memory so far: torch's own tensors on a GPU, the whole process on a CPU."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def measure(options: Any) -> dict[str, Any]:
+    """All numbers of one run."""
+    accelerator = Accelerator(cpu=options.tiny)
+    device = accelerator.device
+    config = embedded_config() if options.tiny else shape_of("Qwen3-8B-Base")
+    if options.prompt + options.tokens > config.max_position_embeddings:
+        raise UserError(f"the model has {config.max_position_embeddings} positions: lower --tokens")
+    dtype = DTYPES["float32" if options.tiny else "bfloat16"]
+    torch.manual_seed(0)
+    with device:
+        model = AutoModelForCausalLM.from_config(config, dtype=dtype)
+    model = ready_for_training(model, "the model", gradient_checkpointing=True).train()
+    parameters = sum(p.numel() for p in model.parameters())
+    optim = OptimConfig(name=options.optimizer, learning_rate=1e-6)
+    optimizer = make_optimizer(model.parameters(), optim, accelerated=device.type != "cpu")
+    rule = preset("fspo", range_lo=0.03, range_hi=0.03).rule
+    updater = Updater(accelerator, model, rule, ObjectiveConfig(), 1.0, pad_token_id=0, entropy=False)
+    batch = random_batch(options.responses, options.prompt, options.tokens, config.vocab_size)
+    rows = np.arange(options.responses)
+    plan = plan_microbatches(rows, batch.total_lengths, np.ones(len(rows), bool), options.microbatch)
+    shards = [updater.shard(batch, micro) for micro in plan]
+    done = 0
+
+    def update() -> None:
+        nonlocal done
+        updater.accumulate(shards, None)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer_step(optimizer, optim.name, 0, done)
+        optimizer.zero_grad(set_to_none=True)
+        done += 1
+
+    def scores() -> None:
+        score_shards(model, shards, temperature=1.0, config=ScoreConfig(), seed=0, rollout=0)
+
+    def rollout() -> None:
+        prompts = [p.tolist() for p in batch.prompts]
+        settings = SamplingConfig(max_new_tokens=options.new_tokens, engine="fast")
+        # No token ends a response, so that all rounds have the same work.
+        sample(
+            model, prompts, rows, seed=0, rollout=0, config=settings, eos_token_id=config.vocab_size + 1, pad_token_id=0
+        )
+
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    rounds = options.rounds
+    taken = {"update": seconds(update, device, rounds, "update")}
+    memory = {"update": peak_bytes(device)}
+    taken["old_log_probs"] = seconds(lambda: [updater.shard(batch, m) for m in plan], device, rounds, "old log-probs")
+    taken["score_pass"] = seconds(scores, device, rounds, "score pass")
+    taken["rollout"] = seconds(rollout, device, rounds, "rollout")
+    memory["all"] = peak_bytes(device)
+    rate = matmul_rate(device, dtype, options.matmul, 20)
+    length = options.prompt + options.tokens
+    flop = {name: update_flop(config, parameters, len(rows), length, n) for name, n in (("model", 3), ("hardware", 4))}
+    step = MINIBATCHES * (taken["old_log_probs"] + taken["update"]) + taken["score_pass"]
+    return {
+        "parameters": parameters,
+        "microbatches": len(plan),
+        "seconds": taken,
+        "tokens_per_second": {
+            "update": len(rows) * length / taken["update"],
+            "rollout": len(rows) * options.new_tokens / taken["rollout"],
+        },
+        "peak_bytes": memory,
+        "gradient_log_share": taken["score_pass"] / step,
+        "gradient_log_share_of": f"{MINIBATCHES} updates with old log-probs and one score pass, without sampling",
+        "flop_of_update": flop,
+        "matmul_flops": rate,
+        "share_of_matmul_rate": {name: value / taken["update"] / rate for name, value in flop.items()},
+    }
+
+
+def machine() -> dict[str, Any]:
+    """Where it ran."""
+    versions = {}
+    for name in ("torch", "transformers", "accelerate", "torchao", "fspo"):
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:
+            versions[name] = None
+    gpu = torch.cuda.get_device_properties(0) if torch.cuda.is_available() else None
+    return {
+        "gpu": gpu and {"name": gpu.name, "bytes": gpu.total_memory, "cuda": torch.version.cuda},
+        "cpu": platform.processor() or platform.machine(),
+        "cores": os.cpu_count(),
+        "versions": versions,
+    }
+
+
+def main(args: list[str] | None = None) -> int:
+    """Measure, print and write the results."""
+    parser = CommandParser(prog="python benchmarks/qwen3_8b_update.py", description=__doc__ or "")
+    parser.add_argument("--tiny", action="store_true", help="the embedded model on the CPU, with few tokens")
+    parser.add_argument("--responses", type=int, default=8, help="responses of the update")
+    parser.add_argument("--prompt", type=int, default=128, help="tokens of each prompt")
+    parser.add_argument("--tokens", type=int, default=4096, help="tokens of each response")
+    parser.add_argument("--new_tokens", type=int, default=64, help="tokens of each response of the rollout")
+    parser.add_argument("--microbatch", type=int, default=8448, help="padded tokens of a microbatch")
+    parser.add_argument("--optimizer", choices=["adamw", "adamw8bit"], default="adamw8bit")
+    parser.add_argument("--rounds", type=int, default=3, help="timed rounds, of which the median counts")
+    parser.add_argument("--matmul", type=int, default=8192, help="size of the matrices of the card's rate")
+    parser.add_argument("--out", default=str(RESULTS / "qwen3_8b_update.json"), help="results file")
+    words = list(sys.argv[1:] if args is None else args)
+    options = parser.parse_args(words)
+    for name in ("responses", "prompt", "tokens", "new_tokens", "microbatch", "rounds", "matmul"):
+        if getattr(options, name) < 1:
+            raise UserError(f"--{name} is {getattr(options, name)}: use 1 or more")
+    if options.tiny:
+        options.prompt, options.tokens = min(options.prompt, 8), min(options.tokens, 48)
+        options.new_tokens, options.matmul = min(options.new_tokens, 8), min(options.matmul, 256)
+        options.optimizer, options.microbatch = "adamw", min(options.microbatch, 128)
+    elif not torch.cuda.is_available():
+        raise UserError("Qwen3-8B's shape needs a GPU: add --tiny to run the same code on a CPU")
+    found = measure(options)
+    wanted = {k: v for k, v in vars(options).items() if k != "out"}
+    result = {"command": " ".join(["benchmarks/qwen3_8b_update.py", *words]), "tiny": options.tiny, "aims": AIMS}
+    result |= {"options": wanted, **found, "machine": machine()}
+    print(json.dumps(found, indent=1))
+    write_text(Path(options.out), json.dumps(result, indent=1) + "\n")
+    print(f"results: {options.out}")
+    return 0
+
+
+if __name__ == "__main__":
+    run_cli(main)
