@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from fspo.errors import UserError
+from fspo.files import writing
 from fspo.optimizers import CODES, SCALE, low_moment, moment_parts
 from fspo.sharding import like, put, whole_state
 
@@ -90,19 +93,28 @@ def save(
     )
     if not writes:
         return target
-    folder.mkdir(parents=True, exist_ok=True)
-    part = folder / f".part-{os.getpid()}"
-    shutil.rmtree(part, ignore_errors=True)
-    part.mkdir()
-    save_file(weights, part / "model.safetensors")
-    save_file(moments, part / "optimizer.safetensors")
-    (part / "state.json").write_text(json.dumps(asdict(state)), encoding="utf-8")
-    if target.exists():  # the same step once more
-        _remove(target)
-    os.replace(part, target)
+    with _whole_folder(folder / f".part-{os.getpid()}", target) as part:
+        part.mkdir(parents=True)
+        save_file(weights, part / "model.safetensors")
+        save_file(moments, part / "optimizer.safetensors")
+        (part / "state.json").write_text(json.dumps(asdict(state)), encoding="utf-8")
     for old in list_checkpoints(run)[:-keep] if keep > 0 else []:
         _remove(old)
     return target
+
+
+@contextmanager
+def _whole_folder(part: Path, target: Path) -> Iterator[Path]:
+    """A folder that takes the place of ``target`` when it is whole; on a full disk it goes and the old one stays."""
+    try:
+        with writing(target, SafetensorError):
+            shutil.rmtree(part, ignore_errors=True)
+            yield part
+            if target.exists():  # the same step once more
+                _remove(target)
+            os.replace(part, target)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
 
 
 def _remove(path: Path) -> None:
@@ -128,18 +140,15 @@ def export(run: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
     tensors = whole_state(tensors, writes)
     if not writes:
         return target
-    shutil.rmtree(part, ignore_errors=True)
     bars = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
-        model.save_pretrained(part, state_dict=tensors)
-        tokenizer.save_pretrained(part)
+        with _whole_folder(part, target):
+            model.save_pretrained(part, state_dict=tensors)
+            tokenizer.save_pretrained(part)
     finally:
         if bars:
             logging.enable_progress_bar()
-    if target.exists():
-        _remove(target)
-    os.replace(part, target)
     return target
 
 

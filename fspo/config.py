@@ -165,7 +165,8 @@ class OptimConfig:
     max_grad_norm : float
         The gradient's norm is clipped here.
     max_skipped_updates : int
-        An update with a non-finite gradient is skipped on all processes and counted; more than this many stop the run.
+        An update with a loss or gradient that is not finite, or an importance weight beyond e^20 that is not clipped,
+        is skipped on all processes and counted; more than this many stop the run.
     """
 
     name: Literal["adamw", "adamw8bit"] = "adamw"

@@ -16,6 +16,22 @@ def cache_folder(given: str | Path | None = None) -> Path:
 
 
 @contextmanager
+def writing(path: Path, *others: type[Exception]) -> Iterator[None]:
+    """Turn a full disk, a read-only folder and the like into one line; ``others`` are what a library makes of them.
+
+    Raises
+    ------
+    UserError
+        If the block raises OSError or one of ``others``.
+    """
+    try:
+        yield
+    except (OSError, *others) as error:
+        why = " ".join(str(getattr(error, "strerror", None) or error).split())
+        raise UserError(f"cannot write {path}: {why}; make room or name another place") from error
+
+
+@contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
     """Give a temporary path beside ``path``; it takes that name when the block ends, and goes when the block fails.
 
@@ -28,11 +44,10 @@ def whole_file(path: Path) -> Iterator[Path]:
     """
     part = path.with_name(f".part-{os.getpid()}-{path.name}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        yield part
-        os.replace(part, path)
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror or error}; name another place or make room") from error
+        with writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            yield part
+            os.replace(part, path)
     finally:
         if part.exists():
             part.unlink()

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fspo.errors import UserError
+from fspo.files import writing
 from fspo.rules import DriftStats, Rule
 
 if TYPE_CHECKING:
@@ -186,8 +187,9 @@ class GradLogWriter:
             return None
         path = self.folder / file_name(rollout, self.rank)
         part = path.with_suffix(f".part-{os.getpid()}")
-        pq.write_table(pa.Table.from_batches(self._batches, self.schema), part, compression="zstd")
-        os.replace(part, path)
+        with writing(path):
+            pq.write_table(pa.Table.from_batches(self._batches, self.schema), part, compression="zstd")
+            os.replace(part, path)
         self._batches = self._batches if keep else []
         return path
 

@@ -20,6 +20,7 @@ import numpy as np
 from fspo.advantages import GroupStats
 from fspo.batches import RolloutBatch
 from fspo.errors import UserError
+from fspo.files import writing
 from fspo.theory import CosineLemma, cosine_lemma, lre
 
 
@@ -212,7 +213,7 @@ class MetricsFile:
     def write(self, values: dict[str, Any]) -> None:
         """Append a line."""
         clean = {k: (None if isinstance(v, float) and not math.isfinite(v) else v) for k, v in values.items()}
-        with self.path.open("a", encoding="utf-8") as file:
+        with writing(self.path), self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(clean) + "\n")
 
     def keep_before(self, rollout: int) -> None:

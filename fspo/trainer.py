@@ -21,7 +21,7 @@ from accelerate.utils import gather_object, set_seed
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from fspo import checkpoint, gradlog
+from fspo import checkpoint, gradlog, guard
 from fspo.adaptive import OnlineRule
 from fspo.batches import RolloutBatch, plan_microbatches, plan_minibatches
 from fspo.checkpoint import TrainState
@@ -30,6 +30,7 @@ from fspo.config import TrainConfig
 from fspo.draw import draw
 from fspo.errors import UserError
 from fspo.evaluate import evaluate
+from fspo.files import writing
 from fspo.launch import claim_folder, init_trackers, make_accelerator, model_source, save_config
 from fspo.metrics import MetricsFile, Ratios, add_update_rows, finished
 from fspo.models import check_vocabulary, load_model, load_tokenizer
@@ -229,6 +230,12 @@ class Trainer:
             position=rollout * config.batch.prompts if position is None else position,
             progress=self._sampling_progress,
         )
+        status = drawn.batch.reward_status
+        if (status != "ok").all():
+            raise UserError(
+                f"the reward of all {len(status)} responses of rollout {rollout} failed ({status[0]}), so there is nothing "
+                "to learn from: correct the reward function (its message stands above) and go on with --resume true"
+            )
         tokens = self.state.num_tokens + int(drawn.batch.total_lengths.sum())
         self.state = replace(self.state, num_tokens=tokens, prompts=drawn.position)
         if self.is_main:  # every process holds the same batch: one of them counts it
@@ -276,8 +283,8 @@ class Trainer:
         rule = self.online.rule
         with self._timed("update"):
             records = self.updater.accumulate(shards, stats, rule)
-            self._step(ratios)
-        if rule.adapt != "none" and since > 0:  # before the first update S is 0
+            cause = self._step(ratios, guard.find(self.accelerator, records))
+        if cause is None and rule.adapt != "none" and since > 0:  # before the first update S is 0
             self._learn(records, stats)
         for shard, record in records:
             A = batch.advantages[shard.micro.rows]
@@ -306,7 +313,7 @@ class Trainer:
                 if (value := getattr(rule, name)) is not None:
                     ratios.add(f"rule/{name}", value)
         self.state = replace(self.state, step=step + 1)
-        if self.rule.needs_stats and self.rule.drift_source == "lagged":
+        if cause != "loss" and self.rule.needs_stats and self.rule.drift_source == "lagged":
             self.state = replace(self.state, lagged=asdict(self.updater.sums(records)))
         return measured | self.log.live(batch, records, scores) if scored else {}
 
@@ -332,29 +339,30 @@ class Trainer:
         with self._timed("drift"):
             return self.updater.drift_stats(shards)
 
-    def _step(self, ratios: Ratios) -> None:
-        """Clip the gradient and update; a non-finite gradient is skipped on all processes alike."""
+    def _step(self, ratios: Ratios, cause: str | None) -> str | None:
+        """Clip the gradient and update, or skip the update on all processes alike; why it was skipped."""
         config, accelerator = self.config.optim, self.accelerator
         rate = config.learning_rate * min(1.0, (self.state.step + 1) / max(config.warmup_updates, 1))
         set_learning_rate(self.optimizer, rate)
         spread(self.raw)
         norm = accelerator.clip_grad_norm_(self.model.parameters(), config.max_grad_norm)
         value = float(whole(norm)) if norm is not None else 0.0
-        good = bool(np.isfinite(value))
-        if good:
+        if cause is None and not np.isfinite(value):
+            cause = "gradient"
+        if cause is None:
             optimizer_step(self.optimizer, config.name, self.config.seed, self.state.step)
         else:
             self.state = replace(self.state, skipped=self.state.skipped + 1)
         self.optimizer.zero_grad(set_to_none=True)
         if self.is_main:
-            ratios.add("grad_norm", value if good else 0.0, good)
+            ratios.add("grad_norm", value if cause is None else 0.0, cause is None)
             ratios.add("learning_rate", rate)
-            ratios.add("skipped_updates", not good)
-        if self.state.skipped > config.max_skipped_updates:
-            raise UserError(
-                f"{self.state.skipped} updates had a non-finite gradient: lower optim.learning_rate, raise "
-                "optim.warmup_updates, or go back to an earlier checkpoint"
-            )
+            ratios.add("skipped_updates", cause is not None)
+            for name in guard.CAUSES:
+                ratios.add(f"skipped/{name}", cause == name)
+        if cause is not None:
+            guard.stop_if_many(self.state.skipped, config.max_skipped_updates, self.state.step, cause)
+        return cause
 
     # -- audits, evaluation, reports, checkpoints ------------------------------------------------------------------
 
@@ -404,7 +412,8 @@ class Trainer:
     def _report(self, phase: str, rollout: int, values: dict[str, float]) -> None:
         if self.is_main:
             self.metrics.write({"rollout": rollout, "step": self.state.step, "phase": phase, **values})
-        self.accelerator.log({k: v for k, v in values.items() if np.isfinite(v)}, step=self.state.step)
+        with writing(self.run):
+            self.accelerator.log({k: v for k, v in values.items() if np.isfinite(v)}, step=self.state.step)
 
     def _checkpoint(self) -> None:
         self.accelerator.wait_for_everyone()

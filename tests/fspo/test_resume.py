@@ -75,16 +75,6 @@ def test_finished_run_resumes_to_nothing(whole: Path) -> None:
     assert changed <= {"config.yaml"}  # it says resume: true now
 
 
-@pytest.mark.slow
-def test_two_killed_processes_resume_bit_by_bit(tmp_path: Path) -> None:
-    whole, run = tmp_path / "whole", tmp_path / "run"
-    assert tiny_run.in_child(whole, *ARGUMENTS, processes=2) == [0, 0], tiny_run.child_log(whole)
-    assert tiny_run.in_child(run, *ARGUMENTS, kill=("update", 14), processes=2)[0] == -9
-    assert tiny_run.in_child(run, *ARGUMENTS, "--resume", "true", processes=2) == [0, 0], tiny_run.child_log(run)
-    assert {p.name.rpartition("-")[2] for p in (run / "gradlog").iterdir()} == {"0000.parquet", "0001.parquet"}
-    same(run, whole)
-
-
 @pytest.mark.parametrize("trace", ["config.yaml", "metrics.jsonl", "gradlog/rollout-00000000-rank-0000.parquet"])
 def test_existing_run_is_refused_and_kept(tmp_path: Path, trace: str) -> None:
     path = tmp_path / "run" / trace

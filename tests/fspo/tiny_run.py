@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import resource
 import signal
 import socket
 import sys
@@ -20,6 +21,7 @@ import torch
 from accelerate.state import AcceleratorState
 
 from fspo.config import TrainConfig
+from fspo.errors import run_cli
 from fspo.models import build_embedded_model
 from fspo.options import parse
 from fspo.tasks import Example, Rewards
@@ -102,7 +104,10 @@ def metrics(run: Path, phase: str | None = None) -> list[dict[str, Any]]:
 
 
 def arm(point: str, count: int) -> None:
-    """Have this process kill itself at the ``count``-th time (from 1) that it comes to a point."""
+    """Have this process kill itself, or fail, at the ``count``-th time (from 1) that it comes to a point.
+
+    ``full-...`` fills the disk: from there on the system refuses to write more than a few bytes to any file.
+    """
     import shutil
 
     import pyarrow.parquet as pq
@@ -126,6 +131,7 @@ def arm(point: str, count: int) -> None:
         die()
 
     save_file, write_table, replace, rmtree = checkpoint.save_file, pq.write_table, os.replace, shutil.rmtree
+    computed = updates.objective
     collected, accumulated, written = collect.Collector.collect, updates.Updater.accumulate, MetricsFile.write
 
     def die_after(function: Any) -> Any:
@@ -136,6 +142,17 @@ def arm(point: str, count: int) -> None:
             return value
 
         return run
+
+    def full(function: Any) -> Any:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            if due():
+                resource.setrlimit(resource.RLIMIT_FSIZE, (64, resource.RLIM_INFINITY))
+            return function(*args, **kwargs)
+
+        return run
+
+    def broken_loss(new: Any, *args: Any, **kwargs: Any) -> Any:
+        return computed(new * float("nan") if new.requires_grad and due() else new, *args, **kwargs)
 
     def save_half(tensors: Any, path: Path) -> None:
         save_file(tensors, path)
@@ -180,6 +197,16 @@ def arm(point: str, count: int) -> None:
         MetricsFile.write = write_half_a_line  # type: ignore[method-assign]
     elif point in ("before-rename", "after-rename"):
         os.replace = around_rename  # type: ignore[assignment]
+    elif point == "nan":
+        updates.objective = broken_loss
+    elif point == "full-checkpoint":
+        checkpoint.save_file = full(save_file)
+    elif point == "full-log":
+        pq.write_table = full(write_table)
+    elif point == "full-metrics":
+        MetricsFile.write = full(written)  # type: ignore[method-assign]
+    elif point == "full-export":
+        checkpoint.export = full(checkpoint.export)
     elif point == "remove":
         shutil.rmtree = remove_half  # type: ignore[assignment]
     else:
@@ -219,10 +246,14 @@ def _child(
         arm(*kill)
     if sharded:
         shard()
-    for (output, arguments), port in zip(runs, ports, strict=True):
-        AcceleratorState._reset_state(reset_partial_state=True)  # a run's end takes its process group down
-        os.environ["MASTER_PORT"] = port
-        trainer(output, *arguments, net=build_embedded_model() if sharded else None).train()
+
+    def train() -> None:
+        for (output, arguments), port in zip(runs, ports, strict=True):
+            AcceleratorState._reset_state(reset_partial_state=True)  # a run's end takes its process group down
+            os.environ["MASTER_PORT"] = port
+            trainer(output, *arguments, net=build_embedded_model() if sharded else None).train()
+
+    run_cli(train)
 
 
 def free_port() -> int:
@@ -237,15 +268,28 @@ def in_child(output: Path, *arguments: str, kill: tuple[str, int] | None = None,
     return in_children([(output, list(arguments))], kill=kill, processes=processes)
 
 
-def in_children(
+def in_children(runs: Runs, **options: Any) -> list[int]:
+    """Train as `start` does and wait; exit codes (2: a UserError)."""
+    children = start(runs, **options)
+    children[0].join(240)
+    for child in children[1:]:
+        child.join(10 if children[0].exitcode else 60)
+        if child.is_alive():  # its partner was killed: end it as torchrun would
+            child.kill()
+            child.join()
+    return [child.exitcode for child in children]
+
+
+def start(
     runs: Runs,
     *,
     kill: tuple[str, int] | None = None,
+    rank_to_kill: int = 0,
     processes: int = 1,
     sharded: bool = False,
     environment: dict[str, str] | None = None,
-) -> list[int]:
-    """Train one run after another in the same child processes; FSDP2 shards the embedded model where asked for."""
+) -> list[Any]:
+    """Child processes that train one run after another; FSDP2 shards the embedded model where asked for."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tiny_run", "fspo.trainer"])
     ports: list[str] = [str(free_port()) for _ in runs]
@@ -255,17 +299,11 @@ def in_children(
         if processes > 1:
             own |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(processes)}
             own |= {"MASTER_ADDR": "127.0.0.1"}
-        armed = kill if rank == 0 else None
+        armed = kill if rank == rank_to_kill else None
         child = context.Process(target=_child, args=(runs, ports, armed, own, sharded))
         child.start()
         children.append(child)
-    children[0].join(240)
-    for child in children[1:]:
-        child.join(10 if children[0].exitcode else 60)
-        if child.is_alive():  # its partner was killed: end it as torchrun would
-            child.kill()
-            child.join()
-    return [child.exitcode for child in children]
+    return children
 
 
 def child_log(output: Path, rank: int = 0) -> str:
