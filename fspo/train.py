@@ -51,6 +51,11 @@ def main(args: list[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 130
+    except RuntimeError as error:  # gloo's and NCCL's word for it; the launcher ends this process too
+        if "onnection closed by peer" not in str(error) and "onnection reset" not in str(error):
+            raise
+        print("stopped: another process of this run ended; its own line says why", file=sys.stderr)
+        return 1
     if trainer.is_main:
         print(f"done: {config.output} (next: python -m analysis {config.output})", file=sys.stderr)
     return 0

@@ -157,15 +157,21 @@ class Trainer:
             for warning in config.warnings():
                 tqdm.write(f"warning: {warning}", file=sys.stderr)
         init_trackers(self.accelerator, config, self.state.step)
-        last: dict[str, float] = {}
-        self._bar = tqdm(
+        with tqdm(
             total=config.rollouts,
             initial=self.state.rollout,
             desc=f"train {self.rule.label}",
             unit="rollout",
             disable=not self.is_main,
             dynamic_ncols=True,
-        )
+        ) as self._bar:  # closed before an error is printed: it gets a line of its own
+            last = self._rollouts()
+        self.accelerator.end_training()
+        return last
+
+    def _rollouts(self) -> dict[str, float]:
+        config = self.config
+        last: dict[str, float] = {}
         if self.state.rollout == 0 and config.eval.every:
             last = self._evaluate(0)
         for rollout in range(self.state.rollout, config.rollouts):
@@ -180,8 +186,6 @@ class Trainer:
                 self._checkpoint()
         if not (self.run / checkpoint.EXPORT).exists():
             self._export()
-        self._bar.close()
-        self.accelerator.end_training()
         return last
 
     def _rollout(self, rollout: int) -> dict[str, float]:

@@ -82,12 +82,16 @@ def test_broken_loss_on_one_process_skips_the_update_on_both(tmp_path: Path) -> 
 
 
 def test_exploding_weights_stop_the_run_with_their_cause(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Real steps that are far too large, under the rule that clips nothing."""
-    options = ["--rule.preset", "none", "--optim.max_grad_norm", ".inf", "--optim.warmup_updates", "0"]
-    options += ["--optim.learning_rate", "0.3", "--rollouts", "30", "--optim.max_skipped_updates", "3"]
+    """Many real updates on one rollout under the rule that clips nothing: good responses become ever likelier."""
+    options = ["--rule.preset", "none", "--optim.learning_rate", "0.03", "--optim.max_skipped_updates", "3"]
+    options += ["--rollouts", "1", "--batch.epochs", "20", "--log.score_every", "0"]
     net = tiny_run.model()
+
+    def main() -> None:
+        tiny_run.trainer(tmp_path / "run", *options, net=net).train()
+
     with pytest.raises(SystemExit) as stop:
-        run_cli(lambda: tiny_run.trainer(tmp_path / "run", *options, "--checkpoint_every", "1", net=net).train())
+        run_cli(main)
     assert stop.value.code == 2
     error = capsys.readouterr().err.splitlines()[-1]
     assert error.startswith("error: 4 updates were skipped, more than optim.max_skipped_updates=3")
@@ -120,6 +124,28 @@ def test_full_disk_is_one_line_and_loses_nothing(tmp_path: Path, point: str, cou
     for name in ("checkpoints/step-00000008/model.safetensors", "model/model.safetensors"):
         assert (run / name).read_bytes() == (whole / name).read_bytes()
     assert not list(run.rglob(".part*"))
+
+
+def test_run_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    """A real folder without the right to write, in a child that has given up being root."""
+    run = tmp_path / "read-only" / "run"
+    run.mkdir(parents=True)
+    run.chmod(0o555)
+    for folder in (tmp_path, *tmp_path.parents[:2]):
+        folder.chmod(folder.stat().st_mode | 0o555)
+    assert tiny_run.in_child(run, *ARGUMENTS, kill=("read-only", 1)) == [2]
+    last = tiny_run.child_log(run).splitlines()[-1]
+    assert last.startswith(f"error: cannot write to {run}: Permission denied; choose another --output")
+    assert not list(run.iterdir())
+
+
+def test_model_folder_without_tokenizer_files_is_one_line(tmp_path: Path) -> None:
+    model, run = tmp_path / "base", tmp_path / "run"
+    tiny_run.model().save_pretrained(model)
+    with pytest.raises(UserError, match=f"cannot load '{model}'.*tokenizer") as error:
+        train.main([*tiny_run.ARGUMENTS, "--output", str(run), "--model.name_or_path", str(model)])
+    assert "\n" not in str(error.value)
+    assert not (run / "config.yaml").exists()
 
 
 class Failing(tiny_run.Digits):

@@ -106,7 +106,7 @@ def metrics(run: Path, phase: str | None = None) -> list[dict[str, Any]]:
 def arm(point: str, count: int) -> None:
     """Have this process kill itself, or fail, at the ``count``-th time (from 1) that it comes to a point.
 
-    ``full-...`` fills the disk: from there on the system refuses to write more than a few bytes to any file.
+    ``full-...`` fills the disk: while that file is written, the system refuses more than a few bytes.
     """
     import shutil
 
@@ -147,7 +147,10 @@ def arm(point: str, count: int) -> None:
         def run(*args: Any, **kwargs: Any) -> Any:
             if due():
                 resource.setrlimit(resource.RLIMIT_FSIZE, (64, resource.RLIM_INFINITY))
-            return function(*args, **kwargs)
+            try:
+                return function(*args, **kwargs)
+            finally:  # the child's own log lies on the same disk
+                resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 
         return run
 
@@ -197,6 +200,9 @@ def arm(point: str, count: int) -> None:
         MetricsFile.write = write_half_a_line  # type: ignore[method-assign]
     elif point in ("before-rename", "after-rename"):
         os.replace = around_rename  # type: ignore[assignment]
+    elif point == "read-only":
+        if os.geteuid() == 0:
+            os.seteuid(65534)
     elif point == "nan":
         updates.objective = broken_loss
     elif point == "full-checkpoint":
