@@ -214,6 +214,11 @@ def load_tokenizer(name_or_path: str | Path) -> PreTrainedTokenizerBase:
         return build_tokenizer()
     with _readable(name_or_path):
         tokenizer = AutoTokenizer.from_pretrained(name_or_path, padding_side="left")
+    if set(tokenizer.get_vocab().values()) <= set(tokenizer.all_special_ids):  # what transformers makes of no files
+        raise UserError(
+            f"cannot load the tokenizer of {str(name_or_path)!r}: its files (tokenizer.json) are missing; save the "
+            "tokenizer there, or name another with model.tokenizer"
+        )
     if tokenizer.eos_token_id is None:
         raise UserError(f"the tokenizer of {name_or_path} has no end token: set eos_token in its tokenizer_config.json")
     if tokenizer.pad_token_id is None:

@@ -237,8 +237,8 @@ class Trainer:
         status = drawn.batch.reward_status
         if (status != "ok").all():
             raise UserError(
-                f"the reward of all {len(status)} responses of rollout {rollout} failed ({status[0]}), so there is nothing "
-                "to learn from: correct the reward function (its message stands above) and go on with --resume true"
+                f"the reward of all {len(status)} responses of rollout {rollout} failed ({status[0]}), so nothing can "
+                "be learned from it: correct the reward function (its message stands above) and go on with --resume true"
             )
         tokens = self.state.num_tokens + int(drawn.batch.total_lengths.sum())
         self.state = replace(self.state, num_tokens=tokens, prompts=drawn.position)
