@@ -238,7 +238,7 @@ class Trainer:
         if (status != "ok").all():
             raise UserError(
                 f"the reward of all {len(status)} responses of rollout {rollout} failed ({status[0]}), so nothing can "
-                "be learned from it: correct the reward function (its message stands above) and go on with --resume true"
+                "be learned from it: correct the reward function (see its message above) and go on with --resume true"
             )
         tokens = self.state.num_tokens + int(drawn.batch.total_lengths.sum())
         self.state = replace(self.state, num_tokens=tokens, prompts=drawn.position)
