@@ -12,7 +12,9 @@ from fspo.errors import UserError
 from fspo.objective import ObjectiveConfig, aggregate, denominator_for, kl_terms, log_ratios, objective
 from fspo.rules import PRESETS, DriftStats, Rule, preset
 
-STATS = DriftStats(k3_sum=0.04, sum_sq=0.16, num_tokens=4.0)  # k3 = .01, sigma^2 = .04 per token
+# per token: k3 = .01, sigma^2 = .04; mean log-ratio .005 where A > 0, -.01 where A < 0
+SIGNED = {"positive_sum": 0.02, "positive_tokens": 4.0, "negative_sum": -0.04, "negative_tokens": 4.0}
+STATS = DriftStats(k3_sum=0.04, sum_sq=0.16, num_tokens=4.0, **SIGNED)
 SEQUENCE = ObjectiveConfig("sequence")
 E = math.exp
 
@@ -71,6 +73,13 @@ HAND = [
     ("fspo-cap", {}, 0.10, 1.0, 1.0618365465, 1.0618365465),
     ("fspo-cap", {}, 0.10, -1.0, -1.0618365465, -1.0618365465),
     ("fspo-cap", {}, -0.10, -1.0, -0.9048374180, -0.9048374180),
+    # signed: centre 4 * .005 for A > 0, band [-.04, .08]; 4 * -.01 for A < 0, band [-.10, .02]
+    ("fspo-signed", {}, 0.09, 1.0, E(0.08), 0.0),
+    ("fspo-signed", {}, 0.07, 1.0, E(0.07), E(0.07)),
+    ("fspo-signed", {}, -0.11, -1.0, -E(-0.10), 0.0),
+    ("fspo-signed", {}, -0.09, -1.0, -E(-0.09), -E(-0.09)),
+    # bands that learn start as fspo's
+    *((f"fspo-{kind}", {}, 0.10, 1.0, 1.0618365465, 0.0) for kind in ("auto", "adaptive", "conformal")),
     # power .75: .03 * 4^.75 = .03 * 2.8284271247 = .0848528137
     ("power", {}, 0.10, 1.0, 1.0885568343, 0.0),
     ("power", {}, 0.08, 1.0, 1.0832870677, 1.0832870677),
@@ -127,8 +136,8 @@ def ppo(rule, s, mask, A, stats):
         S, scale, A, lo, hi = s, 1.0, A[:, None], math.log1p(-rule.range_lo), math.log1p(rule.range_hi)
     else:
         S, scale = (s * mask).sum(1), n if rule.weight == "geometric" else 1.0
-        lo, hi = rule.band(n, stats)
-    centre = rule.drift_per_token(stats) * n if rule.shape != "token" else 0.0
+        lo, hi = rule.band(n, stats, A)
+    centre = rule.drift_per_token(stats, A) * n if rule.shape != "token" else 0.0
     j = np.minimum(np.exp(S / scale) * A, np.exp(np.clip(S, lo, hi) / scale) * A)
     if rule.dual is not None and rule.shape != "none":
         j = np.where(A < 0, np.maximum(j, np.exp((centre + rule.dual * (hi - centre)) / scale) * A), j)
@@ -149,7 +158,7 @@ def test_drop_is_the_gradient_of_ppos_minimum(name, dual):
     mask[:, 0] = True
     spread = {"gspo": 1e-3, "rloo": 0.2, "grpo": 0.4, "power": 0.1}.get(name, 0.05)
     s, A = rng.normal(0, spread, (B, T)), rng.choice([-1.3, -0.4, 0.0, 0.9], B)
-    stats = DriftStats(2e-3, 4e-3, 1.0)
+    stats = DriftStats(2e-3, 4e-3, 1.0, "two_pass", 5e-3, 1.0, -1e-2, 1.0)
     rule = preset(name, dual=dual).rule
     J, grad, records = run(rule, s, A, SEQUENCE, mask, stats=stats)
     assert pytest.approx(ppo(rule, s, mask, A, stats), rel=1e-12) == J
