@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from analysis.calibrate import TRAINING_ACCEPTANCE
+from analysis.noise import FOLDER as NOISE
 from fspo.errors import UserError, run_cli
 from fspo.stages import Job, Stages, digest, run_jobs, source_digest
 
@@ -146,9 +148,12 @@ class Reproduction:
         shared = self.train_shared(warm)
         ranges = self.calibrate(shared)
         runs = self.train(warm, ranges)
-        claims = self.analyse([shared, *runs])
-        figures = self.draw([shared, *runs])
-        self.write(checks, theory, ranges, claims, figures, [shared, *runs])
+        noise = self.measure_noise(runs)
+        claims = self.analyse([shared, *runs], noise)
+        swept = self.sweep(shared)
+        diagnoses = self.diagnose([shared, *runs], noise)
+        figures = self.draw([shared, *runs], noise, swept)
+        self.write(checks, theory, ranges, claims, figures, diagnoses, [shared, *runs])
         return 0 if checks["status"] == 0 else 1
 
     def checks(self) -> dict[str, Any]:
@@ -250,7 +255,36 @@ class Reproduction:
         self.stages.run("training", {"keys": [j.key for j in jobs]}, lambda: run_jobs(jobs, self.sizes.jobs))
         return jobs
 
-    def analyse(self, runs: Sequence[Job]) -> list[dict[str, Any]]:
+    def measure_noise(self, runs: Sequence[Job]) -> str:
+        """What numerics alone do to S under the first seed of rule fspo (else the first run); the measurement's key."""
+        job = next((job for job in runs if job.run.name.startswith("fspo-seed")), runs[0])
+
+        def work() -> None:
+            shutil.rmtree(job.run / NOISE, ignore_errors=True)  # of another key, or of a killed measurement
+            self._python("fspo.train", "--config", str(job.run / "config.yaml"), "--noise-floor")
+
+        return self.stages.run("noise-floor", {"run": job.key, "source": source_digest("fspo")}, work)[0]
+
+    def sweep(self, shared: Job) -> str:
+        """What other settings would have done to the unclipped run's log; the table's key."""
+        inputs = {"run": shared.key, "source": source_digest("analysis", *GROUND)}
+        return self.stages.run("sweep", inputs, lambda: self._python("analysis", "sweep", str(shared.run), quiet=True))[
+            0
+        ]
+
+    def diagnose(self, runs: Sequence[Job], noise: str) -> list[dict[str, Any]]:
+        """What is wrong with each run; findings do not stop the rest."""
+
+        def work() -> list[dict[str, Any]]:
+            path = self.out / "doctor.json"
+            folders = [str(job.run) for job in runs]
+            self._python("analysis", "doctor", *folders, "--json", str(path), quiet=True, passing=(0, 1))
+            return json.loads(path.read_text(encoding="utf-8"))
+
+        inputs = {"keys": [job.key for job in runs], "noise": noise, "source": source_digest("analysis", *GROUND)}
+        return self.stages.run("doctor", inputs, work)[1]
+
+    def analyse(self, runs: Sequence[Job], noise: str) -> list[dict[str, Any]]:
         """Tables of each run, and the claims."""
         folders = [str(job.run) for job in runs]
 
@@ -259,10 +293,10 @@ class Reproduction:
             self._python("analysis", *folders, "--claims", str(claims))
             return json.loads(claims.read_text(encoding="utf-8"))
 
-        inputs = {"keys": [job.key for job in runs], "source": source_digest("analysis", *GROUND)}
+        inputs = {"keys": [job.key for job in runs], "noise": noise, "source": source_digest("analysis", *GROUND)}
         return self.stages.run("analysis", inputs, work)[1]
 
-    def draw(self, runs: Sequence[Job]) -> list[dict[str, Any]]:
+    def draw(self, runs: Sequence[Job], noise: str, swept: str) -> list[dict[str, Any]]:
         """Publication figures, as captions.json lists them."""
         folder = self.out / "figures"
 
@@ -273,8 +307,8 @@ class Reproduction:
             return json.loads((folder / "captions.json").read_text(encoding="utf-8"))
 
         source = source_digest("analysis", "figures", *GROUND)
-        inputs = {"keys": [job.key for job in runs], "source": source, "width": self.options.width}
-        return self.stages.run("figures", inputs, work)[1]
+        inputs = {"keys": [job.key for job in runs], "noise": noise, "sweep": swept}
+        return self.stages.run("figures", inputs | {"source": source, "width": self.options.width}, work)[1]
 
     def write(
         self,
@@ -283,31 +317,44 @@ class Reproduction:
         ranges: dict[str, Any],
         claims: list[dict[str, Any]],
         figures: list[dict[str, Any]],
-        runs: Sequence[Job],
+        diagnoses: list[dict[str, Any]],
+        jobs: Sequence[Job],
     ) -> None:
         """report.html, and the verdicts on the terminal."""
-        from figures.report import Theory, write_report
+        from figures import contents
+        from figures.report import Section, write_report
 
-        drawn, advice = _drawn(self.out / "figures", figures), self.out / "checks" / "advice.md"
-        skipped = [f"{f['title']}: {f['skipped']}" for f in [*figures, *theory] if f["skipped"]]
-        damaged = [line for job in runs for line in _warnings(job.run)]
+        runs, drawn = [job.run for job in jobs], self.out / "figures"
+        advice = self.out / "checks" / "advice.md"
+        damaged = [line for run in runs for line in contents.warnings(run)]
         write_report(
             self.out / "report.html",
             title=f"FSPO: reproduction, preset {self.options.preset}",
+            summary=contents.summary(claims, checks, diagnoses, runs),
             claims=claims,
-            figures=drawn,
-            tables=[
-                ("Calibrated ranges", [{"rule": name, **fit} for name, fit in ranges.items()]),
-                ("Runs", [_run_row(job, ranges) for job in runs]),
-                ("Stages", self.stages.report),
+            figures=contents.pictures(drawn, figures),
+            sections=[
+                contents.assumptions(runs),
+                Section("Sensitivity", figures=contents.pictures(drawn, figures, "sensitivity")),
+                contents.theory_gap(runs, contents.pictures(drawn, figures, "gap")),
+                contents.doctor(diagnoses),
+                Section("Notes", notes=[*damaged, *contents.skipped([*figures, *theory])]),
+                Section(
+                    "Theory",
+                    tables=[("Checks", contents.check_rows(checks))],
+                    figures=contents.pictures(self.out / "figures-theory", theory),
+                    markdown=advice.read_text(encoding="utf-8") if advice.is_file() else "",
+                ),
+                Section(
+                    "Tables",
+                    tables=[
+                        ("Calibrated ranges", [{"rule": name, **fit} for name, fit in ranges.items()]),
+                        ("Runs", [contents.run_row(run, ranges) for run in runs]),
+                        ("Stages", self.stages.report),
+                    ],
+                ),
             ],
-            findings=[*damaged, *skipped],
-            theory=Theory(
-                figures=_drawn(self.out / "figures-theory", theory),
-                tables=[("Checks", _check_rows(checks))],
-                advice=advice.read_text(encoding="utf-8") if advice.is_file() else "",
-            ),
-            samples=_samples(next((j.run for j in runs if j.run.name.startswith("fspo-seed")), runs[-1].run)),
+            samples=contents.samples(next((r for r in runs if r.name.startswith("fspo-seed")), runs[-1])),
             provenance={
                 "command": " ".join(["python", "paper_repro.py", *sys.argv[1:]]),
                 "seeds": list(self.sizes.seeds),
@@ -323,59 +370,12 @@ class Reproduction:
             print(f"log of {line}")
         print(f"report: {self.out / 'report.html'}")
 
-    def _python(self, module: str, *arguments: str) -> None:
-        result = subprocess.run([sys.executable, "-m", module, *arguments], check=False, stdout=sys.stderr)
-        if result.returncode != 0:
-            raise UserError(f"python -m {module} stopped with status {result.returncode} (its message is above)")
-
-
-def _drawn(folder: Path, figures: Sequence[dict[str, Any]]) -> list[tuple[Path, str, str]]:
-    return [(folder / f"{f['name']}.png", f["title"], f["caption"]) for f in figures if not f["skipped"]]
-
-
-def _check_rows(checks: dict[str, Any]) -> list[dict[str, Any]]:
-    wanted = ("id", "method", "verdict", "margin", "control")
-    return [{name: row.get(name) for name in wanted} for row in checks["rows"]]
-
-
-def _run_row(job: Job, ranges: dict[str, Any]) -> dict[str, Any]:
-    rows = [json.loads(line) for line in (job.run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-    train = [row for row in rows if row["phase"] == "train"]
-    held_out = [row for row in rows if row["phase"] == "eval"]
-    rule = job.run.name.rpartition("-seed")[0]
-    outside = sum(row["clip_ratio/out_of_band"] for row in train) / len(train)
-    return {
-        "run": job.run.name,
-        "rollouts": len(train),
-        "wanted acceptance": ranges.get(rule, {}).get("target"),
-        "realised acceptance": 1 - outside,
-        "held-out reward, first": held_out[0]["eval/reward"] if held_out else None,
-        "held-out reward, last": held_out[-1]["eval/reward"] if held_out else None,
-        "standard error": held_out[-1]["eval/reward_stderr"] if held_out else None,
-    }
-
-
-def _warnings(run: Path) -> list[str]:
-    """What the analysis of a run has to say against its log."""
-    summary = json.loads((run / "analysis" / "summary.json").read_text(encoding="utf-8"))
-    return [f"{run.name}: {line}" for line in (*summary["damage"], *summary["warnings"])]
-
-
-def _samples(run: Path) -> list[dict[str, Any]]:
-    """The longest right and the longest wrong response kept from a run's last rollout, and what they answered."""
-    files = sorted((run / "rollouts").glob("rollout-*.jsonl"))
-    if not files:
-        return []
-    lines = [json.loads(line) for line in files[-1].read_text(encoding="utf-8").splitlines()]
-    best: dict[bool, dict[str, Any]] = {}
-    for line in sorted(lines, key=lambda found: found["length"]):
-        best[line["reward"] > 0] = line
-    keep = ("prompt", "response", "length", "reward", "advantage")
-    title = "{}, rollout {}, response {}"
-    return [
-        {"title": title.format(run.name, line["rollout"], line["response_id"]), **{k: line[k] for k in keep}}
-        for line in best.values()
-    ]
+    def _python(self, module: str, *arguments: str, quiet: bool = False, passing: Sequence[int] = (0,)) -> None:
+        command = [sys.executable, "-m", module, *arguments]
+        output = subprocess.DEVNULL if quiet else sys.stderr  # a table that the report shows needs no terminal
+        status = subprocess.run(command, check=False, stdout=output).returncode
+        if status not in passing:
+            raise UserError(f"python -m {module} stopped with status {status} (its message is above)")
 
 
 def print_cluster_commands(options: Options) -> int:

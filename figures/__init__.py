@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -20,12 +21,17 @@ MODULES = (
     "acceptance_by_length",
     "clip_over_training",
     "lre_by_rule",
+    "theory_gap",
     "cosine_by_rule",
+    "cosine_references",
     "cosine_bound",
     "error_split",
+    "update_error",
     "variance_scaling",
-    "training_curves",
     "drift_by_sign",
+    "sensitivity_range",
+    "sensitivity_settings",
+    "training_curves",
 )
 THEORY = (
     "acceptance_laws",
@@ -38,18 +44,39 @@ THEORY = (
     "mse_best",
 )
 """Figures from the tables of ``python -m proofs_check.maps``."""
+STUDIES = ("sketch_error",)
+"""Figures from tables that scripts in ``benchmarks/`` write."""
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """What became of one figure: its files and caption, or the reason why it was skipped."""
+    """What became of one figure: its files and caption, or the reason why it was skipped.
+
+    ``name`` is the files' name: the module's, with the partition where the bins are not of length. ``numbers`` holds
+    the rows that are drawn, as CSV; the theory's figures have none, for their tables are such files already.
+    """
 
     name: str
     title: str
     caption: str = ""
     pdf: Path | None = None
     png: Path | None = None
+    numbers: Path | None = None
     skipped: str = ""
+
+
+def file_name(module: str, tables: Tables) -> str:
+    """``acceptance_by_length``, or ``acceptance-by-entropy`` where the bins are of entropy."""
+    return module if tables.by_length else f"{module.removesuffix('_by_length')}-by-{tables.partition.slug}"
+
+
+def heading(module: ModuleType, tables: Tables) -> str:
+    """The module's TITLE, with the partition's label in the place of length."""
+    if tables.by_length:
+        return module.TITLE
+    plain = module.TITLE.replace(" by length", "").replace("Length Reweighting Error", "Reweighting error")
+    plain = plain.replace("across lengths", "across bins").replace("inside a length", "inside a bin")
+    return f"{plain} (bins: {tables.partition.label})"
 
 
 def draw_all(
@@ -86,9 +113,11 @@ def draw_all(
     """
     from tqdm import tqdm
 
+    from figures.numbers import numbers
     from figures.style import Style, save
     from figures.tables import NothingToDraw
     from fspo.errors import unknown_name
+    from fspo.files import whole_file
 
     style = Style(width)
     for name in only:
@@ -99,14 +128,20 @@ def draw_all(
         [n for n in modules if not only or n in only], desc="figures", unit="figure", leave=False, disable=None
     ):
         module = import_module(f"figures.{name}")
+        stem, title = file_name(name, tables), heading(module, tables)
         try:
             caption, picture = module.caption(tables), module.figure(tables, style)
+            drawn = None if name in THEORY else numbers(module, tables)
         except NothingToDraw as reason:
-            results.append(Drawn(name, module.TITLE, skipped=str(reason)))
+            results.append(Drawn(stem, title, skipped=str(reason)))
             continue
         except KeyError as missing:  # tables of another version
-            results.append(Drawn(name, module.TITLE, skipped=f"its table has no {missing}; write the tables again"))
+            results.append(Drawn(stem, title, skipped=f"its table has no {missing}; write the tables again"))
             continue
-        pdf, png = save(picture, Path(output), name, style)
-        results.append(Drawn(name, module.TITLE, caption, pdf, png))
+        pdf, png = save(picture, Path(output), stem, style)
+        table = None if drawn is None else Path(output) / f"{stem}.csv"
+        if table is not None and drawn is not None:
+            with whole_file(table) as part:
+                drawn.to_csv(part, index=False, float_format="%.6g")
+        results.append(Drawn(stem, title, caption, pdf, png, table))
     return results

@@ -20,21 +20,28 @@ EXAMPLES = """examples:
       all runs of a comparison, for one column of an ICML paper
   python -m figures runs/none-seed0 --only '[lre_by_rule,cosine_by_rule]'
       two figures alone
+  python -m figures RUN --by difficulty
+      the same figures with bins of difficulty, from what python -m analysis RUN --by difficulty wrote
   python -m figures --theory out/proofs_check
       the theory's figures, from what python -m proofs_check.maps wrote, in out/proofs_check/figures
 """
 
 
-def write_captions(results: list[Drawn], output: Path) -> Path:
-    """``captions.json``: name, title, caption or reason of each figure, in order."""
-    fields = [{"name": r.name, "title": r.title, "caption": r.caption, "skipped": r.skipped} for r in results]
-    path = output / "captions.json"
+def write_captions(results: list[Drawn], output: Path, by: str = "") -> Path:
+    """``captions.json`` (``captions-by-X.json`` of a partition): name, title, caption or reason, numbers."""
+    fields = [
+        {"name": r.name, "title": r.title, "caption": r.caption, "skipped": r.skipped}
+        | ({"numbers": r.numbers.name} if r.numbers else {})
+        for r in results
+    ]
+    path = output / (f"captions-by-{by}.json" if by else "captions.json")
     write_text(path, json.dumps(fields, indent=2) + "\n")
     return path
 
 
 def build_parser() -> CommandParser:
     """The command line."""
+    from analysis.partition import PARTITIONS
     from figures.style import WIDTHS
 
     parser = CommandParser(
@@ -45,6 +52,9 @@ def build_parser() -> CommandParser:
     )
     parser.add_argument("runs", nargs="*", metavar="RUN", help="run folder that python -m analysis was run on")
     parser.add_argument("--theory", type=Path | None, help="folder that python -m proofs_check.maps wrote to")
+    parser.add_argument(
+        "--by", type=str, default="length", help=f"what the bins are of: {', '.join(PARTITIONS)}, or user.COLUMN"
+    )
     parser.add_argument(
         "--output", type=Path | None, help="folder for the files; FOLDER/figures for one folder, figures-out for more"
     )
@@ -63,9 +73,9 @@ def main(arguments: list[str] | None = None) -> int:
     if not folders:
         raise UserError("name at least one run folder (python -m figures RUN), or --theory FOLDER")
     output = values.output or (folders[0] / "figures" if len(folders) == 1 else Path("figures-out"))
-    measured = load(runs) if runs else Tables({})
+    measured = load(runs, values.by) if runs else Tables({})
     theory = load_theory(values.theory) if values.theory else Tables({})
-    tables = Tables(measured.frames | theory.frames, measured.summaries)
+    tables = Tables(measured.frames | theory.frames, measured.summaries, measured.partition)
     modules = (MODULES if runs else ()) + (THEORY if values.theory else ())
     results = draw_all(tables, output, values.width, values.only, modules)
     for item in results:
@@ -73,7 +83,7 @@ def main(arguments: list[str] | None = None) -> int:
     if all(item.skipped for item in results):
         cure = "run python -m analysis on a longer run" if runs else "run python -m proofs_check.maps again"
         raise UserError(f"nothing could be drawn (reasons above): {cure}")
-    write_captions(results, output)
+    write_captions(results, output, "" if tables.by_length else tables.partition.slug)
     return 0
 
 

@@ -21,9 +21,11 @@ NAME = "clip_over_training"
 TITLE = "Out-of-band rate by length over training"
 CAPTION = (
     "Share of responses whose log-ratio lies outside the band of the rule that trains (docs/theory.md section 1), by "
-    "rollout and length bin; darker is shorter. {runs} n = {n} responses for each point."
+    "rollout and {by} bin; darker is {darker}. {runs} n = {n} responses for each point."
 )
-ONE = "Shaded: cluster-aware 95 % intervals of the shortest and the longest bin."
+ONE = "Shaded: cluster-aware 95 % intervals of the {lowest} and the {highest} bin."
+ENDS = {True: ("shortest", "longest"), False: ("lowest", "highest")}
+"""What the first and the last bin are called, of length and of another partition."""
 SEVERAL = "Every seed is a thin line ({seeds} seeds)."
 
 
@@ -45,13 +47,15 @@ def select(tables: Tables) -> Frame:
     return drawable(rows)
 
 
-def bin_labels(rows: Frame) -> dict[int, str]:
-    """What each bin is called: its lengths, or its rank where the runs have different bins."""
+def bin_labels(rows: Frame, by_length: bool = True) -> dict[int, str]:
+    """What each bin is called: its lengths (or another coordinate), or its rank where the runs have different bins."""
     found = rows[["bin", "length_lo", "length_hi"]].drop_duplicates().sort_values("bin")
     if found["bin"].is_unique:
-        return {int(b): f"{int(lo)}–{int(hi) - 1} tokens" for b, lo, hi in found.itertuples(index=False)}
-    last = int(found["bin"].max())
-    return {b: f"bin {b + 1}{' (shortest)' if b == 0 else ' (longest)' if b == last else ''}" for b in range(last + 1)}
+        if by_length:
+            return {int(b): f"{int(lo)}–{int(hi) - 1} tokens" for b, lo, hi in found.itertuples(index=False)}
+        return {int(b): f"{lo:.3g} to {hi:.3g}" for b, lo, hi in found.itertuples(index=False)}
+    last, (low, high) = int(found["bin"].max()), ENDS[by_length]
+    return {b: f"bin {b + 1}{f' ({low})' if b == 0 else f' ({high})' if b == last else ''}" for b in range(last + 1)}
 
 
 def bin_colors(bins: Sequence[int]) -> dict[int, tuple[float, float, float, float]]:
@@ -94,15 +98,22 @@ def caption(tables: Tables) -> str:
     """The caption with its numbers."""
     rows = select(tables)
     seeds = rows.groupby("trained_rule")["run"].nunique()
-    runs = ONE if seeds.max() == 1 else SEVERAL.format(seeds=count_words(seeds))
-    return CAPTION.format(runs=runs, n=count_words(rows["count"]))
+    runs = ONE if seeds.max() == 1 else SEVERAL
+    low, high = ENDS[tables.by_length]
+    darker = "shorter" if tables.by_length else "lower"
+    return CAPTION.format(
+        runs=runs.format(lowest=low, highest=high, seeds=count_words(seeds)),
+        n=count_words(rows["count"]),
+        by=tables.bin_word,
+        darker=darker,
+    )
 
 
 def figure(tables: Tables, style: Style) -> Figure:
     """Small multiples, one for each rule that trained."""
     rows = select(tables)
     rules = list(looks(rows["trained_rule"]))
-    labels = bin_labels(rows)
+    labels = bin_labels(rows, tables.by_length)
     intervals = bool(rows.groupby("trained_rule")["run"].nunique().max() == 1)
     shaded = rows["bin"].isin([min(labels), max(labels)]) & intervals
     top = max(float(rows["estimate"].max()), float(rows.loc[shaded, "ci_high"].max()) if shaded.any() else 0.0)

@@ -19,11 +19,11 @@ NAME = "cosine_by_rule"
 TITLE = "Cosine of the clipped and the true update"
 CAPTION = (
     "Same-batch cosine of the clipped and the true update, one common weight exp(S) and one common g "
-    "(docs/theory.md section 5): over all lengths, and in the length bin where it is lowest. What happens outside "
+    "(docs/theory.md section 5): over all {all}, and in the {by} bin where it is lowest. What happens outside "
     "the band: dropped, truncated at the edge or capped. {what}. n = {n} scored responses with A ≠ 0, first "
     "use. Bars: 95 % intervals (jackknife over prompts, Fisher's z). Dashed line: as many responses dropped at random."
 )
-PARTS = {"estimate": ("ci_low", "ci_high", "all lengths"), "worst_bin": ("worst_ci_low", "worst_ci_high", "worst bin")}
+PARTS = {"estimate": ("ci_low", "ci_high", "all"), "worst_bin": ("worst_ci_low", "worst_ci_high", "worst bin")}
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,12 @@ def cosines(view: View, column: str) -> Cosines:
     return Cosines(tuple(band_of(rule) for rule in rows["rule"]), tuple(rows["outside"]), *arrays, control=value)
 
 
+def part_words(part: str, tables: Tables) -> str:
+    """What a panel of ``estimate`` or ``worst_bin`` is titled."""
+    words = PARTS[part][2]
+    return "all lengths" if words == "all" and tables.by_length else words
+
+
 def plot_cosines(data: Cosines, rules: Sequence[str], ax: Axes | None = None) -> Axes:
     """A row for each rule; drop, truncate and cap one under the other."""
     ax = new_axes(ax)
@@ -86,7 +92,12 @@ def caption(tables: Tables) -> str:
     """The caption with its numbers."""
     found = select(tables)
     counts = [view.rows["count"] for view in found if "count" in view.rows]
-    return CAPTION.format(what=view_words(found), n=count_words(counts[0]) if counts else "all")
+    return CAPTION.format(
+        what=view_words(found),
+        n=count_words(counts[0]) if counts else "all",
+        all="lengths" if tables.by_length else "responses",
+        by=tables.bin_word,
+    )
 
 
 def figure(tables: Tables, style: Style) -> Figure:
@@ -108,7 +119,8 @@ def figure(tables: Tables, style: Style) -> Figure:
             style, len(panels), height, handles, [*here, RANDOM_LABEL], most=3, columns=columns, sharey=True
         )
         for ax, (view, part) in zip(axes, panels, strict=True):
-            plot_cosines(cosines(view, part), rules, ax).set_title(f"{view.title},{between}{PARTS[part][2]}")
+            title = f"{view.title},{between}{part_words(part, tables)}"
+            plot_cosines(cosines(view, part), rules, ax).set_title(title)
         for ax in axes[-columns:]:
             ax.set_xlabel("cosine")
     return fig

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 from numpy.typing import ArrayLike
 
+from analysis.partition import LENGTH, Partition
 from figures.style import Style
 
 
@@ -50,8 +52,40 @@ def length_axis(ax: Axes, lengths: ArrayLike) -> None:
     ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
 
 
+def bin_axis(ax: Axes, partition: Partition, values: ArrayLike) -> None:
+    """The axis of the bins' coordinate: base-2 logarithmic for length, linear for another partition; labelled."""
+    values = np.asarray(values, float)
+    if partition == LENGTH:
+        length_axis(ax, values)
+    else:
+        room = 0.08 * (float(np.ptp(values)) or 1.0)
+        ax.set_xlim(values.min() - room, values.max() + room)
+        few_ticks(ax.xaxis)
+    ax.set_xlabel(axis_label(partition))
+
+
+def axis_label(partition: Partition) -> str:
+    """The partition's label for an axis; a long one in two lines, for panels are narrow."""
+    return partition.label if partition == LENGTH else fill(partition.label, 24)
+
+
+def beside(values: ArrayLike, offset: float, partition: Partition, span: float) -> np.ndarray:
+    """Coordinates moved by ``offset`` to the side, so that several rules can stand beside each other at one bin.
+
+    ``offset`` is in doublings of length; of another partition, in fifths of ``span``, the bins' whole width.
+    """
+    values = np.asarray(values, float)
+    return values * 2.0**offset if partition == LENGTH else values + offset * span / 5
+
+
+def few_words(ax: Axes, x: float, y: float, text: str, **where: Any) -> None:
+    """Grey words inside a panel, such as why a row or panel is empty."""
+    box = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
+    ax.text(x, y, text, ha="center", va="center", fontsize=6.5, color="#6a6a6a", linespacing=1.1, bbox=box, **where)
+
+
 def decade_axis(axis: Any, values: ArrayLike) -> None:
-    """A base-10 logarithmic axis over the positive values, with at most six labelled powers."""
+    """A base-10 logarithmic axis over the positive values, with at most six labelled powers; 2 and 5 where one is."""
     values = np.asarray(values, float)
     values = values[np.isfinite(values) & (values > 0)]
     low, high = values.min() / 1.4, values.max() * 1.4
@@ -59,7 +93,12 @@ def decade_axis(axis: Any, values: ArrayLike) -> None:
     getattr(axis.axes, f"set_{name}scale")("log")
     getattr(axis.axes, f"set_{name}lim")(low, high)
     powers = np.arange(np.ceil(np.log10(low)), np.floor(np.log10(high)) + 1)
-    axis.set_major_locator(FixedLocator(list(10.0 ** powers[:: max(1, int(np.ceil(len(powers) / 6)))])))
+    ticks = 10.0 ** powers[:: max(1, int(np.ceil(len(powers) / 6)))]
+    if len(powers) < 2:
+        between = np.outer(10.0 ** np.arange(np.floor(np.log10(low)), np.ceil(np.log10(high))), [1, 2, 5]).ravel()
+        ticks = between[(between >= low) & (between <= high)]
+        axis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
+    axis.set_major_locator(FixedLocator(list(ticks)))
     axis.set_minor_locator(NullLocator())
 
 
@@ -84,11 +123,13 @@ def panel_grid(
     *,
     most: int = 3,
     columns: int = 0,
+    heights: Sequence[float] = (),
     **options: Any,
 ) -> tuple[Figure, list[Axes]]:
     """A figure with ``panels`` axes in rows of at most ``most`` and one legend above; the height follows both.
 
-    ``columns`` > 0 asks for exactly so many panels a row; ``options`` go to ``Figure.subplots``.
+    ``columns`` > 0 asks for exactly so many panels a row. ``heights`` are what each row of panels has to hold (inches),
+    ``panel_height`` is then what a row needs besides. ``options`` go to ``Figure.subplots``.
     """
     fixed = columns > 0
     columns = columns or style.columns(panels, most)
@@ -97,8 +138,9 @@ def panel_grid(
     legend_rows = 0
     if labels:
         legend_rows = -(-len(labels) // legend_columns(labels, style))
-    figure = style.new_figure(panel_height * rows + 0.15 * legend_rows + 0.1)
-    grid = figure.subplots(rows, columns, squeeze=False, **options)
+    figure = style.new_figure(panel_height * rows + sum(heights) + 0.15 * legend_rows + 0.1)
+    ratios = {"height_ratios": list(heights)} if heights else {}
+    grid = figure.subplots(rows, columns, squeeze=False, gridspec_kw=ratios, **options)
     axes = list(grid.flat)
     for ax in axes[panels:]:
         ax.remove()
@@ -113,6 +155,18 @@ def label_left(axes: Sequence[Axes], text: str) -> None:
         spec = ax.get_subplotspec()
         if spec is not None and spec.is_first_col():
             ax.set_ylabel(text)
+
+
+def title_grid(axes: Sequence[Axes], columns: int, rows: Sequence[str], names: Sequence[str]) -> None:
+    """Titles for panels ordered by ``rows`` and in each by ``names``; the rows' names stand at the left edge."""
+    for i, ax in enumerate(axes):
+        if i < columns or columns < len(names):
+            ax.set_title(names[i % len(names)])
+        spec = ax.get_subplotspec()
+        if spec is not None and spec.is_first_col():
+            ax.set_ylabel(rows[i // len(names)], fontweight="bold", labelpad=4)
+    if axes and axes[0].figure is not None:
+        axes[0].figure.align_ylabels(axes)
 
 
 def percent_axis(axis: Any) -> None:

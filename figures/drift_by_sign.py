@@ -43,6 +43,7 @@ class Drifts:
 
 def select(tables: Tables) -> Frame:
     """Rows of all responses, and of each sign."""
+    tables.only_by_length("it has no bins: draw it without --by")
     rows = first_use(tables["scaling"])
     rows = rows[rows["subset"] == "all"] if (rows["subset"] == "all").any() else rows
     return drawable(rows[rows["sign"].isin(list(SIGNS))], ("drift_per_token",))

@@ -19,8 +19,8 @@ NAME = "error_split"
 TITLE = "Lost alignment: across lengths and inside a length"
 CAPTION = (
     "The two parts of docs/theory.md T8 relative to the true update, one point {unit}: "
-    "‖e_len‖/‖g‖ (lengths reweighted) above, ‖e_in‖/‖g‖ "
-    "(clipping inside a length) below; responses with A ≠ 0. {what}. {n} updates for each rule; every update "
+    "‖e_len‖/‖g‖ ({bins} reweighted) above, ‖e_in‖/‖g‖ "
+    "(clipping inside a {bin}) below; responses with A ≠ 0. {what}. {n} updates for each rule; every update "
     "is drawn, so there are no intervals. Points are spread in height to be told apart."
 )
 COMPONENTS = {
@@ -96,7 +96,8 @@ def caption(tables: Tables) -> str:
     panels, unit = select(tables)
     sizes = sorted({len(split.e_in) for _, view in panels for split in splits(view.rows)})
     n = str(sizes[0]) if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
-    return CAPTION.format(unit=unit, what=view_words([view for _, view in panels]), n=n)
+    bins, one = ("lengths", "length") if tables.by_length else (f"bins of {tables.bin_word}", "bin")
+    return CAPTION.format(unit=unit, what=view_words([view for _, view in panels]), n=n, bins=bins, bin=one)
 
 
 def arrange(panels: list[tuple[str, View]], style: Style) -> tuple[list[tuple[str, View]], int, list[list[int]]]:

@@ -20,7 +20,7 @@ from figures.tables import Tables, View, drawable, first_use, need, prefer, view
 NAME = "lre_by_rule"
 TITLE = "Length Reweighting Error by rule"
 CAPTION = (
-    "Length Reweighting Error (docs/theory.md section 3) of the rules that drop: of the share in the band (all "
+    "{error} (docs/theory.md section 3) of the rules that drop: of the share in the band (all "
     "responses), of the share not cut and of the kept weight (responses with A ≠ 0); upper row LRE_2, "
     "bias-corrected, lower row LRE_inf, plug-in. {what}. Bars: 95 % intervals (LRE_2: test inversion; "
     "LRE_inf: simultaneous bands). 0 is fair.{missing}"
@@ -85,7 +85,8 @@ def caption(tables: Tables) -> str:
     found = select(tables)
     gone = sorted({str(rule) for view in found for rule in view.rows.loc[view.rows["estimate"].isna(), "rule"]})
     missing = f" Without an estimate in some panel: {', '.join(gone)}." if gone else ""
-    return CAPTION.format(what=view_words(found), missing=missing)
+    error = "Length Reweighting Error" if tables.by_length else f"Reweighting error of the bins of {tables.bin_word}"
+    return CAPTION.format(error=error, what=view_words(found), missing=missing)
 
 
 def figure(tables: Tables, style: Style) -> Figure:

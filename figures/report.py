@@ -1,9 +1,10 @@
-"""One self-contained ``report.html``: summary, claims, figures, tables, provenance. No network, no scripts."""
+"""One self-contained ``report.html``: summary, figures with their numbers, claims, sections. No network, no scripts."""
 
 from __future__ import annotations
 
 import base64
 import math
+import re
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from fspo.errors import UserError
 from fspo.files import write_text
@@ -24,15 +26,42 @@ VERDICTS = {
 """Symbol and class of each verdict's badge; another verdict is shown as it is."""
 _CLAIM_FIELDS = ("id", "statement", "verdict", "estimand", "estimate", "ci_low", "ci_high", "margin", "test")
 _LONG_TABLE = 30
+_MOST_ROWS = 250
+"""Of a figure's numbers that are shown; a longer table is left to its CSV file."""
 
 
 @dataclass(frozen=True)
-class Theory:
-    """What the report says about the theory: figures and tables as in ``write_report``, and advice in Markdown."""
+class Picture:
+    """A figure: PNG file, title, caption, and the CSV file of its numbers where there is one."""
 
-    figures: Sequence[tuple[str | Path, str, str]] = ()
+    file: Path
+    title: str
+    caption: str
+    numbers: Path | None = None
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the page with a heading of its own.
+
+    Attributes
+    ----------
+    title : str
+        Heading, and the words of the link to it.
+    notes : sequence of str
+        Sentences, as a list.
+    tables : sequence of (heading, rows)
+        Rows are mappings; the columns are the keys in the order of their first appearance. Long ones are folded.
+    figures : sequence of Picture
+    markdown : str
+        Text after the rest.
+    """
+
+    title: str
+    notes: Sequence[str] = ()
     tables: Sequence[tuple[str, Sequence[Mapping[str, Any]]]] = ()
-    advice: str = ""
+    figures: Sequence[Picture] = ()
+    markdown: str = ""
 
 
 def write_report(
@@ -40,13 +69,11 @@ def write_report(
     *,
     title: str,
     claims: Sequence[Mapping[str, Any]],
-    figures: Sequence[tuple[str | Path, str, str]],
-    tables: Sequence[tuple[str, Sequence[Mapping[str, Any]]]] = (),
-    findings: Sequence[str] = (),
+    figures: Sequence[Picture],
+    sections: Sequence[Section] = (),
     samples: Sequence[Mapping[str, Any]] = (),
     provenance: Mapping[str, Any] | None = None,
-    summary: str = "",
-    theory: Theory | None = None,
+    summary: Sequence[str] = (),
 ) -> Path:
     """Write the report, whole or not at all.
 
@@ -60,19 +87,16 @@ def write_report(
         ``id``, ``statement``, ``verdict`` ("supported", "not supported", "inconclusive"); ``estimand``,
         ``estimate``, ``ci_low``, ``ci_high``, ``margin``, ``test`` where they exist. A field that holds a list of
         mappings is shown as a table, any other one as a line.
-    figures : sequence of (png file, title, caption)
-    tables : sequence of (heading, rows)
-        Rows are mappings; the columns are the keys in the order of their first appearance.
-    findings : sequence of str
-        Sentences shown after the summary.
+    figures : sequence of Picture
+        After the summary.
+    sections : sequence of Section
+        After the claims, in this order; an empty one is left out.
     samples : sequence of mappings
         Model text and other free text, shown preformatted; numbers on one line; a ``title`` field becomes the heading.
     provenance : mapping
         Versions, seeds, command; nested values are shown inline.
-    summary : str
-        A paragraph above everything else.
-    theory : Theory
-        A section of its own, after the figures.
+    summary : sequence of str
+        Sentences above everything else, after the tally of the verdicts.
 
     Returns
     -------
@@ -95,14 +119,12 @@ def write_report(
     )
     page = environment.get_template("report.html.j2").render(
         title=title,
-        summary=summary,
+        summary=list(summary),
         claims=[_claim(claim) for claim in claims],
         tally=_tally(claims),
-        figures=[_embedded(Path(file), name, caption) for file, name, caption in figures],
-        tables=[_table(heading, rows) for heading, rows in tables],
-        findings=list(findings),
+        figures=[_picture(picture, number) for number, picture in enumerate(figures, 1)],
+        sections=_sections(sections, len(figures)),
         samples=[_sample(sample) for sample in samples],
-        theory=None if theory is None else _theory(theory),
         provenance=[(str(name), plain(value)) for name, value in (provenance or {}).items()],
     )
     path = Path(path)
@@ -134,7 +156,7 @@ def plain(value: Any) -> str:
 
 def estimate_text(fields: Mapping[str, Any]) -> str:
     """``estimate [ci_low, ci_high]``; empty if there is no estimate."""
-    if fields.get("estimate") is None:
+    if plain(fields.get("estimate")) == "–":
         return ""
     text = plain(fields["estimate"])
     if fields.get("ci_low") is None and fields.get("ci_high") is None:
@@ -189,8 +211,8 @@ def _with_interval(row: Mapping[str, Any]) -> dict[str, Any]:
     for value, low, high in (("value", "low", "high"), ("estimate", "ci_low", "ci_high")):
         if {value, low, high} <= set(row):
             text = estimate_text({"estimate": row[value], "ci_low": row[low], "ci_high": row[high]})
-            rest = {name: item for name, item in row.items() if name not in (value, low, high)}
-            return {"estimate": text or None, **rest}
+            shown = {name: (text or None) if name == value else item for name, item in row.items()}
+            return {("estimate" if n == value else n): item for n, item in shown.items() if n not in (low, high)}
     return dict(row)
 
 
@@ -234,12 +256,24 @@ def _sample(sample: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _theory(theory: Theory) -> dict[str, Any]:
-    return {
-        "figures": [_embedded(Path(file), name, caption) for file, name, caption in theory.figures],
-        "tables": [_table(heading, rows) for heading, rows in theory.tables],
-        "advice": markdown(theory.advice),
-    }
+def _sections(sections: Sequence[Section], figures: int) -> list[dict[str, Any]]:
+    """The sections that hold something; figures are numbered on from ``figures``."""
+    found = []
+    for section in sections:
+        if section.notes or section.tables or section.figures or section.markdown:
+            pictures = [_picture(picture, figures + i) for i, picture in enumerate(section.figures, 1)]
+            figures += len(pictures)
+            found.append(
+                {
+                    "title": section.title,
+                    "anchor": re.sub(r"\W+", "-", section.title.lower()),
+                    "notes": list(section.notes),
+                    "tables": [_table(heading, rows) for heading, rows in section.tables],
+                    "figures": pictures,
+                    "text": markdown(section.markdown),
+                }
+            )
+    return found
 
 
 def markdown(text: str) -> str:
@@ -254,7 +288,29 @@ def markdown(text: str) -> str:
     return parser.renderer.render(tokens, parser.options, {})
 
 
-def _embedded(file: Path, title: str, caption: str) -> dict[str, Any]:
+def _picture(picture: Picture, number: int) -> dict[str, Any]:
+    shown: dict[str, Any] = {"number": number, "title": picture.title, "caption": picture.caption}
+    return shown | _embedded(Path(picture.file)) | _numbers(picture.numbers)
+
+
+def _numbers(file: Path | None) -> dict[str, Any]:
+    """The table of a figure's numbers; columns of one value become words above it."""
+    if file is None:
+        return {"numbers": None}
+    try:
+        frame = pd.read_csv(file, keep_default_na=False, na_values=[""])
+    except (OSError, ValueError):
+        raise UserError(f"the numbers {file} of a figure cannot be read: run python -m figures again") from None
+    rows: list[dict[str, Any]] = [{str(k): v for k, v in row.items()} for row in frame.to_dict("records")]
+    same = [name for name in map(str, frame.columns) if len(rows) > 1 and len({plain(row[name]) for row in rows}) == 1]
+    told = {_words(name): rows[0][name] for name in same}
+    rows = [{name: value for name, value in row.items() if name not in same} for row in rows]
+    table = _table("", [_with_interval(row) for row in rows[:_MOST_ROWS]])
+    left = f"The first {_MOST_ROWS} of {len(rows)} rows; all are in {file.name}." if len(rows) > _MOST_ROWS else ""
+    return {"numbers": {**table, "told": plain(told), "count": len(rows), "left": left}}
+
+
+def _embedded(file: Path) -> dict[str, Any]:
     try:
         content = file.read_bytes()
     except OSError:
@@ -263,4 +319,4 @@ def _embedded(file: Path, title: str, caption: str) -> dict[str, Any]:
         raise UserError(f"figure {file} is no PNG: run python -m figures again")
     width, height = struct.unpack(">II", content[16:24])
     image = base64.b64encode(content).decode()
-    return {"title": title, "caption": caption, "image": image, "width": width, "height": height}
+    return {"image": image, "width": width, "height": height}

@@ -10,21 +10,12 @@ from typing import Any
 
 import pandas as pd
 
+from analysis.partition import LENGTH, Partition, find_partition, renamed
+from analysis.tables import COLUMNS, folder_name
 from fspo.errors import UserError
 
-NAMES = (
-    "acceptance",
-    "clip_sides",
-    "lre",
-    "trend",
-    "moments",
-    "scaling",
-    "cosine",
-    "lemma",
-    "over_time",
-    "training",
-)
-"""Tables that ``python -m analysis`` writes (docs/theory.md names the quantities)."""
+NAMES = (*COLUMNS, "sweep")
+"""Tables that ``python -m analysis`` and ``python -m analysis sweep`` write (docs/theory.md names the quantities)."""
 THEORY_NAMES = (
     "acceptance_laws",
     "drift_lre",
@@ -35,6 +26,8 @@ THEORY_NAMES = (
     "mse_best",
 )
 """Tables that ``python -m proofs_check.maps`` writes."""
+
+TOO_LITTLE = "too little data"
 
 
 Frame = Any
@@ -64,10 +57,28 @@ class Tables:
         By table name; a table that no run has is absent.
     summaries : dict
         ``summary.json`` by run name.
+    partition : Partition
+        What the bins are of. The columns of bins have their names of length whatever it is.
     """
 
     frames: dict[str, Frame]
     summaries: dict[str, dict[str, Any]] = field(default_factory=dict)
+    partition: Partition = LENGTH
+
+    @property
+    def by_length(self) -> bool:
+        """Whether the bins are of length."""
+        return self.partition == LENGTH
+
+    @property
+    def bin_word(self) -> str:
+        """What a caption calls a bin's coordinate."""
+        return "length" if self.by_length else f"“{self.partition.label}”"
+
+    def only_by_length(self, why: str) -> None:
+        """NothingToDraw(why) for another partition."""
+        if not self.by_length:
+            raise NothingToDraw(why)
 
     def __getitem__(self, name: str) -> Frame:
         frame = self.frames.get(name)
@@ -95,34 +106,40 @@ def load_theory(folder: Path) -> Tables:
     return Tables(frames)
 
 
-def load(runs: Sequence[Path]) -> Tables:
-    """Read ``RUN/analysis`` of each run.
+def load(runs: Sequence[Path], by: str = LENGTH.name) -> Tables:
+    """Read ``RUN/analysis`` of each run, or ``RUN/analysis-by-X`` for the partition ``by``.
 
     Raises
     ------
     UserError
-        If a run does not exist or was not analysed.
+        If a run does not exist or was not analysed so, or the partition is unknown.
     """
-    runs = [Path(run) for run in runs]
+    runs, partition = [Path(run) for run in runs], find_partition(by)
     if not runs:
         raise UserError("name at least one run folder: python -m figures RUN")
     labels = _labels(runs)
     parts: dict[str, list[Frame]] = {}
     summaries = {}
     for run, label in zip(runs, labels, strict=True):
-        folder = run / "analysis"
+        folder = run / folder_name(partition)
+        cure = f"run python -m analysis {run}" + ("" if partition == LENGTH else f" --by {partition.name}")
         if not run.is_dir():
             raise UserError(f"run folder {run} does not exist: name a folder that fspo.train has written")
-        found = {name: _read(folder, name, f"run python -m analysis {run} again") for name in NAMES}
+        found = {name: _read(folder, name, f"{cure} again") for name in NAMES}
         if all(frame is None for frame in found.values()):
-            raise UserError(f"no analysis tables in {folder}: run python -m analysis {run} first")
-        for name, frame in found.items():
-            if frame is not None and not frame.empty:
-                parts.setdefault(name, []).append(frame.assign(run=label))
+            raise UserError(f"no analysis tables in {folder}: {cure} first")
         summary = folder / "summary.json"
         if summary.is_file():
             summaries[label] = json.loads(summary.read_text())
-    return Tables({name: pd.concat(p, ignore_index=True) for name, p in parts.items()}, summaries)
+        for name, frame in found.items():
+            if frame is not None and not frame.empty:
+                back = {new: old for old, new in renamed(COLUMNS.get(name, ()), partition).items()}
+                own: dict[str, Any] = {"run": label}
+                if "trained_rule" not in frame:  # the sweep's table
+                    said = summaries.get(label, {})
+                    own |= {"trained_rule": said.get("rule"), "seed": said.get("seed")}
+                parts.setdefault(name, []).append(frame.rename(columns=back).assign(**own))
+    return Tables({name: pd.concat(p, ignore_index=True) for name, p in parts.items()}, summaries, partition)
 
 
 def _labels(runs: Sequence[Path]) -> list[str]:

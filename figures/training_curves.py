@@ -43,6 +43,7 @@ class Curve:
 
 def select(tables: Tables) -> Frame:
     """Rows of the metrics that are drawn, with the standard errors of the held-out reward."""
+    tables.only_by_length("it has no bins: draw it without --by")
     rows = tables["training"]
     rows = rows[rows["name"].isin([*PANELS, "eval/reward_stderr"]) & rows["value"].notna()]
     need(rows[rows["name"].isin(list(PANELS))], "metrics.jsonl has neither reward nor length")

@@ -21,8 +21,11 @@ TITLE = "Variance of the log-ratio against length"
 CAPTION = (
     "Left: variance of S in each length bin at its mean length, first use, all responses (n = {n} for each run), with "
     "cluster-aware 95 % intervals; lines: fitted Var(S|L) ∝ L^2H; grey: slope 1. Right: 2H with its 95 % interval, one "
-    "mark a run; docs/theory.md T1 needs 2H = 1."
+    "mark a run; docs/theory.md T1 needs 2H = 1.{noise}"
 )
+FLOOR = " Dotted: mean square of S that numerics alone make at unchanged weights, of the source that makes most{}."
+IN_SIGHT = 1e-3
+"""Of the smallest measured variance: a noise floor below it is told in words, for it would flatten the figure."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,18 @@ class Variances:
 
 
 @dataclass(frozen=True)
+class Noise:
+    """The loudest source's mean square of S by bin of one run, arrays (K,)."""
+
+    run: str
+    source: str
+    length: NDArray[np.float64]
+    square: NDArray[np.float64]
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
 class Exponents:
     """Fitted 2H by run: rule, value and interval, arrays (R,)."""
 
@@ -53,11 +68,17 @@ def _usual(rows: Frame) -> Frame:
     return first_use(prefer(rows, "subset", "all", "nonzero"))
 
 
+def rows(tables: Tables) -> Frame:
+    """Moments by length bin, of every run."""
+    tables.only_by_length("the growth of Var(S) is about length: draw it without --by")
+    found = _usual(tables["moments"])
+    found = need(found[(found["bin"] >= 0) & (found["var_S"] > 0)], "no length bin with a positive variance of S")
+    return drawable(found, ("var_S", "length_mean"))
+
+
 def select(tables: Tables) -> tuple[list[Variances], Exponents]:
     """The points and fits of every run."""
-    rows = _usual(tables["moments"])
-    rows = need(rows[(rows["bin"] >= 0) & (rows["var_S"] > 0)], "no length bin with a positive variance of S")
-    rows = drawable(rows, ("var_S", "length_mean"))
+    points = rows(tables)
     fits: Frame
     try:
         fits = _usual(tables["scaling"])
@@ -65,8 +86,8 @@ def select(tables: Tables) -> tuple[list[Variances], Exponents]:
     except NothingToDraw:
         fits = pd.DataFrame(columns=["run", "trained_rule", "slope_2H", "ci_low", "ci_high", "intercept"])
     found = []
-    for rule, look in looks(rows["trained_rule"]).items():
-        for run, part in rows[rows["trained_rule"] == rule].groupby("run"):
+    for rule, look in looks(points["trained_rule"]).items():
+        for run, part in points[points["trained_rule"] == rule].groupby("run"):
             part = part.sort_values("length_mean")
             fit = fits[fits["run"] == run]
             slope, intercept = fit[["slope_2H", "intercept"]].iloc[0] if len(fit) else (np.nan, np.nan)
@@ -76,8 +97,33 @@ def select(tables: Tables) -> tuple[list[Variances], Exponents]:
     return found, Exponents(tuple(fits["trained_rule"]), *values)
 
 
-def plot_variances(data: Sequence[Variances], ax: Axes | None = None) -> Axes:
-    """Points, fitted lines and one reference line of slope 1 on logarithmic axes."""
+def noise_of(tables: Tables) -> list[Noise]:
+    """The noise floor of each run that has one: of its sources the one with the largest mean square."""
+    rows = tables.frames.get("noise_floor")
+    found: list[Noise] = []
+    for run, own in () if rows is None else rows.groupby("run"):
+        whole = own[(own["bin"] < 0) & (own["mean_square_per_token"] > 0)]
+        if whole.empty:
+            continue
+        loudest = whole.loc[whole["mean_square_per_token"].idxmax()]
+        part = own[(own["source"] == loudest["source"]) & (own["bin"] >= 0) & (own["mean_square_per_token"] > 0)]
+        part = part.sort_values("bin")
+        length = part["length_mean"].to_numpy(float)
+        names = ("mean_square_per_token", "mean_square_per_token_ci_low", "mean_square_per_token_ci_high")
+        found.append(
+            Noise(str(run), str(loudest["meaning"]), length, *(length * part[n].to_numpy(float) for n in names))
+        )
+    return found
+
+
+def in_sight(noise: Noise, data: Sequence[Variances]) -> bool:
+    """Whether a floor is near enough to the measured variances to be drawn beside them."""
+    lowest = min(float(v.variance.min()) for v in data)
+    return noise.square.size > 0 and float(noise.square.max()) >= IN_SIGHT * lowest
+
+
+def plot_variances(data: Sequence[Variances], ax: Axes | None = None, noise: Sequence[Noise] = ()) -> Axes:
+    """Points, fitted lines, one reference line of slope 1 and noise floors on logarithmic axes."""
     ax = new_axes(ax)
     rules = list(dict.fromkeys(v.rule for v in data))
     shift = dict(zip(rules, 2 ** spread(len(rules), min(0.05, 0.3 / len(rules))), strict=True))
@@ -91,6 +137,11 @@ def plot_variances(data: Sequence[Variances], ax: Axes | None = None) -> Axes:
             ends, np.exp(v.intercept) * ends**v.slope, color=v.look.color, linestyle=v.look.linestyle, linewidth=0.8
         )
         whiskers(ax, v.length * shift[v.rule], v.variance, v.low, v.high, color=v.look.color, marker=v.look.marker)
+    for floor in noise:
+        at = floor.square >= IN_SIGHT * variance.min()
+        low = np.maximum(floor.low, IN_SIGHT * variance.min())  # an interval may reach 0
+        columns = (x[at] for x in (floor.length, floor.square, low, floor.high))
+        whiskers(ax, *columns, color="#6a6a6a", marker="_", markersize=5, linestyle=":", linewidth=0.8)
     length_axis(ax, length)
     ax.set_yscale("log")
     ax.set_xlabel("response length $L$ (tokens)")
@@ -115,9 +166,17 @@ def plot_exponents(data: Exponents, rules: Sequence[str], ax: Axes | None = None
 
 def caption(tables: Tables) -> str:
     """The caption with its numbers."""
-    select(tables)
+    data, _ = select(tables)
     rows = _usual(tables["moments"])
-    return CAPTION.format(n=count_words(rows.loc[rows["bin"] < 0, "count"]))
+    found = noise_of(tables)
+    words = [
+        f"{floor.run}, {floor.source}"
+        + ("" if in_sight(floor, data) else f" (out of sight below: at most {floor.square.max():.0e})")
+        for floor in found
+        if floor.square.size
+    ]
+    noise = FLOOR.format(f" ({'; '.join(words)})") if words else ""
+    return CAPTION.format(n=count_words(rows.loc[rows["bin"] < 0, "count"]), noise=noise)
 
 
 def figure(tables: Tables, style: Style) -> Figure:
@@ -128,11 +187,15 @@ def figure(tables: Tables, style: Style) -> Figure:
         handles = [Line2D([], [], color=k.color, marker=k.marker, linestyle=k.linestyle) for k in looks(rules).values()]
         handles.append(Line2D([], [], color="#9a9a9a", linewidth=1.6))
         labels = [*(rule_label(rule) for rule in rules), "slope 1"]
+        noise = [floor for floor in noise_of(tables) if in_sight(floor, data)]
+        if noise:
+            handles.append(Line2D([], [], color="#6a6a6a", marker="_", markersize=5, linestyle=":", linewidth=0.8))
+            labels.append("numerics alone")
         panels = 2 if len(exponents.rule) else 1
         height = 1.9 if not style.narrow else max(1.8, 0.15 * len(rules) + 0.9)
         columns = 1 if style.narrow else panels
         fig, axes = panel_grid(style, panels, height, handles, labels, columns=columns)
-        plot_variances(data, axes[0])
+        plot_variances(data, axes[0], noise)
         if panels == 2:
             plot_exponents(exponents, rules, axes[1])
     return fig

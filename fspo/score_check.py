@@ -95,20 +95,15 @@ def coverage(
     true_gram = (exact[rows] @ exact[rows].T).double().cpu().numpy()
     vectors = taken.norm[good, None].astype(np.float64) * taken.unit[good].astype(np.float64)
     sketch_gram = vectors @ vectors.T
-    true_pairs, sketch_pairs = _pair_cosines(true_gram), _pair_cosines(sketch_gram)
-    draws = np.random.default_rng(seed)
-    errors = []
-    for _ in range(64 if good.sum() > 1 else 0):
-        weights = draws.standard_normal(int(good.sum()))
-        kept = weights * (draws.random(len(weights)) >= 0.15)
-        errors.append(_cosine(sketch_gram, weights, kept) - _cosine(true_gram, weights, kept))
+    true_pairs, sketch_pairs = pair_cosines(true_gram), pair_cosines(sketch_gram)
+    true_drops, sketch_drops = (drop_cosines(gram, seed) for gram in (true_gram, sketch_gram))
     return Coverage(
         share=share,
         uncovered=taken.uncovered,
         uncovered_share={n: float(v[good].sum() / total[good].sum()) for n, v in missing.items()},
         norm_ratio=norm_ratio,
         pair_cosine_rmse=_rms(sketch_pairs - true_pairs),
-        subset_cosine_rmse=_rms(np.array(errors)),
+        subset_cosine_rmse=_rms(sketch_drops - true_drops),
         exact_pair_cosines=true_pairs,
         sketch_pair_cosines=sketch_pairs,
     )
@@ -118,15 +113,37 @@ def _split(exact: torch.Tensor, sizes: dict[str, int]) -> list[tuple[str, torch.
     return list(zip(sizes, exact.split(list(sizes.values()), 1), strict=True))
 
 
-def _pair_cosines(gram: np.ndarray) -> np.ndarray:
+def pair_cosines(gram: np.ndarray) -> np.ndarray:
+    """Cosines of all pairs i < j, from inner products (n, n)."""
     norms = np.sqrt(np.diag(gram))
     return (gram / np.outer(norms, norms))[np.triu_indices(len(gram), 1)]
 
 
-def _cosine(gram: np.ndarray, u: np.ndarray, v: np.ndarray) -> float:
-    """Cosine of sum_i u_i psi_i and sum_i v_i psi_i; NaN where one is zero."""
-    with np.errstate(all="ignore"):
-        return float(u @ gram @ v / np.sqrt((u @ gram @ u) * (v @ gram @ v)))
+def drop_cosines(gram: np.ndarray, seed: int, draws: int = 64, share: float = 0.15) -> np.ndarray:
+    """Cosines of updates with their clipped versions: sums with random weights, of all and of a random part.
+
+    Parameters
+    ----------
+    gram : ndarray, shape (n, n)
+        Inner products of the responses' scores.
+    seed : int
+        Weights and parts are the same for every Gram matrix of this size.
+    draws : int
+    share : float
+        Of responses that are dropped.
+
+    Returns
+    -------
+    ndarray, shape (draws,); empty for fewer than 2 responses
+    """
+    random, n = np.random.default_rng(seed), len(gram)
+    found = []
+    for _ in range(draws if n > 1 else 0):
+        u = random.standard_normal(n)
+        v = u * (random.random(n) >= share)
+        with np.errstate(all="ignore"):
+            found.append(u @ gram @ v / np.sqrt((u @ gram @ u) * (v @ gram @ v)))
+    return np.array(found, float)
 
 
 def _rms(errors: np.ndarray) -> float:

@@ -41,6 +41,15 @@ def test_all_stages_run_and_a_second_start_finds_them_done(tmp_path: Path) -> No
     assert {p.name for p in (out / "figures-theory").glob("*.pdf")} >= {"tightness.pdf", "acceptance_laws.pdf"}
     assert 'id="theory"' in report
     assert "The cosine lemma is tight" in report
+    order = ("summary", "figures", "claims", "assumptions", "sensitivity", "theory-gap", "findings", "theory", "tables")
+    places = [report.index(f'<h2 id="{name}"') for name in order]
+    assert places == sorted(places)
+    captions = json.loads((out / "figures" / "captions.json").read_text())
+    drawn = {c["name"] for c in captions if not c["skipped"]}
+    assert {"acceptance_by_length", "sensitivity_range", "sensitivity_settings", "theory_gap", "update_error"} <= drawn
+    assert not any("write the tables again" in c["skipped"] for c in captions)
+    assert next("numerics alone" in c["caption"] for c in captions if c["name"] == "acceptance_by_length")
+    assert "The numbers of figure 1" in report
     done = (
         "checks",
         "maps",
@@ -49,7 +58,10 @@ def test_all_stages_run_and_a_second_start_finds_them_done(tmp_path: Path) -> No
         "shared-run",
         "calibration",
         "training",
+        "noise-floor",
         "analysis",
+        "sweep",
+        "doctor",
         "figures",
     )
     for stage in done:

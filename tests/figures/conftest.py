@@ -12,6 +12,7 @@ import pytest
 
 from fspo.rules import PRESETS
 from fspo.theory import band_acceptance
+from tests.figures import more_tables
 
 EDGES = np.array([4, 16, 32, 64, 128, 257])
 MEANS = np.array([11.2, 24.1, 47.3, 92.8, 170.4])
@@ -174,6 +175,13 @@ def fake_tables(
     frames = {name: pd.DataFrame(rows) for name, rows in out.items() if rows}
     frames |= {"moments": pd.DataFrame(moments), "scaling": pd.DataFrame(scaling)}
     frames |= {"over_time": pd.DataFrame(over_time), "training": pd.DataFrame(training)}
+    whole = bins()[0]
+    frames["smooth"] = more_tables.smooth(rng, frames["acceptance"])
+    frames["population"] = more_tables.population(rng, grid(), whole, counts, spoil)
+    frames["theory_gap"] = more_tables.theory_gap(rng, who, bins(), counts)
+    frames["noise_floor"] = more_tables.noise_floor(rng, who, bins()) if trained_rule == "fspo" else pd.DataFrame()
+    if rules:
+        frames["sweep"] = more_tables.sweep(rng, run, spoil)
     if spoil:
         for name in ("acceptance", "lre", "cosine"):
             bad = frames[name].index % 5 == 2
@@ -187,11 +195,13 @@ def write_run(folder: Path, frames: dict[str, pd.DataFrame], *, kind: str = "par
     target = folder / "analysis"
     target.mkdir(parents=True)
     for name, frame in frames.items():
-        if kind == "parquet":
+        if kind == "parquet" and name != "sweep":
             frame.to_parquet(target / f"{name}.parquet")
         else:
             frame.to_csv(target / f"{name}.csv", index=False)
-    (target / "summary.json").write_text(json.dumps({"run": folder.name, "rows": 100, "damage": [], "warnings": []}))
+    who = frames["training"].iloc[0]
+    summary = {"run": folder.name, "rule": who["trained_rule"], "seed": int(who["seed"]), "damage": [], "warnings": []}
+    (target / "summary.json").write_text(json.dumps(summary))
     return folder
 
 

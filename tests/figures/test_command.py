@@ -17,12 +17,11 @@ from fspo.errors import UserError
 
 def test_all_figures_of_several_runs(case_runs, tmp_path, capsys):
     assert main([*map(str, case_runs("usual")), "--output", str(tmp_path), "--width", "iclr"]) == 0
-    assert {p.name for p in tmp_path.iterdir()} == {f"{m}{s}" for m in MODULES for s in (".pdf", ".png")} | {
-        "captions.json"
-    }
+    files = {f"{m}{s}" for m in MODULES for s in (".pdf", ".png", ".csv")}
+    assert {p.name for p in tmp_path.iterdir()} == files | {"captions.json"}
     captions = json.loads((tmp_path / "captions.json").read_text())
     assert [c["name"] for c in captions] == list(MODULES)
-    assert all(c["caption"] and not c["skipped"] for c in captions)
+    assert all(c["caption"] and not c["skipped"] and c["numbers"] == f"{c['name']}.csv" for c in captions)
     assert capsys.readouterr().out.count("drawn") == len(MODULES)
 
 

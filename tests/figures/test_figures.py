@@ -168,8 +168,11 @@ def test_variances_and_exponents(case_tables):
     t = tables["moments"]
     rows = t[(t["subset"] == "all") & (t["bin"] >= 0)].sort_values("bin")
     left, right = fig.axes
-    np.testing.assert_array_equal(marked(left), rows[["length_mean", "var_S"]])
-    assert bars(left, 1) == ends(rows, 1.0, "var_S_ci_low", "var_S_ci_high")
+    np.testing.assert_array_equal(marked(left, color="#0072B2"), rows[["length_mean", "var_S"]])
+    assert ends(rows, 1.0, "var_S_ci_low", "var_S_ci_high") < bars(left, 1)
+    floor = tables["noise_floor"].query("source == 'bfloat16' and bin >= 0")  # the loudest: mean square S = L times it
+    np.testing.assert_allclose(marked(left, marker="_")[:, 1], floor["length_mean"] * floor["mean_square_per_token"])
+    assert "(fspo, bfloat16 in words)" in module("variance_scaling").caption(tables)
     fit = tables["scaling"].query("subset == 'all' and sign == 'all'").iloc[0]
     line = next(line for line in left.get_lines() if line.get_color() == "#0072B2" and line.get_marker() == "None")
     x, y = np.asarray(line.get_data(), float)
@@ -202,12 +205,19 @@ def test_drift_draws_the_tables_numbers(case_tables):
 
 
 def skip_if_unclipped(name: str, case: str) -> None:
-    if (name, case) == ("clip_over_training", "near-one"):
+    if (name, case) in (("clip_over_training", "near-one"), ("theory_gap", "near-one")):
         pytest.skip("that case has an unclipped run alone: see test_only_the_unclipped_run_leaves_no_clip_rate")
 
 
 @pytest.mark.parametrize("name", MODULES)
-@pytest.mark.parametrize(("case", "width"), [*((c, "acl-column") for c in CASES), ("usual", "neurips")])
+@pytest.mark.parametrize(
+    ("case", "width"),
+    [
+        *((c, "acl-column") for c in ("usual", "twelve", "spoiled")),
+        ("usual", "neurips"),
+        *(pytest.param(c, "acl-column", marks=pytest.mark.slow) for c in ("one", "near-one", "tiny")),
+    ],
+)
 def test_nothing_is_cut_off_overlaps_or_is_too_small(case_tables, monkeypatch, name, case, width):
     skip_if_unclipped(name, case)
     style = Style(width)
@@ -224,7 +234,7 @@ def test_the_legend_names_each_thing_once(case_tables, name, case):
     labels = [text.get_text() for text in legend.get_texts()]
     assert len(labels) == len(set(labels))
     if name == "acceptance_by_length" and case == "usual":
-        assert labels == ["rloo", "gspo", "fspo", "fspo-kl", "fspo-truncate"]
+        assert labels == ["rloo", "gspo", "fspo", "fspo-kl", "fspo-truncate", "numerics alone"]
     if name == "training_curves" and case == "usual":
         assert labels == ["none", "rloo", "gspo", "fspo", "fspo-kl", "fspo-truncate"]
 
@@ -267,6 +277,8 @@ def test_lemma_without_a_score_is_skipped_with_its_reason(case_tables):
 def test_only_the_unclipped_run_leaves_no_clip_rate(case_tables):
     with pytest.raises(NothingToDraw, match="only unclipped runs"):
         module("clip_over_training").figure(case_tables("near-one"), Style())
+    with pytest.raises(NothingToDraw, match="'theory_gap' is missing or empty"):
+        module("theory_gap").figure(case_tables("near-one"), Style())
 
 
 def test_a_run_without_counterfactuals_is_drawn_as_trained(case_tables):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from figures.lre_by_rule import figure
-from figures.report import Theory, estimate_text, plain, write_report
+from figures.report import Picture, Section, estimate_text, plain, write_report
 from figures.style import Style, save
 from fspo.errors import UserError
 
@@ -67,16 +67,24 @@ def picture(case_tables, tmp_path_factory):
 
 @pytest.fixture
 def page(tmp_path, picture):
+    numbers = tmp_path / "lre.csv"
+    numbers.write_text(
+        "rule,target,estimate,ci_low,ci_high,reason\n"
+        f'fspo,0.95,0.125,0.0625,0.25,\n"{EVIL}",0.95,0.5,0.375,0.75,\nnone,0.95,,,,too few\n'
+    )
     path = write_report(
         tmp_path / "out" / "report.html",
         title=f"Report {EVIL}",
         claims=CLAIMS,
-        figures=[(picture, "LRE by rule", f"caption {EVIL}")],
-        tables=[("Runs", [{"run": EVIL, "reward": 0.123456}, {"run": "b", "extra": True}]), ("Empty", [])],
-        findings=[EVIL],
+        figures=[Picture(picture, "LRE by rule", f"caption {EVIL}", numbers)],
+        sections=[
+            Section("Findings", notes=[EVIL]),
+            Section("Nothing to say"),
+            Section("Tables", tables=[("Runs", [{"run": EVIL, "reward": 0.123456}, {"extra": True}]), ("Empty", [])]),
+        ],
         samples=[{"title": "sample 1", "response": f"12+3=15\n{EVIL}"}],
         provenance={"seeds": [0, 1], "command": EVIL},
-        summary="In short.",
+        summary=["In short.", EVIL],
     )
     return path.read_text()
 
@@ -91,7 +99,7 @@ def read(page: str) -> Reader:
 def test_all_text_is_escaped(page):
     reader = read(page)
     assert "script" not in {tag for tag, _ in reader.tags}
-    assert "".join(reader.text).count("<script>alert('x')</script>") == 10  # shown as text, wherever it was given
+    assert "".join(reader.text).count("<script>alert('x')</script>") == 12  # shown as text, wherever it was given
 
 
 def test_nothing_is_fetched(page):
@@ -117,7 +125,10 @@ def test_claims_verdicts_and_numbers(page):
     for words in ("✓ supported", "✗ not supported", "? inconclusive"):
         assert text.count(words) == 3  # tally, summary, the claim itself: in words, not by colour alone
     assert "−0.001235 [−0.0061, 0.0037]" in text
-    assert text.index("In short.") < text.index("Claims") < text.index("LRE by rule") < text.index("Runs")
+    order = ("Summary", "In short.", "Figure 1.", "acceptance is flat", "Findings", "Tables", "Runs")
+    places = [text.rindex(words) for words in order]  # the last place: links and the summary's table come before
+    assert places == sorted(places)
+    assert "Nothing to say" not in text
     assert text.index("Runs") < text.index("sample 1") < text.index("Provenance", text.index("sample 1"))
     assert "0.1235" in text
     assert "0.5 [0.25, –]" in text  # nested details: a table of intervals, a line each for the others
@@ -142,32 +153,57 @@ def test_an_empty_report_and_bad_figures(tmp_path):
     path = write_report(tmp_path / "r.html", title="empty", claims=[], figures=[])
     assert "Claims" not in "".join(read(path.read_text()).text)
     with pytest.raises(UserError, match="is missing: run python -m figures again"):
-        write_report(tmp_path / "r.html", title="t", claims=[], figures=[(tmp_path / "no.png", "", "")])
+        write_report(tmp_path / "r.html", title="t", claims=[], figures=[Picture(tmp_path / "no.png", "", "")])
     (tmp_path / "no.png").write_text("hello")
     with pytest.raises(UserError, match="is no PNG"):
-        write_report(tmp_path / "r.html", title="t", claims=[], figures=[(tmp_path / "no.png", "", "")])
+        write_report(tmp_path / "r.html", title="t", claims=[], figures=[Picture(tmp_path / "no.png", "", "")])
     assert path.read_text().startswith("<!DOCTYPE html>")  # the whole report of before is still there
 
 
-def test_the_theory_has_its_section(tmp_path, picture):
+def test_a_figure_is_followed_by_its_numbers(page):
+    text = re.sub(r"\s+", " ", " ".join(read(page).text))
+    assert "The numbers of figure 1 (3 rows)" in text
+    assert "In every row: target 0.95." in text
+    assert "fspo 0.125 [0.0625, 0.25]" in text
+    assert "none – too few" in text  # a rule's name, no missing value
+
+
+def test_long_numbers_are_cut_with_a_word_and_broken_ones_are_refused(tmp_path, picture):
+    long, broken = tmp_path / "long.csv", tmp_path / "broken.csv"
+    long.write_text("x\n" + "\n".join(map(str, range(300))))
+    broken.write_text('x,y\n"1')
+    path = write_report(tmp_path / "r.html", title="t", claims=[], figures=[Picture(picture, "a", "b", long)])
+    assert "The first 250 of 300 rows; all are in long.csv." in path.read_text()
+    assert path.read_text().count("<tr><td") == 250
+    with pytest.raises(UserError, match=r"broken\.csv of a figure cannot be read"):
+        write_report(tmp_path / "r.html", title="t", claims=[], figures=[Picture(picture, "a", "b", broken)])
+
+
+def test_a_section_holds_tables_figures_and_markdown(tmp_path, picture):
     advice = f"# Where to clip\n\nKeep **fspo**.\n\n- one {EVIL}\n- `two`\n\n![x](http://evil.example/x.png)\n"
+    theory = Section(
+        "Theory at work",
+        tables=[("Checks", [{"id": "T7", "note": EVIL}])],
+        figures=[Picture(picture, "Tightness", f"second {EVIL}")],
+        markdown=advice,
+    )
     path = write_report(
         tmp_path / "report.html",
         title="Report",
         claims=[],
-        figures=[(picture, "LRE by rule", "first")],
-        tables=[("Runs", [{"run": "a"}])],
-        theory=Theory([(picture, "Tightness", f"second {EVIL}")], [("Checks", [{"id": "T7", "note": EVIL}])], advice),
+        figures=[Picture(picture, "LRE by rule", "first")],
+        sections=[theory, Section("Tables", tables=[("Runs", [{"run": "a"}])])],
     )
     page = path.read_text()
     reader = read(page)
     tags = [tag for tag, _ in reader.tags]
     text = re.sub(r"\s+", " ", " ".join(reader.text))
-    assert text.index("Figure 1. LRE by rule.") < text.index("Checks") < text.index("Figure 2. Tightness.")
-    assert text.index("Figure 2. Tightness.") < text.index("Where to clip") < text.index("Runs")
+    order = ("Figure 1. LRE by rule.", "Figure 2. Tightness.", "Checks", "Where to clip", "Runs")
+    assert [text.index(words) for words in order] == sorted(text.index(words) for words in order)
     assert "<h3>Where to clip</h3>" in page
     assert "<strong>fspo</strong>" in page
-    assert ("a", {"href": "#theory"}) in reader.tags
+    assert ("a", {"href": "#theory-at-work"}) in reader.tags
+    assert 'id="theory-at-work"' in page
     assert "script" not in tags
     assert tags.count("img") == 2  # the two figures: an image in the advice is not fetched
     assert "".join(reader.text).count("<script>alert('x')</script>") == 3

@@ -1,0 +1,107 @@
+"""Exact scores against sketched ones: the error of cosines by the sketch's width, on the embedded model.
+
+    python benchmarks/sketch_width.py [--model FOLDER] [--rows 48] [--redraws 12] [--figure FOLDER]
+
+For each width and number of projection columns k, scores are sketched under `redraws` independent draws and compared
+with the exact gradients: cosines of all pairs of responses, and cosines of an update with the same update after 15 %
+of its responses were dropped. Hashing alone (no projection) errs by about (1 - rho^2) / sqrt(width) in a cosine rho,
+to first order in 1 / width; projections add an error of their own, which does not fall with the width.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+from scipy import stats
+from scores import batch_of
+from tqdm import tqdm
+
+from figures import STUDIES, draw_all
+from figures.tables import Tables
+from fspo.command_line import CommandParser
+from fspo.errors import UserError, run_cli
+from fspo.files import write_text
+from fspo.models import build_embedded_model, load_model
+from fspo.score_check import drop_cosines, pair_cosines
+from fspo.scores import ScoreConfig, exact_scores, score
+
+WIDTHS = (64, 128, 256, 512, 1024, 2048, 4096, 8192)
+PROJECTIONS = (None, 32, 16, 8)
+SEED = 0
+RESULTS = Path(__file__).parent / "results" / "sketch_error.csv"
+
+
+def cosines(gram: np.ndarray) -> dict[str, np.ndarray]:
+    """Both kinds of cosines from inner products (n, n)."""
+    return {"pair": pair_cosines(gram), "drop": drop_cosines(gram, SEED)}
+
+
+def root_with_interval(squares: np.ndarray) -> tuple[float, float, float]:
+    """Root of the mean over redraws, with a 95 % t interval; redraws are independent, pairs within one are not."""
+    mean = squares.mean()
+    half = stats.t.ppf(0.975, len(squares) - 1) * squares.std(ddof=1) / np.sqrt(len(squares))
+    return float(np.sqrt(mean)), float(np.sqrt(max(mean - half, 0.0))), float(np.sqrt(mean + half))
+
+
+def study(model: torch.nn.Module, batch: dict[str, torch.Tensor], redraws: int) -> pd.DataFrame:
+    """One row for each projection, width and kind of cosine; see `figures.sketch_error`."""
+    exact, _ = exact_scores(model, batch)
+    gram = exact.double()
+    truth = cosines((gram @ gram.T).cpu().numpy())
+    rows = []
+    cases = [(k, width) for k in PROJECTIONS for width in WIDTHS]
+    for k, width in tqdm(cases, desc="widths", leave=False):
+        config = ScoreConfig(width=width, projection=k)
+        squares: dict[str, list[float]] = {name: [] for name in truth}
+        for rollout in range(redraws):
+            taken = score(model, batch, config=config, seed=SEED, rollout=rollout)
+            sketch = taken.norm[:, None].astype(float) * taken.unit.astype(float)
+            for name, found in cosines(sketch @ sketch.T).items():
+                squares[name].append(float(np.mean((found - truth[name]) ** 2)))
+        for name, values in squares.items():
+            rmse, low, high = root_with_interval(np.array(values))
+            hashing = float(np.sqrt(np.mean((1 - truth[name] ** 2) ** 2) / width))
+            rows.append(
+                {
+                    "projection": k or 0,  # 0: none, hashing alone
+                    "width": width,
+                    "cosine": name,
+                    "rmse": rmse,
+                    "ci_low": low,
+                    "ci_high": high,
+                    "hashing": hashing,
+                    "redraws": redraws,
+                    "responses": len(exact),
+                    "cosines": len(truth[name]),
+                    "parameters": exact.shape[1],
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def main() -> None:
+    """Write the table, print it, and draw the figure where it is asked for."""
+    parser = CommandParser(prog="python benchmarks/sketch_width.py", description=__doc__ or "")
+    parser.add_argument("--model", help="a saved model with chain-add's tokenizer; random weights if left out")
+    parser.add_argument("--rows", type=int, default=48, help="responses in the batch")
+    parser.add_argument("--redraws", type=int, default=12, help="independent draws of the sketch")
+    parser.add_argument("--figure", type=Path | None, help="folder to draw the figure into")
+    options = parser.parse_args()
+    if options.redraws < 2 or options.rows < 2:
+        raise UserError("--redraws and --rows must be at least 2: errors are averaged over draws and pairs")
+    torch.set_num_threads(1)
+    model = load_model(options.model, "float32") if options.model else build_embedded_model(0)
+    table = study(model, batch_of(options.rows, seed=1), options.redraws)
+    write_text(RESULTS, table.to_csv(index=False, float_format="%.6g"))
+    print(table.pivot_table(index="width", columns=["cosine", "projection"], values="rmse").round(4).to_string())
+    print(f"results: {RESULTS}")
+    if options.figure:
+        (drawn,) = draw_all(Tables({"sketch_error": table}), options.figure, modules=STUDIES)
+        print(f"figure: {drawn.pdf} and .png")
+
+
+if __name__ == "__main__":
+    run_cli(main)

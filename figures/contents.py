@@ -1,0 +1,176 @@
+"""What a reproduction's report says, read from the folders and tables that its stages wrote; computes no statistic."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from analysis.theory_gap import INGREDIENTS
+from figures.report import Picture, Section, plain
+from figures.tables import Frame
+
+OWN_SECTION = {"sensitivity_range": "sensitivity", "sensitivity_settings": "sensitivity", "theory_gap": "gap"}
+"""Figures that stand in a section of their own instead of among the others."""
+Row = dict[str, Any]
+
+
+def pictures(folder: Path, captions: Sequence[Mapping[str, Any]], section: str = "") -> list[Picture]:
+    """The figures of ``captions.json`` that were drawn and belong to a section ("": to none)."""
+    return [
+        Picture(
+            folder / f"{f['name']}.png", f["title"], f["caption"], folder / f["numbers"] if "numbers" in f else None
+        )
+        for f in captions
+        if not f["skipped"] and OWN_SECTION.get(f["name"], "") == section
+    ]
+
+
+def skipped(captions: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A line for each figure that was not drawn, with its reason."""
+    return [f"Not drawn: {f['title']}: {f['skipped']}" for f in captions if f["skipped"]]
+
+
+def warnings(run: Path) -> list[str]:
+    """What the analysis of a run has to say against its log."""
+    summary = json.loads((run / "analysis" / "summary.json").read_text(encoding="utf-8"))
+    return [f"{run.name}: {line}" for line in (*summary["damage"], *summary["warnings"])]
+
+
+def read_all(runs: Sequence[Path], name: str) -> Frame:
+    """One table of several runs, one under the other; runs without rows are left out."""
+    found = [pd.read_parquet(run / "analysis" / f"{name}.parquet") for run in runs]
+    found = [frame for frame in found if len(frame)]
+    return pd.concat(found, ignore_index=True) if found else pd.DataFrame()
+
+
+def assumptions(runs: Sequence[Path]) -> Section:
+    """Verdict of every assumption (docs/theory.md section 7) in every run, and the sentences behind them."""
+    table = read_all(runs, "assumptions")
+    notes = ["What the theory assumes of S (docs/theory.md section 7): a verdict and an estimate for each run."]
+    tables: list[tuple[str, list[Row]]] = []
+    if table.empty:
+        return Section("Assumptions", ["No run has enough rows for a test."])
+    words = {"all": "all responses", "nonzero": "responses with A ≠ 0"}
+    for subset, part in table.groupby("subset", sort=False):
+        rows = []
+        for name, own in part.groupby("name", sort=False):
+            cells = {r["run"]: f"{r['verdict']} ({plain(r['estimate'])})" for r in own.to_dict("records")}
+            rows.append({"assumption": name, **cells})
+        tables.append((f"Verdicts: {words.get(str(subset), str(subset))}", rows))
+    for run, part in table.groupby("run", sort=False):
+        columns = ["subset", "use", "name", "count", "sentence"]
+        tables.append((f"In words: {run}", part[columns].to_dict("records")))
+    return Section("Assumptions", notes, tables)
+
+
+def theory_gap(runs: Sequence[Path], figures: Sequence[Picture]) -> Section:
+    """Measured less theoretical acceptance over all lengths, and its parts, by run."""
+    table = read_all(runs, "theory_gap")
+    rows: list[Row] = []
+    if len(table):
+        for run, part in table[table["bin"] < 0].groupby("run", sort=False):
+            own = part.set_index("part")
+            names = [name for name in ("theory", "measured", "gap", *INGREDIENTS, "rest") if name in own.index]
+            rows.append({"run": run, **{name: _interval(own.loc[name]) for name in names}})
+    heading = "Over all lengths: theory (T1), measured, their difference, and the parts that add up to it"
+    return Section("Theory gap", tables=[(heading, rows)] if rows else [], figures=figures)
+
+
+def _interval(row: Any) -> str:
+    return f"{row['estimate']:.3f} [{row['ci_low']:.3f}, {row['ci_high']:.3f}]".replace("-", "−")
+
+
+def doctor(diagnoses: Sequence[Mapping[str, Any]]) -> Section:
+    """Findings of ``python -m analysis doctor``, worst first, and how many checks were clear or not possible."""
+    rank = {"critical": 0, "warning": 1, "info": 2}
+    found: list[Row] = []
+    counts: list[Row] = []
+    for diagnosis in diagnoses:
+        run, notes = Path(diagnosis["run"]).name, list(diagnosis["notes"])
+        for answer in diagnosis["findings"]:
+            evidence = "; ".join(_evidence(item) for item in answer["evidence"])
+            row = {"run": run, "severity": answer["severity"], "check": answer["id"], "finding": answer["summary"]}
+            found.append({**row, "evidence": evidence, "cure": answer["cure"]})
+        missing = "; ".join(f"{a['id']}: {a['summary']}" for a in diagnosis["not_checked"])
+        row = {"run": run, "found": len(diagnosis["findings"]), "clear": len(diagnosis["clear"])}
+        counts.append({**row, "not checked": missing or None, "notes": "; ".join(notes) or None})
+    found.sort(key=lambda row: rank.get(str(row["severity"]), 3))
+    notes = [] if found else ["No check found anything."]
+    tables = [("What was found", found)] if found else []
+    return Section("Findings", notes, [*tables, ("Checks by run", counts)])
+
+
+def _evidence(item: Mapping[str, Any]) -> str:
+    share = item["unit"] == "share"
+    value, low, high = (_number(item[name], share) for name in ("value", "low", "high"))
+    text = f"{item['name']}: {value}" + (f" [{low}, {high}]" if item["low"] is not None else "")
+    return text + (f" {item['unit']}" if item["unit"] and not share else "")
+
+
+def _number(value: float | None, share: bool) -> str:
+    return plain(value) if value is None or not share else f"{value:.2%}"
+
+
+def summary(
+    claims: Sequence[Mapping[str, Any]],
+    checks: Mapping[str, Any],
+    diagnoses: Sequence[Mapping[str, Any]],
+    runs: Sequence[Path],
+) -> list[str]:
+    """The first lines of the page: theory checks, claims, logs, findings."""
+    verdicts = [str(claim["verdict"]) for claim in claims]
+    counted = ", ".join(f"{verdicts.count(v)} {v}" for v in dict.fromkeys(verdicts))
+    held = "all hold" if checks["status"] == 0 else "SOME FAIL (see Theory)"
+    read = [json.loads((run / "analysis" / "summary.json").read_text(encoding="utf-8")) for run in runs]
+    sound = sum(bool(found["integrity"]["pass"]) for found in read)
+    ill = [Path(d["run"]).name for d in diagnoses if d["findings"]]
+    return [
+        f"Claims about training: {len(claims)}, of them {counted}; each has an estimate, an interval and a margin.",
+        f"Checks of the theory: {len(checks['rows'])}, {held}.",
+        f"Logs: {sound} of {len(runs)} runs pass the integrity checks (T7 and T8 on logged vectors, bands, weights).",
+        f"Findings in {len(ill)} of {len(diagnoses)} runs" + (f": {', '.join(ill)}." if ill else "."),
+    ]
+
+
+def check_rows(checks: Mapping[str, Any]) -> list[Row]:
+    """The theory's checks, one row each."""
+    wanted = ("id", "method", "verdict", "margin", "control")
+    return [{name: row.get(name) for name in wanted} for row in checks["rows"]]
+
+
+def run_row(run: Path, ranges: Mapping[str, Any]) -> Row:
+    """Length, acceptance and held-out reward of one run."""
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    train = [row for row in rows if row["phase"] == "train"]
+    held_out = [row for row in rows if row["phase"] == "eval"]
+    outside = sum(row["clip_ratio/out_of_band"] for row in train) / len(train)
+    return {
+        "run": run.name,
+        "rollouts": len(train),
+        "wanted acceptance": ranges.get(run.name.rpartition("-seed")[0], {}).get("target"),
+        "realised acceptance": 1 - outside,
+        "held-out reward, first": held_out[0]["eval/reward"] if held_out else None,
+        "held-out reward, last": held_out[-1]["eval/reward"] if held_out else None,
+        "standard error": held_out[-1]["eval/reward_stderr"] if held_out else None,
+    }
+
+
+def samples(run: Path) -> list[Row]:
+    """The longest right and the longest wrong response kept from a run's last rollout, and what they answered."""
+    files = sorted((run / "rollouts").glob("rollout-*.jsonl"))
+    if not files:
+        return []
+    lines = [json.loads(line) for line in files[-1].read_text(encoding="utf-8").splitlines()]
+    best: dict[bool, Row] = {}
+    for line in sorted(lines, key=lambda found: found["length"]):
+        best[line["reward"] > 0] = line
+    keep = ("prompt", "response", "length", "reward", "advantage")
+    title = "{}, rollout {}, response {}"
+    return [
+        {"title": title.format(run.name, line["rollout"], line["response_id"]), **{k: line[k] for k in keep}}
+        for line in best.values()
+    ]

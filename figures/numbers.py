@@ -1,0 +1,39 @@
+"""The numbers of a figure: the rows of the tables that it draws, as a table of their own beside the picture."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import pandas as pd
+
+from analysis.partition import renamed
+from figures.tables import Frame, Tables, View
+
+
+def numbers(module: ModuleType, tables: Tables) -> Frame | None:
+    """The rows that ``module`` draws, with a column ``panel`` where it compares in several ways; None if it tells none.
+
+    A module tells them by ``rows(tables)``, or by the frames and views that its ``select(tables)`` gives.
+    """
+    select = getattr(module, "rows", None) or getattr(module, "select", None)
+    parts = [] if select is None else _parts(select(tables))
+    if not parts:
+        return None
+    titled = [frame.assign(panel=title) if title else frame for title, frame in parts]
+    found = pd.concat(titled, ignore_index=True).dropna(axis=1, how="all")
+    found = found.rename(columns=renamed(list(found.columns), tables.partition))
+    first = ["panel"] if "panel" in found else []
+    return found[[*first, *(name for name in found.columns if name not in first)]]
+
+
+def _parts(chosen: Any) -> list[tuple[str, Frame]]:
+    if isinstance(chosen, pd.DataFrame):
+        return [("", chosen)]
+    if isinstance(chosen, View):
+        return [(chosen.title, chosen.rows)]
+    if isinstance(chosen, tuple) and len(chosen) == 2 and isinstance(chosen[0], str):
+        return [(chosen[0], frame) for _, frame in _parts(chosen[1])]
+    if isinstance(chosen, (list, tuple)):
+        return [part for item in chosen for part in _parts(item)]
+    return []

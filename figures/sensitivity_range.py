@@ -1,0 +1,118 @@
+"""What a wider or narrower clip range would have done to one log: acceptance, LRE, cosine, squared error."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+from numpy.typing import NDArray
+
+from figures.draw import new_axes, panel_grid, percent_axis, spread, whiskers
+from figures.style import Look, Style, looks, rule_label
+from figures.tables import Frame, Tables, drawable, need, reasons, shared_log
+from fspo.rules import PRESETS
+
+NAME = "sensitivity_range"
+TITLE = "Effect of the clip range"
+CAPTION = (
+    "What each rule's range, as a multiple of its default (both edges in log space), would have done to the log of run "
+    "{run} (first use; counterfactual: the responses stay the log's): share in the band, its LRE_2 (docs/theory.md "
+    "section 3), same-batch cosine of the clipped and the true update (section 5), and mean squared error of the "
+    "clipped update over that of the unclipped one (T12; below 1, clipping gains more than it costs). Bars: 95 % "
+    "intervals; rules side by side.{missing}"
+)
+QUANTITIES = {
+    "band": "in the band (%)",
+    "lre_band_l2": "LRE$_2$ of the band",
+    "cosine": "cosine",
+    "mse": "MSE, unclipped = 1",
+}
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One rule's estimates of one quantity against the range factor, arrays (K,)."""
+
+    rule: str
+    look: Look
+    factor: NDArray[np.float64]
+    estimate: NDArray[np.float64]
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
+
+
+def range_factor(rule: str, value: str) -> float:
+    """The multiple of the preset's upper half-width in log space that ``value`` ("lo hi") stands for."""
+    band, high = PRESETS[rule].rule, float(value.split()[1])
+    ratio = high / band.range_hi if band.shape in ("sqrt", "power") else np.log1p(high) / np.log1p(band.range_hi)
+    return float(f"{ratio:.2g}")  # the table has three digits
+
+
+def select(tables: Tables) -> Frame:
+    """The range's rows of the sweep of one log, with a column ``factor``."""
+    tables.only_by_length("the sweep is by length: draw it without --by")
+    rows = need(tables["sweep"].query("setting == 'range'"), "the sweep has no ranges")
+    rows = shared_log(rows[rows["quantity"].isin(list(QUANTITIES)) & rows["rule"].isin(list(PRESETS))])
+    drawable(rows)
+    factors = [range_factor(rule, value) for rule, value in zip(rows["rule"], rows["value"], strict=True)]
+    return rows.assign(factor=factors)
+
+
+def curves(rows: Frame, quantity: str) -> list[Curve]:
+    """One Curve for each rule; settings without an estimate are left out."""
+    found = []
+    for rule, look in looks(rows["rule"]).items():
+        part = rows[(rows["rule"] == rule) & (rows["quantity"] == quantity) & rows["estimate"].notna()]
+        columns = (part.sort_values("factor")[c].to_numpy(float) for c in ("factor", "estimate", "ci_low", "ci_high"))
+        found.append(Curve(rule, look, *columns))
+    return found
+
+
+def plot_sensitivity(data: Sequence[Curve], ax: Axes | None = None) -> Axes:
+    """Lines with points and intervals on a base-2 factor axis; rules side by side at a factor."""
+    ax = new_axes(ax)
+    shift = 2 ** spread(len(data), min(0.16, 0.6 / len(data)))
+    for curve, move in zip(data, shift, strict=True):
+        look = {"color": curve.look.color, "marker": curve.look.marker, "linestyle": curve.look.linestyle}
+        whiskers(ax, curve.factor * move, curve.estimate, curve.low, curve.high, linewidth=0.8, **look)
+    factors = np.unique(np.concatenate([c.factor for c in data]))
+    ax.set_xscale("log", base=2)
+    if factors.size:
+        ax.set_xlim(factors.min() / 1.35, factors.max() * 1.35)
+        ax.xaxis.set_major_locator(FixedLocator(list(factors)))
+    ax.xaxis.set_minor_locator(NullLocator())
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: {0.25: "¼", 0.5: "½"}.get(v, f"{v:g}")))
+    ax.set_xlabel("range / default")
+    return ax
+
+
+def caption(tables: Tables) -> str:
+    """The caption with its run."""
+    rows = select(tables)
+    gone = rows[rows["estimate"].isna()]
+    missing = f" Left out where there is too little data ({reasons(gone)})." if len(gone) else ""
+    return CAPTION.format(run=rows["run"].iloc[0], missing=missing)
+
+
+def figure(tables: Tables, style: Style) -> Figure:
+    """A panel for each quantity (docs/theory.md sections 3 and 5, T12)."""
+    rows = select(tables)
+    shown = [q for q in QUANTITIES if rows.loc[rows["quantity"] == q, "estimate"].notna().any()]
+    with style.context():
+        known = looks(rows["rule"])
+        handles = [Line2D([], [], color=k.color, marker=k.marker, linestyle=k.linestyle) for k in known.values()]
+        labels = [rule_label(rule) for rule in known]
+        columns = 2 if style.narrow else len(shown)
+        fig, axes = panel_grid(style, len(shown), 1.5, handles, labels, columns=columns)
+        for ax, quantity in zip(axes, shown, strict=True):
+            plot_sensitivity(curves(rows, quantity), ax).set_title(QUANTITIES[quantity])
+            if quantity == "band":
+                percent_axis(ax.yaxis)
+            if quantity in ("cosine", "mse"):
+                ax.axhline(1.0, color="#9a9a9a", linewidth=0.8, zorder=1.5)
+    return fig

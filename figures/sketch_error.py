@@ -1,0 +1,112 @@
+"""Exact scores against sketched ones: the error of cosines by the sketch's width (docs/theory.md section 5)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from numpy.typing import NDArray
+
+from figures.draw import decade_axis, label_left, length_axis, new_axes, panel_grid, spread, whiskers
+from figures.style import Look, Style
+from figures.tables import Frame, NothingToDraw, Tables, drawable
+
+NAME = "sketch_error"
+TITLE = "Error of sketched cosines by the sketch's width"
+CAPTION = (
+    "Root mean square error of cosines between sketched scores, against exact gradients ({parameters:,} parameters, "
+    "{responses} responses), with 95 % intervals over {redraws} redraws. Left: cosines of pairs of responses; right: "
+    "of an update with itself after 15 % of its responses were dropped. Grey: (1 − ρ²)/√width, what hashing alone "
+    "gives to first order (not fitted). k: columns of the two random projections of each weight matrix; their own "
+    "error does not fall with the width."
+)
+PANELS = {"pair": "two responses", "drop": "update, 15 % dropped"}
+LOOKS = {
+    0: Look("#000000", "o", "-"),
+    8: Look("#D55E00", "s", "--"),
+    16: Look("#009E73", "^", "-."),
+    32: Look("#0072B2", "D", (0, (7.0, 2.0))),
+}
+OTHER = Look("#882255", "v", (0, (2.5, 1.2)))
+
+
+@dataclass(frozen=True)
+class Errors:
+    """One number of projection columns (0: none): errors by width, arrays (W,)."""
+
+    projection: int
+    look: Look
+    width: NDArray[np.float64]
+    rmse: NDArray[np.float64]
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
+
+
+def select(tables: Tables) -> Frame:
+    """Rows that can be drawn."""
+    rows = drawable(tables["sketch_error"], ("rmse", "hashing"))
+    rows = rows[rows["cosine"].isin(PANELS) & (rows["rmse"] > 0)]
+    if rows.empty:
+        raise NothingToDraw("no row of a cosine that is drawn")
+    return rows
+
+
+def errors(rows: Frame) -> list[Errors]:
+    """The rows of one panel by number of projection columns, none first."""
+    found = []
+    for k, part in rows.groupby("projection"):
+        part = part.sort_values("width")
+        columns = (part[name].to_numpy(float) for name in ("width", "rmse", "ci_low", "ci_high"))
+        found.append(Errors(int(k), LOOKS.get(int(k), OTHER), *columns))
+    return found
+
+
+def plot_errors(data: Sequence[Errors], width: NDArray, hashing: NDArray, ax: Axes | None = None) -> Axes:
+    """Points with intervals on logarithmic axes, and the line of hashing alone over ``width``, arrays (W,)."""
+    ax = new_axes(ax)
+    ax.plot(width, hashing, color="#b5b5b5", linewidth=2.4, zorder=1.5, solid_capstyle="round")
+    shift = 2 ** spread(len(data), 0.06)
+    for item, factor in zip(data, shift, strict=True):
+        ax.plot(item.width * factor, item.rmse, color=item.look.color, linestyle=item.look.linestyle, linewidth=0.8)
+        style = {"color": item.look.color, "marker": item.look.marker}
+        whiskers(ax, item.width * factor, item.rmse, item.low, item.high, **style)
+    length_axis(ax, width)
+    ends = [e for item in data for e in (item.rmse, item.low, item.high)]
+    decade_axis(ax.yaxis, np.concatenate([*ends, hashing]))
+    ax.set_xlabel("width of the sketch")
+    return ax
+
+
+def label(projection: int) -> str:
+    """A projection's name in the legend."""
+    return f"$k={projection}$" if projection else "no projection"
+
+
+def caption(tables: Tables) -> str:
+    """The caption with its numbers."""
+    rows = select(tables)
+    return CAPTION.format(**{name: int(rows[name].iloc[0]) for name in ("parameters", "responses", "redraws")})
+
+
+def figure(tables: Tables, style: Style) -> Figure:
+    """One panel for each kind of cosine."""
+    rows = select(tables)
+    kinds = [name for name in PANELS if (rows["cosine"] == name).any()]
+    with style.context():
+        shown = [(int(k), LOOKS.get(int(k), OTHER)) for k in sorted(rows["projection"].unique())]
+        handles = [Line2D([], [], color=k.color, marker=k.marker, linestyle=k.linestyle) for _, k in shown]
+        handles.append(Line2D([], [], color="#b5b5b5", linewidth=2.4))
+        labels = [*(label(k) for k, _ in shown), "$(1-\\rho^2)/\\sqrt{\\mathrm{width}}$"]
+        columns = 1 if style.narrow else len(kinds)
+        fig, axes = panel_grid(style, len(kinds), 1.75, handles, labels, columns=columns)
+        for ax, kind in zip(axes, kinds, strict=True):
+            own = rows[rows["cosine"] == kind]
+            line = own.drop_duplicates("width").sort_values("width")
+            plot_errors(errors(own), line["width"].to_numpy(float), line["hashing"].to_numpy(float), ax)
+            ax.set_title(PANELS[kind])
+        label_left(axes, "RMSE of the cosine")
+    return fig
