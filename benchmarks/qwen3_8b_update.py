@@ -117,7 +117,7 @@ def measure(options: Any) -> dict[str, Any]:
         raise UserError(f"the model has {config.max_position_embeddings} positions: lower --tokens")
     dtype = DTYPES["float32" if options.tiny else "bfloat16"]
     torch.manual_seed(0)
-    with device:
+    with torch.device(device):
         model = AutoModelForCausalLM.from_config(config, dtype=dtype)
     model = ready_for_training(model, "the model", gradient_checkpointing=True).train()
     parameters = sum(p.numel() for p in model.parameters())

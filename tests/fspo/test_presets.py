@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
 from accelerate.commands.config.config_args import load_config_from_file
+from accelerate.utils import DistributedType
 
 import fspo
 from fspo.config import TrainConfig
+from fspo.errors import UserError
 from fspo.options import parse
 from fspo.plan_memory import MachineConfig, plan
+from fspo.sharding import check_sharding
 
 PRESETS = Path(fspo.__file__).parent / "presets"
 
@@ -37,3 +41,10 @@ def test_a_preset_fits_its_machine(name: str, memory: int) -> None:
     assert not config.warnings()
     assert plan(config, MachineConfig(gpus=8, memory=memory)).fits
     assert not plan(config, MachineConfig(gpus=8, memory=memory / 4)).fits
+
+
+def test_deepspeed_is_refused() -> None:
+    """Its engine steps inside each backward pass (accelerate.utils.deepspeed.DeepSpeedEngineWrapper)."""
+    asked = SimpleNamespace(distributed_type=DistributedType.DEEPSPEED, num_processes=8)
+    with pytest.raises(UserError, match=r"shard with FSDP2 instead"):
+        check_sharding(asked)

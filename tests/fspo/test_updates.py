@@ -14,6 +14,7 @@ from fspo.batches import RolloutBatch, plan_microbatches
 from fspo.collect import give_advantages
 from fspo.gradlog import read_log
 from fspo.metrics import Ratios
+from fspo.models import LoraOptions, ready_for_training
 
 
 def rollout(trainer: Any) -> RolloutBatch:
@@ -189,3 +190,22 @@ def test_dummy_microbatches_fill_up() -> None:
     plans = [plan_microbatches(rows, lengths, np.ones(3, bool), 100, rank=r, world=4) for r in range(4)]
     assert [len(plan) for plan in plans] == [1, 1, 1, 1]
     assert [plan[0].dummy for plan in plans] == [False, False, False, True]
+
+
+@pytest.mark.parametrize("options", [{"gradient_checkpointing": True}, {"lora": LoraOptions(rank=4)}])
+def test_gradient_does_not_depend_on_microbatches_with(tmp_path: Path, options: dict[str, Any]) -> None:
+    net = ready_for_training(tiny_run.model(dtype=torch.float64, layers=2), "it", **options).double()
+    trainer = tiny_run.trainer(tmp_path / "run", "--batch.tokens", "60", net=net)
+    batch = rollout(trainer)
+    cut = trainer.shards(batch, np.arange(len(batch)))
+    object.__setattr__(trainer.config.batch, "tokens", 100_000)
+    together = trainer.shards(batch, np.arange(len(batch)))
+    assert len(cut) > 4 > len(together)
+    move(net, 0.01)
+    found = []
+    for shards in (cut, together):
+        net.zero_grad()
+        trainer.updater.accumulate(shards, None)
+        found.append(gradients(net))
+    assert found[0].abs().max() > 0
+    torch.testing.assert_close(found[0], found[1], rtol=1e-9, atol=1e-9 * float(found[1].abs().max()))
