@@ -83,6 +83,8 @@ def optimizer_step(optimizer: Optimizer, name: str, seed: int, update: int) -> N
         optimizer.step()
         return
     parameter = optimizer.param_groups[0]["params"][0]
+    if not optimizer.state:
+        _check_shards(optimizer)
     on_cpu = parameter.device.type == "cpu"
     # On a CPU compiling takes minutes and saves nothing.
     eager = torch.compiler.set_stance("force_eager") if on_cpu else nullcontext()
@@ -91,17 +93,37 @@ def optimizer_step(optimizer: Optimizer, name: str, seed: int, update: int) -> N
         optimizer.step()
 
 
+def _check_shards(optimizer: Optimizer) -> None:
+    """Refuse shards of different sizes: one process would keep moments in 8 bits and another would not."""
+    for group in optimizer.param_groups:
+        for p in group["params"]:
+            if isinstance(p, DTensor) and p.shape[0] % p.device_mesh.size():
+                raise UserError(
+                    f"optim.name adamw8bit needs equal shards, and {p.device_mesh.size()} processes cannot share "
+                    f"{p.shape[0]} rows: use a number of processes that divides them, or optim.name adamw"
+                )
+
+
 CODES, SCALE = "#codes", "#scale"
 """What a checkpoint adds to the name of an 8-bit moment's two parts."""
 
 
 def moment_parts(value: Tensor) -> dict[str, Tensor]:
     """Plain whole tensors that a moment is made of, by what is added to its name; every process must call it."""
-    local = value.to_local() if isinstance(value, DTensor) else value
+    local: Any = value.to_local() if isinstance(value, DTensor) else value
     if not hasattr(local, "codes"):
         return {"": value}
-    low: Any = whole(value)
-    return {CODES: low.codes.cpu(), SCALE: low.scale.cpu()}
+    if not isinstance(value, DTensor):
+        return {CODES: local.codes, SCALE: local.scale}
+    # Part by part: gathered as one tensor the parts would be results that are still on their way.
+    scales = (value.numel() // BLOCK,)
+    parts = ((CODES, local.codes, value.shape, value.stride()), (SCALE, local.scale, scales, (1,)))
+    return {
+        name: whole(
+            DTensor.from_local(part, value.device_mesh, value.placements, run_check=False, shape=shape, stride=stride)
+        ).cpu()
+        for name, part, shape, stride in parts
+    }
 
 
 def low_moment(optimizer: Any, parameter: Tensor, kind: str, codes: Tensor, scale: Tensor) -> Tensor:
