@@ -116,7 +116,7 @@ def moment_parts(value: Tensor) -> dict[str, Tensor]:
     if not isinstance(value, DTensor):
         return {CODES: local.codes, SCALE: local.scale}
     # Part by part: gathered as one tensor the parts would be results that are still on their way.
-    scales = (value.numel() // BLOCK,)
+    scales = torch.Size([value.numel() // BLOCK])
     parts = ((CODES, local.codes, value.shape, value.stride()), (SCALE, local.scale, scales, (1,)))
     return {
         name: whole(
