@@ -113,7 +113,10 @@ def measure(dtype: str, tokens: int, features: int, rounds: int, ways: dict[str,
         for name, way in ways.items():
             taken[name].append(step(way))
     seconds = {name: np.array(values[1:]) for name, values in taken.items()}
-    peaks = {name: peak_bytes(lambda way=way: step(way)) for name, way in ways.items()}
+    peaks = {}
+    for name, way in ways.items():
+        hidden.grad = weight.grad = None  # freed before the meter starts, not under it
+        peaks[name] = peak_bytes(lambda way=way: step(way))
     with torch.no_grad():
         errors = {name: (way(hidden, weight, targets).double() - expected).abs() for name, way in ways.items()}
     own = seconds["ours"]
