@@ -82,7 +82,7 @@ def peak_bytes(step: Callable[[], object]) -> int:
     live = most = 0
     for event in watched.profiler.kineto_results.events():  # type: ignore[union-attr]
         if event.name() == "[memory]":
-            live += event.nbytes()
+            live += event.nbytes()  # type: ignore[attr-defined]
             most = max(most, live)
     return most
 
