@@ -1,4 +1,7 @@
-"""Tables acceptance, clip_sides, lre, trend, smooth: how often a rule accepts, by length (theory.md, 1-3)."""
+"""Tables acceptance, clip_sides, lre, trend, smooth: how often a rule accepts, by length (theory.md, 1-3).
+
+Made from sums by group of clusters and bin (:mod:`analysis.tally`), so that their cost does not grow with the log.
+"""
 
 from __future__ import annotations
 
@@ -6,30 +9,31 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy import sparse
 
 from analysis.bins import Bins
-from analysis.evaluate import Case, Outcome, evaluate, measured, rate_of
+from analysis.evaluate import Case, rate_of
+from analysis.layout import Layout
 from analysis.lre import lre_estimates
-from analysis.rows import SUBSETS, USES, Ints, Rows, Run, windows
-from analysis.smooth import smooth_rows
+from analysis.rows import SUBSETS, USES, Ints, Rows, Run
+from analysis.smooth import smooth_cells, smooth_rows
 from analysis.stats import (
     MIN_CLUSTERS,
     TOO_FEW,
     Ratios,
-    cluster_slope,
+    Slope,
     dense,
     mean_interval,
     no_slope,
     proportion_interval,
-    ratios,
+    ratios_of_sums,
+    slope_of_sums,
 )
+from analysis.tally import LOGGED, SIDES, Base, Column, SubsetSums, Sums, Tally
 
 MEASURES = ("band", "update", "weight")
-SIDES = {"low": -1, "high": 1, "dual": 2}
 TREND_MARGIN = 0.01
 """C1's equivalence margin: change of a(l) for each doubling of L."""
-SMOOTHED = {"all": "band", "nonzero": "update"}
-"""Which acceptance is drawn as a smooth curve, by subset."""
 Table = list[dict[str, Any]]
 
 
@@ -57,7 +61,7 @@ class View:
         return View.of(self.rows.take(keep), bins, self.window[keep])
 
 
-def bin_columns(bins: Bins, view: View, k: int) -> dict[str, Any]:
+def bin_columns(bins: Bins, view: View | Means, k: int) -> dict[str, Any]:
     """Key columns of one bin; k = K means all lengths."""
     return {**bins.columns(-1 if k == len(bins) else k), "length_mean": view.mean_length[k]}
 
@@ -69,72 +73,122 @@ def acceptance_tables(
 
     Band acceptance does not depend on what happens outside, so counterfactual band rows carry outside = "drop".
     """
+    tally = Tally(run, Layout.of(run, bins), cases if trained is None else [trained, *cases])
+    for first, rows in run.windows(window_size):
+        tally.add(first, rows)
+    return tables_of(run, tally)
+
+
+def tables_of(run: Run, tally: Tally) -> dict[str, Table]:
+    """The tables of :func:`acceptance_tables` from the sums over all windows."""
     tables: dict[str, Table] = {name: [] for name in ("acceptance", "clip_sides", "lre", "trend", "smooth", "ranges")}
-    window = windows(run.rows.rollout, window_size)
     for use in USES:
-        keep = run.rows.used == 0 if use == "first" else run.rows.used > 0
-        if not keep.any():
+        if use not in tally.uses:
             continue
-        everyone = View.of(run.rows.take(keep), bins, window[keep])
-        nonzero = everyone.rows.A != 0
-        views = {"all": everyone, "nonzero": everyone.take(nonzero, bins)}
-        for case in cases if trained is None else [trained, *cases]:
-            for rate in ("band", "update"):
-                if rate == "band" and case.source != "trained" and case.rule.outside != "drop":
-                    continue
-                # a_upd is calibrated on A != 0 and then applied to every row of the same window
-                outcome = evaluate(case, everyone.rows, everyone.window, rate)
-                _ranges(tables["ranges"], run, case, use, rate, outcome)
-                for measure in MEASURES:
-                    if rate_of(measure) != rate:
-                        continue
-                    for subset in SUBSETS:
-                        if measure != "band" and subset == "all":
-                            continue  # a_upd and b are defined over A != 0
-                        here = _narrow(outcome, nonzero) if subset == "nonzero" else outcome
-                        key = {**run.key, **case.key, "subset": subset, "use": use}
-                        _measure(tables, key, measure, here, views[subset], bins)
-            if case.source == "trained" or case.rule.outside == "drop":
-                outcome = evaluate(case, everyone.rows, everyone.window, "update")
-                key = {**run.key, **case.key, "subset": "nonzero", "use": use}
-                _sides(tables["clip_sides"], key, _narrow(outcome, nonzero), views["nonzero"], bins)
-        if trained is None and run.rule is not None:
-            _logged_token_rule(tables, run, views, bins, use)
+        sums = tally.uses[use]
+        views = {name: Means.of(found) for name, found in sums.subsets.items()}
+        for i, case in enumerate(tally.cases):
+            drop = case.source == "trained" or case.rule.outside == "drop"
+            key = {**run.key, **case.key, "use": use}
+            for measure in MEASURES if drop else MEASURES[1:]:
+                rate = rate_of(measure)
+                if measure != "weight":
+                    _ranges(tables["ranges"], key, rate, sums, i)
+                for subset in SUBSETS if measure == "band" else SUBSETS[1:]:  # a_upd and b are defined over A != 0
+                    _measure(tables, key, measure, subset, tally, sums, i, views[subset])
+            if drop and (i, "update") not in sums.reasons:
+                _sides(tables["clip_sides"], {**key, "subset": "nonzero"}, tally, sums, i, views["nonzero"])
+        if tally.logged and run.rule is not None:
+            key = {**run.key, **Case(run.rule, run.trained_rule, "trained").key, "use": use}
+            for subset, measure in (("all", "band"), ("nonzero", "band"), ("nonzero", "update")):
+                _measure(tables, key, measure, subset, tally, sums, LOGGED, views[subset])
     return tables
 
 
-def _narrow(outcome: Outcome, keep: np.ndarray) -> Outcome:
-    names = ("side", "in_band", "weight", "clipped_weight", "multiplier")
-    return Outcome(**{f: getattr(outcome, f)[keep] for f in names}, ranges=outcome.ranges, reason=outcome.reason)
+@dataclass(frozen=True)
+class Means:
+    """Mean coordinate by bin and overall (K+1,)."""
+
+    mean_length: np.ndarray
+
+    @staticmethod
+    def of(found: SubsetSums) -> Means:
+        """Of one subset."""
+        k = np.full(len(found.count), np.nan)
+        return Means(np.divide(found.coordinate, found.count, out=k, where=found.count > 0))
 
 
-def _ranges(table: Table, run: Run, case: Case, use: str, rate: str, outcome: Outcome) -> None:
-    for window, (low, high) in outcome.ranges.items():
-        table.append(
-            {**run.key, **case.key, "use": use, "rate": rate, "window": window, "range_lo": low, "range_hi": high}
-        )
+def _ranges(table: Table, key: dict[str, Any], rate: str, sums: Sums, i: int) -> None:
+    if (i, rate) in sums.reasons:
+        return
+    for window, (low, high) in sums.ranges.get((i, rate), {}).items():
+        table.append({**key, "rate": rate, "window": window, "range_lo": low, "range_hi": high})
 
 
 def _measure(
-    tables: dict[str, Table], key: dict[str, Any], measure: str, outcome: Outcome, view: View, bins: Bins
+    tables: dict[str, Table],
+    key: dict[str, Any],
+    measure: str,
+    subset: str,
+    tally: Tally,
+    sums: Sums,
+    i: int,
+    view: Means,
 ) -> None:
-    key = {**key, "measure": measure}
-    if outcome.reason or len(view.rows) == 0:
-        reason = outcome.reason or "no rows"
-        _nothing(tables, key, bins, reason)
+    key = {**key, "subset": subset, "measure": measure}
+    bins, shared, column = tally.layout.bins, sums.subsets[subset], sums.columns.get((i, measure, subset))
+    reason = sums.reasons.get((i, rate_of(measure)), "")
+    if reason or column is None or shared.count[-1] == 0:
+        _nothing(tables, key, bins, reason or "no rows")
         return
-    y, d = measured(outcome, measure)
-    found = ratios(y, view.cluster, view.bins, len(bins), d, binary=measure != "weight")
-    tables["acceptance"] += acceptance_rows(key, found, view, bins, weights=y if measure == "weight" else None)
-    tables["lre"] += [{**key, **e.__dict__} for e in lre_estimates(found)]
     weighted = measure == "weight"
-    value = np.divide(y, d, out=np.zeros_like(y), where=d > 0) if weighted else y
-    weight = d if weighted else None
-    slope = cluster_slope(value, view.rows.trend, view.cluster, weight, margin=TREND_MARGIN)
-    within = cluster_slope(value, view.rows.trend, view.cluster, weight, strata=view.window, margin=TREND_MARGIN)
-    tables["trend"].append(trend_row(key, slope, within))
-    if measure == SMOOTHED.get(key["subset"]) and (key["source"] == "trained" or key["outside"] == "drop"):
-        tables["smooth"] += smooth_rows(key, y, view.rows.coordinate, view.cluster)
+    rows, base = shared.bases["one"], shared.bases[tally.cases[i].rule.weight if weighted else "one"]
+    some = rows.d.sum(1) > 0
+    binary = not weighted and not (i == LOGGED and measure == "update")
+    found = ratios_of_sums(rows.d[some], column.y[some], base.d[some], clusters=shared.clusters, binary=binary)
+    tables["acceptance"] += acceptance_rows(key, found, view, bins, column if weighted else None)
+    tables["lre"] += [{**key, **e.__dict__} for e in lre_estimates(found)]
+    unusual = _unusual(tally, sums, i, measure, column, rows, some)
+    tables["trend"].append(trend_row(key, *_slopes(column, base, some, unusual)))
+    if len(column.rejected):
+        groups, cells = tally.layout.codes()
+        shape = (tally.layout.groups, len(tally.layout.values))
+        counts, hits = (
+            sparse.csr_matrix((x.astype(np.float64), (groups, cells)), shape)
+            for x in (shared.pairs, shared.pairs - column.rejected)
+        )
+        tables["smooth"] += smooth_rows(key, smooth_cells(tally.layout.values, counts, hits))
+
+
+def _unusual(tally: Tally, sums: Sums, i: int, measure: str, column: Column, rows: Base, some: np.ndarray) -> int:
+    """Groups with another value than the usual one: 1 or 0 or, if most multipliers lie between, neither."""
+    if measure == "weight":
+        column = sums.columns[i, "update", "nonzero"]
+    count = rows.d[some].sum(1)
+    if i == LOGGED and measure == "update":
+        usual = count - sums.unlike[some]
+    else:
+        usual = column.y[some].sum(1)
+    if 2 * usual.sum() >= count.sum():
+        return int(np.count_nonzero(count - usual))
+    between = measure == "weight" and tally.cases[i].rule.outside != "drop"
+    return len(count) if between or (i == LOGGED and measure == "update") else int(np.count_nonzero(usual))
+
+
+def _slopes(column: Column, base: Base, some: np.ndarray, unusual: int) -> tuple[Slope, Slope]:
+    """Trend over all rows, and within windows."""
+    s, y = base.d[some].sum(1), column.y[some].sum(1)
+    total = float(s.sum())
+    if not total > 0:
+        return (no_slope("all weights are 0"),) * 2
+    x, xx, xy = base.x[some], base.xx[some], column.xy[some]
+    mean_x, mean_y = float(x.sum()) / total, float(y.sum()) / total
+    # in this order the sums vanish exactly where y does not vary
+    centred = (xy - mean_y * x) - mean_x * (y - mean_y * s)
+    over = (x - mean_x * s, xx - 2 * mean_x * x + mean_x**2 * s, centred)
+    within = (base.within_x[some], base.within_xx[some], column.within[some])
+    whole, inside = (slope_of_sums(*sums, total, unusual, margin=TREND_MARGIN) for sums in (over, within))
+    return whole, inside
 
 
 def trend_row(key: dict[str, Any], slope: Any, within: Any) -> dict[str, Any]:
@@ -157,11 +211,11 @@ def _nothing(tables: dict[str, Table], key: dict[str, Any], bins: Bins, reason: 
 
 
 def acceptance_rows(
-    key: dict[str, Any], found: Ratios, view: View, bins: Bins, weights: np.ndarray | None = None
+    key: dict[str, Any], found: Ratios, view: View | Means, bins: Bins, weights: Column | None = None
 ) -> Table:
     """Rows of the acceptance table by bin and overall.
 
-    ``weights`` (N,), for weight acceptance, adds ``ess_share``: (sum x)^2 / (n sum x^2) of the clipped weights (T10).
+    ``weights``, for weight acceptance, adds ``ess_share``: (sum x)^2 / (n sum x^2) of the clipped weights (T10).
     """
     if weights is None:
         low, high = proportion_interval(found.value, found.variance, found.count, found.clusters)
@@ -175,48 +229,28 @@ def acceptance_rows(
         row |= {"estimate": np.nan if few else found.value[k], "ci_low": low[k], "ci_high": high[k]}
         row |= {"reason": TOO_FEW if few else "", "ess_share": np.nan}
         if weights is not None and not few:
-            x = weights if k == len(bins) else weights[view.bins == k]
-            square = float(np.sum(x * x))
-            row["ess_share"] = float(np.sum(x)) ** 2 / (len(x) * square) if square > 0 else np.nan
+            at = slice(None) if k == len(bins) else k
+            total, square = float(weights.y[:, at].sum()), float(np.sum(weights.squares[at]))
+            row["ess_share"] = total**2 / (int(found.count[k]) * square) if square > 0 else np.nan
         rows.append(row)
     return rows
 
 
-def _sides(table: Table, key: dict[str, Any], outcome: Outcome, view: View, bins: Bins) -> None:
-    if outcome.reason or len(view.rows) == 0:
+def _sides(table: Table, key: dict[str, Any], tally: Tally, sums: Sums, i: int, view: Means) -> None:
+    bins, shared = tally.layout.bins, sums.subsets["nonzero"]
+    if shared.count[-1] == 0:
         return
-    for side, code in SIDES.items():
-        y = (outcome.side == code).astype(np.float64)
-        if side == "dual" and not y.any():
+    rows = shared.bases["one"].d
+    some = rows.sum(1) > 0
+    for side in SIDES:
+        if (i, side) not in sums.sides:
             continue
-        found = ratios(y, view.cluster, view.bins, len(bins), binary=True)
+        y = sums.sides[i, side]
+        found = ratios_of_sums(rows[some], y[some], rows[some], clusters=shared.clusters, binary=True)
         low, high = proportion_interval(found.value, found.variance, found.count, found.clusters)
+        cut = np.append(y.sum(0), y.sum())
         for k in range(len(bins) + 1):
             few = found.clusters[k] < MIN_CLUSTERS
-            at = view.bins == k if k < len(bins) else np.ones(len(y), bool)
-            row = {**key, **bin_columns(bins, view, k), "side": side, "numerator": int(y[at].sum())}
+            row = {**key, **bin_columns(bins, view, k), "side": side, "numerator": int(cut[k])}
             row |= {"count": int(found.count[k]), "estimate": np.nan if few else found.value[k]}
             table.append(row | {"ci_low": low[k], "ci_high": high[k], "reason": TOO_FEW if few else ""})
-
-
-def _logged_token_rule(tables: dict[str, Table], run: Run, views: dict[str, View], bins: Bins, use: str) -> None:
-    """A token or prefix rule that trained, from the logged columns: band = all tokens in band, update = mean M."""
-    rule = run.rule
-    if rule is None or not {"band_accept", "multiplier"} <= run.logged:
-        return
-    case = Case(rule, run.trained_rule, "trained")
-    for subset, view in views.items():
-        rows = view.rows
-        for measure, y in (("band", rows.band_accept.astype(np.float64)), ("update", rows.multiplier)):
-            if measure == "update" and subset == "all":
-                continue
-            key = {**run.key, **case.key, "subset": subset, "use": use, "measure": measure}
-            if len(rows) == 0 or not np.all(np.isfinite(y)):
-                _nothing(tables, key, bins, "multiplier not logged")
-                continue
-            found = ratios(y, view.cluster, view.bins, len(bins), binary=measure == "band")
-            tables["acceptance"] += acceptance_rows(key, found, view, bins)
-            tables["lre"] += [{**key, **e.__dict__} for e in lre_estimates(found)]
-            slope = cluster_slope(y, rows.trend, view.cluster, margin=TREND_MARGIN)
-            within = cluster_slope(y, rows.trend, view.cluster, strata=view.window, margin=TREND_MARGIN)
-            tables["trend"].append(trend_row(key, slope, within))

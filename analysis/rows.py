@@ -6,6 +6,7 @@ Only rows with a finite S and at least one update since their rollout (before th
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, cast
@@ -129,6 +130,24 @@ class Run:
     warnings: list[str]
     score_options: dict[str, Any] = field(default_factory=dict)  # how scores were taken, from the log's header
     partition: Partition = LENGTH
+
+    @property
+    def clusters(self) -> int:
+        """Number of (rollout, prompt)."""
+        return int(self.rows.cluster.max()) + 1
+
+    @property
+    def streamed(self) -> bool:
+        """Whether ``rows`` is a sample and the whole log is read window by window."""
+        return False
+
+    def windows(self, size: int) -> Iterator[tuple[int, Rows]]:
+        """The rows of each window of ``size`` successive rollouts, with the window's first rollout."""
+        window = windows(self.rows.rollout, size)
+        order = np.argsort(window, kind="stable")
+        starts = np.flatnonzero(np.diff(window[order], prepend=-1))
+        for first, at in zip(window[order][starts].tolist(), np.split(order, starts[1:]), strict=True):
+            yield int(first), self.rows.take(np.sort(at))
 
     @property
     def key(self) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import special
+from scipy import sparse, special
 from scipy import stats as sps
 from scipy.interpolate import BSpline
 
@@ -57,16 +57,45 @@ def smooth_acceptance(y: ArrayLike, length: ArrayLike, cluster: Ints, level: flo
     if len(y) == 0:
         return _nothing(np.full(1, np.nan), "no rows")
     values, code = _distinct(length)
-    counts, hits = np.bincount(code).astype(np.float64), np.bincount(code, y).astype(np.float64)
-    place = (np.cumsum(counts) - 0.5 * counts) / len(y)
+    shape = (int(cluster.max()) + 1, len(values))
+    rows = sparse.csr_matrix((np.ones(len(y)), (cluster, code)), shape)
+    return smooth_cells(values, rows, sparse.csr_matrix((y, (cluster, code)), shape), level)
+
+
+def smooth_cells(values: Floats, rows: Any, hits: Any, level: float = 0.95) -> Smooth:
+    """:func:`smooth_acceptance` from counts by cluster and distinct length.
+
+    Parameters
+    ----------
+    values : array (V,), increasing
+        Distinct lengths, or means of narrow cells of length.
+    rows, hits : scipy.sparse.csr_matrix (C, V)
+        Rows, and those among them with y = 1.
+    """
+    counts, hit_counts = np.asarray(rows.sum(0)).ravel(), np.asarray(hits.sum(0)).ravel()
+    total = float(counts.sum())
+    if total == 0:
+        return _nothing(np.full(1, np.nan), "no rows")
+    if not np.all(counts > 0):
+        some = np.flatnonzero(counts > 0)
+        values, counts, hit_counts, rows, hits = (
+            values[some],
+            counts[some],
+            hit_counts[some],
+            rows[:, some],
+            hits[:, some],
+        )
+    place = (np.cumsum(counts) - 0.5 * counts) / total
     first, last = np.log1p(np.interp([INNER, 1 - INNER], place, values))
     at = np.expm1(np.linspace(first, last, POINTS))
-    clusters = int(cluster.max()) + 1
+    by_cluster, hits_by_cluster = np.asarray(rows.sum(1)).ravel(), np.asarray(hits.sum(1)).ravel()
+    clusters = int(np.count_nonzero(by_cluster))
     if clusters < MIN_CLUSTERS:
         return _nothing(at, TOO_FEW)
     if len(values) < 4:
         return _nothing(at, "fewer than 4 different lengths")
-    rare = int(np.count_nonzero(np.bincount(cluster, y != (np.mean(y) >= 0.5), clusters)))
+    usual = hit_counts.sum() >= 0.5 * total
+    rare = int(np.count_nonzero(by_cluster - hits_by_cluster if usual else hits_by_cluster))
     if rare < ENOUGH:
         return _nothing(at, f"too little data: {ENOUGH - rare} more prompts with the rarer outcome are needed")
     basis = int(np.clip(LEAST + np.floor(np.log(max(rare / FEW, 1)) / np.log(1.5)), LEAST, MOST))
@@ -76,11 +105,11 @@ def smooth_acceptance(y: ArrayLike, length: ArrayLike, cluster: Ints, level: flo
     inner = inner[(inner > x[0]) & (inner < x[-1])]
     knots = np.concatenate([[x[0]] * 4, inner, [x[-1]] * 4])
     design = BSpline.design_matrix(x, knots, 3).toarray()
-    beta, bread = _fit(design, counts, hits)
+    beta, bread = _fit(design, counts, hit_counts)
     mean = special.expit(design @ beta)
-    residual, weight = y - mean[code], mean * (1 - mean)
-    scores = np.stack([np.bincount(cluster, residual * column[code], clusters) for column in design.T], axis=1)
-    leverage = np.bincount(cluster, (weight * np.einsum("li,ij,lj->l", design, bread, design))[code], clusters)
+    weight = mean * (1 - mean)
+    scores = hits @ design - rows @ (mean[:, None] * design)
+    leverage = rows @ (weight * np.einsum("li,ij,lj->l", design, bread, design))
     scores /= 1 - np.minimum(leverage, 0.9)[:, None]
     own = float(borrowed(rare))
     # few rejections tell too little of their own spread: the binomial information stands in for it
@@ -129,9 +158,8 @@ def _nothing(at: Floats, reason: str) -> Smooth:
     return Smooth(at, nan, nan, nan, nan, nan, float("nan"), reason)
 
 
-def smooth_rows(key: dict[str, Any], y: ArrayLike, length: ArrayLike, cluster: Ints) -> list[dict[str, Any]]:
+def smooth_rows(key: dict[str, Any], found: Smooth) -> list[dict[str, Any]]:
     """Rows of the table smooth: one a shown length."""
-    found = smooth_acceptance(y, length, cluster)
     columns = (found.length, found.estimate, found.low, found.high, found.pointwise_low, found.pointwise_high)
     shared = {"parameters": found.parameters, "reason": found.reason}
     names = ("length", "estimate", "ci_low", "ci_high", "pointwise_low", "pointwise_high")

@@ -81,9 +81,25 @@ def ratios(
         that of a proportion with two more successes and failures among its clusters.
     """
     y = np.asarray(y, np.float64)
-    d = np.ones_like(y) if d is None else np.asarray(d, np.float64)
     rows = sum_by(cluster, bins, number, np.ones_like(y))
-    ys, ds = sum_by(cluster, bins, number, y), sum_by(cluster, bins, number, d)
+    ys = sum_by(cluster, bins, number, y)
+    ds = rows if d is None else sum_by(cluster, bins, number, d)
+    return ratios_of_sums(rows, ys, ds, binary=binary)
+
+
+def ratios_of_sums(
+    rows: Floats, ys: Floats, ds: Floats, *, clusters: Ints | None = None, binary: bool = False
+) -> Ratios:
+    """:func:`ratios` from sums by cluster and bin.
+
+    Parameters
+    ----------
+    rows, ys, ds : array (C, K)
+        Rows, numerators and denominators; a cluster may be a union of several, which are then as independent.
+    clusters : int array (K+1,), optional
+        Number of clusters with a row, where the sums are of unions.
+    """
+    sums = ys
     ys = np.column_stack([ys, ys.sum(1)])
     ds = np.column_stack([ds, ds.sum(1)])
     counts = np.column_stack([rows, rows.sum(1)])
@@ -92,7 +108,8 @@ def ratios(
         value = np.where(total > 0, ys.sum(0) / total, np.nan)
         leverage = np.where(total > 0, np.minimum(ds / total, 0.9), 0.0)
         influence = np.where(total > 0, (ys - value * ds) / total, 0.0)
-    clusters = np.sum(counts > 0, axis=0)
+    if clusters is None:
+        clusters = np.sum(counts > 0, axis=0)
     present = max(len(ys), 2)
     # the step that deleting the cluster would make; without it, uneven clusters make intervals too short
     influence = influence / (1 - leverage) * (present - 1) / present
@@ -101,7 +118,7 @@ def ratios(
         flat = (variance < 1e-300) & (clusters > 0)
         share = 2 / (clusters[flat] + 4)
         variance[flat] = share * (1 - share) / clusters[flat]
-    return Ratios(value, variance, counts.sum(0).astype(np.int64), clusters, influence, rows, ys[:, :-1], binary)
+    return Ratios(value, variance, counts.sum(0).astype(np.int64), clusters, influence, rows, sums, binary)
 
 
 def borrowed(rare: ArrayLike) -> Floats:
@@ -218,26 +235,41 @@ def cluster_slope(
         Equivalence margin of the two one-sided tests.
     """
     y, x = np.asarray(y, np.float64), np.asarray(x, np.float64)
-    unusual = len(np.unique(cluster[y != np.median(y)])) if y.size else 0
-    w = np.ones_like(y) if weight is None else np.asarray(weight, np.float64)
     if y.size == 0:
         return no_slope("no rows")
+    unusual = int(np.count_nonzero(np.bincount(cluster, y != np.median(y))))
+    w = np.ones_like(y) if weight is None else np.asarray(weight, np.float64)
     group = np.zeros(len(y), np.int64) if strata is None else dense(strata)
     weights = np.bincount(group, w)
     x = x - (np.bincount(group, w * x) / weights)[group]
     y = y - (np.bincount(group, w * y) / weights)[group]
-    clusters = len(np.unique(cluster))
-    spread = float(np.sum(w * x * x))
+    some = np.bincount(cluster) > 0
+    sums = [np.bincount(cluster, values)[some] for values in (w * x, w * x * x, w * x * y)]
+    return slope_of_sums(*sums, float(np.sum(w)), unusual, margin=margin)
+
+
+def slope_of_sums(wx: Floats, wxx: Floats, wxy: Floats, weight: float, unusual: int, *, margin: float) -> Slope:
+    """:func:`cluster_slope` from sums by cluster.
+
+    Parameters
+    ----------
+    wx, wxx, wxy : array (C,)
+        Sums of w x, w x^2 and w x y, x and y less their means (in the stratum).
+    weight : float
+        Sum of w.
+    unusual : int
+        Clusters with another value of y than its median.
+    """
+    clusters, spread = len(wx), float(np.sum(wxx))
     if clusters < MIN_CLUSTERS:
         return no_slope(TOO_FEW)
-    if not spread > 1e-12 * float(np.sum(w)):
+    if not spread > 1e-12 * weight:
         return no_slope("all responses have one length")
-    slope = float(np.sum(w * x * y)) / spread
-    scores = np.bincount(cluster, w * x * (y - slope * x))
-    se = float(np.sqrt(np.sum(scores**2) * clusters / (clusters - 1))) / spread
+    slope = float(np.sum(wxy)) / spread
+    se = float(np.sqrt(np.sum((wxy - slope * wxx) ** 2) * clusters / (clusters - 1))) / spread
     if unusual < MIN_CLUSTERS:
         share = (unusual + 2) / (clusters + 4)
-        se = max(se, float(np.sqrt(share * (1 - share) * np.sum(np.bincount(cluster, w * x) ** 2))) / spread)
+        se = max(se, float(np.sqrt(share * (1 - share) * np.sum(wx**2))) / spread)
     df = clusters - 1
     t95, t90 = sps.t.ppf([0.975, 0.95], df)
     if se > 0:
