@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,18 +17,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fspo import gradfiles
 from fspo.errors import UserError
 from fspo.files import writing
+from fspo.gradfiles import FOLDER, NAME, file_name
 from fspo.rules import DriftStats, Rule
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-SCHEMA_VERSION = (1, 0)
-"""major.minor: further minors are read, another major is refused by name."""
 USER_PREFIX = "user."
-FOLDER = "gradlog"
-_FILE = re.compile(r"rollout-(\d{8})-rank-(\d{4})\.parquet")
 
 COLUMNS: dict[str, tuple[str, str]] = {
     # name: (arrow type, meaning with its unit)
@@ -93,15 +90,10 @@ def schema(
         for name, kind in (user_columns or {}).items()
     ]
     header = {
-        "fspo.schema": "{}.{}".format(*SCHEMA_VERSION),
+        "fspo.schema": "{}.{}".format(*gradfiles.SCHEMA_VERSION),
         "fspo.run": json.dumps(dict(metadata or {}), sort_keys=True),
     }
     return pa.schema(fields, metadata=header)
-
-
-def file_name(rollout: int, rank: int) -> str:
-    """Name of one file of the log."""
-    return f"rollout-{rollout:08d}-rank-{rank:04d}.parquet"
 
 
 class GradLogWriter:
@@ -188,7 +180,8 @@ class GradLogWriter:
         path = self.folder / file_name(rollout, self.rank)
         part = path.with_suffix(f".part-{os.getpid()}")
         with writing(path):
-            pq.write_table(pa.Table.from_batches(self._batches, self.schema), part, compression="zstd")
+            table = pa.Table.from_batches(self._batches, self.schema)
+            pq.write_table(table, part, compression="zstd", write_page_checksum=True)
             os.replace(part, path)
         self._batches = self._batches if keep else []
         return path
@@ -198,7 +191,7 @@ def discard_from(run: str | Path, rollout: int) -> int:
     """Remove files of rollouts >= ``rollout`` and half-written ones (a resumed run repeats them); their number."""
     count = 0
     for path in sorted((Path(run) / FOLDER).glob("*")):
-        match = _FILE.fullmatch(path.name)
+        match = NAME.fullmatch(path.name)
         if (match and int(match[1]) >= rollout) or ".part-" in path.name:
             path.unlink()
             count += 1
@@ -236,6 +229,8 @@ class GradLog:
         if name not in self.table.column_names:
             raise UserError(f"the gradient log has no column {name!r}; it has {', '.join(self.table.column_names)}")
         values = self.table[name]
+        if pa.types.is_dictionary(values.type):
+            values = values.cast(values.type.value_type)
         if values.null_count:
             kind = values.type
             fill = math.nan if pa.types.is_floating(kind) else "" if pa.types.is_string(kind) else 0
@@ -297,50 +292,62 @@ def read_log(
     Raises
     ------
     UserError
-        If there is no log, no readable file, or a file of another major schema.
+        If there is no log, or no file of it can be read: not even one of this major schema.
+    """
+    files, damage = gradfiles.log_files(run, rollouts)
+    kept = None if phases is None else list(phases)
+    return read_files([(file, None) for file in files], columns, kept, damage)
+
+
+def read_files(
+    parts: Sequence[tuple[gradfiles.LogFile, Sequence[int] | None]],
+    columns: Sequence[str] | None,
+    phases: Sequence[str] | None,
+    damage: Sequence[str] = (),
+) -> GradLog:
+    """Rows of some files, or of some of their row groups.
+
+    Raises
+    ------
+    UserError
+        If none of them can be read.
     """
     import pyarrow as pa
-    import pyarrow.compute as pc
-    import pyarrow.parquet as pq
 
-    folder = Path(run) / FOLDER
-    files = [
-        p for p in sorted(folder.glob("*.parquet")) if (m := _FILE.fullmatch(p.name)) and _inside(int(m[1]), rollouts)
-    ]
-    if not files:
-        raise UserError(f"no gradient log under {folder}: give the run folder that the trainer or GradLogWriter wrote")
     tables: list[pa.Table] = []
-    metadata: dict[str, Any] = {}
-    damage: list[str] = []
-    for path in files:
-        try:
-            found = pq.read_schema(path)
-            header = found.metadata or {}
-            _check_version(header, path)
-            wanted = None if columns is None else [c for c in dict.fromkeys([*columns, "phase"]) if c in found.names]
-            table = pq.read_table(path, columns=wanted)
-            metadata = metadata or json.loads(header.get(b"fspo.run", b"{}"))
-        except (pa.ArrowInvalid, OSError, json.JSONDecodeError) as error:
-            damage.append(f"{path.name}: {str(error).splitlines()[0]}")
-            continue
-        if phases is not None and "phase" in table.column_names:
-            phase = pc.fill_null(table["phase"], "train")
-            table = table.filter(pc.is_in(phase, pa.array(list(phases))))  # type: ignore[attr-defined]
-        tables.append(table.replace_schema_metadata(None))
+    damage = list(damage)
+    for file, groups in parts:
+        found, lines = gradfiles.read_rows(file, columns, phases, groups)
+        damage += lines
+        for table in found:
+            try:
+                tables.append(_typed(table))
+            except (pa.ArrowException, ValueError) as error:
+                damage.append(f"{gradfiles.broken(file.path, error)} ({table.num_rows} rows lost)")
     if not tables:
-        raise UserError(f"no readable file in {folder}: {damage[0]}")
-    return GradLog(pa.concat_tables(tables, promote_options="permissive"), metadata, damage)
+        raise UserError(f"no readable file in {parts[0][0].path.parent}: {damage[0]}")
+    metadata = next((file.metadata for file, _ in parts if file.metadata), {})
+    return GradLog(_joined(tables), metadata, damage)
 
 
-def _inside(rollout: int, bounds: tuple[int, int] | None) -> bool:
-    return bounds is None or bounds[0] <= rollout <= bounds[1]
+def _typed(table: pa.Table) -> pa.Table:
+    """The table with numbers where the schema has numbers, so that files of several trainers go together."""
+    import pyarrow as pa
+
+    for place, f in enumerate(table.schema):
+        kind = COLUMNS.get(f.name, ("", ""))[0]
+        if kind == "bool" and not pa.types.is_boolean(f.type):
+            table = table.set_column(place, f.name, table[f.name].cast(pa.bool_()))
+        elif kind.startswith(("int", "float")) and not (pa.types.is_integer(f.type) or pa.types.is_floating(f.type)):
+            table = table.set_column(place, f.name, table[f.name].cast(getattr(pa, kind)()))
+        elif kind == "string" and not (pa.types.is_string(f.type) or pa.types.is_dictionary(f.type)):
+            table = table.set_column(place, f.name, table[f.name].cast(pa.string()))
+    return table
 
 
-def _check_version(header: Mapping[bytes, bytes], path: Path) -> None:
-    text = header.get(b"fspo.schema", b"").decode()
-    if not re.fullmatch(r"\d+\.\d+", text):
-        raise UserError(f"{path.name} is no gradient log (its header has no fspo.schema); remove it from the folder")
-    if int(text.split(".")[0]) != SCHEMA_VERSION[0]:
-        raise UserError(
-            f"{path.name} has schema {text}; this fspo reads {SCHEMA_VERSION[0]}.x: use the release that wrote it"
-        )
+def _joined(tables: list[pa.Table]) -> pa.Table:
+    """One table with the columns of all."""
+    import pyarrow as pa
+
+    joined = pa.concat_tables(tables, promote_options="permissive")
+    return joined.unify_dictionaries()

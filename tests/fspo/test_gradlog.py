@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fspo import gradlog
+from fspo import gradfiles
 from fspo.errors import UserError
-from fspo.gradlog import COLUMNS, REQUIRED, GradLogWriter, discard_from, file_name, read_log, step_drift_stats
+from fspo.gradfiles import file_name
+from fspo.gradlog import COLUMNS, REQUIRED, GradLogWriter, discard_from, read_log, step_drift_stats
 from fspo.rules import preset
 
 WIDTH = 4
@@ -177,11 +178,11 @@ def test_phases_and_columns(tmp_path):
 
 
 def test_another_major_version_is_refused_by_name_and_a_later_minor_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(gradlog, "SCHEMA_VERSION", (1, 7))
+    monkeypatch.setattr(gradfiles, "SCHEMA_VERSION", (1, 7))
     write(tmp_path, 0)
-    monkeypatch.setattr(gradlog, "SCHEMA_VERSION", (1, 0))
+    monkeypatch.setattr(gradfiles, "SCHEMA_VERSION", (1, 0))
     assert len(read_log(tmp_path)) == 6
-    monkeypatch.setattr(gradlog, "SCHEMA_VERSION", (2, 0))
+    monkeypatch.setattr(gradfiles, "SCHEMA_VERSION", (2, 0))
     with pytest.raises(UserError, match=r"schema 1\.7; this fspo reads 2\.x"):
         read_log(tmp_path)
 
@@ -198,11 +199,49 @@ def test_a_later_minor_with_a_new_column_is_read(tmp_path):
     assert log.column("novelty")[6:].tolist() == [0, 1, 2, 3, 4, 5]
 
 
-def test_a_file_that_is_no_log_is_refused(tmp_path):
+def test_a_file_that_is_no_log_or_of_another_version_is_damage(tmp_path):
     write(tmp_path, 0)
     pq.write_table(pa.table({"x": [1]}), tmp_path / "gradlog" / file_name(1, 0))
+    table = pq.read_table(tmp_path / "gradlog" / file_name(0, 0))
+    later = table.replace_schema_metadata({**table.schema.metadata, b"fspo.schema": b"3.0"})
+    pq.write_table(later, tmp_path / "gradlog" / file_name(2, 0))
+    log = read_log(tmp_path)
+    assert len(log) == 6
+    assert "no gradient log" in log.damage[0]
+    assert "schema 3.0" in log.damage[1]
+    (tmp_path / "gradlog" / file_name(0, 0)).unlink()
     with pytest.raises(UserError, match="no gradient log"):
         read_log(tmp_path)
+
+
+def test_sound_row_groups_of_a_damaged_file_are_read(tmp_path):
+    write(tmp_path, 0, n=4000)
+    path = tmp_path / "gradlog" / file_name(0, 0)
+    whole = pq.read_table(path)
+    pq.write_table(whole, path, row_group_size=1000, write_page_checksum=True)
+    group = pq.read_metadata(path).row_group(2)
+    start = group.column(whole.column_names.index("log_ratio")).data_page_offset
+    data = bytearray(path.read_bytes())
+    data[start + 400] ^= 0xFF
+    path.write_bytes(data)
+    log = read_log(tmp_path)
+    assert log.column("response_id").tolist() == whole["response_id"].to_numpy()[np.r_[:2000, 3000:4000]].tolist()
+    assert len(log.damage) == 1
+    assert "row group 2, 1000 rows lost" in log.damage[0]
+
+
+def test_columns_of_other_types_are_converted_or_damage(tmp_path):
+    write(tmp_path, 0, 1, 2)
+    texts = {1: [f"{x}" for x in range(6)], 2: ["many"] * 6}
+    for rollout, text in texts.items():
+        path = tmp_path / "gradlog" / file_name(rollout, 0)
+        table = pq.read_table(path)
+        place = table.column_names.index("length")
+        pq.write_table(table.set_column(place, "length", pa.array(text)), path)
+    log = read_log(tmp_path)
+    assert log.column("length")[6:].tolist() == [0, 1, 2, 3, 4, 5]
+    assert len(log.damage) == 1
+    assert "6 rows lost" in log.damage[0]
 
 
 @pytest.mark.parametrize("kind", ["empty", "cut", "garbage"])

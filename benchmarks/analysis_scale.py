@@ -1,0 +1,211 @@
+"""How long `python -m analysis` takes and how much memory it needs: by rows, by rules, and with sketches.
+
+    python benchmarks/analysis_scale.py [--rows 10000000] [--scored 100000] [--folder KEEP]
+
+Writes logs of its own with the real writer (rollouts of 10,000 rows: 1,250 responses in groups of 8 by 4 updates a pass
+and 2 passes), then times the command on them, one after the other, on two cores. Memory is the sum of the resident
+memory of the command and its workers, so pages that they share count twice.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from fspo.command_line import CommandParser
+from fspo.errors import UserError, run_cli
+from fspo.files import write_text
+from fspo.gradlog import GradLogWriter
+from fspo.rules import DriftStats, preset
+
+RESULTS = Path(__file__).parent / "results" / "analysis_scale.json"
+PROMPTS, GROUP, MINIBATCHES, EPOCHS = 625, 8, 4, 2
+A_ROLLOUT = PROMPTS * GROUP * EPOCHS
+SIGMA = 0.015
+CORES = 2
+GOALS = {"seconds": 30.0, "mib": 2048.0, "scored_seconds": 60.0, "seconds_a_rule": 1.0}
+RULES = ("fspo", "rloo", "gspo", "fspo-kl", "fspo-gaussian", "fspo-tilted", "power")
+
+
+def write_rollout(writer: GradLogWriter, rollout: int, prompts: int, width: int, rng: np.random.Generator) -> None:
+    """One rollout: S is a random walk over updates, N(0, L SIGMA^2) each; every row scored if there is a width."""
+    rule, n = preset("fspo").rule, prompts * GROUP
+    prompt = np.repeat(rng.permutation(100_000)[:prompts], GROUP)
+    center = np.repeat(rng.uniform(np.log(32), np.log(6000), prompts), GROUP)
+    length = np.clip(np.exp(center + 0.3 * rng.standard_normal(n)), 2, 8192).astype(np.int64)
+    reward = (rng.random(n) < np.repeat(rng.random(prompts), GROUP)).astype(np.float32)
+    groups = reward.reshape(-1, GROUP)
+    advantage = ((groups - groups.mean(1, keepdims=True)) / (groups.std(1, keepdims=True) + 1e-6)).ravel()
+    walk, size = np.zeros(n), n // MINIBATCHES
+    for update in range(MINIBATCHES * EPOCHS):
+        if update:
+            walk += SIGMA * np.sqrt(length) * rng.standard_normal(n) - 0.5 * SIGMA**2 * length
+        at = np.arange(size) + (update % MINIBATCHES) * size
+        S, L, A = walk[at], length[at].astype(np.float64), advantage[at].astype(np.float64)
+        square = SIGMA**2 * L * update * rng.gamma(50, 1 / 50, size)
+        stats = DriftStats(float(0.5 * square.sum()), float(square.sum()), float(L.sum()))
+        done = rule.apply(S, L, A, stats)
+        rows: dict[str, Any] = {
+            "rollout": rollout,
+            "step": rollout * MINIBATCHES * EPOCHS + update,
+            "updates_since_rollout": update,
+            "times_used": update // MINIBATCHES,
+            "phase": "train",
+            "policy_version": rollout * MINIBATCHES * EPOCHS + update,
+            "behaviour_version": rollout * MINIBATCHES * EPOCHS,
+            "prompt_id": prompt[at],
+            "response_id": rollout * n + at,
+            "length": length[at],
+            "truncated": length[at] == 8192,
+            "entropy": rng.gamma(4, 0.1, size),
+            "log_ratio": S,
+            "sum_sq_log_ratio": square,
+            "k3_sum": 0.5 * square,
+            "reward": reward[at],
+            "advantage": A,
+            "rule": rule.label,
+            "lo": done.lo,
+            "hi": done.hi,
+            "drift": 0.0,
+            "drift_source": "none",
+            "band_accept": done.in_band,
+            "side": done.side,
+            "multiplier": done.multiplier,
+            "weight": done.weight,
+            "score_status": "ok" if width else "not_taken",
+        }
+        if width:
+            psi = rng.standard_normal((size, width), dtype=np.float32) + 0.1
+            norm = np.linalg.norm(psi, axis=1)
+            rows |= {"score_norm": norm * L, "score_unit": psi / norm[:, None]}
+        writer.append(rows)
+    writer.flush(rollout)
+
+
+def write_log(run: Path, rows: int, width: int = 0, prompts: int = PROMPTS) -> Path:
+    """A run of about so many rows."""
+    run.mkdir(parents=True)
+    writer = GradLogWriter(run, width=width, metadata={"rule": preset("fspo").rule.to_dict(), "seed": 0})
+    rng = np.random.default_rng(0)
+    rollouts = max(1, rows // (prompts * GROUP * EPOCHS))
+    for rollout in tqdm(range(rollouts), desc=f"writing {run.name}", leave=False):
+        write_rollout(writer, rollout, prompts, width, rng)
+    return run
+
+
+def smaller(run: Path, of: Path, rows: int) -> Path:
+    """A run of the first rows of another."""
+    (run / "gradlog").mkdir(parents=True)
+    for path in sorted((of / "gradlog").iterdir())[: rows // A_ROLLOUT]:
+        os.link(path, run / "gradlog" / path.name)
+    return run
+
+
+def resident(root: int) -> int:
+    """Bytes of resident memory of a process and its descendants."""
+    parents: dict[int, list[int]] = {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            parents.setdefault(int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1]), []).append(
+                int(entry.name)
+            )
+        except OSError:
+            continue
+    total, left = 0, [root]
+    while left:
+        pid = left.pop()
+        left += parents.get(pid, [])
+        try:
+            total += int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+        except OSError:
+            continue
+    return total * os.sysconf("SC_PAGE_SIZE")
+
+
+def timed(run: Path, *arguments: str) -> dict[str, float]:
+    """Wall and CPU seconds and the highest resident memory of one analysis."""
+    before, start, peak = os.times(), time.perf_counter(), 0
+    command = [sys.executable, "-m", "analysis", str(run), *arguments]
+    process = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.DEVNULL)
+    while process.poll() is None:
+        peak = max(peak, resident(process.pid))
+        time.sleep(0.1)
+    if process.returncode:
+        raise UserError(f"the analysis of {run} ended with {process.returncode}")
+    after = os.times()
+    cpu = after.children_user - before.children_user + after.children_system - before.children_system
+    return {"seconds": time.perf_counter() - start, "cpu_seconds": cpu, "peak_mib": peak / 2**20}
+
+
+def main() -> None:
+    """Print and write the measurements."""
+    parser = CommandParser(prog="python benchmarks/analysis_scale.py", description=__doc__ or "")
+    parser.add_argument("--rows", type=int, default=10**7, help="rows of the largest log without sketches")
+    parser.add_argument("--scored", type=int, default=10**5, help="rows of the log with sketches; 0: none")
+    parser.add_argument("--width", type=int, default=2048, help="entries of a sketch")
+    parser.add_argument("--folder", type=str, default="", help="keep the logs here, and use those that are there")
+    options = parser.parse_args()
+    if options.rows < 16 * A_ROLLOUT:
+        raise UserError(f"--rows {options.rows}: at least {16 * A_ROLLOUT}")
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])
+    folder = Path(options.folder or tempfile.mkdtemp(prefix="analysis-scale-"))
+    try:
+        results = measure(folder, options.rows, options.scored, options.width)
+    finally:
+        if not options.folder:
+            shutil.rmtree(folder, ignore_errors=True)
+    print(json.dumps(results, indent=1))
+    write_text(RESULTS, json.dumps(results, indent=1) + "\n")
+    print(f"results: {RESULTS}")
+
+
+def measure(folder: Path, most: int, scored: int, width: int) -> dict[str, Any]:
+    """All measurements."""
+    whole = folder / f"rows-{most}"
+    if not whole.exists():
+        write_log(folder / "part", most)
+        (folder / "part").rename(whole)
+    by_rows = []
+    for rows in (most // 16, most // 4, most):
+        run = whole if rows == most else folder / f"rows-{rows}"
+        run = run if run.exists() else smaller(run, whole, rows)
+        by_rows.append({"rows": rows // A_ROLLOUT * A_ROLLOUT, **timed(run)})
+    few = timed(whole, "--rules", json.dumps(RULES[:1]))
+    a_rule = (by_rows[-1]["seconds"] - few["seconds"]) / (len(RULES) - 1)
+    results: dict[str, Any] = {
+        "what": "python -m analysis RUN, all default rules, wall seconds, start of Python included",
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "rules": len(RULES),
+        "by_rows": by_rows,
+        "one_rule_only": few,
+        "seconds_for_each_further_rule": a_rule,
+        "goals": GOALS,
+    }
+    first, last = by_rows[1], by_rows[-1]
+    results["exponent_of_cpu_seconds"] = float(
+        np.log(last["cpu_seconds"] / first["cpu_seconds"]) / np.log(last["rows"] / first["rows"])
+    )
+    if scored:
+        run = folder / f"scored-{scored}-{width}"
+        if not run.exists():
+            write_log(folder / "part", scored, width, prompts=64)
+            (folder / "part").rename(run)
+        results["with_sketches"] = {"rows": scored, "width": width, **timed(run)}
+    results["versions"] = {name: version(name) for name in ("numpy", "scipy", "pandas", "pyarrow", "fspo")}
+    return results
+
+
+if __name__ == "__main__":
+    run_cli(main)
