@@ -13,9 +13,9 @@ from scipy import sparse
 
 from analysis.bins import Bins
 from analysis.evaluate import Case, rate_of
-from analysis.layout import Layout
+from analysis.loading import Run
 from analysis.lre import lre_estimates
-from analysis.rows import SUBSETS, USES, Ints, Rows, Run
+from analysis.rows import SUBSETS, USES, Ints, Rows
 from analysis.smooth import smooth_cells, smooth_rows
 from analysis.stats import (
     MIN_CLUSTERS,
@@ -29,7 +29,8 @@ from analysis.stats import (
     ratios_of_sums,
     slope_of_sums,
 )
-from analysis.tally import LOGGED, SIDES, Base, Column, SubsetSums, Sums, Tally
+from analysis.sums import Base, Column, SubsetSums, Sums
+from analysis.tally import LOGGED, SIDES, Tally
 
 MEASURES = ("band", "update", "weight")
 TREND_MARGIN = 0.01
@@ -66,21 +67,11 @@ def bin_columns(bins: Bins, view: View | Means, k: int) -> dict[str, Any]:
     return {**bins.columns(-1 if k == len(bins) else k), "length_mean": view.mean_length[k]}
 
 
-def acceptance_tables(
-    run: Run, bins: Bins, cases: list[Case], trained: Case | None, window_size: int
-) -> dict[str, Table]:
-    """The tables acceptance, clip_sides, lre, trend, smooth and ranges of one run.
+def tables_of(run: Run, tally: Tally) -> dict[str, Table]:
+    """The tables acceptance, clip_sides, lre, trend, smooth and ranges, from the sums over all windows.
 
     Band acceptance does not depend on what happens outside, so counterfactual band rows carry outside = "drop".
     """
-    tally = Tally(run, Layout.of(run, bins), cases if trained is None else [trained, *cases])
-    for first, rows in run.windows(window_size):
-        tally.add(first, rows)
-    return tables_of(run, tally)
-
-
-def tables_of(run: Run, tally: Tally) -> dict[str, Table]:
-    """The tables of :func:`acceptance_tables` from the sums over all windows."""
     tables: dict[str, Table] = {name: [] for name in ("acceptance", "clip_sides", "lre", "trend", "smooth", "ranges")}
     for use in USES:
         if use not in tally.uses:

@@ -18,8 +18,9 @@ from scipy import stats as sps
 
 from analysis.acceptance import View
 from analysis.bins import Bins
+from analysis.loading import Run
 from analysis.moments import GRID, Table, exponent, standardized, update_scale
-from analysis.rows import SUBSETS, Floats, Run, windows
+from analysis.rows import SUBSETS, Floats, windows
 from analysis.stats import MIN_CLUSTERS, TOO_FEW, dense, mean_interval, ratios, simultaneous_half_widths
 
 EXPONENT_TOLERANCE = 0.05

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from analysis.rows import load_run
+from analysis.loading import load_run
 from fspo.command_line import CommandParser
 from fspo.errors import UserError, run_cli
 from fspo.files import write_text

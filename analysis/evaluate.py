@@ -16,8 +16,9 @@ from typing import Any
 
 import numpy as np
 
+from analysis.loading import Run
 from analysis.online import pieces, replay
-from analysis.rows import Floats, Ints, Rows, Run
+from analysis.rows import Floats, Ints, Rows
 from fspo.errors import UserError, unknown_name
 from fspo.rules import PRESETS, Rate, Rule, excess_quantile, scaled, standardized_excess
 
@@ -151,6 +152,12 @@ def evaluate(case: Case, rows: Rows, window: Ints, rate: Rate) -> Outcome:
         f: np.concatenate([np.asarray(getattr(applied, f)) for _, applied in parts])[order] for f in names
     }
     return Outcome(**joined, ranges=ranges)
+
+
+def narrow(outcome: Outcome, which: Ints) -> Outcome:
+    """The outcome at some rows (M,)."""
+    names = ("side", "in_band", "weight", "clipped_weight", "multiplier")
+    return Outcome(**{f: getattr(outcome, f)[which] for f in names}, ranges=outcome.ranges, reason=outcome.reason)
 
 
 def _outcome(applied: Any, ranges: dict[int, tuple[float, float]]) -> Outcome:

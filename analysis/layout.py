@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from analysis.bins import Bins
-from analysis.rows import Floats, Ints, Rows, Run
+from analysis.loading import Run
+from analysis.rows import Floats, Ints, Rows
 
 MOST_CLUSTERS = 4096
 POOLED = 1024

@@ -15,7 +15,8 @@ from scipy import stats as sps
 
 from analysis.acceptance import View, bin_columns
 from analysis.bins import Bins
-from analysis.rows import SUBSETS, USES, Floats, Ints, Run, windows
+from analysis.loading import Run
+from analysis.rows import SUBSETS, USES, Floats, Ints, windows
 from analysis.stats import (
     MIN_CLUSTERS,
     TOO_FEW,

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from analysis.bins import Bins
+from analysis.loading import Run
 from analysis.partition import coordinates
-from analysis.rows import Run
 from analysis.stats import MIN_CLUSTERS, TOO_FEW, dense, mean_interval, proportion_interval, ratios
 from fspo.errors import UserError
 from fspo.gradlog import GradLog, read_log

@@ -8,24 +8,29 @@ from typing import Any
 
 import numpy as np
 
-from analysis.acceptance import View, bin_columns
+from analysis.acceptance import Means, bin_columns
 from analysis.bins import Bins
-from analysis.evaluate import evaluate, trained_case
-from analysis.rows import Run
-from analysis.stats import MIN_CLUSTERS, TOO_FEW, proportion_interval, ratios
+from analysis.evaluate import Outcome
+from analysis.loading import Run
+from analysis.rows import Floats, Rows
+from analysis.stats import MIN_CLUSTERS, TOO_FEW, dense, proportion_interval, ratios
 
 Table = list[dict[str, Any]]
 
 
-def over_time_table(run: Run, bins: Bins) -> Table:
+def over_time_rows(run: Run, bins: Bins, rows: Rows, outcome: Outcome | None) -> Table:
     """Cut and out-of-band responses of the rule that trained, by rollout and bin; first use and reuse together.
 
     ``estimate`` is out_of_band / count over all responses; ``cut`` counts responses whose gradient was cut.
+
+    Parameters
+    ----------
+    rows : Rows (N,)
+        Of whole rollouts.
+    outcome : Outcome, optional
+        Of the rule that trained; of a token or prefix rule the logged columns are read instead.
     """
-    case = trained_case(run)
-    rows = run.rows
-    if case is not None:
-        outcome = evaluate(case, rows, np.zeros(len(rows), np.int64), "update")
+    if outcome is not None:
         if outcome.reason:
             return []
         out_of_band, cut = ~outcome.in_band, outcome.side != 0
@@ -36,19 +41,24 @@ def over_time_table(run: Run, bins: Bins) -> Table:
     table: Table = []
     for rollout in np.unique(rows.rollout):
         at = rows.rollout == rollout
-        here = rows.take(at)
-        view = View.of(here, bins, here.rollout)
-        found = ratios(out_of_band[at], view.cluster, view.bins, len(bins), binary=True)
+        place, coordinate, cluster = bins.index(rows.coordinate[at]), rows.coordinate[at], dense(rows.cluster[at])
+        found = ratios(out_of_band[at], cluster, place, len(bins), binary=True)
         low, high = proportion_interval(found.value, found.variance, found.count, found.clusters)
+        cuts, outs = (_and_all(np.bincount(place, x[at], len(bins))) for x in (cut, out_of_band))
+        with np.errstate(invalid="ignore"):
+            means = Means(_and_all(np.bincount(place, coordinate, len(bins))) / found.count)
         for k in range(len(bins) + 1):
-            inside = view.bins == k if k < len(bins) else np.ones(len(here), bool)
             few = found.clusters[k] < MIN_CLUSTERS
-            row = {**run.key, "window": int(rollout), "use": "all", **bin_columns(bins, view, k)}
-            row |= {"cut": int(cut[at][inside].sum()), "out_of_band": int(out_of_band[at][inside].sum())}
+            row = {**run.key, "window": int(rollout), "use": "all", **bin_columns(bins, means, k)}
+            row |= {"cut": int(cuts[k]), "out_of_band": int(outs[k])}
             row |= {"count": int(found.count[k]), "clusters": int(found.clusters[k])}
             row |= {"estimate": np.nan if few else found.value[k], "ci_low": low[k], "ci_high": high[k]}
             table.append(row | {"reason": TOO_FEW if few else ""})
     return table
+
+
+def _and_all(sums: Floats) -> Floats:
+    return np.append(sums, sums.sum())
 
 
 def training_table(run: Run) -> tuple[Table, list[str]]:

@@ -54,11 +54,14 @@ class Partition:
         """What a trend's slope is per."""
         return "doubling" if self.logarithmic else "sd"
 
-    def trend_coordinate(self, values: Floats) -> Floats:
-        """Abscissa of a trend: log2 of the coordinate, or the coordinate over its standard deviation."""
+    def trend_coordinate(self, values: Floats, spread: float | None = None) -> Floats:
+        """Abscissa of a trend: log2 of the coordinate, or the coordinate over its standard deviation.
+
+        ``spread`` is that deviation, where ``values`` (N,) are a part of the whole.
+        """
         if self.logarithmic:
             return np.log2(values)
-        spread = float(np.std(values))
+        spread = float(np.std(values)) if spread is None else spread
         return values / spread if spread > 0 else values
 
 
@@ -90,13 +93,17 @@ def find_partition(name: str) -> Partition:
     return PARTITIONS[name]
 
 
-def coordinates(log: GradLog, partition: Partition, cluster: np.ndarray) -> tuple[Floats, tuple[str, ...]]:
+def coordinates(
+    log: GradLog, partition: Partition, cluster: np.ndarray, categories: Sequence[str] = ()
+) -> tuple[Floats, tuple[str, ...]]:
     """Each row's coordinate (N,), NaN where it has none, and the categories of a column of text.
 
     Parameters
     ----------
     cluster : int array (N,)
         (rollout, prompt) of each row, numbered densely: what ``difficulty`` averages over.
+    categories : sequence of str
+        Of a column of text, where ``log`` is a part of the whole.
 
     Raises
     ------
@@ -110,7 +117,7 @@ def coordinates(log: GradLog, partition: Partition, cluster: np.ndarray) -> tupl
     values = log.column(partition.column)
     if values.dtype == object or values.dtype.kind in "US":
         texts = pd.Series(values).astype(str)
-        names = sorted(texts.unique())
+        names = list(categories) or sorted(texts.unique())
         if len(names) > MAX_CATEGORIES:
             raise UserError(
                 f"--by {partition.name}: {len(names)} different texts; at most {MAX_CATEGORIES} can be bins"

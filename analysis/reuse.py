@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from analysis.evaluate import evaluate, trained_case
-from analysis.rows import Floats, Run
+from analysis.loading import Run
+from analysis.rows import Floats
 from analysis.stats import MIN_CLUSTERS, TOO_FEW, dense, mean_interval, proportion_interval, ratios
 from fspo.rules import MAX_EXPONENT
 

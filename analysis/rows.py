@@ -1,4 +1,4 @@
-"""The rows of one run that the diagnostics use, as plain arrays.
+"""The rows of a log that the diagnostics use, as plain arrays.
 
 Only rows with a finite S and at least one update since their rollout (before that S = 0). First-use rows
 (``times_used`` = 0) and trained-on rows are never mixed (docs/theory.md section 1, "First use").
@@ -6,19 +6,17 @@ Only rows with a finite S and at least one update since their rollout (before th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
-from pathlib import Path
+import math
+from dataclasses import dataclass, fields
 from typing import Any, cast
 
 import numpy as np
 import pandas as pd
-import yaml
 from numpy.typing import NDArray
 
-from analysis.partition import LENGTH, Partition, coordinates
+from analysis.partition import Partition, coordinates
 from fspo.errors import UserError
-from fspo.gradlog import GradLog, read_log, step_drift_stats
+from fspo.gradlog import GradLog, step_drift_stats
 from fspo.rules import DriftStats, Rule
 
 Floats = NDArray[np.float64]
@@ -86,8 +84,8 @@ class Rows:
     def __len__(self) -> int:
         return len(self.S)
 
-    def take(self, which: NDArray[Any]) -> Rows:
-        """The rows of a mask or index."""
+    def take(self, which: NDArray[Any] | slice) -> Rows:
+        """The rows of a mask, index or slice."""
         return Rows(**{f.name: getattr(self, f.name)[which] for f in fields(self)})
 
     def use(self, use: str) -> Rows:
@@ -115,129 +113,108 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class Run:
-    """One run: its rows, the rule that trained and what was found wrong while reading."""
+class Scale:
+    """What rows of one part of a log need to know of the whole.
 
-    path: Path
-    name: str
-    seed: float  # NaN if unknown
-    trained_rule: str
-    rule: Rule | None
-    rows: Rows
-    logged: frozenset[str]  # columns that the log has
-    counts: dict[str, int]
-    damage: list[str]
-    warnings: list[str]
-    score_options: dict[str, Any] = field(default_factory=dict)  # how scores were taken, from the log's header
-    partition: Partition = LENGTH
+    Attributes
+    ----------
+    spread : float
+        Standard deviation of the coordinate, for trends (analysis.partition).
+    categories : tuple of str
+        Of a partition that is a column of text.
+    """
 
-    @property
-    def clusters(self) -> int:
-        """Number of (rollout, prompt)."""
-        return int(self.rows.cluster.max()) + 1
-
-    @property
-    def streamed(self) -> bool:
-        """Whether ``rows`` is a sample and the whole log is read window by window."""
-        return False
-
-    def windows(self, size: int) -> Iterator[tuple[int, Rows]]:
-        """The rows of each window of ``size`` successive rollouts, with the window's first rollout."""
-        window = windows(self.rows.rollout, size)
-        order = np.argsort(window, kind="stable")
-        starts = np.flatnonzero(np.diff(window[order], prepend=-1))
-        for first, at in zip(window[order][starts].tolist(), np.split(order, starts[1:]), strict=True):
-            yield int(first), self.rows.take(np.sort(at))
-
-    @property
-    def key(self) -> dict[str, Any]:
-        """The key columns of every table."""
-        return {"run": self.name, "trained_rule": self.trained_rule, "seed": self.seed}
+    spread: float
+    categories: tuple[str, ...] = ()
 
 
-def load_run(path: str | Path, partition: Partition = LENGTH) -> Run:
-    """Read a run folder's gradient log, without sketches.
+def usable(log: GradLog, partition: Partition, scale: Scale | None = None) -> tuple[Rows, dict[str, int]]:
+    """The rows that can be analysed, and how many of each kind there were (keys of ``summary.json``'s counts).
+
+    Left out are rows whose S or A is not finite or whose length is below 1, the same response twice in one update,
+    rows without a coordinate, and rows before the first update since their rollout.
 
     Parameters
     ----------
-    path : path
-    partition : Partition
-        What the bins will be made of; rows without a value are left out and counted.
-
-    Raises
-    ------
-    UserError
-        If the folder has no readable log, no row that can be analysed, or not the partition's column.
+    scale : Scale, optional
+        Of the whole log, where ``log`` is a part.
     """
-    path = Path(path)
-    if not path.is_dir():
-        raise UserError(f"{path} is no folder: give the run folder that holds gradlog/")
-    log = read_log(path, columns=[*ROW_COLUMNS, partition.column])
-    warnings: list[str] = []
     S, length = log.column("log_ratio"), log.column("length")
     good = np.isfinite(S) & np.isfinite(log.column("advantage")) & (length >= 1)
-    counts = {"rows": len(log), "rows_not_finite": int(np.sum(~good))}
-    if counts["rows_not_finite"]:
-        warnings.append(f"{counts['rows_not_finite']} rows left out: S or A is not finite, or the length is below 1")
-        log = log.where(good)
-    names = pd.MultiIndex.from_arrays([log.column(c).astype(np.int64) for c in ("rollout", "step", "response_id")])
-    repeated = np.asarray(names.duplicated())
-    if repeated.any():
-        counts["rows_repeated"] = int(repeated.sum())
-        warnings.append(f"{counts['rows_repeated']} rows left out: the same response twice in one update")
-        log = log.where(~repeated)
-    rows, updates = _rows(log, warnings, partition)
-    if without := int(np.sum(~np.isfinite(rows.coordinate))):
-        counts["rows_without_coordinate"] = without
-        warnings.append(f"{without} rows left out: no value of {partition.name}")
-    moved = (updates >= 1) & np.isfinite(rows.coordinate)
-    counts |= {"rows_after_an_update": int(moved.sum()), "rows_before_an_update": int((updates < 1).sum())}
-    rows = rows.take(moved)
-    if len(rows) == 0:
-        raise UserError(
-            f"{path}: no row with an update since its rollout, so S is 0 everywhere; "
-            "train with more than one minibatch or epoch a rollout"
-        )
-    if not np.any(rows.S != 0):
-        warnings.append("S is 0 in every row: old log-probabilities were taken with the new weights, or nothing moved")
-    counts |= {
-        "rows_first_use": int(np.sum(rows.used == 0)),
-        "rows_reused": int(np.sum(rows.used > 0)),
-        "rows_nonzero_advantage": int(np.sum(rows.A != 0)),
-    }
+    counts = {"rows": len(log), "rows_not_finite": len(log) - int(np.count_nonzero(good))}
+    counts["rows_without_S"] = int(np.count_nonzero(np.isnan(S)))
     if "score_status" in log:
-        counts["scores_failed"] = int(np.sum(log.column("score_status") == "failed"))
-        if counts["scores_failed"]:
-            warnings.append(f"{counts['scores_failed']} scores failed when they were taken: left out of the cosines")
-    rule = log.rule if "rule" in log.metadata else None
-    label = rule.label if rule else str(log.column("rule")[0]) if "rule" in log else "unknown"
-    if rule is None:
-        warnings.append("the log's header names no rule: the rows of the rule that trained are left out")
-    logged = frozenset(c for c in ROW_COLUMNS if c in log)
-    scores = log.metadata.get("scores")
-    options = scores if isinstance(scores, dict) else {}
-    name = path.resolve().name
-    return Run(
-        path, name, _seed(path, log), label, rule, rows, logged, counts, log.damage, warnings, options, partition
-    )
+        counts |= {
+            "scores_failed": log.count("score_status", "failed"),
+            "scores_taken": log.count("score_status", "ok"),
+        }
+    if counts["rows_not_finite"]:
+        log = log.where(good)
+    again = repeated(*(log.column(c).astype(np.int64) for c in ("rollout", "step", "response_id")))
+    counts["rows_repeated"] = int(np.count_nonzero(again))
+    if counts["rows_repeated"]:
+        log = log.where(~again)
+    rows, updates = _rows(log, partition, scale)
+    known = np.isfinite(rows.coordinate)
+    moved = (updates >= 1) & known
+    used = rows.used[moved]
+    counts |= {
+        "rows_without_coordinate": len(rows) - int(np.count_nonzero(known)),
+        "rows_after_an_update": len(used),
+        "rows_before_an_update": int(np.count_nonzero(updates < 1)),
+        "rows_first_use": int(np.count_nonzero(used == 0)),
+        "rows_reused": int(np.count_nonzero(used > 0)),
+        "rows_nonzero_advantage": int(np.count_nonzero(rows.A[moved])),
+        "rows_S_not_0": int(np.count_nonzero(rows.S[moved])),
+    }
+    return (rows if moved.all() else rows.take(np.flatnonzero(moved))), counts
 
 
-def _rows(log: GradLog, warnings: list[str], partition: Partition) -> tuple[Rows, Ints]:
+def numbered(*keys: Ints) -> Ints:
+    """Dense numbers (N,) of the distinct tuples, in their order."""
+    code = _combined(keys)
+    if code is None:
+        return np.unique(np.stack(keys, axis=1), axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
+    found, place = pd.factorize(code, sort=True)[:2]
+    return found.astype(np.int64) if len(place) else code
+
+
+def repeated(*keys: Ints) -> NDArray[np.bool_]:
+    """Which tuples (N,) stood before."""
+    code = _combined(keys)
+    again = pd.Series(code).duplicated() if code is not None else pd.MultiIndex.from_arrays(list(keys)).duplicated()
+    return np.asarray(again)
+
+
+def _combined(keys: tuple[Ints, ...]) -> Ints | None:
+    """One number a tuple, in the tuples' order; None if they do not fit into 62 bits."""
+    if not len(keys[0]):
+        return keys[0]
+    lows = [int(key.min()) for key in keys]
+    sizes = [int(key.max()) - low + 1 for key, low in zip(keys, lows, strict=True)]
+    if math.prod(sizes) >= 2**62:
+        return None
+    code = keys[0] - lows[0]
+    for key, low, size in zip(keys[1:], lows[1:], sizes[1:], strict=True):
+        code = code * size + (key - low)
+    return code
+
+
+def _rows(log: GradLog, partition: Partition, scale: Scale | None) -> tuple[Rows, Ints]:
     n = len(log)
 
     def column(name: str, default: Any, dtype: Any) -> NDArray[Any]:
         if name not in log:
             return np.full(n, default, dtype)
-        return log.column(name).astype(dtype)
+        return log.column(name).astype(dtype, copy=False)
 
     rollout, step = column("rollout", 0, np.int64), column("step", 0, np.int64)
     response = column("response_id", 0, np.int64)
-    keys = np.stack([rollout, column("prompt_id", 0, np.int64)], axis=1)
-    cluster = np.unique(keys, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
+    prompt = column("prompt_id", 0, np.int64)
+    cluster = numbered(rollout, prompt)
     if "updates_since_rollout" in log:
         updates = column("updates_since_rollout", 0, np.int64)
     else:
-        warnings.append("no column updates_since_rollout: counted from each rollout's first step")
         number, code = np.unique(rollout, return_inverse=True)
         first = np.full(len(number), np.iinfo(np.int64).max)
         np.minimum.at(first, code, step)
@@ -245,12 +222,11 @@ def _rows(log: GradLog, warnings: list[str], partition: Partition) -> tuple[Rows
     if "times_used" in log:
         used = column("times_used", 0, np.int64)
     else:
-        warnings.append("no column times_used: counted from the steps at which each response appears")
         used = _appearances(rollout, response, step)
     drifts = _drifts(log, step) if "k3_sum" in log and "sum_sq_log_ratio" in log else np.full((4, n), np.nan)
     by_sign = _drifts_by_sign(log, step)
     reward = column("reward", np.nan, np.float64)
-    coordinate, _ = coordinates(log, partition, cluster)
+    coordinate, _ = coordinates(log, partition, cluster, scale.categories if scale else ())
     rows = Rows(
         rollout=rollout,
         step=step,
@@ -260,9 +236,9 @@ def _rows(log: GradLog, warnings: list[str], partition: Partition) -> tuple[Rows
         S=column("log_ratio", np.nan, np.float64),
         A=column("advantage", np.nan, np.float64),
         cluster=cluster,
-        prompt=keys[:, 1],
+        prompt=prompt,
         reward=reward,
-        leave_one_out=leave_one_out(reward, cluster, response),
+        leave_one_out=leave_one_out(reward, cluster, response) if "reward" in log else reward,
         k3_sum=column("k3_sum", np.nan, np.float64),
         k3=drifts[0],
         sigma2=drifts[1],
@@ -279,7 +255,7 @@ def _rows(log: GradLog, warnings: list[str], partition: Partition) -> tuple[Rows
         band_accept=column("band_accept", False, np.bool_),
         response=response,
         coordinate=coordinate,
-        trend=partition.trend_coordinate(coordinate),
+        trend=partition.trend_coordinate(coordinate, scale.spread if scale else None),
     )
     return rows, updates
 
@@ -291,7 +267,7 @@ def leave_one_out(reward: Floats, cluster: Ints, response: Ints) -> Floats:
     """
     if not len(reward):
         return reward
-    first = np.unique(np.stack([cluster, response]), axis=1, return_index=True)[1]
+    first = np.flatnonzero(~repeated(cluster, response))
     group = cluster[first]
     count = np.bincount(group, minlength=int(cluster.max()) + 1)[cluster]
     total = np.bincount(group, reward[first], minlength=int(cluster.max()) + 1)[cluster]
@@ -300,6 +276,8 @@ def leave_one_out(reward: Floats, cluster: Ints, response: Ints) -> Floats:
 
 
 def _drifts(log: GradLog, step: Ints) -> Floats:
+    if not len(step):
+        return np.zeros((4, 0))
     stats = step_drift_stats(log)
     steps = np.array(sorted(stats))
     now = np.array([(stats[s].k3, stats[s].sigma2) for s in steps])
@@ -332,19 +310,6 @@ def _appearances(rollout: Ints, response: Ints, step: Ints) -> Ints:
     used = np.empty(len(order), np.int64)
     used[order] = position - start
     return used
-
-
-def _seed(path: Path, log: GradLog) -> float:
-    config: Any = {}
-    file = path / "config.yaml"
-    if file.is_file():
-        try:
-            config = yaml.safe_load(file.read_text())
-        except yaml.YAMLError as error:
-            raise UserError(f"{file} is no valid YAML: {str(error).splitlines()[0]}") from error
-    seed = config.get("seed") if isinstance(config, dict) else None
-    seed = log.metadata.get("seed") if seed is None else seed
-    return float(seed) if isinstance(seed, (int, float)) else float("nan")
 
 
 def windows(rollout: Ints, size: int) -> Ints:

@@ -10,19 +10,20 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.acceptance import acceptance_tables
+from analysis.acceptance import tables_of
 from analysis.assumptions import assumption_table
 from analysis.bins import DEFAULT_BINS, Bins, make_bins
 from analysis.cosine import CosineTable
 from analysis.evaluate import BANDS, TARGETS, make_cases, trained_case
 from analysis.lemma import LemmaTable
+from analysis.loading import Run, load_run
 from analysis.moments import moment_tables
 from analysis.noise import noise_table, noise_warnings
-from analysis.over_time import over_time_table, training_table
+from analysis.over_time import training_table
 from analysis.partition import LENGTH, find_partition
+from analysis.passes import look_through
 from analysis.population import PopulationTable
 from analysis.reuse import reuse_table
-from analysis.rows import Run, load_run
 from analysis.sketch_error import effective_width
 from analysis.sketches import scored_windows
 from analysis.summary import summarize
@@ -90,7 +91,8 @@ def analyse(
     """
     cases = make_cases(options.rules, options.targets, run.rows)
     trained = trained_case(run)
-    rows = acceptance_tables(run, bins, cases, trained, options.window)
+    tally, found = look_through(run, bins, cases, options.window)
+    rows = tables_of(run, tally)
     progress("acceptance")
     rows |= moment_tables(run, bins, options.window)
     progress("moments")
@@ -115,10 +117,10 @@ def analyse(
     rows["theory_gap"] = gap_table(run, bins, options.window)
     rows["noise_floor"] = noise_table(run, bins)
     run.warnings.extend(noise_warnings(run, rows["noise_floor"]))
-    rows["over_time"] = over_time_table(run, bins)
+    rows["over_time"] = found.over_time
     rows["training"], damage = training_table(run)
     tables = {name: frame(name, found) for name, found in rows.items()}
-    summary = summarize(run, bins, options.__dict__, tables, lemma.integrity(), scored, damage)
+    summary = summarize(run, bins, options.__dict__, tables, lemma.integrity(), scored, found.sides, damage)
     progress("tables")
     return tables, summary
 

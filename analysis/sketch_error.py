@@ -13,7 +13,8 @@ import math
 
 import numpy as np
 
-from analysis.rows import Floats, Run
+from analysis.loading import Run
+from analysis.rows import Floats
 
 METRIC = "score/cosine_error"
 """Root mean square error of a pair's cosine, which training measures on a few responses (log.coverage_every)."""

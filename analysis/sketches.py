@@ -17,8 +17,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from analysis.bins import Bins
+from analysis.loading import Run
 from analysis.partition import Partition, coordinates
-from analysis.rows import Floats, Ints, Rows, Run, leave_one_out, windows
+from analysis.rows import Floats, Ints, Rows, leave_one_out
 from analysis.stats import dense
 from fspo.gradlog import GradLog, read_log
 
@@ -74,16 +75,14 @@ def scored_windows(run: Run, bins: Bins, window_size: int, broken: list[int] | N
     Scores that are not finite, or whose stored direction is not of unit norm, are left out and their number is
     appended to ``broken``.
     """
-    if "score_status" not in run.logged:
+    if not run.counts.get("scores_taken"):
         return
-    window = windows(run.rows.rollout, window_size)
     wanted = [
         *("rollout", "step", "prompt_id", "response_id", "length", "log_ratio", "reward"),
         *("score_status", "score_norm", "score_unit", run.partition.column),
     ]
-    for first in np.unique(window):
-        inside = np.flatnonzero(window == first)
-        numbers = run.rows.rollout[inside]
+    for first, known in run.windows(window_size):
+        numbers = known.rollout
         both = read_log(
             run.path, columns=wanted, rollouts=(int(numbers.min()), int(numbers.max())), phases=("train", "audit")
         )
@@ -94,7 +93,6 @@ def scored_windows(run: Run, bins: Bins, window_size: int, broken: list[int] | N
         at, psi = log.scores()
         if not len(at):
             continue
-        known = run.rows.take(inside)
         place = _names(known.rollout, known.step, known.response).get_indexer(
             _names(*(log.column(c)[at] for c in ("rollout", "step", "response_id")))
         )
@@ -112,7 +110,7 @@ def scored_windows(run: Run, bins: Bins, window_size: int, broken: list[int] | N
             some = rows.take(np.flatnonzero(chosen))
             vectors = psi[chosen].astype(np.float64) * some.A[:, None]
             taken = fresh if use == "first" else {}
-            yield ScoredWindow(int(first), use, some, vectors, bins.index(some.coordinate), dense(some.step), taken)
+            yield ScoredWindow(first, use, some, vectors, bins.index(some.coordinate), dense(some.step), taken)
 
 
 def audits(log: GradLog, partition: Partition) -> dict[int, Fresh]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from analysis.bins import Bins
-from analysis.evaluate import evaluate, trained_case
-from analysis.rows import Run
+from analysis.evaluate import Outcome
+from analysis.loading import Run
+from analysis.rows import Rows
 
 SIDE_TOLERANCE = 1e-3
 """Share of rows whose logged side may differ from the rule's (ties at an edge in lower precision)."""
@@ -24,11 +26,12 @@ def summarize(
     tables: dict[str, pd.DataFrame],
     integrity: dict[str, Any],
     scored: dict[str, Any],
+    checked: SideCheck,
     damage: list[str],
 ) -> dict[str, Any]:
     """Content of summary.json."""
     warnings = list(run.warnings)
-    sides = logged_sides(run)
+    sides = checked.shares(run.logged)
     integrity = {**integrity, **sides}
     if integrity["pass"] is False:
         warnings.append("ERROR: T7 or T8 is violated beyond rounding: the log or the code is wrong")
@@ -59,21 +62,51 @@ def summarize(
     }
 
 
-def logged_sides(run: Run) -> dict[str, Any]:
-    """How often the logged side, band and weight differ from what the header's rule gives at the logged drift."""
-    case = trained_case(run)
-    if case is None:
-        return {}
-    found = evaluate(case, run.rows, np.zeros(len(run.rows), np.int64), "update")
-    if found.reason:
-        return {"side_check": found.reason}
-    rows = run.rows
-    differs = {
-        "side": found.side != rows.side,
-        "band_accept": found.in_band != rows.band_accept,
-        "weight": ~(np.abs(rows.weight - found.weight) <= WEIGHT_TOLERANCE * found.weight),
-    }
-    return {f"{name}_mismatch_share": float(np.mean(x)) for name, x in differs.items() if name in run.logged}
+@dataclass
+class SideCheck:
+    """How often the logged side, band and weight differ from what the header's rule gives at the logged drift.
+
+    Attributes
+    ----------
+    rows : int
+        Rows looked at.
+    differs : dict of str to int
+        Rows that differ, by column.
+    reason : str
+        Why the rule could not be evaluated on some of them.
+    """
+
+    rows: int = 0
+    differs: dict[str, int] = field(default_factory=dict)
+    reason: str = ""
+
+    def add(self, rows: Rows, found: Outcome) -> None:
+        """Look at some rows (N,) and what the rule that trained does to them."""
+        if found.reason:
+            self.reason = found.reason
+            return
+        self.rows += len(rows)
+        differs = {
+            "side": found.side != rows.side,
+            "band_accept": found.in_band != rows.band_accept,
+            "weight": ~(np.abs(rows.weight - found.weight) <= WEIGHT_TOLERANCE * found.weight),
+        }
+        for name, which in differs.items():
+            self.differs[name] = self.differs.get(name, 0) + int(np.count_nonzero(which))
+
+    def merge(self, other: SideCheck) -> None:
+        """Add what was found on other rows."""
+        self.rows += other.rows
+        self.reason = self.reason or other.reason
+        for name, count in other.differs.items():
+            self.differs[name] = self.differs.get(name, 0) + count
+
+    def shares(self, logged: frozenset[str]) -> dict[str, Any]:
+        """Entries of summary.json's integrity, for the columns that were logged."""
+        if self.reason:
+            return {"side_check": self.reason}
+        shares = {name: count / self.rows for name, count in self.differs.items() if name in logged}
+        return {f"{name}_mismatch_share": share for name, share in shares.items()}
 
 
 def key_numbers(tables: dict[str, pd.DataFrame]) -> dict[str, Any]:

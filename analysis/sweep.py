@@ -19,9 +19,10 @@ from tqdm import tqdm
 from analysis.bins import DEFAULT_BINS, Bins
 from analysis.cosine import CosineTable
 from analysis.evaluate import Case, evaluate, measured
+from analysis.loading import Run, load_run
 from analysis.lre import lre_estimates
 from analysis.population import PopulationTable
-from analysis.rows import Rows, Run, leave_one_out, load_run
+from analysis.rows import Rows, leave_one_out
 from analysis.run import Options, shared_bins
 from analysis.sketch_error import effective_width
 from analysis.sketches import ScoredWindow, scored_windows

@@ -26,8 +26,9 @@ from scipy import stats as sps
 
 from analysis.acceptance import View, bin_columns
 from analysis.bins import Bins
+from analysis.loading import Run
 from analysis.moments import update_scale
-from analysis.rows import Floats, Ints, Run, windows
+from analysis.rows import Floats, Ints, windows
 from analysis.stats import MIN_CLUSTERS, TOO_FEW
 
 INGREDIENTS = ("asymmetry", "drift", "H", "tails", "dependence on A")

@@ -237,6 +237,12 @@ class GradLog:
             values = pc.fill_null(values, pa.scalar(fill).cast(kind))
         return values.to_numpy()
 
+    def count(self, name: str, value: str) -> int:
+        """Rows whose column of text holds a value."""
+        import pyarrow.compute as pc
+
+        return int(pc.sum(pc.equal(self.table[name], value)).as_py() or 0)  # type: ignore[attr-defined]
+
     def scores(self) -> tuple[np.ndarray, np.ndarray]:
         """Rows with a score (M,) and their psi (M, D), float32: unit vector times norm."""
         index = np.flatnonzero(self.column("score_status") == "ok")
@@ -253,12 +259,21 @@ class GradLog:
 
         return GradLog(self.table.filter(pa.array(mask)), self.metadata, self.damage)
 
+    @staticmethod
+    def joined(logs: Sequence[GradLog]) -> GradLog:
+        """The rows of all, with the first one's header."""
+        damage = [line for log in logs for line in log.damage]
+        return GradLog(_joined([log.table for log in logs]), logs[0].metadata, damage)
+
     @property
     def rule(self) -> Rule:
         """The rule that trained."""
         if "rule" not in self.metadata:
             raise UserError("the log's header names no rule; pass GradLogWriter(metadata={'rule': rule.to_dict()})")
-        return Rule(**self.metadata["rule"])
+        try:
+            return Rule(**self.metadata["rule"])
+        except TypeError as error:
+            raise UserError(f"the rule in the log's header is none: {error}") from None
 
 
 def step_drift_stats(log: GradLog) -> dict[int, DriftStats]:

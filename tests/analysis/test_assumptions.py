@@ -9,8 +9,8 @@ from scipy import stats as sps
 
 from analysis.assumptions import assumption_table, eta_of, judge, law_distances
 from analysis.bins import make_bins
+from analysis.loading import load_run
 from analysis.moments import GRID
-from analysis.rows import load_run
 
 
 def test_verdicts_by_hand():

@@ -5,12 +5,13 @@ import pandas as pd
 import pytest
 from scipy import stats as sps
 
-from analysis.acceptance import acceptance_tables
+from analysis.acceptance import tables_of
 from analysis.bins import make_bins
 from analysis.claims import evaluate_claims, write_claims
 from analysis.evaluate import trained_case
 from analysis.evidence import combine, combine_largest, difference, select, worst_by_run
-from analysis.rows import load_run
+from analysis.loading import load_run
+from analysis.passes import look_through
 from analysis.tables import COLUMNS, frame
 from fspo.rules import Rule
 
@@ -71,7 +72,7 @@ def test_c1_on_logs_supports_sqrt_and_fails_a_linear_band_called_fspo(simulate):
         run = load_run(simulate(name, rule=rule, rollouts=40, width=0, sigma=0.015))
         trained = trained_case(run)
         assert trained is not None
-        return acceptance_tables(run, make_bins(run.rows.length, 6), [], trained, 5)["trend"]
+        return tables_of(run, look_through(run, make_bins(run.rows.length, 6), [], 5)[0])["trend"]
 
     rloo = one(Rule("fixed", 0.2, 0.2, name="rloo"), "rloo")
     gspo = one(Rule("linear", 0.004, 0.004, name="gspo"), "gspo")

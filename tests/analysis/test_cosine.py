@@ -6,8 +6,8 @@ import pytest
 from analysis.bins import Bins
 from analysis.cosine import CosineTable
 from analysis.evaluate import Case, make_cases, trained_case
+from analysis.loading import load_run
 from analysis.products import Columns, Products, UpdateGram, collapsed, jackknife_se
-from analysis.rows import load_run
 from analysis.run import Options, analyse, shared_bins
 from analysis.sketches import scored_windows
 from fspo.rules import Rule

@@ -13,7 +13,7 @@ from analysis.doctor.examine import examine
 from analysis.importing.convert import choose_columns
 from analysis.importing.run import ImportOptions, import_run
 from analysis.importing.tables import read_chunks
-from analysis.rows import load_run
+from analysis.loading import load_run
 from analysis.run import Options, analyse
 from analysis.run import shared_bins as bins_of
 from fspo.errors import UserError

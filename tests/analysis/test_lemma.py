@@ -7,7 +7,7 @@ import pytest
 
 from analysis.evaluate import Case
 from analysis.lemma import LemmaTable, Strata, lemma_of
-from analysis.rows import load_run
+from analysis.loading import load_run
 from analysis.run import Options, analyse, shared_bins
 from fspo.errors import UserError
 from fspo.rules import Rule

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy import stats as sps
 
+from analysis.loading import load_run
 from analysis.moments import exponent, shape_of, standardized, update_scale, variance_interval
-from analysis.rows import load_run
 from analysis.run import Options, analyse, shared_bins
 
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from analysis.bins import Bins
+from analysis.loading import load_run
 from analysis.noise import noise_table, noise_warnings
-from analysis.rows import load_run
 from fspo.gradlog import GradLogWriter
 from fspo.rules import preset
 

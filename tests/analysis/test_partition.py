@@ -6,8 +6,8 @@ import pytest
 
 from analysis.__main__ import main
 from analysis.bins import Bins, make_bins, quantile_bins
+from analysis.loading import load_run
 from analysis.partition import LENGTH, PARTITIONS, find_partition
-from analysis.rows import load_run
 from analysis.tables import read_tables
 from fspo.errors import UserError
 from fspo.gradlog import GradLogWriter

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from analysis.loading import load_run
 from analysis.reuse import QUANTITIES, reuse_table
-from analysis.rows import load_run
 
 
 def test_rows_are_means_over_the_named_uses(fspo_run):

@@ -10,7 +10,8 @@ import pytest
 
 from analysis.__main__ import main
 from analysis.evaluate import Case, evaluate, measured
-from analysis.rows import load_run, windows
+from analysis.loading import load_run
+from analysis.rows import windows
 from analysis.run import Options, analyse, analyse_runs, shared_bins
 from analysis.tables import COLUMNS, read_tables, write_json
 from fspo.errors import UserError

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
+from analysis.loading import load_run
 from analysis.products import Columns, Products, UpdateGram
-from analysis.rows import load_run
 from analysis.sketch_error import METRIC, cosine_covariance, effective_width
 
 

@@ -5,7 +5,8 @@ import pandas as pd
 import pytest
 
 from analysis.__main__ import main
-from analysis.rows import leave_one_out, load_run
+from analysis.loading import load_run
+from analysis.rows import leave_one_out
 from analysis.run import Options, shared_bins
 from analysis.sketches import scored_windows
 from analysis.sweep import COLUMNS, settings, sweep

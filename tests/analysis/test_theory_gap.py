@@ -6,7 +6,7 @@ import pytest
 from scipy import stats as sps
 
 from analysis.bins import make_bins
-from analysis.rows import load_run
+from analysis.loading import load_run
 from analysis.theory_gap import INGREDIENTS, gap_table, parts
 
 N = 120_000
