@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -113,18 +114,37 @@ def excess_quantile(excess: np.ndarray, target: float, label: str = "") -> float
     UserError
         As `calibrate`.
     """
-    if not 0 < number("target acceptance", target) < 1:
-        raise UserError(f"target acceptance {target} must lie strictly between 0 and 1")
+    return excess_quantiles(excess, [target], label)[0]
+
+
+def excess_quantiles(excess: np.ndarray, targets: Sequence[float], label: str = "") -> list[float]:
+    """`excess_quantile` for several targets; midway between two rows, and rows that are equal are accepted together.
+
+    Raises
+    ------
+    UserError
+        As `calibrate`, for the first target that no factor gives.
+    """
+    for target in targets:
+        if not 0 < number("target acceptance", target) < 1:
+            raise UserError(f"target acceptance {target} must lie strictly between 0 and 1")
     excess = as_numbers("excess", excess)
-    excess = np.sort(excess[np.isfinite(excess)])
-    if excess.size == 0:
+    if not np.isfinite(excess).all():
+        excess = excess[np.isfinite(excess)]
+    size = excess.size
+    if size == 0:
         raise UserError("no rows to calibrate on: every response has A = 0 or a non-finite S")
-    k = min(max(round(target * excess.size), 1), excess.size)
-    upper = excess[k] if k < excess.size else excess[-1] * (1 + 1e-9)
-    factor = (excess[k - 1] + upper) / 2  # midway, so that rounding cannot flip a row
-    if not factor > 0:
-        raise UserError(
-            f"rule {label!r} accepts more than {target:.0%} at any range: S is 0 (no update since the "
-            "rollout) or lies on the inactive side; calibrate on rows with updates_since_rollout > 0"
-        )
-    return float(factor)
+    ranks = [min(max(round(target * size), 1), size) for target in targets]
+    ordered = np.partition(excess, sorted({place for k in ranks for place in (k - 1, min(k, size - 1))}))
+    factors: list[float] = []
+    for k, target in zip(ranks, targets, strict=True):
+        here = ordered[k - 1]
+        upper = ordered[k] if k < size and ordered[k] > here else here * (1 + 1e-9)
+        factor = float((here + upper) / 2)  # midway, so that rounding cannot flip a row or split equal ones
+        if not factor > 0:
+            raise UserError(
+                f"rule {label!r} accepts more than {target:.0%} at any range: S is 0 (no update since the "
+                "rollout) or lies on the inactive side; calibrate on rows with updates_since_rollout > 0"
+            )
+        factors.append(factor)
+    return factors

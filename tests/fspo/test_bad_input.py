@@ -100,6 +100,10 @@ CASES: dict[Any, tuple[dict[str, Any], dict[str, list[Any]]]] = {
             "clipped": [[[1.0]], [[1.0, 2.0], [1.0, 2.0]], [[INF], [0.0]]],
         },
     ),
+    rules.excess_quantiles: (
+        {"excess": [0.5, 1.0, 2.0], "targets": [0.5]},
+        {"excess": ["x", [], [NAN], [[1], [1, 2]]], "targets": [[0.0], [1.0], ["x"], [INF]]},
+    ),
     rules.standardized_excess: (
         {"rule": FSPO, "S": S, "n": N, "A": A, "rate": "band"},
         {"n": [[0.0] * 3, [1.0] * 2], "A": [[INF] * 3, [NAN] * 3], "S": [["x"] * 3], "rate": ["bnad"], "rule": [KL]},
