@@ -72,11 +72,17 @@ def main(arguments: list[str] | None = None) -> int:
         raise UserError("--claims are about lengths: leave --by as it is")
     if args.claims and not set(TARGETS) <= set(options.targets):
         raise UserError(f"--claims compares rules at the acceptances {list(TARGETS)}: leave --targets as it is")
-    with tqdm(total=4 * len(args.runs), desc="analysis", unit="part", disable=not sys.stderr.isatty()) as bar:
+    with tqdm(
+        total=4 * len(args.runs),
+        desc="analysis",
+        unit="part",
+        bar_format="{l_bar}{bar}| {elapsed}{postfix}",
+        disable=not sys.stderr.isatty(),
+    ) as bar:
 
-        def progress(part: str) -> None:
+        def progress(part: str, share: float = 1.0) -> None:
             bar.set_postfix_str(part)
-            bar.update()
+            bar.update(share)
 
         summaries = analyse_runs(args.runs, options, progress)
     for path, summary in summaries.items():

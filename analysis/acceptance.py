@@ -5,6 +5,7 @@ Made from sums by group of clusters and bin (:mod:`analysis.tally`), so that the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,13 +68,13 @@ def bin_columns(bins: Bins, view: View | Means, k: int) -> dict[str, Any]:
     return {**bins.columns(-1 if k == len(bins) else k), "length_mean": view.mean_length[k]}
 
 
-def tables_of(run: Run, tally: Tally) -> dict[str, Table]:
+def tables_of(run: Run, tally: Tally, uses: Sequence[str] = USES) -> dict[str, Table]:
     """The tables acceptance, clip_sides, lre, trend, smooth and ranges, from the sums over all windows.
 
     Band acceptance does not depend on what happens outside, so counterfactual band rows carry outside = "drop".
     """
     tables: dict[str, Table] = {name: [] for name in ("acceptance", "clip_sides", "lre", "trend", "smooth", "ranges")}
-    for use in USES:
+    for use in uses:
         if use not in tally.uses:
             continue
         sums = tally.uses[use]
@@ -171,7 +172,7 @@ def _slopes(column: Column, base: Base, some: np.ndarray, unusual: int) -> tuple
     s, y = base.d[some].sum(1), column.y[some].sum(1)
     total = float(s.sum())
     if not total > 0:
-        return (no_slope("all weights are 0"),) * 2
+        return no_slope("all weights are 0"), no_slope("all weights are 0")
     x, xx, xy = base.x[some], base.xx[some], column.xy[some]
     mean_x, mean_y = float(x.sum()) / total, float(y.sum()) / total
     # in this order the sums vanish exactly where y does not vary

@@ -13,7 +13,7 @@ from analysis.bins import Bins
 from analysis.evaluate import Outcome
 from analysis.loading import Run
 from analysis.rows import Floats, Rows
-from analysis.stats import MIN_CLUSTERS, TOO_FEW, dense, proportion_interval, ratios
+from analysis.stats import MIN_CLUSTERS, TOO_FEW, dense, proportion_interval, ratios, totals
 
 Table = list[dict[str, Any]]
 
@@ -44,9 +44,9 @@ def over_time_rows(run: Run, bins: Bins, rows: Rows, outcome: Outcome | None) ->
         place, coordinate, cluster = bins.index(rows.coordinate[at]), rows.coordinate[at], dense(rows.cluster[at])
         found = ratios(out_of_band[at], cluster, place, len(bins), binary=True)
         low, high = proportion_interval(found.value, found.variance, found.count, found.clusters)
-        cuts, outs = (_and_all(np.bincount(place, x[at], len(bins))) for x in (cut, out_of_band))
+        cuts, outs = (_and_all(totals(place, len(bins), x[at])) for x in (cut, out_of_band))
         with np.errstate(invalid="ignore"):
-            means = Means(_and_all(np.bincount(place, coordinate, len(bins))) / found.count)
+            means = Means(_and_all(totals(place, len(bins), coordinate)) / found.count)
         for k in range(len(bins) + 1):
             few = found.clusters[k] < MIN_CLUSTERS
             row = {**run.key, "window": int(rollout), "use": "all", **bin_columns(bins, means, k)}

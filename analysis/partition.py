@@ -13,7 +13,8 @@ import numpy as np
 import pandas as pd
 
 from fspo.errors import UserError, unknown_name
-from fspo.gradlog import USER_PREFIX, GradLog
+from fspo.gradlog import GradLog
+from fspo.gradschema import USER_PREFIX
 
 Floats = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 MAX_CATEGORIES = 24
@@ -112,7 +113,7 @@ def coordinates(
     """
     if partition.column not in log:
         raise UserError(
-            f"--by {partition.name}: the log has no column {partition.column!r} (fspo.gradlog.COLUMNS, user.*)"
+            f"--by {partition.name}: the log has no column {partition.column!r} (fspo.gradschema.COLUMNS, user.*)"
         )
     values = log.column(partition.column)
     if values.dtype == object or values.dtype.kind in "US":

@@ -23,13 +23,18 @@ from analysis.over_time import training_table
 from analysis.partition import LENGTH, find_partition
 from analysis.passes import look_through
 from analysis.population import PopulationTable
+from analysis.processes import Job, in_processes
 from analysis.reuse import reuse_table
 from analysis.sketch_error import effective_width
 from analysis.sketches import scored_windows
 from analysis.summary import summarize
 from analysis.tables import folder_name, frame, write_tables
+from analysis.tally import Tally
 from analysis.theory_gap import gap_table
 from fspo.errors import UserError
+
+Progress = Callable[..., None]
+"""A function of a part's name and the share of it that is newly done (1)."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +83,7 @@ def shared_bins(runs: Sequence[Run], options: Options) -> Bins:
 
 
 def analyse(
-    run: Run, bins: Bins, options: Options, progress: Callable[[str], None] = lambda _: None
+    run: Run, bins: Bins, options: Options, progress: Progress = lambda part, share=1.0: None
 ) -> tuple[dict[str, pd.DataFrame], dict[str, Any]]:
     """All tables of one run, and its summary.
 
@@ -87,15 +92,13 @@ def analyse(
     run : Run
         From :func:`analysis.rows.load_run`.
     progress : callable
-        Told the name of each part when it is done.
+        Told the name of a part and the share of it that is newly done.
     """
     cases = make_cases(options.rules, options.targets, run.rows)
     trained = trained_case(run)
-    tally, found = look_through(run, bins, cases, options.window)
-    rows = tables_of(run, tally)
-    progress("acceptance")
-    rows |= moment_tables(run, bins, options.window)
-    progress("moments")
+    tally, found = look_through(run, bins, cases, options.window, lambda share: progress("acceptance", share))
+    rows = _tables(run, bins, options.window, tally)
+    progress("acceptance", 0.0 if run.streamed else 1.0)
     everything = cases if trained is None else [trained, *cases]
     width, width_from = effective_width(run)
     cosines = CosineTable(run.key, bins, everything, options.targets, options.draws, options.seed, width)
@@ -113,8 +116,6 @@ def analyse(
     rows |= {"cosine": cosines.rows(), "lemma": lemma.table, "population": population.rows()}
     progress("cosine")
     rows["assumptions"] = assumption_table(run, bins, options.window, lemma.table)
-    rows["reuse"] = reuse_table(run)
-    rows["theory_gap"] = gap_table(run, bins, options.window)
     rows["noise_floor"] = noise_table(run, bins)
     run.warnings.extend(noise_warnings(run, rows["noise_floor"]))
     rows["over_time"] = found.over_time
@@ -125,8 +126,25 @@ def analyse(
     return tables, summary
 
 
+def _tables(run: Run, bins: Bins, size: int, tally: Tally) -> dict[str, list[dict[str, Any]]]:
+    """Acceptance, moments, reuse and gap; of a large log in several processes."""
+
+    def described(_: Callable[[], None]) -> dict[str, list[dict[str, Any]]]:
+        shape = moment_tables(run, bins, size)
+        return shape | {"reuse": reuse_table(run), "theory_gap": gap_table(run, bins, size)}
+
+    jobs: list[Job] = [lambda _, use=use: tables_of(run, tally, (use,)) for use in tally.uses]
+    jobs.append(described)
+    parts = in_processes(jobs) if run.streamed else [job(lambda: None) for job in jobs]
+    tables: dict[str, list[dict[str, Any]]] = {}
+    for part in parts:
+        for name, found in part.items():
+            tables.setdefault(name, []).extend(found)
+    return tables
+
+
 def analyse_runs(
-    paths: Sequence[str | Path], options: Options | None = None, progress: Callable[[str], None] = lambda _: None
+    paths: Sequence[str | Path], options: Options | None = None, progress: Progress = lambda part, share=1.0: None
 ) -> dict[Path, dict[str, Any]]:
     """Analyse run folders with common bins and write RUN/analysis; the summaries by folder.
 

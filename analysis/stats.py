@@ -53,11 +53,15 @@ class Ratios:
     binary: bool = False
 
 
+def totals(code: Ints, number: int, values: ArrayLike | None = None) -> Floats:
+    """Sums of values (N,), or numbers of rows, by code 0..number-1."""
+    return np.asarray(np.bincount(code, values, number), np.float64)
+
+
 def sum_by(cluster: Ints, bins: Ints, number: int, values: ArrayLike) -> Floats:
     """Sums by cluster and bin (C, K) for dense cluster numbers."""
     clusters = int(cluster.max()) + 1 if cluster.size else 0
-    flat = np.bincount(cluster * number + bins, np.asarray(values, np.float64), clusters * number)
-    return flat.astype(np.float64).reshape(clusters, number)
+    return totals(cluster * number + bins, clusters * number, values).reshape(clusters, number)
 
 
 def dense(cluster: Ints) -> Ints:
@@ -108,17 +112,16 @@ def ratios_of_sums(
         value = np.where(total > 0, ys.sum(0) / total, np.nan)
         leverage = np.where(total > 0, np.minimum(ds / total, 0.9), 0.0)
         influence = np.where(total > 0, (ys - value * ds) / total, 0.0)
-    if clusters is None:
-        clusters = np.sum(counts > 0, axis=0)
+    met: Ints = np.sum(counts > 0, axis=0) if clusters is None else clusters
     present = max(len(ys), 2)
     # the step that deleting the cluster would make; without it, uneven clusters make intervals too short
     influence = influence / (1 - leverage) * (present - 1) / present
     variance = np.sum(influence**2, axis=0) * present / (present - 1)
     if binary:
-        flat = (variance < 1e-300) & (clusters > 0)
-        share = 2 / (clusters[flat] + 4)
-        variance[flat] = share * (1 - share) / clusters[flat]
-    return Ratios(value, variance, counts.sum(0).astype(np.int64), clusters, influence, rows, sums, binary)
+        flat = (variance < 1e-300) & (met > 0)
+        share = 2 / (met[flat] + 4)
+        variance[flat] = share * (1 - share) / met[flat]
+    return Ratios(value, variance, counts.sum(0).astype(np.int64), met, influence, rows, sums, binary)
 
 
 def borrowed(rare: ArrayLike) -> Floats:
@@ -244,8 +247,8 @@ def cluster_slope(
     x = x - (np.bincount(group, w * x) / weights)[group]
     y = y - (np.bincount(group, w * y) / weights)[group]
     some = np.bincount(cluster) > 0
-    sums = [np.bincount(cluster, values)[some] for values in (w * x, w * x * x, w * x * y)]
-    return slope_of_sums(*sums, float(np.sum(w)), unusual, margin=margin)
+    wx, wxx, wxy = (totals(cluster, len(some), values)[some] for values in (w * x, w * x * x, w * x * y))
+    return slope_of_sums(wx, wxx, wxy, float(np.sum(w)), unusual, margin=margin)
 
 
 def slope_of_sums(wx: Floats, wxx: Floats, wxy: Floats, weight: float, unusual: int, *, margin: float) -> Slope:

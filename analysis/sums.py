@@ -9,6 +9,7 @@ import numpy as np
 
 from analysis.layout import Layout
 from analysis.rows import Floats, Ints
+from analysis.stats import totals
 from fspo.rules import MAX_EXPONENT
 
 
@@ -37,7 +38,7 @@ class Column:
     xy: Floats  # (G,)
     within: Floats  # (G,)
     squares: Floats  # (K,)
-    rejected: Floats  # (P,) rows with y = 0 by (group, cell), or empty
+    rejected: Ints  # (P,) rows with y = 0 by (group, cell), or empty
 
     @staticmethod
     def of(groups: int, bins: int, pairs: int) -> Column:
@@ -100,7 +101,7 @@ class Part:
         """Sums of a weight."""
         if kind not in self._bases:
             w, (y, xy, squares) = self.weight(kind), self.dense(self.weight(kind))
-            xx = np.bincount(self.group, w * self.x * self.x, self.groups)
+            xx = totals(self.group, self.groups, w * self.x * self.x)
             total = float(y.sum())
             mean = float(xy.sum()) / total if total > 0 else 0.0
             s = y.sum(1)
@@ -109,13 +110,12 @@ class Part:
 
     def by_key(self, at: Ints, values: Floats | None = None) -> Floats:
         """Sums (G, K) over some rows of their values, or their number."""
-        return np.bincount(self.key[at], values, self.groups * self.number).reshape(self.groups, self.number)
+        return totals(self.key[at], self.groups * self.number, values).reshape(self.groups, self.number)
 
     def dense(self, y: Floats) -> tuple[Floats, Floats, Floats]:
         """Sums by group and bin, times x by group, and squares by bin, of all rows."""
-        by_key = np.bincount(self.key, y, self.groups * self.number).reshape(self.groups, self.number)
-        xy = np.bincount(self.group, self.x * y, self.groups)
-        return by_key, xy, np.bincount(self.bins, y * y, self.number)
+        by_key = totals(self.key, self.groups * self.number, y).reshape(self.groups, self.number)
+        return by_key, totals(self.group, self.groups, self.x * y), totals(self.bins, self.number, y * y)
 
     def add(self, column: Column, kind: str, y: Floats, xy: Floats, squares: Floats) -> None:
         """Add sums of y to a column; within the window x and y are centred on their means."""

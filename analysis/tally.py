@@ -69,8 +69,8 @@ class Tally:
         k = len(self.layout.bins)
 
         def subset() -> SubsetSums:
-            whole = [np.zeros(k + 1, np.int64), np.zeros(k + 1, np.int64)]
-            return SubsetSums(*whole, np.zeros(k + 1), np.zeros(self.layout.number, np.int64))
+            count, clusters, pairs = (np.zeros(n, np.int64) for n in (k + 1, k + 1, self.layout.number))
+            return SubsetSums(count, clusters, np.zeros(k + 1), pairs)
 
         return Sums({name: subset() for name in SUBSETS}, unlike=np.zeros(self.layout.groups))
 

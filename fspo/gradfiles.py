@@ -13,13 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fspo import gradschema
 from fspo.errors import UserError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-SCHEMA_VERSION = (1, 0)
-"""major.minor: further minors are read, another major is refused by name."""
 FOLDER = "gradlog"
 NAME = re.compile(r"rollout-(\d{8})-rank-(\d{4})\.parquet")
 FEW_VALUES = ("phase", "score_status", "rule", "drift_source")
@@ -112,7 +111,7 @@ def _footer(path: Path) -> LogFile:
     with pq.ParquetFile(path) as file:
         found, names = file.metadata, file.schema_arrow.names
         header = found.metadata or {}
-        _check_version(header, path)
+        _check_version(header)
         run = json.loads(header.get(b"fspo.run", b"{}"))
         if not isinstance(run, dict):
             raise UserError("its header fspo.run is no JSON object")
@@ -137,12 +136,13 @@ def _group(group: Any, places: Mapping[str, int], path: Path) -> Group:
     return Group(int(group.num_rows), first, last, nulls)
 
 
-def _check_version(header: Mapping[bytes, bytes], path: Path) -> None:
+def _check_version(header: Mapping[bytes, bytes]) -> None:
     text = header.get(b"fspo.schema", b"").decode()
     if not re.fullmatch(r"\d+\.\d+", text):
         raise UserError("it is no gradient log (its header has no fspo.schema); remove it from the folder")
-    if int(text.split(".")[0]) != SCHEMA_VERSION[0]:
-        raise UserError(f"schema {text}; this fspo reads {SCHEMA_VERSION[0]}.x: use the release that wrote it")
+    major = gradschema.SCHEMA_VERSION[0]
+    if int(text.split(".")[0]) != major:
+        raise UserError(f"schema {text}; this fspo reads {major}.x: use the release that wrote it")
 
 
 def read_rows(

@@ -7,7 +7,6 @@ stored direction is that of psi, and not of a clipped gradient, any sequence rul
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,79 +20,11 @@ from fspo import gradfiles
 from fspo.errors import UserError
 from fspo.files import writing
 from fspo.gradfiles import FOLDER, NAME, file_name
+from fspo.gradschema import REQUIRED, schema, typed
 from fspo.rules import DriftStats, Rule
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-USER_PREFIX = "user."
-
-COLUMNS: dict[str, tuple[str, str]] = {
-    # name: (arrow type, meaning with its unit)
-    "rollout": ("int32", "number of the rollout, from 0"),
-    "step": ("int32", "optimizer updates done before this row's update, over the run"),
-    "updates_since_rollout": ("int16", "optimizer updates between the rollout and this row"),
-    "times_used": ("int16", "updates that used this response before; 0: first use"),
-    "phase": ("string", "train, audit (fresh responses at the same parameters) or noise"),
-    "policy_version": ("int32", "step of the parameters that S and psi were computed at"),
-    "behaviour_version": ("int32", "step of the parameters that sampled the response"),
-    "prompt_id": ("int64", "prompt number over the run; (rollout, prompt_id) is a cluster"),
-    "response_id": ("int64", "response number over the run"),
-    "length": ("int32", "L, unmasked response tokens, end-of-sequence included"),
-    "truncated": ("bool", "the response met the token limit"),
-    "entropy": ("float32", "mean entropy of the policy over the response's tokens, nats"),
-    "log_ratio": ("float64", "S, nats"),
-    "engine_log_ratio": ("float64", "trainer's old log-probability minus the sampler's, summed, nats"),
-    "sum_sq_log_ratio": ("float64", "sum over tokens of s_t^2, nats squared"),
-    "k3_sum": ("float64", "sum over tokens of exp(s_t)-1-s_t, nats"),
-    "reward": ("float32", "reward of the response"),
-    "advantage": ("float32", "A, the value that the objective used"),
-    "rule": ("string", "label of the rule that trained"),
-    "lo": ("float64", "lower edge of the band on S, nats"),
-    "hi": ("float64", "upper edge of the band on S, nats"),
-    "drift": ("float64", "m, centre of the band per token, nats"),
-    "drift_source": ("string", "none, two_pass or lagged"),
-    "band_accept": ("bool", "lo <= S <= hi"),
-    "side": ("int8", "-1 cut below, 0 kept, +1 cut above, 2 dual clip"),
-    "multiplier": ("float32", "M"),
-    "weight": ("float32", "w, exponent capped"),
-    "score_status": ("string", "ok, not_taken or failed"),
-    "score_norm": ("float32", "norm of the stored psi"),
-    "score_unit": ("list", "psi over its norm, fixed width, float16 (exact scores: float32); null where not taken"),
-}
-REQUIRED = ("rollout", "step", "prompt_id", "response_id", "length", "log_ratio", "advantage")
-"""What another trainer must at least write; every other column may be null or missing."""
-
-
-def schema(
-    width: int,
-    user_columns: Mapping[str, str] | None = None,
-    metadata: Mapping[str, Any] | None = None,
-    *,
-    exact: bool = False,
-) -> pa.Schema:
-    """The Arrow schema for sketches of ``width`` entries (0: no sketch column)."""
-    import pyarrow as pa
-
-    types = {
-        "string": pa.string(),
-        "bool": pa.bool_(),
-        "list": pa.list_(pa.float32() if exact else pa.float16(), width),
-    }
-    fields = [
-        pa.field(name, types.get(kind) or getattr(pa, kind)(), nullable=name not in REQUIRED, metadata={"doc": doc})
-        for name, (kind, doc) in COLUMNS.items()
-        if name != "score_unit" or width > 0
-    ]
-    fields += [
-        pa.field(USER_PREFIX + name, types.get(kind) or getattr(pa, kind)())
-        for name, kind in (user_columns or {}).items()
-    ]
-    header = {
-        "fspo.schema": "{}.{}".format(*gradfiles.SCHEMA_VERSION),
-        "fspo.run": json.dumps(dict(metadata or {}), sort_keys=True),
-    }
-    return pa.schema(fields, metadata=header)
 
 
 class GradLogWriter:
@@ -148,7 +79,7 @@ class GradLogWriter:
         missing = [name for name in REQUIRED if name not in rows]
         if unknown or missing:
             raise UserError(
-                f"gradient log: unknown columns {sorted(unknown)}, missing columns {missing}; see fspo.gradlog.COLUMNS"
+                f"gradient log: unknown columns {sorted(unknown)}, missing columns {missing}; see fspo.gradschema.COLUMNS"
             )
         n = len(np.atleast_1d(rows["log_ratio"]))
         columns = [self._column(f, rows.get(f.name), n, rows) for f in self.schema]
@@ -336,28 +267,13 @@ def read_files(
         damage += lines
         for table in found:
             try:
-                tables.append(_typed(table))
+                tables.append(typed(table))
             except (pa.ArrowException, ValueError) as error:
                 damage.append(f"{gradfiles.broken(file.path, error)} ({table.num_rows} rows lost)")
     if not tables:
         raise UserError(f"no readable file in {parts[0][0].path.parent}: {damage[0]}")
     metadata = next((file.metadata for file, _ in parts if file.metadata), {})
     return GradLog(_joined(tables), metadata, damage)
-
-
-def _typed(table: pa.Table) -> pa.Table:
-    """The table with numbers where the schema has numbers, so that files of several trainers go together."""
-    import pyarrow as pa
-
-    for place, f in enumerate(table.schema):
-        kind = COLUMNS.get(f.name, ("", ""))[0]
-        if kind == "bool" and not pa.types.is_boolean(f.type):
-            table = table.set_column(place, f.name, table[f.name].cast(pa.bool_()))
-        elif kind.startswith(("int", "float")) and not (pa.types.is_integer(f.type) or pa.types.is_floating(f.type)):
-            table = table.set_column(place, f.name, table[f.name].cast(getattr(pa, kind)()))
-        elif kind == "string" and not (pa.types.is_string(f.type) or pa.types.is_dictionary(f.type)):
-            table = table.set_column(place, f.name, table[f.name].cast(pa.string()))
-    return table
 
 
 def _joined(tables: list[pa.Table]) -> pa.Table:

@@ -20,7 +20,8 @@ from analysis.importing.sources import Sources, find_sources
 from analysis.importing.tables import Chunk, read_chunks
 from analysis.importing.values import as_values
 from fspo.errors import UserError, unknown_name
-from fspo.gradlog import USER_PREFIX, GradLogWriter
+from fspo.gradlog import GradLogWriter
+from fspo.gradschema import USER_PREFIX
 from fspo.rules import PRESETS, Aggregation, Rule, preset
 
 AVERAGES = ", ".join(get_args(Aggregation))

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fspo import gradfiles
+from fspo import gradschema
 from fspo.errors import UserError
 from fspo.gradfiles import file_name
-from fspo.gradlog import COLUMNS, REQUIRED, GradLogWriter, discard_from, read_log, step_drift_stats
+from fspo.gradlog import GradLogWriter, discard_from, read_log, step_drift_stats
+from fspo.gradschema import COLUMNS, REQUIRED
 from fspo.rules import preset
 
 WIDTH = 4
@@ -178,11 +179,11 @@ def test_phases_and_columns(tmp_path):
 
 
 def test_another_major_version_is_refused_by_name_and_a_later_minor_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(gradfiles, "SCHEMA_VERSION", (1, 7))
+    monkeypatch.setattr(gradschema, "SCHEMA_VERSION", (1, 7))
     write(tmp_path, 0)
-    monkeypatch.setattr(gradfiles, "SCHEMA_VERSION", (1, 0))
+    monkeypatch.setattr(gradschema, "SCHEMA_VERSION", (1, 0))
     assert len(read_log(tmp_path)) == 6
-    monkeypatch.setattr(gradfiles, "SCHEMA_VERSION", (2, 0))
+    monkeypatch.setattr(gradschema, "SCHEMA_VERSION", (2, 0))
     with pytest.raises(UserError, match=r"schema 1\.7; this fspo reads 2\.x"):
         read_log(tmp_path)
 
