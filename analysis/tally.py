@@ -19,7 +19,7 @@ from analysis.loading import Run
 from analysis.rows import SUBSETS, USES, Floats, Ints, Rows
 from analysis.sums import Base, Column, Part, SubsetSums, Sums, merge, plus
 from fspo.errors import UserError
-from fspo.rules import MAX_EXPONENT, Rule, excess_factors, scaled
+from fspo.rules import MAX_EXPONENT, Rule, excess_quantiles, scaled
 
 SIDES = {"low": -1, "high": 1, "dual": 2}
 SMOOTHED = {"all": "band", "nonzero": "update"}
@@ -229,11 +229,11 @@ class Tally:
         targets = sorted({case.target for _, case in members if case.source == "matched"})
         factors: dict[float, float | UserError] = {}
         try:
-            factors.update(zip(targets, excess_factors(rule, excess, targets), strict=True))
+            factors.update(zip(targets, excess_quantiles(excess, targets, rule.label), strict=True))
         except UserError:
             for target in targets:
                 try:
-                    factors[target] = excess_factors(rule, excess, [target])[0]
+                    factors[target] = excess_quantiles(excess, [target], rule.label)[0]
                 except UserError as error:
                     factors[target] = error
         out: list[tuple[int, float]] = []

@@ -79,7 +79,7 @@ class GradLogWriter:
         missing = [name for name in REQUIRED if name not in rows]
         if unknown or missing:
             raise UserError(
-                f"gradient log: unknown columns {sorted(unknown)}, missing columns {missing}; see fspo.gradschema.COLUMNS"
+                f"gradient log: unknown columns {sorted(unknown)}, missing columns {missing} (fspo.gradschema.COLUMNS)"
             )
         n = len(np.atleast_1d(rows["log_ratio"]))
         columns = [self._column(f, rows.get(f.name), n, rows) for f in self.schema]
