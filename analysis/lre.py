@@ -105,7 +105,9 @@ class Curve:
     def __call__(self, x: float) -> Floats:
         """Rates (K,) at a position: -inf is fairness, 0 the estimate, +inf the farthest (mu = 1 - e^-x)."""
         mu = -float(np.expm1(-x))
-        kept = np.where(self.values > 1e-9, self.along / (1 - mu * np.maximum(self.values, 1e-9)), 0.0)
+        # far out mu rounds to 1: the largest value's denominator stays above 0
+        left = np.maximum(1 - mu * np.maximum(self.values, 1e-9), 1e-15)
+        kept = np.where(self.values > 1e-9, self.along / left, 0.0)
         moved = self.vectors @ kept / self.root
         mean = float(self.law.p @ self.law.smooth)
         return levelled(moved, self.law.p, mean) if self.law.binary else mean + moved

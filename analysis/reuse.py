@@ -53,7 +53,8 @@ def _row(run: Run, at: np.ndarray, out_of_band: Floats | None) -> dict[str, Any]
     for name, found in parts.items():
         low, high = mean_interval(found.value[-1], found.variance[-1], clusters)
         row |= {name: np.nan if few else found.value[-1], f"{name}_ci_low": float(low), f"{name}_ci_high": float(high)}
-    row["ess_share"] = float(weight.sum() ** 2 / (len(weight) * np.sum(weight**2)))
+    square = float(np.sum(weight**2))
+    row["ess_share"] = float(weight.sum()) ** 2 / (len(weight) * square) if square > 0 else np.nan
     row |= dict.fromkeys(("out_of_band", "out_of_band_ci_low", "out_of_band_ci_high"), np.nan)
     if out_of_band is not None and not few:
         found = ratios(out_of_band[at], cluster, one, 1, binary=True)

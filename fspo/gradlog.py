@@ -150,7 +150,7 @@ class GradLog:
         return self.table.num_rows
 
     def __contains__(self, name: str) -> bool:
-        return name in self.table.column_names and self.table[name].null_count < len(self)
+        return name in self.table.column_names and (len(self) == 0 or self.table[name].null_count < len(self))
 
     def column(self, name: str) -> np.ndarray:
         """A column as numpy (N,); nulls become NaN in floating columns, and False/0/"" elsewhere."""
