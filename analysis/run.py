@@ -94,11 +94,13 @@ def analyse(
     progress : callable
         Told the name of a part and the share of it that is newly done.
     """
-    cases = make_cases(options.rules, options.targets, run.rows)
+    cases = make_cases(options.rules, options.targets, None if run.streamed else run.rows)
     trained = trained_case(run)
     tally, found = look_through(run, bins, cases, options.window, lambda share: progress("acceptance", share))
     rows = _tables(run, bins, options.window, tally)
     progress("acceptance", 0.0 if run.streamed else 1.0)
+    # of a large log a band that follows a target is not replayed, and standing still it would be another band
+    cases = [case for case in cases if not run.streamed or case.rule.adapt == "none"]
     everything = cases if trained is None else [trained, *cases]
     width, width_from = effective_width(run)
     cosines = CosineTable(run.key, bins, everything, options.targets, options.draws, options.seed, width)

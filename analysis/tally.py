@@ -9,21 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
-from analysis.evaluate import Case, Outcome, narrow
+from analysis.evaluate import Case, Outcome, evaluate, narrow
 from analysis.layout import Layout
 from analysis.loading import Run
 from analysis.rows import SUBSETS, USES, Floats, Ints, Rows
 from analysis.sums import Base, Column, Part, SubsetSums, Sums, merge, plus
 from fspo.errors import UserError
-from fspo.rules import MAX_EXPONENT, Rule, excess_quantiles, scaled
+from fspo.rules import MAX_EXPONENT, Rate, Rule, excess_quantiles, scaled
 
 SIDES = {"low": -1, "high": 1, "dual": 2}
 SMOOTHED = {"all": "band", "nonzero": "update"}
 """Which acceptance is drawn as a smooth curve, by subset."""
+RATES: tuple[Rate, Rate] = ("band", "update")
+NOT_REPLAYED = "the log is too large to replay a band that follows a target: analyse fewer rollouts"
 LOGGED = -1
 """Number of the case that a token or prefix rule's logged columns are."""
 
@@ -46,9 +47,10 @@ class Tally:
         self.trained = [(i, case) for i, case in enumerate(cases) if case.source == "trained"]
         bands: dict[str, tuple[Rule, list[tuple[int, Case]]]] = {}
         for i, case in enumerate(cases):
-            if case.source != "trained":
+            if case.source != "trained" and case.rule.adapt == "none":
                 bands.setdefault(case.name, (replace(case.rule, outside="drop"), []))[1].append((i, case))
         self.bands = list(bands.values())
+        self.following = [(i, c) for i, c in enumerate(cases) if c.source != "trained" and c.rule.adapt != "none"]
         self.uses: dict[str, Sums] = {}
 
     def add(self, first: int, rows: Rows, trained: Outcome | None) -> None:
@@ -92,11 +94,13 @@ class Tally:
         for part, subset, at in ((whole, "all", slice(None)), (acting, "nonzero", nonzero)):
             self._shared(part, sums.subsets[subset], rows.coordinate[at], rows.cluster[at])
         if done is not None:
-            for i, case in self.trained:
-                self._trained(i, case.rule, done, sums, whole, acting, nonzero)
+            for i, _ in self.trained:
+                self._done(i, RATES, done, sums, whole, acting, nonzero)
         if self.logged:
             self._logged(rows, sums, whole, acting, nonzero)
         A = rows.A[nonzero]
+        for i, case in self.following:
+            self._follow(first, i, case, rows, sums, whole, acting, nonzero)
         for rule, members in self.bands:
             self._band(first, rule, members, rows, sums, whole, acting, nonzero, A)
         kinds = {case.rule.weight for case in self.cases}
@@ -146,24 +150,45 @@ class Tally:
                 if len(at) or name != "dual":
                     sums.sides[i, name] = sums.sides.get((i, name), empty) + part.by_key(at)
 
-    def _trained(self, i: int, rule: Rule, done: Outcome, sums: Sums, whole: Part, acting: Part, nonzero: Ints) -> None:
-        for rate in ("band", "update"):
+    def _done(
+        self, i: int, rates: Sequence[Rate], done: Outcome, sums: Sums, whole: Part, acting: Part, nonzero: Ints
+    ) -> None:
+        """One case's outcome on the rows, for band acceptance, update acceptance or both."""
+        for rate in rates:
             if done.reason:
                 sums.reasons.setdefault((i, rate), done.reason)
-            else:
-                sums.ranges[i, rate] = {-1: (rule.range_lo, rule.range_hi)}
-        if done.reason:
-            return
-        self._rejected(sums, i, np.flatnonzero(~done.in_band), whole, acting, nonzero)
-        cut = np.flatnonzero(done.side[nonzero] != 0)
-        at = nonzero[cut]
-        self._cut(sums, i, acting, cut, done.clipped_weight[at], done.side[at])
+                continue
+            sums.ranges.setdefault((i, rate), {}).update(done.ranges)
+            if rate == "band":
+                self._rejected(sums, i, np.flatnonzero(~done.in_band), whole, acting, nonzero)
+                continue
+            cut = np.flatnonzero(done.side[nonzero] != 0)
+            at, case = nonzero[cut], self.cases[i]
+            sided = case.source == "trained" or case.rule.outside == "drop"
+            self._cut(sums, i, acting, cut, done.clipped_weight[at], done.side[at] if sided else None)
 
-    def _lacks(self, rule: Rule, stats: Any, sums: Sums, members: list[tuple[int, Case]]) -> bool:
-        if not rule.needs_stats or np.all(np.isfinite(rule.drift_per_token(stats))):
+    def _follow(
+        self, first: int, i: int, case: Case, rows: Rows, sums: Sums, whole: Part, acting: Part, nonzero: Ints
+    ) -> None:
+        """A band that follows a target, at its rule of each step."""
+        rates: Sequence[Rate] = RATES if case.rule.outside == "drop" else RATES[1:]
+        if case.states is None:
+            for rate in rates:
+                sums.reasons.setdefault((i, rate), NOT_REPLAYED)
+        elif case.source == "given":
+            self._done(
+                i, rates, evaluate(case, rows, np.full(len(rows), first), "update"), sums, whole, acting, nonzero
+            )
+        else:
+            for rate in rates:
+                done = evaluate(case, rows, np.full(len(rows), first), rate)
+                self._done(i, [rate], done, sums, whole, acting, nonzero)
+
+    def _lacks(self, rule: Rule, rows: Rows, sums: Sums, members: list[tuple[int, Case]]) -> bool:
+        if not rule.needs_stats or np.all(np.isfinite(rule.drift_per_token(rows.drift_stats(rule), rows.A))):
             return False
         for i, _ in members:
-            for rate in ("band", "update"):
+            for rate in RATES:
                 reason = f"the log lacks what drift {rule.drift!r} needs (k3_sum, sum_sq_log_ratio, drift)"
                 sums.reasons.setdefault((i, rate), reason)
         return True
@@ -193,10 +218,10 @@ class Tally:
     ) -> None:
         """One band with everything that may happen outside it, at its own range and at every target."""
         stats = rows.drift_stats(rule)
-        if self._lacks(rule, stats, sums, members):
+        if self._lacks(rule, rows, sums, members):
             return
         below, above = rule.half_widths(rows.length)
-        centre = np.asarray(rule.drift_per_token(stats)) * rows.length if rule.needs_stats else None
+        centre = np.asarray(rule.drift_per_token(stats, rows.A)) * rows.length if rule.needs_stats else None
         centred = rows.S if centre is None else rows.S - centre
         over, under = centred / above, centred / -below
         excess = np.maximum(over, under)
