@@ -28,8 +28,8 @@ from tqdm import tqdm
 from analysis.bins import Bins
 from analysis.cosine import CosineTable
 from analysis.evaluate import BANDS, OUTSIDES, make_cases
+from analysis.loading import load_run
 from analysis.population import PopulationTable
-from analysis.rows import load_run
 from analysis.sketch_error import effective_width
 from analysis.sketches import scored_windows
 from fspo.adaptive import OnlineRule

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from analysis.evaluate import Case, evaluate, make_cases, trained_case
+from analysis.loading import load_run
 from analysis.online import replay
-from analysis.rows import load_run
 from fspo.rules import PRESETS, preset
 
 ONLINE = ("fspo-auto", "fspo-adaptive", "fspo-conformal")
