@@ -30,9 +30,12 @@ RESUME = [*ARGUMENTS, "--resume", "true"]
 def kill_again_and_again(folder: Path, kills: int, seed: int) -> int:
     """Kill one of two processes at random moments of a run, resume, and compare each finished run; runs finished."""
     draw, whole = random.Random(seed), folder / "whole"
-    began = time.perf_counter()
-    assert tiny_run.in_child(whole, *ARGUMENTS, processes=2) == [0, 0], tiny_run.child_log(whole)
-    duration, finished, killed = time.perf_counter() - began, 0, 0
+    duration, finished, killed = 0.0, 0, 0
+    for run in (whole, folder / "again"):  # the first one also waits for the children's imports
+        began = time.perf_counter()
+        assert tiny_run.in_child(run, *ARGUMENTS, processes=2) == [0, 0], tiny_run.child_log(run)
+        duration = time.perf_counter() - began
+    same(folder / "again", whole)
     while True:
         run = folder / f"run-{finished}"
         children = tiny_run.start([(run, RESUME)], processes=2)
@@ -41,6 +44,7 @@ def kill_again_and_again(folder: Path, kills: int, seed: int) -> int:
             victim.join(draw.uniform(0.15, 0.8) * duration)
             if victim.is_alive():
                 os.kill(victim.pid, signal.SIGKILL)
+                victim.join()
                 killed += 1
         for child in children:
             child.join(0.3 if victim.exitcode == -9 else 240)  # the launcher ends the other one soon after
