@@ -23,6 +23,8 @@ MAX_HALF_WIDTH = 30.0
 LEAST_LOG_FACTOR = -12.0
 EXPONENTS = (0.0, 2.0)
 """Bounds of the exponent: outside of them no sum of log-ratios spreads."""
+LEAST_SPREAD = 0.5
+"""Least unit of log length: in a smaller one, from a first update of like lengths, later steps would overshoot."""
 MEMORY = 512
 """Scores that the conformal rule keeps in each bin of lengths."""
 EACH_ROLLOUT = 128
@@ -41,7 +43,8 @@ class OnlineState:
         theta of T14: the half-width is the template's times ``exp(log_scale + slope * z)``, z the standardized log
         of the length.
     centre, spread : float
-        Mean and standard deviation of log n in the first update: z = (log n - centre) / spread.
+        Mean and standard deviation (at least ``LEAST_SPREAD``) of log n in the first update: z = (log n - centre) /
+        spread.
     scores : dict of str -> list of float
         Of the conformal rule, by bin: excess of past rollouts' rows, oldest first.
     pending : dict of str -> list of float
@@ -93,7 +96,7 @@ class OnlineRule:
         if rule.adapt == "range":
             return scaled(rule, self._bounded(s.log_scale))
         if rule.adapt == "exponent" and rule.gamma is not None:
-            gamma = rule.gamma + s.slope / s.spread
+            gamma = min(max(rule.gamma + s.slope / s.spread, EXPONENTS[0]), EXPONENTS[1])  # to rounding, it is
             return replace(scaled(rule, self._bounded(s.log_scale - s.slope * s.centre / s.spread)), gamma=gamma)
         if rule.adapt == "bins" and s.scores:
             return replace(rule, factors=self._factors())
@@ -147,7 +150,7 @@ class OnlineRule:
             except UserError:  # S is 0: nothing has moved yet
                 return False
             if with_slope:
-                s.centre, s.spread = float(log_n.mean()), float(log_n.std()) if log_n.std() > 1e-3 else 1.0
+                s.centre, s.spread = float(log_n.mean()), max(float(log_n.std()), LEAST_SPREAD)
             return True
         z = (log_n - s.centre) / s.spread
         missed = self._target - (np.log(np.maximum(excess, 1e-300)) <= s.log_scale + s.slope * z)

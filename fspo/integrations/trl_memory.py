@@ -54,6 +54,7 @@ class UpdateMemory:
         """All rows of the update are in; ``moved``: an update of this rollout came before, so S is not 0."""
         rows = np.concatenate([part for own in gather_object([self._parts]) for part in own], 1)
         self._parts = []
+        rows = rows[:, rows[3] > 0]  # TRL masks truncated completions out as a whole: no token, no S
         _, A, S, n, k3, square = rows[:, np.argsort(rows[0], kind="stable")]
         if moved:
             self.online.observe(S, n, A, self.lagged)

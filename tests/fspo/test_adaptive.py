@@ -166,6 +166,21 @@ def test_conformal_memory_is_bounded_and_evenly_spaced():
     assert [int((newest == 110 + u + 1).sum()) for u in range(4)] == [EACH_ROLLOUT // 4] * 4
 
 
+def test_thinned_and_forgotten_scores_keep_the_beta_law():
+    """Which scores are kept does not look at them: of 5 rollouts of 300, the last 4 times 128."""
+    rng, target, kept = np.random.default_rng(9), 0.9, []
+    for _ in range(400):
+        online = OnlineRule(Rule("sqrt", 1.0, 1.0, adapt="bins", target=target))
+        for _ in range(5):
+            for _ in range(3):
+                online.observe(rng.random(100), np.ones(100), np.ones(100))
+            online.end_rollout()
+        kept.append(dict(online.rule.factors)[1.0])
+    k = math.ceil((MEMORY + 1) * target)
+    assert sps.kstest(kept, sps.beta(k, MEMORY + 1 - k).cdf).pvalue > 1e-4
+    assert sps.kstest(kept, sps.beta(k - 5, MEMORY + 6 - k).cdf).pvalue < 1e-4  # a hundredth of target lower
+
+
 @pytest.mark.parametrize("adapt", ["range", "exponent", "bins"])
 def test_state_goes_through_json_and_on(adapt):
     shape = {"shape": "power", "gamma": 0.5} if adapt == "exponent" else {"shape": "sqrt"}
@@ -189,6 +204,30 @@ def test_updates_before_anything_moved_teach_nothing():
     assert online.state == OnlineState().__dict__
     online.observe(np.full(8, np.nan), np.ones(8), np.ones(8))
     assert online.rule == online.template
+
+
+@pytest.mark.parametrize("gamma", [0.5, 0.75])
+def test_exponent_stays_within_its_bounds_to_the_last_bit(gamma):
+    """(bound * spread) / spread is not the bound in floating point: a rule with an exponent of -1e-16 is refused."""
+    ends = set()
+    for seed in range(40):
+        rng, online = np.random.default_rng(seed), OnlineRule(Rule("power", 0.03, 0.03, gamma=gamma, adapt="exponent", target=0.8))  # fmt: skip
+        for power in (-1.5,) * 40 + (3.0,) * 40:
+            n = np.exp(rng.uniform(1, 8, 64)).round()
+            online.observe(0.05 * rng.standard_normal(64) * (n / 100) ** power, n, np.ones(64))
+            ends.add(online.rule.gamma)
+    assert (min(ends), max(ends)) == (0.0, 2.0)
+
+
+@pytest.mark.parametrize("spread", [0.003, 0.1, 0.5])
+def test_a_first_update_of_like_lengths_does_not_make_the_exponent_swing(spread):
+    rng, online, gammas = np.random.default_rng(8), OnlineRule(preset("fspo-adaptive").rule), []
+    for t in range(200):
+        n = np.exp(np.log(600) + (spread if t == 0 else 1.0) * rng.standard_normal(256)).round().clip(1)
+        online.observe(SIGMA * np.sqrt(n) * rng.standard_normal(256), n, np.ones(256))
+        gammas.append(online.rule.gamma)
+    assert np.mean(gammas[60:]) == pytest.approx(0.5, abs=0.05)
+    assert max(gammas[60:]) - min(gammas[60:]) < 0.5
 
 
 def test_eps_shapes_stay_where_an_eps_can_be():

@@ -147,6 +147,20 @@ def test_a_checkpoint_without_the_rules_state_is_refused(tmp_path):
         UpdateMemory(preset("fspo-auto").rule).load(tmp_path)
 
 
+def test_completions_that_trl_masks_out_teach_the_band_nothing(tmp_path):
+    """Nothing ends within 8 tokens here but by chance: many rows have no token, and so no S."""
+    run = trainer(tmp_path, rule="fspo-auto", steps_per_generation=8, max_steps=4, mask_truncated_completions=True)
+    run.train()
+    log = read_log(tmp_path)
+    n, since, S, A = (log.column(c) for c in ("length", "updates_since_rollout", "log_ratio", "advantage"))
+    assert (n == 0).any() and (n > 0).any()
+    online = OnlineRule(preset("fspo-auto").rule)
+    for k in range(1, 4):
+        rows = (log.column("step") == k) & (since > 0) & (n > 0)
+        online.observe(S[rows], n[rows], A[rows])
+    assert run.memory.online.state["log_scale"] == pytest.approx(online.state["log_scale"], rel=1e-9)
+
+
 class Crash(TrainerCallback):
     def on_step_end(self, args, state, control, **_):
         if state.global_step == 4:
