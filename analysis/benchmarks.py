@@ -112,6 +112,9 @@ def measures(answers: Answers) -> list[dict[str, Any]]:
 def difference(one: Answers, other: Answers, k: int | None = None) -> dict[str, float]:
     """``one`` minus ``other`` on the prompts of both: mean of the prompts' differences with a 95 % t interval.
 
+    Where all prompts differ alike (two models that solve the same ones), the interval is that of a proportion with
+    two more successes and failures, as for rates: a few prompts without a difference do not show that there is none.
+
     Parameters
     ----------
     k : int, optional
@@ -125,8 +128,8 @@ def difference(one: Answers, other: Answers, k: int | None = None) -> dict[str, 
         gap = good_a[i] / size_a[i] - good_b[j] / size_b[j]
     else:
         gap = pass_at_k(size_a[i], good_a[i], k) - pass_at_k(size_b[j], good_b[j], k)
-    found = ratios(gap, np.arange(len(gap)), np.zeros(len(gap), np.int64), 1)
-    low, high = mean_interval(found.value, found.variance, found.clusters)
+    found = ratios(gap, np.arange(len(gap)), np.zeros(len(gap), np.int64), 1, binary=True)
+    low, high = np.clip(mean_interval(found.value, found.variance, found.clusters), -1, 1)
     return {"difference": float(found.value[-1]), "difference_lo": float(low[-1]), "difference_hi": float(high[-1])}
 
 

@@ -100,19 +100,22 @@ def learnt_acceptance(
 
 
 def rank_bounds(rng: np.random.Generator, correction: int = 1) -> Outcome:
-    """target <= k/(n+1) < target + 1/(n+1) in exact arithmetic, k as the code finds it from 1, ..., n."""
+    """target <= k/(n+1) < target + 1/(n+1) in exact arithmetic, k as the code finds it from 1, ..., n.
+
+    Without the correction the code is shown a score less, so that it takes the ceil(n target)-th of n.
+    """
     slack = []
     for n in (1, 2, 9, 19, 40, 99, 128, 512):
         for _ in range(40):
             target = Fraction(int(rng.integers(1, 1000)), 1000)
-            scores = np.arange(1, n + 1 + (1 - correction))
-            k = conformal_quantile(scores, float(target))
+            k = conformal_quantile(np.arange(1, n + correction), float(target))
             if k == math.inf:
-                slack.append(float(Fraction(target) - Fraction(n, n + 1)))  # no rank would do
+                slack.append(target - Fraction(n, n + 1))  # no rank would do
                 continue
-            chance = Fraction(int(k), n + correction)
-            slack += [float(chance - target), float(target + Fraction(1, n + correction) - chance) - 1e-15]
-    return holds(slack, "probability", rounding=1e-15)
+            chance = Fraction(int(k), n + 1)
+            # the second is strict: where it holds, it does so by 1/1000 of 1/(n+1) at least
+            slack += [chance - target, target + Fraction(1, n + 1) - chance - Fraction(1, 2000 * (n + 1))]
+    return holds([float(x) for x in slack], "probability")
 
 
 def beta_binomial(rng: np.random.Generator, rule: str = "conformal", past: float = 1.0, n: int = 61) -> Outcome:

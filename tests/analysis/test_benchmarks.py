@@ -103,7 +103,9 @@ def test_differences_are_paired() -> None:
     assert found["difference"] == pytest.approx(0.2)
     assert (found["difference_lo"], found["difference_hi"]) == pytest.approx((expected.low, expected.high))
     assert difference(one, other, k=2)["difference"] == pytest.approx(1 / 5)  # one prompt in five is newly solved
-    assert difference(one, one) == {"difference": 0, "difference_lo": 0, "difference_hi": 0}
+    same = difference(one, one)  # five prompts without a difference: as 2 of 9 on a scale from 0 to 1
+    half = sps.t.ppf(0.975, 4) * np.sqrt(2 / 9 * 7 / 9 / 5)
+    assert (same["difference"], same["difference_lo"], same["difference_hi"]) == pytest.approx((0, -half, half))
     elsewhere = Answers(one.prompt + 50, one.correct, one.length, one.truncated, one.failed)
     assert np.isnan(difference(one, elsewhere)["difference"])
 

@@ -208,15 +208,27 @@ def test_c6(cap, verdict):
 
 
 @pytest.mark.parametrize(
-    ("slope", "half", "verdict"),
-    [(0.004, 0.005, "supported"), (-0.03, 0.01, "not supported"), (0.004, 0.02, "inconclusive")],
+    ("slope", "half", "p", "low", "verdict"),
+    [
+        (0.004, 0.005, 0.3, 0.0, "supported"),
+        (-0.03, 0.01, 0.3, 0.0, "not supported"),
+        (0.004, 0.02, 0.3, 0.0, "inconclusive"),
+        (0.004, 0.005, 0.001, 0.03, "not supported"),  # no trend, but a bend
+        (0.004, 0.005, 0.03, 0.03, "supported"),  # one of two logs: 0.06 over both
+        (0.004, 0.005, 0.001, 0.005, "supported"),  # unequal beyond doubt, by less than the margin
+        (0.004, 0.005, NAN, NAN, "inconclusive"),
+    ],
 )
-def test_c7(slope, half, verdict):
+def test_c7(slope, half, p, low, verdict):
     matched = {"source": "matched", "target": 0.85}
     rows = [trend("fspo-adaptive", slope, half) | matched, trend("fspo", -0.05, 0.01) | matched]
-    claim = verdicts(trend=[*rows, trend("fspo-adaptive", 0.5, 0.01)])["C7"]  # its own run is not meant
+    equal = [lre("fspo-adaptive", 0.04, 0.04 - low) | matched | {"norm": "l2", "wald_p": p}]
+    if p == p:
+        equal.append(lre("fspo-adaptive", 0.01, 0.01, seed=1) | matched | {"norm": "l2", "wald_p": 0.5})
+    claim = verdicts(trend=[*rows, trend("fspo-adaptive", 0.5, 0.01)], lre=equal)["C7"]  # its own run is not meant
     assert claim.verdict == verdict
     assert claim.estimate == pytest.approx(slope)
+    assert len(claim.details["logs with unequal bins"]) == (p == 0.001 and low > 0.01)
 
 
 def test_nothing_to_go_on_is_inconclusive_everywhere(tmp_path):
