@@ -8,7 +8,7 @@ intra-prompt correlation; and the size and the skewness of the errors are those 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import numpy as np
@@ -28,6 +28,7 @@ PSEUDO_ROWS = 2.0
 FULL_CORRELATION = 1.0
 """Prompts with a rarer outcome that agree fully within themselves, added to the intra-prompt correlation."""
 MOST_SKEW = 3.0
+ROUNDING = 1e-12
 
 
 @lru_cache(maxsize=16)
@@ -136,6 +137,11 @@ def error_law(found: Ratios) -> tuple[ErrorLaw | None, str]:
         return None, f"too little data: fewer than 2 bins with {BIN_CLUSTERS} clusters"
     if dropped > MOST_LEFT_OUT:
         return None, f"too little data: {reason}"
+    if not found.binary and bool(np.all(np.abs(found.influence) <= ROUNDING * np.abs(np.nan_to_num(found.value)))):
+        # nothing cut: rates of 1 without spread, which say what as many indicators of 1 say and no more
+        if not np.all(np.abs(found.value[found.count > 0] - 1) <= ROUNDING):
+            return None, "no cluster differs from another, so nothing shows how far the rates may be from the truth"
+        found = replace(found, binary=True, sums=found.rows, value=np.where(found.count > 0, 1.0, np.nan))
     rows, a, z = found.rows[:, used], found.value[:bins][used], found.influence[:, :bins][:, used]
     some = rows.sum(1) > 0
     rows, z = rows[some], z[some]

@@ -158,6 +158,21 @@ def test_everything_accepted_is_fair_but_not_certain():
     assert found["l2"].ci_high > 0
 
 
+@pytest.mark.parametrize("seed", [0, 5])  # with seed 5 rounding alone was a spread, without an end
+def test_rates_that_are_all_1_are_as_certain_as_indicators(seed):
+    """Multipliers of a token rule that cut nothing, weights of an unclipped run."""
+    rng = np.random.default_rng(seed)
+    prompts = int(rng.integers(20, 200))
+    cluster, bins = np.repeat(np.arange(prompts), 8), rng.integers(0, 6, prompts * 8)
+    weight = np.exp(0.1 * rng.standard_normal(prompts * 8))
+    exact = {e.norm: e for e in lre_estimates(ratios(np.ones(len(bins)), cluster, bins, 6, binary=True))}
+    for y, d in ((np.ones(len(bins)), None), (weight, weight)):
+        found = {e.norm: e for e in lre_estimates(ratios(y, cluster, bins, 6, d))}
+        assert found["l2"].estimate == pytest.approx(0, abs=1e-9)
+        assert found["l2"].ci_high == pytest.approx(exact["l2"].ci_high) and found["l2"].ci_high > 0.02
+    assert "no cluster differs" in lre_estimates(ratios(np.full(len(bins), 0.3), cluster, bins, 6))[0].reason
+
+
 def test_reasons_instead_of_numbers():
     nothing = ratios(np.zeros(80), np.repeat(np.arange(10), 8), np.tile(np.arange(2), 40), 2, binary=True)
     assert all(np.isnan(e.estimate) and "nothing is accepted" in e.reason for e in lre_estimates(nothing))
