@@ -42,9 +42,9 @@ def learns_to_be_fair(tables: Tables) -> Claim:
     return Claim(
         "C7",
         "A band whose exponent is learnt from earlier updates accepts every length alike.",
-        "change of a_band for each doubling of L under fspo-adaptive's band at 85 %, first-use rows, mean over logs; 90 "
-        "% interval within the margin (two one-sided tests), and no log in which the bins of length differ (test of a "
-        "constant acceptance, 5 % over all logs, with LRE_2 above the margin)",
+        "change of a_band for each doubling of L under fspo-adaptive's band at 85 %, first-use rows, mean over logs; "
+        "90 % interval within the margin (two one-sided tests), and no log in which the bins of length differ (test of "
+        "a constant acceptance, 5 % over all logs, with LRE_2 above the margin)",
         margin,
         own.value,
         own.low,

@@ -209,9 +209,9 @@ def test_updates_before_anything_moved_teach_nothing():
 @pytest.mark.parametrize("gamma", [0.5, 0.75])
 def test_exponent_stays_within_its_bounds_to_the_last_bit(gamma):
     """(bound * spread) / spread is not the bound in floating point: a rule with an exponent of -1e-16 is refused."""
-    ends = set()
+    ends, rule = set(), Rule("power", 0.03, 0.03, gamma=gamma, adapt="exponent", target=0.8)
     for seed in range(40):
-        rng, online = np.random.default_rng(seed), OnlineRule(Rule("power", 0.03, 0.03, gamma=gamma, adapt="exponent", target=0.8))  # fmt: skip
+        rng, online = np.random.default_rng(seed), OnlineRule(rule)
         for power in (-1.5,) * 40 + (3.0,) * 40:
             n = np.exp(rng.uniform(1, 8, 64)).round()
             online.observe(0.05 * rng.standard_normal(64) * (n / 100) ** power, n, np.ones(64))

@@ -153,7 +153,7 @@ def test_completions_that_trl_masks_out_teach_the_band_nothing(tmp_path):
     run.train()
     log = read_log(tmp_path)
     n, since, S, A = (log.column(c) for c in ("length", "updates_since_rollout", "log_ratio", "advantage"))
-    assert (n == 0).any() and (n > 0).any()
+    assert 0 < np.mean(n == 0) < 1
     online = OnlineRule(preset("fspo-auto").rule)
     for k in range(1, 4):
         rows = (log.column("step") == k) & (since > 0) & (n > 0)
