@@ -37,8 +37,9 @@ from fspo.optimizers import make_optimizer, optimizer_step
 from fspo.plan_models import shape_of
 from fspo.rollout import SamplingConfig, sample
 from fspo.rules import preset
+from fspo.score_log import score_shards
 from fspo.scores import ScoreConfig
-from fspo.updates import Updater, score_shards
+from fspo.updates import Updater
 
 MINIBATCHES = 8
 """Updates of a rollout in the presets, one of which is scored."""

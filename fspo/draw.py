@@ -1,5 +1,6 @@
-"""The responses that a rollout trains on: prompts of the stream in order, redrawn where they teach nothing.
+"""The responses that a rollout trains on, and those that audit it.
 
+Prompts of the stream come in order, and are redrawn where they teach nothing.
 Prompts that are too long are passed over, so that a rollout always has ``batch.prompts`` groups; with ``batch.redraws``
 groups whose rewards are all equal give way to further prompts (dynamic sampling, Yu et al. 2025, arXiv:2503.14476).
 What is passed over, redrawn or left without a gradient is counted, responses by length bin. The place in the stream is
@@ -8,10 +9,11 @@ one number of the run's state, so a resumed run goes on with the next prompt.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from accelerate.utils import gather_object
 from transformers import PreTrainedModel
 
 from fspo.advantages import GroupStats
@@ -22,6 +24,7 @@ from fspo.engines import Progress
 from fspo.errors import UserError
 from fspo.metrics import Ratios, add_drops, add_rollout
 from fspo.tasks import prompt_order
+from fspo.updates import Shard
 
 NO_SIGNAL = "no_signal"
 _MOST_DRAWN = 20  # times the prompts that are wanted: beyond it the data set hardly has prompts that fit
@@ -118,6 +121,30 @@ def draw(
     batch = join(kept)
     groups = give_advantages(batch, config.rule.advantage_estimator(), config.batch.drop)
     return Drawn(batch, groups, position, too_long, position - first, redrawn, round_)
+
+
+def draw_audit(
+    collector: Collector,
+    model: PreTrainedModel,
+    config: TrainConfig,
+    batch: RolloutBatch,
+    shards: Sequence[Shard],
+    *,
+    step: int,
+) -> RolloutBatch:
+    """Fresh responses to the prompts of a minibatch, given by its shards, at the present parameters.
+
+    The minibatch is at first use, so its weighted gradient and the fresh one (w = 1) estimate the same update
+    (docs/theory.md section 5, "Which truth").
+    """
+    rows = np.concatenate(gather_object([np.concatenate([s.micro.rows for s in shards])]))
+    ids = np.unique(batch.prompt_ids[rows])
+    first, count = int(ids.min()), int(ids.max() - ids.min()) + 1
+    indices = prompt_order(collector.task.size("train"), config.seed, first, count)[ids - first]
+    prompts = collector.prompts("train", indices, ids)
+    fresh = collector.collect(model, prompts, config.batch.responses, stream="audit", rollout=batch.rollout, step=step)
+    give_advantages(fresh, "rloo" if config.batch.responses > 1 else "dr_grpo", config.batch.drop)
+    return fresh
 
 
 def has_signal(batch: RolloutBatch) -> np.ndarray:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -11,9 +10,8 @@ from accelerate import Accelerator
 
 from fspo.errors import UserError
 from fspo.rules import MAX_EXPONENT
-from fspo.updates import Shard
+from fspo.updates import Records
 
-Records = Sequence[tuple[Shard, dict[str, np.ndarray]]]
 CAUSES = {
     "loss": "the loss is not finite",
     "weight": f"the importance weight of a response that is not clipped exceeds e^{MAX_EXPONENT:.0f}",

@@ -1,4 +1,4 @@
-"""Start of a run: an Accelerator with the processes that were asked for, and a run folder of its own."""
+"""Start of a run: an Accelerator with the processes that were asked for, the policy, and a run folder of its own."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ import torch
 import yaml
 from accelerate import Accelerator
 from accelerate.utils import DistributedDataParallelKwargs
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from fspo import checkpoint, gradlog
 from fspo.config import TrainConfig
 from fspo.errors import UserError
-from fspo.models import EMBEDDED
+from fspo.models import EMBEDDED, check_vocabulary, load_model, load_tokenizer
 from fspo.options import save, to_dict
-from fspo.sharding import check_sharding
+from fspo.sharding import check_sharding, is_sharded
 from fspo.warmup import warm_up
 
 
@@ -77,6 +78,44 @@ def model_source(config: TrainConfig, accelerator: Accelerator) -> str | Path:
         found = warm_up(config.warmup, config.task.options)
     accelerator.wait_for_everyone()
     return found or warm_up(config.warmup, config.task.options)
+
+
+def load_policy(
+    accelerator: Accelerator,
+    config: TrainConfig,
+    model: PreTrainedModel | None = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The model and tokenizer to train, those that are given or else the configuration's.
+
+    Raises
+    ------
+    UserError
+        If they cannot be loaded or do not belong together.
+    """
+    source = model_source(config, accelerator) if model is None else ""
+    tokenizer = tokenizer or load_tokenizer(config.model.tokenizer or source)
+    model = model or load_model(
+        source,
+        config.model.dtype,
+        attn_implementation=config.model.attn_implementation,
+        gradient_checkpointing=config.model.gradient_checkpointing,
+        lora=config.model.lora,
+        seed=config.seed,
+    )
+    check_vocabulary(model, tokenizer)
+    model.train()  # dropout is off; gradient checkpointing works in train mode only
+    return model, tokenizer
+
+
+def check_passes(model: PreTrainedModel, config: TrainConfig) -> None:
+    """Refuse score passes that differ from process to process where FSDP2 has sharded the model."""
+    log = config.log
+    if is_sharded(model) and (log.coverage_every or log.scores.mode == "exact" or log.scores.microbatch_tokens):
+        raise UserError(
+            "under FSDP2 every process must run the same passes over whole microbatches: set log.coverage_every to "
+            "0, log.scores.mode to sketch and log.scores.microbatch_tokens to null"
+        )
 
 
 def claim_folder(accelerator: Accelerator, config: TrainConfig) -> None:

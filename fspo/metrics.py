@@ -19,9 +19,12 @@ import numpy as np
 
 from fspo.advantages import GroupStats
 from fspo.batches import RolloutBatch
+from fspo.config import TrainConfig
 from fspo.errors import UserError
 from fspo.files import writing
+from fspo.rules import Rule
 from fspo.theory import CosineLemma, cosine_lemma, lre
+from fspo.updates import Records
 
 
 class Ratios:
@@ -125,6 +128,34 @@ def add_update_rows(ratios: Ratios, rows: dict[str, np.ndarray], edges: tuple[in
         ratios.add(f"length_bin/{i}/clip_low", rows["cut_low"][here].sum(), rows["count"][here].sum())
         ratios.add(f"length_bin/{i}/clip_high", rows["cut_high"][here].sum(), rows["count"][here].sum())
         ratios.add(f"length_bin/{i}/kept", kept[here].sum(), here.sum())
+
+
+def add_update(
+    ratios: Ratios,
+    batch: RolloutBatch,
+    records: Records,
+    rule: Rule,
+    config: TrainConfig,
+    *,
+    since: int,
+    epoch: int,
+) -> None:
+    """Add one update's rows on this process: what the rule cut, and entropy, KL and drift where they are kept.
+
+    Parameters
+    ----------
+    since, epoch : int
+        Updates since the rollout; passes over it before this one.
+    """
+    for shard, record in records:
+        rows = record | {"advantage": batch.advantages[shard.micro.rows]}
+        add_update_rows(ratios, rows, config.log.length_edges, moved=since > 0)
+        if epoch == 0 and config.log.entropy:
+            ratios.add("entropy", (shard.entropy * record["length"]).sum(), record["length"].sum())
+        if config.rule.kl_coef > 0:
+            ratios.add("kl", record["kl"].sum(), record["length"].sum())
+        if rule.needs_stats and since > 0:
+            ratios.add("drift_per_token", record["drift"].sum(), len(record["drift"]))
 
 
 def length_bins(lengths: np.ndarray, edges: tuple[int, ...]) -> list[np.ndarray]:

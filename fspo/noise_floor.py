@@ -26,8 +26,9 @@ from fspo.metrics import Ratios
 from fspo.models import EMBEDDED
 from fspo.objective import objective
 from fspo.rules import DriftStats
+from fspo.score_log import log_rows
 from fspo.trainer import Trainer
-from fspo.updates import Shard, Updater, log_rows
+from fspo.updates import Shard, Updater
 
 FOLDER = "noise"
 """Folder of the measurement inside a run folder."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,14 +22,14 @@ from fspo.metrics import live_lemma, strata_sums
 from fspo.rules import Rule
 from fspo.score_check import MEMORY_LIMIT, coverage
 from fspo.score_hooks import ScoreHooks
-from fspo.scores import Scores
+from fspo.scores import ScoreConfig, Scores, plain_log_probs, score
+from fspo.sharding import is_sharded
 from fspo.tasks import Task
-from fspo.updates import Shard, Updater, log_rows, score_shards
+from fspo.updates import Records, Shard, Updater
 
 COVERAGE_RESPONSES = 4
 """Responses whose full gradients are held at one time to measure the sketch."""
 _ARROW_KINDS: tuple[tuple[type, str], ...] = ((bool, "bool"), (int, "int64"), (float, "float64"))
-Records = list[tuple[Shard, dict[str, np.ndarray]]]
 
 
 class ScoreLog:
@@ -200,6 +202,86 @@ class ScoreLog:
             rows[name] = rows[name] * rows["length"].astype(np.float64) ** power
         psi = taken.unit[good].astype(np.float64) * taken.norm[good, None].astype(np.float64)
         return strata_sums(rows | {"advantage": advantages[good]}, psi, self.config.log.length_edges)
+
+
+def score_shards(
+    model: torch.nn.Module,
+    shards: Sequence[Shard],
+    *,
+    temperature: float,
+    config: ScoreConfig,
+    seed: int,
+    rollout: int,
+    logits: int | None = None,
+) -> dict[int, Scores]:
+    """Scores of every response with A != 0, by shard index; ``model`` is the unwrapped one."""
+    log_probs = partial(plain_log_probs, logits=logits)
+    found = {}
+    for i, shard in enumerate(shards):
+        if shard.micro.trains and (not shard.micro.dummy or is_sharded(model)):  # FSDP2: as many passes everywhere
+            scores = score(
+                model, shard.batch, temperature, config=config, seed=seed, rollout=rollout, log_probs=log_probs
+            )
+            if not shard.micro.dummy:
+                found[i] = scores
+    return found
+
+
+def log_rows(
+    batch: RolloutBatch,
+    rows: np.ndarray,
+    records: dict[str, np.ndarray],
+    *,
+    shared: dict[str, Any],
+    entropy: np.ndarray,
+    old_log_prob: np.ndarray,
+    scores: Scores | None,
+    user: dict[str, list[Any]] | None = None,
+) -> dict[str, Any]:
+    """Columns of the gradient log for some rows of a batch.
+
+    Parameters
+    ----------
+    rows : (n,) int
+    records : dict of (n,) arrays
+        From `fspo.objective.Records`.
+    shared : dict
+        Scalars: step, phase, versions, rule, drift and so on.
+    old_log_prob : (n,)
+        Summed old log-probability of the trainer, nats.
+    user : dict of lists, optional
+        The task's own columns for these rows.
+    """
+    kept = (
+        "length",
+        "log_ratio",
+        "sum_sq_log_ratio",
+        "k3_sum",
+        "lo",
+        "hi",
+        "band_accept",
+        "side",
+        "multiplier",
+        "weight",
+    )
+    n = len(rows)
+    return {
+        **shared,
+        **{name: records[name] for name in kept},
+        **({"drift": records["drift"]} if "drift" in records else {}),
+        "rollout": np.full(n, batch.rollout),
+        "behaviour_version": batch.behaviour_version,
+        "prompt_id": batch.prompt_ids[rows],
+        "response_id": batch.response_ids[rows],
+        "truncated": batch.truncated[rows],
+        "entropy": entropy,
+        "engine_log_ratio": old_log_prob - batch.sampler_log_prob[rows],
+        "reward": batch.rewards[rows],
+        "advantage": batch.advantages[rows],
+        "score_status": np.full(n, "not_taken") if scores is None else np.array(scores.status),
+        **({} if scores is None else {"score_norm": scores.norm, "score_unit": scores.unit}),
+        **{f"user.{name}": values for name, values in (user or {}).items()},
+    }
 
 
 def _kind(value: Any) -> str:

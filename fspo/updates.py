@@ -9,18 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
 from accelerate import Accelerator
+from accelerate.utils import gather_object
 
 from fspo.batches import Microbatch, RolloutBatch
 from fspo.logprobs import make_batch, token_log_probs
 from fspo.objective import ObjectiveConfig, denominator_for, objective
 from fspo.rules import DriftSource, DriftStats, Rule, sign_sums, token_sums
-from fspo.scores import ScoreConfig, Scores, plain_log_probs, score
 from fspo.sharding import is_sharded
 
 Tensors = dict[str, torch.Tensor]
@@ -52,6 +50,10 @@ class Shard:
     def mask(self) -> torch.Tensor:
         """Response tokens (B, T)."""
         return self.batch["response_mask"]
+
+
+Records = Sequence[tuple[Shard, dict[str, np.ndarray]]]
+"""A minibatch's shards on this process, each with its rows as `fspo.objective.Records.to_numpy` gives them."""
 
 
 @dataclass
@@ -131,7 +133,7 @@ class Updater:
             [*(float(part.sum()) for part in parts), *sign_sums(s.sum(-1), parts[2], shard.advantages.double())]
         )
 
-    def sums(self, records: Sequence[tuple[Shard, dict[str, np.ndarray]]]) -> DriftStats:
+    def sums(self, records: Records) -> DriftStats:
         """Drift statistics of a minibatch from its records, for the next one (lagged)."""
         sums = np.zeros(7)
         for shard, record in records:
@@ -139,6 +141,22 @@ class Updater:
             sums[:3] += [float(record[name].sum()) for name in ("k3_sum", "sum_sq_log_ratio", "length")]
             sums[3:] += sign_sums(record["log_ratio"], record["length"], A)
         return self.global_stats(sums, "lagged")
+
+    @staticmethod
+    def global_rows(records: Records) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """S (nats), length (tokens) and A of the minibatch's rows, (n,) each, over all processes.
+
+        By row number, so alike on every process, however the rows were cut into microbatches.
+        """
+        parts = gather_object(
+            [
+                (shard.micro.rows, record["log_ratio"], record["length"], shard.advantages.cpu().numpy())
+                for shard, record in records
+            ]
+        )
+        rows, S, n, A = (np.concatenate(column) for column in zip(*parts, strict=True))
+        order = np.argsort(rows)
+        return S[order], n[order], A[order]
 
     def global_stats(self, sums: np.ndarray, source: DriftSource) -> DriftStats:
         """Drift statistics of all processes from each one's sums (7,), in the order of DriftStats."""
@@ -194,83 +212,3 @@ class Updater:
         """Records of a shard whose responses the present parameters sampled: S is 0 and nothing is cut."""
         _, records = objective(shard.old, shard.old, shard.mask, shard.advantages, Rule("none"))
         return records.to_numpy()
-
-
-def score_shards(
-    model: torch.nn.Module,
-    shards: Sequence[Shard],
-    *,
-    temperature: float,
-    config: ScoreConfig,
-    seed: int,
-    rollout: int,
-    logits: int | None = None,
-) -> dict[int, Scores]:
-    """Scores of every response with A != 0, by shard index; ``model`` is the unwrapped one."""
-    log_probs = partial(plain_log_probs, logits=logits)
-    found = {}
-    for i, shard in enumerate(shards):
-        if shard.micro.trains and (not shard.micro.dummy or is_sharded(model)):  # FSDP2: as many passes everywhere
-            scores = score(
-                model, shard.batch, temperature, config=config, seed=seed, rollout=rollout, log_probs=log_probs
-            )
-            if not shard.micro.dummy:
-                found[i] = scores
-    return found
-
-
-def log_rows(
-    batch: RolloutBatch,
-    rows: np.ndarray,
-    records: dict[str, np.ndarray],
-    *,
-    shared: dict[str, Any],
-    entropy: np.ndarray,
-    old_log_prob: np.ndarray,
-    scores: Scores | None,
-    user: dict[str, list[Any]] | None = None,
-) -> dict[str, Any]:
-    """Columns of the gradient log for some rows of a batch.
-
-    Parameters
-    ----------
-    rows : (n,) int
-    records : dict of (n,) arrays
-        From `fspo.objective.Records`.
-    shared : dict
-        Scalars: step, phase, versions, rule, drift and so on.
-    old_log_prob : (n,)
-        Summed old log-probability of the trainer, nats.
-    user : dict of lists, optional
-        The task's own columns for these rows.
-    """
-    kept = (
-        "length",
-        "log_ratio",
-        "sum_sq_log_ratio",
-        "k3_sum",
-        "lo",
-        "hi",
-        "band_accept",
-        "side",
-        "multiplier",
-        "weight",
-    )
-    n = len(rows)
-    return {
-        **shared,
-        **{name: records[name] for name in kept},
-        **({"drift": records["drift"]} if "drift" in records else {}),
-        "rollout": np.full(n, batch.rollout),
-        "behaviour_version": batch.behaviour_version,
-        "prompt_id": batch.prompt_ids[rows],
-        "response_id": batch.response_ids[rows],
-        "truncated": batch.truncated[rows],
-        "entropy": entropy,
-        "engine_log_ratio": old_log_prob - batch.sampler_log_prob[rows],
-        "reward": batch.rewards[rows],
-        "advantage": batch.advantages[rows],
-        "score_status": np.full(n, "not_taken") if scores is None else np.array(scores.status),
-        **({} if scores is None else {"score_norm": scores.norm, "score_unit": scores.unit}),
-        **{f"user.{name}": values for name, values in (user or {}).items()},
-    }

@@ -80,7 +80,7 @@ def measured(tmp_path: Path, shape: Qwen3Config, arguments: list[str], rows: int
         trainer = tiny_run.trainer(tmp_path / "run", *arguments, net=net)
         for _ in range(2):
             trainer.updater.accumulate(trainer.shards(batch, np.arange(rows)), None)
-            trainer._step(Ratios())
+            trainer._step(Ratios(), None)
 
     return peak(run)
 

@@ -53,10 +53,10 @@ def main(folder: Path, name: str, dtype: str, *arguments: str) -> None:
     for since in range(4):
         live |= trainer.update(batch, minibatches[since % 2], ratios, since=since, epoch=since // 2)
     trainer.log.flush(0)
-    values = trainer._finish(ratios) | live
+    values = trainer.reporter.divide(ratios) | live
     if trainer.is_main:
         np.save(folder / f"{name}.npy", np.stack(gradients))
-        trainer.metrics.write({"rollout": 0, "phase": "train", **values})
+        trainer.reporter.metrics.write({"rollout": 0, "phase": "train", **values})
     trainer.accelerator.wait_for_everyone()
 
 
