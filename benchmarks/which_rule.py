@@ -135,26 +135,40 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float, float]:
     return float(x.mean()), float(x.mean()) - half, float(x.mean()) + half
 
 
-def compared(rows: list[Row], quantity: str, target: float) -> pd.DataFrame:
-    """Every case against fspo's drop, paired by unit: ratio of squared errors (geometric mean) or gain in cosine.
+def median_interval(values: Sequence[float]) -> tuple[float, float, float]:
+    """Median of units with the sign test's interval, at least 95 %; NaN ends with fewer than six.
 
-    Columns: rule, outside, estimate, ci_low, ci_high, units, better (units in which the case is better).
+    One unit may lie anywhere without moving it: ratios of squared errors have no mean that one could rely on.
+    """
+    x = np.sort(np.asarray(values, np.float64))
+    rank = int(sps.binom.ppf(0.025, x.size, 0.5))  # of the low end; 0: there is none
+    middle = float(np.median(x)) if x.size else math.nan
+    return (middle, float(x[rank - 1]), float(x[x.size - rank])) if rank else (middle, math.nan, math.nan)
+
+
+def compared(rows: list[Row], quantity: str, target: float) -> pd.DataFrame:
+    """Every case against fspo's drop, paired by unit: median ratio of squared errors, or median gain in cosine.
+
+    A squared error is an unbiased estimate and may be negative; such a unit stays where it is, below all others.
+
+    Columns: rule, outside, estimate, ci_low, ci_high, units (with a number), better (units in which the case is
+    better), p (sign test, two-sided).
     """
     table: Any = pd.DataFrame(rows)
     table = table[(table.quantity == quantity) & np.isclose(table.target, target)]
     ratio = quantity.startswith("mse")
     base = table[(table.rule == REFERENCE[0]) & (table.outside == REFERENCE[1])].set_index("unit")["estimate"]
+    base = base[(base > 0) | (not ratio)]
     out = []
     for (rule, outside), part in table.groupby(["rule", "outside"], sort=False):
         pair = part.set_index("unit")["estimate"].reindex(base.index)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            gap: Any = np.log(pair / base) if ratio else pair - base
-        gap = gap.replace([np.inf, -np.inf], np.nan).dropna()
-        found = mean_interval(gap.tolist())
-        value, low, high = np.exp(found) if ratio else found
-        better = int(np.sum(gap.to_numpy() < 0 if ratio else gap.to_numpy() > 0))
+        gap = (pair / base if ratio else pair - base).dropna().to_numpy(np.float64)
+        value, low, high = median_interval(gap.tolist())
+        ahead = -np.log(np.maximum(gap, 1e-300)) if ratio else gap
+        better, told = int(np.sum(ahead > 0)), int(np.sum(ahead != 0))
+        p = float(sps.binomtest(better, told).pvalue) if told else 1.0
         names = {"rule": rule, "outside": outside, "estimate": value, "ci_low": low, "ci_high": high}
-        out.append({**names, "units": len(gap), "better": better})
+        out.append({**names, "units": len(gap), "better": better, "p": p})
     return pd.DataFrame(out).sort_values("estimate", ascending=ratio)
 
 
@@ -179,11 +193,16 @@ def trained_rows(paths: Sequence[Path]) -> list[Row]:
     return found
 
 
-def cell(row: Any, digits: int = 3) -> str:
+def number(value: float) -> str:
+    """Three decimals, or three digits where it is large."""
+    return f"{value:.3f}" if abs(value) < 100 else f"{value:.3g}"
+
+
+def cell(row: Any) -> str:
     """An estimate with its interval."""
     if not math.isfinite(row["ci_low"]):
-        return f"{row['estimate']:.{digits}f}"
-    return f"{row['estimate']:.{digits}f} [{row['ci_low']:.{digits}f}, {row['ci_high']:.{digits}f}]"
+        return number(row["estimate"])
+    return f"{number(row['estimate'])} [{number(row['ci_low'])}, {number(row['ci_high'])}]"
 
 
 def comparison_table(rows: list[Row], quantities: dict[str, str], targets: Sequence[float] = TARGETS) -> list[str]:
@@ -199,16 +218,18 @@ def comparison_table(rows: list[Row], quantities: dict[str, str], targets: Seque
 
 
 def verdict(rows: list[Row], quantity: str, words: str) -> list[str]:
-    """One sentence a target: the best case, and whether it is told from fspo's drop and cap."""
+    """One sentence a target: the best case with what is left of it after all cases looked at, and fspo's own band."""
     out = []
     for target in TARGETS:
         table = compared(rows, quantity, target)
-        best = table.iloc[0]
+        others = table[(table.units == table.units.max()) & ((table.rule != "fspo") | (table.outside != "drop"))]
+        best, looks = others.iloc[0], len(table) - 1
+        p = min(best.p * looks, 1.0)
         fspo = table[table.rule == "fspo"].set_index("outside")
-        sentence = f"At {target:.0%}: least {words} is `{best.rule}` with {best.outside}, {cell(best)} of fspo's drop"
-        told = best.ci_high < 1
-        sentence += " (told from 1)" if told else " (not told from 1)"
-        out.append(f"- {sentence}; fspo's cap {cell(fspo.loc['cap'])}, its truncate {cell(fspo.loc['truncate'])}.")
+        sentence = f"At {target:.0%}: least {words} in estimate is `{best.rule}` with {best.outside}, {cell(best)} of"
+        sentence += f" fspo's drop (p = {best.p:.3f} alone, {p:.2g} as the best of {looks})"
+        own = [f"its {o} {cell(fspo.loc[o])} (p = {fspo.loc[o].p:.3f})" for o in ("cap", "truncate")]
+        out.append(f"- {sentence}; fspo's own band, {', '.join(own)}.")
     return out
 
 
@@ -245,25 +266,38 @@ HEAD = """# Which rule gives the best update at equal acceptance?
 
 `python benchmarks/which_rule.py` writes this page. MSE is the mean squared error of the clipped update as an estimate
 of the true one (docs/theory.md T12), shown as a ratio to `fspo` with drop, so below 1 is better; a gain in cosine is a
-difference from it, so above 0 is better. Brackets are Student's 95 % intervals over units (logs, models or seeds), each
-unit paired with itself; in round brackets the units in which the case is better. Units: {logs} logs, {models} models.
-No correction is made for looking at many rules: the best of many looks better than it is.
+difference from it, so above 0 is better. Each unit is paired with itself; the number is the median over units, in
+square brackets the sign test's interval (at least 95 %: the least and the greatest of 6 units, the second ones of 9),
+in round brackets the units in which the case is better and those that have a number. Units: {logs} logs, {models}
+models. These are many looks: the best of many looks better than it is, and with six units no case can stand out from
+thirty by a sign test. p-values are two-sided; read alone, they are for a case chosen beforehand.
 """
 LOGS = """## On gradient logs
 
 Responses at first use, every rule at the common weight $`e^S`$, its range matched in each window of 5 rollouts to one
-update acceptance over $`A \\ne 0`$ (for cap: the share that is not capped). Bands that follow a target take their shape
-from earlier updates alone. The logs share task, model and seed, so the interval is about logs like these.
+update acceptance over $`A \\ne 0`$. For cap that is the share that is not capped, on either sign of $`A`$, so at one
+acceptance cap has another range than drop, and the comparison is of bands together with what happens outside them.
+The range comes from the rows that it is then judged on (T12 wants it frozen), for all rules alike. Bands that follow a
+target take their shape from earlier updates alone. The logs share task, model and seed, so they are no independent
+units: intervals and p-values say how far these logs agree, not what another seed would give. A log has no number for a
+case that no range matches.
+
+A huge number in truncate is no slip. With A < 0 and S below the band the weight is raised to that of the lower edge
+$`e^{lo}`$; around `fspo-tilted`'s centre $`+\\sigma^2L/2`$ that edge may lie far above 0: in the log of the run
+that collapsed under `fspo-truncate`, tens of nats, where the weights themselves stay below 13 and are raised up to the
+cap $`e^{20}`$. Such an update is useless.
 """
 EXACT = """## In models whose update is known
 
 The policies of `proofs_check/maps/`: exact moments, {prompts} responses an update, ranges matched to one band
-acceptance. Units are the models, which were chosen and not drawn; the interval says how much it depends on the model.
+acceptance, so that here drop, truncate and cap share one band. Units are the models, which were chosen and not drawn:
+the interval says how much it depends on the model, and a p-value is no more than a count of models.
 """.replace("{prompts}", str(PROMPTS))
 TRAINED = f"""## In training
 
 Short runs on two-core hardware: each rule's range follows the same band acceptance (`--rule.adapt range`), all else
-is equal and paired by seed; band acceptance is averaged from rollout {LEAST_RANGE} on.
+is equal and paired by seed; band acceptance is averaged from rollout {LEAST_RANGE} on. Means over seeds; in brackets
+Student's 95 % interval. Two or three seeds tell nothing apart here.
 """
 CLOSE = """What such short runs of a small model cannot show is how rules differ over thousands of updates.
 """
