@@ -14,10 +14,12 @@ from proofs_check import (
     solver,
     symbolic,
     t01_t02_fairness,
-    t03_t06_robustness,
+    t03_t04_drift_scale,
+    t05_t06_law,
     t07_t08_cosine,
     t09_t12_exact,
-    t09_t13_surrogate,
+    t09_t12_surrogate,
+    t13_weight,
     t14_t15_online,
 )
 from proofs_check.formal import checks as formal_checks
@@ -25,12 +27,14 @@ from proofs_check.frame import Check
 
 MODULES = (
     t01_t02_fairness,
-    t03_t06_robustness,
+    t03_t04_drift_scale,
+    t05_t06_law,
     attacks,
     t07_t08_cosine,
     logged,
     t09_t12_exact,
-    t09_t13_surrogate,
+    t09_t12_surrogate,
+    t13_weight,
     t14_t15_online,
     model_checks,
     joint_checks,
