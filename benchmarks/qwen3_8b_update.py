@@ -34,7 +34,7 @@ from fspo.files import write_text
 from fspo.models import DTYPES, embedded_config, ready_for_training
 from fspo.objective import ObjectiveConfig
 from fspo.optimizers import make_optimizer, optimizer_step
-from fspo.plan_models import shape_of
+from fspo.plan.models import shape_of
 from fspo.rollout import SamplingConfig, sample
 from fspo.rules import preset
 from fspo.score_log import score_shards

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from fspo.errors import UserError
-from fspo.plan_models import shape_of
+from fspo.plan.models import shape_of
 
 FILE = Path(__file__).parents[1] / "benchmarks" / "qwen3_8b_update.py"
 

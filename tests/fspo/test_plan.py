@@ -14,15 +14,16 @@ import torch
 from test_score_memory import peak
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from fspo import plan as command
 from fspo.batches import RolloutBatch
 from fspo.config import TrainConfig
 from fspo.errors import UserError
 from fspo.metrics import Ratios
 from fspo.models import ready_for_training
 from fspo.options import parse
-from fspo.plan_memory import MachineConfig, cache_bytes, plan
-from fspo.plan_models import meta_model, shape_of, sizes
+from fspo.plan import __main__ as command
+from fspo.plan.machine import MachineConfig
+from fspo.plan.memory import cache_bytes, plan
+from fspo.plan.models import meta_model, shape_of, sizes
 from fspo.scores import ScoreHooks
 
 ALONE = MachineConfig(gpus=1, memory=1.0, mixed_precision="no")

@@ -14,7 +14,8 @@ import fspo
 from fspo.config import TrainConfig
 from fspo.errors import UserError
 from fspo.options import parse
-from fspo.plan_memory import MachineConfig, plan
+from fspo.plan.machine import MachineConfig
+from fspo.plan.memory import plan
 from fspo.sharding import check_sharding
 
 PRESETS = Path(fspo.__file__).parent / "presets"

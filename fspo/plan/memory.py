@@ -1,61 +1,28 @@
-"""Memory of each GPU and token counts of a step, by phase of a rollout, for `python -m fspo.plan`."""
+"""Memory of each GPU by phase of a rollout."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from math import ceil
-from typing import Literal
 
 import torch
 from transformers import PretrainedConfig
 
 from fspo.config import TrainConfig
 from fspo.engines import _PICK_ELEMENTS, CacheLayer
-from fspo.errors import UserError
 from fspo.models import DTYPES, Dtype, LoraOptions
 from fspo.optimizers import moment_bytes
-from fspo.plan_measure import DEEP, SHALLOW, forward_pass, padded_rows, prompt_pass, update_pass
-from fspo.plan_models import Sizes, meta_model, shape_of, sizes
+from fspo.plan.machine import MachineConfig, longest_microbatch, sampled_rows, token_counts
+from fspo.plan.measure import DEEP, SHALLOW, forward_pass, padded_rows, prompt_pass, update_pass
+from fspo.plan.models import Sizes, meta_model, shape_of, sizes
 from fspo.scores import ScoreHooks
 
-Sharding = Literal["fsdp2", "zero3", "ddp"]
 PHASES = ("rollout", "old log-probs", "score pass", "update", "optimizer step")
 RESERVE = 0.08
 """Share of a GPU's memory left to the CUDA context, NCCL and fragmentation. An estimate, not measured here."""
 ZERO3_GATHERED, ZERO3_BUCKET = 1_000_000_000, 500_000_000
 """DeepSpeed's defaults, in parameters: stage3_max_live_parameters and reduce_bucket_size."""
-
-
-@dataclass(frozen=True)
-class MachineConfig:
-    """Where the run goes.
-
-    Parameters
-    ----------
-    gpus : int
-        On all nodes together.
-    memory : float
-        Of each, GiB.
-    sharding : {"fsdp2", "zero3", "ddp"}
-        How weights, gradients and moments are spread; one GPU holds everything anyway.
-    mixed_precision : {"bf16", "no"}
-        As in the accelerate configuration: computing in bfloat16 with float32 weights behind.
-    response_tokens : int, optional
-        Mean length of a response, for the token counts; by default sampling.max_new_tokens.
-    """
-
-    gpus: int = 8
-    memory: float = 80.0
-    sharding: Sharding = "fsdp2"
-    mixed_precision: Literal["bf16", "no"] = "bf16"
-    response_tokens: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.gpus < 1 or not self.memory > 0:
-            raise UserError(f"machine: {self.gpus} GPUs of {self.memory} GiB: use one or more GPUs with memory above 0")
-        if self.response_tokens is not None and self.response_tokens < 1:
-            raise UserError(f"machine.response_tokens is {self.response_tokens}: use 1 or more")
 
 
 @dataclass(frozen=True)
@@ -207,7 +174,7 @@ def plan(config: TrainConfig, machine: MachineConfig, shape: PretrainedConfig | 
         "optimizer step": static | {"gradients": gradients, "temporary": step},
     }
     capacity = int(machine.memory * 2**30 * (1 - RESERVE))
-    return Plan(model, phases, _tokens(config, machine, model, rows), capacity)
+    return Plan(model, phases, token_counts(config, machine, model, rows), capacity)
 
 
 def _named(parts: tuple[int, int]) -> dict[str, int]:
@@ -218,12 +185,6 @@ def _few_tokens(shape: PretrainedConfig) -> PretrainedConfig:
     small = type(shape).from_dict(shape.to_dict())
     small.vocab_size = 8
     return small
-
-
-def longest_microbatch(config: TrainConfig) -> tuple[int, int, int]:
-    """Rows, prompt and response tokens of the largest microbatch, all rows of full length."""
-    prompt, response = config.task.max_prompt_tokens, config.sampling.max_new_tokens
-    return max(1, config.batch.tokens // (prompt + response)), prompt, response
 
 
 def _dtypes(config: TrainConfig, machine: MachineConfig) -> tuple[torch.dtype, torch.dtype]:
@@ -331,11 +292,6 @@ def _rollout(
     return ({"gathered": model.total * compute.itemsize} if casts else {}) | parts
 
 
-def sampled_rows(config: TrainConfig, machine: MachineConfig) -> int:
-    """Responses that one GPU samples at once."""
-    return min(config.sampling.batch_size, ceil(config.batch.prompts * config.batch.responses / machine.gpus))
-
-
 def cache_bytes(shape: PretrainedConfig, dtype: torch.dtype) -> int:
     """Bytes of keys and values of one token in all layers, as `fspo.engines.CacheLayer` keeps them."""
     heads = getattr(shape, "num_key_value_heads", None) or shape.num_attention_heads
@@ -344,45 +300,3 @@ def cache_bytes(shape: PretrainedConfig, dtype: torch.dtype) -> int:
     states = torch.empty(1, heads, 1, size, dtype=dtype, device="meta")
     layer.lazy_initialization(states, states)
     return shape.num_hidden_layers * (layer.keys.nbytes + layer.values.nbytes)
-
-
-def _tokens(config: TrainConfig, machine: MachineConfig, model: Sizes, rows: int) -> dict[str, float]:
-    """Counts of one rollout; lengths are `machine.response_tokens` and the longest prompt."""
-    batch, prompt = config.batch, config.task.max_prompt_tokens
-    response = min(machine.response_tokens or config.sampling.max_new_tokens, config.sampling.max_new_tokens)
-    responses = batch.prompts * batch.responses
-    each = ceil(batch.prompts / batch.minibatches) * batch.responses
-    updates = batch.minibatches * batch.epochs
-    fitting = max(1, batch.tokens // (prompt + response))
-    passes = 3 if config.model.lora is None else 2  # forward 1, backward 2 (1 without weight gradients)
-    passes += config.model.gradient_checkpointing
-    return {
-        "responses of a rollout": responses,
-        "tokens sampled": responses * response,
-        "responses sampled at once on a GPU": sampled_rows(config, machine),
-        "updates of a rollout": updates,
-        "responses of an update": each,
-        "tokens of an update": each * (prompt + response),
-        "responses of a microbatch": min(fitting, each),
-        "microbatches of an update on a GPU": ceil(ceil(each / fitting) / machine.gpus),
-        "longest responses that fit a microbatch": rows,
-        "PFLOP of an update": 2 * passes * model.total * each * (prompt + response) / 1e15,
-        "gradient log of a rollout, MB": _log_bytes(config) / 1e6,
-    }
-
-
-def _log_bytes(config: TrainConfig) -> float:
-    """Sketches (2 bytes a number) and rows (about 200 bytes) of one rollout in the gradient log, before compression."""
-    batch, log = config.batch, config.log
-    responses = batch.prompts * batch.responses
-    share = len(config.scored_updates()) / batch.minibatches if log.score_every else 0.0
-    width = (log.scores.width or 0) if log.scores.mode == "sketch" else 0
-    return responses * (batch.epochs * 200.0 + share * width * 2)
-
-
-def with_options(config: TrainConfig, **changes: object) -> TrainConfig:
-    """A configuration with dotted options changed: ``batch__tokens=1`` for ``batch.tokens``."""
-    for name, value in changes.items():
-        group, _, option = name.partition("__")
-        config = replace(config, **{group: replace(getattr(config, group), **{option: value}) if option else value})
-    return config

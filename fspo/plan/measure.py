@@ -22,7 +22,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 from fspo.linear_logprobs import TILE_ELSEWHERE
 from fspo.logprobs import BIG_VOCABULARY, make_batch, token_log_probs
 from fspo.models import Dtype, LoraOptions
-from fspo.plan_models import meta_model
+from fspo.plan.models import meta_model
 
 SHALLOW, DEEP = 1, 2
 """Numbers of layers that are run."""

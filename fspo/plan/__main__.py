@@ -14,7 +14,8 @@ from fspo.errors import UserError
 from fspo.files import write_text
 from fspo.models import LoraOptions
 from fspo.options import parse, to_dict
-from fspo.plan_memory import RESERVE, MachineConfig, Plan, longest_microbatch, plan
+from fspo.plan.machine import MachineConfig, longest_microbatch
+from fspo.plan.memory import RESERVE, Plan, plan
 
 EXAMPLES = """Plan a run: memory of each GPU by phase of a rollout, and how many tokens a step has. No weights are
 loaded and nothing is computed: the training code runs on tensors without storage. Exits with 1 if it does not fit.

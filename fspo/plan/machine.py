@@ -1,0 +1,89 @@
+"""The machine that a run is planned for, and how many tokens and responses each step then has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+from typing import Literal
+
+from fspo.config import TrainConfig
+from fspo.errors import UserError
+from fspo.plan.models import Sizes
+
+Sharding = Literal["fsdp2", "zero3", "ddp"]
+
+
+@dataclass(frozen=True)
+class MachineConfig:
+    """Where the run goes.
+
+    Parameters
+    ----------
+    gpus : int
+        On all nodes together.
+    memory : float
+        Of each, GiB.
+    sharding : {"fsdp2", "zero3", "ddp"}
+        How weights, gradients and moments are spread; one GPU holds everything anyway.
+    mixed_precision : {"bf16", "no"}
+        As in the accelerate configuration: computing in bfloat16 with float32 weights behind.
+    response_tokens : int, optional
+        Mean length of a response, for the token counts; by default sampling.max_new_tokens.
+    """
+
+    gpus: int = 8
+    memory: float = 80.0
+    sharding: Sharding = "fsdp2"
+    mixed_precision: Literal["bf16", "no"] = "bf16"
+    response_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.gpus < 1 or not self.memory > 0:
+            raise UserError(f"machine: {self.gpus} GPUs of {self.memory} GiB: use one or more GPUs with memory above 0")
+        if self.response_tokens is not None and self.response_tokens < 1:
+            raise UserError(f"machine.response_tokens is {self.response_tokens}: use 1 or more")
+
+
+def longest_microbatch(config: TrainConfig) -> tuple[int, int, int]:
+    """Rows, prompt and response tokens of the largest microbatch, all rows of full length."""
+    prompt, response = config.task.max_prompt_tokens, config.sampling.max_new_tokens
+    return max(1, config.batch.tokens // (prompt + response)), prompt, response
+
+
+def sampled_rows(config: TrainConfig, machine: MachineConfig) -> int:
+    """Responses that one GPU samples at once."""
+    return min(config.sampling.batch_size, ceil(config.batch.prompts * config.batch.responses / machine.gpus))
+
+
+def token_counts(config: TrainConfig, machine: MachineConfig, model: Sizes, rows: int) -> dict[str, float]:
+    """Counts of one rollout; lengths are `machine.response_tokens` and the longest prompt."""
+    batch, prompt = config.batch, config.task.max_prompt_tokens
+    response = min(machine.response_tokens or config.sampling.max_new_tokens, config.sampling.max_new_tokens)
+    responses = batch.prompts * batch.responses
+    each = ceil(batch.prompts / batch.minibatches) * batch.responses
+    updates = batch.minibatches * batch.epochs
+    fitting = max(1, batch.tokens // (prompt + response))
+    passes = 3 if config.model.lora is None else 2  # forward 1, backward 2 (1 without weight gradients)
+    passes += config.model.gradient_checkpointing
+    return {
+        "responses of a rollout": responses,
+        "tokens sampled": responses * response,
+        "responses sampled at once on a GPU": sampled_rows(config, machine),
+        "updates of a rollout": updates,
+        "responses of an update": each,
+        "tokens of an update": each * (prompt + response),
+        "responses of a microbatch": min(fitting, each),
+        "microbatches of an update on a GPU": ceil(ceil(each / fitting) / machine.gpus),
+        "longest responses that fit a microbatch": rows,
+        "PFLOP of an update": 2 * passes * model.total * each * (prompt + response) / 1e15,
+        "gradient log of a rollout, MB": _log_bytes(config) / 1e6,
+    }
+
+
+def _log_bytes(config: TrainConfig) -> float:
+    """Sketches (2 bytes a number) and rows (about 200 bytes) of one rollout in the gradient log, before compression."""
+    batch, log = config.batch, config.log
+    responses = batch.prompts * batch.responses
+    share = len(config.scored_updates()) / batch.minibatches if log.score_every else 0.0
+    width = (log.scores.width or 0) if log.scores.mode == "sketch" else 0
+    return responses * (batch.epochs * 200.0 + share * width * 2)
