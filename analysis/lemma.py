@@ -16,6 +16,7 @@ from analysis.cosine import rows_weight
 from analysis.evaluate import Case, common_weight, evaluate
 from analysis.rows import Floats, Ints
 from analysis.sketches import ScoredWindow
+from analysis.stats import totals
 from fspo.errors import UserError
 from fspo.theory import CosineLemma, cosine_lemma
 
@@ -53,14 +54,19 @@ class LemmaTable:
         groups = window.update * number + window.bins
         size = window.updates * number
         weight = rows_weight(window)
-        by_group = np.zeros((size, len(rows)))
-        by_group[groups, np.arange(len(rows))] = 1.0
         shape = (window.updates, number)
-        count = by_group.sum(1).reshape(shape)
-        total_weight = (by_group @ weight).reshape(shape)
-        g = ((by_group * weight) @ window.vectors).reshape(*shape, -1)
-        first = [int(rows.rollout[window.update == u][0]) for u in range(window.updates)]
-        steps = [int(rows.step[window.update == u][0]) for u in range(window.updates)]
+        places = [np.flatnonzero(window.update == u) for u in range(window.updates)]
+        # each update's vectors, and which of its rows are in each bin: sums by update keep the products small
+        parts = [(at, window.vectors[at], np.eye(number)[:, window.bins[at]]) for at in places]
+
+        def by_bin(values: Floats) -> Floats:
+            return totals(groups, size, values).reshape(shape)
+
+        def vectors_by_bin(coefficient: Floats) -> Floats:
+            return np.stack([(inside * coefficient[at]) @ vectors for at, vectors, inside in parts])
+
+        count, total_weight, g = by_bin(np.ones(len(rows))), by_bin(weight), vectors_by_bin(weight)
+        first, steps = ([int(x[at[0]]) for at in places] for x in (rows.rollout, rows.step))
         one_window = np.zeros(len(rows), np.int64)
         for case in self.cases:
             key = {**self.key, **case.key, "subset": "nonzero", "use": window.use, "weight": "sequence"}
@@ -70,13 +76,13 @@ class LemmaTable:
                 continue
             strata = Strata(
                 count,
-                (by_group @ (found.side == 0)).reshape(shape),
+                by_bin(found.side == 0),
                 total_weight,
-                (by_group @ found.clipped_weight).reshape(shape),
+                by_bin(found.clipped_weight),
                 g,
-                ((by_group * found.clipped_weight) @ window.vectors).reshape(*shape, -1),
+                vectors_by_bin(found.clipped_weight),
             )
-            direct = _direct(found.clipped_weight, window)
+            direct = np.stack([found.clipped_weight[at] @ vectors for at, vectors, _ in parts])  # row by row (U, D)
             for u in range(window.updates):
                 place = {"window": first[u], "rollouts": 1, "updates": 1, "step": steps[u]}
                 self._row({**key, **place}, case, strata, np.array([u]), direct[u : u + 1])
@@ -140,13 +146,6 @@ class LemmaTable:
             "bound_violations": violations,
             "pass": (worst <= TOLERANCE and violations == 0) if found else None,
         }
-
-
-def _direct(coefficient: Floats, window: ScoredWindow) -> Floats:
-    """sum M w A psi by update (U, D), row by row."""
-    return np.stack(
-        [coefficient[window.update == u] @ window.vectors[window.update == u] for u in range(window.updates)]
-    )
 
 
 def lemma_of(strata: Strata, at: Ints, *, drop: bool) -> tuple[CosineLemma, float]:
