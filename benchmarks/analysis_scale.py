@@ -198,10 +198,10 @@ def measure(folder: Path, most: int, scored: int, width: int) -> dict[str, Any]:
         "for_each_further_rule": a_rule,
         "goals": GOALS,
     }
-    first, last = by_rows[1], by_rows[-1]
-    results["exponent_of_cpu_seconds"] = float(
-        np.log(last["cpu_seconds"] / first["cpu_seconds"]) / np.log(last["rows"] / first["rows"])
-    )
+    steps = zip(by_rows, by_rows[1:], strict=False)
+    results["cpu_seconds_for_each_further_million_rows"] = [
+        1e6 * (more["cpu_seconds"] - less["cpu_seconds"]) / (more["rows"] - less["rows"]) for less, more in steps
+    ]
     if scored:
         run = folder / f"scored-{scored}-{width}"
         if not run.exists():
