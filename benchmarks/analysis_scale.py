@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 from importlib.metadata import version
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -198,7 +199,7 @@ def measure(folder: Path, most: int, scored: int, width: int) -> dict[str, Any]:
         "for_each_further_rule": a_rule,
         "goals": GOALS,
     }
-    steps = zip(by_rows, by_rows[1:], strict=False)
+    steps = pairwise(by_rows)
     results["cpu_seconds_for_each_further_million_rows"] = [
         1e6 * (more["cpu_seconds"] - less["cpu_seconds"]) / (more["rows"] - less["rows"]) for less, more in steps
     ]
