@@ -114,9 +114,9 @@ def test_a_broken_model_or_formula_is_found(monkeypatch, part, owner, name, brok
     assert fails(part)
 
 
-def off_centre(self, n, stats=None):
+def off_centre(self, n, stats=None, A=None):
     below, above = self.half_widths(n)
-    centre = self.drift_per_token(stats) * n
+    centre = self.drift_per_token(stats, A) * n
     return centre - below, centre + 1.05 * above * n**0.01
 
 
