@@ -20,6 +20,7 @@ from scipy import stats as sps
 
 from analysis.acceptance import TREND_MARGIN
 from analysis.adaptive_claims import learns_to_be_fair
+from analysis.assumptions import DRIFT_TOLERANCE, EXPONENT_TOLERANCE, LAW_TOLERANCE
 from analysis.evaluate import TARGETS
 from analysis.evidence import (
     NAN,
@@ -42,9 +43,6 @@ from analysis.tables import write_json
 
 FAIR, RIVALS = "fspo", ("rloo", "gspo")
 MIN_SEEDS = 5
-EXPONENT_MARGIN = 0.1  # of 2H around 1
-KS_MARGIN = 0.05  # largest distance of a distribution function from the normal one
-DRIFT_MARGIN = 0.2  # of x_l in sd's: moves a symmetric band's acceptance by at most phi(1) x^2 = 0.01 (T3)
 REWARD_MARGIN = 0.02
 _TEXT = ("subset", "use", "reason")
 
@@ -176,19 +174,24 @@ def gaussian_model(tables: Tables) -> Claim:
         drift = combine_largest(worst_by_run(absolute(errors)))
         law = pd.DataFrame(base | {"value": c["ks_distance"], "low": c["ks_ci_low"], "high": c["ks_ci_high"]})
         normal = combine_largest(worst_by_run(law))
-    margin = EXPONENT_MARGIN
+    margin = 2 * EXPONENT_TOLERANCE  # of 2H
     holds = [
         found90.low > 1 - margin and found90.high < 1 + margin,
-        normal.high < KS_MARGIN,
-        drift.high < DRIFT_MARGIN,
+        normal.high < LAW_TOLERANCE,
+        drift.high < DRIFT_TOLERANCE,
     ]
-    refuted = [found.low > 1 + margin or found.high < 1 - margin, normal.low > KS_MARGIN, drift.low > DRIFT_MARGIN]
+    refuted = [
+        found.low > 1 + margin or found.high < 1 - margin,
+        normal.low > LAW_TOLERANCE,
+        drift.low > DRIFT_TOLERANCE,
+    ]
     nonzero = select(tables["scaling"], subset="nonzero", use="first", sign="all")
     return Claim(
         "C4",
         "S given L is near Gaussian, its variance is proportional to L, its drift is -KL.",
         "2H of Var(S|L) ~ L^2H within 1 +- margin (estimate shown; 90 % interval); largest distance from the normal "
-        f"law in any bin < {KS_MARGIN}; largest |E[S] + L KL| / sd(S) in any bin < {DRIFT_MARGIN}; all logs, first use",
+        f"law in any bin < {LAW_TOLERANCE}; largest |E[S] + L KL| / sd(S) in any bin < {DRIFT_TOLERANCE}; all logs, "
+        "first use",
         margin,
         found.value,
         found.low,

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from analysis.doctor import band, batch, ratios
+from analysis.doctor.admit import admit
 from analysis.doctor.findings import Answer, Diagnosis
-from analysis.doctor.patient import Patient, admit
+from analysis.doctor.patient import Patient
 from fspo.errors import UserError
 
 CHECKS: dict[str, Callable[[Patient], Answer]] = {

@@ -286,7 +286,7 @@ def test_damage_is_counted_and_the_rest_examined(tmp_path):
 
 def test_a_long_log_is_examined_in_spread_rollouts(tmp_path, monkeypatch):
     run = write_run(tmp_path / "run", DEFECTS["truncation"], 0)
-    monkeypatch.setattr("analysis.doctor.patient.MAX_ROWS", 8000)
+    monkeypatch.setattr("analysis.doctor.admit.MAX_ROWS", 8000)
     diagnosis = examine(run)
     total = sum(pq.read_metadata(f).num_rows for f in (run / "gradlog").glob("*.parquet"))
     assert diagnosis.rows < 8001 < total

@@ -6,7 +6,8 @@ import pytest
 from analysis.bins import Bins
 from analysis.evaluate import Case
 from analysis.loading import load_run
-from analysis.population import ERRORS, PairGram, PopulationTable
+from analysis.pair_gram import PairGram
+from analysis.population import ERRORS, PopulationTable
 from analysis.rows import Rows, leave_one_out
 from analysis.run import Options, shared_bins
 from analysis.sketches import Fresh, ScoredWindow, scored_windows

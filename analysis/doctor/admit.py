@@ -1,0 +1,175 @@
+"""A run folder read for the doctor: a gradient log, of any trainer, or metrics.jsonl alone."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from numpy.typing import NDArray
+
+from analysis.doctor.patient import Patient, Rows, pairs
+from fspo.errors import UserError
+from fspo.gradlog import FOLDER, GradLog, read_log
+from fspo.rules import PRESETS
+
+READ = (
+    *("rollout", "step", "updates_since_rollout", "phase", "prompt_id", "response_id", "length", "truncated"),
+    *("log_ratio", "reward", "advantage", "lo", "hi", "band_accept", "side", "multiplier", "weight", "drift"),
+)
+IDS = ("rollout", "step", "prompt_id", "response_id")
+METRICS = "metrics.jsonl"
+MAX_ROWS = 1_000_000
+"""Beyond this many rows evenly spread rollouts are read: intervals are narrow by then, and memory is bounded."""
+
+
+def admit(run: str | Path) -> Patient:
+    """Read a run folder.
+
+    Raises
+    ------
+    UserError
+        If there is neither a readable gradient log nor a metrics.jsonl.
+    """
+    path = Path(run)
+    if not path.is_dir():
+        raise UserError(f"{path} is no folder: give a run folder, or make one with `python -m analysis import`")
+    if not any((path / FOLDER).glob("*.parquet")) and (path / METRICS).is_file():
+        return _scalars_alone(path)
+    log, spread = _read(path)
+    if len(log) == 0:
+        raise UserError(f"{path}: the gradient log has no rows; train or import at least one rollout")
+    notes = [spread] if spread else []
+    notes += [f"damaged: {line}" for line in log.damage]
+    columns = _columns(log, notes)
+    phase = log.column("phase") if "phase" in log else np.full(len(log), "train")
+    everything = Rows(columns)
+    train = np.isin(phase, ("train", ""))
+    if not train.any():
+        raise UserError(f"{path}: no row of phase train; the doctor examines a training run")
+    logged = frozenset(name for name in READ if name in log)
+    rule = log.rule if "rule" in log.metadata else None
+    return Patient(
+        path=path,
+        rule=rule,
+        aggregation=_aggregation(path, log),
+        rows=everything.take(train),
+        noise=everything.take(phase == "noise"),
+        logged=logged,
+        metrics=_metrics(path, notes),
+        notes=tuple(notes),
+    )
+
+
+def _scalars_alone(path: Path) -> Patient:
+    """A run of which only scalars are known, as other trainers log."""
+    notes = ["no gradient log: only metrics.jsonl is examined, and most checks need rows"]
+    metrics = _metrics(path, notes)
+    if not metrics:
+        raise UserError(f"{path} has no gradient log and no number in {METRICS}: nothing to examine")
+    names = [*(name for name in READ if name != "phase"), "cluster"]
+    empty = {name: np.zeros(0, np.int64 if name in (*IDS, "cluster") else np.float64) for name in names}
+    return Patient(path, None, None, Rows(empty), Rows(empty), frozenset(), metrics, tuple(notes))
+
+
+def _read(path: Path) -> tuple[GradLog, str]:
+    """The log, or evenly spread rollouts of a long one and a line that says so."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    sizes: dict[int, int] = {}
+    for file in sorted((path / FOLDER).glob("rollout-*.parquet")):
+        try:
+            rows = pq.read_metadata(file).num_rows
+            rollout = int(file.name.split("-")[1])
+        except (pa.ArrowInvalid, OSError, ValueError):
+            continue  # read_log counts it as damage
+        sizes[rollout] = sizes.get(rollout, 0) + rows
+    total = sum(sizes.values())
+    if total <= MAX_ROWS or len(sizes) < 2:
+        return read_log(path, columns=READ, phases=None), ""
+    number = max(len(sizes) * MAX_ROWS // total, 2)
+    chosen = np.array(sorted(sizes))[np.unique(np.linspace(0, len(sizes) - 1, number).round().astype(int))]
+    parts = [read_log(path, columns=READ, phases=None, rollouts=(int(r), int(r))) for r in chosen]
+    table = pa.concat_tables([part.table for part in parts], promote_options="permissive")
+    damage = [line for part in parts for line in part.damage]
+    note = f"{len(chosen)} of {len(sizes)} rollouts examined, evenly spread: the log has {total} rows"
+    return GradLog(table, parts[0].metadata, damage), note
+
+
+def _columns(log: GradLog, notes: list[str]) -> dict[str, NDArray[Any]]:
+    """Every column as float64 (N,), NaN where null; identifiers as integers."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    out: dict[str, NDArray[Any]] = {}
+    for name in READ:
+        if name == "phase":
+            continue
+        if name in IDS:
+            out[name] = log.column(name).astype(np.int64)
+        elif name not in log:
+            out[name] = np.full(len(log), np.nan)
+        else:
+            column = log.table[name]
+            if pa.types.is_boolean(column.type):
+                column = pc.cast(column, pa.int8())  # type: ignore[attr-defined]
+            out[name] = np.asarray(pc.cast(column, pa.float64()).to_numpy(), np.float64)  # type: ignore[attr-defined]
+    out["cluster"] = pairs(out["rollout"], out["prompt_id"])
+    if "updates_since_rollout" not in log:
+        number, code = np.unique(out["rollout"], return_inverse=True)
+        first = np.full(len(number), np.iinfo(np.int64).max)
+        np.minimum.at(first, code, out["step"])
+        out["updates_since_rollout"] = (out["step"] - first[code]).astype(np.float64)
+        several = bool(np.any(out["updates_since_rollout"] > 0))
+        if not several and np.any(np.nan_to_num(out["log_ratio"]) != 0):
+            out["updates_since_rollout"][:] = 1.0  # one step a rollout and S moves: the step counts rollouts
+            notes.append("no column updates_since_rollout, one step a rollout: all rows count as after an update")
+        else:
+            notes.append("no column updates_since_rollout: counted from each rollout's first step")
+    return out
+
+
+def _aggregation(path: Path, log: GradLog) -> str | None:
+    """How the loss was averaged: the log's header, config.yaml, or that config's preset."""
+    if isinstance(named := log.metadata.get("aggregation"), str):
+        return named
+    file = path / "config.yaml"
+    if not file.is_file():
+        return None
+    try:
+        config = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"{file} is no valid YAML: {str(error).splitlines()[0]}") from error
+    rule = config.get("rule") if isinstance(config, dict) else None
+    if not isinstance(rule, dict):
+        return None
+    named = rule.get("aggregation")
+    given = PRESETS.get(str(rule.get("preset")))
+    return str(named) if named else given.aggregation if given else None
+
+
+def _metrics(path: Path, notes: list[str]) -> dict[str, list[tuple[float, float]]]:
+    found: dict[str, list[tuple[float, float]]] = {}
+    file = path / METRICS
+    if not file.is_file():
+        return found
+    torn = 0
+    for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            record = json.loads(line) if line.strip() else {}
+        except json.JSONDecodeError:
+            torn += 1
+            continue
+        if not isinstance(record, dict) or record.get("phase", "train") != "train":
+            continue
+        rollout = record.get("rollout", math.nan)
+        for name, value in record.items():
+            if isinstance(value, (int, float)) and math.isfinite(value):
+                found.setdefault(name, []).append((float(rollout), float(value)))
+    if torn:
+        notes.append(f"damaged: {torn} lines of metrics.jsonl")
+    return found
