@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
@@ -33,7 +33,9 @@ examples:
 A killed run goes on where it stopped: start the same command again.
 """
 GROUND = ("fspo.rules", "fspo.theory", "fspo.gradlog")
-QWEN = Path(__file__).parent / "fspo" / "presets" / "qwen3-8b.yaml"
+PRESETS_FOLDER = Path("fspo", "presets")
+CLUSTER_CONFIG, SHARDED = PRESETS_FOLDER / "qwen3-8b.yaml", PRESETS_FOLDER / "accelerate" / "fsdp2.yaml"
+"""What a cluster trains, and how accelerate shards it: without this file it would hold the whole model on each GPU."""
 
 
 @dataclass(frozen=True)
@@ -119,16 +121,12 @@ class Options:
     def sizes(self) -> Preset:
         """The preset with the changes asked for."""
         base = PRESETS[self.preset]
-        return Preset(
+        return replace(
+            base,
             rules=tuple(self.rules or base.rules),
             seeds=tuple(self.seeds if self.seeds is not None else base.seeds),
             rollouts=self.rollouts or base.rollouts,
-            calibration_rollouts=base.calibration_rollouts,
             jobs=self.jobs or base.jobs,
-            threads=base.threads,
-            options=base.options,
-            draws=base.draws,
-            maps=base.maps,
         )
 
 
@@ -321,40 +319,19 @@ class Reproduction:
         jobs: Sequence[Job],
     ) -> None:
         """report.html, and the verdicts on the terminal."""
-        from figures import contents
-        from figures.report import Section, write_report
+        from figures.reproduction import write_page
 
-        runs, drawn = [job.run for job in jobs], self.out / "figures"
-        advice = self.out / "checks" / "advice.md"
-        damaged = [line for run in runs for line in contents.warnings(run)]
-        write_report(
-            self.out / "report.html",
-            title=f"FSPO: reproduction, preset {self.options.preset}",
-            summary=contents.summary(claims, checks, diagnoses, runs),
+        page = write_page(
+            self.out,
+            preset=self.options.preset,
+            runs=[job.run for job in jobs],
+            checks=checks,
+            theory=theory,
+            ranges=ranges,
             claims=claims,
-            figures=contents.pictures(drawn, figures),
-            sections=[
-                contents.assumptions(runs),
-                Section("Sensitivity", figures=contents.pictures(drawn, figures, "sensitivity")),
-                contents.theory_gap(runs, contents.pictures(drawn, figures, "gap")),
-                contents.doctor(diagnoses),
-                Section("Notes", notes=[*damaged, *contents.skipped([*figures, *theory])]),
-                Section(
-                    "Theory",
-                    tables=[("Checks", contents.check_rows(checks))],
-                    figures=contents.pictures(self.out / "figures-theory", theory),
-                    markdown=advice.read_text(encoding="utf-8") if advice.is_file() else "",
-                ),
-                Section(
-                    "Tables",
-                    tables=[
-                        ("Calibrated ranges", [{"rule": name, **fit} for name, fit in ranges.items()]),
-                        ("Runs", [contents.run_row(run, ranges) for run in runs]),
-                        ("Stages", self.stages.report),
-                    ],
-                ),
-            ],
-            samples=contents.samples(next((r for r in runs if r.name.startswith("fspo-seed")), runs[-1])),
+            figures=figures,
+            diagnoses=diagnoses,
+            stages=self.stages.report,
             provenance={
                 "command": " ".join(["python", "paper_repro.py", *sys.argv[1:]]),
                 "seeds": list(self.sizes.seeds),
@@ -366,9 +343,9 @@ class Reproduction:
         for claim in claims:
             print(f"{claim['id']:4} {claim['verdict']:14} {claim['statement']}")
         print(f"theory checks: {'all hold' if checks['status'] == 0 else 'SOME FAIL'} ({self.out / 'checks'})")
-        for line in damaged:
+        for line in page.damaged:
             print(f"log of {line}")
-        print(f"report: {self.out / 'report.html'}")
+        print(f"report: {page.path}")
 
     def _python(self, module: str, *arguments: str, quiet: bool = False, passing: Sequence[int] = (0,)) -> None:
         command = [sys.executable, "-m", module, *arguments]
@@ -383,10 +360,12 @@ def print_cluster_commands(options: Options) -> int:
     from fspo.config import TrainConfig
     from fspo.options import parse
 
-    config = parse(TrainConfig, ["--config", str(QWEN)], prog="paper_repro.py", description="")
+    config = parse(
+        TrainConfig, ["--config", str(Path(__file__).parent / CLUSTER_CONFIG)], prog="paper_repro.py", description=""
+    )
     rules = options.rules or list(QUICK_RULES)
     seeds = options.seeds or [0, 1, 2, 3, 4]
-    launch = f"accelerate launch --num_processes 8 -m fspo.train --config {QWEN.relative_to(Path(__file__).parent)}"
+    launch = f"accelerate launch --config_file {SHARDED} -m fspo.train --config {CLUSTER_CONFIG}"
     out = f"{options.output}/8b"
     print(f"# {config.model.name_or_path}, {config.rollouts} rollouts; never run by this project's tests.")
     print("# 1. one shared unclipped run")

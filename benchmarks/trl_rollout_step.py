@@ -59,6 +59,7 @@ def now() -> tuple[float, float]:
 def run_fspo(model: str, rollouts: int, threads: int, folder: str, score_every: int) -> dict[str, Any]:
     """This trainer, timed from outside: the same clocks around the same work as TRL's."""
     from fspo import config as c
+    from fspo.rollout import SamplingConfig
     from fspo.trainer import Trainer
 
     imports = peak_mib()
@@ -87,7 +88,7 @@ def run_fspo(model: str, rollouts: int, threads: int, folder: str, score_every: 
             model=c.ModelConfig(name_or_path=model),
             rule=c.RuleConfig(preset="gspo"),
             batch=c.BatchConfig(prompts=PROMPTS, responses=RESPONSES, minibatches=MINIBATCHES, epochs=EPOCHS),
-            sampling=c.SamplingConfig(max_new_tokens=MAX_NEW_TOKENS),
+            sampling=SamplingConfig(max_new_tokens=MAX_NEW_TOKENS),
             optim=c.OptimConfig(learning_rate=LEARNING_RATE, warmup_updates=WARMUP_UPDATES),
             log=c.LogConfig(score_every=score_every),
             eval=c.EvalConfig(every=0),

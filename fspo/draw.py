@@ -20,7 +20,7 @@ from fspo.advantages import GroupStats
 from fspo.batches import RolloutBatch, join
 from fspo.collect import Collector, Prompts, dropped, give_advantages
 from fspo.config import TrainConfig
-from fspo.engines import Progress
+from fspo.engines.picking import Progress
 from fspo.errors import UserError
 from fspo.metrics import Ratios, add_drops, add_rollout
 from fspo.tasks import prompt_order

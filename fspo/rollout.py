@@ -22,8 +22,10 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from fspo.continuous import run_continuous
-from fspo.engines import Noise, Progress, plain_attention_layers, run_fast, run_generate, trim
+from fspo.engines.continuous import run_continuous
+from fspo.engines.fast import plain_attention_layers, run_fast
+from fspo.engines.generate import run_generate
+from fspo.engines.picking import Noise, Progress, trim
 from fspo.errors import UserError, unknown_name
 
 Engine = Literal["auto", "fast", "generate", "continuous", "vllm"]
@@ -174,7 +176,7 @@ def _by_vllm(
     eos: list[int],
     progress: Progress | None,
 ) -> Responses:
-    from fspo.vllm_engine import run_vllm
+    from fspo.engines.vllm import run_vllm
 
     rows, steps = [list(prompt) for prompt in prompts], config.max_new_tokens
     tokens, logprobs = run_vllm(model, rows, noise, config.temperature, steps, eos, config.vllm_url, progress)
@@ -188,7 +190,7 @@ _NOTHING = (np.empty(0, np.int64), np.empty(0, np.float32), False)
 def choose_engine(model: PreTrainedModel, wanted: str) -> str:
     """Name the engine that ``wanted`` means for this model; UserError when ``"fast"`` cannot run it."""
     if wanted == "vllm":
-        from fspo.vllm_engine import check_vllm
+        from fspo.engines.vllm import check_vllm
 
         check_vllm()
     if wanted in ("generate", "continuous", "vllm"):

@@ -17,7 +17,7 @@ examples:
   python -m fspo.train --config out/fspo/config.yaml --noise-floor
       one rollout at learning rate 0: what numerics alone do to S, into out/fspo/noise
   torchrun --nproc_per_node 2 -m fspo.train --output out/two --threads 1
-  accelerate launch --num_processes 8 -m fspo.train --config run.yaml
+  accelerate launch --config_file fspo/presets/accelerate/fsdp2.yaml -m fspo.train --config run.yaml
 """
 
 NOISE_FLOOR = "--noise-floor"

@@ -94,6 +94,7 @@ def test_the_cluster_preset_checks_its_configuration_and_prints_whole_commands(
         (True, True, False),  # the shared run's folder stands in the calibration
         (True, False, True),
     ]
-    assert all("fspo/presets/qwen3-8b.yaml" in t for t in trained)
+    sharded = "accelerate launch --config_file fspo/presets/accelerate/fsdp2.yaml -m fspo.train"
+    assert all(t.startswith(f"{sharded} --config fspo/presets/qwen3-8b.yaml ") for t in trained)
     with pytest.raises(UserError, match="rule"):
         paper_repro.main(["--preset", "8b", "--rules", "[fspoo]"])

@@ -10,7 +10,8 @@ import torch
 from transformers import PretrainedConfig
 
 from fspo.config import TrainConfig
-from fspo.engines import _PICK_ELEMENTS, CacheLayer
+from fspo.engines.fast import CacheLayer
+from fspo.engines.picking import PICK_ELEMENTS
 from fspo.models import DTYPES, Dtype, LoraOptions
 from fspo.optimizers import moment_bytes
 from fspo.plan.machine import MachineConfig, longest_microbatch, sampled_rows, token_counts
@@ -282,7 +283,7 @@ def _rollout(
     sharded = machine.sharding != "ddp" and machine.gpus > 1
     casts = compute.itemsize < DTYPES[config.model.dtype].itemsize or sharded
     vocabulary = shape.vocab_size
-    chosen = min(rows, max(1, _PICK_ELEMENTS // vocabulary))
+    chosen = min(rows, max(1, PICK_ELEMENTS // vocabulary))
     dtype: Dtype = "bfloat16" if compute == torch.bfloat16 else "float32"
     parts = {
         "KV cache": rows * columns * cache_bytes(shape, compute),
@@ -293,7 +294,7 @@ def _rollout(
 
 
 def cache_bytes(shape: PretrainedConfig, dtype: torch.dtype) -> int:
-    """Bytes of keys and values of one token in all layers, as `fspo.engines.CacheLayer` keeps them."""
+    """Bytes of keys and values of one token in all layers, as `fspo.engines.fast.CacheLayer` keeps them."""
     heads = getattr(shape, "num_key_value_heads", None) or shape.num_attention_heads
     size = getattr(shape, "head_dim", None) or shape.hidden_size // shape.num_attention_heads
     layer = CacheLayer(1, 1)

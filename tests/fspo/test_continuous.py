@@ -9,9 +9,9 @@ from test_rollout import PROMPTS, assert_same, draw, plain_logprobs, small_model
 from transformers import GenerationConfig
 from transformers.generation.continuous_batching.requests import RequestState
 
-import fspo.continuous
-from fspo.continuous import KeyedPicker
-from fspo.engines import Noise
+import fspo.engines.continuous
+from fspo.engines.continuous import KeyedPicker
+from fspo.engines.picking import Noise
 from fspo.errors import UserError
 
 
@@ -57,16 +57,16 @@ def test_evicted_responses_go_on_with_their_own_noise(monkeypatch: pytest.Monkey
     monkeypatch.setattr(
         RequestState, "create_equivalent_initial_request", lambda self: evicted.append(self.request_id) or again(self)
     )
-    monkeypatch.setattr(fspo.continuous, "_PAGE", 16)
-    monkeypatch.setattr(fspo.continuous, "_spare_pages", lambda pages: 8)
+    monkeypatch.setattr(fspo.engines.continuous, "_PAGE", 16)
+    monkeypatch.setattr(fspo.engines.continuous, "_spare_pages", lambda pages: 8)
     model, options = small_model("llama"), {"max_new_tokens": 100, "eos": (1,)}
     assert_same(draw(model, engine="fast", **options), draw(model, engine="continuous", **options))
     assert evicted
 
 
 def test_a_cache_that_holds_not_one_response_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fspo.continuous, "_PAGE", 16)
-    monkeypatch.setattr(fspo.continuous, "_spare_pages", lambda pages: 2)
+    monkeypatch.setattr(fspo.engines.continuous, "_PAGE", 16)
+    monkeypatch.setattr(fspo.engines.continuous, "_spare_pages", lambda pages: 2)
     with pytest.raises(UserError, match=r"lost the response to prompt .* give the cache more room"):
         draw(small_model("llama"), engine="continuous", max_new_tokens=100, eos=(1,))
 

@@ -22,8 +22,9 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from fspo import engines
-from fspo.engines import CacheLayer, Noise, _survivors, pick_tokens
+from fspo.engines import picking
+from fspo.engines.fast import CacheLayer, _survivors
+from fspo.engines.picking import Noise, pick_tokens
 from fspo.errors import UserError
 from fspo.models import LoraOptions, build_embedded_model, load_model
 from fspo.noise import keyed_uniforms
@@ -121,7 +122,7 @@ def test_noise_table_crosses_its_blocks():
     noise = Noise(3, 4, np.array([9, 2]))
     for position in (0, 255, 256, 600):
         got = noise.at(position, np.array([1]), torch.device("cpu"))
-        assert got.item() == keyed_uniforms(engines.NOISE_PURPOSE, 3, (4, 2), position, 1)[0]
+        assert got.item() == keyed_uniforms(picking.NOISE_PURPOSE, 3, (4, 2), position, 1)[0]
 
 
 def test_inverse_cdf_by_hand():
@@ -159,7 +160,7 @@ def test_large_vocabulary_is_picked_in_parts(monkeypatch):
     logits = torch.randn(7, 1000, generator=torch.Generator().manual_seed(0)).bfloat16()
     uniforms = torch.rand(7, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     whole = pick_tokens(logits, uniforms, 1.0)
-    monkeypatch.setattr(engines, "_PICK_ELEMENTS", 2000)
+    monkeypatch.setattr(picking, "PICK_ELEMENTS", 2000)
     parts = pick_tokens(logits, uniforms, 1.0)
     assert torch.equal(whole[0], parts[0])
     assert torch.equal(whole[1], parts[1])

@@ -19,7 +19,7 @@ from transformers.generation.continuous_batching.cb_logits_processors import (
     ContinuousBatchingLogitsProcessorList,
 )
 
-from fspo.engines import NOISE_PURPOSE, Noise, Progress, base_model, pick_tokens
+from fspo.engines.picking import NOISE_PURPOSE, Noise, Progress, base_model, pick_tokens
 from fspo.errors import UserError
 from fspo.noise import keyed_uniforms
 

@@ -1,26 +1,19 @@
-"""One configuration for a training run: typed dataclasses, filled from a YAML file and the command line.
-
-jsonargparse parses, checks types and prints the help; what it cannot know (values that contradict each other)
-is checked in ``__post_init__``. The command line wins over the file.
-"""
+"""The option groups of a training run: model, task, rule, optimizer, batch, log, evaluation."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from itertools import pairwise
 from typing import Any, Literal
 
 from fspo.errors import UserError
 from fspo.models import LoraOptions
 from fspo.objective import ObjectiveConfig
-from fspo.rollout import SamplingConfig
 from fspo.rules import Adapt, Aggregation, Drift, DriftSource, Estimator, Outside, Rate, Rule, preset
 from fspo.scores import ScoreConfig
-from fspo.warmup import WarmupConfig
 
 
-def _check(config: Any, group: str, **least: float) -> None:
+def check_least(config: Any, group: str, **least: float) -> None:
     """Refuse values below their least one; NaN too."""
     for name, bound in least.items():
         value = getattr(config, name)
@@ -79,7 +72,7 @@ class TaskConfig:
     max_prompt_tokens: int = 2048
 
     def __post_init__(self) -> None:
-        _check(self, "task", max_prompt_tokens=1)
+        check_least(self, "task", max_prompt_tokens=1)
 
 
 @dataclass(frozen=True)
@@ -179,7 +172,7 @@ class OptimConfig:
     max_skipped_updates: int = 10
 
     def __post_init__(self) -> None:
-        _check(self, "optim", learning_rate=0, warmup_updates=0, weight_decay=0, max_skipped_updates=0)
+        check_least(self, "optim", learning_rate=0, warmup_updates=0, weight_decay=0, max_skipped_updates=0)
         for name in ("beta1", "beta2"):
             if not 0 <= getattr(self, name) < 1:
                 raise UserError(f"optim.{name} is {getattr(self, name)}: use a number of at least 0 and below 1")
@@ -227,9 +220,9 @@ class BatchConfig:
     drop: tuple[Literal["truncated", "failed"], ...] = ()
 
     def __post_init__(self) -> None:
-        _check(self, "batch", prompts=1, responses=1, minibatches=1, epochs=1, tokens=1, redraws=0)
+        check_least(self, "batch", prompts=1, responses=1, minibatches=1, epochs=1, tokens=1, redraws=0)
         if self.logits is not None:
-            _check(self, "batch", logits=1)
+            check_least(self, "batch", logits=1)
         if self.prompts < self.minibatches:
             raise UserError(
                 f"batch.minibatches={self.minibatches} exceeds batch.prompts={self.prompts}: each needs a group"
@@ -271,7 +264,7 @@ class LogConfig:
     samples: int = 8
 
     def __post_init__(self) -> None:
-        _check(self, "log", score_every=0, audit_every=0, coverage_every=0, samples=0)
+        check_least(self, "log", score_every=0, audit_every=0, coverage_every=0, samples=0)
         edges = self.length_edges
         if not edges or edges[0] not in (0, 1) or any(b <= a for a, b in pairwise(edges)):
             raise UserError(f"log.length_edges is {list(edges)}: start at 1 and let the edges rise")
@@ -298,104 +291,4 @@ class EvalConfig:
     temperature: float = 1.0
 
     def __post_init__(self) -> None:
-        _check(self, "eval", every=0, prompts=1, temperature=0)
-
-
-@dataclass(frozen=True)
-class TrainConfig:
-    """A training run.
-
-    Parameters
-    ----------
-    output : str
-        The run folder.
-    rollouts : int
-        Rollouts to train for.
-    seed : int
-        Seed of everything; sampling noise is keyed by it.
-    threads : int
-        Torch threads of each process on the CPU; 0 leaves torch's choice.
-    checkpoint_every : int
-        Rollouts between checkpoints; 0 keeps only the last.
-    keep_checkpoints : int
-        Older ones are removed.
-    trackers : tuple of str, optional
-        accelerate's trackers, for example tensorboard or wandb; by default tensorboard where it is installed.
-    resume : bool
-        Go on from the newest checkpoint in the run folder; start a run where there is none.
-    cpu : bool
-        Train on the CPU even where there is an accelerator.
-    processes : int, optional
-        Refuse to start with another number of processes than this.
-    """
-
-    output: str = "out/run"
-    rollouts: int = 30
-    seed: int = 0
-    threads: int = 2
-    checkpoint_every: int = 5
-    keep_checkpoints: int = 2
-    trackers: tuple[str, ...] | None = None
-    resume: bool = False
-    cpu: bool = False
-    processes: int | None = None
-    model: ModelConfig = field(default_factory=ModelConfig)
-    task: TaskConfig = field(default_factory=TaskConfig)
-    rule: RuleConfig = field(default_factory=RuleConfig)
-    batch: BatchConfig = field(default_factory=BatchConfig)
-    sampling: SamplingConfig = field(default_factory=SamplingConfig)
-    optim: OptimConfig = field(default_factory=OptimConfig)
-    log: LogConfig = field(default_factory=LogConfig)
-    eval: EvalConfig = field(default_factory=EvalConfig)
-    warmup: WarmupConfig = field(default_factory=WarmupConfig)
-
-    def __post_init__(self) -> None:
-        rule = self.rule.rule()
-        self.rule.objective()
-        if self.sampling.temperature <= 0:
-            raise UserError("sampling.temperature must be > 0 for training: greedy responses have no log-ratios")
-        if self.rule.advantage_estimator() == "rloo" and self.batch.responses < 2:
-            raise UserError("advantage 'rloo' leaves one response out: set batch.responses to 2 or more")
-        if rule.weight == "geometric" and self.rule.objective().aggregation == "constant":
-            raise UserError("aggregation 'constant' with a geometric weight divides by length twice; use 'response'")
-        _check(self, "", rollouts=1, seed=0, threads=0, checkpoint_every=0, keep_checkpoints=1)
-        if self.processes is not None:
-            _check(self, "", processes=1)
-        updates, first = self.batch.minibatches * self.batch.epochs, -self.batch.minibatches
-        wrong = [m for m in self.log.score_minibatches if not first <= m < updates]
-        if wrong:
-            raise UserError(
-                f"log.score_minibatches names update {wrong[0]}, but a rollout has the updates 0 to {updates - 1} "
-                f"(or {first} to -1, counted from the end of the first pass)"
-            )
-        if self.log.audit_every and min(self.scored_updates()) >= self.batch.minibatches:
-            raise UserError("log.audit_every needs a scored update in the first pass: add -1 to log.score_minibatches")
-
-    def scored_updates(self) -> set[int]:
-        """Updates of a rollout whose responses are scored, counted from 0."""
-        return {m + self.batch.minibatches if m < 0 else m for m in self.log.score_minibatches}
-
-    def tracker_names(self) -> tuple[str, ...]:
-        """accelerate's trackers that this run uses."""
-        if self.trackers is None:
-            return ("tensorboard",) if find_spec("tensorboard") else ()
-        return self.trackers
-
-    def warnings(self) -> list[str]:
-        """Settings that are legal and probably not meant, each with its cure."""
-        found = []
-        if self.batch.minibatches * self.batch.epochs == 1:
-            found.append(
-                "one update a rollout makes S identically 0, so no rule ever clips: set batch.minibatches or "
-                "batch.epochs above 1"
-            )
-        elif self.batch.minibatches == 1:
-            found.append("one minibatch leaves no first-use rows with S != 0: set batch.minibatches to 2 or more")
-        if self.model.dtype == "bfloat16" and self.optim.name == "adamw" and self.model.lora is None:
-            found.append(
-                "bfloat16 weights lose AdamW's updates below 1/512 of their size: set optim.name to adamw8bit, or "
-                "train float32 weights with mixed precision (fspo/presets/accelerate/fsdp2.yaml)"
-            )
-        if self.batch.responses == 1:
-            found.append("one response a prompt gives advantage 0 everywhere: set batch.responses to 2 or more")
-        return found
+        check_least(self, "eval", every=0, prompts=1, temperature=0)

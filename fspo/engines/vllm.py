@@ -14,7 +14,7 @@ import numpy as np
 from accelerate import PartialState
 from transformers import PreTrainedModel
 
-from fspo.engines import Noise, Progress
+from fspo.engines.picking import Noise, Progress
 from fspo.errors import UserError
 
 SERVER = (

@@ -1,0 +1,120 @@
+"""All options of a training run together, and what no group can check alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+
+from fspo.config.groups import (
+    BatchConfig,
+    EvalConfig,
+    LogConfig,
+    ModelConfig,
+    OptimConfig,
+    RuleConfig,
+    TaskConfig,
+    check_least,
+)
+from fspo.errors import UserError
+from fspo.rollout import SamplingConfig
+from fspo.warmup import WarmupConfig
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """A training run.
+
+    Parameters
+    ----------
+    output : str
+        The run folder.
+    rollouts : int
+        Rollouts to train for.
+    seed : int
+        Seed of everything; sampling noise is keyed by it.
+    threads : int
+        Torch threads of each process on the CPU; 0 leaves torch's choice.
+    checkpoint_every : int
+        Rollouts between checkpoints; 0 keeps only the last.
+    keep_checkpoints : int
+        Older ones are removed.
+    trackers : tuple of str, optional
+        accelerate's trackers, for example tensorboard or wandb; by default tensorboard where it is installed.
+    resume : bool
+        Go on from the newest checkpoint in the run folder; start a run where there is none.
+    cpu : bool
+        Train on the CPU even where there is an accelerator.
+    processes : int, optional
+        Refuse to start with another number of processes than this.
+    """
+
+    output: str = "out/run"
+    rollouts: int = 30
+    seed: int = 0
+    threads: int = 2
+    checkpoint_every: int = 5
+    keep_checkpoints: int = 2
+    trackers: tuple[str, ...] | None = None
+    resume: bool = False
+    cpu: bool = False
+    processes: int | None = None
+    model: ModelConfig = field(default_factory=ModelConfig)
+    task: TaskConfig = field(default_factory=TaskConfig)
+    rule: RuleConfig = field(default_factory=RuleConfig)
+    batch: BatchConfig = field(default_factory=BatchConfig)
+    sampling: SamplingConfig = field(default_factory=SamplingConfig)
+    optim: OptimConfig = field(default_factory=OptimConfig)
+    log: LogConfig = field(default_factory=LogConfig)
+    eval: EvalConfig = field(default_factory=EvalConfig)
+    warmup: WarmupConfig = field(default_factory=WarmupConfig)
+
+    def __post_init__(self) -> None:
+        rule = self.rule.rule()
+        self.rule.objective()
+        if self.sampling.temperature <= 0:
+            raise UserError("sampling.temperature must be > 0 for training: greedy responses have no log-ratios")
+        if self.rule.advantage_estimator() == "rloo" and self.batch.responses < 2:
+            raise UserError("advantage 'rloo' leaves one response out: set batch.responses to 2 or more")
+        if rule.weight == "geometric" and self.rule.objective().aggregation == "constant":
+            raise UserError("aggregation 'constant' with a geometric weight divides by length twice; use 'response'")
+        check_least(self, "", rollouts=1, seed=0, threads=0, checkpoint_every=0, keep_checkpoints=1)
+        if self.processes is not None:
+            check_least(self, "", processes=1)
+        updates, first = self.batch.minibatches * self.batch.epochs, -self.batch.minibatches
+        wrong = [m for m in self.log.score_minibatches if not first <= m < updates]
+        if wrong:
+            raise UserError(
+                f"log.score_minibatches names update {wrong[0]}, but a rollout has the updates 0 to {updates - 1} "
+                f"(or {first} to -1, counted from the end of the first pass)"
+            )
+        if self.log.audit_every and min(self.scored_updates()) >= self.batch.minibatches:
+            raise UserError("log.audit_every needs a scored update in the first pass: add -1 to log.score_minibatches")
+
+    def scored_updates(self) -> set[int]:
+        """Updates of a rollout whose responses are scored, counted from 0."""
+        return {m + self.batch.minibatches if m < 0 else m for m in self.log.score_minibatches}
+
+    def tracker_names(self) -> tuple[str, ...]:
+        """accelerate's trackers that this run uses."""
+        if self.trackers is None:
+            return ("tensorboard",) if find_spec("tensorboard") else ()
+        return self.trackers
+
+    def warnings(self) -> list[str]:
+        """Settings that are legal and probably not meant, each with its cure."""
+        found = []
+        if self.batch.minibatches * self.batch.epochs == 1:
+            found.append(
+                "one update a rollout makes S identically 0, so no rule ever clips: set batch.minibatches or "
+                "batch.epochs above 1"
+            )
+        elif self.batch.minibatches == 1:
+            found.append("one minibatch leaves no first-use rows with S != 0: set batch.minibatches to 2 or more")
+        if self.model.dtype == "bfloat16" and self.optim.name == "adamw" and self.model.lora is None:
+            found.append(
+                "bfloat16 weights lose AdamW's updates below 1/512 of their size: set optim.name to adamw8bit, or "
+                "train float32 weights with mixed precision (fspo/presets/accelerate/fsdp2.yaml)"
+            )
+        if self.batch.responses == 1:
+            found.append("one response a prompt gives advantage 0 everywhere: set batch.responses to 2 or more")
+        return found
