@@ -20,6 +20,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from fspo import zero3
 from fspo.errors import UserError
 from fspo.files import writing
 from fspo.optimizers import CODES, SCALE, low_moment, moment_parts
@@ -82,15 +83,18 @@ def save(
     target = folder / f"step-{state.step:08d}"
     parameters = trainable(model)
     weights = whole_state(parameters, writes)
-    moments = whole_state(
-        {
-            f"{key}{part}.{name}": tensor
-            for name, p in parameters.items()
-            for key, value in optimizer.state.get(p, {}).items()
-            for part, tensor in moment_parts(value).items()
-        },
-        writes,
-    )
+    if any(zero3.holds(p) for p in parameters.values()):
+        moments = zero3.moments(optimizer, parameters, writes)
+    else:
+        moments = whole_state(
+            {
+                f"{key}{part}.{name}": tensor
+                for name, p in parameters.items()
+                for key, value in optimizer.state.get(p, {}).items()
+                for part, tensor in moment_parts(value).items()
+            },
+            writes,
+        )
     if not writes:
         return target
     with _whole_folder(folder / f".part-{os.getpid()}", target) as part:
@@ -136,7 +140,7 @@ def export(run: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
     tensors: dict[str, torch.Tensor] = trainable(model)
     if not hasattr(model, "peft_config"):
         once = dict(model.named_parameters()) | dict(model.named_buffers())  # tied ones
-        tensors = {name: value for name, value in model.state_dict().items() if name in once}
+        tensors = {name: once[name] for name in model.state_dict() if name in once}
     tensors = whole_state(tensors, writes)
     if not writes:
         return target
@@ -177,6 +181,9 @@ def load(path: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -
         raise UserError(f"{path} is a checkpoint of another model ({sorted(wrong)[0]} differs): use its own config")
     for name, p in parameters.items():
         put(p, weights[name])
+    if any(zero3.holds(p) for p in parameters.values()):
+        zero3.put_moments(optimizer, parameters, moments)
+        return state
     for key, value in moments.items():
         kind, _, name = key.partition(".")
         p = parameters[name]

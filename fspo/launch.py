@@ -10,10 +10,10 @@ from typing import Any
 import torch
 import yaml
 from accelerate import Accelerator
-from accelerate.utils import DistributedDataParallelKwargs
+from accelerate.utils import DistributedDataParallelKwargs, DistributedType
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from fspo import checkpoint, gradlog
+from fspo import checkpoint, gradlog, zero3
 from fspo.config import TrainConfig
 from fspo.errors import UserError
 from fspo.models import EMBEDDED, check_vocabulary, load_model, load_tokenizer
@@ -45,7 +45,7 @@ def make_accelerator(config: TrainConfig) -> Accelerator:
             # Rotary tables never change: broadcasting them in each forward would need one collective a microbatch.
             kwargs_handlers=[DistributedDataParallelKwargs(broadcast_buffers=False)],
         )
-    except ValueError as error:
+    except (ValueError, ImportError) as error:  # DeepSpeed is not installed
         raise UserError(f"cannot start accelerate: {' '.join(str(error).split())}") from error
     wanted = config.processes or int(os.environ.get("WORLD_SIZE", "1"))
     if accelerator.num_processes != wanted:
@@ -53,6 +53,8 @@ def make_accelerator(config: TrainConfig) -> Accelerator:
             f"{wanted} processes were asked for and {accelerator.num_processes} run: on CPU start with "
             f"`torchrun --nproc_per_node {wanted} -m fspo.train ...`"
         )
+    if accelerator.distributed_type == DistributedType.DEEPSPEED:
+        zero3.configure(accelerator, config.optim)
     check_sharding(accelerator)
     return accelerator
 
@@ -109,12 +111,12 @@ def load_policy(
 
 
 def check_passes(model: PreTrainedModel, config: TrainConfig) -> None:
-    """Refuse score passes that differ from process to process where FSDP2 has sharded the model."""
+    """Refuse score passes that differ from process to process where the model is sharded."""
     log = config.log
     if is_sharded(model) and (log.coverage_every or log.scores.mode == "exact" or log.scores.microbatch_tokens):
         raise UserError(
-            "under FSDP2 every process must run the same passes over whole microbatches: set log.coverage_every to "
-            "0, log.scores.mode to sketch and log.scores.microbatch_tokens to null"
+            "with sharded weights every process must run the same passes over whole microbatches: set "
+            "log.coverage_every to 0, log.scores.mode to sketch and log.scores.microbatch_tokens to null"
         )
 
 

@@ -251,9 +251,9 @@ def _select_in_chunks(
 
 
 def _core(model: nn.Module) -> nn.Module:
-    """The causal LM itself, out of DDP and peft."""
-    while isinstance(model, nn.parallel.DistributedDataParallel):
-        model = model.module
+    """The causal LM itself, out of DDP, DeepSpeed's engine and peft."""
+    while isinstance(model, nn.parallel.DistributedDataParallel) or type(model).__module__.startswith("deepspeed."):
+        model = cast(nn.Module, model.module)
     return model.get_base_model() if hasattr(model, "get_base_model") else model  # type: ignore[operator]
 
 

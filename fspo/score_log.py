@@ -23,7 +23,7 @@ from fspo.rules import Rule
 from fspo.score_check import MEMORY_LIMIT, coverage
 from fspo.score_hooks import ScoreHooks
 from fspo.scores import ScoreConfig, Scores, plain_log_probs, score
-from fspo.sharding import is_sharded
+from fspo.sharding import for_scores, is_sharded
 from fspo.tasks import Task
 from fspo.updates import Records, Shard, Updater
 
@@ -71,7 +71,8 @@ class ScoreLog:
         scores = self.config.log.scores
         if scores.mode == "exact":
             return trainable
-        return ScoreHooks(self.model, width=scores.width, projection=scores.projection).sketcher.width
+        with for_scores(self.model):
+            return ScoreHooks(self.model, width=scores.width, projection=scores.projection).sketcher.width
 
     def wanted(self, rollout: int, since: int) -> bool:
         """Whether the responses of update ``since`` of this rollout are scored."""
@@ -94,15 +95,16 @@ class ScoreLog:
     def take(self, rollout: int, shards: list[Shard]) -> dict[int, Scores]:
         """Scores of the responses with a gradient, by the shard's id()."""
         config = self.config
-        found = score_shards(
-            self.model,
-            shards,
-            temperature=config.sampling.temperature,
-            config=config.log.scores,
-            seed=config.seed,
-            rollout=rollout,
-            logits=self.updater.logits,
-        )
+        with for_scores(self.model):
+            found = score_shards(
+                self.model,
+                shards,
+                temperature=config.sampling.temperature,
+                config=config.log.scores,
+                seed=config.seed,
+                rollout=rollout,
+                logits=self.updater.logits,
+            )
         missing = next((scores.uncovered for scores in found.values() if scores.uncovered), None)
         if missing and not self._warned and self.updater.accelerator.is_main_process:
             self._warned = True
@@ -218,7 +220,7 @@ def score_shards(
     log_probs = partial(plain_log_probs, logits=logits)
     found = {}
     for i, shard in enumerate(shards):
-        if shard.micro.trains and (not shard.micro.dummy or is_sharded(model)):  # FSDP2: as many passes everywhere
+        if shard.micro.trains and (not shard.micro.dummy or is_sharded(model)):  # sharded: as many everywhere
             scores = score(
                 model, shard.batch, temperature, config=config, seed=seed, rollout=rollout, log_probs=log_probs
             )

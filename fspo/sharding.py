@@ -1,16 +1,16 @@
-"""Parameters that FSDP2 has spread over processes: whole ones for sampling, plain tensors for files, and back.
+"""Parameters that are spread over processes: whole ones for sampling, plain tensors for files, and back.
 
-accelerate shards the model in place (`torch.distributed.fsdp.fully_shard`), so each parameter is a DTensor of which a
-process holds some rows. A forward pass gathers them layer by layer, with all processes at once: code under FSDP2 must
-run the same number of forward passes everywhere. Checkpoints hold whole tensors, so that any number of processes, with
-or without FSDP2, can go on from them.
+Under FSDP2 accelerate shards the model in place (`torch.distributed.fsdp.fully_shard`), so each parameter is a DTensor
+of which a process holds some rows. A forward pass gathers them layer by layer, with all processes at once: sharded code
+must run the same number of forward passes everywhere. Checkpoints hold whole tensors, so that any number of processes,
+with or without sharding, can go on from them. What DeepSpeed does its own way is in `fspo.zero3`.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -20,13 +20,14 @@ from accelerate.utils import DistributedType, fsdp2_prepare_model
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, distribute_tensor
 
+from fspo import zero3
 from fspo.errors import UserError
 from fspo.score_sites import whole
 
 
 def is_sharded(model: torch.nn.Module) -> bool:
-    """Whether FSDP2 holds the model's parameters."""
-    return isinstance(model, FSDPModule)
+    """Whether FSDP2 or ZeRO-3 holds the model's parameters."""
+    return isinstance(model, FSDPModule) or any(zero3.holds(p) for p in model.parameters())
 
 
 def check_sharding(accelerator: Accelerator) -> None:
@@ -35,14 +36,8 @@ def check_sharding(accelerator: Accelerator) -> None:
     Raises
     ------
     UserError
-        If sharding was asked for and accelerate runs plain data parallelism (it does on a CPU), for FSDP 1, or for
-        DeepSpeed.
+        If sharding was asked for and accelerate runs plain data parallelism (it does on a CPU), or for FSDP 1.
     """
-    if accelerator.distributed_type == DistributedType.DEEPSPEED:
-        raise UserError(
-            "DeepSpeed steps its optimizer inside each backward pass, so that every microbatch would be an update of "
-            "its own: shard with FSDP2 instead (--config_file fspo/presets/accelerate/fsdp2.yaml)"
-        )
     asked = os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true"
     if not asked or accelerator.num_processes == 1:  # one process holds everything, sharded or not
         return
@@ -56,8 +51,15 @@ def check_sharding(accelerator: Accelerator) -> None:
 
 
 def shard_frozen(accelerator: Accelerator, model: torch.nn.Module) -> torch.nn.Module:
-    """A model without an optimizer, spread as the policy is (on one device otherwise)."""
+    """A model without an optimizer, spread as FSDP2 spreads the policy (on one device otherwise)."""
+    if accelerator.distributed_type == DistributedType.DEEPSPEED and accelerator.mixed_precision == "bf16":
+        model = model.to(torch.bfloat16)  # the type that the policy's passes compute in
     return fsdp2_prepare_model(accelerator, model) if accelerator.is_fsdp2 else model.to(accelerator.device)
+
+
+def for_scores(model: torch.nn.Module) -> AbstractContextManager[None]:
+    """What score passes need: FSDP2's hooks gather weights for them, those of ZeRO-3 must be out of their way."""
+    return zero3.gathered(model) if any(zero3.holds(p) for p in model.parameters()) else nullcontext()
 
 
 @contextmanager
@@ -67,8 +69,9 @@ def whole_model(model: torch.nn.Module) -> Iterator[None]:
     Every process must enter. The block is for passes without gradients; it costs the memory of one whole model in the
     type that the forward computes in.
     """
-    if not is_sharded(model):
-        yield
+    if not isinstance(model, FSDPModule):
+        with for_scores(model):
+            yield
         return
     parts = [module for module in model.modules() if isinstance(module, FSDPModule)]
     # Where accelerate keeps weights from the forward to the backward pass: at the root and the output layer.
@@ -106,7 +109,7 @@ def whole_state(tensors: Mapping[str, torch.Tensor], keep: bool) -> dict[str, to
     """
     found = {}
     for name, value in tensors.items():
-        value = whole(value)
+        value = zero3.whole(value) if zero3.holds(value) else whole(value)
         if keep:
             found[name] = value.cpu().contiguous()
     return found
@@ -126,5 +129,8 @@ def like(value: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
 
 def put(parameter: Any, value: torch.Tensor) -> None:
     """Write a whole tensor into a parameter."""
+    if zero3.holds(parameter):
+        zero3.put(parameter, value)
+        return
     with torch.no_grad():
         parameter.copy_(like(value, parameter))

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from accelerate.utils import set_seed
+from accelerate.utils import DistributedType, set_seed
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from fspo import checkpoint, gradlog, guard
+from fspo import checkpoint, gradlog, guard, zero3
 from fspo.adaptive import OnlineRule
 from fspo.batches import RolloutBatch, plan_microbatches, plan_minibatches
 from fspo.checkpoint import TrainState
@@ -81,6 +81,9 @@ class Trainer:
         )
         self.raw = raw
         self.model, self.optimizer = self.accelerator.prepare(raw, self.optimizer)
+        self.zero3 = self.accelerator.distributed_type == DistributedType.DEEPSPEED
+        if self.zero3:
+            zero3.adopt(self.accelerator, raw)
         check_passes(raw, config)
         self.state = self._restore()
         self.online = OnlineRule(self.rule, self.state.online)
@@ -128,7 +131,10 @@ class Trainer:
         for warning in self.config.warnings():
             self.reporter.warn(warning, warning)
         with self.reporter.training(self.rule.label, self.state.rollout, self.state.step):
-            return self._rollouts()
+            last = self._rollouts()
+            if self.zero3:
+                zero3.finish(self.accelerator)
+            return last
 
     def _rollouts(self) -> dict[str, float]:
         config = self.config
@@ -282,14 +288,17 @@ class Trainer:
         rate = config.learning_rate * min(1.0, (self.state.step + 1) / max(config.warmup_updates, 1))
         set_learning_rate(self.optimizer, rate)
         spread(self.raw)
-        norm = accelerator.clip_grad_norm_(self.model.parameters(), config.max_grad_norm)
-        value = float(whole(norm)) if norm is not None else 0.0
+        if self.zero3:  # clips and steps in one, and never with a gradient that is not finite
+            value = zero3.step(accelerator, skip=cause is not None)
+        else:
+            norm = accelerator.clip_grad_norm_(self.model.parameters(), config.max_grad_norm)
+            value = float(whole(norm)) if norm is not None else 0.0
         if cause is None and not np.isfinite(value):
             cause = "gradient"
-        if cause is None:
-            optimizer_step(self.optimizer, config.name, self.config.seed, self.state.step)
-        else:
+        if cause is not None:
             self.state = replace(self.state, skipped=self.state.skipped + 1)
+        elif not self.zero3:
+            optimizer_step(self.optimizer, config.name, self.config.seed, self.state.step)
         self.optimizer.zero_grad(set_to_none=True)
         if self.is_main:
             ratios.add("grad_norm", value if cause is None else 0.0, cause is None)

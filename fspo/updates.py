@@ -13,8 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from accelerate import Accelerator
+from accelerate.utils import DistributedType
 from accelerate.utils import gather_object
 
+from fspo import zero3
 from fspo.batches import Microbatch, RolloutBatch
 from fspo.logprobs import make_batch, token_log_probs
 from fspo.objective import ObjectiveConfig, denominator_for, objective
@@ -121,7 +123,7 @@ class Updater:
         sums = np.zeros(7)
         for shard in shards:
             new, _ = self.log_probs(shard.batch)
-            if shard.micro.dummy:  # run all the same: under FSDP2 every process must
+            if shard.micro.dummy:  # run all the same: with sharding every process must
                 continue
             sums += self.drift_sums(torch.where(shard.mask, (new - shard.old).double(), 0.0), shard)
         return self.global_stats(sums, "two_pass")
@@ -186,7 +188,7 @@ class Updater:
         for shard in shards:
             trains = shard.micro.trains
             last = trains and shard is training[-1]
-            # FSDP2 adds up shards of the gradient: without its reduction each process would hold a whole one.
+            # Shards of the gradient are added up: without the reduction each process would hold a whole one.
             silent = nullcontext() if last or is_sharded(self.model) else self.accelerator.no_sync(self.model)
             with silent, torch.set_grad_enabled(trains):
                 new, _ = self.log_probs(shard.batch)
@@ -203,7 +205,10 @@ class Updater:
                 )
                 if trains:  # gradients are averaged over processes; the denominator is already global
                     scale = 0.0 if shard.micro.dummy else float(self.accelerator.num_processes)
-                    self.accelerator.backward(loss * scale)
+                    if self.accelerator.distributed_type == DistributedType.DEEPSPEED:
+                        zero3.backward(self.accelerator, loss * scale, last)
+                    else:
+                        self.accelerator.backward(loss * scale)
             if not shard.micro.dummy:
                 found.append((shard, records.to_numpy()))
         return found
