@@ -176,7 +176,7 @@ def load(path: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -
         raise UserError(f"{path} is damaged ({error}): remove it to go on from the checkpoint before it") from error
     parameters = trainable(model)
     wrong = set(weights) ^ set(parameters)
-    wrong |= {n for n in set(weights) & set(parameters) if weights[n].shape != parameters[n].shape}
+    wrong |= {n for n in set(weights) & set(parameters) if weights[n].shape != zero3.shape(parameters[n])}
     if wrong:
         raise UserError(f"{path} is a checkpoint of another model ({sorted(wrong)[0]} differs): use its own config")
     for name, p in parameters.items():

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import checkpoint
 
+from fspo import zero3
 from fspo.errors import UserError
 from fspo.linear_logprobs import linear_log_probs, tile_shape
 from fspo.score_sites import flat_rows
@@ -259,7 +260,7 @@ def _core(model: nn.Module) -> nn.Module:
 
 def _vocabulary(head: nn.Module) -> int:
     weight = cast(Tensor, head.weight)
-    return int(getattr(weight, "ds_shape", weight.shape)[0])  # DeepSpeed ZeRO-3 empties a weight while it is not used
+    return int(zero3.shape(weight)[0])  # empty while it is not used
 
 
 def _output_layer(core: nn.Module) -> nn.Module | None:

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from accelerate import Accelerator
-from accelerate.utils import DistributedType
-from accelerate.utils import gather_object
+from accelerate.utils import DistributedType, gather_object
 
 from fspo import zero3
 from fspo.batches import Microbatch, RolloutBatch

@@ -30,7 +30,8 @@ def configure(accelerator: Accelerator, optim: OptimConfig) -> None:
     """
     from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 
-    settings = accelerator.state.deepspeed_plugin.deepspeed_config
+    plugin: Any = accelerator.state.deepspeed_plugin
+    settings = plugin.deepspeed_config
     zero = settings["zero_optimization"]
     preset = "as fspo/presets/accelerate/zero3.yaml does"
     if zero.get("stage") != 3:
@@ -56,6 +57,11 @@ def adopt(accelerator: Accelerator, model: torch.nn.Module) -> None:
 def holds(tensor: object) -> bool:
     """Whether ZeRO-3 has spread this parameter."""
     return hasattr(tensor, "ds_id")
+
+
+def shape(parameter: torch.Tensor) -> torch.Size:
+    """The shape of the whole parameter."""
+    return getattr(parameter, "ds_shape", parameter.shape)
 
 
 def backward(accelerator: Accelerator, loss: torch.Tensor, last: bool) -> None:
@@ -92,17 +98,18 @@ def finish(accelerator: Accelerator) -> None:
 @contextmanager
 def gathered(model: torch.nn.Module) -> Iterator[None]:
     """Whole weights on every process without DeepSpeed's hooks: passes in the block need no other process."""
-    import deepspeed
-    from deepspeed.runtime.zero.parameter_offload import FWD_MODULE_STACK
+    import deepspeed  # type: ignore[import-not-found]
+    from deepspeed.runtime.zero.parameter_offload import FWD_MODULE_STACK  # type: ignore[import-not-found]
 
     engine: Any = model._zero3_engine()  # type: ignore[operator]
     offload = engine.optimizer.parameter_offload
     offload._remove_module_hooks()
     offload.forward_hooks, offload.backward_hooks = [], []
-    for p in model.parameters():
+    parameters: list[Any] = list(model.parameters())
+    for p in parameters:
         p.ds_active_sub_modules.clear()
     try:
-        with deepspeed.zero.GatheredParameters(list(model.parameters())):
+        with deepspeed.zero.GatheredParameters(parameters):
             yield
     finally:
         offload.setup_zero_stage3_hooks()
@@ -111,7 +118,7 @@ def gathered(model: torch.nn.Module) -> Iterator[None]:
 
 def whole(parameter: Any) -> torch.Tensor:
     """A parameter's values, those that train in float32; every process must ask."""
-    import deepspeed
+    import deepspeed  # type: ignore[import-not-found]
 
     if parameter.requires_grad:
         return deepspeed.utils.safe_get_full_fp32_param(parameter).detach()
@@ -121,13 +128,13 @@ def whole(parameter: Any) -> torch.Tensor:
 
 def put(parameter: Any, value: torch.Tensor) -> None:
     """Write a whole tensor into a parameter that trains; every process must call it, with the same tensor."""
-    from deepspeed.utils import safe_set_local_fp32_param
+    from deepspeed.utils import safe_set_local_fp32_param  # type: ignore[import-not-found]
 
     part = _own(parameter, value)
     safe_set_local_fp32_param(parameter, part)
     with torch.no_grad():
         parameter.ds_tensor.copy_(part)
-    if parameter.ds_persist:  # DeepSpeed keeps small ones whole, beside their parts
+    if parameter.shape == parameter.ds_shape:  # DeepSpeed keeps small ones whole, beside their parts
         parameter.data.copy_(value)
 
 
@@ -140,7 +147,7 @@ def _own(parameter: Any, value: torch.Tensor) -> torch.Tensor:
 
 def moments(optimizer: Any, parameters: Mapping[str, torch.Tensor], keep: bool) -> dict[str, torch.Tensor]:
     """The optimizer's whole state on the CPU by ``KIND.NAME``, one tensor after another, where it is to be kept."""
-    from deepspeed.utils import safe_get_full_optimizer_state
+    from deepspeed.utils import safe_get_full_optimizer_state  # type: ignore[import-not-found]
 
     found = {}
     for group in optimizer.optimizer.optimizer.state.values():  # accelerate's wrapper, ZeRO's, torch's
@@ -155,7 +162,7 @@ def moments(optimizer: Any, parameters: Mapping[str, torch.Tensor], keep: bool) 
 
 def put_moments(optimizer: Any, parameters: Mapping[str, torch.Tensor], values: Mapping[str, torch.Tensor]) -> None:
     """Put back what `moments` found, or what any other run's checkpoint holds."""
-    from deepspeed.utils import safe_set_local_optimizer_state
+    from deepspeed.utils import safe_set_local_optimizer_state  # type: ignore[import-not-found]
 
     zero = optimizer.optimizer
     for key, value in values.items():

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import yaml
 from accelerate.commands.config.config_args import load_config_from_file
-from accelerate.utils import DistributedType
 
 import fspo
 from fspo.config import TrainConfig
-from fspo.errors import UserError
 from fspo.options import parse
 from fspo.plan.machine import MachineConfig
 from fspo.plan.memory import plan
-from fspo.sharding import check_sharding
 
 PRESETS = Path(fspo.__file__).parent / "presets"
 
@@ -27,7 +23,14 @@ def test_accelerate_reads_its_files() -> None:
         "fsdp2": (1, 8, "bf16"),
         "fsdp2-2nodes": (2, 16, "bf16"),
         "fsdp2-bf16": (1, 8, "no"),
+        "zero3": (1, 8, "bf16"),
+        "zero3-2nodes": (2, 16, "bf16"),
     }
+    for name in ("zero3", "zero3-2nodes"):
+        config = found.pop(name)
+        assert config.distributed_type == "DEEPSPEED"
+        assert config.deepspeed_config["zero_stage"] == 3
+        assert not config.deepspeed_config["zero3_init_flag"]
     for config in found.values():
         assert config.distributed_type == "FSDP"
         assert config.fsdp_config["fsdp_version"] == 2
@@ -42,10 +45,3 @@ def test_a_preset_fits_its_machine(name: str, memory: int) -> None:
     assert not config.warnings()
     assert plan(config, MachineConfig(gpus=8, memory=memory)).fits
     assert not plan(config, MachineConfig(gpus=8, memory=memory / 4)).fits
-
-
-def test_deepspeed_is_refused() -> None:
-    """Its engine steps inside each backward pass (accelerate.utils.deepspeed.DeepSpeedEngineWrapper)."""
-    asked = SimpleNamespace(distributed_type=DistributedType.DEEPSPEED, num_processes=8)
-    with pytest.raises(UserError, match=r"shard with FSDP2 instead"):
-        check_sharding(asked)

@@ -44,17 +44,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
+@pytest.mark.slow
 @needs_deepspeed
 @pytest.mark.parametrize(("name", "alone"), [("2", "1-1"), ("1-2", "1-1"), ("2-1", "1-1"), ("kl-2", "kl-1")])
 def test_zero3_gives_the_weights_of_one_process(folder: Path, name: str, alone: str) -> None:
     test_fsdp.test_sharded_training_gives_the_weights_of_one_process(folder, name, alone)
 
 
+@pytest.mark.slow
 @needs_deepspeed
 def test_resumes_bit_by_bit(folder: Path) -> None:
     test_fsdp.test_sharded_run_resumes_bit_by_bit(folder)
 
 
+@pytest.mark.slow
 @needs_deepspeed
 def test_checkpoints_hold_the_tensors_of_an_unsharded_run(folder: Path) -> None:
     test_fsdp.test_checkpoints_of_both_kinds_hold_the_same_tensors(folder)
@@ -63,6 +66,7 @@ def test_checkpoints_hold_the_tensors_of_an_unsharded_run(folder: Path) -> None:
         assert (found[name] - value).norm() <= 1e-3 * value.norm(), name
 
 
+@pytest.mark.slow
 @needs_deepspeed
 def test_an_update_with_a_broken_loss_is_skipped_on_both_processes(tmp_path: Path) -> None:
     """The second loss of one process is NaN: its update leaves no trace, the others train."""

@@ -241,7 +241,7 @@ def shard() -> None:
 def zero3() -> None:
     """Have accelerate hand the model to DeepSpeed ZeRO-3 in this process; on a CPU it would never."""
     os.environ["DS_ACCELERATOR"] = "cpu"
-    import deepspeed
+    import deepspeed  # type: ignore[import-not-found]
     from accelerate.utils import DeepSpeedPlugin, DistributedType
 
     from fspo import launch
