@@ -27,6 +27,7 @@ from fspo.models import EMBEDDED
 from fspo.objective import objective
 from fspo.rules import DriftStats
 from fspo.score_log import log_rows
+from fspo.sharding import asked_for
 from fspo.trainer import Trainer
 from fspo.updates import Shard, Updater
 
@@ -114,8 +115,11 @@ def noise_config(config: TrainConfig) -> TrainConfig:
     Raises
     ------
     UserError
-        If that folder holds a measurement already.
+        If that folder holds a measurement already, or accelerate would shard the model: the sources of noise are not
+        in step over the processes then.
     """
+    if asked_for("FSDP", "DEEPSPEED"):
+        raise UserError("the noise floor is measured on whole models: start it without FSDP or DeepSpeed")
     run, folder = Path(config.output), Path(config.output) / FOLDER
     if (folder / "config.yaml").exists():
         raise UserError(f"{folder} holds a measurement already: remove it to measure again")

@@ -30,6 +30,11 @@ def is_sharded(model: torch.nn.Module) -> bool:
     return isinstance(model, FSDPModule) or any(zero3.holds(p) for p in model.parameters())
 
 
+def asked_for(*names: str) -> bool:
+    """Whether accelerate's configuration asks for one of these: ``FSDP``, ``DEEPSPEED``."""
+    return any(os.environ.get(f"ACCELERATE_USE_{name}", "false").lower() == "true" for name in names)
+
+
 def check_sharding(accelerator: Accelerator) -> None:
     """Refuse what would silently train otherwise than asked for.
 
@@ -38,8 +43,7 @@ def check_sharding(accelerator: Accelerator) -> None:
     UserError
         If sharding was asked for and accelerate runs plain data parallelism (it does on a CPU), or for FSDP 1.
     """
-    asked = os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true"
-    if not asked or accelerator.num_processes == 1:  # one process holds everything, sharded or not
+    if not asked_for("FSDP") or accelerator.num_processes == 1:  # one process holds everything, sharded or not
         return
     if accelerator.distributed_type != DistributedType.FSDP:
         raise UserError(
