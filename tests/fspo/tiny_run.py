@@ -6,6 +6,7 @@ SIGKILLs and real gloo groups cost little.
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import multiprocessing
 import os
@@ -13,6 +14,7 @@ import resource
 import signal
 import socket
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -276,6 +278,7 @@ def _child(
     log = open(f"{runs[0][0]}.{environment.get('RANK', 0)}.log", "a")  # noqa: SIM115 (the process ends with it)
     os.dup2(log.fileno(), 1)
     os.dup2(log.fileno(), 2)
+    faulthandler.register(signal.SIGUSR1, file=log)
     if kill:
         arm(*kill)
     if sharded:
@@ -309,6 +312,8 @@ def in_children(runs: Runs, **options: Any) -> list[int]:
     for child in children[1:]:
         child.join(10 if children[0].exitcode else 60)
         if child.is_alive():  # its partner was killed: end it as torchrun would
+            os.kill(child.pid, signal.SIGUSR1)  # its log then says where it stood
+            time.sleep(1)
             child.kill()
             child.join()
     return [child.exitcode for child in children]
