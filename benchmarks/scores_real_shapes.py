@@ -19,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from scores import input_step
 from torch import Tensor, nn
 from tqdm import tqdm
 from transformers import Qwen3Config, Qwen3ForCausalLM
@@ -73,19 +74,6 @@ def training_pass(model: nn.Module, batch: dict[str, Tensor]) -> None:
     token_log_probs(model, batch)[0].sum().backward()
 
 
-def input_pass(model: nn.Module, batch: dict[str, Tensor]) -> None:
-    """Forward and backward pass to the embeddings alone, without hooks."""
-    roots: list[Tensor] = []
-
-    def cut(_: nn.Module, __: tuple, output: Tensor) -> Tensor:
-        roots.append(output.detach().requires_grad_())
-        return roots[0]
-
-    handle = model.get_input_embeddings().register_forward_hook(cut)  # type: ignore[operator]
-    torch.autograd.grad(token_log_probs(model, batch)[0].sum(), roots)
-    handle.remove()
-
-
 def live_pass(model: nn.Module, batch: dict[str, Tensor]) -> None:
     """A training pass that carries the hooks along: the least that a live path can cost.
 
@@ -100,7 +88,7 @@ def live_pass(model: nn.Module, batch: dict[str, Tensor]) -> None:
 
 PASSES: dict[str, Callable[[nn.Module, dict[str, Tensor]], object]] = {
     "training": training_pass,
-    "no_weight_gradients": input_pass,
+    "no_weight_gradients": input_step,
     "score": score,
     "training_with_hooks": live_pass,
 }

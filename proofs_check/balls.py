@@ -82,15 +82,6 @@ def density_slope(t: arb) -> arb:
     return t * normal_density(t)
 
 
-def slope_range(t: Span) -> arb:
-    """h over a side. h' = (1 - t^2) phi, so h turns at -1 and 1 only and its ends or +-phi(1) enclose it."""
-    found = density_slope(t.lo).union(density_slope(t.hi))
-    for turn in (-1, 1):
-        if not (t.lo > turn or t.hi < turn):
-            found = found.union(density_slope(arb(turn)))
-    return found
-
-
 def normal_probability(lo: arb, hi: arb) -> arb:
     """Phi(hi) - Phi(lo); an interval right of 0 is mirrored, so that nothing is subtracted from 1."""
     root = arb(2).sqrt()
@@ -273,26 +264,3 @@ def largest_lre(u_lo: Span, u_hi: Span, x: Span) -> arb:
     strong = acceptance_range(Span(u_lo.hi, u_lo.hi), Span(u_hi.hi, u_hi.hi), x)
     # both the largest and the least acceptance rise with the ranges
     return weak[1].union(strong[1]) / weak[0].union(strong[0]) - 1
-
-
-def lre_drift_band(
-    u_lo: float | tuple[float, float], u_hi: float | tuple[float, float], x_max: ArrayLike
-) -> tuple[Floats, Floats]:
-    """Certified band of the largest LRE_inf over length distributions against the largest drift error.
-
-    Parameters
-    ----------
-    u_lo, u_hi : float or pair
-        Standardised ranges c/sigma, or intervals of them.
-    x_max : array (K,)
-        Drift errors run from 0 to each value (below 0: from it to 0).
-
-    Returns
-    -------
-    low, high : arrays (K,)
-    """
-    values = np.asarray(x_max, np.float64)
-    if values.ndim != 1 or not np.all(np.isfinite(values)):
-        raise UserError("x_max must be a vector of finite drift errors")
-    found = np.array([lre_enclosure(u_lo, u_hi, min(0.0, x), max(0.0, x)) for x in values.tolist()]).reshape(-1, 2)
-    return found[:, 0], found[:, 1]
