@@ -19,7 +19,6 @@ from fspo.plan.measure import DEEP, SHALLOW, forward_pass, padded_rows, prompt_p
 from fspo.plan.models import Sizes, meta_model, shape_of, sizes
 from fspo.scores import ScoreHooks
 
-PHASES = ("rollout", "old log-probs", "score pass", "update", "optimizer step")
 RESERVE = 0.08
 """Share of a GPU's memory left to the CUDA context, NCCL and fragmentation. An estimate, not measured here."""
 ZERO3_GATHERED, ZERO3_BUCKET = 1_000_000_000, 500_000_000
@@ -34,7 +33,7 @@ class Plan:
     ----------
     model : Sizes
     phases : dict of str to dict of str to int
-        Bytes of each part of a GPU's memory in each of `PHASES`.
+        Bytes of each part of a GPU's memory in each phase.
     tokens : dict of str to float
         Counts of one rollout and update.
     capacity : int

@@ -8,7 +8,6 @@ response has 8 tokens a step, 8 to 256 in all, and nothing has to be looked up f
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -181,20 +180,6 @@ def warmup_stream(seed: int, config: ChainAddConfig | None = None, start: int = 
 def max_response_tokens(config: ChainAddConfig) -> int:
     """Tokens of the longest correct response and one step more: room for a miscount to show."""
     return STEP_TOKENS * (config.max_steps + 1)
-
-
-def expected_accuracy(config: ChainAddConfig) -> float:
-    """Accuracy of a model that has learned the warm-up data exactly, slips included.
-
-    A response with k written steps is right with probability about (1 - slip) ** k (slips that cancel are ignored).
-    The recursion is over the number of additions left; n is log-uniform.
-    """
-    right = [1.0]
-    for left in range(1, config.max_steps + 1):
-        double = config.double_share if left >= 2 else 0.0
-        right.append((1 - config.slip) * ((1 - double) * right[left - 1] + double * right[max(left - 2, 0)]))
-    weight = [math.log1p(1 / n) / math.log(config.max_steps + 1) for n in range(1, config.max_steps + 1)]
-    return sum(w * r for w, r in zip(weight, right[1:], strict=True))
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:

@@ -19,7 +19,6 @@ from fspo.tasks.chain_add import (
     ChainAdd,
     ChainAddConfig,
     build_tokenizer,
-    expected_accuracy,
     held_out,
     max_response_tokens,
     prompt_text,
@@ -165,26 +164,18 @@ def test_warmup_is_a_function_of_seed_and_index():
     assert warmup_text(config, 8, 3) != stream[0]
 
 
-def test_expected_accuracy_matches_the_data():
-    config = ChainAddConfig(slip=0.15, max_steps=12)
-    task = ChainAdd(config)
-    right = 0.0
-    count = 4000
+def test_slips_bound_the_accuracy_of_the_warmup_data():
+    # n=1 with log-uniform weight log 2 / log 3, n=2 with log 1.5 / log 3; slip 1/2, half the first steps double.
+    config = ChainAddConfig(max_steps=2, slip=0.5, double_share=0.5)
+    two = 0.5 * (0.5 * 0.5 + 0.5 * 1.0)
+    expected = (math.log(2) * 0.5 + math.log(1.5) * two) / math.log(3)
+    task, right, count = ChainAdd(config), 0.0, 4000
     for i in range(count):
         prompt, response = warmup_text(config, 0, i)
         answer = str((read(prompt[4:6]) + read(prompt[2:4]) * read(prompt[7:9])) % 100)
         right += task.score([Example("x", prompt, answer)], [response], [True]).values[0]
-    # Two slips cancel with probability 1/99, which expected_accuracy leaves out: below .004 here.
-    assert abs(right / count - expected_accuracy(config)) < 4.5 * 0.5 / math.sqrt(count) + 0.004
-
-
-def test_expected_accuracy_by_hand():
-    # n=1 with log-uniform weight log 2 / log 3, n=2 with log 1.5 / log 3; slip 1/2, half the first steps double.
-    config = ChainAddConfig(max_steps=2, slip=0.5, double_share=0.5)
-    two = 0.5 * (0.5 * 0.5 + 0.5 * 1.0)
-    assert expected_accuracy(config) == pytest.approx(
-        (math.log(2) * 0.5 + math.log(1.5) * two) / math.log(3), abs=1e-15
-    )
+    # two slips, of one response in 21, cancel with probability 1/99: .0005
+    assert abs(right / count - expected) < 4.5 * 0.5 / math.sqrt(count) + 0.001
 
 
 def test_tokenizer_is_character_level():

@@ -1,4 +1,4 @@
-"""Counts and moments: exact laws, direct computation on the same draws, and independence of the number of jobs."""
+"""Counts: exact laws, direct computation on the same draws, and independence of the number of jobs."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy import stats
 
 from fspo.errors import UserError
@@ -21,16 +19,12 @@ from proofs_check.models import (
     ScaledGamma,
     matching_stats,
 )
-from proofs_check.sampling import RULE_COLUMNS, acceptance_counts, rule_moments, weighted_moments
+from proofs_check.sampling import acceptance_counts
 
 MODEL = GaussianTokens(-0.00045, 0.03)
 SIGNED = AdvantageDrift(-0.00045, 0.03, pull=1e-4, positive=0.3)
 RULE = preset("fspo-kl", range_hi=0.045, dual=2.0).rule
 LENGTHS = [16.0, 400.0, 7.0]
-
-
-def identity(S, n, A):
-    return S[:, None]
 
 
 def small_blocks(monkeypatch):
@@ -47,7 +41,8 @@ def draws_of(model, seed, lengths, draws, block=1000, chunk=300):
             rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(i, j)))
             size = min(block, draws - j * block)
             while size > 0:
-                parts.append(sampling.draw(model, rng, np.full(min(chunk, size), length)))
+                n = np.full(min(chunk, size), length)
+                parts.append(model.sample_pair(rng, n) if model is SIGNED else (model.sample(rng, n), np.ones_like(n)))
                 size -= chunk
         found.append([np.concatenate(x) for x in zip(*parts, strict=True)])
     return found
@@ -80,72 +75,19 @@ def test_counts_follow_the_exact_law():
 @pytest.mark.parametrize("model", [MODEL, SIGNED, MarkovTokens(-0.001, 0.03)], ids=lambda m: type(m).__name__)
 def test_results_do_not_depend_on_jobs_and_do_on_the_seed(monkeypatch, model):
     small_blocks(monkeypatch)
-    one, two = (rule_moments(model, RULE, LENGTHS, 5_500, 3, jobs=jobs) for jobs in (1, 4))
-    for name in ("mean", "covariance", "standard_error", "effective_size"):
-        np.testing.assert_array_equal(getattr(one, name), getattr(two, name))
-    other = rule_moments(model, RULE, LENGTHS, 5_500, 4)
-    assert np.any(one.mean != other.mean)
-    again = rule_moments(model, RULE, LENGTHS, 5_500, np.random.SeedSequence(3))
-    np.testing.assert_array_equal(one.mean, again.mean)
+    joint = model if model is SIGNED else IndependentAdvantage(model, 0.3)
+    one, two = (acceptance_counts(joint, RULE, LENGTHS, 5_500, 3, rate="update", jobs=jobs) for jobs in (1, 4))
+    np.testing.assert_array_equal(one, two)
+    other = acceptance_counts(joint, RULE, LENGTHS, 5_500, 4, rate="update")
+    assert np.any(one != other)
+    again = acceptance_counts(joint, RULE, LENGTHS, 5_500, np.random.SeedSequence(3), rate="update")
+    np.testing.assert_array_equal(one, again)
 
 
 def test_children_of_one_seed_sequence_differ():
     first, second = np.random.SeedSequence(3).spawn(2)
     counts = [acceptance_counts(MODEL, RULE, LENGTHS, 20_000, seed) for seed in (first, second)]
     assert np.any(counts[0] != counts[1])
-
-
-@given(seed=st.integers(0, 10**6), draws=st.integers(2, 3_000), offset=st.sampled_from([0.0, 1e6]))
-@settings(max_examples=25)
-def test_weighted_moments_equal_numpy_on_the_same_draws(seed, draws, offset):
-    def values(S, n, A):
-        return np.stack([offset + S, S**2], axis=1)
-
-    def weight(S, n, A):
-        return np.exp(S)
-
-    with pytest.MonkeyPatch.context() as patch:
-        small_blocks(patch)
-        found = weighted_moments(MODEL, values, LENGTHS, draws, seed, weight=weight)
-    for i, (S, _) in enumerate(draws_of(MODEL, seed, LENGTHS, draws)):
-        x, w = np.stack([offset + S, S**2], axis=1), np.exp(S)
-        mean = np.average(x, axis=0, weights=w)
-        np.testing.assert_allclose(found.mean[i], mean, rtol=1e-12, atol=1e-15)
-        covariance = np.cov(x - x[0], rowvar=False, aweights=w, ddof=0)
-        np.testing.assert_allclose(found.covariance[i], covariance, rtol=1e-5, atol=1e-13)
-        error = np.sqrt((w**2) @ (x - mean) ** 2) / w.sum()
-        np.testing.assert_allclose(found.standard_error[i], error, rtol=1e-5, atol=1e-12)
-        assert found.effective_size[i] == pytest.approx(w.sum() ** 2 / (w**2).sum(), rel=1e-10)
-
-
-def test_importance_weights_shift_the_mean_as_the_normal_law_says():
-    # weighting N(mu l, sigma^2 l) by exp(S) gives mean (mu + sigma^2) l (T13)
-    found = weighted_moments(MODEL, identity, [400.0], 400_000, 2, weight=lambda S, n, A: np.exp(S))
-    expected = (MODEL.mu + MODEL.sigma**2) * 400
-    assert abs(found.mean[0, 0] - expected) < 5 * found.standard_error[0, 0]  # by chance: 6e-7
-    assert found.effective_size[0] == pytest.approx(400_000 * np.exp(-(0.03**2) * 400), rel=0.02)
-
-
-def test_rule_moments_are_those_of_rule_apply(monkeypatch):
-    small_blocks(monkeypatch)
-    found = rule_moments(SIGNED, RULE, LENGTHS, 2_500, 8)
-    for i, (S, A) in enumerate(draws_of(SIGNED, 8, LENGTHS, 2_500)):
-        applied = RULE.apply(S, np.full(S.size, LENGTHS[i]), A, matching_stats(SIGNED))
-        columns = np.stack([np.asarray(getattr(applied, name), float) for name in RULE_COLUMNS])
-        np.testing.assert_allclose(found.mean[i], columns.mean(axis=1), rtol=1e-12)
-        np.testing.assert_allclose(found.covariance[i], np.cov(columns, ddof=0), atol=1e-12)
-        np.testing.assert_allclose(found.standard_error[i], columns.std(axis=1) / 50, rtol=1e-9)
-        assert found.effective_size[i] == 2_500
-
-
-def test_weights_that_are_all_zero_have_no_mean():
-    found = weighted_moments(MODEL, identity, [4.0], 50_000, 0, weight=lambda S, n, A: np.zeros(S.size))
-    assert np.isnan(found.mean).all()
-    assert np.isnan(found.standard_error).all()
-    assert found.effective_size[0] == 0
-    # one accepted chunk among rejected ones
-    some = weighted_moments(MODEL, identity, [4.0], 50_000, 0, weight=lambda S, n, A: (S > 0.1).astype(float))
-    assert some.mean[0, 0] > 0.1
 
 
 def test_memory_does_not_grow_with_the_draws():
@@ -162,11 +104,12 @@ def test_memory_does_not_grow_with_the_draws():
 def test_an_error_in_a_block_reaches_the_caller(monkeypatch):
     small_blocks(monkeypatch)
 
-    def broken(S, n, A):
-        raise UserError("broken statistic: mend it")
+    def broken(self, rng, lengths):
+        raise UserError("broken model: mend it")
 
-    with pytest.raises(UserError, match="broken statistic"):
-        weighted_moments(MODEL, broken, LENGTHS, 100_000, 0, jobs=2)
+    monkeypatch.setattr(GaussianTokens, "sample", broken)
+    with pytest.raises(UserError, match="broken model"):
+        acceptance_counts(MODEL, RULE, LENGTHS, 100_000, 0, jobs=2)
 
 
 def test_progress_bar_counts_draws(capsys):
@@ -196,14 +139,6 @@ def test_bad_input_is_one_line(change, match):
     with pytest.raises(UserError, match=match) as error:
         acceptance_counts(**arguments)
     assert "\n" not in str(error.value)
-
-
-def test_bad_statistics_and_weights():
-    with pytest.raises(UserError, match="values"):
-        weighted_moments(MODEL, lambda S, n, A: S, [4.0], 10, 0)
-    for weight in (lambda S, n, A: -np.ones(S.size), lambda S, n, A: np.ones(3)):
-        with pytest.raises(UserError, match="weights"):
-            weighted_moments(MODEL, identity, [4.0], 10, 0, weight=weight)
 
 
 def test_a_wrapped_model_has_update_acceptance():
