@@ -16,7 +16,7 @@ from scipy import special
 from scipy import stats as sps
 from scipy.stats import qmc
 
-from analysis.stats import Floats, Ratios, borrowed
+from analysis.stats import Floats, Ratios, borrowed, symmetric_root
 
 DRAWS = 2048
 BIN_CLUSTERS = 10
@@ -193,9 +193,7 @@ def degrees(influence: Floats) -> float:
 
 def _errors(covariance: Floats, df: float, k: int) -> Floats:
     """Draws (M, 2K): standardised errors of a, then errors of p."""
-    values, vectors = np.linalg.eigh(covariance)
-    root = vectors * np.sqrt(np.maximum(values, 0.0))
-    found = (standard_draws(2 * k)[0] @ root.T) * _t_factor(2 * k, df)
+    found = (standard_draws(2 * k)[0] @ symmetric_root(covariance)) * _t_factor(2 * k, df)
     sd = np.sqrt(np.diag(covariance)[:k])
     found[:, :k] /= np.where(sd > 0, sd, 1.0)
     return found

@@ -53,6 +53,7 @@ def lre_estimates(found: Ratios, level: float = 0.95) -> list[LreEstimate]:
     plug_in = float(squared(law.p, law.a))
     two = squared_interval(law, level, (r, low, high))
     corrected = plug_in - law.noise
+    two = min(two[0], corrected), max(two[1], corrected)
     wald = constant_test(law)
     l1, inf = float(law.p @ np.abs(r)), float(np.max(np.abs(r)))
     root = np.sqrt
@@ -60,7 +61,7 @@ def lre_estimates(found: Ratios, level: float = 0.95) -> list[LreEstimate]:
         LreEstimate("inf", inf, float(np.max(nearest)), float(np.max(farthest)), inf, wald, reason),
         LreEstimate("l1", l1, float(law.p @ nearest), float(law.p @ farthest), l1, wald, reason),
         LreEstimate("l2", root(max(corrected, 0.0)), root(max(two[0], 0.0)), root(two[1]), root(plug_in), wald, reason),
-        LreEstimate("l2_squared", corrected, min(two[0], corrected), max(two[1], corrected), plug_in, wald, reason),
+        LreEstimate("l2_squared", corrected, *two, plug_in, wald, reason),
     ]
 
 
@@ -98,8 +99,11 @@ class Curve:
         along = vectors.T @ deviation
         if not values[-1] > 0:
             return Curve(law, root, np.ones(k), vectors, along)  # no errors: S is 0 everywhere
-        if abs(along[-1]) < 1e-9 * root[-1] * np.sqrt(values[-1]):
-            along[-1] = 1e-9 * np.sqrt(values[-1])  # no direction of its own: that of the largest errors
+        largest = values > (1 - 1e-9) * values[-1]
+        if np.sqrt(np.sum(along[largest] ** 2)) < 1e-9 * np.sqrt(values[-1]):
+            # no direction of its own: that of the largest errors nearest to a fixed bend, whatever the library's signs
+            bend = root * (centre @ np.arange(k) ** 2.0)
+            along += 1e-9 * np.sqrt(values[-1]) * np.where(largest, vectors.T @ bend, 0.0)
         return Curve(law, root, np.maximum(values / values[-1], 0.0), vectors, along)
 
     def __call__(self, x: float) -> Floats:
@@ -157,7 +161,7 @@ def _crossing(law: ErrorLaw, curve: Callable[[float], Floats], plug_in: float, q
             if low <= -FARTHEST:
                 return float(squared(law.p, curve(low)))
             low, high = low - 2.0, low
-    found: Any = optimize.brentq(excess, low, high, xtol=1e-3)
+    found: Any = optimize.brentq(excess, low, high, xtol=1e-6)
     return float(squared(law.p, curve(float(found))))
 
 
@@ -224,10 +228,11 @@ def constant_test(law: ErrorLaw) -> float:
     rank, k = len(law) - 1, len(law)
     if law.df - rank + 1 < 1:
         return float("nan")
-    mean = float(law.p @ law.a)
     fair = np.full(k, float(law.p @ law.smooth)) if law.binary else law.a
+    # of the candidate alone, so that p is exactly the direction without error, in which r has no part either
+    mean = float(law.p @ fair)
     lever = np.hstack([np.eye(k) / mean - np.outer(fair, law.p) / mean**2, -np.outer(fair, fair) / mean**2])
     covariance = lever @ law.covariance_at(fair) @ lever.T
-    r = law.a / mean - 1
+    r = law.a / float(law.p @ law.a) - 1
     statistic = float(r @ np.linalg.pinv(covariance, rcond=1e-10, hermitian=True) @ r)
     return float(sps.f.sf(statistic * (law.df - rank + 1) / (law.df * rank), rank, law.df - rank + 1))

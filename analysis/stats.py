@@ -299,12 +299,22 @@ def _t_factors(df: int, number: int, seed: int = 20250912) -> Floats:
     return np.sqrt(df / np.random.default_rng(seed).chisquare(df, number))
 
 
+def symmetric_root(covariance: Floats) -> Floats:
+    """The symmetric square root (K, K) of a covariance: fixed draws times it do not hang on a numerical library.
+
+    Eigenvectors are known up to a sign, and up to a rotation where eigenvalues agree, which a library chooses as it
+    likes; with ``vectors * sqrt(values)`` that choice would move the ends of intervals. Eigenvalues below rounding
+    are 0: their root would blow rounding up.
+    """
+    values, vectors = np.linalg.eigh(covariance)
+    least = float(np.max(values, initial=0.0)) * len(covariance) * 1e-14
+    return (vectors * np.sqrt(np.where(values > least, values, 0.0))) @ vectors.T
+
+
 def error_draws(covariance: Floats, df: int) -> Floats:
     """Draws (M, K) of an estimate's error: multivariate t with the given covariance and degrees of freedom."""
-    values, vectors = np.linalg.eigh(covariance)
-    root = vectors * np.sqrt(np.maximum(values, 0.0))
     draws = normal_draws(len(covariance))
-    return (draws @ root.T) * _t_factors(max(df, 1), len(draws))[:, None]
+    return (draws @ symmetric_root(covariance)) * _t_factors(max(df, 1), len(draws))[:, None]
 
 
 def simultaneous_half_widths(covariance: Floats, df: int, level: float = 0.95) -> Floats:

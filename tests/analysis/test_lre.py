@@ -1,11 +1,13 @@
 """LRE estimates: hand-worked plug-in, bias correction, and coverage by simulation, at exact fairness too."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy import stats as sps
 
 from analysis.error_law import degrees, error_law, intra_correlation, skewed
-from analysis.lre import lre_estimates
+from analysis.lre import constant_test, lre_estimates
 from analysis.stats import ratios
 from fspo.theory import lre
 
@@ -187,3 +189,72 @@ def test_reasons_instead_of_numbers():
     bins[:96] = 1  # twelve clusters, then nine of them: 24 % of the rows in a bin of too few clusters
     few = ratios(np.arange(320) // 2 % 2, np.repeat(np.arange(40) % 9 + 31 * (np.arange(40) > 11), 8), bins, 3)
     assert all(np.isnan(e.ci_high) and "too little data" in e.reason for e in lre_estimates(few))
+
+
+def other_library(monkeypatch):
+    """Eigenvectors as another build of LAPACK may give them: other signs, and turned where eigenvalues agree."""
+    real, rng = np.linalg.eigh, np.random.default_rng(1)
+
+    def eigh(matrix):
+        values, vectors = real(matrix)
+        vectors = vectors * rng.choice([-1.0, 1.0], len(values))
+        for i in range(len(values) - 1):
+            if values[i + 1] - values[i] < 1e-12 * max(values[-1], 1e-300):
+                c, s = np.cos(0.7), np.sin(0.7)
+                vectors[:, [i, i + 1]] = vectors[:, [i, i + 1]] @ np.array([[c, -s], [s, c]])
+        return values, vectors
+
+    monkeypatch.setattr(np.linalg, "eigh", eigh)
+
+
+def ends(found):
+    return np.array([(e.ci_low, e.ci_high, e.wald_p) for e in lre_estimates(found)])
+
+
+def designs():
+    rng = np.random.default_rng(8)
+    yield from (draw(rng, acceptance) for acceptance in ([0.7] * 5, [0.65, 0.68, 0.75, 0.72, 0.65]) for _ in range(3))
+    # bins of one size, all accepted: eigenvalues agree, and the estimate has no direction of its own
+    bins = np.tile(np.arange(5), 80)
+    yield ratios(np.ones(400), np.repeat(np.arange(80), 5), bins, 5, binary=True)
+
+
+def test_intervals_do_not_hang_on_signs_that_a_library_chooses(monkeypatch):
+    found = list(designs())
+    before = [ends(one) for one in found]
+    other_library(monkeypatch)
+    for one, expected in zip(found, before, strict=True):
+        np.testing.assert_allclose(ends(one), expected, rtol=1e-6, atol=1e-9)
+    # the control: a root that is no symmetric one moves them
+    for module in ("analysis.error_law.symmetric_root", "analysis.stats.symmetric_root"):
+        monkeypatch.setattr(module, one_sided_root)
+    with pytest.raises(AssertionError):
+        np.testing.assert_allclose(ends(draw(np.random.default_rng(8), [0.7] * 5)), before[0], rtol=1e-3)
+
+
+def one_sided_root(covariance):
+    values, vectors = np.linalg.eigh(covariance)
+    return (vectors * np.sqrt(np.maximum(values, 0))).T
+
+
+def test_intervals_do_not_hang_on_the_order_of_clusters():
+    """Streamed sums come in another order than those of a log in memory, and so with other rounding."""
+    for seed, found in enumerate(designs()):
+        order = np.random.default_rng(seed).permutation(len(found.rows))
+        arrays = {name: getattr(found, name)[order] for name in ("rows", "sums", "influence")}
+        np.testing.assert_allclose(ends(replace(found, **arrays)), ends(found), rtol=1e-6, atol=1e-9)
+
+
+def test_the_test_of_constancy_is_that_of_contrasts():
+    """Hotelling's F from K-1 differences between bins: an independent way to the same quadratic form."""
+    found = draw(np.random.default_rng(3), [0.65, 0.68, 0.75, 0.72, 0.65])
+    law, _ = error_law(found)
+    k = len(law)
+    fair = np.full(k, law.p @ law.smooth)
+    contrasts = np.diff(np.eye(k), axis=0)
+    covariance = contrasts @ law.covariance_at(fair)[:k, :k] @ contrasts.T
+    gap = contrasts @ law.a
+    statistic = gap @ np.linalg.solve(covariance, gap)
+    p = sps.f.sf(statistic * (law.df - k + 2) / (law.df * (k - 1)), k - 1, law.df - k + 2)
+    scale = fair[0] / (law.p @ law.a)  # r is relative to the estimated mean, the covariance to the candidate's
+    assert constant_test(law) == pytest.approx(p, rel=abs(scale**2 - 1) * statistic + 1e-9)

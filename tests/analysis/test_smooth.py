@@ -59,3 +59,18 @@ def test_a_coordinate_that_is_no_whole_number_and_reaches_zero():
     place = length / length.max() - length.min() / length.max()
     found = smooth_acceptance(y, place, cluster)
     assert np.all((found.low < 0.7 + 0.1) & (found.high > 0.7 - 0.1))
+
+
+def test_the_band_does_not_hang_on_signs_that_a_library_chooses(monkeypatch):
+    drawn = log(np.random.default_rng(6), lambda x: np.full_like(x, 0.85))
+    before = smooth_acceptance(*drawn)
+    real, rng = np.linalg.eigh, np.random.default_rng(1)
+
+    def other_signs(matrix):
+        values, vectors = real(matrix)
+        return values, vectors * rng.choice([-1.0, 1.0], len(values))
+
+    monkeypatch.setattr(np.linalg, "eigh", other_signs)
+    after = smooth_acceptance(*drawn)
+    np.testing.assert_allclose(after.low, before.low, rtol=1e-9)
+    np.testing.assert_allclose(after.high, before.high, rtol=1e-9)

@@ -14,6 +14,7 @@ from analysis.stats import (
     ratios,
     simultaneous_half_widths,
     sum_by,
+    symmetric_root,
 )
 
 
@@ -135,6 +136,17 @@ def test_error_draws_have_the_covariance():
     covariance = np.array([[2.0, 0.6], [0.6, 1.0]])
     draws = error_draws(covariance, 100_000)
     assert np.cov(draws.T) == pytest.approx(covariance, rel=0.08)
+
+
+@pytest.mark.parametrize("rank", [1, 3, 5])
+def test_the_symmetric_root_squares_to_the_covariance(rank):
+    half = np.random.default_rng(rank).standard_normal((5, rank))
+    covariance = half @ half.T
+    root = symmetric_root(covariance)
+    assert root == pytest.approx(root.T)
+    assert root @ root == pytest.approx(covariance)
+    assert np.linalg.matrix_rank(root, tol=1e-6) == rank  # rounding is not blown up to 1e-8
+    assert not symmetric_root(np.zeros((3, 3))).any()
 
 
 def test_max_t_is_wider_than_one_interval_and_narrower_than_bonferroni():
