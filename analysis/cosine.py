@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from analysis.bins import Bins
-from analysis.evaluate import Case, common_weight, evaluate
+from analysis.evaluate import Case, common_weight
 from analysis.products import Columns, Products, UpdateGram
 from analysis.rows import Floats, Ints
 from analysis.sketches import ScoredWindow
@@ -74,13 +74,12 @@ class CosineTable:
     def add(self, window: ScoredWindow) -> None:
         """Use one window's scores."""
         use = self._uses.setdefault(window.use, _Use(len(self.bins)))
-        rows, n = window.rows, len(window.rows)
-        one_window = np.zeros(n, np.int64)
+        n = len(window.rows)
         columns: list[Floats] = []
         weight = rows_weight(window)
         kept: dict[float, int] = {}
         for i, case in enumerate(self.cases):
-            found = evaluate(case, rows, one_window, "update")
+            found = window.outcome(case)
             if found.reason:
                 use.reasons.setdefault(i, found.reason)
             columns.append(np.where(np.isfinite(found.clipped_weight), found.clipped_weight, 0.0))
@@ -91,7 +90,7 @@ class CosineTable:
         for keep in dropped:
             order = np.argsort(self._rng.random((n, self.draws)), axis=0)
             columns.append(np.where(order < keep, weight[:, None], 0.0))
-        own = [evaluate(case, rows, one_window, "update") for case in self.own]
+        own = [window.outcome(case) for case in self.own]
         for i, found in enumerate(own):
             if found.reason:
                 use.own_reasons.setdefault(i, found.reason)

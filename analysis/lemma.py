@@ -6,6 +6,7 @@ code, and the summary calls it that. The findings are rho, the slack and how the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy as np
 
 from analysis.bins import Bins
 from analysis.cosine import rows_weight
-from analysis.evaluate import Case, common_weight, evaluate
+from analysis.evaluate import Case, common_weight
 from analysis.rows import Floats, Ints
 from analysis.sketches import ScoredWindow
 from analysis.stats import totals
@@ -57,20 +58,19 @@ class LemmaTable:
         shape = (window.updates, number)
         places = [np.flatnonzero(window.update == u) for u in range(window.updates)]
         # each update's vectors, and which of its rows are in each bin: sums by update keep the products small
-        parts = [(at, window.vectors[at], np.eye(number)[:, window.bins[at]]) for at in places]
+        parts = [(at, in_own_span(window.vectors[at]), np.eye(number)[:, window.bins[at]]) for at in places]
 
         def by_bin(values: Floats) -> Floats:
             return totals(groups, size, values).reshape(shape)
 
         def vectors_by_bin(coefficient: Floats) -> Floats:
-            return np.stack([(inside * coefficient[at]) @ vectors for at, vectors, inside in parts])
+            return _stacked([(inside * coefficient[at]) @ vectors for at, vectors, inside in parts])
 
         count, total_weight, g = by_bin(np.ones(len(rows))), by_bin(weight), vectors_by_bin(weight)
         first, steps = ([int(x[at[0]]) for at in places] for x in (rows.rollout, rows.step))
-        one_window = np.zeros(len(rows), np.int64)
         for case in self.cases:
             key = {**self.key, **case.key, "subset": "nonzero", "use": window.use, "weight": "sequence"}
-            found = evaluate(case, rows, one_window, "update")
+            found = window.outcome(case)
             if found.reason:
                 self._nothing({**key, "window": window.window, "rollouts": len(set(first)), "step": -1}, found.reason)
                 continue
@@ -82,7 +82,7 @@ class LemmaTable:
                 g,
                 vectors_by_bin(found.clipped_weight),
             )
-            direct = np.stack([found.clipped_weight[at] @ vectors for at, vectors, _ in parts])  # row by row (U, D)
+            direct = _stacked([found.clipped_weight[at] @ vectors for at, vectors, _ in parts])  # row by row (U, D)
             for u in range(window.updates):
                 place = {"window": first[u], "rollouts": 1, "updates": 1, "step": steps[u]}
                 self._row({**key, **place}, case, strata, np.array([u]), direct[u : u + 1])
@@ -129,23 +129,44 @@ class LemmaTable:
         blank = dict.fromkeys(VALUES, np.nan) | {"guaranteed": False, "count": 0, "reason": reason}
         self.table.append({**key, **blank})
 
-    def integrity(self) -> dict[str, Any]:
-        """Largest T8 residual, T7 violations, and whether both are rounding; ``pass`` is None if nothing was checked.
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows of the table."""
+        return self.table
 
-        A row that was evaluated and has no finite residual, or a bound and no finite slack, is a violation.
-        """
-        found = [row for row in self.table if not row["reason"]]
-        residuals = np.array([row["identity_residual"] for row in found], np.float64)
-        slack = np.array([row["slack"] for row in found if row["guaranteed"]], np.float64)
-        worst = float(np.max(residuals)) if residuals.size else float("nan")
-        violations = int(np.sum(~(slack >= -TOLERANCE)))
-        return {
-            "checked": len(found),
-            "max_identity_residual": worst,
-            "tolerance": TOLERANCE,
-            "bound_violations": violations,
-            "pass": (worst <= TOLERANCE and violations == 0) if found else None,
-        }
+
+def integrity(table: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Largest T8 residual, T7 violations, and whether both are rounding; ``pass`` is None if nothing was checked.
+
+    A row that was evaluated and has no finite residual, or a bound and no finite slack, is a violation.
+    """
+    found = [row for row in table if not row["reason"]]
+    residuals = np.array([row["identity_residual"] for row in found], np.float64)
+    slack = np.array([row["slack"] for row in found if row["guaranteed"]], np.float64)
+    worst = float(np.max(residuals)) if residuals.size else float("nan")
+    violations = int(np.sum(~(slack >= -TOLERANCE)))
+    return {
+        "checked": len(found),
+        "max_identity_residual": worst,
+        "tolerance": TOLERANCE,
+        "bound_violations": violations,
+        "pass": (worst <= TOLERANCE and violations == 0) if found else None,
+    }
+
+
+def in_own_span(vectors: Floats) -> Floats:
+    """The rows (n, D) in an orthonormal basis of their span (n, min(n, D)): every inner product of theirs is kept."""
+    if vectors.shape[0] >= vectors.shape[1]:
+        return vectors
+    return np.asarray(np.linalg.qr(vectors.T, mode="r")).T
+
+
+def _stacked(parts: list[Floats]) -> Floats:
+    """Arrays of one shape but for their last axis, stacked; the shorter ones end in zeros."""
+    width = max(part.shape[-1] for part in parts)
+    out = np.zeros((len(parts), *parts[0].shape[:-1], width))
+    for place, part in zip(out, parts, strict=True):
+        place[..., : part.shape[-1]] = part
+    return out
 
 
 def lemma_of(strata: Strata, at: Ints, *, drop: bool) -> tuple[CosineLemma, float]:

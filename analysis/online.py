@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -57,6 +59,6 @@ def pieces(rule: Rule, states: Mapping[int, Rule] | None, rows: Rows) -> Iterato
     if states is None:
         yield np.arange(len(rows)), rule
         return
-    own = {"weight": rule.weight, "outside": rule.outside, "dual": rule.dual, "name": rule.name}
+    own: dict[str, Any] = {"weight": rule.weight, "outside": rule.outside, "dual": rule.dual, "name": rule.name}
     for step, at in by_step(rows):
-        yield at, (Rule(**{**states[step].to_dict(), **own}) if step in states else rule)
+        yield at, (replace(states[step], **own) if step in states else rule)

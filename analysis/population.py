@@ -24,7 +24,7 @@ from scipy import stats as sps
 
 from analysis.bins import Bins
 from analysis.cosine import rows_weight
-from analysis.evaluate import Case, common_weight, evaluate
+from analysis.evaluate import Case, common_weight
 from analysis.pair_gram import PairGram
 from analysis.products import Products, collapsed, jackknife_se
 from analysis.rows import Floats, Ints
@@ -90,10 +90,9 @@ class PopulationTable:
         if window.use != "first":
             return
         rows, number = window.rows, len(self.bins)
-        one_window = np.zeros(len(rows), np.int64)
         columns, accepted = [], []
         for i, case in enumerate(self.cases):
-            found = evaluate(case, rows, one_window, "update")
+            found = window.outcome(case)
             if found.reason:
                 self._reasons.setdefault(i, found.reason)
             columns.append(np.nan_to_num(found.clipped_weight))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,8 @@ from analysis.acceptance import tables_of
 from analysis.assumptions import assumption_table
 from analysis.bins import DEFAULT_BINS, Bins, make_bins
 from analysis.cosine import CosineTable
-from analysis.evaluate import BANDS, TARGETS, make_cases, trained_case
-from analysis.lemma import LemmaTable
+from analysis.evaluate import BANDS, TARGETS, Case, make_cases, trained_case
+from analysis.lemma import LemmaTable, integrity
 from analysis.loading import Run, load_run
 from analysis.moments import moment_tables
 from analysis.noise import noise_table, noise_warnings
@@ -23,7 +24,7 @@ from analysis.over_time import training_table
 from analysis.partition import LENGTH, find_partition
 from analysis.passes import look_through
 from analysis.population import PopulationTable
-from analysis.processes import Job, in_processes
+from analysis.processes import Job, cores, in_processes
 from analysis.reuse import reuse_table
 from analysis.sketch_error import effective_width
 from analysis.sketches import scored_windows
@@ -33,6 +34,8 @@ from analysis.tally import Tally
 from analysis.theory_gap import gap_table
 from fspo.errors import UserError
 
+MANY_SCORES = 20_000
+"""From as many on it pays to read them in two processes."""
 Progress = Callable[..., None]
 """A function of a part's name and the share of it that is newly done (1)."""
 
@@ -103,29 +106,49 @@ def analyse(
     cases = [case for case in cases if not run.streamed or case.rule.adapt == "none"]
     everything = cases if trained is None else [trained, *cases]
     width, width_from = effective_width(run)
-    cosines = CosineTable(run.key, bins, everything, options.targets, options.draws, options.seed, width)
-    lemma = LemmaTable(run.key, bins, everything)
-    population = PopulationTable(run.key, bins, everything, width)
-    scored: dict[str, Any] = {"first": 0, "reused": 0, "updates": 0}
-    broken: list[int] = []
-    for window in scored_windows(run, bins, options.window, broken):
-        cosines.add(window)
-        lemma.add(window)
-        population.add(window)
-        scored[window.use] += len(window.rows)
-        scored["updates"] += window.updates
-    scored |= {"bad_units": sum(broken), "effective_width": width, "effective_width_from": width_from}
-    rows |= {"cosine": cosines.rows(), "lemma": lemma.table, "population": population.rows()}
+    of_scores, scored = _scored(run, bins, options, everything, width)
+    rows |= of_scores
+    scored |= {"effective_width": width, "effective_width_from": width_from}
     progress("cosine")
-    rows["assumptions"] = assumption_table(run, bins, options.window, lemma.table)
+    rows["assumptions"] = assumption_table(run, bins, options.window, rows["lemma"])
     rows["noise_floor"] = noise_table(run, bins)
     run.warnings.extend(noise_warnings(run, rows["noise_floor"]))
     rows["over_time"] = found.over_time
     rows["training"], damage = training_table(run)
     tables = {name: frame(name, found) for name, found in rows.items()}
-    summary = summarize(run, bins, options.__dict__, tables, lemma.integrity(), scored, found.sides, damage)
+    summary = summarize(run, bins, options.__dict__, tables, integrity(rows["lemma"]), scored, found.sides, damage)
     progress("tables")
     return tables, summary
+
+
+def _scored(
+    run: Run, bins: Bins, options: Options, cases: list[Case], width: float
+) -> tuple[dict[str, list[dict[str, Any]]], dict[str, Any]]:
+    """The tables made from scores, and the counts of these; of many scores in two processes.
+
+    Either process reads all scores: what the tables hold until the end is far more than a window.
+    """
+    cosines = CosineTable(run.key, bins, cases, options.targets, options.draws, options.seed, width)
+    tables = {
+        "cosine": cosines,
+        "population": PopulationTable(run.key, bins, cases, width),
+        "lemma": LemmaTable(run.key, bins, cases),
+    }
+
+    def collect(names: Sequence[str], _: Callable[[], None]) -> tuple[dict[str, list[dict[str, Any]]], dict[str, Any]]:
+        counts: dict[str, Any] = {"first": 0, "reused": 0, "updates": 0}
+        broken: list[int] = []
+        for window in scored_windows(run, bins, options.window, broken):
+            for name in names:
+                tables[name].add(window)
+            counts[window.use] += len(window.rows)
+            counts["updates"] += window.updates
+        return {name: tables[name].rows() for name in names}, counts | {"bad_units": sum(broken)}
+
+    many = run.counts.get("scores_taken", 0) >= MANY_SCORES and cores() > 1
+    shares = [("cosine", "population"), ("lemma",)] if many else [tuple(tables)]
+    found = in_processes([partial(collect, names) for names in shares])
+    return {name: rows for part, _ in found for name, rows in part.items()}, found[0][1]
 
 
 def _tables(run: Run, bins: Bins, size: int, tally: Tally) -> dict[str, list[dict[str, Any]]]:

@@ -17,6 +17,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from analysis.bins import Bins
+from analysis.evaluate import Case, Outcome, evaluate
 from analysis.loading import Run
 from analysis.partition import Partition, coordinates
 from analysis.rows import Floats, Ints, Rows, leave_one_out
@@ -62,6 +63,13 @@ class ScoredWindow:
     bins: Ints
     update: Ints
     fresh: dict[int, Fresh] = field(default_factory=dict)
+    _outcomes: dict[Case, Outcome] = field(default_factory=dict, repr=False, compare=False)
+
+    def outcome(self, case: Case) -> Outcome:
+        """What a case does to the rows, a matched range calibrated over all of them; worked out once for all tables."""
+        if case not in self._outcomes:
+            self._outcomes[case] = evaluate(case, self.rows, np.zeros(len(self.rows), np.int64), "update")
+        return self._outcomes[case]
 
     @property
     def updates(self) -> int:
@@ -137,7 +145,7 @@ def audits(log: GradLog, partition: Partition) -> dict[int, Fresh]:
 
 def _sound(psi: NDArray[Any], norm: NDArray[Any]) -> NDArray[np.bool_]:
     with np.errstate(invalid="ignore", divide="ignore"):
-        unit = np.linalg.norm(psi.astype(np.float64), axis=1) / norm.astype(np.float64)
+        unit = np.linalg.norm(psi / norm[:, None], axis=1)  # in the sketch's own precision: the margin is wide
     return np.isfinite(unit) & (np.abs(unit - 1) < 0.02)
 
 

@@ -176,7 +176,10 @@ def relative_acceptance(p: ArrayLike, a: ArrayLike) -> tuple[Floats, Floats, flo
 
 def lre(p: ArrayLike, a: ArrayLike) -> LRE:
     """LRE_inf, LRE_1 and LRE_2 of acceptances ``a`` (K,) under length shares ``p`` (K,); section 3."""
-    p, r, mean = relative_acceptance(p, a)
+    return _lre(*relative_acceptance(p, a))
+
+
+def _lre(p: Floats, r: Floats, mean: float) -> LRE:
     return LRE(float(np.max(np.abs(r[p > 0]))), float(p @ np.abs(r)), float(np.sqrt(p @ r**2)), mean)
 
 
@@ -356,7 +359,7 @@ def cosine_lemma(p: ArrayLike, a: ArrayLike, g: ArrayLike, clipped: ArrayLike) -
     eta = float(share @ np.linalg.norm(delta, axis=1)) / norm
     if not (math.isfinite(kappa) and math.isfinite(kappa_c2) and math.isfinite(eta)):
         raise UserError("gradients overflow or g vanishes beside them: divide them by a constant, or look for bad rows")
-    error = lre(p, a)
+    error = _lre(p, r, mean)
     rho = min(error.inf * kappa, error.inf * kappa_c, error.l2 * kappa_c2) + eta
     residual = np.linalg.norm(total_clipped / mean - (total + e_len + e_in)) / norm
     return CosineLemma(

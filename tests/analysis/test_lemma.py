@@ -1,12 +1,13 @@
 """The lemma's table: hand-made strata, the sharp case, and an integrity check that can fail."""
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from analysis.evaluate import Case
-from analysis.lemma import LemmaTable, Strata, lemma_of
+from analysis.lemma import LemmaTable, Strata, in_own_span, integrity, lemma_of
 from analysis.loading import load_run
 from analysis.run import Options, analyse, shared_bins
 from fspo.errors import UserError
@@ -107,17 +108,13 @@ def test_broken_scores_are_counted_and_left_out(simulate):
 
 
 def test_integrity_reports_a_violation():
-    table = LemmaTable({}, None, [])  # type: ignore[arg-type]
     sound = {"identity_residual": 0.0, "slack": 0.1, "guaranteed": True, "reason": ""}
-    table.table = [sound | {"identity_residual": 1e-3}, sound | {"slack": -0.2}]
-    found = table.integrity()
+    found = integrity([sound | {"identity_residual": 1e-3}, sound | {"slack": -0.2}])
     assert found["pass"] is False
     assert found["bound_violations"] == 1
     for broken in ({"identity_residual": np.nan}, {"identity_residual": np.inf}, {"slack": np.nan}):
-        table.table = [sound, sound | broken]
-        assert table.integrity()["pass"] is False
-    table.table = [sound, sound | {"slack": np.nan, "guaranteed": False}]
-    assert table.integrity()["pass"] is True
+        assert integrity([sound, sound | broken])["pass"] is False
+    assert integrity([sound, sound | {"slack": np.nan, "guaranteed": False}])["pass"] is True
 
 
 def test_rounding_of_raised_weights_is_no_violation():
@@ -129,7 +126,7 @@ def test_rounding_of_raised_weights_is_no_violation():
     for error, sound in ((1e-15, True), (1e-6, False)):
         rows.table = []
         rows._row({}, case, sums, np.array([0]), sums.g_clip[0].sum(0)[None] * (1 + error))
-        assert rows.integrity()["pass"] is sound
+        assert integrity(rows.table)["pass"] is sound
 
 
 def test_integrity_of_nothing_is_no_pass(simulate):
@@ -152,3 +149,26 @@ def test_a_log_whose_ratios_are_in_other_units_fails_the_integrity_check(simulat
     assert summary["integrity"]["side_mismatch_share"] == 0
     assert summary["integrity"]["pass"] is False
     assert any("logged weight differs" in line for line in summary["warnings"])
+
+
+@pytest.mark.parametrize("shape", [(1, 5), (4, 9), (9, 4), (5, 5)])
+def test_coordinates_in_the_own_span_keep_inner_products(shape):
+    vectors = np.random.default_rng(0).standard_normal(shape)
+    vectors[-1] = vectors[0]  # a span smaller than the rows
+    found = in_own_span(vectors)
+    assert found.shape[1] == min(shape)
+    np.testing.assert_allclose(found @ found.T, vectors @ vectors.T, atol=1e-12)
+
+
+def test_two_processes_make_the_tables_of_one(simulate, monkeypatch):
+    """Updates of unlike sizes too: their vectors in a window have unlike numbers of coordinates."""
+    run = simulate(width=128)
+    alone, summary = analysed(run)
+    monkeypatch.setattr("analysis.run.MANY_SCORES", 1)
+    monkeypatch.setattr("analysis.run.cores", lambda: 2)
+    monkeypatch.setattr("analysis.processes.cores", lambda: 2)
+    together, again = analysed(run)
+    for name in ("cosine", "lemma", "population", "assumptions"):
+        pd.testing.assert_frame_equal(alone[name], together[name])
+    assert again["counts"] == summary["counts"]
+    assert again["integrity"] == summary["integrity"]
