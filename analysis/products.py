@@ -122,8 +122,11 @@ def collapsed(update: Ints) -> Ints:
     return dense(update)
 
 
-def jackknife_se(replicates: Floats, update: Ints) -> Floats:
-    """Standard error (...) from delete-one-cluster replicates (C, ...), stratified by update (C,)."""
+def jackknife_se(replicates: Floats, update: Ints, cluster: Ints | None = None) -> Floats:
+    """Standard error (...) from delete-one-cluster replicates (C, ...), stratified by update (C,).
+
+    ``cluster`` (C,) says which replicates of different updates delete the same cluster; by default none do.
+    """
     update = collapsed(update)
     count = np.bincount(update).astype(np.float64)
     if len(count) == 1 and count[0] < 2:
@@ -133,8 +136,12 @@ def jackknife_se(replicates: Floats, update: Ints) -> Floats:
     np.add.at(sums, update, replicates)
     wide = count.reshape(-1, *[1] * (replicates.ndim - 1))
     deviation = replicates - (sums / wide)[update]
-    factor = ((count - 1) / count)[update].reshape(-1, *[1] * (replicates.ndim - 1))
-    return np.sqrt(np.sum(factor * deviation**2, axis=0))
+    deviation *= np.sqrt((count - 1) / count)[update].reshape(-1, *[1] * (replicates.ndim - 1))
+    if cluster is not None:
+        together = np.zeros((int(cluster.max()) + 1, *replicates.shape[1:]))
+        np.add.at(together, cluster, deviation)
+        deviation = together
+    return np.sqrt(np.sum(deviation**2, axis=0))
 
 
 @dataclass

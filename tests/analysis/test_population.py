@@ -1,13 +1,17 @@
 """Pairs of different prompts against double loops, exact policies and planted truths."""
 
+from dataclasses import dataclass, replace
+
 import numpy as np
 import pytest
+from scipy import stats as sps
 
 from analysis.bins import Bins
 from analysis.evaluate import Case
 from analysis.loading import load_run
 from analysis.pair_gram import PairGram
 from analysis.population import ERRORS, PopulationTable
+from analysis.products import jackknife_se
 from analysis.rows import Rows, leave_one_out
 from analysis.run import Options, shared_bins
 from analysis.sketches import Fresh, ScoredWindow, scored_windows
@@ -196,6 +200,128 @@ def test_population_cosine_is_not_flattered_and_its_interval_covers():
     estimates = np.array([r["estimate"] for r in rows])
     assert abs(estimates.mean() - truth) < 4 * estimates.std() / np.sqrt(120) + 0.002
     assert abs(np.mean([same for _, same in found]) - truth) > 0.05  # the control: same batch is biased here
+
+
+KEPT = np.array([1.0, 0.25, 0, 0])
+OFTEN = np.array([0.1, 0.5])  # a prompt's own share of cut responses, either with probability 1/2
+PROMPTS, GROUP, UPDATES = 24, 2, 6
+
+
+@dataclass(frozen=True)
+class Made:
+    """Gradients of kept and cut responses, spread of the prompts and of single responses."""
+
+    cut: tuple[float, ...] = (0.4, 1.0, 0, 0)
+    effect: float = 0.3
+    noise: float = 0.5
+
+    def truth(self):
+        """T12 by hand: moments of a prompt's mean of M w A psi and of w A psi."""
+        width, e, q, cut = len(KEPT), np.e, OFTEN.mean(), np.array(self.cut)
+        shared = width * self.effect**2
+        own = shared + width * self.noise**2
+        clip, true = (1 - q) * KEPT, (1 - q) * KEPT + q * e * cut
+
+        def spread(square, pair, mean):
+            return (square / GROUP + pair * (GROUP - 1) / GROUP - mean @ mean) / PROMPTS
+
+        kept_square, cut_square = (1 - q) * (KEPT @ KEPT + own), q * e**2 * (cut @ cut + own)
+        means = [(1 - s) * KEPT + s * e * cut for s in OFTEN]
+        pairs = np.mean([m @ m + shared * ((1 - s) + s * e) ** 2 for m, s in zip(means, OFTEN, strict=True)])
+        clipped = spread(kept_square, np.mean((1 - OFTEN) ** 2) * (KEPT @ KEPT + shared), clip)
+        unclipped = spread(kept_square + cut_square, pairs, true)
+        bias, variance = float(np.sum((clip / (1 - q) - true) ** 2)), clipped / (1 - q) ** 2
+        found = {"bias2_direction": bias, "variance_direction": variance, "mse_direction": bias + variance}
+        return {name: value / unclipped for name, value in found.items()}
+
+    def windows(self, rng):
+        n = PROMPTS * GROUP
+        prompt = np.repeat(np.arange(PROMPTS), GROUP)
+        for u in range(UPDATES):
+            S = (rng.random(n) < rng.choice(OFTEN, PROMPTS)[prompt]).astype(float)
+            vectors = np.where(S[:, None] > 0, np.array(self.cut), KEPT) + self.noise * rng.normal(size=(n, len(KEPT)))
+            vectors += self.effect * rng.normal(size=(PROMPTS, len(KEPT)))[prompt]
+            rows = make_rows(n, S, np.ones(n), np.ones(n), prompt, np.ones(n), step=u)
+            rows = replace(rows, rollout=np.full(n, u))
+            yield ScoredWindow(u, "first", rows, vectors, np.zeros(n, int), np.zeros(n, int))
+
+
+def direction_rows(windows):
+    table = PopulationTable({}, Bins((1, 10)), [Case(Rule("fixed", 0.2, 0.2), "x", "given")])
+    for window in windows:
+        table.add(window)
+    found = [r for r in table.rows() if r["rule"] == "x" and r["reference"] == "population" and r["bin"] == -1]
+    return {r["quantity"]: (r["estimate"], r["ci_low"], r["ci_high"]) for r in found if "direction" in r["quantity"]}
+
+
+def fixed_scale(accepted, whole, cluster):
+    scale = whole.sum(0) / accepted.sum(0)
+    return scale, np.broadcast_to(scale, (int(cluster.max()) + 1, len(scale)))
+
+
+@pytest.mark.parametrize(
+    ("made", "quantity", "wrong"),
+    [(Made(), "variance_direction", (1.2, 2)), (Made((0.1, 0.37, 0, 0), 0.2, 0.2), "mse_direction", (0, 0.9))],
+)
+def test_errors_of_the_direction_have_intervals_of_the_right_width(monkeypatch, made, quantity, wrong):
+    rng, runs = np.random.default_rng(11), 100
+    drawn = [list(made.windows(rng)) for _ in range(runs)]
+
+    def study():
+        found = [direction_rows(windows) for windows in drawn]
+        for name, value in made.truth().items():
+            estimate, low, high = np.array([f[name] for f in found]).T
+            # half-width of the interval over that of the estimates' true spread
+            width = np.mean(high - low) / 2 / (1.98 * estimate.std())
+            yield name, np.mean((low <= value) & (value <= high)), width, estimate - value
+
+    for name, held, width, error in study():
+        assert held > 0.95 - 3 * np.sqrt(0.95 * 0.05 / runs), name
+        assert 0.85 < width < 1.2, name
+        assert abs(error.mean()) < 3 * error.std() / np.sqrt(runs), name
+    # the control: with a_bar held fixed, intervals are too long or too short
+    monkeypatch.setattr("analysis.population._scale", fixed_scale)
+    low, high = wrong
+    assert low < next(width for name, _, width, _ in study() if name == quantity) < high
+
+
+def test_a_prompt_split_over_updates_is_one_prompt():
+    """Two updates share their prompts and, here, their values: twice the same says no more than once."""
+    rng = np.random.default_rng(2)
+    replicates, update = rng.normal(size=10), np.repeat([0, 1], 10)
+    once = jackknife_se(replicates, np.zeros(10, int))
+    twice = np.concatenate([replicates, replicates])
+    assert jackknife_se(twice, update, np.tile(np.arange(10), 2)) == pytest.approx(2 * once)
+    assert jackknife_se(twice, update) == pytest.approx(np.sqrt(2) * once)
+
+
+def test_an_update_of_which_nothing_is_left_has_no_direction():
+    n = 24
+    rng = np.random.default_rng(0)
+    table = PopulationTable({}, Bins((1, 10)), [Case(Rule("fixed", 0.2, 0.2), "x", "given")])
+    for u, cut in enumerate((0.2, 1.1)):
+        S = (rng.random(n) < cut).astype(float)
+        rows = make_rows(n, S, np.ones(n), np.ones(n), np.arange(n) // 2, np.ones(n), step=u)
+        vectors = 1 + 0.1 * rng.normal(size=(n, 3))
+        table.add(ScoredWindow(u, "first", rows, vectors, np.zeros(n, int), np.zeros(n, int)))
+    found = {r["quantity"]: r for r in table.rows() if r["rule"] == "x" and r["reference"] == "population"}
+    assert np.isnan(found["mse_direction"]["estimate"])
+    assert "nothing is accepted in 1 of 2 updates" in found["mse_direction"]["reason"]
+    assert np.isfinite(found["mse"]["estimate"])
+
+
+def test_the_sketch_is_in_the_interval_of_the_bias():
+    windows = list(Made().windows(np.random.default_rng(3)))
+    half = {}
+    for width in (50.0, np.inf):
+        table = PopulationTable({}, Bins((1, 10)), [Case(Rule("fixed", 0.2, 0.2), "x", "given")], width)
+        for window in windows:
+            table.add(window)
+        row = next(r for r in table.rows() if (r["rule"], r["quantity"], r["bin"]) == ("x", "bias2", -1))
+        half[width] = (row["ci_high"] - row["estimate"], row["estimate"])
+    quantile = sps.t.ppf(0.975, UPDATES * PROMPTS - UPDATES)
+    expected = np.hypot(half[np.inf][0] / quantile, half[np.inf][1] * np.sqrt(2 / 50 / UPDATES))
+    assert half[50.0][0] == pytest.approx(quantile * expected)
 
 
 def test_too_little_data_is_said_and_not_a_number(fspo_run):
