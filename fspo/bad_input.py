@@ -70,6 +70,11 @@ def number(name: str, value: Any, low: float = -np.inf, high: float = np.inf, **
     return float(array)
 
 
+def checked_lengths(lengths: ArrayLike) -> NDArray[np.float64]:
+    """Lengths in tokens as float64, none below 1."""
+    return numbers("lengths", lengths, 1, why="tokens")
+
+
 def one_shape(names: str, *arrays: NDArray[np.float64]) -> None:
     """Refuse arrays that cannot be broadcast against each other.
 

@@ -1,0 +1,64 @@
+"""The formulas of docs/theory.md, each written once: acceptance laws, LRE, bounds, the cosine lemma, T8's split.
+
+Everything is numpy in float64. Log-ratios are in nats, lengths in tokens, acceptances are probabilities.
+"""
+
+from fspo.theory.acceptance import (
+    band_acceptance,
+    gaussian_stats,
+    interval_probability,
+    matching_sigma,
+    update_acceptance,
+    upper_edge_supremum,
+    weight_acceptance,
+)
+from fspo.theory.bounds import (
+    BERRY_ESSEEN_IID,
+    BERRY_ESSEEN_INDEPENDENT,
+    PHI_1,
+    ar1_variance_ratio,
+    berry_esseen_bound,
+    drift_error_bound,
+    lre_bound,
+    scale_error_bound,
+)
+from fspo.theory.lemma import (
+    CosineLemma,
+    cosine,
+    cosine_bound,
+    cosine_lemma,
+)
+from fspo.theory.reweighting import (
+    LRE,
+    Floats,
+    accepted_lengths,
+    lre,
+    relative_acceptance,
+)
+
+__all__ = [
+    "BERRY_ESSEEN_IID",
+    "BERRY_ESSEEN_INDEPENDENT",
+    "LRE",
+    "PHI_1",
+    "CosineLemma",
+    "Floats",
+    "accepted_lengths",
+    "ar1_variance_ratio",
+    "band_acceptance",
+    "berry_esseen_bound",
+    "cosine",
+    "cosine_bound",
+    "cosine_lemma",
+    "drift_error_bound",
+    "gaussian_stats",
+    "interval_probability",
+    "lre",
+    "lre_bound",
+    "matching_sigma",
+    "relative_acceptance",
+    "scale_error_bound",
+    "update_acceptance",
+    "upper_edge_supremum",
+    "weight_acceptance",
+]

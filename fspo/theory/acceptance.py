@@ -1,0 +1,162 @@
+"""Acceptance of a rule's band under the Gaussian model (docs/theory.md section 4), and of an update (T9..T11, T13)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fspo.bad_input import checked_lengths, number, numbers, one_shape
+from fspo.errors import UserError
+from fspo.rules import DriftStats, Rule
+from fspo.theory.reweighting import Floats, relative_acceptance
+
+_ROUNDING = 1e-9  # sums of probabilities may exceed 1 by this
+_MAX_LOG = 709.0  # exp of more overflows
+_NODES, _NODE_WEIGHTS = np.polynomial.legendre.leggauss(20)
+
+
+def interval_probability(lo: ArrayLike, hi: ArrayLike) -> Floats:
+    """Phi(hi) - Phi(lo) for lo <= hi to nearly full relative precision, far tails and narrow intervals included.
+
+    Intervals right of 0 are mirrored, so nothing is subtracted from 1. Where the two values of Phi would still
+    cancel (the density varies by less than a factor e or so between the edges) the density is integrated by
+    Gauss-Legendre quadrature, which is exact to rounding there. Below about 1e-308 the result is 0.
+
+    Raises
+    ------
+    UserError
+        For NaN, or lo > hi.
+    """
+    from scipy.special import ndtr
+
+    lo, hi = numbers("lo", lo, infinite=True), numbers("hi", hi, infinite=True)
+    one_shape("lo and hi", lo, hi)
+    lo, hi = np.broadcast_arrays(lo, hi)
+    if np.any(lo > hi):
+        raise UserError("an interval needs lo <= hi; exchange its edges")
+    flip = lo > 0
+    a, b = np.where(flip, -hi, lo), np.where(flip, -lo, hi)
+    with np.errstate(invalid="ignore"):  # infinite edges: never narrow
+        mid, half = (a + b) / 2, (b - a) / 2
+        narrow = half * np.maximum(1.0, np.abs(mid)) < 1
+    mid, half = np.where(narrow, mid, 0.0), np.where(narrow, half, 0.0)
+    t = half[..., None] * _NODES
+    density = np.exp(-(mid**2) / 2) / math.sqrt(2 * math.pi)
+    inside = half * density * (np.exp(-t * (mid[..., None] + t / 2)) @ _NODE_WEIGHTS)
+    return np.maximum(np.where(narrow, inside, ndtr(b) - ndtr(a)), 0.0)
+
+
+def band_acceptance(
+    rule: Rule, lengths: ArrayLike, mu: float, sigma: ArrayLike, stats: DriftStats | None = None
+) -> Floats:
+    """Acceptance a(l) of a rule's band when S given L=l is N(mu l, sigma^2 l) (docs/theory.md section 4).
+
+    Parameters
+    ----------
+    lengths : array (K,), >= 1
+    mu : float, nats per token
+    sigma : float or array (K,), nats per root token, > 0
+    stats : DriftStats, optional
+        For a rule with a drift; ``gaussian_stats`` makes the one that equals the model's.
+
+    Raises
+    ------
+    UserError
+        If sigma <= 0, mu is not finite, or a length < 1.
+    """
+    lengths, mu = checked_lengths(lengths), number("mu", mu)
+    sigma = numbers("sigma", sigma, 0, above=True, why="nats per root token")
+    one_shape("lengths and sigma", lengths, sigma)
+    lo, hi = rule.band(lengths, stats)
+    scale = sigma * np.sqrt(lengths)
+    return interval_probability((lo - mu * lengths) / scale, (hi - mu * lengths) / scale)
+
+
+def weight_acceptance(
+    rule: Rule, lengths: ArrayLike, mu: float, sigma: float, stats: DriftStats | None = None
+) -> Floats:
+    """Weight acceptance b(l) of a two-sided drop under the Gaussian model (T13).
+
+    Weighting by exp(S) shifts the normal law's mean from mu l to (mu + sigma^2) l.
+    """
+    sigma = number("sigma", sigma, 0, above=True, why="nats per root token")
+    return band_acceptance(rule, lengths, number("mu", mu) + sigma**2, sigma, stats)
+
+
+def matching_sigma(rule: Rule, lengths: ArrayLike, p: ArrayLike, acceptance: float) -> float | None:
+    """The sigma at which a driftless rule accepts the share ``acceptance`` of the model with mu = 0 (section 4).
+
+    Parameters
+    ----------
+    lengths, p : arrays (K,)
+        Lengths (tokens) and their shares, which are normalised.
+    acceptance : float
+        Wanted mean of a(l), in (0, 1).
+
+    Returns
+    -------
+    float or None
+        Nats per root token; None if no sigma gives it (an unbounded rule).
+
+    Raises
+    ------
+    UserError
+        If ``acceptance`` does not lie in (0, 1), or p is empty or negative.
+    """
+    from scipy.optimize import brentq
+
+    if not 0 < number("acceptance", acceptance) < 1:
+        raise UserError(f"acceptance {acceptance} must lie strictly between 0 and 1")
+    lengths = checked_lengths(lengths)
+    share = relative_acceptance(p, np.ones(lengths.shape))[0]
+
+    def excess(log_sigma: float) -> float:
+        return float(share @ band_acceptance(rule, lengths, 0.0, math.exp(log_sigma))) - acceptance
+
+    low, high = -20.0, 10.0  # e^-20 accepts everything, e^10 next to nothing
+    if excess(low) < 0 or excess(high) > 0:
+        return None
+    root: Any = brentq(excess, low, high)
+    return math.exp(root)
+
+
+def gaussian_stats(sigma: float, num_tokens: float = 1.0) -> DriftStats:
+    """Drift statistics of iid N(-sigma^2/2, sigma^2) tokens to leading order: k3 = sigma^2/2 per token."""
+    sigma = number("sigma", sigma, 0, above=True, why="nats per root token")
+    num_tokens = number("num_tokens", num_tokens, 0, above=True)
+    return DriftStats(num_tokens * sigma**2 / 2, num_tokens * sigma**2, num_tokens)
+
+
+def update_acceptance(
+    positive: ArrayLike, cut_high: ArrayLike, cut_low: ArrayLike, cut_dual: ArrayLike = 0.0
+) -> Floats:
+    """T11: a_upd(l) for drop.
+
+    Parameters
+    ----------
+    positive : array (K,)
+        P(A > 0 | l, A != 0).
+    cut_high, cut_low, cut_dual : arrays (K,)
+        P(S > hi | l, A > 0), P(S < lo | l, A < 0), P(S > dual | l, A < 0).
+    """
+    positive = numbers("positive", positive, 0, 1, why="P(A > 0) among responses with A != 0")
+    high, low, dual = (
+        numbers(name, cut, 0, 1 + _ROUNDING, why="a probability")
+        for name, cut in (("cut_high", cut_high), ("cut_low", cut_low), ("cut_dual", cut_dual))
+    )
+    one_shape("positive, cut_high, cut_low and cut_dual", positive, high, low, dual)
+    if np.any(low + dual > 1 + _ROUNDING):
+        raise UserError("cut_low + cut_dual must be at most 1: they are probabilities of different events")
+    negative = 1 - positive
+    return 1 - (positive * high + negative * low) - negative * dual
+
+
+def upper_edge_supremum(u_hi: float) -> float:
+    """T10: sup over L of exp(m_L + c_hi sqrt(L)) for m_L = -L sigma^2/2, reached at L = (u_hi/sigma)^2."""
+    u_hi = number("u_hi", u_hi, 0, above=True, why="c_hi / sigma")
+    if u_hi**2 / 2 > _MAX_LOG:
+        raise UserError(f"exp(u_hi^2/2) overflows at u_hi={u_hi:g}: take its logarithm, u_hi^2/2 nats")
+    return math.exp(u_hi**2 / 2)
