@@ -20,7 +20,7 @@ from typing import Any, Literal
 from analysis.calibrate import TRAINING_ACCEPTANCE
 from analysis.noise import FOLDER as NOISE
 from fspo.errors import UserError, run_cli
-from fspo.stages import Job, Stages, digest, run_jobs, source_digest
+from fspo.stages import GROUND_FLOOR, Job, Stages, digest, run_jobs, source_digest
 
 DESCRIPTION = """Reproduce the claims about FSPO on this machine, each with an interval and a verdict.
 
@@ -32,7 +32,6 @@ examples:
 
 A killed run goes on where it stopped: start the same command again.
 """
-GROUND = ("fspo.rules", "fspo.theory", "fspo.gradlog")
 PRESETS_FOLDER = Path("fspo", "presets")
 CLUSTER_CONFIG, SHARDED = PRESETS_FOLDER / "qwen3-8b.yaml", PRESETS_FOLDER / "accelerate" / "fsdp2.yaml"
 """What a cluster trains, and how accelerate shards it: without this file it would hold the whole model on each GPU."""
@@ -166,7 +165,7 @@ class Reproduction:
                 raise UserError(f"python -m proofs_check stopped with status {status}; run it alone to see why")
             return {"status": status, **json.loads(report.read_text(encoding="utf-8"))}
 
-        return self.stages.run("checks", {"source": source_digest("proofs_check", *GROUND)}, work)[1]
+        return self.stages.run("checks", {"source": source_digest("proofs_check", *GROUND_FLOOR)}, work)[1]
 
     def maps(self) -> str:
         """Where the rules are fair and what clipping costs; the key of the tables, which stand beside the checks."""
@@ -177,7 +176,7 @@ class Reproduction:
             self._python("proofs_check.maps", *arguments)
 
         inputs = {"draws": self.sizes.draws, "parts": self.sizes.maps}
-        return self.stages.run("maps", inputs | {"source": source_digest("proofs_check", *GROUND)}, work)[0]
+        return self.stages.run("maps", inputs | {"source": source_digest("proofs_check", *GROUND_FLOOR)}, work)[0]
 
     def draw_theory(self, maps: str) -> list[dict[str, Any]]:
         """Figures of the theory, as captions.json lists them."""
@@ -188,7 +187,7 @@ class Reproduction:
             self._python("figures", *arguments)
             return json.loads((folder / "captions.json").read_text(encoding="utf-8"))
 
-        inputs = {"maps": maps, "source": source_digest("figures", *GROUND), "width": self.options.width}
+        inputs = {"maps": maps, "source": source_digest("figures", *GROUND_FLOOR), "width": self.options.width}
         return self.stages.run("figures-theory", inputs, work)[1]
 
     def warm_up(self) -> str:
@@ -240,7 +239,7 @@ class Reproduction:
             return ranges
 
         inputs = {"shared": shared.key, "rules": self.sizes.rules, "target": self.options.target}
-        return self.stages.run("calibration", inputs | {"source": source_digest("analysis", *GROUND)}, work)[1]
+        return self.stages.run("calibration", inputs | {"source": source_digest("analysis", *GROUND_FLOOR)}, work)[1]
 
     def train(self, warm: str, ranges: dict[str, Any]) -> list[Job]:
         """Every rule and seed; the shared run stands for rule "none" where it is as long."""
@@ -265,7 +264,7 @@ class Reproduction:
 
     def sweep(self, shared: Job) -> str:
         """What other settings would have done to the unclipped run's log; the table's key."""
-        inputs = {"run": shared.key, "source": source_digest("analysis", *GROUND)}
+        inputs = {"run": shared.key, "source": source_digest("analysis", *GROUND_FLOOR)}
         return self.stages.run("sweep", inputs, lambda: self._python("analysis", "sweep", str(shared.run), quiet=True))[
             0
         ]
@@ -279,7 +278,7 @@ class Reproduction:
             self._python("analysis", "doctor", *folders, "--json", str(path), quiet=True, passing=(0, 1))
             return json.loads(path.read_text(encoding="utf-8"))
 
-        inputs = {"keys": [job.key for job in runs], "noise": noise, "source": source_digest("analysis", *GROUND)}
+        inputs = {"keys": [job.key for job in runs], "noise": noise, "source": source_digest("analysis", *GROUND_FLOOR)}
         return self.stages.run("doctor", inputs, work)[1]
 
     def analyse(self, runs: Sequence[Job], noise: str) -> list[dict[str, Any]]:
@@ -291,7 +290,7 @@ class Reproduction:
             self._python("analysis", *folders, "--claims", str(claims))
             return json.loads(claims.read_text(encoding="utf-8"))
 
-        inputs = {"keys": [job.key for job in runs], "noise": noise, "source": source_digest("analysis", *GROUND)}
+        inputs = {"keys": [job.key for job in runs], "noise": noise, "source": source_digest("analysis", *GROUND_FLOOR)}
         return self.stages.run("analysis", inputs, work)[1]
 
     def draw(self, runs: Sequence[Job], noise: str, swept: str) -> list[dict[str, Any]]:
@@ -304,7 +303,7 @@ class Reproduction:
             )
             return json.loads((folder / "captions.json").read_text(encoding="utf-8"))
 
-        source = source_digest("analysis", "figures", *GROUND)
+        source = source_digest("analysis", "figures", *GROUND_FLOOR)
         inputs = {"keys": [job.key for job in runs], "noise": noise, "sweep": swept}
         return self.stages.run("figures", inputs | {"source": source, "width": self.options.width}, work)[1]
 

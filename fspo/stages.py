@@ -22,6 +22,28 @@ from typing import Any
 from fspo.errors import UserError
 from fspo.files import write_text
 
+GROUND_FLOOR = tuple(
+    f"fspo.{name}"
+    for name in (
+        "adaptive",
+        "bad_input",
+        "command_line",
+        "errors",
+        "files",
+        "gradfiles",
+        "gradlog",
+        "gradschema",
+        "options",
+        "rules",
+        "stages",
+        "theory",
+    )
+)
+"""The modules of fspo without torch: what analysis, proofs_check and figures may import, and so depend on."""
+
+
+_SOURCES = (".py", ".v", ".j2", ".yaml")
+
 
 def digest(value: Any) -> str:
     """Short hash of plain values."""
@@ -29,7 +51,7 @@ def digest(value: Any) -> str:
 
 
 def source_digest(*packages: str) -> str:
-    """Hash of the Python sources of installed packages (or single modules of theirs)."""
+    """Hash of the sources of installed packages (or single modules of theirs), proofs and templates included."""
     from importlib.util import find_spec
 
     found = hashlib.sha256()
@@ -38,8 +60,9 @@ def source_digest(*packages: str) -> str:
         if spec is None or spec.origin is None:
             raise UserError(f"package {name} is not installed: run `pip install -e .` in the repository")
         root = Path(spec.origin)
-        for path in sorted(root.parent.rglob("*.py")) if spec.submodule_search_locations else [root]:
-            found.update(path.read_bytes())
+        for path in sorted(root.parent.rglob("*")) if spec.submodule_search_locations else [root]:
+            if path.suffix in _SOURCES:
+                found.update(path.read_bytes())
     return found.hexdigest()[:16]
 
 

@@ -5,22 +5,12 @@ import sys
 
 import pytest
 
+from fspo.stages import GROUND_FLOOR
+
 HEAVY = ("torch", "transformers", "accelerate", "matplotlib", "pandas", "datasets", "trl")
 
 
-FLOOR = (
-    "fspo",
-    "fspo.rules",
-    "fspo.theory",
-    "fspo.gradlog",
-    "fspo.errors",
-    "fspo.files",
-    "fspo.stages",
-    "fspo.command_line",
-)
-
-
-@pytest.mark.parametrize("module", FLOOR)
+@pytest.mark.parametrize("module", ["fspo", *GROUND_FLOOR])
 def test_ground_floor_imports_nothing_heavy(module):
     code = f"import sys, {module}; print(*[m for m in {HEAVY!r} if m in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

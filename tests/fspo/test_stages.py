@@ -42,6 +42,22 @@ def test_the_source_digest_follows_the_source(tmp_path: Path, monkeypatch: pytes
         source_digest("no_such_module_here")
 
 
+def test_the_source_digest_of_a_package_follows_what_it_runs_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "some_stage_package"
+    (package / "inner").mkdir(parents=True)
+    (package / "__init__.py").touch()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    seen = {source_digest("some_stage_package")}
+    for name in ("inner/Proof.v", "page.html.j2", "inner/module.py"):
+        (package / name).write_text(name)
+        seen.add(source_digest("some_stage_package"))
+    assert len(seen) == 4
+    (package / "inner" / "Proof.vo").write_text("made by the prover")
+    assert source_digest("some_stage_package") in seen
+
+
 TRAIN = """
 import json, sys, pathlib
 arguments = dict(zip(sys.argv[1::2], sys.argv[2::2]))

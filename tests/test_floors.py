@@ -1,0 +1,83 @@
+"""Packages import downwards only, lazy imports included: read from the sources, so that no path is left unwalked."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from fspo.stages import GROUND_FLOOR
+
+ROOT = Path(__file__).parents[1]
+OURS = ("fspo", "analysis", "proofs_check", "figures", "paper_repro", "tests", "benchmarks", "examples")
+NO_TORCH = ("torch", "transformers", "accelerate", "trl", "peft", "datasets", "verl")
+GROUND = [ROOT.joinpath(*name.split(".")) for name in GROUND_FLOOR]
+
+
+def imported(path: Path) -> set[str]:
+    """Dotted names that a file imports anywhere; of our packages, modules and not what they define."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            module = str(node.module)
+            below = {f"{module}.{alias.name}" for alias in node.names}
+            found |= {name for name in below if is_module(name)} or {module}
+    return found
+
+
+def is_module(name: str) -> bool:
+    path = ROOT.joinpath(*name.split("."))
+    return name.split(".")[0] in OURS and (path.is_dir() or path.with_suffix(".py").is_file())
+
+
+def sources(*folders: Path) -> list[Path]:
+    """Files of packages, and of modules named without their suffix."""
+    return [
+        path
+        for folder in folders
+        for path in (folder.rglob("*.py") if folder.is_dir() else [folder.with_suffix(".py")])
+    ]
+
+
+def within(name: str, allowed: tuple[str, ...]) -> bool:
+    return any(name == a or name.startswith(a + ".") for a in allowed)
+
+
+def breaches(paths: list[Path], allowed: tuple[str, ...], forbidden: tuple[str, ...]) -> list[str]:
+    return [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path in paths
+        for name in sorted(imported(path))
+        if within(name, forbidden) or (within(name, OURS) and not within(name, allowed))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("folders", "allowed", "forbidden"),
+    [
+        (GROUND, GROUND_FLOOR, (*NO_TORCH, "pandas", "matplotlib")),
+        ([ROOT / "analysis"], (*GROUND_FLOOR, "analysis"), (*NO_TORCH, "matplotlib")),
+        ([ROOT / "proofs_check"], (*GROUND_FLOOR, "proofs_check"), (*NO_TORCH, "matplotlib")),
+        ([ROOT / "fspo"], ("fspo", "analysis.benchmarks"), ("matplotlib",)),
+        # of the checks only the names of their maps; no statistics
+        (
+            [ROOT / "figures"],
+            (*GROUND_FLOOR, "figures", "analysis", "proofs_check.maps.settings"),
+            (*NO_TORCH, "scipy", "sympy", "mpmath"),
+        ),
+    ],
+    ids=["ground floor", "analysis", "proofs_check", "fspo", "figures"],
+)
+def test_imports_go_downwards(folders: list[Path], allowed: tuple[str, ...], forbidden: tuple[str, ...]) -> None:
+    files = sources(*folders)
+    assert files
+    assert breaches(files, allowed, forbidden) == []
+
+
+def test_an_import_upwards_is_seen() -> None:
+    # the trainer is no ground floor, and figures ask the analysis
+    assert "fspo/objective.py imports torch" in breaches([ROOT / "fspo" / "objective.py"], ("fspo",), NO_TORCH)
+    assert breaches([ROOT / "figures" / "draw.py"], ("figures",), ()) == ["figures/draw.py imports analysis.partition"]
