@@ -128,7 +128,8 @@ def _measure(
     view: Means,
 ) -> None:
     key = {**key, "subset": subset, "measure": measure}
-    bins, shared, column = tally.layout.bins, sums.subsets[subset], sums.columns.get((i, measure, subset))
+    counted = tally.twins.get(i, i) if measure == "update" else i
+    bins, shared, column = tally.layout.bins, sums.subsets[subset], sums.columns.get((counted, measure, subset))
     reason = sums.reasons.get((i, rate_of(measure)), "")
     if reason or column is None or shared.count[-1] == 0:
         _nothing(tables, key, bins, reason or "no rows")
@@ -142,7 +143,7 @@ def _measure(
     tables["lre"] += [{**key, **e.__dict__} for e in lre_estimates(found)]
     unusual = _unusual(tally, sums, i, measure, column, rows, some)
     tables["trend"].append(trend_row(key, *_slopes(column, base, some, unusual)))
-    if len(column.rejected):
+    if len(column.rejected) and counted == i:
         groups, cells = tally.layout.codes()
         shape = (tally.layout.groups, len(tally.layout.values))
         counts, hits = (
@@ -155,7 +156,7 @@ def _measure(
 def _unusual(tally: Tally, sums: Sums, i: int, measure: str, column: Column, rows: Base, some: np.ndarray) -> int:
     """Groups with another value than the usual one: 1 or 0 or, if most multipliers lie between, neither."""
     if measure == "weight":
-        column = sums.columns[i, "update", "nonzero"]
+        column = sums.columns[tally.twins.get(i, i), "update", "nonzero"]
     count = rows.d[some].sum(1)
     if i == LOGGED and measure == "update":
         usual = count - sums.unlike[some]

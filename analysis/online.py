@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from itertools import groupby
 
 import numpy as np
 
@@ -52,13 +52,15 @@ def by_step(rows: Rows, ordered: bool = False) -> Iterator[tuple[int, Ints]]:
 
 
 def pieces(rule: Rule, states: Mapping[int, Rule] | None, rows: Rows) -> Iterator[tuple[Ints, Rule]]:
-    """Index of rows and the rule for them: one piece, or one for each step of a band that follows its target.
+    """Index of rows and the rule for them: one piece, or those of a band that follows its target, in order of steps.
 
     A state gives the band alone; weight, outside and name are ``rule``'s.
     """
     if states is None:
         yield np.arange(len(rows)), rule
         return
-    own: dict[str, Any] = {"weight": rule.weight, "outside": rule.outside, "dual": rule.dual, "name": rule.name}
-    for step, at in by_step(rows):
-        yield at, (replace(states[step], **own) if step in states else rule)
+    for state, steps in groupby(by_step(rows), lambda found: states.get(found[0])):
+        at = np.concatenate([at for _, at in steps])
+        if state is not None:
+            state = replace(state, weight=rule.weight, outside=rule.outside, dual=rule.dual, name=rule.name)
+        yield at, state or rule

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,7 +38,7 @@ class Column:
     y: Floats  # (G, K)
     xy: Floats  # (G,)
     within: Floats  # (G,)
-    squares: Floats  # (K,)
+    squares: Floats  # (K,), of weights
     rejected: Ints  # (P,) rows with y = 0 by (group, cell), or empty
 
     @staticmethod
@@ -85,7 +86,7 @@ class Part:
         self.S, self.L, self.group, self.bins, self.x, self.pair = S, L, group, bins, x, pair
         self.key = group * self.number + bins
         self._weights: dict[str, Floats] = {}
-        self._bases: dict[str, Base] = {}
+        self._bases: dict[str, tuple[Base, Floats]] = {}
 
     def weight(self, kind: str) -> Floats:
         """w (n,): 1, exp(S) or exp(S/L), the exponent capped."""
@@ -99,59 +100,104 @@ class Part:
 
     def base(self, kind: str) -> Base:
         """Sums of a weight."""
+        return self._summed(kind)[0]
+
+    def _summed(self, kind: str) -> tuple[Base, Floats]:
+        """Sums of a weight, and by group alone (G,)."""
         if kind not in self._bases:
             w, (y, xy, squares) = self.weight(kind), self.dense(self.weight(kind))
             xx = totals(self.group, self.groups, w * self.x * self.x)
-            total = float(y.sum())
-            mean = float(xy.sum()) / total if total > 0 else 0.0
             s = y.sum(1)
-            self._bases[kind] = Base(y, squares, xy, xx, xy - mean * s, xx - 2 * mean * xy + mean * mean * s)
+            total = float(s.sum())
+            mean = float(xy.sum()) / total if total > 0 else 0.0
+            base = Base(y, squares, xy, xx, xy - mean * s, xx - 2 * mean * xy + mean * mean * s)
+            self._bases[kind] = base, s
         return self._bases[kind]
-
-    def by_key(self, at: Ints, values: Floats | None = None) -> Floats:
-        """Sums (G, K) over some rows of their values, or their number."""
-        return totals(self.key[at], self.groups * self.number, values).reshape(self.groups, self.number)
 
     def dense(self, y: Floats) -> tuple[Floats, Floats, Floats]:
         """Sums by group and bin, times x by group, and squares by bin, of all rows."""
         by_key = totals(self.key, self.groups * self.number, y).reshape(self.groups, self.number)
         return by_key, totals(self.group, self.groups, self.x * y), totals(self.bins, self.number, y * y)
 
-    def add(self, column: Column, kind: str, y: Floats, xy: Floats, squares: Floats) -> None:
-        """Add sums of y to a column; within the window x and y are centred on their means."""
-        base = self.base(kind)
-        total = float(base.d.sum())
-        column.y += y
-        column.xy += xy
-        column.squares += squares
+    def add(self, columns: Sequence[Column], kind: str, y: Floats, by_group: Floats, xy: Floats) -> None:
+        """Add sums of M numerators to a column each; within the window x and y are centred on their means.
+
+        Parameters
+        ----------
+        y : array (M, G, K)
+        by_group, xy : array (M, G)
+            Sums of y, and of x y.
+        """
+        base, s = self._summed(kind)
+        total = float(s.sum())
+        within = np.zeros_like(xy)
         if total > 0:
-            mean_x, mean_y = float(base.x.sum()) / total, float(y.sum()) / total
-            column.within += (xy - mean_y * base.x) - mean_x * (y.sum(1) - mean_y * base.d.sum(1))
+            mean_x, mean_y = float(base.x.sum()) / total, by_group.sum(1, keepdims=True) / total
+            # in this order the sums vanish exactly where y does not vary
+            within = (xy - mean_y * base.x) - mean_x * (by_group - mean_y * s)
+        for j, column in enumerate(columns):
+            column.y += y[j]
+            column.xy += xy[j]
+            column.within += within[j]
 
-    def binary(self, column: Column, rejected: Ints) -> None:
-        """Add an indicator that is 0 in the rows ``rejected`` and 1 in the others."""
-        base = self.base("one")
-        y = base.d - self.by_key(rejected)
-        group = self.group[rejected]
-        xy = base.x - np.bincount(group, self.x[rejected], self.groups)
-        self.add(column, "one", y, xy, y.sum(0))
-        if len(column.rejected):
-            np.add.at(column.rejected, self.pair[rejected], 1)
+    def binary(self, columns: Sequence[Column], cuts: Cuts) -> None:
+        """Add indicators that are 0 in the rows of a cut each and 1 in the others."""
+        base, s = self._summed("one")
+        self.add(columns, "one", base.d - cuts.counts, s - cuts.by_group(), base.x - cuts.by_group(cuts.x))
+        for column, cut in zip(columns, cuts.cuts, strict=True):
+            if len(column.rejected):
+                np.add.at(column.rejected, self.pair[cut], 1)
 
-    def weighted(self, column: Column, kind: str, cut: Ints, clipped: Floats) -> None:
-        """Add the clipped weight: ``clipped`` in the rows ``cut``, the weight in the others."""
-        base, w = self.base(kind), self.weight(kind)
-        before = w[cut]
-        if 2 * len(cut) > len(w) or 2 * float(np.sum(before * before)) > float(base.squares.sum()):
-            # what is left is small beside what is cut: a difference would lose its digits
-            y = w.copy()
-            y[cut] = clipped
-            self.add(column, kind, *self.dense(y))
-            return
-        lost = before - clipped
-        xy = base.x - np.bincount(self.group[cut], self.x[cut] * lost, self.groups)
-        squares = base.squares - np.bincount(self.bins[cut], before * before - clipped * clipped, self.number)
-        self.add(column, kind, base.d - self.by_key(cut, lost), xy, squares)
+    def weighted(self, columns: Sequence[Column], kind: str, cuts: Cuts, clipped: Floats) -> None:
+        """Add the clipped weight: ``clipped`` in the stacked rows of the cuts, the weight in the others."""
+        (base, s), w, m = self._summed(kind), self.weight(kind), len(cuts.cuts)
+        before = w[cuts.at]
+        square, lost = before * before, before - clipped
+        y, by_group = base.d - cuts.by_key(lost), s - cuts.by_group(lost)
+        xy = base.x - cuts.by_group(cuts.x * lost)
+        code = cuts.place * self.number + self.bins[cuts.at]
+        squares = base.squares - totals(code, m * self.number, square - clipped * clipped).reshape(m, -1)
+        # what is left is small beside what is cut: a difference would lose its digits
+        small = (2 * cuts.sizes > len(w)) | (2 * totals(cuts.place, m, square) > float(base.squares.sum()))
+        for j in np.flatnonzero(small):
+            left = w.copy()
+            left[cuts.cuts[j]] = clipped[cuts.place == j]
+            y[j], xy[j], squares[j] = self.dense(left)
+            by_group[j] = y[j].sum(1)
+        self.add(columns, kind, y, by_group, xy)
+        for column, found in zip(columns, squares, strict=True):
+            column.squares += found
+
+
+class Cuts:
+    """Several sets of rows of a part, M cuts, one behind the other: what rejects them costs one pass for all.
+
+    Attributes
+    ----------
+    at, place : int array (R,)
+        Rows, and which cut each belongs to.
+    sizes : int array (M,)
+    counts : array (M, G, K)
+        Rows by group and bin.
+    """
+
+    def __init__(self, part: Part, cuts: Sequence[Ints]) -> None:
+        self.part, self.cuts = part, list(cuts)
+        self.sizes = np.array([len(cut) for cut in cuts])
+        self.at, self.place = np.concatenate(self.cuts), np.repeat(np.arange(len(self.cuts)), self.sizes)
+        self._key = self.place * (part.groups * part.number) + part.key[self.at]
+        self._group = self.place * part.groups + part.group[self.at]
+        self.x = part.x[self.at]
+        self.counts = self.by_key()
+
+    def by_key(self, values: Floats | None = None, where: np.ndarray | None = None) -> Floats:
+        """Sums (M, G, K) of values (R,), or numbers of rows, over those of a mask."""
+        m, g, k = len(self.cuts), self.part.groups, self.part.number
+        return totals(self._key if where is None else self._key[where], m * g * k, values).reshape(m, g, k)
+
+    def by_group(self, values: Floats | None = None) -> Floats:
+        """The same by group alone (M, G)."""
+        return totals(self._group, len(self.cuts) * self.part.groups, values).reshape(-1, self.part.groups)
 
 
 def merge(ours: dict[Any, Any], theirs: dict[Any, Any]) -> None:

@@ -8,23 +8,21 @@ standardised excess says which factors on the range accept it, and only the rows
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 
-from analysis.evaluate import Case, Outcome, evaluate, narrow
+from analysis.bands import Band, Factors, Member, Placed
+from analysis.evaluate import Case, Outcome, narrow
 from analysis.layout import Layout
 from analysis.loading import Run
 from analysis.rows import SUBSETS, USES, Floats, Ints, Rows
-from analysis.sums import Base, Column, Part, SubsetSums, Sums, merge, plus
-from fspo.errors import UserError
-from fspo.rules import MAX_EXPONENT, Rate, Rule, excess_quantiles, scaled
+from analysis.sums import Base, Column, Cuts, Part, SubsetSums, Sums, merge, plus
+from fspo.rules import Rate, Rule
 
 SIDES = {"low": -1, "high": 1, "dual": 2}
 SMOOTHED = {"all": "band", "nonzero": "update"}
 """Which acceptance is drawn as a smooth curve, by subset."""
 RATES: tuple[Rate, Rate] = ("band", "update")
-NOT_REPLAYED = "the log is too large to replay a band that follows a target: analyse fewer rollouts"
 LOGGED = -1
 """Number of the case that a token or prefix rule's logged columns are."""
 
@@ -45,12 +43,14 @@ class Tally:
         logged = not any(c.source == "trained" for c in cases) and {"band_accept", "multiplier"} <= run.logged
         self.logged = logged and run.rule is not None
         self.trained = [(i, case) for i, case in enumerate(cases) if case.source == "trained"]
-        bands: dict[str, tuple[Rule, list[tuple[int, Case]]]] = {}
-        for i, case in enumerate(cases):
-            if case.source != "trained" and case.rule.adapt == "none":
-                bands.setdefault(case.name, (replace(case.rule, outside="drop"), []))[1].append((i, case))
-        self.bands = list(bands.values())
-        self.following = [(i, c) for i, c in enumerate(cases) if c.source != "trained" and c.rule.adapt != "none"]
+        self.bands = Band.of(self.cases)
+        self.twins = {
+            i: twin
+            for band in self.bands
+            for i, case in band.members.get("truncate", [])
+            if (twin := band.twin(case)) is not None
+        }
+        """Cases whose update acceptance is another's: what is cut is dropped or held at the edge."""
         self.uses: dict[str, Sums] = {}
 
     def add(self, first: int, rows: Rows, trained: Outcome | None) -> None:
@@ -95,14 +95,11 @@ class Tally:
             self._shared(part, sums.subsets[subset], rows.coordinate[at], rows.cluster[at])
         if done is not None:
             for i, _ in self.trained:
-                self._done(i, RATES, done, sums, whole, acting, nonzero)
+                self._done(i, done, sums, whole, acting, nonzero)
         if self.logged:
             self._logged(rows, sums, whole, acting, nonzero)
-        A = rows.A[nonzero]
-        for i, case in self.following:
-            self._follow(first, i, case, rows, sums, whole, acting, nonzero)
-        for rule, members in self.bands:
-            self._band(first, rule, members, rows, sums, whole, acting, nonzero, A)
+        for band in self.bands:
+            self._band(first, band, rows, sums, whole, acting, nonzero)
         kinds = {case.rule.weight for case in self.cases}
         for part, subset in ((whole, "all"), (acting, "nonzero")):
             for kind in ("one", *(sorted(kinds) if subset == "nonzero" else ())):
@@ -131,60 +128,46 @@ class Tally:
             sums.columns[key] = Column.of(self.layout.groups, len(self.layout.bins), pairs)
         return sums.columns[key]
 
-    def _rejected(self, sums: Sums, i: int, rejected: Ints, whole: Part, acting: Part, nonzero: Ints) -> None:
-        """Band acceptance of one case in both subsets."""
-        whole.binary(self._column(sums, i, "band", "all"), rejected)
-        place = np.searchsorted(nonzero, rejected)
-        place[place == len(nonzero)] = 0
-        some = place[nonzero[place] == rejected] if len(nonzero) else place[:0]
-        acting.binary(self._column(sums, i, "band", "nonzero"), some)
-
-    def _cut(self, sums: Sums, i: int, part: Part, cut: Ints, clipped: Floats, side: Ints | None) -> None:
-        """Update and weight acceptance of one case, and its sides where asked for (at the cut rows)."""
-        part.binary(self._column(sums, i, "update", "nonzero"), cut)
-        part.weighted(self._column(sums, i, "weight", "nonzero"), self.cases[i].rule.weight, cut, clipped)
-        if side is not None:
-            for name, code in SIDES.items():
-                at = cut[side == code]
-                empty = np.zeros((part.groups, part.number))
-                if len(at) or name != "dual":
-                    sums.sides[i, name] = sums.sides.get((i, name), empty) + part.by_key(at)
-
-    def _done(
-        self, i: int, rates: Sequence[Rate], done: Outcome, sums: Sums, whole: Part, acting: Part, nonzero: Ints
+    def _rejected(
+        self, sums: Sums, cases: Sequence[int], rejected: Sequence[Ints], whole: Part, acting: Part, nonzero: Ints
     ) -> None:
-        """One case's outcome on the rows, for band acceptance, update acceptance or both."""
-        for rate in rates:
+        """Band acceptance of some cases in both subsets."""
+        place = np.full(len(whole.S), -1)
+        place[nonzero] = np.arange(len(nonzero))
+        some = [found[found >= 0] for found in (place[at] for at in rejected)]
+        for part, subset, cuts in ((whole, "all", rejected), (acting, "nonzero", some)):
+            part.binary([self._column(sums, i, "band", subset) for i in cases], Cuts(part, cuts))
+
+    def _weights(self, sums: Sums, cases: Sequence[int], part: Part, cuts: Cuts, clipped: Floats) -> None:
+        """Update and weight acceptance of some cases, each with a cut and the clipped weights in its rows."""
+        if cases[0] not in self.twins:
+            part.binary([self._column(sums, i, "update", "nonzero") for i in cases], cuts)
+        columns = [self._column(sums, i, "weight", "nonzero") for i in cases]
+        part.weighted(columns, self.cases[cases[0]].rule.weight, cuts, clipped)
+
+    def _sides(self, sums: Sums, cases: Sequence[int], cuts: Cuts, side: Ints) -> None:
+        for name, code in SIDES.items():
+            cut = cuts.by_key(where=side == code)
+            for i, count in zip(cases, cut, strict=True):
+                if name != "dual" or np.any(count):
+                    sums.sides[i, name] = sums.sides[i, name] + count if (i, name) in sums.sides else count
+
+    def _done(self, i: int, done: Outcome, sums: Sums, whole: Part, acting: Part, nonzero: Ints) -> None:
+        """What the rule that trained did to the rows."""
+        for rate in RATES:
             if done.reason:
                 sums.reasons.setdefault((i, rate), done.reason)
-                continue
-            sums.ranges.setdefault((i, rate), {}).update(done.ranges)
-            if rate == "band":
-                self._rejected(sums, i, np.flatnonzero(~done.in_band), whole, acting, nonzero)
-                continue
-            cut = np.flatnonzero(done.side[nonzero] != 0)
-            at, case = nonzero[cut], self.cases[i]
-            sided = case.source == "trained" or case.rule.outside == "drop"
-            self._cut(sums, i, acting, cut, done.clipped_weight[at], done.side[at] if sided else None)
+            else:
+                sums.ranges.setdefault((i, rate), {}).update(done.ranges)
+        if done.reason:
+            return
+        self._rejected(sums, [i], [np.flatnonzero(~done.in_band)], whole, acting, nonzero)
+        cut = np.flatnonzero(done.side[nonzero] != 0)
+        cuts = Cuts(acting, [cut])
+        self._weights(sums, [i], acting, cuts, done.clipped_weight[nonzero[cut]])
+        self._sides(sums, [i], cuts, done.side[nonzero[cut]])
 
-    def _follow(
-        self, first: int, i: int, case: Case, rows: Rows, sums: Sums, whole: Part, acting: Part, nonzero: Ints
-    ) -> None:
-        """A band that follows a target, at its rule of each step."""
-        rates: Sequence[Rate] = RATES if case.rule.outside == "drop" else RATES[1:]
-        if case.states is None:
-            for rate in rates:
-                sums.reasons.setdefault((i, rate), NOT_REPLAYED)
-        elif case.source == "given":
-            self._done(
-                i, rates, evaluate(case, rows, np.full(len(rows), first), "update"), sums, whole, acting, nonzero
-            )
-        else:
-            for rate in rates:
-                done = evaluate(case, rows, np.full(len(rows), first), rate)
-                self._done(i, [rate], done, sums, whole, acting, nonzero)
-
-    def _lacks(self, rule: Rule, rows: Rows, sums: Sums, members: list[tuple[int, Case]]) -> bool:
+    def _lacks(self, rule: Rule, rows: Rows, sums: Sums, members: Sequence[Member]) -> bool:
         if not rule.needs_stats or np.all(np.isfinite(rule.drift_per_token(rows.drift_stats(rule), rows.A))):
             return False
         for i, _ in members:
@@ -196,89 +179,50 @@ class Tally:
     def _logged(self, rows: Rows, sums: Sums, whole: Part, acting: Part, nonzero: Ints) -> None:
         """A token or prefix rule that trained, from the logged columns: band = all tokens in band, update = mean M."""
         for part, subset, at in ((whole, "all", slice(None)), (acting, "nonzero", nonzero)):
-            part.binary(self._column(sums, LOGGED, "band", subset), np.flatnonzero(~rows.band_accept[at]))
+            cuts = Cuts(part, [np.flatnonzero(~rows.band_accept[at])])
+            part.binary([self._column(sums, LOGGED, "band", subset)], cuts)
         y = rows.multiplier[nonzero]
         if not np.all(np.isfinite(y)):
             sums.reasons.setdefault((LOGGED, "update"), "multiplier not logged")
             return
-        acting.add(self._column(sums, LOGGED, "update", "nonzero"), "one", *acting.dense(y))
+        by_key, xy, _ = acting.dense(y)
+        column = self._column(sums, LOGGED, "update", "nonzero")
+        acting.add([column], "one", by_key[None], by_key.sum(1)[None], xy[None])
         sums.unlike += np.bincount(acting.group, y != 1, acting.groups)
 
     def _band(
-        self,
-        first: int,
-        rule: Rule,
-        members: list[tuple[int, Case]],
-        rows: Rows,
-        sums: Sums,
-        whole: Part,
-        acting: Part,
-        nonzero: Ints,
-        A: Floats,
+        self, first: int, band: Band, rows: Rows, sums: Sums, whole: Part, acting: Part, nonzero: Ints
     ) -> None:
         """One band with everything that may happen outside it, at its own range and at every target."""
-        stats = rows.drift_stats(rule)
-        if self._lacks(rule, rows, sums, members):
+        if self._lacks(band.rule, rows, sums, band.all):
             return
-        below, above = rule.half_widths(rows.length)
-        centre = np.asarray(rule.drift_per_token(stats, rows.A)) * rows.length if rule.needs_stats else None
-        centred = rows.S if centre is None else rows.S - centre
-        over, under = centred / above, centred / -below
-        excess = np.maximum(over, under)
-        drop = [(i, case) for i, case in members if case.rule.outside == "drop"]
-        for i, factor in self._factors(first, rule, drop, excess, "band", sums):
-            self._rejected(sums, i, np.flatnonzero(excess > factor), whole, acting, nonzero)
-        over, up = over[nonzero], A > 0
-        active = np.where(up, over, under[nonzero])
+        placed = Placed.of(band, first, rows)
+        drop = band.members.get("drop", [])
+        excess = np.maximum(placed.over, placed.under)
+        if chosen := Factors(placed, first, drop, excess).note(drop, "band", sums):
+            cuts = [np.flatnonzero(excess > factor) for _, factor in chosen]
+            self._rejected(sums, [i for i, _ in chosen], cuts, whole, acting, nonzero)
+        over, up = placed.over[nonzero], rows.A[nonzero] > 0
+        active = np.where(up, over, placed.under[nonzero])
         for outsides, excess in ((("drop", "truncate"), active), (("cap",), over)):
-            chosen = [(i, case) for i, case in members if case.rule.outside in outsides]
-            found: dict[float, tuple[Ints, Floats, Ints]] = {}
-            for i, factor in self._factors(first, rule, chosen, excess, "update", sums):
-                outside = self.cases[i].rule.outside
-                if factor not in found:
-                    cut = np.flatnonzero(excess > factor)
-                    at, high = nonzero[cut], up[cut] | (outside == "cap")
-                    edge = factor * np.where(high, above[at], -below[at])
-                    edge = edge if centre is None else edge + centre[at]
-                    if rule.weight == "geometric":
-                        edge = edge / rows.length[at]
-                    found[factor] = cut, np.exp(np.minimum(edge, MAX_EXPONENT)), np.where(high, 1, -1)
-                cut, kept, side = found[factor]
-                clipped = np.zeros(len(cut)) if outside == "drop" else kept
-                self._cut(sums, i, acting, cut, clipped, side if outside == "drop" else None)
-
-    def _factors(
-        self, first: int, rule: Rule, members: list[tuple[int, Case]], excess: Floats, rate: str, sums: Sums
-    ) -> list[tuple[int, float]]:
-        """The factor on the range of each case that can be evaluated; the range and the reason are noted."""
-        targets = sorted({case.target for _, case in members if case.source == "matched"})
-        factors: dict[float, float | UserError] = {}
-        try:
-            factors.update(zip(targets, excess_quantiles(excess, targets, rule.label), strict=True))
-        except UserError:
-            for target in targets:
-                try:
-                    factors[target] = excess_quantiles(excess, [target], rule.label)[0]
-                except UserError as error:
-                    factors[target] = error
-        out: list[tuple[int, float]] = []
-        for i, case in members:
-            ranges = sums.ranges.setdefault((i, rate), {})
-            if case.source != "matched":
-                ranges[-1] = (rule.range_lo, rule.range_hi)
-                out.append((i, 1.0))
-                continue
-            factor = factors[case.target]
-            try:
-                if isinstance(factor, UserError):
-                    raise factor
-                fitted = scaled(rule, factor)
-            except UserError as error:
-                sums.reasons.setdefault((i, rate), f"window {first}: {error}")
-                continue
-            ranges[first] = (fitted.range_lo, fitted.range_hi)
-            out.append((i, factor))
-        return out
+            members = [member for outside in outsides for member in band.members.get(outside, [])]
+            factors = Factors(placed, first, members, excess)
+            known: dict[tuple[float, ...], Cuts] = {}
+            for outside in outsides:
+                chosen = factors.note(band.members.get(outside, []), "update", sums)
+                if not chosen:
+                    continue
+                cases, sizes = zip(*chosen, strict=True)
+                if sizes not in known:
+                    known[sizes] = Cuts(acting, [np.flatnonzero(excess > factor) for factor in sizes])
+                cuts = known[sizes]
+                high = up[cuts.at] | (outside == "cap")
+                if outside == "drop":
+                    self._weights(sums, cases, acting, cuts, np.zeros(len(cuts.at)))
+                    self._sides(sums, cases, cuts, np.where(high, 1, -1))
+                    continue
+                edge = placed.edge_weights(nonzero[cuts.at], high, np.array(sizes)[cuts.place], rows.length)
+                self._weights(sums, cases, acting, cuts, edge)
 
     def merge(self, other: Mapping[str, Sums]) -> None:
         """Add the sums by use of later windows."""
