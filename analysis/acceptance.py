@@ -79,6 +79,7 @@ def tables_of(run: Run, tally: Tally, uses: Sequence[str] = USES) -> dict[str, T
             continue
         sums = tally.uses[use]
         views = {name: Means.of(found) for name, found in sums.subsets.items()}
+        made: dict[tuple[int, str, str], dict[str, Table]] = {}
         for i, case in enumerate(tally.cases):
             drop = case.source == "trained" or case.rule.outside == "drop"
             key = {**run.key, **case.key, "use": use}
@@ -87,13 +88,13 @@ def tables_of(run: Run, tally: Tally, uses: Sequence[str] = USES) -> dict[str, T
                 if measure != "weight":
                     _ranges(tables["ranges"], key, rate, sums, i)
                 for subset in SUBSETS if measure == "band" else SUBSETS[1:]:  # a_upd and b are defined over A != 0
-                    _measure(tables, key, measure, subset, tally, sums, i, views[subset])
+                    _measure(tables, key, measure, subset, tally, sums, i, views[subset], made)
             if drop and (i, "update") not in sums.reasons:
                 _sides(tables["clip_sides"], {**key, "subset": "nonzero"}, tally, sums, i, views["nonzero"])
         if tally.logged and run.rule is not None:
             key = {**run.key, **Case(run.rule, run.trained_rule, "trained").key, "use": use}
             for subset, measure in (("all", "band"), ("nonzero", "band"), ("nonzero", "update")):
-                _measure(tables, key, measure, subset, tally, sums, LOGGED, views[subset])
+                _measure(tables, key, measure, subset, tally, sums, LOGGED, views[subset], made)
     return tables
 
 
@@ -126,31 +127,49 @@ def _measure(
     sums: Sums,
     i: int,
     view: Means,
+    made: dict[tuple[int, str, str], dict[str, Table]],
 ) -> None:
+    """Rows of one case and measure; ``made`` holds those of earlier cases without their keys."""
     key = {**key, "subset": subset, "measure": measure}
     counted = tally.twins.get(i, i) if measure == "update" else i
-    bins, shared, column = tally.layout.bins, sums.subsets[subset], sums.columns.get((counted, measure, subset))
+    column = sums.columns.get((counted, measure, subset))
     reason = sums.reasons.get((i, rate_of(measure)), "")
-    if reason or column is None or shared.count[-1] == 0:
-        _nothing(tables, key, bins, reason or "no rows")
+    if reason or column is None or sums.subsets[subset].count[-1] == 0:
+        _nothing(tables, key, tally.layout.bins, reason or "no rows")
         return
+    place = counted, measure, subset
+    if place not in made:
+        made[place] = _estimates(tally, sums, counted, measure, subset, column, view)
+    for name, rows in made[place].items():
+        if name != "smooth" or counted == i:  # a curve that is the same is drawn once
+            tables[name] += [{**key, **row} for row in rows]
+
+
+def _estimates(
+    tally: Tally, sums: Sums, i: int, measure: str, subset: str, column: Column, view: Means
+) -> dict[str, Table]:
+    """Rows of one case and measure without their keys."""
+    bins, shared = tally.layout.bins, sums.subsets[subset]
     weighted = measure == "weight"
     rows, base = shared.bases["one"], shared.bases[tally.cases[i].rule.weight if weighted else "one"]
     some = rows.d.sum(1) > 0
     binary = not weighted and not (i == LOGGED and measure == "update")
     found = ratios_of_sums(rows.d[some], column.y[some], base.d[some], clusters=shared.clusters, binary=binary)
-    tables["acceptance"] += acceptance_rows(key, found, view, bins, column if weighted else None)
-    tables["lre"] += [{**key, **e.__dict__} for e in lre_estimates(found)]
     unusual = _unusual(tally, sums, i, measure, column, rows, some)
-    tables["trend"].append(trend_row(key, *_slopes(column, base, some, unusual)))
-    if len(column.rejected) and counted == i:
+    made = {
+        "acceptance": acceptance_rows({}, found, view, bins, column if weighted else None),
+        "lre": [dict(e.__dict__) for e in lre_estimates(found)],
+        "trend": [trend_row({}, *_slopes(column, base, some, unusual))],
+    }
+    if len(column.rejected):
         groups, cells = tally.layout.codes()
         shape = (tally.layout.groups, len(tally.layout.values))
         counts, hits = (
             sparse.csr_matrix((x.astype(np.float64), (groups, cells)), shape)
             for x in (shared.pairs, shared.pairs - column.rejected)
         )
-        tables["smooth"] += smooth_rows(key, smooth_cells(tally.layout.values, counts, hits))
+        made["smooth"] = smooth_rows({}, smooth_cells(tally.layout.values, counts, hits))
+    return made
 
 
 def _unusual(tally: Tally, sums: Sums, i: int, measure: str, column: Column, rows: Base, some: np.ndarray) -> int:

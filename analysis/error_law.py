@@ -9,7 +9,7 @@ intra-prompt correlation; and the size and the skewness of the errors are those 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 from scipy import special
@@ -52,8 +52,14 @@ def skewed(z: Floats, skewness: Floats) -> Floats:
     """Standard errors with a given skewness from standard normal ones: Pearson III by Wilson and Hilferty's cube."""
     size = np.maximum(np.abs(skewness), 1e-4)
     sign = np.where(skewness < 0, -1.0, 1.0)
-    root = np.maximum(1 + size * sign * z / 6 - size * size / 36, 0.0)
-    return sign * (2 / size) * (root * root * root - 1)
+    root = z * (size * sign / 6)
+    root += 1 - size * size / 36
+    np.maximum(root, 0.0, out=root)
+    cube = root * root
+    cube *= root
+    cube -= 1
+    cube *= sign * (2 / size)
+    return cube
 
 
 @dataclass(frozen=True)
@@ -103,20 +109,42 @@ class ErrorLaw:
         s = np.concatenate([self.scale(a), np.ones_like(a)])
         return self.covariance * np.outer(s, s)
 
+    @cached_property
+    def _parts(self) -> tuple[Floats, Floats, Floats]:
+        """Standard deviations (K,), and by bin (K, M) the standardised errors of a and the drawn shares."""
+        k = len(self)
+        errors = np.ascontiguousarray(self.errors.T)
+        shares = np.maximum(self.p[:, None] + errors[k:], 0.0)
+        return np.sqrt(np.diag(self.covariance)[:k]), errors[:k], shares / shares.sum(0)
+
+    def _rates(self, a: Floats) -> Floats:
+        """Estimates of a (K, M) were ``a`` (K,) the truth."""
+        sd, z, _ = self._parts
+        scale = self.scale(a)
+        size = (scale * sd)[:, None]
+        if not self.binary:
+            return a[:, None] + size * z
+        # a proportion of 1/sd^2 rows: in Pearson units sd^2 is one over the effective number of rows
+        skewness = np.clip((1 - 2 * a) * sd / np.maximum(scale, 1e-9), -MOST_SKEW, MOST_SKEW)
+        found = skewed(z, skewness[:, None])
+        found *= size
+        found += a[:, None]
+        return np.clip(found, 0.0, 1.0, out=found)
+
     def draws(self, a: Floats) -> tuple[Floats, Floats]:
         """Estimates of p and a (M, K) that the same design would give were ``a`` (K,) the truth."""
-        k = len(self)
-        sd = np.sqrt(np.diag(self.covariance)[:k])
-        size = self.scale(a) * sd
-        z = self.errors[:, :k]
-        if self.binary:
-            # a proportion of 1/sd^2 rows: in Pearson units sd^2 is one over the effective number of rows
-            skewness = np.clip((1 - 2 * a) * sd / np.maximum(self.scale(a), 1e-9), -MOST_SKEW, MOST_SKEW)
-            found = np.clip(a + size * skewed(z, skewness), 0.0, 1.0)
-        else:
-            found = a + size * z
-        shares = np.maximum(self.p + self.errors[:, k:], 0.0)
-        return shares / shares.sum(1, keepdims=True), found
+        return self._parts[2].T, self._rates(a).T
+
+    def plug_ins(self, a: Floats) -> Floats:
+        """Plug-in LRE_2^2 (M,) of these draws."""
+        shares, found = self._parts[2], self._rates(a)
+        mean = np.sum(shares * found, axis=0)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            found /= mean
+            found -= 1
+            found *= found
+            found *= shares
+        return found.sum(0)
 
 
 def usable(found: Ratios) -> np.ndarray:

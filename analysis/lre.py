@@ -131,7 +131,7 @@ def squared_interval(
     """
     plug_in, curve = float(squared(law.p, law.a)), Curve.of(law)
     low_tail, high_tail = (share * (1 - level) for share in TAILS)
-    fair = np.sort(squared(*law.draws(curve(-FARTHEST))))
+    fair = np.sort(law.plug_ins(curve(-FARTHEST)))
     above = float(fair[int((1 - low_tail) * len(fair))])
     low = _crossing(law, curve, plug_in, 1 - low_tail, -1.0) if above < plug_in else min(plug_in - above, 0.0)
     high = _crossing(law, curve, plug_in, high_tail, 1.0) if fair[int(high_tail * len(fair))] <= plug_in else 0.0
@@ -146,7 +146,7 @@ def _crossing(law: ErrorLaw, curve: Callable[[float], Floats], plug_in: float, q
     """LRE_2^2 of the candidate on a curve under which the plug-in is the quantile q of its law."""
 
     def excess(x: float) -> float:
-        values = squared(*law.draws(curve(x)))
+        values = law.plug_ins(curve(x))
         rank = min(int(q * len(values)), len(values) - 1)
         return float(np.partition(values, rank)[rank]) - plug_in
 
@@ -170,7 +170,7 @@ def levelled(moved: Floats, p: Floats, mean: float) -> Floats:
     level = float(special.logit(mean))
     for _ in range(100):
         a = special.expit(level + moved)
-        step = float(np.clip((p @ a - mean) / max(p @ (a * (1 - a)), 1e-300), -1, 1))
+        step = min(max(float(p @ a - mean) / max(float(p @ (a * (1 - a))), 1e-300), -1.0), 1.0)
         level -= step
         if abs(step) < 1e-10:
             break
@@ -183,17 +183,17 @@ def bands(law: ErrorLaw, level: float = 0.95) -> tuple[Floats, Floats, Floats]:
     The critical value is the upper quantile of the largest of the K statistics under exact fairness.
     """
     p, k, mean = law.p, len(law), float(law.p @ law.a)
-    own = np.eye(k)
+    own, others = np.eye(k), law.scale(law.smooth)
     r = law.a / mean - 1
 
     def error(rho: Floats) -> Floats:
-        """Standard error (K,) of ``a_k - (1 + rho_k) a_bar`` with each bin's own rate moved to the candidate's."""
-        at = np.clip((1 + rho) * mean, 1e-12, 1 - 1e-12) if law.binary else law.a
-        others = law.scale(law.smooth)
-        sizes = np.where(own > 0, law.scale(at)[:, None], others)
-        rates = np.where(own > 0, at[:, None], law.smooth)
-        lever = np.hstack([(own - (1 + rho)[:, None] * p) * sizes, -(1 + rho)[:, None] * rates])
-        return np.sqrt(np.maximum(np.einsum("ki,ij,kj->k", lever, law.covariance, lever), 0.0))
+        """Standard error (..., K) of ``a_k - (1 + rho_k) a_bar``, each bin's own rate moved to the candidate's."""
+        one = (1 + rho)[..., None]
+        at = np.minimum(np.maximum(one * mean, 1e-12), 1 - 1e-12) if law.binary else law.a[:, None]
+        sizes = np.where(own > 0, law.scale(at), others)
+        rates = np.where(own > 0, at, law.smooth)
+        lever = np.concatenate([(own - one * p) * sizes, -one * rates], axis=-1)
+        return np.sqrt(np.maximum(np.sum((lever @ law.covariance) * lever, axis=-1), 0.0))
 
     fair = np.full(k, float(p @ law.smooth)) if law.binary else law.a
     covariance = law.covariance_at(fair)
@@ -203,21 +203,16 @@ def bands(law: ErrorLaw, level: float = 0.95) -> tuple[Floats, Floats, Floats]:
     means = np.sum(shares * rates, axis=1, keepdims=True)
     critical = float(np.quantile(np.max(np.abs(rates - (fair / (p @ fair)) * means) / sizes, axis=1), level))
 
-    def limit(side: float) -> Floats:
-        near = r.copy()
-        if side < 0:
-            far = np.full(k, -1.0)
-        elif law.binary:
-            far = np.full(k, max(1 / mean, float(np.max(r)) + 1) - 1)
-        else:
-            far = r + 20 * critical * error(r) / mean + 1e-12
-        for _ in range(25):
-            middle = (near + far) / 2
-            inside = np.abs(law.a - (1 + middle) * mean) <= critical * error(middle)
-            near, far = np.where(inside, middle, near), np.where(inside, far, middle)
-        return far
-
-    return r, limit(-1.0), limit(1.0)
+    if law.binary:
+        highest = np.full(k, max(1 / mean, float(np.max(r)) + 1) - 1)
+    else:
+        highest = r + 20 * critical * error(r) / mean + 1e-12
+    near, far = np.stack([r, r]), np.stack([np.full(k, -1.0), highest])
+    for _ in range(25):
+        middle = (near + far) / 2
+        inside = np.abs(law.a - (1 + middle) * mean) <= critical * error(middle)
+        near, far = np.where(inside, middle, near), np.where(inside, far, middle)
+    return r, far[0], far[1]
 
 
 def constant_test(law: ErrorLaw) -> float:

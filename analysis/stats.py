@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import optimize
+from scipy import optimize, special
 from scipy import stats as sps
 
 Floats = NDArray[np.float64]
@@ -274,15 +274,21 @@ def slope_of_sums(wx: Floats, wxx: Floats, wxy: Floats, weight: float, unusual: 
         share = (unusual + 2) / (clusters + 4)
         se = max(se, float(np.sqrt(share * (1 - share) * np.sum(wx**2))) / spread)
     df = clusters - 1
-    t95, t90 = sps.t.ppf([0.975, 0.95], df)
+    t95, t90 = _t_quantiles(df)
     if se > 0:
-        p_value = float(2 * sps.t.sf(abs(slope) / se, df))
-        tost_p = float(max(sps.t.sf((slope + margin) / se, df), sps.t.sf((margin - slope) / se, df)))
+        p_value = float(2 * special.stdtr(df, -abs(slope) / se))
+        tost_p = float(max(special.stdtr(df, -(slope + margin) / se), special.stdtr(df, (slope - margin) / se)))
     else:
         p_value, tost_p = float(slope == 0), float(abs(slope) >= margin)
     return Slope(
         slope, se, slope - t95 * se, slope + t95 * se, slope - t90 * se, slope + t90 * se, p_value, tost_p, clusters
     )
+
+
+@lru_cache(maxsize=64)
+def _t_quantiles(df: int) -> tuple[float, float]:
+    """97.5 % and 95 % quantiles of Student's t."""
+    return float(sps.t.ppf(0.975, df)), float(sps.t.ppf(0.95, df))
 
 
 @lru_cache(maxsize=16)

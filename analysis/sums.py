@@ -13,6 +13,9 @@ from analysis.rows import Floats, Ints
 from analysis.stats import totals
 from fspo.rules import MAX_EXPONENT
 
+SMALL = 1e-3
+"""Share of a bin's sum of squared weights below which what a cut leaves of them is summed anew."""
+
 
 @dataclass
 class Base:
@@ -152,13 +155,13 @@ class Part:
         """Add the clipped weight: ``clipped`` in the stacked rows of the cuts, the weight in the others."""
         (base, s), w, m = self._summed(kind), self.weight(kind), len(cuts.cuts)
         before = w[cuts.at]
-        square, lost = before * before, before - clipped
+        lost = before - clipped
         y, by_group = base.d - cuts.by_key(lost), s - cuts.by_group(lost)
         xy = base.x - cuts.by_group(cuts.x * lost)
         code = cuts.place * self.number + self.bins[cuts.at]
-        squares = base.squares - totals(code, m * self.number, square - clipped * clipped).reshape(m, -1)
-        # what is left is small beside what is cut: a difference would lose its digits
-        small = (2 * cuts.sizes > len(w)) | (2 * totals(cuts.place, m, square) > float(base.squares.sum()))
+        squares = base.squares - totals(code, m * self.number, before * before - clipped * clipped).reshape(m, -1)
+        # what is left of a bin is small beside what is cut: a difference would lose its digits
+        small = np.any(squares < SMALL * base.squares, axis=1)
         for j in np.flatnonzero(small):
             left = w.copy()
             left[cuts.cuts[j]] = clipped[cuts.place == j]

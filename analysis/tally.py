@@ -146,8 +146,11 @@ class Tally:
         part.weighted(columns, self.cases[cases[0]].rule.weight, cuts, clipped)
 
     def _sides(self, sums: Sums, cases: Sequence[int], cuts: Cuts, side: Ints) -> None:
-        for name, code in SIDES.items():
-            cut = cuts.by_key(where=side == code)
+        high, dual = (
+            cuts.by_key(where=which) if np.any(which := side == SIDES[name]) else np.zeros_like(cuts.counts)
+            for name in ("high", "dual")
+        )
+        for name, cut in (("low", cuts.counts - high - dual), ("high", high), ("dual", dual)):
             for i, count in zip(cases, cut, strict=True):
                 if name != "dual" or np.any(count):
                     sums.sides[i, name] = sums.sides[i, name] + count if (i, name) in sums.sides else count
@@ -190,9 +193,7 @@ class Tally:
         acting.add([column], "one", by_key[None], by_key.sum(1)[None], xy[None])
         sums.unlike += np.bincount(acting.group, y != 1, acting.groups)
 
-    def _band(
-        self, first: int, band: Band, rows: Rows, sums: Sums, whole: Part, acting: Part, nonzero: Ints
-    ) -> None:
+    def _band(self, first: int, band: Band, rows: Rows, sums: Sums, whole: Part, acting: Part, nonzero: Ints) -> None:
         """One band with everything that may happen outside it, at its own range and at every target."""
         if self._lacks(band.rule, rows, sums, band.all):
             return

@@ -27,6 +27,15 @@ Rate = Literal["band", "update"]
 
 EPS_SHAPES = ("fixed", "linear", "token")
 """Shapes whose range is an eps."""
+_CHOICES = {
+    "shape": get_args(Shape),
+    "drift": get_args(Drift),
+    "drift_source": get_args(DriftSource),
+    "outside": get_args(Outside),
+    "weight": get_args(Weight),
+    "adapt": get_args(Adapt),
+    "target_rate": get_args(Rate),
+}
 _MAX_LOG_MULTIPLIER = 80.0  # exp(80) is finite in float32; `clipped_weight` is exact beyond it
 _EXPONENTS = {"fixed": 0.0, "linear": 1.0, "sqrt": 0.5, "token": 1.0, "prefix": 0.5}
 
@@ -109,17 +118,9 @@ class Rule:
     name: str = ""
 
     def __post_init__(self) -> None:
-        for field, value, choices in (
-            ("shape", self.shape, get_args(Shape)),
-            ("drift", self.drift, get_args(Drift)),
-            ("drift_source", self.drift_source, get_args(DriftSource)),
-            ("outside", self.outside, get_args(Outside)),
-            ("weight", self.weight, get_args(Weight)),
-            ("adapt", self.adapt, get_args(Adapt)),
-            ("target_rate", self.target_rate, get_args(Rate)),
-        ):
-            if value not in choices:
-                raise unknown_name(f"rule {field}", str(value), choices)
+        for field, choices in _CHOICES.items():
+            if getattr(self, field) not in choices:
+                raise unknown_name(f"rule {field}", str(getattr(self, field)), choices)
         if self.shape != "none":
             for field, value in (("range_lo", self.range_lo), ("range_hi", self.range_hi)):
                 if not value > 0:
