@@ -42,6 +42,7 @@ THEORY = (
     "fairness_grid",
     "mse_map",
     "mse_best",
+    "adaptive_models",
 )
 """Figures from the tables of ``python -m proofs_check.maps``."""
 STUDIES = ("sketch_error",)

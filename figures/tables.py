@@ -24,6 +24,7 @@ THEORY_NAMES = (
     "fairness_map",
     "mse_map",
     "mse_best",
+    "adaptive_models",
 )
 """Tables that ``python -m proofs_check.maps`` writes."""
 

@@ -20,6 +20,7 @@ from proofs_check import (
     t09_t12_exact,
     t09_t12_surrogate,
     t13_weight,
+    t14_t15_models,
     t14_t15_online,
 )
 from proofs_check.formal import checks as formal_checks
@@ -36,6 +37,7 @@ MODULES = (
     t09_t12_surrogate,
     t13_weight,
     t14_t15_online,
+    t14_t15_models,
     model_checks,
     joint_checks,
     certified_fairness,

@@ -89,7 +89,7 @@ def homogeneous(counts: ArrayLike, trials: ArrayLike, wanted: float, **parameter
 
 
 def mean_is(samples: np.ndarray, expected: ArrayLike, wanted: float, **parameters: Any) -> Outcome:
-    """Means of K columns of N independent rows against their stated values: Hotelling's T^2 with the chi-square law.
+    """Means of K columns of N independent rows against their stated values: Hotelling's T^2 with its F law.
 
     Parameters
     ----------
@@ -98,7 +98,7 @@ def mean_is(samples: np.ndarray, expected: ArrayLike, wanted: float, **parameter
     wanted : float
         Largest four standard errors, relative to the norm of ``expected``, that count as a resolution.
     """
-    from scipy.stats import chi2
+    from scipy.stats import f
 
     count, width = samples.shape
     gap = samples.mean(axis=0) - np.asarray(expected, np.float64)
@@ -107,7 +107,7 @@ def mean_is(samples: np.ndarray, expected: ArrayLike, wanted: float, **parameter
     scale = max(float(np.linalg.norm(expected)), TINY)
     resolution = 4 * math.sqrt(float(np.max(np.diag(covariance)))) / scale
     return Outcome(
-        p_value=float(chi2.sf(statistic, width)),
+        p_value=float(f.sf(statistic * (count - width) / (width * (count - 1)), width, count - width)),
         resolution=resolution,
         wanted=wanted,
         note=f"T^2 = {statistic:.1f} on {width} degrees of freedom",

@@ -175,13 +175,6 @@ CHECKS = (
     Check(
         "T14",
         Method.SIMULATED,
-        "exponent: fair where the scale grows like l^.15",
-        partial(learnt_acceptance, adapt="exponent", model=HETEROSCEDASTIC),
-        {"range alone": partial(learnt_acceptance, adapt="range", model=HETEROSCEDASTIC)},
-    ),
-    Check(
-        "T14",
-        Method.SIMULATED,
         "exponent: fair under fractional noise, H = .65",
         partial(learnt_acceptance, adapt="exponent", model=FRACTIONAL),
         {"range alone": partial(learnt_acceptance, adapt="range", model=FRACTIONAL)},

@@ -9,19 +9,21 @@ from pathlib import Path
 from fspo.command_line import CommandParser
 from fspo.errors import UserError, run_cli, unknown_name
 from fspo.files import write_text
-from proofs_check.maps import curves
+from proofs_check.maps import curves, online
 from proofs_check.maps.advice import advice
 from proofs_check.maps.build import PARTS, build_tables
 from proofs_check.maps.tables import write_table
 
-CURVES = "curves"
-"""The part beside those of the maps: tables of ``proofs_check.maps.curves``."""
+CURVES, ONLINE = "curves", "online"
+"""The parts beside those of the maps: tables of ``proofs_check.maps.curves`` and ``proofs_check.maps.online``."""
 EXAMPLES = """examples:
   python -m proofs_check.maps
       every table and advice.md in out/proofs_check
   python -m proofs_check.maps --only price --jobs 2
   python -m proofs_check.maps --only curves
       acceptance laws, LRE against drift error, tightness of T7, Berry-Esseen
+  python -m proofs_check.maps --only online
+      bands that follow a target, under every log-ratio model: adaptive_models.csv, the table in docs/theory.md
   python -m proofs_check.maps --only fairness --draws 100000
       tighter simulated intervals
 """
@@ -36,7 +38,9 @@ def build_parser() -> CommandParser:
     )
     parser.add_argument("--out", type=Path, default=Path("out/proofs_check"), help="folder for the tables")
     parser.add_argument(
-        "--only", default="", help=f"parts, separated by commas, of {', '.join((*PARTS, CURVES))}; empty for all"
+        "--only",
+        default="",
+        help=f"parts, separated by commas, of {', '.join((*PARTS, CURVES, ONLINE))}; empty for all",
     )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes; all cores unless given")
     parser.add_argument("--seed", type=int, default=0, help="root of every random stream")
@@ -50,16 +54,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = build_parser().parse_args(arguments)
     if options.out.exists() and not options.out.is_dir():
         raise UserError(f"--out {options.out} is a file: name a folder")
-    known = (*PARTS, CURVES)
+    known = (*PARTS, CURVES, ONLINE)
     only = [name.strip() for name in options.only.split(",") if name.strip()] or known
     for name in only:
         if name not in known:
             raise unknown_name("part", name, known)
-    parts = [name for name in only if name != CURVES]
+    parts = [name for name in only if name in PARTS]
     tables = build_tables(parts, options.seed, options.draws, options.jobs, not options.no_progress) if parts else {}
     files = [write_table(options.out, name, frame) for name, frame in tables.items()]
     if CURVES in only:
         files += curves.write(options.out, options.seed, options.draws, not options.no_progress)
+    if ONLINE in only:
+        found = online.write(options.out, options.seed, options.draws, not options.no_progress)
+        files += [] if found is None else [found]
     if tables:
         text = advice(tables)
         write_text(options.out / "advice.md", text)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
-from scipy.stats import norm
+from scipy.stats import t as student
 
 from fspo.rules import Rule
 from fspo.theory import Floats, lre, relative_acceptance, update_acceptance
@@ -169,7 +169,7 @@ class _Sample:
 def simulated_lre(p: Floats, kept: Floats, weight: Floats) -> Row:
     """LRE of a(l) = E[kept]/E[weight] from independent rows, with simultaneous intervals.
 
-    The intervals of r(l) are normal ones from the rows' influence on r(l) (delta method), at Sidak's level over the
+    The intervals of r(l) are Student's from the rows' influence on r(l) (delta method), at Sidak's level over the
     lengths; those of LRE follow from them, so they cover both LREs together with at least the stated confidence.
 
     Parameters
@@ -184,7 +184,7 @@ def simulated_lre(p: Floats, kept: Floats, weight: Floats) -> Row:
     _, r, mean = relative_acceptance(p, a)
     influence = (kept - a * weight) / mean_weight
     influence = (influence - (1 + r) * (influence @ p)[:, None]) / mean
-    error = norm.ppf((1 + CONFIDENCE ** (1 / k)) / 2) * influence.std(axis=0, ddof=1) / math.sqrt(n)
+    error = student.ppf((1 + CONFIDENCE ** (1 / k)) / 2, n - 1) * influence.std(axis=0, ddof=1) / math.sqrt(n)
     low, high = np.maximum(np.abs(r) - error, 0.0), np.abs(r) + error
     found = lre(p, a)
     return {

@@ -17,7 +17,7 @@ from figures.__main__ import main
 from figures.style import Style
 from figures.tables import NothingToDraw, Tables, load_theory
 from fspo.errors import UserError
-from proofs_check.maps import build
+from proofs_check.maps import build, online
 from proofs_check.maps.__main__ import main as write_tables
 from proofs_check.maps.settings import Point
 from tests.figures.looking import assert_legible, bars, marked, titled
@@ -44,6 +44,7 @@ def folder(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(build, "points", lambda: points)
         patch.setattr(build, "MODELS", {name: build.MODELS[name] for name in ("softmax", "softmax_trained")})
+        patch.setattr(online, "MODELS", {name: online.MODELS[name] for name in ("gaussian", "fractional", "ar1")})
         write_tables(["--out", str(out), "--jobs", "1", "--draws", "300", "--no-progress"])
     return out
 
@@ -220,6 +221,18 @@ def test_captions_are_filled_in_and_cite_the_theory(tables, name):
     assert not set("{}$\\") & set(text)
     assert "docs/theory.md" in text
     assert "nan" not in text.replace("(", " ").split()
+
+
+def test_adaptive_models_draw_every_rule_under_every_model(tables):
+    fig = module("adaptive_models").figure(tables, Style())
+    table = tables["adaptive_models"]
+    for drift, title in (("kl", "around"), ("none", "without")):
+        rows, ax = table[table["drift"] == drift], titled(fig, title)
+        words = [label.get_text() for label in ax.get_yticklabels()] or list(dict.fromkeys(rows["words"]))
+        assert len(words) == 3
+        drawn = {round(float(x), 9) for line in ax.get_lines() for x in line.get_xdata() if line.get_marker() != "None"}
+        assert drawn >= {round(x, 9) for x in rows["lre_inf"]}
+    assert "over 4 independent runs" in module("adaptive_models").caption(tables)
 
 
 @pytest.mark.parametrize("name", THEORY)

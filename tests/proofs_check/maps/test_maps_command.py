@@ -2,7 +2,7 @@ import pandas as pd
 import pytest
 
 from fspo.errors import UserError
-from proofs_check.maps import build, price
+from proofs_check.maps import build, online, price
 from proofs_check.maps.__main__ import main
 from proofs_check.maps.advice import advice
 from proofs_check.maps.settings import Point
@@ -15,6 +15,7 @@ def small(monkeypatch):
     points = [Point("exponent", h, simulate=h == 0.5) for h in (0.4, 0.5, 0.6)]
     monkeypatch.setattr(build, "points", lambda: points)
     monkeypatch.setattr(build, "MODELS", {name: build.MODELS[name] for name in ("aligned", "softmax")})
+    monkeypatch.setattr(online, "MODELS", {"gaussian": online.MODELS["gaussian"]})
     monkeypatch.setattr(price, "GAMMAS", (0.0, 0.5))
     monkeypatch.setattr(price, "ACCEPTANCES", (0.1, 0.85))
 

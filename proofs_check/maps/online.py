@@ -1,0 +1,55 @@
+"""Bands that follow a target under every log-ratio model: LRE after learning (docs/theory.md T14, T15)."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from fspo.errors import UserError
+from proofs_check.frame import generator
+from proofs_check.maps.tables import to_frame, write_table
+from proofs_check.models import LogRatioModel
+from proofs_check.online_models import MODELS, RUNS, WORDS, lre_row, survey
+
+TABLE = "adaptive_models"
+DRIFTS = ("kl", "none")
+
+
+def rows(seed: int = 0, runs: int = RUNS, progress: bool = False) -> Iterator[dict[str, Any]]:
+    """One row for each drift, model and rule; each model has its own random stream."""
+    models: Mapping[str, LogRatioModel] = MODELS
+    with tqdm(total=len(DRIFTS) * len(models), desc="online", disable=not progress, file=sys.stderr) as bar:
+        for drift in DRIFTS:
+            for name, model in models.items():
+                rng = generator(seed, f"{name}, {drift}", "online")
+                for _, found in survey(rng, drift, {name: model}, runs):
+                    for rule, one in found.items():
+                        head = {"model": name, "words": WORDS[name], "drift": drift, "rule": rule, "runs": runs}
+                        own = lre_row(one)
+                        yield head | {key: value for key, value in own.items() if key != "method"}
+                bar.update()
+
+
+def write(out: Path, seed: int = 0, draws: int = 20_000, progress: bool = True) -> Path | None:
+    """Compute the table and write it into ``out``; there is none without draws.
+
+    Parameters
+    ----------
+    draws : int
+        Fewer than 16,000 make the independent runs fewer than RUNS, down to 4.
+
+    Raises
+    ------
+    UserError
+        For a negative seed, or a place that cannot be written.
+    """
+    if seed < 0:
+        raise UserError(f"seed={seed} must be >= 0")
+    if draws == 0:
+        return None
+    runs = min(RUNS, max(4, draws // 1000))
+    return write_table(Path(out), TABLE, to_frame(TABLE, rows(seed, runs, progress)))
