@@ -217,8 +217,8 @@ def _nothing(tables: dict[str, Table], key: dict[str, Any], bins: Bins, reason: 
     for k in range(-1, len(bins)):
         tables["acceptance"].append({**key, **bins.columns(k), "length_mean": nan, **empty, "ess_share": nan})
     for norm in ("inf", "l1", "l2", "l2_squared"):
-        blank = {"estimate": nan, "ci_low": nan, "ci_high": nan, "plug_in": nan, "wald_p": nan, "reason": reason}
-        tables["lre"].append({**key, "norm": norm, **blank})
+        blank = dict.fromkeys(("estimate", "ci_low", "ci_high", "plug_in", "wald_p", "detectable"), nan)
+        tables["lre"].append({**key, "norm": norm, **blank, "reason": reason})
     tables["trend"].append(trend_row(key, no_slope(reason), no_slope(reason)))
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,11 @@ candidates' direction costs where LRE_2 is of the size of its own noise (docs/co
 
 @dataclass(frozen=True)
 class LreEstimate:
-    """One norm's estimate, 95 % interval, plug-in value, and why it is NaN."""
+    """One norm's estimate, 95 % interval, plug-in value, and why it is NaN.
+
+    ``wald_p`` and ``detectable`` are the test of a constant acceptance and the LRE_2 that it finds
+    (:func:`constant_test`); the same for every norm.
+    """
 
     norm: str
     estimate: float
@@ -38,6 +43,7 @@ class LreEstimate:
     ci_high: float
     plug_in: float
     wald_p: float
+    detectable: float
     reason: str
 
 
@@ -46,7 +52,7 @@ def lre_estimates(found: Ratios, level: float = 0.95) -> list[LreEstimate]:
     law, reason = error_law(found)
     nan = float("nan")
     if law is None:
-        return [LreEstimate(norm, nan, nan, nan, nan, nan, reason) for norm in NORMS]
+        return [LreEstimate(norm, nan, nan, nan, nan, nan, nan, reason) for norm in NORMS]
     r, low, high = bands(law, level)
     nearest = np.where((low <= 0) & (high >= 0), 0.0, np.minimum(np.abs(low), np.abs(high)))
     farthest = np.maximum(np.abs(low), np.abs(high))
@@ -54,14 +60,16 @@ def lre_estimates(found: Ratios, level: float = 0.95) -> list[LreEstimate]:
     two = squared_interval(law, level, (r, low, high))
     corrected = plug_in - law.noise
     two = min(two[0], corrected), max(two[1], corrected)
-    wald = constant_test(law)
+    test = constant_test(law)
     l1, inf = float(law.p @ np.abs(r)), float(np.max(np.abs(r)))
     root = np.sqrt
     return [
-        LreEstimate("inf", inf, float(np.max(nearest)), float(np.max(farthest)), inf, wald, reason),
-        LreEstimate("l1", l1, float(law.p @ nearest), float(law.p @ farthest), l1, wald, reason),
-        LreEstimate("l2", root(max(corrected, 0.0)), root(max(two[0], 0.0)), root(two[1]), root(plug_in), wald, reason),
-        LreEstimate("l2_squared", corrected, *two, plug_in, wald, reason),
+        LreEstimate("inf", inf, float(np.max(nearest)), float(np.max(farthest)), inf, *test, reason),
+        LreEstimate("l1", l1, float(law.p @ nearest), float(law.p @ farthest), l1, *test, reason),
+        LreEstimate(
+            "l2", root(max(corrected, 0.0)), root(max(two[0], 0.0)), root(two[1]), root(plug_in), *test, reason
+        ),
+        LreEstimate("l2_squared", corrected, *two, plug_in, *test, reason),
     ]
 
 
@@ -215,14 +223,20 @@ def bands(law: ErrorLaw, level: float = 0.95) -> tuple[Floats, Floats, Floats]:
     return r, far[0], far[1]
 
 
-def constant_test(law: ErrorLaw) -> float:
-    """p-value of "a(l) is constant": cluster-robust Wald statistic, Hotelling's F (r has rank K-1).
+def constant_test(law: ErrorLaw) -> tuple[float, float]:
+    """The test of "a(l) is constant": cluster-robust Wald statistic, Hotelling's F (r has rank K-1).
 
     The covariance is that of exact fairness (for indicators), as in a score test.
+
+    Returns
+    -------
+    (p, detectable) : floats
+        The p-value, and the LRE_2 from which on a test at 5 % rejects with 80 % probability, however the deviation is
+        spread over the bins (in the direction in which it is hardest to see).
     """
     rank, k = len(law) - 1, len(law)
     if law.df - rank + 1 < 1:
-        return float("nan")
+        return float("nan"), float("nan")
     fair = np.full(k, float(law.p @ law.smooth)) if law.binary else law.a
     # of the candidate alone, so that p is exactly the direction without error, in which r has no part either
     mean = float(law.p @ fair)
@@ -230,4 +244,22 @@ def constant_test(law: ErrorLaw) -> float:
     covariance = lever @ law.covariance_at(fair) @ lever.T
     r = law.a / float(law.p @ law.a) - 1
     statistic = float(r @ np.linalg.pinv(covariance, rcond=1e-10, hermitian=True) @ r)
-    return float(sps.f.sf(statistic * (law.df - rank + 1) / (law.df * rank), rank, law.df - rank + 1))
+    p = float(sps.f.sf(statistic * (law.df - rank + 1) / (law.df * rank), rank, law.df - rank + 1))
+    root = np.sqrt(law.p)
+    hardest = float(np.linalg.eigvalsh(covariance * np.outer(root, root))[-1])
+    return p, float(np.sqrt(max(hardest, 0.0) * _seen(rank, law.df - rank + 1)))
+
+
+@lru_cache(maxsize=256)
+def _seen(above: int, below: float, level: float = 0.95, power: float = 0.8) -> float:
+    """Noncentrality at which an F test on these degrees of freedom rejects with probability ``power``."""
+    critical = float(sps.f.ppf(level, above, below))
+
+    def missing(noncentrality: float) -> float:
+        return float(sps.ncf.sf(critical, above, below, noncentrality)) - power
+
+    high = 10.0
+    while missing(high) < 0:
+        high *= 2
+    found: Any = optimize.brentq(missing, 0.0, high)
+    return float(found)

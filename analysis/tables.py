@@ -23,7 +23,7 @@ INTERVAL = ["estimate", "ci_low", "ci_high"]
 COLUMNS: dict[str, list[str]] = {
     "acceptance": [*CASE, *LENGTHS, "measure", "count", "clusters", *INTERVAL, "reason", "ess_share"],
     "clip_sides": [*CASE, *LENGTHS, "side", "numerator", "count", *INTERVAL, "reason"],
-    "lre": [*CASE, "measure", "norm", *INTERVAL, "plug_in", "wald_p", "reason"],
+    "lre": [*CASE, "measure", "norm", *INTERVAL, "plug_in", "wald_p", "detectable", "reason"],
     "trend": [
         *CASE,
         "measure",

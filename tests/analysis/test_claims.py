@@ -11,7 +11,9 @@ from analysis.claims import evaluate_claims, write_claims
 from analysis.evaluate import trained_case
 from analysis.evidence import combine, combine_largest, difference, select, worst_by_run
 from analysis.loading import load_run
+from analysis.lre import lre_estimates
 from analysis.passes import look_through
+from analysis.stats import cluster_slope, ratios
 from analysis.tables import COLUMNS, frame
 from fspo.rules import Rule
 
@@ -42,27 +44,62 @@ def trend(rule, slope, half, seed=0):
     }
 
 
+def worst_bin(value, half, seed=0, **changes):
+    return [lre("fspo", value, half, seed) | {"norm": n, "wald_p": 0.3, "detectable": 0.03} | changes for n in NORMS]
+
+
+NORMS = ("inf", "l2")
+
+
 @pytest.mark.parametrize(
-    ("fspo", "rloo", "gspo", "verdict"),
+    ("fspo", "rloo", "gspo", "worst", "verdict"),
     [
-        (0.002, -0.04, 0.05, "supported"),
-        (0.02, -0.04, 0.05, "not supported"),  # fspo's slope is outside the margin
-        (0.009, -0.04, 0.05, "inconclusive"),  # near the margin
-        (0.002, 0.04, 0.05, "not supported"),  # rloo's does not fall
-        (0.002, -0.04, -0.05, "not supported"),  # gspo's does not rise
-        (0.002, -0.001, 0.05, "inconclusive"),
+        (0.002, -0.04, 0.05, 0.02, "supported"),
+        (0.02, -0.04, 0.05, 0.02, "not supported"),  # fspo's slope is outside the margin
+        (0.009, -0.04, 0.05, 0.02, "inconclusive"),  # near the margin
+        (0.002, 0.04, 0.05, 0.02, "not supported"),  # rloo's does not fall
+        (0.002, -0.04, -0.05, 0.02, "not supported"),  # gspo's does not rise
+        (0.002, -0.001, 0.05, 0.02, "inconclusive"),
+        (0.002, -0.04, 0.05, 0.10, "not supported"),  # no trend, but a bin that is accepted less
+        (0.002, -0.04, 0.05, 0.04, "inconclusive"),  # a bin that may be
     ],
 )
-def test_c1(fspo, rloo, gspo, verdict):
+def test_c1(fspo, rloo, gspo, worst, verdict):
     rows = [trend("fspo", fspo, 0.004), trend("rloo", rloo, 0.004), trend("gspo", gspo, 0.004)]
-    claim = verdicts(trend=rows)["C1"]
+    claim = verdicts(trend=rows, lre=worst_bin(worst, 0.02))["C1"]
     assert claim.verdict == verdict
     assert claim.estimate == fspo
     assert claim.ci_low == pytest.approx(fspo - 0.004)
+    assert "LRE_2 of 0.03" in claim.details["power"]["sentence"]
 
 
-def test_c1_needs_its_rivals():
-    assert verdicts(trend=[trend("fspo", 0.0, 0.001)])["C1"].verdict == "inconclusive"
+def test_c1_needs_its_rivals_and_the_whole_curve():
+    fair = trend("fspo", 0.0, 0.001)
+    assert verdicts(trend=[fair], lre=worst_bin(0.01, 0.01))["C1"].verdict == "inconclusive"
+    rivals = [trend("rloo", -0.04, 0.004), trend("gspo", 0.05, 0.004)]
+    assert verdicts(trend=[fair, *rivals])["C1"].verdict == "inconclusive"
+    assert verdicts(trend=[fair, *rivals], lre=worst_bin(0.01, 0.01))["C1"].verdict == "supported"
+
+
+def test_c1_and_c7_refuse_a_hump_that_has_no_trend():
+    """The control of the trend alone: accepted more often at middle lengths, drawn and estimated as on a log."""
+    rng = np.random.default_rng(3)
+    place = rng.uniform(-1, 1, 40_000)
+    cluster, length, bins = np.arange(40_000) // 8, 2 ** (6 + 2 * place), np.floor((place + 1) * 3).astype(int)
+    accept = rng.random(40_000) < 0.85 + 0.1 * (1 - 3 * place**2)
+    slope = cluster_slope(accept, np.log2(length), cluster, margin=0.01)
+    assert -0.01 < slope.ci90_low < slope.ci90_high < 0.01  # equivalence of the trend alone would call it fair
+    fields = ("ci_low", "ci_high", "ci90_low", "ci90_high")
+    own = {"slope_per_doubling": slope.slope} | {name: getattr(slope, name) for name in fields}
+    found = [e.__dict__ for e in lre_estimates(ratios(accept, cluster, bins, 6, binary=True))]
+    flat = [e.__dict__ for e in lre_estimates(ratios(rng.random(40_000) < 0.85, cluster, bins, 6, binary=True))]
+    rivals = [trend("rloo", -0.04, 0.004), trend("gspo", 0.05, 0.004)]
+    matched = {"source": "matched", "target": 0.85}
+    for bent, verdict in ((found, "not supported"), (flat, "supported")):
+        rows = [trend("fspo", 0, 0) | own, *rivals, trend("fspo-adaptive", 0, 0) | own | matched]
+        curves = [lre("fspo", 0, 0) | e for e in bent] + [lre("fspo-adaptive", 0, 0) | matched | e for e in bent]
+        claims = verdicts(trend=rows, lre=curves)
+        assert claims["C1"].verdict == claims["C7"].verdict == verdict
 
 
 def test_c1_on_logs_supports_sqrt_and_fails_a_linear_band_called_fspo(simulate):
@@ -72,14 +109,17 @@ def test_c1_on_logs_supports_sqrt_and_fails_a_linear_band_called_fspo(simulate):
         run = load_run(simulate(name, rule=rule, rollouts=40, width=0, sigma=0.015))
         trained = trained_case(run)
         assert trained is not None
-        return tables_of(run, look_through(run, make_bins(run.rows.length, 6), [], 5)[0])["trend"]
+        return tables_of(run, look_through(run, make_bins(run.rows.length, 6), [], 5)[0])
+
+    def verdict(*runs):
+        return verdicts(**{name: [row for run in runs for row in run[name]] for name in ("trend", "lre")})["C1"].verdict
 
     rloo = one(Rule("fixed", 0.2, 0.2, name="rloo"), "rloo")
     gspo = one(Rule("linear", 0.004, 0.004, name="gspo"), "gspo")
     fair = one(Rule("sqrt", 0.03, 0.03, drift="gaussian", name="fspo"), "fspo")
     unfair = one(Rule("linear", 0.004, 0.004, name="fspo"), "unfair")
-    assert verdicts(trend=[*fair, *rloo, *gspo])["C1"].verdict == "supported"
-    assert verdicts(trend=[*unfair, *rloo, *gspo])["C1"].verdict == "not supported"
+    assert verdict(fair, rloo, gspo) == "supported"
+    assert verdict(unfair, rloo, gspo) == "not supported"
 
 
 def lre(rule, value, half, seed=0):
@@ -208,23 +248,29 @@ def test_c6(cap, verdict):
 
 
 @pytest.mark.parametrize(
-    ("slope", "half", "p", "low", "verdict"),
+    ("slope", "half", "p", "low", "worst", "verdict"),
     [
-        (0.004, 0.005, 0.3, 0.0, "supported"),
-        (-0.03, 0.01, 0.3, 0.0, "not supported"),
-        (0.004, 0.02, 0.3, 0.0, "inconclusive"),
-        (0.004, 0.005, 0.001, 0.03, "not supported"),  # no trend, but a bend
-        (0.004, 0.005, 0.03, 0.03, "supported"),  # one of two logs: 0.06 over both
-        (0.004, 0.005, 0.001, 0.005, "supported"),  # unequal beyond doubt, by less than the margin
-        (0.004, 0.005, NAN, NAN, "inconclusive"),
+        (0.004, 0.005, 0.3, 0.0, 0.02, "supported"),
+        (-0.03, 0.01, 0.3, 0.0, 0.02, "not supported"),
+        (0.004, 0.02, 0.3, 0.0, 0.02, "inconclusive"),
+        (0.004, 0.005, 0.001, 0.03, 0.02, "not supported"),  # no trend, but a bend
+        (0.004, 0.005, 0.03, 0.03, 0.02, "supported"),  # one of two logs: 0.06 over both
+        (0.004, 0.005, 0.001, 0.005, 0.02, "supported"),  # unequal beyond doubt, by less than the margin
+        (0.004, 0.005, 0.3, 0.0, 0.06, "inconclusive"),  # nothing found, but too little data to see 5 %
+        (0.004, 0.005, 0.3, 0.0, NAN, "inconclusive"),
+        (0.004, 0.005, NAN, NAN, NAN, "inconclusive"),
     ],
 )
-def test_c7(slope, half, p, low, verdict):
+def test_c7(slope, half, p, low, worst, verdict):
     matched = {"source": "matched", "target": 0.85}
     rows = [trend("fspo-adaptive", slope, half) | matched, trend("fspo", -0.05, 0.01) | matched]
     equal = [lre("fspo-adaptive", 0.04, 0.04 - low) | matched | {"norm": "l2", "wald_p": p}]
     if p == p:
         equal.append(lre("fspo-adaptive", 0.01, 0.01, seed=1) | matched | {"norm": "l2", "wald_p": 0.5})
+    for seed in (0, 1):
+        high = worst + 0.001 * seed
+        ends = {"estimate": high - 0.01, "ci_low": 0.0, "ci_high": high}
+        equal.append(lre("fspo-adaptive", 0, 0, seed) | matched | ends | {"norm": "inf", "wald_p": NAN})
     claim = verdicts(trend=[*rows, trend("fspo-adaptive", 0.5, 0.01)], lre=equal)["C7"]  # its own run is not meant
     assert claim.verdict == verdict
     assert claim.estimate == pytest.approx(slope)

@@ -257,4 +257,19 @@ def test_the_test_of_constancy_is_that_of_contrasts():
     statistic = gap @ np.linalg.solve(covariance, gap)
     p = sps.f.sf(statistic * (law.df - k + 2) / (law.df * (k - 1)), k - 1, law.df - k + 2)
     scale = fair[0] / (law.p @ law.a)  # r is relative to the estimated mean, the covariance to the candidate's
-    assert constant_test(law) == pytest.approx(p, rel=abs(scale**2 - 1) * statistic + 1e-9)
+    assert constant_test(law)[0] == pytest.approx(p, rel=abs(scale**2 - 1) * statistic + 1e-9)
+
+
+def test_the_detectable_error_is_found_four_times_in_five():
+    """Planted in single bins, in pairs and as a trend: none is found much less often, and some about that often."""
+    rng = np.random.default_rng(12)
+    bins, cluster = np.tile(np.arange(4), 200), np.arange(800) // 2
+    law, _ = error_law(ratios(rng.random(800) < 0.7, cluster, bins, 4, binary=True))
+    detectable = constant_test(law)[1]
+    found = []
+    for pattern in ([3, -1, -1, -1], [1, 1, -1, -1], [3, 1, -1, -3]):
+        r = np.array(pattern) * detectable / np.sqrt(np.mean(np.square(pattern)))
+        accept = (rng.random(800) < (0.7 * (1 + r))[bins] for _ in range(300))
+        found.append(np.mean([ends(ratios(y, cluster, bins, 4, binary=True))[0, 2] < 0.05 for y in accept]))
+    assert all(0.72 < share < 0.95 for share in found)
+    assert min(found) < 0.86
