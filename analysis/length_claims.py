@@ -133,8 +133,8 @@ class Curve:
         by_norm = {norm: select(rows, norm=norm) for norm in ("inf", "l2")}
         ends = {norm: found.rename(columns=_NAMES) for norm, found in by_norm.items()}
         tested = by_norm["l2"]
-        tested = tested.loc[np.isfinite(tested["wald_p"].to_numpy(np.float64))] if "wald_p" in tested else tested[:0]
-        return Curve(combine_largest(ends["inf"]), combine_largest(ends["l2"]), tested)
+        known = np.isfinite(tested.reindex(columns=["wald_p"]).to_numpy(np.float64)).all(axis=1)
+        return Curve(combine_largest(ends["inf"]), combine_largest(ends["l2"]), tested.loc[known])
 
     @property
     def equal(self) -> bool:
