@@ -198,7 +198,7 @@ class Reproduction:
         def work() -> str:
             return str(warm_up(TrainConfig().warmup))
 
-        inputs = {"source": source_digest("fspo.warmup", "fspo.tasks.chain_add", "fspo.models")}
+        inputs = {"source": source_digest("fspo.warmup", "fspo.warmup_training", "fspo.tasks.chain_add", "fspo.models")}
         found = self.stages.run("warm-up", inputs, work)[1]
         return found if Path(found).is_dir() else work()  # the cache may have been emptied since
 

@@ -17,7 +17,7 @@ from fspo.config.groups import (
 )
 from fspo.errors import UserError
 from fspo.rollout import SamplingConfig
-from fspo.warmup import WarmupConfig
+from fspo.warmup_training import WarmupConfig
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,8 @@ from fspo import warmup
 from fspo.errors import UserError
 from fspo.models import build_embedded_model, load_model, load_tokenizer
 from fspo.tasks.chain_add import ChainAddConfig, warmup_text
-from fspo.warmup import WarmupConfig, batch, dependencies, learning_rate_scale, measure, train, warm_up
+from fspo.warmup import dependencies, warm_up
+from fspo.warmup_training import WarmupConfig, batch, learning_rate_scale, measure, train
 
 TINY = WarmupConfig(steps=3, examples_per_step=4, eval_examples=8, min_accuracy=0.0)
 TASK = ChainAddConfig(max_steps=4)
