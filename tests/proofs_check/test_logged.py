@@ -14,19 +14,8 @@ from fspo.gradlog import GradLogWriter
 from fspo.rules import Rule, preset
 from proofs_check import __main__ as cli
 from proofs_check.frame import Verdict, exit_status, judge
-from proofs_check.logged import (
-    Update,
-    binned,
-    corrupted,
-    direct,
-    log_checks,
-    permuted,
-    read_updates,
-    residual,
-    sample_updates,
-    write_update,
-    written_identity,
-)
+from proofs_check.log_rows import Update, binned, direct, read_updates, sample_updates, write_update
+from proofs_check.logged import corrupted, log_checks, permuted, residual, written_identity
 from proofs_check.run import run_checks
 
 
