@@ -32,9 +32,6 @@ examples:
 
 A killed run goes on where it stopped: start the same command again.
 """
-PRESETS_FOLDER = Path("fspo", "presets")
-CLUSTER_CONFIG, SHARDED = PRESETS_FOLDER / "qwen3-8b.yaml", PRESETS_FOLDER / "accelerate" / "fsdp2.yaml"
-"""What a cluster trains, and how accelerate shards it: without this file it would hold the whole model on each GPU."""
 
 
 @dataclass(frozen=True)
@@ -264,10 +261,12 @@ class Reproduction:
 
     def sweep(self, shared: Job) -> str:
         """What other settings would have done to the unclipped run's log; the table's key."""
+
+        def work() -> None:
+            self._python("analysis", "sweep", str(shared.run), quiet=True)
+
         inputs = {"run": shared.key, "source": source_digest("analysis", *GROUND_FLOOR)}
-        return self.stages.run("sweep", inputs, lambda: self._python("analysis", "sweep", str(shared.run), quiet=True))[
-            0
-        ]
+        return self.stages.run("sweep", inputs, work)[0]
 
     def diagnose(self, runs: Sequence[Job], noise: str) -> list[dict[str, Any]]:
         """What is wrong with each run; findings do not stop the rest."""
@@ -278,8 +277,7 @@ class Reproduction:
             self._python("analysis", "doctor", *folders, "--json", str(path), quiet=True, passing=(0, 1))
             return json.loads(path.read_text(encoding="utf-8"))
 
-        inputs = {"keys": [job.key for job in runs], "noise": noise, "source": source_digest("analysis", *GROUND_FLOOR)}
-        return self.stages.run("doctor", inputs, work)[1]
+        return self.stages.run("doctor", self._from(runs, noise, "analysis"), work)[1]
 
     def analyse(self, runs: Sequence[Job], noise: str) -> list[dict[str, Any]]:
         """Tables of each run, and the claims."""
@@ -290,22 +288,19 @@ class Reproduction:
             self._python("analysis", *folders, "--claims", str(claims))
             return json.loads(claims.read_text(encoding="utf-8"))
 
-        inputs = {"keys": [job.key for job in runs], "noise": noise, "source": source_digest("analysis", *GROUND_FLOOR)}
-        return self.stages.run("analysis", inputs, work)[1]
+        return self.stages.run("analysis", self._from(runs, noise, "analysis"), work)[1]
 
     def draw(self, runs: Sequence[Job], noise: str, swept: str) -> list[dict[str, Any]]:
         """Publication figures, as captions.json lists them."""
         folder = self.out / "figures"
 
         def work() -> list[dict[str, Any]]:
-            self._python(
-                "figures", *[str(job.run) for job in runs], "--output", str(folder), "--width", self.options.width
-            )
+            folders = [str(job.run) for job in runs]
+            self._python("figures", *folders, "--output", str(folder), "--width", self.options.width)
             return json.loads((folder / "captions.json").read_text(encoding="utf-8"))
 
-        source = source_digest("analysis", "figures", *GROUND_FLOOR)
-        inputs = {"keys": [job.key for job in runs], "noise": noise, "sweep": swept}
-        return self.stages.run("figures", inputs | {"source": source, "width": self.options.width}, work)[1]
+        inputs = self._from(runs, noise, "analysis", "figures") | {"sweep": swept, "width": self.options.width}
+        return self.stages.run("figures", inputs, work)[1]
 
     def write(
         self,
@@ -346,38 +341,17 @@ class Reproduction:
             print(f"log of {line}")
         print(f"report: {page.path}")
 
+    @staticmethod
+    def _from(runs: Sequence[Job], noise: str, *packages: str) -> dict[str, Any]:
+        """What a stage over all runs depends on."""
+        return {"keys": [job.key for job in runs], "noise": noise, "source": source_digest(*packages, *GROUND_FLOOR)}
+
     def _python(self, module: str, *arguments: str, quiet: bool = False, passing: Sequence[int] = (0,)) -> None:
         command = [sys.executable, "-m", module, *arguments]
         output = subprocess.DEVNULL if quiet else sys.stderr  # a table that the report shows needs no terminal
         status = subprocess.run(command, check=False, stdout=output).returncode
         if status not in passing:
             raise UserError(f"python -m {module} stopped with status {status} (its message is above)")
-
-
-def print_cluster_commands(options: Options) -> int:
-    """Check the 8B configuration and print the commands that a cluster runs; nothing is trained."""
-    from fspo.config import TrainConfig
-    from fspo.options import parse
-
-    config = parse(
-        TrainConfig, ["--config", str(Path(__file__).parent / CLUSTER_CONFIG)], prog="paper_repro.py", description=""
-    )
-    rules = options.rules or list(QUICK_RULES)
-    seeds = options.seeds or [0, 1, 2, 3, 4]
-    launch = f"accelerate launch --config_file {SHARDED} -m fspo.train --config {CLUSTER_CONFIG}"
-    out = f"{options.output}/8b"
-    print(f"# {config.model.name_or_path}, {config.rollouts} rollouts; never run by this project's tests.")
-    print("# 1. one shared unclipped run")
-    print(f"{launch} --rule.preset none --rollouts 20 --output {out}/runs/none-seed0")
-    print("# 2. every rule and seed, at the range that step 1 gives its rule")
-    calibrate = f"python -m analysis.calibrate {out}/runs/none-seed0 --target {options.target} --rules"
-    for seed in seeds:
-        for rule in rules:
-            print(f"{launch} $({calibrate} '[{rule}]') --seed {seed} --output {out}/runs/{rule}-seed{seed}")
-    print("# 3. tables, claims, figures")
-    print(f"python -m analysis {out}/runs/* --claims {out}/claims.json")
-    print(f"python -m figures {out}/runs/* --output {out}/figures --width {options.width}")
-    return 0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -389,7 +363,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in options.rules or ():
         preset(name)  # an unknown rule is refused before any work
     if options.preset == "8b":
-        return print_cluster_commands(options)
+        from fspo.plan.cluster import cluster_commands
+
+        rules, seeds = options.rules or QUICK_RULES, options.seeds or PRESETS["full"].seeds
+        print(*cluster_commands(rules, seeds, f"{options.output}/8b", options.target, options.width), sep="\n")
+        return 0
     return Reproduction(options).run()
 
 

@@ -1,0 +1,55 @@
+"""The commands by which a cluster reproduces the claims at 8B; nothing is run here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from fspo.config import TrainConfig
+from fspo.options import parse
+
+ROOT = Path(__file__).parents[2]
+CONFIG = Path("fspo", "presets", "qwen3-8b.yaml")
+SHARDED = Path("fspo", "presets", "accelerate", "fsdp2.yaml")
+"""How accelerate shards what a cluster trains: without this file it would hold the whole model on each GPU."""
+CALIBRATION_ROLLOUTS = 20
+
+
+def cluster_commands(rules: Sequence[str], seeds: Sequence[int], out: str, target: float, width: str) -> list[str]:
+    """Shell lines, from the shared unclipped run to the figures.
+
+    Parameters
+    ----------
+    rules, seeds
+        What is trained.
+    out : str
+        Folder of the results.
+    target : float
+        Band acceptance on the shared run that every rule is calibrated to.
+    width : str
+        Venue width of the figures.
+
+    Raises
+    ------
+    UserError
+        If the 8B configuration is not a valid one.
+    """
+    config = parse(TrainConfig, ["--config", str(ROOT / CONFIG)], prog="", description="")
+    launch = f"accelerate launch --config_file {SHARDED} -m fspo.train --config {CONFIG}"
+    shared = f"{out}/runs/none-seed0"
+    calibrate = f"python -m analysis.calibrate {shared} --target {target} --rules"
+    trained = [
+        f"{launch} $({calibrate} '[{rule}]') --seed {seed} --output {out}/runs/{rule}-seed{seed}"
+        for seed in seeds
+        for rule in rules
+    ]
+    return [
+        f"# {config.model.name_or_path}, {config.rollouts} rollouts; never run by this project's tests.",
+        "# 1. one shared unclipped run",
+        f"{launch} --rule.preset none --rollouts {CALIBRATION_ROLLOUTS} --output {shared}",
+        "# 2. every rule and seed, at the range that step 1 gives its rule",
+        *trained,
+        "# 3. tables, claims, figures",
+        f"python -m analysis {out}/runs/* --claims {out}/claims.json",
+        f"python -m figures {out}/runs/* --output {out}/figures --width {width}",
+    ]
