@@ -22,6 +22,11 @@ from fspo.sharding import check_sharding, is_sharded
 from fspo.warmup import warm_up
 
 
+_group: Any = None
+"""The last run's process group. Were DDP's reducer its last owner, its end would join gloo's threads while it holds the
+GIL, which they may want to drop a tensor: the process hangs. A Python owner releases the GIL first (torch 2.13)."""
+
+
 def make_accelerator(config: TrainConfig) -> Accelerator:
     """An Accelerator with the number of processes that was asked for.
 
@@ -53,6 +58,9 @@ def make_accelerator(config: TrainConfig) -> Accelerator:
             f"{wanted} processes were asked for and {accelerator.num_processes} run: on CPU start with "
             f"`torchrun --nproc_per_node {wanted} -m fspo.train ...`"
         )
+    if torch.distributed.is_initialized():
+        global _group
+        _group = torch.distributed.group.WORLD
     if accelerator.distributed_type == DistributedType.DEEPSPEED:
         zero3.configure(accelerator, config.optim)
     check_sharding(accelerator)
