@@ -21,7 +21,6 @@ from fspo.options import save, to_dict
 from fspo.sharding import check_sharding, is_sharded
 from fspo.warmup import warm_up
 
-
 _group: Any = None
 """The last run's process group. Were DDP's reducer its last owner, its end would join gloo's threads while it holds the
 GIL, which they may want to drop a tensor: the process hangs. A Python owner releases the GIL first (torch 2.13)."""
