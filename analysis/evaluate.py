@@ -62,7 +62,10 @@ class Outcome:
 
 
 def make_cases(
-    bands: Sequence[str] = BANDS, targets: Sequence[float] = TARGETS, rows: Rows | None = None
+    bands: Sequence[str] = BANDS,
+    targets: Sequence[float] = TARGETS,
+    rows: Rows | None = None,
+    states: Mapping[str, Mapping[int, Rule]] | None = None,
 ) -> list[Case]:
     """Counterfactual cases: every band, outside and source.
 
@@ -70,6 +73,8 @@ def make_cases(
     ----------
     rows : Rows, optional
         All rows of the run, on which bands that follow a target are replayed; without them such bands stand still.
+    states : mapping of name -> states, optional
+        Of bands that were replayed before (:func:`analysis.online.replay_log`).
 
     Raises
     ------
@@ -85,12 +90,14 @@ def make_cases(
                 )
             raise unknown_name("rule", name, BANDS)
         rule = PRESETS[name].rule
-        states = None if rows is None or rule.adapt == "none" else replay(rule, rows)
+        known = None if states is None else states.get(name)
+        if known is None and rows is not None and rule.adapt != "none":
+            known = replay(rule, rows)
         for outside in OUTSIDES:
             here = replace(rule, outside=outside)
-            cases.append(Case(here, name, "given", states=states))
+            cases.append(Case(here, name, "given", states=known))
             if rule.adapt != "range":  # matched, fspo-auto is fspo
-                cases += [Case(here, name, "matched", float(target), states) for target in targets]
+                cases += [Case(here, name, "matched", float(target), known) for target in targets]
     for target in targets:
         if not 0 < target < 1:
             raise UserError(f"--targets {target}: an acceptance lies strictly between 0 and 1, for example 0.95")

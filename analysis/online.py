@@ -8,9 +8,46 @@ from itertools import groupby
 
 import numpy as np
 
-from analysis.rows import Ints, Rows
+from analysis.rows import Ints, Learnt, Rows, in_order
+from analysis.stream import Stream
 from fspo.adaptive import OnlineRule
-from fspo.rules import Rule
+from fspo.rules import DriftStats, Rule, standardized_excess
+
+
+class Replay:
+    """A rule that is shown a log's steps in order, any number of them at a time.
+
+    Parameters
+    ----------
+    rule : Rule
+        With ``adapt``: the template.
+
+    Attributes
+    ----------
+    states : dict of step -> Rule
+        The rule of each step, made before that step's rows were seen.
+    """
+
+    def __init__(self, rule: Rule) -> None:
+        self.rule, self.states = rule, {}
+        self._online = OnlineRule(rule)
+        self._rollout: int | None = None
+
+    def add(self, rows: Learnt, stats: DriftStats | None = None) -> None:
+        """Show the rows of some later steps."""
+        if not len(rows.step):
+            return
+        rate, excess = self.rule.target_rate, np.full(len(rows.step), np.nan)
+        counted = rows.A != 0 if rate == "update" else slice(None)
+        excess[counted] = standardized_excess(self.rule, rows.S, rows.length, rows.A, stats, rate)
+        starts = np.flatnonzero(np.diff(rows.step, prepend=rows.step[:1] - 1))
+        for start, stop in zip(starts.tolist(), [*starts[1:].tolist(), len(rows.step)], strict=True):
+            now = int(rows.rollout[start])
+            if self._rollout is not None and now != self._rollout:
+                self._online.end_rollout()
+            self._rollout = now
+            self.states[int(rows.step[start])] = self._online.rule
+            self._online.learn(excess[start:stop], rows.length[start:stop])
 
 
 def replay(rule: Rule, rows: Rows) -> dict[int, Rule]:
@@ -19,7 +56,7 @@ def replay(rule: Rule, rows: Rows) -> dict[int, Rule]:
     Parameters
     ----------
     rule : Rule
-        With ``adapt``; the rule of a step was made before that step's rows were seen.
+        With ``adapt``.
     rows : Rows
         All rows of the run, of any use: the trainer learns from each of them.
 
@@ -27,24 +64,35 @@ def replay(rule: Rule, rows: Rows) -> dict[int, Rule]:
     -------
     dict of step -> Rule
     """
-    online, found = OnlineRule(rule), {}
-    rollout = None
-    for step, at in by_step(rows, ordered=True):
-        now = int(rows.rollout[at[0]])
-        if rollout is not None and now != rollout:
-            online.end_rollout()
-        rollout = now
-        found[step] = online.rule
-        inside = rows.take(at)
-        online.observe(inside.S, inside.length, inside.A, inside.drift_stats(rule))
-    return found
+    replayed = Replay(rule)
+    ordered = rows.take(in_order(rows.step, rows.response))
+    replayed.add(Learnt.of(ordered), ordered.drift_stats(rule) if rule.needs_stats else None)
+    return replayed.states
 
 
-def by_step(rows: Rows, ordered: bool = False) -> Iterator[tuple[int, Ints]]:
-    """Each step with the index of its rows; ``ordered`` by response within it, as the trainer does."""
+def replay_log(rules: Mapping[str, Rule], stream: Stream, size: int) -> dict[str, dict[int, Rule]]:
+    """:func:`replay` of each rule on a log that is read in chunks of whole windows, whose steps follow each other.
+
+    Parameters
+    ----------
+    rules : mapping of name -> Rule
+        Without a drift.
+    size : int
+        Rollouts in a window.
+    """
+    found = {name: Replay(rule) for name, rule in rules.items()}
+    for chunk in stream.chunks(size) if rules else ():
+        rows = stream.learnt(chunk)
+        for replayed in found.values():
+            replayed.add(rows)
+    return {name: replayed.states for name, replayed in found.items()}
+
+
+def by_step(rows: Rows) -> Iterator[tuple[int, Ints]]:
+    """Each step with the index of its rows."""
     if not len(rows):
         return
-    order = np.lexsort((rows.response, rows.step)) if ordered else np.argsort(rows.step, kind="stable")
+    order = np.argsort(rows.step, kind="stable")
     steps = rows.step[order]
     starts = np.flatnonzero(np.r_[True, steps[1:] != steps[:-1]])
     for at in np.split(order, starts[1:]):

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from analysis.partition import Partition, coordinates
+from analysis.partition import LENGTH, Partition, coordinates
 from fspo.errors import UserError
 from fspo.gradlog import GradLog, step_drift_stats
 from fspo.rules import DriftStats, Rule
@@ -139,21 +139,7 @@ def usable(log: GradLog, partition: Partition, scale: Scale | None = None) -> tu
     scale : Scale, optional
         Of the whole log, where ``log`` is a part.
     """
-    S, length = log.column("log_ratio"), log.column("length")
-    good = np.isfinite(S) & np.isfinite(log.column("advantage")) & (length >= 1)
-    counts = {"rows": len(log), "rows_not_finite": len(log) - int(np.count_nonzero(good))}
-    counts["rows_without_S"] = int(np.count_nonzero(np.isnan(S)))
-    if "score_status" in log:
-        counts |= {
-            "scores_failed": log.count("score_status", "failed"),
-            "scores_taken": log.count("score_status", "ok"),
-        }
-    if counts["rows_not_finite"]:
-        log = log.where(good)
-    again = repeated(*(log.column(c).astype(np.int64) for c in ("rollout", "step", "response_id")))
-    counts["rows_repeated"] = int(np.count_nonzero(again))
-    if counts["rows_repeated"]:
-        log = log.where(~again)
+    log, counts = _sound(log)
     rows, updates = _rows(log, partition, scale)
     known = np.isfinite(rows.coordinate)
     moved = (updates >= 1) & known
@@ -170,6 +156,85 @@ def usable(log: GradLog, partition: Partition, scale: Scale | None = None) -> tu
     return (rows if moved.all() else rows.take(np.flatnonzero(moved))), counts
 
 
+def _sound(log: GradLog) -> tuple[GradLog, dict[str, int]]:
+    """The log's rows with finite numbers, each response once in an update, and the counts of the others."""
+    S, length = log.column("log_ratio"), log.column("length")
+    good = np.isfinite(S) & np.isfinite(log.column("advantage")) & (length >= 1)
+    counts = {"rows": len(log), "rows_not_finite": len(log) - int(np.count_nonzero(good))}
+    counts["rows_without_S"] = int(np.count_nonzero(np.isnan(S)))
+    if "score_status" in log:
+        counts |= {
+            "scores_failed": log.count("score_status", "failed"),
+            "scores_taken": log.count("score_status", "ok"),
+        }
+    if counts["rows_not_finite"]:
+        log = log.where(good)
+    again = repeated(*(log.column(c).astype(np.int64, copy=False) for c in ("rollout", "step", "response_id")))
+    counts["rows_repeated"] = int(np.count_nonzero(again))
+    if counts["rows_repeated"]:
+        log = log.where(~again)
+    return log, counts
+
+
+LEARNT = ("rollout", "step", "updates_since_rollout", "prompt_id", "response_id", "length", "log_ratio", "advantage")
+"""Columns that :func:`learnt` reads."""
+
+
+@dataclass(frozen=True)
+class Learnt:
+    """What a rule that follows a target is shown of a log, arrays (N,) in the order of steps and responses."""
+
+    rollout: Ints
+    step: Ints
+    S: Floats
+    length: Floats
+    A: Floats
+
+    @staticmethod
+    def of(rows: Rows) -> Learnt:
+        """Rows in this order."""
+        return Learnt(rows.rollout, rows.step, rows.S, rows.length, rows.A)
+
+
+def learnt(log: GradLog, partition: Partition, scale: Scale | None = None) -> Learnt:
+    """The rows that :func:`usable` keeps, with a few of their columns, in the order of steps and responses.
+
+    Parameters
+    ----------
+    log : GradLog
+        With the columns ``LEARNT`` and the partition's.
+    """
+    log, _ = _sound(log)
+    integers = ("rollout", "step", "response_id")
+    rollout, step, response = (log.column(name).astype(np.int64, copy=False) for name in integers)
+    keep = _updates(log, rollout, step) >= 1
+    if partition != LENGTH:
+        cluster = numbered(rollout, log.column("prompt_id").astype(np.int64, copy=False))
+        keep &= np.isfinite(coordinates(log, partition, cluster, scale.categories if scale else ())[0])
+    kept = np.flatnonzero(keep)
+    kept = kept[in_order(step[kept], response[kept])]
+    numbers = (log.column(name)[kept].astype(np.float64) for name in ("log_ratio", "length", "advantage"))
+    return Learnt(rollout[kept], step[kept], *numbers)
+
+
+def in_order(step: Ints, response: Ints) -> Ints | slice:
+    """The order of the rows by step, and by response within it."""
+    later, same = step[1:] > step[:-1], step[1:] == step[:-1]
+    if np.all(later | (same & (response[1:] >= response[:-1]))):
+        return slice(None)
+    return np.lexsort((response, step))
+
+
+def _updates(log: GradLog, rollout: Ints, step: Ints) -> Ints:
+    """Updates since the rollout (N,); where they are not logged, counted from the rollout's first step."""
+    if "updates_since_rollout" in log:
+        return log.column("updates_since_rollout").astype(np.int64, copy=False)
+    number, code = np.unique(rollout, return_inverse=True)
+    first = np.full(len(number), np.iinfo(np.int64).max)
+    np.minimum.at(first, code, step)
+    return step - first[code]
+
+
 def numbered(*keys: Ints) -> Ints:
     """Dense numbers (N,) of the distinct tuples, in their order."""
     code = _combined(keys)
@@ -182,6 +247,8 @@ def numbered(*keys: Ints) -> Ints:
 def repeated(*keys: Ints) -> NDArray[np.bool_]:
     """Which tuples (N,) stood before."""
     code = _combined(keys)
+    if code is not None and np.all(code[1:] > code[:-1]):
+        return np.zeros(len(code), bool)
     again = pd.Series(code).duplicated() if code is not None else pd.MultiIndex.from_arrays(list(keys)).duplicated()
     return np.asarray(again)
 
@@ -212,13 +279,7 @@ def _rows(log: GradLog, partition: Partition, scale: Scale | None) -> tuple[Rows
     response = column("response_id", 0, np.int64)
     prompt = column("prompt_id", 0, np.int64)
     cluster = numbered(rollout, prompt)
-    if "updates_since_rollout" in log:
-        updates = column("updates_since_rollout", 0, np.int64)
-    else:
-        number, code = np.unique(rollout, return_inverse=True)
-        first = np.full(len(number), np.iinfo(np.int64).max)
-        np.minimum.at(first, code, step)
-        updates = step - first[code]
+    updates = _updates(log, rollout, step)
     if "times_used" in log:
         used = column("times_used", 0, np.int64)
     else:

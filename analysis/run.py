@@ -20,6 +20,7 @@ from analysis.lemma import LemmaTable, integrity
 from analysis.loading import Run, load_run
 from analysis.moments import moment_tables
 from analysis.noise import noise_table, noise_warnings
+from analysis.online import replay_log
 from analysis.over_time import training_table
 from analysis.partition import LENGTH, find_partition
 from analysis.passes import look_through
@@ -33,6 +34,7 @@ from analysis.tables import folder_name, frame, write_tables
 from analysis.tally import Tally
 from analysis.theory_gap import gap_table
 from fspo.errors import UserError
+from fspo.rules import PRESETS, Rule
 
 MANY_SCORES = 20_000
 """From as many on it pays to read them in two processes."""
@@ -97,13 +99,12 @@ def analyse(
     progress : callable
         Told the name of a part and the share of it that is newly done.
     """
-    cases = make_cases(options.rules, options.targets, None if run.streamed else run.rows)
+    states, described = _before(run, bins, options)
+    cases = make_cases(options.rules, options.targets, None if run.streamed else run.rows, states)
     trained = trained_case(run)
     tally, found = look_through(run, bins, cases, options.window, lambda share: progress("acceptance", share))
-    rows = _tables(run, bins, options.window, tally)
+    rows = described | _tables(run, tally)
     progress("acceptance", 0.0 if run.streamed else 1.0)
-    # of a large log a band that follows a target is not replayed, and standing still it would be another band
-    cases = [case for case in cases if not run.streamed or case.rule.adapt == "none"]
     everything = cases if trained is None else [trained, *cases]
     width, width_from = effective_width(run)
     of_scores, scored = _scored(run, bins, options, everything, width)
@@ -151,15 +152,27 @@ def _scored(
     return {name: rows for part, _ in found for name, rows in part.items()}, found[0][1]
 
 
-def _tables(run: Run, bins: Bins, size: int, tally: Tally) -> dict[str, list[dict[str, Any]]]:
-    """Acceptance, moments, reuse and gap; of a large log in several processes."""
+def _before(run: Run, bins: Bins, options: Options) -> tuple[dict[str, dict[int, Rule]], dict[str, Any]]:
+    """States of the bands that follow a target, where they are not in memory, and moments, reuse and gap.
+
+    Of a large log in two processes.
+    """
 
     def described(_: Callable[[], None]) -> dict[str, list[dict[str, Any]]]:
-        shape = moment_tables(run, bins, size)
-        return shape | {"reuse": reuse_table(run), "theory_gap": gap_table(run, bins, size)}
+        shape = moment_tables(run, bins, options.window)
+        return shape | {"reuse": reuse_table(run), "theory_gap": gap_table(run, bins, options.window)}
 
+    if run.stream is None:
+        return {}, described(lambda: None)
+    stream, rules = run.stream, {name: PRESETS[name].rule for name in options.rules}
+    following = {name: rule for name, rule in rules.items() if rule.adapt != "none"}
+    states, tables = in_processes([lambda _: replay_log(following, stream, options.window), described])
+    return states, tables
+
+
+def _tables(run: Run, tally: Tally) -> dict[str, list[dict[str, Any]]]:
+    """The tables of acceptances; of a large log in a process for each use."""
     jobs: list[Job] = [lambda _, use=use: tables_of(run, tally, (use,)) for use in tally.uses]
-    jobs.append(described)
     parts = in_processes(jobs) if run.streamed else [job(lambda: None) for job in jobs]
     tables: dict[str, list[dict[str, Any]]] = {}
     for part in parts:

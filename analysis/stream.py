@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from analysis.partition import Partition
-from analysis.rows import ROW_COLUMNS, Ints, Rows, Scale, usable
+from analysis.rows import LEARNT, ROW_COLUMNS, Ints, Learnt, Rows, Scale, learnt, usable
 from fspo.errors import UserError
 from fspo.gradfiles import LogFile
 from fspo.gradlog import GradLog, read_files
@@ -113,6 +113,15 @@ class Stream:
         rows, counts = usable(log, self.partition, self.scale)
         inside = self.rollouts[(self.rollouts >= chunk.first) & (self.rollouts <= chunk.last)]
         return list(split(rows, inside[(np.searchsorted(inside, rows.rollout) // size) * size])), counts, log.damage
+
+    def learnt(self, chunk: Chunk) -> Learnt:
+        """What a rule that follows a target is shown of a chunk; nothing where it cannot be read."""
+        try:
+            log = self.read(chunk, [*dict.fromkeys([*LEARNT, self.partition.column])])
+        except UserError:  # counted in the pass over the whole log
+            none, nothing = np.zeros(0, np.int64), np.zeros(0)
+            return Learnt(none, none, nothing, nothing, nothing)
+        return learnt(log, self.partition, self.scale)
 
     def sample(self) -> tuple[GradLog, int]:
         """About ``SAMPLE`` rows, of evenly spaced whole rollouts, and the number of these rollouts."""

@@ -40,7 +40,8 @@ SIGMA = 0.015
 CORES = 2
 GOALS = {"seconds": 30.0, "mib": 2048.0, "scored_seconds": 60.0, "seconds_a_rule": 1.0}
 RULES = ("fspo", "rloo", "gspo", "fspo-kl", "fspo-gaussian", "fspo-tilted", "fspo-signed", "power")
-"""Bands that follow a target are not replayed on a large log."""
+"""Each of them with what may happen outside, at its own range and two targets: nine cases a band. Bands that follow a
+target are in the runs with all default rules."""
 
 
 def write_rollout(writer: GradLogWriter, rollout: int, prompts: int, width: int, rng: np.random.Generator) -> None:

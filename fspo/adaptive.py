@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -83,6 +84,7 @@ class OnlineRule:
         except TypeError as error:
             raise UserError(f"the checkpoint's state of rule {rule.label!r} is not of this version: {error}") from None
         self._target = 0.0 if rule.target is None else rule.target
+        self._rule: Rule | None = None
 
     @property
     def state(self) -> dict[str, Any]:
@@ -92,6 +94,11 @@ class OnlineRule:
     @property
     def rule(self) -> Rule:
         """The rule for the next update."""
+        if self._rule is None:
+            self._rule = self._made()
+        return self._rule
+
+    def _made(self) -> Rule:
         s, rule = self._state, self.template
         if rule.adapt == "range":
             return scaled(rule, self._bounded(s.log_scale))
@@ -118,16 +125,33 @@ class OnlineRule:
         S, n, A = (np.asarray(x, np.float64) for x in (S, n, A))
         excess = standardized_excess(self.template, S, n, A, stats, self.template.target_rate)
         lengths = n if self.template.target_rate == "band" else n[A != 0]
+        self.learn(excess, lengths)
+
+    def learn(self, excess: np.ndarray, lengths: np.ndarray) -> None:
+        """`observe` from each row's excess under the template.
+
+        Parameters
+        ----------
+        excess, lengths : arrays (N,)
+            Of the rows that the target's acceptance counts, from `standardized_excess`; an excess that is not finite
+            is left out.
+        """
         good = np.isfinite(excess)
-        excess, lengths = excess[good], lengths[good]
+        if not good.all():
+            excess, lengths = excess[good], lengths[good]
         if excess.size == 0:
             return
         if self.template.adapt == "bins":
-            for bin_, score in zip(_bin(lengths).tolist(), excess.tolist(), strict=True):
-                self._state.pending.setdefault(str(bin_), []).append(score)
+            bins = _bin(lengths)
+            order = np.argsort(bins, kind="stable")
+            scores, bins = excess[order].tolist(), bins[order]
+            starts = np.flatnonzero(np.diff(bins, prepend=bins[0] - 1)).tolist()
+            for start, stop in zip(starts, [*starts[1:], len(scores)], strict=True):
+                self._state.pending.setdefault(str(bins[start]), []).extend(scores[start:stop])
             self._state.updates += 1
         else:
             self._state.updates += self._step(excess, np.log(lengths))
+            self._rule = None
 
     def end_rollout(self) -> None:
         """The rollout's scores become past ones, the oldest are forgotten."""
@@ -137,6 +161,7 @@ class OnlineRule:
                 new = [new[i] for i in np.linspace(0, len(new) - 1, EACH_ROLLOUT).round().astype(int)]
             s.scores[name] = [*s.scores.get(name, []), *new][-MEMORY:]
         s.pending = {}
+        self._rule = None
 
     # -- range and exponent: stochastic quantile regression of log excess on log length (T14) ----------------------
 
@@ -162,20 +187,24 @@ class OnlineRule:
             s.slope = min(max(slope, low), high)
         return True
 
+    @cached_property
+    def _widest(self) -> float:
+        """Logarithm of the largest factor."""
+        return math.log(MAX_HALF_WIDTH / max(float(w[0]) for w in self.template.half_widths(np.ones(1))))
+
     def _bounded(self, log_factor: float) -> float:
         """The factor, held where a rule can express it."""
-        widest = max(float(w[0]) for w in self.template.half_widths(np.ones(1)))
-        return math.exp(min(max(log_factor, LEAST_LOG_FACTOR), math.log(MAX_HALF_WIDTH / widest)))
+        return math.exp(min(max(log_factor, LEAST_LOG_FACTOR), self._widest))
 
     # -- conformal factors by bin of lengths (T15) -------------------------------------------------------------------
 
     def _factors(self) -> tuple[tuple[float, float], ...]:
-        scores = self._state.scores
-        pooled = conformal_quantile([x for name in sorted(scores, key=int) for x in scores[name]], self._target)
-        last = max(map(int, scores)) + 1  # beyond what was seen, the pooled factor
+        scores = {int(name): np.asarray(found, np.float64) for name, found in self._state.scores.items()}
+        pooled = conformal_quantile(np.concatenate(list(scores.values())), self._target)
+        last = max(scores) + 1  # beyond what was seen, the pooled factor
         found = []
         for bin_ in range(last + 1):
-            factor = conformal_quantile(scores.get(str(bin_), []), self._target)
+            factor = conformal_quantile(scores.get(bin_, ()), self._target)
             factor = factor if math.isfinite(factor) else pooled
             found.append((2.0**bin_, self._bounded(math.log(max(factor, 1e-300)) if factor < math.inf else 0.0)))
         return tuple(found)
@@ -205,6 +234,6 @@ def conformal_quantile(scores: Any, target: float) -> float:
     """
     if not 0 < target < 1:
         raise UserError(f"target={target} must lie strictly between 0 and 1")
-    ordered = np.sort(np.asarray(scores, np.float64))
-    k = math.ceil((ordered.size + 1) * target - 1e-12)  # rounding of the product must not cost a rank
-    return float(ordered[k - 1]) if k <= ordered.size else math.inf
+    found = np.asarray(scores, np.float64)
+    k = math.ceil((found.size + 1) * target - 1e-12)  # rounding of the product must not cost a rank
+    return float(np.partition(found, k - 1)[k - 1]) if k <= found.size else math.inf

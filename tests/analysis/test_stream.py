@@ -27,6 +27,7 @@ from fspo.gradlog import GradLogWriter
 from fspo.rules import Rule
 
 FEW = Options(rules=("rloo", "fspo-kl"), targets=(0.9,), draws=2, bins=3)
+ONLINE = ("fspo-auto", "fspo-adaptive", "fspo-conformal")
 EXACT = ["estimate", "count", "clusters", "length_mean", "ess_share"]
 
 
@@ -71,6 +72,35 @@ def test_a_streamed_log_gives_the_tables_of_the_whole(simulate, monkeypatch, pro
     assert found.over_time == in_memory.over_time
     assert found.sides == in_memory.sides
     assert {k: run.counts[k] for k in whole.counts} == whole.counts
+
+
+@pytest.mark.parametrize("by", ["length", "difficulty"])
+def test_bands_that_follow_a_target_are_replayed_on_a_streamed_log(simulate, monkeypatch, by):
+    path, options = simulate(rollouts=7, width=0), replace(FEW, rules=("fspo", *ONLINE), window=2)
+    log = sorted((path / "gradlog").iterdir())[2]
+    table = pq.read_table(log)  # rows in no order, some of them not usable
+    table = table.take(np.random.default_rng(0).permutation(len(table)))
+    S = table.column("log_ratio").to_numpy().copy()
+    S[::50] = np.nan
+    table = table.set_column(table.column_names.index("log_ratio"), "log_ratio", [S])
+    pq.write_table(table.replace_schema_metadata(pq.read_schema(log).metadata), log)
+    partition = find_partition(by)
+    whole = load_run(path, partition)
+    bins = shared_bins([whole], options)
+    expected, _ = analyse(whole, bins, options)
+    monkeypatch.setattr(analysis.loading, "IN_MEMORY", 10)
+    monkeypatch.setattr(analysis.stream, "CHUNK", 1500)
+    run = load_run(path, partition)
+    assert run.streamed
+    got, summary = analyse(run, bins, options)
+    for name, columns in (("acceptance", EXACT), ("clip_sides", ["numerator"]), ("ranges", ["range_lo", "range_hi"])):
+        for rule in ONLINE:
+            mine, theirs = (t[name][t[name]["rule"] == rule] for t in (got, expected))
+            assert len(mine) == len(theirs) > 0
+            for column in (c for c in columns if c in theirs):
+                np.testing.assert_allclose(mine[column], theirs[column], rtol=1e-9, err_msg=f"{rule} {column}")
+    assert got["ranges"].loc[got["ranges"]["rule"] == "fspo-auto", "range_hi"].nunique() > 2
+    assert summary["damage"] == []
 
 
 def test_pooled_groups_are_even_and_keep_clusters_whole():
