@@ -1,0 +1,21 @@
+"""One evaluation of the objective on given log-ratios, as the tests of its values and of its properties ask for it."""
+
+import torch
+
+from fspo.objective import ObjectiveConfig, objective
+from fspo.rules import DriftStats
+
+# per token: k3 = .01, sigma^2 = .04; mean log-ratio .005 where A > 0, -.01 where A < 0
+SIGNED = {"positive_sum": 0.02, "positive_tokens": 4.0, "negative_sum": -0.04, "negative_tokens": 4.0}
+STATS = DriftStats(k3_sum=0.04, sum_sq=0.16, num_tokens=4.0, **SIGNED)
+SEQUENCE = ObjectiveConfig("sequence")
+
+
+def run(rule, s, A, config=None, mask=None, **options):
+    """J = -loss and dJ/ds for log-ratios ``s`` (B, T), float64."""
+    s = torch.tensor(s, dtype=torch.float64)
+    new = (s - 1.3).requires_grad_()
+    mask = torch.ones_like(s, dtype=torch.bool) if mask is None else torch.as_tensor(mask)
+    out = objective(new, torch.full_like(s, -1.3), mask, torch.tensor(A, dtype=torch.float64), rule, config, **options)
+    (grad,) = torch.autograd.grad(-out.loss, new)
+    return -out.loss.item(), grad.numpy(), out.records
