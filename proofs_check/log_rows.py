@@ -10,7 +10,7 @@ import numpy as np
 
 from fspo.gradlog import GradLogWriter, read_log
 from fspo.rules import DriftStats, Rule, preset
-from proofs_check.policy import make_bandit, scores
+from proofs_check.policy import make_bandit
 
 NEEDED = ("score_status", "score_norm", "score_unit")
 
@@ -89,7 +89,7 @@ def sample_updates(rng: np.random.Generator, rows: int = 600) -> list[Update]:
         rule = preset(name, range_lo=wide, range_hi=wide, outside=outside).rule
         stats = bandit.drift_stats()
         keep = A != 0
-        psi = scores(bandit.new, bandit.responses.take(at[keep]))
+        psi = bandit.psi[at[keep]]
         found.append(Update(rule, rule.drift_per_token(stats), S[keep], n[keep], A[keep], psi))
     return found
 

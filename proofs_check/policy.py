@@ -8,6 +8,7 @@ checked on a policy and not on a picture of one.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import product
 
 import numpy as np
@@ -31,10 +32,6 @@ class Responses:
 
     symbols: np.ndarray
     lengths: np.ndarray
-
-    def take(self, rows: np.ndarray) -> Responses:
-        """The given rows."""
-        return Responses(self.symbols[rows], self.lengths[rows])
 
 
 def all_responses(vocabulary: int, max_length: int) -> Responses:
@@ -102,12 +99,12 @@ class Bandit:
     responses: Responses
     advantages: Floats
 
-    @property
+    @cached_property
     def log_ratios(self) -> Floats:
         """s_t, (N, T)."""
         return token_log_probs(self.new, self.responses) - token_log_probs(self.old, self.responses)
 
-    @property
+    @cached_property
     def p_old(self) -> Floats:
         """Probability of each response under the old policy."""
         return np.exp(token_log_probs(self.old, self.responses).sum(axis=1))
@@ -116,6 +113,11 @@ class Bandit:
     def p_new(self) -> Floats:
         """Probability of each response under the new policy."""
         return np.exp(token_log_probs(self.new, self.responses).sum(axis=1))
+
+    @cached_property
+    def psi(self) -> Floats:
+        """Scores of all responses under the new policy, (N, new.size)."""
+        return scores(self.new, self.responses)
 
     def drift_stats(self) -> DriftStats:
         """Expectations under the old policy of the sums that a rule's drift needs."""
@@ -146,13 +148,13 @@ def strata(
     Strata are lengths, the measure is over A != 0 (p is its joint mass, not normalised to 1), and the normaliser is
     a_upd for drop and b for truncate and cap unless named (docs/theory.md sections 1 and 5).
     """
-    every = np.arange(bandit.advantages.size) if rows is None else rows
-    keep = every[bandit.advantages[every] != 0]
-    mass = bandit.p_old[keep] if rows is None else np.full(keep.size, 1.0 / every.size)
+    drawn = bandit.p_old if rows is None else np.bincount(rows, minlength=bandit.advantages.size) / len(rows)
+    keep = np.flatnonzero((bandit.advantages != 0) & (drawn > 0))
+    mass = drawn[keep]
     S, A = bandit.log_ratios[keep].sum(axis=1), bandit.advantages[keep]
     lengths = bandit.responses.lengths[keep].astype(np.float64)
     applied = rule.apply(S, lengths, A, bandit.drift_stats())
-    psi = scores(bandit.new, bandit.responses.take(keep))
+    psi = bandit.psi[keep]
     # a geometric weight's gradient carries 1/n (docs/theory.md section 2)
     scale = A / (lengths if rule.weight == "geometric" else 1.0)
     groups = np.unique(lengths)

@@ -14,7 +14,7 @@ from proofs_check.attacks import Tally, random_strata
 from proofs_check.compare import close, mean_is, worst
 from proofs_check.frame import Check, Method, Outcome
 from proofs_check.lemma_claims import STATED, WITHOUT_KAPPA, Claim, Strata
-from proofs_check.policy import Bandit, make_bandit, scores, strata
+from proofs_check.policy import Bandit, make_bandit, strata
 
 LRE_ALONE = replace(WITHOUT_KAPPA, name="LRE without kappa and eta", with_eta=False)
 RULES = ("rloo", "gspo", "fspo", "fspo-kl", "fspo-tilted", "power")
@@ -102,7 +102,7 @@ def true_update(rng: np.random.Generator, weighted: bool = True) -> Outcome:
     p, g, _, _ = strata(bandit, unclipped)
     total = p @ g
     if not weighted:
-        psi = scores(bandit.new, bandit.responses)
+        psi = bandit.psi
         total = (bandit.p_old * bandit.advantages) @ psi
     h, numeric = 1e-5, np.zeros(bandit.new.size)
     for i in range(numeric.size):
@@ -137,7 +137,7 @@ def sampled_update(rng: np.random.Generator, keep_weight: bool = True, draws: in
     rows = rng.choice(bandit.p_old.size, draws, p=bandit.p_old / bandit.p_old.sum())
     S, n = bandit.log_ratios.sum(axis=1), bandit.responses.lengths.astype(np.float64)
     applied = rule.apply(S, n, bandit.advantages, bandit.drift_stats())
-    projected = scores(bandit.new, bandit.responses) @ directions
+    projected = bandit.psi @ directions
     weight = applied.clipped_weight if keep_weight else applied.multiplier
     terms = (weight * bandit.advantages)[:, None] * projected
     # drop by its definition: cut where A > 0 and S > hi, or A < 0 and S < lo, with the band written out

@@ -18,7 +18,7 @@ from proofs_check.compare import mean_is
 from proofs_check.falsify import counterexample
 from proofs_check.frame import Check, Method, Outcome
 from proofs_check.models import GaussianTokens, matching_stats
-from proofs_check.policy import Responses, all_responses, make_bandit, scores, token_log_probs
+from proofs_check.policy import Responses, all_responses, make_bandit, token_log_probs
 
 
 def search(
@@ -229,7 +229,7 @@ def price_exact(
         bandit = make_bandit(rng, vocabulary=2, max_length=3, step=0.3)
         S, n = bandit.log_ratios.sum(axis=1), bandit.responses.lengths.astype(np.float64)
         applied = calibrate(preset("fspo").rule, S, n, bandit.advantages, 0.6).apply(S, n, bandit.advantages)
-        psi = scores(bandit.new, bandit.responses) * bandit.advantages[:, None]
+        psi = bandit.psi * bandit.advantages[:, None]
         clipped, true = applied.clipped_weight[:, None] * psi, applied.weight[:, None] * psi
         p, d = bandit.p_old, clipped - true
         bias = p @ d

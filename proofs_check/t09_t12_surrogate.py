@@ -158,7 +158,7 @@ def _price_terms(rng: np.random.Generator) -> tuple[Bandit, np.ndarray, np.ndarr
     S, n = bandit.log_ratios.sum(axis=1), bandit.responses.lengths.astype(np.float64)
     rule = calibrate(preset("fspo").rule, S, n, bandit.advantages, 0.6)
     applied = rule.apply(S, n, bandit.advantages)
-    psi = scores(bandit.new, bandit.responses) * bandit.advantages[:, None]
+    psi = bandit.psi * bandit.advantages[:, None]
     return bandit, applied.clipped_weight[:, None] * psi, applied.weight[:, None] * psi
 
 

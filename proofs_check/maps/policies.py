@@ -28,7 +28,7 @@ from fspo.rules import DriftStats, Rule, scaled, standardized_excess
 from fspo.theory import Floats, interval_probability
 from proofs_check.maps.matching import matched
 from proofs_check.maps.settings import SIGMA
-from proofs_check.policy import Bandit, scores
+from proofs_check.policy import Bandit
 
 NOISE_DIMS = 64
 
@@ -233,7 +233,7 @@ class SoftmaxPolicy:
     def of(cls, name: str, bandit: Bandit) -> SoftmaxPolicy:
         """All responses of a bandit."""
         S, n, mass = bandit.log_ratios.sum(axis=1), bandit.responses.lengths.astype(np.float64), bandit.p_old
-        psi = scores(bandit.new, bandit.responses)
+        psi = bandit.psi
         return cls(name, S, n, bandit.advantages, mass, psi, -float(mass @ S) / float(mass @ n))
 
     def stats(self, centre: float) -> DriftStats:
