@@ -1,4 +1,4 @@
-"""The clip rules inside other people's trainers: `trl` (a trainer class) and `verl` (a plugin).
+"""The clip rules inside other people's trainers: `trl` (a trainer class), `verl` (a plugin), `prime_rl` (a loss).
 
-Both call `fspo.objective.objective`; neither is imported here, because each needs its own library.
+All call `fspo.objective.objective`; none is imported here, because most need their own library.
 """

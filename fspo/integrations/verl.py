@@ -22,13 +22,13 @@ from verl.trainer.ppo.core_algos import register_policy_loss
 from verl.workers.config import ActorConfig, PolicyLossConfig
 
 from fspo.errors import UserError
+from fspo.integrations.fixed import PARTS, fixed_rule, one_each
 from fspo.objective import ObjectiveConfig, objective
 from fspo.rules import Rule, preset
 
 NAME = "fspo"
 FAIR_MODE = "seq-mean-token-mean"
 """verl's aggregation in which each response counts once."""
-_PARTS = ("range_lo", "range_hi", "gamma", "drift", "outside", "dual")
 _REPLACED = {
     "clip_ratio": "range_lo and range_hi",
     "clip_ratio_low": "range_lo",
@@ -49,11 +49,14 @@ class FSPOLossConfig(PolicyLossConfig):
         Preset (`fspo.rules.PRESETS`).
     range_lo, range_hi, gamma, drift, outside, dual : optional
         Parts that differ from the preset's (`fspo.rules.Rule`).
+    rollout_correction : optional
+        verl's own; give it ``${algorithm.rollout_correction}``, so that what comes before the band is refused here.
+        A loss function cannot see it otherwise.
 
     Raises
     ------
     UserError
-        For another ``loss_mode``, or a rule that does not exist or cannot work here.
+        For another ``loss_mode``, a rule that does not exist or cannot work here, or a rollout correction.
     """
 
     loss_mode: str = NAME
@@ -64,6 +67,7 @@ class FSPOLossConfig(PolicyLossConfig):
     drift: str | None = None
     outside: str | None = None
     dual: float | None = None
+    rollout_correction: Any = None  # verl's own default names a correction that nobody asked for
 
     def __post_init__(self) -> None:
         if self.loss_mode != NAME:
@@ -71,22 +75,12 @@ class FSPOLossConfig(PolicyLossConfig):
                 f"policy_loss.loss_mode is {self.loss_mode!r}, under which FSPOLossConfig does nothing: set it to "
                 f"{NAME!r}"
             )
+        _check_correction(self.rollout_correction)
         self.clip_rule()
 
     def clip_rule(self) -> Rule:
         """The clip rule."""
-        rule = preset(self.rule, **{n: getattr(self, n) for n in _PARTS if getattr(self, n) is not None}).rule
-        if rule.needs_stats:
-            raise UserError(
-                f"rule {rule.label!r} centres its band on the whole minibatch, of which verl shows a loss one "
-                "microbatch: set drift=none"
-            )
-        if rule.adapt != "none":
-            raise UserError(
-                f"rule {rule.label!r} learns its band from whole updates, of which verl shows a loss one microbatch: "
-                "take a preset with a fixed range"
-            )
-        return rule
+        return fixed_rule(self.rule, {n: getattr(self, n) for n in PARTS}, "verl shows a loss one microbatch")
 
 
 @register_policy_loss(NAME)  # type: ignore[arg-type]
@@ -132,7 +126,7 @@ def fspo_loss(
         log_prob,
         old_log_prob,
         mask,
-        _one_each(advantages, mask),
+        one_each(advantages, mask, "set algorithm.adv_estimator to grpo, rloo or another that gives one"),
         rule,
         ObjectiveConfig(aggregation),
         denominator=denominator,
@@ -144,6 +138,19 @@ def fspo_loss(
         "actor/ppo_kl": (-records.log_ratio.sum() / records.length.sum().clamp(min=1)).item(),
         "actor/fspo_band_acceptance": records.band_accept.double().mean().item(),
     }
+
+
+def _check_correction(correction: Any) -> None:
+    """Refuse what takes the sampler's log-probs for the old ones, or drops and weighs responses before the band."""
+    for name, why in (
+        ("bypass_mode", "takes the sampler's log-probs for the old ones, so that its mismatch is part of S"),
+        ("rollout_rs", "drops tokens or responses by the sampler's mismatch, which grows with length"),
+        ("rollout_is", "weighs responses by the sampler's mismatch, which grows with length"),
+    ):
+        if correction is not None and (value := correction.get(name, None)):
+            raise UserError(
+                f"algorithm.rollout_correction.{name}={value} {why}, before the band sees them: leave it out"
+            )
 
 
 def _check(rule: Rule, config: ActorConfig, mode: str, weights: Tensor | None) -> None:
@@ -186,15 +193,3 @@ def _aggregation(mask: Tensor, mode: str, info: dict[str, Any]) -> tuple[Any, fl
     if mode == "seq-mean-token-sum-norm":
         return "response", responses * (info.get("loss_scale_factor") or mask.shape[1])
     raise UserError(f"actor.loss_agg_mode={mode!r} is unknown here: use {FAIR_MODE!r}")
-
-
-def _one_each(advantages: Tensor, mask: Tensor) -> Tensor:
-    """The advantage of each response (B,)."""
-    inside = torch.where(mask, advantages.detach().double(), 0.0)
-    mean = inside.sum(1) / mask.sum(1).clamp(min=1)
-    if bool((torch.where(mask, (inside - mean[:, None]).abs(), 0.0) > 1e-4 * (1 + mean.abs()[:, None])).any()):
-        raise UserError(
-            "advantages differ within a response, and a rule on responses needs one for each: set "
-            "algorithm.adv_estimator to grpo, rloo or another that gives one"
-        )
-    return mean

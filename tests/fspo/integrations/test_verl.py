@@ -14,6 +14,8 @@ import torch
 pytest.importorskip("verl", reason="verl is not installed; `make test-verl` fetches it and runs these tests")
 
 from hydra import compose, initialize_config_dir, initialize_config_module
+from hydra.errors import InstantiationException
+from omegaconf import OmegaConf
 from tensordict import TensorDict
 from verl.trainer.ppo.core_algos import get_policy_loss_fn
 from verl.utils.config import omega_conf_to_dataclass
@@ -181,11 +183,29 @@ def test_settings_that_undo_the_rule_are_refused(overrides, line):
         ({"rule": "fspo-auto"}, "take a preset with a fixed range"),
         ({"rule": "fsop"}, "did you mean 'fspo'"),
         ({"range_lo": 0.0}, "range_lo=0.0 must be > 0"),
+        ({"rollout_correction": {"bypass_mode": True}}, "bypass_mode=True takes the sampler's log-probs"),
     ],
 )
 def test_rules_that_cannot_work_are_refused(options, line):
     with pytest.raises(UserError, match=line):
         FSPOLossConfig(**options)
+
+
+@pytest.mark.parametrize(
+    "correction",
+    ["bypass_mode=true", "rollout_rs=token_k1", "rollout_is=sequence"],
+    ids=lambda text: text.split("=")[0],
+)
+def test_the_example_refuses_a_rollout_correction(correction):
+    """It shows verl's own section to the plugin, resolved as verl resolves it before workers start."""
+    with initialize_config_dir(str(ROOT / "examples"), version_base=None):
+        config = compose("verl_fspo", overrides=[f"algorithm.rollout_correction.{correction}"])
+    OmegaConf.resolve(config)
+    name = correction.split("=")[0]
+    with pytest.raises(
+        InstantiationException, match=rf"UserError.*algorithm\.rollout_correction\.{name}=.*leave it out"
+    ):
+        omega_conf_to_dataclass(config.actor_rollout_ref.actor)
 
 
 def test_importance_weights_of_the_rollout_are_refused():

@@ -1,0 +1,70 @@
+"""The clip rules as prime-rl's custom loss, one response at a time; needs nothing of prime-rl to be imported.
+
+    [trainer.loss]
+    type = "custom"
+    import_path = "fspo.integrations.prime_rl.fspo_loss"
+    kwargs = { rule = "fspo", range_lo = 0.03, range_hi = 0.03 }
+
+Written after prime-rl's documentation of its custom loss; never run inside prime-rl. Its old log-probs are those of the
+inference engine, so S holds the engine's mismatch too, which grows with length, and with asynchronous rollouts every
+S has moved. prime-rl divides the sum of all responses' losses by a number that is the same for all of them (tokens, by
+its default): each response of a sequence rule counts once, and the learning rate absorbs the scale.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from fspo.errors import UserError
+from fspo.integrations.fixed import PARTS, fixed_rule, one_each
+from fspo.objective import objective
+
+
+class Inputs(Protocol):
+    """What is read of prime-rl's ``LossInputs``: tensors (T,) of one response."""
+
+    trainer_logprobs: Tensor
+    inference_logprobs: Tensor
+    advantages: Tensor
+    loss_mask: Tensor
+
+
+class Outputs(NamedTuple):
+    """What prime-rl reads of its ``LossOutputs``."""
+
+    loss: Tensor
+    metrics: dict[str, Tensor]
+
+
+def fspo_loss(inputs: Inputs, rule: str = "fspo", **parts: Any) -> Outputs:
+    """A response's loss: minus its term of the objective, summed over tokens for token and prefix rules.
+
+    Parameters
+    ----------
+    inputs : prime-rl's LossInputs
+    rule : str
+        Preset (`fspo.rules.PRESETS`).
+    parts
+        Of `fspo.integrations.fixed.PARTS`, where they differ from the preset's.
+
+    Raises
+    ------
+    UserError
+        For a rule that cannot work here, token weights, or advantages that differ within the response.
+    """
+    if unknown := set(parts) - set(PARTS):
+        raise UserError(f"kwargs of fspo_loss have no {sorted(unknown)[0]!r}: use rule, {', '.join(PARTS)}")
+    chosen = fixed_rule(rule, parts, "prime-rl shows a loss one response")
+    weights = getattr(inputs, "loss_weights", None)
+    mask = inputs.loss_mask.to(torch.bool)[None]
+    if weights is not None and bool((weights[inputs.loss_mask] != 1).any()):
+        raise UserError("loss_weights weigh tokens, and a rule on responses has none: leave them out")
+    new, old, advantages = (x[None] for x in (inputs.trainer_logprobs, inputs.inference_logprobs, inputs.advantages))
+    advantage = one_each(advantages, mask, "use an advantage that is one for each response")
+    loss, records = objective(new, old, mask, advantage, chosen, denominator=1.0)
+    cut = (records.cut_low + records.cut_high + records.cut_dual) / records.count.clamp(min=1)
+    found = {"clipped": cut[0], "band_acceptance": records.band_accept[0], "log_ratio": records.log_ratio[0]}
+    return Outputs(loss, {f"fspo/{name}": value.float() for name, value in found.items()})
