@@ -13,6 +13,7 @@ import numpy as np
 from scipy import sparse
 
 from analysis.bins import Bins
+from analysis.error_law import ROUNDING
 from analysis.evaluate import Case, rate_of
 from analysis.loading import Run
 from analysis.lre import lre_estimates
@@ -229,11 +230,12 @@ def acceptance_rows(
 
     ``weights``, for weight acceptance, adds ``ess_share``: (sum x)^2 / (n sum x^2) of the clipped weights (T10).
     """
-    if weights is None:
-        low, high = proportion_interval(found.value, found.variance, found.count, found.clusters)
-    else:
-        low, high = mean_interval(found.value, found.variance, found.clusters)
-        low = np.maximum(low, 0.0)
+    low, high = proportion_interval(found.value, found.variance, found.count, found.clusters)
+    if not found.binary:
+        # multipliers and weights: no share of rows, but where none is cut no more certain than one
+        cut = (found.variance > ROUNDING) | (np.abs(found.value - 1) > ROUNDING)
+        means = mean_interval(found.value, found.variance, found.clusters)
+        low, high = np.where(cut, np.maximum(means[0], 0.0), low), np.where(cut, means[1], high)
     rows: Table = []
     for k in range(len(bins) + 1):
         few = found.clusters[k] < MIN_CLUSTERS

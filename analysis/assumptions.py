@@ -18,6 +18,7 @@ from scipy import stats as sps
 
 from analysis.acceptance import View
 from analysis.bins import Bins
+from analysis.error_law import MOST_LEFT_OUT
 from analysis.loading import Run
 from analysis.moments import GRID, Table, exponent, standardized, update_scale
 from analysis.rows import SUBSETS, Floats, windows
@@ -139,6 +140,8 @@ def _of_subset(run: Run, subset: str, view: View, scale: Floats, number: int) ->
 
 
 def _mean(found: Any, k: int) -> Estimate:
+    if not found.variance[k] > 0:
+        return UNKNOWN  # nothing differs, so nothing shows the error
     low, high = mean_interval(found.value[k], found.variance[k], found.clusters[k])
     return float(found.value[k]), float(low), float(high)
 
@@ -150,11 +153,16 @@ def worst(values: Floats, covariance: Floats, df: int) -> Estimate:
     return float(size.max()), float(np.max(np.maximum(size - half, 0.0))), float(np.max(size + half))
 
 
+def _enough(seen: float, rows: int) -> bool:
+    """Whether a statement about every bin may leave out those with too few clusters."""
+    return seen > 0 and seen >= (1 - MOST_LEFT_OUT) * rows
+
+
 def _worst_ratio(y: Floats, view: View, number: int, unit: Floats, target: float = 0.0) -> Estimate:
     """Largest |mean of y in a bin - target| over ``unit`` (K,), bins with enough clusters."""
     found = ratios(y, view.cluster, view.bins, number)
     used = np.flatnonzero((found.clusters[:number] >= MIN_CLUSTERS) & (unit > 0))
-    if not len(used):
+    if not _enough(found.count[used].sum(), len(y)) or not np.any(found.variance[used] > 0):
         return UNKNOWN
     influence = found.influence[:, used] / unit[used]
     total = len(influence)
@@ -216,11 +224,13 @@ def law_distances(z: Floats, bins: np.ndarray, cluster: np.ndarray, number: int)
     below_all = u[:, None] <= GRID
     law_all = below_all.mean(0)
     all_step = _sums(cluster, below_all - law_all, clusters) / len(u)
+    seen = 0
     for k in range(number):
         at = bins == k
         if len(np.unique(cluster[at])) < MIN_CLUSTERS or not u[at].std() > 0:
             continue
         n = int(at.sum())
+        seen += n
         below = below_all[at]
         law = below.mean(0)
         values["one law"].append(law - law_all)
@@ -238,7 +248,7 @@ def law_distances(z: Floats, bins: np.ndarray, cluster: np.ndarray, number: int)
         steps["symmetry"].append(_sums(cluster[at], tails - tails.mean(0) + 2 * shift, clusters) / n)
     out: dict[str, Estimate] = {}
     for name in names:
-        if not values[name]:
+        if not _enough(seen, len(z)) or (name == "one law" and len(values[name]) < 2):
             out[name] = UNKNOWN
             continue
         influence = np.concatenate(steps[name], axis=1)
@@ -253,11 +263,17 @@ def _sums(cluster: np.ndarray, values: Floats, clusters: int) -> Floats:
 
 
 def eta_of(lemma: Sequence[Mapping[str, Any]]) -> tuple[Estimate, int]:
-    """Mean eta over the lemma's first-use units of the rule that trained, Student's t over them."""
+    """Mean eta over the first-use updates of the rule that trained, Student's t over them.
+
+    Windows repeat their updates, and rules share them: an update counts once, with the mean over rules.
+    """
     rows = [r for r in lemma if r.get("use") == "first" and r.get("weight", "sequence") == "sequence"]
+    rows = [r for r in rows if r.get("updates", 1) == 1 and math.isfinite(float(r["eta"]))]
     trained = [r for r in rows if r.get("source") == "trained"]
-    eta = np.array([float(r["eta"]) for r in (trained or rows)])
-    eta = eta[np.isfinite(eta)]
+    by_update: dict[tuple[Any, Any], list[float]] = {}
+    for r in trained or rows:
+        by_update.setdefault((r.get("window"), r.get("step")), []).append(float(r["eta"]))
+    eta = np.array([np.mean(found) for found in by_update.values()])
     if len(eta) < MIN_CLUSTERS:
         return UNKNOWN, len(eta)
     mean = float(eta.mean())

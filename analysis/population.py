@@ -230,7 +230,9 @@ class PopulationTable:
             for name in ("inner", "left", "right")
         )
         variance = float(cosine_covariance((n, a), (n, a), a, b, self.width))
-        return math.sqrt(variance) if variance > 0 else 0.0
+        # single updates' products are mostly noise, which may make this 0: at least that of updates that are alike
+        cosine = float(n.sum() / math.sqrt(a.sum() * b.sum()))
+        return math.sqrt(max(variance, (1 - cosine**2) ** 2 / (self.width * len(n))))
 
 
 @dataclass(frozen=True)

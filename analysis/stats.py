@@ -119,9 +119,15 @@ def ratios_of_sums(
     variance = np.sum(influence**2, axis=0) * present / (present - 1)
     if binary:
         flat = (variance < 1e-300) & (met > 0)
-        share = 2 / (met[flat] + 4)
-        variance[flat] = share * (1 - share) / met[flat]
+        variance[flat] = flat_variance(met[flat])
     return Ratios(value, variance, counts.sum(0).astype(np.int64), met, influence, rows, sums, binary)
+
+
+def flat_variance(clusters: ArrayLike) -> Any:
+    """Variance of a share where all clusters agree: that of two more successes and failures among them."""
+    met = np.asarray(clusters, np.float64)
+    share = 2 / (met + 4)
+    return share * (1 - share) / met
 
 
 def borrowed(rare: ArrayLike) -> Floats:

@@ -11,7 +11,8 @@ the same width that is symmetric about m_L. Its ingredients are replaced by meas
 - rest: what is left, a law that changes with length in more than mean and spread.
 
 A part is the Shapley value of its ingredient, the mean gain over all orders of replacing them, so parts do not hang
-on an order and with the rest they sum to the whole. Intervals delete groups of clusters (jackknife).
+on an order and with the rest they sum to the whole. Intervals delete groups of clusters (jackknife). Updates in which
+S is 0 throughout are left out: there is no sigma, and nothing to explain.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from analysis.bins import Bins
 from analysis.loading import Run
 from analysis.moments import update_scale
 from analysis.rows import Floats, Ints, windows
-from analysis.stats import MIN_CLUSTERS, TOO_FEW
+from analysis.stats import MIN_CLUSTERS, TOO_FEW, flat_variance
 
 INGREDIENTS = ("asymmetry", "drift", "H", "tails", "dependence on A")
 GROUPS = 20
@@ -41,6 +42,7 @@ Table = list[dict[str, Any]]
 def gap_table(run: Run, bins: Bins, window_size: int) -> Table:
     """Rows of the table theory_gap: by bin (-1: all) and part, with "theory", "measured" and "gap"; first use."""
     keep = run.rows.used == 0
+    keep &= np.isin(run.rows.step, run.rows.step[keep & (run.rows.S != 0)])
     if not keep.any() or run.rule is None or run.rule.level != "sequence" or run.rule.shape == "none":
         return []
     view = View.of(run.rows.take(keep), bins, windows(run.rows.rollout, window_size)[keep])
@@ -70,17 +72,25 @@ def gap_table(run: Run, bins: Bins, window_size: int) -> Table:
 
     whole = split(np.ones(len(rows), bool))
     group = np.random.default_rng(1).permutation(clusters)[view.cluster] % GROUPS
-    present = np.unique(group)
+    present = np.unique(group) if clusters >= MIN_CLUSTERS else np.zeros(0, np.int64)  # else every row is NaN
     without = [split(group != g) for g in present]
     n = len(present)
     out: Table = []
     for k in range(len(bins) + 1):
         at = view.bins == k if k < len(bins) else np.ones(len(rows), bool)
-        few = len(np.unique(view.cluster[at])) < MIN_CLUSTERS
+        met = len(np.unique(view.cluster[at]))
+        few = met < MIN_CLUSTERS
         for name, values in whole.items():
-            left = np.array([w[name][k] for w in without])
-            half = float(sps.t.ppf(0.975, max(n - 1, 1)) * np.sqrt(np.sum((left - left.mean()) ** 2) * (n - 1) / n))
-            value = np.nan if few else float(values[k])
+            value, half = float(values[k]), np.nan
+            if few:
+                value = np.nan
+            else:
+                left = np.array([w[name][k] for w in without])
+                se = float(np.sqrt(np.sum((left - left.mean()) ** 2) * (n - 1) / n))
+                if name in ("measured", "gap", "rest") and whole["measured"][k] in (0, 1):
+                    # all rows agree, so no deletion shows the error of the measured share
+                    se = float(np.hypot(se, np.sqrt(flat_variance(met))))
+                half = float(sps.t.ppf(0.975, max(n - 1, 1))) * se
             row = {**run.key, **bin_columns(bins, view, k), "part": name, "count": int(at.sum()), "estimate": value}
             out.append(row | {"ci_low": value - half, "ci_high": value + half, "reason": TOO_FEW if few else ""})
     return out

@@ -8,7 +8,7 @@ from scipy import special
 from scipy import stats as sps
 
 from analysis.assumptions import assumption_table, eta_of, judge, law_distances
-from analysis.bins import make_bins
+from analysis.bins import Bins, make_bins
 from analysis.loading import load_run
 from analysis.moments import GRID
 
@@ -82,13 +82,47 @@ def test_distances_of_a_known_law():
     exact = sps.expon.cdf(GRID + 1)
     assert found["normality"][0] == pytest.approx(np.max(np.abs(exact - special.ndtr(GRID))), abs=0.01)
     assert found["symmetry"][0] == pytest.approx(np.max(np.abs(exact - sps.expon.sf(1 - GRID))), abs=0.01)
-    assert found["one law"][0] == pytest.approx(0, abs=1e-9)
+    assert math.isnan(found["one law"][0])  # one bin says nothing of other lengths
+    found = law_distances(z, np.arange(len(z)) % 2, np.arange(len(z)) // 8, 2)
+    assert found["one law"][0] == pytest.approx(0, abs=0.01)
 
 
 def test_eta_over_units_by_hand():
-    rows = [{"use": "first", "source": "trained", "weight": "sequence", "eta": e} for e in (0.1, 0.2, 0.3, 0.4, 0.5)]
+    update = {"use": "first", "source": "trained", "weight": "sequence", "updates": 1, "window": 0}
+    rows = [update | {"step": i, "eta": e} for i, e in enumerate((0.1, 0.2, 0.3, 0.4, 0.5))]
     rows.append({"use": "reused", "source": "trained", "weight": "sequence", "eta": 9.0})
     (value, low, high), number = eta_of(rows)
     half = sps.t.ppf(0.975, 4) * np.std([0.1, 0.2, 0.3, 0.4, 0.5], ddof=1) / np.sqrt(5)
     assert (value, low, high, number) == pytest.approx((0.3, 0.3 - half, 0.3 + half, 5))
     assert math.isnan(eta_of(rows[:3])[0][0])
+    # a window of these updates, and other rules on them, say nothing more
+    again = [*rows, update | {"updates": 5, "step": -1, "eta": 7.0}]
+    assert eta_of(again) == eta_of(rows)
+    rules = [row | {"source": "matched", "rule": rule} for row in rows for rule in ("a", "b")]
+    assert eta_of(rules) == eta_of(rows)
+
+
+def test_no_verdict_without_information(simulate):
+    """Nothing moved, or one length alone: an interval of no width would call the assumption true."""
+    still = report(simulate("still"), S=lambda r: np.zeros(len(r.S)), k3_sum=lambda r: np.zeros(len(r.S)))
+    assert {row["verdict"] for row in still.values()} == {"too little data"}
+    one = report(
+        simulate("one", width=0), length=lambda r: np.full(len(r.S), 9.0), coordinate=lambda r: r.length * 0 + 9
+    )
+    assert one["all", "one law"]["verdict"] == "too little data"
+    assert one["all", "exponent H"]["verdict"] == "too little data"
+
+
+def test_every_bin_is_not_said_where_bins_are_unseen(simulate):
+    """Half of the rows in bins of too few prompts: what the others show is not every length."""
+    run = load_run(simulate(rollouts=1, prompts=16, width=0))
+    rows = run.rows
+    # one half in a bin of many prompts, the other half spread over bins of three prompts each
+    length = np.where(rows.cluster % 2 == 0, 8.0, 20.0 + 10 * (rows.cluster // 6))
+    changes = {"length": length, "coordinate": length, "S": rows.S / np.sqrt(rows.length) * np.sqrt(length)}
+    run = run.__class__(**(run.__dict__ | {"rows": rows.__class__(**(rows.__dict__ | changes))}))
+    bins = Bins((1, *sorted({int(x) for x in length})[1:], 101))
+    found = {r["name"]: r for r in assumption_table(run, bins, 5, []) if r["subset"] == "all"}
+    for name in ("drift against -KL", "weight by length", "normality", "one law", "symmetry"):
+        assert found[name]["verdict"] == "too little data", name
+        assert math.isnan(found[name]["estimate"]), name

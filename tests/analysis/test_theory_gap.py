@@ -83,3 +83,37 @@ def test_parts_sum_to_the_gap_on_a_log(fspo_run):
     tails = overall.loc["tails"]  # S was drawn normal
     assert tails["ci_low"] < 0.01
     assert tails["ci_high"] > -0.01
+
+
+def of_log(run, **changes):
+    run = load_run(run)
+    rows = run.rows.__class__(**(run.rows.__dict__ | {name: make(run.rows) for name, make in changes.items()}))
+    run = run.__class__(**(run.__dict__ | {"rows": rows}))
+    return run, pd.DataFrame(gap_table(run, make_bins(run.rows.length, 4), 5))
+
+
+def test_updates_in_which_nothing_moved_are_no_gap(fspo_run):
+    """Without a sigma the model would be given one of 1 nat a token, and a gap of nearly 1."""
+    _, still = of_log(fspo_run, S=lambda r: np.zeros(len(r.S)))
+    assert still.empty
+    run, some = of_log(fspo_run, S=lambda r: np.where(r.rollout < 3, 0.0, r.S))
+    first = (run.rows.used == 0) & (run.rows.rollout >= 3)
+    assert some[some["bin"] == -1]["count"].unique() == [np.count_nonzero(first)]
+
+
+def test_a_share_of_1_is_not_certain(fspo_run):
+    run, table = of_log(fspo_run, S=lambda r: 0.01 * r.S)
+    measured = table[(table["bin"] == 0) & (table["part"] == "measured")].iloc[0]
+    assert measured["estimate"] == 1
+    met = len(np.unique(run.rows.cluster[(run.rows.used == 0) & (run.rows.length <= measured["length_hi"])]))
+    share = 2 / (met + 4)
+    assert measured["ci_high"] - 1 == pytest.approx(sps.t.ppf(0.975, 19) * np.sqrt(share * (1 - share) / met), rel=0.05)
+
+
+def test_too_few_clusters_are_said(simulate):
+    run = load_run(simulate(rollouts=1, width=0))
+    rows = run.rows.take(np.flatnonzero(run.rows.cluster == run.rows.cluster[0]))
+    run = run.__class__(**(run.__dict__ | {"rows": rows}))
+    table = pd.DataFrame(gap_table(run, make_bins(rows.length, 1), 5))
+    assert table["estimate"].isna().all()
+    assert table["reason"].str.contains("clusters").all()
