@@ -52,6 +52,7 @@ class View:
 
     @staticmethod
     def of(rows: Rows, bins: Bins, window: Ints) -> View:
+        """Rows put into their bins."""
         index = bins.index(rows.coordinate)
         k = len(bins)
         count = np.append(np.bincount(index, minlength=k), len(rows)).astype(float)

@@ -55,7 +55,7 @@ def moment_tables(run: Run, bins: Bins, window_size: int) -> dict[str, Table]:
             key = {**run.key, "subset": subset, "use": use}
             if len(view.rows):
                 tables["moments"] += _moments(key, view, scale[chosen], bins)
-                tables["scaling"] += _scaling(key, view, scale[chosen], len(bins))
+                tables["scaling"] += _scaling(key, view, scale[chosen])
     return tables
 
 
@@ -160,7 +160,7 @@ def shape_of(z: Floats, cluster: Ints) -> dict[str, float]:
     return out | {"ks_ci_high": float(np.max(distance + half_widths)), "var_z": sd**2}
 
 
-def _scaling(key: dict[str, Any], view: View, scale: Floats, number: int) -> Table:
+def _scaling(key: dict[str, Any], view: View, scale: Floats) -> Table:
     """Slope 2H of log Var(S|L) on log L, and the drift per token, overall and by sign of A."""
     out: Table = []
     for sign, code in SIGNS.items():

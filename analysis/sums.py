@@ -204,6 +204,7 @@ class Cuts:
 
 
 def merge(ours: dict[Any, Any], theirs: dict[Any, Any]) -> None:
+    """Add another part's sums to ours, in place; names that we lack are taken over."""
     for name, found in theirs.items():
         if name in ours:
             plus(ours[name], found)

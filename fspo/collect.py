@@ -144,11 +144,9 @@ class Collector:
                 for j, (i, key) in enumerate(zip(rows, keys, strict=True))
             ]
         everything = gather_object(parts) if self.world > 1 else parts
-        return self._batch(prompts, everything, responses, rollout, step)
+        return self._batch(prompts, everything, rollout, step)
 
-    def _batch(
-        self, prompts: Prompts, parts: list[dict[str, Any]], responses: int, rollout: int, step: int
-    ) -> RolloutBatch:
+    def _batch(self, prompts: Prompts, parts: list[dict[str, Any]], rollout: int, step: int) -> RolloutBatch:
         rows = [p["row"] for p in parts]
         names = list(dict.fromkeys(name for example in prompts.examples for name in example.info))
         return RolloutBatch(

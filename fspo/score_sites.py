@@ -49,12 +49,14 @@ class Tap(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, output: torch.Tensor, saved: torch.Tensor, receive: Callable) -> torch.Tensor:
+        """A view of the output, of any shape."""
         ctx.save_for_backward(saved)
         ctx.receive = receive
         return output.view_as(output)
 
     @staticmethod
     def backward(ctx: Any, delta: torch.Tensor) -> tuple[torch.Tensor, None, None]:  # type: ignore[override]
+        """The gradient as it came, received on the way."""
         ctx.receive(delta, *ctx.saved_tensors)
         return delta, None, None
 

@@ -44,6 +44,7 @@ AGREEMENT = 1e-12  # relative error allowed to the float64 formulas
 
 
 def phi_1() -> arb:
+    """phi(1), the constant of T3 and T4."""
     return normal_density(arb(1))
 
 

@@ -165,7 +165,7 @@ def plan(config: TrainConfig, machine: MachineConfig, shape: PretrainedConfig | 
     update = _named(_activations(*same, config.model.gradient_checkpointing, lora))
     old = _named(_forward(*same, config.log.entropy))
     hooks = _hooks(config, found, tokens, compute) if config.log.score_every else {}
-    step = _step_temporary(config, model, own, split)
+    step = _step_temporary(config, model, split)
     phases = {
         "rollout": static | _rollout(config, machine, shape, model, compute),
         "old log-probs": static | gathered | old,
@@ -242,7 +242,7 @@ def _buckets(machine: MachineConfig, model: Sizes, own: torch.dtype, compute: to
     return int(share * (2 * model.layer + model.head) * compute.itemsize)
 
 
-def _step_temporary(config: TrainConfig, model: Sizes, own: torch.dtype, split: int) -> int:
+def _step_temporary(config: TrainConfig, model: Sizes, split: int) -> int:
     """The fused AdamW needs nothing; torchao's compiled one a float32 copy of a parameter or two."""
     if config.optim.name == "adamw":
         return 0
