@@ -233,8 +233,8 @@ def acceptance_rows(
     """
     low, high = proportion_interval(found.value, found.variance, found.count, found.clusters)
     if not found.binary:
-        # multipliers and weights: no share of rows, but where none is cut no more certain than one
-        cut = (found.variance > ROUNDING) | (np.abs(found.value - 1) > ROUNDING)
+        # a mean that may exceed 1, unless weights are shared out; where nothing is cut no more certain than a share
+        cut = ~found.shares & ((found.variance > ROUNDING) | (np.abs(found.value - 1) > ROUNDING))
         means = mean_interval(found.value, found.variance, found.clusters)
         low, high = np.where(cut, np.maximum(means[0], 0.0), low), np.where(cut, means[1], high)
     rows: Table = []

@@ -3,7 +3,8 @@
 Estimates of few rejections have skewed errors whose size goes with the truth, and a covariance that is itself poorly
 known. So the covariance is kept in Pearson units (errors over ``sqrt(a (1-a))``), where it is a matter of design and
 of dependence within prompts alone; bins in which few prompts show a rejection borrow it from a model with one
-intra-prompt correlation; and the size and the skewness of the errors are those of the candidate truth.
+intra-prompt correlation; and the size and the skewness of the errors are those of the candidate truth. Shares of
+weight and mean multipliers in [0, 1] are treated alike, as indicators of as many rows as their weights are worth.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ class ErrorLaw:
     covariance : array (2K, 2K)
         Of the errors of a in Pearson units and of p.
     binary : bool
-        Rates of indicators; else errors are normal and do not change with the truth.
+        Rates of indicators, or shares of weight; else errors are normal and do not change with the truth.
     df : float
         Degrees of freedom of the covariance, by Satterthwaite's rule; at most clusters less 1.
     showing : int
@@ -169,7 +170,8 @@ def error_law(found: Ratios) -> tuple[ErrorLaw | None, str]:
         # nothing cut: rates of 1 without spread, which say what as many indicators of 1 say and no more
         if not np.all(np.abs(found.value[found.count > 0] - 1) <= ROUNDING):
             return None, "no cluster differs from another, so nothing shows how far the rates may be from the truth"
-        found = replace(found, binary=True, sums=found.rows, value=np.where(found.count > 0, 1.0, np.nan))
+        value = np.where(found.count > 0, 1.0, np.nan)
+        found = replace(found, binary=True, sums=found.rows, base=found.rows, value=value)
     rows, a, z = found.rows[:, used], found.value[:bins][used], found.influence[:, :bins][:, used]
     some = rows.sum(1) > 0
     rows, z = rows[some], z[some]
@@ -184,25 +186,49 @@ def error_law(found: Ratios) -> tuple[ErrorLaw | None, str]:
     of_r = z / mean - np.outer(z @ p + share @ a, a / mean**2)
     noise = float(p @ np.sum(of_r**2, axis=0)) * factor
     smooth, own, model, correlation = a, np.ones(len(p)), np.zeros((len(p), len(p))), float("nan")
-    scale, showing = np.ones(len(p)), clusters
-    if found.binary:
-        accepted = found.sums[some][:, used]
-        centre = (float(accepted.sum()) + 0.5) / (total + 1)
-        smooth = (accepted.sum(0) + PSEUDO_ROWS * centre) / (counts + PSEUDO_ROWS)
+    scale, showing, shares = np.ones(len(p)), clusters, found.shares
+    if shares:
+        cells, accepted = worth(rows, found.sums[some][:, used], found.base[some][:, used])
+        worths = cells.sum(0)
+        centre = (float(accepted.sum()) + 0.5) / (float(worths.sum()) + 1)
+        smooth = (accepted.sum(0) + PSEUDO_ROWS * centre) / (worths + PSEUDO_ROWS)
         scale = np.sqrt(smooth * (1 - smooth))
-        rare = np.where(smooth >= 0.5, rows - accepted, accepted) > 0
+        rare = np.where(smooth >= 0.5, cells - accepted, accepted) > 1e-9 * cells
         own = borrowed(rare.sum(0))
         showing = int(rare.any(1).sum())
-        correlation = intra_correlation(accepted, rows, smooth, showing)
-        alone = np.diag(counts)
-        model = factor * (alone + correlation * (rows.T @ rows - alone)) / np.outer(counts, counts)
+        size = cut_size(cells - accepted, showing)
+        correlation = intra_correlation(accepted, cells, smooth, showing, size)
+        alone = np.diag(worths)
+        model = factor * size * (alone + correlation * (cells.T @ cells - alone)) / np.outer(worths, worths)
     joint = np.hstack([z / scale, share])
     weight = np.sqrt(np.concatenate([own, np.ones(len(p))]))
     covariance = factor * (joint.T @ joint) * np.outer(weight, weight)
     covariance[: len(p), : len(p)] += model * np.sqrt(np.outer(1 - own, 1 - own))
     df = degrees(of_r @ (p * (a / mean - 1)))
     errors = _errors(covariance, df, len(p))
-    return ErrorLaw(p, a, smooth, covariance, found.binary, df, showing, noise, correlation, errors), reason
+    return ErrorLaw(p, a, smooth, covariance, shares, df, showing, noise, correlation, errors), reason
+
+
+def worth(rows: Floats, sums: Floats, base: Floats) -> tuple[Floats, Floats]:
+    """Rows and accepted rows (C, K) that shares ``sums / base`` are worth: (sum d)^2 / sum d^2 rows in each bin.
+
+    Of the weights only sums by cluster are known: inside a cluster they count as alike. Indicators stay as they are.
+    """
+    with np.errstate(invalid="ignore", divide="ignore"):
+        squares = np.where(rows > 0, base**2 / rows, 0.0).sum(0)
+        each = np.where(squares > 0, base.sum(0) / squares, 0.0)
+    return base * each, np.minimum(sums, base) * each
+
+
+def cut_size(lost: Floats, showing: int) -> float:
+    """How much of a row a cut takes: 1 for indicators, less where weights are held at the edge.
+
+    Shares of size s vary by s times as much as indicators of the same mean. A cell that lost several rows looks like
+    one of a larger size, and one prompt with full size is added: the answer is rather too large.
+    """
+    total = float(lost.sum())
+    found = min(float(np.sum(lost**2)) / total, 1.0) if total > 0 else 1.0
+    return (found * showing + 1) / (showing + 1)
 
 
 def degrees(influence: Floats) -> float:
@@ -227,7 +253,7 @@ def _errors(covariance: Floats, df: float, k: int) -> Floats:
     return found
 
 
-def intra_correlation(accepted: Floats, rows: Floats, a: Floats, showing: int) -> float:
+def intra_correlation(accepted: Floats, rows: Floats, a: Floats, showing: int, size: float = 1.0) -> float:
     """Correlation of two Pearson residuals of one prompt, pooled over bins and pairs.
 
     Parameters
@@ -237,12 +263,14 @@ def intra_correlation(accepted: Floats, rows: Floats, a: Floats, showing: int) -
     showing : int
         Prompts with a rarer outcome; ``FULL_CORRELATION`` further ones that agree fully are added, so that a log
         with few rejections does not claim independence.
+    size : float
+        Of a cut (:func:`cut_size`): variances are that share of those of indicators.
     """
     variance = a * (1 - a)
     residual = ((accepted - rows * a) / np.sqrt(variance)).sum(1)
     squares = ((accepted * (1 - a) ** 2 + (rows - accepted) * a**2) / variance).sum(1)
-    size = rows.sum(1)
-    pairs = float(np.sum(size * (size - 1)))
-    found = float(np.sum(residual**2 - squares)) / pairs if pairs > 0 else 0.0
+    number = rows.sum(1)
+    pairs = float(np.sum(number * (number - 1)))
+    found = float(np.sum(residual**2 / size - squares)) / pairs if pairs > 0 else 0.0
     found = min(max(found, 0.0), 1.0)
     return (found * showing + FULL_CORRELATION) / (showing + FULL_CORRELATION)

@@ -37,8 +37,8 @@ class Ratios:
         Rows and clusters with a row.
     influence : array (C, K+1)
         z_c; their cross products times C/(C-1) are the covariance.
-    rows, sums : array (C, K)
-        Rows and numerators by cluster and bin.
+    rows, sums, base : array (C, K)
+        Rows, numerators and denominators by cluster and bin.
     binary : bool
         Rates of indicators.
     """
@@ -50,7 +50,13 @@ class Ratios:
     influence: Floats
     rows: Floats
     sums: Floats
+    base: Floats
     binary: bool = False
+
+    @property
+    def shares(self) -> bool:
+        """Whether every value is a share, of rows or of weights: no numerator is below 0 or above its denominator."""
+        return self.binary or bool(np.all((self.sums >= 0) & (self.sums <= self.base * (1 + 1e-9))))
 
 
 def totals(code: Ints, number: int, values: ArrayLike | None = None) -> Floats:
@@ -103,7 +109,7 @@ def ratios_of_sums(
     clusters : int array (K+1,), optional
         Number of clusters with a row, where the sums are of unions.
     """
-    sums = ys
+    sums, base = ys, ds
     ys = np.column_stack([ys, ys.sum(1)])
     ds = np.column_stack([ds, ds.sum(1)])
     counts = np.column_stack([rows, rows.sum(1)])
@@ -120,7 +126,7 @@ def ratios_of_sums(
     if binary:
         flat = (variance < 1e-300) & (met > 0)
         variance[flat] = flat_variance(met[flat])
-    return Ratios(value, variance, counts.sum(0).astype(np.int64), met, influence, rows, sums, binary)
+    return Ratios(value, variance, counts.sum(0).astype(np.int64), met, influence, rows, sums, base, binary)
 
 
 def flat_variance(clusters: ArrayLike) -> Any:
