@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.gridspec import SubplotSpec
 from matplotlib.lines import Line2D
-from numpy.typing import NDArray
 
 from analysis.partition import LENGTH, Partition
-from figures.draw import beside, bin_axis, label_left, new_axes, panel_grid, percent_axis, spread, whiskers
-from figures.style import Look, Style, band_of, looks, rule_label
+from figures.acceptance_series import Floor, Series, floors, series
+from figures.acceptance_small import REFERENCE, SMALL_HEIGHT, SMALL_WIDTH, Small, plot_smooth, small_panels
+from figures.draw import (
+    beside,
+    bin_axis,
+    label_left,
+    new_axes,
+    panel_grid,
+    panels_above,
+    percent_axis,
+    spread,
+    whiskers,
+)
+from figures.style import Style, band_of, looks, rule_label
 from figures.tables import (
-    Frame,
     NothingToDraw,
     Tables,
     View,
@@ -29,15 +40,13 @@ from figures.tables import (
     view_words,
     views,
 )
-from fspo.rules import PRESETS
-from fspo.theory import band_acceptance, matching_sigma
 
 NAME = "acceptance_by_length"
 TITLE = "Band acceptance by length"
 CAPTION = (
     "Share of responses whose sequence log-ratio lies in the band, by {by}. {what}. "
     "Points: {by} bins at their mean (n = {n} responses for each rule and panel; rules side by side), "
-    "bars: cluster-aware 95 % intervals.{curves}{smooth}{noise}"
+    "bars: cluster-aware 95 % intervals.{apart}{curves}{smooth}{noise}"
 )
 CURVES = (
     " Curves: the Gaussian law of docs/theory.md T1 and T2 with no drift error, whose one parameter is set by the "
@@ -47,70 +56,20 @@ SMOOTH = (
     " Thin, shaded ({}): a smooth curve fitted without bins and its 95 % band, which holds at all shown places "
     "together; left out where the band is wider than half of the panel."
 )
-SMOOTHED = ("rloo", "gspo", "fspo")
-"""Rules whose smooth bands are drawn before those of others."""
+APART = " Small panels: each other rule alone, {view}; grey line: {reference} there."
+OWN = " Hollow: as trained, on the log of the rule's own run{against}."
+FRONT = ("rloo", "gspo", "fspo")
+"""The paper's comparison: where there are many rules these share the large panels, and each other has a small one."""
+TOGETHER = 5
+"""Rules that can share a panel."""
 FLOOR = (
     " Grey: what numerics alone leave in the band at unchanged weights, by bin; shaded: its 95 % interval over all "
     "responses: {}."
 )
-WIDEST = 0.5
-"""Of a panel's height: a smooth curve with a wider band says nothing about its course."""
 FLOOR_COLOR = "#6a6a6a"
 FLOOR_LOOK: dict[str, Any] = {
     "color": FLOOR_COLOR, "marker": "_", "markersize": 5, "linestyle": ":", "linewidth": 0.9, "zorder": 1.6,
 }  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Series:
-    """One rule's measured acceptance by length bin, with its theory curve (empty if there is none)."""
-
-    rule: str
-    look: Look
-    length: NDArray[np.float64]
-    estimate: NDArray[np.float64]
-    low: NDArray[np.float64]
-    high: NDArray[np.float64]
-    curve_length: NDArray[np.float64]
-    curve: NDArray[np.float64]
-    smooth: NDArray[np.float64] = field(default_factory=lambda: np.empty((0, 4)))
-    """Place, lower and upper end of its band, and value of the smooth curve, (P, 4)."""
-
-
-@dataclass(frozen=True)
-class Floor:
-    """What one source of numerical noise leaves in a run's band: by bin, arrays (K,), and its interval over all."""
-
-    run: str
-    source: str
-    length: NDArray[np.float64]
-    estimate: NDArray[np.float64]
-    low: float
-    high: float
-
-
-def theory_curve(
-    rule: str, lengths: NDArray[np.float64], shares: NDArray[np.float64], overall: float, at: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """T1 and T2 at ``at``: the preset's band under S ~ N(m_L, sigma^2 L), sigma such that the mean is ``overall``.
-
-    Parameters
-    ----------
-    rule : str
-        A preset's name; without a sequence band, or unknown, the result is empty.
-    lengths, shares : arrays (K,)
-        Mean length and share of responses of each bin.
-    overall : float
-        Acceptance over all lengths.
-    at : array (M,)
-        Lengths at which the curve is wanted.
-    """
-    band = PRESETS[rule].rule if rule in PRESETS else None
-    if band is None or band.shape in ("none", "token", "prefix") or not 0 < overall < 1:
-        return np.empty(0)
-    centred = replace(band, drift="none")
-    sigma = matching_sigma(centred, lengths, shares, overall)
-    return np.empty(0) if sigma is None else band_acceptance(centred, at, 0.0, sigma)
 
 
 def select(tables: Tables) -> list[View]:
@@ -129,65 +88,17 @@ def select(tables: Tables) -> list[View]:
     return kept
 
 
-_CASE = ("run", "rule", "outside", "source", "target", "subset", "use", "measure")
-
-
-def smooth_band(tables: Tables, case: Frame) -> NDArray[np.float64]:
-    """Place, band and value of the smooth curve of a case (a row of acceptance), (P, 4); empty without one."""
-    rows = tables.frames.get("smooth")
-    if rows is None:
-        return np.empty((0, 4))
-    for name in _CASE:
-        rows = rows[(rows[name] == case[name]) | (rows[name].isna() & pd.isna(case[name]))]
-    rows = rows[rows["estimate"].notna()]
-    return rows.sort_values("length")[["length", "ci_low", "ci_high", "estimate"]].to_numpy(float)
-
-
-def floors(tables: Tables) -> list[Floor]:
-    """The noise floor of each run that has one; sources that never put a response out stand together as one."""
-    rows = tables.frames.get("noise_floor")
-    if rows is None:
-        return []
-    found = []
-    for run, own in rows[rows["out_of_band"].notna()].groupby("run"):
-        quiet = own.groupby("source")["out_of_band"].transform("max") == 0
-        own = own.assign(name=own["source"].where(~quiet, "every source" if quiet.all() else "other sources"))
-        for name, part in own.drop_duplicates(["name", "bin"]).groupby("name", sort=False):
-            whole, part = part[part["bin"] < 0], part[part["bin"] >= 0].sort_values("bin")
-            if len(whole):
-                low, high = (1 - float(whole[f"out_of_band_ci_{end}"].iloc[0]) for end in ("high", "low"))
-                at, share = part["length_mean"].to_numpy(float), part["out_of_band"].to_numpy(float)
-                found.append(Floor(str(run), str(name), at, 1 - share, low, high))
-    return found
-
-
-def series(rows: Frame, tables: Tables) -> list[Series]:
-    """One Series for each run and rule of one panel."""
-    known = looks(rows["rule"])
-    found = []
-    for rule, look in known.items():
-        for _, part in rows[rows["rule"] == rule].groupby("run"):
-            by_bin = part[(part["bin"] >= 0) & (part["count"] > 0)].sort_values("length_mean")
-            whole = part[part["bin"] < 0]
-            if not by_bin["estimate"].notna().any():
-                continue
-            length = by_bin["length_mean"].to_numpy(float)
-            at, curve = np.empty(0), np.empty(0)
-            if len(whole) == 1 and tables.by_length:
-                seen = length[by_bin["estimate"].notna()]
-                at = np.geomspace(seen.min() / 1.15, seen.max() * 1.15, 97)
-                shares = by_bin["count"].to_numpy(float) / by_bin["count"].sum()
-                curve = theory_curve(rule, length, shares, float(whole["estimate"].iloc[0]), at)
-            columns = (by_bin[name].to_numpy(float) for name in ("estimate", "ci_low", "ci_high"))
-            band = smooth_band(tables, by_bin.iloc[0])
-            found.append(Series(rule, look, length, *columns, curve_length=at[: curve.size], curve=curve, smooth=band))
-    return found
-
-
 def plot_acceptance(
-    data: Sequence[Series], ax: Axes | None = None, partition: Partition = LENGTH, noise: Sequence[Floor] = ()
+    data: Sequence[Series],
+    ax: Axes | None = None,
+    partition: Partition = LENGTH,
+    noise: Sequence[Floor] = (),
+    smooth: Sequence[Series] | None = None,
 ) -> Axes:
-    """Curves, bands and points of one panel; points of different rules side by side at a bin's mean; noise in grey."""
+    """Curves, bands and points of one panel; points of different rules side by side at a bin's mean; noise in grey.
+
+    ``smooth`` are the series whose smooth bands are drawn, those of three rules by default.
+    """
     ax = new_axes(ax)
     rules = list(dict.fromkeys(s.rule for s in data))
     step = min(0.07, 0.5 / len(rules))
@@ -203,12 +114,8 @@ def plot_acceptance(
     # a band is wide wherever there are few lengths: it must not set the scale
     ax.autoscale_view()
     low, high = ax.get_ylim()
-    for s in smoothed(data):
-        at, below, above, value = s.smooth.T
-        told = above - below <= WIDEST * (high - low)
-        below, above, value = (np.where(told, y, np.nan) for y in (below, above, value))
-        ax.fill_between(at, below, above, color=s.look.color, alpha=0.16, linewidth=0, zorder=1.2)
-        ax.plot(at, value, color=s.look.color, linewidth=0.5, alpha=0.7, zorder=1.8)
+    for s in smoothed(data) if smooth is None else smooth:
+        plot_smooth(s, ax, high - low)
     ax.set_ylim(low, high)
     bin_axis(ax, partition, place)
     percent_axis(ax.yaxis)
@@ -216,44 +123,116 @@ def plot_acceptance(
 
 
 def smoothed(data: Sequence[Series]) -> list[Series]:
-    """The series whose smooth bands are drawn: those of the first three rules, for more hide each other."""
+    """The series whose smooth bands are drawn on a shared panel: those of three rules, for more hide each other."""
     having = [s for s in data if len(s.smooth)]
-    rules = sorted({s.rule for s in having}, key=lambda r: (SMOOTHED.index(r) if r in SMOOTHED else len(SMOOTHED), r))
-    return [s for s in having if s.rule in rules[: len(SMOOTHED)]]
+    rules = sorted({s.rule for s in having}, key=lambda r: (FRONT.index(r) if r in FRONT else len(FRONT), r))
+    return [s for s in having if s.rule in rules[: len(FRONT)]]
+
+
+def layout(panels: Sequence[tuple[View, list[Series]]]) -> tuple[list[str], list[Small], str]:
+    """Rules of the large panels; the small ones, where the rules are too many to share one; what these are of."""
+    rules = list(looks(s.rule for _, data in panels for s in data))
+    if len(rules) <= TOGETHER:
+        return rules, [], ""
+    own = list(dict.fromkeys(s.rule for view, data in panels if not view.run for s in data))
+    front = [rule for rule in rules if rule in FRONT or own == [rule]] or rules[: len(FRONT)]
+    shared = next(((view, data) for view, data in reversed(panels) if view.run), None)
+    trained = [s for view, data in panels if not view.run for s in data]
+    base = [] if shared is None else shared[1]
+    reference, small = _reference(front), []
+    for rule in (rule for rule in rules if rule not in front):
+        ours, theirs = ([s for s in data if s.rule == rule] for data in (base, trained))
+        small.append(
+            Small(
+                rule,
+                ours,
+                theirs,
+                [s for s in (base if ours else trained) if s.rule == reference],
+                bool(base and not ours),
+            )
+        )
+    return front, small, shared[0].title if shared else panels[-1][0].title
 
 
 def caption(tables: Tables) -> str:
     """The caption with its numbers."""
     found = select(tables)
-    shaded = looks(s.rule for view in found for s in smoothed(series(view.rows, tables)))
+    panels = _panels(found, tables)
+    front, small, title = layout(panels)
+    large = [s for _, data in panels for s in (_kept(data, front) if small else smoothed(data)) if len(s.smooth)]
+    shaded = looks(s.rule for s in (*large, *(s for p in small for s in p.shared or p.trained if len(s.smooth))))
     counts = pd.concat([view.rows.loc[view.rows["bin"] < 0, "count"] for view in found])
     noise = [f"{floor.run}, {floor.source}" for floor in floors(tables)]
+    named = ", ".join(map(rule_label, shaded))
     return CAPTION.format(
         what=view_words(found),
         n=count_words(counts),
         by=tables.bin_word,
+        apart=_apart(small, title, front),
         curves=CURVES if tables.by_length else "",
-        smooth=SMOOTH.format(", ".join(map(rule_label, shaded))) if shaded else "",
+        smooth=SMOOTH.format(named) if shaded else "",
         noise=FLOOR.format("; ".join(noise)) if noise and not found[-1].run else "",
     )
 
 
+def _apart(small: Sequence[Small], title: str, front: Sequence[str]) -> str:
+    if not small:
+        return ""
+    reference = rule_label(_reference(front))
+    alone = [rule_label(p.rule) for p in small if p.trained and not p.shared]
+    text = APART.format(view=title, reference=reference)
+    if any(p.shared for p in small) and any(p.trained for p in small):
+        text += OWN.format(against=f", as is {reference} beside {', '.join(alone)}" if alone else "")
+    return text
+
+
+def _reference(front: Sequence[str]) -> str:
+    """The rule that small panels compare with."""
+    return FRONT[-1] if FRONT[-1] in front else front[-1]
+
+
+def _kept(data: Sequence[Series], front: Sequence[str]) -> list[Series]:
+    """The series whose smooth bands large panels show where others have small ones: one rule's."""
+    return [s for s in data if s.rule == _reference(front)]
+
+
+def _panels(found: Sequence[View], tables: Tables) -> list[tuple[View, list[Series]]]:
+    return [(view, data) for view in found if (data := series(view.rows, tables))]
+
+
 def figure(tables: Tables, style: Style) -> Figure:
-    """One panel for each way to compare the rules (docs/theory.md T1, T2)."""
-    found = select(tables)
-    panels = [(view, data) for view in found if (data := series(view.rows, tables))]
+    """One panel for each way to compare the rules, and small ones where there are many (docs/theory.md T1, T2)."""
+    panels = _panels(select(tables), tables)
     if not panels:
         raise NothingToDraw("no bin has a finite acceptance")
-    drawn = looks(s.rule for _, data in panels for s in data)
-    noise = floors(tables) if any(not view.run for view, _ in panels) else []
+    front, small, title = layout(panels)
+    large = [(view, kept) for view, data in panels if (kept := [s for s in data if s.rule in front])]
+    drawn = looks(s.rule for _, data in large for s in data)
+    noise = floors(tables) if any(not view.run for view, _ in large) else []
     with style.context():
         handles = [Line2D([], [], color=k.color, marker=k.marker, linestyle=k.linestyle) for k in drawn.values()]
         labels = [rule_label(rule) for rule in drawn]
         if noise:
             handles.append(Line2D([], [], **FLOOR_LOOK))
             labels.append("numerics alone")
-        fig, axes = panel_grid(style, len(panels), 1.6, handles, labels)
-        for ax, (view, data) in zip(axes, panels, strict=True):
-            plot_acceptance(data, ax, tables.partition, () if view.run else noise).set_title(view.title)
+        if small:
+            handles.append(Line2D([], [], color=REFERENCE, linewidth=1.6))
+            labels.append(f"{rule_label(_reference(front))} (small panels)")
+        if any(p.trained for p in small) and any(p.shared for p in small):
+            handles.append(Line2D([], [], color="#333333", marker="o", fillstyle="none", linestyle="none"))
+            labels.append("as trained (small panels)")
+        below: SubplotSpec | None = None
+        if small:
+            rows = -(-len(small) // max(2, int(style.width / SMALL_WIDTH)))
+            fig, axes, below = panels_above(style, len(large), 1.6, SMALL_HEIGHT * rows + 0.2, handles, labels)
+        else:
+            fig, axes = panel_grid(style, len(large), 1.6, handles, labels)
+        for ax, (view, data) in zip(axes, large, strict=True):
+            own = () if view.run else noise
+            plot_acceptance(data, ax, tables.partition, own, _kept(data, front) if small else None).set_title(
+                view.title
+            )
         label_left(axes, "in the band (%)")
+        if below is not None:
+            small_panels(fig, below, -(-len(small) // rows), small, title, tables.partition)
     return fig

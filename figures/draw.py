@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.gridspec import SubplotSpec
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 from numpy.typing import ArrayLike
 
@@ -39,28 +40,31 @@ def whiskers(
     return ax.plot(x, y, linestyle=look.pop("linestyle", "none"), **look)[0]
 
 
-def length_axis(ax: Axes, lengths: ArrayLike) -> None:
-    """A base-2 logarithmic length axis with plain numbers as tick labels."""
+def length_axis(ax: Axes, lengths: ArrayLike, most: int = 6) -> None:
+    """A base-2 logarithmic length axis with plain numbers as tick labels, at most so many."""
     lengths = np.asarray(lengths, float)
     ax.set_xscale("log", base=2)
     low, high = lengths.min() / 1.25, lengths.max() * 1.25
     ax.set_xlim(low, high)
     powers = np.arange(np.ceil(np.log2(low)), np.floor(np.log2(high)) + 1)
-    step = max(1, int(np.ceil(len(powers) / 6)))
+    step = max(1, int(np.ceil(len(powers) / most)))
     ax.xaxis.set_major_locator(FixedLocator(list(2.0 ** powers[::step])))
     ax.xaxis.set_minor_locator(NullLocator())
     ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
 
 
-def bin_axis(ax: Axes, partition: Partition, values: ArrayLike) -> None:
-    """The axis of the bins' coordinate: base-2 logarithmic for length, linear for another partition; labelled."""
+def bin_axis(ax: Axes, partition: Partition, values: ArrayLike, most: int = 6) -> None:
+    """The axis of the bins' coordinate: base-2 logarithmic for length, linear for another partition; labelled.
+
+    ``most`` is how many tick labels there may be.
+    """
     values = np.asarray(values, float)
     if partition == LENGTH:
-        length_axis(ax, values)
+        length_axis(ax, values, most)
     else:
         room = 0.08 * (float(np.ptp(values)) or 1.0)
         ax.set_xlim(values.min() - room, values.max() + room)
-        few_ticks(ax.xaxis)
+        few_ticks(ax.xaxis, min(most, 4))
     ax.set_xlabel(axis_label(partition))
 
 
@@ -147,6 +151,21 @@ def panel_grid(
     if labels:
         figure.legend(handles, labels, loc="outside upper center", ncols=legend_columns(labels, style))
     return figure, axes[:panels]
+
+
+def panels_above(
+    style: Style, panels: int, panel_height: float, room: float, handles: Sequence[Any], labels: Sequence[str]
+) -> tuple[Figure, list[Axes], SubplotSpec]:
+    """`panel_grid` of at most three a row with ``room`` (inches) below them, and the place of this room."""
+    columns = style.columns(panels, 3)
+    rows = -(-panels // columns)
+    legend_rows = -(-len(labels) // legend_columns(labels, style))
+    figure = style.new_figure(panel_height * rows + room + 0.15 * legend_rows + 0.1)
+    outer = figure.add_gridspec(2, 1, height_ratios=[panel_height * rows, room])
+    grid = outer[0].subgridspec(rows, columns)
+    axes = [figure.add_subplot(grid[i // columns, i % columns]) for i in range(panels)]
+    figure.legend(handles, labels, loc="outside upper center", ncols=legend_columns(labels, style))
+    return figure, axes, outer[1]
 
 
 def label_left(axes: Sequence[Axes], text: str) -> None:

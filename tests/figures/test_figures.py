@@ -11,8 +11,9 @@ import pytest
 from matplotlib.collections import PolyCollection
 
 from figures import MODULES, draw_all
-from figures.acceptance_by_length import theory_curve
-from figures.style import Style
+from figures.acceptance_series import theory_curve
+from figures.acceptance_small import REFERENCE
+from figures.style import LOOKS, Style
 from figures.tables import NothingToDraw, Tables
 from tests.figures.looking import assert_legible, bars, marked, titled
 
@@ -48,6 +49,31 @@ def test_acceptance_draws_the_tables_numbers(case_tables):
     trained = trained[(trained["subset"] == "all") & (trained["bin"] >= 0)]
     drawn = marked(titled(fig, "as trained"), color="#009E73")[:, 1]
     assert sorted(drawn) == sorted(trained["estimate"])  # both seeds
+
+
+def test_many_rules_have_small_panels_of_their_own(case_tables):
+    tables = case_tables("twelve")
+    fig = module("acceptance_by_length").figure(tables, Style())
+    t = tables["acceptance"]
+    rows = t[(t["measure"] == "band") & (t["subset"] == "all") & (t["bin"] >= 0)]
+    rows = rows[(rows["source"] == "matched") & (rows["target"] == 0.85) & (rows["outside"] == "drop")]
+    large = titled(fig, "15 % clipped")
+    for rule, color in (("rloo", "#D55E00"), ("gspo", "#009E73"), ("fspo", "#0072B2")):
+        own = rows[rows["rule"] == rule].sort_values("bin")
+        np.testing.assert_array_equal(marked(large, color=color)[:, 1], own["estimate"])
+    assert len(marked(large)) == 3 * 5
+    titles = [ax.get_title(loc="left") for ax in fig.axes]
+    for rule in ("fspo-kl", "fspo-tilted", "power", "ctpo"):
+        own = rows[rows["rule"] == rule].sort_values("bin")
+        ax = fig.axes[titles.index(rule)]
+        np.testing.assert_array_equal(marked(ax, fillstyle="full", marker=LOOKS[rule].marker)[:, 1], own["estimate"])
+        assert ends(own) <= bars(ax, 1)
+        (grey,) = [line for line in ax.get_lines() if line.get_color() == REFERENCE]
+        again = rows[rows["rule"] == "fspo"].sort_values("bin")
+        np.testing.assert_array_equal(grey.get_ydata(), again["estimate"])
+    assert len({ax.get_ylim() for ax in fig.axes[titles.index("fspo-kl") :]}) == 1
+    text = module("acceptance_by_length").caption(tables)
+    assert "Small panels: each other rule alone, 15 % clipped; grey line: fspo there." in text
 
 
 def test_theory_curve_against_the_closed_form():
