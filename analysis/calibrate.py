@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,10 @@ def calibrate_run(run: str | Path, names: Sequence[str], target: float) -> dict[
     dict
         By preset: ``range_lo``, ``range_hi``, ``target``, ``realised`` (on these rows), ``rows``.
     """
-    rows = load_run(run).rows
+    loaded = load_run(run)
+    rows = loaded.rows
+    if loaded.streamed:
+        print(f"{run}: {loaded.sampled['text']}", file=sys.stderr)
     if len(rows) == 0:
         raise UserError(f"{run} has no row with an update since its rollout: train with several updates a rollout")
     found: dict[str, dict[str, Any]] = {}

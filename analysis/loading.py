@@ -20,6 +20,20 @@ from fspo.rules import Rule
 
 IN_MEMORY = 300_000
 """Rows up to which a log is read whole."""
+SAMPLED = {
+    "bins": "all",
+    "moments": "all",
+    "scaling": "all",
+    "assumptions": "first",
+    "theory_gap": "first",
+    "reuse": "all",
+    "noise_floor: warnings": "first",
+    "smooth: cells of the coordinate": "all",
+    "trend: the unit where bins are not of length": "all",
+    "calibrate": "all",
+    "sweep": "first",
+}
+"""What is made of the sample of a streamed log, and of which use of its rows; everything else is of all rows."""
 COUNTED = {
     "updates_since_rollout": "counted from each rollout's first step",
     "times_used": "counted from the steps at which each response appears",
@@ -51,6 +65,7 @@ class Run:
     score_options: dict[str, Any] = field(default_factory=dict)  # how scores were taken, from the log's header
     partition: Partition = LENGTH
     stream: Stream | None = None
+    sampled: dict[str, Any] = field(default_factory=dict)  # of a streamed run: what ``rows`` are used for
 
     @property
     def clusters(self) -> int:
@@ -111,15 +126,14 @@ def load_run(path: str | Path, partition: Partition = LENGTH) -> Run:
     rule, label = _rule(metadata, log)
     warnings = [] if rule else ["the log's header names no rule: the rows of the rule that trained are left out"]
     warnings += [f"no column {name}: {how}" for name, how in COUNTED.items() if name not in logged]
+    sampled: dict[str, Any] = {}
     if stream is None:
         warnings += warnings_of(counts, partition)
     else:
         spread = float(np.std(rows.coordinate))
         stream = replace(stream, scale=Scale(spread, stream.scale.categories if stream.scale else ()))
-        warnings.append(
-            f"the log is large: moments, scaling, assumptions, theory_gap, reuse and the bins are made of {len(rows)} "
-            f"rows, whole rollouts, {number} of {len(stream.rollouts)}; all other tables are of the whole log"
-        )
+        sampled = _sampled(rows, number, len(stream.rollouts))
+        warnings.append(sampled["text"])
     scores = metadata.get("scores")
     options = scores if isinstance(scores, dict) else {}
     return Run(
@@ -127,7 +141,20 @@ def load_run(path: str | Path, partition: Partition = LENGTH) -> Run:
         options,
         partition,
         stream,
+        sampled,
     )
+
+
+def _sampled(rows: Rows, rollouts: int, of: int) -> dict[str, Any]:
+    """What was made of a sample, with its rows, and a line that says so."""
+    number = {"all": len(rows), "first": int(np.count_nonzero(rows.used == 0))}
+    groups = ("; ".join(name for name, use in SAMPLED.items() if use == which) for which in number)
+    text = (
+        "the log is large: of {} rows, all of {} of its {} rollouts, are made: {}; of the {} among them at first use: "
+        "{}. Everything else is of all rows"
+    ).format(number["all"], rollouts, of, next(groups), number["first"], next(groups))
+    rows_of = {name: number[use] for name, use in SAMPLED.items()}
+    return {"rows": rows_of, "rollouts": rollouts, "of_rollouts": of, "text": text}
 
 
 def warnings_of(counts: Mapping[str, int], partition: Partition) -> list[str]:

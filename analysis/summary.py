@@ -57,6 +57,7 @@ def summarize(
         "options": options,
         "damage": [*run.damage, *damage],
         "warnings": warnings,
+        "sampled": {name: value for name, value in run.sampled.items() if name != "text"},
         "integrity": integrity,
         "key_numbers": key_numbers(tables),
     }

@@ -236,6 +236,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = build_parser().parse_args(arguments)
     for path in args.runs:
         run = load_run(path)
+        if run.streamed:
+            print(f"{path}: {run.sampled['text']}", file=sys.stderr)
         bins = shared_bins([run], Options(bins=args.bins))
         names = list(dict.fromkeys(s.name for s in settings(run)))
         for name in args.only:

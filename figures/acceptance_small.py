@@ -75,6 +75,7 @@ def plot_small(small: Small, ax: Axes, partition: Partition) -> None:
 def small_panels(
     fig: Figure, below: SubplotSpec, columns: int, small: Sequence[Small], title: str, partition: Partition
 ) -> None:
+    """The panels in a grid at ``below``, all with one y range; ``title`` says what they are of."""
     grid = below.subgridspec(-(-len(small) // columns), columns)
     first: Axes | None = None
     for i, panel in enumerate(small):

@@ -13,6 +13,7 @@ import analysis.layout
 import analysis.loading
 import analysis.stream
 from analysis.acceptance import tables_of
+from analysis.calibrate import calibrate_run
 from analysis.evaluate import make_cases
 from analysis.layout import hashed
 from analysis.loading import load_run
@@ -21,6 +22,7 @@ from analysis.passes import look_through
 from analysis.processes import in_processes
 from analysis.run import Options, analyse, shared_bins
 from analysis.stream import Stream
+from analysis.sweep import main as sweep_main
 from fspo.errors import UserError
 from fspo.gradfiles import log_files
 from fspo.gradlog import GradLogWriter
@@ -101,6 +103,20 @@ def test_bands_that_follow_a_target_are_replayed_on_a_streamed_log(simulate, mon
                 np.testing.assert_allclose(mine[column], theirs[column], rtol=1e-9, err_msg=f"{rule} {column}")
     assert got["ranges"].loc[got["ranges"]["rule"] == "fspo-auto", "range_hi"].nunique() > 2
     assert summary["damage"] == []
+    first = int(np.count_nonzero(run.rows.used == 0))
+    named = {"moments": len(run.rows), "assumptions": first, "calibrate": len(run.rows), "sweep": first}
+    assert named.items() <= summary["sampled"]["rows"].items()
+    (line,) = [text for text in summary["warnings"] if "the log is large" in text]
+    assert all(name in line for name in summary["sampled"]["rows"])
+    assert str(len(run.rows)) in line
+    assert str(first) in line
+
+
+def test_calibrate_and_sweep_say_what_they_read_of_a_large_log(simulate, streamed, capsys):
+    path = simulate(rollouts=4, width=0)
+    calibrate_run(path, ["fspo"], 0.8)
+    sweep_main([str(path), "--only", "[outside]"])
+    assert capsys.readouterr().err.count("the log is large: of") == 2
 
 
 def test_pooled_groups_are_even_and_keep_clusters_whole():
