@@ -1,5 +1,6 @@
 """One line and exit status 2 for what a user gets wrong; help keeps its examples' lines."""
 
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -17,11 +18,23 @@ COMMANDS = {
 }
 
 
+def shown(command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
+    """What --help prints, in this process: torch and transformers are imported once for all commands."""
+    monkeypatch.setattr(sys, "argv", [command[-1], "--help"])
+    start = runpy.run_module if command[0] == "-m" else runpy.run_path
+    with pytest.raises(SystemExit) as stop:
+        start(command[-1] if command[0] == "-m" else str(ROOT / command[0]), run_name="__main__")
+    assert not stop.value.code
+    return capsys.readouterr().out
+
+
 @pytest.mark.parametrize("name", COMMANDS)
-def test_help_and_an_unknown_option(name: str) -> None:
+@pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")
+def test_help_and_an_unknown_option(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     command = [sys.executable, *COMMANDS[name]]
-    shown = subprocess.run([*command, "--help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    examples = shown.split("\nexamples:\n")[1].splitlines()
+    examples = shown(COMMANDS[name], monkeypatch, capsys).split("\nexamples:\n")[1].splitlines()
     assert examples[0].startswith("  python")
     refused = subprocess.run([*command, "--no-such-option", "3"], cwd=ROOT, capture_output=True, text=True, check=False)
     assert refused.returncode == 2
