@@ -19,6 +19,7 @@ import pandas as pd
 from scipy import stats as sps
 
 from analysis.assumptions import DRIFT_TOLERANCE, EXPONENT_TOLERANCE, LAW_TOLERANCE
+from analysis.error_law import MOST_LEFT_OUT
 from analysis.evaluate import TARGETS
 from analysis.evidence import (
     NAN,
@@ -118,13 +119,24 @@ def _cosines(tables: Tables) -> dict[str, Any]:
     return out
 
 
+def _seen_bins(moments: pd.DataFrame) -> pd.DataFrame:
+    """Bins with an estimate, of runs in which the others hold few rows: else "in any bin" would be said of some."""
+    bins = moments.loc[moments["bin"].to_numpy(int) >= 0]
+    known = np.isfinite(bins["var_S"].to_numpy(float))
+    count = bins["count"].to_numpy(float)
+    seen = pd.DataFrame({"run": bins["run"].to_numpy(), "all": count, "seen": np.where(known, count, 0.0)})
+    sums = seen.groupby("run").transform("sum")
+    enough = sums["seen"].to_numpy(float) >= (1 - MOST_LEFT_OUT) * sums["all"].to_numpy(float)
+    return bins.loc[known & enough]
+
+
 def gaussian_model(tables: Tables) -> Claim:
     """C4: normal law by bin, variance proportional to L, drift -KL."""
     slope = select(tables["scaling"], subset="all", use="first", sign="all")
     found = combine(slope, "slope_2H", "ci_low", "ci_high")
     found90 = combine(slope, "slope_2H", "ci90_low", "ci90_high", 0.90) if len(slope) else Estimate()
     m = select(tables["moments"], subset="all", use="first")
-    m = m.loc[(m["bin"].to_numpy(int) >= 0) & np.isfinite(m["var_S"].to_numpy(float))] if "var_S" in m else m.iloc[:0]
+    m = _seen_bins(m) if "var_S" in m else m.iloc[:0]
     normal, drift = Estimate(), Estimate()
     if len(m):
         c = {name: m[name].to_numpy(float) for name in m.columns if name not in ("run", "trained_rule", *_TEXT)}

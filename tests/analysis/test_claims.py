@@ -176,6 +176,7 @@ def assumptions(slope=1.0, distance=0.01, drift=0.0, half=0.01):
     moments = {
         **key,
         "bin": 0,
+        "count": 100,
         "length_mean": 100.0,
         "var_S": 0.04,
         "k3_per_token": 1e-4,
@@ -200,6 +201,16 @@ def assumptions(slope=1.0, distance=0.01, drift=0.0, half=0.01):
 )
 def test_c4(changes, verdict):
     assert verdicts(**assumptions(**changes))["C4"].verdict == verdict
+
+
+def test_c4_says_nothing_of_bins_that_it_did_not_see():
+    """Half of the rows in a bin of too few prompts: the other bin alone does not support "in any bin"."""
+    found = assumptions()
+    blank = dict.fromkeys(("var_S", "mean_S", "mean_S_ci_low", "mean_S_ci_high", "ks_distance", "ks_ci_low"), NAN)
+    for count, verdict in ((100, "inconclusive"), (5, "supported")):
+        unseen = found["moments"][0] | blank | {"bin": 1, "ks_ci_high": NAN, "count": count}
+        claim = verdicts(scaling=found["scaling"], moments=[*found["moments"], unseen])["C4"]
+        assert claim.verdict == verdict
 
 
 def training(rule, seed, final, fall=0.0):
