@@ -222,9 +222,11 @@ class PopulationTable:
             if quantity.startswith("variance"):
                 return 0.0  # made of the prompts' own vectors, whose errors they show
             # a squared norm's is sqrt(2 / width) of it, anew in each update
-            above, below = _ratio(quantity.replace("mse", "bias2"), values)
-            bias = abs(float(above[0][k, i] / below[0][k, 0]))
-            return bias * math.sqrt(2 / (self.width * len(pool.update)))
+            here = {name: found[0][k, i if found[0].shape[1] > 1 else 0] for name, found in values.items()}
+            direction = quantity.endswith("_direction")
+            bias = here["bias2_direction"] if direction else here["left"] - 2 * here["inner"] + here["right"]
+            below = float(values["variance"][0][k, 0])
+            return abs(float(bias) / below) * math.sqrt(2 / (self.width * len(pool.update))) if below else math.nan
         n, a, b = (
             np.array([total[k, i if total.shape[1] > 1 else 0] for total in pool.parts[name].total])
             for name in ("inner", "left", "right")

@@ -138,9 +138,12 @@ def jackknife_se(replicates: Floats, update: Ints, cluster: Ints | None = None) 
     deviation = replicates - (sums / wide)[update]
     deviation *= np.sqrt((count - 1) / count)[update].reshape(-1, *[1] * (replicates.ndim - 1))
     if cluster is not None:
-        together = np.zeros((int(cluster.max()) + 1, *replicates.shape[1:]))
-        np.add.at(together, cluster, deviation)
-        deviation = together
+        if replicates.ndim == 1:
+            deviation = np.bincount(cluster, deviation)
+        else:
+            together = np.zeros((int(cluster.max()) + 1, *replicates.shape[1:]))
+            np.add.at(together, cluster, deviation)
+            deviation = together
     return np.sqrt(np.sum(deviation**2, axis=0))
 
 
