@@ -21,7 +21,7 @@ from fspo.metrics import Ratios
 from fspo.models import ready_for_training
 from fspo.options import parse
 from fspo.plan import __main__ as command
-from fspo.plan.machine import MachineConfig
+from fspo.plan.machine import MachineConfig, longest_microbatch, token_counts
 from fspo.plan.memory import cache_bytes, plan
 from fspo.plan.models import meta_model, shape_of, sizes
 from fspo.scores import ScoreHooks
@@ -178,6 +178,7 @@ def test_sharding_divides_what_lasts_and_gathers_what_is_used() -> None:
     copies = plan(qwen(), MachineConfig(gpus=8, sharding="ddp")).phases["update"]
     assert copies["gradients"] == 2 * one.phases["update"]["gradients"]  # its buckets are a second copy
     assert copies["optimizer"] == one.phases["update"]["optimizer"]
+    assert one.tokens["responses of a rollout"] == qwen().batch.prompts * qwen().batch.responses
     assert many.phases["rollout"]["gathered"] == 2 * QWEN_8B  # the whole model, in bfloat16
 
 
@@ -194,7 +195,8 @@ def test_counts_of_a_step() -> None:
     arguments = ("--batch.prompts", "128", "--batch.responses", "8", "--batch.minibatches", "8", "--batch.epochs", "2")
     config = qwen(*arguments, "--batch.tokens", "16384", "--task.max_prompt_tokens", "1024")
     config = command._set(config, "sampling", max_new_tokens=4096, batch_size=64)
-    found = plan(config, MachineConfig(gpus=8, response_tokens=1024)).tokens
+    machine, model = MachineConfig(gpus=8, response_tokens=1024), sizes(meta_model(shape_of("Qwen/Qwen3-8B-Base")))
+    found = token_counts(config, machine, model, longest_microbatch(config)[0])
     assert found["responses of a rollout"] == 1024
     assert found["tokens sampled"] == 1024 * 1024
     assert found["updates of a rollout"] == 16
