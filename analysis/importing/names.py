@@ -26,10 +26,11 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         "completion_len",
         "response_len",
         "num_response_tokens",
+        "l",
     ),
     "truncated": ("truncated", "is_truncated", "clipped"),
     "reward": ("reward", "score", "rewards", "scores", "total_reward"),
-    "advantage": ("advantage", "advantages", "adv"),
+    "advantage": ("advantage", "advantages", "adv", "a"),
     "log_ratio": ("log_ratio", "seq_log_ratio", "log_ratios", "token_log_ratios", "sum_log_ratio", "s"),
     "new": (
         *("new_log_probs", "new_logprobs", "new_logps", "per_token_logps", "log_probs", "logprobs", "token_logprobs"),

@@ -42,6 +42,7 @@ class Report:
     not_stored: Counter[str] = field(default_factory=Counter)  # values that are no number
     notes: list[str] = field(default_factory=list)
     ignored: list[str] = field(default_factory=list)
+    damage: list[str] = field(default_factory=list)  # a line for each file of which something is lost
 
     def missing(self) -> dict[str, str]:
         """Diagnostics that cannot be computed, and the columns that are wanting."""
@@ -76,6 +77,7 @@ class Report:
         out += _wrapped("scalars with another meaning, kept under imported/", differing)
         out += _wrapped("scalars not known, kept under imported/", self.unknown_metrics)
         out += _wrapped("left out, no number", [f"{name} ({count}x)" for name, count in self.not_stored.items()])
+        out += [f"  damaged: {line}" for line in self.damage]
         out += [f"  note: {note}" for note in self.notes]
         out += [f"  not read: {line}" for line in self.ignored]
         out += [f"  cannot be computed: {what}: no {wanting}" for what, wanting in self.missing().items()]

@@ -88,7 +88,7 @@ def import_run(
     Raises
     ------
     UserError
-        For a source that cannot be read, or a target that is there already; nothing is left behind.
+        For a source of which nothing can be read, or a target that is there already; nothing is left behind.
     """
     options, target = options or ImportOptions(), Path(out)
     rule = options.trained_rule()
@@ -108,7 +108,8 @@ def import_run(
             _import_table(sources, part, rule, options, report, progress)
             import_scalars(sources, part, options.updates_per_rollout, report)
             if not report.rows and not report.metric_lines:
-                raise UserError(f"{source} holds neither a response nor a scalar: its files are empty")
+                empty = f"{source} holds neither a response nor a scalar: its files are empty"
+                raise UserError(report.damage[0] if report.damage else empty)
             (part / "import.json").write_text(json.dumps(report.to_dict(), indent=2) + "\n", encoding="utf-8")
             if target.is_dir():
                 target.rmdir()
@@ -145,7 +146,7 @@ def _import_table(
         metadata["aggregation"] = options.aggregation
     store: _Store | None = None
     seen: set[str] = set()
-    for file, chunk in _chunks(sources):
+    for file, chunk in _chunks(sources, report.damage):
         chosen = choose_columns(chunk, options.columns if store is None else _present(options.columns, chunk))
         spare = [name for name in chunk if name not in chosen.values()]
         if store is None:
@@ -219,9 +220,9 @@ def _derived(convert: Converter, options: ImportOptions, report: Report) -> None
         )
 
 
-def _chunks(sources: Sources) -> Iterator[tuple[Path, Chunk]]:
+def _chunks(sources: Sources, damage: list[str]) -> Iterator[tuple[Path, Chunk]]:
     for file in sources.table:
-        for chunk in read_chunks(file):
+        for chunk in read_chunks(file, damage):
             yield file, chunk
 
 

@@ -11,8 +11,9 @@ from typing import Any
 
 from analysis.importing.names import COLUMNS, metric_name
 from analysis.importing.report import Report
-from analysis.importing.sources import Sources, read_state, state_records
+from analysis.importing.sources import Sources, state_records
 from analysis.importing.tables import events, read_chunks
+from fspo.errors import UserError
 
 
 def import_scalars(sources: Sources, run: Path, updates_per_rollout: int, report: Report) -> None:
@@ -25,7 +26,7 @@ def import_scalars(sources: Sources, run: Path, updates_per_rollout: int, report
             continue  # a tracker repeats what the trainer's own history holds
         lines[phase, step][stored] = value
         if why == "":
-            report.metrics[plain] = stored
+            report.metrics[plain if phase == "train" else f"{phase}/{plain}"] = stored
         elif why == "unknown":
             unknown[plain] = None
         else:
@@ -41,11 +42,15 @@ def import_scalars(sources: Sources, run: Path, updates_per_rollout: int, report
 
 def _scalars(sources: Sources, report: Report) -> Iterator[tuple[int, str, float]]:
     for file in sources.state:
-        read_state(file)
-        for step, values in state_records(file):
+        try:
+            records = list(state_records(file))
+        except UserError as error:
+            report.damage.append(str(error))
+            continue
+        for step, values in records:
             yield from _numbers(step, values, report)
     for file in sources.scalars:
-        for chunk in read_chunks(file):
+        for chunk in read_chunks(file, report.damage):
             steps = next((name for name in chunk if name.lower() in COLUMNS["step"]), None)
             columns = {n: c if isinstance(c, list) else c.to_pylist() for n, c in chunk.items()}
             for i in range(len(next(iter(columns.values())))):
@@ -58,7 +63,7 @@ def _scalars(sources: Sources, report: Report) -> Iterator[tuple[int, str, float
                 row |= nested if isinstance(nested, dict) else {}
                 yield from _numbers(int(step), row, report)
     for file in sources.events:
-        for step, tag, value in events(file):
+        for step, tag, value in events(file, report.damage):
             yield from _numbers(step, {tag: value}, report)
 
 

@@ -80,8 +80,8 @@ def find_sources(source: str | Path) -> Sources:
         elif file.name.endswith(TABLES):
             found.ignored.append(f"{file.relative_to(path)}: neither scalars by step nor responses")
     if len(found.state) > 1:  # each checkpoint repeats the whole history up to its step
-        newest = max(found.state, key=lambda file: (_last_step(file), -len(file.parts)))
-        found.state = [newest]
+        steps = {file: _last_step(file, found.ignored) for file in found.state}
+        found.state = [max(found.state, key=lambda file: (steps[file], -len(file.parts)))]
     if not found:
         why = f" ({found.ignored[0]})" if found.ignored else ""
         raise UserError(
@@ -138,10 +138,11 @@ def read_state(path: Path) -> dict[str, Any]:
     return content
 
 
-def _last_step(path: Path) -> int:
+def _last_step(path: Path, ignored: list[str]) -> int:
     try:
         return int(read_state(path).get("global_step") or 0)
-    except (UserError, TypeError, ValueError):
+    except (UserError, TypeError, ValueError) as error:
+        ignored.append(str(error))
         return -1
 
 

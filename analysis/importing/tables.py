@@ -1,9 +1,13 @@
-"""Files read in chunks of rows: Parquet, CSV and JSON lines; TensorBoard's events one by one."""
+"""Files read in chunks of rows: Parquet, CSV and JSON lines; TensorBoard's events one by one.
+
+What cannot be read of a file is counted in its ``damage``, one line a file, and the rest of it is given.
+"""
 
 from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,71 +42,112 @@ def first_row(path: Path) -> dict[str, Any]:
             return dict.fromkeys(pq.read_schema(path).names)
         except (pa.ArrowInvalid, OSError) as error:
             raise unreadable(path, error) from error
-    for chunk in read_chunks(path, rows=1):
+    damage: list[str] = []
+    for chunk in read_chunks(path, damage, rows=1):
         return {name: values[0] for name, values in chunk.items()}
+    if damage:
+        raise UserError(damage[0])
     return {}
 
 
-def unreadable(path: Path, error: Exception, where: str = "") -> UserError:
+def unreadable(path: Path, error: Exception | str) -> UserError:
     """The error of a damaged file."""
-    reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-    return UserError(f"{path}{where} cannot be read: {reason}; repair it or move it away")
+    return UserError(f"{path} cannot be read: {_reason(error)}; repair it or move it away")
 
 
-def read_chunks(path: Path, rows: int = CHUNK) -> Iterator[Chunk]:
+def _reason(error: Exception | str) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def read_chunks(path: Path, damage: list[str], rows: int = CHUNK) -> Iterator[Chunk]:
     """Chunks of at most ``rows`` rows: column name to values (an Arrow array, or a list for JSON lines).
 
-    Raises
-    ------
-    UserError
-        For a damaged file; the chunks before the damage have been given by then.
+    Parameters
+    ----------
+    damage : list of str
+        Gets one line where rows, or all of the file, cannot be read.
     """
+    if path.name.endswith(".parquet"):
+        return _parquet(path, damage, rows)
+    return _csv(path, damage) if path.name.endswith(".csv") else _json_lines(path, damage, rows)
+
+
+def _parquet(path: Path, damage: list[str], rows: int) -> Iterator[Chunk]:
     import pyarrow as pa
+    import pyarrow.parquet as pq
 
+    errors = (pa.ArrowException, OSError, ValueError)
+    lost, why = 0, ""
     try:
-        if path.name.endswith(".parquet"):
-            import pyarrow.parquet as pq
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            for number in range(file.num_row_groups):
+                left = file.metadata.row_group(number).num_rows
+                try:
+                    for batch in file.iter_batches(batch_size=rows, row_groups=[number]):
+                        left -= batch.num_rows
+                        yield dict(zip(batch.schema.names, batch.columns, strict=True))
+                except errors as error:
+                    lost, why = lost + left, why or _reason(error)
+    except errors as error:
+        damage.append(str(unreadable(path, error)))
+    if lost:
+        damage.append(f"{path}: {lost} rows lost, in row groups that cannot be read: {why}")
 
-            for batch in pq.ParquetFile(path).iter_batches(batch_size=rows):
-                yield dict(zip(batch.schema.names, batch.columns, strict=True))
-        elif path.name.endswith(".csv"):
-            yield from _csv(path)
-        else:
-            yield from _json_lines(path, rows)
-    except (pa.ArrowInvalid, pa.ArrowKeyError, OSError, UnicodeDecodeError, EOFError) as error:
-        raise unreadable(path, error) from error
 
-
-def _csv(path: Path) -> Iterator[Chunk]:
+def _csv(path: Path, damage: list[str]) -> Iterator[Chunk]:
+    import pyarrow as pa
     import pyarrow.csv as pacsv
 
     with path.open("rb") as file:
         if not file.read(1):
             return
-    parse = pacsv.ParseOptions(newlines_in_values=True)
+    bad: list[str] = []
+
+    def skip(row: Any) -> str:
+        bad.append(f"{row.actual_columns} columns in the place of {row.expected_columns}")
+        return "skip"
+
+    parse = pacsv.ParseOptions(newlines_in_values=True, invalid_row_handler=skip)
     read = pacsv.ReadOptions(block_size=CHUNK_BYTES)
-    for batch in pacsv.open_csv(path, read_options=read, parse_options=parse):
-        yield dict(zip(batch.schema.names, batch.columns, strict=True))
+    given = 0
+    try:
+        for batch in pacsv.open_csv(path, read_options=read, parse_options=parse):
+            given += batch.num_rows
+            if batch.num_rows:
+                yield dict(zip(batch.schema.names, batch.columns, strict=True))
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        what = f"{path}: what follows row {given} cannot be read: {_reason(error)}"
+        damage.append(what if given else str(unreadable(path, error)))
+    if bad:
+        damage.append(f"{path}: {len(bad)} rows left out, the first has {bad[0]}")
 
 
-def _json_lines(path: Path, rows: int) -> Iterator[Chunk]:
+def _json_lines(path: Path, damage: list[str], rows: int) -> Iterator[Chunk]:
     records: list[dict[str, Any]] = []
-    size = 0
-    with gzip.open(path, "rt", encoding="utf-8") if path.name.endswith(".gz") else path.open(encoding="utf-8") as file:
-        for number, line in enumerate(file, 1):
-            if not line.strip():
-                continue
-            try:
-                record = json.loads(line)
-            except ValueError as error:
-                raise unreadable(path, error, f" line {number}") from error
-            if not isinstance(record, dict):
-                raise UserError(f"{path} line {number} is no JSON object: a row has the form {{'step': 1, ...}}")
-            records.append(record)
-            size += len(line)
-            if len(records) >= rows or size >= CHUNK_BYTES:
-                yield _columns(records)
-                records, size = [], 0
+    size = number = bad = 0
+    why = ""
+    try:
+        with gzip.open(path, "rb") if path.name.endswith(".gz") else path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                if not line.strip():
+                    continue
+                try:
+                    record = json.loads(line)
+                    if not isinstance(record, dict):
+                        raise ValueError("it is no JSON object; a row has the form {'step': 1, ...}")
+                except (ValueError, RecursionError) as error:  # a torn line, or bytes that are no text
+                    bad, why = bad + 1, why or f"line {number}: {_reason(error)}"
+                    continue
+                records.append(record)
+                size += len(line)
+                if len(records) >= rows or size >= CHUNK_BYTES:
+                    yield _columns(records)
+                    records, size = [], 0
+    except (OSError, EOFError, zlib.error) as error:
+        what = f"{path}: what follows line {number} cannot be read: {_reason(error)}"
+        damage.append(what if number else str(unreadable(path, error)))
+    if bad:
+        damage.append(f"{path}: {bad} of {number} lines cannot be read and are left out, the first is {why}")
     if records:
         yield _columns(records)
 
@@ -112,13 +157,13 @@ def _columns(records: list[dict[str, Any]]) -> Chunk:
     return {name: [record.get(name) for record in records] for name in names}
 
 
-def events(path: Path) -> Iterator[tuple[int, str, float]]:
-    """(step, tag, value) of each scalar of a TensorBoard file.
+def events(path: Path, damage: list[str]) -> Iterator[tuple[int, str, float]]:
+    """(step, tag, value) of each scalar of a TensorBoard file; ``damage`` as for :func:`read_chunks`.
 
     Raises
     ------
     UserError
-        If tensorboard is not installed or the file is damaged.
+        If tensorboard is not installed.
     """
     try:
         from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
@@ -126,9 +171,12 @@ def events(path: Path) -> Iterator[tuple[int, str, float]]:
     except ImportError as error:
         raise UserError(f"{path} needs tensorboard: pip install 'fspo[tensorboard]'") from error
     if path.stat().st_size == 0:
-        raise UserError(f"{path} is empty: the run wrote nothing to TensorBoard; move it away")
+        damage.append(f"{path} is empty: the run wrote nothing to TensorBoard; move it away")
+        return
+    last = None
     try:
         for event in EventFileLoader(str(path)).Load():
+            last = event.step
             for value in event.summary.value:
                 plugin = value.metadata.plugin_data.plugin_name
                 if value.WhichOneof("value") == "tensor" and plugin in ("scalars", ""):
@@ -136,4 +184,8 @@ def events(path: Path) -> Iterator[tuple[int, str, float]]:
                     if number.size == 1 and number.dtype.kind in "fiu":
                         yield int(event.step), value.tag, float(number.reshape(-1)[0])
     except Exception as error:  # tensorboard's DataLossError and protobuf's DecodeError have no common base
-        raise unreadable(path, error) from error
+        what = f"{path}: what follows step {last} cannot be read: {_reason(error)}"
+        damage.append(str(unreadable(path, error)) if last is None else what)
+    else:
+        if last is None:
+            damage.append(str(unreadable(path, "it holds no event of TensorBoard's")))

@@ -123,6 +123,15 @@ def test_the_newest_state_of_several_checkpoints_counts(tmp_path):
     (held_out,) = [line for line in found if line["phase"] == "eval"]
     assert held_out["eval/reward"] == 0.5
     assert held_out["imported/runtime"] == 1.0
+    # the run was killed while it wrote the last one
+    (tmp_path / "out" / "checkpoint-10" / "trainer_state.json").write_text('{"global_step": 10, "log_hi')
+    report = import_run(tmp_path / "out", tmp_path / "older")
+    assert [line["reward"] for line in lines(tmp_path / "older") if line["phase"] == "train"] == pytest.approx(
+        [0.1, 0.2, 0.3, 0.4, 0.5]
+    )
+    assert report.metrics == {"reward": "reward", "eval/reward": "eval/reward"}
+    (line,) = report.ignored
+    assert "checkpoint-10" in line
 
 
 def verl_dump(folder, steps=12):
@@ -191,6 +200,21 @@ def test_a_file_of_torchs_summary_writer(tmp_path):
     assert [line["reward"] for line in found] == pytest.approx([0, 0.25, 0.5, 0.75, 1.0])
     assert [line["imported/mine/number"] for line in found] == [0, 2, 4, 6, 8]
     assert report.unknown_metrics == ["mine/number"]
+
+
+def test_the_rest_of_a_folder_is_read_when_one_file_is_broken(tmp_path):
+    source = verl_dump(tmp_path / "rollouts")
+    torn = (source / "12.jsonl").read_text()
+    (source / "12.jsonl").write_text(torn[:-20])  # the run was killed while it wrote
+    (source / "events.out.tfevents.1.host").write_bytes(b"this is no event file at all, only text")
+    (source / "trainer_state.json").write_text('{"log_history": [')
+    report = import_run(source, tmp_path / "run")
+    assert report.rows == len(read_log(tmp_path / "run")) == 12 * 32 - 1
+    assert [any(word in line for line in report.damage) for word in ("12.jsonl", "tfevents", "trainer_state")] == [
+        True,
+        True,
+        True,
+    ]
 
 
 @pytest.mark.parametrize("content", [b"", b"\x00" * 40, b"this is no event file at all, only text"])
