@@ -125,6 +125,12 @@ def load_run(path: str | Path, partition: Partition = LENGTH) -> Run:
     metadata = next((file.metadata for file in files if file.metadata), {})
     rule, label = _rule(metadata, log)
     warnings = [] if rule else ["the log's header names no rule: the rows of the rule that trained are left out"]
+    others = [file.path.name for file in files if file.metadata.get("rule") != metadata.get("rule")]
+    if others:
+        warnings.append(
+            f"the headers of {len(others)} of {len(files)} files name another rule than the first ({others[0]}, ...): "
+            "the rule's own rows are judged by the first"
+        )
     warnings += [f"no column {name}: {how}" for name, how in COUNTED.items() if name not in logged]
     sampled: dict[str, Any] = {}
     if stream is None:
@@ -215,8 +221,8 @@ def _seed(path: Path, metadata: Mapping[str, Any]) -> float:
     file = path / "config.yaml"
     if file.is_file():
         try:
-            config = yaml.safe_load(file.read_text())
-        except yaml.YAMLError as error:
+            config = yaml.safe_load(file.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
             raise UserError(f"{file} is no valid YAML: {str(error).splitlines()[0]}") from error
     seed = config.get("seed") if isinstance(config, dict) else None
     seed = metadata.get("seed") if seed is None else seed

@@ -36,9 +36,12 @@ def read_noise(run: Run) -> GradLog | None:
     if not (run.path / FOLDER / "gradlog").is_dir():
         return None
     try:
-        return read_log(run.path / FOLDER, columns=columns, phases=("noise",))
-    except UserError:
+        log = read_log(run.path / FOLDER, columns=columns, phases=("noise",))
+    except UserError as error:
+        run.damage.append(f"noise floor: {error}")
         return None
+    run.damage.extend(f"noise floor: {line}" for line in log.damage)
+    return log
 
 
 def noise_table(run: Run, bins: Bins) -> list[dict[str, Any]]:

@@ -22,6 +22,7 @@ from analysis.loading import Run
 from analysis.partition import Partition, coordinates
 from analysis.rows import Floats, Ints, Rows, leave_one_out
 from analysis.stats import dense
+from fspo.errors import UserError
 from fspo.gradlog import GradLog, read_log
 
 
@@ -81,7 +82,7 @@ def scored_windows(run: Run, bins: Bins, window_size: int, broken: list[int] | N
     """Read the sketches window by window; memory holds one window at a time.
 
     Scores that are not finite, or whose stored direction is not of unit norm, are left out and their number is
-    appended to ``broken``.
+    appended to ``broken``. Files of which only the sketches cannot be read are named in ``run.damage``.
     """
     if not run.counts.get("scores_taken"):
         return
@@ -91,9 +92,13 @@ def scored_windows(run: Run, bins: Bins, window_size: int, broken: list[int] | N
     ]
     for first, known in run.windows(window_size):
         numbers = known.rollout
-        both = read_log(
-            run.path, columns=wanted, rollouts=(int(numbers.min()), int(numbers.max())), phases=("train", "audit")
-        )
+        rollouts = int(numbers.min()), int(numbers.max())
+        try:
+            both = read_log(run.path, columns=wanted, rollouts=rollouts, phases=("train", "audit"))
+        except UserError as error:  # the other columns of these files were read
+            run.damage.append(f"the sketches of rollouts {rollouts[0]} to {rollouts[1]}: {error}")
+            continue
+        run.damage.extend(line for line in both.damage if line not in run.damage)
         if "score_unit" not in both:
             continue
         audit = both.column("phase") == "audit" if "phase" in both else np.zeros(len(both), bool)

@@ -251,10 +251,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
             table = sweep(run, bins, progress)
         target = Path(path) / folder_name() / "sweep.csv"
-        target.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(target) as part:
             table.to_csv(part, index=False)
         print(f"{path}: {target}")
+        for line in [*run.damage, *run.warnings]:
+            print(f"  {line}")
         print(format_sweep(table, args.only or names))
     return 0
 

@@ -13,7 +13,7 @@ import pandas as pd
 
 from analysis.partition import LENGTH, Partition, renamed
 from fspo.errors import UserError
-from fspo.files import whole_file, write_text
+from fspo.files import whole_file, write_text, writing
 
 FOLDER = "analysis"
 KEYS = ["run", "trained_rule", "seed"]
@@ -79,8 +79,9 @@ def write_tables(
 
     The columns of a bin and of a trend are named by the partition.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "summary.json").unlink(missing_ok=True)
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "summary.json").unlink(missing_ok=True)
     for name, plain in tables.items():
         table = plain.rename(columns=renamed(list(plain.columns), partition))
         with whole_file(folder / f"{name}.csv") as part:

@@ -176,7 +176,8 @@ class GradLog:
 
     def scores(self) -> tuple[np.ndarray, np.ndarray]:
         """Rows with a score (M,) and their psi (M, D), float32: unit vector times norm."""
-        index = np.flatnonzero(self.column("score_status") == "ok")
+        taken = self.column("score_status") == "ok"
+        index = np.flatnonzero(taken & self.table["score_unit"].is_valid().to_numpy())
         if index.size == 0:
             return index, np.zeros((0, 0), np.float32)
         units = self.table["score_unit"].take(index).combine_chunks()
@@ -261,6 +262,7 @@ def read_files(
     import pyarrow as pa
 
     tables: list[pa.Table] = []
+    names: list[str] = []
     damage = list(damage)
     for file, groups in parts:
         found, lines = gradfiles.read_rows(file, columns, phases, groups)
@@ -268,12 +270,34 @@ def read_files(
         for table in found:
             try:
                 tables.append(typed(table))
+                names.append(file.path.name)
             except (pa.ArrowException, ValueError) as error:
                 damage.append(f"{gradfiles.broken(file.path, error)} ({table.num_rows} rows lost)")
     if not tables:
         raise UserError(f"no readable file in {parts[0][0].path.parent}: {damage[0]}")
     metadata = next((file.metadata for file, _ in parts if file.metadata), {})
-    return GradLog(_joined(tables), metadata, damage)
+    return GradLog(_joined(_of_one_width(tables, names, damage)), metadata, damage)
+
+
+def _of_one_width(tables: list[pa.Table], names: Sequence[str], damage: list[str]) -> list[pa.Table]:
+    """Tables whose sketches are of the form that most rows have; sketches of another are left out and named."""
+    unit = "score_unit"
+    forms = [table.schema.field(unit).type if unit in table.column_names else None for table in tables]
+    rows: dict[pa.DataType, int] = {}
+    for form, table in zip(forms, tables, strict=True):
+        if form is not None:
+            rows[form] = rows.get(form, 0) + table.num_rows
+    if len(rows) <= 1:
+        return tables
+    usual = max(rows, key=lambda form: rows[form])
+    out = []
+    for form, name, table in zip(forms, names, tables, strict=True):
+        if form not in (None, usual):
+            lost = table.num_rows - table[unit].null_count
+            damage.append(f"{name}: {lost} sketches left out: they are {form}, and those of most rows {usual}")
+            table = table.drop_columns([unit])
+        out.append(table)
+    return out
 
 
 def _joined(tables: list[pa.Table]) -> pa.Table:
