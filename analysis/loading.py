@@ -35,7 +35,8 @@ SAMPLED = {
 }
 """What is made of the sample of a streamed log, and of which use of its rows; everything else is of all rows."""
 COUNTED = {
-    "updates_since_rollout": "counted from each rollout's first step",
+    "updates_since_rollout": "counted from each rollout's first step (where all rollouts have one step and S is not "
+    "0, every row counts as after an update)",
     "times_used": "counted from the steps at which each response appears",
 }
 

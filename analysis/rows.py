@@ -226,13 +226,10 @@ def in_order(step: Ints, response: Ints) -> Ints | slice:
 
 
 def _updates(log: GradLog, rollout: Ints, step: Ints) -> Ints:
-    """Updates since the rollout (N,); where they are not logged, counted from the rollout's first step."""
+    """Updates since the rollout (N,); where they are not logged, they are counted."""
     if "updates_since_rollout" in log:
         return log.column("updates_since_rollout").astype(np.int64, copy=False)
-    number, code = np.unique(rollout, return_inverse=True)
-    first = np.full(len(number), np.iinfo(np.int64).max)
-    np.minimum.at(first, code, step)
-    return step - first[code]
+    return counted_updates(rollout, step, log.column("log_ratio"))[0]
 
 
 def numbered(*keys: Ints) -> Ints:
@@ -265,6 +262,21 @@ def _combined(keys: tuple[Ints, ...]) -> Ints | None:
     for key, low, size in zip(keys[1:], lows[1:], sizes[1:], strict=True):
         code = code * size + (key - low)
     return code
+
+
+def counted_updates(rollout: Ints, step: Ints, S: Floats) -> tuple[Ints, bool]:
+    """Updates since the rollout (N,) where the log does not say, and whether the steps number rollouts.
+
+    Counted from each rollout's first step. Where every rollout has one step alone and yet S moves, the steps count
+    rollouts and not updates: then all rows stand after an update.
+    """
+    number, code = np.unique(rollout, return_inverse=True)
+    first = np.full(len(number), np.iinfo(np.int64).max)
+    np.minimum.at(first, code, step)
+    updates = step - first[code]
+    if not updates.any() and np.any(np.nan_to_num(S)):
+        return np.ones_like(updates), True
+    return updates, False
 
 
 def _rows(log: GradLog, partition: Partition, scale: Scale | None) -> tuple[Rows, Ints]:

@@ -12,6 +12,7 @@ import yaml
 from numpy.typing import NDArray
 
 from analysis.doctor.patient import Patient, Rows, pairs
+from analysis.rows import counted_updates
 from fspo.errors import UserError
 from fspo.gradlog import FOLDER, GradLog, read_log
 from fspo.rules import PRESETS
@@ -50,7 +51,15 @@ def admit(run: str | Path) -> Patient:
     train = np.isin(phase, ("train", ""))
     if not train.any():
         raise UserError(f"{path}: no row of phase train; the doctor examines a training run")
-    logged = frozenset(name for name in READ if name in log)
+    # an imported table that has no S carries NaN in its place: there it is unknown, in any other log it is broken
+    unknown = {"log_ratio", "advantage"} if "imported_from" in log.metadata else set()
+    logged = frozenset(
+        name for name in READ if name in log and not (name in unknown and np.isnan(columns[name][train]).all())
+    )
+    if short := int(np.sum(columns["length"][train] < 1)):
+        notes.append(
+            f"{short} of {int(train.sum())} rows have a length below 1: unknown, and left out where it matters"
+        )
     rule = log.rule if "rule" in log.metadata else None
     return Patient(
         path=path,
@@ -120,16 +129,13 @@ def _columns(log: GradLog, notes: list[str]) -> dict[str, NDArray[Any]]:
             out[name] = np.asarray(pc.cast(column, pa.float64()).to_numpy(), np.float64)  # type: ignore[attr-defined]
     out["cluster"] = pairs(out["rollout"], out["prompt_id"])
     if "updates_since_rollout" not in log:
-        number, code = np.unique(out["rollout"], return_inverse=True)
-        first = np.full(len(number), np.iinfo(np.int64).max)
-        np.minimum.at(first, code, out["step"])
-        out["updates_since_rollout"] = (out["step"] - first[code]).astype(np.float64)
-        several = bool(np.any(out["updates_since_rollout"] > 0))
-        if not several and np.any(np.nan_to_num(out["log_ratio"]) != 0):
-            out["updates_since_rollout"][:] = 1.0  # one step a rollout and S moves: the step counts rollouts
-            notes.append("no column updates_since_rollout, one step a rollout: all rows count as after an update")
-        else:
-            notes.append("no column updates_since_rollout: counted from each rollout's first step")
+        updates, by_rollout = counted_updates(out["rollout"], out["step"], out["log_ratio"])
+        out["updates_since_rollout"] = updates.astype(np.float64)
+        notes.append(
+            "no column updates_since_rollout, one step a rollout: all rows count as after an update"
+            if by_rollout
+            else "no column updates_since_rollout: counted from each rollout's first step"
+        )
     return out
 
 

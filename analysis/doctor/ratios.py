@@ -160,7 +160,7 @@ def not_finite(p: Patient) -> Answer:
     """S or A that is NaN or infinite."""
     name = "not_finite"
     rows = p.rows
-    known = [c for c in ("log_ratio", "advantage") if rows.has(c)]
+    known = [c for c in ("log_ratio", "advantage") if c in p.logged]
     if not known:
         return not_checked(name, "the log holds neither S nor A")
     bad = ~np.all([np.isfinite(rows[c]) for c in known], axis=0)

@@ -262,9 +262,13 @@ def test_one_response_that_is_the_update(tmp_path):
 
 def test_a_log_with_nothing_in_it_is_not_judged(tmp_path):
     rows = plain(log_ratio=np.full(400, np.nan), advantage=np.full(400, np.nan), length=np.zeros(400, int))
-    diagnosis = examine(append(tmp_path, rows))
+    diagnosis = examine(append(tmp_path / "import", rows, imported_from="a table without S and A"))
     assert diagnosis.findings == []
     assert {a.id for a in diagnosis.answers if a.status == "not checked"} == set(CHECKS) - {"dropped_sequences"}
+    assert any("400 of 400 rows have a length below 1" in note for note in diagnosis.notes)
+    # a trainer that has logged them as NaN is another matter
+    diagnosis = examine(append(tmp_path / "own", rows))
+    assert [a.id for a in diagnosis.findings] == ["not_finite"]
 
 
 def test_a_single_response_is_not_judged(tmp_path):

@@ -285,6 +285,16 @@ def test_S_L_and_A_by_their_letters(tmp_path):
         assert log.column(ours) == pytest.approx(np.array(table[theirs]), rel=1e-6)
 
 
+def test_a_table_with_one_step_a_rollout_is_analysed(tmp_path, capsys):
+    rows = plain_rows(800)
+    table = {name: [row[name] for row in rows] for name in rows[0]}
+    import_run(write(tmp_path / "table.csv", table), tmp_path / "run", ImportOptions(rule="fspo", group_size=4))
+    run = load_run(tmp_path / "run")
+    assert len(run.rows) == 800
+    assert any("every row counts as after an update" in line for line in run.warnings)
+    assert any("all rows count as after an update" in note for note in examine(tmp_path / "run").notes)
+
+
 @settings(max_examples=25, deadline=None)
 @given(st.data())
 def test_of_a_damaged_table_the_good_lines_are_read_and_the_others_counted(data):

@@ -60,6 +60,20 @@ def test_floor_by_bin_is_the_planted_one(fspo_run, tmp_path):
     assert "low precision" in line
 
 
+def test_a_broken_measurement_is_named(fspo_run, tmp_path):
+    import shutil
+
+    run = tmp_path / "run"
+    shutil.copytree(fspo_run, run)
+    plant(run, 0.02)
+    (file,) = (run / "noise" / "gradlog").iterdir()
+    file.write_bytes(b"cut")
+    loaded = load_run(run)
+    assert noise_table(loaded, Bins((2, 300))) == []
+    (line,) = loaded.damage
+    assert line.startswith("noise floor: no readable file")
+
+
 def test_quiet_numerics_give_no_warning_and_no_measurement_no_table(fspo_run, tmp_path):
     import shutil
 

@@ -3,9 +3,11 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 
 from analysis.__main__ import main
@@ -16,7 +18,7 @@ from analysis.run import Options, analyse, analyse_runs, shared_bins
 from analysis.tables import COLUMNS, read_tables, write_json
 from fspo.errors import UserError
 from fspo.gradlog import GradLogWriter
-from fspo.rules import Rule
+from fspo.rules import Rule, preset
 
 FEW = Options(rules=("rloo", "fspo-kl"), targets=(0.9,), draws=2, bins=3)
 
@@ -173,6 +175,59 @@ def test_a_damaged_file_is_named_and_the_rest_analysed(simulate):
     assert "rollout-00000001" in summary["damage"][0]
     assert set(tables["over_time"]["window"]) == {0, 2}
     assert summary["integrity"]["pass"]
+
+
+def break_page(file, column):
+    """Flip a byte of a column's first page; the writer's checksum tells."""
+    group = pq.read_metadata(file).row_group(0)
+    columns = [group.column(i) for i in range(group.num_columns)]
+    place = next(c for c in columns if c.path_in_schema.startswith(column))
+    content = bytearray(file.read_bytes())
+    content[place.data_page_offset + 200] ^= 0xFF
+    file.write_bytes(content)
+
+
+@pytest.mark.parametrize("window", [1, 5])
+def test_broken_sketches_cost_their_file_the_cosines_alone(simulate, window):
+    run = simulate(rollouts=3, width=8)
+    break_page(run / "gradlog" / "rollout-00000001-rank-0000.parquet", "score_unit")
+    loaded = load_run(run)
+    assert loaded.damage == []
+    options = replace(FEW, window=window)
+    tables, summary = analyse(loaded, shared_bins([loaded], options), options)
+    assert set(tables["over_time"]["window"]) == ({0, 1, 2} if window == 1 else {0})
+    assert summary["scored"]["updates"] == 2
+    (line,) = summary["damage"]
+    assert "rollout-00000001" in line
+    assert summary["integrity"]["pass"]
+
+
+def test_files_of_another_rule_are_told(simulate, tmp_path):
+    run, other = simulate("a", rollouts=2, width=0), simulate("b", rollouts=2, width=0, rule=preset("gspo").rule)
+    name = "rollout-00000001-rank-0000.parquet"
+    (run / "gradlog" / name).write_bytes((other / "gradlog" / name).read_bytes())
+    (line,) = load_run(run).warnings
+    assert f"the headers of 1 of 2 files name another rule than the first ({name}, ...)" in line
+
+
+def test_what_cannot_be_read_or_written_beside_the_log_is_one_line(simulate, capsys):
+    run = simulate(rollouts=1, width=0)
+    (run / "analysis").write_text("in the way")
+    with pytest.raises(UserError, match="cannot write"):
+        main([str(run)])
+    with pytest.raises(UserError, match="cannot write"):
+        main(["sweep", str(run)])
+    (run / "analysis").unlink()
+    (run / "config.yaml").write_bytes(b"\xff\xfe: :")
+    with pytest.raises(UserError, match=r"config\.yaml is no valid YAML"):
+        load_run(run)
+
+
+def test_the_sweep_names_damage_too(simulate, capsys):
+    run = simulate(rollouts=2, width=0)
+    (run / "gradlog" / "rollout-00000001-rank-0000.parquet").write_bytes(b"")
+    assert main(["sweep", str(run)]) == 0
+    assert "rollout-00000001-rank-0000.parquet" in capsys.readouterr().out
 
 
 def test_metrics_lines_become_rows_and_broken_ones_damage(simulate):
