@@ -263,7 +263,7 @@ def disagreements(text: str, chosen: Iterable[Design], replicates: int) -> list[
         held = round(used * float(row[0].split()[0]))
         t = simulate(design, replicates, FRESH_SEED)
         hits = t.used - t.below - t.above
-        _, p = sps.fisher_exact([[held, used - held], [hits, t.used - hits]])
+        p = float(np.asarray(sps.fisher_exact([[held, used - held], [hits, t.used - hits]]))[1])
         if p < DISAGREES / len(chosen):
             found.append(f"{start}the page says {held} of {used} intervals hold, now {hits} of {t.used}")
     return found
