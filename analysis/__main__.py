@@ -34,7 +34,8 @@ def build_parser() -> CommandParser:
     """The command line."""
     p = CommandParser(
         prog="python -m analysis",
-        description="Diagnose run folders by response length: tables in RUN/analysis, one set of bins for all runs.",
+        description="Diagnose run folders by response length: tables in RUN/analysis, one set of bins for all runs.\n"
+        "Exit status 0; 1: a log fails its integrity check (the tables are written); 2: bad input.",
         examples=EXAMPLES,
     )
     p.add_argument("runs", nargs="+", type=str, metavar="RUN", help="run folder that holds gradlog/")
@@ -96,7 +97,7 @@ def main(arguments: list[str] | None = None) -> int:
         write_claims(Path(args.claims), claims)
         for claim in claims:
             print(f"{claim.id} {claim.verdict}: {claim.statement}")
-    return 0
+    return 1 if any(summary["integrity"]["pass"] is False for summary in summaries.values()) else 0
 
 
 if __name__ == "__main__":

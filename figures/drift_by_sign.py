@@ -20,8 +20,10 @@ TITLE = "Drift of the log-ratio by the sign of the advantage"
 CAPTION = (
     "Drift E[S]/E[L] per token by run, for all responses and for A > 0 and A < 0 (n = {n} responses each), first use, "
     "with cluster-aware 95 % intervals. Tick: minus the k3 estimate of KL(old‖new) per token, what the drift would be "
-    "if it came from the KL alone (docs/theory.md sections 2 and 7; T11)."
+    "if it came from the KL alone (docs/theory.md sections 2 and 7; T11).{noise}"
 )
+FLOOR = " Grey, dotted: the drift at unchanged weights, which numerics alone make, with its 95 % interval ({})."
+GREY = "#6a6a6a"
 SIGNS = {
     "all": ("all responses", "#000000", "o"),
     "positive": ("$A > 0$", "#0072B2", "^"),
@@ -41,6 +43,31 @@ class Drifts:
     k3: NDArray[np.float64]
 
 
+@dataclass(frozen=True)
+class Floor:
+    """Drift per token that one source of numerical noise makes in a run, with its interval."""
+
+    run: str
+    source: str
+    rule: str
+    drift: float
+    low: float
+    high: float
+
+
+def floors(tables: Tables) -> list[Floor]:
+    """The noise floor of each run that has one: of its sources the one with the largest drift."""
+    rows = tables.frames.get("noise_floor")
+    found: list[Floor] = []
+    for run, own in () if rows is None else rows.groupby("run"):
+        whole = own[(own["bin"] < 0) & own["drift_per_token"].notna()]
+        if len(whole):
+            worst = whole.loc[whole["drift_per_token"].abs().idxmax()]
+            ends = (float(worst[f"drift_per_token{end}"]) for end in ("", "_ci_low", "_ci_high"))
+            found.append(Floor(str(run), str(worst["meaning"]), str(worst["trained_rule"]), *ends))
+    return found
+
+
 def select(tables: Tables) -> Frame:
     """Rows of all responses, and of each sign."""
     tables.only_by_length("it has no bins: draw it without --by")
@@ -58,9 +85,16 @@ def drifts(rows: Frame, sign: str) -> Drifts:
     return Drifts(sign, tuple(part["trained_rule"]), *columns)
 
 
-def plot_drifts(data: Sequence[Drifts], rules: Sequence[str], ax: Axes | None = None) -> Axes:
-    """A row for each rule that trained; all, A > 0 and A < 0 one under the other; units of 1e-3 nats."""
+def plot_drifts(
+    data: Sequence[Drifts], rules: Sequence[str], ax: Axes | None = None, noise: Sequence[Floor] = ()
+) -> Axes:
+    """A row for each rule that trained; all, A > 0 and A < 0 one under the other; units of 1e-3 nats; noise in grey."""
     ax = new_axes(ax)
+    for floor in noise:
+        if floor.rule in rules:
+            y = rules.index(floor.rule) + np.array([-0.42, 0.42])
+            ax.fill_betweenx(y, 1e3 * floor.low, 1e3 * floor.high, color=GREY, alpha=0.25, linewidth=0, zorder=1.1)
+            ax.plot(1e3 * np.full(2, floor.drift), y, color=GREY, linestyle=":", linewidth=1.0, zorder=1.3)
     for d, shift in zip(data, spread(len(data), 0.27), strict=True):
         _, color, marker = SIGNS[d.sign]
         for number, rule in enumerate(rules):
@@ -91,7 +125,9 @@ def plot_drifts(data: Sequence[Drifts], rules: Sequence[str], ax: Axes | None = 
 def caption(tables: Tables) -> str:
     """The caption with its numbers."""
     rows = select(tables)
-    return CAPTION.format(n=count_words(rows["count"]) if "count" in rows else "all")
+    words = [f"{floor.run}, {floor.source}: {floor.drift:.1e}" for floor in floors(tables)]
+    noise = FLOOR.format("; ".join(words)) if words else ""
+    return CAPTION.format(n=count_words(rows["count"]) if "count" in rows else "all", noise=noise)
 
 
 def figure(tables: Tables, style: Style) -> Figure:
@@ -103,7 +139,11 @@ def figure(tables: Tables, style: Style) -> Figure:
         handles = [Line2D([], [], color=SIGNS[s][1], marker=SIGNS[s][2], linestyle="none") for s in signs]
         handles.append(Line2D([], [], color="#7f7f7f", marker="|", markersize=7, markeredgewidth=1.2, linestyle="none"))
         labels = [*(SIGNS[s][0] for s in signs), "$-$KL (k3)"]
+        noise = floors(tables)
+        if noise:
+            handles.append(Line2D([], [], color=GREY, linestyle=":", linewidth=1.0))
+            labels.append("numerics alone")
         height = max(0.6, 0.3 * len(rules)) + 0.45
         fig, axes = panel_grid(style, 1, height, handles, labels, columns=1)
-        plot_drifts([drifts(rows, sign) for sign in signs], rules, axes[0])
+        plot_drifts([drifts(rows, sign) for sign in signs], rules, axes[0], noise)
     return fig

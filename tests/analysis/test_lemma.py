@@ -7,6 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from analysis.evaluate import Case
+from analysis.__main__ import main
 from analysis.lemma import LemmaTable, Strata, in_own_span, integrity, lemma_of
 from analysis.loading import load_run
 from analysis.run import Options, analyse, shared_bins
@@ -88,6 +89,7 @@ def test_a_log_whose_sides_are_not_the_rules_fails_the_integrity_check(simulate)
     _, summary = analysed(run)
     assert not summary["integrity"]["pass"]
     assert any("logged side differs" in line for line in summary["warnings"])
+    assert main([str(run), "--rules", "[fspo]", "--targets", "[0.9]", "--draws", "2"]) == 1
 
 
 def test_broken_scores_are_counted_and_left_out(simulate):

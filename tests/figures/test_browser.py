@@ -49,6 +49,23 @@ def test_the_report_in_a_browser(report, width):
     assert seen["texts"] > 200
 
 
+@pytest.mark.parametrize("width", [1280, 390])
+def test_each_claim_shows_its_estimate_once_in_the_summary(report, width):
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=str(BROWSER), args=["--no-sandbox"])
+        tab = chromium.new_page(viewport={"width": width, "height": 900})
+        tab.goto(report.resolve().as_uri(), wait_until="load")
+        row = tab.locator("table").first.locator("tbody tr").first
+        shown = row.inner_text()  # what is hidden is not in it
+        box = row.get_by_text("0.5", exact=True).locator("visible=true").bounding_box()
+        chromium.close()
+    assert shown.count("0.5") == 1
+    assert box is not None
+    assert box["x"] + box["width"] <= width
+
+
 def test_the_look_sees_what_is_wrong(tmp_path):
     page = tmp_path / "bad.html"
     page.write_text(

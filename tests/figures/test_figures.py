@@ -230,6 +230,18 @@ def test_drift_draws_the_tables_numbers(case_tables):
     assert ends(rows, 1e3, "drift_ci_low", "drift_ci_high") == bars(fig.axes[0], 0)
 
 
+def test_drift_is_drawn_beside_the_noise_floor(case_tables):
+    tables = case_tables("usual")
+    fig = module("drift_by_sign").figure(tables, Style())
+    whole = tables["noise_floor"].query("bin < 0")
+    worst = whole.loc[whole.groupby("run")["drift_per_token"].transform(lambda d: d.abs() == d.abs().max())]
+    dotted = [line for line in fig.axes[0].get_lines() if line.get_linestyle() == ":"]
+    assert [set(line.get_xdata()) for line in dotted] == [{1e3 * drift} for drift in worst["drift_per_token"]]
+    rows = [text.get_text() for text in fig.axes[0].get_yticklabels()]
+    assert {round(line.get_ydata().mean(), 9) for line in dotted} == {rows.index("fspo")}
+    assert "bfloat16 in words" in module("drift_by_sign").caption(tables)
+
+
 def skip_if_unclipped(name: str, case: str) -> None:
     if (name, case) in (("clip_over_training", "near-one"), ("theory_gap", "near-one")):
         pytest.skip("that case has an unclipped run alone: see test_only_the_unclipped_run_leaves_no_clip_rate")
