@@ -6,8 +6,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from analysis.evaluate import Case
 from analysis.__main__ import main
+from analysis.evaluate import Case
 from analysis.lemma import LemmaTable, Strata, in_own_span, integrity, lemma_of
 from analysis.loading import load_run
 from analysis.run import Options, analyse, shared_bins
