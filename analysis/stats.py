@@ -156,7 +156,8 @@ def proportion_interval(
     with np.errstate(invalid="ignore", divide="ignore"):
         centre = (p + t2 / (2 * size)) / (1 + t2 / size)
         half = np.sqrt(t2) / (1 + t2 / size) * np.sqrt(p * (1 - p) / size + t2 / (4 * size**2))
-    low, high = np.clip(centre - half, 0, 1), np.clip(centre + half, 0, 1)
+    # where all rows agree that end is exact, and rounding would move it
+    low, high = np.where(p == 0, 0.0, np.clip(centre - half, 0, 1)), np.where(p == 1, 1.0, np.clip(centre + half, 0, 1))
     few = c < MIN_CLUSTERS
     return np.where(few, np.nan, low), np.where(few, np.nan, high)
 

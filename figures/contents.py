@@ -84,6 +84,41 @@ def _interval(row: Any) -> str:
     return f"{row['estimate']:.3f} [{row['ci_low']:.3f}, {row['ci_high']:.3f}]".replace("-", "−")
 
 
+def reuse(runs: Sequence[Path]) -> list[Row]:
+    """What further epochs on the same responses do: a row for each run and number of earlier uses."""
+    table = read_all(runs, "reuse")
+    if table.empty:
+        return []
+    columns = {"out_of_band": "out of band", "mean_weight": "mean of exp S", "drift_per_token": "drift per token"}
+    columns |= {"mean_square_per_token": "mean of S²/L"}
+    whole = table[table["updates_since_rollout"] < 0]
+    return [
+        {"run": row["run"], "times used before": int(row["times_used"]), "responses": int(row["count"])}
+        | {words: _with_ends(row, name) for name, words in columns.items()}
+        | {"ESS share": row["ess_share"]}
+        for row in whole.to_dict("records")
+    ]
+
+
+def noise(runs: Sequence[Path]) -> list[Row]:
+    """What numerics alone do to S over all lengths: a row for each run that was measured and source."""
+    table = read_all(runs, "noise_floor")
+    if table.empty:
+        return []
+    columns = {"out_of_band": "out of band", "mean_square_per_token": "mean of S²/L"}
+    columns |= {"drift_per_token": "drift per token"}
+    return [
+        {"run": row["run"], "source": row["meaning"], "responses": int(row["count"])}
+        | {words: _with_ends(row, name) for name, words in columns.items()}
+        for row in table[table["bin"] < 0].to_dict("records")
+    ]
+
+
+def _with_ends(row: Mapping[Any, Any], name: str) -> str:
+    low, high = (row[f"{name}_ci_{end}"] for end in ("low", "high"))
+    return f"{row[name]:.3g} [{low:.3g}, {high:.3g}]".replace("-", "−")
+
+
 def doctor(diagnoses: Sequence[Mapping[str, Any]]) -> Section:
     """Findings of ``python -m analysis doctor``, worst first, and how many checks were clear or not possible."""
     rank = {"critical": 0, "warning": 1, "info": 2}
@@ -129,7 +164,8 @@ def summary(
     sound = sum(bool(found["integrity"]["pass"]) for found in read)
     ill = [Path(d["run"]).name for d in diagnoses if d["findings"]]
     return [
-        f"Claims about training: {len(claims)}, of them {counted}; each has an estimate, an interval and a margin.",
+        f"Claims about training: {len(claims)}, of them {counted}; each with its estimate, "
+        "margin and power, and an interval where the runs allow one.",
         f"Checks of the theory: {len(checks['rows'])}, {held}.",
         f"Logs: {sound} of {len(runs)} runs pass the integrity checks (T7 and T8 on logged vectors, bands, weights).",
         f"Findings in {len(ill)} of {len(diagnoses)} runs" + (f": {', '.join(ill)}." if ill else "."),

@@ -192,13 +192,21 @@ def _claim(claim: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _detail(name: str, value: Any, lines: list[tuple[str, str]], tables: list[dict[str, Any]]) -> None:
-    """One more field of a claim: an interval or a plain value as a line, rows or a mapping of mappings as a table."""
+    """One more field of a claim, as a line or a table.
+
+    An interval, a sentence or a plain value is a line; rows, a mapping of mappings and what a sentence sums up a table.
+    """
     if value is None or value == "" or (isinstance(value, (list, tuple, dict)) and not value):
         return
     if isinstance(value, Mapping) and all(isinstance(row, Mapping) for row in value.values()):
         tables.append(_table(name, [{"": key, **_with_interval(row)} for key, row in value.items()]))
     elif isinstance(value, (list, tuple)) and all(isinstance(row, Mapping) for row in value):
         tables.append(_table(name, [_with_interval(row) for row in value]))
+    elif isinstance(value, Mapping) and isinstance(value.get("sentence"), str):
+        lines.append((name, value["sentence"]))
+        if isinstance(parts := value.get("parts"), Mapping) and parts:
+            rows = [{"of": part, "detectable difference": found} for part, found in parts.items()]
+            tables.append(_table(f"{name} of each estimate", rows))
     elif isinstance(value, Mapping):
         fields = _with_interval(value)
         lines.append((name, plain(fields if len(fields) > 1 else next(iter(fields.values())))))

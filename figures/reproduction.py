@@ -72,6 +72,8 @@ def write_page(
                 tables=[
                     ("Calibrated ranges", [{"rule": name, **fit} for name, fit in ranges.items()]),
                     ("Runs", [contents.run_row(run, ranges) for run in runs]),
+                    ("Reuse: further epochs on the same responses", contents.reuse(runs)),
+                    ("Noise floor: S at unchanged weights, all lengths", contents.noise(runs)),
                     ("Stages", stages),
                 ],
             ),

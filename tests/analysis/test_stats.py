@@ -60,6 +60,9 @@ def test_wilson_by_hand_where_clusters_do_not_matter():
 
 def test_few_clusters_are_nan():
     assert np.isnan(proportion_interval(0.5, 0.01, 32, 4)[0])
+    for clusters in range(5, 200, 7):  # at 0 and at 1 an end is exact, however the rest rounds
+        assert proportion_interval(0.0, 0.0, 999, clusters)[0] == 0
+        assert proportion_interval(1.0, 0.0, 999, clusters)[1] == 1
     assert np.isnan(mean_interval(0.5, 0.01, 4)[1])
 
 

@@ -130,3 +130,29 @@ def test_figures_stand_in_their_sections(tmp_path):
     assert (second.title, second.numbers) == ("Range", None)
     assert contents.pictures(tmp_path, captions, "gap") == []
     assert contents.skipped(captions) == ["Not drawn: Gap: no band"]
+
+
+def test_reuse_and_the_noise_floor_over_everything(runs):
+    ends = {"_ci_low": -0.25, "": 0.5, "_ci_high": 1.0}
+    quantities = ("out_of_band", "mean_weight", "drift_per_token", "mean_square_per_token")
+    numbers = {name + end: value for name in quantities for end, value in ends.items()}
+    reused = [
+        {"run": "fspo-seed0", "times_used": used, "updates_since_rollout": updates, "count": 7, "ess_share": 0.75}
+        | numbers
+        for used, updates in ((0, -1), (0, 1), (1, -1))
+    ]
+    noise = [{"run": "fspo-seed0", "meaning": "padding", "bin": b, "count": 5} | numbers for b in (-1, 0)]
+    for run in runs:
+        own = run.name == "fspo-seed0"
+        pd.DataFrame(reused if own else []).to_parquet(run / "analysis" / "reuse.parquet")
+        pd.DataFrame(noise if own else []).to_parquet(run / "analysis" / "noise_floor.parquet")
+    rows = contents.reuse(runs)
+    assert [(row["run"], row["times used before"], row["responses"]) for row in rows] == [
+        ("fspo-seed0", 0, 7),
+        ("fspo-seed0", 1, 7),
+    ]
+    assert rows[0]["mean of exp S"] == rows[0]["out of band"] == "0.5 [−0.25, 1]"
+    assert rows[0]["ESS share"] == 0.75
+    (row,) = contents.noise(runs)
+    assert (row["source"], row["drift per token"], row["mean of S²/L"]) == ("padding", *["0.5 [−0.25, 1]"] * 2)
+    assert contents.reuse(runs[1:]) == contents.noise(runs[1:]) == []

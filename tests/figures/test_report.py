@@ -136,6 +136,16 @@ def test_claims_verdicts_and_numbers(page):
     assert "variance yes, drift no" in text
 
 
+def test_a_power_statement_is_a_sentence_and_its_parts_a_table(tmp_path):
+    power = {"detectable": 0.0123, "sentence": "These runs would have seen <0.012>.", "parts": {"slopes: fspo": 0.0456}}
+    claim = {"id": "C1", "statement": "flat", "verdict": "inconclusive", "details": {"power": power}}
+    text = write_report(tmp_path / "r.html", title="t", claims=[claim], figures=[]).read_text()
+    assert "<dd>These runs would have seen &lt;0.012&gt;.</dd>" in text
+    assert "power of each estimate" in text
+    assert re.search(r"<td>slopes: fspo</td><td class=\"number\">0.0456</td>", text)
+    assert "0.0123" not in text
+
+
 def test_values_as_text():
     assert plain(None) == plain(float("nan")) == "–"
     assert plain(True) == plain(np.bool_(True)) == "yes"
