@@ -56,6 +56,9 @@ def run_generate(
                 max_new_tokens=steps, do_sample=False, eos_token_id=eos, pad_token_id=pad
             ),
             logits_processor=LogitsProcessorList([picker]),
+            # Under FSDP2 transformers would wait for all processes at each token. Here weights are whole already, and
+            # a process may have fewer batches than another, or none.
+            synced_gpus=False,
         )
     tokens = output[:, ids.shape[1] :].cpu().numpy()
     logprobs = torch.stack(picker.logprobs, 1).cpu().numpy()

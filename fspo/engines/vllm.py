@@ -52,7 +52,8 @@ def run_vllm(
             temperature=temperature,
             max_tokens=steps,
             logprobs=0,
-            generation_kwargs={"stop_token_ids": eos, "seed": noise.seed + noise.rollout},
+            # No seed: each row is a request of its own, and one seed would give a prompt's rows the same response.
+            generation_kwargs={"stop_token_ids": eos},
         )
     except Exception as error:  # the client raises bare ones
         _clients.pop(url, None)

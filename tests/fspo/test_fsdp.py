@@ -22,6 +22,7 @@ ARGUMENTS = [
     *("--optim.learning_rate", "2e-4", "--batch.minibatches", "2", "--seed", "8"),
 ]
 KL = ["--rule.kl_coef", "0.1"]  # with a reference, sharded too
+GENERATE = ["--sampling.engine", "generate"]  # what "auto" takes for large models; it draws the same responses
 HALF, WHOLE, RESUME = ["--rollouts", "1"], ["--rollouts", "2"], ["--rollouts", "2", "--resume", "true"]
 
 
@@ -36,7 +37,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     one(found / "1-1", *WHOLE)
     one(found / "1-2", *HALF)
     one(found / "kl-1", *HALF, *KL)
-    runs = [("2", WHOLE), ("2-1", HALF), ("2-2", HALF), ("2-2", RESUME), ("1-2", RESUME), ("kl-2", HALF + KL)]
+    runs = [("2", WHOLE), ("2-1", HALF), ("2-2", HALF), ("2-2", RESUME), ("1-2", RESUME), ("kl-2", HALF + KL + GENERATE)]
     done = tiny_run.in_children(
         [(found / name, [*ARGUMENTS, *arguments]) for name, arguments in runs], processes=2, sharded=True
     )
