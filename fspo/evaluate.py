@@ -29,6 +29,7 @@ from fspo.collect import Collector
 from fspo.command_line import CommandParser
 from fspo.errors import UserError
 from fspo.files import whole_file, write_text
+from fspo.launch import CONFIG
 from fspo.metrics import length_bins
 from fspo.models import check_vocabulary, load_model, load_tokenizer
 from fspo.rollout import ENGINES, SamplingConfig
@@ -189,7 +190,9 @@ def _tasks(args: Any, names: list[str]) -> list[DatasetTask]:
 def _label(model: str) -> str:
     """Name of a model in the table: a run folder stands for the model that it exported."""
     path = Path(model)
-    return str(path.parent if path.name == checkpoint.EXPORT and path.is_dir() else path).strip("/")
+    if path.name == checkpoint.EXPORT and (path.parent / CONFIG).is_file():
+        path = path.parent
+    return str(path).strip("/") if path.name else path.resolve().name
 
 
 def _source(model: str) -> str:

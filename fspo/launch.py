@@ -18,7 +18,7 @@ from fspo.config import TrainConfig
 from fspo.errors import UserError
 from fspo.models import EMBEDDED, check_vocabulary, load_model, load_tokenizer
 from fspo.options import save, to_dict
-from fspo.sharding import check_sharding, is_sharded
+from fspo.sharding import check_sharding
 from fspo.warmup import warm_up
 
 _group: Any = None
@@ -117,10 +117,10 @@ def load_policy(
     return model, tokenizer
 
 
-def check_passes(model: PreTrainedModel, config: TrainConfig) -> None:
+def check_passes(sharded: bool, config: TrainConfig) -> None:
     """Refuse score passes that differ from process to process where the model is sharded."""
     log = config.log
-    if is_sharded(model) and (log.coverage_every or log.scores.mode == "exact" or log.scores.microbatch_tokens):
+    if sharded and (log.coverage_every or log.scores.mode == "exact" or log.scores.microbatch_tokens):
         raise UserError(
             "with sharded weights every process must run the same passes over whole microbatches: set "
             "log.coverage_every to 0, log.scores.mode to sketch and log.scores.microbatch_tokens to null"

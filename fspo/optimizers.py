@@ -97,11 +97,17 @@ def _check_shards(optimizer: Optimizer) -> None:
     """Refuse shards of different sizes: one process would keep moments in 8 bits and another would not."""
     for group in optimizer.param_groups:
         for p in group["params"]:
-            if isinstance(p, DTensor) and p.shape[0] % p.device_mesh.size():
-                raise UserError(
-                    f"optim.name adamw8bit needs equal shards, and {p.device_mesh.size()} processes cannot share "
-                    f"{p.shape[0]} rows: use a number of processes that divides them, or optim.name adamw"
-                )
+            if isinstance(p, DTensor):
+                check_rows(p.shape[0], p.device_mesh.size())
+
+
+def check_rows(rows: int, processes: int) -> None:
+    """Raise UserError where 8-bit moments of so many rows have no equal shards."""
+    if rows % processes:
+        raise UserError(
+            f"optim.name adamw8bit needs equal shards, and {processes} processes cannot share {rows} rows: use a "
+            "number of processes that divides them, or optim.name adamw"
+        )
 
 
 CODES, SCALE = "#codes", "#scale"

@@ -30,7 +30,8 @@ from fspo.errors import UserError, unknown_name
 
 Engine = Literal["auto", "fast", "generate", "continuous", "vllm"]
 ENGINES: tuple[str, ...] = get_args(Engine)
-_FAST_PARAMETERS = 1_000_000_000  # "auto" leaves larger models on an accelerator to transformers' generation
+FAST_PARAMETERS = 1_000_000_000
+"""``auto`` leaves models from here on, where they run on an accelerator, to transformers' generation."""
 
 
 @dataclass(frozen=True)
@@ -200,7 +201,7 @@ def choose_engine(model: PreTrainedModel, wanted: str) -> str:
         if not fits:
             raise UserError("the fast engine needs plain attention layers: set the sampling engine to 'generate'")
         return wanted
-    small = model.device.type == "cpu" or sum(p.numel() for p in model.parameters()) < _FAST_PARAMETERS
+    small = model.device.type == "cpu" or sum(p.numel() for p in model.parameters()) < FAST_PARAMETERS
     return "fast" if fits and small else "generate"
 
 

@@ -34,7 +34,7 @@ from fspo.rules import DriftStats
 from fspo.score_log import ScoreLog
 from fspo.score_sites import whole
 from fspo.scores import Scores
-from fspo.sharding import shard_frozen, spread
+from fspo.sharding import is_sharded, shard_frozen, spread
 from fspo.tasks import Task, make_task
 from fspo.updates import Shard, Updater
 
@@ -84,7 +84,7 @@ class Trainer:
         self.zero3 = self.accelerator.distributed_type == DistributedType.DEEPSPEED
         if self.zero3:
             zero3.adopt(self.accelerator, raw)
-        check_passes(raw, config)
+        check_passes(is_sharded(raw), config)
         self.state = self._restore()
         self.online = OnlineRule(self.rule, self.state.online)
         if reference is not None:

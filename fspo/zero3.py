@@ -40,13 +40,18 @@ def configure(accelerator: Accelerator, optim: OptimConfig) -> None:
         raise UserError(f"DeepSpeed's offloading is not supported: set both offload devices to none, {preset}")
     if accelerator.mixed_precision not in ("no", "bf16"):
         raise UserError("DeepSpeed's loss scaling is not supported: set mixed_precision to bf16 or no")
-    if optim.name != "adamw":
-        raise UserError(f"optim.name {optim.name} does not know DeepSpeed's flat parts: set it to adamw, or use FSDP2")
+    check_optimizer(optim)
     settings["train_micro_batch_size_per_gpu"] = settings["gradient_accumulation_steps"] = 1  # losses are whole sums
     settings["train_batch_size"] = accelerator.num_processes
     settings["gradient_clipping"] = optim.max_grad_norm
     # Weights are read whole and spread by the engine: inside transformers' own loading they would be empty by now.
     unset_hf_deepspeed_config()
+
+
+def check_optimizer(optim: OptimConfig) -> None:
+    """Raise UserError for an optimizer that cannot work on flat parts."""
+    if optim.name != "adamw":
+        raise UserError(f"optim.name {optim.name} does not know DeepSpeed's flat parts: set it to adamw, or use FSDP2")
 
 
 def adopt(accelerator: Accelerator, model: torch.nn.Module) -> None:

@@ -27,7 +27,8 @@ _PAGE = 32  # tokens of a cache page on a CPU, where the cache is sized here
 _MOST_PAGES = 1 << 14
 _BLOCK = 256  # uniforms of a response computed at once
 _WORD = 1 << 31
-_FREE_SHARE = 0.8  # of the accelerator's free memory, for the cache
+FREE_SHARE = 0.8
+"""Of an accelerator's free memory, for the cache."""
 
 
 class KeyedPicker:
@@ -154,7 +155,7 @@ def run_continuous(
     base = base_model(model)
     on_cpu = model.device.type == "cpu"
     pages = sum(-(-(len(prompt) + steps) // _PAGE) + 1 for prompt in prompts)
-    sizes: dict[str, Any] = {"max_memory_percent": _FREE_SHARE}
+    sizes: dict[str, Any] = {"max_memory_percent": FREE_SHARE}
     if on_cpu:
         room = _spare_pages(pages)
         sizes = {"page_size": _PAGE, "num_blocks": room, "max_batch_tokens": max(512, len(prompts))}

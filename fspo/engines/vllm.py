@@ -43,8 +43,7 @@ def run_vllm(
         If vLLM is not installed, the server does not answer or fails, or a response is missing: none is left out.
     """
     check_vllm()
-    if PartialState().num_processes > 1 or hasattr(model, "peft_config"):
-        raise UserError("the vllm engine serves one training process without LoRA: use the continuous engine instead")
+    check_alone(PartialState().num_processes, hasattr(model, "peft_config"))
     try:
         client = _synced(model, url)
         reply = client.generate(
@@ -77,6 +76,12 @@ def check_vllm() -> None:
             raise UserError(
                 f"the vllm engine needs {name}: pip install 'fspo[vllm]', or set the sampling engine to 'continuous'"
             )
+
+
+def check_alone(processes: int, lora: bool) -> None:
+    """Raise UserError where weights would have to come from several processes or from adapters."""
+    if processes > 1 or lora:
+        raise UserError("the vllm engine serves one training process without LoRA: use the continuous engine instead")
 
 
 def _synced(model: PreTrainedModel, url: str) -> Any:

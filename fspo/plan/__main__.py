@@ -16,6 +16,9 @@ from fspo.models import LoraOptions
 from fspo.options import parse, to_dict
 from fspo.plan.machine import MachineConfig, longest_microbatch
 from fspo.plan.memory import RESERVE, Plan, plan
+from fspo.plan.models import shape_of
+from fspo.plan.sampling import engine_of
+from fspo.plan.settings import positions_warning
 
 EXAMPLES = """Plan a run: memory of each GPU by phase of a rollout, and how many tokens a step has. No weights are
 loaded and nothing is computed: the training code runs on tensors without storage. Exits with 1 if it does not fit.
@@ -108,7 +111,10 @@ def cures(config: TrainConfig, machine: MachineConfig) -> list[str] | None:
         phase = max(totals, key=totals.__getitem__)
         best: tuple[Change, Plan] | None = None
         for change in changes(config, machine, phase):
-            found = plan(change.config, change.machine)
+            try:
+                found = plan(change.config, change.machine)
+            except UserError:  # the run would refuse it
+                continue
             if found.totals[phase] >= totals[phase]:
                 continue
             if found.totals[phase] <= found.capacity:
@@ -130,8 +136,11 @@ def enough_gpus(config: TrainConfig, machine: MachineConfig) -> int | None:
     gpus = machine.gpus
     while machine.sharding != "ddp" and gpus < MOST_GPUS:
         gpus *= 2
-        if plan(config, replace(machine, gpus=gpus)).fits:
-            return gpus
+        try:
+            if plan(config, replace(machine, gpus=gpus)).fits:
+                return gpus
+        except UserError:  # the run would refuse it there
+            continue
     return None
 
 
@@ -162,11 +171,12 @@ def report(config: TrainConfig, machine: MachineConfig) -> tuple[str, dict[str, 
         f"{config.model.name_or_path}: {model.total / 1e9:.3f}e9 parameters, {model.trainable / 1e9:.3f}e9 of them "
         f"trained, {model.layers} layers",
         f"{machine.gpus} GPUs of {machine.memory:g} GiB, {machine.sharding}, mixed precision "
-        f"{machine.mixed_precision}, weights {config.model.dtype}, {config.optim.name}",
+        f"{machine.mixed_precision}, weights {config.model.dtype}, {config.optim.name}, "
+        f"sampling by {engine_of(config, model)}",
         "",
         table(found),
         "",
-        *(f"{name:<40}{value:>14,.6g}" for name, value in found.tokens.items()),
+        *(f"{name:<44}{value:>14,.6g}" for name, value in found.tokens.items()),
         "",
     ]
     verdict = (
@@ -181,7 +191,7 @@ def report(config: TrainConfig, machine: MachineConfig) -> tuple[str, dict[str, 
         parts.append(f"does not fit: {verdict}")
         parts += [f"  it fits with {' '.join(cure)}"] if cure else ["  no change of its options alone makes it fit"]
         parts += [f"  it fits as it is on {gpus} GPUs"] if gpus else []
-    warnings = config.warnings()
+    warnings = config.warnings() + positions_warning(config, shape_of(config.model.name_or_path))
     parts += [f"warning: {warning}" for warning in warnings]
     values = {
         "model": {k: v for k, v in asdict(model).items() if k != "shapes"},

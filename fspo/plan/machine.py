@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, isfinite
 from typing import Literal
 
 from fspo.config import TrainConfig
@@ -38,7 +38,7 @@ class MachineConfig:
     response_tokens: int | None = None
 
     def __post_init__(self) -> None:
-        if self.gpus < 1 or not self.memory > 0:
+        if self.gpus < 1 or not (self.memory > 0 and isfinite(self.memory)):
             raise UserError(f"machine: {self.gpus} GPUs of {self.memory} GiB: use one or more GPUs with memory above 0")
         if self.response_tokens is not None and self.response_tokens < 1:
             raise UserError(f"machine.response_tokens is {self.response_tokens}: use 1 or more")

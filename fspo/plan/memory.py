@@ -10,13 +10,13 @@ import torch
 from transformers import PretrainedConfig
 
 from fspo.config import TrainConfig
-from fspo.engines.fast import CacheLayer
-from fspo.engines.picking import PICK_ELEMENTS
 from fspo.models import DTYPES, Dtype, LoraOptions
 from fspo.optimizers import moment_bytes
-from fspo.plan.machine import MachineConfig, longest_microbatch, sampled_rows, token_counts
-from fspo.plan.measure import DEEP, SHALLOW, forward_pass, padded_rows, prompt_pass, update_pass
-from fspo.plan.models import Sizes, meta_model, shape_of, sizes
+from fspo.plan.machine import MachineConfig, longest_microbatch, token_counts
+from fspo.plan.measure import DEEP, SHALLOW, forward_pass, padded_rows, update_pass
+from fspo.plan.models import Shape, Sizes, meta_model, shape_of, sizes
+from fspo.plan.sampling import rollout
+from fspo.plan.settings import refuse
 from fspo.scores import ScoreHooks
 
 RESERVE = 0.08
@@ -61,21 +61,9 @@ class Plan:
         return self.peak <= self.capacity
 
 
-@dataclass(frozen=True)
-class _Shape:
-    """A model's shape, hashable by its JSON."""
-
-    json: str
-    config: PretrainedConfig = field(compare=False, hash=False)
-
-
-def _shape(config: PretrainedConfig) -> _Shape:
-    return _Shape(config.to_json_string(use_diff=False), config)
-
-
 @lru_cache(maxsize=256)
 def _activations(
-    shape: _Shape,
+    shape: Shape,
     microbatch: tuple[int, int, int],
     dtype: Dtype,
     temperature: float,
@@ -107,7 +95,7 @@ def _activations(
 
 @lru_cache(maxsize=256)
 def _forward(
-    shape: _Shape,
+    shape: Shape,
     microbatch: tuple[int, int, int],
     dtype: Dtype,
     temperature: float,
@@ -122,11 +110,6 @@ def _forward(
         for config in (shape.config, _few_tokens(shape.config))
     )
     return min(whole, bare), max(0, whole - bare)
-
-
-@lru_cache(maxsize=256)
-def _prompts(shape: _Shape, rows: int, columns: int, dtype: Dtype) -> int:
-    return prompt_pass(shape.config, rows, columns, dtype)
 
 
 _LORA: dict[str | None, LoraOptions] = {}
@@ -145,11 +128,12 @@ def plan(config: TrainConfig, machine: MachineConfig, shape: PretrainedConfig | 
     Raises
     ------
     UserError
-        For a model whose shape is not known or not understood.
+        For a model whose shape is not known or not understood, and for settings that the run itself would refuse.
     """
     shape = shape or shape_of(config.model.name_or_path)
     found = meta_model(shape, config.model.dtype, lora=config.model.lora)
     model = sizes(found)
+    refuse(config, machine, model)
     split = machine.gpus if machine.sharding != "ddp" else 1
     own, compute = _dtypes(config, machine)
     rows, prompt, response = longest_microbatch(config)
@@ -157,24 +141,27 @@ def plan(config: TrainConfig, machine: MachineConfig, shape: PretrainedConfig | 
     static = _static(config, machine, model, own)
     gradients = model.trainable * own.itemsize // split
     gathered = _gathered(machine, model, compute, own)
+    # ZeRO-3's hooks are out of the way in a score pass (fspo/zero3.py).
+    whole = {"gathered": model.total * compute.itemsize} if machine.sharding == "zero3" and split > 1 else gathered
     dtype: Dtype = "bfloat16" if compute == torch.bfloat16 else "float32"
     lora = str(config.model.lora) if config.model.lora else None
     if config.model.lora is not None:
         _LORA[lora] = config.model.lora
-    same = (_shape(shape), (rows, prompt, response), dtype, config.sampling.temperature, config.batch.logits)
+    same = (Shape.of(shape), (rows, prompt, response), dtype, config.sampling.temperature, config.batch.logits)
     update = _named(_activations(*same, config.model.gradient_checkpointing, lora))
     old = _named(_forward(*same, config.log.entropy))
     hooks = _hooks(config, found, tokens, compute) if config.log.score_every else {}
     step = _step_temporary(config, model, split)
+    capacity = int(machine.memory * 2**30 * (1 - RESERVE))
     phases = {
-        "rollout": static | _rollout(config, machine, shape, model, compute),
+        "rollout": static | rollout(config, machine, shape, model, compute, capacity - sum(static.values())),
         "old log-probs": static | gathered | old,
-        "score pass": (static | gathered | update | hooks) if hooks else {},
+        "score pass": (static | whole | update | hooks) if hooks else {},
         "update": static | gathered | {"gradients": gradients + _buckets(machine, model, own, compute)} | update,
         "optimizer step": static | {"gradients": gradients, "temporary": step},
     }
-    capacity = int(machine.memory * 2**30 * (1 - RESERVE))
-    return Plan(model, phases, token_counts(config, machine, model, rows), capacity)
+    counts = token_counts(config, machine, model, rows) | host_and_disk(config, model)
+    return Plan(model, phases, counts, capacity)
 
 
 def _named(parts: tuple[int, int]) -> dict[str, int]:
@@ -216,7 +203,11 @@ def _static(config: TrainConfig, machine: MachineConfig, model: Sizes, own: torc
         "optimizer": sum(moment_bytes(_local(s, split), own, config.optim.name) for s in model.shapes),
     }
     if config.rule.kl_coef > 0:
-        parts["reference"] = model.total * dtype.itemsize // split
+        if machine.sharding == "zero3":  # whole on each GPU, in the type of the passes (fspo/sharding.py)
+            kept = 2 if machine.mixed_precision == "bf16" else dtype.itemsize
+            parts["reference"] = model.total * kept
+        else:
+            parts["reference"] = model.total * dtype.itemsize // split
     return parts
 
 
@@ -272,31 +263,13 @@ def _hooks(config: TrainConfig, model: torch.nn.Module, tokens: int, compute: to
     return {"sketches": tables + entries * 12 + kept + rows * sketcher.width * 4}
 
 
-def _rollout(
-    config: TrainConfig, machine: MachineConfig, shape: PretrainedConfig, model: Sizes, compute: torch.dtype
-) -> dict[str, int]:
-    """Sampling: gathered weights, the key-value cache, the prompts' activations, the next token's logits."""
-    columns = config.task.max_prompt_tokens + config.sampling.max_new_tokens
-    rows = sampled_rows(config, machine)
-    distinct = ceil(rows / config.batch.responses)
-    sharded = machine.sharding != "ddp" and machine.gpus > 1
-    casts = compute.itemsize < DTYPES[config.model.dtype].itemsize or sharded
-    vocabulary = shape.vocab_size
-    chosen = min(rows, max(1, PICK_ELEMENTS // vocabulary))
-    dtype: Dtype = "bfloat16" if compute == torch.bfloat16 else "float32"
-    parts = {
-        "KV cache": rows * columns * cache_bytes(shape, compute),
-        "activations": _prompts(_shape(shape), distinct, config.task.max_prompt_tokens, dtype),
-        "logits": rows * vocabulary * (compute.itemsize + 4) + chosen * vocabulary * (2 * 4 + 2 * 8),
+def host_and_disk(config: TrainConfig, model: Sizes) -> dict[str, float]:
+    """GiB beside the GPUs: weights are read whole by each process; a checkpoint is gathered whole by the first one."""
+    dtype = DTYPES[config.model.dtype]
+    copies = 2 if config.rule.kl_coef > 0 else 1
+    moments = sum(moment_bytes(int(torch.Size(s).numel()), dtype, config.optim.name) for s in model.shapes)
+    checkpoint = model.trainable * dtype.itemsize + moments
+    return {
+        "host memory of a process at the start, GiB": copies * model.total * dtype.itemsize / 2**30,
+        "host memory and disk of a checkpoint, GiB": checkpoint / 2**30,
     }
-    return ({"gathered": model.total * compute.itemsize} if casts else {}) | parts
-
-
-def cache_bytes(shape: PretrainedConfig, dtype: torch.dtype) -> int:
-    """Bytes of keys and values of one token in all layers, as `fspo.engines.fast.CacheLayer` keeps them."""
-    heads = getattr(shape, "num_key_value_heads", None) or shape.num_attention_heads
-    size = getattr(shape, "head_dim", None) or shape.hidden_size // shape.num_attention_heads
-    layer = CacheLayer(1, 1)
-    states = torch.empty(1, heads, 1, size, dtype=dtype, device="meta")
-    layer.lazy_initialization(states, states)
-    return shape.num_hidden_layers * (layer.keys.nbytes + layer.values.nbytes)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -57,6 +57,19 @@ def shape_of(name_or_path: str) -> PretrainedConfig:
             f"no shape of {name_or_path!r}: give a folder with config.json, a Hugging Face name that this machine can "
             f"reach, {EMBEDDED}, or one of {', '.join(BUILT_IN)}"
         ) from error
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A model's configuration, hashable by its JSON."""
+
+    json: str
+    config: PretrainedConfig = field(compare=False, hash=False)
+
+    @classmethod
+    def of(cls, config: PretrainedConfig) -> Shape:
+        """From the configuration."""
+        return cls(config.to_json_string(use_diff=False), config)
 
 
 def meta_model(

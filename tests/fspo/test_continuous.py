@@ -10,6 +10,7 @@ from transformers import GenerationConfig
 from transformers.generation.continuous_batching.requests import RequestState
 
 import fspo.engines.continuous
+from fspo.engines import vllm
 from fspo.engines.continuous import KeyedPicker
 from fspo.engines.picking import Noise
 from fspo.errors import UserError
@@ -112,3 +113,25 @@ def test_vllm_that_is_not_installed_is_one_line() -> None:
         pytest.skip("vllm is installed")
     with pytest.raises(UserError, match=r"the vllm engine needs vllm: pip install 'fspo\[vllm\]', or set the sampling"):
         draw(small_model("embedded"), engine="vllm")
+
+
+def test_vllm_gives_equal_prompts_responses_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that seeds as vLLM does: each request with a seed has a generator of its own, the others share one."""
+
+    class Server:
+        shared = np.random.default_rng(0)
+
+        def generate(self, prompts: list, *, max_tokens: int, generation_kwargs: dict, **_: object) -> dict:
+            found = []
+            for _prompt in prompts:
+                seed = generation_kwargs.get("seed")
+                draw = self.shared if seed is None else np.random.default_rng(seed)
+                found.append(draw.integers(2, 20, max_tokens).tolist())
+            return {"completion_ids": found, "logprobs": [[[-1.0]] * len(row) for row in found]}
+
+    monkeypatch.setattr(vllm, "check_vllm", lambda: None)
+    monkeypatch.setattr(vllm, "_synced", lambda model, url: Server())
+    noise = Noise(0, 0, np.arange(4))
+    tokens, logprobs = vllm.run_vllm(small_model("embedded"), [[5, 6]] * 4, noise, 1.0, 12, [1], "http://x", None)
+    assert len({tuple(row.tolist()) for row in tokens}) == 4
+    assert all((row == -1.0).all() and len(row) == 12 for row in logprobs)

@@ -37,7 +37,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     one(found / "1-1", *WHOLE)
     one(found / "1-2", *HALF)
     one(found / "kl-1", *HALF, *KL)
-    runs = [("2", WHOLE), ("2-1", HALF), ("2-2", HALF), ("2-2", RESUME), ("1-2", RESUME), ("kl-2", HALF + KL + GENERATE)]
+    runs = [
+        ("2", WHOLE),
+        ("2-1", HALF),
+        ("2-2", HALF),
+        ("2-2", RESUME),
+        ("1-2", RESUME),
+        ("kl-2", HALF + KL + GENERATE),
+    ]
     done = tiny_run.in_children(
         [(found / name, [*ARGUMENTS, *arguments]) for name, arguments in runs], processes=2, sharded=True
     )

@@ -22,8 +22,9 @@ from fspo.models import ready_for_training
 from fspo.options import parse
 from fspo.plan import __main__ as command
 from fspo.plan.machine import MachineConfig, longest_microbatch, token_counts
-from fspo.plan.memory import cache_bytes, plan
+from fspo.plan.memory import plan
 from fspo.plan.models import meta_model, shape_of, sizes
+from fspo.plan.sampling import cache_bytes
 from fspo.scores import ScoreHooks
 
 ALONE = MachineConfig(gpus=1, memory=1.0, mixed_precision="no")
@@ -191,6 +192,43 @@ def test_the_cache_is_what_transformers_keeps(tmp_path: Path) -> None:
     assert cache_bytes(shape_of("Qwen3-8B-Base"), torch.bfloat16) == 36 * 2 * 8 * 128 * 2
 
 
+def test_each_engine_has_the_cache_that_it_makes() -> None:
+    """By hand: 32 responses of 1,024 + 1,024 tokens, 8 to a prompt, at 36 layers x 2 x 8 x 128 bfloat16 numbers."""
+    sizes = ("--task.max_prompt_tokens", "1024", "--sampling.max_new_tokens", "1024", "--sampling.batch_size", "32")
+    machine = MachineConfig(gpus=8)
+    found = {
+        engine: plan(qwen(*sizes, "--sampling.engine", engine), machine).phases["rollout"]
+        for engine in ("auto", "fast", "generate", "continuous")
+    }
+    whole = 32 * 2048 * 36 * 2 * 8 * 128 * 2
+    assert found["fast"]["KV cache"] == whole
+    assert found["generate"]["KV cache"] == whole + whole // 72  # a layer's keys once more while they grow
+    assert found["auto"] == found["generate"]  # a large model
+    assert found["generate"]["activations"] == pytest.approx(8 * found["fast"]["activations"], rel=0.01)
+    rest = {name: size for name, size in found["continuous"].items() if name != "KV cache"}
+    assert found["continuous"]["KV cache"] == int(0.8 * (int(80 * 2**30 * 0.92) - sum(rest.values())))
+    alone = MachineConfig(gpus=1)
+    served = plan(qwen(*sizes, "--sampling.engine", "vllm"), alone).phases["rollout"]
+    assert set(served) == {"weights", "optimizer", "gathered"}  # the server has GPUs of its own
+
+
+def test_zero3_gathers_the_model_for_scores_and_keeps_the_reference_whole() -> None:
+    config = qwen("--rule.kl_coef", "0.1")
+    found = plan(config, MachineConfig(gpus=8, sharding="zero3"))
+    assert found.phases["score pass"]["gathered"] == 2 * QWEN_8B
+    assert found.phases["update"]["gathered"] < QWEN_8B
+    assert found.phases["update"]["reference"] == 2 * QWEN_8B
+    spread = plan(config, MachineConfig(gpus=8))
+    assert spread.phases["update"]["reference"] == 4 * QWEN_8B // 8
+    assert spread.phases["score pass"]["gathered"] == spread.phases["update"]["gathered"]
+
+
+def test_host_and_disk() -> None:
+    found = plan(qwen(), MachineConfig()).tokens
+    assert found["host memory of a process at the start, GiB"] == pytest.approx(4 * QWEN_8B / 2**30)
+    assert found["host memory and disk of a checkpoint, GiB"] == pytest.approx(12 * QWEN_8B / 2**30)
+
+
 def test_counts_of_a_step() -> None:
     arguments = ("--batch.prompts", "128", "--batch.responses", "8", "--batch.minibatches", "8", "--batch.epochs", "2")
     config = qwen(*arguments, "--batch.tokens", "16384", "--task.max_prompt_tokens", "1024")
@@ -241,6 +279,13 @@ def test_command_says_when_nothing_helps(capsys: pytest.CaptureFixture[str]) -> 
     assert "no change of its options alone makes it fit" in capsys.readouterr().out
 
 
+def test_prompts_beyond_the_models_positions_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    command.main([*TINY, "--task.max_prompt_tokens", "1000", "--sampling.max_new_tokens", "100"])
+    assert "the run stops at the first prompt beyond 924" in capsys.readouterr().out
+    command.main([*TINY, "--task.max_prompt_tokens", "924", "--sampling.max_new_tokens", "100"])
+    assert "positions" not in capsys.readouterr().out
+
+
 def test_a_folder_with_a_config_is_enough(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     small(64).save_pretrained(tmp_path / "model")
     arguments = ["--model.name_or_path", str(tmp_path / "model"), "--machine.gpus", "2", "--machine.sharding", "ddp"]
@@ -257,6 +302,11 @@ def test_a_folder_with_a_config_is_enough(tmp_path: Path, capsys: pytest.Capture
         (["--machine.shardin", "ddp"], r"did you mean 'machine.sharding'"),
         (["--machine.sharding", "fsdp"], r"did you mean 'fsdp2'"),
         ([*TINY, "--json", "."], r"is a folder: name a file"),
+        (["--machine.memory", "1e400"], r"use one or more GPUs with memory above 0"),
+        (["--sampling.engine", "vllm"], r"the vllm engine serves one training process"),
+        (["--machine.sharding", "zero3", "--optim.name", "adamw8bit"], r"set it to adamw, or use FSDP2"),
+        (["--machine.gpus", "3", "--optim.name", "adamw8bit"], r"3 processes cannot share \d+ rows"),
+        (["--log.coverage_every", "1"], r"set log.coverage_every to 0"),
     ],
 )
 def test_bad_input_is_one_line(arguments: list[str], message: str) -> None:

@@ -1,0 +1,80 @@
+"""Memory of a GPU while it samples, by engine."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import ceil
+
+import torch
+from transformers import PretrainedConfig
+
+from fspo.config import TrainConfig
+from fspo.engines.continuous import FREE_SHARE
+from fspo.engines.fast import CacheLayer
+from fspo.engines.picking import PICK_ELEMENTS
+from fspo.models import DTYPES, Dtype
+from fspo.plan.machine import MachineConfig, sampled_rows
+from fspo.plan.measure import prompt_pass
+from fspo.plan.models import Shape, Sizes
+from fspo.rollout import FAST_PARAMETERS
+
+
+def engine_of(config: TrainConfig, model: Sizes) -> str:
+    """The sampling engine that ``auto`` means on an accelerator, for a model of plain attention layers."""
+    wanted = config.sampling.engine
+    if wanted != "auto":
+        return wanted
+    return "fast" if model.total < FAST_PARAMETERS else "generate"
+
+
+def rollout(
+    config: TrainConfig,
+    machine: MachineConfig,
+    shape: PretrainedConfig,
+    model: Sizes,
+    compute: torch.dtype,
+    room: int,
+) -> dict[str, int]:
+    """Sampling: gathered weights, the key-value cache, the prompts' activations, the next token's logits.
+
+    Parameters
+    ----------
+    room : int
+        Bytes of a GPU that hold nothing else yet; the continuous engine fills a share of it with its cache.
+    """
+    engine = engine_of(config, model)
+    prompt, columns = config.task.max_prompt_tokens, config.task.max_prompt_tokens + config.sampling.max_new_tokens
+    rows = sampled_rows(config, machine)
+    sharded = machine.sharding != "ddp" and machine.gpus > 1
+    casts = compute.itemsize < DTYPES[config.model.dtype].itemsize or sharded
+    parts = {"gathered": model.total * compute.itemsize} if casts else {}
+    if engine == "vllm":  # samples on a GPU of its own
+        return parts
+    one = columns * cache_bytes(shape, compute)
+    if engine == "continuous":  # as many at a time as it has room for; at least one must fit
+        return parts | {"KV cache": max(one, int(FREE_SHARE * (room - sum(parts.values()))))}
+    vocabulary = shape.vocab_size
+    chosen = min(rows, max(1, PICK_ELEMENTS // vocabulary))
+    logits = rows * vocabulary * (compute.itemsize + 4) + chosen * vocabulary * (2 * 4 + 2 * 8)
+    cache, read = rows * one, ceil(rows / config.batch.responses)  # the fast engine reads equal prompts once
+    if engine == "generate":
+        # Its cache grows by a copy of one layer's keys at a time; all but the picked token are masked in a copy.
+        cache += cache // shape.num_hidden_layers // 2
+        logits, read = logits + rows * vocabulary * 4, rows
+    dtype: Dtype = "bfloat16" if compute == torch.bfloat16 else "float32"
+    return parts | {"KV cache": cache, "activations": _prompts(Shape.of(shape), read, prompt, dtype), "logits": logits}
+
+
+@lru_cache(maxsize=256)
+def _prompts(shape: Shape, rows: int, columns: int, dtype: Dtype) -> int:
+    return prompt_pass(shape.config, rows, columns, dtype)
+
+
+def cache_bytes(shape: PretrainedConfig, dtype: torch.dtype) -> int:
+    """Bytes of keys and values of one token in all layers, as `fspo.engines.fast.CacheLayer` keeps them."""
+    heads = getattr(shape, "num_key_value_heads", None) or shape.num_attention_heads
+    size = getattr(shape, "head_dim", None) or shape.hidden_size // shape.num_attention_heads
+    layer = CacheLayer(1, 1)
+    states = torch.empty(1, heads, 1, size, dtype=dtype, device="meta")
+    layer.lazy_initialization(states, states)
+    return shape.num_hidden_layers * (layer.keys.nbytes + layer.values.nbytes)

@@ -1,0 +1,45 @@
+"""What the run itself would refuse or complain of on the planned machine, said before it starts."""
+
+from __future__ import annotations
+
+from transformers import PretrainedConfig
+
+from fspo.config import TrainConfig
+from fspo.engines.vllm import check_alone
+from fspo.launch import check_passes
+from fspo.optimizers import check_rows
+from fspo.plan.machine import MachineConfig
+from fspo.plan.models import Sizes
+from fspo.zero3 import check_optimizer
+
+
+def refuse(config: TrainConfig, machine: MachineConfig, model: Sizes) -> None:
+    """Refuse settings that the run refuses.
+
+    Raises
+    ------
+    UserError
+        The run's own.
+    """
+    if config.sampling.engine == "vllm":
+        check_alone(machine.gpus, config.model.lora is not None)
+    if machine.gpus == 1 or machine.sharding == "ddp":
+        return
+    check_passes(True, config)
+    if machine.sharding == "zero3":
+        check_optimizer(config.optim)
+    elif config.optim.name == "adamw8bit":
+        for shape in model.shapes:
+            check_rows(shape[0], machine.gpus)
+
+
+def positions_warning(config: TrainConfig, shape: PretrainedConfig) -> list[str]:
+    """A line where the longest prompt and response together exceed the model's positions."""
+    limit = getattr(shape, "max_position_embeddings", None)
+    prompt, response = config.task.max_prompt_tokens, config.sampling.max_new_tokens
+    if limit is None or prompt + response <= limit:
+        return []
+    return [
+        f"prompts of {prompt} tokens and responses of {response} exceed the model's {limit} positions, and the run "
+        f"stops at the first prompt beyond {limit - response}: lower task.max_prompt_tokens or sampling.max_new_tokens"
+    ]
