@@ -16,6 +16,7 @@ from test_train_cli import saved_model
 from analysis.benchmarks import pass_at_k
 from fspo import evaluate
 from fspo.errors import UserError, run_cli
+from fspo.evaluate import _label
 from fspo.rewards import math_factory
 
 MATH500 = [
@@ -198,3 +199,16 @@ def test_neither_hub_nor_file(
     assert said[-1].startswith("error: benchmark aime25: the hub cannot give it and there is no")
     assert "aime25.jsonl or .parquet: save it there" in said[-1]
     assert not (tmp_path / "o").exists()
+
+
+def test_a_run_folder_stands_for_its_model_and_no_other_folder_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in ("out/fspo/model", "model"):
+        Path(folder).mkdir(parents=True)
+    Path("out/fspo/config.yaml").touch()
+    assert _label("out/fspo/model") == _label("out/fspo/") == "out/fspo"
+    assert _label("model") == "model"  # its parent is no run
+    assert _label(".") == tmp_path.name
+    assert _label("Qwen/Qwen3-8B") == "Qwen/Qwen3-8B"
