@@ -110,12 +110,16 @@ def data_key(task: DatasetTask) -> str:
 
 
 def model_key(model: str) -> str:
-    """Digest of a local folder's weights (ends of each file) and configuration; a hub name stands for itself."""
+    """Digest of a local folder's weights (ends of each file) and configuration; a hub name stands for itself.
+
+    Adapters name the model that they belong to in their configuration.
+    """
     folder = Path(model)
     if not folder.is_dir():
         return model
     parts = []
-    for file in sorted(p for p in folder.iterdir() if p.suffix in (".safetensors", ".bin") or p.name == "config.json"):
+    configs = ("config.json", "adapter_config.json")
+    for file in sorted(p for p in folder.iterdir() if p.suffix in (".safetensors", ".bin") or p.name in configs):
         with file.open("rb") as stream:
             head = stream.read(1 << 20)
             stream.seek(max(0, file.stat().st_size - (1 << 20)))

@@ -25,6 +25,8 @@ from fspo.tasks import Example, Task, encode_prompt
 Stream = Literal["train", "eval", "audit"]
 Drop = Literal["truncated", "failed"]
 """Responses that may be left without a gradient: cut at the length limit; not judged."""
+ALONE = "alone"
+"""Why a judged response has no gradient when all others to its prompt failed and are dropped: it lacks a baseline."""
 _STREAMS: dict[Stream, int] = {"train": 0, "eval": 1, "audit": 2}
 
 
@@ -176,9 +178,7 @@ def give_advantages(batch: RolloutBatch, estimator: Estimator, drop: Sequence[Dr
     """
     judged = np.full(len(batch), True)
     if "failed" in drop:
-        judged = batch.reward_status == "ok"
-        _, group = np.unique(batch.prompt_ids, return_inverse=True)
-        judged &= np.bincount(group, judged)[group] > 1  # a lonely one has nothing to be compared with
+        judged = (batch.reward_status == "ok") & (dropped(batch, drop) != ALONE)
     batch.advantages = np.zeros(len(batch))
     batch.advantages[judged], stats = advantages(batch.rewards[judged], batch.prompt_ids[judged], estimator)
     batch.advantages[dropped(batch, drop) != ""] = 0.0
@@ -186,12 +186,16 @@ def give_advantages(batch: RolloutBatch, estimator: Estimator, drop: Sequence[Dr
 
 
 def dropped(batch: RolloutBatch, drop: Sequence[Drop]) -> np.ndarray:
-    """Why each response gets no gradient (N,): ``failed``, ``truncated``, or an empty string."""
+    """Why each response gets no gradient (N,): ``failed``, ``truncated``, `ALONE`, or an empty string."""
     why = np.full(len(batch), "", dtype="<U16")
     if "truncated" in drop:
         why[batch.truncated] = "truncated"
     if "failed" in drop:
-        why[batch.reward_status != "ok"] = "failed"
+        judged = batch.reward_status == "ok"
+        why[~judged] = "failed"
+        _, group, size = np.unique(batch.prompt_ids, return_inverse=True, return_counts=True)
+        left = np.bincount(group, judged)[group]
+        why[judged & (left == 1) & (size[group] > 1)] = ALONE
     return why
 
 

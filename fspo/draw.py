@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 
 from fspo.advantages import GroupStats
 from fspo.batches import RolloutBatch, join
-from fspo.collect import Collector, Prompts, dropped, give_advantages
+from fspo.collect import ALONE, Collector, Prompts, dropped, give_advantages
 from fspo.config import TrainConfig
 from fspo.engines.picking import Progress
 from fspo.errors import UserError
@@ -61,7 +61,7 @@ class Drawn:
         """Add the rollout to the metrics."""
         add_rollout(ratios, self.batch, self.groups)
         ratios.add("prompts/too_long", self.too_long, self.passed)
-        reasons: list[str] = list(config.batch.drop)
+        reasons: list[str] = [*config.batch.drop, *([ALONE] if "failed" in config.batch.drop else [])]
         lengths, why = [self.batch.lengths], [dropped(self.batch, config.batch.drop)]
         if config.batch.redraws:
             reasons.append(NO_SIGNAL)

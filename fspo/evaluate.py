@@ -197,7 +197,8 @@ def _label(model: str) -> str:
 
 def _source(model: str) -> str:
     exported = Path(model) / checkpoint.EXPORT
-    return str(exported) if (exported / "config.json").is_file() else model
+    whole = any((exported / name).is_file() for name in ("config.json", "adapter_config.json"))
+    return str(exported) if whole else model
 
 
 def _answered(

@@ -14,9 +14,10 @@ import torch
 from test_train_cli import saved_model
 
 from analysis.benchmarks import pass_at_k
-from fspo import evaluate
+from fspo import checkpoint, evaluate
 from fspo.errors import UserError, run_cli
 from fspo.evaluate import _label
+from fspo.models import LoraOptions, load_model, load_tokenizer
 from fspo.rewards import math_factory
 
 MATH500 = [
@@ -212,3 +213,25 @@ def test_a_run_folder_stands_for_its_model_and_no_other_folder_does(
     assert _label("model") == "model"  # its parent is no run
     assert _label(".") == tmp_path.name
     assert _label("Qwen/Qwen3-8B") == "Qwen/Qwen3-8B"
+
+
+def test_adapters_of_a_run_are_evaluated_on_their_model(tmp_path: Path) -> None:
+    """A run folder whose ``model`` holds adapters alone; answered greedily, they give what the whole model gives."""
+    base = saved_model(tmp_path / "base")
+    net = load_model(str(base), lora=LoraOptions(rank=2))
+    with torch.no_grad():
+        for name, p in net.named_parameters():
+            if "lora_B" in name:
+                p.copy_(torch.randn(p.shape, generator=torch.Generator().manual_seed(1)))
+    tokenizer = load_tokenizer(base)
+    checkpoint.export(tmp_path / "adapters", net, tokenizer)
+    assert not (tmp_path / "adapters" / "model" / "config.json").exists()
+    net.merge_and_unload().save_pretrained(tmp_path / "merged")  # type: ignore[operator]
+    tokenizer.save_pretrained(tmp_path / "merged")
+    file = tmp_path / "mine.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in MATH500))
+    names = ("base", "adapters", "merged")
+    words = ["--models", *(str(tmp_path / name) for name in names), "--benchmarks", f"{file}@1", *COMMON]
+    assert evaluate.main([*words, "--temperature", "0", "--output", str(tmp_path / "out")]) == 0
+    texts = {name: [row["responses"] for row in lines(tmp_path / "out", "mine", name)] for name in names}
+    assert texts["adapters"] == texts["merged"] != texts["base"]

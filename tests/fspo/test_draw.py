@@ -100,8 +100,11 @@ def test_dropped_responses_have_no_gradient_and_stay() -> None:
     np.testing.assert_allclose(made.advantages, [1, -1, 0, 0.5, 0.5, -1, 0, 0, 0])
     assert stats.num_groups == 2
     assert dropped(made, ("truncated", "failed")).tolist() == [
-        *("", "truncated", "failed", "", "", "truncated", "", "failed", "failed")
+        *("", "truncated", "failed", "", "", "truncated", "alone", "failed", "failed")
     ]
+    assert dropped(made, ("truncated",))[6] == ""
+    single = batch(2, 1)
+    assert dropped(single, ("failed",)).tolist() == ["", ""]  # nobody failed
     made.reward_status[:] = "error"
     give_advantages(made, "rloo", ("failed",))
     assert not made.advantages.any()
