@@ -140,7 +140,7 @@ class _Logits:
     def add_product(self, total: Tensor, a: Tensor, b: Tensor) -> None:
         """``total += a @ b`` for a wide ``total``."""
         if self.mixed:
-            torch.addmm(total, a.to(self.dtype), b, out_dtype=self.wide, out=total)
+            total += torch.mm(a.to(self.dtype), b, out_dtype=self.wide)  # addmm takes a wide total from torch 2.10 on
         else:
             total.addmm_(a, b)
 
