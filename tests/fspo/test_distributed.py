@@ -29,7 +29,10 @@ def torchrun(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 SLOW_STEPS = ["--optim.learning_rate", "3e-4", "--optim.warmup_updates", "0"]
 CASES = {
-    "float64": ["--rule.preset", "fspo-kl", "--batch.tokens", "100", *SLOW_STEPS],
+    "float64": [
+        *("--rule.preset", "fspo-kl", "--rule.adapt", "range", "--rule.target", "0.7", "--batch.tokens", "100"),
+        *SLOW_STEPS,
+    ],
     "float32": ["--rule.preset", "gspo", "--rule.range_lo", "0.01", "--rule.range_hi", "0.01", *SLOW_STEPS],
 }
 
@@ -61,6 +64,9 @@ def test_two_processes_equal_one(folder: Path, dtype: str, tolerance: float) -> 
     for name in exact:
         assert rows[0][name].tolist() == rows[1][name].tolist(), name
     assert (rows[0].side != 0).any()
+    if dtype == "float64":  # the range is learnt from the rows of both processes, from the first update with S != 0 on
+        ranges = ((rows[0].hi - rows[0].lo) / rows[0].length**0.5).groupby(rows[0].step).mean().to_numpy()
+        assert np.unique(ranges.round(9)).size == 3
     # log-probabilities of 20 tokens are sums near 60: float32 keeps 1e-5 of that
     absolute = 1e-9 if dtype == "float64" else 1e-4
     close = ["log_ratio", "sum_sq_log_ratio", "k3_sum", "lo", "hi", "drift", "multiplier", "weight", "entropy"]
