@@ -2,10 +2,12 @@
 
 Three parts, each with intervals: gradient logs (every band and every way to treat what lies outside it, matched to one
 update acceptance in each window), models whose update is known exactly, and short training runs that follow one
-acceptance. Parts and runs that are done are kept under --output and not computed again.
+acceptance. Parts and runs that are done are kept under --output and not computed again; the page's section on training
+stays as it is where no trained runs are given.
 
 examples:
-  python benchmarks/which_rule.py --logs out/quick/runs/*-seed0 --output out/which_rule
+  python benchmarks/which_rule_logs.py --output out/which_rule/logs
+  python benchmarks/which_rule.py --logs out/which_rule/logs/* --output out/which_rule
   python benchmarks/which_rule.py --logs RUN --trained RUNS/fspo-seed0 RUNS/fspo-cap-seed0 --output out/which_rule
 """
 
@@ -227,8 +229,8 @@ def verdict(rows: list[Row], quantity: str, words: str) -> list[str]:
         p = min(best.p * looks, 1.0)
         fspo = table[table.rule == "fspo"].set_index("outside")
         sentence = f"At {target:.0%}: least {words} in estimate is `{best.rule}` with {best.outside}, {cell(best)} of"
-        sentence += f" fspo's drop (p = {best.p:.3f} alone, {p:.2g} as the best of {looks})"
-        own = [f"its {o} {cell(fspo.loc[o])} (p = {fspo.loc[o].p:.3f})" for o in ("cap", "truncate")]
+        sentence += f" fspo's drop (p = {best.p:.2g} alone, {p:.2g} as the best of {looks})"
+        own = [f"its {o} {cell(fspo.loc[o])} (p = {fspo.loc[o].p:.2g})" for o in ("cap", "truncate")]
         out.append(f"- {sentence}; fspo's own band, {', '.join(own)}.")
     return out
 
@@ -249,28 +251,39 @@ def training_table(rows: list[Row]) -> list[str]:
     return lines
 
 
-def page(logs: list[Row], models: list[Row], trained: list[Row]) -> str:
-    """The document."""
+def page(logs: list[Row], models: list[Row], trained: list[Row], before: str = "") -> str:
+    """The document; ``before`` it, of which the section on training stays where there are no trained runs."""
     lines = [HEAD.format(prompts=PROMPTS, logs=len({r["unit"] for r in logs}), models=len({r["unit"] for r in models}))]
     if logs:
         quantities = {"mse": "MSE", "mse_direction": "MSE of the direction", "cosine_same_batch": "gain in cosine"}
-        lines += [LOGS, *verdict(logs, "mse", "MSE"), "", *comparison_table(logs, quantities), ""]
+        names = ", ".join(dict.fromkeys(f"`{r['unit']}`" for r in logs))
+        lines += [
+            LOGS.replace("{names}", names),
+            *verdict(logs, "mse", "MSE"),
+            *verdict(logs, "mse_direction", "MSE of the direction"),
+            "",
+            *comparison_table(logs, quantities),
+            "",
+        ]
     lines += [EXACT, *verdict(models, "mse", "MSE"), ""]
     lines += [*comparison_table(models, {"mse": "MSE", "cosine_exact": "gain in cosine"}), ""]
     if trained:
         lines += [TRAINED, *training_table(trained), "", CLOSE]
+    elif TRAINING in before:
+        lines += [TRAINING + before.split(TRAINING, 1)[1]]
     return "\n".join(lines)
 
 
+TRAINING = "## In training\n"
 HEAD = """# Which rule gives the best update at equal acceptance?
 
 `python benchmarks/which_rule.py` writes this page. MSE is the mean squared error of the clipped update as an estimate
 of the true one (docs/theory.md T12), shown as a ratio to `fspo` with drop, so below 1 is better; a gain in cosine is a
 difference from it, so above 0 is better. Each unit is paired with itself; the number is the median over units, in
-square brackets the sign test's interval (at least 95 %: the least and the greatest of 6 units, the second ones of 9),
-in round brackets the units in which the case is better and those that have a number. Units: {logs} logs, {models}
-models. These are many looks: the best of many looks better than it is, and with six units no case can stand out from
-thirty by a sign test. p-values are two-sided; read alone, they are for a case chosen beforehand.
+square brackets the sign test's interval (at least 95 %: the least and the greatest of 6 to 8 units, the second ones
+of 9 to 11, the third ones of 12 to 14), in round brackets the units in which the case is better and those that have a number. Units: {logs} logs,
+{models} models. These are many looks: the best of many looks better than it is, and with fewer than 11 units no case
+can stand out from thirty by a sign test. p-values are two-sided; read alone, they are for a case chosen beforehand.
 """
 LOGS = """## On gradient logs
 
@@ -278,14 +291,11 @@ Responses at first use, every rule at the common weight $`e^S`$, its range match
 update acceptance over $`A \\ne 0`$. For cap that is the share that is not capped, on either sign of $`A`$, so at one
 acceptance cap has another range than drop, and the comparison is of bands together with what happens outside them.
 The range comes from the rows that it is then judged on (T12 wants it frozen), for all rules alike. Bands that follow a
-target take their shape from earlier updates alone. The logs share task, model and seed, so they are no independent
-units: intervals and p-values say how far these logs agree, not what another seed would give. A log has no number for a
-case that no range matches.
+target take their shape from earlier updates alone. A log has no number for a case that no range matches.
 
-A huge number in truncate is no slip. With A < 0 and S below the band the weight is raised to that of the lower edge
-$`e^{lo}`$; around `fspo-tilted`'s centre $`+\\sigma^2L/2`$ that edge may lie far above 0: in the log of the run
-that collapsed under `fspo-truncate`, tens of nats, where the weights themselves stay below 13 and are raised up to the
-cap $`e^{20}`$. Such an update is useless.
+The logs are `benchmarks/which_rule_logs.py`'s, named by task, step size and seed: {names}. Tasks: `chain-add` after a
+supervised warm-up; `digits`, the share of digits; `brief`, whether a response ends within 24 characters; all of one
+0.4M-parameter architecture. Logs of one task are more alike than logs of two, so the units are fewer than they look.
 """
 EXACT = """## In models whose update is known
 
@@ -293,8 +303,7 @@ The policies of `proofs_check/maps/`: exact moments, {prompts} responses an upda
 acceptance, so that here drop, truncate and cap share one band. Units are the models, which were chosen and not drawn:
 the interval says how much it depends on the model, and a p-value is no more than a count of models.
 """.replace("{prompts}", str(PROMPTS))
-TRAINED = f"""## In training
-
+TRAINED = f"""{TRAINING}
 Short runs on two-core hardware: each rule's range follows the same band acceptance (`--rule.adapt range`), all else
 is equal and paired by seed; band acceptance is averaged from rollout {LEAST_RANGE} on. Means over seeds; in brackets
 Student's 95 % interval. Two or three seeds tell nothing apart here.
@@ -324,7 +333,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         models += kept(
             options.output, f"model-{model}", f"{TARGETS} {PROMPTS} {MODEL_BANDS}", lambda m=model: model_rows(m)
         )
-    write_text(options.page, page(logs, models, trained_rows(options.trained)))
+    before = options.page.read_text(encoding="utf-8") if options.page.is_file() else ""
+    write_text(options.page, page(logs, models, trained_rows(options.trained), before))
     return 0
 
 

@@ -13,7 +13,6 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -74,6 +73,7 @@ def train(folder: Path, task: str, seed: int, step_size: float) -> None:
         rollouts=ROLLOUTS,
         seed=seed,
         cpu=True,
+        resume=True,
         threads=1,
         rule=RuleConfig(preset="fspo", range_lo=0.08, range_hi=0.08),
         batch=BatchConfig(prompts=32, responses=8, minibatches=4, epochs=1),
@@ -98,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--tasks", nargs="*", choices=TASKS, default=TASKS)
     parser.add_argument("--seeds", nargs="*", type=int, default=SEEDS)
     options = parser.parse_args(arguments)
-    runs = list(product(options.tasks, options.seeds, STEP_SIZES))
+    runs = [(task, seed, size) for task in options.tasks for seed in options.seeds for size in STEP_SIZES]
     for task, seed, step_size in tqdm(runs, desc="logs", unit="run", disable=not sys.stderr.isatty()):
         train(options.output / f"{task}-step{step_size:g}-seed{seed}", task, seed, step_size)
     return 0

@@ -5,7 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from benchmarks.which_rule import compared, median_interval, number, verdict
+from benchmarks.which_rule import compared, median_interval, number, page, verdict
 
 
 @pytest.mark.parametrize("n", [6, 7, 9, 12])
@@ -50,3 +50,13 @@ def test_one_absurd_unit_a_negative_estimate_and_a_missing_one_are_told():
     assert "`fspo` with cap" in line  # gspo's lacks a unit
     assert "p = 0.031 alone, 0.12 as the best of 4" in line
     assert number(7e12) == "7e+12"
+
+
+def test_the_section_on_training_stays_where_no_trained_runs_are_given():
+    models = [r | {"outside": o} for o in ("drop", "cap", "truncate") for r in rows(("fspo", o), [1.0] * 6)]
+    models += [{**r, "quantity": "cosine_exact"} for r in models]
+    before = "# Old\n\n## On gradient logs\n\nold\n\n## In training\n\n| kept | 3 |\n"
+    text = page([], models, [], before)
+    assert text.endswith("## In training\n\n| kept | 3 |\n")
+    assert "old" not in text.split("## In training")[0]
+    assert "## In training" not in page([], models, [], "")

@@ -65,7 +65,7 @@ def test_two_processes_equal_one(folder: Path, dtype: str, tolerance: float) -> 
         assert rows[0][name].tolist() == rows[1][name].tolist(), name
     assert (rows[0].side != 0).any()
     if dtype == "float64":  # the range is learnt from the rows of both processes, from the first update with S != 0 on
-        ranges = ((rows[0].hi - rows[0].lo) / rows[0].length**0.5).groupby(rows[0].step).mean().to_numpy()
+        ranges = ((rows[0].hi - rows[0].lo) / rows[0].length ** 0.5).groupby(rows[0].step).mean().to_numpy()
         assert np.unique(ranges.round(9)).size == 3
     # log-probabilities of 20 tokens are sums near 60: float32 keeps 1e-5 of that
     absolute = 1e-9 if dtype == "float64" else 1e-4
