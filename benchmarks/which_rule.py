@@ -235,6 +235,17 @@ def verdict(rows: list[Row], quantity: str, words: str) -> list[str]:
     return out
 
 
+def standing_out(rows: list[Row], quantity: str, words: str, target: float) -> str:
+    """One line: the cases that the sign test tells from fspo's drop after all looks, on either side."""
+    table = compared(rows, quantity, target)
+    told = [r for r in table.to_dict("records") if r["p"] * (len(table) - 1) < 0.05]
+    names = {True: "", False: ""}
+    for r in told:
+        names[r["better"] > r["units"] / 2] += f", `{r['rule']}` {r['outside']}"
+    sides = [f"{word} {names[side][2:] or 'none'}" for word, side in (("better", True), ("worse", False))]
+    return f"- Told from fspo's drop in {words} at {target:.0%} after all looks: {'; '.join(sides)}."
+
+
 def training_table(rows: list[Row]) -> list[str]:
     """Markdown lines: means over seeds, and differences from fspo paired by seed."""
     table = pd.DataFrame(rows)
@@ -261,6 +272,7 @@ def page(logs: list[Row], models: list[Row], trained: list[Row], before: str = "
             LOGS.replace("{names}", names),
             *verdict(logs, "mse", "MSE"),
             *verdict(logs, "mse_direction", "MSE of the direction"),
+            *(standing_out(logs, q, words, t) for q, words in quantities.items() for t in TARGETS),
             "",
             *comparison_table(logs, quantities),
             "",
@@ -281,9 +293,10 @@ HEAD = """# Which rule gives the best update at equal acceptance?
 of the true one (docs/theory.md T12), shown as a ratio to `fspo` with drop, so below 1 is better; a gain in cosine is a
 difference from it, so above 0 is better. Each unit is paired with itself; the number is the median over units, in
 square brackets the sign test's interval (at least 95 %: the least and the greatest of 6 to 8 units, the second ones
-of 9 to 11, the third ones of 12 to 14), in round brackets the units in which the case is better and those that have a number. Units: {logs} logs,
-{models} models. These are many looks: the best of many looks better than it is, and with fewer than 11 units no case
-can stand out from thirty by a sign test. p-values are two-sided; read alone, they are for a case chosen beforehand.
+of 9 to 11, the third ones of 12 to 14), in round brackets the units in which the case is better and those that have a
+number. Units: {logs} logs, {models} models. These are many looks: the best of many looks better than it is, and with
+fewer than 11 units no case can stand out from thirty by a sign test. p-values are two-sided; read
+alone, they are for a case chosen beforehand.
 """
 LOGS = """## On gradient logs
 
@@ -308,8 +321,7 @@ Short runs on two-core hardware: each rule's range follows the same band accepta
 is equal and paired by seed; band acceptance is averaged from rollout {LEAST_RANGE} on. Means over seeds; in brackets
 Student's 95 % interval. Two or three seeds tell nothing apart here.
 """
-CLOSE = """What such short runs of a small model cannot show is how rules differ over thousands of updates.
-"""
+CLOSE = "What such short runs of a small model cannot show is how rules differ over thousands of updates.\n"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -5,7 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from benchmarks.which_rule import compared, median_interval, number, page, verdict
+from benchmarks.which_rule import compared, median_interval, number, page, standing_out, verdict
 
 
 @pytest.mark.parametrize("n", [6, 7, 9, 12])
@@ -60,3 +60,11 @@ def test_the_section_on_training_stays_where_no_trained_runs_are_given():
     assert text.endswith("## In training\n\n| kept | 3 |\n")
     assert "old" not in text.split("## In training")[0]
     assert "## In training" not in page([], models, [], "")
+
+
+def test_only_what_all_looks_leave_stands_out():
+    """12 of 12 has p = 2/4096, times 3 looks .0015; 10 of 12 has p = .039, times 3 .12."""
+    table = rows(("fspo", "drop"), [1.0] * 12) + rows(("fspo", "cap"), [0.9] * 12)
+    table += rows(("fspo", "truncate"), [1.1] * 12) + rows(("rloo", "cap"), [0.9] * 10 + [1.1] * 2)
+    line = standing_out(table, "mse", "MSE", 0.85)
+    assert line == "- Told from fspo's drop in MSE at 85% after all looks: better `fspo` cap; worse `fspo` truncate."
