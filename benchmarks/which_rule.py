@@ -129,8 +129,7 @@ def model_rows(model: str) -> list[Row]:
 
 def mean_interval(values: Sequence[float]) -> tuple[float, float, float]:
     """Mean with Student's 95 % interval over units; NaN ends with fewer than two."""
-    x = np.asarray(values, np.float64)
-    x = x[np.isfinite(x)]
+    x = np.array([v for v in values if math.isfinite(v)])
     if x.size < 2:
         return (float(x.mean()) if x.size else math.nan), math.nan, math.nan
     half = float(sps.t.ppf(0.975, x.size - 1) * x.std(ddof=1) / math.sqrt(x.size))
@@ -238,9 +237,8 @@ def verdict(rows: list[Row], quantity: str, words: str) -> list[str]:
 def standing_out(rows: list[Row], quantity: str, words: str, target: float) -> str:
     """One line: the cases that the sign test tells from fspo's drop after all looks, on either side."""
     table = compared(rows, quantity, target)
-    told = [r for r in table.to_dict("records") if r["p"] * (len(table) - 1) < 0.05]
     names = {True: "", False: ""}
-    for r in told:
+    for r in (r for r in table.to_dict("records") if r["p"] * (len(table) - 1) < 0.05):
         names[r["better"] > r["units"] / 2] += f", `{r['rule']}` {r['outside']}"
     sides = [f"{word} {names[side][2:] or 'none'}" for word, side in (("better", True), ("worse", False))]
     return f"- Told from fspo's drop in {words} at {target:.0%} after all looks: {'; '.join(sides)}."
@@ -335,8 +333,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, default=Path("out/which_rule"), help="where finished parts are kept")
     parser.add_argument("--page", type=Path, default=PAGE, help="where the page goes")
     options = parser.parse_args(arguments)
-    logs: list[Row] = []
-    models: list[Row] = []
+    logs, models = list[Row](), list[Row]()
     for path in tqdm(options.logs, desc="logs", disable=not sys.stderr.isatty()):
         logs += kept(
             options.output, path.resolve().name, f"{path.resolve()} {TARGETS} {BANDS}", lambda p=path: log_rows(p)
