@@ -1,4 +1,4 @@
-"""Command line: ``python -m analysis RUN [RUN ...]``, ``... import SOURCE`` and ``... doctor RUN``."""
+"""Command line: ``python -m analysis RUN [RUN ...]``, and ``... COMMAND`` for the names in ``COMMANDS``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,12 @@ from analysis.tables import read_tables
 from fspo.command_line import CommandParser
 from fspo.errors import UserError, run_cli
 
-COMMANDS = {"import": "analysis.importing.command", "doctor": "analysis.doctor.command", "sweep": "analysis.sweep"}
+COMMANDS = {
+    "calibrate": "analysis.calibrate",
+    "doctor": "analysis.doctor.command",
+    "import": "analysis.importing.command",
+    "sweep": "analysis.sweep",
+}
 """First arguments that are no run folder; a folder of that name is reached as ./import."""
 EXAMPLES = """examples:
   python -m analysis out/quick/runs/fspo-seed0
@@ -25,6 +30,7 @@ EXAMPLES = """examples:
   python -m analysis RUN --edges "[1,16,64,257]" --rules "[rloo,gspo,fspo]" --targets "[0.9]"
   python -m analysis RUN --by difficulty   # or entropy, reward, time, user.COLUMN
   python -m analysis sweep RUN   # other ranges, drifts, dual clips ... on the same log
+  python -m analysis calibrate RUN   # ranges that give every rule one acceptance, from an unclipped run
   python -m analysis import --help   # read the logs of TRL, verl or TensorBoard, or a table of responses
   python -m analysis doctor --help   # what is wrong with a run, with evidence and a cure
 """

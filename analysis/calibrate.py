@@ -1,4 +1,4 @@
-"""Ranges at one band acceptance from one shared unclipped run: ``python -m analysis.calibrate RUN``."""
+"""Ranges at one band acceptance from one shared unclipped run: ``python -m analysis calibrate RUN``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from analysis.loading import load_run
 from fspo.command_line import CommandParser
-from fspo.errors import UserError, run_cli
+from fspo.errors import UserError
 from fspo.files import write_text
 from fspo.rules import Preset, calibrate, preset
 
@@ -19,7 +19,7 @@ TRAINING_ACCEPTANCE = 0.65
 clipping keeps S small, so a rule's own run accepts more."""
 
 EXAMPLES = """examples:
-  python -m analysis.calibrate out/quick/runs/none-seed0 --rules '[rloo,gspo,fspo]' --target 0.65
+  python -m analysis calibrate out/quick/runs/none-seed0 --rules '[rloo,gspo,fspo]' --target 0.65
 """
 
 
@@ -77,7 +77,7 @@ def write_calibration(path: Path, ranges: Mapping[str, Any]) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the options that give each rule its calibrated range."""
     parser = CommandParser(
-        prog="python -m analysis.calibrate",
+        prog="python -m analysis calibrate",
         description="Calibrate clip ranges on an unclipped run, so that rules are compared at one acceptance.",
         examples=EXAMPLES,
     )
@@ -95,6 +95,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
         write_calibration(Path(options.output), ranges)
     return 0
 
-
-if __name__ == "__main__":
-    run_cli(main)

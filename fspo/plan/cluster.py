@@ -37,7 +37,7 @@ def cluster_commands(rules: Sequence[str], seeds: Sequence[int], out: str, targe
     config = parse(TrainConfig, ["--config", str(ROOT / CONFIG)], prog="", description="")
     launch = f"accelerate launch --config_file {SHARDED} -m fspo.train --config {CONFIG}"
     shared = f"{out}/runs/none-seed0"
-    calibrate = f"python -m analysis.calibrate {shared} --target {target} --rules"
+    calibrate = f"python -m analysis calibrate {shared} --target {target} --rules"
     trained = [
         f"{launch} $({calibrate} '[{rule}]') --seed {seed} --output {out}/runs/{rule}-seed{seed}"
         for seed in seeds

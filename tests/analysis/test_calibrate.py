@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from analysis.calibrate import calibrate_run, main
+from analysis.__main__ import main
+from analysis.calibrate import calibrate_run
 from fspo.errors import UserError
 from fspo.gradlog import GradLogWriter
 
@@ -51,7 +52,7 @@ def test_ranges_give_the_acceptance_of_the_normal_law(shared: Path) -> None:
 
 
 def test_the_printed_options_are_those_of_the_file(shared: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([str(shared), "--rules", "[fspo,none]", "--output", str(shared / "ranges.json")]) == 0
+    assert main(["calibrate", str(shared), "--rules", "[fspo,none]", "--output", str(shared / "ranges.json")]) == 0
     first, second = capsys.readouterr().out.splitlines()
     fit = json.loads((shared / "ranges.json").read_text())["fspo"]
     words = first.split()

@@ -11,7 +11,8 @@ ROOT = Path(__file__).parents[2]
 COMMANDS = {
     "fspo.train": ["-m", "fspo.train"],
     "analysis": ["-m", "analysis"],
-    "analysis.calibrate": ["-m", "analysis.calibrate"],
+    "analysis calibrate": ["-m", "analysis", "calibrate"],
+    "analysis sweep": ["-m", "analysis", "sweep"],
     "figures": ["-m", "figures"],
     "proofs_check": ["-m", "proofs_check"],
     "paper_repro": ["paper_repro.py"],
@@ -20,10 +21,11 @@ COMMANDS = {
 
 def shown(command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
     """What --help prints, in this process: torch and transformers are imported once for all commands."""
-    monkeypatch.setattr(sys, "argv", [command[-1], "--help"])
-    start = runpy.run_module if command[0] == "-m" else runpy.run_path
+    module = command[0] == "-m"
+    name, *words = command[1:] if module else [str(ROOT / command[0])]
+    monkeypatch.setattr(sys, "argv", [name, *words, "--help"])
     with pytest.raises(SystemExit) as stop:
-        start(command[-1] if command[0] == "-m" else str(ROOT / command[0]), run_name="__main__")
+        (runpy.run_module if module else runpy.run_path)(name, run_name="__main__")
     assert not stop.value.code
     return capsys.readouterr().out
 
