@@ -94,4 +94,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.output:
         write_calibration(Path(options.output), ranges)
     return 0
-

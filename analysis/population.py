@@ -18,6 +18,7 @@ where the squared norm below the line cannot be told from 0 the answer is NaN wi
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,7 +30,7 @@ from analysis.bins import Bins
 from analysis.cosine import rows_weight
 from analysis.evaluate import Case, common_weight
 from analysis.pair_gram import PairGram
-from analysis.products import Products, collapsed, jackknife_se
+from analysis.products import Judge, Products, collapsed
 from analysis.rows import Floats, Ints
 from analysis.sketch_error import cosine_covariance
 from analysis.sketches import ScoredWindow
@@ -83,12 +84,18 @@ class PopulationTable:
         Every case takes the common weight exp(S); the unclipped rule is added as ``none``.
     width : float
         Effective width of the sketch (analysis.sketch_error), infinite for exact scores.
+
+    Attributes
+    ----------
+    left_out : Counter
+        What the reference ``fresh`` does without: ``fresh_rows_without_advantage``, ``fresh_updates_left_out``.
     """
 
     def __init__(self, key: dict[str, Any], bins: Bins, cases: list[Case], width: float = math.inf) -> None:
         self.key, self.bins, self.width = key, bins, width
         unclipped = Case(Rule("none"), "none", "given")
         self.cases = [unclipped, *(common_weight(case) for case in cases if case.name != "none")]
+        self.left_out: Counter[str] = Counter()
         self._pools: dict[str, _Pool] = {}
         self._reasons: dict[int, str] = {}
         self._cut: dict[int, int] = {}  # updates of which a case left nothing, and so no direction
@@ -135,14 +142,19 @@ class PopulationTable:
         fresh = window.fresh.get(int(window.rows.step[at][0]))
         if fresh is None:
             return
+        # both sides take the advantage that leaves the response itself out of its baseline; where a prompt has none, it
+        # is all of the prompt's rows that have none, so what is left is whole prompts
+        swap = window.rows.leave_one_out[at] / window.rows.A[at]
+        known = np.isfinite(swap)
+        self.left_out["fresh_rows_without_advantage"] += int(np.sum(~known))
+        at, c, swap = at[known], c[known], swap[known]
         number, rows = len(self.bins), window.rows.take(at)
+        if min(len(np.unique(rows.prompt)), len(np.unique(fresh.prompt))) < 2:  # no pair of different prompts
+            self.left_out["fresh_updates_left_out"] += 1
+            return
         names, codes = np.unique(np.concatenate([rows.prompt, fresh.prompt]), return_inverse=True)
         old, new = codes[: len(at)].astype(np.int64), codes[len(at) :].astype(np.int64)
         new_bins = self.bins.index(fresh.coordinate)
-        # both sides take the advantage that leaves the response itself out of its baseline
-        swap = rows.leave_one_out / rows.A
-        if not np.all(np.isfinite(swap)):
-            return
         vectors = window.vectors[at] * swap[:, None]
         ones = np.ones((len(new), 1))
         sides = (vectors, window.bins[at], old), (fresh.vectors, new_bins, new)
@@ -169,7 +181,7 @@ class PopulationTable:
             values = {name: part.replicates() for name, part in pool.parts.items()}
             prompt = np.unique(np.concatenate(pool.prompt, axis=1), axis=1, return_inverse=True)[1].reshape(-1)
             degrees = max(int(prompt.max()) + 1 - len(np.unique(collapsed(update))), 1)
-            judge = _Judge(update, prompt.astype(np.int64), float(sps.t.ppf(0.975, degrees)))
+            judge = Judge(update, prompt.astype(np.int64), float(sps.t.ppf(0.975, degrees)))
             quantities = ("cosine", *ERRORS) if "variance" in values else ("cosine",)
             for quantity in quantities:
                 numerator, denominator = _ratio(quantity, values)
@@ -186,7 +198,7 @@ class PopulationTable:
         numerator: tuple[Floats, Floats],
         denominator: tuple[Floats, Floats],
         values: dict[str, tuple[Floats, Floats]],
-        judge: _Judge,
+        judge: Judge,
     ) -> list[dict[str, Any]]:
         number = len(self.bins)
         out = []
@@ -235,39 +247,6 @@ class PopulationTable:
         # single updates' products are mostly noise, which may make this 0: at least that of updates that are alike
         cosine = float(n.sum() / math.sqrt(a.sum() * b.sum()))
         return math.sqrt(max(variance, (1 - cosine**2) ** 2 / (self.width * len(n))))
-
-
-@dataclass(frozen=True)
-class _Judge:
-    """Intervals of pooled ratios from their delete-one-prompt replicates."""
-
-    update: Ints
-    prompt: Ints
-    quantile: float
-
-    def positive(self, value: float, replicates: Floats, what: str) -> str:
-        """Why a squared norm cannot stand below a line; empty if it can."""
-        half = self.quantile * float(jackknife_se(replicates, self.update, self.prompt))
-        if not value > 0:
-            return f"the squared norm of {what} is estimated as {value:.2g}, not positive: too few responses"
-        if not half < value:
-            more = (half / value) ** 2
-            return f"the squared norm of {what} cannot be told from 0: about {more:.1f} times the responses are needed"
-        return ""
-
-    def ratio(
-        self, above: tuple[float, Floats], below: tuple[float, Floats], noise: float
-    ) -> tuple[tuple[float, float, float], str]:
-        """Estimate and 95 % interval of ``above / below``; ``noise`` is a further standard error."""
-        nothing = (float("nan"), float("nan"), float("nan"))
-        with np.errstate(invalid="ignore", divide="ignore"):
-            value, replicates = above[0] / below[0], above[1] / below[1]
-        if not np.isfinite(value) or not np.all(np.isfinite(replicates)):
-            return nothing, "without some prompt a pooled squared norm is not positive: too few responses"
-        half = self.quantile * math.hypot(float(jackknife_se(replicates, self.update, self.prompt)), noise)
-        if not np.isfinite(half):
-            return nothing, TOO_FEW
-        return (float(value), float(value - half), float(value + half)), ""
 
 
 def _scale(accepted: Floats, whole: Floats, cluster: Ints) -> tuple[Floats, Floats]:

@@ -14,7 +14,7 @@ from scipy import stats as sps
 
 from analysis.rows import Floats, Ints
 from analysis.sketch_error import cosine_covariance
-from analysis.stats import dense
+from analysis.stats import TOO_FEW, dense
 
 _LARGEST = 1 - 1e-15
 
@@ -145,6 +145,39 @@ def jackknife_se(replicates: Floats, update: Ints, cluster: Ints | None = None) 
             np.add.at(together, cluster, deviation)
             deviation = together
     return np.sqrt(np.sum(deviation**2, axis=0))
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Intervals of pooled ratios from their delete-one-prompt replicates."""
+
+    update: Ints
+    prompt: Ints
+    quantile: float
+
+    def positive(self, value: float, replicates: Floats, what: str) -> str:
+        """Why a squared norm cannot stand below a line; empty if it can."""
+        half = self.quantile * float(jackknife_se(replicates, self.update, self.prompt))
+        if not value > 0:
+            return f"the squared norm of {what} is estimated as {value:.2g}, not positive: too few responses"
+        if not half < value:
+            more = (half / value) ** 2
+            return f"the squared norm of {what} cannot be told from 0: about {more:.1f} times the responses are needed"
+        return ""
+
+    def ratio(
+        self, above: tuple[float, Floats], below: tuple[float, Floats], noise: float
+    ) -> tuple[tuple[float, float, float], str]:
+        """Estimate and 95 % interval of ``above / below``; ``noise`` is a further standard error."""
+        nothing = (float("nan"), float("nan"), float("nan"))
+        with np.errstate(invalid="ignore", divide="ignore"):
+            value, replicates = above[0] / below[0], above[1] / below[1]
+        if not np.isfinite(value) or not np.all(np.isfinite(replicates)):
+            return nothing, "without some prompt a pooled squared norm is not positive: too few responses"
+        half = self.quantile * math.hypot(float(jackknife_se(replicates, self.update, self.prompt)), noise)
+        if not np.isfinite(half):
+            return nothing, TOO_FEW
+        return (float(value), float(value - half), float(value + half)), ""
 
 
 @dataclass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -28,7 +29,7 @@ from analysis.population import PopulationTable
 from analysis.processes import Job, cores, in_processes
 from analysis.reuse import reuse_table
 from analysis.sketch_error import effective_width
-from analysis.sketches import scored_windows
+from analysis.sketches import LEFT_OUT, scored_windows
 from analysis.summary import summarize
 from analysis.tables import folder_name, frame, write_tables
 from analysis.tally import Tally
@@ -130,21 +131,24 @@ def _scored(
     Either process reads all scores: what the tables hold until the end is far more than a window.
     """
     cosines = CosineTable(run.key, bins, cases, options.targets, options.draws, options.seed, width)
+    population = PopulationTable(run.key, bins, cases, width)
     tables = {
         "cosine": cosines,
-        "population": PopulationTable(run.key, bins, cases, width),
+        "population": population,
         "lemma": LemmaTable(run.key, bins, cases),
     }
 
     def collect(names: Sequence[str], _: Callable[[], None]) -> tuple[dict[str, list[dict[str, Any]]], dict[str, Any]]:
         counts: dict[str, Any] = {"first": 0, "reused": 0, "updates": 0}
-        broken: list[int] = []
-        for window in scored_windows(run, bins, options.window, broken):
+        left_out: Counter[str] = Counter()
+        for window in scored_windows(run, bins, options.window, left_out):
             for name in names:
                 tables[name].add(window)
             counts[window.use] += len(window.rows)
             counts["updates"] += window.updates
-        return {name: tables[name].rows() for name in names}, counts | {"bad_units": sum(broken)}
+        left_out.update(population.left_out)
+        counts |= {name: left_out[name] for name in LEFT_OUT}
+        return {name: tables[name].rows() for name in names}, counts
 
     many = run.counts.get("scores_taken", 0) >= MANY_SCORES and cores() > 1
     shares = [("cosine", "population"), ("lemma",)] if many else [tuple(tables)]

@@ -8,6 +8,7 @@ Only rows with a score and A != 0 are here (section 1).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -78,14 +79,29 @@ class ScoredWindow:
         return int(self.update.max()) + 1 if len(self.update) else 0
 
 
-def scored_windows(run: Run, bins: Bins, window_size: int, broken: list[int] | None = None) -> Iterator[ScoredWindow]:
+_NO_ADVANTAGE = "no leave-one-out advantage (no finite reward, or the only response to its prompt)"
+LEFT_OUT = {
+    "bad_units": "{} scores left out: not finite, or not of unit norm",
+    "audit_rows_without_score": "{} responses of audits left out of the reference fresh: no sound score or coordinate",
+    "audit_rows_without_advantage": "{} responses of audits left out of the reference fresh: " + _NO_ADVANTAGE,
+    "fresh_rows_without_advantage": "{} trained responses left out of the reference fresh: " + _NO_ADVANTAGE,
+    "fresh_updates_left_out": "{} audited updates left out of the reference fresh: fewer than 2 prompts on a side",
+}
+"""What the tables of scores do without, in words: keys of ``scored`` in summary.json's counts."""
+
+
+def scored_windows(
+    run: Run, bins: Bins, window_size: int, left_out: Counter[str] | None = None
+) -> Iterator[ScoredWindow]:
     """Read the sketches window by window; memory holds one window at a time.
 
-    Scores that are not finite, or whose stored direction is not of unit norm, are left out and their number is
-    appended to ``broken``. Files of which only the sketches cannot be read are named in ``run.damage``.
+    Scores that are not finite, or whose stored direction is not of unit norm, are left out, and so are audits without
+    score or advantage; ``left_out`` counts both (keys of ``LEFT_OUT``). Files of which only the sketches cannot be read
+    are named in ``run.damage``.
     """
     if not run.counts.get("scores_taken"):
         return
+    left_out = Counter() if left_out is None else left_out
     wanted = [
         *("rollout", "step", "prompt_id", "response_id", "length", "log_ratio", "reward"),
         *("score_status", "score_norm", "score_unit", run.partition.column),
@@ -102,7 +118,7 @@ def scored_windows(run: Run, bins: Bins, window_size: int, broken: list[int] | N
         if "score_unit" not in both:
             continue
         audit = both.column("phase") == "audit" if "phase" in both else np.zeros(len(both), bool)
-        log, fresh = both.where(~audit), audits(both.where(audit), run.partition)
+        log, fresh = both.where(~audit), audits(both.where(audit), run.partition, left_out)
         at, psi = log.scores()
         if not len(at):
             continue
@@ -111,8 +127,7 @@ def scored_windows(run: Run, bins: Bins, window_size: int, broken: list[int] | N
         )
         matches = place >= 0
         sound = _sound(psi, log.column("score_norm")[at])
-        if broken is not None:
-            broken.append(int(np.sum(matches & ~sound)))
+        left_out["bad_units"] += int(np.sum(matches & ~sound))
         keep = matches & sound
         rows = known.take(place[keep])
         psi = psi[keep]
@@ -126,19 +141,28 @@ def scored_windows(run: Run, bins: Bins, window_size: int, broken: list[int] | N
             yield ScoredWindow(first, use, some, vectors, bins.index(some.coordinate), dense(some.step), taken)
 
 
-def audits(log: GradLog, partition: Partition) -> dict[int, Fresh]:
-    """The audits among a log's rows, by step; rows without a reward or a sound score are left out."""
+def audits(log: GradLog, partition: Partition, left_out: Counter[str]) -> dict[int, Fresh]:
+    """The audits among a log's rows, by step; rows without an advantage or a sound score are left out and counted."""
     found: dict[int, Fresh] = {}
-    if not len(log) or "reward" not in log:
+    if not len(log):
+        return found
+    if "reward" not in log:
+        left_out["audit_rows_without_advantage"] += len(log)
         return found
     at, psi = log.scores()
     step, prompt = log.column("step").astype(np.int64), log.column("prompt_id").astype(np.int64)
     cluster = np.unique(np.stack([step, prompt]), axis=1, return_inverse=True)[1].reshape(-1)
     advantage = leave_one_out(log.column("reward").astype(np.float64), cluster, log.column("response_id"))
+    known = np.isfinite(advantage)
+    left_out["audit_rows_without_advantage"] += int(np.sum(~known))
+    # the trainer takes no scores where the advantage is 0
+    left_out["audit_rows_without_score"] += int(np.sum(np.delete(known & ~np.isclose(advantage, 0, atol=1e-9), at)))
     if not len(at):
         return found
     coordinate, _ = coordinates(log, partition, cluster.astype(np.int64))
-    sound = _sound(psi, log.column("score_norm")[at]) & np.isfinite(advantage[at] + coordinate[at])
+    whole = _sound(psi, log.column("score_norm")[at]) & np.isfinite(coordinate[at])
+    left_out["audit_rows_without_score"] += int(np.sum(known[at] & ~whole))
+    sound = whole & known[at]
     at, psi = at[sound], psi[sound].astype(np.float64)
     for number in np.unique(step[at]):
         here = step[at] == number

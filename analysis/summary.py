@@ -12,6 +12,7 @@ from analysis.bins import Bins
 from analysis.evaluate import Outcome
 from analysis.loading import Run
 from analysis.rows import Rows
+from analysis.sketches import LEFT_OUT
 
 SIDE_TOLERANCE = 1e-3
 """Share of rows whose logged side may differ from the rule's (ties at an edge in lower precision)."""
@@ -44,8 +45,7 @@ def summarize(
             )
     if scored["first"] == 0:
         warnings.append("no scores of first-use responses with A != 0: the tables cosine and lemma hold no such rows")
-    if scored["bad_units"]:
-        warnings.append(f"{scored['bad_units']} scores left out: not finite, or not of unit norm")
+    warnings.extend(words.format(scored[name]) for name, words in LEFT_OUT.items() if scored[name])
     return {
         "run": run.name,
         "rule": run.trained_rule,

@@ -13,10 +13,11 @@ from analysis.pair_gram import PairGram
 from analysis.population import ERRORS, PopulationTable
 from analysis.products import jackknife_se
 from analysis.rows import Rows, leave_one_out
-from analysis.run import Options, shared_bins
+from analysis.run import Options, analyse, shared_bins
 from analysis.sketches import Fresh, ScoredWindow, scored_windows
 from analysis.stats import dense
-from fspo.rules import Rule
+from fspo.gradlog import GradLogWriter
+from fspo.rules import Rule, preset
 from proofs_check.policy import make_bandit, scores
 
 
@@ -360,3 +361,84 @@ def test_leave_one_out_counts_a_repeated_response_once():
     found = leave_one_out(reward, cluster, response)
     assert found[:4] == pytest.approx([1 - 0.5, 0 - 1.0, 1 - 0.5, 1 - 0.5])
     assert np.isnan(found[4])
+
+
+def split_prompts(window, which):
+    """The window's leave-one-out advantages gone for the prompts ``which``, and the window without their rows."""
+    rows = window.rows
+    gone = np.isin(rows.prompt, which)
+    holed = replace(window, rows=replace(rows, leave_one_out=np.where(gone, np.nan, rows.leave_one_out)))
+    kept = np.flatnonzero(~gone)
+    vectors, bins, update = (x[kept] for x in (window.vectors, window.bins, window.update))
+    less = ScoredWindow(0, "first", rows.take(kept), vectors, bins, update, window.fresh)
+    return holed, less, int(gone.sum())
+
+
+def test_prompts_without_an_advantage_are_left_out_of_the_fresh_reference_alone():
+    rng = np.random.default_rng(4)
+    bandit = make_bandit(rng, vocabulary=2, max_length=3, step=0.2)
+    window = policy_window(bandit, scores(bandit.new, bandit.responses), rng, 8, 4, 0)
+    holed, less, gone = split_prompts(window, [1, 5])
+    assert gone > 0
+    tables = []
+    for one in (holed, less):
+        tables.append(PopulationTable({}, Bins((1, 10)), [Case(Rule("sqrt", 0.1, 0.1), "x", "given")]))
+        tables[-1].add(one)
+    assert tables[0].left_out == {"fresh_rows_without_advantage": gone}
+    assert not +tables[1].left_out
+    for name, part in tables[1]._pools["fresh"].parts.items():
+        found = tables[0]._pools["fresh"].parts[name]
+        np.testing.assert_allclose(found.total[0], part.total[0])
+    assert tables[0]._pools["population"].rows[0][-1] == len(window.rows)  # the others use every row
+
+
+def test_an_audited_update_without_pairs_is_counted():
+    rng = np.random.default_rng(4)
+    bandit = make_bandit(rng, vocabulary=2, max_length=3, step=0.2)
+    window = policy_window(bandit, scores(bandit.new, bandit.responses), rng, 4, 4, 0)
+    holed, _, gone = split_prompts(window, np.unique(window.rows.prompt)[1:])
+    table = PopulationTable({}, Bins((1, 10)), [])
+    table.add(holed)
+    assert table.left_out == {"fresh_rows_without_advantage": gone, "fresh_updates_left_out": 1}
+    assert "fresh" not in table._pools
+
+
+def test_what_audits_lose_is_a_warning(simulate):
+    """12 audited responses: one prompt's lone response, two without a reward (one prompt), one broken score."""
+    path = simulate(rollouts=1, width=8)
+    rng = np.random.default_rng(0)
+    prompt = np.array([0, 0, 0, 0, 1, 1, 1, 1, 2, 3, 3, 4])
+    n = len(prompt)
+    reward = np.array([1, 0, 1, 0, 1, 0, 0, 0, 1, np.nan, 1, 1])
+    unit = rng.standard_normal((n, 8))
+    unit /= np.linalg.norm(unit, axis=1, keepdims=True)
+    unit[4] *= 2
+    writer = GradLogWriter(path, width=8, rank=1, metadata={"rule": preset("fspo").rule.to_dict(), "seed": 0})
+    audit = {
+        "rollout": 0,
+        "step": 3,
+        "updates_since_rollout": 0,
+        "times_used": 0,
+        "phase": "audit",
+        "prompt_id": prompt,
+        "response_id": 10_000 + np.arange(n),
+        "length": np.full(n, 20),
+        "log_ratio": np.zeros(n),
+        "reward": reward,
+        "advantage": np.ones(n),
+        "score_status": "ok",
+        "score_norm": np.ones(n),
+        "score_unit": unit,
+    }
+    writer.append(audit)
+    writer.flush(0)
+    run = load_run(path)
+    options = Options(bins=2, draws=2, rules=("fspo",), targets=(0.9,))
+    _, summary = analyse(run, shared_bins([run], options), options)
+    scored = summary["counts"]["scored"]
+    # prompts 2 and 4 have one response each; prompt 3 has a reward missing, which leaves its other one no baseline
+    assert scored["audit_rows_without_advantage"] == 4
+    assert scored["audit_rows_without_score"] == 1
+    assert scored["fresh_updates_left_out"] == scored["fresh_rows_without_advantage"] == 0
+    lines = [line for line in summary["warnings"] if "of audits left out" in line]
+    assert [line.split()[0] for line in lines] == ["1", "4"]
