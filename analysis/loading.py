@@ -11,8 +11,9 @@ import numpy as np
 import yaml
 
 from analysis.partition import LENGTH, Partition
-from analysis.rows import ROW_COLUMNS, Rows, Scale, usable, windows
+from analysis.rows import Rows, windows
 from analysis.stream import Stream, split
+from analysis.usable import ROW_COLUMNS, Scale, usable
 from fspo.errors import UserError
 from fspo.gradfiles import LogFile, log_files
 from fspo.gradlog import GradLog, read_files

@@ -96,7 +96,7 @@ def analyse(
     Parameters
     ----------
     run : Run
-        From :func:`analysis.rows.load_run`.
+        From :func:`analysis.loading.load_run`.
     progress : callable
         Told the name of a part and the share of it that is newly done.
     """

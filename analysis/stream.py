@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from analysis.partition import Partition
-from analysis.rows import LEARNT, ROW_COLUMNS, Ints, Learnt, Rows, Scale, learnt, usable
+from analysis.rows import Ints, Learnt, Rows
+from analysis.usable import LEARNT, ROW_COLUMNS, Scale, learnt, usable
 from fspo.errors import UserError
 from fspo.gradfiles import LogFile
 from fspo.gradlog import GradLog, read_files
