@@ -18,6 +18,7 @@ from analysis.bins import DEFAULT_BINS, Bins, make_bins
 from analysis.cosine import CosineTable
 from analysis.evaluate import BANDS, TARGETS, Case, make_cases, trained_case
 from analysis.lemma import LemmaTable, integrity
+from analysis.lemma_summary import lemma_summary
 from analysis.loading import Run, load_run
 from analysis.moments import moment_tables
 from analysis.noise import noise_table, noise_warnings
@@ -113,6 +114,7 @@ def analyse(
     scored |= {"effective_width": width, "effective_width_from": width_from}
     progress("cosine")
     rows["assumptions"] = assumption_table(run, bins, options.window, rows["lemma"])
+    rows["lemma_summary"] = lemma_summary(rows["lemma"])
     rows["noise_floor"] = noise_table(run, bins)
     run.warnings.extend(noise_warnings(run, rows["noise_floor"]))
     rows["over_time"] = found.over_time

@@ -47,6 +47,7 @@ COLUMNS: dict[str, list[str]] = {
     ],
     "cosine": [*CASE, *LENGTHS, "reference", "weight", "control", *INTERVAL, "worst_bin", "reason"],
     "lemma": [*CASE, "weight", "window", "rollouts", "rho", "bound", "guaranteed", "cosine", "slack"],
+    "lemma_summary": [*CASE, "weight", "quantity", *INTERVAL, "count", "updates", "rollouts", "reason"],
     "population": [*CASE, *LENGTHS, "reference", "quantity", "count", "clusters", *INTERVAL, "reason"],
     "reuse": [*KEYS, "times_used", "updates_since_rollout", "count", "clusters", "out_of_band", "mean_weight"],
     "noise_floor": [*KEYS, "source", "meaning", *LENGTHS, "count", "clusters", "out_of_band", "mean_square_per_token"],

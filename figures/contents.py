@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 
+from analysis.lemma_summary import NO_GUARANTEE, QUANTITIES, SHARE
 from analysis.theory_gap import INGREDIENTS
 from figures.report import Picture, Section, plain
 from figures.tables import Frame
@@ -82,6 +83,51 @@ def theory_gap(runs: Sequence[Path], figures: Sequence[Picture]) -> Section:
 
 def _interval(row: Any) -> str:
     return f"{row['estimate']:.3f} [{row['ci_low']:.3f}, {row['ci_high']:.3f}]".replace("-", "−")
+
+
+def cosine_lemma(runs: Sequence[Path]) -> Section:
+    """What the cosine lemma (T7) needs and promises, averaged over the updates of first use, by run and rule."""
+    table = read_all(runs, "lemma_summary")
+    table = table[table["use"] == "first"] if len(table) else table
+    if table.empty:
+        return Section("Cosine lemma")
+    notes = [
+        "Means over scored updates with 95 % intervals (Student’s t, rollouts as clusters) and the share of updates "
+        "with a guarantee, ρ < 1 (Wilson). The mean bound is over the updates that have one.",
+        "These are plug-in values from finitely many responses an update: noise biases κ, κ_c, η and ρ upward as a "
+        "rule, and the bound and the share with a guarantee downward. The intervals do not cover that bias.",
+    ]
+    tables = []
+    trained = table["source"] == "trained"
+    for heading, part in (("The rule that trained", table[trained]), ("Other rules on the same log", table[~trained])):
+        names = ["run", "rule", "outside", "source", "target"]
+        groups = part.groupby(names, sort=False, dropna=False)
+        rows = [_lemma_row(dict(zip(names, key, strict=True)), own.set_index("quantity")) for key, own in groups]
+        tables += [(f"{heading}: mean over updates, first use", rows)] if rows else []
+    return Section("Cosine lemma", notes, tables)
+
+
+_LEMMA_WORDS = {"kappa": "κ", "kappa_c": "κ_c", "eta": "η", "rho": "ρ", "bound": "bound √(1 − ρ²)"}
+
+
+def _lemma_row(key: Row, own: Frame) -> Row:
+    row = {name: None if value != value else value for name, value in key.items()}
+    for name in QUANTITIES:
+        cell = own.loc[name]
+        text = cell["reason"] if pd.isna(cell["estimate"]) else _with_interval(cell)
+        if name == "bound" and 0 < cell["count"] < cell["updates"]:
+            text += f"; {NO_GUARANTEE} in {cell['updates'] - cell['count']:.0f} of {cell['updates']:.0f}"
+        row[_LEMMA_WORDS.get(name, name)] = text
+    share = own.loc[SHARE]
+    row["share with a guarantee"] = share["reason"] if pd.isna(share["estimate"]) else _with_interval(share)
+    return row | {"updates": int(share["updates"]), "rollouts": int(share["rollouts"])}
+
+
+def _with_interval(row: Any) -> str:
+    """An estimate with its interval, or with the reason why it has none."""
+    if pd.isna(row["ci_low"]):
+        return f"{row['estimate']:.3f} ({row['reason']})"
+    return _interval(row)
 
 
 def reuse(runs: Sequence[Path]) -> list[Row]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from figures.draw import label_left, new_axes, panel_grid
 from figures.style import Look, Style, looks, rule_label
-from figures.tables import NothingToDraw, Tables, View, drawable, first_use, prefer, view_words, views
+from figures.tables import Frame, NothingToDraw, Tables, View, drawable, first_use, prefer, view_words, views
 from fspo.theory import cosine_bound
 
 NAME = "cosine_bound"
@@ -22,7 +22,9 @@ TITLE = "Cosine against the bound of T7"
 CAPTION = (
     "Cosine of the clipped and the true update against ρ, one point {unit} (rules that drop; responses with "
     "A ≠ 0). Black curve: the bound √(1 − ρ²) of docs/theory.md T7; shaded: ρ ≥ 1, where "
-    "T7 promises nothing. No intervals: T7 holds for the logged vectors themselves. {what}. Without a guarantee: {n}."
+    "T7 promises nothing. Crosses: means over updates with 95 % intervals (Student’s t, rollouts as clusters); a point "
+    "has none, since T7 holds for the logged vectors themselves. Noise of finitely many responses biases ρ upward as a "
+    "rule. {what}. Without a guarantee: {n}."
 )
 
 
@@ -57,6 +59,38 @@ def points(view: View) -> list[Points]:
         part = view.rows[view.rows["rule"] == rule]
         found.append(Points(rule, look, part["rho"].to_numpy(float), part["cosine"].to_numpy(float)))
     return found
+
+
+def means(tables: Tables, view: View) -> Frame:
+    """The rows of the table lemma_summary, rho and cosine, of the cases and runs that a view shows."""
+    table = tables.frames.get("lemma_summary")
+    if table is None or table.empty:
+        return pd.DataFrame()
+    table = first_use(table[table["quantity"].isin(["rho", "cosine"])])
+    names = ["run", "rule", "outside", "source", "target"]
+    shown = view.rows[names].drop_duplicates()
+    return table.merge(shown, on=names)  # pandas matches a missing target with a missing target
+
+
+def plot_means(found: Frame, drawn: Mapping[str, Look], ax: Axes) -> None:
+    """A cross for each case: the interval of its mean rho along x, of its mean cosine along y."""
+    if found.empty:
+        return
+    for key, own in found.groupby(["run", "rule", "outside", "source", "target"], sort=False, dropna=False):
+        rho, cosine = (own[own["quantity"] == name].iloc[0] for name in ("rho", "cosine"))
+        ends = [*rho[["ci_low", "ci_high"]], *cosine[["ci_low", "ci_high"]]]
+        if not np.all(np.isfinite(np.asarray(ends, float))):
+            continue
+        look = {"color": drawn[str(key[1])].color, "linewidth": 1.6, "zorder": 2.8}
+        ax.hlines(cosine["estimate"], rho["ci_low"], rho["ci_high"], **look)
+        ax.vlines(rho["estimate"], cosine["ci_low"], cosine["ci_high"], **look)
+
+
+def rows(tables: Tables) -> list[View]:
+    """What is drawn: every panel's updates, and the means over them."""
+    found, _ = select(tables)
+    crosses = [View(f"{view.title}: means over updates", means(tables, view), view.run) for view in found]
+    return [*found, *(view for view in crosses if len(view.rows))]
 
 
 def without_guarantee(view: View) -> tuple[int, int]:
@@ -114,5 +148,6 @@ def figure(tables: Tables, style: Style) -> Figure:
             none, total = without_guarantee(view)
             title = f"{view.title}\nno guarantee: {none} of {total}"
             plot_bound(points(view), ax, lowest).set_title(title, linespacing=1.0)
+            plot_means(means(tables, view), looks(view.rows["rule"]), ax)
         label_left(axes, "cosine")
     return fig

@@ -59,6 +59,7 @@ def write_page(
             contents.assumptions(runs),
             Section("Sensitivity", figures=contents.pictures(drawn, figures, "sensitivity")),
             contents.theory_gap(runs, contents.pictures(drawn, figures, "gap")),
+            contents.cosine_lemma(runs),
             contents.doctor(diagnoses),
             Section("Notes", notes=[*damaged, *contents.skipped([*figures, *theory])]),
             Section(

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from analysis.lemma_summary import lemma_summary
 from fspo.rules import PRESETS
 from fspo.theory import band_acceptance
 from tests.figures import more_tables
@@ -126,6 +127,7 @@ def fake_tables(
             parts = {"kappa": 2.2, "kappa_c": 1.9, "kappa_c2": 2.0, "eta": eta, "lre_inf": abs(r).max()}
             split = {"e_len": abs(r).max() * rng.uniform(0.4, 0.9) + 1e-4, "e_in": 0.45 * eta}
             out["lemma"].append({**row, **numbers, **parts, **split, "lre_2": 0.02, "identity_residual": 1e-12})
+    out["lemma_summary"] = lemma_summary(out["lemma"])
     overall = [row for row in out["acceptance"] if row["bin"] == -1 and row["measure"] == "band"]
     for row in overall:
         e = around(rng, {"rloo": -0.03, "gspo": 0.02}.get(row["rule"], 0.0), 0.003)

@@ -60,6 +60,46 @@ def test_gap_over_all_lengths_with_its_parts(runs):
     assert list(contents.theory_gap(runs[1:], ()).tables) == []
 
 
+def lemma_rows(source, held):
+    """Six updates' summary: all, some or none of them with a guarantee."""
+    key = {"run": "a", "rule": "fspo", "outside": "drop", "source": source, "target": np.nan, "use": "first"}
+    values = dict.fromkeys(("kappa", "kappa_c", "eta", "rho", "cosine"), (0.5, 0.4, 0.6, 6, ""))
+    few = "fewer than 5 rollouts: no interval"
+    values["bound"] = {
+        6: (0.8, 0.7, 0.9, 6, ""),
+        2: (0.8, np.nan, np.nan, 2, few),
+        0: (np.nan, np.nan, np.nan, 0, "no guarantee"),
+    }[held]
+    values["guaranteed"] = (held / 6, 0.0, 1.0, 6, "")
+    names = ("estimate", "ci_low", "ci_high", "count", "reason")
+    return [
+        {**key, "quantity": name, "updates": 6, "rollouts": 6} | dict(zip(names, found, strict=True))
+        for name, found in values.items()
+    ]
+
+
+@pytest.mark.parametrize(
+    ("held", "bound"),
+    [
+        (6, "0.800 [0.700, 0.900]"),
+        (2, "0.800 (fewer than 5 rollouts: no interval); no guarantee in 4 of 6"),
+        (0, "no guarantee"),
+    ],
+)
+def test_lemma_with_intervals_and_what_has_no_guarantee(tmp_path, held, bound):
+    (tmp_path / "analysis").mkdir()
+    table = pd.DataFrame([*lemma_rows("trained", held), *lemma_rows("given", 6)])
+    table = pd.concat([table, table.assign(use="reused", estimate=9.0)])
+    table.to_parquet(tmp_path / "analysis" / "lemma_summary.parquet")
+    section = contents.cosine_lemma([tmp_path])
+    assert "noise biases" in " ".join(section.notes)
+    (_, (row,)), (_, (other,)) = section.tables
+    assert row["bound √(1 − ρ²)"] == bound
+    assert row["ρ"] == "0.500 [0.400, 0.600]"
+    assert row["share with a guarantee"] == f"{held / 6:.3f} [0.000, 1.000]"
+    assert (row["target"], row["updates"], other["source"]) == (None, 6, "given")
+
+
 def test_assumptions_by_run_and_in_words(runs):
     section = contents.assumptions(runs)
     assert [(heading, rows[0]) for heading, rows in section.tables] == [

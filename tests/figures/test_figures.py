@@ -157,6 +157,20 @@ def test_bound_and_guarantee(case_tables):
     assert rows["rho"].max() < ax.get_xlim()[1]
 
 
+def test_means_of_the_lemma_are_crosses_at_the_tables_intervals(case_tables):
+    tables = case_tables("usual")
+    fig = module("cosine_bound").figure(tables, Style())
+    t = tables["lemma_summary"]
+    rows = t[(t["run"] == "none-s0") & (t["source"] == "matched") & (t["target"] == 0.85) & (t["outside"] == "drop")]
+    ax = titled(fig, "15 % clipped")
+    for axis, quantity in ((0, "rho"), (1, "cosine")):
+        own = rows[rows["quantity"] == quantity]
+        assert len(own) == 4
+        assert ends(own, 1.0, "ci_low", "ci_high") <= bars(ax, axis)
+    lone = Tables({"lemma": tables["lemma"]})  # of an analysis without the table
+    assert not bars(titled(module("cosine_bound").figure(lone, Style()), "15 % clipped"), 0)
+
+
 def test_split_draws_every_update(case_tables):
     tables = case_tables("usual")
     fig = module("error_split").figure(tables, Style())
