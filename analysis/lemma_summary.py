@@ -13,6 +13,7 @@ they do not cover the value of an infinite batch.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,8 +22,16 @@ import numpy as np
 from analysis.stats import MIN_CLUSTERS, Ratios, dense, mean_interval, proportion_interval, ratios
 from analysis.tables import CASE
 
-QUANTITIES = ("kappa", "kappa_c", "eta", "rho", "bound", "cosine")
-"""Columns of the table lemma whose means are taken: ``bound`` over the updates that have one."""
+QUANTITIES = {
+    "kappa": (1.0, math.inf),
+    "kappa_c": (0.0, math.inf),
+    "eta": (0.0, math.inf),
+    "rho": (0.0, math.inf),
+    "bound": (0.0, 1.0),
+    "cosine": (-1.0, 1.0),
+}
+"""Columns of the table lemma whose means are taken (``bound`` over the updates that have one), and the values that they
+can have: an interval ends there."""
 SHARE = "guaranteed"
 NO_GUARANTEE = "no guarantee"
 """The reason where no update has a bound: rho >= 1 promises nothing, and nothing is not a bound of 0."""
@@ -53,7 +62,7 @@ def _of_case(key: dict[str, Any], rows: Sequence[dict[str, Any]]) -> list[dict[s
         known = np.isfinite(values)
         line = {**key, "quantity": name, "updates": len(single), "count": int(known.sum())}
         line |= {"rollouts": len(np.unique(rollout[known]))}
-        estimate, low, high, reason = _mean(values[known], rollout[known], share=name == SHARE)
+        estimate, low, high, reason = _mean(values[known], rollout[known], QUANTITIES.get(name))
         if name == "bound" and single and not known.any():
             reason = NO_GUARANTEE
         elif not known.any() and why:
@@ -62,15 +71,20 @@ def _of_case(key: dict[str, Any], rows: Sequence[dict[str, Any]]) -> list[dict[s
     return out
 
 
-def _mean(values: np.ndarray, rollout: np.ndarray, *, share: bool) -> tuple[float, float, float, str]:
-    """Mean of values (U,), its interval with the rollouts (U,) as clusters, and why there is none."""
+def _mean(
+    values: np.ndarray, rollout: np.ndarray, within: tuple[float, float] | None
+) -> tuple[float, float, float, str]:
+    """Mean of values (U,), its interval with the rollouts (U,) as clusters, and why there is none.
+
+    ``within`` is what a value can be; None for the values of a share, 0 and 1.
+    """
     if not len(values):
         return (float("nan"), float("nan"), float("nan"), "no scored update")
-    found: Ratios = ratios(values, dense(rollout), np.zeros(len(values), np.int64), 1, binary=share)
+    found: Ratios = ratios(values, dense(rollout), np.zeros(len(values), np.int64), 1, binary=within is None)
     numbers = found.value[-1], found.variance[-1]
-    if share:
+    if within is None:
         low, high = proportion_interval(*numbers, found.count[-1], found.clusters[-1])
     else:
-        low, high = mean_interval(*numbers, found.clusters[-1])
+        low, high = np.clip(mean_interval(*numbers, found.clusters[-1]), *within)
     few = f"fewer than {MIN_CLUSTERS} rollouts: no interval" if found.clusters[-1] < MIN_CLUSTERS else ""
     return float(found.value[-1]), float(low), float(high), few

@@ -43,6 +43,12 @@ def test_means_and_share_by_hand():
     assert "fewer than 5 rollouts" in bound["reason"]
 
 
+def test_no_interval_leaves_the_values_that_are_possible():
+    found = by_quantity([update(i, 0.1, cosine=c) for i, c in enumerate((1.0, 1.0, 1.0, 1.0, 0.2))])
+    assert found["cosine"]["ci_high"] == 1
+    assert found["cosine"]["ci_low"] < 0.5
+
+
 def test_no_update_with_a_guarantee_says_so_and_gives_no_number():
     found = by_quantity([update(i, 1.0 + i) for i in range(6)])
     assert found["bound"]["reason"] == NO_GUARANTEE
