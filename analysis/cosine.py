@@ -3,7 +3,8 @@
 Every rule is a vector of coefficients on the same A psi, so all of them share one matrix of inner products an
 update: ``<g_clip, g> = c' K w``. Windows and runs pool the updates' inner products and squared norms before dividing.
 
-Intervals are a delete-one-cluster jackknife within updates (cluster = prompt), on Fisher's z for a cosine and on the
+Intervals are a delete-one-cluster jackknife within updates (cluster = a rollout's prompt: in several updates, by a
+split or a further epoch, it is one), on Fisher's z for a cosine and on the
 plain scale for differences between rules on the same log, with the sketch's own error added. They are about the
 *same-batch* cosine at this number of responses an update: g_clip and g share their noise, which flatters it against a
 population's (analysis.population).
@@ -22,7 +23,7 @@ from analysis.evaluate import Case, common_weight
 from analysis.products import Columns, Products, UpdateGram
 from analysis.rows import Floats, Ints
 from analysis.sketches import ScoredWindow
-from analysis.stats import MIN_CLUSTERS, TOO_FEW, dense
+from analysis.stats import MIN_CLUSTERS, TOO_FEW
 
 REFERENCE_BAND = "fspo"
 
@@ -102,7 +103,8 @@ class CosineTable:
         for name, use in self._uses.items():
             update = np.concatenate(use.cluster_update)
             cross = {name: np.array(found) for name, found in use.cross.items()}
-            columns = Columns.of(use.inner, use.left, use.right, update, self.width, cross)
+            cluster = np.unique(np.concatenate(use.prompt, axis=1), axis=1, return_inverse=True)[1].reshape(-1)
+            columns = Columns.of(use.inner, use.left, use.right, update, self.width, cross, cluster)
             base = {**self.key, "subset": "nonzero", "use": name, "reference": "same_batch"}
             for i, case in enumerate(self.cases):
                 key = {**base, **case.key, "weight": "sequence", "control": False}
@@ -117,7 +119,7 @@ class CosineTable:
                 out += self._rows({**key, "weight": "sequence", "control": True}, columns, draws, use, "", {})
                 start += self.draws
             if self.own:
-                columns = Columns.of(use.own_inner, use.own_left, use.own_right, update, self.width)
+                columns = Columns.of(use.own_inner, use.own_left, use.own_right, update, self.width, None, cluster)
                 for i, case in enumerate(self.own):
                     key = {**base, **case.key, "weight": "own", "control": False}
                     out += self._rows(key, columns, [i], use, use.own_reasons.get(i, ""), {})
@@ -172,6 +174,7 @@ class _Use:
         self.inner, self.left, self.right = Products(), Products(), Products()
         self.own_inner, self.own_left, self.own_right = Products(), Products(), Products()
         self.cluster_update: list[Ints] = []
+        self.prompt: list[Ints] = []  # (rollout, prompt) of each replicate, (2, C) an update
         self.count, self.cluster_count, self.length = np.zeros(number + 1), np.zeros(number + 1), np.zeros(number + 1)
         self.cross: dict[str, list[Floats]] = {}
         self.reasons: dict[int, str] = {}
@@ -193,7 +196,9 @@ class _Use:
         own_right = np.column_stack([f.weight for f in own]) if own else None
         for number in range(window.updates):
             at = np.flatnonzero(window.update == number)
-            cluster, bins, length = dense(window.rows.cluster[at]), window.bins[at], window.rows.length[at]
+            _, one, code = np.unique(window.rows.cluster[at], return_index=True, return_inverse=True)
+            cluster = code.reshape(-1).astype(np.int64)
+            bins, length = window.bins[at], window.rows.length[at]
             place = window.rows.coordinate[at]
             gram = UpdateGram(window.vectors[at], bins, cluster, k)
             c, w = coefficients[at], weight[at]
@@ -210,6 +215,7 @@ class _Use:
                 self.own_inner.add(*gram.products(a, b))
                 self.own_left.add(*gram.products(a, a))
                 self.own_right.add(*gram.products(b, b))
+            self.prompt.append(np.stack([window.rows.rollout[at][one], window.rows.prompt[at][one]]))
             self.cluster_update.append(np.full(gram.clusters, self.updates))
             self.updates += 1
             self.count += np.append(np.bincount(bins, minlength=k), len(at))

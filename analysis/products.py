@@ -216,6 +216,7 @@ class Columns:
     value: Floats
     replicates: Floats
     update: Ints
+    cluster: Ints
     degrees: int
     sketch: SketchTerms
 
@@ -227,17 +228,22 @@ class Columns:
         update: Ints,
         width: float = math.inf,
         cross: dict[str, Floats] | None = None,
+        cluster: Ints | None = None,
     ) -> Columns:
-        """Append the worst bin to the bins and the total; ``width`` is the sketch's, infinite for exact scores."""
+        """Append the worst bin to the bins and the total; ``width`` is the sketch's, infinite for exact scores.
+
+        ``update`` and ``cluster`` (C,) are each replicate's; by default no cluster is in two updates.
+        """
         value, replicates = pooled_cosines(inner, left, right)
         with np.errstate(invalid="ignore"):
             worst = _nanmin(value[:-1], 0)
             worst_replicates = _nanmin(replicates[:, :-1], 1)
         value = np.concatenate([value, worst[None]])
         replicates = np.concatenate([replicates, worst_replicates[:, None]], axis=1)
-        degrees = max(len(update) - len(np.unique(collapsed(update))), 1)
+        cluster = np.arange(len(update)) if cluster is None else dense(cluster)
+        degrees = max(int(cluster.max()) + 1 - len(np.unique(collapsed(update))), 1)
         sketch = SketchTerms(np.array(inner.total), np.array(left.total), np.array(right.total), width, cross or {})
-        return Columns(value, replicates, update, degrees, sketch)
+        return Columns(value, replicates, update, cluster, degrees, sketch)
 
     def interval(self, k: int, columns: Sequence[int], level: float = 0.95) -> tuple[float, float, float]:
         """Mean cosine over ``columns`` (one rule, or draws of the control) and its Fisher z interval."""
@@ -245,7 +251,7 @@ class Columns:
         replicates = np.arctanh(np.clip(self.replicates[:, k, columns], -_LARGEST, _LARGEST)).mean(1)
         slope = 1 / (1 - min(float(np.tanh(z)) ** 2, _LARGEST))
         noise = slope * self.sketch.error(self._bin(k, columns[0]), columns[0])
-        se = math.hypot(float(jackknife_se(replicates, self.update)), noise)
+        se = math.hypot(float(jackknife_se(replicates, self.update, self.cluster)), noise)
         half = sps.t.ppf((1 + level) / 2, self.degrees) * se
         if not np.isfinite(z) or not np.isfinite(half):
             return float("nan"), float("nan"), float("nan")
@@ -260,7 +266,7 @@ class Columns:
         gap = float(self.value[k, one] - self.value[k, other])
         replicates = self.replicates[:, k, one] - self.replicates[:, k, other]
         noise = self.sketch.difference_error(self._bin(k, one), one, self._bin(k, other), other, name)
-        se = math.hypot(float(jackknife_se(replicates, self.update)), noise)
+        se = math.hypot(float(jackknife_se(replicates, self.update, self.cluster)), noise)
         half = float(sps.t.ppf((1 + level) / 2, self.degrees)) * se
         if not np.isfinite(gap) or not np.isfinite(half):
             return float("nan"), float("nan"), float("nan")

@@ -81,7 +81,7 @@ def plot_means(found: Frame, drawn: Mapping[str, Look], ax: Axes) -> None:
         ends = [*rho[["ci_low", "ci_high"]], *cosine[["ci_low", "ci_high"]]]
         if not np.all(np.isfinite(np.asarray(ends, float))):
             continue
-        look = {"color": drawn[str(key[1])].color, "linewidth": 1.6, "zorder": 2.8}
+        look = {"color": drawn[str(key[1])].color, "linewidth": 1.0, "zorder": 2.4}
         ax.hlines(cosine["estimate"], rho["ci_low"], rho["ci_high"], **look)
         ax.vlines(rho["estimate"], cosine["ci_low"], cosine["ci_high"], **look)
 

@@ -1,7 +1,10 @@
 """Cosines against brute force: products, deleted clusters, own weights, the random control."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from scipy import stats as sps
 
 from analysis.bins import Bins
 from analysis.cosine import CosineTable
@@ -9,7 +12,7 @@ from analysis.evaluate import Case, make_cases, trained_case
 from analysis.loading import load_run
 from analysis.products import Columns, Products, UpdateGram, collapsed, jackknife_se
 from analysis.run import Options, analyse, shared_bins
-from analysis.sketches import scored_windows
+from analysis.sketches import ScoredWindow, scored_windows
 from fspo.rules import Rule
 
 
@@ -113,6 +116,62 @@ def test_jackknife_interval_covers_the_same_batch_cosine():
     hits = np.mean([low <= truth <= high for _, low, high in intervals])
     assert hits > 0.95 - 3 * np.sqrt(0.95 * 0.05 / 250)
     assert hits < 1 or np.mean([h - l for _, l, h in intervals]) < 0.1
+
+
+def test_prompts_split_over_two_updates_are_one_cluster_each(simulate):
+    """Two updates that share their prompts and their values say no more than one of them does."""
+    run = load_run(simulate(rollouts=1, prompts=64))
+    bins = Bins((1, 400))
+    (window,) = (w for w in scored_windows(run, bins, 5) if w.use == "first")
+    assert window.updates == 1
+    n = len(window.rows)
+
+    def interval(updates, apart):
+        table = CosineTable(run.key, bins, [Case(Rule("sqrt", 0.03, 0.03), "x", "given")], [], 1, 0)
+        rows = window.rows.take(np.tile(np.arange(n), updates))
+        if apart:
+            fresh = np.repeat(np.arange(updates), n) * 1000
+            rows = replace(rows, prompt=rows.prompt + fresh, cluster=rows.cluster + fresh)
+        vectors, at = np.tile(window.vectors, (updates, 1)), np.tile(window.bins, updates)
+        table.add(ScoredWindow(0, "first", rows, vectors, at, np.repeat(np.arange(updates), n)))
+        row = next(r for r in table.rows() if r["rule"] == "x" and r["bin"] == -1)
+        z = np.arctanh([row["estimate"], row["ci_low"], row["ci_high"]])
+        clusters = len(np.unique(rows.cluster))
+        return z[0], (z[2] - z[1]) / 2 / sps.t.ppf(0.975, clusters - updates)
+
+    once, twice, independent = interval(1, False), interval(2, False), interval(2, True)
+    assert once[0] == pytest.approx(twice[0])
+    # the replicates of two updates are half the step of one: equal but for the curvature of the ratio
+    assert twice[1] == pytest.approx(once[1], rel=0.01)
+    assert independent[1] == pytest.approx(once[1] / np.sqrt(2), rel=0.01)
+
+
+def test_intervals_cover_where_prompts_are_split_over_updates():
+    """Four pairs of updates of the same 16 prompts; a prompt is kept whole or cut whole, in both alike."""
+    rng = np.random.default_rng(7)
+    width, pairs, prompts, group = 12, 4, 16, 4
+    update = np.repeat(np.arange(2 * pairs), prompts)
+    shared = np.concatenate([np.tile(pair * prompts + np.arange(prompts), 2) for pair in range(pairs)])
+    pooled = np.zeros(3)
+    found: dict[str, list[tuple[float, float, float]]] = {"clustered": [], "independent": []}
+    for _ in range(400):
+        products = Products(), Products(), Products()
+        for _ in range(pairs):
+            effect = np.repeat(rng.normal(size=(prompts, width)), group, axis=0)
+            keep = np.repeat((rng.random(prompts) < 0.7).astype(float), group)[:, None]
+            for _ in range(2):
+                vectors = 0.7 + effect + 0.3 * rng.normal(size=effect.shape)
+                gram = UpdateGram(vectors, np.zeros(len(vectors), int), np.repeat(np.arange(prompts), group), 1)
+                ones = np.ones_like(keep)
+                for product, sides in zip(products, ((keep, ones), (keep, keep), (ones, ones)), strict=True):
+                    product.add(*gram.products(*sides))
+        pooled += [np.sum(p.total, axis=0)[1, 0] for p in products]
+        for name, cluster in (("clustered", shared), ("independent", None)):
+            found[name].append(Columns.of(*products, update, cluster=cluster).interval(1, [0]))
+    truth = pooled[0] / np.sqrt(pooled[1] * pooled[2])
+    hits = {name: np.mean([low <= truth <= high for _, low, high in some]) for name, some in found.items()}
+    assert hits["clustered"] > 0.95 - 3 * np.sqrt(0.95 * 0.05 / 400)
+    assert hits["independent"] < 0.92
 
 
 @pytest.fixture(scope="module")
