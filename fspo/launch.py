@@ -51,6 +51,7 @@ def make_accelerator(config: TrainConfig) -> Accelerator:
         )
     except (ValueError, ImportError) as error:  # DeepSpeed is not installed
         raise UserError(f"cannot start accelerate: {' '.join(str(error).split())}") from error
+    accelerator.wait_for_everyone()  # each has joined before one that refuses leaves: all say the same line
     wanted = config.processes or int(os.environ.get("WORLD_SIZE", "1"))
     if accelerator.num_processes != wanted:
         raise UserError(
