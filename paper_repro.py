@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
@@ -21,64 +21,21 @@ from analysis.calibrate import TRAINING_ACCEPTANCE
 from analysis.noise import FOLDER as NOISE
 from fspo.errors import UserError, run_cli
 from fspo.stages import GROUND_FLOOR, Job, Stages, digest, run_jobs, source_digest
+from paper_presets import PRESETS, QUICK_RULES, SWEPT, Preset, Variant, variants, with_changes
 
 DESCRIPTION = """Reproduce the claims about FSPO on this machine, each with an interval and a verdict.
 
 examples:
   python paper_repro.py                          the quick preset: 15 minutes on two cores
-  python paper_repro.py --preset full            12 rules, 5 seeds: about two days on two cores, resumable
+  python paper_repro.py --preset full            12 rules, 5 seeds: about two days on two cores, resumable; its
+                                                 sweep of settings as long again (--sweep false leaves it out)
+  python paper_repro.py --preset quick --sweep true   retrain fspo, rloo, gspo with one setting changed at a time
   python paper_repro.py --preset full --rules '[rloo,gspo,fspo]' --seeds '[0,1,2,3,4]'
   python paper_repro.py --preset 8b              check the 8B configuration and print a cluster's commands
 
 A killed run goes on where it stopped: start the same command again.
 """
-
-
-@dataclass(frozen=True)
-class Preset:
-    """Sizes of a reproduction.
-
-    Attributes
-    ----------
-    rules, seeds : what is trained
-    rollouts, calibration_rollouts : int
-        Length of each run, and of the shared unclipped run.
-    jobs, threads : int
-        Training processes beside each other and threads of each.
-    options : dict
-        Further options of ``python -m fspo.train``.
-    draws : int
-        Responses of each simulated point of the theory's maps.
-    maps : str
-        Parts of the maps, separated by commas; empty for all.
-    """
-
-    rules: tuple[str, ...]
-    seeds: tuple[int, ...]
-    rollouts: int
-    calibration_rollouts: int
-    jobs: int = 2
-    threads: int = 1
-    options: dict[str, Any] = field(default_factory=dict)
-    draws: int = 20_000
-    maps: str = ""
-
-
-QUICK_RULES = ("rloo", "gspo", "fspo", "fspo-kl", "fspo-truncate")
-ALL_RULES = (*QUICK_RULES, "fspo-cap", "fspo-gaussian", "fspo-tilted", "power", "grpo", "ctpo", "none")
-PRESETS = {
-    "quick": Preset(QUICK_RULES, (0,), 20, 10, options={"log.audit_every": 5, "log.coverage_every": 10}),
-    "full": Preset(ALL_RULES, (0, 1, 2, 3, 4), 60, 30, options={"log.audit_every": 5, "log.coverage_every": 10}),
-    "smoke": Preset(
-        ("rloo", "fspo"),
-        (0,),
-        2,
-        2,
-        options={"batch.prompts": 16, "batch.minibatches": 2, "eval.prompts": 32, "optim.warmup_updates": 1},
-        draws=200,
-        maps="curves",
-    ),
-}
+TRAINED_SWEEP = "trained_sweep.csv"
 
 
 @dataclass(frozen=True)
@@ -99,6 +56,9 @@ class Options:
         Length of each run instead of the preset's.
     jobs : int, optional
         Training processes beside each other.
+    sweep : bool, optional
+        Train variants of fspo, rloo and gspo too, one setting changed at a time: range, dual clip, outside,
+        aggregation, group size, minibatches. By default presets full (2 seeds) and smoke do.
     target : float
         Band acceptance on the shared unclipped run that every rule is calibrated to.
     width : str
@@ -111,19 +71,15 @@ class Options:
     seeds: list[int] | None = None
     rollouts: int | None = None
     jobs: int | None = None
+    sweep: bool | None = None
     target: float = TRAINING_ACCEPTANCE
     width: str = "neurips"
 
     def sizes(self) -> Preset:
         """The preset with the changes asked for."""
-        base = PRESETS[self.preset]
-        return replace(
-            base,
-            rules=tuple(self.rules or base.rules),
-            seeds=tuple(self.seeds if self.seeds is not None else base.seeds),
-            rollouts=self.rollouts or base.rollouts,
-            jobs=self.jobs or base.jobs,
-        )
+        rules, seeds = (None if given is None else tuple(given) for given in (self.rules, self.seeds))
+        changes = {"rules": rules or None, "seeds": seeds, "rollouts": self.rollouts or None, "jobs": self.jobs or None}
+        return with_changes(PRESETS[self.preset], sweep=self.sweep, **changes)
 
 
 class Reproduction:
@@ -146,7 +102,8 @@ class Reproduction:
         claims = self.analyse([shared, *runs], noise)
         swept = self.sweep(shared)
         diagnoses = self.diagnose([shared, *runs], noise)
-        figures = self.draw([shared, *runs], noise, swept)
+        trained = self.train_sweep(warm, ranges, [shared, *runs]) if self.sizes.sweep else ""
+        figures = self.draw([shared, *runs], noise, swept, trained)
         self.write(checks, theory, ranges, claims, figures, diagnoses, [shared, *runs])
         return 0 if checks["status"] == 0 else 1
 
@@ -200,11 +157,19 @@ class Reproduction:
         return found if Path(found).is_dir() else work()  # the cache may have been emptied since
 
     def _job(
-        self, warm: str, rule: str, seed: int, rollouts: int, ranges: dict[str, Any], threads: int | None = None
+        self,
+        warm: str,
+        rule: str,
+        seed: int,
+        rollouts: int,
+        ranges: dict[str, Any],
+        threads: int | None = None,
+        variant: Variant | None = None,
     ) -> Job:
         fit = ranges.get(rule, {})
+        name = f"sweep/{variant.trained_as}" if variant else f"runs/{rule}"
         options = {
-            "output": str(self.out / "runs" / f"{rule}-seed{seed}"),
+            "output": str(self.out / f"{name}-seed{seed}"),
             "seed": seed,
             "rollouts": rollouts,
             "threads": threads or self.sizes.threads,
@@ -214,6 +179,7 @@ class Reproduction:
             "rule.advantage": "grpo",
             **{f"rule.{name}": fit[name] for name in ("range_lo", "range_hi") if name in fit},
             **self.sizes.options,
+            **(variant.options if variant else {}),
         }
         key = digest({"options": options, "source": source_digest("fspo"), "torch": version("torch")})
         arguments = tuple(part for name, value in options.items() for part in (f"--{name}", str(value)))
@@ -248,6 +214,35 @@ class Reproduction:
         ]
         self.stages.run("training", {"keys": [j.key for j in jobs]}, lambda: run_jobs(jobs, self.sizes.jobs))
         return jobs
+
+    def train_sweep(self, warm: str, ranges: dict[str, Any], done: Sequence[Job]) -> str:
+        """Variants of the swept rules, trained and analysed in the bins of the other runs; the table's key."""
+        from analysis.trained_sweep import Entry, write_trained_sweep
+
+        edges = json.loads((done[0].run / "analysis" / "summary.json").read_text(encoding="utf-8"))["edges"]
+        own = {job.run.name: job for job in done}
+        jobs: dict[Path, Job] = {}
+        entries = []
+        for variant in variants(self.sizes, ranges):
+            runs = []
+            for seed in () if variant.reason else self.sizes.seeds[: self.sizes.sweep_seeds]:
+                job = own.get(f"{variant.trained_as}-seed{seed}")
+                if job is None:
+                    job = self._job(warm, variant.rule, seed, self.sizes.rollouts, ranges, variant=variant)
+                    jobs[job.run] = job
+                runs.append(job.run)
+            changed = " ".join(f"{name}={value}" for name, value in variant.options.items())
+            entries.append(Entry(variant.rule, variant.setting, variant.value, changed, tuple(runs), variant.reason))
+        keys = [job.key for job in jobs.values()]
+        self.stages.run("sweep-training", {"keys": keys}, lambda: run_jobs([*jobs.values()], self.sizes.jobs, "sweep"))
+
+        def work() -> None:
+            if jobs:
+                self._python("analysis", *map(str, jobs), "--edges", json.dumps(edges), passing=(0, 1))
+            write_trained_sweep(self.out / TRAINED_SWEEP, entries)
+
+        inputs = self._from([*done, *jobs.values()], "", "analysis") | {"entries": entries, "edges": edges}
+        return self.stages.run("sweep-analysis", inputs, work)[0]
 
     def measure_noise(self, runs: Sequence[Job]) -> str:
         """What numerics alone do to S under the first seed of rule fspo (else the first run); the measurement's key."""
@@ -291,16 +286,19 @@ class Reproduction:
 
         return self.stages.run("analysis", self._from(runs, noise, "analysis"), work)[1]
 
-    def draw(self, runs: Sequence[Job], noise: str, swept: str) -> list[dict[str, Any]]:
+    def draw(self, runs: Sequence[Job], noise: str, swept: str, trained: str) -> list[dict[str, Any]]:
         """Publication figures, as captions.json lists them."""
         folder = self.out / "figures"
 
         def work() -> list[dict[str, Any]]:
             folders = [str(job.run) for job in runs]
+            if trained:
+                folders += ["--trained-sweep", str(self.out / TRAINED_SWEEP)]
             self._python("figures", *folders, "--output", str(folder), "--width", self.options.width)
             return json.loads((folder / "captions.json").read_text(encoding="utf-8"))
 
         inputs = self._from(runs, noise, "analysis", "figures") | {"sweep": swept, "width": self.options.width}
+        inputs |= {"trained_sweep": trained}
         return self.stages.run("figures", inputs, work)[1]
 
     def write(
@@ -326,6 +324,7 @@ class Reproduction:
             claims=claims,
             figures=figures,
             diagnoses=diagnoses,
+            trained_sweep=self.out / TRAINED_SWEEP if self.sizes.sweep else None,
             stages=self.stages.report,
             provenance={
                 "command": " ".join(["python", "paper_repro.py", *sys.argv[1:]]),
@@ -363,6 +362,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(Options, arguments, prog="python paper_repro.py", description=DESCRIPTION)
     for name in options.rules or ():
         preset(name)  # an unknown rule is refused before any work
+    if options.sweep and (options.preset == "8b" or not set(options.sizes().swept) & set(options.sizes().rules)):
+        raise UserError(f"--sweep varies one of {', '.join(SWEPT)} that is trained here: add it to --rules (not in 8b)")
     if options.preset == "8b":
         from fspo.plan.cluster import cluster_commands
 

@@ -45,6 +45,8 @@ THEORY = (
     "adaptive_models",
 )
 """Figures from the tables of ``python -m proofs_check.maps``."""
+TRAINED = ("sensitivity_trained",)
+"""Figures from the table of a trained sweep, which paper_repro.py writes."""
 STUDIES = ("sketch_error",)
 """Figures from tables that scripts in ``benchmarks/`` write."""
 

@@ -1,6 +1,6 @@
 """``python -m figures RUN [RUN ...] --output DIR --width WIDTH``: publication figures from tables.
 
-``python -m figures --theory DIR`` draws those of the theory.
+``python -m figures --theory DIR`` draws those of the theory, ``--trained-sweep FILE`` that of a trained sweep.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from figures import MODULES, THEORY, Drawn, draw_all
+from figures import MODULES, THEORY, TRAINED, Drawn, draw_all
 from fspo.command_line import CommandParser
 from fspo.errors import UserError, run_cli
 from fspo.files import write_text
@@ -22,6 +22,8 @@ EXAMPLES = """examples:
       two figures alone
   python -m figures RUN --by difficulty
       the same figures with bins of difficulty, from what python -m analysis RUN --by difficulty wrote
+  python -m figures --trained-sweep out/full/trained_sweep.csv
+      what training with one setting changed came to, in out/full/figures
   python -m figures --theory out/proofs_check
       the theory's figures, from what python -m proofs_check.maps wrote, in out/proofs_check/figures
 """
@@ -52,6 +54,7 @@ def build_parser() -> CommandParser:
     )
     parser.add_argument("runs", nargs="*", metavar="RUN", help="run folder that python -m analysis was run on")
     parser.add_argument("--theory", type=Path | None, help="folder that python -m proofs_check.maps wrote to")
+    parser.add_argument("--trained-sweep", type=Path | None, help="trained_sweep.csv of a reproduction")
     parser.add_argument(
         "--by", type=str, default="length", help=f"what the bins are of: {', '.join(PARTITIONS)}, or user.COLUMN"
     )
@@ -59,24 +62,28 @@ def build_parser() -> CommandParser:
         "--output", type=Path | None, help="folder for the files; FOLDER/figures for one folder, figures-out for more"
     )
     parser.add_argument("--width", type=str, default="neurips", help=f"venue width: {', '.join(WIDTHS)}")
-    parser.add_argument("--only", type=list[str], default=[], help=f"figures wanted, of {', '.join(MODULES + THEORY)}")
+    parser.add_argument(
+        "--only", type=list[str], default=[], help=f"figures wanted, of {', '.join(MODULES + THEORY + TRAINED)}"
+    )
     return parser
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Draw, print what was drawn and what was skipped, write the captions."""
-    from figures.tables import Tables, load, load_theory
+    from figures.tables import Tables, load, load_theory, load_trained_sweep
 
     values = build_parser().parse_args(arguments)
     runs = [Path(run) for run in values.runs]
-    folders = [*runs, *([values.theory] if values.theory else [])]
+    swept = values.trained_sweep
+    folders = [*runs, *([values.theory] if values.theory else []), *([swept.parent] if swept else [])]
     if not folders:
-        raise UserError("name at least one run folder (python -m figures RUN), or --theory FOLDER")
+        raise UserError("name at least one run folder (python -m figures RUN), --theory FOLDER or --trained-sweep FILE")
     output = values.output or (folders[0] / "figures" if len(folders) == 1 else Path("figures-out"))
     measured = load(runs, values.by) if runs else Tables({})
     theory = load_theory(values.theory) if values.theory else Tables({})
-    tables = Tables(measured.frames | theory.frames, measured.summaries, measured.partition)
-    modules = (MODULES if runs else ()) + (THEORY if values.theory else ())
+    trained = load_trained_sweep(swept) if swept else Tables({})
+    tables = Tables(measured.frames | theory.frames | trained.frames, measured.summaries, measured.partition)
+    modules = (MODULES if runs else ()) + (THEORY if values.theory else ()) + (TRAINED if swept else ())
     results = draw_all(tables, output, values.width, values.only, modules)
     for item in results:
         print(f"skipped  {item.name}: {item.skipped}" if item.skipped else f"drawn    {item.pdf} and .png")

@@ -11,10 +11,12 @@ import pandas as pd
 
 from analysis.lemma_summary import NO_GUARANTEE, QUANTITIES, SHARE
 from analysis.theory_gap import INGREDIENTS
+from analysis.trained_sweep import QUANTITIES as TRAINED_QUANTITIES
 from figures.report import Picture, Section, plain
 from figures.tables import Frame
 
-OWN_SECTION = {"sensitivity_range": "sensitivity", "sensitivity_settings": "sensitivity", "theory_gap": "gap"}
+OWN_SECTION = dict.fromkeys(("sensitivity_range", "sensitivity_settings", "sensitivity_trained"), "sensitivity")
+OWN_SECTION |= {"theory_gap": "gap"}
 """Figures that stand in a section of their own instead of among the others."""
 Row = dict[str, Any]
 
@@ -128,6 +130,25 @@ def _with_interval(row: Any) -> str:
     if pd.isna(row["ci_low"]):
         return f"{row['estimate']:.3f} ({row['reason']})"
     return _interval(row)
+
+
+def sensitivity(trained: Path | None, figures: Sequence[Picture]) -> Section:
+    """The sweeps' figures; with the table of the trained one, where it was trained."""
+    if trained is None:
+        note = "Counterfactual sweeps of one log alone: --sweep true trains with each setting changed."
+        return Section("Sensitivity", [note], figures=figures)
+    rows = []
+    for row in pd.read_csv(trained, keep_default_na=False, na_values=[""]).to_dict("records"):
+        named = {name: row[name] for name in ("setting", "value", "rule", "seeds")}
+        numbers = {name: _with_ends(row, name) if pd.notna(row[name]) else None for name in TRAINED_QUANTITIES}
+        words = {name: row[name] if pd.notna(row[name]) else None for name in ("changed", "note")}
+        rows.append(named | numbers | words)
+    notes = [f"{name}: {words}." for name, words in TRAINED_QUANTITIES.items()]
+    notes.append(
+        "Aggregation “sequence” is no row of its own: for rules on whole sequences it is “response”, the base's. The "
+        "learning rate is the same in every row, whatever the number of minibatches."
+    )
+    return Section("Sensitivity", notes, [("Trained with one setting changed at a time", rows)], figures)
 
 
 def reuse(runs: Sequence[Path]) -> list[Row]:

@@ -30,6 +30,7 @@ def write_page(
     claims: list[dict[str, Any]],
     figures: list[dict[str, Any]],
     diagnoses: list[dict[str, Any]],
+    trained_sweep: Path | None,
     stages: list[dict[str, Any]],
     provenance: Mapping[str, Any],
 ) -> Page:
@@ -43,6 +44,8 @@ def write_page(
         Both captions.json.
     ranges : dict
         calibration.json, by rule.
+    trained_sweep : path, optional
+        Table of the trained sweep, if there is one.
     stages : list of dict
         What each stage was and how long it took.
     """
@@ -57,7 +60,7 @@ def write_page(
         figures=contents.pictures(drawn, figures),
         sections=[
             contents.assumptions(runs),
-            Section("Sensitivity", figures=contents.pictures(drawn, figures, "sensitivity")),
+            contents.sensitivity(trained_sweep, contents.pictures(drawn, figures, "sensitivity")),
             contents.theory_gap(runs, contents.pictures(drawn, figures, "gap")),
             contents.cosine_lemma(runs),
             contents.doctor(diagnoses),

@@ -107,6 +107,21 @@ def load_theory(folder: Path) -> Tables:
     return Tables(frames)
 
 
+def load_trained_sweep(file: Path) -> Tables:
+    """Read the table of a trained sweep (analysis.trained_sweep).
+
+    Raises
+    ------
+    UserError
+        If it is missing or cannot be read.
+    """
+    cure = "run python paper_repro.py with --sweep true"
+    found = _read(file.parent, file.stem, cure)
+    if found is None:
+        raise UserError(f"no table {file}: {cure} first")
+    return Tables({"trained_sweep": found})
+
+
 def load(runs: Sequence[Path], by: str = LENGTH.name) -> Tables:
     """Read ``RUN/analysis`` of each run, or ``RUN/analysis-by-X`` for the partition ``by``.
 

@@ -10,7 +10,8 @@ import pytest
 from fspo.stages import GROUND_FLOOR
 
 ROOT = Path(__file__).parents[1]
-OURS = ("fspo", "analysis", "proofs_check", "figures", "paper_repro", "tests", "benchmarks", "examples")
+OURS = ("fspo", "analysis", "proofs_check", "figures", "paper_presets", "paper_repro")
+OURS += ("tests", "benchmarks", "examples")
 NO_TORCH = ("torch", "transformers", "accelerate", "trl", "peft", "datasets", "verl")
 GROUND = [ROOT.joinpath(*name.split(".")) for name in GROUND_FLOOR]
 

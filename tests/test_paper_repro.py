@@ -5,10 +5,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pandas as pd
 import pytest
+import yaml
 
 import paper_repro
 from fspo.errors import UserError
+from paper_presets import PRESETS, variants
 
 ROOT = Path(paper_repro.__file__).parent
 
@@ -47,6 +50,7 @@ def test_all_stages_run_and_a_second_start_finds_them_done(tmp_path: Path) -> No
     captions = json.loads((out / "figures" / "captions.json").read_text())
     drawn = {c["name"] for c in captions if not c["skipped"]}
     assert {"acceptance_by_length", "sensitivity_range", "sensitivity_settings", "theory_gap", "update_error"} <= drawn
+    assert "sensitivity_trained" in drawn
     assert not any("write the tables again" in c["skipped"] for c in captions)
     assert next("numerics alone" in c["caption"] for c in captions if c["name"] == "acceptance_by_length")
     assert "The numbers of figure 1" in report
@@ -62,11 +66,51 @@ def test_all_stages_run_and_a_second_start_finds_them_done(tmp_path: Path) -> No
         "analysis",
         "sweep",
         "doctor",
+        "sweep-training",
+        "sweep-analysis",
         "figures",
     )
     for stage in done:
         assert f"[{stage}] done before" in again.stderr
     assert again.stdout == first.stdout
+    check_trained_sweep(out, ranges, report)
+
+
+def check_trained_sweep(out: Path, ranges: dict, report: str) -> None:
+    """A row for each variant, in the page too; each run's configuration differs in what its row names alone."""
+    table = pd.read_csv(out / "trained_sweep.csv", keep_default_na=False)
+    planned = variants(PRESETS["smoke"], ranges)
+    assert [*zip(table["rule"], table["setting"], table["value"], strict=True)] == [
+        (v.rule, v.setting, v.value) for v in planned
+    ]
+    assert {*table["setting"]} == {"base", "range", "dual", "outside", "aggregation", "group", "minibatches"}
+    base = options_of(out / "runs" / "fspo-seed0")
+    for row in table.to_dict("records"):
+        if row["setting"] != "base":
+            differs = {k: v for k, v in options_of(out / "sweep" / row["runs"]).items() if base[k] != v}
+            del differs["output"]
+            said = dict(part.split("=") for part in row["changed"].split())
+            assert {k: str(v) for k, v in differs.items()} == said, row["runs"]
+            assert said
+        for name in ("reward", "acceptance"):
+            assert float(row[f"{name}_ci_low"]) <= float(row[name]) <= float(row[f"{name}_ci_high"])
+        assert "one seed" in row["note"]
+        assert row["changed"] in report
+    edges = [json.loads((run / "analysis" / "summary.json").read_text())["edges"] for run in out.glob("*/*-seed0")]
+    assert len(edges) >= 9
+    assert all(found == edges[0] for found in edges)
+
+
+def options_of(run: Path) -> dict:
+    """Dotted options of a run's configuration."""
+
+    def flat(found: dict, prefix: str) -> dict:
+        out: dict = {}
+        for name, value in found.items():
+            out |= flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+        return out
+
+    return flat(yaml.safe_load((run / "config.yaml").read_text()), "")
 
 
 def test_bad_input_is_one_line_and_status_2(tmp_path: Path) -> None:
@@ -74,6 +118,8 @@ def test_bad_input_is_one_line_and_status_2(tmp_path: Path) -> None:
         (("--preset", "quik"), "quick"),
         (("--rules", "[fspoo]"), "did you mean 'fspo'"),
         (("--jbos", "2"), "did you mean 'jobs'"),
+        (("--rules", "[grpo]", "--sweep", "true"), "add it to --rules"),
+        (("--preset", "8b", "--sweep", "true"), "not in 8b"),
     ):
         found = repro(*arguments, cwd=tmp_path)
         assert found.returncode == 2
