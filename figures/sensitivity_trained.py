@@ -17,16 +17,17 @@ NAME = "sensitivity_trained"
 TITLE = "Effect of the settings in training"
 CAPTION = (
     "Runs trained with one setting changed at a time; “base” and the dashed lines: the rule's own runs. “half”, "
-    "“double”: of the calibrated range (in log space), of the responses a prompt at equal responses a rollout, of the "
-    "updates a pass over them. Held-out reward (last fifth of the evaluations); share of first-use responses in the "
-    "band, its change for each doubling of length, its LRE_2 (docs/theory.md section 3); same-batch cosine of the "
-    "clipped and the true update (section 5; the clipping alone, without the aggregation). Seeds of each row: {seeds}. "
-    "Bars: 95 % intervals, over seeds where there are at least two, else within the run.{missing}"
+    "“double”: of the calibrated range (in log space), of the responses a prompt at equal responses a rollout, of "
+    "the updates a pass over them. Held-out reward (last fifth of the evaluations); share of first-use responses in "
+    "the band, its change for each doubling of length in percentage points, its LRE_2 (docs/theory.md section 3); "
+    "same-batch cosine of the clipped and the true update (section 5; the clipping alone, without the aggregation). "
+    "Seeds of each row: {seeds}. Bars: 95 % intervals, over seeds where there are at least two, else within the "
+    "run.{missing}"
 )
 QUANTITIES = {
     "reward": "held-out reward",
     "acceptance": "in the band (%)",
-    "trend": "trend, a doubling (%)",
+    "trend": "trend (points)",
     "lre_2": "LRE$_2$ of the band",
     "cosine": "cosine",
 }
