@@ -222,23 +222,29 @@ class Reproduction:
         edges = json.loads((done[0].run / "analysis" / "summary.json").read_text(encoding="utf-8"))["edges"]
         own = {job.run.name: job for job in done}
         jobs: dict[Path, Job] = {}
-        entries = []
+        planned: list[tuple[Variant, list[Path]]] = []
         for variant in variants(self.sizes, ranges):
-            runs = []
+            runs: list[Path] = []
             for seed in () if variant.reason else self.sizes.seeds[: self.sizes.sweep_seeds]:
                 job = own.get(f"{variant.trained_as}-seed{seed}")
                 if job is None:
                     job = self._job(warm, variant.rule, seed, self.sizes.rollouts, ranges, variant=variant)
                     jobs[job.run] = job
                 runs.append(job.run)
+            planned.append((variant, runs))
+        stopped: dict[Path, str] = {}  # a setting under which training stops itself is a result, tried again next time
+        run_jobs([*jobs.values()], self.sizes.jobs, "sweep", stopped)
+        entries = []
+        for variant, runs in planned:
             changed = " ".join(f"{name}={value}" for name, value in variant.options.items())
-            entries.append(Entry(variant.rule, variant.setting, variant.value, changed, tuple(runs), variant.reason))
-        keys = [job.key for job in jobs.values()]
-        self.stages.run("sweep-training", {"keys": keys}, lambda: run_jobs([*jobs.values()], self.sizes.jobs, "sweep"))
+            left = tuple(run for run in runs if run not in stopped)
+            why = [variant.reason, *(f"{run.name} stopped: {stopped[run]}" for run in runs if run in stopped)]
+            reason = "; ".join(filter(None, why))
+            entries.append(Entry(variant.rule, variant.setting, variant.value, changed, left, reason))
 
         def work() -> None:
-            if jobs:
-                self._python("analysis", *map(str, jobs), "--edges", json.dumps(edges), passing=(0, 1))
+            if trained := [str(run) for run in jobs if run not in stopped]:
+                self._python("analysis", *trained, "--edges", json.dumps(edges), passing=(0, 1))
             write_trained_sweep(self.out / TRAINED_SWEEP, entries)
 
         inputs = self._from([*done, *jobs.values()], "", "analysis") | {"entries": entries, "edges": edges}

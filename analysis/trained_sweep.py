@@ -32,7 +32,7 @@ Z = 1.959964
 
 @dataclass(frozen=True)
 class Entry:
-    """One row to be: a rule, what was changed, the run folders (one for each seed), or why there are none."""
+    """One row to be: a rule, what was changed, the run folders (one for each seed), or why there are fewer or none."""
 
     rule: str
     setting: str
@@ -62,7 +62,8 @@ def trained_sweep(entries: Sequence[Entry]) -> pd.DataFrame:
         found = _estimates(entry.runs) if entry.runs else dict.fromkeys(QUANTITIES, Estimate())
         for name, part in found.items():
             row |= {name: part.value, f"{name}_ci_low": part.low, f"{name}_ci_high": part.high}
-        rows.append(row | {"note": entry.reason or _note(found, len(entry.runs))})
+        notes = [entry.reason, _note(found, len(entry.runs)) if entry.runs else ""]
+        rows.append(row | {"note": "; ".join(filter(None, notes))})
     return pd.DataFrame(rows)
 
 

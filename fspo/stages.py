@@ -149,8 +149,15 @@ def prepare(job: Job) -> None:
     stamp.write_text(job.key + "\n")
 
 
-def run_jobs(jobs: Sequence[Job], at_once: int, description: str = "training") -> None:
+def run_jobs(
+    jobs: Sequence[Job], at_once: int, description: str = "training", stopped: dict[Path, str] | None = None
+) -> None:
     """Run training processes, ``at_once`` beside each other, with one progress bar; finished ones are passed over.
+
+    Parameters
+    ----------
+    stopped : dict, optional
+        Takes the run folder and last line of each run that refuses to go on (status 2); the others then go on.
 
     Raises
     ------
@@ -182,8 +189,12 @@ def run_jobs(jobs: Sequence[Job], at_once: int, description: str = "training") -
                 running.remove((job, process))
                 if status != 0:
                     lines = (job.run / "train.log").read_text(encoding="utf-8", errors="replace").strip().splitlines()
+                    last = lines[-1] if lines else "no output"
+                    if status == 2 and stopped is not None:
+                        stopped[job.run] = last.removeprefix("error: ")
+                        continue
                     raise UserError(
-                        f"{job.run.name} stopped with status {status}: {lines[-1] if lines else 'no output'} "
+                        f"{job.run.name} stopped with status {status}: {last} "
                         f"(log: {job.run / 'train.log'}; run the same command again to go on)"
                     )
             bar.n = sum(job.rollouts if is_finished(job) else rollouts_done(job.run) for job in jobs)

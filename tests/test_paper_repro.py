@@ -67,7 +67,6 @@ def test_all_stages_run_and_a_second_start_finds_them_done(tmp_path: Path) -> No
         "analysis",
         "sweep",
         "doctor",
-        "sweep-training",
         "sweep-analysis",
         "figures",
     )
