@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from textwrap import fill as wrap
 
 import numpy as np
 import pandas as pd
@@ -75,7 +74,7 @@ def missing_words(rows: Frame) -> str:
     if not times:
         return TOO_LITTLE
     need_of = f"{times[0]:g}" if times[0] == times[-1] else f"{times[0]:g} to {times[-1]:g}"
-    return f"{TOO_LITTLE}, {need_of} times the responses are needed"
+    return f"{TOO_LITTLE}, {need_of} times needed"
 
 
 def caption(tables: Tables) -> str:
@@ -98,7 +97,8 @@ def figure(tables: Tables, style: Style) -> Figure:
             plot_cosines(data, rules, ax)
             rows = view.rows[view.rows["reference"] == reference]
             if not np.isfinite(data.estimate).any():
-                few_words(ax, 0.5, 0.5, wrap(missing_words(rows), 18), transform=ax.transAxes)
+                words = missing_words(rows).replace(", ", ",\n")  # two lines: more would be spaced unevenly
+                few_words(ax, 0.5, 0.5, words, transform=ax.transAxes)
                 ax.set_xticks([])
                 continue
             for rule in set(rows["rule"].map(band_of)) - set(data.rule):
