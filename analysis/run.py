@@ -140,7 +140,7 @@ def _scored(
         "lemma": LemmaTable(run.key, bins, cases),
     }
 
-    def collect(names: Sequence[str], _: Callable[[], None]) -> tuple[dict[str, list[dict[str, Any]]], dict[str, Any]]:
+    def collect(names: Sequence[str], _: Callable[[], None]) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
         counts: dict[str, Any] = {"first": 0, "reused": 0, "updates": 0}
         left_out: Counter[str] = Counter()
         for window in scored_windows(run, bins, options.window, left_out):
@@ -150,12 +150,14 @@ def _scored(
             counts["updates"] += window.updates
         left_out.update(population.left_out)
         counts |= {name: left_out[name] for name in LEFT_OUT}
-        return {name: tables[name].rows() for name in names}, counts
+        return {name: tables[name].rows() for name in names}, counts, run.damage
 
     many = run.counts.get("scores_taken", 0) >= MANY_SCORES and cores() > 1
     shares = [("cosine", "population"), ("lemma",)] if many else [tuple(tables)]
     found = in_processes([partial(collect, names) for names in shares])
-    return {name: rows for part, _ in found for name, rows in part.items()}, found[0][1]
+    _, counts, damage = found[0]
+    run.damage.extend([line for line in damage if line not in run.damage])  # what another process saw
+    return {name: rows for part, *_ in found for name, rows in part.items()}, counts
 
 
 def _before(run: Run, bins: Bins, options: Options) -> tuple[dict[str, dict[int, Rule]], dict[str, Any]]:
