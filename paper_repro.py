@@ -17,11 +17,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
-from analysis.calibrate import TRAINING_ACCEPTANCE
-from analysis.noise import FOLDER as NOISE
-from fspo.errors import UserError, run_cli
-from fspo.stages import GROUND_FLOOR, Job, Stages, digest, run_jobs, source_digest
-from paper_presets import PRESETS, QUICK_RULES, SWEPT, Preset, Variant, variants, with_changes
+from analysis.rules.calibrate import TRAINING_ACCEPTANCE
+from analysis.tables.noise_floor import FOLDER as NOISE
+from fspo.base.errors import UserError, run_cli
+from fspo.repro.presets import PRESETS, QUICK_RULES, SWEPT, Preset, Variant, variants, with_changes
+from fspo.repro.stages import GROUND_FLOOR, Job, Stages, digest, run_jobs, source_digest
 
 DESCRIPTION = """Reproduce the claims about FSPO on this machine, each with an interval and a verdict.
 
@@ -147,12 +147,16 @@ class Reproduction:
     def warm_up(self) -> str:
         """The embedded model, warmed up once for all runs."""
         from fspo.config import TrainConfig
-        from fspo.warmup import warm_up
+        from fspo.models.warmup import warm_up
 
         def work() -> str:
             return str(warm_up(TrainConfig().warmup))
 
-        inputs = {"source": source_digest("fspo.warmup", "fspo.warmup_training", "fspo.tasks.chain_add", "fspo.models")}
+        inputs = {
+            "source": source_digest(
+                "fspo.models.warmup", "fspo.models.warmup_training", "fspo.tasks.chain_add", "fspo.models.load"
+            )
+        }
         found = self.stages.run("warm-up", inputs, work)[1]
         return found if Path(found).is_dir() else work()  # the cache may have been emptied since
 
@@ -194,7 +198,7 @@ class Reproduction:
 
     def calibrate(self, shared: Job) -> dict[str, Any]:
         """One band acceptance for all rules."""
-        from analysis.calibrate import calibrate_run, write_calibration
+        from analysis.rules.calibrate import calibrate_run, write_calibration
 
         def work() -> dict[str, Any]:
             ranges = calibrate_run(shared.run, self.sizes.rules, self.options.target)
@@ -217,7 +221,7 @@ class Reproduction:
 
     def train_sweep(self, warm: str, ranges: dict[str, Any], done: Sequence[Job]) -> str:
         """Variants of the swept rules, trained and analysed in the bins of the other runs; the table's key."""
-        from analysis.trained_sweep import Entry, write_trained_sweep
+        from analysis.sweeps.trained import Entry, write_trained_sweep
 
         edges = json.loads((done[0].run / "analysis" / "summary.json").read_text(encoding="utf-8"))["edges"]
         own = {job.run.name: job for job in done}
@@ -318,7 +322,7 @@ class Reproduction:
         jobs: Sequence[Job],
     ) -> None:
         """report.html, and the verdicts on the terminal."""
-        from figures.reproduction import write_page
+        from figures.page.reproduction import write_page
 
         page = write_page(
             self.out,
@@ -362,7 +366,7 @@ class Reproduction:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse the options and reproduce."""
-    from fspo.options import parse
+    from fspo.base.options import parse
     from fspo.rules import preset
 
     options = parse(Options, arguments, prog="python paper_repro.py", description=DESCRIPTION)

@@ -8,20 +8,20 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from analysis.bins import DEFAULT_BINS
-from analysis.claims import evaluate_claims, write_claims
-from analysis.evaluate import BANDS, TARGETS
-from analysis.partition import PARTITIONS
+from analysis.claims.catalogue import evaluate_claims, write_claims
+from analysis.log.partition import PARTITIONS
+from analysis.rules.evaluate import BANDS, TARGETS
 from analysis.run import Options, analyse_runs
-from analysis.tables import read_tables
-from fspo.command_line import CommandParser
-from fspo.errors import UserError, run_cli
+from analysis.tables.files import read_tables
+from fspo.base.command_line import CommandParser
+from fspo.base.errors import UserError, run_cli
+from fspo.stats.bins import DEFAULT_BINS
 
 COMMANDS = {
-    "calibrate": "analysis.calibrate",
+    "calibrate": "analysis.rules.calibrate",
     "doctor": "analysis.doctor.command",
     "import": "analysis.importing.command",
-    "sweep": "analysis.sweep",
+    "sweep": "analysis.sweeps.counterfactual",
 }
 """First arguments that are no run folder; a folder of that name is reached as ./import."""
 EXAMPLES = """examples:

@@ -12,31 +12,31 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.acceptance import tables_of
-from analysis.assumptions import assumption_table
-from analysis.bins import DEFAULT_BINS, Bins, make_bins
-from analysis.cosine import CosineTable
-from analysis.evaluate import BANDS, TARGETS, Case, make_cases, trained_case
-from analysis.lemma import LemmaTable, integrity
-from analysis.lemma_summary import lemma_summary
-from analysis.loading import Run, load_run
-from analysis.moments import moment_tables
-from analysis.noise import noise_table, noise_warnings
-from analysis.online import replay_log
-from analysis.over_time import training_table
-from analysis.partition import LENGTH, find_partition
-from analysis.passes import look_through
-from analysis.population import PopulationTable
-from analysis.processes import Job, cores, in_processes
-from analysis.reuse import reuse_table
-from analysis.sketch_error import effective_width
-from analysis.sketches import LEFT_OUT, scored_windows
-from analysis.summary import summarize
-from analysis.tables import folder_name, frame, write_tables
-from analysis.tally import Tally
-from analysis.theory_gap import gap_table
-from fspo.errors import UserError
+from analysis.log.loading import Run, load_run
+from analysis.log.partition import LENGTH, find_partition
+from analysis.rules.evaluate import BANDS, TARGETS, Case, make_cases, trained_case
+from analysis.rules.replay import replay_log
+from analysis.rules.tally import Tally
+from analysis.scores.sketch_error import effective_width
+from analysis.scores.sketches import LEFT_OUT, scored_windows
+from analysis.tables.acceptance import tables_of
+from analysis.tables.assumptions import assumption_table
+from analysis.tables.cosine import CosineTable
+from analysis.tables.files import folder_name, frame, write_tables
+from analysis.tables.lemma import LemmaTable, integrity
+from analysis.tables.lemma_summary import lemma_summary
+from analysis.tables.moments import moment_tables
+from analysis.tables.noise_floor import noise_table, noise_warnings
+from analysis.tables.over_time import training_table
+from analysis.tables.passes import look_through
+from analysis.tables.population import PopulationTable
+from analysis.tables.reuse import reuse_table
+from analysis.tables.summary import summarize
+from analysis.tables.theory_gap import gap_table
+from fspo.base.errors import UserError
+from fspo.base.processes import Job, cores, in_processes
 from fspo.rules import PRESETS, Rule
+from fspo.stats.bins import DEFAULT_BINS, Bins, make_bins
 
 MANY_SCORES = 20_000
 """From as many on it pays to read them in two processes."""
@@ -65,7 +65,7 @@ class Options:
     seed : int
         Seed of the control.
     by : str
-        What responses are binned by: a name of analysis.partition.PARTITIONS, or ``user.COLUMN``.
+        What responses are binned by: a name of analysis.log.partition.PARTITIONS, or ``user.COLUMN``.
     """
 
     bins: int = DEFAULT_BINS
@@ -97,7 +97,7 @@ def analyse(
     Parameters
     ----------
     run : Run
-        From :func:`analysis.loading.load_run`.
+        From :func:`analysis.log.loading.load_run`.
     progress : callable
         Told the name of a part and the share of it that is newly done.
     """

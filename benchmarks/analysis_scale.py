@@ -27,9 +27,9 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from fspo.command_line import CommandParser
-from fspo.errors import UserError, run_cli
-from fspo.files import write_text
+from fspo.base.command_line import CommandParser
+from fspo.base.errors import UserError, run_cli
+from fspo.base.files import write_text
 from fspo.gradlog import GradLogWriter
 from fspo.rules import DriftStats, preset
 

@@ -17,9 +17,9 @@ import time
 from importlib.metadata import version
 from pathlib import Path
 
-from fspo.command_line import CommandParser
-from fspo.errors import UserError, run_cli
-from fspo.files import write_text
+from fspo.base.command_line import CommandParser
+from fspo.base.errors import UserError, run_cli
+from fspo.base.files import write_text
 
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results" / "check_suite.json"

@@ -24,10 +24,10 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 from tqdm import tqdm
 
-from fspo.command_line import CommandParser
-from fspo.errors import run_cli, unknown_name
-from fspo.files import write_text
-from fspo.linear_logprobs import linear_log_probs
+from fspo.base.command_line import CommandParser
+from fspo.base.errors import run_cli, unknown_name
+from fspo.base.files import write_text
+from fspo.policy.linear_logprobs import linear_log_probs
 
 VOCABULARY = 151_936
 DTYPES = ("float32", "bfloat16")

@@ -26,20 +26,20 @@ from accelerate import Accelerator
 from tqdm import tqdm
 from transformers import AutoModelForCausalLM, PretrainedConfig
 
-from fspo.batches import RolloutBatch, plan_microbatches
-from fspo.command_line import CommandParser
+from fspo.base.command_line import CommandParser
+from fspo.base.errors import UserError, run_cli
+from fspo.base.files import write_text
 from fspo.config import OptimConfig
-from fspo.errors import UserError, run_cli
-from fspo.files import write_text
-from fspo.models import DTYPES, embedded_config, ready_for_training
+from fspo.models.load import DTYPES, embedded_config, ready_for_training
 from fspo.objective import ObjectiveConfig
-from fspo.optimizers import make_optimizer, optimizer_step
 from fspo.plan.models import shape_of
-from fspo.rollout import SamplingConfig, sample
+from fspo.policy.scores import ScoreConfig
+from fspo.rollouts.batches import RolloutBatch, plan_microbatches
 from fspo.rules import preset
-from fspo.score_log import score_shards
-from fspo.scores import ScoreConfig
-from fspo.updates import Updater
+from fspo.sampling.sample import SamplingConfig, sample
+from fspo.train.optimizers import make_optimizer, optimizer_step
+from fspo.train.recorder import score_shards
+from fspo.train.updates import Updater
 
 MINIBATCHES = 8
 """Updates of a rollout in the presets, one of which is scored."""

@@ -18,12 +18,12 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from fspo.command_line import CommandParser
-from fspo.errors import UserError, run_cli
-from fspo.files import write_text
+from fspo.base.command_line import CommandParser
+from fspo.base.errors import UserError, run_cli
+from fspo.base.files import write_text
 from fspo.rules import preset
 from proofs_check.models import LogRatioModel, make_model
-from proofs_check.sampling import CHUNK, acceptance_counts
+from proofs_check.tools.sampling import CHUNK, acceptance_counts
 
 RESULTS = Path(__file__).parent / "results" / "sampling.json"
 LENGTH = 256.0
@@ -53,7 +53,7 @@ def bare(draws: int) -> None:
 
 
 def sampled(model: LogRatioModel, draws: int) -> None:
-    """S given L, in the chunks that proofs_check.sampling uses."""
+    """S given L, in the chunks that proofs_check.tools.sampling uses."""
     rng, lengths = np.random.default_rng(0), np.broadcast_to(np.float64(LENGTH), (CHUNK,))
     for _ in range(draws // CHUNK):
         model.sample(rng, lengths)

@@ -21,13 +21,13 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from fspo.command_line import CommandParser
-from fspo.errors import run_cli
-from fspo.files import write_text
-from fspo.logprobs import make_batch, token_log_probs
-from fspo.models import build_embedded_model, load_model
-from fspo.score_check import coverage
-from fspo.scores import ScoreConfig, score
+from fspo.base.command_line import CommandParser
+from fspo.base.errors import run_cli
+from fspo.base.files import write_text
+from fspo.models.load import build_embedded_model, load_model
+from fspo.policy.logprobs import make_batch, token_log_probs
+from fspo.policy.score_check import coverage
+from fspo.policy.scores import ScoreConfig, score
 from fspo.tasks.chain_add import build_tokenizer, warmup_stream
 
 PROJECTIONS = (8, 16, 32)

@@ -24,11 +24,11 @@ from torch import Tensor, nn
 from tqdm import tqdm
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from fspo.command_line import CommandParser
-from fspo.errors import run_cli, unknown_name
-from fspo.files import write_text
-from fspo.logprobs import make_batch, token_log_probs
-from fspo.scores import ScoreHooks, score
+from fspo.base.command_line import CommandParser
+from fspo.base.errors import run_cli, unknown_name
+from fspo.base.files import write_text
+from fspo.policy.logprobs import make_batch, token_log_probs
+from fspo.policy.scores import ScoreHooks, score
 
 HOOKS_LIMIT, PASS_LIMIT = 0.03, 0.8
 """Wanted: cost of the hooks and of a score pass, as shares of a training pass."""

@@ -21,12 +21,12 @@ from tqdm import tqdm
 
 from figures import STUDIES, draw_all
 from figures.tables import Tables
-from fspo.command_line import CommandParser
-from fspo.errors import UserError, run_cli
-from fspo.files import write_text
-from fspo.models import build_embedded_model, load_model
-from fspo.score_check import drop_cosines, pair_cosines
-from fspo.scores import ScoreConfig, exact_scores, score
+from fspo.base.command_line import CommandParser
+from fspo.base.errors import UserError, run_cli
+from fspo.base.files import write_text
+from fspo.models.load import build_embedded_model, load_model
+from fspo.policy.score_check import drop_cosines, pair_cosines
+from fspo.policy.scores import ScoreConfig, exact_scores, score
 
 WIDTHS = (64, 128, 256, 512, 1024, 2048, 4096, 8192)
 PROJECTIONS = (None, 32, 16, 8)
@@ -47,7 +47,7 @@ def root_with_interval(squares: np.ndarray) -> tuple[float, float, float]:
 
 
 def study(model: torch.nn.Module, batch: dict[str, torch.Tensor], redraws: int) -> pd.DataFrame:
-    """One row for each projection, width and kind of cosine; see `figures.sketch_error`."""
+    """One row for each projection, width and kind of cosine; see `figures.of_runs.sketch_error`."""
     exact, _ = exact_scores(model, batch)
     gram = exact.double()
     truth = cosines((gram @ gram.T).cpu().numpy())

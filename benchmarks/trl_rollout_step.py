@@ -59,8 +59,8 @@ def now() -> tuple[float, float]:
 def run_fspo(model: str, rollouts: int, threads: int, folder: str, score_every: int) -> dict[str, Any]:
     """This trainer, timed from outside: the same clocks around the same work as TRL's."""
     from fspo import config as c
-    from fspo.rollout import SamplingConfig
-    from fspo.trainer import Trainer
+    from fspo.sampling.sample import SamplingConfig
+    from fspo.train.trainer import Trainer
 
     imports = peak_mib()
     clocks: list[tuple[float, float]] = []
@@ -105,7 +105,7 @@ def run_trl(model: str, rollouts: int, threads: int, folder: str, microbatch: in
     from transformers import TrainerCallback
     from trl import GRPOConfig, GRPOTrainer
 
-    from fspo.models import load_model, load_tokenizer
+    from fspo.models.load import load_model, load_tokenizer
     from fspo.tasks import make_task, prompt_order
 
     imports = peak_mib()
@@ -277,7 +277,7 @@ def show(table: dict[str, dict[str, Any]]) -> str:
 
 def main() -> None:
     """Measure, print, and keep the numbers in benchmarks/results."""
-    # argparse, not fspo.command_line: its imports would count in the memory of TRL's side
+    # argparse, not fspo.base.command_line: its imports would count in the memory of TRL's side
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rollouts", type=int, default=4, help="rollouts of each process, the first left out")
     parser.add_argument("--rounds", type=int, default=2, help="turns of each side")
@@ -292,7 +292,7 @@ def main() -> None:
         return
     if options.rollouts < 2:
         parser.error("--rollouts must be 2 or more: the first warms up")
-    from fspo.warmup import warm_up
+    from fspo.models.warmup import warm_up
 
     model = options.model or str(warm_up())
     table = summarise(measure(options.sides, model, options.rollouts, options.rounds, options.threads))

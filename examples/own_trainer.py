@@ -12,10 +12,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from fspo.config import BatchConfig, EvalConfig, OptimConfig, RuleConfig, TrainConfig
-from fspo.models import build_embedded_model, load_tokenizer
-from fspo.rollout import SamplingConfig
+from fspo.models.load import build_embedded_model, load_tokenizer
+from fspo.sampling.sample import SamplingConfig
 from fspo.tasks import Example, Rewards
-from fspo.trainer import Trainer
+from fspo.train.trainer import Trainer
 
 
 class Digits:

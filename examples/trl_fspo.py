@@ -13,7 +13,7 @@ import sys
 from datasets import Dataset
 
 from fspo.integrations.trl import FSPOConfig, FSPOTrainer
-from fspo.models import build_embedded_model, load_tokenizer
+from fspo.models.load import build_embedded_model, load_tokenizer
 
 
 def digits(completions: list[str], **_: object) -> list[float]:

@@ -68,6 +68,11 @@ class Drawn:
     skipped: str = ""
 
 
+def find_module(name: str) -> ModuleType:
+    """The module that draws a figure, from its name."""
+    return import_module(f"figures.{'of_theory' if name in THEORY else 'of_runs'}.{name}")
+
+
 def file_name(module: str, tables: Tables) -> str:
     """``acceptance_by_length``, or ``acceptance-by-entropy`` where the bins are of entropy."""
     return module if tables.by_length else f"{module.removesuffix('_by_length')}-by-{tables.partition.slug}"
@@ -119,8 +124,8 @@ def draw_all(
     from figures.numbers import numbers
     from figures.style import Style, save
     from figures.tables import NothingToDraw
-    from fspo.errors import unknown_name
-    from fspo.files import whole_file
+    from fspo.base.errors import unknown_name
+    from fspo.base.files import whole_file
 
     style = Style(width)
     for name in only:
@@ -130,7 +135,7 @@ def draw_all(
     for name in tqdm(
         [n for n in modules if not only or n in only], desc="figures", unit="figure", leave=False, disable=None
     ):
-        module = import_module(f"figures.{name}")
+        module = find_module(name)
         stem, title = file_name(name, tables), heading(module, tables)
         try:
             caption, picture = module.caption(tables), module.figure(tables, style)

@@ -9,9 +9,9 @@ import json
 from pathlib import Path
 
 from figures import MODULES, THEORY, TRAINED, Drawn, draw_all
-from fspo.command_line import CommandParser
-from fspo.errors import UserError, run_cli
-from fspo.files import write_text
+from fspo.base.command_line import CommandParser
+from fspo.base.errors import UserError, run_cli
+from fspo.base.files import write_text
 
 EXAMPLES = """examples:
   python -m figures runs/fspo-seed0
@@ -43,7 +43,7 @@ def write_captions(results: list[Drawn], output: Path, by: str = "") -> Path:
 
 def build_parser() -> CommandParser:
     """The command line."""
-    from analysis.partition import PARTITIONS
+    from analysis.log.partition import PARTITIONS
     from figures.style import WIDTHS
 
     parser = CommandParser(

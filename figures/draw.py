@@ -14,7 +14,7 @@ from matplotlib.gridspec import SubplotSpec
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 from numpy.typing import ArrayLike
 
-from analysis.partition import LENGTH, Partition
+from analysis.log.partition import LENGTH, Partition
 from figures.style import Style
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.partition import renamed
+from analysis.log.partition import renamed
 from figures.tables import Frame, Tables, View
 
 

@@ -13,8 +13,8 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 from tueplots import figsizes
 
-from fspo.errors import unknown_name
-from fspo.files import whole_file
+from fspo.base.errors import unknown_name
+from fspo.base.files import whole_file
 
 SMALLEST_FONT = 6.5
 """Points. No text in any figure is smaller at its printed width."""

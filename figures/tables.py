@@ -10,9 +10,9 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.partition import LENGTH, Partition, find_partition, renamed
-from analysis.tables import COLUMNS, folder_name
-from fspo.errors import UserError
+from analysis.log.partition import LENGTH, Partition, find_partition, renamed
+from analysis.tables.files import COLUMNS, folder_name
+from fspo.base.errors import UserError
 
 NAMES = (*COLUMNS, "sweep")
 """Tables that ``python -m analysis`` and ``python -m analysis sweep`` write (docs/theory.md names the quantities)."""
@@ -108,7 +108,7 @@ def load_theory(folder: Path) -> Tables:
 
 
 def load_trained_sweep(file: Path) -> Tables:
-    """Read the table of a trained sweep (analysis.trained_sweep).
+    """Read the table of a trained sweep (analysis.sweeps.trained).
 
     Raises
     ------

@@ -7,7 +7,7 @@ from typing import get_args
 
 import numpy as np
 
-from fspo.errors import UserError, unknown_name
+from fspo.base.errors import UserError, unknown_name
 from fspo.rules import Estimator
 
 ESTIMATORS: tuple[str, ...] = get_args(Estimator)

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fspo.errors import UserError, unknown_name
+from fspo.base.errors import UserError, unknown_name
 from fspo.rules import MAX_EXPONENT, Aggregation, Applied, DriftStats, Rule, token_sums
 
 

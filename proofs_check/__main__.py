@@ -10,11 +10,11 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from fspo.command_line import CommandParser
-from fspo.errors import UserError, run_cli
+from fspo.base.command_line import CommandParser
+from fspo.base.errors import UserError, run_cli
 from proofs_check.catalogue import CHECKS
+from proofs_check.checks.t08_logged import log_checks
 from proofs_check.frame import Check, Row, exit_status, select
-from proofs_check.logged import log_checks
 from proofs_check.report import format_table, write_report
 from proofs_check.run import run_checks
 

@@ -2,17 +2,8 @@
 
 from __future__ import annotations
 
-from proofs_check import (
-    attacks,
-    certified,
-    certified_fairness,
-    certified_laws,
-    certified_lengths,
-    joint_checks,
-    logged,
-    model_checks,
-    solver,
-    symbolic,
+from proofs_check.checks import t01_t02_certified as certified_fairness
+from proofs_check.checks import (
     t01_t02_fairness,
     t03_t04_drift_scale,
     t05_t06_law,
@@ -23,6 +14,15 @@ from proofs_check import (
     t14_t15_models,
     t14_t15_online,
 )
+from proofs_check.checks import t01_t06_models as model_checks
+from proofs_check.checks import t01_t15_solver as solver
+from proofs_check.checks import t01_t15_symbolic as symbolic
+from proofs_check.checks import t02_t04_certified_lengths as certified_lengths
+from proofs_check.checks import t03_t04_certified as certified
+from proofs_check.checks import t05_t13_certified as certified_laws
+from proofs_check.checks import t07_attacked as attacks
+from proofs_check.checks import t08_logged as logged
+from proofs_check.checks import t09_t11_models as joint_checks
 from proofs_check.formal import checks as formal_checks
 from proofs_check.frame import Check
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from fspo.errors import UserError, unknown_name
+from fspo.base.errors import UserError, unknown_name
 
 ALPHA = 1e-3
 """Probability that any true simulated claim of one run is called false (Holm over the family)."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fspo.files import write_text
+from fspo.base.files import write_text
 from proofs_check.frame import Row, Verdict
 
 COLUMNS = ("id", "method", "check", "verdict", "margin", "control", "seconds")

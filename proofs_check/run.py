@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 
-from fspo.errors import UserError
+from fspo.base.errors import UserError
 from proofs_check.catalogue import CHECKS
 from proofs_check.frame import Check, Raw, Row, assemble, run_one
 

@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 import paper_repro
-from fspo.errors import UserError
-from paper_presets import PRESETS, variants
+from fspo.base.errors import UserError
+from fspo.repro.presets import PRESETS, variants
 
 ROOT = Path(paper_repro.__file__).parent
 

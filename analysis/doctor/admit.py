@@ -12,8 +12,8 @@ import yaml
 from numpy.typing import NDArray
 
 from analysis.doctor.patient import Patient, Rows, pairs
-from analysis.usable import counted_updates
-from fspo.errors import UserError
+from analysis.log.usable import counted_updates
+from fspo.base.errors import UserError
 from fspo.gradlog import FOLDER, GradLog, read_log
 from fspo.rules import PRESETS
 

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from analysis.bins import quantile_bins
 from analysis.doctor.findings import Answer, Evidence, Severity, clear, found, not_checked
 from analysis.doctor.patient import Patient, Rows, enough
-from analysis.evaluate import TARGETS
-from analysis.stats import dense, mean_interval, ratios
+from analysis.rules.evaluate import TARGETS
 from fspo.rules import Rule, calibrate, scaled, standardized_excess
+from fspo.stats.bins import quantile_bins
+from fspo.stats.clusters import dense, mean_interval, ratios
 
 BINS = 8
 TOO_TIGHT, TOO_WIDE = 0.5, 0.995

@@ -9,8 +9,8 @@ from tqdm import tqdm
 
 from analysis.doctor.examine import CHECKS, examine
 from analysis.doctor.findings import check_threshold
-from analysis.tables import write_json
-from fspo.command_line import CommandParser
+from analysis.tables.files import write_json
+from fspo.base.command_line import CommandParser
 
 EXAMPLES = """examples:
   python -m analysis doctor out/quick/runs/fspo-seed0

@@ -9,7 +9,7 @@ from analysis.doctor import band, batch, ratios
 from analysis.doctor.admit import admit
 from analysis.doctor.findings import Answer, Diagnosis
 from analysis.doctor.patient import Patient
-from fspo.errors import UserError
+from fspo.base.errors import UserError
 
 CHECKS: dict[str, Callable[[Patient], Answer]] = {
     "s_zero": ratios.s_zero,

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from enum import IntEnum
 from typing import Any
 
-from fspo.errors import UserError, unknown_name
+from fspo.base.errors import UserError, unknown_name
 
 
 class Severity(IntEnum):

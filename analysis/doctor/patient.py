@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from scipy import stats as sps
 
 from analysis.doctor.findings import Evidence
-from analysis.stats import MIN_CLUSTERS, mean_interval, proportion_interval, ratios
 from fspo.rules import Rule
+from fspo.stats.clusters import MIN_CLUSTERS, mean_interval, proportion_interval, ratios
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -8,7 +8,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from analysis.importing.run import AVERAGES, ImportOptions, import_run, rule_names
-from fspo.command_line import CommandParser
+from fspo.base.command_line import CommandParser
 
 EXAMPLES = """examples:
   python -m analysis import trl-output                        # trainer_state.json, completions/, TensorBoard files

@@ -13,7 +13,7 @@ import numpy as np
 from analysis.importing.names import COLUMNS
 from analysis.importing.tables import Chunk
 from analysis.importing.values import Floats, Ints, Values, as_values
-from fspo.errors import UserError, unknown_name
+from fspo.base.errors import UserError, unknown_name
 from fspo.rules import Rule
 
 COPIED = (

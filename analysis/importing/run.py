@@ -19,9 +19,9 @@ from analysis.importing.scalars import import_scalars
 from analysis.importing.sources import Sources, find_sources
 from analysis.importing.tables import Chunk, read_chunks
 from analysis.importing.values import as_values
-from fspo.errors import UserError, unknown_name
+from fspo.base.errors import UserError, unknown_name
 from fspo.gradlog import GradLogWriter
-from fspo.gradschema import USER_PREFIX
+from fspo.gradlog.schema import USER_PREFIX
 from fspo.rules import PRESETS, Aggregation, Rule, preset
 
 AVERAGES = ", ".join(get_args(Aggregation))

@@ -13,7 +13,7 @@ from analysis.importing.names import COLUMNS, metric_name
 from analysis.importing.report import Report
 from analysis.importing.sources import Sources, state_records
 from analysis.importing.tables import events, read_chunks
-from fspo.errors import UserError
+from fspo.base.errors import UserError
 
 
 def import_scalars(sources: Sources, run: Path, updates_per_rollout: int, report: Report) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from analysis.importing.names import COLUMNS, MARKS
-from fspo.errors import UserError
+from fspo.base.errors import UserError
 from fspo.gradlog import FOLDER
 
 Kind = Literal["state", "scalars", "events", "table"]

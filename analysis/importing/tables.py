@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fspo.errors import UserError
+from fspo.base.errors import UserError
 
 if TYPE_CHECKING:
     import pyarrow as pa

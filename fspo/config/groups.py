@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Literal
 
-from fspo.errors import UserError
-from fspo.models import LoraOptions
+from fspo.base.errors import UserError
+from fspo.models.load import LoraOptions
 from fspo.objective import ObjectiveConfig
+from fspo.policy.scores import ScoreConfig
 from fspo.rules import Adapt, Aggregation, Drift, DriftSource, Estimator, Outside, Rate, Rule, preset
-from fspo.scores import ScoreConfig
 
 
 def check_least(config: Any, group: str, **least: float) -> None:

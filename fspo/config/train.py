@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 
+from fspo.base.errors import UserError
 from fspo.config.groups import (
     BatchConfig,
     EvalConfig,
@@ -15,9 +16,8 @@ from fspo.config.groups import (
     TaskConfig,
     check_least,
 )
-from fspo.errors import UserError
-from fspo.rollout import SamplingConfig
-from fspo.warmup_training import WarmupConfig
+from fspo.models.warmup_training import WarmupConfig
+from fspo.sampling.sample import SamplingConfig
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fspo.errors import UserError
+from fspo.base.errors import UserError
 from fspo.rules import Rule, preset
 
 PARTS = ("range_lo", "range_hi", "gamma", "drift", "outside", "dual")

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from fspo.errors import UserError
+from fspo.base.errors import UserError
 from fspo.integrations.fixed import PARTS, fixed_rule, one_each
 from fspo.objective import objective
 

@@ -19,13 +19,13 @@ from torch import Tensor
 from transformers import TrainerCallback
 from trl import GRPOTrainer
 
-from fspo.errors import UserError
+from fspo.base.errors import UserError
 from fspo.integrations.trl_log import PREFIX, TrlLog, keep_steps_before
 from fspo.integrations.trl_memory import UpdateMemory
 from fspo.integrations.trl_options import FSPOConfig, installed_version
 from fspo.objective import Records, denominator_for, objective
+from fspo.policy.scores import Scores, score
 from fspo.rules import Rule
-from fspo.scores import Scores, score
 
 __all__ = ["FSPOConfig", "FSPOTrainer"]
 

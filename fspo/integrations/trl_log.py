@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from fspo import gradlog
-from fspo.errors import UserError
+from fspo.base.errors import UserError
 from fspo.objective import Records
+from fspo.policy.score_hooks import ScoreHooks
+from fspo.policy.scores import ScoreConfig, Scores
 from fspo.rules import Rule
-from fspo.score_hooks import ScoreHooks
-from fspo.scores import ScoreConfig, Scores
 
 PREFIX = "fspo_"
 """Of the tensors that travel with TRL's batches, so that ids follow the responses through its shuffling."""

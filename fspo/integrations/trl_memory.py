@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 from accelerate.utils import gather_object
 
-from fspo.adaptive import OnlineRule
-from fspo.errors import UserError
-from fspo.files import write_text
+from fspo.base.errors import UserError
+from fspo.base.files import write_text
 from fspo.objective import Records
 from fspo.rules import DriftStats, Rule, sign_sums
+from fspo.rules.online import OnlineRule
 
 FILE = "fspo_rule.json"
 

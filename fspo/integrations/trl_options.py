@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from importlib.metadata import PackageNotFoundError, version
 
+from fspo.base.errors import UserError
 from fspo.config import RuleConfig
-from fspo.errors import UserError
 from fspo.objective import ObjectiveConfig
 from fspo.rules import Rule
 

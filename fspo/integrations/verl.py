@@ -21,7 +21,7 @@ from torch import Tensor
 from verl.trainer.ppo.core_algos import register_policy_loss
 from verl.workers.config import ActorConfig, PolicyLossConfig
 
-from fspo.errors import UserError
+from fspo.base.errors import UserError
 from fspo.integrations.fixed import PARTS, fixed_rule, one_each
 from fspo.objective import ObjectiveConfig, objective
 from fspo.rules import Rule, preset

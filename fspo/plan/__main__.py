@@ -9,11 +9,11 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from fspo.base.errors import UserError
+from fspo.base.files import write_text
+from fspo.base.options import parse, to_dict
 from fspo.config import TrainConfig
-from fspo.errors import UserError
-from fspo.files import write_text
-from fspo.models import LoraOptions
-from fspo.options import parse, to_dict
+from fspo.models.load import LoraOptions
 from fspo.plan.machine import MachineConfig, longest_microbatch
 from fspo.plan.memory import RESERVE, Plan, plan
 from fspo.plan.models import shape_of
@@ -224,6 +224,6 @@ def main(args: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    from fspo.errors import run_cli
+    from fspo.base.errors import run_cli
 
     run_cli(main)

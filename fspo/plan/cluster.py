@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from fspo.base.options import parse
 from fspo.config import TrainConfig
-from fspo.options import parse
 
 ROOT = Path(__file__).parents[2]
 CONFIG = Path("fspo", "presets", "qwen3-8b.yaml")

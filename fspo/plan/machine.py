@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from math import ceil, isfinite
 from typing import Literal
 
+from fspo.base.errors import UserError
 from fspo.config import TrainConfig
-from fspo.errors import UserError
 from fspo.plan.models import Sizes
 
 Sharding = Literal["fsdp2", "zero3", "ddp"]

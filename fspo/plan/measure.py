@@ -1,8 +1,9 @@
 """Memory of one microbatch, from the real training code run on tensors without storage.
 
-`fspo.logprobs.token_log_probs` and its backward pass run under PyTorch's FakeTensorMode, and what is alive after each
-operation is added up. Nothing is computed and no weights exist, so Qwen3-8B takes seconds on any machine. Two depths
-are run and the rest is a straight line: decoder layers are alike. (torch's own MemTracker cannot have frozen weights.)
+`fspo.policy.logprobs.token_log_probs` and its backward pass run under PyTorch's FakeTensorMode, and what is alive after
+each operation is added up. Nothing is computed and no weights exist, so Qwen3-8B takes seconds on any machine. Two
+depths are run and the rest is a straight line: decoder layers are alike. (torch's own MemTracker cannot have frozen
+weights.)
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
 from transformers import PretrainedConfig, PreTrainedModel
 
-from fspo.linear_logprobs import TILE_ELSEWHERE
-from fspo.logprobs import BIG_VOCABULARY, make_batch, token_log_probs
-from fspo.models import Dtype, LoraOptions
+from fspo.models.load import Dtype, LoraOptions
 from fspo.plan.models import meta_model
+from fspo.policy.linear_logprobs import TILE_ELSEWHERE
+from fspo.policy.logprobs import BIG_VOCABULARY, make_batch, token_log_probs
 
 SHALLOW, DEEP = 1, 2
 """Numbers of layers that are run."""
@@ -120,7 +121,7 @@ def update_pass(
     config : PretrainedConfig
         Of a causal language model whose layers are alike.
     batch : mapping
-        Real tensors, from `fspo.logprobs.make_batch`.
+        Real tensors, from `fspo.policy.logprobs.make_batch`.
     layers : int
         Of the model that runs.
     dtype : {"float32", "bfloat16"}

@@ -10,14 +10,14 @@ import torch
 from transformers import PretrainedConfig
 
 from fspo.config import TrainConfig
-from fspo.models import DTYPES, Dtype, LoraOptions
-from fspo.optimizers import moment_bytes
+from fspo.models.load import DTYPES, Dtype, LoraOptions
 from fspo.plan.machine import MachineConfig, longest_microbatch, token_counts
 from fspo.plan.measure import DEEP, SHALLOW, forward_pass, padded_rows, update_pass
 from fspo.plan.models import Shape, Sizes, meta_model, shape_of, sizes
 from fspo.plan.sampling import rollout
 from fspo.plan.settings import refuse
-from fspo.scores import ScoreHooks
+from fspo.policy.scores import ScoreHooks
+from fspo.train.optimizers import moment_bytes
 
 RESERVE = 0.08
 """Share of a GPU's memory left to the CUDA context, NCCL and fragmentation. An estimate, not measured here."""
@@ -141,7 +141,7 @@ def plan(config: TrainConfig, machine: MachineConfig, shape: PretrainedConfig | 
     static = _static(config, machine, model, own)
     gradients = model.trainable * own.itemsize // split
     gathered = _gathered(machine, model, compute, own)
-    # ZeRO-3's hooks are out of the way in a score pass (fspo/zero3.py).
+    # ZeRO-3's hooks are out of the way in a score pass (fspo/distributed/zero3.py).
     whole = {"gathered": model.total * compute.itemsize} if machine.sharding == "zero3" and split > 1 else gathered
     dtype: Dtype = "bfloat16" if compute == torch.bfloat16 else "float32"
     lora = str(config.model.lora) if config.model.lora else None
@@ -203,7 +203,7 @@ def _static(config: TrainConfig, machine: MachineConfig, model: Sizes, own: torc
         "optimizer": sum(moment_bytes(_local(s, split), own, config.optim.name) for s in model.shapes),
     }
     if config.rule.kl_coef > 0:
-        if machine.sharding == "zero3":  # whole on each GPU, in the type of the passes (fspo/sharding.py)
+        if machine.sharding == "zero3":  # whole on each GPU, in the type of the passes (fspo/distributed/sharding.py)
             kept = 2 if machine.mixed_precision == "bf16" else dtype.itemsize
             parts["reference"] = model.total * kept
         else:

@@ -9,14 +9,14 @@ import torch
 from transformers import PretrainedConfig
 
 from fspo.config import TrainConfig
-from fspo.engines.continuous import FREE_SHARE
-from fspo.engines.fast import CacheLayer
-from fspo.engines.picking import PICK_ELEMENTS
-from fspo.models import DTYPES, Dtype
+from fspo.models.load import DTYPES, Dtype
 from fspo.plan.machine import MachineConfig, sampled_rows
 from fspo.plan.measure import prompt_pass
 from fspo.plan.models import Shape, Sizes
-from fspo.rollout import FAST_PARAMETERS
+from fspo.sampling.continuous import FREE_SHARE
+from fspo.sampling.fast import CacheLayer
+from fspo.sampling.picking import PICK_ELEMENTS
+from fspo.sampling.sample import FAST_PARAMETERS
 
 
 def engine_of(config: TrainConfig, model: Sizes) -> str:
@@ -71,7 +71,7 @@ def _prompts(shape: Shape, rows: int, columns: int, dtype: Dtype) -> int:
 
 
 def cache_bytes(shape: PretrainedConfig, dtype: torch.dtype) -> int:
-    """Bytes of keys and values of one token in all layers, as `fspo.engines.fast.CacheLayer` keeps them."""
+    """Bytes of keys and values of one token in all layers, as `fspo.sampling.fast.CacheLayer` keeps them."""
     heads = getattr(shape, "num_key_value_heads", None) or shape.num_attention_heads
     size = getattr(shape, "head_dim", None) or shape.hidden_size // shape.num_attention_heads
     layer = CacheLayer(1, 1)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from transformers import PretrainedConfig
 
 from fspo.config import TrainConfig
-from fspo.engines.vllm import check_alone
-from fspo.launch import check_passes
-from fspo.optimizers import check_rows
+from fspo.distributed.zero3 import check_optimizer
 from fspo.plan.machine import MachineConfig
 from fspo.plan.models import Sizes
-from fspo.zero3 import check_optimizer
+from fspo.sampling.vllm import check_alone
+from fspo.train.launch import check_passes
+from fspo.train.optimizers import check_rows
 
 
 def refuse(config: TrainConfig, machine: MachineConfig, model: Sizes) -> None:

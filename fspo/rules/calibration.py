@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from fspo.bad_input import as_numbers, number
-from fspo.errors import UserError
+from fspo.base.arguments import as_numbers, number
+from fspo.base.errors import UserError
 from fspo.rules.drift import Array, DriftStats
 from fspo.rules.rule import EPS_SHAPES, Rate, Rule, checked_rows
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from array_api_compat import array_namespace
 
-from fspo.errors import UserError
+from fspo.base.errors import UserError
 
 Array = Any  # a numpy array or a torch tensor
 DriftSource = Literal["two_pass", "lagged"]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
-from fspo.errors import unknown_name
+from fspo.base.errors import unknown_name
 from fspo.rules.rule import Rule
 
 Estimator = Literal["rloo", "grpo", "dr_grpo"]  # computed in fspo/advantages.py

@@ -14,8 +14,8 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 from array_api_compat import array_namespace
 
-from fspo.bad_input import as_numbers, one_shape
-from fspo.errors import UserError, unknown_name
+from fspo.base.arguments import as_numbers, one_shape
+from fspo.base.errors import UserError, unknown_name
 from fspo.rules.drift import MAX_EXPONENT, Array, DriftSource, DriftStats, capped
 
 Shape = Literal["none", "fixed", "linear", "sqrt", "power", "token", "prefix"]
@@ -85,7 +85,7 @@ class Rule:
     weight : {"sequence", "geometric"}
         exp(S), or exp(S/n) whose gradient carries 1/n (GSPO).
     adapt : {"none", "range", "exponent", "bins"}
-        What follows ``target`` online (fspo/adaptive.py): nothing, the range, the range and the exponent of a
+        What follows ``target`` online (fspo/rules/online.py): nothing, the range, the range and the exponent of a
         ``power`` band, or a factor for each bin of lengths. The ranges given here are where it starts.
     target : float, optional
         Wanted acceptance, in (0, 1); set exactly where ``adapt`` is not "none".

@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast, get_type_hints
 
 import numpy as np
 
-from fspo.errors import UserError, unknown_name
+from fspo.base.errors import UserError, unknown_name
 from fspo.tasks.base import Example, Rewards, Task, encode_prompt
 from fspo.tasks.sets import TRAINING_SETS, known_options
 

@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 import numpy as np
 
-from fspo.errors import UserError
+from fspo.base.errors import UserError
 
 Split = Literal["train", "eval"]
 Prompt = str | list[dict[str, str]]

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fspo.errors import UserError
-from fspo.noise import keyed_uniforms
+from fspo.base.errors import UserError
+from fspo.base.keyed_noise import keyed_uniforms
 from fspo.tasks.base import Example, Rewards, Split, check_batch, check_split
 
 if TYPE_CHECKING:

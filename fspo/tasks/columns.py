@@ -19,7 +19,7 @@ class Columns:
     prompt, answer : str
         Column names; a dot goes into a nested one: ``reward_model.ground_truth``.
     extract : str
-        What of the answer column is the answer, as in `fspo.rewards.make_extractor`.
+        What of the answer column is the answer, as in `fspo.tasks.verify.make_extractor`.
     """
 
     prompt: str = "prompt"

@@ -11,11 +11,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fspo.errors import UserError
-from fspo.rewards import Verifier, VerifierConfig, make_extractor
+from fspo.base.errors import UserError
 from fspo.tasks.base import Example, Prompt, Rewards, Split, check_prompt, check_split
 from fspo.tasks.columns import Columns, cell, detect
 from fspo.tasks.rows import read_rows
+from fspo.tasks.verify import Verifier, VerifierConfig, make_extractor
 
 log = logging.getLogger("fspo.tasks")
 
@@ -44,7 +44,7 @@ class DatasetConfig:
         Put before a prompt (a system message where the prompt is a chat) and after it, for example
         ``"\\nPut the final answer in \\boxed{}."``.
     answer_extract : str, optional
-        What of the answer column is the answer, as ``extract`` in `fspo.rewards.VerifierConfig`; by default what
+        What of the answer column is the answer, as ``extract`` in `fspo.tasks.verify.VerifierConfig`; by default what
         stands after ``####`` in GSM8K's layout and all of it in the others.
     bad_rows : str
         ``"error"`` stops at a row that cannot be used; ``"skip"`` counts and leaves it out.

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from fspo.errors import UserError, unknown_name
-from fspo.rewards import make_extractor
+from fspo.base.errors import UserError, unknown_name
 from fspo.tasks.base import Example, Rewards, Split, check_batch, check_split
-from fspo.verifier_pool import VerifierPool
+from fspo.tasks.verifier_pool import VerifierPool
+from fspo.tasks.verify import make_extractor
 
 ANSWER_TAG = "regex:<answer>\\s?(.*?)\\s?</answer>"
 MAX_REDRAWS = 200
@@ -37,12 +37,12 @@ class GymConfig:
     instruction : str
         What precedes the question: a key of the package's ``SYSTEM_PROMPTS``, or ``"none"``.
     extract : str
-        What of the response is scored, as in `fspo.rewards.VerifierConfig`; ``"answer-tag"`` is the text between
+        What of the response is scored, as in `fspo.tasks.verify.VerifierConfig`; ``"answer-tag"`` is the text between
         the last ``<answer>`` and ``</answer>``.
     require_finished : bool
         Give a response that was cut at the length limit 0 without looking at it.
     timeout_s, workers
-        See `fspo.verifier_pool.VerifierPool`; some scorers evaluate what the model wrote.
+        See `fspo.tasks.verifier_pool.VerifierPool`; some scorers evaluate what the model wrote.
     """
 
     seed: int = 0

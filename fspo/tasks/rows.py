@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from fspo.errors import UserError, unknown_name
+from fspo.base.errors import UserError, unknown_name
 
 JSONL_SUFFIXES = (".jsonl", ".ndjson")
 FILE_SUFFIXES = (*JSONL_SUFFIXES, ".parquet")

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fspo.bad_input import checked_lengths, number, numbers, one_shape
-from fspo.errors import UserError
+from fspo.base.arguments import checked_lengths, number, numbers, one_shape
+from fspo.base.errors import UserError
 from fspo.rules import DriftStats, Rule
 from fspo.theory.reweighting import Floats, relative_acceptance
 

@@ -7,8 +7,8 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fspo.bad_input import checked_lengths, number, numbers
-from fspo.errors import UserError
+from fspo.base.arguments import checked_lengths, number, numbers
+from fspo.base.errors import UserError
 from fspo.theory.reweighting import Floats
 
 PHI_1 = math.exp(-0.5) / math.sqrt(2 * math.pi)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fspo.bad_input import number, numbers
-from fspo.errors import UserError
+from fspo.base.arguments import number, numbers
+from fspo.base.errors import UserError
 from fspo.theory.reweighting import LRE, Floats, relative_acceptance
 
 

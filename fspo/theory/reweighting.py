@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fspo.bad_input import as_numbers
-from fspo.errors import UserError
+from fspo.base.arguments import as_numbers
+from fspo.base.errors import UserError
 
 Floats = NDArray[np.float64]
 

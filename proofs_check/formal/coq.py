@@ -21,7 +21,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from fspo.files import cache_folder
+from fspo.base.files import cache_folder
 
 PACKAGES = ("coq", "libcoq-stdlib", "libcoq-core-ocaml", "libzarith-ocaml", "libfindlib-ocaml", "libgmp10")
 NO_DOWNLOAD = "FSPO_NO_DOWNLOAD"

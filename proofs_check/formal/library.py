@@ -20,7 +20,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from fspo.files import cache_folder, write_text
+from fspo.base.files import cache_folder, write_text
 from proofs_check.formal.coq import Coq, Run, run_coqc
 
 SCRIPTS = Path(__file__).parent

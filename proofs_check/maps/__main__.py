@@ -6,9 +6,9 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from fspo.command_line import CommandParser
-from fspo.errors import UserError, run_cli, unknown_name
-from fspo.files import write_text
+from fspo.base.command_line import CommandParser
+from fspo.base.errors import UserError, run_cli, unknown_name
+from fspo.base.files import write_text
 from proofs_check.maps import curves, online
 from proofs_check.maps.advice import advice
 from proofs_check.maps.build import PARTS, build_tables

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from tqdm import tqdm
 
-from fspo.errors import UserError, unknown_name
+from fspo.base.errors import UserError, unknown_name
 from proofs_check.maps import fairness, price
 from proofs_check.maps.models import MODELS
 from proofs_check.maps.settings import points

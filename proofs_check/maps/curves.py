@@ -16,17 +16,17 @@ from scipy.special import ndtr
 from scipy.stats import binom, binomtest
 
 from fspo import theory
-from fspo.errors import UserError
+from fspo.base.errors import UserError
 from fspo.rules import DriftStats, Rule, calibrate, preset
-from proofs_check.attacks import random_strata
-from proofs_check.balls import lre_enclosure
+from proofs_check.checks.t07_attacked import random_strata
+from proofs_check.checks.t07_t08_cosine import RULES, from_gradients
 from proofs_check.frame import generator
-from proofs_check.lemma_claims import STATED, Strata, float_terms, sharp_strata
 from proofs_check.maps.matching import matched
 from proofs_check.maps.tables import to_frame, write_table
 from proofs_check.models import ExponentialTokens, GaussianTokens, StudentTokens, matching_stats
-from proofs_check.policy import make_bandit, strata
-from proofs_check.t07_t08_cosine import RULES, from_gradients
+from proofs_check.tools.balls import lre_enclosure
+from proofs_check.tools.lemma_claims import STATED, Strata, float_terms, sharp_strata
+from proofs_check.tools.policy import make_bandit, strata
 
 Floats = theory.Floats
 Row = dict[str, Any]

@@ -12,7 +12,7 @@ from scipy.optimize import brentq
 from fspo.theory import Floats
 from proofs_check.maps.policies import LocationPolicy, Policy, SoftmaxPolicy
 from proofs_check.maps.settings import MIDDLE, RATIO, SIGMA, lengths_on
-from proofs_check.policy import Bandit, all_responses, scores
+from proofs_check.tools.policy import Bandit, all_responses, scores
 
 
 def _softmax(name: str, trained: bool) -> SoftmaxPolicy:

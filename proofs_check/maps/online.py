@@ -9,11 +9,11 @@ from typing import Any
 
 from tqdm import tqdm
 
-from fspo.errors import UserError
+from fspo.base.errors import UserError
 from proofs_check.frame import generator
 from proofs_check.maps.tables import to_frame, write_table
 from proofs_check.models import LogRatioModel
-from proofs_check.online_models import MODELS, RUNS, WORDS, lre_row, survey
+from proofs_check.tools.online_runs import MODELS, RUNS, WORDS, lre_row, survey
 
 TABLE = "adaptive_models"
 DRIFTS = ("kl", "none")

@@ -23,12 +23,12 @@ from typing import Protocol
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from fspo.errors import UserError
+from fspo.base.errors import UserError
 from fspo.rules import DriftStats, Rule, scaled, standardized_excess
 from fspo.theory import Floats, interval_probability
 from proofs_check.maps.matching import matched
 from proofs_check.maps.settings import SIGMA
-from proofs_check.policy import Bandit
+from proofs_check.tools.policy import Bandit
 
 NOISE_DIMS = 64
 
@@ -209,7 +209,7 @@ def _nodes(tau: Floats, cuts: tuple[Floats, Floats], panels: int = 16, order: in
 
 @dataclass(frozen=True)
 class SoftmaxPolicy:
-    """The exact tabular softmax policy of `proofs_check.policy`, by enumeration of its N responses.
+    """The exact tabular softmax policy of `proofs_check.tools.policy`, by enumeration of its N responses.
 
     Attributes
     ----------

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fspo.errors import unknown_name
+from fspo.base.errors import unknown_name
 from fspo.rules import DriftStats
 from fspo.theory import Floats, ar1_variance_ratio
 from proofs_check.maps.laws import Law, Normal, Student, Switching

@@ -11,8 +11,8 @@ from typing import Any
 
 import pandas as pd
 
-from fspo.errors import UserError
-from fspo.files import whole_file
+from fspo.base.errors import UserError
+from fspo.base.files import whole_file
 
 COLUMNS: dict[str, dict[str, str]] = {
     "fairness_map": {

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fspo.errors import UserError, unknown_name
+from fspo.base.errors import UserError, unknown_name
 from proofs_check.models.base import JointModel, LogRatioModel, TokenModel, matching_stats
 from proofs_check.models.joint import AdvantageDrift, IndependentAdvantage, ShiftedLengths
 from proofs_check.models.scaled import (

@@ -8,7 +8,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fspo.errors import UserError
+from fspo.base.errors import UserError
 from fspo.rules import DriftStats
 from fspo.theory import Floats
 

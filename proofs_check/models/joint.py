@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
-from fspo.errors import UserError
+from fspo.base.errors import UserError
 from fspo.theory import Floats
 from proofs_check.models.base import LogRatioModel, check_moments, check_open, checked_lengths, checked_paths
 

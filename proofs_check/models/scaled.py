@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from scipy import signal, special
 
 from fspo import theory
-from fspo.errors import UserError
+from fspo.base.errors import UserError
 from fspo.theory import Floats
 from proofs_check.models.base import check_moments, check_open, checked_lengths, checked_paths
 

@@ -11,12 +11,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from analysis.__main__ import main
-from analysis.evaluate import Case, evaluate, measured
-from analysis.loading import load_run
-from analysis.rows import windows
+from analysis.log.loading import load_run
+from analysis.log.rows import windows
+from analysis.rules.evaluate import Case, evaluate, measured
 from analysis.run import Options, analyse, analyse_runs, shared_bins
-from analysis.tables import COLUMNS, read_tables, write_json
-from fspo.errors import UserError
+from analysis.tables.files import COLUMNS, read_tables, write_json
+from fspo.base.errors import UserError
 from fspo.gradlog import GradLogWriter
 from fspo.rules import Rule, preset
 
@@ -191,7 +191,7 @@ def break_page(file, column):
 def test_broken_sketches_cost_their_file_the_cosines_alone(simulate, monkeypatch, window, processes):
     monkeypatch.setattr("analysis.run.MANY_SCORES", 1)
     monkeypatch.setattr("analysis.run.cores", lambda: processes)
-    monkeypatch.setattr("analysis.processes.cores", lambda: processes)
+    monkeypatch.setattr("fspo.base.processes.cores", lambda: processes)
     run = simulate(rollouts=3, width=8)
     break_page(run / "gradlog" / "rollout-00000001-rank-0000.parquet", "score_unit")
     loaded = load_run(run)
@@ -308,9 +308,8 @@ def test_exit_status_two_and_no_traceback():
 
 
 def test_import_pulls_in_no_torch_and_no_plotting():
-    code = (
-        "import sys, analysis.run, analysis.claims; print({'torch', 'matplotlib', 'transformers'} & set(sys.modules))"
-    )
+    modules = "{'torch', 'matplotlib', 'transformers'}"
+    code = f"import sys, analysis.run, analysis.claims.catalogue; print({modules} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
 

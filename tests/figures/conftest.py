@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.lemma_summary import lemma_summary
+from analysis.tables.lemma_summary import lemma_summary
 from fspo.rules import PRESETS
 from fspo.theory import band_acceptance
 from tests.figures import more_tables

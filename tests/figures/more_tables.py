@@ -7,8 +7,8 @@ from itertools import product
 import numpy as np
 import pandas as pd
 
-from analysis.theory_gap import INGREDIENTS
-from fspo.errors import UserError
+from analysis.tables.theory_gap import INGREDIENTS
+from fspo.base.errors import UserError
 from fspo.rules import PRESETS, scaled
 
 NEEDED = "the squared norm of the true update g cannot be told from 0: about {} times the responses are needed"

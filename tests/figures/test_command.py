@@ -12,7 +12,7 @@ import pytest
 from figures import MODULES
 from figures.__main__ import main
 from figures.tables import load
-from fspo.errors import UserError
+from fspo.base.errors import UserError
 
 
 def test_all_figures_of_several_runs(case_runs, tmp_path, capsys):

@@ -7,9 +7,9 @@ import struct
 import matplotlib as mpl
 import pytest
 
-from figures.acceptance_by_length import figure
+from figures.of_runs.acceptance_by_length import figure
 from figures.style import DPI, LOOKS, WIDTHS, Style, band_of, looks, save
-from fspo.errors import UserError
+from fspo.base.errors import UserError
 from fspo.rules import PRESETS
 
 

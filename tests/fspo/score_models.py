@@ -15,8 +15,8 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from fspo.logprobs import make_batch, token_log_probs
-from fspo.scores import ScoreHooks
+from fspo.policy.logprobs import make_batch, token_log_probs
+from fspo.policy.scores import ScoreHooks
 
 VOCAB = 24
 TINY = {

@@ -16,10 +16,10 @@ from torch import distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from fspo import logprobs
-from fspo.errors import UserError
-from fspo.logprobs import token_log_probs
-from fspo.scores import ScoreConfig, plain_log_probs, score
+from fspo.base.errors import UserError
+from fspo.policy import logprobs
+from fspo.policy.logprobs import token_log_probs
+from fspo.policy.scores import ScoreConfig, plain_log_probs, score
 
 ROWS = 6
 

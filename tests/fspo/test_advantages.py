@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from fspo.advantages import ESTIMATORS, advantages
-from fspo.errors import UserError
+from fspo.base.errors import UserError
 
 REAL = st.floats(-1e3, 1e3)
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from objective_run import SEQUENCE, STATS, run
 
-from fspo.errors import UserError
+from fspo.base.errors import UserError
 from fspo.objective import ObjectiveConfig, aggregate, kl_terms, objective
 from fspo.rules import PRESETS, DriftStats, preset
 

@@ -22,10 +22,10 @@ import numpy as np
 import torch
 from accelerate.state import AcceleratorState, PartialState
 
+from fspo.base.errors import run_cli
+from fspo.base.options import parse
 from fspo.config import TrainConfig
-from fspo.errors import run_cli
-from fspo.models import build_embedded_model
-from fspo.options import parse
+from fspo.models.load import build_embedded_model
 from fspo.tasks import Example, Rewards
 
 ARGUMENTS = [
@@ -83,8 +83,8 @@ def config(output: Path | str, *arguments: str) -> TrainConfig:
 
 def trainer(output: Path | str, *arguments: str, net: Any = None, task: Any = None) -> Any:
     """A trainer of the tiny model on `Digits`."""
-    from fspo.models import load_tokenizer
-    from fspo.trainer import Trainer
+    from fspo.models.load import load_tokenizer
+    from fspo.train.trainer import Trainer
 
     torch.set_num_threads(1)
     return Trainer(
@@ -114,8 +114,9 @@ def arm(point: str, count: int) -> None:
 
     import pyarrow.parquet as pq
 
-    from fspo import checkpoint, collect, updates
-    from fspo.metrics import MetricsFile
+    from fspo.rollouts import collect
+    from fspo.train import checkpoint, updates
+    from fspo.train.metrics import MetricsFile
 
     seen = 0
 
@@ -225,7 +226,7 @@ def shard() -> None:
     """Have accelerate shard the model with FSDP2 in this process; on a CPU it would run plain data parallelism."""
     from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
 
-    from fspo import launch
+    from fspo.train import launch
 
     inner: Any = launch.Accelerator
 
@@ -246,7 +247,7 @@ def zero3() -> None:
     import deepspeed  # type: ignore[import-not-found]
     from accelerate.utils import DeepSpeedPlugin, DistributedType
 
-    from fspo import launch
+    from fspo.train import launch
 
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # gloo will do; it would compile its own
     inner: Any = launch.Accelerator
@@ -330,7 +331,7 @@ def start(
 ) -> list[Any]:
     """Child processes that train one run after another; FSDP2 or "zero3" shards the embedded model where asked for."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tiny_run", "fspo.trainer"])
+    context.set_forkserver_preload(["tiny_run", "fspo.train.trainer"])
     ports: list[str] = [str(free_port()) for _ in runs]
     children = []
     for rank in range(processes):

@@ -4,9 +4,9 @@ import torch
 from datasets import Dataset
 from trl import GRPOConfig, GRPOTrainer
 
-from fspo.logprobs import make_batch, token_log_probs
-from fspo.models import build_embedded_model, load_tokenizer
+from fspo.models.load import build_embedded_model, load_tokenizer
 from fspo.objective import ObjectiveConfig, objective
+from fspo.policy.logprobs import make_batch, token_log_probs
 
 MAX_LENGTH = 12
 TOLERANCE = {"rtol": 2e-4, "atol": 2e-7}  # float32, two orders of summation

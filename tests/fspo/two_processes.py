@@ -12,8 +12,8 @@ import numpy as np
 import tiny_run
 import torch
 
-from fspo.batches import RolloutBatch, plan_minibatches
-from fspo.metrics import Ratios
+from fspo.rollouts.batches import RolloutBatch, plan_minibatches
+from fspo.train.metrics import Ratios
 
 
 def recorded(groups: int = 6, size: int = 4) -> RolloutBatch:

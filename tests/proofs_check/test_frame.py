@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fspo.errors import UserError
+from fspo.base.errors import UserError
 from proofs_check import frame
 from proofs_check.catalogue import CHECKS
 from proofs_check.frame import Check, Method, Outcome, Verdict, exit_status, holm, judge, select

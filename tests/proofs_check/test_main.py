@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fspo.errors import UserError
+from fspo.base.errors import UserError
 from proofs_check import __main__ as cli
 from proofs_check.frame import Check, Method, Outcome
 from proofs_check.report import format_table, to_json, to_latex, to_markdown

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fspo.errors import UserError
+from fspo.base.errors import UserError
 from fspo.integrations.prime_rl import fspo_loss
 from fspo.objective import objective
 from fspo.rules import preset

@@ -7,7 +7,7 @@ import torch
 from trl import GRPOConfig
 from trl_batch import MAX_LENGTH, TOLERANCE, make_trainer, our_loss, rows, trl_inputs, trl_loss
 
-from fspo.errors import UserError
+from fspo.base.errors import UserError
 from fspo.integrations.trl import FSPOConfig, FSPOTrainer
 from fspo.rules import preset
 

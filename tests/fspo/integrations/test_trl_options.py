@@ -2,7 +2,7 @@
 
 import pytest
 
-from fspo.errors import UserError
+from fspo.base.errors import UserError
 from fspo.integrations.trl_options import FSPOConfig, check_version
 from fspo.objective import ObjectiveConfig
 from fspo.rules import Rule

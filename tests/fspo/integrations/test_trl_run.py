@@ -6,15 +6,15 @@ import torch
 from datasets import Dataset
 from transformers import TrainerCallback
 
-from fspo.adaptive import OnlineRule
-from fspo.errors import UserError
+from fspo.base.errors import UserError
 from fspo.gradlog import read_log
 from fspo.integrations.trl import FSPOConfig, FSPOTrainer
 from fspo.integrations.trl_log import keep_steps_before
 from fspo.integrations.trl_memory import UpdateMemory
-from fspo.logprobs import make_batch, token_log_probs
-from fspo.models import build_embedded_model, load_tokenizer
+from fspo.models.load import build_embedded_model, load_tokenizer
+from fspo.policy.logprobs import make_batch, token_log_probs
 from fspo.rules import preset
+from fspo.rules.online import OnlineRule
 
 ROWS, GENERATIONS = 8, 4
 MICRO = 4

@@ -21,7 +21,7 @@ from verl.trainer.ppo.core_algos import get_policy_loss_fn
 from verl.utils.config import omega_conf_to_dataclass
 from verl.workers.utils.losses import ppo_loss
 
-from fspo.errors import UserError
+from fspo.base.errors import UserError
 from fspo.integrations.verl import FSPOLossConfig
 from fspo.objective import ObjectiveConfig, objective
 from fspo.rules import preset

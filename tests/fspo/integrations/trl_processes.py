@@ -12,7 +12,7 @@ import torch
 from datasets import Dataset
 
 from fspo.integrations.trl import FSPOConfig, FSPOTrainer
-from fspo.models import build_embedded_model, load_tokenizer
+from fspo.models.load import build_embedded_model, load_tokenizer
 
 RESPONSES = 16
 

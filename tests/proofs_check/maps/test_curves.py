@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from scipy.stats import t
 
-from fspo.errors import UserError
+from fspo.base.errors import UserError
 from proofs_check.maps import curves
 from proofs_check.maps.__main__ import main
 from proofs_check.maps.tables import COLUMNS

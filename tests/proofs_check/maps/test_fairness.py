@@ -7,7 +7,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from fspo.errors import UserError
+from fspo.base.errors import UserError
 from fspo.rules import scaled
 from fspo.theory import lre
 from proofs_check.maps.fairness import RULES, TARGETS, acceptance, rows_of, simulated_lre, with_asymmetry

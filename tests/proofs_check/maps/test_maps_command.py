@@ -1,7 +1,7 @@
 import pandas as pd
 import pytest
 
-from fspo.errors import UserError
+from fspo.base.errors import UserError
 from proofs_check.maps import build, online, price
 from proofs_check.maps.__main__ import main
 from proofs_check.maps.advice import advice

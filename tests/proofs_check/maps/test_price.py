@@ -9,7 +9,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from scipy import optimize, stats
 
-from fspo.errors import UserError
+from fspo.base.errors import UserError
 from fspo.rules import DriftStats, Rule
 from proofs_check.maps import price
 from proofs_check.maps.models import MODELS

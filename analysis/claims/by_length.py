@@ -1,0 +1,163 @@
+"""The claims that every length is accepted alike (C1, C7); see analysis.claims.catalogue, which lists them.
+
+"Every length alike" is a statement about the whole curve a(l). A trend of 0 does not say it: a hump has none. So
+support asks for two equivalence tests, of the trend and of the bin that deviates most (LRE_inf, simultaneous bands),
+each within its margin; one of them beyond its margin refutes. The test of a constant acceptance is printed beside
+them with its power: it tells whether bins differ at all, and not by how much.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis.claims.evidence import (
+    Claim,
+    Estimate,
+    Tables,
+    combine,
+    combine_largest,
+    plain,
+    select,
+    verdict_of,
+)
+from analysis.tables.acceptance import TREND_MARGIN
+
+FAIR, RIVALS = "fspo", ("rloo", "gspo")
+LEARNT = "fspo-adaptive"
+TARGET = 0.85
+LRE_MARGIN = 0.05
+"""Largest LRE_inf that passes for 0: no bin of lengths accepts 5 % more or less often than the mean."""
+CONSTANT, SEEN = "test of a constant acceptance", "LRE_2 seen with 80 % probability, worst run"
+"""Names in the details of these claims."""
+_SLOPE = "slope_per_doubling"
+
+
+def fair_in_length(tables: Tables) -> Claim:
+    """C1: fspo's trend and worst bin within their margins, and the signs of its rivals' trends, on their own runs."""
+    where: dict[str, Any] = {"source": "trained", "measure": "band", "subset": "all", "use": "first"}
+    found, matched = {}, {}
+    for rule in (FAIR, *RIVALS):
+        found[rule] = combine(select(tables["trend"], **where, rule=rule), _SLOPE, "ci_low", "ci_high")
+        on_every = {**where, "rule": rule, "source": "matched", "target": TARGET, "outside": "drop"}
+        matched[f"{rule} at 85 % on every log"] = asdict(
+            combine(select(tables["trend"], **on_every), _SLOPE, "ci_low", "ci_high")
+        )
+    own90 = combine(select(tables["trend"], **where, rule=FAIR), _SLOPE, "ci90_low", "ci90_high", 0.90)
+    own, (falls, rises) = found[FAIR], [found[rule] for rule in RIVALS]
+    curve = Curve.of(select(tables["lre"], **where, rule=FAIR))
+    margin = TREND_MARGIN
+    holds = [own90.low > -margin and own90.high < margin, curve.equal, falls.high < 0, rises.low > 0]
+    refuted = [own.low > margin or own.high < -margin, curve.unequal, falls.low > 0, rises.high < 0]
+    return Claim(
+        "C1",
+        "fspo's band acceptance does not depend on length, where rloo's falls and gspo's rises.",
+        "change of a_band for each doubling of L, first-use rows of each rule's own run: 90 % interval of fspo's "
+        "within the margin (two one-sided tests), 95 % intervals of the others below and above 0; and fspo's LRE_inf, "
+        f"the bin of lengths that deviates most, below {LRE_MARGIN:g} with its whole interval",
+        margin,
+        own.value,
+        own.low,
+        own.high,
+        verdict_of(holds, refuted),
+        {"slopes": plain(found), "fspo 90 %": asdict(own90), **curve.details(), "counterfactual": matched},
+    )
+
+
+def learns_to_be_fair(tables: Tables) -> Claim:
+    """C7: as C1, for fspo-adaptive's band on every log, its exponent from earlier updates of that log.
+
+    The mean over logs is not yet every log: one whose bins differ, by the test of a constant acceptance corrected for
+    the number of logs and by more than the trend's margin, refutes the claim too.
+    """
+    where: dict[str, Any] = {"source": "matched", "measure": "band", "subset": "all", "outside": "drop"}
+    found, found90, unequal = {}, {}, {}
+    for rule in (LEARNT, FAIR, "fspo-conformal"):
+        for use in ("first", "reused"):
+            rows = select(tables["trend"], **where, rule=rule, use=use, target=TARGET)
+            name = f"{rule}, {use} use"
+            found[name] = combine(rows, _SLOPE, "ci_low", "ci_high")
+            found90[name] = combine(rows, _SLOPE, "ci90_low", "ci90_high", 0.90)
+    main, margin = f"{LEARNT}, first use", TREND_MARGIN
+    curve = Curve.of(select(tables["lre"], **where, rule=LEARNT, use="first", target=TARGET))
+    tested = curve.tested
+    for row in tested.to_dict("records"):
+        p = min(float(row["wald_p"]) * len(tested), 1.0)
+        if p < 0.05 and row["ci_low"] > margin:
+            parts = {"LRE_2": row["estimate"], "low": row["ci_low"], "high": row["ci_high"]}
+            unequal[f"{row['run']}, seed {row['seed']:g}"] = parts | {"corrected p of a constant acceptance": p}
+    own, own90 = found[main], found90[main]
+    holds = [own90.low > -margin and own90.high < margin, curve.equal]
+    refuted = [own.low > margin or own.high < -margin, curve.unequal, bool(unequal)]
+    return Claim(
+        "C7",
+        "A band whose exponent is learnt from earlier updates accepts every length alike.",
+        "change of a_band for each doubling of L under fspo-adaptive's band at 85 %, first-use rows, mean over logs: "
+        "90 % interval within the margin (two one-sided tests); LRE_inf, the bin of lengths that deviates most, mean "
+        f"over logs, below {LRE_MARGIN:g} with its whole interval; and no log in which the bins of length differ (test "
+        "of a constant acceptance, 5 % over all logs, with LRE_2 above the margin)",
+        margin,
+        own.value,
+        own.low,
+        own.high,
+        verdict_of(holds, refuted),
+        {
+            "slopes": plain(found),
+            f"{main}, 90 %": asdict(own90),
+            **curve.details(),
+            "logs with unequal bins": unequal,
+        },
+    )
+
+
+class Curve:
+    """How far the acceptance of the bins is from one constant, over the runs of one rule.
+
+    Attributes
+    ----------
+    largest, mean : Estimate
+        LRE_inf and LRE_2.
+    tested : DataFrame
+        LRE_2's rows of the runs that have a test of a constant acceptance.
+    """
+
+    def __init__(self, largest: Estimate, mean: Estimate, tested: pd.DataFrame) -> None:
+        self.largest, self.mean, self.tested = largest, mean, tested
+
+    @staticmethod
+    def of(rows: pd.DataFrame) -> Curve:
+        """From rows of the table lre."""
+        by_norm = {norm: select(rows, norm=norm) for norm in ("inf", "l2")}
+        ends = {norm: found.rename(columns=_NAMES) for norm, found in by_norm.items()}
+        tested = by_norm["l2"]
+        known = np.isfinite(tested.reindex(columns=["wald_p"]).to_numpy(np.float64)).all(axis=1)
+        return Curve(combine_largest(ends["inf"]), combine_largest(ends["l2"]), tested.loc[known])
+
+    @property
+    def equal(self) -> bool:
+        """The bin that deviates most lies within the margin."""
+        return self.largest.high < LRE_MARGIN
+
+    @property
+    def unequal(self) -> bool:
+        """Beyond the margin: some bin, or (a sharper test, as LRE_2 is at most LRE_inf) all of them together."""
+        return self.largest.low > LRE_MARGIN or self.mean.low > LRE_MARGIN
+
+    def details(self) -> dict[str, Any]:
+        """For a claim's details: estimates, and the test of a constant acceptance with what it could have seen."""
+        columns = ("wald_p", "detectable")
+        found = {c: self.tested.reindex(columns=[c])[c].to_numpy(np.float64) for c in columns}
+        test: dict[str, Any] = {"runs": len(self.tested)}
+        if len(self.tested):
+            test |= {
+                "least p, times the runs": min(float(found["wald_p"].min()) * len(self.tested), 1.0),
+                SEEN: float(found["detectable"].max()),
+            }
+        bins = {f"LRE_inf (margin {LRE_MARGIN:g})": self.largest, "LRE_2": self.mean}
+        return {"bins": plain(bins), CONSTANT: test}
+
+
+_NAMES = {"estimate": "value", "ci_low": "low", "ci_high": "high"}

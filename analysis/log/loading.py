@@ -1,0 +1,231 @@
+"""One run from its folder: its rows, the rule that trained, and what was found wrong while reading."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from analysis.log.partition import LENGTH, Partition
+from analysis.log.rows import Rows, windows
+from analysis.log.stream import Stream, split
+from analysis.log.usable import ROW_COLUMNS, Scale, usable
+from fspo.base.errors import UserError
+from fspo.gradlog import GradLog, read_files
+from fspo.gradlog.files import LogFile, log_files
+from fspo.rules import Rule
+
+IN_MEMORY = 300_000
+"""Rows up to which a log is read whole."""
+SAMPLED = {
+    "bins": "all",
+    "moments": "all",
+    "scaling": "all",
+    "assumptions": "first",
+    "theory_gap": "first",
+    "reuse": "all",
+    "noise_floor: warnings": "first",
+    "smooth: cells of the coordinate": "all",
+    "trend: the unit where bins are not of length": "all",
+    "calibrate": "all",
+    "sweep": "first",
+}
+"""What is made of the sample of a streamed log, and of which use of its rows; everything else is of all rows."""
+COUNTED = {
+    "updates_since_rollout": "counted from each rollout's first step (where all rollouts have one step and S is not "
+    "0, every row counts as after an update)",
+    "times_used": "counted from the steps at which each response appears",
+}
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run.
+
+    Attributes
+    ----------
+    rows : Rows
+        All that can be analysed; where ``stream`` is given, those of a sample of whole rollouts.
+    counts, damage, warnings
+        Of a streamed run they are complete after the pass over its log (:mod:`analysis.tables.passes`).
+    """
+
+    path: Path
+    name: str
+    seed: float  # NaN if unknown
+    trained_rule: str
+    rule: Rule | None
+    rows: Rows
+    logged: frozenset[str]  # columns that the log has
+    counts: dict[str, int]
+    damage: list[str]
+    warnings: list[str]
+    score_options: dict[str, Any] = field(default_factory=dict)  # how scores were taken, from the log's header
+    partition: Partition = LENGTH
+    stream: Stream | None = None
+    sampled: dict[str, Any] = field(default_factory=dict)  # of a streamed run: what ``rows`` are used for
+
+    @property
+    def clusters(self) -> int:
+        """Number of (rollout, prompt) in ``rows``."""
+        return int(self.rows.cluster.max()) + 1
+
+    @property
+    def streamed(self) -> bool:
+        """Whether ``rows`` is a sample and the whole log is read window by window."""
+        return self.stream is not None
+
+    def windows(self, size: int) -> Iterator[tuple[int, Rows]]:
+        """The rows of each window of ``size`` successive rollouts, with the window's first rollout."""
+        if self.stream is None:
+            yield from split(self.rows, windows(self.rows.rollout, size))
+            return
+        for chunk in self.stream.chunks(size):
+            yield from self.stream.windows(chunk, size)[0]
+
+    @property
+    def key(self) -> dict[str, Any]:
+        """The key columns of every table."""
+        return {"run": self.name, "trained_rule": self.trained_rule, "seed": self.seed}
+
+
+def load_run(path: str | Path, partition: Partition = LENGTH) -> Run:
+    """Read a run folder's gradient log, without sketches.
+
+    Parameters
+    ----------
+    path : path
+    partition : Partition
+        What the bins will be made of; rows without a value are left out and counted.
+
+    Raises
+    ------
+    UserError
+        If the folder has no readable log, no row that can be analysed, or not the partition's column.
+    """
+    path = Path(path)
+    if not path.is_dir():
+        raise UserError(f"{path} is no folder: give the run folder that holds gradlog/")
+    files, damage = log_files(path)
+    stream: Stream | None = None
+    if sum(file.rows for file in files) > IN_MEMORY:
+        stream = Stream.of(files, partition)
+        log, number = stream.sample()
+        if partition.column in log and log.column(partition.column).dtype.kind in "OUS":
+            stream = replace(stream, scale=Scale(1.0, stream.categories()))
+        logged = logged_columns(files)
+    else:
+        log = read_files([(file, None) for file in files], [*ROW_COLUMNS, partition.column], ("train",), damage)
+        logged, number, damage = frozenset(c for c in ROW_COLUMNS if c in log), 0, log.damage
+    rows, counts = usable(log, partition, stream.scale if stream else None)
+    if len(rows) == 0:
+        raise UserError(f"{path}: {_nothing(counts)}")
+    metadata = next((file.metadata for file in files if file.metadata), {})
+    rule, label = _rule(metadata, log)
+    warnings = [] if rule else ["the log's header names no rule: the rows of the rule that trained are left out"]
+    others = [file.path.name for file in files if file.metadata.get("rule") != metadata.get("rule")]
+    if others:
+        warnings.append(
+            f"the headers of {len(others)} of {len(files)} files name another rule than the first ({others[0]}, ...): "
+            "the rule's own rows are judged by the first"
+        )
+    warnings += [f"no column {name}: {how}" for name, how in COUNTED.items() if name not in logged]
+    sampled: dict[str, Any] = {}
+    if stream is None:
+        warnings += warnings_of(counts, partition)
+    else:
+        spread = float(np.std(rows.coordinate))
+        stream = replace(stream, scale=Scale(spread, stream.scale.categories if stream.scale else ()))
+        sampled = _sampled(rows, number, len(stream.rollouts))
+        warnings.append(sampled["text"])
+    scores = metadata.get("scores")
+    options = scores if isinstance(scores, dict) else {}
+    return Run(
+        *(path, path.resolve().name, _seed(path, metadata), label, rule, rows, logged, counts, damage, warnings),
+        options,
+        partition,
+        stream,
+        sampled,
+    )
+
+
+def _sampled(rows: Rows, rollouts: int, of: int) -> dict[str, Any]:
+    """What was made of a sample, with its rows, and a line that says so."""
+    number = {"all": len(rows), "first": int(np.count_nonzero(rows.used == 0))}
+    groups = ("; ".join(name for name, use in SAMPLED.items() if use == which) for which in number)
+    text = (
+        "the log is large: of {} rows, all of {} of its {} rollouts, are made: {}; of the {} among them at first use: "
+        "{}. Everything else is of all rows"
+    ).format(number["all"], rollouts, of, next(groups), number["first"], next(groups))
+    rows_of = {name: number[use] for name, use in SAMPLED.items()}
+    return {"rows": rows_of, "rollouts": rollouts, "of_rollouts": of, "text": text}
+
+
+def warnings_of(counts: Mapping[str, int], partition: Partition) -> list[str]:
+    """What the counts of a log warn of."""
+    texts = {
+        "rows_not_finite": "rows left out: S or A is not finite, or the length is below 1",
+        "rows_repeated": "rows left out: the same response twice in one update",
+        "rows_without_coordinate": f"rows left out: no value of {partition.name}",
+    }
+    found = [f"{counts[name]} {text}" for name, text in texts.items() if counts.get(name)]
+    if not counts.get("rows_S_not_0"):
+        found.append("S is 0 in every row: old log-probabilities were taken with the new weights, or nothing moved")
+    if counts.get("scores_failed"):
+        found.append(f"{counts['scores_failed']} scores failed when they were taken: left out of the cosines")
+    return found
+
+
+def logged_columns(files: list[LogFile]) -> frozenset[str]:
+    """Columns with a value in some file."""
+    return frozenset(
+        name
+        for name in ROW_COLUMNS
+        if any(name in f.columns and any(g.nulls.get(name, 0) < g.rows for g in f.groups) for f in files)
+    )
+
+
+def _nothing(counts: Mapping[str, int]) -> str:
+    """Why no row can be analysed, and the cure."""
+    if not counts["rows"]:
+        return "the log holds no row of the phase train: let the trainer write its updates, or remove the empty files"
+    if counts["rows_without_S"] == counts["rows"]:
+        return (
+            "S is missing in every row (log_ratio is NaN): log each response's sum of log-ratios, or the new and the "
+            "old log-probabilities of its tokens, from which import makes S (python -m analysis import --help)"
+        )
+    if counts["rows_not_finite"] == counts["rows"]:
+        return (
+            "no row has a finite S and A and a length of 1 or more: look for log-probabilities or rewards that are NaN"
+        )
+    if counts["rows_before_an_update"] and counts["rows_without_coordinate"] == 0:
+        return (
+            "no row with an update since its rollout, so S is 0 everywhere; "
+            "train with more than one minibatch or epoch a rollout"
+        )
+    return "no row after an update has a value of the column to bin by: choose another with --by"
+
+
+def _rule(metadata: Mapping[str, Any], log: GradLog) -> tuple[Rule | None, str]:
+    if "rule" in metadata:
+        rule = GradLog(log.table, dict(metadata)).rule
+        return rule, rule.label
+    names = log.column("rule") if "rule" in log else []
+    return None, str(names[0]) if len(names) else "unknown"
+
+
+def _seed(path: Path, metadata: Mapping[str, Any]) -> float:
+    config: Any = {}
+    file = path / "config.yaml"
+    if file.is_file():
+        try:
+            config = yaml.safe_load(file.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+            raise UserError(f"{file} is no valid YAML: {str(error).splitlines()[0]}") from error
+    seed = config.get("seed") if isinstance(config, dict) else None
+    seed = metadata.get("seed") if seed is None else seed
+    return float(seed) if isinstance(seed, (int, float)) else float("nan")

@@ -1,0 +1,223 @@
+"""Which rows of a log can be analysed, and how many cannot: from the log to :class:`analysis.log.rows.Rows`.
+
+Only rows with a finite S and at least one update since their rollout (before that S = 0); every other one is counted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from analysis.log.partition import LENGTH, Partition, coordinates
+from analysis.log.rows import Floats, Ints, Learnt, Rows, in_order, leave_one_out, numbered, repeated
+from fspo.gradlog import GradLog, step_drift_stats
+
+ROW_COLUMNS = (
+    *("rollout", "step", "updates_since_rollout", "times_used", "prompt_id", "response_id", "length", "log_ratio"),
+    *("reward", "advantage", "sum_sq_log_ratio", "k3_sum", "drift", "band_accept", "side", "multiplier", "weight"),
+    *("lo", "hi"),
+    *("score_status", "rule"),
+)
+LEARNT = ("rollout", "step", "updates_since_rollout", "prompt_id", "response_id", "length", "log_ratio", "advantage")
+"""Columns that :func:`learnt` reads."""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """What rows of one part of a log need to know of the whole.
+
+    Attributes
+    ----------
+    spread : float
+        Standard deviation of the coordinate, for trends (analysis.log.partition).
+    categories : tuple of str
+        Of a partition that is a column of text.
+    """
+
+    spread: float
+    categories: tuple[str, ...] = ()
+
+
+def usable(log: GradLog, partition: Partition, scale: Scale | None = None) -> tuple[Rows, dict[str, int]]:
+    """The rows that can be analysed, and how many of each kind there were (keys of ``summary.json``'s counts).
+
+    Left out are rows whose S or A is not finite or whose length is below 1, the same response twice in one update,
+    rows without a coordinate, and rows before the first update since their rollout.
+
+    Parameters
+    ----------
+    scale : Scale, optional
+        Of the whole log, where ``log`` is a part.
+    """
+    log, counts = _sound(log)
+    rows, updates = _rows(log, partition, scale)
+    known = np.isfinite(rows.coordinate)
+    moved = (updates >= 1) & known
+    used = rows.used[moved]
+    counts |= {
+        "rows_without_coordinate": len(rows) - int(np.count_nonzero(known)),
+        "rows_after_an_update": len(used),
+        "rows_before_an_update": int(np.count_nonzero(updates < 1)),
+        "rows_first_use": int(np.count_nonzero(used == 0)),
+        "rows_reused": int(np.count_nonzero(used > 0)),
+        "rows_nonzero_advantage": int(np.count_nonzero(rows.A[moved])),
+        "rows_S_not_0": int(np.count_nonzero(rows.S[moved])),
+    }
+    return (rows if moved.all() else rows.take(np.flatnonzero(moved))), counts
+
+
+def learnt(log: GradLog, partition: Partition, scale: Scale | None = None) -> Learnt:
+    """The rows that :func:`usable` keeps, with a few of their columns, in the order of steps and responses.
+
+    Parameters
+    ----------
+    log : GradLog
+        With the columns ``LEARNT`` and the partition's.
+    """
+    log, _ = _sound(log)
+    integers = ("rollout", "step", "response_id")
+    rollout, step, response = (log.column(name).astype(np.int64, copy=False) for name in integers)
+    keep = _updates(log, rollout, step) >= 1
+    if partition != LENGTH:
+        cluster = numbered(rollout, log.column("prompt_id").astype(np.int64, copy=False))
+        keep &= np.isfinite(coordinates(log, partition, cluster, scale.categories if scale else ())[0])
+    kept = np.flatnonzero(keep)
+    kept = kept[in_order(step[kept], response[kept])]
+    numbers = (log.column(name)[kept].astype(np.float64) for name in ("log_ratio", "length", "advantage"))
+    return Learnt(rollout[kept], step[kept], *numbers)
+
+
+def _sound(log: GradLog) -> tuple[GradLog, dict[str, int]]:
+    """The log's rows with finite numbers, each response once in an update, and the counts of the others."""
+    S, length = log.column("log_ratio"), log.column("length")
+    good = np.isfinite(S) & np.isfinite(log.column("advantage")) & (length >= 1)
+    counts = {"rows": len(log), "rows_not_finite": len(log) - int(np.count_nonzero(good))}
+    counts["rows_without_S"] = int(np.count_nonzero(np.isnan(S)))
+    if "score_status" in log:
+        counts |= {
+            "scores_failed": log.count("score_status", "failed"),
+            "scores_taken": log.count("score_status", "ok"),
+        }
+    if counts["rows_not_finite"]:
+        log = log.where(good)
+    again = repeated(*(log.column(c).astype(np.int64, copy=False) for c in ("rollout", "step", "response_id")))
+    counts["rows_repeated"] = int(np.count_nonzero(again))
+    if counts["rows_repeated"]:
+        log = log.where(~again)
+    return log, counts
+
+
+def _updates(log: GradLog, rollout: Ints, step: Ints) -> Ints:
+    """Updates since the rollout (N,); where they are not logged, they are counted."""
+    if "updates_since_rollout" in log:
+        return log.column("updates_since_rollout").astype(np.int64, copy=False)
+    return counted_updates(rollout, step, log.column("log_ratio"))[0]
+
+
+def counted_updates(rollout: Ints, step: Ints, S: Floats) -> tuple[Ints, bool]:
+    """Updates since the rollout (N,) where the log does not say, and whether the steps number rollouts.
+
+    Counted from each rollout's first step. Where every rollout has one step alone and yet S moves, the steps count
+    rollouts and not updates: then all rows stand after an update.
+    """
+    number, code = np.unique(rollout, return_inverse=True)
+    first = np.full(len(number), np.iinfo(np.int64).max)
+    np.minimum.at(first, code, step)
+    updates = step - first[code]
+    if not updates.any() and np.any(np.nan_to_num(S)):
+        return np.ones_like(updates), True
+    return updates, False
+
+
+def _rows(log: GradLog, partition: Partition, scale: Scale | None) -> tuple[Rows, Ints]:
+    n = len(log)
+
+    def column(name: str, default: Any, dtype: Any) -> NDArray[Any]:
+        if name not in log:
+            return np.full(n, default, dtype)
+        return log.column(name).astype(dtype, copy=False)
+
+    rollout, step = column("rollout", 0, np.int64), column("step", 0, np.int64)
+    response = column("response_id", 0, np.int64)
+    prompt = column("prompt_id", 0, np.int64)
+    cluster = numbered(rollout, prompt)
+    updates = _updates(log, rollout, step)
+    if "times_used" in log:
+        used = column("times_used", 0, np.int64)
+    else:
+        used = _appearances(rollout, response, step)
+    drifts = _drifts(log, step) if "k3_sum" in log and "sum_sq_log_ratio" in log else np.full((4, n), np.nan)
+    by_sign = _drifts_by_sign(log, step)
+    reward = column("reward", np.nan, np.float64)
+    coordinate, _ = coordinates(log, partition, cluster, scale.categories if scale else ())
+    rows = Rows(
+        rollout=rollout,
+        step=step,
+        used=used,
+        updates=updates,
+        length=column("length", 1, np.float64),
+        S=column("log_ratio", np.nan, np.float64),
+        A=column("advantage", np.nan, np.float64),
+        cluster=cluster,
+        prompt=prompt,
+        reward=reward,
+        leave_one_out=leave_one_out(reward, cluster, response) if "reward" in log else reward,
+        k3_sum=column("k3_sum", np.nan, np.float64),
+        k3=drifts[0],
+        sigma2=drifts[1],
+        k3_lagged=drifts[2],
+        sigma2_lagged=drifts[3],
+        by_sign=by_sign[0],
+        by_sign_lagged=by_sign[1],
+        lo=column("lo", np.nan, np.float64),
+        hi=column("hi", np.nan, np.float64),
+        drift=column("drift", np.nan, np.float64),
+        side=column("side", 0, np.int64),
+        multiplier=column("multiplier", np.nan, np.float64),
+        weight=column("weight", np.nan, np.float64),
+        band_accept=column("band_accept", False, np.bool_),
+        response=response,
+        coordinate=coordinate,
+        trend=partition.trend_coordinate(coordinate, scale.spread if scale else None),
+    )
+    return rows, updates
+
+
+def _drifts(log: GradLog, step: Ints) -> Floats:
+    if not len(step):
+        return np.zeros((4, 0))
+    stats = step_drift_stats(log)
+    steps = np.array(sorted(stats))
+    now = np.array([(stats[s].k3, stats[s].sigma2) for s in steps])
+    before = np.vstack([np.zeros((1, 2)), now[:-1]])
+    at = np.searchsorted(steps, step)
+    return np.concatenate([now[at].T, before[at].T])
+
+
+def _drifts_by_sign(log: GradLog, step: Ints) -> Floats:
+    """Mean log-ratio per token over the step's (and the step before's) rows with the sign of each row's A (2, N)."""
+    S, n, A = (log.column(c).astype(np.float64) for c in ("log_ratio", "length", "advantage"))
+    code = np.unique(step, return_inverse=True)[1]
+    found = np.zeros((2, len(S)))
+    for sign in (1, -1):
+        of = (np.sign(A) == sign) & np.isfinite(S)
+        total, tokens = (np.bincount(code[of], x[of], code.max(initial=0) + 1) for x in (S, n))
+        mean = np.divide(total, tokens, out=np.zeros(len(total)), where=tokens > 0)
+        at = np.sign(A) == sign
+        found[:, at] = mean[code[at]], np.concatenate([[0.0], mean[:-1]])[code[at]]
+    return found
+
+
+def _appearances(rollout: Ints, response: Ints, step: Ints) -> Ints:
+    """How many earlier rows of the same (rollout, response) there are."""
+    order = np.lexsort((step, response, rollout))
+    same = np.zeros(len(order), bool)
+    same[1:] = (rollout[order][1:] == rollout[order][:-1]) & (response[order][1:] == response[order][:-1])
+    position = np.arange(len(order))
+    start = np.maximum.accumulate(np.where(same, 0, position))
+    used = np.empty(len(order), np.int64)
+    used[order] = position - start
+    return used

@@ -1,0 +1,96 @@
+"""Ranges at one band acceptance from one shared unclipped run: ``python -m analysis calibrate RUN``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from analysis.log.loading import load_run
+from fspo.base.command_line import CommandParser
+from fspo.base.errors import UserError
+from fspo.base.files import write_text
+from fspo.rules import Preset, calibrate, preset
+
+TRAINING_ACCEPTANCE = 0.65
+"""Band acceptance on the shared unclipped run. There the ranges are near the published ones (rloo 0.2, fspo 0.03);
+clipping keeps S small, so a rule's own run accepts more."""
+
+EXAMPLES = """examples:
+  python -m analysis calibrate out/quick/runs/none-seed0 --rules '[rloo,gspo,fspo]' --target 0.65
+"""
+
+
+def calibrate_run(run: str | Path, names: Sequence[str], target: float) -> dict[str, dict[str, Any]]:
+    """Ranges that give each preset the band acceptance ``target`` on a run's rows (docs/theory.md section 2).
+
+    Parameters
+    ----------
+    run : path
+        Run folder of the shared run; its rows with at least one update since their rollout are used.
+    names : sequence of str
+        Presets of sequence rules; "none" and token or prefix rules keep their own range and are left out.
+    target : float
+        Wanted band acceptance over all responses.
+
+    Returns
+    -------
+    dict
+        By preset: ``range_lo``, ``range_hi``, ``target``, ``realised`` (on these rows), ``rows``.
+    """
+    loaded = load_run(run)
+    rows = loaded.rows
+    if loaded.streamed:
+        print(f"{run}: {loaded.sampled['text']}", file=sys.stderr)
+    if len(rows) == 0:
+        raise UserError(f"{run} has no row with an update since its rollout: train with several updates a rollout")
+    found: dict[str, dict[str, Any]] = {}
+    for name in names:
+        rule = preset(name).rule
+        if not calibrates(preset(name)):
+            continue
+        stats = rows.drift_stats(rule)
+        fitted = calibrate(rule, rows.S, rows.length, rows.A, target, stats)
+        realised = fitted.acceptance(rows.S, rows.length, rows.A, stats)
+        found[name] = {
+            "range_lo": fitted.range_lo,
+            "range_hi": fitted.range_hi,
+            "target": target,
+            "realised": realised,
+            "rows": len(rows),
+        }
+    return found
+
+
+def calibrates(found: Preset) -> bool:
+    """Whether a preset has a range on whole sequences."""
+    return found.rule.level == "sequence" and found.rule.shape != "none"
+
+
+def write_calibration(path: Path, ranges: Mapping[str, Any]) -> None:
+    """Write the ranges as JSON, whole or not at all."""
+    write_text(path, json.dumps(ranges, indent=2) + "\n")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the options that give each rule its calibrated range."""
+    parser = CommandParser(
+        prog="python -m analysis calibrate",
+        description="Calibrate clip ranges on an unclipped run, so that rules are compared at one acceptance.",
+        examples=EXAMPLES,
+    )
+    parser.add_argument("run", type=str, help="folder of the unclipped run")
+    parser.add_argument("--rules", type=list[str], default=["rloo", "gspo", "fspo"], help="presets")
+    parser.add_argument("--target", type=float, default=TRAINING_ACCEPTANCE, help="band acceptance")
+    parser.add_argument("--output", type=str | None, default=None, help="write the ranges to this JSON file too")
+    options = parser.parse_args(arguments)
+    ranges = calibrate_run(options.run, options.rules, options.target)
+    for name in options.rules:
+        fit = ranges.get(name)
+        flags = f" --rule.range_lo {fit['range_lo']:.9g} --rule.range_hi {fit['range_hi']:.9g}" if fit else ""
+        print(f"--rule.preset {name}{flags}")
+    if options.output:
+        write_calibration(Path(options.output), ranges)
+    return 0

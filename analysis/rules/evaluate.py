@@ -1,0 +1,190 @@
+"""Which rules are evaluated on a log, and what each of them does to its rows.
+
+Bands (shape and drift) times what happens outside, from three sources: "trained" (the rule that trained, at its
+logged drift), "given" (a preset at its own parameters) and "matched" (the range calibrated in each window to a
+wanted acceptance: a_band for band tables, a_upd on A != 0 for update tables; docs/theory.md section 2).
+
+A band that follows a target online is replayed (analysis/rules/replay.py). "given" is what the trainer would have
+done at the preset's own target; for "matched" its shape is that of the replay and its scale is calibrated in the
+window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from analysis.log.loading import Run
+from analysis.log.rows import Floats, Ints, Rows
+from analysis.rules.replay import pieces, replay
+from fspo.base.errors import UserError, unknown_name
+from fspo.rules import PRESETS, Rate, Rule, excess_quantile, scaled, standardized_excess
+
+OUTSIDES = ("drop", "truncate", "cap")
+TARGETS = (0.95, 0.85)
+BANDS = (
+    *("rloo", "gspo", "fspo", "fspo-kl", "fspo-gaussian", "fspo-tilted", "fspo-signed"),
+    *("fspo-auto", "fspo-adaptive", "fspo-conformal", "power"),
+)
+"""Every sequence band among the presets; fspo-truncate and fspo-cap are fspo's band with another outside."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One rule to evaluate."""
+
+    rule: Rule
+    name: str
+    source: str  # trained, given, matched
+    target: float = float("nan")
+    states: Mapping[int, Rule] | None = field(default=None, compare=False, repr=False)
+    """Of a band that follows a target: its rule at each step of the log."""
+
+    @property
+    def key(self) -> dict[str, Any]:
+        """Key columns of a table row."""
+        return {"rule": self.name, "outside": self.rule.outside, "source": self.source, "target": self.target}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a case does to rows, arrays (N,), or the reason why it cannot be evaluated."""
+
+    side: Ints
+    in_band: np.ndarray
+    weight: Floats
+    clipped_weight: Floats
+    multiplier: Floats
+    ranges: dict[int, tuple[float, float]]  # by window
+    reason: str = ""
+
+
+def make_cases(
+    bands: Sequence[str] = BANDS,
+    targets: Sequence[float] = TARGETS,
+    rows: Rows | None = None,
+    states: Mapping[str, Mapping[int, Rule]] | None = None,
+) -> list[Case]:
+    """Counterfactual cases: every band, outside and source.
+
+    Parameters
+    ----------
+    rows : Rows, optional
+        All rows of the run, on which bands that follow a target are replayed; without them such bands stand still.
+    states : mapping of name -> states, optional
+        Of bands that were replayed before (:func:`analysis.rules.replay.replay_log`).
+
+    Raises
+    ------
+    UserError
+        For an unknown band, a band that is not on sequences, or a target outside (0, 1).
+    """
+    cases: list[Case] = []
+    for name in bands:
+        if name not in BANDS:
+            if name in PRESETS:
+                raise UserError(
+                    f"rule {name!r} is no band of its own on whole sequences; choose from {', '.join(BANDS)}"
+                )
+            raise unknown_name("rule", name, BANDS)
+        rule = PRESETS[name].rule
+        known = None if states is None else states.get(name)
+        if known is None and rows is not None and rule.adapt != "none":
+            known = replay(rule, rows)
+        for outside in OUTSIDES:
+            here = replace(rule, outside=outside)
+            cases.append(Case(here, name, "given", states=known))
+            if rule.adapt != "range":  # matched, fspo-auto is fspo
+                cases += [Case(here, name, "matched", float(target), known) for target in targets]
+    for target in targets:
+        if not 0 < target < 1:
+            raise UserError(f"--targets {target}: an acceptance lies strictly between 0 and 1, for example 0.95")
+    return cases
+
+
+def trained_case(run: Run) -> Case | None:
+    """The rule that trained, as a case; None if the log does not name one that is defined on sequences."""
+    if run.rule is None or run.rule.level != "sequence":
+        return None
+    return Case(run.rule, run.trained_rule, "trained")
+
+
+def common_weight(case: Case) -> Case:
+    """The case's band with the common weight exp(S)."""
+    return replace(case, rule=replace(case.rule, weight="sequence"))
+
+
+def evaluate(case: Case, rows: Rows, window: Ints, rate: Rate) -> Outcome:
+    """Apply a case to rows (N,); ``window`` (N,) numbers the windows in which a matched range is calibrated."""
+    n = len(rows)
+    nothing = np.full(n, np.nan)
+    failed = Outcome(np.zeros(n, np.int64), np.zeros(n, bool), nothing, nothing, nothing, {})
+    if n == 0:
+        return replace(failed, reason="no rows")
+    rule = case.rule
+    stats = rows.logged_stats(rule) if case.source == "trained" else rows.drift_stats(rule)
+    if rule.needs_stats and not np.all(np.isfinite(rule.drift_per_token(stats, rows.A))):
+        return replace(
+            failed, reason=f"the log lacks what drift {rule.drift!r} needs (k3_sum, sum_sq_log_ratio, drift)"
+        )
+    if case.source == "trained" and rule.edges_vary:
+        if not np.all(np.isfinite(rows.lo) & np.isfinite(rows.hi) & np.isfinite(rows.drift)):
+            return replace(failed, reason="the log lacks the edges of a band that changes from row to row (lo, hi)")
+        centre = rows.drift * rows.length
+        return _outcome(rule.apply_band(rows.S, rows.length, rows.A, rows.lo, rows.hi, centre), {})
+    if case.source != "matched" and case.states is None:
+        applied = rule.apply(rows.S, rows.length, rows.A, stats)
+        return _outcome(applied, {-1: (rule.range_lo, rule.range_hi)})
+    parts: list[tuple[np.ndarray, Any]] = []
+    ranges: dict[int, tuple[float, float]] = {}
+    for first in np.unique(window):
+        here = np.flatnonzero(window == first)
+        inside = rows.take(here)
+        taken = [(at, r, inside.take(at)) for at, r in pieces(rule, case.states, inside)]
+        factor = 1.0
+        if case.source == "matched":
+            excess = [standardized_excess(r, p.S, p.length, p.A, p.drift_stats(r), rate) for _, r, p in taken]
+            try:
+                factor = excess_quantile(np.concatenate(excess), case.target, rule.label)
+                taken = [(at, scaled(r, factor), p) for at, r, p in taken]
+            except UserError as error:
+                return replace(failed, reason=f"window {first}: {error}")
+        ranges[int(first)] = (taken[-1][1].range_lo, taken[-1][1].range_hi)
+        parts += [(here[at], r.apply(p.S, p.length, p.A, p.drift_stats(r))) for at, r, p in taken]
+    order = np.argsort(np.concatenate([here for here, _ in parts]))
+    names = ("side", "in_band", "weight", "clipped_weight", "multiplier")
+    joined: dict[str, Any] = {
+        f: np.concatenate([np.asarray(getattr(applied, f)) for _, applied in parts])[order] for f in names
+    }
+    return Outcome(**joined, ranges=ranges)
+
+
+def narrow(outcome: Outcome, which: Ints) -> Outcome:
+    """The outcome at some rows (M,)."""
+    names = ("side", "in_band", "weight", "clipped_weight", "multiplier")
+    return Outcome(**{f: getattr(outcome, f)[which] for f in names}, ranges=outcome.ranges, reason=outcome.reason)
+
+
+def _outcome(applied: Any, ranges: dict[int, tuple[float, float]]) -> Outcome:
+    return Outcome(applied.side, applied.in_band, applied.weight, applied.clipped_weight, applied.multiplier, ranges)
+
+
+def measured(outcome: Outcome, measure: str) -> tuple[Floats, Floats]:
+    """Numerator and denominator (N,) of a measure, docs/theory.md section 1.
+
+    "band": in the band. "update": not cut (for drop this is E[M]). "weight": M w over w.
+    """
+    ones = np.ones(len(outcome.side))
+    if measure == "band":
+        return outcome.in_band.astype(np.float64), ones
+    if measure == "update":
+        return (outcome.side == 0).astype(np.float64), ones
+    return outcome.clipped_weight, outcome.weight
+
+
+def rate_of(measure: str) -> Rate:
+    """Which acceptance a matched range is calibrated to for a measure."""
+    return "band" if measure == "band" else "update"

@@ -1,0 +1,98 @@
+"""How rows are put into cells while a log is read: groups of clusters, bins, and narrow cells of the coordinate.
+
+Up to ``MOST_CLUSTERS`` clusters each is a group of its own. Beyond, whole clusters are pooled into ``POOLED`` groups by
+a fixed hash: unions of independent clusters are independent, so linearised covariances and the jackknife stay right
+(on ``POOLED`` - 1 degrees of freedom), and memory does not grow with the log.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from analysis.log.loading import Run
+from analysis.log.rows import Floats, Ints, Rows
+from fspo.stats.bins import Bins
+
+MOST_CLUSTERS = 4096
+POOLED = 1024
+CELLS = 64
+"""Quantile cells of the coordinate that smooth curves are fitted on where the log is pooled: a row is moved by less
+than one cell, 1/64 of the rows, which a cubic with at most 8 coefficients does not resolve."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Numbers of each row's group, bin and (group, cell) pair.
+
+    Attributes
+    ----------
+    bins : Bins
+    groups : int
+    pooled : bool
+    reference : float
+        Value of ``Rows.trend`` near its mean: sums of squares about it lose no digits.
+    values : array (V,)
+        Distinct coordinates, or, where pooled, the mean coordinate of each cell.
+    edges : array (V-1,)
+        Inner edges of the cells; empty where not pooled.
+    pairs : int array (P,)
+        Sorted codes group * V + cell that occur; where pooled all of them do, and this is empty.
+    """
+
+    bins: Bins
+    groups: int
+    pooled: bool
+    reference: float
+    values: Floats
+    edges: Floats
+    pairs: Ints
+
+    @staticmethod
+    def of(run: Run, bins: Bins) -> Layout:
+        """The layout of a run, from its rows in memory."""
+        rows = run.rows
+        reference = float(np.mean(rows.trend))
+        if run.clusters <= MOST_CLUSTERS and not run.streamed:
+            values, code = np.unique(rows.coordinate, return_inverse=True)
+            pairs = np.unique(rows.cluster * len(values) + code.reshape(-1))
+            return Layout(bins, int(rows.cluster.max()) + 1, False, reference, values, np.zeros(0), pairs)
+        ordered = np.sort(rows.coordinate)
+        edges = np.unique(ordered[(np.arange(1, CELLS) * len(ordered)) // CELLS])
+        edges = edges[edges > ordered[0]]
+        code = np.searchsorted(edges, rows.coordinate, side="right")
+        count = np.bincount(code, minlength=len(edges) + 1)
+        values = np.bincount(code, rows.coordinate, len(edges) + 1) / np.maximum(count, 1)
+        return Layout(bins, POOLED, True, reference, values, edges, np.zeros(0, np.int64))
+
+    @property
+    def number(self) -> int:
+        """Number of (group, cell) pairs."""
+        return self.groups * len(self.values) if self.pooled else len(self.pairs)
+
+    def group(self, rows: Rows) -> Ints:
+        """Group of each row (N,)."""
+        return hashed(rows.rollout, rows.prompt, self.groups) if self.pooled else rows.cluster
+
+    def pair(self, coordinate: Floats, group: Ints) -> Ints:
+        """(group, cell) pair of each row (N,)."""
+        if self.pooled:
+            return group * len(self.values) + np.searchsorted(self.edges, coordinate, side="right")
+        return np.searchsorted(self.pairs, group * len(self.values) + np.searchsorted(self.values, coordinate))
+
+    def codes(self) -> tuple[Ints, Ints]:
+        """Group and cell of each pair (P,)."""
+        codes = np.arange(self.number) if self.pooled else self.pairs
+        return codes // len(self.values), codes % len(self.values)
+
+
+def hashed(rollout: Ints, prompt: Ints, number: int) -> Ints:
+    """A fixed, even number in 0..number-1 for each (rollout, prompt) (N,)."""
+    with np.errstate(over="ignore"):
+        mixed = rollout.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        mixed += prompt.astype(np.uint64) * np.uint64(0xC2B2AE3D27D4EB4F)
+        mixed ^= mixed >> np.uint64(32)
+        mixed *= np.uint64(0xD6E8FEB86659FD93)
+        mixed >>= np.uint64(32)
+    return (mixed * np.uint64(number) >> np.uint64(32)).astype(np.int64)

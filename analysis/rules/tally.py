@@ -1,0 +1,247 @@
+"""Sums by group of clusters and bin of what every rule does to the rows: all that the acceptance tables need.
+
+Rows are added window by window and two tallies of different windows can be merged, so a log of any length takes one
+pass and the memory of one window. A band is looked at once for what happens outside and for all targets: each row's
+standardised excess says which factors on the range accept it, and only the rows that are cut are touched again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from analysis.log.loading import Run
+from analysis.log.rows import SUBSETS, USES, Floats, Ints, Rows
+from analysis.rules.bands import Band, Factors, Member, Placed
+from analysis.rules.evaluate import Case, Outcome, narrow
+from analysis.rules.layout import Layout
+from analysis.rules.sums import Base, Column, Cuts, Part, SubsetSums, Sums, merge, plus
+from fspo.rules import Rate, Rule
+
+SIDES = {"low": -1, "high": 1, "dual": 2}
+SMOOTHED = {"all": "band", "nonzero": "update"}
+"""Which acceptance is drawn as a smooth curve, by subset."""
+RATES: tuple[Rate, Rate] = ("band", "update")
+LOGGED = -1
+"""Number of the case that a token or prefix rule's logged columns are."""
+
+
+class Tally:
+    """Collects windows of rows; :mod:`analysis.tables.acceptance` makes tables of the sums.
+
+    Parameters
+    ----------
+    run : Run
+        For the columns that it logged.
+    layout : Layout
+    cases : sequence of Case
+    """
+
+    def __init__(self, run: Run, layout: Layout, cases: Sequence[Case]) -> None:
+        self.layout, self.cases = layout, list(cases)
+        logged = not any(c.source == "trained" for c in cases) and {"band_accept", "multiplier"} <= run.logged
+        self.logged = logged and run.rule is not None
+        self.trained = [(i, case) for i, case in enumerate(cases) if case.source == "trained"]
+        self.bands = Band.of(self.cases)
+        self.twins = {
+            i: twin
+            for band in self.bands
+            for i, case in band.members.get("truncate", [])
+            if (twin := band.twin(case)) is not None
+        }
+        """Cases whose update acceptance is another's: what is cut is dropped or held at the edge."""
+        self.uses: dict[str, Sums] = {}
+
+    def add(self, first: int, rows: Rows, trained: Outcome | None) -> None:
+        """Use the rows of one whole window, whose first rollout is ``first``, and what the rule that trained did."""
+        layout = self.layout
+        group, bins = layout.group(rows), layout.bins.index(rows.coordinate)
+        x, pair = rows.trend - layout.reference, layout.pair(rows.coordinate, group)
+        for use in USES:
+            at = np.flatnonzero(rows.used == 0 if use == "first" else rows.used > 0)
+            if len(at):
+                sums = self.uses.setdefault(use, self._empty())
+                columns = (group[at], bins[at], x[at], pair[at])
+                here = rows if len(at) == len(rows) else rows.take(at)
+                done = None if trained is None else narrow(trained, at)
+                self._use(first, here, sums, done, *columns)
+
+    def _empty(self) -> Sums:
+        k = len(self.layout.bins)
+
+        def subset() -> SubsetSums:
+            count, clusters, pairs = (np.zeros(n, np.int64) for n in (k + 1, k + 1, self.layout.number))
+            return SubsetSums(count, clusters, np.zeros(k + 1), pairs)
+
+        return Sums({name: subset() for name in SUBSETS}, unlike=np.zeros(self.layout.groups))
+
+    def _use(
+        self,
+        first: int,
+        rows: Rows,
+        sums: Sums,
+        done: Outcome | None,
+        group: Ints,
+        bins: Ints,
+        x: Floats,
+        pair: Ints,
+    ) -> None:
+        nonzero = np.flatnonzero(rows.A != 0)
+        whole = Part(self.layout, rows.S, rows.length, group, bins, x, pair)
+        some = [v[nonzero] for v in (rows.S, rows.length, x)], [v[nonzero] for v in (group, bins, pair)]
+        acting = Part(self.layout, some[0][0], some[0][1], some[1][0], some[1][1], some[0][2], some[1][2])
+        for part, subset, at in ((whole, "all", slice(None)), (acting, "nonzero", nonzero)):
+            self._shared(part, sums.subsets[subset], rows.coordinate[at], rows.cluster[at])
+        if done is not None:
+            for i, _ in self.trained:
+                self._done(i, done, sums, whole, acting, nonzero)
+        if self.logged:
+            self._logged(rows, sums, whole, acting, nonzero)
+        for band in self.bands:
+            self._band(first, band, rows, sums, whole, acting, nonzero)
+        kinds = {case.rule.weight for case in self.cases}
+        for part, subset in ((whole, "all"), (acting, "nonzero")):
+            for kind in ("one", *(sorted(kinds) if subset == "nonzero" else ())):
+                empty = Base.of(self.layout.groups, len(self.layout.bins))
+                plus(sums.subsets[subset].bases.setdefault(kind, empty), part.base(kind))
+
+    def _shared(self, part: Part, found: SubsetSums, coordinate: Floats, cluster: Ints) -> None:
+        k, n = part.number, len(part.S)
+        if not n:
+            return
+        found.count += np.append(np.bincount(part.bins, minlength=k), n)
+        least = int(cluster.min())
+        met = np.zeros((int(cluster.max()) - least + 1) * k, bool)
+        met[(cluster - least) * k + part.bins] = True
+        met = met.reshape(-1, k)
+        found.clusters += np.append(met.sum(0), met.any(1).sum())
+        found.coordinate += np.append(np.bincount(part.bins, coordinate, k), coordinate.sum())
+        found.pairs += np.bincount(part.pair, minlength=self.layout.number)
+
+    def _column(self, sums: Sums, i: int, measure: str, subset: str) -> Column:
+        case = self.cases[i] if i != LOGGED else None
+        curve = case is not None and (case.source == "trained" or case.rule.outside == "drop")
+        pairs = self.layout.number if curve and SMOOTHED[subset] == measure else 0
+        key = (i, measure, subset)
+        if key not in sums.columns:
+            sums.columns[key] = Column.of(self.layout.groups, len(self.layout.bins), pairs)
+        return sums.columns[key]
+
+    def _rejected(
+        self, sums: Sums, cases: Sequence[int], rejected: Sequence[Ints], whole: Part, acting: Part, nonzero: Ints
+    ) -> None:
+        """Band acceptance of some cases in both subsets."""
+        place = np.full(len(whole.S), -1)
+        place[nonzero] = np.arange(len(nonzero))
+        some = [found[found >= 0] for found in (place[at] for at in rejected)]
+        for part, subset, cuts in ((whole, "all", rejected), (acting, "nonzero", some)):
+            part.binary([self._column(sums, i, "band", subset) for i in cases], Cuts(part, cuts))
+
+    def _weights(self, sums: Sums, cases: Sequence[int], part: Part, cuts: Cuts, clipped: Floats) -> None:
+        """Update and weight acceptance of some cases, each with a cut and the clipped weights in its rows."""
+        if cases[0] not in self.twins:
+            part.binary([self._column(sums, i, "update", "nonzero") for i in cases], cuts)
+        columns = [self._column(sums, i, "weight", "nonzero") for i in cases]
+        part.weighted(columns, self.cases[cases[0]].rule.weight, cuts, clipped)
+
+    def _sides(self, sums: Sums, cases: Sequence[int], cuts: Cuts, side: Ints) -> None:
+        high, dual = (
+            cuts.by_key(where=which) if np.any(which := side == SIDES[name]) else np.zeros_like(cuts.counts)
+            for name in ("high", "dual")
+        )
+        for name, cut in (("low", cuts.counts - high - dual), ("high", high), ("dual", dual)):
+            for i, count in zip(cases, cut, strict=True):
+                if name != "dual" or np.any(count):
+                    sums.sides[i, name] = sums.sides[i, name] + count if (i, name) in sums.sides else count
+
+    def _done(self, i: int, done: Outcome, sums: Sums, whole: Part, acting: Part, nonzero: Ints) -> None:
+        """What the rule that trained did to the rows."""
+        for rate in RATES:
+            if done.reason:
+                sums.reasons.setdefault((i, rate), done.reason)
+            else:
+                sums.ranges.setdefault((i, rate), {}).update(done.ranges)
+        if done.reason:
+            return
+        self._rejected(sums, [i], [np.flatnonzero(~done.in_band)], whole, acting, nonzero)
+        cut = np.flatnonzero(done.side[nonzero] != 0)
+        cuts = Cuts(acting, [cut])
+        self._weights(sums, [i], acting, cuts, done.clipped_weight[nonzero[cut]])
+        self._sides(sums, [i], cuts, done.side[nonzero[cut]])
+
+    def _lacks(self, rule: Rule, rows: Rows, sums: Sums, members: Sequence[Member]) -> bool:
+        if not rule.needs_stats or np.all(np.isfinite(rule.drift_per_token(rows.drift_stats(rule), rows.A))):
+            return False
+        for i, _ in members:
+            for rate in RATES:
+                reason = f"the log lacks what drift {rule.drift!r} needs (k3_sum, sum_sq_log_ratio, drift)"
+                sums.reasons.setdefault((i, rate), reason)
+        return True
+
+    def _logged(self, rows: Rows, sums: Sums, whole: Part, acting: Part, nonzero: Ints) -> None:
+        """A token or prefix rule that trained, from the logged columns: band = all tokens in band, update = mean M."""
+        for part, subset, at in ((whole, "all", slice(None)), (acting, "nonzero", nonzero)):
+            cuts = Cuts(part, [np.flatnonzero(~rows.band_accept[at])])
+            part.binary([self._column(sums, LOGGED, "band", subset)], cuts)
+        y = rows.multiplier[nonzero]
+        if not np.all(np.isfinite(y)):
+            sums.reasons.setdefault((LOGGED, "update"), "multiplier not logged")
+            return
+        by_key, xy, _ = acting.dense(y)
+        column = self._column(sums, LOGGED, "update", "nonzero")
+        acting.add([column], "one", by_key[None], by_key.sum(1)[None], xy[None])
+        sums.unlike += np.bincount(acting.group, y != 1, acting.groups)
+
+    def _band(self, first: int, band: Band, rows: Rows, sums: Sums, whole: Part, acting: Part, nonzero: Ints) -> None:
+        """One band with everything that may happen outside it, at its own range and at every target."""
+        if self._lacks(band.rule, rows, sums, band.all):
+            return
+        placed = Placed.of(band, first, rows)
+        drop = band.members.get("drop", [])
+        excess = np.maximum(placed.over, placed.under)
+        if chosen := Factors(placed, first, drop, excess).note(drop, "band", sums):
+            cuts = [np.flatnonzero(excess > factor) for _, factor in chosen]
+            self._rejected(sums, [i for i, _ in chosen], cuts, whole, acting, nonzero)
+        over, up = placed.over[nonzero], rows.A[nonzero] > 0
+        active = np.where(up, over, placed.under[nonzero])
+        for outsides, excess in ((("drop", "truncate"), active), (("cap",), over)):
+            members = [member for outside in outsides for member in band.members.get(outside, [])]
+            factors = Factors(placed, first, members, excess)
+            known: dict[tuple[float, ...], Cuts] = {}
+            for outside in outsides:
+                chosen = factors.note(band.members.get(outside, []), "update", sums)
+                if not chosen:
+                    continue
+                cases, sizes = zip(*chosen, strict=True)
+                if sizes not in known:
+                    known[sizes] = Cuts(acting, [np.flatnonzero(excess > factor) for factor in sizes])
+                cuts = known[sizes]
+                high = up[cuts.at] | (outside == "cap")
+                if outside == "drop":
+                    self._weights(sums, cases, acting, cuts, np.zeros(len(cuts.at)))
+                    self._sides(sums, cases, cuts, np.where(high, 1, -1))
+                    continue
+                edge = placed.edge_weights(nonzero[cuts.at], high, np.array(sizes)[cuts.place], rows.length)
+                self._weights(sums, cases, acting, cuts, edge)
+
+    def merge(self, other: Mapping[str, Sums]) -> None:
+        """Add the sums by use of later windows."""
+        for use, theirs in other.items():
+            if use not in self.uses:
+                self.uses[use] = theirs
+                continue
+            ours = self.uses[use]
+            for name, subset in theirs.subsets.items():
+                mine = ours.subsets[name]
+                for array in ("count", "clusters", "coordinate", "pairs"):
+                    getattr(mine, array).__iadd__(getattr(subset, array))
+                merge(mine.bases, subset.bases)
+            merge(ours.columns, theirs.columns)
+            ours.unlike += theirs.unlike
+            for side, counts in theirs.sides.items():
+                ours.sides[side] = ours.sides[side] + counts if side in ours.sides else counts
+            for place, ranges in theirs.ranges.items():
+                ours.ranges.setdefault(place, {}).update(ranges)
+            for place, reason in theirs.reasons.items():
+                ours.reasons.setdefault(place, reason)

@@ -1,0 +1,100 @@
+"""Unbiased inner products and variances of an update's vectors, from pairs of responses to different prompts (T12)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from analysis.log.rows import Floats, Ints
+
+
+class PairGram:
+    """Inner products of one update's vectors over pairs of responses to different prompts, by bin and overall.
+
+    Parameters
+    ----------
+    left, right : arrays (n, D), (m, D)
+        Vectors of the two sides; the same array twice for one set of responses.
+    left_bins, right_bins, left_cluster, right_cluster : int arrays
+        Length bins 0..number-1 and prompts 0..clusters-1, numbered together on both sides.
+    """
+
+    def __init__(
+        self,
+        left: Floats,
+        right: Floats,
+        left_bins: Ints,
+        right_bins: Ints,
+        left_cluster: Ints,
+        right_cluster: Ints,
+        number: int,
+        clusters: int,
+    ) -> None:
+        self.clusters, self.number = clusters, number
+        gram = left @ right.T
+        same = left_cluster[:, None] == right_cluster[None, :]
+        self._between, self._within = np.where(same, 0.0, gram), np.where(same, gram, 0.0)
+        self._left = _Side(left_bins, left_cluster, number, clusters)
+        self._right = _Side(right_bins, right_cluster, number, clusters)
+
+    def between(self, left: Floats, right: Floats) -> tuple[Floats, Floats]:
+        """Mean over pairs of different prompts with coefficients ``left`` (n, R) and ``right`` (m, R or 1).
+
+        Returns
+        -------
+        total (K+1, R), without (C, K+1, R): NaN where no pair is left.
+        """
+        total, without = [], []
+        for a, b in zip(self._left.groups, self._right.groups, strict=True):
+            gram = self._between[np.ix_(a.at, b.at)]
+            rows = a.sums(left[a.at] * (gram @ right[b.at]))
+            cols = b.sums(right[b.at] * (gram.T @ left[a.at]))
+            whole = rows.sum(0)
+            pairs = a.rows.sum() * b.rows.sum() - float(a.rows @ b.rows)
+            fewer = (a.rows.sum() - a.rows) * (b.rows.sum() - b.rows) - (float(a.rows @ b.rows) - a.rows * b.rows)
+            total.append(whole / pairs if pairs > 0 else np.full(whole.shape, np.nan))
+            with np.errstate(invalid="ignore", divide="ignore"):
+                without.append(np.where(fewer[:, None] > 0, (whole - rows - cols) / fewer[:, None], np.nan))
+        return np.stack(total), np.stack(without, axis=1)
+
+    def variance(self, left: Floats, between: tuple[Floats, Floats]) -> tuple[Floats, Floats]:
+        """tr Cov of the update mean_i left_i v_i, unbiased for independent prompts (T12).
+
+        Parameters
+        ----------
+        left : array (n, R)
+        between : pair of arrays
+            ``between(left, left)``.
+        """
+        total, without = [], []
+        for k, a in enumerate(self._left.groups):
+            own = a.sums(left[a.at] * (self._within[np.ix_(a.at, a.at)] @ left[a.at]))
+            n, squares = a.rows.sum(), float(a.rows @ a.rows)
+            with np.errstate(invalid="ignore", divide="ignore"):
+                total.append(own.sum(0) / n**2 - squares / n**2 * between[0][k])
+                fewer, less = (n - a.rows)[:, None], (squares - a.rows**2)[:, None]
+                without.append((own.sum(0) - own) / fewer**2 - less / fewer**2 * between[1][:, k])
+        return np.stack(total), np.stack(without, axis=1)
+
+
+@dataclass(frozen=True)
+class _Group:
+    at: Ints
+    cluster: Ints
+    rows: Floats
+
+    def sums(self, values: Floats) -> Floats:
+        out = np.zeros((len(self.rows), values.shape[1]))
+        np.add.at(out, self.cluster, values)
+        return out
+
+
+class _Side:
+    """Rows of one side by bin; the last group is all of them."""
+
+    def __init__(self, bins: Ints, cluster: Ints, number: int, clusters: int) -> None:
+        places = [np.flatnonzero(bins == k) for k in range(number)] + [np.arange(len(bins))]
+        self.groups = [
+            _Group(at, cluster[at], np.bincount(cluster[at], minlength=clusters).astype(np.float64)) for at in places
+        ]

@@ -1,0 +1,85 @@
+"""The sketch's own error in cosines (docs/theory.md section 5, live form: sketched vectors).
+
+A random projection keeps inner products with errors ``cov(<a,b>, <c,d>) = (<a,c><b,d> + <a,d><b,c>) / D``, D its
+width (exact for Gaussian projections, the leading order for others). Projections are redrawn each rollout, so the
+errors of different updates are independent and average out over a run, but inside an update all responses share
+them, and resampling prompts does not show them. So they are added to every interval of a cosine.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+
+from analysis.log.loading import Run
+from analysis.log.rows import Floats
+
+METRIC = "score/cosine_error"
+"""Root mean square error of a pair's cosine, which training measures on a few responses (log.coverage_every)."""
+
+
+def effective_width(run: Run) -> tuple[float, str]:
+    """D of a run's sketches, and where it comes from.
+
+    The error that the run measured itself gives ``1 / error^2``; without one the stored width stands in.
+    The width that the log's header names may be missing too (another trainer's log): then D is infinite, and said so.
+    """
+    if run.score_options.get("mode") == "exact":
+        return math.inf, "exact scores"
+    errors = []
+    path = run.path / "metrics.jsonl"
+    if path.is_file():
+        for line in path.read_text(errors="replace").splitlines():
+            if METRIC not in line:
+                continue
+            try:
+                errors.append(float(json.loads(line)[METRIC]))
+            except (json.JSONDecodeError, KeyError, TypeError, ValueError):
+                continue
+    errors = [e for e in errors if math.isfinite(e) and e > 0]
+    if errors:
+        return 1 / float(np.mean(np.square(errors))), f"measured in training ({len(errors)} times)"
+    stored = run.score_options.get("width")
+    if not isinstance(stored, int | float) or not stored > 0:
+        return math.inf, "unknown: the log names no sketch width, so intervals leave the sketch's error out"
+    return float(stored), "the sketch's width: training measured no error (log.coverage_every)"
+
+
+def cosine_covariance(
+    first: tuple[Floats, Floats], second: tuple[Floats, Floats], cross: Floats, right: Floats, width: float
+) -> Floats:
+    """Sketch covariance of two pooled cosines ``sum <c,w> / sqrt(sum <c,c> sum <w,w>)`` over updates.
+
+    Parameters
+    ----------
+    first, second : pairs of arrays (U, ...)
+        ``<c, w>`` and ``<c, c>`` of each update, for the two rules; equal for a variance.
+    cross : array (U, ...)
+        ``<c1, c2>`` of each update.
+    right : array (U, ...)
+        ``<w, w>`` of each update.
+    width : float
+        D.
+
+    Returns
+    -------
+    array (...)
+    """
+    if math.isinf(width):
+        return np.zeros(np.broadcast_shapes(first[0].shape, right.shape)[1:])
+    (n1, a1), (n2, a2), b, x = first, second, right, cross
+    with np.errstate(invalid="ignore", divide="ignore"):
+        A1, A2, B = a1.sum(0), a2.sum(0), b.sum(0)
+        r1, r2 = n1.sum(0) / np.sqrt(A1 * B), n2.sum(0) / np.sqrt(A2 * B)
+        # derivatives of each cosine by its numerator and its two squared norms
+        d1 = (1 / np.sqrt(A1 * B), -r1 / (2 * A1), -r1 / (2 * B))
+        d2 = (1 / np.sqrt(A2 * B), -r2 / (2 * A2), -r2 / (2 * B))
+        moments = (
+            (x * b + n1 * n2, 2 * x * n2, 2 * n1 * b),
+            (2 * x * n1, 2 * x * x, 2 * n1 * n1),
+            (2 * n2 * b, 2 * n2 * n2, 2 * b * b),
+        )
+        terms = [d1[i] * d2[j] * moments[i][j].sum(0) for i in range(3) for j in range(3)]
+        return np.sum(terms, axis=0) / width

@@ -1,0 +1,182 @@
+"""Scores of the logged responses, window by window: w A psi as vectors and as inner products.
+
+The projections are redrawn each rollout, and each update has its own parameters, so vectors of different updates
+are never added. A window's (or a run's) update is the direct sum of its updates' vectors: inner products and squared
+norms of the updates are summed first and divided once (docs/theory.md section 5, "Population cosine").
+Only rows with a score and A != 0 are here (section 1).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from analysis.log.loading import Run
+from analysis.log.partition import Partition, coordinates
+from analysis.log.rows import Floats, Ints, Rows, leave_one_out
+from analysis.rules.evaluate import Case, Outcome, evaluate
+from fspo.base.errors import UserError
+from fspo.gradlog import GradLog, read_log
+from fspo.stats.bins import Bins
+from fspo.stats.clusters import dense
+
+
+@dataclass(frozen=True)
+class Fresh:
+    """An audit: new responses sampled at an update's own parameters, with w = 1 (docs/theory.md section 5).
+
+    Attributes
+    ----------
+    prompt, coordinate : arrays (m,)
+    vectors : array (m, D), float64
+        A psi, A leave-one-out from the logged rewards.
+    """
+
+    prompt: Ints
+    coordinate: Floats
+    vectors: Floats
+
+
+@dataclass(frozen=True)
+class ScoredWindow:
+    """Scored rows with A != 0 of one window and use.
+
+    Attributes
+    ----------
+    rows : Rows (n,)
+    vectors : array (n, D), float64
+        A psi (without the weight).
+    bins, update, cluster : int arrays (n,)
+        Length bin, update number within the window, (rollout, prompt) numbered within the run.
+    fresh : dict of step -> Fresh
+        Audits of the window's first-use updates.
+    """
+
+    window: int
+    use: str
+    rows: Rows
+    vectors: Floats
+    bins: Ints
+    update: Ints
+    fresh: dict[int, Fresh] = field(default_factory=dict)
+    _outcomes: dict[Case, Outcome] = field(default_factory=dict, repr=False, compare=False)
+
+    def outcome(self, case: Case) -> Outcome:
+        """What a case does to the rows, a matched range calibrated over all of them; worked out once for all tables."""
+        if case not in self._outcomes:
+            self._outcomes[case] = evaluate(case, self.rows, np.zeros(len(self.rows), np.int64), "update")
+        return self._outcomes[case]
+
+    @property
+    def updates(self) -> int:
+        """Number of updates with scores."""
+        return int(self.update.max()) + 1 if len(self.update) else 0
+
+
+_NO_ADVANTAGE = "no leave-one-out advantage (no finite reward, or the only response to its prompt)"
+LEFT_OUT = {
+    "bad_units": "{} scores left out: not finite, or not of unit norm",
+    "audit_rows_without_score": "{} responses of audits left out of the reference fresh: no sound score or coordinate",
+    "audit_rows_without_advantage": "{} responses of audits left out of the reference fresh: " + _NO_ADVANTAGE,
+    "fresh_rows_without_advantage": "{} trained responses left out of the reference fresh: " + _NO_ADVANTAGE,
+    "fresh_updates_left_out": "{} audited updates left out of the reference fresh: fewer than 2 prompts on a side",
+}
+"""What the tables of scores do without, in words: keys of ``scored`` in summary.json's counts."""
+
+
+def scored_windows(
+    run: Run, bins: Bins, window_size: int, left_out: Counter[str] | None = None
+) -> Iterator[ScoredWindow]:
+    """Read the sketches window by window; memory holds one window at a time.
+
+    Scores that are not finite, or whose stored direction is not of unit norm, are left out, and so are audits without
+    score or advantage; ``left_out`` counts both (keys of ``LEFT_OUT``). Files of which only the sketches cannot be read
+    are named in ``run.damage``.
+    """
+    if not run.counts.get("scores_taken"):
+        return
+    left_out = Counter() if left_out is None else left_out
+    wanted = [
+        *("rollout", "step", "prompt_id", "response_id", "length", "log_ratio", "reward"),
+        *("score_status", "score_norm", "score_unit", run.partition.column),
+    ]
+    for first, known in run.windows(window_size):
+        numbers = known.rollout
+        rollouts = int(numbers.min()), int(numbers.max())
+        try:
+            both = read_log(run.path, columns=wanted, rollouts=rollouts, phases=("train", "audit"))
+        except UserError as error:  # the other columns of these files were read
+            run.damage.append(f"the sketches of rollouts {rollouts[0]} to {rollouts[1]}: {error}")
+            continue
+        run.damage.extend(line for line in both.damage if line not in run.damage)
+        if "score_unit" not in both:
+            continue
+        audit = both.column("phase") == "audit" if "phase" in both else np.zeros(len(both), bool)
+        log, fresh = both.where(~audit), audits(both.where(audit), run.partition, left_out)
+        at, psi = log.scores()
+        if not len(at):
+            continue
+        place = _names(known.rollout, known.step, known.response).get_indexer(
+            _names(*(log.column(c)[at] for c in ("rollout", "step", "response_id")))
+        )
+        matches = place >= 0
+        sound = _sound(psi, log.column("score_norm")[at])
+        left_out["bad_units"] += int(np.sum(matches & ~sound))
+        keep = matches & sound
+        rows = known.take(place[keep])
+        psi = psi[keep]
+        for use, chosen in (("first", rows.used == 0), ("reused", rows.used > 0)):
+            chosen = chosen & (rows.A != 0)
+            if not chosen.any():
+                continue
+            some = rows.take(np.flatnonzero(chosen))
+            vectors = psi[chosen].astype(np.float64) * some.A[:, None]
+            taken = fresh if use == "first" else {}
+            yield ScoredWindow(first, use, some, vectors, bins.index(some.coordinate), dense(some.step), taken)
+
+
+def audits(log: GradLog, partition: Partition, left_out: Counter[str]) -> dict[int, Fresh]:
+    """The audits among a log's rows, by step; rows without an advantage or a sound score are left out and counted."""
+    found: dict[int, Fresh] = {}
+    if not len(log):
+        return found
+    if "reward" not in log:
+        left_out["audit_rows_without_advantage"] += len(log)
+        return found
+    at, psi = log.scores()
+    step, prompt = log.column("step").astype(np.int64), log.column("prompt_id").astype(np.int64)
+    cluster = np.unique(np.stack([step, prompt]), axis=1, return_inverse=True)[1].reshape(-1)
+    advantage = leave_one_out(log.column("reward").astype(np.float64), cluster, log.column("response_id"))
+    known = np.isfinite(advantage)
+    left_out["audit_rows_without_advantage"] += int(np.sum(~known))
+    # the trainer takes no scores where the advantage is 0
+    left_out["audit_rows_without_score"] += int(np.sum(np.delete(known & ~np.isclose(advantage, 0, atol=1e-9), at)))
+    if not len(at):
+        return found
+    coordinate, _ = coordinates(log, partition, cluster.astype(np.int64))
+    whole = _sound(psi, log.column("score_norm")[at]) & np.isfinite(coordinate[at])
+    left_out["audit_rows_without_score"] += int(np.sum(known[at] & ~whole))
+    sound = whole & known[at]
+    at, psi = at[sound], psi[sound].astype(np.float64)
+    for number in np.unique(step[at]):
+        here = step[at] == number
+        rows = at[here]
+        vectors = psi[here] * advantage[rows, None]
+        found[int(number)] = Fresh(prompt[rows], coordinate[rows], vectors)
+    return found
+
+
+def _sound(psi: NDArray[Any], norm: NDArray[Any]) -> NDArray[np.bool_]:
+    with np.errstate(invalid="ignore", divide="ignore"):
+        unit = np.linalg.norm(psi / norm[:, None], axis=1)  # in the sketch's own precision: the margin is wide
+    return np.isfinite(unit) & (np.abs(unit - 1) < 0.02)
+
+
+def _names(rollout: Ints, step: Ints, response: Ints) -> pd.MultiIndex:
+    return pd.MultiIndex.from_arrays([np.asarray(x, np.int64) for x in (rollout, step, response)])

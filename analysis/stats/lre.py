@@ -1,0 +1,265 @@
+"""Length Reweighting Error with honest intervals (docs/theory.md section 3).
+
+LRE_2^2 is bias-corrected: the plug-in ``sum p r^2`` minus the sampling variance that it holds. Its interval inverts
+tests: a candidate stays if the plug-in is not in a tail of its law under that candidate
+(:mod:`analysis.stats.error_law`). Candidates lie on a curve through the estimate that starts at exact fairness and
+keeps the mean acceptance. LRE_inf and LRE_1 have intervals from simultaneous score bands on r; their estimates are the
+plug-in, biased upwards. docs/coverage.md shows how often the intervals hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from scipy import optimize, special
+from scipy import stats as sps
+
+from analysis.stats.error_law import ErrorLaw, error_law
+from fspo.stats.clusters import BORROW, Floats, Ratios
+
+NORMS = ("inf", "l1", "l2", "l2_squared")
+FARTHEST = 40.0
+"""Ends of the curve of candidates: e^-40 from its limits."""
+TAILS = (0.45, 0.3)
+"""Shares of the wanted error at which the low and the high end are tested: half of it each, less what estimating the
+candidates' direction costs where LRE_2 is of the size of its own noise (docs/coverage.md)."""
+
+
+@dataclass(frozen=True)
+class LreEstimate:
+    """One norm's estimate, 95 % interval, plug-in value, and why it is NaN.
+
+    ``wald_p`` and ``detectable`` are the test of a constant acceptance and the LRE_2 that it finds
+    (:func:`constant_test`); the same for every norm.
+    """
+
+    norm: str
+    estimate: float
+    ci_low: float
+    ci_high: float
+    plug_in: float
+    wald_p: float
+    detectable: float
+    reason: str
+
+
+def lre_estimates(found: Ratios, level: float = 0.95) -> list[LreEstimate]:
+    """LRE in each norm, with intervals, from cluster-aware acceptances."""
+    law, reason = error_law(found)
+    nan = float("nan")
+    if law is None:
+        return [LreEstimate(norm, nan, nan, nan, nan, nan, nan, reason) for norm in NORMS]
+    r, low, high = bands(law, level)
+    nearest = np.where((low <= 0) & (high >= 0), 0.0, np.minimum(np.abs(low), np.abs(high)))
+    farthest = np.maximum(np.abs(low), np.abs(high))
+    plug_in = float(squared(law.p, law.a))
+    two = squared_interval(law, level, (r, low, high))
+    corrected = plug_in - law.noise
+    two = min(two[0], corrected), max(two[1], corrected)
+    test = constant_test(law)
+    l1, inf = float(law.p @ np.abs(r)), float(np.max(np.abs(r)))
+    root = np.sqrt
+    return [
+        LreEstimate("inf", inf, float(np.max(nearest)), float(np.max(farthest)), inf, *test, reason),
+        LreEstimate("l1", l1, float(law.p @ nearest), float(law.p @ farthest), l1, *test, reason),
+        LreEstimate(
+            "l2", root(max(corrected, 0.0)), root(max(two[0], 0.0)), root(two[1]), root(plug_in), *test, reason
+        ),
+        LreEstimate("l2_squared", corrected, *two, plug_in, *test, reason),
+    ]
+
+
+def squared(p: Floats, a: Floats) -> Floats:
+    """LRE_2^2 of rates (..., K) and shares (..., K) or (K,)."""
+    mean = np.sum(p * a, axis=-1, keepdims=True)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.sum(p * (a / mean - 1) ** 2, axis=-1)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Candidate rates, all of one mean: from exact fairness (mu = -inf) through the estimate (0) to the farthest.
+
+    At each distance it holds the candidate that is nearest to the estimate in the metric of its errors,
+    ``v = (I - mu Sigma)^-1 v_hat`` with v the rates' root-share weighted deviations (in logits for indicators, so that
+    candidates stay in (0, 1)): the direction of a small LRE is itself uncertain, most so where errors are large.
+    """
+
+    law: ErrorLaw
+    root: Floats  # sqrt(p)
+    values: Floats  # of Sigma over the largest
+    vectors: Floats
+    along: Floats  # components of the estimate
+
+    @staticmethod
+    def of(law: ErrorLaw) -> Curve:
+        """The curve of one law."""
+        k, root = len(law), np.sqrt(law.p)
+        centre = np.eye(k) - np.outer(np.ones(k), law.p)
+        units = 1 / law.scale(np.full(k, float(law.p @ law.smooth)))
+        deviation = root * (centre @ (special.logit(law.smooth) if law.binary else law.a))
+        lever = root[:, None] * centre * units
+        values, vectors = np.linalg.eigh(lever @ law.covariance[:k, :k] @ lever.T)
+        along = vectors.T @ deviation
+        if not values[-1] > 0:
+            return Curve(law, root, np.ones(k), vectors, along)  # no errors: S is 0 everywhere
+        largest = values > (1 - 1e-9) * values[-1]
+        if np.sqrt(np.sum(along[largest] ** 2)) < 1e-9 * np.sqrt(values[-1]):
+            # no direction of its own: that of the largest errors nearest to a fixed bend, whatever the library's signs
+            bend = root * (centre @ np.arange(k) ** 2.0)
+            along += 1e-9 * np.sqrt(values[-1]) * np.where(largest, vectors.T @ bend, 0.0)
+        return Curve(law, root, np.maximum(values / values[-1], 0.0), vectors, along)
+
+    def __call__(self, x: float) -> Floats:
+        """Rates (K,) at a position: -inf is fairness, 0 the estimate, +inf the farthest (mu = 1 - e^-x)."""
+        mu = -float(np.expm1(-x))
+        # far out mu rounds to 1: the largest value's denominator stays above 0
+        left = np.maximum(1 - mu * np.maximum(self.values, 1e-9), 1e-15)
+        kept = np.where(self.values > 1e-9, self.along / left, 0.0)
+        moved = self.vectors @ kept / self.root
+        mean = float(self.law.p @ self.law.smooth)
+        return levelled(moved, self.law.p, mean) if self.law.binary else mean + moved
+
+
+def squared_interval(
+    law: ErrorLaw, level: float = 0.95, limits: tuple[Floats, Floats, Floats] | None = None
+) -> tuple[float, float]:
+    """Interval of LRE_2^2 by test inversion.
+
+    Returns
+    -------
+    (low, high) : floats
+        Where exact fairness is not refuted ``low`` is at most 0: the plug-in less the upper quantile of its law there,
+        so that the interval of a difference of two LRE_2^2 can use it. ``high`` is at least the noise's own mean, so
+        that a lucky fit never claims more precision than it has.
+    """
+    plug_in, curve = float(squared(law.p, law.a)), Curve.of(law)
+    low_tail, high_tail = (share * (1 - level) for share in TAILS)
+    fair = np.sort(law.plug_ins(curve(-FARTHEST)))
+    above = float(fair[int((1 - low_tail) * len(fair))])
+    low = _crossing(law, curve, plug_in, 1 - low_tail, -1.0) if above < plug_in else min(plug_in - above, 0.0)
+    high = _crossing(law, curve, plug_in, high_tail, 1.0) if fair[int(high_tail * len(fair))] <= plug_in else 0.0
+    if law.binary and law.showing < BORROW:
+        # the few rejections tell no direction: any one bin may accept as little as its band allows, the others alike
+        _, fewest, _ = bands(law, level) if limits is None else limits
+        high = max(high, float(np.max(fewest**2 * law.p / (1 - law.p))))
+    return low, max(high, float(np.mean(fair)), low)
+
+
+def _crossing(law: ErrorLaw, curve: Callable[[float], Floats], plug_in: float, q: float, start: float) -> float:
+    """LRE_2^2 of the candidate on a curve under which the plug-in is the quantile q of its law."""
+
+    def excess(x: float) -> float:
+        values = law.plug_ins(curve(x))
+        rank = min(int(q * len(values)), len(values) - 1)
+        return float(np.partition(values, rank)[rank]) - plug_in
+
+    low = high = start
+    if excess(start) < 0:
+        while excess(high) < 0:
+            if high >= FARTHEST:
+                return float(squared(law.p, curve(high)))
+            low, high = high, high + 2.0
+    else:
+        while excess(low) >= 0:
+            if low <= -FARTHEST:
+                return float(squared(law.p, curve(low)))
+            low, high = low - 2.0, low
+    found: Any = optimize.brentq(excess, low, high, xtol=1e-6)
+    return float(squared(law.p, curve(float(found))))
+
+
+def levelled(moved: Floats, p: Floats, mean: float) -> Floats:
+    """Rates (K,) whose logits differ as ``moved`` and whose mean over p is ``mean``, in (0, 1)."""
+    level = float(special.logit(mean))
+    for _ in range(100):
+        a = special.expit(level + moved)
+        step = min(max(float(p @ a - mean) / max(float(p @ (a * (1 - a))), 1e-300), -1.0), 1.0)
+        level -= step
+        if abs(step) < 1e-10:
+            break
+    return special.expit(level + moved)
+
+
+def bands(law: ErrorLaw, level: float = 0.95) -> tuple[Floats, Floats, Floats]:
+    """r (K,) and simultaneous limits: score tests of ``a(l) = (1 + r) a_bar``, errors sized at the candidate.
+
+    The critical value is the upper quantile of the largest of the K statistics under exact fairness.
+    """
+    p, k, mean = law.p, len(law), float(law.p @ law.a)
+    own, others = np.eye(k), law.scale(law.smooth)
+    r = law.a / mean - 1
+
+    def error(rho: Floats) -> Floats:
+        """Standard error (..., K) of ``a_k - (1 + rho_k) a_bar``, each bin's own rate moved to the candidate's."""
+        one = (1 + rho)[..., None]
+        at = np.minimum(np.maximum(one * mean, 1e-12), 1 - 1e-12) if law.binary else law.a[:, None]
+        sizes = np.where(own > 0, law.scale(at), others)
+        rates = np.where(own > 0, at, law.smooth)
+        lever = np.concatenate([(own - one * p) * sizes, -one * rates], axis=-1)
+        return np.sqrt(np.maximum(np.sum((lever @ law.covariance) * lever, axis=-1), 0.0))
+
+    fair = np.full(k, float(p @ law.smooth)) if law.binary else law.a
+    covariance = law.covariance_at(fair)
+    lever = np.hstack([own - np.outer(fair / mean, p), -np.outer(fair / mean, fair)])
+    sizes = np.sqrt(np.maximum(np.einsum("ki,ij,kj->k", lever, covariance, lever), 1e-300))
+    shares, rates = law.draws(fair)
+    means = np.sum(shares * rates, axis=1, keepdims=True)
+    critical = float(np.quantile(np.max(np.abs(rates - (fair / (p @ fair)) * means) / sizes, axis=1), level))
+
+    if law.binary:
+        highest = np.full(k, max(1 / mean, float(np.max(r)) + 1) - 1)
+    else:
+        highest = r + 20 * critical * error(r) / mean + 1e-12
+    near, far = np.stack([r, r]), np.stack([np.full(k, -1.0), highest])
+    for _ in range(25):
+        middle = (near + far) / 2
+        inside = np.abs(law.a - (1 + middle) * mean) <= critical * error(middle)
+        near, far = np.where(inside, middle, near), np.where(inside, far, middle)
+    return r, far[0], far[1]
+
+
+def constant_test(law: ErrorLaw) -> tuple[float, float]:
+    """The test of "a(l) is constant": cluster-robust Wald statistic, Hotelling's F (r has rank K-1).
+
+    The covariance is that of exact fairness (for indicators), as in a score test.
+
+    Returns
+    -------
+    (p, detectable) : floats
+        The p-value, and the LRE_2 from which on a test at 5 % rejects with 80 % probability, however the deviation is
+        spread over the bins (in the direction in which it is hardest to see).
+    """
+    rank, k = len(law) - 1, len(law)
+    if law.df - rank + 1 < 1:
+        return float("nan"), float("nan")
+    fair = np.full(k, float(law.p @ law.smooth)) if law.binary else law.a
+    # of the candidate alone, so that p is exactly the direction without error, in which r has no part either
+    mean = float(law.p @ fair)
+    lever = np.hstack([np.eye(k) / mean - np.outer(fair, law.p) / mean**2, -np.outer(fair, fair) / mean**2])
+    covariance = lever @ law.covariance_at(fair) @ lever.T
+    r = law.a / float(law.p @ law.a) - 1
+    statistic = float(r @ np.linalg.pinv(covariance, rcond=1e-10, hermitian=True) @ r)
+    p = float(sps.f.sf(statistic * (law.df - rank + 1) / (law.df * rank), rank, law.df - rank + 1))
+    root = np.sqrt(law.p)
+    hardest = float(np.linalg.eigvalsh(covariance * np.outer(root, root))[-1])
+    return p, float(np.sqrt(max(hardest, 0.0) * _seen(rank, law.df - rank + 1)))
+
+
+@lru_cache(maxsize=256)
+def _seen(above: int, below: float, level: float = 0.95, power: float = 0.8) -> float:
+    """Noncentrality at which an F test on these degrees of freedom rejects with probability ``power``."""
+    critical = float(sps.f.ppf(level, above, below))
+
+    def missing(noncentrality: float) -> float:
+        return float(sps.ncf.sf(critical, above, below, noncentrality)) - power
+
+    high = 10.0
+    while missing(high) < 0:
+        high *= 2
+    found: Any = optimize.brentq(missing, 0.0, high)
+    return float(found)

@@ -1,0 +1,167 @@
+"""Table smooth: acceptance as a smooth curve of length, beside the bins.
+
+Logistic regression of the indicator on a cubic spline of log(1 + L) with knots at quantiles. Their number is fixed by
+how many prompts show the rarer outcome, never by the fit: a penalty chosen on the same data made bands too narrow
+(docs/coverage.md). The band holds at all shown lengths together (max-t); its covariance is the clusters' sandwich with
+each cluster's scores over one minus its share of the information, as in a delete-one jackknife. Rows of one length
+share their basis, so the fit works on counts by length.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import sparse, special
+from scipy import stats as sps
+from scipy.interpolate import BSpline
+
+from fspo.stats.clusters import MIN_CLUSTERS, TOO_FEW, Floats, Ints, borrowed, simultaneous_half_widths
+
+POINTS = 25
+LEAST, MOST = 4, 8
+"""Coefficients: LEAST at few prompts with the rarer outcome, one more each time their number grows by half, to MOST."""
+FEW = 20
+ENOUGH = 20
+"""Prompts with the rarer outcome below which there is no curve."""
+INNER = 0.025
+"""The curve is shown between the quantiles INNER and 1 - INNER of length."""
+
+
+@dataclass(frozen=True)
+class Smooth:
+    """A fitted curve: estimates and bands at ``length`` (P,), number of coefficients, why it is NaN."""
+
+    length: Floats
+    estimate: Floats
+    low: Floats
+    high: Floats
+    pointwise_low: Floats
+    pointwise_high: Floats
+    parameters: float
+    reason: str = ""
+
+
+def smooth_acceptance(y: ArrayLike, length: ArrayLike, cluster: Ints, level: float = 0.95) -> Smooth:
+    """Fit P(y = 1 | L) and its simultaneous band.
+
+    Parameters
+    ----------
+    y : array (N,), 0 or 1
+    length : array (N,), tokens, or another partition's coordinate
+    cluster : int array (N,), dense
+    """
+    y, length = np.asarray(y, np.float64), np.asarray(length, np.float64)
+    if len(y) == 0:
+        return _nothing(np.full(1, np.nan), "no rows")
+    values, code = _distinct(length)
+    shape = (int(cluster.max()) + 1, len(values))
+    rows = sparse.csr_matrix((np.ones(len(y)), (cluster, code)), shape)
+    return smooth_cells(values, rows, sparse.csr_matrix((y, (cluster, code)), shape), level)
+
+
+def smooth_cells(values: Floats, rows: Any, hits: Any, level: float = 0.95) -> Smooth:
+    """:func:`smooth_acceptance` from counts by cluster and distinct length.
+
+    Parameters
+    ----------
+    values : array (V,), increasing
+        Distinct lengths, or means of narrow cells of length.
+    rows, hits : scipy.sparse.csr_matrix (C, V)
+        Rows, and those among them with y = 1.
+    """
+    counts, hit_counts = np.asarray(rows.sum(0)).ravel(), np.asarray(hits.sum(0)).ravel()
+    total = float(counts.sum())
+    if total == 0:
+        return _nothing(np.full(1, np.nan), "no rows")
+    if not np.all(counts > 0):
+        some = np.flatnonzero(counts > 0)
+        values, counts, hit_counts, rows, hits = (
+            values[some],
+            counts[some],
+            hit_counts[some],
+            rows[:, some],
+            hits[:, some],
+        )
+    place = (np.cumsum(counts) - 0.5 * counts) / total
+    first, last = np.log1p(np.interp([INNER, 1 - INNER], place, values))
+    at = np.expm1(np.linspace(first, last, POINTS))
+    by_cluster, hits_by_cluster = np.asarray(rows.sum(1)).ravel(), np.asarray(hits.sum(1)).ravel()
+    clusters = int(np.count_nonzero(by_cluster))
+    if clusters < MIN_CLUSTERS:
+        return _nothing(at, TOO_FEW)
+    if len(values) < 4:
+        return _nothing(at, "fewer than 4 different lengths")
+    usual = hit_counts.sum() >= 0.5 * total
+    rare = int(np.count_nonzero(by_cluster - hits_by_cluster if usual else hits_by_cluster))
+    if rare < ENOUGH:
+        return _nothing(at, f"too little data: {ENOUGH - rare} more prompts with the rarer outcome are needed")
+    basis = int(np.clip(LEAST + np.floor(np.log(max(rare / FEW, 1)) / np.log(1.5)), LEAST, MOST))
+    # as log(1 + L), so that a partition that reaches 0 has a curve too
+    x = np.log1p(values)
+    inner = np.unique(np.interp(np.linspace(0, 1, basis - 2)[1:-1], place, x))
+    inner = inner[(inner > x[0]) & (inner < x[-1])]
+    knots = np.concatenate([[x[0]] * 4, inner, [x[-1]] * 4])
+    design = BSpline.design_matrix(x, knots, 3).toarray()
+    beta, bread = _fit(design, counts, hit_counts)
+    mean = special.expit(design @ beta)
+    weight = mean * (1 - mean)
+    scores = hits @ design - rows @ (mean[:, None] * design)
+    leverage = rows @ (weight * np.einsum("li,ij,lj->l", design, bread, design))
+    scores /= 1 - np.minimum(leverage, 0.9)[:, None]
+    own = float(borrowed(rare))
+    # few rejections tell too little of their own spread: the binomial information stands in for it
+    meat = own * (scores.T @ scores) + (1 - own) * (design * (counts * weight)[:, None]).T @ design
+    shown_design = BSpline.design_matrix(np.clip(np.log1p(at), x[0], x[-1]), knots, 3).toarray()
+    lever = shown_design @ bread
+    covariance = lever @ meat @ lever.T
+    line = shown_design @ beta
+    df = min(clusters, rare) - 1  # the others say next to nothing about the spread of the scores
+    together = simultaneous_half_widths(covariance, df, level)
+    alone = sps.t.ppf((1 + level) / 2, df) * np.sqrt(np.maximum(np.diag(covariance), 0.0))
+    curves = [special.expit(line + shift) for shift in (0.0, -together, together, -alone, alone)]
+    return Smooth(at, *curves, parameters=float(design.shape[1]))
+
+
+def _distinct(values: Floats) -> tuple[Floats, Ints]:
+    """Sorted distinct values and each entry's place among them; without sorting where they are small whole numbers."""
+    if values.min() >= 0 and values.max() < 1e7 and np.all(values == np.floor(values)):
+        whole = values.astype(np.int64)
+        present = np.flatnonzero(np.bincount(whole))
+        place = np.zeros(int(present[-1]) + 1, np.int64)
+        place[present] = np.arange(len(present))
+        return present.astype(np.float64), place[whole]
+    found, code = np.unique(values, return_inverse=True)
+    return found, code.reshape(-1).astype(np.int64)
+
+
+def _fit(design: Floats, counts: Floats, hits: Floats) -> tuple[Floats, Floats]:
+    """Coefficients and inverse information of the logistic regression."""
+    # a fiftieth of a row at the mean for each coefficient keeps a stretch without any rejection finite
+    ridge = 0.02 * np.eye(design.shape[1])
+    start = np.full(design.shape[1], special.logit((hits.sum() + 0.5) / (counts.sum() + 1)))
+    beta, bread = start, ridge
+    for _ in range(100):
+        mean = special.expit(design @ beta)
+        bread = np.linalg.inv((design * (counts * mean * (1 - mean))[:, None]).T @ design + ridge)
+        step = bread @ (design.T @ (hits - counts * mean) - ridge @ (beta - start))
+        beta = beta + np.clip(step, -2, 2)
+        if np.max(np.abs(step)) < 1e-8:
+            break
+    return beta, bread
+
+
+def _nothing(at: Floats, reason: str) -> Smooth:
+    nan = np.full(len(at), np.nan)
+    return Smooth(at, nan, nan, nan, nan, nan, float("nan"), reason)
+
+
+def smooth_rows(key: dict[str, Any], found: Smooth) -> list[dict[str, Any]]:
+    """Rows of the table smooth: one a shown length."""
+    columns = (found.length, found.estimate, found.low, found.high, found.pointwise_low, found.pointwise_high)
+    shared = {"parameters": found.parameters, "reason": found.reason}
+    names = ("length", "estimate", "ci_low", "ci_high", "pointwise_low", "pointwise_high")
+    points = np.column_stack(columns).tolist()
+    return [{**key, **dict(zip(names, point, strict=True)), **shared} for point in points]

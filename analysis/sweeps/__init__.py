@@ -1,0 +1,1 @@
+"""What another setting would have done: to one log, or in training."""

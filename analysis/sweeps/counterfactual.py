@@ -1,0 +1,280 @@
+"""``python -m analysis sweep RUN``: what another setting would have done to the same log, one setting at a time.
+
+Counterfactual: the responses, their S, A and scores are the log's, only the rule (or the way the update is made up)
+changes. Trained sweeps need runs of their own (``paper_repro.py --preset full``).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from tqdm import tqdm
+
+from analysis.log.loading import Run, load_run
+from analysis.log.rows import Rows, leave_one_out
+from analysis.rules.evaluate import Case, evaluate, measured
+from analysis.run import Options, shared_bins
+from analysis.scores.sketch_error import effective_width
+from analysis.scores.sketches import ScoredWindow, scored_windows
+from analysis.stats.lre import lre_estimates
+from analysis.tables.cosine import CosineTable
+from analysis.tables.files import folder_name
+from analysis.tables.population import PopulationTable
+from fspo.base.command_line import CommandParser
+from fspo.base.errors import UserError, unknown_name
+from fspo.base.files import whole_file
+from fspo.rules import PRESETS, Rule, scaled
+from fspo.stats.bins import DEFAULT_BINS, Bins
+from fspo.stats.clusters import dense, proportion_interval, ratios
+
+SWEPT = ("rloo", "gspo", "fspo")
+"""Rules whose range is swept; the other settings change fspo's rule."""
+FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
+COLUMNS = {
+    "run": "run folder's name",
+    "setting": "range, dual, outside, drift, gamma, aggregation, group or minibatch",
+    "value": "the setting's value",
+    "rule": "preset that it changes",
+    "quantity": "band, update (acceptances), lre_band_l2, lre_update_l2, cosine (same batch), mse (of the update)",
+    "estimate": "with its 95 % interval in ci_low and ci_high; mse over the unclipped update's own",
+    "ci_low": "",
+    "ci_high": "",
+    "reason": "why there is no number",
+}
+Transform = Callable[[ScoredWindow], ScoredWindow]
+RowsTransform = Callable[[Rows], Rows]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One point of the sweep: a rule, and what is done to the rows before it sees them."""
+
+    name: str
+    value: str
+    preset: str
+    rule: Rule
+    rows: RowsTransform = lambda rows: rows
+    window: Transform = lambda window: window
+
+
+def settings(run: Run) -> Iterator[Setting]:
+    """Every point of the sweep on this run's log."""
+    base = PRESETS["fspo"].rule
+    for name in SWEPT:
+        for factor in FACTORS:
+            try:
+                rule = scaled(PRESETS[name].rule, factor)
+            except UserError:  # eps of 1 and more is no lower range
+                continue
+            yield Setting("range", f"{rule.range_lo:.3g} {rule.range_hi:.3g}", name, rule)
+    for dual in (None, 1.5, 2.0, 3.0):
+        yield Setting("dual", "none" if dual is None else f"{dual:g}", "fspo", replace(base, dual=dual))
+    for outside in ("drop", "truncate", "cap"):
+        yield Setting("outside", outside, "fspo", replace(base, outside=outside))
+    for drift in ("none", "kl", "gaussian", "tilted"):
+        yield Setting("drift", drift, "fspo", replace(base, drift=drift))
+    typical = float(np.median(run.rows.length))
+    for gamma in (0.0, 0.25, 0.5, 0.75, 1.0):
+        # the half-width at the median length stays fspo's, so that only the exponent changes
+        factor = typical ** (0.5 - gamma)
+        rule = Rule("power", base.range_lo * factor, base.range_hi * factor, gamma=gamma)
+        yield Setting("gamma", f"{gamma:g}", "power", rule)
+    for name, power in (("response", 0.0), ("token", 1.0), ("response mean", -1.0)):
+        yield Setting("aggregation", name, "fspo", base, window=_weighted(power))
+    largest = int(np.bincount(run.rows.use("first").cluster).max(initial=0))
+    for size in (k for k in (2, 4, 8, 16) if k <= largest):
+        yield Setting("group", str(size), "fspo", base, rows=_smaller(size), window=_smaller_window(run, size))
+    for number in np.unique(run.rows.use("first").updates).tolist():
+        yield Setting("minibatch", str(number), "fspo", base, rows=_at_update(number), window=_window_at(number))
+
+
+def _weighted(power: float) -> Transform:
+    """The update with L^power before each response's score (token means against sums)."""
+
+    def change(window: ScoredWindow) -> ScoredWindow:
+        return replace(window, vectors=window.vectors * window.rows.length[:, None] ** power)
+
+    return change
+
+
+def _first_responses(rows: Rows, size: int) -> np.ndarray:
+    """Rows of each prompt's first ``size`` responses."""
+    pairs = pd.DataFrame({"cluster": rows.cluster, "response": rows.response})
+    return (pairs.groupby("cluster")["response"].rank("dense") <= size).to_numpy()
+
+
+def _smaller(size: int) -> RowsTransform:
+    def change(rows: Rows) -> Rows:
+        some = rows.take(_first_responses(rows, size))
+        return replace(some, A=leave_one_out(some.reward, dense(some.cluster), some.response))
+
+    return change
+
+
+def _smaller_window(run: Run, size: int) -> Transform:
+    """Advantages of the smaller group need its responses with A = 0 too, so they come from the run's rows."""
+    some = _smaller(size)(run.rows)
+    names = _names(some)
+
+    def change(window: ScoredWindow) -> ScoredWindow:
+        place = names.get_indexer(_names(window.rows))
+        A = np.where(place >= 0, some.A[place], np.nan)
+        good = np.isfinite(A) & (A != 0)
+        swapped = replace(_narrow(window, good), vectors=window.vectors[good] * (A / window.rows.A)[good, None])
+        return replace(swapped, rows=replace(swapped.rows, A=A[good]))
+
+    return change
+
+
+def _names(rows: Rows) -> pd.MultiIndex:
+    return pd.MultiIndex.from_arrays([rows.rollout, rows.step, rows.response])
+
+
+def _narrow(window: ScoredWindow, keep: np.ndarray) -> ScoredWindow:
+    rows = window.rows.take(keep)
+    return replace(
+        window, rows=rows, vectors=window.vectors[keep], bins=window.bins[keep], update=dense(rows.step), fresh={}
+    )
+
+
+def _at_update(number: int) -> RowsTransform:
+    return lambda rows: rows.take(rows.updates == number)
+
+
+def _window_at(number: int) -> Transform:
+    return lambda window: _narrow(window, window.rows.updates == number)
+
+
+def sweep(run: Run, bins: Bins, progress: Callable[[str], None] = lambda _: None) -> pd.DataFrame:
+    """The sweep's table (``COLUMNS``), first-use rows only.
+
+    Parameters
+    ----------
+    run : Run
+    bins : Bins
+        Of length: what LRE is about.
+    progress : callable
+        Told each setting's name once its acceptances are done, and each window of scores.
+    """
+    chosen = list(settings(run))
+    width, _ = effective_width(run)
+    out: list[dict[str, Any]] = []
+    first = run.rows.use("first")
+    tables = []
+    for setting in chosen:
+        out += _acceptances(run, setting, setting.rows(first), bins)
+        case = Case(setting.rule, setting.preset, "given")
+        tables.append((CosineTable({}, bins, [case], (), 1, 0, width), PopulationTable({}, bins, [case], width)))
+        progress(setting.name)
+    for window in scored_windows(run, bins, Options.window):
+        if window.use != "first":
+            continue
+        for setting, (cosines, population) in zip(chosen, tables, strict=True):
+            changed = setting.window(window)
+            if len(changed.rows):
+                cosines.add(changed)
+                population.add(changed)
+        progress(f"window {window.window}")
+    for setting, (cosines, population) in zip(chosen, tables, strict=True):
+        found = [row for row in cosines.rows() if row["bin"] == -1 and row["rule"] == setting.preset]
+        out += [_row(run, setting, "cosine", row) for row in found if row["weight"] == "sequence"]
+        out += [
+            _row(run, setting, "mse", row)
+            for row in population.rows()
+            if row["bin"] == -1 and row["quantity"] == "mse" and row["rule"] == setting.preset
+        ]
+    return pd.DataFrame(out, columns=list(COLUMNS))
+
+
+def _acceptances(run: Run, setting: Setting, rows: Rows, bins: Bins) -> list[dict[str, Any]]:
+    out: list[dict[str, Any]] = []
+    case = Case(setting.rule, setting.preset, "given")
+    for measure in ("band", "update"):
+        some = rows if measure == "band" else rows.take(np.isfinite(rows.A) & (rows.A != 0))
+        outcome = evaluate(case, some, np.zeros(len(some), np.int64), "update")
+        if outcome.reason:
+            blank = {"estimate": np.nan, "ci_low": np.nan, "ci_high": np.nan, "reason": outcome.reason}
+            out += [_row(run, setting, name, blank) for name in (measure, f"lre_{measure}_l2")]
+            continue
+        y, d = measured(outcome, measure)
+        found = ratios(y, dense(some.cluster), bins.index(some.length), len(bins), d, binary=True)
+        low, high = proportion_interval(found.value, found.variance, found.count, found.clusters)
+        whole = {"estimate": found.value[-1], "ci_low": low[-1], "ci_high": high[-1], "reason": ""}
+        out.append(_row(run, setting, measure, whole))
+        out += [_row(run, setting, f"lre_{measure}_l2", e.__dict__) for e in lre_estimates(found) if e.norm == "l2"]
+    return out
+
+
+def _row(run: Run, setting: Setting, quantity: str, found: dict[str, Any]) -> dict[str, Any]:
+    place = {"run": run.name, "setting": setting.name, "value": setting.value, "rule": setting.preset}
+    return {**place, "quantity": quantity, **{c: found[c] for c in ("estimate", "ci_low", "ci_high", "reason")}}
+
+
+def build_parser() -> CommandParser:
+    """The command line."""
+    p = CommandParser(
+        prog="python -m analysis sweep",
+        description="What other ranges, drifts, exponents, dual clips, outsides, aggregations, group sizes and "
+        "minibatches would have done to a run's own log, into RUN/analysis/sweep.csv.",
+        examples="examples:\n  python -m analysis sweep out/quick/runs/none-seed0\n"
+        '  python -m analysis sweep RUN_A RUN_B --only "[range,outside]"\n',
+    )
+    p.add_argument("runs", nargs="+", type=str, metavar="RUN", help="run folder that holds gradlog/")
+    p.add_argument("--bins", type=int, default=DEFAULT_BINS, help="quantile bins of length")
+    p.add_argument("--only", type=list[str], default=[], help="settings to print, of range, dual, outside, ...")
+    return p
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Sweep each run, write its table, print it."""
+    args = build_parser().parse_args(arguments)
+    for path in args.runs:
+        run = load_run(path)
+        if run.streamed:
+            print(f"{path}: {run.sampled['text']}", file=sys.stderr)
+        bins = shared_bins([run], Options(bins=args.bins))
+        names = list(dict.fromkeys(s.name for s in settings(run)))
+        for name in args.only:
+            if name not in names:
+                raise unknown_name("setting", name, names)
+        with tqdm(desc=f"sweep {run.name}", unit="part", disable=not sys.stderr.isatty()) as bar:
+
+            def progress(part: str, bar: tqdm = bar) -> None:
+                bar.set_postfix_str(part)
+                bar.update()
+
+            table = sweep(run, bins, progress)
+        target = Path(path) / folder_name() / "sweep.csv"
+        with whole_file(target) as part:
+            table.to_csv(part, index=False)
+        print(f"{path}: {target}")
+        for line in [*run.damage, *run.warnings]:
+            print(f"  {line}")
+        print(format_sweep(table, args.only or names))
+    return 0
+
+
+def format_sweep(table: pd.DataFrame, names: Sequence[str]) -> str:
+    """One line a setting: the estimates with their intervals."""
+    quantities = list(dict.fromkeys(table["quantity"]))
+    lines = ["  ".join(f"{word:24}" for word in ("setting", "value", "rule", *quantities)).rstrip()]
+    for key, part in table.groupby(["setting", "value", "rule"], sort=False):
+        setting, value, rule = key if isinstance(key, tuple) else (key, "", "")
+        if setting not in names:
+            continue
+        cells = {row["quantity"]: _cell(row) for row in part.to_dict("records")}
+        words = [str(setting), str(value), str(rule), *(cells.get(q, "") for q in quantities)]
+        lines.append("  ".join(f"{word:24}" for word in words).rstrip())
+    return "\n".join(lines)
+
+
+def _cell(row: dict[Any, Any]) -> str:
+    if not np.isfinite(row["estimate"]):
+        return "-"
+    return f"{row['estimate']:.3f} [{row['ci_low']:.3f}, {row['ci_high']:.3f}]"

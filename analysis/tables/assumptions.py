@@ -1,0 +1,313 @@
+"""Table assumptions: what the theory asks of a log (docs/theory.md section 7), each ending in one sentence.
+
+An assumption holds if its interval lies inside the tolerance, fails if it lies outside, and else there is too little
+data; then the missing rows are those at which the interval, shrinking like one over the root of their number, would
+decide at today's estimate. First-use rows only: the statements are about responses that the parameters were not yet
+updated on. All responses and those with A != 0 stand apart.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from scipy import special
+from scipy import stats as sps
+
+from analysis.log.loading import Run
+from analysis.log.rows import SUBSETS, Floats, windows
+from analysis.stats.error_law import MOST_LEFT_OUT
+from analysis.tables.acceptance import View
+from analysis.tables.moments import GRID, Table, exponent, standardized, update_scale
+from fspo.stats.bins import Bins
+from fspo.stats.clusters import MIN_CLUSTERS, TOO_FEW, dense, mean_interval, ratios, simultaneous_half_widths
+
+EXPONENT_TOLERANCE = 0.05
+"""Of H around 1/2."""
+LAW_TOLERANCE = 0.05
+"""Largest distance of two distribution functions, at the twentieths of the normal law."""
+DRIFT_TOLERANCE = 0.2
+"""Of x_l in sd's: moves a symmetric band's acceptance by at most phi(1) x^2 = 0.01 (T3)."""
+DEPENDENCE_TOLERANCE = 0.1
+"""Of the long-run over the one-step variance, around 1."""
+WEIGHT_TOLERANCE = 0.05
+"""Of E[exp S] around 1."""
+ETA_TOLERANCE = 0.1
+"""Of eta: what clipping inside lengths takes from rho < 1."""
+MOST_TIMES = 1000.0
+
+Estimate = tuple[float, float, float]  # value, low, high
+UNKNOWN: Estimate = (math.nan, math.nan, math.nan)
+
+
+def judge(estimate: Estimate, low: float, high: float, rows: int) -> tuple[str, float]:
+    """Verdict of an interval against a tolerance [low, high], and the missing rows (0 where it is decided).
+
+    Missing rows are NaN where the estimate lies on the tolerance's edge, so that no number would decide.
+    """
+    value, below, above = estimate
+    if not all(map(math.isfinite, estimate)):
+        return "too little data", math.nan
+    if low <= below and above <= high:
+        return "holds", 0.0
+    if above < low or below > high:
+        return "fails", 0.0
+    if low <= value <= high:
+        # each end must come inside
+        times = max(
+            (value - below) / (value - low) if below < low and value > low else (math.inf if below < low else 0.0),
+            (above - value) / (high - value) if above > high and value < high else (math.inf if above > high else 0.0),
+        )
+    else:
+        times = (above - value) / (low - value) if value < low else (value - below) / (value - high)
+    share = times**2 - 1
+    return "too little data", math.ceil(share * rows) if share <= MOST_TIMES else math.nan
+
+
+def assumption_table(run: Run, bins: Bins, window_size: int, lemma: Sequence[Mapping[str, Any]]) -> Table:
+    """Rows of the table assumptions of one run.
+
+    Parameters
+    ----------
+    lemma : rows of the table lemma
+        For eta of the rule that trained (or, without one, of every rule), one value a window or update.
+    """
+    keep = run.rows.used == 0
+    table: Table = []
+    if not keep.any():
+        return [_row(run, "all", "first use", UNKNOWN, -1, 1, 0, "no response was scored before it was trained on")]
+    everyone = View.of(run.rows.take(keep), bins, windows(run.rows.rollout, window_size)[keep])
+    scale = update_scale(everyone.rows.S, everyone.rows.length, everyone.rows.step)
+    for subset in SUBSETS:
+        chosen = np.ones(len(scale), bool) if subset == "all" else everyone.rows.A != 0
+        if not chosen.any():
+            continue
+        view = everyone.take(chosen, bins)
+        if len(np.unique(view.cluster)) < MIN_CLUSTERS:
+            table.append(_row(run, subset, "all of them", UNKNOWN, -1, 1, int(chosen.sum()), TOO_FEW))
+            continue
+        table += _of_subset(run, subset, view, scale[chosen], len(bins))
+    eta, number = eta_of(lemma)
+    table.append(
+        _row(run, "nonzero", "eta", eta, 0, ETA_TOLERANCE, number, "eta of T7 is near 0: clipping is by length")
+    )
+    return table
+
+
+def _of_subset(run: Run, subset: str, view: View, scale: Floats, number: int) -> Table:
+    rows, count = view.rows, len(view.rows)
+    S, L, cluster = rows.S, rows.length, view.cluster
+    z = standardized(S, L, scale, view.bins)
+    out: Table = []
+
+    def add(name: str, estimate: Estimate, low: float, high: float, text: str) -> None:
+        out.append(_row(run, subset, name, estimate, low, high, count, text))
+
+    fit = exponent(z**2 * L, L, cluster)
+    half = tuple(0.5 * float(fit[c]) for c in ("slope_2H", "ci_low", "ci_high"))
+    wide = EXPONENT_TOLERANCE
+    add(
+        "exponent H",
+        (half[0], half[1], half[2]),
+        0.5 - wide,
+        0.5 + wide,
+        "Var(S|L) grows like L^(2H) with H = 1/2 (T1)",
+    )
+    drift = DRIFT_TOLERANCE
+    text = "E[S|L] is -L KL, in sd of S, in every bin"
+    add("drift against -KL", worst_drift(view, number), -math.inf, drift, text)
+    text = "the drift does not depend on the sign of A, in sd of S at the mean length (T11)"
+    add("drift by sign of A", drift_by_sign(view), -drift, drift, text)
+    distances = law_distances(z, view.bins, cluster, number)
+    texts = {
+        "normality": "S given L is normal, in every bin (T1 does not need it)",
+        "one law": "the law of S / sqrt(L) does not depend on L (T1)",
+        "symmetry": "S given L is symmetric (T11)",
+    }
+    for name, text in texts.items():
+        add(name, distances[name], -math.inf, LAW_TOLERANCE, text)
+    wide = DEPENDENCE_TOLERANCE
+    text = "exp(s) - 1 of different tokens are uncorrelated: long-run over one-step variance is 1 (T9)"
+    add("token dependence", dependence(view), 1 - wide, 1 + wide, text)
+    weight = ratios(np.exp(np.minimum(S, 20.0)), cluster, np.zeros(count, np.int64), 1)
+    wide = WEIGHT_TOLERANCE
+    add("mean weight", _mean(weight, 0), 1 - wide, 1 + wide, "the mean of exp(S) is 1 (T9)")
+    text = "E[exp S|L] is 1 in every bin: lengths do not shift (T9)"
+    add("weight by length", worst_weight(view, number), -math.inf, wide, text)
+    return out
+
+
+def _mean(found: Any, k: int) -> Estimate:
+    if not found.variance[k] > 0:
+        return UNKNOWN  # nothing differs, so nothing shows the error
+    low, high = mean_interval(found.value[k], found.variance[k], found.clusters[k])
+    return float(found.value[k]), float(low), float(high)
+
+
+def worst(values: Floats, covariance: Floats, df: int) -> Estimate:
+    """Largest magnitude and its interval from simultaneous bands; values (K,) may be many."""
+    half = simultaneous_half_widths(covariance, max(df, 1))
+    size = np.abs(values)
+    return float(size.max()), float(np.max(np.maximum(size - half, 0.0))), float(np.max(size + half))
+
+
+def _enough(seen: float, rows: int) -> bool:
+    """Whether a statement about every bin may leave out those with too few clusters."""
+    return seen > 0 and seen >= (1 - MOST_LEFT_OUT) * rows
+
+
+def _worst_ratio(y: Floats, view: View, number: int, unit: Floats, target: float = 0.0) -> Estimate:
+    """Largest |mean of y in a bin - target| over ``unit`` (K,), bins with enough clusters."""
+    found = ratios(y, view.cluster, view.bins, number)
+    used = np.flatnonzero((found.clusters[:number] >= MIN_CLUSTERS) & (unit > 0))
+    if not _enough(found.count[used].sum(), len(y)) or not np.any(found.variance[used] > 0):
+        return UNKNOWN
+    influence = found.influence[:, used] / unit[used]
+    total = len(influence)
+    return worst((found.value[used] - target) / unit[used], influence.T @ influence * total / (total - 1), total - 1)
+
+
+def worst_drift(view: View, number: int) -> Estimate:
+    """Largest |E[S|L] + L KL| / sd(S) over bins; S + k3 has mean 0 at first use (T9)."""
+    spread = np.array([view.rows.S[view.bins == k].std() if np.any(view.bins == k) else 0.0 for k in range(number)])
+    y = view.rows.S + view.rows.k3_sum
+    return _worst_ratio(y, view, number, spread) if np.all(np.isfinite(y)) else UNKNOWN
+
+
+def worst_weight(view: View, number: int) -> Estimate:
+    """Largest |E[exp S|L] - 1| over bins."""
+    return _worst_ratio(np.exp(np.minimum(view.rows.S, 20.0)), view, number, np.ones(number), 1.0)
+
+
+def drift_by_sign(view: View) -> Estimate:
+    """Drift per token at A > 0 less that at A < 0, times the mean length, over the sd of S."""
+    rows = view.rows
+    at = rows.A != 0
+    if not (np.any(rows.A > 0) and np.any(rows.A < 0)) or not rows.S.std() > 0:
+        return UNKNOWN
+    found = ratios(rows.S[at], dense(view.cluster[at]), (rows.A[at] < 0).astype(np.int64), 2, rows.length[at])
+    if np.any(found.clusters[:2] < MIN_CLUSTERS):
+        return UNKNOWN
+    unit = float(rows.length.mean() / rows.S.std())
+    step = (found.influence[:, 0] - found.influence[:, 1]) * unit
+    total = len(step)
+    half = float(sps.t.ppf(0.975, total - 1) * np.sqrt(np.sum(step**2) * total / (total - 1)))
+    value = float(found.value[0] - found.value[1]) * unit
+    return value, value - half, value + half
+
+
+def dependence(view: View) -> Estimate:
+    """Variance of ``M = S + k3 = sum (exp(s_t) - 1)`` over that of uncorrelated tokens, ``sum E[(exp(s_t) - 1)^2]``.
+
+    The log has the response's k3 sum, and ``2 k3 = sum s^2 + ...`` stands for the sum of squares: they differ by a
+    share of the size of s. Both sums are uncentred: at first use M has mean 0.
+    """
+    M, one_step = view.rows.S + view.rows.k3_sum, 2 * view.rows.k3_sum
+    if not np.all(np.isfinite(M)) or not one_step.sum() > 0:
+        return UNKNOWN
+    return _mean(ratios(M**2, view.cluster, np.zeros(len(M), np.int64), 1, one_step), 0)
+
+
+def law_distances(z: Floats, bins: np.ndarray, cluster: np.ndarray, number: int) -> dict[str, Estimate]:
+    """Largest distances over the bins, with simultaneous bands, of the law of z: from the normal law of its own sd
+    (normality), from the law over all bins (one law), and of its lower from its upper tail (symmetry).
+
+    z is centred in its bin; the scale is one for all bins in "one law", and the bin's own in the other two.
+    """
+    names = ("normality", "one law", "symmetry")
+    clusters = int(cluster.max()) + 1
+    u = z / z.std() if z.std() > 0 else z
+    values: dict[str, list[Floats]] = {name: [] for name in names}
+    steps: dict[str, list[Floats]] = {name: [] for name in names}
+    below_all = u[:, None] <= GRID
+    law_all = below_all.mean(0)
+    all_step = _sums(cluster, below_all - law_all, clusters) / len(u)
+    seen = 0
+    for k in range(number):
+        at = bins == k
+        if len(np.unique(cluster[at])) < MIN_CLUSTERS or not u[at].std() > 0:
+            continue
+        n = int(at.sum())
+        seen += n
+        below = below_all[at]
+        law = below.mean(0)
+        values["one law"].append(law - law_all)
+        steps["one law"].append(_sums(cluster[at], below - law, clusters) / n - all_step)
+        own = u[at] / u[at].std()
+        under, over = own[:, None] <= GRID, own[:, None] >= -GRID
+        density = np.exp(-(GRID**2) / 2) / np.sqrt(2 * np.pi)
+        # centring and scaling move the law too: -phi(t) times the errors of mean and sd, at the normal law
+        shift = density * own[:, None]
+        stretch = density * GRID * (own[:, None] ** 2 - 1) / 2
+        values["normality"].append(under.mean(0) - special.ndtr(GRID))
+        steps["normality"].append(_sums(cluster[at], under - under.mean(0) + shift + stretch, clusters) / n)
+        tails = under.astype(np.float64) - over
+        values["symmetry"].append(tails.mean(0))
+        steps["symmetry"].append(_sums(cluster[at], tails - tails.mean(0) + 2 * shift, clusters) / n)
+    out: dict[str, Estimate] = {}
+    for name in names:
+        if not _enough(seen, len(z)) or (name == "one law" and len(values[name]) < 2):
+            out[name] = UNKNOWN
+            continue
+        influence = np.concatenate(steps[name], axis=1)
+        covariance = influence.T @ influence * clusters / (clusters - 1)
+        out[name] = worst(np.concatenate(values[name]), covariance, clusters - 1)
+    return out
+
+
+def _sums(cluster: np.ndarray, values: Floats, clusters: int) -> Floats:
+    columns = [np.bincount(cluster, column, clusters) for column in values.T]
+    return np.stack(columns, axis=1).astype(np.float64)
+
+
+def eta_of(lemma: Sequence[Mapping[str, Any]]) -> tuple[Estimate, int]:
+    """Mean eta over the first-use updates of the rule that trained, Student's t over them.
+
+    Windows repeat their updates, and rules share them: an update counts once, with the mean over rules.
+    """
+    rows = [r for r in lemma if r.get("use") == "first" and r.get("weight", "sequence") == "sequence"]
+    rows = [r for r in rows if r.get("updates", 1) == 1 and math.isfinite(float(r["eta"]))]
+    trained = [r for r in rows if r.get("source") == "trained"]
+    by_update: dict[tuple[Any, Any], list[float]] = {}
+    for r in trained or rows:
+        by_update.setdefault((r.get("window"), r.get("step")), []).append(float(r["eta"]))
+    eta = np.array([np.mean(found) for found in by_update.values()])
+    if len(eta) < MIN_CLUSTERS:
+        return UNKNOWN, len(eta)
+    mean = float(eta.mean())
+    half = float(sps.t.ppf(0.975, len(eta) - 1) * eta.std(ddof=1) / np.sqrt(len(eta)))
+    return (mean, mean - half, mean + half), len(eta)
+
+
+def _row(
+    run: Run,
+    subset: str,
+    name: str,
+    estimate: Estimate,
+    low: float,
+    high: float,
+    count: int,
+    text: str,
+    unit: str = "rows",
+) -> dict[str, Any]:
+    verdict, missing = judge(estimate, low, high, count)
+    value, below, above = estimate
+    if not math.isfinite(value):
+        sentence = f"Too little data: {text}."
+    else:
+        found = f"{value:.3g} ({below:.3g} to {above:.3g})"
+        wanted = f"at most {high:g}" if low in (0, -math.inf) else f"{low:g} to {high:g}"
+        ending = ""
+        if verdict == "too little data":
+            need = (
+                f"about {missing:,.0f} more {unit}"
+                if math.isfinite(missing)
+                else f"more than {MOST_TIMES:g} times the {unit}"
+            )
+            ending = f"; {need} would decide at this estimate"
+        sentence = f"{verdict.capitalize()}: {text}; found {found}, tolerated {wanted}{ending}."
+    columns = {"estimate": value, "ci_low": below, "ci_high": above, "tolerated_low": low, "tolerated_high": high}
+    key = {**run.key, "subset": subset, "use": "first", "name": name, "count": count}
+    return {**key, **columns, "verdict": verdict, "missing_rows": missing, "sentence": sentence}

@@ -1,0 +1,231 @@
+"""Table cosine: alignment of the clipped and the true update, same batch (docs/theory.md section 5).
+
+Every rule is a vector of coefficients on the same A psi, so all of them share one matrix of inner products an
+update: ``<g_clip, g> = c' K w``. Windows and runs pool the updates' inner products and squared norms before dividing.
+
+Intervals are a delete-one-cluster jackknife within updates (cluster = a rollout's prompt: in several updates, by a
+split or a further epoch, it is one), on Fisher's z for a cosine and on the
+plain scale for differences between rules on the same log, with the sketch's own error added. They are about the
+*same-batch* cosine at this number of responses an update: g_clip and g share their noise, which flatters it against a
+population's (analysis.tables.population).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from analysis.log.rows import Floats, Ints
+from analysis.rules.evaluate import Case, common_weight
+from analysis.scores.products import Columns, Products, UpdateGram
+from analysis.scores.sketches import ScoredWindow
+from fspo.stats.bins import Bins
+from fspo.stats.clusters import MIN_CLUSTERS, TOO_FEW
+
+REFERENCE_BAND = "fspo"
+
+
+class CosineTable:
+    """Collects windows, then gives the rows of the table cosine.
+
+    Parameters
+    ----------
+    key : dict
+        Key columns of the run.
+    bins : Bins
+    cases : list of Case
+        With the rule that trained among them, if it is defined on sequences.
+    targets : sequence of float
+        Acceptances at which the random control drops, besides the trained rule's own.
+    draws : int
+        Draws of the random control.
+    seed : int
+        Of the random control.
+    width : float
+        Effective width of the sketch (analysis.scores.sketch_error), infinite for exact scores.
+    """
+
+    def __init__(
+        self,
+        key: dict[str, Any],
+        bins: Bins,
+        cases: list[Case],
+        targets: Sequence[float],
+        draws: int,
+        seed: int,
+        width: float = math.inf,
+    ) -> None:
+        self.key, self.bins, self.draws = key, bins, draws
+        self.cases = [common_weight(case) for case in cases]
+        self.own = [case for case in cases if case.rule.weight != "sequence"]
+        self.targets = list(targets)
+        self.trained = [case for case in cases if case.source == "trained" and case.rule.outside == "drop"]
+        place = {(c.name, c.rule.outside, c.source, c.target): i for i, c in enumerate(self.cases)}
+        self.references: dict[str, list[int | None]] = {
+            "diff_fspo": [place.get((REFERENCE_BAND, c.rule.outside, c.source, c.target)) for c in self.cases],
+            "diff_drop": [place.get((c.name, "drop", c.source, c.target)) for c in self.cases],
+        }
+        self.width = width
+        self._rng = np.random.default_rng(seed)
+        self._uses: dict[str, _Use] = {}
+
+    def add(self, window: ScoredWindow) -> None:
+        """Use one window's scores."""
+        use = self._uses.setdefault(window.use, _Use(len(self.bins)))
+        n = len(window.rows)
+        columns: list[Floats] = []
+        weight = rows_weight(window)
+        kept: dict[float, int] = {}
+        for i, case in enumerate(self.cases):
+            found = window.outcome(case)
+            if found.reason:
+                use.reasons.setdefault(i, found.reason)
+            columns.append(np.where(np.isfinite(found.clipped_weight), found.clipped_weight, 0.0))
+            if case.source == "trained":
+                kept[float("nan")] = int(np.sum(found.side == 0))
+        dropped = [round(target * n) for target in self.targets]
+        dropped += list(kept.values()) if self.trained else []
+        for keep in dropped:
+            order = np.argsort(self._rng.random((n, self.draws)), axis=0)
+            columns.append(np.where(order < keep, weight[:, None], 0.0))
+        own = [window.outcome(case) for case in self.own]
+        for i, found in enumerate(own):
+            if found.reason:
+                use.own_reasons.setdefault(i, found.reason)
+        use.add(window, np.column_stack(columns), weight[:, None], own, self.references)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows of the table."""
+        out: list[dict[str, Any]] = []
+        for name, use in self._uses.items():
+            update = np.concatenate(use.cluster_update)
+            cross = {name: np.array(found) for name, found in use.cross.items()}
+            cluster = np.unique(np.concatenate(use.prompt, axis=1), axis=1, return_inverse=True)[1].reshape(-1)
+            columns = Columns.of(use.inner, use.left, use.right, update, self.width, cross, cluster)
+            base = {**self.key, "subset": "nonzero", "use": name, "reference": "same_batch"}
+            for i, case in enumerate(self.cases):
+                key = {**base, **case.key, "weight": "sequence", "control": False}
+                references = {name: others[i] for name, others in self.references.items()}
+                out += self._rows(key, columns, [i], use, use.reasons.get(i, ""), references)
+            start = len(self.cases)
+            controls = [("matched", t) for t in self.targets]
+            controls += [("trained", float("nan"))] if self.trained else []
+            for source, target in controls:
+                key = {**base, "rule": "random", "outside": "drop", "source": source, "target": target}
+                draws = list(range(start, start + self.draws))
+                out += self._rows({**key, "weight": "sequence", "control": True}, columns, draws, use, "", {})
+                start += self.draws
+            if self.own:
+                columns = Columns.of(use.own_inner, use.own_left, use.own_right, update, self.width, None, cluster)
+                for i, case in enumerate(self.own):
+                    key = {**base, **case.key, "weight": "own", "control": False}
+                    out += self._rows(key, columns, [i], use, use.own_reasons.get(i, ""), {})
+        return out
+
+    def _rows(
+        self,
+        key: dict[str, Any],
+        columns: Columns,
+        at: list[int],
+        use: _Use,
+        reason: str,
+        references: dict[str, int | None],
+    ) -> list[dict[str, Any]]:
+        number = len(self.bins)
+        out: list[dict[str, Any]] = []
+        nan = float("nan")
+        blank = dict.fromkeys(("worst_bin", "worst_ci_low", "worst_ci_high", "worst_index"), nan)
+        for k in [number, *range(number)]:
+            clusters, count, total = use.cluster_count[k], use.count[k], use.length[k]
+            why = reason or (TOO_FEW if clusters < MIN_CLUSTERS else "")
+            row = {**key, **self.bins.columns(-1 if k == number else k)}
+            row |= {"length_mean": total / count if count else nan, "count": int(count), "clusters": int(clusters)}
+            row |= {"updates": len(use.inner.total)}
+            low = high = value = nan
+            if not why:
+                value, low, high = columns.interval(k, at)
+                why = "" if np.isfinite(value) else "a pooled norm is 0: nothing of these responses is kept"
+            row |= {"estimate": value, "ci_low": low, "ci_high": high, "reason": why} | blank
+            for name, other in references.items():
+                gap = columns.difference(k, at[0], other, name) if other is not None and not why else (nan, nan, nan)
+                row |= dict(zip((name, f"{name}_ci_low", f"{name}_ci_high"), gap, strict=True))
+            if k == number and not why:
+                worst = columns.interval(number + 1, at)
+                row |= dict(zip(("worst_bin", "worst_ci_low", "worst_ci_high"), worst, strict=True))
+                means = columns.value[:number][:, at].mean(1)
+                row["worst_index"] = float(np.nanargmin(means)) if np.isfinite(means).any() else nan
+                for name, other in references.items():
+                    if other is not None:
+                        gap = columns.difference(number + 1, at[0], other, name)
+                        row |= dict(
+                            zip((f"{name}_worst", f"{name}_worst_ci_low", f"{name}_worst_ci_high"), gap, strict=True)
+                        )
+            out.append(row)
+        return out
+
+
+class _Use:
+    """Products of all columns over the updates of one use."""
+
+    def __init__(self, number: int) -> None:
+        self.inner, self.left, self.right = Products(), Products(), Products()
+        self.own_inner, self.own_left, self.own_right = Products(), Products(), Products()
+        self.cluster_update: list[Ints] = []
+        self.prompt: list[Ints] = []  # (rollout, prompt) of each replicate, (2, C) an update
+        self.count, self.cluster_count, self.length = np.zeros(number + 1), np.zeros(number + 1), np.zeros(number + 1)
+        self.cross: dict[str, list[Floats]] = {}
+        self.reasons: dict[int, str] = {}
+        self.own_reasons: dict[int, str] = {}
+        self.number = number
+        self.updates = 0
+
+    def add(
+        self,
+        window: ScoredWindow,
+        coefficients: Floats,
+        weight: Floats,
+        own: list[Any],
+        references: dict[str, list[int | None]],
+    ) -> None:
+        """Add every update of a window; ``coefficients`` (n, R) are M w, ``weight`` (n, 1) is w."""
+        k = self.number
+        own_left = np.column_stack([f.clipped_weight for f in own]) if own else None
+        own_right = np.column_stack([f.weight for f in own]) if own else None
+        for number in range(window.updates):
+            at = np.flatnonzero(window.update == number)
+            _, one, code = np.unique(window.rows.cluster[at], return_index=True, return_inverse=True)
+            cluster = code.reshape(-1).astype(np.int64)
+            bins, length = window.bins[at], window.rows.length[at]
+            place = window.rows.coordinate[at]
+            gram = UpdateGram(window.vectors[at], bins, cluster, k)
+            c, w = coefficients[at], weight[at]
+            self.inner.add(*gram.products(c, w))
+            self.left.add(*gram.products(c, c))
+            self.right.add(*gram.products(w, w))
+            for name, others in references.items():
+                if others:
+                    paired = c[:, [i if other is None else other for i, other in enumerate(others)]]
+                    self.cross.setdefault(name, []).append(gram.inner(c[:, : len(others)], paired))
+            if own_left is not None and own_right is not None:
+                # the gradient of exp(S/L) carries 1/L (docs/theory.md section 2)
+                a, b = np.nan_to_num(own_left[at]) / length[:, None], np.nan_to_num(own_right[at]) / length[:, None]
+                self.own_inner.add(*gram.products(a, b))
+                self.own_left.add(*gram.products(a, a))
+                self.own_right.add(*gram.products(b, b))
+            self.prompt.append(np.stack([window.rows.rollout[at][one], window.rows.prompt[at][one]]))
+            self.cluster_update.append(np.full(gram.clusters, self.updates))
+            self.updates += 1
+            self.count += np.append(np.bincount(bins, minlength=k), len(at))
+            self.length += np.append(np.bincount(bins, place, k), place.sum())
+            pairs = np.unique(cluster * k + bins) % k
+            self.cluster_count += np.append(np.bincount(pairs, minlength=k), gram.clusters)
+
+
+def rows_weight(window: ScoredWindow) -> Floats:
+    """The common weight exp(S) (n,), the exponent capped as everywhere."""
+    from fspo.rules import MAX_EXPONENT
+
+    return np.exp(np.minimum(window.rows.S, MAX_EXPONENT))

@@ -1,0 +1,330 @@
+"""Table population: cosine and squared error of the clipped update as an estimate of a population's update.
+
+On one batch g_clip and g share their noise, which flatters the cosine. Over pairs of responses to *different*
+prompts the mean of ``u_i v_j <psi_i, psi_j>`` is an unbiased inner product of the expected updates (docs/theory.md
+section 5, "Population cosine"), and with the products within prompts it gives bias, variance and mean squared error
+of the update (T12). The updates' inner products and squared norms are pooled before anything is divided.
+
+References: ``population`` (w A psi of the same responses), ``capped`` (the same with w held at ``CAP``) and ``fresh``
+(new responses at the same parameters, w = 1, advantages leave-one-out from the logged rewards on both sides).
+Only responses at first use: the expectations under the old policy hold for no others.
+
+Intervals: delete-one-prompt jackknife, on the plain scale; a prompt whose responses went to several updates is one
+prompt. a_bar, the scale of a direction, is estimated anew without each prompt: it moves with the products, and held
+fixed it made intervals up to 1.5 times too long, or too short by a third. The ratio is consistent, not unbiased, and
+where the squared norm below the line cannot be told from 0 the answer is NaN with the reason.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from scipy import stats as sps
+
+from analysis.log.rows import Floats, Ints
+from analysis.rules.evaluate import Case, common_weight
+from analysis.scores.pair_gram import PairGram
+from analysis.scores.products import Judge, Products, collapsed
+from analysis.scores.sketch_error import cosine_covariance
+from analysis.scores.sketches import ScoredWindow
+from analysis.tables.cosine import rows_weight
+from fspo.rules import Rule
+from fspo.stats.bins import Bins
+from fspo.stats.clusters import MIN_CLUSTERS, TOO_FEW
+
+CAP = 2.0
+"""Weight at which the reference ``capped`` holds w."""
+ERRORS = ("bias2", "variance", "mse", "bias2_direction", "variance_direction", "mse_direction")
+"""T12, over the unclipped update's own mean squared error (its variance): below 1 clipping gains more than it costs.
+
+Of the update itself, and of g_clip / a_bar for its direction. Not over ||g||^2, which short runs cannot tell from 0."""
+
+
+@dataclass
+class _Pool:
+    """Products over the updates of one reference; an update where a bin has no pair adds nothing to that bin."""
+
+    parts: dict[str, Products] = field(default_factory=dict)
+    update: list[Ints] = field(default_factory=list)
+    prompt: list[Ints] = field(default_factory=list)  # (rollout, prompt) of each replicate, (2, C) an update
+    rows: list[Floats] = field(default_factory=list)
+    clusters: Floats | None = None
+    length: Floats | None = None
+
+    def add(
+        self, found: dict[str, tuple[Floats, Floats]], prompt: Ints, counts: Floats, clusters: Floats, length: Floats
+    ) -> None:
+        for name, (total, without) in found.items():
+            gone = np.isnan(total)
+            # a deleted prompt that leaves no pair tells nothing: its replicate is the update itself
+            without = np.where(np.isnan(without), total, without)
+            self.parts.setdefault(name, Products()).add(np.where(gone, 0.0, total), np.where(gone, 0.0, without))
+        some = next(iter(found.values()))[1]
+        self.update.append(np.full(len(some), len(self.update)))
+        self.prompt.append(prompt)
+        self.rows.append(counts)
+        self.clusters = clusters if self.clusters is None else self.clusters + clusters
+        self.length = length if self.length is None else self.length + length
+
+
+class PopulationTable:
+    """Collects windows, then gives the rows of the table population.
+
+    Parameters
+    ----------
+    key : dict
+        Key columns of the run.
+    bins : Bins
+    cases : list of Case
+        Every case takes the common weight exp(S); the unclipped rule is added as ``none``.
+    width : float
+        Effective width of the sketch (analysis.scores.sketch_error), infinite for exact scores.
+
+    Attributes
+    ----------
+    left_out : Counter
+        What the reference ``fresh`` does without: ``fresh_rows_without_advantage``, ``fresh_updates_left_out``.
+    """
+
+    def __init__(self, key: dict[str, Any], bins: Bins, cases: list[Case], width: float = math.inf) -> None:
+        self.key, self.bins, self.width = key, bins, width
+        unclipped = Case(Rule("none"), "none", "given")
+        self.cases = [unclipped, *(common_weight(case) for case in cases if case.name != "none")]
+        self.left_out: Counter[str] = Counter()
+        self._pools: dict[str, _Pool] = {}
+        self._reasons: dict[int, str] = {}
+        self._cut: dict[int, int] = {}  # updates of which a case left nothing, and so no direction
+
+    def add(self, window: ScoredWindow) -> None:
+        """Use one window's scores at first use; others are passed over."""
+        if window.use != "first":
+            return
+        rows, number = window.rows, len(self.bins)
+        columns, accepted = [], []
+        for i, case in enumerate(self.cases):
+            found = window.outcome(case)
+            if found.reason:
+                self._reasons.setdefault(i, found.reason)
+            columns.append(np.nan_to_num(found.clipped_weight))
+            kept = (found.side == 0).astype(np.float64)
+            accepted.append(kept if case.rule.outside == "drop" else np.nan_to_num(found.clipped_weight))
+        coefficients, weight = np.column_stack(columns), rows_weight(window)
+        normaliser = np.column_stack(accepted)
+        weighted = np.array([case.rule.outside != "drop" for case in self.cases])
+        for u in range(window.updates):
+            at = np.flatnonzero(window.update == u)
+            c, w = coefficients[at], weight[at, None]
+            _, one, code = np.unique(rows.cluster[at], return_index=True, return_inverse=True)
+            cluster = code.reshape(-1).astype(np.int64)
+            if cluster.max() < 1:
+                continue
+            place = (window.bins[at], window.bins[at], cluster, cluster, number, int(cluster.max()) + 1)
+            gram = PairGram(window.vectors[at], window.vectors[at], *place)
+            scale = _scale(normaliser[at], np.where(weighted, w, 1.0), cluster)
+            for i in np.flatnonzero(np.isnan(scale[0])).tolist():
+                self._cut[i] = self._cut.get(i, 0) + 1
+            found = _terms(gram, c, w, scale)
+            prompt = np.stack([rows.rollout[at][one], rows.prompt[at][one]])
+            counts = prompt, *_counts(window.bins[at], cluster, rows.coordinate[at], number)
+            self._pools.setdefault("population", _Pool()).add(found, *counts)
+            capped = _terms(gram, c, np.minimum(w, CAP), scale)
+            self._pools.setdefault("capped", _Pool()).add(
+                {name: capped[name] for name in ("inner", "left", "right")}, *counts
+            )
+            self._add_fresh(window, u, at, c)
+
+    def _add_fresh(self, window: ScoredWindow, u: int, at: Ints, c: Floats) -> None:
+        fresh = window.fresh.get(int(window.rows.step[at][0]))
+        if fresh is None:
+            return
+        # both sides take the advantage that leaves the response itself out of its baseline; where a prompt has none, it
+        # is all of the prompt's rows that have none, so what is left is whole prompts
+        swap = window.rows.leave_one_out[at] / window.rows.A[at]
+        known = np.isfinite(swap)
+        self.left_out["fresh_rows_without_advantage"] += int(np.sum(~known))
+        at, c, swap = at[known], c[known], swap[known]
+        number, rows = len(self.bins), window.rows.take(at)
+        if min(len(np.unique(rows.prompt)), len(np.unique(fresh.prompt))) < 2:  # no pair of different prompts
+            self.left_out["fresh_updates_left_out"] += 1
+            return
+        names, codes = np.unique(np.concatenate([rows.prompt, fresh.prompt]), return_inverse=True)
+        old, new = codes[: len(at)].astype(np.int64), codes[len(at) :].astype(np.int64)
+        new_bins = self.bins.index(fresh.coordinate)
+        vectors = window.vectors[at] * swap[:, None]
+        ones = np.ones((len(new), 1))
+        sides = (vectors, window.bins[at], old), (fresh.vectors, new_bins, new)
+        grams = {
+            (a, b): PairGram(
+                sides[a][0], sides[b][0], sides[a][1], sides[b][1], sides[a][2], sides[b][2], number, len(names)
+            )
+            for a, b in ((0, 1), (0, 0), (1, 1))
+        }
+        found = {
+            "inner": grams[0, 1].between(c, ones),
+            "left": grams[0, 0].between(c, c),
+            "right": grams[1, 1].between(ones, ones),
+        }
+        prompt = np.stack([np.full(len(names), rows.rollout[0]), names])
+        counts = _counts(window.bins[at], old, rows.coordinate, number)
+        self._pools.setdefault("fresh", _Pool()).add(found, prompt, *counts)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows of the table."""
+        out: list[dict[str, Any]] = []
+        for reference, pool in self._pools.items():
+            update = np.concatenate(pool.update)
+            values = {name: part.replicates() for name, part in pool.parts.items()}
+            prompt = np.unique(np.concatenate(pool.prompt, axis=1), axis=1, return_inverse=True)[1].reshape(-1)
+            degrees = max(int(prompt.max()) + 1 - len(np.unique(collapsed(update))), 1)
+            judge = Judge(update, prompt.astype(np.int64), float(sps.t.ppf(0.975, degrees)))
+            quantities = ("cosine", *ERRORS) if "variance" in values else ("cosine",)
+            for quantity in quantities:
+                numerator, denominator = _ratio(quantity, values)
+                for i, case in enumerate(self.cases):
+                    key = {**self.key, **case.key, "subset": "nonzero", "use": "first", "reference": reference}
+                    out += self._rows(key | {"quantity": quantity}, i, pool, numerator, denominator, values, judge)
+        return out
+
+    def _rows(
+        self,
+        key: dict[str, Any],
+        i: int,
+        pool: _Pool,
+        numerator: tuple[Floats, Floats],
+        denominator: tuple[Floats, Floats],
+        values: dict[str, tuple[Floats, Floats]],
+        judge: Judge,
+    ) -> list[dict[str, Any]]:
+        number = len(self.bins)
+        out = []
+        for k in [number, *range(number)]:
+            count = float(np.sum([rows[k] for rows in pool.rows]))
+            clusters = float(pool.clusters[k]) if pool.clusters is not None else 0.0
+            length = float(pool.length[k]) / count if pool.length is not None and count else float("nan")
+            row = {**key, **self.bins.columns(-1 if k == number else k), "length_mean": length, "count": int(count)}
+            row |= {"clusters": int(clusters), "updates": len(pool.update)}
+            why = self._reasons.get(i, "") or (TOO_FEW if clusters < MIN_CLUSTERS else "")
+            if not why and i in self._cut and key["quantity"].endswith("_direction"):
+                why = f"nothing is accepted in {self._cut[i]} of {len(pool.update)} updates: they have no direction"
+            nothing = (float("nan"), float("nan"), float("nan"))
+            found = nothing
+            if not why and key["quantity"] == "cosine":
+                why = judge.positive(values["right"][0][k, 0], values["right"][1][:, k, 0], "the true update g")
+                why = why or judge.positive(values["left"][0][k, i], values["left"][1][:, k, i], "the clipped update")
+            if not why:
+                j = 0 if denominator[0].shape[1] == 1 else i
+                noise = self._sketch_error(pool, k, i, key["quantity"], values)
+                found, why = judge.ratio(
+                    (numerator[0][k, i], numerator[1][:, k, i]), (denominator[0][k, j], denominator[1][:, k, j]), noise
+                )
+            row |= dict(zip(("estimate", "ci_low", "ci_high"), found, strict=True)) | {"reason": why}
+            out.append(row)
+        return out
+
+    def _sketch_error(
+        self, pool: _Pool, k: int, i: int, quantity: str, values: dict[str, tuple[Floats, Floats]]
+    ) -> float:
+        """What the sketch adds beyond what resampled prompts show: its error in the means themselves."""
+        if quantity != "cosine":
+            if quantity.startswith("variance"):
+                return 0.0  # made of the prompts' own vectors, whose errors they show
+            # a squared norm's is sqrt(2 / width) of it, anew in each update
+            here = {name: found[0][k, i if found[0].shape[1] > 1 else 0] for name, found in values.items()}
+            direction = quantity.endswith("_direction")
+            bias = here["bias2_direction"] if direction else here["left"] - 2 * here["inner"] + here["right"]
+            below = float(values["variance"][0][k, 0])
+            return abs(float(bias) / below) * math.sqrt(2 / (self.width * len(pool.update))) if below else math.nan
+        n, a, b = (
+            np.array([total[k, i if total.shape[1] > 1 else 0] for total in pool.parts[name].total])
+            for name in ("inner", "left", "right")
+        )
+        variance = float(cosine_covariance((n, a), (n, a), a, b, self.width))
+        # single updates' products are mostly noise, which may make this 0: at least that of updates that are alike
+        cosine = float(n.sum() / math.sqrt(a.sum() * b.sum()))
+        return math.sqrt(max(variance, (1 - cosine**2) ** 2 / (self.width * len(n))))
+
+
+def _scale(accepted: Floats, whole: Floats, cluster: Ints) -> tuple[Floats, Floats]:
+    """1 / a_bar of an update (R,), and without each prompt (C, R); NaN where nothing is accepted.
+
+    Parameters
+    ----------
+    accepted, whole : arrays (n, R)
+        a_bar is the ratio of their sums.
+    cluster : int array (n,), dense
+    """
+    number = int(cluster.max()) + 1
+    member = np.zeros((number, len(cluster)))
+    member[cluster, np.arange(len(cluster))] = 1.0
+    above, below = accepted.sum(0), whole.sum(0)
+    above_without, below_without = above - member @ accepted, below - member @ whole
+    with np.errstate(invalid="ignore", divide="ignore"):
+        found = np.where(above > 0, below / above, np.nan)
+        # what rounding leaves of nothing is nothing
+        return found, np.where(above_without > 1e-12 * above, below_without / above_without, np.nan)
+
+
+def _terms(gram: PairGram, c: Floats, w: Floats, scale: tuple[Floats, Floats]) -> dict[str, tuple[Floats, Floats]]:
+    """Pair means of <c, w>, <c, c>, <w, w> and the variances; ``scale`` is :func:`_scale`'s."""
+    inner, left, right = gram.between(c, w), gram.between(c, c), gram.between(w, w)
+    variance = gram.variance(c, left)
+    whole, without = scale[0], scale[1][:, None, :]
+
+    def scaled(of: Callable[[int, Floats], Floats]) -> tuple[Floats, Floats]:
+        """An estimate that holds the scale, and its replicates: the scale moves in them.
+
+        1 / a_bar is curved and depends on the products, which biases each update's estimate by one over its prompts,
+        however many updates are pooled; the replicates show that bias (Quenouille), and it is taken off.
+        """
+        found, moving = of(0, whole), of(1, without)
+        gap = of(1, whole) - moving
+        shift = np.where(np.isnan(gap), 0.0, gap).sum(0) * (len(gap) - 1) / len(gap)
+        return found + shift, moving + shift
+
+    return {
+        "inner": inner,
+        "left": left,
+        "right": right,
+        "variance": variance,
+        "bias2_direction": scaled(lambda at, s: left[at] * s**2 - 2 * inner[at] * s + right[at]),
+        "variance_direction": scaled(lambda at, s: variance[at] * s**2),
+    }
+
+
+def _ratio(
+    quantity: str, values: dict[str, tuple[Floats, Floats]]
+) -> tuple[tuple[Floats, Floats], tuple[Floats, Floats]]:
+    """What stands above and below the line, pooled and in each replicate."""
+
+    def each(f: Any) -> tuple[Floats, Floats]:
+        parts = [{name: pair[s] for name, pair in values.items()} for s in (0, 1)]
+        return f(parts[0]), f(parts[1])
+
+    if quantity == "cosine":
+        with np.errstate(invalid="ignore"):
+            return each(lambda v: v["inner"]), each(lambda v: np.sqrt(v["left"] * v["right"]))
+    direction = "_direction" if quantity.endswith("_direction") else ""
+
+    def bias(v: dict[str, Floats]) -> Floats:
+        return v["bias2_direction"] if direction else v["left"] - 2 * v["inner"] + v["right"]
+
+    above = {
+        "bias2": bias,
+        "variance": lambda v: v[f"variance{direction}"],
+        "mse": lambda v: bias(v) + v[f"variance{direction}"],
+    }[quantity.removesuffix("_direction")]
+    return each(above), each(lambda v: v["variance"][..., :1])
+
+
+def _counts(bins: Ints, cluster: Ints, coordinate: Floats, number: int) -> tuple[Floats, Floats, Floats]:
+    """Rows, prompts and sum of the coordinate by bin and overall (K+1,)."""
+    rows = np.append(np.bincount(bins, minlength=number), len(bins)).astype(np.float64)
+    pairs = np.unique(cluster * number + bins) % number
+    clusters = np.append(np.bincount(pairs, minlength=number), len(np.unique(cluster))).astype(np.float64)
+    total = np.append(np.bincount(bins, coordinate, number), coordinate.sum())
+    return rows, clusters, total.astype(np.float64)

@@ -1,0 +1,151 @@
+"""summary.json: what was read, whether the log is sound, and the key numbers of one run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis.log.loading import Run
+from analysis.log.rows import Rows
+from analysis.rules.evaluate import Outcome
+from analysis.scores.sketches import LEFT_OUT
+from fspo.stats.bins import Bins
+
+SIDE_TOLERANCE = 1e-3
+"""Share of rows whose logged side may differ from the rule's (ties at an edge in lower precision)."""
+WEIGHT_TOLERANCE = 1e-4
+"""Relative difference of a logged weight (float32) from the rule's that passes as rounding."""
+
+
+def summarize(
+    run: Run,
+    bins: Bins,
+    options: dict[str, Any],
+    tables: dict[str, pd.DataFrame],
+    integrity: dict[str, Any],
+    scored: dict[str, Any],
+    checked: SideCheck,
+    damage: list[str],
+) -> dict[str, Any]:
+    """Content of summary.json."""
+    warnings = list(run.warnings)
+    sides = checked.shares(run.logged)
+    integrity = {**integrity, **sides}
+    if integrity["pass"] is False:
+        warnings.append("ERROR: T7 or T8 is violated beyond rounding: the log or the code is wrong")
+    for name in ("side", "band_accept", "weight"):
+        if (share := sides.get(f"{name}_mismatch_share", 0.0)) > SIDE_TOLERANCE:
+            integrity["pass"] = False
+            warnings.append(
+                f"ERROR: the logged {name} differs from the rule's in {share:.1%} of the rows: "
+                "the header's rule, the logged drift or S is not what trained"
+            )
+    if scored["first"] == 0:
+        warnings.append("no scores of first-use responses with A != 0: the tables cosine and lemma hold no such rows")
+    warnings.extend(words.format(scored[name]) for name, words in LEFT_OUT.items() if scored[name])
+    return {
+        "run": run.name,
+        "rule": run.trained_rule,
+        "rule_parameters": run.rule.to_dict() if run.rule else None,
+        "seed": run.seed,
+        "counts": {**run.counts, "scored": scored},
+        "partition": {"name": run.partition.name, "label": run.partition.label},
+        "edges": list(bins.edges),
+        "options": options,
+        "damage": [*run.damage, *damage],
+        "warnings": warnings,
+        "sampled": {name: value for name, value in run.sampled.items() if name != "text"},
+        "integrity": integrity,
+        "key_numbers": key_numbers(tables),
+    }
+
+
+@dataclass
+class SideCheck:
+    """How often the logged side, band and weight differ from what the header's rule gives at the logged drift.
+
+    Attributes
+    ----------
+    rows : int
+        Rows looked at.
+    differs : dict of str to int
+        Rows that differ, by column.
+    reason : str
+        Why the rule could not be evaluated on some of them.
+    """
+
+    rows: int = 0
+    differs: dict[str, int] = field(default_factory=dict)
+    reason: str = ""
+
+    def add(self, rows: Rows, found: Outcome) -> None:
+        """Look at some rows (N,) and what the rule that trained does to them."""
+        if found.reason:
+            self.reason = found.reason
+            return
+        self.rows += len(rows)
+        differs = {
+            "side": found.side != rows.side,
+            "band_accept": found.in_band != rows.band_accept,
+            "weight": ~(np.abs(rows.weight - found.weight) <= WEIGHT_TOLERANCE * found.weight),
+        }
+        for name, which in differs.items():
+            self.differs[name] = self.differs.get(name, 0) + int(np.count_nonzero(which))
+
+    def merge(self, other: SideCheck) -> None:
+        """Add what was found on other rows."""
+        self.rows += other.rows
+        self.reason = self.reason or other.reason
+        for name, count in other.differs.items():
+            self.differs[name] = self.differs.get(name, 0) + count
+
+    def shares(self, logged: frozenset[str]) -> dict[str, Any]:
+        """Entries of summary.json's integrity, for the columns that were logged."""
+        if self.reason:
+            return {"side_check": self.reason}
+        shares = {name: count / self.rows for name, count in self.differs.items() if name in logged}
+        return {f"{name}_mismatch_share": share for name, share in shares.items()}
+
+
+def key_numbers(tables: dict[str, pd.DataFrame]) -> dict[str, Any]:
+    """The numbers that a reader looks for first: the rule that trained, first use, all lengths."""
+    out: dict[str, Any] = {}
+
+    def pick(name: str, **where: Any) -> list[dict[Any, Any]]:
+        table = tables[name]
+        keep = np.ones(len(table), bool)
+        for column, value in where.items():
+            keep &= (table[column] == value).to_numpy()
+        return table.loc[keep].to_dict("records")
+
+    def interval(row: dict[Any, Any], value: str = "estimate") -> list[float]:
+        return [float(row[c]) for c in (value, "ci_low", "ci_high")]
+
+    for measure in ("band", "update", "weight"):
+        subset = "all" if measure == "band" else "nonzero"
+        where = {"source": "trained", "measure": measure, "subset": subset, "use": "first"}
+        for row in pick("acceptance", bin=-1, **where):
+            out[f"acceptance_{measure}"] = interval(row)
+        for row in pick("lre", norm="l2", **where):
+            out[f"lre_{measure}_l2"] = interval(row)
+        for row in pick("trend", **where):
+            out[f"trend_{measure}"] = interval(row, "slope_per_doubling")
+    for row in pick("cosine", source="trained", bin=-1, use="first", control=False, weight="sequence"):
+        out["cosine"] = interval(row)
+        out["cosine_worst_bin"] = float(row["worst_bin"])
+    steps = pick("lemma", source="trained", use="first", updates=1) if "updates" in tables["lemma"] else []
+    if steps:
+        found = pd.DataFrame(steps)
+        held = found["guaranteed"].to_numpy(bool)
+        out["lemma"] = {"updates": len(steps), "guaranteed_share": float(held.mean())}
+        for name in ("rho", "e_len", "e_in"):
+            out["lemma"][f"median_{name}"] = float(np.nanmedian(found[name].to_numpy(float)))
+        slack = found["slack"].to_numpy(float)[held]
+        out["lemma"]["median_slack"] = float(np.median(slack)) if len(slack) else None
+    for row in pick("scaling", subset="all", use="first", sign="all"):
+        out["variance_exponent_2H"] = interval(row, "slope_2H")
+        out["drift_per_token"] = [float(row[c]) for c in ("drift_per_token", "drift_ci_low", "drift_ci_high")]
+    return out

@@ -1,0 +1,158 @@
+"""Table theory_gap: measured less theoretical band acceptance of the rule that trained, split into its causes.
+
+The theory is T1's: S given L is N(m_L, sigma^2 L) with the rule's own drift m_L and one sigma an update, in a band of
+the same width that is symmetric about m_L. Its ingredients are replaced by measured ones:
+
+- asymmetry: the band's own two edges;
+- drift: the mean of S in the bin;
+- H: the standard deviation of S in the bin, over sigma sqrt(L);
+- tails: the law of the standardised S, all bins together, instead of the normal one;
+- dependence on A: mean and standard deviation by the sign of A in the bin;
+- rest: what is left, a law that changes with length in more than mean and spread.
+
+A part is the Shapley value of its ingredient, the mean gain over all orders of replacing them, so parts do not hang
+on an order and with the rest they sum to the whole. Intervals delete groups of clusters (jackknife). Updates in which
+S is 0 throughout are left out: there is no sigma, and nothing to explain.
+"""
+
+from __future__ import annotations
+
+from itertools import combinations
+from math import factorial
+from typing import Any
+
+import numpy as np
+from scipy import special
+from scipy import stats as sps
+
+from analysis.log.loading import Run
+from analysis.log.rows import Floats, Ints, windows
+from analysis.tables.acceptance import View, bin_columns
+from analysis.tables.moments import update_scale
+from fspo.stats.bins import Bins
+from fspo.stats.clusters import MIN_CLUSTERS, TOO_FEW, flat_variance
+
+INGREDIENTS = ("asymmetry", "drift", "H", "tails", "dependence on A")
+GROUPS = 20
+MOST_ROWS = 100_000
+"""Beyond this many rows whole clusters are drawn, the same ones for every ingredient."""
+Table = list[dict[str, Any]]
+
+
+def gap_table(run: Run, bins: Bins, window_size: int) -> Table:
+    """Rows of the table theory_gap: by bin (-1: all) and part, with "theory", "measured" and "gap"; first use."""
+    keep = run.rows.used == 0
+    keep &= np.isin(run.rows.step, run.rows.step[keep & (run.rows.S != 0)])
+    if not keep.any() or run.rule is None or run.rule.level != "sequence" or run.rule.shape == "none":
+        return []
+    view = View.of(run.rows.take(keep), bins, windows(run.rows.rollout, window_size)[keep])
+    rule, stats = run.rule, view.rows.logged_stats(run.rule)
+    if rule.needs_stats and not np.all(np.isfinite(view.rows.drift)):
+        return []
+    share = MOST_ROWS / len(view.rows)
+    if share < 1:
+        number = int(view.cluster.max()) + 1
+        drawn = np.random.default_rng(0).random(number) < share
+        view = view.take(drawn[view.cluster], bins)
+        stats = view.rows.logged_stats(rule)
+    rows, clusters = view.rows, int(view.cluster.max()) + 1
+    if rule.edges_vary:
+        lo, hi = rows.lo, rows.hi
+    else:
+        lo, hi = (np.broadcast_to(edge, len(rows)) for edge in rule.band(rows.length, stats)[:2])
+    drift = np.asarray(rule.drift_per_token(stats, rows.A))
+    centre = drift * rows.length if rule.needs_stats else np.zeros(len(rows))
+    root, sign = np.sqrt(rows.length), np.sign(rows.A).astype(np.int64) + 1
+
+    def split(at: np.ndarray) -> dict[str, Floats]:
+        """The parts on some of the rows, sigma of each update estimated on them alone."""
+        unit = update_scale(rows.S[at], rows.length[at], rows.step[at]) * root[at]
+        S, low, high = ((x[at] - centre[at]) / unit for x in (rows.S, lo, hi))
+        return parts(S, low, high, view.bins[at], sign[at], len(bins))
+
+    whole = split(np.ones(len(rows), bool))
+    group = np.random.default_rng(1).permutation(clusters)[view.cluster] % GROUPS
+    present = np.unique(group) if clusters >= MIN_CLUSTERS else np.zeros(0, np.int64)  # else every row is NaN
+    without = [split(group != g) for g in present]
+    n = len(present)
+    out: Table = []
+    for k in range(len(bins) + 1):
+        at = view.bins == k if k < len(bins) else np.ones(len(rows), bool)
+        met = len(np.unique(view.cluster[at]))
+        few = met < MIN_CLUSTERS
+        for name, values in whole.items():
+            value, half = float(values[k]), np.nan
+            if few:
+                value = np.nan
+            else:
+                left = np.array([w[name][k] for w in without])
+                se = float(np.sqrt(np.sum((left - left.mean()) ** 2) * (n - 1) / n))
+                if name in ("measured", "gap", "rest") and whole["measured"][k] in (0, 1):
+                    # all rows agree, so no deletion shows the error of the measured share
+                    se = float(np.hypot(se, np.sqrt(flat_variance(met))))
+                half = float(sps.t.ppf(0.975, max(n - 1, 1))) * se
+            row = {**run.key, **bin_columns(bins, view, k), "part": name, "count": int(at.sum()), "estimate": value}
+            out.append(row | {"ci_low": value - half, "ci_high": value + half, "reason": TOO_FEW if few else ""})
+    return out
+
+
+def parts(S: Floats, lo: Floats, hi: Floats, bins: Ints, sign: Ints, number: int) -> dict[str, Floats]:
+    """Theory, measured, gap and its parts (K+1,), the last entry over all rows.
+
+    Parameters
+    ----------
+    S, lo, hi : arrays (N,)
+        Log-ratio and edges of the band less the rule's drift, over sigma sqrt(L).
+    bins, sign : int arrays (N,)
+        Bin, and sign of A plus 1.
+    """
+    counts = np.bincount(bins, minlength=number)
+
+    def by_bin(values: Floats) -> Floats:
+        sums = np.bincount(bins, values, number)
+        return np.append(np.divide(sums, counts, out=np.full(number, np.nan), where=counts > 0), values.mean())
+
+    mean, spread = _moments(S, bins)
+    strata = bins * 3 + sign
+    own_mean, own_spread = _moments(S, strata)
+    pooled = np.sqrt(np.mean((S - mean) ** 2)) or 1.0
+    safe, own_safe = (np.where(x > 1e-9 * pooled, x, 1e-9 * pooled) for x in (spread, own_spread))
+    laws = {False: np.sort((S - mean) / safe), True: np.sort((S - own_mean) / own_safe)}
+    half = (hi - lo) / 2
+
+    def value(chosen: frozenset[str]) -> Floats:
+        low, high = (lo, hi) if "asymmetry" in chosen else (-half, half)
+        signed = "dependence on A" in chosen
+        at = (mean if "drift" in chosen else 0.0) + (own_mean - mean if signed else 0.0)
+        size = (safe if "H" in chosen else pooled) * (own_safe / safe if signed else 1.0)
+        if "tails" in chosen:
+            law = laws[signed]
+            above = np.searchsorted(law, (high - at) / size, side="right")
+            inside = (above - np.searchsorted(law, (low - at) / size, side="left")) / len(law)
+        else:
+            inside = special.ndtr((high - at) / size) - special.ndtr((low - at) / size)
+        return by_bin(inside)
+
+    n = len(INGREDIENTS)
+    values: dict[frozenset[str], Floats] = {
+        frozenset(c): value(frozenset(c)) for size in range(n + 1) for c in combinations(INGREDIENTS, size)
+    }
+    theory, everything = values[frozenset()], values[frozenset(INGREDIENTS)]
+    inside = (S - lo >= 0) & (hi - S >= 0)
+    measured = by_bin(inside.astype(np.float64))
+    out = {"theory": theory, "measured": measured, "gap": measured - theory}
+    for name in INGREDIENTS:
+        gain = np.zeros(number + 1)
+        for before, found in values.items():
+            if name not in before:
+                weight = factorial(len(before)) * factorial(n - len(before) - 1) / factorial(n)
+                gain += weight * (values[before | {name}] - found)
+        out[name] = gain
+    return out | {"rest": measured - everything}
+
+
+def _moments(values: Floats, code: Ints) -> tuple[Floats, Floats]:
+    """Each row's mean and standard deviation of its group (N,)."""
+    counts = np.maximum(np.bincount(code), 1)
+    mean = (np.bincount(code, values) / counts)[code]
+    return mean, np.sqrt(np.bincount(code, (values - mean) ** 2) / counts)[code]

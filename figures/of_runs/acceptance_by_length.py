@@ -1,0 +1,238 @@
+"""Acceptance by length under the rules: the Gaussian law's curve and the measured points (T1, T2)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.gridspec import SubplotSpec
+from matplotlib.lines import Line2D
+
+from analysis.log.partition import LENGTH, Partition
+from figures.draw import (
+    beside,
+    bin_axis,
+    label_left,
+    new_axes,
+    panel_grid,
+    panels_above,
+    percent_axis,
+    spread,
+    whiskers,
+)
+from figures.of_runs.acceptance_series import Floor, Series, floors, series
+from figures.of_runs.acceptance_small import REFERENCE, SMALL_HEIGHT, SMALL_WIDTH, Small, plot_smooth, small_panels
+from figures.style import Style, band_of, looks, rule_label
+from figures.tables import (
+    NothingToDraw,
+    Tables,
+    View,
+    count_words,
+    drawable,
+    first_use,
+    need,
+    prefer,
+    view_words,
+    views,
+)
+
+NAME = "acceptance_by_length"
+TITLE = "Band acceptance by length"
+CAPTION = (
+    "Share of responses whose sequence log-ratio lies in the band, by {by}. {what}. "
+    "Points: {by} bins at their mean (n = {n} responses for each rule and panel; rules side by side), "
+    "bars: cluster-aware 95 % intervals.{apart}{curves}{smooth}{noise}"
+)
+CURVES = (
+    " Curves: the Gaussian law of docs/theory.md T1 and T2 with no drift error, whose one parameter is set by the "
+    "rule's overall acceptance; no curve where a rule is no band on whole sequences."
+)
+SMOOTH = (
+    " Thin, shaded ({}): a smooth curve fitted without bins and its 95 % band, which holds at all shown places "
+    "together; left out where the band is wider than half of the panel."
+)
+APART = " Small panels: each other rule alone, {view}; grey line: {reference} there."
+OWN = " Hollow: as trained, on the log of the rule's own run{against}."
+FRONT = ("rloo", "gspo", "fspo")
+"""The paper's comparison: where there are many rules these share the large panels, and each other has a small one."""
+TOGETHER = 5
+"""Rules that can share a panel."""
+FLOOR = (
+    " Grey: what numerics alone leave in the band at unchanged weights, by bin; shaded: its 95 % interval over all "
+    "responses: {}."
+)
+FLOOR_COLOR = "#6a6a6a"
+FLOOR_LOOK: dict[str, Any] = {
+    "color": FLOOR_COLOR, "marker": "_", "markersize": 5, "linestyle": ":", "linewidth": 0.9, "zorder": 1.6,
+}  # fmt: skip
+
+
+def select(tables: Tables) -> list[View]:
+    """Band acceptance over all responses at first use, one View a panel; bins and overall."""
+    rows = tables["acceptance"]
+    rows = first_use(prefer(rows[rows["measure"] == "band"], "subset", "all", "nonzero"))
+    found = views(need(rows, "no rows of band acceptance"))
+    drawable(pd.concat([view.rows for view in found]))
+    kept = []
+    for view in found:
+        part = view.rows
+        if view.run:  # counterfactual rules that differ only outside the band have one band acceptance
+            part = pd.concat([prefer(p, "outside", "drop", "truncate", "cap") for _, p in part.groupby("rule")])
+            part = part[[band_of(rule) == rule or band_of(rule) not in set(part["rule"]) for rule in part["rule"]]]
+        kept.append(replace(view, rows=part))
+    return kept
+
+
+def plot_acceptance(
+    data: Sequence[Series],
+    ax: Axes | None = None,
+    partition: Partition = LENGTH,
+    noise: Sequence[Floor] = (),
+    smooth: Sequence[Series] | None = None,
+) -> Axes:
+    """Curves, bands and points of one panel; points of different rules side by side at a bin's mean; noise in grey.
+
+    ``smooth`` are the series whose smooth bands are drawn, those of three rules by default.
+    """
+    ax = new_axes(ax)
+    rules = list(dict.fromkeys(s.rule for s in data))
+    step = min(0.07, 0.5 / len(rules))
+    shift = dict(zip(rules, spread(len(rules), step), strict=True))
+    place = np.concatenate([s.length[np.isfinite(s.estimate)] for s in data])
+    for s in data:
+        at = beside(s.length, shift[s.rule], partition, float(np.ptp(place)))
+        ax.plot(s.curve_length, s.curve, color=s.look.color, linestyle=s.look.linestyle, zorder=2)
+        whiskers(ax, at, s.estimate, s.low, s.high, color=s.look.color, marker=s.look.marker)
+    for floor in noise:
+        ax.axhspan(floor.low, floor.high, color=FLOOR_COLOR, alpha=0.13, linewidth=0, zorder=0.8)
+        ax.plot(floor.length, floor.estimate, **FLOOR_LOOK)
+    # a band is wide wherever there are few lengths: it must not set the scale
+    ax.autoscale_view()
+    low, high = ax.get_ylim()
+    for s in smoothed(data) if smooth is None else smooth:
+        plot_smooth(s, ax, high - low)
+    ax.set_ylim(low, high)
+    bin_axis(ax, partition, place)
+    percent_axis(ax.yaxis)
+    return ax
+
+
+def smoothed(data: Sequence[Series]) -> list[Series]:
+    """The series whose smooth bands are drawn on a shared panel: those of three rules, for more hide each other."""
+    having = [s for s in data if len(s.smooth)]
+    rules = sorted({s.rule for s in having}, key=lambda r: (FRONT.index(r) if r in FRONT else len(FRONT), r))
+    return [s for s in having if s.rule in rules[: len(FRONT)]]
+
+
+def layout(panels: Sequence[tuple[View, list[Series]]]) -> tuple[list[str], list[Small], str]:
+    """Rules of the large panels; the small ones, where the rules are too many to share one; what these are of."""
+    rules = list(looks(s.rule for _, data in panels for s in data))
+    if len(rules) <= TOGETHER:
+        return rules, [], ""
+    own = list(dict.fromkeys(s.rule for view, data in panels if not view.run for s in data))
+    front = [rule for rule in rules if rule in FRONT or own == [rule]] or rules[: len(FRONT)]
+    shared = next(((view, data) for view, data in reversed(panels) if view.run), None)
+    trained = [s for view, data in panels if not view.run for s in data]
+    base = [] if shared is None else shared[1]
+    reference, small = _reference(front), []
+    for rule in (rule for rule in rules if rule not in front):
+        ours, theirs = ([s for s in data if s.rule == rule] for data in (base, trained))
+        small.append(
+            Small(
+                rule,
+                ours,
+                theirs,
+                [s for s in (base if ours else trained) if s.rule == reference],
+                bool(base and not ours),
+            )
+        )
+    return front, small, shared[0].title if shared else panels[-1][0].title
+
+
+def caption(tables: Tables) -> str:
+    """The caption with its numbers."""
+    found = select(tables)
+    panels = _panels(found, tables)
+    front, small, title = layout(panels)
+    large = [s for _, data in panels for s in (_kept(data, front) if small else smoothed(data)) if len(s.smooth)]
+    shaded = looks(s.rule for s in (*large, *(s for p in small for s in p.shared or p.trained if len(s.smooth))))
+    counts = pd.concat([view.rows.loc[view.rows["bin"] < 0, "count"] for view in found])
+    noise = [f"{floor.run}, {floor.source}" for floor in floors(tables)]
+    named = ", ".join(map(rule_label, shaded))
+    return CAPTION.format(
+        what=view_words(found),
+        n=count_words(counts),
+        by=tables.bin_word,
+        apart=_apart(small, title, front),
+        curves=CURVES if tables.by_length else "",
+        smooth=SMOOTH.format(named) if shaded else "",
+        noise=FLOOR.format("; ".join(noise)) if noise and not found[-1].run else "",
+    )
+
+
+def _apart(small: Sequence[Small], title: str, front: Sequence[str]) -> str:
+    if not small:
+        return ""
+    reference = rule_label(_reference(front))
+    alone = [rule_label(p.rule) for p in small if p.trained and not p.shared]
+    text = APART.format(view=title, reference=reference)
+    if any(p.shared for p in small) and any(p.trained for p in small):
+        text += OWN.format(against=f", as is {reference} beside {', '.join(alone)}" if alone else "")
+    return text
+
+
+def _reference(front: Sequence[str]) -> str:
+    """The rule that small panels compare with."""
+    return FRONT[-1] if FRONT[-1] in front else front[-1]
+
+
+def _kept(data: Sequence[Series], front: Sequence[str]) -> list[Series]:
+    """The series whose smooth bands large panels show where others have small ones: one rule's."""
+    return [s for s in data if s.rule == _reference(front)]
+
+
+def _panels(found: Sequence[View], tables: Tables) -> list[tuple[View, list[Series]]]:
+    return [(view, data) for view in found if (data := series(view.rows, tables))]
+
+
+def figure(tables: Tables, style: Style) -> Figure:
+    """One panel for each way to compare the rules, and small ones where there are many (docs/theory.md T1, T2)."""
+    panels = _panels(select(tables), tables)
+    if not panels:
+        raise NothingToDraw("no bin has a finite acceptance")
+    front, small, title = layout(panels)
+    large = [(view, kept) for view, data in panels if (kept := [s for s in data if s.rule in front])]
+    drawn = looks(s.rule for _, data in large for s in data)
+    noise = floors(tables) if any(not view.run for view, _ in large) else []
+    with style.context():
+        handles = [Line2D([], [], color=k.color, marker=k.marker, linestyle=k.linestyle) for k in drawn.values()]
+        labels = [rule_label(rule) for rule in drawn]
+        if noise:
+            handles.append(Line2D([], [], **FLOOR_LOOK))
+            labels.append("numerics alone")
+        if small:
+            handles.append(Line2D([], [], color=REFERENCE, linewidth=1.6))
+            labels.append(f"{rule_label(_reference(front))} (small panels)")
+        if any(p.trained for p in small) and any(p.shared for p in small):
+            handles.append(Line2D([], [], color="#333333", marker="o", fillstyle="none", linestyle="none"))
+            labels.append("as trained (small panels)")
+        below: SubplotSpec | None = None
+        if small:
+            rows = -(-len(small) // max(2, int(style.width / SMALL_WIDTH)))
+            fig, axes, below = panels_above(style, len(large), 1.6, SMALL_HEIGHT * rows + 0.2, handles, labels)
+        else:
+            fig, axes = panel_grid(style, len(large), 1.6, handles, labels)
+        for ax, (view, data) in zip(axes, large, strict=True):
+            own = () if view.run else noise
+            plot_acceptance(data, ax, tables.partition, own, _kept(data, front) if small else None).set_title(
+                view.title
+            )
+        label_left(axes, "in the band (%)")
+        if below is not None:
+            small_panels(fig, below, -(-len(small) // rows), small, title, tables.partition)
+    return fig

@@ -1,0 +1,100 @@
+"""Where theory and data differ: measured less theoretical band acceptance, split by ingredient (T1)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from numpy.typing import NDArray
+
+from analysis.log.partition import LENGTH, Partition
+from analysis.tables.theory_gap import INGREDIENTS
+from figures.draw import axis_label, beside, bin_axis, label_left, new_axes, panel_grid, percent_axis, spread, whiskers
+from figures.style import Look, Style, looks, rule_label
+from figures.tables import Frame, Tables, count_words, drawable, need
+
+NAME = "theory_gap"
+TITLE = "Where theory and data differ"
+CAPTION = (
+    "First panel: measured less theoretical share in the band, each run's own rule on its own log, first use, by {by} "
+    "bin. The theory is docs/theory.md T1: S normal with the rule's own drift and variance σ²L, in a symmetric band. "
+    "The other panels add up to the first: what the band's asymmetry, the measured drift, the measured spread (H), the "
+    "measured law of the standardised S (tails) and its dependence on the sign of A each contribute (mean over all "
+    "orders of putting them in), and the rest. n = {n} responses a bin. Bars: 95 % intervals (jackknife over prompts); "
+    "rules side by side."
+)
+PARTS = ("gap", *INGREDIENTS, "rest")
+WORDS = {"gap": "measured − theory", "H": "H (spread)"}
+
+
+@dataclass(frozen=True)
+class Part:
+    """One run's contribution of one part by bin, arrays (K,)."""
+
+    rule: str
+    look: Look
+    place: NDArray[np.float64]
+    estimate: NDArray[np.float64]
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
+
+
+def select(tables: Tables) -> Frame:
+    """Rows by bin of the parts that are drawn."""
+    rows = tables["theory_gap"]
+    rows = rows[(rows["bin"] >= 0) & rows["part"].isin(list(PARTS))]
+    return drawable(need(rows, "no rule with a band on whole sequences has trained"))
+
+
+def parts(rows: Frame, name: str) -> list[Part]:
+    """One Part for each run."""
+    found = []
+    for rule, look in looks(rows["trained_rule"]).items():
+        own = rows[(rows["trained_rule"] == rule) & (rows["part"] == name)]
+        for _, part in own.sort_values("bin").groupby("run"):
+            columns = (part[c].to_numpy(float) for c in ("length_mean", "estimate", "ci_low", "ci_high"))
+            found.append(Part(rule, look, *columns))
+    return found
+
+
+def plot_part(data: Sequence[Part], partition: Partition = LENGTH, ax: Axes | None = None) -> Axes:
+    """Points with intervals over the bins, rules side by side; the line at 0 is no difference."""
+    ax = new_axes(ax)
+    rules = list(dict.fromkeys(d.rule for d in data))
+    shift = dict(zip(rules, spread(len(rules), min(0.12, 0.7 / len(rules))), strict=True))
+    place = np.concatenate([d.place for d in data])
+    ax.axhline(0.0, color="#9a9a9a", linewidth=0.8, zorder=1.5)
+    for d in data:
+        look = {"color": d.look.color, "marker": d.look.marker, "markersize": 2.8, "interval_width": 0.8}
+        at = beside(d.place, shift[d.rule], partition, float(np.ptp(place)))
+        whiskers(ax, at, d.estimate, d.low, d.high, linestyle=d.look.linestyle, linewidth=0.5, **look)
+    bin_axis(ax, partition, place)
+    percent_axis(ax.yaxis)
+    return ax
+
+
+def caption(tables: Tables) -> str:
+    """The caption with its numbers."""
+    return CAPTION.format(by=tables.bin_word, n=count_words(select(tables)["count"]))
+
+
+def figure(tables: Tables, style: Style) -> Figure:
+    """A panel for the gap and one for each part, on one scale (docs/theory.md T1)."""
+    rows = select(tables)
+    known = looks(rows["trained_rule"])
+    with style.context():
+        handles = [Line2D([], [], color=k.color, marker=k.marker, linestyle=k.linestyle) for k in known.values()]
+        labels = [rule_label(rule) for rule in known]
+        columns = 2 if style.narrow else 4
+        fig, axes = panel_grid(style, len(PARTS), 1.3, handles, labels, columns=columns, sharey=True)
+        for ax, name in zip(axes, PARTS, strict=True):
+            plot_part(parts(rows, name), tables.partition, ax).set_title(WORDS.get(name, name))
+            ax.set_xlabel("")
+        for ax in axes[-columns:]:
+            ax.set_xlabel("length $L$ (tokens)" if tables.by_length else axis_label(tables.partition))
+        label_left(axes, "percentage points")
+    return fig

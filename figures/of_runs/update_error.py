@@ -1,0 +1,106 @@
+"""Squared error of the clipped update as an estimate of the gradient: bias, variance and their sum (T12)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from figures.draw import few_ticks, few_words, panel_grid, title_grid
+from figures.of_runs.cosine_by_rule import Cosines, plot_cosines
+from figures.style import OUTSIDE_COLORS, OUTSIDE_MARKERS, Style, band_of, looks
+from figures.tables import TOO_LITTLE, Tables, View, count_words, drawable, need, view_words, views
+
+NAME = "update_error"
+TITLE = "Squared error of the clipped update"
+CAPTION = (
+    "Squared bias, variance and their sum, the mean squared error, of the clipped update as an estimate of the "
+    "gradient, over the unclipped update's own mean squared error (docs/theory.md T12; below 1, clipping gains more "
+    "than it costs); and the same sum for the direction, the update over its acceptance. Squared biases are unbiased "
+    "estimates over pairs of different prompts and may fall below 0. {what}. n = {n} scored responses with A ≠ 0, "
+    "first use. Bars: 95 % intervals (jackknife over prompts).{missing}"
+)
+QUANTITIES = {"bias2": "bias$^2$", "variance": "variance", "mse": "MSE", "mse_direction": "MSE, direction"}
+UNCLIPPED = {"bias2": 0.0, "variance": 1.0, "mse": 1.0, "mse_direction": 1.0}
+"""What the update without clipping has."""
+
+
+def select(tables: Tables) -> list[View]:
+    """Rows over all responses, one View for each way to compare."""
+    tables.only_by_length("it is of all responses together: draw it without --by")
+    rows = tables["population"]
+    rows = rows[(rows["bin"] < 0) & (rows["reference"] == "population") & rows["quantity"].isin(list(QUANTITIES))]
+    drawable(need(rows, "no update has two prompts with scores"))
+    return views(rows)
+
+
+ROW, LEAST, BESIDES = 0.16, 0.45, 0.42
+"""Inches: height of a rule's row, least height of a panel, and what titles and labels of a row of panels take."""
+
+
+def rules_of(view: View) -> list[str]:
+    """The rules of one view, in drawing order."""
+    return list(looks(band_of(rule) for rule in view.rows["rule"]))
+
+
+def outside_grid(
+    found: Sequence[View], names: Sequence[str], style: Style, more: Sequence[tuple[Line2D, str]] = ()
+) -> tuple[Figure, list[Axes], int]:
+    """A panel for each view and name, a view's panels beside each other with its own rules as rows; panels a row."""
+    columns = min(2, len(names)) if style.narrow else len(names)
+    here = [o for o in OUTSIDE_MARKERS if any((view.rows["outside"] == o).any() for view in found)]
+    handles = [Line2D([], [], color=OUTSIDE_COLORS[o], marker=OUTSIDE_MARKERS[o], linestyle="none") for o in here]
+    lines = -(-len(names) // columns)
+    heights = [max(LEAST, ROW * len(rules_of(view))) for view in found for _ in range(lines)]
+    fig, axes = panel_grid(
+        style,
+        len(found) * lines * columns,
+        BESIDES,
+        [*handles, *(handle for handle, _ in more)],
+        [*here, *(word for _, word in more)],
+        columns=columns,
+        heights=heights,
+        sharey="row",
+    )
+    for i in reversed(range(len(axes))):
+        if i % (lines * columns) >= len(names):  # an odd number of names in two columns
+            axes.pop(i).remove()
+    return fig, axes, columns
+
+
+def outsides(view: View, column: str, name: str) -> Cosines:
+    """One panel's finite estimates: rows of ``view`` whose ``column`` is ``name``."""
+    rows = view.rows[(view.rows[column] == name) & view.rows["estimate"].notna()]
+    values = (rows[c].to_numpy(float) for c in ("estimate", "ci_low", "ci_high"))
+    return Cosines(tuple(band_of(r) for r in rows["rule"]), tuple(rows["outside"]), *values, control=float("nan"))
+
+
+def caption(tables: Tables) -> str:
+    """The caption with its numbers."""
+    found = select(tables)
+    gone = any(view.rows["estimate"].isna().any() for view in found)
+    shown = found[0].rows["count"]
+    missing = " Left out: estimates that the data do not give." if gone else ""
+    return CAPTION.format(what=view_words(found), n=count_words(shown), missing=missing)
+
+
+def figure(tables: Tables, style: Style) -> Figure:
+    """Columns: bias, variance, MSE, MSE of the direction; rows: ways to compare (docs/theory.md T12)."""
+    found = select(tables)
+    panels = [(view, quantity) for view in found for quantity in QUANTITIES]
+    with style.context():
+        line = Line2D([], [], color="#9a9a9a", linewidth=1.2)
+        fig, axes, columns = outside_grid(found, list(QUANTITIES), style, [(line, "without clipping")])
+        for ax, (view, quantity) in zip(axes, panels, strict=True):
+            data = outsides(view, "quantity", quantity)
+            plot_cosines(data, rules_of(view), ax)
+            ax.axvline(UNCLIPPED[quantity], color="#9a9a9a", linewidth=1.2, zorder=1.5)
+            few_ticks(ax.xaxis, 3)
+            if not data.rule:
+                few_words(ax, 0.5, 0.5, TOO_LITTLE, transform=ax.transAxes)
+        title_grid(axes, columns, [view.title for view in found], list(QUANTITIES.values()))
+        for ax in axes[-columns:]:
+            ax.set_xlabel("unclipped MSE = 1")
+    return fig

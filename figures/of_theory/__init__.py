@@ -1,0 +1,1 @@
+"""Figures drawn from the tables of ``python -m proofs_check.maps``."""

@@ -1,0 +1,279 @@
+"""What a reproduction's report says, read from the folders and tables that its stages wrote; computes no statistic."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from analysis.sweeps.trained import QUANTITIES as TRAINED_QUANTITIES
+from analysis.tables.lemma_summary import NO_GUARANTEE, QUANTITIES, SHARE
+from analysis.tables.theory_gap import INGREDIENTS
+from figures.page.report import Picture, Section, plain
+from figures.tables import Frame
+
+OWN_SECTION = dict.fromkeys(("sensitivity_range", "sensitivity_settings", "sensitivity_trained"), "sensitivity")
+OWN_SECTION |= {"theory_gap": "gap"}
+"""Figures that stand in a section of their own instead of among the others."""
+Row = dict[str, Any]
+
+
+def pictures(folder: Path, captions: Sequence[Mapping[str, Any]], section: str = "") -> list[Picture]:
+    """The figures of ``captions.json`` that were drawn and belong to a section ("": to none)."""
+    return [
+        Picture(
+            folder / f"{f['name']}.png", f["title"], f["caption"], folder / f["numbers"] if "numbers" in f else None
+        )
+        for f in captions
+        if not f["skipped"] and OWN_SECTION.get(f["name"], "") == section
+    ]
+
+
+def skipped(captions: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A line for each figure that was not drawn, with its reason."""
+    return [f"Not drawn: {f['title']}: {f['skipped']}" for f in captions if f["skipped"]]
+
+
+def warnings(run: Path) -> list[str]:
+    """What the analysis of a run has to say against its log."""
+    summary = json.loads((run / "analysis" / "summary.json").read_text(encoding="utf-8"))
+    return [f"{run.name}: {line}" for line in (*summary["damage"], *summary["warnings"])]
+
+
+def read_all(runs: Sequence[Path], name: str) -> Frame:
+    """One table of several runs, one under the other; runs without rows are left out."""
+    found = [pd.read_parquet(run / "analysis" / f"{name}.parquet") for run in runs]
+    found = [frame for frame in found if len(frame)]
+    return pd.concat(found, ignore_index=True) if found else pd.DataFrame()
+
+
+def assumptions(runs: Sequence[Path]) -> Section:
+    """Verdict of every assumption (docs/theory.md section 7) in every run, and the sentences behind them."""
+    table = read_all(runs, "assumptions")
+    notes = ["What the theory assumes of S (docs/theory.md section 7): a verdict and an estimate for each run."]
+    tables: list[tuple[str, list[Row]]] = []
+    if table.empty:
+        return Section("Assumptions", ["No run has enough rows for a test."])
+    words = {"all": "all responses", "nonzero": "responses with A ≠ 0"}
+    for subset, part in table.groupby("subset", sort=False):
+        rows = []
+        for name, own in part.groupby("name", sort=False):
+            cells = {r["run"]: f"{r['verdict']} ({plain(r['estimate'])})" for r in own.to_dict("records")}
+            rows.append({"assumption": name, **cells})
+        tables.append((f"Verdicts: {words.get(str(subset), str(subset))}", rows))
+    for run, part in table.groupby("run", sort=False):
+        columns = ["subset", "use", "name", "count", "sentence"]
+        tables.append((f"In words: {run}", part[columns].to_dict("records")))
+    return Section("Assumptions", notes, tables)
+
+
+def theory_gap(runs: Sequence[Path], figures: Sequence[Picture]) -> Section:
+    """Measured less theoretical acceptance over all lengths, and its parts, by run."""
+    table = read_all(runs, "theory_gap")
+    rows: list[Row] = []
+    if len(table):
+        for run, part in table[table["bin"] < 0].groupby("run", sort=False):
+            own = part.set_index("part")
+            names = [name for name in ("theory", "measured", "gap", *INGREDIENTS, "rest") if name in own.index]
+            rows.append({"run": run, **{name: _interval(own.loc[name]) for name in names}})
+    heading = "Over all lengths: theory (T1), measured, their difference, and the parts that add up to it"
+    return Section("Theory gap", tables=[(heading, rows)] if rows else [], figures=figures)
+
+
+def _interval(row: Any) -> str:
+    return f"{row['estimate']:.3f} [{row['ci_low']:.3f}, {row['ci_high']:.3f}]".replace("-", "−")
+
+
+def cosine_lemma(runs: Sequence[Path]) -> Section:
+    """What the cosine lemma (T7) needs and promises, averaged over the updates of first use, by run and rule."""
+    table = read_all(runs, "lemma_summary")
+    table = table[table["use"] == "first"] if len(table) else table
+    if table.empty:
+        return Section("Cosine lemma")
+    notes = [
+        "Means over scored updates with 95 % intervals (Student’s t, rollouts as clusters) and the share of updates "
+        "with a guarantee, ρ < 1 (Wilson). The mean bound is over the updates that have one.",
+        "These are plug-in values from finitely many responses an update: noise biases κ, κ_c, η and ρ upward as a "
+        "rule, and the bound and the share with a guarantee downward. The intervals do not cover that bias.",
+    ]
+    tables = []
+    trained = table["source"] == "trained"
+    for heading, part in (("The rule that trained", table[trained]), ("Other rules on the same log", table[~trained])):
+        names = ["run", "rule", "outside", "source", "target"]
+        groups = part.groupby(names, sort=False, dropna=False)
+        rows = [_lemma_row(dict(zip(names, key, strict=True)), own.set_index("quantity")) for key, own in groups]
+        tables += [(f"{heading}: mean over updates, first use", rows)] if rows else []
+    return Section("Cosine lemma", notes, tables)
+
+
+_LEMMA_WORDS = {"kappa": "κ", "kappa_c": "κ_c", "eta": "η", "rho": "ρ", "bound": "bound √(1 − ρ²)"}
+
+
+def _lemma_row(key: Row, own: Frame) -> Row:
+    row = {name: None if value != value else value for name, value in key.items()}
+    for name in QUANTITIES:
+        cell = own.loc[name]
+        text = cell["reason"] if pd.isna(cell["estimate"]) else _with_interval(cell)
+        if name == "bound" and 0 < cell["count"] < cell["updates"]:
+            text += f"; {NO_GUARANTEE} in {cell['updates'] - cell['count']:.0f} of {cell['updates']:.0f}"
+        row[_LEMMA_WORDS.get(name, name)] = text
+    share = own.loc[SHARE]
+    row["share with a guarantee"] = share["reason"] if pd.isna(share["estimate"]) else _with_interval(share)
+    return row | {"updates": int(share["updates"]), "rollouts": int(share["rollouts"])}
+
+
+def _with_interval(row: Any) -> str:
+    """An estimate with its interval, or with the reason why it has none."""
+    if pd.isna(row["ci_low"]):
+        return f"{row['estimate']:.3f} ({row['reason']})"
+    return _interval(row)
+
+
+def sensitivity(trained: Path | None, figures: Sequence[Picture]) -> Section:
+    """The sweeps' figures; with the table of the trained one, where it was trained."""
+    if trained is None:
+        note = "Counterfactual sweeps of one log alone: --sweep true trains with each setting changed."
+        return Section("Sensitivity", [note], figures=figures)
+    rows = []
+    for row in pd.read_csv(trained, keep_default_na=False, na_values=[""]).to_dict("records"):
+        named = {name: row[name] for name in ("setting", "value", "rule", "seeds")}
+        numbers = {name: _with_ends(row, name) if pd.notna(row[name]) else None for name in TRAINED_QUANTITIES}
+        words = {name: row[name] if pd.notna(row[name]) else None for name in ("changed", "note")}
+        rows.append(named | numbers | words)
+    notes = [f"{name}: {words}." for name, words in TRAINED_QUANTITIES.items()]
+    notes.append(
+        "Aggregation “sequence” is no row of its own: for rules on whole sequences it is “response”, the base's. The "
+        "learning rate is the same in every row, whatever the number of minibatches."
+    )
+    return Section("Sensitivity", notes, [("Trained with one setting changed at a time", rows)], figures)
+
+
+def reuse(runs: Sequence[Path]) -> list[Row]:
+    """What further epochs on the same responses do: a row for each run and number of earlier uses."""
+    table = read_all(runs, "reuse")
+    if table.empty:
+        return []
+    columns = {"out_of_band": "out of band", "mean_weight": "mean of exp S", "drift_per_token": "drift per token"}
+    columns |= {"mean_square_per_token": "mean of S²/L"}
+    whole = table[table["updates_since_rollout"] < 0]
+    return [
+        {"run": row["run"], "times used before": int(row["times_used"]), "responses": int(row["count"])}
+        | {words: _with_ends(row, name) for name, words in columns.items()}
+        | {"ESS share": row["ess_share"]}
+        for row in whole.to_dict("records")
+    ]
+
+
+def noise(runs: Sequence[Path]) -> list[Row]:
+    """What numerics alone do to S over all lengths: a row for each run that was measured and source."""
+    table = read_all(runs, "noise_floor")
+    if table.empty:
+        return []
+    columns = {"out_of_band": "out of band", "mean_square_per_token": "mean of S²/L"}
+    columns |= {"drift_per_token": "drift per token"}
+    return [
+        {"run": row["run"], "source": row["meaning"], "responses": int(row["count"])}
+        | {words: _with_ends(row, name) for name, words in columns.items()}
+        for row in table[table["bin"] < 0].to_dict("records")
+    ]
+
+
+def _with_ends(row: Mapping[Any, Any], name: str) -> str:
+    low, high = (row[f"{name}_ci_{end}"] for end in ("low", "high"))
+    return f"{row[name]:.3g} [{low:.3g}, {high:.3g}]".replace("-", "−")
+
+
+def doctor(diagnoses: Sequence[Mapping[str, Any]]) -> Section:
+    """Findings of ``python -m analysis doctor``, worst first, and how many checks were clear or not possible."""
+    rank = {"critical": 0, "warning": 1, "info": 2}
+    found: list[Row] = []
+    counts: list[Row] = []
+    for diagnosis in diagnoses:
+        run, notes = Path(diagnosis["run"]).name, list(diagnosis["notes"])
+        for answer in diagnosis["findings"]:
+            evidence = "; ".join(_evidence(item) for item in answer["evidence"])
+            row = {"run": run, "severity": answer["severity"], "check": answer["id"], "finding": answer["summary"]}
+            found.append({**row, "evidence": evidence, "cure": answer["cure"]})
+        missing = "; ".join(f"{a['id']}: {a['summary']}" for a in diagnosis["not_checked"])
+        row = {"run": run, "found": len(diagnosis["findings"]), "clear": len(diagnosis["clear"])}
+        counts.append({**row, "not checked": missing or None, "notes": "; ".join(notes) or None})
+    found.sort(key=lambda row: rank.get(str(row["severity"]), 3))
+    notes = [] if found else ["No check found anything."]
+    tables = [("What was found", found)] if found else []
+    return Section("Findings", notes, [*tables, ("Checks by run", counts)])
+
+
+def _evidence(item: Mapping[str, Any]) -> str:
+    share = item["unit"] == "share"
+    value, low, high = (_number(item[name], share) for name in ("value", "low", "high"))
+    text = f"{item['name']}: {value}" + (f" [{low}, {high}]" if item["low"] is not None else "")
+    return text + (f" {item['unit']}" if item["unit"] and not share else "")
+
+
+def _number(value: float | None, share: bool) -> str:
+    return plain(value) if value is None or not share else f"{value:.2%}"
+
+
+def summary(
+    claims: Sequence[Mapping[str, Any]],
+    checks: Mapping[str, Any],
+    diagnoses: Sequence[Mapping[str, Any]],
+    runs: Sequence[Path],
+) -> list[str]:
+    """The first lines of the page: theory checks, claims, logs, findings."""
+    verdicts = [str(claim["verdict"]) for claim in claims]
+    counted = ", ".join(f"{verdicts.count(v)} {v}" for v in dict.fromkeys(verdicts))
+    held = "all hold" if checks["status"] == 0 else "SOME FAIL (see Theory)"
+    read = [json.loads((run / "analysis" / "summary.json").read_text(encoding="utf-8")) for run in runs]
+    sound = sum(bool(found["integrity"]["pass"]) for found in read)
+    ill = [Path(d["run"]).name for d in diagnoses if d["findings"]]
+    return [
+        f"Claims about training: {len(claims)}, of them {counted}; each with its estimate, "
+        "margin and power, and an interval where the runs allow one.",
+        f"Checks of the theory: {len(checks['rows'])}, {held}.",
+        f"Logs: {sound} of {len(runs)} runs pass the integrity checks (T7 and T8 on logged vectors, bands, weights).",
+        f"Findings in {len(ill)} of {len(diagnoses)} runs" + (f": {', '.join(ill)}." if ill else "."),
+    ]
+
+
+def check_rows(checks: Mapping[str, Any]) -> list[Row]:
+    """The theory's checks, one row each."""
+    wanted = ("id", "method", "verdict", "margin", "control")
+    return [{name: row.get(name) for name in wanted} for row in checks["rows"]]
+
+
+def run_row(run: Path, ranges: Mapping[str, Any]) -> Row:
+    """Length, acceptance and held-out reward of one run."""
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    train = [row for row in rows if row["phase"] == "train"]
+    held_out = [row for row in rows if row["phase"] == "eval"]
+    outside = sum(row["clip_ratio/out_of_band"] for row in train) / len(train)
+    return {
+        "run": run.name,
+        "rollouts": len(train),
+        "wanted acceptance": ranges.get(run.name.rpartition("-seed")[0], {}).get("target"),
+        "realised acceptance": 1 - outside,
+        "held-out reward, first": held_out[0]["eval/reward"] if held_out else None,
+        "held-out reward, last": held_out[-1]["eval/reward"] if held_out else None,
+        "standard error": held_out[-1]["eval/reward_stderr"] if held_out else None,
+    }
+
+
+def samples(run: Path) -> list[Row]:
+    """The longest right and the longest wrong response kept from a run's last rollout, and what they answered."""
+    files = sorted((run / "rollouts").glob("rollout-*.jsonl"))
+    if not files:
+        return []
+    lines = [json.loads(line) for line in files[-1].read_text(encoding="utf-8").splitlines()]
+    best: dict[bool, Row] = {}
+    for line in sorted(lines, key=lambda found: found["length"]):
+        best[line["reward"] > 0] = line
+    keep = ("prompt", "response", "length", "reward", "advantage")
+    title = "{}, rollout {}, response {}"
+    return [
+        {"title": title.format(run.name, line["rollout"], line["response_id"]), **{k: line[k] for k in keep}}
+        for line in best.values()
+    ]

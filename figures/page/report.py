@@ -1,0 +1,330 @@
+"""One self-contained ``report.html``: summary, figures with their numbers, claims, sections. No network, no scripts."""
+
+from __future__ import annotations
+
+import base64
+import math
+import re
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from fspo.base.errors import UserError
+from fspo.base.files import write_text
+
+VERDICTS = {
+    "supported": ("✓", "supported"),
+    "not supported": ("✗", "failing"),
+    "inconclusive": ("?", "open"),
+}
+"""Symbol and class of each verdict's badge; another verdict is shown as it is."""
+_CLAIM_FIELDS = ("id", "statement", "verdict", "estimand", "estimate", "ci_low", "ci_high", "margin", "test")
+_LONG_TABLE = 30
+_MOST_ROWS = 250
+"""Of a figure's numbers that are shown; a longer table is left to its CSV file."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure: PNG file, title, caption, and the CSV file of its numbers where there is one."""
+
+    file: Path
+    title: str
+    caption: str
+    numbers: Path | None = None
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the page with a heading of its own.
+
+    Attributes
+    ----------
+    title : str
+        Heading, and the words of the link to it.
+    notes : sequence of str
+        Sentences, as a list.
+    tables : sequence of (heading, rows)
+        Rows are mappings; the columns are the keys in the order of their first appearance. Long ones are folded.
+    figures : sequence of Picture
+    markdown : str
+        Text after the rest.
+    """
+
+    title: str
+    notes: Sequence[str] = ()
+    tables: Sequence[tuple[str, Sequence[Mapping[str, Any]]]] = ()
+    figures: Sequence[Picture] = ()
+    markdown: str = ""
+
+
+def write_report(
+    path: str | Path,
+    *,
+    title: str,
+    claims: Sequence[Mapping[str, Any]],
+    figures: Sequence[Picture],
+    sections: Sequence[Section] = (),
+    samples: Sequence[Mapping[str, Any]] = (),
+    provenance: Mapping[str, Any] | None = None,
+    summary: Sequence[str] = (),
+) -> Path:
+    """Write the report, whole or not at all.
+
+    Parameters
+    ----------
+    path : path
+        The HTML file.
+    title : str
+        Heading.
+    claims : sequence of mappings
+        ``id``, ``statement``, ``verdict`` ("supported", "not supported", "inconclusive"); ``estimand``,
+        ``estimate``, ``ci_low``, ``ci_high``, ``margin``, ``test`` where they exist. A field that holds a list of
+        mappings is shown as a table, any other one as a line.
+    figures : sequence of Picture
+        After the summary.
+    sections : sequence of Section
+        After the claims, in this order; an empty one is left out.
+    samples : sequence of mappings
+        Model text and other free text, shown preformatted; numbers on one line; a ``title`` field becomes the heading.
+    provenance : mapping
+        Versions, seeds, command; nested values are shown inline.
+    summary : sequence of str
+        Sentences above everything else, after the tally of the verdicts.
+
+    Returns
+    -------
+    Path
+        The file that was written. All text is escaped; figures are embedded.
+
+    Raises
+    ------
+    UserError
+        If a figure's file is missing or is no PNG.
+    """
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
+
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=select_autoescape(default=True, default_for_string=True),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    page = environment.get_template("report.html.j2").render(
+        title=title,
+        summary=list(summary),
+        claims=[_claim(claim) for claim in claims],
+        tally=_tally(claims),
+        figures=[_picture(picture, number) for number, picture in enumerate(figures, 1)],
+        sections=_sections(sections, len(figures)),
+        samples=[_sample(sample) for sample in samples],
+        provenance=[(str(name), plain(value)) for name, value in (provenance or {}).items()],
+    )
+    path = Path(path)
+    write_text(path, page)
+    return path
+
+
+def plain(value: Any) -> str:
+    """A value as text: 4 significant digits, "–" for a missing one, lists and mappings inline."""
+    if value is None:
+        return "–"
+    if isinstance(value, str):
+        return value
+    if isinstance(value, (bool, np.bool_)):
+        return "yes" if value else "no"
+    if isinstance(value, Integral):
+        return f"{int(value):,}" if abs(int(value)) >= 10_000 else str(int(value))
+    if isinstance(value, Real):
+        number = float(value)
+        if math.isnan(number):
+            return "–"
+        return f"{number:.4g}".replace("-", "−").replace("inf", "∞")
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {plain(item)}" for name, item in value.items())
+    if isinstance(value, Iterable):
+        return ", ".join(plain(item) for item in value)
+    return str(value)
+
+
+def estimate_text(fields: Mapping[str, Any]) -> str:
+    """``estimate [ci_low, ci_high]``; empty if there is no estimate."""
+    if plain(fields.get("estimate")) == "–":
+        return ""
+    text = plain(fields["estimate"])
+    if fields.get("ci_low") is None and fields.get("ci_high") is None:
+        return text
+    return f"{text} [{plain(fields.get('ci_low'))}, {plain(fields.get('ci_high'))}]"
+
+
+def badge(verdict: str) -> dict[str, str]:
+    """Symbol, words and class of a verdict: symbol and words say it without colour."""
+    symbol, kind = VERDICTS.get(verdict, ("•", "other"))
+    return {"symbol": symbol, "text": verdict, "kind": kind}
+
+
+def _claim(claim: Mapping[str, Any]) -> dict[str, Any]:
+    lines = [(name, plain(claim[name])) for name in ("estimand", "margin", "test") if claim.get(name) is not None]
+    tables: list[dict[str, Any]] = []
+    for name, value in claim.items():
+        if name in _CLAIM_FIELDS:
+            continue
+        if name == "details" and isinstance(value, Mapping):
+            for part, content in value.items():
+                _detail(_words(part), content, lines, tables)
+        else:
+            _detail(_words(name), value, lines, tables)
+    return {
+        "id": str(claim.get("id", "")),
+        "statement": str(claim.get("statement", "")),
+        "badge": badge(str(claim.get("verdict", "no verdict"))),
+        "estimate": estimate_text(claim),
+        "lines": lines,
+        "tables": tables,
+    }
+
+
+def _detail(name: str, value: Any, lines: list[tuple[str, str]], tables: list[dict[str, Any]]) -> None:
+    """One more field of a claim, as a line or a table.
+
+    An interval, a sentence or a plain value is a line; rows, a mapping of mappings and what a sentence sums up a table.
+    """
+    if value is None or value == "" or (isinstance(value, (list, tuple, dict)) and not value):
+        return
+    if isinstance(value, Mapping) and all(isinstance(row, Mapping) for row in value.values()):
+        tables.append(_table(name, [{"": key, **_with_interval(row)} for key, row in value.items()]))
+    elif isinstance(value, (list, tuple)) and all(isinstance(row, Mapping) for row in value):
+        tables.append(_table(name, [_with_interval(row) for row in value]))
+    elif isinstance(value, Mapping) and isinstance(value.get("sentence"), str):
+        lines.append((name, value["sentence"]))
+        if isinstance(parts := value.get("parts"), Mapping) and parts:
+            rows = [{"of": part, "detectable difference": found} for part, found in parts.items()]
+            tables.append(_table(f"{name} of each estimate", rows))
+    elif isinstance(value, Mapping):
+        fields = _with_interval(value)
+        lines.append((name, plain(fields if len(fields) > 1 else next(iter(fields.values())))))
+    else:
+        lines.append((name, plain(value)))
+
+
+def _with_interval(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The row with value (or estimate), low and high as one field."""
+    for value, low, high in (("value", "low", "high"), ("estimate", "ci_low", "ci_high")):
+        if {value, low, high} <= set(row):
+            text = estimate_text({"estimate": row[value], "ci_low": row[low], "ci_high": row[high]})
+            shown = {name: (text or None) if name == value else item for name, item in row.items()}
+            return {("estimate" if n == value else n): item for n, item in shown.items() if n not in (low, high)}
+    return dict(row)
+
+
+def _tally(claims: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    found = [str(claim.get("verdict", "no verdict")) for claim in claims]
+    order = [*VERDICTS, *sorted(set(found) - set(VERDICTS))]
+    return [{**badge(verdict), "count": found.count(verdict)} for verdict in order if verdict in found]
+
+
+def _table(heading: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    cells = [[plain(row.get(name)) for name in columns] for row in rows]
+    numeric = [
+        any(_is_number(row.get(name)) for row in rows)
+        and all(row.get(name) is None or _is_number(row.get(name)) for row in rows)
+        for name in columns
+    ]
+    return {
+        "heading": heading,
+        "columns": [_words(name) for name in columns],
+        "rows": cells,
+        "numeric": numeric,
+        "long": len(rows) > _LONG_TABLE,
+    }
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, (bool, np.bool_))
+
+
+def _words(name: Any) -> str:
+    return str(name).replace("_", " ")
+
+
+def _sample(sample: Mapping[str, Any]) -> dict[str, Any]:
+    shown = {name: value for name, value in sample.items() if name != "title"}
+    return {
+        "title": str(sample.get("title", "")),
+        "fields": [(_words(name), plain(value)) for name, value in shown.items() if not isinstance(value, Real)],
+        "numbers": [(_words(name), plain(value)) for name, value in shown.items() if isinstance(value, Real)],
+    }
+
+
+def _sections(sections: Sequence[Section], figures: int) -> list[dict[str, Any]]:
+    """The sections that hold something; figures are numbered on from ``figures``."""
+    found = []
+    for section in sections:
+        if section.notes or section.tables or section.figures or section.markdown:
+            pictures = [_picture(picture, figures + i) for i, picture in enumerate(section.figures, 1)]
+            figures += len(pictures)
+            found.append(
+                {
+                    "title": section.title,
+                    "anchor": re.sub(r"\W+", "-", section.title.lower()),
+                    "notes": list(section.notes),
+                    "tables": [_table(heading, rows) for heading, rows in section.tables],
+                    "figures": pictures,
+                    "text": markdown(section.markdown),
+                }
+            )
+    return found
+
+
+def markdown(text: str) -> str:
+    """Markdown as HTML for a section: headings two levels down, HTML inside it escaped, no links to scripts."""
+    from markdown_it import MarkdownIt
+
+    parser = MarkdownIt("js-default").disable("image")  # this preset escapes HTML; nothing is fetched
+    tokens = parser.parse(text)
+    for token in tokens:
+        if token.type in ("heading_open", "heading_close"):
+            token.tag = f"h{min(int(token.tag[1:]) + 2, 6)}"
+    return parser.renderer.render(tokens, parser.options, {})
+
+
+def _picture(picture: Picture, number: int) -> dict[str, Any]:
+    shown: dict[str, Any] = {"number": number, "title": picture.title, "caption": picture.caption}
+    return shown | _embedded(Path(picture.file)) | _numbers(picture.numbers)
+
+
+def _numbers(file: Path | None) -> dict[str, Any]:
+    """The table of a figure's numbers; columns of one value become words above it."""
+    if file is None:
+        return {"numbers": None}
+    try:
+        frame = pd.read_csv(file, keep_default_na=False, na_values=[""])
+    except (OSError, ValueError):
+        raise UserError(f"the numbers {file} of a figure cannot be read: run python -m figures again") from None
+    rows: list[dict[str, Any]] = [{str(k): v for k, v in row.items()} for row in frame.to_dict("records")]
+    same = [name for name in map(str, frame.columns) if len(rows) > 1 and len({plain(row[name]) for row in rows}) == 1]
+    told = {_words(name): rows[0][name] for name in same}
+    rows = [{name: value for name, value in row.items() if name not in same} for row in rows]
+    table = _table("", [_with_interval(row) for row in rows[:_MOST_ROWS]])
+    left = f"The first {_MOST_ROWS} of {len(rows)} rows; all are in {file.name}." if len(rows) > _MOST_ROWS else ""
+    return {"numbers": {**table, "told": plain(told), "count": len(rows), "left": left}}
+
+
+def _embedded(file: Path) -> dict[str, Any]:
+    try:
+        content = file.read_bytes()
+    except OSError:
+        raise UserError(f"figure {file} is missing: run python -m figures again") from None
+    if content[:8] != b"\x89PNG\r\n\x1a\n":
+        raise UserError(f"figure {file} is no PNG: run python -m figures again")
+    width, height = struct.unpack(">II", content[16:24])
+    image = base64.b64encode(content).decode()
+    return {"image": image, "width": width, "height": height}

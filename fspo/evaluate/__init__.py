@@ -1,0 +1,1 @@
+"""Evaluation of finished models on benchmarks: answers that a killed run keeps, accuracy with intervals."""

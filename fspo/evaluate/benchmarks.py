@@ -1,0 +1,243 @@
+"""Benchmarks: their prompts from the hub or a folder, and a model's answers in a file that a killed run keeps.
+
+``OUT/answers/MODEL/BENCHMARK.jsonl`` starts with a line that says what was asked and how; then one line a prompt with
+all its responses. Lines are appended a batch at a time and synced; a torn last line is dropped on the next start.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from transformers import PreTrainedModel
+
+from fspo.base.errors import UserError, unknown_name
+from fspo.base.files import write_text
+from fspo.evaluate.accuracy import Answers
+from fspo.rollouts.collect import Collector
+from fspo.tasks import build_config
+from fspo.tasks.dataset import DatasetConfig, DatasetTask
+from fspo.tasks.rows import FILE_SUFFIXES
+from fspo.tasks.sets import BENCHMARKS, known_options
+
+SOLVED = 1.0
+"""Least reward of a correct response."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a benchmark is answered; a file of answers belongs to one of them.
+
+    Attributes
+    ----------
+    samples : int
+        Responses a prompt.
+    temperature : float
+        0 is greedy.
+    max_new_tokens, max_prompt_tokens : int
+        A response is cut at the first; a prompt beyond the second is not asked, counts as wrong and is counted.
+    seed : int
+        Of the noise, which belongs to the prompt and the response's number: all models see the same.
+    chat_template : bool, optional
+        Force the tokenizer's template on or off.
+    """
+
+    samples: int
+    temperature: float
+    max_new_tokens: int
+    max_prompt_tokens: int
+    seed: int
+    chat_template: bool | None = None
+
+
+def load_benchmark(name: str, data_dir: Path | None, options: dict[str, Any]) -> DatasetTask:
+    """A benchmark by its known name (`fspo.tasks.sets.BENCHMARKS`) or from a file.
+
+    Parameters
+    ----------
+    name : str
+        "math500", "aime24", ..., or the path of a jsonl or parquet file.
+    data_dir : path, optional
+        ``NAME.jsonl``, ``NAME.parquet`` or a folder ``NAME`` in it serves instead of the hub; a file there makes a
+        name of its own.
+    options : dict
+        Further options of `fspo.tasks.dataset.DatasetConfig`.
+
+    Raises
+    ------
+    UserError
+        If there is no such benchmark, or neither a file nor the hub has it.
+    """
+    on_disk = _on_disk(name, data_dir)
+    if on_disk is None and name not in BENCHMARKS:
+        raise unknown_name("benchmark", name, [*BENCHMARKS, "<file>.jsonl"])
+    known = BENCHMARKS.get(name, {"judge": {"verifier": "math"}})
+    given = options if on_disk is None else {**options, "path": str(on_disk)}
+    merged = known_options(known, {**given, "eval_share": 0.0})
+    try:
+        return DatasetTask(build_config(DatasetConfig, merged, f"option of benchmark {name}"), name)
+    except UserError as error:
+        if on_disk is not None:
+            raise
+        where = data_dir or Path("DIR")
+        raise UserError(
+            f"benchmark {name}: the hub cannot give it and there is no {where / name}.jsonl or .parquet: save it "
+            f"there and name the folder with --data-dir ({error})"
+        ) from error
+
+
+def _on_disk(name: str, data_dir: Path | None) -> Path | None:
+    if name.endswith(FILE_SUFFIXES):
+        return Path(name)
+    if data_dir is None:
+        return None
+    if not data_dir.is_dir():
+        raise UserError(f"no folder {data_dir}: give --data-dir the folder that holds the benchmarks")
+    places = [data_dir / f"{name}{suffix}" for suffix in FILE_SUFFIXES] + [data_dir / name]
+    return next((place for place in places if place.exists()), None)
+
+
+def data_key(task: DatasetTask) -> str:
+    """Digest of a benchmark's prompts and answers."""
+    every = [task.example("train", i) for i in range(task.size("train"))]
+    return _digest(json.dumps([[e.prompt, e.answer] for e in every], sort_keys=True).encode())
+
+
+def model_key(model: str) -> str:
+    """Digest of a local folder's weights (ends of each file) and configuration; a hub name stands for itself.
+
+    Adapters name the model that they belong to in their configuration.
+    """
+    folder = Path(model)
+    if not folder.is_dir():
+        return model
+    parts = []
+    configs = ("config.json", "adapter_config.json")
+    for file in sorted(p for p in folder.iterdir() if p.suffix in (".safetensors", ".bin") or p.name in configs):
+        with file.open("rb") as stream:
+            head = stream.read(1 << 20)
+            stream.seek(max(0, file.stat().st_size - (1 << 20)))
+            parts.append(f"{file.name} {file.stat().st_size} {_digest(head)} {_digest(stream.read())}")
+    return _digest("\n".join(parts).encode())
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+class AnswerFile:
+    """The answers of one model to one benchmark.
+
+    Parameters
+    ----------
+    path : path
+    header : dict
+        What was asked and how, as plain JSON values.
+
+    Raises
+    ------
+    UserError
+        If the file holds answers to something else, or is damaged before its end.
+    """
+
+    def __init__(self, path: Path, header: dict[str, Any]) -> None:
+        self.path, self.lines = path, dict[int, dict[str, Any]]()
+        if not path.exists():
+            write_text(path, json.dumps(header) + "\n")
+            return
+        text = path.read_text(encoding="utf-8", errors="replace")
+        kept = text[: text.rfind("\n") + 1]
+        try:
+            rows = [json.loads(line) for line in kept.splitlines()]
+            found = rows[0] if rows else {}
+            self.lines = {row["prompt"]: row for row in rows[1:]}
+        except (json.JSONDecodeError, KeyError, TypeError) as error:
+            raise UserError(f"{path} is damaged ({error}): remove it to answer this benchmark again") from error
+        for key in header:
+            if found.get(key) != header[key]:
+                raise UserError(
+                    f"{path} was made with {key} {found.get(key)}, not {header[key]}: choose another --output, or "
+                    "remove the file to answer this benchmark again"
+                )
+        if kept != text:
+            write_text(path, kept)
+
+    def append(self, rows: Sequence[dict[str, Any]]) -> None:
+        """Add lines and sync them to the disk."""
+        try:
+            with self.path.open("ab") as stream:
+                stream.write("".join(json.dumps(row) + "\n" for row in rows).encode())
+                stream.flush()
+                os.fsync(stream.fileno())
+        except OSError as error:
+            raise UserError(f"cannot write {self.path}: {error.strerror}; make room and run the same again") from error
+        self.lines |= {row["prompt"]: row for row in rows}
+
+
+def header(model: str, task: DatasetTask, settings: Settings) -> dict[str, Any]:
+    """First line of an answer file."""
+    return {"model": model_key(model), "benchmark": task.name, "data": data_key(task), **asdict(settings)}
+
+
+def answer(
+    model: PreTrainedModel,
+    collector: Collector,
+    missing: Sequence[int],
+    settings: Settings,
+    batch_size: int,
+    keep: Callable[[list[dict[str, Any]]], None],
+    *,
+    texts: bool = True,
+) -> None:
+    """Answer the prompts ``missing``, a batch of at most ``batch_size`` responses a process at a time.
+
+    Parameters
+    ----------
+    collector : Collector
+        Over the benchmark; each process samples its share and has all responses afterwards.
+    keep : callable
+        Gets the lines of each finished batch.
+    texts : bool
+        Keep the responses' text.
+    """
+    prompts_at_once = max(1, batch_size // settings.samples) * collector.world
+    for start in range(0, len(missing), prompts_at_once):
+        numbers = np.asarray(missing[start : start + prompts_at_once])
+        prompts = collector.prompts("train", numbers, numbers, none_fits=True)
+        rows = {int(n): {"prompt": int(n), "too_long": n not in prompts.ids} for n in numbers}
+        if len(prompts.ids):
+            batch = collector.collect(model, prompts, settings.samples, stream="eval", rollout=0, step=0)
+            for n in prompts.ids:
+                at = np.flatnonzero(batch.prompt_ids == n)
+                rows[int(n)] |= {
+                    "lengths": batch.lengths[at].tolist(),
+                    "truncated": batch.truncated[at].tolist(),
+                    "rewards": batch.rewards[at].tolist(),
+                    "status": batch.reward_status[at].tolist(),
+                }
+                if texts:
+                    tokens = [batch.responses[i].tolist() for i in at]
+                    rows[int(n)]["responses"] = collector.tokenizer.batch_decode(tokens, skip_special_tokens=True)
+        keep(list(rows.values()))
+
+
+def answers(lines: Sequence[dict[str, Any]], samples: int) -> Answers:
+    """Arrays of an answer file's lines; a prompt that was too long has ``samples`` wrong answers of length 0."""
+    prompt = np.repeat([row["prompt"] for row in lines], samples).astype(np.int64)
+
+    def column(name: str, missing: Any) -> np.ndarray:
+        return np.array([value for row in lines for value in (row.get(name) or [missing] * samples)])
+
+    return Answers(
+        prompt=prompt,
+        correct=column("rewards", 0.0) >= SOLVED,
+        length=column("lengths", 0).astype(np.int64),
+        truncated=column("truncated", False).astype(bool),
+        failed=column("status", "ok") != "ok",
+    )

@@ -1,0 +1,207 @@
+"""Files of a gradient log: their names, version, row groups, and what of them can be read.
+
+A file that cannot be read, or is of another major version, is left out and named in one line of damage; of a file
+with a broken stretch the sound row groups are read. Nothing of a log but its footers is read until rows are asked for.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fspo.base.errors import UserError
+from fspo.gradlog import schema as gradschema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FOLDER = "gradlog"
+NAME = re.compile(r"rollout-(\d{8})-rank-(\d{4})\.parquet")
+FEW_VALUES = ("phase", "score_status", "rule", "drift_source")
+"""Columns of text with a handful of values, read as codes."""
+
+
+def file_name(rollout: int, rank: int) -> str:
+    """Name of one file of the log."""
+    return f"rollout-{rollout:08d}-rank-{rank:04d}.parquet"
+
+
+@dataclass(frozen=True)
+class Group:
+    """One row group.
+
+    Attributes
+    ----------
+    rows : int
+    first, last : int
+        Least and greatest number of a rollout in it; the file's name says it where the file has no statistics.
+    nulls : dict of str to int
+        Nulls by column, where the file says.
+    """
+
+    rows: int
+    first: int
+    last: int
+    nulls: dict[str, int]
+
+
+@dataclass(frozen=True)
+class LogFile:
+    """What the footer of one file says."""
+
+    path: Path
+    columns: frozenset[str]
+    metadata: dict[str, Any]  # the run's header
+    groups: tuple[Group, ...]
+
+    @property
+    def rows(self) -> int:
+        """Rows of all phases."""
+        return sum(group.rows for group in self.groups)
+
+
+def broken(path: Path, error: BaseException) -> str:
+    """One line of damage."""
+    text = str(error).splitlines()
+    return f"{path.name}: {text[0] if text else type(error).__name__}"
+
+
+def log_files(run: str | Path, rollouts: tuple[int, int] | None = None) -> tuple[list[LogFile], list[str]]:
+    """The readable files of a run by name, and one line for each that is not.
+
+    Parameters
+    ----------
+    rollouts : (first, last), optional
+        Inclusive range of the names.
+
+    Raises
+    ------
+    UserError
+        If there is no file, or none that can be read.
+    """
+    import pyarrow as pa
+
+    folder = Path(run) / FOLDER
+    paths = [
+        p
+        for p in sorted(folder.glob("*.parquet"))
+        if (m := NAME.fullmatch(p.name)) and (rollouts is None or rollouts[0] <= int(m[1]) <= rollouts[1])
+    ]
+    if not paths:
+        raise UserError(f"no gradient log under {folder}: give the run folder that the trainer or GradLogWriter wrote")
+    files: list[LogFile] = []
+    damage: list[str] = []
+    for path in paths:
+        try:
+            files.append(_footer(path))
+        except (UserError, pa.ArrowException, OSError, ValueError) as error:
+            damage.append(broken(path, error))
+    if not files:
+        raise UserError(f"no readable file in {folder}: {damage[0]}")
+    return files, damage
+
+
+def _footer(path: Path) -> LogFile:
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(path) as file:
+        found, names = file.metadata, file.schema_arrow.names
+        header = found.metadata or {}
+        _check_version(header)
+        run = json.loads(header.get(b"fspo.run", b"{}"))
+        if not isinstance(run, dict):
+            raise UserError("its header fspo.run is no JSON object")
+        places = {found.schema.column(i).path.split(".")[0]: i for i in range(found.num_columns)}
+        places |= {found.schema.column(i).path: i for i in range(found.num_columns)}
+        groups = tuple(_group(found.row_group(g), places, path) for g in range(found.num_row_groups))
+    return LogFile(path, frozenset(names), run, groups)
+
+
+def _group(group: Any, places: Mapping[str, int], path: Path) -> Group:
+    nulls: dict[str, int] = {}
+    match = NAME.fullmatch(path.name)
+    first = last = int(match[1]) if match else 0
+    for name, place in places.items():
+        statistics = group.column(place).statistics
+        if statistics is None:
+            continue
+        if statistics.has_null_count:
+            nulls[name] = int(statistics.null_count)
+        if name == "rollout" and statistics.has_min_max:
+            first, last = int(statistics.min), int(statistics.max)
+    return Group(int(group.num_rows), first, last, nulls)
+
+
+def _check_version(header: Mapping[bytes, bytes]) -> None:
+    text = header.get(b"fspo.schema", b"").decode()
+    if not re.fullmatch(r"\d+\.\d+", text):
+        raise UserError("it is no gradient log (its header has no fspo.schema); remove it from the folder")
+    major = gradschema.SCHEMA_VERSION[0]
+    if int(text.split(".")[0]) != major:
+        raise UserError(f"schema {text}; this fspo reads {major}.x: use the release that wrote it")
+
+
+def read_rows(
+    file: LogFile,
+    columns: Sequence[str] | None,
+    phases: Iterable[str] | None,
+    groups: Sequence[int] | None = None,
+) -> tuple[list[pa.Table], list[str]]:
+    """Rows of one file, without its header, and a line of damage for each row group that cannot be read.
+
+    Parameters
+    ----------
+    columns : sequence of str, optional
+        Those of them that the file has, and ``phase``; all by default.
+    phases : iterable of str or None
+        Rows of these phases (null is "train"); None for all.
+    groups : sequence of int, optional
+        Numbers of the row groups; all by default.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    wanted = None if columns is None else [c for c in dict.fromkeys([*columns, "phase"]) if c in file.columns]
+    numbers = list(range(len(file.groups))) if groups is None else list(groups)
+    codes = [c for c in FEW_VALUES if c in file.columns and (wanted is None or c in wanted)]
+    damage: list[str] = []
+    tables: list[pa.Table] = []
+    errors = (pa.ArrowException, OSError, ValueError)
+    try:
+        with pq.ParquetFile(file.path, read_dictionary=codes, page_checksum_verification=True) as source:
+            try:
+                tables = [source.read_row_groups(numbers, columns=wanted, use_threads=False)]
+            except errors as error:
+                if len(numbers) == 1:
+                    damage.append(f"{broken(file.path, error)} ({file.groups[numbers[0]].rows} rows lost)")
+                else:
+                    for number in numbers:
+                        try:
+                            tables.append(source.read_row_group(number, columns=wanted, use_threads=False))
+                        except errors as error:
+                            lost = f"row group {number}, {file.groups[number].rows} rows lost"
+                            damage.append(f"{broken(file.path, error)} ({lost})")
+    except errors as error:
+        damage.append(f"{broken(file.path, error)} ({sum(file.groups[g].rows for g in numbers)} rows lost)")
+    chosen = None if phases is None else list(phases)
+    return [_of_phases(table, chosen).replace_schema_metadata(None) for table in tables], damage
+
+
+def _of_phases(table: pa.Table, phases: list[str] | None) -> pa.Table:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if phases is None or "phase" not in table.column_names:
+        return table
+    kept = table["phase"]
+    if pa.types.is_dictionary(kept.type):
+        seen = {value for chunk in kept.chunks for value in chunk.dictionary.to_pylist()}
+        if seen <= set(phases) and ("train" in phases or not kept.null_count):
+            return table
+        kept = kept.cast(pa.string())
+    kept = pc.is_in(pc.fill_null(kept, "train"), pa.array(phases))  # type: ignore[attr-defined]
+    return table.filter(kept)

@@ -1,0 +1,1 @@
+"""Causal language models and tokenizers: loading, the embedded model, its supervised warm-up."""

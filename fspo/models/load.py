@@ -1,0 +1,282 @@
+"""Models and tokenizers: the embedded Qwen3 that needs no download, and any Hugging Face causal LM."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+import torch
+
+from fspo.base.errors import UserError, unknown_name
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase, Qwen3Config, Qwen3ForCausalLM
+
+EMBEDDED = "embedded"
+Dtype = Literal["float32", "bfloat16"]
+DTYPES: dict[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+# Field names under which Hugging Face configurations keep a dropout probability.
+_DROPOUT_WORDS = ("dropout", "pdrop")
+
+
+@dataclass(frozen=True)
+class LoraOptions:
+    """Train low-rank adapters instead of all weights (extra ``lora``).
+
+    Attributes
+    ----------
+    rank : int
+        Rank of each adapter.
+    alpha : float
+        Scale of the adapters; their output is multiplied by alpha / rank.
+    target_modules : list of str or str
+        Module names, or ``"all-linear"``.
+    seed : int
+        Seed of the adapters' random half.
+    """
+
+    rank: int = 16
+    alpha: float = 32.0
+    target_modules: list[str] | str = "all-linear"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse impossible values."""
+        if self.rank < 1 or not self.alpha > 0:
+            raise UserError(f"lora rank {self.rank}, alpha {self.alpha}: use a rank of 1 or more and alpha > 0")
+
+
+@contextmanager
+def local_seed(seed: int) -> Iterator[None]:
+    """Run with torch's CPU generator seeded, and give the caller's generator back untouched."""
+    with torch.random.fork_rng(devices=[]):
+        torch.random.default_generator.manual_seed(seed)
+        yield
+
+
+def embedded_config() -> Qwen3Config:
+    """Configuration of the embedded model."""
+    from transformers import Qwen3Config
+
+    from fspo.tasks.chain_add import build_tokenizer
+
+    tokenizer = build_tokenizer()
+    return Qwen3Config(
+        vocab_size=len(tokenizer),
+        hidden_size=128,
+        intermediate_size=384,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        max_position_embeddings=1024,
+        tie_word_embeddings=False,
+        attention_dropout=0.0,
+        pad_token_id=cast(int, tokenizer.pad_token_id),
+        eos_token_id=cast(int, tokenizer.eos_token_id),
+        bos_token_id=None,
+    )
+
+
+def build_embedded_model(seed: int = 0) -> Qwen3ForCausalLM:
+    """Build the embedded model, randomly initialised: 0.40M parameters, 24 tokens, float32, eval mode.
+
+    Parameters
+    ----------
+    seed : int
+        The weights depend on it alone; torch's global generator is neither read nor moved.
+    """
+    from transformers import Qwen3ForCausalLM
+
+    config = embedded_config()
+    with local_seed(seed):
+        return Qwen3ForCausalLM(config).eval()
+
+
+def load_model(
+    name_or_path: str | Path,
+    dtype: Dtype = "float32",
+    *,
+    attn_implementation: str | None = None,
+    gradient_checkpointing: bool = False,
+    lora: LoraOptions | None = None,
+    seed: int = 0,
+) -> PreTrainedModel:
+    """Load a causal language model ready for training: dropout off, eval mode, on the CPU.
+
+    Parameters
+    ----------
+    name_or_path : str or Path
+        ``"embedded"`` (untrained; `fspo.models.warmup.warm_up` makes a trained folder), a folder, or a Hub name.
+    dtype : {"float32", "bfloat16"}
+        Type of the weights.
+    attn_implementation : str, optional
+        ``"sdpa"``, ``"eager"``, ``"flash_attention_2"``, ...; transformers chooses when None.
+    gradient_checkpointing : bool
+        Recompute activations in the backward pass (non-reentrant).
+    lora : LoraOptions, optional
+        Wrap the model with adapters; only they are trainable.
+    seed : int
+        Seed of the embedded model's weights.
+
+    Raises
+    ------
+    UserError
+        The files are missing or damaged, the architecture is no causal LM, or an option is impossible.
+    """
+    from transformers import AutoModelForCausalLM
+
+    if dtype not in DTYPES:
+        raise unknown_name("dtype", str(dtype), tuple(DTYPES))
+    if str(name_or_path) == EMBEDDED:
+        model: PreTrainedModel = build_embedded_model(seed).to(DTYPES[dtype])  # type: ignore[arg-type]
+        if attn_implementation is not None:
+            with _readable(name_or_path):
+                model.set_attn_implementation(attn_implementation)
+    else:
+        with _readable(name_or_path):
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
+                name_or_path,
+                dtype=DTYPES[dtype],
+                attn_implementation=attn_implementation,
+                output_loading_info=True,
+            )
+        model, report = loaded
+        absent = sorted(report["missing_keys"])
+        if absent:  # transformers would go on with random weights
+            raise UserError(
+                f"{name_or_path} lacks {len(absent)} of the model's weights ({absent[0]}, ...): its files are "
+                "incomplete or of another architecture; download or save it again"
+            )
+    if getattr(model.config, "is_encoder_decoder", False):
+        raise UserError(f"{name_or_path} is an encoder-decoder model: use a causal (decoder-only) language model")
+    return ready_for_training(model, str(name_or_path), gradient_checkpointing=gradient_checkpointing, lora=lora)
+
+
+def ready_for_training(
+    model: PreTrainedModel, name: str, *, gradient_checkpointing: bool = False, lora: LoraOptions | None = None
+) -> PreTrainedModel:
+    """Switch dropout off, and gradient checkpointing (non-reentrant) and adapters on where asked for; eval mode.
+
+    Raises
+    ------
+    UserError
+        An option is impossible for this model, which the message calls ``name``.
+    """
+    switch_dropout_off(model)
+    if gradient_checkpointing:
+        if not model.supports_gradient_checkpointing:
+            raise UserError(f"{name} cannot checkpoint gradients: set gradient_checkpointing to false")
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    if lora is not None:
+        model = _add_lora(model, lora)
+    return model.eval()
+
+
+def switch_dropout_off(model: torch.nn.Module) -> None:
+    """Set every dropout probability of the model and its configuration to 0.
+
+    The sampler, the old and the new log-probs must come from one policy: with dropout S would not be 0 at the first
+    minibatch. Works for models that read their configuration in the forward pass as well.
+    """
+    for module in model.modules():
+        if isinstance(module, torch.nn.modules.dropout._DropoutNd):
+            module.p = 0.0
+        for name, value in list(vars(module).items()):
+            if any(word in name for word in _DROPOUT_WORDS) and isinstance(value, float):
+                setattr(module, name, 0.0)
+    config = getattr(model, "config", None)
+    for part in () if config is None else (config, config.get_text_config(decoder=True)):
+        for name, value in list(part.to_dict().items()):
+            if any(word in name for word in _DROPOUT_WORDS) and isinstance(value, float):
+                setattr(part, name, 0.0)
+
+
+def load_tokenizer(name_or_path: str | Path) -> PreTrainedTokenizerBase:
+    """Load a tokenizer with a pad token, padding on the left; ``"embedded"`` needs no files.
+
+    A tokenizer without a pad token pads with its end (or unknown) token: masks, never token values, tell padding from
+    text here.
+
+    Raises
+    ------
+    UserError
+        The files are missing, or there is no token to pad with.
+    """
+    from transformers import AutoTokenizer
+
+    if str(name_or_path) == EMBEDDED:
+        from fspo.tasks.chain_add import build_tokenizer
+
+        return build_tokenizer()
+    with _readable(name_or_path):
+        tokenizer = AutoTokenizer.from_pretrained(name_or_path, padding_side="left")
+    if set(tokenizer.get_vocab().values()) <= set(tokenizer.all_special_ids):  # what transformers makes of no files
+        raise UserError(
+            f"cannot load the tokenizer of {str(name_or_path)!r}: its files (tokenizer.json) are missing; save the "
+            "tokenizer there, or name another with model.tokenizer"
+        )
+    if tokenizer.eos_token_id is None:
+        raise UserError(f"the tokenizer of {name_or_path} has no end token: set eos_token in its tokenizer_config.json")
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+def eos_token_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """Token ids that end a response: the tokenizer's and those of the model's generation configuration."""
+    ids = {int(cast(int, tokenizer.eos_token_id))}
+    listed = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
+    ids.update([listed] if isinstance(listed, int) else listed or [])
+    return sorted(ids)
+
+
+def check_vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Raise UserError when the tokenizer knows more tokens than the model embeds."""
+    rows = model.get_input_embeddings().weight.shape[0]  # type: ignore[union-attr]
+    if len(tokenizer) > rows:  # type: ignore[arg-type]
+        raise UserError(
+            f"the tokenizer has {len(tokenizer)} tokens but the model embeds {rows}: "  # type: ignore[arg-type]
+            "use the tokenizer that belongs to the model"
+        )
+
+
+@contextmanager
+def _readable(name_or_path: str | Path) -> Iterator[None]:
+    """Turn a loader's error into one line."""
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except (OSError, ValueError, ImportError, KeyError, SafetensorError) as error:
+        if isinstance(error, UserError):
+            raise
+        first = " ".join(str(error).split())[:300]
+        raise UserError(
+            f"cannot load {str(name_or_path)!r}: give 'embedded', a folder saved by save_pretrained, or a Hugging "
+            f"Face name that this machine can reach ({type(error).__name__}: {first})"
+        ) from error
+
+
+def _add_lora(model: PreTrainedModel, options: LoraOptions) -> PreTrainedModel:
+    try:
+        from peft import LoraConfig, get_peft_model
+    except ImportError as error:
+        raise UserError("lora needs peft: pip install 'fspo[lora]'") from error
+    config = LoraConfig(
+        r=options.rank,
+        lora_alpha=options.alpha,  # type: ignore[arg-type]
+        target_modules=options.target_modules,
+        lora_dropout=0.0,
+        task_type="CAUSAL_LM",
+    )
+    # Checkpointed layers drop the graph when their input, the frozen embedding, needs no gradient.
+    model.enable_input_require_grads()
+    try:
+        with local_seed(options.seed):
+            return cast("PreTrainedModel", get_peft_model(model, config))
+    except ValueError as error:
+        raise UserError(f"lora does not fit this model: {' '.join(str(error).split())}") from error

@@ -1,0 +1,150 @@
+"""Supervised warm-up of the embedded model: one to two minutes on one thread, once; later runs find it in the cache."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import platform
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from filelock import FileLock
+
+from fspo.base.errors import UserError
+from fspo.base.files import cache_folder
+from fspo.models.load import build_embedded_model
+from fspo.models.warmup_training import RECIPE, WarmupConfig, measure, train
+from fspo.tasks import build_config
+from fspo.tasks.chain_add import ChainAddConfig, build_tokenizer, warmup_text
+
+log = logging.getLogger(__name__)
+
+SUMMARY = "warmup.json"
+
+
+def warm_up(
+    config: WarmupConfig | None = None,
+    task: ChainAddConfig | Mapping[str, Any] | None = None,
+    cache_dir: str | Path | None = None,
+) -> Path:
+    """Give the folder of the warmed-up embedded model, training it when the cache has none.
+
+    Parameters
+    ----------
+    config : WarmupConfig, optional
+    task : ChainAddConfig or mapping, optional
+        Options of chain-add.
+    cache_dir : path, optional
+        Wins over ``config.cache_dir``.
+
+    Returns
+    -------
+    Path
+        Model (safetensors) and tokenizer as ``save_pretrained`` writes them, and ``warmup.json``. The folder appears
+        whole or not at all; processes that ask at once wait for the one that trains.
+
+    Raises
+    ------
+    UserError
+        No attempt passed the gate, or the cache cannot be written.
+    """
+    config = config or WarmupConfig()
+    if not isinstance(task, ChainAddConfig):
+        task = build_config(ChainAddConfig, task or {}, "option of task chain-add")
+    root = cache_folder(cache_dir or config.cache_dir)
+    depends = dependencies(config, task)
+    target = root / f"warmup-{_digest(depends)}"
+    if (target / SUMMARY).is_file():
+        return target
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        with FileLock(root / f"{target.name}.lock"):
+            if (target / SUMMARY).is_file():  # another process was faster
+                return target
+            part = root / f"{target.name}.part"
+            shutil.rmtree(part, ignore_errors=True)  # of a killed process; the lock says nobody writes it
+            part.mkdir()
+            try:
+                _fill(part, config, task, depends)
+                os.replace(part, target)
+            finally:
+                shutil.rmtree(part, ignore_errors=True)
+    except OSError as error:
+        raise UserError(
+            f"cannot keep the warm-up in {root} ({error.strerror or error}): set warmup.cache_dir to a folder that "
+            "can be written"
+        ) from error
+    return target
+
+
+def dependencies(config: WarmupConfig, task: ChainAddConfig) -> dict[str, Any]:
+    """All that the warmed-up weights depend on; their names in the cache are its hash.
+
+    Data, tokenizer and initial weights enter as hashes of what the code makes, so that a change of the code is seen.
+    """
+    options = {k: v for k, v in asdict(config).items() if k != "cache_dir"}
+    weights = hashlib.sha256()
+    for name, value in sorted(build_embedded_model(config.seed).state_dict().items()):
+        weights.update(name.encode() + value.numpy().tobytes())
+    return {
+        "recipe": RECIPE,
+        "config": options,
+        "task": asdict(task),
+        "data": _digest([warmup_text(task, config.seed, i) for i in range(64)]),
+        "tokenizer": hashlib.sha256(build_tokenizer().backend_tokenizer.to_str().encode()).hexdigest()[:16],
+        "initial_weights": weights.hexdigest()[:16],
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "machine": f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}",
+    }
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _fill(folder: Path, config: WarmupConfig, task: ChainAddConfig, depends: dict[str, Any]) -> None:
+    """Train until an attempt passes the gate, then write the model to ``folder``."""
+    best = 0.0
+    for attempt in range(config.attempts):
+        trial = replace(config, seed=config.seed + attempt)
+        started = time.perf_counter()
+        with _threads(config.threads):
+            model = train(trial, task)
+            measured = measure(model, task, config.eval_examples, seed=trial.seed)
+        if measured["accuracy"] >= config.min_accuracy:
+            model.save_pretrained(folder)
+            build_tokenizer().save_pretrained(folder)
+            seconds = time.perf_counter() - started
+            summary = {"seed": trial.seed, "seconds": seconds, **measured, "depends": depends}
+            (folder / SUMMARY).write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
+            return
+        best = max(best, measured["accuracy"])
+        if attempt + 1 < config.attempts:
+            log.warning(
+                "warm-up with seed %d reached accuracy %.3f, below warmup.min_accuracy %.3f: trying seed %d",
+                *(trial.seed, measured["accuracy"], config.min_accuracy, trial.seed + 1),
+            )
+    raise UserError(
+        f"the warm-up's best accuracy in {config.attempts} attempts is {best:.3f}, below warmup.min_accuracy "
+        f"{config.min_accuracy:g}: raise warmup.steps, or lower the task's slip or warmup.min_accuracy"
+    )
+
+
+@contextmanager
+def _threads(number: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

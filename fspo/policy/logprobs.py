@@ -1,0 +1,323 @@
+"""Log-probabilities of response tokens under a causal language model, lean in memory, one code path for all uses.
+
+Old and new log-probabilities must come from here with the same batch: then S is exactly 0 before the first update.
+"""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.utils.checkpoint import checkpoint
+
+from fspo.base.errors import UserError
+from fspo.distributed import zero3
+from fspo.policy.linear_logprobs import linear_log_probs, tile_shape
+from fspo.policy.score_sites import flat_rows
+
+BIG_VOCABULARY = 8192
+"""From here on logits always exist tile by tile; below, they are made whole in the model while they fit one tile."""
+_PROBE = (3.0, -70.0, 1024.0)
+"""Numbers that a model must hand through, if what its output layer returns is what the model returns."""
+_forced_rows: int | None = None
+# Models whose forward does something to the logits after the output layer (scaling, soft caps).
+_WHOLE: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+
+
+def make_batch(
+    prompts: Sequence[Sequence[int]],
+    responses: Sequence[Sequence[int]],
+    pad_token_id: int,
+    padding_side: Literal["right", "left"] = "right",
+    device: torch.device | str | None = None,
+) -> dict[str, Tensor]:
+    """Pad prompt + response pairs to one batch.
+
+    Parameters
+    ----------
+    prompts, responses : sequences of N token id sequences
+        A prompt has at least one token: the first response token is predicted from it.
+    pad_token_id : int
+        Any id of the vocabulary; masks, not its value, mark padding.
+
+    Returns
+    -------
+    dict of Tensor (N, T)
+        ``input_ids``, ``attention_mask`` (int64), ``position_ids`` (0 on each sequence's first token, whatever the
+        padding side), ``response_mask`` (bool, on the token's own position).
+
+    Raises
+    ------
+    UserError
+        For an empty prompt, no rows, lists of different lengths or an unknown side.
+    """
+    if padding_side not in ("right", "left"):
+        raise UserError(f"padding_side {padding_side!r}: use 'right' or 'left'")
+    if len(prompts) != len(responses) or not len(prompts):
+        raise UserError(f"{len(prompts)} prompts and {len(responses)} responses: give one response for each prompt")
+    if any(len(prompt) == 0 for prompt in prompts):
+        raise UserError("an empty prompt predicts nothing: begin it with the tokenizer's bos or eos token")
+    sizes = [(len(p), len(r)) for p, r in zip(prompts, responses, strict=True)]
+    width = max(p + r for p, r in sizes)
+    input_ids = torch.full((len(sizes), width), pad_token_id, dtype=torch.int64)
+    attention_mask, response_mask = torch.zeros_like(input_ids), torch.zeros_like(input_ids, dtype=torch.bool)
+    for i, (p, r) in enumerate(sizes):
+        start = width - p - r if padding_side == "left" else 0
+        input_ids[i, start : start + p] = torch.as_tensor(prompts[i], dtype=torch.int64)
+        input_ids[i, start + p : start + p + r] = torch.as_tensor(responses[i], dtype=torch.int64)
+        attention_mask[i, start : start + p + r] = 1
+        response_mask[i, start + p : start + p + r] = True
+    position_ids = (attention_mask.cumsum(-1) - 1).clamp(min=0)
+    batch = {
+        "input_ids": input_ids,
+        "attention_mask": attention_mask,
+        "position_ids": position_ids,
+        "response_mask": response_mask,
+    }
+    return {name: x.to(device) for name, x in batch.items()} if device is not None else batch
+
+
+def token_log_probs(
+    model: nn.Module,
+    batch: Mapping[str, Tensor],
+    temperature: float = 1.0,
+    *,
+    entropy: bool = False,
+    logits: int | None = None,
+) -> tuple[Tensor, Tensor | None]:
+    """Log-probability of each response token given what precedes it.
+
+    Only the positions that predict response tokens meet the output layer, and for vocabularies from
+    `BIG_VOCABULARY` on, or more tokens than fit, logits exist one tile at a time, inside the output layer's own
+    forward (so that DDP, FSDP2 and their like see it run); tiles are computed again in the backward pass. An output
+    layer that is no plain Linear (LoRA on it) runs on a few tokens at a time. A model that changes its logits after
+    the output layer (soft caps, scales) gets them whole, with a warning.
+
+    Parameters
+    ----------
+    model : Module
+        A Hugging Face causal language model, also inside peft or DDP.
+    batch : mapping
+        As from `make_batch`; ``position_ids`` is left out for models that know none (ALiBi).
+    temperature : float
+        The sampler's, > 0: logits are divided by it.
+    entropy : bool
+        Also return the entropy of each response token's distribution.
+    logits : int, optional
+        Most logits of one tile; by default `fspo.policy.linear_logprobs.TILE`.
+
+    Returns
+    -------
+    log_probs : Tensor (B, T), float32 (float64 for a float64 model)
+        On the token's own position, 0 outside ``response_mask``.
+    entropies : Tensor (B, T) or None
+        Nats, detached, 0 outside the mask.
+
+    Raises
+    ------
+    UserError
+        For a temperature <= 0 or a response token with nothing before it.
+    """
+    if not temperature > 0:
+        raise UserError(f"temperature {temperature} must be > 0: log-probabilities of a greedy policy do not exist")
+    mask = batch["response_mask"].to(torch.bool)
+    if bool(mask[:, 0].any()):
+        raise UserError("a response token stands in the first column, so nothing predicts it: give each row a prompt")
+    predicting = mask[:, 1:]
+    columns = predicting.any(0).nonzero().squeeze(-1)
+    if columns.numel() == 0:
+        # The graph must exist on every process, or data parallel training waits for ever.
+        columns = torch.zeros(1, dtype=torch.int64, device=mask.device)
+    asked = _Asked(predicting, columns, batch["input_ids"][mask], temperature, entropy, logits)
+    values, entropies = asked.of(model, batch)
+    log_probs = values.new_zeros(mask.shape).masked_scatter(mask, values)
+    if entropies is None:
+        return log_probs, None
+    return log_probs, entropies.new_zeros(mask.shape).masked_scatter(mask, entropies)
+
+
+def _select(logits: Tensor, targets: Tensor, temperature: float, entropy: bool) -> tuple[Tensor, Tensor | None]:
+    """Log-probs (N,) and entropies (N,) from logits (N, V), in float32 or better."""
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    if temperature != 1.0:
+        logits = logits / temperature
+    values = -F.cross_entropy(logits, targets, reduction="none")
+    if not entropy:
+        return values, None
+    with torch.no_grad():
+        log_p = logits.detach().log_softmax(-1)
+        return values, -(log_p.exp() * log_p.clamp(min=torch.finfo(log_p.dtype).min)).sum(-1)  # 0 * -inf is 0
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What is asked of a model: the tokens whose log-probs are wanted, and how."""
+
+    predicting: Tensor  # (B, T - 1): positions that predict a response token
+    columns: Tensor  # (K,): columns with such a position
+    targets: Tensor  # (N,)
+    temperature: float
+    entropy: bool
+    logits: int | None
+
+    def of(self, model: nn.Module, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor | None]:
+        """Log-probs (N,) and entropies (N,)."""
+        core = _core(model)
+        parameters = inspect.signature(core.forward).parameters
+        inputs: dict[str, Any] = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"]}
+        if "position_ids" in parameters:
+            inputs["position_ids"] = batch["position_ids"]
+        if "use_cache" in parameters:
+            inputs["use_cache"] = False
+        if keeps := "logits_to_keep" in parameters:
+            inputs["logits_to_keep"] = self.columns
+        head = _output_layer(core)
+        if head is not None and self._too_many(head):
+            with _answering(head, self, keeps) as entropies:
+                answer = model(**inputs).logits
+            if (values := _untouched(answer, len(self.targets))) is not None:
+                return values, entropies[0]
+            _WHOLE.add(core)
+            warnings.warn(
+                f"{type(core).__name__} changes its logits after the output layer: they are made whole, tokens x "
+                "vocabulary; lower batch.tokens where that takes too much memory",
+                stacklevel=3,
+            )
+        features = model(**inputs).logits
+        values, entropies = _select(self.selected(features, keeps), self.targets, self.temperature, self.entropy)
+        return values + 0.0 * features.sum() if len(values) == 0 else values, entropies
+
+    def selected(self, features: Tensor, keeps: bool) -> Tensor:
+        """Rows (N, F) of what the model computed at ``columns`` alone, or everywhere."""
+        return (features if keeps else features[:, self.columns])[self.predicting[:, self.columns]]
+
+    def rows(self) -> Tensor:
+        """The response that each token belongs to, (N,)."""
+        return self.predicting.nonzero()[:, 0]
+
+    def _too_many(self, head: nn.Module) -> bool:
+        vocabulary = _vocabulary(head)
+        height, width = tile_shape(len(self.targets), vocabulary, self.targets.device, self.logits)
+        whole = vocabulary < BIG_VOCABULARY and height >= len(self.targets) and width >= vocabulary
+        return not whole or _forced_rows is not None
+
+    def answer(self, head: nn.Module, forward: Callable[[Tensor], Tensor], hidden: Tensor) -> tuple[Tensor, Any]:
+        """Log-probs and entropies from selected hidden states (N, H), inside the output layer's forward."""
+        vocabulary = _vocabulary(head)
+        tile = tile_shape(len(self.targets), vocabulary, hidden.device, self.logits)
+        if _forced_rows is not None:
+            tile = (_forced_rows, vocabulary)
+        weight = cast(Tensor, head.weight)
+        if getattr(forward, "__func__", None) is not nn.Linear.forward or isinstance(weight, DTensor):
+            tokens = max(1, tile[0] * tile[1] // vocabulary)
+            return _select_in_chunks(forward, self, hidden, tokens)
+        listeners = [hook.__self__.listener(head, hidden, self.rows()) for hook in _score_hooks(head)]
+        return linear_log_probs(
+            hidden,
+            weight,
+            cast("Tensor | None", head.bias),
+            self.targets,
+            self.temperature,
+            entropy=self.entropy,
+            tile=tile,
+            listener=next((listener for listener in listeners if listener is not None), None),
+        )
+
+
+def _select_in_chunks(
+    forward: Callable[[Tensor], Tensor], asked: _Asked, hidden: Tensor, tokens: int
+) -> tuple[Tensor, Tensor | None]:
+    """Log-probs of ``tokens`` tokens at a time through an output layer of any kind; recomputed in the backward pass."""
+
+    def chunk(h: Tensor, t: Tensor, r: Tensor) -> tuple[Tensor, Tensor | None]:
+        with flat_rows(r):
+            return _select(forward(h), t, asked.temperature, asked.entropy)
+
+    parts = zip(hidden.split(tokens), asked.targets.split(tokens), asked.rows().split(tokens), strict=True)
+    if torch.is_grad_enabled():
+        results = [cast("tuple[Tensor, Tensor | None]", checkpoint(chunk, *p, use_reentrant=False)) for p in parts]
+    else:
+        results = [chunk(*p) for p in parts]
+    values = torch.cat([value for value, _ in results])
+    return values, torch.cat([cast(Tensor, e) for _, e in results]) if asked.entropy else None
+
+
+def _core(model: nn.Module) -> nn.Module:
+    """The causal LM itself, out of DDP, DeepSpeed's engine and peft."""
+    while isinstance(model, nn.parallel.DistributedDataParallel) or type(model).__module__.startswith("deepspeed."):
+        model = cast(nn.Module, model.module)
+    return model.get_base_model() if hasattr(model, "get_base_model") else model  # type: ignore[operator]
+
+
+def _vocabulary(head: nn.Module) -> int:
+    weight = cast(Tensor, head.weight)
+    return int(zero3.shape(weight)[0])  # empty while it is not used
+
+
+def _output_layer(core: nn.Module) -> nn.Module | None:
+    """The layer that makes the logits, where log-probs may be computed inside it."""
+    if core in _WHOLE or not hasattr(core, "get_output_embeddings"):
+        return None
+    head = core.get_output_embeddings()  # type: ignore[operator]
+    if not isinstance(getattr(head, "weight", None), Tensor):
+        return None
+    # Other people's hooks expect the real output; those that gather sharded weights do not care.
+    hooks = [*head._forward_hooks.values(), *head._forward_pre_hooks.values()]
+    foreign = [
+        hook
+        for hook in hooks
+        if hook not in _score_hooks(head) and not str(hook.__module__).startswith(("torch.distributed.", "deepspeed."))
+    ]
+    return None if foreign or head._backward_hooks or head._backward_pre_hooks else head
+
+
+def _score_hooks(head: nn.Module) -> list[Any]:
+    return [hook for hook in head._forward_hooks.values() if getattr(hook, "knows_flat_rows", False)]
+
+
+@contextmanager
+def chunked_head(tokens: int) -> Iterator[None]:
+    """Make logits of ``tokens`` tokens at a time whatever the vocabulary: what tiles do to the numbers."""
+    global _forced_rows
+    before, _forced_rows = _forced_rows, tokens
+    try:
+        yield
+    finally:
+        _forced_rows = before
+
+
+@contextmanager
+def _answering(head: nn.Module, asked: _Asked, keeps: bool) -> Iterator[list[Tensor | None]]:
+    """Let the output layer return log-probs and the probe, (1, 1, N + 3); yields a list that gets the entropies."""
+    entropies: list[Tensor | None] = []
+    before, original = head.__dict__.get("forward"), head.forward
+
+    def forward(hidden: Tensor) -> Tensor:
+        values, entropy = asked.answer(head, original, asked.selected(hidden, keeps))
+        entropies.append(entropy)
+        return torch.cat([values, values.new_tensor(_PROBE)]).view(1, 1, -1)
+
+    head.forward = forward
+    try:
+        yield entropies
+    finally:
+        if before is None:
+            del head.forward
+        else:
+            head.forward = before
+
+
+def _untouched(answer: Tensor, count: int) -> Tensor | None:
+    """The log-probs (N,) in a model's answer; None where the model did something to them."""
+    probe = torch.tensor(_PROBE, dtype=answer.dtype, device=answer.device)
+    exact = answer.dtype in (torch.float32, torch.float64) and answer.shape == (1, 1, count + len(probe))
+    return answer[0, 0, :count] if exact and torch.equal(answer[0, 0, count:].detach(), probe) else None

@@ -1,0 +1,150 @@
+"""How good the sketch is on a given batch: covered share of the gradient and errors, against the exact one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import nn
+
+from fspo.base.errors import UserError
+from fspo.policy.score_hooks import unwrap
+from fspo.policy.scores import Batch, LogProbs, ScoreConfig, exact_scores, plain_log_probs, score
+
+MEMORY_LIMIT = 8 * 2**30
+"""Bytes of exact gradients that a check may hold."""
+
+
+@dataclass
+class Coverage:
+    """The sketch against the exact gradient on one batch.
+
+    Attributes
+    ----------
+    share : ndarray, shape (B,), float64
+        Share of ||psi||^2 on the parameters that the sketch covers; NaN where the score failed.
+    uncovered : dict of str to str
+        The other trainable parameters, and why.
+    uncovered_share : dict of str to float
+        Their share of the sum of ||psi||^2 over the batch.
+    norm_ratio : ndarray, shape (B,), float64
+        Norm of the sketch over the exact norm.
+    pair_cosine_rmse : float
+        Root mean square error of the cosine over all pairs i < j. NaN for fewer than 2 good responses.
+    subset_cosine_rmse : float
+        Root mean square error of cos(sum of all, sum of a random part), with random weights of both signs,
+        over 64 draws that drop 15 % of the responses (as an update and its clipped version). NaN as above.
+    exact_pair_cosines, sketch_pair_cosines : ndarray, shape (pairs,), float64
+    """
+
+    share: np.ndarray
+    uncovered: dict[str, str]
+    uncovered_share: dict[str, float]
+    norm_ratio: np.ndarray
+    pair_cosine_rmse: float
+    subset_cosine_rmse: float
+    exact_pair_cosines: np.ndarray
+    sketch_pair_cosines: np.ndarray
+
+
+def coverage(
+    model: nn.Module,
+    batch: Batch,
+    temperature: float = 1.0,
+    *,
+    config: ScoreConfig | None = None,
+    seed: int = 0,
+    rollout: int = 0,
+    log_probs: LogProbs = plain_log_probs,
+) -> Coverage:
+    """Measure the sketch on a batch, against every trainable parameter's exact gradient.
+
+    Parameters
+    ----------
+    model, batch, temperature, config, seed, rollout, log_probs
+        As for `fspo.policy.scores.score`. Small models only: B x P numbers are held.
+
+    Returns
+    -------
+    Coverage
+
+    Raises
+    ------
+    UserError
+        If the exact gradients would take more than `MEMORY_LIMIT`.
+    """
+    model = unwrap(model)
+    sizes = {n: p.numel() for n, p in model.named_parameters() if p.requires_grad}
+    need = 4 * sum(sizes.values()) * batch["input_ids"].shape[0]
+    if need > MEMORY_LIMIT:
+        raise UserError(
+            f"exact gradients of {batch['input_ids'].shape[0]} responses take {need / 2**30:.0f} GiB: "
+            "check the sketch on fewer responses or a smaller model"
+        )
+    taken = score(model, batch, temperature, config=config, seed=seed, rollout=rollout, log_probs=log_probs)
+    exact, _ = exact_scores(model, batch, temperature, log_probs=log_probs)
+    squares = {n: part.double().square().sum(1).cpu().numpy() for n, part in _split(exact, sizes)}
+    total = sum(squares.values(), np.zeros(len(taken.norm)))
+    missing = {n: squares[n] for n in taken.uncovered}
+    good = np.array([status == "ok" for status in taken.status]) & (total > 0)
+    with np.errstate(all="ignore"):
+        share = np.where(good, 1.0 - sum(missing.values(), np.zeros(len(total))) / total, np.nan)
+        norm_ratio = np.where(good, taken.norm.astype(np.float64) / np.sqrt(total), np.nan)
+    rows = torch.from_numpy(np.flatnonzero(good)).to(exact.device)
+    true_gram = (exact[rows] @ exact[rows].T).double().cpu().numpy()
+    vectors = taken.norm[good, None].astype(np.float64) * taken.unit[good].astype(np.float64)
+    sketch_gram = vectors @ vectors.T
+    true_pairs, sketch_pairs = pair_cosines(true_gram), pair_cosines(sketch_gram)
+    true_drops, sketch_drops = (drop_cosines(gram, seed) for gram in (true_gram, sketch_gram))
+    return Coverage(
+        share=share,
+        uncovered=taken.uncovered,
+        uncovered_share={n: float(v[good].sum() / total[good].sum()) for n, v in missing.items()},
+        norm_ratio=norm_ratio,
+        pair_cosine_rmse=_rms(sketch_pairs - true_pairs),
+        subset_cosine_rmse=_rms(sketch_drops - true_drops),
+        exact_pair_cosines=true_pairs,
+        sketch_pair_cosines=sketch_pairs,
+    )
+
+
+def _split(exact: torch.Tensor, sizes: dict[str, int]) -> list[tuple[str, torch.Tensor]]:
+    return list(zip(sizes, exact.split(list(sizes.values()), 1), strict=True))
+
+
+def pair_cosines(gram: np.ndarray) -> np.ndarray:
+    """Cosines of all pairs i < j, from inner products (n, n)."""
+    norms = np.sqrt(np.diag(gram))
+    return (gram / np.outer(norms, norms))[np.triu_indices(len(gram), 1)]
+
+
+def drop_cosines(gram: np.ndarray, seed: int, draws: int = 64, share: float = 0.15) -> np.ndarray:
+    """Cosines of updates with their clipped versions: sums with random weights, of all and of a random part.
+
+    Parameters
+    ----------
+    gram : ndarray, shape (n, n)
+        Inner products of the responses' scores.
+    seed : int
+        Weights and parts are the same for every Gram matrix of this size.
+    draws : int
+    share : float
+        Of responses that are dropped.
+
+    Returns
+    -------
+    ndarray, shape (draws,); empty for fewer than 2 responses
+    """
+    random, n = np.random.default_rng(seed), len(gram)
+    found = []
+    for _ in range(draws if n > 1 else 0):
+        u = random.standard_normal(n)
+        v = u * (random.random(n) >= share)
+        with np.errstate(all="ignore"):
+            found.append(u @ gram @ v / np.sqrt((u @ gram @ u) * (v @ gram @ v)))
+    return np.array(found, float)
+
+
+def _rms(errors: np.ndarray) -> float:
+    return float(np.sqrt(np.nanmean(errors**2))) if np.isfinite(errors).any() else float("nan")

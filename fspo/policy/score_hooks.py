@@ -1,0 +1,343 @@
+"""Hooks that sketch the score psi = grad S of every response during one backward pass to the embeddings.
+
+For a layer y_t = W x_t the gradient of response i is G_i = sum_t delta_t x_t^T, delta_t = dS_i/dy_t
+(docs/theory.md section 1 for psi and S). The hooks see x on the way forward and delta on the way back,
+project both to k numbers a token at once, and hash P_out^T G_i P_in into the sketch. Weight gradients are
+never formed: `backward` asks autograd for the gradient at the embeddings' output alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from accelerate.utils import extract_model_from_parallel
+from torch import nn
+
+from fspo.base.errors import UserError
+from fspo.policy.score_sites import (
+    HeadListener,
+    Site,
+    Tap,
+    close,
+    find_sites,
+    output_with_weight,
+    row_labels,
+    shared_sketcher,
+    thinned,
+    whole,
+)
+
+
+def unwrap(model: nn.Module) -> nn.Module:
+    """Take a model out of DistributedDataParallel, torch.compile and the like."""
+    return extract_model_from_parallel(model)
+
+
+class ScoreHooks:
+    """Sketch every response's score around a forward pass of any Hugging Face causal LM.
+
+    Only trainable parameters are covered (with LoRA: the adapters). Rules: Linear and Conv1D weights and
+    embeddings by two projections, tied weights as the sum of their uses under one draw; biases and the
+    weights of normalisation layers (any module affine in an element-wise weight, checked on the data)
+    entry by entry. Whatever no rule covers is named in `uncovered`, never left out in silence. Rows of the
+    batch are responses; sequences packed into one row are not told apart.
+
+    Parameters
+    ----------
+    model : nn.Module
+        The model, wrapped or not. Its parameters and their `.grad` are not touched.
+    width, projection : int or None
+        See `fspo.policy.sketch.Sketcher`.
+    seed, rollout : int
+        What the projections depend on, beside the parameters' names.
+
+    Raises
+    ------
+    UserError
+        If the model has no trainable parameter or no input embedding.
+
+    Examples
+    --------
+    >>> with ScoreHooks(model, seed=0, rollout=3) as hooks:  # doctest: +SKIP
+    ...     log_prob = (token_log_probs(model, batch, 1.0) * batch["response_mask"]).sum(1)
+    ...     sketch = hooks.backward(log_prob)  # (B, width)
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        width: int | None = 2048,
+        projection: int | None = 16,
+        seed: int = 0,
+        rollout: int = 0,
+    ):
+        self.model = unwrap(model)
+        names = {id(p): name for name, p in self.model.named_parameters() if p.requires_grad}
+        if not names:
+            raise UserError("the model has no trainable parameter to score: set requires_grad or add adapters")
+        self.trainable = {n: tuple(p.shape) for n, p in self.model.named_parameters() if p.requires_grad}
+        self._embedding = self.model.get_input_embeddings()  # type: ignore[operator]
+        self._sites = find_sites(self.model, names)
+        covered = {n for site in self._sites.values() for n in (site.weight, site.bias) if n}
+        shapes = {n: s for n, s in self.trainable.items() if n in covered}
+        device = next(self.model.parameters()).device
+        self.sketcher = shared_sketcher(tuple(shapes.items()), width, projection, seed, rollout, device)
+        self._handles: list[Any] = []
+        self._rejected: dict[str, str] = {}
+        self._heard: set[str] = set()
+        self._offsets: dict[nn.Module, bool] = {}
+        self._listening: nn.Module | None = None
+        self._backward = False  # inside backward: forward calls are recomputations
+        self._reset(0, 0)
+
+    @property
+    def uncovered(self) -> dict[str, str]:
+        """Trainable parameters missing from the sketch, with the reason; known for sure after `backward`."""
+        missing = {n: "no rule for this parameter" for n in self.trainable if n not in self.sketcher.shapes}
+        silent = [n for n in self.sketcher.shapes if self._total is not None and n not in self._heard]
+        return missing | dict.fromkeys(silent, "its module was not called, or S does not depend on it") | self._rejected
+
+    # -- set-up -------------------------------------------------------------------------------------------
+
+    def _reset(self, batch: int, length: int) -> None:
+        self._batch, self._length = batch, length
+        self._roots: list[tuple[torch.Tensor, torch.Tensor | None, Site | None, float]] = []
+        self._input: tuple[torch.Tensor, int, str, torch.Tensor] | None = None
+        self._total: torch.Tensor | None = None
+
+    def __enter__(self) -> ScoreHooks:
+        rules = {"linear": self._linear, "conv1d": self._linear, "scale": self._scale, "embedding": self._lookup}
+        for module, site in self._sites.items():
+            self._handles.append(module.register_forward_hook(rules[site.kind]))
+        if self._embedding not in self._sites:
+            self._handles.append(self._embedding.register_forward_hook(self._lookup))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+        self._reset(0, 0)
+
+    # -- forward hooks ------------------------------------------------------------------------------------
+
+    def _reject(self, site: Site, reason: str) -> None:
+        self._rejected |= dict.fromkeys([n for n in (site.weight, site.bias) if n], reason)
+
+    def _by_response(self, x: torch.Tensor) -> torch.Tensor | None:
+        """View activations as (B, tokens, features); None where rows cannot be told apart."""
+        if x.dim() >= 3 and x.shape[0] == self._batch:
+            return x.reshape(self._batch, -1, x.shape[-1])
+        if x.dim() >= 2 and x.shape[:-1].numel() == self._batch * self._length:
+            return x.reshape(self._batch, self._length, x.shape[-1])
+        return None
+
+    def _lookup(self, module: nn.Module, args: tuple, output: torch.Tensor) -> torch.Tensor | None:
+        """Cut the graph at an embedding's output: gradients are asked for there, not at its weight."""
+        if not torch.is_grad_enabled():
+            return None
+        if self._backward:  # recomputed by gradient checkpointing
+            return output.detach().requires_grad_()
+        ids = args[0]
+        if module is self._embedding:
+            self._reset(ids.shape[0], ids.shape[1])
+        site, scale = self._sites.get(module), float(getattr(module, "embed_scale", 1.0))
+        root = output.detach()
+        if root.shape[0] == 1 < self._batch:  # positions shared by all rows: give each row its own gradient
+            root, ids = root.expand(self._batch, *root.shape[1:]), ids.expand(self._batch, -1)
+        if site is not None:
+            plain = nn.functional.embedding(thinned(ids[:1].unsqueeze(-1))[..., 0], whole(module.weight)) * scale
+            few = thinned(root)
+            if plain.shape != few.shape or len(root) != self._batch or not close(plain, few):
+                self._reject(site, "an embedding with an unknown forward pass")
+        root.requires_grad_()
+        self._roots.append((root, ids, site, scale))
+        return root
+
+    def _linear(self, module: nn.Module, args: tuple, output: torch.Tensor) -> torch.Tensor | None:
+        """Project a Linear's input now, its output's gradient later."""
+        if not torch.is_grad_enabled() or not output.requires_grad or output is args[0]:
+            return None
+        if module is self._listening:  # its output are log-probs, and `listener` has its input
+            self._listening = None
+            return None
+        site, x, labels = self._sites[module], args[0], row_labels.get()
+        rows = self._by_response(x.detach()) if labels is None or x.dim() != 2 else x.detach()
+        if rows is None or output.shape[:-1] != x.shape[:-1]:
+            self._reject(site, "the rows of the batch are mixed in its input")
+            return None
+        stored_in_out = site.kind == "conv1d"
+        in_key, out_key = (site.row_key, site.col_key) if stored_in_out else (site.col_key, site.row_key)
+        last = self._input
+        if last is None or last[0] is not x or last[1:3] != (x._version, in_key):
+            with torch.no_grad():
+                last = self._input = (x, x._version, in_key, self.sketcher.project(rows, in_key))
+
+        def receive(delta: torch.Tensor, projected: torch.Tensor) -> None:
+            dtype = self._dtype(delta)
+            delta = delta.reshape(*projected.shape[:-1], -1)
+            if site.bias:
+                sums = delta.sum(1, dtype=dtype) if delta.dim() == 3 else self._sum_rows(delta.to(dtype), labels)
+                self._add(site.bias, sums)
+            if site.weight:
+                left, right = self.sketcher.project(delta, out_key).to(dtype), projected.to(dtype)
+                if stored_in_out:
+                    left, right = right, left
+                if left.dim() == 3:
+                    self._add(site.weight, left.transpose(1, 2) @ right)
+                else:
+                    self._add(site.weight, self._sum_rows(left, labels, right))
+
+        return Tap.apply(output, last[3], receive)  # type: ignore[return-value]
+
+    _linear.knows_flat_rows = True  # type: ignore[attr-defined]
+
+    def listener(self, head: nn.Module, hidden: torch.Tensor, labels: torch.Tensor) -> HeadListener | None:
+        """Listen to an output layer that makes log-probs tile by tile (`fspo.policy.linear_logprobs`).
+
+        Parameters
+        ----------
+        head : Linear
+        hidden : Tensor, shape (N, H)
+            Its input at the tokens whose log-probs are asked for.
+        labels : Tensor, shape (N,), int64
+            The response that each belongs to.
+        """
+        site = self._sites.get(head)
+        if site is None or not torch.is_grad_enabled():
+            return None
+        self._listening = head
+        with torch.no_grad():
+            projected = self.sketcher.project(hidden.detach(), site.col_key)
+
+        def receive(left: torch.Tensor, bias: torch.Tensor | None) -> None:
+            if site.bias and bias is not None:
+                self._add(site.bias, bias)
+            if site.weight:
+                self._add(site.weight, self._sum_rows(left, labels, projected.to(left.dtype)))
+
+        bias = head.get_parameter("bias").shape[0] if site.bias else 0
+        return HeadListener(self.sketcher, site.row_key, labels, self._batch, bias, receive, lambda: self._backward)
+
+    def _sum_rows(
+        self, left: torch.Tensor, labels: torch.Tensor | None, right: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Add up flattened tokens (or their outer products) by response: (N, k) to (B, k) or (B, k, k')."""
+        assert labels is not None
+        if right is None:
+            return left.new_zeros(self._batch, left.shape[1]).index_add_(0, labels, left)
+        total = left.new_zeros(self._batch, left.shape[1], right.shape[1])
+        for row in labels.unique().tolist():  # a chunk of tokens spans few responses
+            own = labels == row
+            total[row] = left[own].T @ right[own]
+        return total
+
+    def _scale(self, module: nn.Module, args: tuple, output: torch.Tensor) -> torch.Tensor | None:
+        """Normalisation layers, output = f(x; 0) + weight * (f(x; 1) - f(x; 0)) + bias, entry by entry."""
+        if not torch.is_grad_enabled() or not output.requires_grad:
+            return None
+        site = self._sites[module]
+        # A copy: FSDP2 frees gathered weights after the forward pass.
+        weight, x = whole(module.weight).clone(), args[0].detach()
+        if len(args) != 1 or x.shape != output.shape or x.shape[-weight.dim() :] != weight.shape:
+            self._reject(site, "not an element-wise weight of its only input")
+            return None
+        if x.dim() < 2 or (x.shape[0] != self._batch and x.shape[0] != self._batch * self._length):
+            self._reject(site, "the rows of the batch are mixed in its input")
+            return None
+        if module not in self._offsets:  # checked once
+            few, bias = thinned(x), getattr(module, "bias", None)
+            zero, one = (output_with_weight(module, few, value) for value in (0.0, 1.0))
+            affine = zero + weight * (one - zero) + (0.0 if bias is None else whole(bias))
+            if not close(affine, thinned(output.detach())):
+                self._reject(site, "not affine in its weight")
+                return None
+            self._offsets[module] = bool(zero.any())
+        # Plain output = weight * unit: the gradient is sum_t delta * output / weight, without recomputing unit.
+        plain = getattr(module, "bias", None) is None and not self._offsets[module]
+        divide = plain and float(weight.abs().min()) > 1e-3
+
+        def receive(delta: torch.Tensor, saved: torch.Tensor) -> None:
+            dtype, axes = self._dtype(delta), (self._batch, -1, weight.numel())
+            if site.bias:
+                self._add(site.bias, delta.reshape(axes).sum(1, dtype=dtype))
+            if site.weight:
+                unit = saved if divide else output_with_weight(module, saved, 1.0)
+                if self._offsets[module]:
+                    unit = unit - output_with_weight(module, saved, 0.0)
+                part = (delta.to(dtype) * unit).reshape(axes).sum(1)
+                self._add(site.weight, part / weight.flatten() if divide else part)
+
+        return Tap.apply(output, output.detach() if divide else x, receive)  # type: ignore[return-value]
+
+    # -- backward -----------------------------------------------------------------------------------------
+
+    @staticmethod
+    def _dtype(x: torch.Tensor) -> torch.dtype:
+        return torch.float64 if x.dtype == torch.float64 else torch.float32
+
+    def _add(self, name: str, part: torch.Tensor) -> None:
+        if name in self._rejected:
+            return
+        if self._total is None:
+            self._total = self.sketcher.zeros(self._batch, part.dtype)
+        self._heard.add(name)
+        self.sketcher.add(self._total, name, part)
+
+    def backward(self, log_prob: torch.Tensor) -> torch.Tensor:
+        """Run the backward pass of S and return the sketches.
+
+        Parameters
+        ----------
+        log_prob : Tensor, shape (B,)
+            S up to a constant: the summed log-probability of each response's tokens, in nats, from a
+            forward pass inside this context. Row i must depend on row i of the batch alone.
+
+        Returns
+        -------
+        Tensor, shape (B, width), float32 (float64 for a float64 model)
+            The sketch of psi. A response whose gradient is not finite has non-finite entries.
+
+        Raises
+        ------
+        UserError
+            If no forward pass went through the input embedding, or checkpointing is re-entrant.
+        """
+        if not self._roots:
+            raise UserError("no forward pass was seen: call the model with input_ids inside the ScoreHooks context")
+        if log_prob.shape != (self._batch,):
+            raise UserError(
+                f"log_prob must have shape ({self._batch},), one sum a response, not {tuple(log_prob.shape)}"
+            )
+        self._backward = True
+        try:
+            grads = torch.autograd.grad(log_prob.sum(), [root for root, *_ in self._roots], allow_unused=True)
+        except RuntimeError as error:
+            if "use_reentrant" in str(error):
+                raise UserError("scores need gradient checkpointing with use_reentrant=False") from error
+            raise
+        finally:
+            self._backward = False
+        for (_, ids, site, scale), grad in zip(self._roots, grads, strict=True):
+            if site is not None and site.weight and grad is not None and site.weight not in self._rejected:
+                self._add(site.weight, self._embedding_part(site, ids, grad * scale))
+        self._roots, self._input = [], None
+        if self._total is None:
+            self._total = self.sketcher.zeros(self._batch, self._dtype(log_prob))
+        return self._total
+
+    def _embedding_part(self, site: Site, ids: torch.Tensor | None, grad: torch.Tensor) -> torch.Tensor:
+        """P_row^T (sum_t onehot(id_t) grad_t^T) P_col, shape (B, kept rows, kept columns)."""
+        assert ids is not None
+        entries, dtype = self.trainable[str(site.weight)][0], self._dtype(grad)
+        right = self.sketcher.project(grad, site.col_key).to(dtype)
+        padding = getattr(self.model.get_submodule(site.name), "padding_idx", None)
+        if padding is not None:  # torch gives this row no gradient
+            right = right * (ids != padding).unsqueeze(-1)
+        matrix = self.sketcher.matrix(site.row_key, entries, dtype)
+        if matrix is None:
+            out = torch.zeros(ids.shape[0], entries, right.shape[-1], dtype=dtype, device=grad.device)
+            return out.scatter_add_(1, ids.unsqueeze(-1).expand_as(right), right)
+        return matrix[ids].transpose(1, 2) @ right

@@ -1,0 +1,252 @@
+"""The score psi = grad log pi(y) of every response of a batch: sketched, or exact for small models.
+
+`score` makes one forward and one backward pass; the backward pass stops at the embeddings and writes no
+parameter gradient. docs/theory.md section 1 defines psi and S.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from fspo.base.errors import UserError, unknown_name
+from fspo.policy.logprobs import token_log_probs
+from fspo.policy.score_hooks import ScoreHooks, unwrap
+
+__all__ = ["ScoreConfig", "ScoreHooks", "Scores", "exact_scores", "plain_log_probs", "score"]
+
+Batch = Mapping[str, torch.Tensor]
+LogProbs = Callable[[nn.Module, Batch, float], torch.Tensor]
+
+
+@dataclass(frozen=True)
+class ScoreConfig:
+    """How scores are taken.
+
+    Attributes
+    ----------
+    mode : "sketch" or "exact"
+        A hashed sketch, or the whole gradient (small models: it takes P numbers a response).
+    width : int or None
+        Entries of the sketch; None keeps as many as there are (no hashing).
+    projection : int or None
+        k, the columns of each Rademacher projection; None projects nothing.
+    redraw : bool
+        Draw new projections for every rollout, so that sketch errors average out over a run.
+    microbatch_tokens : int or None
+        Largest rows x columns of one pass; None takes the batch as it comes.
+    """
+
+    mode: Literal["sketch", "exact"] = "sketch"
+    width: int | None = 2048
+    projection: int | None = 16
+    redraw: bool = True
+    microbatch_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.mode not in ("sketch", "exact"):
+            raise unknown_name("score mode", self.mode, ("sketch", "exact"))
+        for name in ("width", "projection", "microbatch_tokens"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UserError(f"scores.{name} must be at least 1 (or null), not {value}")
+
+
+@dataclass
+class Scores:
+    """Scores of B responses.
+
+    Attributes
+    ----------
+    norm : ndarray, shape (B,), float32
+        Norm of the SKETCH of psi (of psi itself in exact mode), so that
+        norm_i norm_j <unit_i, unit_j> = <sketch_i, sketch_j> is an unbiased inner product of scores.
+        NaN where the score failed.
+    unit : ndarray, shape (B, D), float16 (exact mode: float32)
+        Sketch over its norm. NaN where the score failed; write nulls, never zeros.
+    log_prob : ndarray, shape (B,), float64
+        Summed log-probability of each response's tokens, nats.
+    status : list of str, length B
+        "ok", or "failed" where the score is not finite or the response has no token.
+    uncovered : dict of str to str
+        Trainable parameters that the scores leave out, and why.
+    """
+
+    norm: np.ndarray
+    unit: np.ndarray
+    log_prob: np.ndarray
+    status: list[str]
+    uncovered: dict[str, str]
+
+
+def plain_log_probs(model: nn.Module, batch: Batch, temperature: float, logits: int | None = None) -> torch.Tensor:
+    """`fspo.policy.logprobs.token_log_probs` without the entropies, shape (B, T)."""
+    return token_log_probs(model, batch, temperature, logits=logits)[0]
+
+
+@contextmanager
+def _without_dropout(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode, except for the flag that gradient checkpointing reads; restored on the way out."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    for module, training in modes:
+        drops = any("drop" in n and isinstance(v, float) and v > 0 for n, v in vars(module).items())
+        if training and not drops and getattr(module, "gradient_checkpointing", False):
+            module.training = True
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+def _summed(model: nn.Module, batch: Batch, temperature: float, log_probs: LogProbs) -> torch.Tensor:
+    tokens = log_probs(model, batch, temperature)
+    return tokens.masked_fill(~batch["response_mask"].bool(), 0.0).sum(1)
+
+
+def exact_scores(
+    model: nn.Module, batch: Batch, temperature: float = 1.0, *, log_probs: LogProbs = plain_log_probs
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Gradient of S in all trainable parameters, one response at a time: the oracle of the sketch.
+
+    Parameters
+    ----------
+    model, batch, temperature, log_probs
+        See `score`.
+
+    Returns
+    -------
+    gradients : Tensor, shape (B, P)
+        In the order of `model.named_parameters()`, in the parameters' widest dtype.
+    log_prob : Tensor, shape (B,)
+
+    Raises
+    ------
+    UserError
+        For parameters that FSDP2 has sharded.
+    """
+    model = unwrap(model)
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    if any(isinstance(p, DTensor) for p in parameters):
+        raise UserError(
+            "exact gradients of one response need whole parameters, and FSDP2 has sharded these: set the score mode to "
+            "sketch, or check the sketch on a model that is not sharded"
+        )
+    gradients, sums = [], []
+    with torch.enable_grad(), _without_dropout(model):
+        for i in range(batch["input_ids"].shape[0]):
+            total = _summed(model, {k: v[i : i + 1] for k, v in batch.items()}, temperature, log_probs)
+            parts = torch.autograd.grad(total.sum(), parameters, allow_unused=True, materialize_grads=True)
+            gradients.append(torch.cat([part.flatten() for part in parts]))
+            sums.append(total.detach())
+    return torch.stack(gradients), torch.cat(sums)
+
+
+def _microbatches(batch: Batch, limit: int | None) -> Iterator[tuple[torch.Tensor, Batch]]:
+    """Split rows, the longest together, trimming columns that are padding in all of them."""
+    used = batch["attention_mask"].bool()
+    rows = torch.arange(used.shape[0], device=used.device)
+    if limit is None:
+        yield rows, batch
+        return
+    order = used.sum(1).argsort(descending=True, stable=True)
+    while len(order):
+        span = used[order[:1]].any(0).nonzero().flatten()
+        count = max(1, limit // max(1, int(span[-1] - span[0] + 1) if len(span) else 1))
+        rows, order = order[:count], order[count:]
+        span = used[rows].any(0).nonzero().flatten()
+        first, last = (int(span[0]), int(span[-1]) + 1) if len(span) else (0, used.shape[1])
+        yield rows, {k: v[rows, first:last] for k, v in batch.items()}
+
+
+def score(
+    model: nn.Module,
+    batch: Batch,
+    temperature: float = 1.0,
+    *,
+    config: ScoreConfig | None = None,
+    seed: int = 0,
+    rollout: int = 0,
+    log_probs: LogProbs = plain_log_probs,
+) -> Scores:
+    """Take the score psi of every response of a batch at the model's present parameters.
+
+    Parameters
+    ----------
+    model : nn.Module
+        Any Hugging Face causal LM, wrapped or not. Parameters, their `.grad` and training modes are left
+        as they were; dropout is off.
+    batch : mapping of Tensors of shape (B, T)
+        input_ids, attention_mask, position_ids (optional) and response_mask (bool, True on each response
+        token's own position; holes allowed).
+    temperature : float
+        Divides the logits, as in the loss.
+    config : ScoreConfig, optional
+    seed, rollout : int
+        All calls with the same pair share their projections, so their scores can be compared.
+    log_probs : callable (model, batch, temperature) -> Tensor (B, T), optional
+        Log-probability of each response token at its own position; `fspo.policy.logprobs.token_log_probs` by default.
+
+    Returns
+    -------
+    Scores
+
+    Raises
+    ------
+    UserError
+        For a batch without a needed field, or a model that cannot be hooked (see `ScoreHooks`).
+    """
+    config = config or ScoreConfig()
+    missing = [key for key in ("input_ids", "attention_mask", "response_mask") if key not in batch]
+    if missing:
+        raise UserError(f"the batch to score lacks {', '.join(missing)}")
+    shape = batch["input_ids"].shape
+    tensors = {k: v for k, v in batch.items() if isinstance(v, torch.Tensor) and v.shape == shape}
+    # Without position ids a left-padded row would count its padding.
+    tensors.setdefault("position_ids", (batch["attention_mask"].long().cumsum(1) - 1).clamp(min=0))
+    model = unwrap(model)
+    if config.mode == "exact":
+        sketch, log_prob = exact_scores(model, tensors, temperature, log_probs=log_probs)
+        return _pack(sketch, log_prob, tensors, np.float32, {})
+    hooks = ScoreHooks(
+        model,
+        width=config.width,
+        projection=config.projection,
+        seed=seed,
+        rollout=rollout if config.redraw else 0,
+    )
+    parts: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = []
+    with torch.enable_grad(), _without_dropout(model), hooks:
+        for rows, piece in _microbatches(tensors, config.microbatch_tokens):
+            total = _summed(model, piece, temperature, log_probs)
+            parts.append((rows, hooks.backward(total), total.detach()))
+        uncovered = hooks.uncovered
+    order = torch.cat([rows for rows, _, _ in parts]).argsort()
+    sketch, log_prob = (torch.cat([part[i] for part in parts])[order] for i in (1, 2))
+    return _pack(sketch, log_prob, tensors, np.float16, uncovered)
+
+
+def _pack(sketch: torch.Tensor, log_prob: torch.Tensor, batch: Batch, dtype: type, uncovered: dict[str, str]) -> Scores:
+    vectors = sketch.detach().double().cpu().numpy()
+    sums = log_prob.double().cpu().numpy()
+    with np.errstate(all="ignore"):
+        norm = np.linalg.norm(vectors, axis=1)
+        good = np.isfinite(norm) & np.isfinite(sums) & batch["response_mask"].bool().any(1).cpu().numpy()
+        good &= norm <= np.finfo(np.float32).max
+        unit = vectors / np.where(norm > 0, norm, 1.0)[:, None]
+    norm[~good], unit[~good] = np.nan, np.nan
+    return Scores(
+        norm=norm.astype(np.float32),
+        unit=unit.astype(dtype),
+        log_prob=sums,
+        status=["ok" if g else "failed" for g in good],
+        uncovered=uncovered,
+    )

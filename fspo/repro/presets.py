@@ -1,0 +1,192 @@
+"""Sizes of a reproduction, and the settings that its trained sweep changes, one at a time.
+
+Data for ``paper_repro.py``; the sweep over an existing log is ``python -m analysis sweep``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from fspo.base.errors import UserError
+from fspo.base.options import parse
+from fspo.rules import preset, scaled
+
+if TYPE_CHECKING:
+    from fspo.config import TrainConfig
+
+SWEPT = ("fspo", "rloo", "gspo")
+"""Rules around which settings are varied."""
+QUICK_RULES = ("rloo", "gspo", "fspo", "fspo-kl", "fspo-truncate")
+ALL_RULES = (*QUICK_RULES, "fspo-cap", "fspo-gaussian", "fspo-tilted", "power", "grpo", "ctpo", "none")
+
+
+@dataclass(frozen=True)
+class Preset:
+    """Sizes of a reproduction.
+
+    Attributes
+    ----------
+    rules, seeds : what is trained
+    rollouts, calibration_rollouts : int
+        Length of each run, and of the shared unclipped run.
+    jobs, threads : int
+        Training processes beside each other and threads of each.
+    options : dict
+        Further options of ``python -m fspo.train``.
+    draws : int
+        Responses of each simulated point of the theory's maps.
+    maps : str
+        Parts of the maps, separated by commas; empty for all.
+    sweep : bool
+        Whether the sweep of settings is trained too.
+    swept : tuple of str
+        Rules around which settings are varied, where they are trained.
+    sweep_seeds : int
+        Number of seeds of each variant, the first ones.
+    every_value : bool
+        All values of each setting, or its last one alone.
+    """
+
+    rules: tuple[str, ...]
+    seeds: tuple[int, ...]
+    rollouts: int
+    calibration_rollouts: int
+    jobs: int = 2
+    threads: int = 1
+    options: dict[str, Any] = field(default_factory=dict)
+    draws: int = 20_000
+    maps: str = ""
+    sweep: bool = False
+    swept: tuple[str, ...] = SWEPT
+    sweep_seeds: int = 2
+    every_value: bool = True
+
+
+_AUDITED = {"log.audit_every": 5, "log.coverage_every": 10}
+PRESETS = {
+    "quick": Preset(QUICK_RULES, (0,), 20, 10, options=_AUDITED),
+    "full": Preset(ALL_RULES, (0, 1, 2, 3, 4), 60, 30, options=_AUDITED, sweep=True),
+    "smoke": Preset(
+        ("rloo", "fspo"),
+        (0,),
+        2,
+        2,
+        options={"batch.prompts": 16, "batch.minibatches": 2, "eval.prompts": 32, "optim.warmup_updates": 1},
+        draws=200,
+        maps="curves",
+        sweep=True,
+        swept=("fspo",),
+        every_value=False,
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One rule with one setting changed.
+
+    Attributes
+    ----------
+    rule : str
+        The preset around which it stands.
+    setting, value : str
+        What is changed, and to what; ``("base", "as calibrated")`` for the rule's own runs.
+    options : dict
+        The options of ``python -m fspo.train`` that differ from the rule's own run.
+    reason : str
+        Why it cannot be trained; empty if it can.
+    """
+
+    rule: str
+    setting: str
+    value: str
+    options: dict[str, Any] = field(default_factory=dict)
+    reason: str = ""
+
+    @property
+    def trained_as(self) -> str:
+        """The preset's name where the variant is one (``fspo-truncate``, ``fspo-cap``), else one that says it all."""
+        if self.setting == "base":
+            return self.rule
+        if self.rule == "fspo" and self.setting == "outside":
+            return f"fspo-{self.value}"
+        return f"{self.rule}-{self.setting}-{self.value}"
+
+
+def variants(sizes: Preset, ranges: Mapping[str, Mapping[str, Any]]) -> list[Variant]:
+    """The swept rules among those that are trained, each as it is and with one setting changed.
+
+    Aggregation ``sequence`` is left out: for rules on whole sequences it is ``response``, their own
+    (fspo.objective.aggregate).
+
+    Parameters
+    ----------
+    sizes : Preset
+    ranges : mapping
+        Calibrated ``range_lo`` and ``range_hi`` by rule; the preset's own where a rule has none.
+
+    Returns
+    -------
+    list of Variant
+        Rule by rule, the base first.
+    """
+    from fspo.config import TrainConfig  # torch: not before any work
+
+    default, found = TrainConfig(), {}
+    batch = {name: getattr(default.batch, name) for name in ("prompts", "responses", "minibatches")}
+    numbers = {name: sizes.options.get(f"batch.{name}", value) for name, value in batch.items()}
+    numbers["tokens"] = sizes.options.get("sampling.max_new_tokens", default.sampling.max_new_tokens)
+    for rule in (rule for rule in sizes.swept if rule in sizes.rules):
+        for variant in _around(rule, ranges.get(rule, {}), numbers):
+            place = (rule, variant.setting, *([variant.value] if sizes.every_value else []))
+            reason = variant.reason or _refused(TrainConfig, rule, sizes.options | variant.options)
+            found[place] = replace(variant, reason=reason)  # the last one, where one value of each is wanted
+    return list(found.values())
+
+
+def _refused(config: type[TrainConfig], rule: str, options: Mapping[str, Any]) -> str:
+    """Why the trainer takes no such options; empty if it does."""
+    words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    try:
+        parse(config, ["--rule.preset", rule, *words], prog="python -m fspo.train", description="")
+    except UserError as error:
+        return f"not trained: {error}"
+    return ""
+
+
+def _around(rule: str, fit: Mapping[str, Any], sizes: Mapping[str, int]) -> Iterator[Variant]:
+    yield Variant(rule, "base", "as calibrated")
+    own = preset(rule, **{name: fit[name] for name in ("range_lo", "range_hi") if name in fit}).rule
+    for word, factor in (("half", 0.5), ("double", 2.0)):
+        try:
+            wide = scaled(own, factor)
+        except UserError as error:  # eps of 1 and more is no lower range
+            yield Variant(rule, "range", word, reason=f"not trained: {error}")
+            continue
+        yield Variant(rule, "range", word, {"rule.range_lo": wide.range_lo, "rule.range_hi": wide.range_hi})
+    yield Variant(rule, "dual", "2", {"rule.dual": 2.0})
+    for outside in ("truncate", "cap"):
+        yield Variant(rule, "outside", outside, {"rule.outside": outside})
+    yield Variant(rule, "aggregation", "token", {"rule.aggregation": "token"})
+    constant = {"rule.aggregation": "constant", "rule.constant_length": sizes["tokens"]}
+    yield Variant(rule, "aggregation", "constant", constant)
+    prompts, responses, minibatches = (sizes[name] for name in ("prompts", "responses", "minibatches"))
+    # as many responses a rollout, so that only the group differs
+    half = {"batch.responses": responses // 2, "batch.prompts": 2 * prompts}
+    double = {"batch.responses": 2 * responses, "batch.prompts": prompts // 2}
+    yield Variant(rule, "group", "half", half, _odd(responses, "responses a prompt"))
+    yield Variant(rule, "group", "double", double, _odd(prompts, "prompts"))
+    fewer, more = {"batch.minibatches": minibatches // 2}, {"batch.minibatches": 2 * minibatches}
+    yield Variant(rule, "minibatches", "half", fewer, _odd(minibatches, "minibatches"))
+    yield Variant(rule, "minibatches", "double", more)
+
+
+def _odd(number: int, what: str) -> str:
+    return f"not trained: {number} {what} cannot be halved" if number % 2 else ""
+
+
+def with_changes(base: Preset, **changes: Any) -> Preset:
+    """The preset with the changes that are not None."""
+    return replace(base, **{name: value for name, value in changes.items() if value is not None})

@@ -1,0 +1,192 @@
+"""Cached stages of a long job, and training processes beside each other: what paper_repro.py is made of.
+
+A stage is done when its stamp holds the hash of everything that it depends on. Stamps are written last, so a job
+that is killed anywhere goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fspo.base.errors import UserError
+from fspo.base.files import write_text
+
+GROUND_FLOOR = ("fspo.base", "fspo.stats", "fspo.rules", "fspo.theory", "fspo.gradlog")
+"""The rooms of fspo without torch: what analysis, proofs_check and figures may import, and so depend on."""
+
+
+_SOURCES = (".py", ".v", ".j2", ".yaml")
+
+
+def digest(value: Any) -> str:
+    """Short hash of plain values."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+def source_digest(*packages: str) -> str:
+    """Hash of the sources of installed packages (or single modules of theirs), proofs and templates included."""
+    from importlib.util import find_spec
+
+    found = hashlib.sha256()
+    for name in packages:
+        spec = find_spec(name)
+        if spec is None or spec.origin is None:
+            raise UserError(f"package {name} is not installed: run `pip install -e .` in the repository")
+        root = Path(spec.origin)
+        for path in sorted(root.parent.rglob("*")) if spec.submodule_search_locations else [root]:
+            if path.suffix in _SOURCES:
+                found.update(path.read_bytes())
+    return found.hexdigest()[:16]
+
+
+@dataclass
+class Stages:
+    """Runs stages in order and remembers which are done.
+
+    Parameters
+    ----------
+    folder : Path
+        Where the stamps are kept.
+    """
+
+    folder: Path
+    report: list[dict[str, Any]] = field(default_factory=list)
+
+    def run(self, name: str, inputs: Mapping[str, Any], work: Callable[[], Any]) -> tuple[str, Any]:
+        """Do ``work`` unless a stamp says that it was done with the same inputs.
+
+        Returns
+        -------
+        key : str
+            Hash of the inputs, an input of later stages.
+        result
+            What ``work`` returned (plain values), from the stamp if it was done before.
+        """
+        key = digest(inputs)
+        stamp = self.folder / f"{name}.json"
+        if stamp.is_file():
+            done = json.loads(stamp.read_text(encoding="utf-8"))
+            if done["key"] == key:
+                self.report.append({"stage": name, "seconds": done["seconds"], "cached": True})
+                print(f"[{name}] done before ({done['seconds']:.0f} s)", file=sys.stderr)
+                return key, done["result"]
+        print(f"[{name}] ...", file=sys.stderr)
+        began = time.perf_counter()
+        result = work()
+        seconds = time.perf_counter() - began
+        write_text(stamp, json.dumps({"key": key, "seconds": seconds, "result": result}, indent=2))
+        self.report.append({"stage": name, "seconds": seconds, "cached": False})
+        print(f"[{name}] {seconds:.0f} s", file=sys.stderr)
+        return key, result
+
+
+@dataclass(frozen=True)
+class Job:
+    """A training process: its run folder, what it depends on and its command line after ``-m fspo.train``."""
+
+    run: Path
+    key: str
+    arguments: tuple[str, ...]
+    rollouts: int
+
+
+def _die_with_parent() -> None:
+    """Linux: have the kernel end this process when its parent dies, however it dies."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+
+
+def rollouts_done(run: Path) -> int:
+    """Training lines in a run's metrics."""
+    path = run / "metrics.jsonl"
+    return path.read_text(encoding="utf-8").count('"phase": "train"') if path.exists() else 0
+
+
+def is_finished(job: Job) -> bool:
+    """Whether the job's model was written under the same key."""
+    stamp = job.run / "key.txt"
+    return (job.run / "model").is_dir() and stamp.exists() and stamp.read_text().strip() == job.key
+
+
+def prepare(job: Job) -> None:
+    """Take up a run folder, or put one of other inputs aside (never deleted)."""
+    stamp = job.run / "key.txt"
+    if job.run.exists() and not (stamp.exists() and stamp.read_text().strip() == job.key):
+        old = stamp.read_text().strip() if stamp.exists() else f"unknown-{int(time.time())}"
+        aside = job.run.parent.parent / "superseded" / f"{job.run.name}-{old}"
+        aside.parent.mkdir(parents=True, exist_ok=True)
+        while aside.exists():
+            aside = aside.with_name(aside.name + "+")
+        os.replace(job.run, aside)
+    job.run.mkdir(parents=True, exist_ok=True)
+    stamp.write_text(job.key + "\n")
+
+
+def run_jobs(
+    jobs: Sequence[Job], at_once: int, description: str = "training", stopped: dict[Path, str] | None = None
+) -> None:
+    """Run training processes, ``at_once`` beside each other, with one progress bar; finished ones are passed over.
+
+    Parameters
+    ----------
+    stopped : dict, optional
+        Takes the run folder and last line of each run that refuses to go on (status 2); the others then go on.
+
+    Raises
+    ------
+    UserError
+        If one fails: the others are ended (they resume next time) and the log's last line is shown.
+    """
+    from tqdm.auto import tqdm
+
+    waiting = [job for job in jobs if not is_finished(job)]
+    running: list[tuple[Job, subprocess.Popen[bytes]]] = []
+    bar = tqdm(total=sum(job.rollouts for job in jobs), desc=description, unit="rollout", dynamic_ncols=True)
+    environment = os.environ | {"OMP_WAIT_POLICY": "PASSIVE", "TQDM_DISABLE": "1"}
+    try:
+        while waiting or running:
+            while waiting and len(running) < at_once:
+                job = waiting.pop(0)
+                prepare(job)
+                command = [sys.executable, "-m", "fspo.train", *job.arguments, "--resume", "true"]
+                with (job.run / "train.log").open("ab") as log:
+                    started = subprocess.Popen(
+                        command, stdout=log, stderr=subprocess.STDOUT, env=environment, preexec_fn=_die_with_parent
+                    )
+                running.append((job, started))
+            time.sleep(0.5)
+            for job, process in list(running):
+                status = process.poll()
+                if status is None:
+                    continue
+                running.remove((job, process))
+                if status != 0:
+                    lines = (job.run / "train.log").read_text(encoding="utf-8", errors="replace").strip().splitlines()
+                    last = lines[-1] if lines else "no output"
+                    if status == 2 and stopped is not None:
+                        stopped[job.run] = last.removeprefix("error: ")
+                        continue
+                    raise UserError(
+                        f"{job.run.name} stopped with status {status}: {last} "
+                        f"(log: {job.run / 'train.log'}; run the same command again to go on)"
+                    )
+            bar.n = sum(job.rollouts if is_finished(job) else rollouts_done(job.run) for job in jobs)
+            bar.set_postfix_str(", ".join(job.run.name for job, _ in running))
+            bar.refresh()
+    finally:
+        for _, process in running:
+            process.terminate()
+        for _, process in running:
+            process.wait()
+        bar.close()

@@ -1,0 +1,165 @@
+"""A rollout as plain arrays, and the plan that cuts it into minibatches and microbatches.
+
+Every process holds the whole rollout (token ids are small) and makes the same plan from (seed, rollout). Old and new
+log-probs of a row come from one microbatch, so S = 0 exactly before the first update.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fspo.base.errors import UserError
+
+
+@dataclass
+class RolloutBatch:
+    """N responses to P prompts, in prompt order.
+
+    Attributes
+    ----------
+    rollout, behaviour_version : int
+        Number of the rollout; optimizer updates done when it was sampled.
+    prompts, responses : list of N int64 arrays
+        Token ids.
+    sampler_log_prob : (N,) float64
+        Summed log-probability under the sampler, nats.
+    truncated : (N,) bool
+    rewards, advantages : (N,) float64
+    reward_status : (N,) str
+        ok, timeout or error.
+    prompt_ids, response_ids : (N,) int64
+        Numbers over the run.
+    info : dict of (N,) object arrays
+        The task's own columns; None where an example lacks one.
+    """
+
+    rollout: int
+    behaviour_version: int
+    prompts: list[np.ndarray]
+    responses: list[np.ndarray]
+    sampler_log_prob: np.ndarray
+    truncated: np.ndarray
+    rewards: np.ndarray
+    advantages: np.ndarray
+    reward_status: np.ndarray
+    prompt_ids: np.ndarray
+    response_ids: np.ndarray
+    info: dict[str, np.ndarray]
+
+    def __len__(self) -> int:
+        return len(self.responses)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Response lengths L, tokens (N,)."""
+        return np.array([len(r) for r in self.responses], np.int64)
+
+    @property
+    def total_lengths(self) -> np.ndarray:
+        """Prompt and response together, tokens (N,)."""
+        return np.array([len(p) + len(r) for p, r in zip(self.prompts, self.responses, strict=True)], np.int64)
+
+    def take(self, rows: np.ndarray) -> RolloutBatch:
+        """The responses at ``rows``, a mask (N,) or numbers."""
+        at = np.arange(len(self))[rows]
+        return replace(
+            self,
+            prompts=[self.prompts[i] for i in at],
+            responses=[self.responses[i] for i in at],
+            info={name: values[at] for name, values in self.info.items()},
+            **{name: getattr(self, name)[at] for name in _ARRAYS},
+        )
+
+
+_ARRAYS = (
+    "sampler_log_prob",
+    "truncated",
+    "rewards",
+    "advantages",
+    "reward_status",
+    "prompt_ids",
+    "response_ids",
+)
+
+
+def join(parts: Sequence[RolloutBatch]) -> RolloutBatch:
+    """Responses of one rollout's parts, one after the other."""
+    names = list(dict.fromkeys(name for part in parts for name in part.info))
+    blank = [np.full(len(part), None, object) for part in parts]
+    return replace(
+        parts[0],
+        prompts=[prompt for part in parts for prompt in part.prompts],
+        responses=[response for part in parts for response in part.responses],
+        info={
+            name: np.concatenate([part.info.get(name, none) for part, none in zip(parts, blank, strict=True)])
+            for name in names
+        },
+        **{name: np.concatenate([getattr(part, name) for part in parts]) for name in _ARRAYS},
+    )
+
+
+def plan_minibatches(batch: RolloutBatch, count: int, seed: int) -> list[np.ndarray]:
+    """Rows of each minibatch; a prompt's responses stay together so that a minibatch at first use is independent.
+
+    Raises
+    ------
+    UserError
+        If there are fewer prompts than minibatches.
+    """
+    groups = np.unique(batch.prompt_ids)
+    if len(groups) < count:
+        raise UserError(
+            f"{len(groups)} usable prompts cannot fill {count} minibatches: raise task.max_prompt_tokens or lower "
+            "batch.minibatches"
+        )
+    noise = np.random.Philox(seed=np.random.SeedSequence([seed, batch.rollout])).random_raw(len(groups))
+    order = groups[np.argsort(noise, kind="stable")]
+    return [np.flatnonzero(np.isin(batch.prompt_ids, part)) for part in np.array_split(order, count)]
+
+
+@dataclass(frozen=True)
+class Microbatch:
+    """Rows that go through the model together; ``dummy`` ones fill up a process and weigh nothing."""
+
+    rows: np.ndarray
+    trains: bool
+    dummy: bool = False
+
+
+def plan_microbatches(
+    rows: np.ndarray, total_lengths: np.ndarray, trains: np.ndarray, tokens: int, *, rank: int = 0, world: int = 1
+) -> list[Microbatch]:
+    """This process's microbatches: rows of similar length, at most ``tokens`` padded tokens each.
+
+    Rows without a gradient (``trains`` False) go apart: they need no backward pass. Every process gets the same
+    number of each kind, so that collective operations meet: parts are halved, and where that does not do, filled up
+    with dummies.
+
+    Parameters
+    ----------
+    rows : (n,) int
+        Rows of one minibatch.
+    total_lengths, trains : (N,)
+        Tokens and whether the row has a gradient, by row.
+    """
+    found: list[Microbatch] = []
+    for kind in (True, False):
+        chosen = rows[trains[rows] == kind]
+        chosen = chosen[np.argsort(total_lengths[chosen], kind="stable")]
+        parts: list[np.ndarray] = []
+        start = 0
+        for end in range(1, len(chosen) + 1):
+            if end == len(chosen) or (end + 1 - start) * total_lengths[chosen[end]] > tokens:
+                parts.append(chosen[start:end])
+                start = end
+        while len(parts) % world and max(map(len, parts)) > 1:  # work for every process: halve the biggest
+            i = int(np.argmax([len(part) * total_lengths[part[-1]] * (len(part) > 1) for part in parts]))
+            parts[i : i + 1] = np.array_split(parts[i], 2)
+        for i in range(0, len(parts), world):
+            mine = i + rank
+            dummy = mine >= len(parts)
+            found.append(Microbatch(parts[-1][:1] if dummy else parts[mine], kind, dummy))
+    return found

@@ -1,0 +1,222 @@
+"""From prompts to a rollout: sample, decode, verify, share between processes, and give advantages."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from accelerate.utils import gather_object
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from fspo.advantages import Estimator, GroupStats, advantages
+from fspo.base.errors import UserError
+from fspo.base.files import write_text
+from fspo.distributed.sharding import whole_model
+from fspo.models.load import eos_token_ids
+from fspo.rollouts.batches import RolloutBatch
+from fspo.sampling.sample import SamplingConfig, sample
+from fspo.tasks import Example, Task, encode_prompt
+
+Stream = Literal["train", "eval", "audit"]
+Drop = Literal["truncated", "failed"]
+"""Responses that may be left without a gradient: cut at the length limit; not judged."""
+ALONE = "alone"
+"""Why a judged response has no gradient when all others to its prompt failed and are dropped: it lacks a baseline."""
+_STREAMS: dict[Stream, int] = {"train": 0, "eval": 1, "audit": 2}
+
+
+@dataclass
+class Prompts:
+    """P prompts as token ids, with what their verifier needs."""
+
+    examples: list[Example]
+    tokens: list[list[int]]
+    ids: np.ndarray  # (P,) number of the prompt over the run
+    too_long: int = 0
+
+
+@dataclass
+class Collector:
+    """Samples and verifies responses on every process and gives each of them the whole rollout.
+
+    Parameters
+    ----------
+    task, tokenizer : the task and the model's tokenizer
+    sampling : SamplingConfig
+    seed : int
+    rank, world : int
+        This process and how many there are.
+    max_prompt_tokens : int
+        Longer prompts are left out and counted.
+    """
+
+    task: Task
+    tokenizer: PreTrainedTokenizerBase
+    sampling: SamplingConfig
+    seed: int
+    rank: int = 0
+    world: int = 1
+    chat_template: bool | None = None
+    max_prompt_tokens: int = 2048
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def prompts(
+        self, split: Literal["train", "eval"], indices: np.ndarray, ids: np.ndarray, *, none_fits: bool = False
+    ) -> Prompts:
+        """Encode the examples at ``indices``; ``ids`` number them over the run.
+
+        Raises
+        ------
+        UserError
+            If every prompt is too long, unless ``none_fits`` allows it.
+        """
+        found = Prompts([], [], ids)
+        keep = []
+        for position, index in enumerate(indices):
+            example = self.task.example(split, int(index))
+            tokens = encode_prompt(self.tokenizer, example.prompt, self.chat_template)
+            if len(tokens) > self.max_prompt_tokens:
+                found.too_long += 1
+                continue
+            keep.append(position)
+            found.examples.append(example)
+            found.tokens.append(tokens)
+        if not keep and not none_fits:
+            raise UserError(f"every prompt exceeds task.max_prompt_tokens={self.max_prompt_tokens}: raise it")
+        found.ids = ids[keep]
+        return found
+
+    def collect(
+        self,
+        model: PreTrainedModel,
+        prompts: Prompts,
+        responses: int,
+        *,
+        stream: Stream,
+        rollout: int,
+        step: int,
+        sampling: SamplingConfig | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> RolloutBatch:
+        """Sample ``responses`` to each prompt and verify them; advantages are left at 0.
+
+        The noise depends on (seed, stream, rollout, response number over the run, position) alone.
+        """
+        began = time.perf_counter()
+        count = len(prompts.examples)
+        mine = np.array_split(np.arange(count), self.world)[self.rank]
+        rows = np.repeat(mine, responses)
+        keys = (prompts.ids[mine, None] * responses + np.arange(responses)).ravel()
+        stream_seed = int(np.random.SeedSequence([self.seed, _STREAMS[stream]]).generate_state(1)[0])
+        with whole_model(model):
+            sampled = len(rows) and sample(
+                model,
+                [prompts.tokens[i] for i in rows],
+                keys,
+                seed=stream_seed,
+                rollout=rollout,
+                config=sampling or self.sampling,
+                eos_token_id=eos_token_ids(model, self.tokenizer),
+                pad_token_id=int(self.tokenizer.pad_token_id),  # type: ignore[arg-type]
+                progress=progress,
+            )
+        parts: list[dict[str, Any]] = []
+        if sampled:
+            self._add_seconds("sample", began)
+            began = time.perf_counter()
+            texts = self.tokenizer.batch_decode([t.tolist() for t in sampled.tokens], skip_special_tokens=True)
+            examples = [prompts.examples[i] for i in rows]
+            rewards = self.task.score(examples, texts, (~sampled.truncated).tolist())
+            self._add_seconds("verify", began)
+            parts = [
+                {
+                    "row": int(i),
+                    "response_id": int(key),
+                    "tokens": sampled.tokens[j],
+                    "log_prob": float(np.sum(sampled.logprobs[j], dtype=np.float64)),
+                    "truncated": bool(sampled.truncated[j]),
+                    "reward": float(rewards.values[j]),
+                    "status": rewards.status[j],
+                }
+                for j, (i, key) in enumerate(zip(rows, keys, strict=True))
+            ]
+        everything = gather_object(parts) if self.world > 1 else parts
+        return self._batch(prompts, everything, rollout, step)
+
+    def _batch(self, prompts: Prompts, parts: list[dict[str, Any]], rollout: int, step: int) -> RolloutBatch:
+        rows = [p["row"] for p in parts]
+        names = list(dict.fromkeys(name for example in prompts.examples for name in example.info))
+        return RolloutBatch(
+            rollout=rollout,
+            behaviour_version=step,
+            prompts=[np.asarray(prompts.tokens[i], np.int64) for i in rows],
+            responses=[p["tokens"] for p in parts],
+            sampler_log_prob=np.array([p["log_prob"] for p in parts]),
+            truncated=np.array([p["truncated"] for p in parts]),
+            rewards=np.array([p["reward"] for p in parts]),
+            advantages=np.zeros(len(parts)),
+            reward_status=np.array([p["status"] for p in parts]),
+            prompt_ids=prompts.ids[rows],
+            response_ids=np.array([p["response_id"] for p in parts]),
+            info={name: np.array([prompts.examples[i].info.get(name) for i in rows], object) for name in names},
+        )
+
+    def _add_seconds(self, name: str, began: float) -> None:
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - began
+
+
+def give_advantages(batch: RolloutBatch, estimator: Estimator, drop: Sequence[Drop] = ()) -> GroupStats:
+    """Fill in the batch's advantages.
+
+    A response whose verification failed counts with reward 0. Those that ``drop`` names get advantage 0, so no
+    gradient; a failed one then has no part in its group's baseline either. They stay in the batch and in the log.
+    """
+    judged = np.full(len(batch), True)
+    if "failed" in drop:
+        judged = (batch.reward_status == "ok") & (dropped(batch, drop) != ALONE)
+    batch.advantages = np.zeros(len(batch))
+    batch.advantages[judged], stats = advantages(batch.rewards[judged], batch.prompt_ids[judged], estimator)
+    batch.advantages[dropped(batch, drop) != ""] = 0.0
+    return stats
+
+
+def dropped(batch: RolloutBatch, drop: Sequence[Drop]) -> np.ndarray:
+    """Why each response gets no gradient (N,): ``failed``, ``truncated``, `ALONE`, or an empty string."""
+    why = np.full(len(batch), "", dtype="<U16")
+    if "truncated" in drop:
+        why[batch.truncated] = "truncated"
+    if "failed" in drop:
+        judged = batch.reward_status == "ok"
+        why[~judged] = "failed"
+        _, group, size = np.unique(batch.prompt_ids, return_inverse=True, return_counts=True)
+        left = np.bincount(group, judged)[group]
+        why[judged & (left == 1) & (size[group] > 1)] = ALONE
+    return why
+
+
+def write_samples(run: Path, batch: RolloutBatch, tokenizer: PreTrainedTokenizerBase, count: int) -> None:
+    """Keep ``count`` responses, spread over the rollout, as text: ``rollouts/rollout-00000012.jsonl``."""
+    if not count:
+        return
+    path = run / "rollouts" / f"rollout-{batch.rollout:08d}.jsonl"
+    lines = [
+        {
+            "rollout": batch.rollout,
+            "prompt_id": int(batch.prompt_ids[i]),
+            "response_id": int(batch.response_ids[i]),
+            "prompt": tokenizer.decode(batch.prompts[i].tolist(), skip_special_tokens=True),
+            "response": tokenizer.decode(batch.responses[i].tolist(), skip_special_tokens=True),
+            "length": len(batch.responses[i]),
+            "truncated": bool(batch.truncated[i]),
+            "reward": float(batch.rewards[i]),
+            "reward_status": str(batch.reward_status[i]),
+            "advantage": float(batch.advantages[i]),
+        }
+        for i in np.unique(np.linspace(0, len(batch) - 1, min(count, len(batch))).astype(int))
+    ]
+    write_text(path, "".join(json.dumps(line) + "\n" for line in lines))

@@ -1,0 +1,179 @@
+"""The responses that a rollout trains on, and those that audit it.
+
+Prompts of the stream come in order, and are redrawn where they teach nothing.
+Prompts that are too long are passed over, so that a rollout always has ``batch.prompts`` groups; with ``batch.redraws``
+groups whose rewards are all equal give way to further prompts (dynamic sampling, Yu et al. 2025, arXiv:2503.14476).
+What is passed over, redrawn or left without a gradient is counted, responses by length bin. The place in the stream is
+one number of the run's state, so a resumed run goes on with the next prompt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from accelerate.utils import gather_object
+from transformers import PreTrainedModel
+
+from fspo.advantages import GroupStats
+from fspo.base.errors import UserError
+from fspo.config import TrainConfig
+from fspo.rollouts.batches import RolloutBatch, join
+from fspo.rollouts.collect import ALONE, Collector, Prompts, dropped, give_advantages
+from fspo.sampling.picking import Progress
+from fspo.tasks import prompt_order
+from fspo.train.metrics import Ratios, add_drops, add_rollout
+from fspo.train.updates import Shard
+
+NO_SIGNAL = "no_signal"
+_MOST_DRAWN = 20  # times the prompts that are wanted: beyond it the data set hardly has prompts that fit
+
+
+@dataclass
+class Drawn:
+    """A rollout and what was left out on the way.
+
+    Attributes
+    ----------
+    batch : RolloutBatch
+        ``batch.prompts`` groups, with advantages.
+    groups : GroupStats
+    position : int
+        Number of the next prompt in the stream.
+    too_long, passed : int
+        Prompts that were too long, and all that were looked at.
+    redrawn : list of RolloutBatch
+        Groups without signal that gave way to others.
+    rounds : int
+        How often further prompts were drawn.
+    """
+
+    batch: RolloutBatch
+    groups: GroupStats
+    position: int
+    too_long: int
+    passed: int
+    redrawn: list[RolloutBatch] = field(default_factory=list)
+    rounds: int = 0
+
+    def count(self, ratios: Ratios, config: TrainConfig) -> None:
+        """Add the rollout to the metrics."""
+        add_rollout(ratios, self.batch, self.groups)
+        ratios.add("prompts/too_long", self.too_long, self.passed)
+        reasons: list[str] = [*config.batch.drop, *([ALONE] if "failed" in config.batch.drop else [])]
+        lengths, why = [self.batch.lengths], [dropped(self.batch, config.batch.drop)]
+        if config.batch.redraws:
+            reasons.append(NO_SIGNAL)
+            lengths += [part.lengths for part in self.redrawn]
+            why += [np.full(len(part), NO_SIGNAL) for part in self.redrawn]
+            every = [self.batch, *self.redrawn]
+            ratios.add("reward_sampled", sum(part.rewards.sum() for part in every), sum(map(len, every)))
+            ratios.add("redrawn/groups", sum(len(np.unique(part.prompt_ids)) for part in self.redrawn))
+            ratios.add("redrawn/rounds", self.rounds)
+        if reasons:
+            add_drops(ratios, np.concatenate(lengths), np.concatenate(why), reasons, config.log.length_edges)
+
+
+def draw(
+    collector: Collector,
+    model: PreTrainedModel,
+    config: TrainConfig,
+    *,
+    rollout: int,
+    step: int,
+    position: int,
+    progress: Callable[[int], Progress] | None = None,
+) -> Drawn:
+    """Sample and verify a rollout; every process gets the whole of it.
+
+    Parameters
+    ----------
+    position : int
+        Number of the stream's next prompt.
+    progress : callable, optional
+        From a number of responses to `fspo.sampling.sample.sample`'s progress callback.
+
+    Raises
+    ------
+    UserError
+        If hardly a prompt fits ``task.max_prompt_tokens``.
+    """
+    wanted, responses = config.batch.prompts, config.batch.responses
+    first, too_long = position, 0
+    kept: list[RolloutBatch] = []
+    redrawn: list[RolloutBatch] = []
+    for round_ in range(config.batch.redraws + 1):
+        prompts, position, passed_over = next_prompts(collector, config, position, wanted)
+        too_long += passed_over
+        shown = progress(len(prompts.examples) * responses) if progress else None
+        part = collector.collect(model, prompts, responses, stream="train", rollout=rollout, step=step, progress=shown)
+        teaches = has_signal(part)
+        ids = np.unique(part.prompt_ids)
+        fillers = ids[~teaches] if round_ == config.batch.redraws else ids[:0]
+        stays = np.isin(part.prompt_ids, np.concatenate([ids[teaches], fillers]))
+        kept.append(part.take(stays))
+        if not stays.all():
+            redrawn.append(part.take(~stays))
+        wanted -= int(teaches.sum()) + len(fillers)
+        if wanted == 0:
+            break
+    batch = join(kept)
+    groups = give_advantages(batch, config.rule.advantage_estimator(), config.batch.drop)
+    return Drawn(batch, groups, position, too_long, position - first, redrawn, round_)
+
+
+def draw_audit(
+    collector: Collector,
+    model: PreTrainedModel,
+    config: TrainConfig,
+    batch: RolloutBatch,
+    shards: Sequence[Shard],
+    *,
+    step: int,
+) -> RolloutBatch:
+    """Fresh responses to the prompts of a minibatch, given by its shards, at the present parameters.
+
+    The minibatch is at first use, so its weighted gradient and the fresh one (w = 1) estimate the same update
+    (docs/theory.md section 5, "Which truth").
+    """
+    rows = np.concatenate(gather_object([np.concatenate([s.micro.rows for s in shards])]))
+    ids = np.unique(batch.prompt_ids[rows])
+    first, count = int(ids.min()), int(ids.max() - ids.min()) + 1
+    indices = prompt_order(collector.task.size("train"), config.seed, first, count)[ids - first]
+    prompts = collector.prompts("train", indices, ids)
+    fresh = collector.collect(model, prompts, config.batch.responses, stream="audit", rollout=batch.rollout, step=step)
+    give_advantages(fresh, "rloo" if config.batch.responses > 1 else "dr_grpo", config.batch.drop)
+    return fresh
+
+
+def has_signal(batch: RolloutBatch) -> np.ndarray:
+    """Whether a group's rewards differ, (P,) bool by rising prompt number; a failed verification says nothing."""
+    _, group = np.unique(batch.prompt_ids, return_inverse=True)
+    known = batch.reward_status == "ok"
+    low, high = np.full(group.max() + 1, np.inf), np.full(group.max() + 1, -np.inf)
+    np.minimum.at(low, group[known], batch.rewards[known])
+    np.maximum.at(high, group[known], batch.rewards[known])
+    return high > low
+
+
+def next_prompts(collector: Collector, config: TrainConfig, position: int, count: int) -> tuple[Prompts, int, int]:
+    """The stream's next ``count`` prompts that fit, the position after them, and how many were too long."""
+    found, first = Prompts([], [], np.zeros(0, np.int64)), position
+    while (lacking := count - len(found.examples)) > 0:
+        if position - first >= _MOST_DRAWN * config.batch.prompts:
+            raise UserError(
+                f"{'every prompt exceeds' if not found.examples else 'nearly every prompt exceeds'} "
+                f"task.max_prompt_tokens={config.task.max_prompt_tokens}: raise it"
+            )
+        ids = np.arange(position, position + lacking)
+        indices = prompt_order(collector.task.size("train"), config.seed, position, lacking)
+        more = collector.prompts("train", indices, ids, none_fits=True)
+        position += lacking
+        found = Prompts(
+            found.examples + more.examples,
+            found.tokens + more.tokens,
+            np.concatenate([found.ids, more.ids]),
+            found.too_long + more.too_long,
+        )
+    return found, position, found.too_long

@@ -1,0 +1,184 @@
+"""The ``fast`` engine: a short loop over the model's forward with one preallocated cache that drops finished rows."""
+
+from __future__ import annotations
+
+import inspect
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import (
+    Cache,
+    DynamicCache,
+    PreTrainedModel,
+)
+from transformers.cache_utils import CacheLayerMixin, DynamicLayer, DynamicSlidingWindowLayer
+
+from fspo.sampling.picking import Noise, Progress, base_model, pad_left, pick_tokens
+
+
+class CacheLayer(CacheLayerMixin):
+    """Keys and values of one attention layer in a preallocated buffer of which the first rows are in use.
+
+    It keeps all positions, also for layers with a sliding window: their mask leaves the old ones out.
+    """
+
+    keys: torch.Tensor
+    values: torch.Tensor
+
+    def __init__(self, rows: int, capacity: int) -> None:
+        super().__init__()
+        self.rows, self.capacity, self.length = rows, capacity, 0
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        """Allocate both buffers in the type and on the device of the first states."""
+        self.keys, self.values = (
+            x.new_empty(self.rows, x.shape[1], self.capacity, x.shape[3]) for x in (key_states, value_states)
+        )
+        self.is_initialized = True
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Append states (rows, heads, positions, size) and return views of all that these rows hold."""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        rows, first = key_states.shape[0], self.length
+        self.length += key_states.shape[2]
+        self.keys[:rows, :, first : self.length] = key_states
+        self.values[:rows, :, first : self.length] = value_states
+        return self.keys[:rows, :, : self.length], self.values[:rows, :, : self.length]
+
+    def spread(self, source: torch.Tensor) -> None:
+        """Give row i what row source[i] holds."""
+        for buffer in (self.keys, self.values):
+            buffer[: len(source), :, : self.length] = buffer[source, :, : self.length]
+
+    def keep(self, rows: np.ndarray) -> None:
+        """Move row rows[i] to place i and forget the rest; a row that keeps its place is not copied."""
+        to = np.flatnonzero(rows != np.arange(len(rows)))
+        if len(to) == 0:
+            return
+        for buffer in (self.keys, self.values):
+            place, origin = (torch.from_numpy(x).to(buffer.device) for x in (to, rows[to]))
+            buffer[place, :, : self.length] = buffer[origin, :, : self.length]
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """(key length, offset) for the mask of the next ``query_length`` tokens."""
+        return self.length + query_length, 0
+
+    def get_seq_length(self) -> int:
+        """Positions held."""
+        return self.length
+
+    def get_max_length(self) -> int:
+        """Positions that fit."""
+        return self.capacity
+
+
+def plain_attention_layers(model: PreTrainedModel) -> int:
+    """Number of layers when each keeps keys and values of its own; 0 for recurrent, shared and other caches."""
+    config = model.config
+    if getattr(model, "_is_stateful", False) or getattr(config, "is_encoder_decoder", False):
+        return 0
+    layers = DynamicCache(config=config).layers
+    return len(layers) if all(type(x) in (DynamicLayer, DynamicSlidingWindowLayer) for x in layers) else 0
+
+
+def run_fast(
+    model: PreTrainedModel,
+    prompts: list[list[int]],
+    noise: Noise,
+    temperature: float,
+    steps: int,
+    eos: list[int],
+    pad: int,
+    progress: Progress | None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Sample with one preallocated cache; return tokens int64 and log-probs float32, both (B, steps)."""
+    distinct = list(dict.fromkeys(map(tuple, prompts)))
+    number = {prompt: i for i, prompt in enumerate(distinct)}
+    device = model.device
+    rows = np.arange(len(prompts))
+    source = torch.tensor([number[tuple(prompt)] for prompt in prompts], device=device)
+    ids, mask = pad_left([list(prompt) for prompt in distinct], pad, device)
+    width = ids.shape[1]
+    layers = [CacheLayer(len(prompts), width + steps) for _ in range(plain_attention_layers(model))]
+    cache = Cache(layers=layers)  # type: ignore[arg-type]
+    logits = _forward(model, ids, mask, _positions(mask), cache)[source]
+    for layer in layers:
+        layer.spread(source)
+    padded = not bool(mask.all())
+    full_mask = torch.ones(len(prompts), width + steps, dtype=torch.bool, device=device)
+    full_mask[:, :width] = mask[source]
+    position = mask.sum(-1)[source]
+    tokens = torch.full((len(prompts), steps), pad, dtype=torch.long, device=device)
+    logprobs = torch.zeros(len(prompts), steps, device=device)
+    ends = torch.tensor(eos, device=device)
+    reported = 0
+    for step in range(steps):
+        uniforms = noise.at(step, rows, device) if temperature > 0 else None
+        token, logprob = pick_tokens(logits, uniforms, temperature)
+        where = torch.from_numpy(rows).to(device)
+        tokens[where, step], logprobs[where, step] = token, logprob
+        reported += len(rows)
+        alive = ~torch.isin(token, ends)
+        keep = _survivors(alive.cpu().numpy())
+        finished = len(rows) - len(keep)
+        if progress is not None and (finished or reported >= 4096):
+            progress(finished, reported)
+            reported = 0
+        if len(keep) == 0 or step == steps - 1:
+            break
+        if finished:
+            moved = torch.from_numpy(keep).to(device)
+            rows, token, position = rows[keep], token[moved], position[moved]
+            for layer in layers:
+                layer.keep(keep)
+            if padded:
+                full_mask = full_mask[moved]
+        seen = full_mask[:, : width + step + 1] if padded else None
+        logits = _forward(model, token[:, None], seen, position[:, None], cache)
+        position = position + 1
+    if progress is not None:
+        progress(len(rows) - finished, reported)
+    return tokens.cpu().numpy(), logprobs.cpu().numpy()
+
+
+def _survivors(alive: np.ndarray) -> np.ndarray:
+    """Order of the surviving rows in which few rows move: the last survivors fill the holes of the dead."""
+    count = int(alive.sum())
+    keep = np.arange(count)
+    keep[~alive[:count]] = count + np.flatnonzero(alive[count:])
+    return keep
+
+
+def _forward(
+    model: PreTrainedModel,
+    ids: torch.Tensor,
+    mask: torch.Tensor | None,
+    position: torch.Tensor,
+    cache: Cache,
+) -> torch.Tensor:
+    """Next-token logits (B, V) after the last column of ``ids``."""
+    extra = {"position_ids": position, "logits_to_keep": 1}
+    known = _parameters(type(base_model(model)))  # models without positions know neither
+    output = model(
+        input_ids=ids,
+        attention_mask=mask,
+        past_key_values=cache,
+        use_cache=True,
+        **{name: value for name, value in extra.items() if name in known},
+    )
+    return output.logits[:, -1]
+
+
+@lru_cache(maxsize=64)
+def _parameters(kind: type) -> frozenset[str]:
+    return frozenset(inspect.signature(kind.forward).parameters)  # type: ignore[attr-defined]
+
+
+def _positions(mask: torch.Tensor) -> torch.Tensor:
+    """Position of each token counted from the first real one; 0 on the padding."""
+    return (mask.cumsum(-1) - 1).clamp(min=0)

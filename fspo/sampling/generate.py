@@ -1,0 +1,79 @@
+"""The ``generate`` engine: transformers' own generation, whose greedy search is left one token to choose."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from transformers import (
+    GenerationConfig,
+    LogitsProcessor,
+    LogitsProcessorList,
+    PreTrainedModel,
+)
+
+from fspo.sampling.picking import Noise, Progress, base_model, pad_left, pick_tokens, trim
+
+
+class _Picker(LogitsProcessor):
+    """Leave only the keyed inverse-CDF token to transformers' greedy search, and note its log-probability."""
+
+    def __init__(self, noise: Noise, width: int, temperature: float) -> None:
+        self.noise, self.width, self.temperature = noise, width, temperature
+        self.logprobs: list[torch.Tensor] = []
+
+    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
+        rows = np.arange(len(scores))
+        position = input_ids.shape[1] - self.width
+        uniforms = self.noise.at(position, rows, scores.device) if self.temperature > 0 else None
+        token, logprob = pick_tokens(scores, uniforms, self.temperature)
+        self.logprobs.append(logprob)
+        only = torch.full_like(scores, -math.inf)
+        return only.scatter_(1, token[:, None], 0.0)  # type: ignore[return-value]
+
+
+def run_generate(
+    model: PreTrainedModel,
+    prompts: list[list[int]],
+    noise: Noise,
+    temperature: float,
+    steps: int,
+    eos: list[int],
+    pad: int,
+    progress: Progress | None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Sample with transformers' generation; return tokens int64 and log-probs float32, both (B, steps)."""
+    ids, mask = pad_left(prompts, pad, model.device)
+    picker = _Picker(noise, ids.shape[1], temperature)
+    with _plain_generation(model):
+        output = model.generate(  # type: ignore[operator]
+            input_ids=ids,
+            attention_mask=mask,
+            generation_config=GenerationConfig(
+                max_new_tokens=steps, do_sample=False, eos_token_id=eos, pad_token_id=pad
+            ),
+            logits_processor=LogitsProcessorList([picker]),
+            # Under FSDP2 transformers would wait for all processes at each token. Here weights are whole already, and
+            # a process may have fewer batches than another, or none.
+            synced_gpus=False,
+        )
+    tokens = output[:, ids.shape[1] :].cpu().numpy()
+    logprobs = torch.stack(picker.logprobs, 1).cpu().numpy()
+    if progress is not None:
+        progress(len(prompts), sum(len(row) for row, _, _ in trim(tokens, logprobs, eos)))
+    return tokens, logprobs
+
+
+@contextmanager
+def _plain_generation(model: PreTrainedModel) -> Iterator[None]:
+    """Hide the model's own generation defaults: a repetition penalty or top-p would change the distribution."""
+    base = base_model(model)
+    kept = base.generation_config
+    base.generation_config = GenerationConfig()
+    try:
+        yield
+    finally:
+        base.generation_config = kept

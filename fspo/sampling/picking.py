@@ -1,0 +1,105 @@
+"""What the engines share: keyed uniforms, the token that one picks, prompts padded on the left, responses cut."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import (
+    PreTrainedModel,
+)
+
+from fspo.base.keyed_noise import keyed_uniforms
+
+Progress = Callable[[int, int], None]
+
+NOISE_PURPOSE = 0x5A3E
+_NOISE_BLOCK = 256  # positions of noise held at once
+PICK_ELEMENTS = 1 << 24  # logits turned into a CDF at once: 128 MiB in float64
+
+
+def pick_tokens(
+    logits: torch.Tensor, uniforms: torch.Tensor | None, temperature: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Pick one token a row by inverse CDF.
+
+    Parameters
+    ----------
+    logits : torch.Tensor
+        (B, V), any float type; the arithmetic is float32, the CDF float64.
+    uniforms : torch.Tensor or None
+        Float64 (B,) in [0, 1); not used at temperature 0.
+    temperature : float
+
+    Returns
+    -------
+    tokens : torch.Tensor
+        Int64 (B,); never a token of probability 0.
+    logprobs : torch.Tensor
+        Float32 (B,), at the sampling temperature.
+    """
+    logits = logits.float()
+    if temperature == 0 or uniforms is None:
+        best = logits.max(-1)
+        return best.indices, best.values * 0.0  # 0, or NaN where the logits are not finite
+    step = max(1, PICK_ELEMENTS // logits.shape[-1])
+    parts = [
+        _inverse_cdf(part, at, temperature) for part, at in zip(logits.split(step), uniforms.split(step), strict=True)
+    ]
+    tokens, logprobs = zip(*parts, strict=True)
+    return torch.cat(tokens), torch.cat(logprobs)
+
+
+def _inverse_cdf(logits: torch.Tensor, uniforms: torch.Tensor, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
+    logprobs = torch.log_softmax(logits / temperature, -1)
+    cdf = logprobs.exp().cumsum(-1, dtype=torch.float64)
+    total = cdf[:, -1:]
+    # Strictly below the total, so that the first entry above the target belongs to a token of positive probability.
+    target = torch.minimum(uniforms[:, None] * total, torch.nextafter(total, torch.zeros_like(total)))
+    tokens = torch.searchsorted(cdf, target, right=True).clamp_(max=logits.shape[-1] - 1)
+    return tokens[:, 0], logprobs.gather(-1, tokens)[:, 0]
+
+
+class Noise:
+    """The uniforms of some rows, computed a block of positions at a time."""
+
+    def __init__(self, seed: int, rollout: int, keys: np.ndarray) -> None:
+        self.seed, self.rollout, self.keys = seed, rollout, keys
+        self.block = -1
+        self.table = np.empty((0, 0))
+
+    def at(self, position: int, rows: np.ndarray, device: torch.device) -> torch.Tensor:
+        """Float64 (len(rows),): the uniforms of these rows at a position; rows only ever leave."""
+        block, column = divmod(position, _NOISE_BLOCK)
+        if block != self.block:
+            self.block, self.table = block, np.zeros((len(self.keys), _NOISE_BLOCK))
+            for row in rows:
+                address = (self.rollout, int(self.keys[row]))
+                self.table[row] = keyed_uniforms(NOISE_PURPOSE, self.seed, address, block * _NOISE_BLOCK, _NOISE_BLOCK)
+        return torch.from_numpy(self.table[rows, column]).to(device)
+
+
+def base_model(model: PreTrainedModel) -> Any:
+    """The Hugging Face model inside a peft wrapper, or the model itself."""
+    return model.get_base_model() if hasattr(model, "peft_config") and hasattr(model, "get_base_model") else model  # type: ignore[operator]
+
+
+def pad_left(prompts: Sequence[Sequence[int]], pad: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Token ids int64 and mask int64, both (B, longest), with the padding on the left."""
+    width = max(len(prompt) for prompt in prompts)
+    ids = np.full((len(prompts), width), pad, dtype=np.int64)
+    mask = np.zeros((len(prompts), width), dtype=np.int64)
+    for row, prompt in enumerate(prompts):
+        ids[row, width - len(prompt) :] = prompt
+        mask[row, width - len(prompt) :] = 1
+    return torch.from_numpy(ids).to(device), torch.from_numpy(mask).to(device)
+
+
+def trim(tokens: np.ndarray, logprobs: np.ndarray, eos: list[int]) -> Iterator[tuple[np.ndarray, np.ndarray, bool]]:
+    """Cut each row after its first end token; yield (tokens, log-probs, truncated)."""
+    ended = np.isin(tokens, eos)
+    lengths = np.where(ended.any(1), ended.argmax(1) + 1, tokens.shape[1])
+    for row, length in enumerate(lengths):
+        yield tokens[row, :length].copy(), logprobs[row, :length].astype(np.float32), not ended[row].any()

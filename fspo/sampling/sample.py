@@ -1,0 +1,246 @@
+"""Sampling of responses behind one interface, with noise that belongs to the response and not to the batch.
+
+Token t of response k in rollout r is the inverse CDF of the model's distribution at one uniform u(seed, r, k, t) from a
+counter-based generator (`fspo.base.keyed_noise`). So batch size, order, number of processes and engine change nothing
+but the last bits of the logits.
+
+Three engines draw the same tokens: ``fast``, a short loop over the model's forward with one preallocated key-value
+cache that drops finished rows; ``generate``, transformers' own generation; and ``continuous``, transformers' continuous
+batching over a paged cache, which starts a further response as soon as one ends. A fourth, ``vllm``, has a vLLM server
+sample with its own noise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel
+
+from fspo.base.errors import UserError, unknown_name
+from fspo.sampling.continuous import run_continuous
+from fspo.sampling.fast import plain_attention_layers, run_fast
+from fspo.sampling.generate import run_generate
+from fspo.sampling.picking import Noise, Progress, trim
+
+Engine = Literal["auto", "fast", "generate", "continuous", "vllm"]
+ENGINES: tuple[str, ...] = get_args(Engine)
+FAST_PARAMETERS = 1_000_000_000
+"""``auto`` leaves models from here on, where they run on an accelerator, to transformers' generation."""
+
+
+@dataclass(frozen=True)
+class SamplingConfig:
+    """How responses are sampled.
+
+    Attributes
+    ----------
+    temperature : float
+        Divides the logits; 0 takes the most probable token.
+    max_new_tokens : int
+        Longest response, its end token included.
+    engine : {"auto", "fast", "generate", "continuous", "vllm"}
+        ``"auto"`` takes the fast engine on a CPU and for models below 1e9 parameters, if the model's layers are
+        plain attention; else ``"generate"``.
+    batch_size : int
+        Responses sampled at once; the continuous engine and vLLM get all of them and fill their caches by themselves.
+    vllm_url : str
+        Address of the server for engine ``"vllm"``.
+    """
+
+    temperature: float = 1.0
+    max_new_tokens: int = 264
+    engine: Engine = "auto"
+    batch_size: int = 512
+    vllm_url: str = "http://localhost:8000"
+
+    def __post_init__(self) -> None:
+        """Refuse impossible values."""
+        if not (math.isfinite(self.temperature) and self.temperature >= 0):
+            raise UserError(f"sampling temperature is {self.temperature}: use a finite number >= 0 (0 is greedy)")
+        for name in ("max_new_tokens", "batch_size"):
+            if getattr(self, name) < 1:
+                raise UserError(f"sampling {name} is {getattr(self, name)}: use 1 or more")
+        if self.engine not in ENGINES:
+            raise unknown_name("sampling engine", self.engine, ENGINES)
+
+
+@dataclass
+class Responses:
+    """Sampled responses, in the order of the prompts.
+
+    Attributes
+    ----------
+    tokens : list of numpy.ndarray
+        Int64 (L_i,), L_i >= 1; the end token is included when it was sampled.
+    logprobs : list of numpy.ndarray
+        Float32 (L_i,), the sampler's own log-probability of each token in nats at the sampling temperature (0 under
+        greedy sampling, whose distribution is a point mass).
+    truncated : numpy.ndarray
+        Bool (N,), True when max_new_tokens ended the response.
+    """
+
+    tokens: list[np.ndarray]
+    logprobs: list[np.ndarray]
+    truncated: np.ndarray
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Int64 (N,), response lengths in tokens."""
+        return np.array([len(row) for row in self.tokens], dtype=np.int64)
+
+
+def sample(
+    model: PreTrainedModel,
+    prompts: Sequence[Sequence[int]],
+    keys: np.ndarray,
+    *,
+    seed: int,
+    rollout: int,
+    config: SamplingConfig,
+    eos_token_id: int | Sequence[int],
+    pad_token_id: int,
+    progress: Progress | None = None,
+) -> Responses:
+    """Sample one response to each prompt.
+
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel
+        A causal LM (or a peft model around one). It runs in eval mode without gradients; each module's training
+        flag is given back.
+    prompts : sequence of N sequences of int
+        Token ids, at least one each, of any lengths; equal prompts are read once.
+    keys : numpy.ndarray
+        Int64 (N,), the response's number within the rollout over all processes.
+    seed, rollout : int
+        With the key and the position they name the noise.
+    config : SamplingConfig
+    eos_token_id : int or sequence of int
+        Tokens that end a response.
+    pad_token_id : int
+        Fills short prompts on the left; it is masked.
+    progress : callable, optional
+        Called now and then with (responses, tokens) finished since the last call.
+
+    Raises
+    ------
+    UserError
+        Bad prompts or keys, a length beyond the model's positions, or logits that are not finite.
+    """
+    keys = np.asarray(keys)
+    eos = [eos_token_id] if isinstance(eos_token_id, int) else [int(token) for token in eos_token_id]
+    _check(model, prompts, keys, eos, config)
+    engine = choose_engine(model, config.engine)
+    if engine == "vllm":
+        return _by_vllm(model, prompts, Noise(seed, rollout, keys), config, eos, progress)
+    run, at_once = _RUNS[engine], config.batch_size
+    if engine == "continuous":
+        at_once = len(prompts)
+    order = np.argsort([len(prompt) for prompt in prompts], kind="stable")
+    results: list[tuple[np.ndarray, np.ndarray, bool]] = [_NOTHING] * len(prompts)
+    # Not inference_mode: a buffer that the model renews in its forward could never be used in training again.
+    with _frozen(model), torch.no_grad():
+        for first in range(0, len(order), at_once):
+            rows = order[first : first + at_once]
+            noise = Noise(seed, rollout, keys[rows])
+            tokens, logprobs = run(
+                model,
+                [list(prompts[i]) for i in rows],
+                noise,
+                config.temperature,
+                config.max_new_tokens,
+                eos,
+                pad_token_id,
+                progress,
+            )
+            for i, result in zip(rows, trim(tokens, logprobs, eos), strict=True):
+                results[i] = result
+    if not all(np.isfinite(row).all() for _, row, _ in results):
+        raise UserError(
+            "the model gives logits that are not finite: training has diverged or the weights are damaged; "
+            "lower the learning rate or go back to an earlier checkpoint"
+        )
+    return Responses([r[0] for r in results], [r[1] for r in results], np.array([r[2] for r in results], bool))
+
+
+def _by_vllm(
+    model: PreTrainedModel,
+    prompts: Sequence[Sequence[int]],
+    noise: Noise,
+    config: SamplingConfig,
+    eos: list[int],
+    progress: Progress | None,
+) -> Responses:
+    from fspo.sampling.vllm import run_vllm
+
+    rows, steps = [list(prompt) for prompt in prompts], config.max_new_tokens
+    tokens, logprobs = run_vllm(model, rows, noise, config.temperature, steps, eos, config.vllm_url, progress)
+    return Responses(tokens, logprobs, np.array([row[-1] not in eos for row in tokens], bool))
+
+
+_RUNS = {"fast": run_fast, "generate": run_generate, "continuous": run_continuous}
+_NOTHING = (np.empty(0, np.int64), np.empty(0, np.float32), False)
+
+
+def choose_engine(model: PreTrainedModel, wanted: str) -> str:
+    """Name the engine that ``wanted`` means for this model; UserError when ``"fast"`` cannot run it."""
+    if wanted == "vllm":
+        from fspo.sampling.vllm import check_vllm
+
+        check_vllm()
+    if wanted in ("generate", "continuous", "vllm"):
+        return wanted
+    fits = plain_attention_layers(model) > 0
+    if wanted == "fast":
+        if not fits:
+            raise UserError("the fast engine needs plain attention layers: set the sampling engine to 'generate'")
+        return wanted
+    small = model.device.type == "cpu" or sum(p.numel() for p in model.parameters()) < FAST_PARAMETERS
+    return "fast" if fits and small else "generate"
+
+
+@contextmanager
+def _frozen(model: torch.nn.Module) -> Iterator[None]:
+    """Run in eval mode and give each module its own training flag back."""
+    flags = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in flags:
+            module.training = training
+
+
+def _check(
+    model: PreTrainedModel,
+    prompts: Sequence[Sequence[int]],
+    keys: np.ndarray,
+    eos: list[int],
+    config: SamplingConfig,
+) -> None:
+    if keys.shape != (len(prompts),) or not np.issubdtype(keys.dtype, np.integer):
+        raise UserError(f"{len(prompts)} prompts but keys {keys.dtype} {keys.shape}: pass one integer key each")
+    if len(prompts) == 0 or min(len(prompt) for prompt in prompts) == 0:
+        raise UserError("no prompt, or an empty one: every prompt needs at least one token")
+    if not eos:
+        raise UserError("no end token: pass the tokenizer's eos_token_id")
+    text = model.config.get_text_config(decoder=True)
+    low, high = min(min(prompt) for prompt in prompts), max(max(prompt) for prompt in prompts)
+    if low < 0 or high >= text.vocab_size:
+        raise UserError(
+            f"prompt token {low if low < 0 else high} is outside the model's {text.vocab_size} tokens: use the "
+            "tokenizer that belongs to the model"
+        )
+    limit = getattr(text, "max_position_embeddings", None)
+    longest = max(len(prompt) for prompt in prompts)
+    if limit is not None and longest + config.max_new_tokens > limit:
+        raise UserError(
+            f"a prompt of {longest} tokens and max_new_tokens {config.max_new_tokens} exceed the model's {limit} "
+            "positions: lower max_new_tokens or drop the longest prompts"
+        )

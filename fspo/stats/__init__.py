@@ -1,0 +1,1 @@
+"""Ratios of sums over clusters with their intervals, and bins."""

@@ -1,0 +1,103 @@
+"""Bins of length, or of another partition's coordinate: quantile bins by default, edges on request.
+
+They are fixed once for all rules and runs that are compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fspo.base.errors import UserError
+
+DEFAULT_BINS = 6
+MANY = 20_000
+"""Beyond this many different values ties no longer matter, and plain quantiles are the edges."""
+
+
+@dataclass(frozen=True)
+class Bins:
+    """Bins ``[edges[k], edges[k+1])``; values beyond the outer edges fall into the outer bins.
+
+    Parameters
+    ----------
+    edges : tuple of numbers, strictly increasing, at least two
+        In tokens for lengths.
+    """
+
+    edges: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.edges) < 2:
+            raise UserError(f"edges {list(self.edges)}: give at least two, for example --edges 1 16 64 257")
+        if any(b <= a for a, b in zip(self.edges, self.edges[1:], strict=False)):
+            raise UserError(f"edges {list(self.edges)} must increase strictly")
+
+    def __len__(self) -> int:
+        return len(self.edges) - 1
+
+    def index(self, values: ArrayLike) -> NDArray[np.int64]:
+        """Bin of each value (N,), in 0..K-1."""
+        inner = np.asarray(self.edges[1:-1])
+        return np.searchsorted(inner, np.asarray(values), side="right").astype(np.int64)
+
+    def columns(self, k: int) -> dict[str, float]:
+        """Key columns of bin ``k``; -1 stands for all bins. Another partition renames them when they are written."""
+        lo, hi = (self.edges[0], self.edges[-1]) if k < 0 else (self.edges[k], self.edges[k + 1])
+        return {"bin": k, "length_lo": lo, "length_hi": hi}
+
+
+def quantile_bins(values: ArrayLike, number: int = DEFAULT_BINS) -> Bins:
+    """Bins with about equal counts; ties make fewer bins, never an empty one.
+
+    From the least value on, a bin is closed where its count is nearest to an equal share of what is left: a
+    value that many responses have fills a bin of its own and the others share the rest. No bin has less than
+    about a quarter of an equal share.
+
+    Parameters
+    ----------
+    values : array (N,)
+        Lengths in tokens, or another coordinate. Whole numbers make whole edges.
+    number : int
+        Wanted number of bins, >= 1.
+
+    Raises
+    ------
+    UserError
+        If ``number`` < 1 or there are no values.
+    """
+    data = np.asarray(values)
+    if number < 1:
+        raise UserError(f"--bins {number}: at least 1 bin is needed")
+    if data.size == 0:
+        raise UserError("no responses to make bins from: the log has no row after an update")
+    whole = bool(np.all(data == np.round(data)))
+    end = np.floor(np.max(data)) + 1 if whole else np.nextafter(np.max(data), np.inf)
+    distinct, counts = np.unique(data, return_counts=True)
+    if len(distinct) > MANY:
+        inner = np.quantile(data, np.arange(1, number) / number)
+        return Bins(tuple(_plain(e, whole) for e in np.unique([distinct[0], *inner, end])))
+    edges, inside, left = [distinct[0]], 0, int(counts.sum())
+    for value, count in zip(distinct.tolist(), counts.tolist(), strict=True):
+        bins_left = number - len(edges) + 1
+        target = (left + inside) / bins_left
+        if bins_left > 1 and inside > target / 4 and inside + count - target > target - inside:
+            edges.append(value)
+            inside = 0
+        inside += count
+        left -= count
+    if len(edges) > 1 and inside < data.size / number / 4:
+        edges.pop()
+    return Bins(tuple(_plain(e, whole) for e in (*edges, end)))
+
+
+def _plain(edge: float, whole: bool) -> float:
+    return int(edge) if whole else float(edge)
+
+
+def make_bins(values: ArrayLike, number: int = DEFAULT_BINS, edges: Sequence[float] | None = None) -> Bins:
+    """The requested edges, or quantile bins of ``values``."""
+    return Bins(tuple(_plain(e, e == int(e)) for e in edges)) if edges else quantile_bins(values, number)

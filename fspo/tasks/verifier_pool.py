@@ -1,0 +1,243 @@
+"""Verifiers in worker processes that can be killed: nothing a response contains may hang or crash training.
+
+No ``signal.alarm``: it works in the main thread alone, and elsewhere makes every reward 0. The worker that exceeds
+its time limit is killed by its parent (pebble's ProcessPool), whatever it is doing, and replaced.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import multiprocessing
+import threading
+import weakref
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures.process import BrokenProcessPool
+from numbers import Real
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pebble import ProcessExpired, ProcessPool
+
+from fspo.base.errors import UserError
+from fspo.tasks.base import Rewards
+
+log = logging.getLogger("fspo.tasks.verify")
+
+START_GRACE_S = 120.0
+"""Beyond the time limit, how long no answer may come (workers starting up) before the pool counts as broken."""
+MAX_LOGGED_MESSAGES = 20
+
+Verify = Callable[..., Any]
+
+# Worker side ---------------------------------------------------------------------------------------------
+
+_verify: Verify | None = None
+_setup_error = ""
+
+
+def _set_up_worker(factory: Callable[..., Verify], args: tuple, memory_limit_gib: float | None) -> None:
+    """Build the verifier before the clock of the first call starts; a failure is reported by each call."""
+    global _verify, _setup_error
+    try:
+        _verify = factory(*args)
+        if memory_limit_gib is not None:
+            _limit_memory(memory_limit_gib)
+    except BaseException as error:
+        _setup_error = f"{type(error).__name__}: {error}"
+
+
+def _limit_memory(gib: float) -> None:
+    try:
+        import resource
+
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+    except (ImportError, OSError):  # not Linux: the time limit still holds
+        return
+    limit = pages * resource.getpagesize() + int(gib * 2**30)
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (limit if hard < 0 else min(limit, hard), hard))
+
+
+def _call(kwargs: Mapping[str, Any]) -> tuple[float, str]:
+    """Value and error message ('' when there is none) of one verification."""
+    if _verify is None:
+        return 0.0, f"the verifier could not be loaded ({_setup_error})"
+    try:
+        return as_reward(_verify(**kwargs)), ""
+    except BaseException as error:
+        return 0.0, f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+
+
+def as_reward(value: Any) -> float:
+    """Turn a verifier's return value into a finite float.
+
+    Raises
+    ------
+    UserError
+        Anything but a finite number or a bool.
+    """
+    if isinstance(value, np.generic):
+        value = value.item()
+    if not isinstance(value, Real):
+        raise UserError(f"the reward is {type(value).__name__}, not a number")
+    value = float(value)
+    if not math.isfinite(value):
+        raise UserError(f"the reward is {value}, not a finite number")
+    return value
+
+
+# Parent side ---------------------------------------------------------------------------------------------
+
+
+def _stop(pool: ProcessPool) -> None:
+    pool.stop()
+    pool.join()
+
+
+class VerifierPool:
+    """Runs one verifier on many responses, each call under a time limit.
+
+    Workers start at the first call and are stopped by `close`, by leaving the ``with`` block, when the object is
+    collected or at interpreter exit. Calls from any thread work. The start method is ``spawn``, so a script that
+    scores must guard its entry point by ``if __name__ == "__main__"``.
+
+    Parameters
+    ----------
+    factory : callable
+        Importable ``factory(*args) -> verify``; called once in each worker. ``verify(**call)`` returns a number.
+    args : tuple
+        Picklable arguments of the factory.
+    workers : int
+        Processes.
+    timeout_s : float
+        Time limit of one call in seconds, from when a worker takes it up.
+    memory_limit_gib : float, optional
+        Address space that a worker may take beyond what it holds after set-up (Linux); a call that wants more
+        ends as an error.
+    """
+
+    def __init__(
+        self,
+        factory: Callable[..., Verify],
+        args: tuple = (),
+        *,
+        workers: int = 2,
+        timeout_s: float = 5.0,
+        memory_limit_gib: float | None = None,
+    ) -> None:
+        if workers < 1:
+            raise UserError(f"verifier workers={workers}: use at least 1")
+        if not timeout_s > 0 or not math.isfinite(timeout_s):
+            raise UserError(f"verifier timeout_s={timeout_s}: use a positive number of seconds")
+        if memory_limit_gib is not None and not memory_limit_gib > 0:
+            raise UserError(f"verifier memory_limit_gib={memory_limit_gib}: use a positive number or null")
+        self.timeout_s = timeout_s
+        self._workers = workers
+        self._setup = (factory, args, memory_limit_gib)
+        self._lock = threading.Lock()
+        self._pool: ProcessPool | None = None
+        self._finalizer: weakref.finalize | None = None
+        self._logged: set[str] = set()
+
+    def __enter__(self) -> VerifierPool:
+        """Return the pool itself."""
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        """Stop the workers."""
+        self.close()
+
+    def close(self) -> None:
+        """Kill the workers; a later call starts new ones."""
+        with self._lock:
+            if self._finalizer is not None:
+                self._finalizer()
+            self._pool = self._finalizer = None
+
+    def _running_pool(self) -> ProcessPool:
+        with self._lock:
+            if self._pool is None:
+                self._pool = ProcessPool(
+                    max_workers=self._workers,
+                    initializer=_set_up_worker,
+                    initargs=self._setup,
+                    context=multiprocessing.get_context("spawn"),
+                )
+                self._finalizer = weakref.finalize(self, _stop, self._pool)
+            return self._pool
+
+    def score(self, calls: Sequence[Mapping[str, Any]]) -> Rewards:
+        """Verify each call (the keyword arguments of one ``verify``).
+
+        Returns
+        -------
+        Rewards
+            Value 0 and status ``"timeout"`` or ``"error"`` where the verifier hung, raised, died or returned no
+            finite number. Each new message is logged once.
+
+        Raises
+        ------
+        UserError
+            When workers cannot be started at all.
+        """
+        values = np.zeros(len(calls))
+        status = ["ok"] * len(calls)
+        messages: Counter[str] = Counter()
+        todo = list(range(len(calls)))
+        for attempt in range(2):
+            # A worker that dies while idle (killed by the system, say) breaks the pool: once, start a new one.
+            futures = self._schedule([calls[i] for i in todo])
+            broken = []
+            for i, future in zip(todo, futures, strict=True):
+                error = future.exception()
+                if isinstance(error, BrokenProcessPool):
+                    broken.append(i)
+                    continue
+                values[i], status[i], message = self._outcome(future, error)
+                if message:
+                    messages[message] += 1
+            if not broken:
+                break
+            self.close()
+            todo = broken
+            if attempt == 1:
+                raise UserError(
+                    "the verifier's worker processes die at start: guard the script's entry point by "
+                    'if __name__ == "__main__", and look above for the workers\' own error'
+                )
+        self._log(messages)
+        return Rewards(values, status, dict(messages))
+
+    def _schedule(self, calls: Sequence[Mapping[str, Any]]) -> list[Future]:
+        pool = self._running_pool()
+        futures: list[Future] = [pool.schedule(_call, args=(dict(call),), timeout=self.timeout_s) for call in calls]
+        pending = set(futures)
+        while pending:
+            done, pending = wait(pending, timeout=self.timeout_s + START_GRACE_S, return_when=FIRST_COMPLETED)
+            if not done:
+                self.close()
+                raise UserError(
+                    f"no verifier answered within {self.timeout_s + START_GRACE_S:.0f} s: the workers hang while "
+                    "they start; check what your reward module does on import"
+                )
+        return futures
+
+    def _outcome(self, future: Future, error: BaseException | None) -> tuple[float, str, str]:
+        if error is None:
+            value, message = future.result()
+            return value, "error" if message else "ok", message
+        if isinstance(error, TimeoutError):
+            return 0.0, "timeout", f"no result within {self.timeout_s:g} s"
+        if isinstance(error, ProcessExpired):
+            return 0.0, "error", f"the worker died (exit status {getattr(error, 'exitcode', 'unknown')})"
+        return 0.0, "error", f"{type(error).__name__}: {error}"
+
+    def _log(self, messages: Mapping[str, int]) -> None:
+        for message, count in messages.items():
+            if message not in self._logged and len(self._logged) < MAX_LOGGED_MESSAGES:
+                self._logged.add(message)
+                log.warning("verifier failed on %d response(s), counted apart: %s", count, message)

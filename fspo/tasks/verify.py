@@ -1,0 +1,304 @@
+r"""Verifiable rewards: exact match, math-verify, or a function of the user's, from a response and an answer.
+
+What may hang (math-verify, user functions, user regular expressions) runs in killable workers
+(`fspo.tasks.verifier_pool`); plain text comparison, linear in the text's length, runs in place.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import logging
+import os
+import re
+import sys
+import unicodedata
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from fspo.base.errors import UserError, unknown_name
+from fspo.tasks.base import Example, Rewards, check_batch
+from fspo.tasks.verifier_pool import VerifierPool
+
+EXTRACTIONS: tuple[str, ...] = ("none", "boxed", "last-number", "regex:<pattern>")
+VERIFIERS: tuple[str, ...] = ("exact", "math", "<module>:<function>")
+USER_ARGUMENTS: tuple[str, ...] = ("prompt", "response", "answer", "info", "finished")
+
+_NUMBER = re.compile(r"(?:(?<![\w)])[-+])?(?:\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d+(?:\.\d+)?|(?<!\d)\.\d+)")
+_BRACES = re.compile(r"\\boxed\s*\{|\\.|[{}]", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class VerifierConfig:
+    """How responses are judged.
+
+    Attributes
+    ----------
+    verifier : str
+        ``"exact"``, ``"math"`` (math-verify: mathematical equality) or ``"module:function"``, a function that
+        takes any of the keywords prompt, response, answer, info, finished and returns a number.
+    extract : str
+        What of the response is judged: ``"none"`` all of it, ``"boxed"`` the last ``\\boxed{...}``,
+        ``"last-number"`` the last number (compared as a number), ``"regex:<pattern>"`` the last match (its first
+        group where it has one). Nothing found is a wrong answer. ``"math"`` finds the answer by itself.
+    case_sensitive : bool
+        For ``"exact"``.
+    require_finished : bool
+        Give a response that was cut at the length limit 0 without looking at it. Off by default: it is then
+        judged as it stands, as TRL and verl do.
+    timeout_s, workers, memory_limit_gib
+        See `fspo.tasks.verifier_pool.VerifierPool`.
+    """
+
+    verifier: str = "exact"
+    extract: str = "none"
+    case_sensitive: bool = True
+    require_finished: bool = False
+    timeout_s: float = 5.0
+    workers: int = 2
+    memory_limit_gib: float | None = 4.0
+
+
+def normalise(text: str, case_sensitive: bool = True) -> str:
+    """Unicode NFKC, runs of white space to one blank, ends stripped; without case when asked."""
+    text = " ".join(unicodedata.normalize("NFKC", text).split())
+    return text if case_sensitive else text.casefold()
+
+
+def last_boxed(text: str) -> str | None:
+    r"""Content of the last complete ``\boxed{...}`` with balanced braces; None when there is none.
+
+    One pass: a response that repeats an unclosed ``\boxed{`` for ever costs linear time.
+    """
+    open_braces: list[int] = []  # where each open brace's content starts; -1 for one that is not a box's
+    best, found = -1, None
+    for token in _BRACES.finditer(text):
+        if token.group() == "}":
+            start = open_braces.pop() if open_braces else -1
+            if start > best:
+                best, found = start, text[start : token.start()]
+        elif token.group().endswith("{") and not token.group().startswith("\\{"):
+            open_braces.append(token.end() if token.group() != "{" else -1)
+    return None if found is None else found.strip()
+
+
+def last_number(text: str) -> str | None:
+    """Last number, as plain digits: thousands separators dropped; None when there is none.
+
+    A sign after a digit, letter or closing bracket is an operator: the last number of ``5-3`` is 3.
+    """
+    found = None
+    for match in _NUMBER.finditer(text.replace("\u2212", "-")):
+        found = match.group()
+    return None if found is None else found.replace(",", "")
+
+
+def make_extractor(how: str) -> Callable[[str], str | None]:
+    """Function from a text to the part that is judged.
+
+    Raises
+    ------
+    UserError
+        Unknown name or a regular expression that does not compile.
+    """
+    if how == "none":
+        return str
+    if how == "boxed":
+        return last_boxed
+    if how == "last-number":
+        return last_number
+    if how.startswith("regex:"):
+        try:
+            pattern = re.compile(how.removeprefix("regex:"), re.DOTALL)
+        except re.error as error:
+            raise UserError(f"extraction pattern {how!r} does not compile ({error}): correct it") from error
+        return partial(_last_match, pattern)
+    raise unknown_name("extraction", how, EXTRACTIONS)
+
+
+def _last_match(pattern: re.Pattern[str], text: str) -> str | None:
+    found = None
+    for match in pattern.finditer(text):
+        found = match
+    if found is None:
+        return None
+    return found.group(1 if pattern.groups else 0)
+
+
+def exact_match(response: str, answer: str, *, extract: str = "none", case_sensitive: bool = True) -> float:
+    """1.0 when what is extracted from the response equals the answer after `normalise`, else 0.0.
+
+    With ``"last-number"`` both sides are compared as decimal numbers: ``1,234.50`` equals ``1234.5``.
+    """
+    found = make_extractor(extract)(response)
+    if found is None:
+        return 0.0
+    if extract == "last-number":
+        try:
+            return float(Decimal(found) == Decimal(answer.strip().replace(",", "")))
+        except InvalidOperation as error:
+            raise UserError(f"the answer {answer!r} is no number: use another extraction than last-number") from error
+    return float(normalise(found, case_sensitive) == normalise(answer, case_sensitive))
+
+
+def _exact_factory(extract: str, case_sensitive: bool) -> Callable[..., float]:
+    return partial(exact_match, extract=extract, case_sensitive=case_sensitive)
+
+
+def math_factory(extract: str = "none") -> Callable[..., float]:
+    """Build math-verify's comparison, its own ``signal.alarm`` switched off (the pool keeps the time)."""
+    from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
+
+    logging.getLogger("math_verify").setLevel(logging.ERROR)
+    # A boxed answer wins over anything else; without one the last formula or number counts.
+    forms = [LatexExtractionConfig(boxed_match_priority=0), ExprExtractionConfig()]
+    extractor = make_extractor(extract)
+
+    def parse_bare(text: str) -> list:
+        # LaTeX is recognised inside math delimiters only, which answer columns rarely have.
+        marked = text if any(mark in text for mark in ("$", "\\boxed", "\\(", "\\[")) else f"${text}$"
+        for form in (marked, text):
+            parsed = parse(form, extraction_config=forms, parsing_timeout=0, raise_on_error=True)
+            if parsed:
+                return parsed
+        return []
+
+    def judge(response: str, answer: str) -> float:
+        gold = parse_bare(answer)
+        if not gold:
+            raise UserError(f"math-verify cannot read the answer {answer[:80]!r}: use the exact verifier")
+        if extract == "none":
+            found = parse(response, extraction_config=forms, parsing_timeout=0, raise_on_error=True)
+        else:
+            text = extractor(response)
+            found = parse_bare(text) if text else []
+        return float(bool(found) and verify(gold, found, timeout_seconds=None, raise_on_error=True))
+
+    return judge
+
+
+def load_function(path: str) -> Callable[..., Any]:
+    """Import ``module:function`` and check that it can be called with what a reward function gets.
+
+    Raises
+    ------
+    UserError
+        No such module or function, or a parameter that nothing fills.
+    """
+    module_name, _, name = path.partition(":")
+    here = os.getcwd()
+    if here not in sys.path and "" not in sys.path:  # console scripts do not see the working folder
+        sys.path.insert(0, here)
+    try:
+        function = getattr(importlib.import_module(module_name), name)
+    except ImportError as error:
+        raise UserError(f"reward function {path!r}: cannot import {module_name!r} ({error})") from error
+    except AttributeError as error:
+        raise UserError(f"reward function {path!r}: {module_name!r} has no {name!r}; write module:function") from error
+    if not callable(function):
+        raise UserError(f"reward function {path!r} is {type(function).__name__}, not callable: name a function")
+    for parameter in _parameters(function).values():
+        optional = parameter.default is not parameter.empty or parameter.kind in (
+            parameter.VAR_KEYWORD,
+            parameter.VAR_POSITIONAL,
+        )
+        if not optional and (parameter.name not in USER_ARGUMENTS or parameter.kind is parameter.POSITIONAL_ONLY):
+            raise UserError(
+                f"reward function {path!r} wants {parameter.name!r}: take any of the keywords "
+                f"{', '.join(USER_ARGUMENTS)}, or **kwargs"
+            )
+    return function
+
+
+def _parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    try:
+        return dict(inspect.signature(function).parameters)
+    except ValueError as error:
+        raise UserError(f"{function!r} hides its parameters: wrap it in a Python function") from error
+
+
+def user_factory(path: str) -> Callable[..., Any]:
+    """Load a user's function and pass it those keywords that it takes."""
+    function = load_function(path)
+    parameters = _parameters(function)
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return function
+
+    def judge(**call: Any) -> Any:
+        return function(**{key: value for key, value in call.items() if key in parameters})
+
+    return judge
+
+
+class Verifier:
+    """Judges responses to examples as its configuration says.
+
+    Raises
+    ------
+    UserError
+        Unknown verifier or extraction, a missing package, or a reward function that cannot be loaded.
+    """
+
+    def __init__(self, config: VerifierConfig) -> None:
+        make_extractor(config.extract)
+        self.config = config
+        self.pool: VerifierPool | None = None
+        self._in_place: Callable[..., float] | None = None
+        options = {"workers": config.workers, "timeout_s": config.timeout_s}
+        self._is_user_function = ":" in config.verifier
+        if config.verifier == "exact":
+            if config.extract.startswith("regex:"):  # a pattern may backtrack for ever
+                self.pool = VerifierPool(_exact_factory, (config.extract, config.case_sensitive), **options)
+            else:
+                self._in_place = _exact_factory(config.extract, config.case_sensitive)
+        elif config.verifier == "math":
+            if importlib.util.find_spec("math_verify") is None:
+                raise UserError('the math verifier needs math-verify: pip install "fspo[math]"')
+            self.pool = VerifierPool(
+                math_factory, (config.extract,), memory_limit_gib=config.memory_limit_gib, **options
+            )
+        elif self._is_user_function:
+            if config.extract != "none":
+                raise UserError("extract has no effect on your own reward function: remove it")
+            load_function(config.verifier)
+            # No memory limit: a user's function may load a model.
+            self.pool = VerifierPool(user_factory, (config.verifier,), **options)
+        else:
+            raise unknown_name("verifier", config.verifier, VERIFIERS)
+
+    def close(self) -> None:
+        """Stop the workers, if there are any."""
+        if self.pool is not None:
+            self.pool.close()
+
+    def score(self, examples: Sequence[Example], responses: Sequence[str], finished: Sequence[bool]) -> Rewards:
+        """Rewards of ``responses[i]`` to ``examples[i]``."""
+        check_batch(examples, responses, finished)
+        judged = [i for i in range(len(responses)) if finished[i] or not self.config.require_finished]
+        values = np.zeros(len(responses))
+        status = ["ok"] * len(responses)
+        if self.pool is None:
+            assert self._in_place is not None
+            for i in judged:
+                values[i] = self._in_place(response=responses[i], answer=examples[i].answer)
+            return Rewards(values, status)
+        calls = []
+        for i in judged:
+            call: dict[str, Any] = {"response": responses[i], "answer": examples[i].answer}
+            if self._is_user_function:
+                call |= {
+                    "prompt": examples[i].prompt,
+                    "info": examples[i].info,
+                    "finished": bool(finished[i]),
+                }
+            calls.append(call)
+        rewards = self.pool.score(calls)
+        for place, i in enumerate(judged):
+            values[i], status[i] = rewards.values[place], rewards.status[place]
+        return Rewards(values, status, rewards.messages)

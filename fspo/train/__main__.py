@@ -1,0 +1,67 @@
+"""Train a policy: ``accelerate launch -m fspo.train --config FILE`` or ``python -m fspo.train ...``."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+# Idle OpenMP threads that spin slow a neighbour down by a factor of a hundred; must be set before torch loads.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+EXAMPLES = """Train a language model with a sequence-level clip rule and log every response.
+
+examples:
+  python -m fspo.train --output out/fspo --rule.preset fspo
+  python -m fspo.train --config out/fspo/config.yaml --resume true --rollouts 60
+  python -m fspo.train --model.name_or_path Qwen/Qwen3-0.6B --task.name gym:chain_sum --rule.preset fspo-kl
+  python -m fspo.train --config out/fspo/config.yaml --noise-floor
+      one rollout at learning rate 0: what numerics alone do to S, into out/fspo/noise
+  torchrun --nproc_per_node 2 -m fspo.train --output out/two --threads 1
+  accelerate launch --config_file fspo/presets/accelerate/fsdp2.yaml -m fspo.train --config run.yaml
+"""
+
+NOISE_FLOOR = "--noise-floor"
+"""Not a setting of a run, so not part of its configuration: measure instead of training."""
+
+
+def main(args: list[str] | None = None) -> int:
+    """Parse the configuration and train."""
+    from fspo.base.options import parse
+    from fspo.config import TrainConfig
+
+    words = list(sys.argv[1:] if args is None else args)
+    noise_floor = NOISE_FLOOR in words
+    config = parse(
+        TrainConfig, [w for w in words if w != NOISE_FLOOR], prog="python -m fspo.train", description=EXAMPLES
+    )
+    if noise_floor:
+        from fspo.train.noise_floor import measure
+
+        folder = measure(config)
+        print(f"done: {folder} (next: python -m analysis {config.output})", file=sys.stderr)
+        return 0
+    from fspo.train.trainer import Trainer
+
+    try:
+        trainer = Trainer(config)
+        trainer.train()
+    except KeyboardInterrupt:
+        print(
+            f"interrupted: go on from the last checkpoint with --config {config.output}/config.yaml --resume true",
+            file=sys.stderr,
+        )
+        return 130
+    except RuntimeError as error:  # gloo's and NCCL's word for it; the launcher ends this process too
+        if "onnection closed by peer" not in str(error) and "onnection reset" not in str(error):
+            raise
+        print("stopped: another process of this run ended; its own line says why", file=sys.stderr)
+        return 1
+    if trainer.is_main:
+        print(f"done: {config.output} (next: python -m analysis {config.output})", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    from fspo.base.errors import run_cli
+
+    run_cli(main)

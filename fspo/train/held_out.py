@@ -1,0 +1,54 @@
+"""Evaluation of a training run on its held-out prompts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from transformers import PreTrainedModel
+
+from fspo.rollouts.collect import Collector
+from fspo.train.metrics import length_bins
+
+
+def evaluate(
+    model: PreTrainedModel,
+    collector: Collector,
+    *,
+    prompts: int,
+    temperature: float,
+    step: int,
+    length_edges: tuple[int, ...],
+) -> dict[str, float]:
+    """Sample one response to each of the first ``prompts`` held-out prompts; the same noise every time.
+
+    Returns
+    -------
+    dict
+        eval/reward with its standard error, mean length, truncation and verifier failures, reward by length bin.
+    """
+    size = collector.task.size("eval")
+    indices = np.arange(prompts if size is None else min(prompts, size))
+    batch = collector.collect(
+        model,
+        collector.prompts("eval", indices, indices),
+        1,
+        stream="eval",
+        rollout=0,
+        step=step,
+        sampling=replace(collector.sampling, temperature=temperature),
+    )
+    n = len(batch)
+    values = {
+        "eval/reward": float(batch.rewards.mean()),
+        "eval/reward_stderr": float(batch.rewards.std(ddof=1) / np.sqrt(n)) if n > 1 else float("nan"),
+        "eval/count": n,
+        "eval/completions/mean_length": float(batch.lengths.mean()),
+        "eval/completions/clipped_ratio": float(batch.truncated.mean()),
+        "eval/verifier_failed": float((batch.reward_status != "ok").mean()),
+    }
+    for i, mask in enumerate(length_bins(batch.lengths, length_edges)):
+        if mask.any():
+            values[f"eval/length_bin/{i}/reward"] = float(batch.rewards[mask].mean())
+            values[f"eval/length_bin/{i}/count"] = int(mask.sum())
+    return values

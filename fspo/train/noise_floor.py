@@ -1,0 +1,236 @@
+"""What numerics alone do to log-ratios: one rollout at learning rate 0, scored again in other ways.
+
+With the same weights S is exactly 0. Whatever is measured instead comes from padding, batch composition, the chunked
+output layer, lower precision, the training pass or another sampler: a floor below which a clip rate says nothing.
+``python -m fspo.train --config RUN/config.yaml --noise-floor`` measures it on the run's own model and task and writes
+``RUN/noise/gradlog``, which ``python -m analysis`` draws beside the run.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tqdm.auto import tqdm
+
+from fspo import gradlog
+from fspo.base.errors import UserError
+from fspo.config import TrainConfig
+from fspo.distributed.sharding import asked_for
+from fspo.models.load import EMBEDDED
+from fspo.objective import objective
+from fspo.policy import logprobs
+from fspo.rollouts.batches import RolloutBatch, plan_microbatches
+from fspo.rules import DriftStats
+from fspo.train import checkpoint
+from fspo.train.metrics import Ratios
+from fspo.train.recorder import log_rows
+from fspo.train.trainer import Trainer
+from fspo.train.updates import Shard, Updater
+
+FOLDER = "noise"
+"""Folder of the measurement inside a run folder."""
+SOURCE = "source"
+"""The log's column ``user.source``: which change of the computation a row belongs to."""
+
+ENGINE, ENGINE_MEANING = "engine", "the sampler's own log-probabilities, by their sums"
+
+
+@dataclass(frozen=True)
+class Source:
+    """One way to compute the same log-probabilities again.
+
+    Attributes
+    ----------
+    name : str
+    meaning : str
+        In words for a table.
+    score : function of (Updater, RolloutBatch, Shard) -> Tensor (B, T)
+        Log-probs on the shard's own token positions.
+    """
+
+    name: str
+    meaning: str
+    score: Callable[[Updater, RolloutBatch, Shard], torch.Tensor]
+
+
+def _again(updater: Updater, batch: RolloutBatch, shard: Shard) -> torch.Tensor:
+    return updater.log_probs(shard.batch)[0]
+
+
+def _training(updater: Updater, batch: RolloutBatch, shard: Shard) -> torch.Tensor:
+    with torch.enable_grad(), updater.accelerator.no_sync(updater.model):
+        return _again(updater, batch, shard).detach()
+
+
+def _padding(updater: Updater, batch: RolloutBatch, shard: Shard) -> torch.Tensor:
+    other = replace(updater, padding_side="left" if updater.padding_side == "right" else "right")
+    return _moved(other, batch, shard, shard.micro.rows)
+
+
+def _alone(updater: Updater, batch: RolloutBatch, shard: Shard) -> torch.Tensor:
+    parts = [_moved(updater, batch, shard, shard.micro.rows[i : i + 1]) for i in range(len(shard.micro.rows))]
+    return torch.cat(parts)
+
+
+def _moved(updater: Updater, batch: RolloutBatch, shard: Shard, rows: np.ndarray) -> torch.Tensor:
+    """Log-probs of ``rows`` in another layout, put back on the shard's token positions (n, T)."""
+    tensors = updater.tensors(batch, rows)
+    values, _ = updater.log_probs(tensors)
+    places = [int(np.flatnonzero(shard.micro.rows == row)[0]) for row in rows]
+    mask = shard.mask[places]
+    return torch.zeros_like(mask, dtype=values.dtype).masked_scatter(mask, values[tensors["response_mask"]])
+
+
+def _chunks(updater: Updater, batch: RolloutBatch, shard: Shard) -> torch.Tensor:
+    with logprobs.chunked_head(tokens=61):
+        return _again(updater, batch, shard)
+
+
+def _bfloat16(updater: Updater, batch: RolloutBatch, shard: Shard) -> torch.Tensor:
+    with torch.autocast(shard.old.device.type, torch.bfloat16):
+        return _again(updater, batch, shard).float()
+
+
+def sources(updater: Updater) -> list[Source]:
+    """The changes that can be measured with this model."""
+    found = [
+        Source("again", "the same computation once more", _again),
+        Source("training", "the pass that training differentiates", _training),
+        Source("padding", "padding on the other side", _padding),
+        Source("alone", "each response in a batch of its own", _alone),
+        Source("chunks", "the output layer in chunks of 61 tokens", _chunks),
+    ]
+    if next(updater.model.parameters()).dtype == torch.float32 and not torch.is_autocast_enabled("cpu"):
+        found.append(Source("bfloat16", "matrix products in bfloat16", _bfloat16))
+    return found
+
+
+def noise_config(config: TrainConfig) -> TrainConfig:
+    """The run's configuration, on its trained model where there is one, in a folder of its own.
+
+    Raises
+    ------
+    UserError
+        If that folder holds a measurement already, or accelerate would shard the model: the sources of noise are not
+        in step over the processes then.
+    """
+    if asked_for("FSDP", "DEEPSPEED"):
+        raise UserError("the noise floor is measured on whole models: start it without FSDP or DeepSpeed")
+    run, folder = Path(config.output), Path(config.output) / FOLDER
+    if (folder / "config.yaml").exists():
+        raise UserError(f"{folder} holds a measurement already: remove it to measure again")
+    model = config.model
+    if (run / checkpoint.EXPORT / "config.json").is_file():
+        model = replace(model, name_or_path=str(run / checkpoint.EXPORT), tokenizer=None)
+    elif model.name_or_path == EMBEDDED:
+        print(f"{run} has no exported model yet: measuring the model that training starts from", file=sys.stderr)
+    return replace(
+        config,
+        output=str(folder),
+        model=model,
+        resume=False,
+        rollouts=1,
+        trackers=(),
+        optim=replace(config.optim, learning_rate=0.0),
+        eval=replace(config.eval, every=0),
+        log=replace(config.log, score_every=0, audit_every=0, coverage_every=0),
+    )
+
+
+@torch.no_grad()
+def measure(config: TrainConfig, **parts: Any) -> Path:
+    """Sample one rollout and log S of every source; returns the folder.
+
+    Rows have phase ``noise`` and the column ``user.source``. ``engine`` rows compare the trainer's log-probs with the
+    sampler's, summed over the response. ``parts`` (model, tokenizer, task) go to the trainer.
+    """
+    trainer = Trainer(noise_config(config), **parts)
+    updater, rule = trainer.updater, trainer.rule
+    batch = trainer.sample(0, Ratios())
+    plan = plan_microbatches(
+        np.arange(len(batch)),
+        batch.total_lengths,
+        np.ones(len(batch), bool),
+        config.batch.tokens,
+        rank=trainer.accelerator.process_index,
+        world=trainer.accelerator.num_processes,
+    )
+    shards = [updater.shard(batch, micro) for micro in plan if not micro.dummy]
+    chosen = sources(updater)
+    writer = gradlog.GradLogWriter(
+        trainer.run,
+        rank=trainer.accelerator.process_index,
+        metadata={
+            "rule": rule.to_dict(),
+            "seed": config.seed,
+            "sources": {s.name: s.meaning for s in chosen} | {ENGINE: ENGINE_MEANING},
+        },
+        user_columns={SOURCE: "string"},
+    )
+    for source in tqdm(chosen, desc="noise floor", unit="source", disable=not trainer.is_main):
+        _log(writer, updater, batch, shards, source.name, [source.score(updater, batch, shard) for shard in shards])
+    engine = [_spread(batch, shard) for shard in shards]
+    _log(writer, updater, batch, shards, ENGINE, engine)
+    writer.flush(0)
+    trainer.accelerator.wait_for_everyone()
+    return trainer.run
+
+
+def _spread(batch: RolloutBatch, shard: Shard) -> torch.Tensor:
+    """Log-probs whose sums are the sampler's: the difference is spread evenly over the tokens (only sums are kept)."""
+    count = shard.mask.sum(1, keepdim=True)
+    target = torch.as_tensor(batch.sampler_log_prob[shard.micro.rows], device=shard.old.device)[:, None]
+    total = shard.old.double().sum(1, keepdim=True)
+    return torch.where(shard.mask, shard.old.double() + (target - total) / count, 0.0)
+
+
+def _log(
+    writer: gradlog.GradLogWriter,
+    updater: Updater,
+    batch: RolloutBatch,
+    shards: list[Shard],
+    name: str,
+    values: list[torch.Tensor],
+) -> None:
+    stats = _stats(updater, shards, values) if updater.rule.needs_stats else None
+    for shard, new in zip(shards, values, strict=True):
+        old = shard.old.to(new.dtype)
+        out = objective(new, old, shard.mask, shard.advantages, updater.rule, updater.objective, stats=stats, ref=new)
+        drift = 0.0 if stats is None else updater.rule.drift_per_token(stats, shard.advantages)
+        shared = {
+            "step": 0,
+            "policy_version": 0,
+            "updates_since_rollout": 0,
+            "times_used": 0,
+            "phase": "noise",
+            "rule": updater.rule.label,
+            "drift": drift.cpu().numpy() if isinstance(drift, torch.Tensor) else drift,
+            "drift_source": "none" if stats is None else stats.source,
+        }
+        writer.append(
+            log_rows(
+                batch,
+                shard.micro.rows,
+                out.records.to_numpy(),
+                shared=shared,
+                entropy=shard.entropy,
+                old_log_prob=shard.old.double().sum(1).cpu().numpy(),
+                scores=None,
+                user={SOURCE: [name] * len(shard.micro.rows)},
+            )
+        )
+
+
+def _stats(updater: Updater, shards: list[Shard], values: list[torch.Tensor]) -> DriftStats:
+    """Drift statistics of all processes' tokens."""
+    sums = np.zeros(7)
+    for shard, new in zip(shards, values, strict=True):
+        s = torch.where(shard.mask, new.double() - shard.old.double(), 0.0)
+        sums += updater.drift_sums(s, shard)
+    return updater.global_stats(sums, "two_pass")

@@ -1,0 +1,345 @@
+"""The trainer: rollouts with a frozen behaviour policy, several updates each, every response logged.
+
+One rollout is: prompts -> responses -> rewards -> advantages -> old log-probs -> minibatch updates (on chosen ones a
+score pass first) -> rows of the gradient log -> metrics. All noise is a function of the seed and of numbers kept in
+the checkpoint, so a resumed run repeats what it lost bit by bit.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from accelerate.utils import DistributedType, set_seed
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from fspo import gradlog
+from fspo.base.errors import UserError
+from fspo.config import TrainConfig
+from fspo.distributed import zero3
+from fspo.distributed.sharding import is_sharded, shard_frozen, spread
+from fspo.policy.score_sites import whole
+from fspo.policy.scores import Scores
+from fspo.rollouts.batches import RolloutBatch, plan_microbatches, plan_minibatches
+from fspo.rollouts.collect import Collector, write_samples
+from fspo.rollouts.draw import draw, draw_audit
+from fspo.rules import DriftStats
+from fspo.rules.online import OnlineRule
+from fspo.tasks import Task, make_task
+from fspo.train import checkpoint, guard
+from fspo.train.checkpoint import TrainState
+from fspo.train.held_out import evaluate
+from fspo.train.launch import check_passes, claim_folder, load_policy, make_accelerator, save_config
+from fspo.train.metrics import MetricsFile, Ratios, add_update
+from fspo.train.optimizers import make_optimizer, optimizer_step, set_learning_rate
+from fspo.train.recorder import ScoreLog
+from fspo.train.reporter import Reporter
+from fspo.train.updates import Shard, Updater
+
+
+class Trainer:
+    """Trains a policy under one clip rule and logs what the rule did.
+
+    Parameters
+    ----------
+    config : TrainConfig
+    model, tokenizer, task : optional
+        Use these instead of those that the configuration names.
+
+    Raises
+    ------
+    UserError
+        For a run folder that holds another run, a wrong number of processes, or anything that cannot be loaded.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        *,
+        model: PreTrainedModel | None = None,
+        tokenizer: PreTrainedTokenizerBase | None = None,
+        task: Task | None = None,
+    ) -> None:
+        self.config = config
+        self.run = Path(config.output)
+        if config.threads:
+            torch.set_num_threads(config.threads)
+        self.accelerator = make_accelerator(config)
+        self.is_main = self.accelerator.is_main_process
+        self.rule = config.rule.rule()
+        claim_folder(self.accelerator, config)
+        set_seed(config.seed)  # for weights that a checkpoint lacks; nothing else draws from torch
+        self.task = task or make_task(config.task.name, config.task.options)
+        if config.eval.every and self.task.size("eval") == 0:
+            raise UserError("the task holds out no example: set eval.every to 0, or give it held-out rows")
+        raw, self.tokenizer = load_policy(self.accelerator, config, model, tokenizer)
+        reference = copy.deepcopy(raw).requires_grad_(False) if config.rule.kl_coef > 0 else None
+        self.optimizer = make_optimizer(
+            raw.parameters(), config.optim, accelerated=self.accelerator.device.type != "cpu"
+        )
+        self.raw = raw
+        self.model, self.optimizer = self.accelerator.prepare(raw, self.optimizer)
+        self.zero3 = self.accelerator.distributed_type == DistributedType.DEEPSPEED
+        if self.zero3:
+            zero3.adopt(self.accelerator, raw)
+        check_passes(is_sharded(raw), config)
+        self.state = self._restore()
+        self.online = OnlineRule(self.rule, self.state.online)
+        if reference is not None:
+            reference = shard_frozen(self.accelerator, reference)
+        self.updater = Updater(
+            self.accelerator,
+            self.model,
+            self.rule,
+            config.rule.objective(),
+            config.sampling.temperature,
+            pad_token_id=int(self.tokenizer.pad_token_id),  # type: ignore[arg-type]
+            padding_side=config.batch.padding_side,
+            entropy=config.log.entropy,
+            reference=reference,
+            logits=config.batch.logits,
+        )
+        self.collector = Collector(
+            self.task,
+            self.tokenizer,
+            config.sampling,
+            config.seed,
+            rank=self.accelerator.process_index,
+            world=self.accelerator.num_processes,
+            chat_template=config.task.chat_template,
+            max_prompt_tokens=config.task.max_prompt_tokens,
+        )
+        self.log = ScoreLog(config, self.rule, self.raw, self.updater, self.task)
+        self.reporter = Reporter(self.accelerator, config)
+        save_config(self.accelerator, config)
+
+    def _restore(self) -> TrainState:
+        found = checkpoint.list_checkpoints(self.run) if self.config.resume else []
+        state = checkpoint.load(found[-1], self.raw, self.optimizer) if found else TrainState()
+        if self.is_main and self.config.resume:
+            MetricsFile(self.run).keep_before(state.rollout)
+            gradlog.discard_from(self.run, state.rollout)
+        self.accelerator.wait_for_everyone()
+        return state
+
+    # -- training ------------------------------------------------------------------------------------------------
+
+    def train(self) -> dict[str, float]:
+        """Run all rollouts that are left; the last rollout's metrics (and the last evaluation's)."""
+        for warning in self.config.warnings():
+            self.reporter.warn(warning, warning)
+        with self.reporter.training(self.rule.label, self.state.rollout, self.state.step):
+            last = self._rollouts()
+            if self.zero3:
+                zero3.finish(self.accelerator)
+            return last
+
+    def _rollouts(self) -> dict[str, float]:
+        config = self.config
+        last: dict[str, float] = {}
+        if self.state.rollout == 0 and config.eval.every:
+            last = self._evaluate(0)
+        for rollout in range(self.state.rollout, config.rollouts):
+            last = self._rollout(rollout)
+            done = rollout + 1
+            if config.eval.every and (done % config.eval.every == 0 or done == config.rollouts):
+                last |= self._evaluate(done)
+            if done == config.rollouts:  # before the checkpoint: a kill in between repeats both
+                self._export()
+            every = config.checkpoint_every
+            if done == config.rollouts or (every and done % every == 0):
+                self._checkpoint()
+        if not (self.run / checkpoint.EXPORT).exists():
+            self._export()
+        return last
+
+    def _rollout(self, rollout: int) -> dict[str, float]:
+        began, config = time.perf_counter(), self.config
+        self.collector.seconds = self.reporter.restart_clock()
+        ratios = Ratios()
+        batch = self.sample(rollout, ratios)
+        if self.is_main:
+            write_samples(self.run, batch, self.tokenizer, config.log.samples)
+        self.reporter.say("old log-probs")
+        with self.reporter.timed("old_log_probs"):
+            minibatches = [
+                self.shards(batch, rows) for rows in plan_minibatches(batch, config.batch.minibatches, config.seed)
+            ]
+        updates = [(epoch, i) for epoch in range(config.batch.epochs) for i in range(len(minibatches))]
+        live: dict[str, float] = {}
+        for done, (epoch, i) in enumerate(updates):
+            self.reporter.say(f"update {done + 1}/{len(updates)}")
+            live |= self.update(batch, minibatches[i], ratios, since=done, epoch=epoch)
+        self.log.flush(rollout)
+        self.online.end_rollout()
+        online = self.online.state if self.rule.adapt != "none" else None
+        self.state = replace(self.state, rollout=rollout + 1, online=online)
+        values = self.reporter.divide(ratios) | {"num_tokens": self.state.num_tokens} | live
+        values |= {"step_time": time.perf_counter() - began} | self.reporter.times()
+        self.reporter.write("train", rollout, self.state.step, values)
+        self.reporter.rollout_done(self.rule.label, values)
+        return values
+
+    def sample(self, rollout: int, ratios: Ratios) -> RolloutBatch:
+        """Sample and verify a rollout, with advantages."""
+        config, position = self.config, self.state.prompts
+        drawn = draw(
+            self.collector,
+            self.raw,
+            config,
+            rollout=rollout,
+            step=self.state.step,
+            position=rollout * config.batch.prompts if position is None else position,
+            progress=self.reporter.sampling,
+        )
+        status = drawn.batch.reward_status
+        if (status != "ok").all():
+            raise UserError(
+                f"the reward of all {len(status)} responses of rollout {rollout} failed ({status[0]}), so nothing can "
+                "be learned from it: correct the reward function (see its message above) and go on with --resume true"
+            )
+        tokens = self.state.num_tokens + int(drawn.batch.total_lengths.sum())
+        self.state = replace(self.state, num_tokens=tokens, prompts=drawn.position)
+        if self.is_main:  # every process holds the same batch: one of them counts it
+            drawn.count(ratios, config)
+            if drawn.too_long:
+                self.reporter.warn(
+                    "too long",
+                    f"{drawn.too_long} of {drawn.passed} prompts exceed task.max_prompt_tokens="
+                    f"{config.task.max_prompt_tokens}: passed over, counted as prompts/too_long",
+                )
+        return drawn.batch
+
+    def shards(self, batch: RolloutBatch, rows: np.ndarray) -> list[Shard]:
+        """This process's shards of one minibatch, with old log-probs under the present parameters."""
+        needed = batch.advantages != 0 if self.config.rule.kl_coef == 0 else np.ones(len(batch), bool)
+        plan = plan_microbatches(
+            rows,
+            batch.total_lengths,
+            needed,
+            self.config.batch.tokens,
+            rank=self.accelerator.process_index,
+            world=self.accelerator.num_processes,
+        )
+        return [self.updater.shard(batch, micro) for micro in plan]
+
+    def update(
+        self, batch: RolloutBatch, shards: list[Shard], ratios: Ratios, *, since: int, epoch: int
+    ) -> dict[str, float]:
+        """One optimizer update on a minibatch, with its score pass, log rows and metrics."""
+        config = self.config
+        stats, step = self._stats(shards, since), self.state.step
+        scored = self.log.wanted(batch.rollout, since)
+        scores: dict[int, Scores] = {}
+        if scored:
+            with self.reporter.timed("scores"):
+                scores = self.log.take(batch.rollout, shards)
+        measured: dict[str, float] = {}
+        if self.log.measured(batch.rollout, since):
+            with self.reporter.timed("coverage"):
+                measured = self.log.measure_sketch(batch, shards)
+        if self.log.audited(batch.rollout, since):
+            with self.reporter.timed("audit"):
+                self._audit(batch, shards)
+        rule = self.online.rule
+        with self.reporter.timed("update"):
+            records = self.updater.accumulate(shards, stats, rule)
+            cause = self._step(ratios, guard.find(self.accelerator, records))
+        if cause is None and rule.adapt != "none" and since > 0:  # before the first update S is 0
+            self.online.observe(*self.updater.global_rows(records), stats)
+        for shard, record in records:
+            A = batch.advantages[shard.micro.rows]
+            record["drift"] = np.broadcast_to(rule.drift_per_token(stats, A), A.shape).astype(np.float64)
+        self.log.rows(
+            batch,
+            records,
+            scores,
+            step=step,
+            phase="train",
+            updates_since_rollout=since,
+            times_used=epoch,
+            drift_source=self.rule.drift_source if self.rule.needs_stats else "none",
+        )
+        add_update(ratios, batch, records, rule, config, since=since, epoch=epoch)
+        if self.is_main and rule.adapt != "none":
+            for name in ("range_lo", "range_hi", "gamma"):
+                if (value := getattr(rule, name)) is not None:
+                    ratios.add(f"rule/{name}", value)
+        self.state = replace(self.state, step=step + 1)
+        if cause != "loss" and self.rule.needs_stats and self.rule.drift_source == "lagged":
+            self.state = replace(self.state, lagged=asdict(self.updater.sums(records)))
+        return measured | self.log.live(batch, records, scores) if scored else {}
+
+    def _stats(self, shards: list[Shard], since: int) -> DriftStats | None:
+        if not self.rule.needs_stats:
+            return None
+        if since == 0:  # every log-ratio is exactly 0 before the first update
+            return DriftStats(source=self.rule.drift_source)
+        if self.rule.drift_source == "lagged":
+            return DriftStats(**(self.state.lagged or {}))
+        with self.reporter.timed("drift"):
+            return self.updater.drift_stats(shards)
+
+    def _step(self, ratios: Ratios, cause: str | None) -> str | None:
+        """Clip the gradient and update, or skip the update on all processes alike; why it was skipped."""
+        config, accelerator = self.config.optim, self.accelerator
+        rate = config.learning_rate * min(1.0, (self.state.step + 1) / max(config.warmup_updates, 1))
+        set_learning_rate(self.optimizer, rate)
+        spread(self.raw)
+        if self.zero3:  # clips and steps in one, and never with a gradient that is not finite
+            value = zero3.step(accelerator, skip=cause is not None)
+        else:
+            norm = accelerator.clip_grad_norm_(self.model.parameters(), config.max_grad_norm)
+            value = float(whole(norm)) if norm is not None else 0.0
+        if cause is None and not np.isfinite(value):
+            cause = "gradient"
+        if cause is not None:
+            self.state = replace(self.state, skipped=self.state.skipped + 1)
+        elif not self.zero3:
+            optimizer_step(self.optimizer, config.name, self.config.seed, self.state.step)
+        self.optimizer.zero_grad(set_to_none=True)
+        if self.is_main:
+            ratios.add("grad_norm", value if cause is None else 0.0, cause is None)
+            ratios.add("learning_rate", rate)
+            ratios.add("skipped_updates", cause is not None)
+            for name in guard.CAUSES:
+                ratios.add(f"skipped/{name}", cause == name)
+        if cause is not None:
+            guard.stop_if_many(self.state.skipped, config.max_skipped_updates, self.state.step, cause)
+        return cause
+
+    # -- audits, evaluation, checkpoints ---------------------------------------------------------------------------
+
+    def _audit(self, batch: RolloutBatch, shards: list[Shard]) -> None:
+        """Log fresh responses to the scored minibatch's prompts at the parameters that it is scored at."""
+        fresh = draw_audit(self.collector, self.raw, self.config, batch, shards, step=self.state.step)
+        self.log.fresh_rows(fresh, self.shards(fresh, np.arange(len(fresh))), self.state.step)
+
+    def _evaluate(self, done: int) -> dict[str, float]:
+        self.reporter.say("evaluation")
+        self.collector.seconds = self.reporter.restart_clock()
+        with self.reporter.timed("eval"):
+            values = evaluate(
+                self.raw,
+                self.collector,
+                prompts=self.config.eval.prompts,
+                temperature=self.config.eval.temperature,
+                step=self.state.step,
+                length_edges=self.config.log.length_edges,
+            )
+        self.reporter.write("eval", done, self.state.step, values | {"time/eval": self.reporter.seconds["eval"]})
+        return values
+
+    def _checkpoint(self) -> None:
+        self.accelerator.wait_for_everyone()
+        keep = self.config.keep_checkpoints
+        checkpoint.save(self.run, self.raw, self.optimizer, self.state, keep, writes=self.is_main)
+        self.accelerator.wait_for_everyone()
+
+    def _export(self) -> None:
+        checkpoint.export(self.run, self.raw, self.tokenizer, writes=self.is_main)
+        self.accelerator.wait_for_everyone()

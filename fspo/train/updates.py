@@ -1,0 +1,218 @@
+"""One rollout's updates: old log-probs, minibatches, clipped objective, scores, log rows.
+
+The pieces of one process. A *shard* is a microbatch with its tensors and old log-probs; old and new log-probs come
+from the same forward over the same shard, so S = 0 exactly before the first update.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from accelerate.utils import DistributedType, gather_object
+
+from fspo.distributed import zero3
+from fspo.distributed.sharding import is_sharded
+from fspo.objective import ObjectiveConfig, denominator_for, objective
+from fspo.policy.logprobs import make_batch, token_log_probs
+from fspo.rollouts.batches import Microbatch, RolloutBatch
+from fspo.rules import DriftSource, DriftStats, Rule, sign_sums, token_sums
+
+Tensors = dict[str, torch.Tensor]
+
+
+@dataclass
+class Shard:
+    """A microbatch on the device.
+
+    Attributes
+    ----------
+    micro : Microbatch
+    batch : dict of tensors (B, T)
+    old, ref : tensors (B, T)
+        Old and reference log-probs; ref is None without a KL term.
+    advantages : tensor (B,)
+    entropy : (B,) float64
+        Mean entropy of the behaviour policy, nats; NaN where not asked for.
+    """
+
+    micro: Microbatch
+    batch: Tensors
+    old: torch.Tensor
+    ref: torch.Tensor | None
+    advantages: torch.Tensor
+    entropy: np.ndarray
+
+    @property
+    def mask(self) -> torch.Tensor:
+        """Response tokens (B, T)."""
+        return self.batch["response_mask"]
+
+
+Records = Sequence[tuple[Shard, dict[str, np.ndarray]]]
+"""A minibatch's shards on this process, each with its rows as `fspo.objective.Records.to_numpy` gives them."""
+
+
+@dataclass
+class Updater:
+    """Computes gradients of the clipped objective on this process's shards.
+
+    Parameters
+    ----------
+    accelerator : Accelerator
+    model : torch.nn.Module
+        The prepared (possibly wrapped) model.
+    rule, objective : Rule, ObjectiveConfig
+    temperature : float
+        The sampling temperature: log-ratios belong to the policy that sampled.
+    reference : torch.nn.Module, optional
+        Frozen initial model for the KL term.
+    logits : int, optional
+        Most logits that exist at a time, as in `fspo.policy.logprobs.token_log_probs`.
+    """
+
+    accelerator: Accelerator
+    model: torch.nn.Module
+    rule: Rule
+    objective: ObjectiveConfig
+    temperature: float
+    pad_token_id: int
+    padding_side: str = "right"
+    entropy: bool = True
+    reference: torch.nn.Module | None = None
+    logits: int | None = None
+
+    def log_probs(
+        self, batch: Tensors, *, model: torch.nn.Module | None = None, entropy: bool = False
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Log-probs and entropies (B, T) of response tokens, of the policy unless a model is given."""
+        return token_log_probs(model or self.model, batch, self.temperature, entropy=entropy, logits=self.logits)
+
+    def tensors(self, batch: RolloutBatch, rows: np.ndarray) -> Tensors:
+        """Padded tensors of some rows, on the device."""
+        made = make_batch(
+            [batch.prompts[i].tolist() for i in rows],
+            [batch.responses[i].tolist() for i in rows],
+            self.pad_token_id,
+            padding_side=self.padding_side,  # type: ignore[arg-type]
+        )
+        return {name: tensor.to(self.accelerator.device) for name, tensor in made.items()}
+
+    @torch.no_grad()
+    def shard(self, batch: RolloutBatch, micro: Microbatch) -> Shard:
+        """Build a shard: its tensors and its old log-probs under the present parameters."""
+        tensors = self.tensors(batch, micro.rows)
+        old, entropy = self.log_probs(tensors, entropy=self.entropy)
+        mean = np.full(len(micro.rows), np.nan)
+        if entropy is not None:
+            mean = (entropy.sum(1) / tensors["response_mask"].sum(1)).double().cpu().numpy()
+        ref = None
+        if self.reference is not None:
+            ref, _ = self.log_probs(tensors, model=self.reference)
+        advantages = torch.as_tensor(batch.advantages[micro.rows], device=old.device)
+        return Shard(micro, tensors, old, ref, advantages, mean)
+
+    @torch.no_grad()
+    def drift_stats(self, shards: Sequence[Shard]) -> DriftStats:
+        """Two-pass drift statistics of the global minibatch at the present parameters."""
+        sums = np.zeros(7)
+        for shard in shards:
+            new, _ = self.log_probs(shard.batch)
+            if shard.micro.dummy:  # run all the same: with sharding every process must
+                continue
+            sums += self.drift_sums(torch.where(shard.mask, (new - shard.old).double(), 0.0), shard)
+        return self.global_stats(sums, "two_pass")
+
+    def drift_sums(self, s: torch.Tensor, shard: Shard) -> np.ndarray:
+        """What one shard's log-ratios (B, T), 0 outside the mask, add to the sums of `global_stats` (7,)."""
+        parts = token_sums(s, shard.mask)
+        return np.array(
+            [*(float(part.sum()) for part in parts), *sign_sums(s.sum(-1), parts[2], shard.advantages.double())]
+        )
+
+    def sums(self, records: Records) -> DriftStats:
+        """Drift statistics of a minibatch from its records, for the next one (lagged)."""
+        sums = np.zeros(7)
+        for shard, record in records:
+            A = shard.advantages.cpu().numpy()
+            sums[:3] += [float(record[name].sum()) for name in ("k3_sum", "sum_sq_log_ratio", "length")]
+            sums[3:] += sign_sums(record["log_ratio"], record["length"], A)
+        return self.global_stats(sums, "lagged")
+
+    @staticmethod
+    def global_rows(records: Records) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """S (nats), length (tokens) and A of the minibatch's rows, (n,) each, over all processes.
+
+        By row number, so alike on every process, however the rows were cut into microbatches.
+        """
+        parts = gather_object(
+            [
+                (shard.micro.rows, record["log_ratio"], record["length"], shard.advantages.cpu().numpy())
+                for shard, record in records
+            ]
+        )
+        rows, S, n, A = (np.concatenate(column) for column in zip(*parts, strict=True))
+        order = np.argsort(rows)
+        return S[order], n[order], A[order]
+
+    def global_stats(self, sums: np.ndarray, source: DriftSource) -> DriftStats:
+        """Drift statistics of all processes from each one's sums (7,), in the order of DriftStats."""
+        local = torch.tensor(sums, dtype=torch.float64, device=self.accelerator.device)
+        k3, square, tokens, *by_sign = self.accelerator.reduce(local, "sum").tolist()  # type: ignore[union-attr]
+        return DriftStats(k3, square, tokens, source, *by_sign)
+
+    def accumulate(
+        self, shards: Sequence[Shard], stats: DriftStats | None, rule: Rule | None = None
+    ) -> list[tuple[Shard, dict[str, np.ndarray]]]:
+        """Add the minibatch's gradient to the parameters' ``.grad`` and return the records of each real shard.
+
+        The loss is divided by the minibatch's global denominator, so the gradient does not depend on how rows are
+        cut into microbatches and processes. Shards without a gradient run forward only.
+
+        Parameters
+        ----------
+        rule : Rule, optional
+            This update's rule where it changes from one to the next (fspo/rules/online.py).
+        """
+        rule = self.rule if rule is None else rule
+        local = sum(denominator_for(self.objective, s.mask) for s in shards if not s.micro.dummy)
+        total = torch.tensor(local, dtype=torch.float64, device=self.accelerator.device)
+        denominator = float(self.accelerator.reduce(total, "sum"))  # type: ignore[arg-type]
+        training = [s for s in shards if s.micro.trains]
+        found = []
+        for shard in shards:
+            trains = shard.micro.trains
+            last = trains and shard is training[-1]
+            # Shards of the gradient are added up: without the reduction each process would hold a whole one.
+            silent = nullcontext() if last or is_sharded(self.model) else self.accelerator.no_sync(self.model)
+            with silent, torch.set_grad_enabled(trains):
+                new, _ = self.log_probs(shard.batch)
+                loss, records = objective(
+                    new,
+                    shard.old,
+                    shard.mask,
+                    shard.advantages,
+                    rule,
+                    self.objective,
+                    stats=stats,
+                    denominator=denominator,
+                    ref=shard.ref,
+                )
+                if trains:  # gradients are averaged over processes; the denominator is already global
+                    scale = 0.0 if shard.micro.dummy else float(self.accelerator.num_processes)
+                    if self.accelerator.distributed_type == DistributedType.DEEPSPEED:
+                        zero3.backward(self.accelerator, loss * scale, last)
+                    else:
+                        self.accelerator.backward(loss * scale)
+            if not shard.micro.dummy:
+                found.append((shard, records.to_numpy()))
+        return found
+
+    def records(self, shard: Shard) -> dict[str, np.ndarray]:
+        """Records of a shard whose responses the present parameters sampled: S is 0 and nothing is cut."""
+        _, records = objective(shard.old, shard.old, shard.mask, shard.advantages, Rule("none"))
+        return records.to_numpy()

@@ -1,0 +1,306 @@
+"""Fairness and its failures under the models that leave T1's hypotheses or keep them (T1, T3 to T6).
+
+Every simulated check draws through ``proofs_check.tools.sampling`` with the rule object's own band or its ``apply``.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import integrate, special, stats
+
+from fspo import theory
+from fspo.rules import Rule, preset
+from fspo.theory import Floats
+from proofs_check.frame import Check, Method, Outcome
+from proofs_check.models import (
+    FractionalNoise,
+    GaussianTokens,
+    Heteroscedastic,
+    LogRatioModel,
+    MarkovTokens,
+    ScaledStudent,
+    StudentTokens,
+    matching_stats,
+)
+from proofs_check.tools.compare import bonferroni, close, frequencies, holds, homogeneous
+from proofs_check.tools.sampling import acceptance_counts
+
+SIGMA, MU = 0.03, -0.00045
+GRID: Floats = np.array([4.0, 16, 64, 256, 1024, 4096])
+MARKOV = MarkovTokens(MU, SIGMA, persistence=0.9, share=0.2, mean_part=0.7, noise_ratio=3.0)
+
+
+def counts(rng: np.random.Generator, model: LogRatioModel, rule: Rule, lengths: Floats, draws: int) -> np.ndarray:
+    """In-band counts from a seed that the check's own stream gives."""
+    return acceptance_counts(model, rule, lengths, draws, int(rng.integers(1 << 62)))
+
+
+def normal_share(u_lo: ArrayLike, u_hi: ArrayLike) -> Floats:
+    """Phi(u_hi) - Phi(-u_lo), by the error function (not through fspo)."""
+    return (special.erf(np.asarray(u_hi) / math.sqrt(2)) + special.erf(np.asarray(u_lo) / math.sqrt(2))) / 2
+
+
+def within(counts: ArrayLike, trials: int, low: ArrayLike, high: ArrayLike, wanted: float) -> Outcome:
+    """Frequencies against an envelope: binomial tests of "above low" and "below high", Bonferroni over both sides."""
+    k, low, high = np.broadcast_arrays(np.asarray(counts, np.float64), np.clip(low, 0, 1), np.clip(high, 0, 1))
+    tails = np.concatenate([stats.binom.cdf(k, trials, low), stats.binom.sf(k - 1, trials, high)])
+    share = k / trials
+    room = float(np.min(np.minimum(share - low, high - share)))
+    return Outcome(
+        p_value=bonferroni(tails),
+        resolution=4 * float(np.sqrt(np.max(share * (1 - share)) / trials)),
+        wanted=wanted,
+        note=f"least room in the envelope {room:+.4f} over {k.size} frequencies",
+        parameters={"draws": trials},
+    )
+
+
+def heavy_tails(rng: np.random.Generator, model: LogRatioModel | None = None, draws: int = 200_000) -> Outcome:
+    """T1: Student-t with 3 degrees of freedom, one law of (S - m_L)/sqrt(L): equal frequencies at every length."""
+    model = model or ScaledStudent(MU, SIGMA, df=3.0)
+    found = counts(rng, model, preset("fspo-kl", range_hi=0.045).rule, GRID, draws)
+    return homogeneous(found, draws, wanted=0.005, draws=draws)
+
+
+def long_range(rng: np.random.Generator, formula: float | None = None, draws: int = 200_000) -> Outcome:
+    """T1's converse: noise of Hurst exponent H is accepted at Phi(c l^(1/2-H)/sigma), below and above 1/2."""
+    rule, found, expected = preset("fspo-kl", range_hi=0.045).rule, [], []
+    for hurst in (0.35, 0.65):
+        found.append(counts(rng, FractionalNoise(MU, SIGMA, hurst), rule, GRID, draws))
+        growth = GRID ** (0.5 - (hurst if formula is None else formula)) / SIGMA
+        expected.append(normal_share(rule.range_lo * growth, rule.range_hi * growth))
+    spread = max(float(k.max() / k.min()) - 1 for k in found)
+    outcome = frequencies(np.concatenate(found), draws, np.concatenate(expected), wanted=0.005, draws=draws)
+    return Outcome(
+        p_value=outcome.p_value,
+        resolution=outcome.resolution,
+        wanted=outcome.wanted,
+        note=f"{outcome.note}; worst-case LRE_inf up to {spread:.2f}",
+        parameters={"hurst": (0.35, 0.65), **outcome.parameters},
+    )
+
+
+def hurst_band(rng: np.random.Generator, gamma: float | None = None, draws: int = 200_000) -> Outcome:
+    """T1's scaling for another exponent: the band c l^H is fair on noise of Hurst exponent H = .65."""
+    hurst = 0.65
+    rule = preset("power", gamma=hurst if gamma is None else gamma, drift="kl").rule
+    found = counts(rng, FractionalNoise(MU, SIGMA, hurst), rule, GRID, draws)
+    return homogeneous(found, draws, wanted=0.005, hurst=hurst, gamma=rule.gamma, draws=draws)
+
+
+def drift_inside(rng: np.random.Generator, factor: float = 1.0, draws: int = 1_000_000) -> Outcome:
+    """T3: frequencies with drift errors of both signs lie in a_0 +- B_l; u = 1 touches the quadratic term."""
+    x, n = np.array([-0.4, -0.2, 0.2, 0.4]), 256.0
+    rule = Rule("sqrt", SIGMA, SIGMA)
+    found = [counts(rng, GaussianTokens(-v * SIGMA / math.sqrt(n), SIGMA), rule, np.array([n]), draws)[0] for v in x]
+    a_0, bound = float(normal_share(1.0, 1.0)), factor * theory.drift_error_bound(1.0, 1.0, x)
+    return within(found, draws, a_0 - bound, a_0 + bound, wanted=0.0025)
+
+
+def scale_inside(rng: np.random.Generator, factor: float = 1.0, draws: int = 1_000_000) -> Outcome:
+    """T4: sigma_l = sigma (l/l0)^beta stays in a_0 +- 2 phi(1) tau_l, which u = 1 nearly reaches."""
+    model = Heteroscedastic(MU, SIGMA, beta=0.03, l0=256.0)
+    found = counts(rng, model, preset("fspo-kl").rule, GRID, draws)
+    tau = np.abs(model.scale_error(GRID))
+    bound = factor * np.array([theory.scale_error_bound(float(t)) for t in tau])
+    a_0 = float(normal_share(1.0, 1.0))
+    return within(found, draws, a_0 - bound - 1e-12, a_0 + bound + 1e-12, wanted=0.0025)
+
+
+def scale_law(rng: np.random.Generator, beta: float | None = None, draws: int = 200_000) -> Outcome:
+    """T4: acceptance at a scale that drifts with l is Phi(c_hi/sigma_l) - Phi(-c_lo/sigma_l)."""
+    model, rule = Heteroscedastic(MU, SIGMA, beta=0.1, l0=64.0), preset("fspo-kl", range_hi=0.045).rule
+    found = counts(rng, model, rule, GRID, draws)
+    sigma = SIGMA * (GRID / 64.0) ** (model.beta if beta is None else beta)
+    return frequencies(
+        found, draws, normal_share(rule.range_lo / sigma, rule.range_hi / sigma), wanted=0.005, draws=draws
+    )
+
+
+def student_sums(rng: np.random.Generator, heavy: bool = True, draws: int = 60_000) -> Outcome:
+    """T5: sums of Student-t tokens, drawn one by one, follow the inverted characteristic function's law."""
+    model, rule = StudentTokens(MU, SIGMA, df=4.0), preset("fspo-kl", range_hi=0.02).rule
+    lengths, matched = np.array([1.0, 2, 4, 16, 128]), matching_stats(model)
+    found = counts(rng, model, rule, lengths, draws)
+    lo, hi = rule.band(lengths, matched)
+    exact = model.cdf(hi, lengths) - model.cdf(lo, lengths)
+    expected = exact if heavy else np.full(5, normal_share(1.0, 0.02 / SIGMA))
+    return frequencies(found, draws, expected, wanted=0.01, df=model.df, draws=draws)
+
+
+def student_envelope(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
+    """T5: the exact law of Student-t sums stays in the envelope, with rho3 by quadrature of the tokens' density."""
+    slack, largest = [], 0.0
+    lengths = np.array([1.0, 2, 4, 8, 16, 64, 256, 1024])
+    for df in (3.5, 5.0, 10.0):
+        model, scale = StudentTokens(MU, SIGMA, df), math.sqrt((df - 2) / df)
+        rho3 = 2 * float(integrate.quad(lambda t, d=df, c=scale: (c * t) ** 3 * stats.t.pdf(t, d), 0, np.inf)[0])
+        if abs(rho3 / model.rho3 - 1) > 1e-6:
+            return Outcome(-1.0, "rho3", note=f"rho3 {model.rho3} is {rho3} by quadrature")
+        envelope = factor * theory.berry_esseen_bound(rho3, lengths)
+        for u_lo, u_hi in [(0.6, 0.6), *rng.uniform(0.1, 2.5, (4, 2))]:
+            rule = Rule("sqrt", u_lo * SIGMA, u_hi * SIGMA, drift="kl")
+            lo, hi = rule.band(lengths, matching_stats(model))
+            gap = np.abs(model.cdf(hi, lengths) - model.cdf(lo, lengths) - normal_share(u_lo, u_hi))
+            slack.append(np.min((envelope - gap) / envelope))
+            largest = max(largest, float(np.max(gap / envelope)))
+    return holds(slack, "(envelope - gap)/envelope", note=f"largest gap {largest:.3f} of the envelope", df=(3.5, 5, 10))
+
+
+def occupation(model: MarkovTokens, length: int) -> Floats:
+    """P(k of ``length`` tokens in state 1) by recursion over the tokens and the two states."""
+    (leave0, leave1), at = model.leaving, np.zeros((2, length + 1))
+    at[0, 0], at[1, 1] = 1 - model.share, model.share
+    for _ in range(length - 1):
+        zero, one = at
+        at = np.stack([(1 - leave0) * zero + leave1 * one, np.roll(leave0 * zero + (1 - leave1) * one, 1)])
+    return at.sum(axis=0)
+
+
+def markov_acceptance(model: MarkovTokens, rule: Rule, length: float) -> float:
+    """The band's share of the exact law: Gaussian laws mixed over the recursion's occupation times."""
+    n, (m0, m1), (v0, v1) = int(length), model.state_means, model.state_variances
+    ones = np.arange(n + 1)
+    mean, scale = m0 * (n - ones) + m1 * ones, np.sqrt(v0 * (n - ones) + v1 * ones)
+    lo, hi = rule.band(np.array([length]), matching_stats(model))
+    return float(occupation(model, n) @ (special.ndtr((hi - mean) / scale) - special.ndtr((lo - mean) / scale)))
+
+
+def markov_simulated(rng: np.random.Generator, variance: str = "exact", draws: int = 100_000) -> Outcome:
+    """T6: chain-modulated tokens, drawn visit by visit, follow the exact mixture by recursion over the states."""
+    rule, lengths = preset("fspo-kl", range_hi=0.045).rule, np.array([1.0, 4, 16, 64, 256, 1024])
+    found = counts(rng, MARKOV, rule, lengths, draws)
+    scale = {"long-run": MARKOV.sigma, "one-step": math.sqrt(MARKOV.one_step_variance)}.get(variance)
+    if scale is None:
+        expected = np.array([markov_acceptance(MARKOV, rule, n) for n in lengths])
+    else:
+        expected = np.full(6, normal_share(rule.range_lo / scale, rule.range_hi / scale))
+    return frequencies(found, draws, expected, wanted=0.01, persistence=MARKOV.persistence, draws=draws)
+
+
+def markov_limit(rng: np.random.Generator, long_run: bool = True) -> Outcome:
+    """T6: the exact acceptance tends to that of the long-run variance, and LRE_inf to 0, both like 1/l."""
+    del rng
+    rule, lengths = preset("fspo-kl").rule, np.array([64.0, 256, 1024, 4096, 16384, 65536])
+    scale = MARKOV.sigma if long_run else math.sqrt(MARKOV.one_step_variance)
+    lo, hi = rule.band(lengths, matching_stats(MARKOV))
+    a = MARKOV.cdf(hi, lengths) - MARKOV.cdf(lo, lengths)
+    gap = np.abs(a - normal_share(rule.range_lo / scale, rule.range_hi / scale))
+    lre = np.array([theory.lre(np.ones(3), a[i : i + 3]).inf for i in range(4)])
+    # from one length to four times it a 1/l law falls by 4; 3 leaves room for the next order
+    falls = np.concatenate([gap[:-1] / gap[1:], lre[:-1] / lre[1:]])
+    note = f"|a - a_0| {gap[0]:.1e} to {gap[-1]:.1e}, LRE_inf {lre[0]:.1e} to {lre[-1]:.1e}"
+    return holds(falls - 3, "fall per factor 4, less 3", note=note, lengths=lengths.tolist())
+
+
+def markov_methods(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
+    """T6: occupation times by transform and by recursion agree; their moments give the closed variance of S."""
+    errors = []
+    for _ in range(10):
+        share = float(rng.uniform(0.2, 0.8))
+        model = MarkovTokens(MU, SIGMA, float(rng.uniform(-0.2, 0.95)), share, 0.6, float(rng.uniform(0.3, 3)))
+        for n in (1, 2, 17, 200):
+            law, ones = occupation(model, n), np.arange(n + 1.0)
+            if np.max(np.abs(law - model.occupation_law(n))) > 1e-12:
+                return Outcome(-1.0, "probability", note="transform and recursion differ")
+            (m0, m1), (v0, v1) = model.state_means, model.state_variances
+            mean, noise = m0 * (n - ones) + m1 * ones, v0 * (n - ones) + v1 * ones
+            exact = law @ noise + law @ (mean - law @ mean) ** 2
+            errors.append(float(model.variance([n])[0]) * factor / exact)
+    return close(errors, np.ones(len(errors)), 1e-9)
+
+
+_FGN = FractionalNoise(MU, SIGMA, 0.53)
+
+CHECKS = (
+    Check(
+        "T1",
+        Method.SIMULATED,
+        "heavy tails with one law of (S - m)/sqrt(L)",
+        heavy_tails,
+        {
+            "fractional noise, H = .53": partial(heavy_tails, model=_FGN),
+            "scale grows like l^.03": partial(heavy_tails, model=Heteroscedastic(MU, SIGMA, beta=0.03)),
+        },
+    ),
+    Check(
+        "T1",
+        Method.SIMULATED,
+        "unfair under fractional noise: Phi(c l^(1/2-H)/sigma)",
+        long_range,
+        {
+            "formula of H = 1/2": partial(long_range, formula=0.5),
+            "formula of H = .64": partial(long_range, formula=0.64),
+        },
+    ),
+    Check(
+        "T1",
+        Method.SIMULATED,
+        "band c l^H is fair under fractional noise",
+        hurst_band,
+        {"gamma = 1/2": partial(hurst_band, gamma=0.5), "gamma = .62": partial(hurst_band, gamma=0.62)},
+    ),
+    Check(
+        "T3",
+        Method.SIMULATED,
+        "frequencies in a_0 +- B_l, both signs",
+        drift_inside,
+        {"constants x .85": partial(drift_inside, factor=0.85)},
+    ),
+    Check(
+        "T4",
+        Method.SIMULATED,
+        "sigma_l = sigma (l/l0)^beta in a_0 +- 2 phi(1) tau",
+        scale_inside,
+        {"constant x .9": partial(scale_inside, factor=0.9)},
+    ),
+    Check(
+        "T4",
+        Method.SIMULATED,
+        "acceptance when the scale is a power of l",
+        scale_law,
+        {"one sigma for all": partial(scale_law, beta=0.0), "beta = .09": partial(scale_law, beta=0.09)},
+    ),
+    Check(
+        "T5",
+        Method.SIMULATED,
+        "Student-t tokens follow the inverted transform",
+        student_sums,
+        {"Gaussian law instead": partial(student_sums, heavy=False)},
+    ),
+    Check(
+        "T5",
+        Method.CLOSED,
+        "Student-t sums inside the Berry-Esseen envelope",
+        student_envelope,
+        {"a fiftieth of the envelope": partial(student_envelope, factor=0.02)},
+    ),
+    Check(
+        "T6",
+        Method.SIMULATED,
+        "Markov-modulated tokens follow the exact mixture",
+        markov_simulated,
+        {
+            "one-step variance": partial(markov_simulated, variance="one-step"),
+            "long-run variance at every length": partial(markov_simulated, variance="long-run"),
+        },
+    ),
+    Check(
+        "T6",
+        Method.CLOSED,
+        "Markov-modulated: a(l) to the long-run law, LRE to 0",
+        markov_limit,
+        {"one-step variance": partial(markov_limit, long_run=False)},
+    ),
+    Check(
+        "T6",
+        Method.CLOSED,
+        "Markov occupation by transform and by recursion, Var S",
+        markov_methods,
+        {"variance x 1.001": partial(markov_methods, factor=1.001)},
+    ),
+)

@@ -1,0 +1,330 @@
+"""T3 and T4 certified: the Gaussian model's claims proved over boxes of parameters by ball arithmetic (section 4).
+
+The suprema of T3 and T4 are touched at single points, where no subdivision ends. There the slack is written as
+K times a positive form, and K > 0 is what the balls prove. With h(t) = t phi(t), K(t) = (phi(1) - h(t))/(t - 1)^2:
+
+- T3: phi(1)/2 + rho(u, x) = int_0^1 (1-s) [phi(1) - h(u + s x)] ds with rho = (Phi(u+x) - Phi(u) - phi(u) x)/x^2, so
+  it is K's least value times a^2/2 + a x/3 + x^2/12, a = u - 1, which is positive definite.
+- T4: phi(1) + e(u, v) = int_0^1 [phi(1) - h(u e^(-s v))] ds with e = (Phi(u e^-v) - Phi(u))/v.
+
+Elsewhere slacks come from the error function itself. Unbounded tails: for |x| or |v| above ``REACH`` the bound exceeds
+1 or 1/2, which no acceptance or edge can miss by; for |u| above ``FAR`` the remainder is at most h(FAR - REACH)/2.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial, reduce
+
+import numpy as np
+from flint import arb
+
+from fspo import theory
+from proofs_check.frame import Check, Method, Outcome
+from proofs_check.tools import balls
+from proofs_check.tools.balls import (
+    POINT_BITS,
+    Span,
+    certify,
+    decide,
+    density_slope,
+    inside,
+    normal_density,
+    span,
+    with_precision,
+)
+
+REACH, FAR = 2.1, 8.0
+SHARP = ((0.7, 1.4), (0.7, 1.4), (0.8, 1.2))  # boxes of u_lo, u_hi and the largest drift error
+UNEVEN = ((0.4, 0.5), (1.4, 1.6), (0.3, 0.5))
+TURNING = ((1.4, 1.6), (0.4, 0.5), (0.3, 1.1))  # a rises, turns at x* = .45 ... .6, and falls below a_0 after 2 x*
+SIDE = (0.85, 1.35)  # ranges around the sharp ones of T4
+NEAR = 0.125  # below it the integral form of a remainder is used
+AGREEMENT = 1e-12  # relative error allowed to the float64 formulas
+
+
+def phi_1() -> arb:
+    """phi(1), the constant of T3 and T4."""
+    return normal_density(arb(1))
+
+
+def _curvature(t: Span) -> arb:
+    """K over a side near 1: -int_0^1 (1-s) h''(1 + s (t-1)) ds, with -h'' = t (3 - t^2) phi, factor by factor."""
+    lo, hi = t.lo.min(arb(1)), t.hi.max(arb(1))
+    least, most = lo * (3 - hi * hi) * normal_density(hi), hi * (3 - lo * lo) * normal_density(lo)
+    return least.union(most) / 2
+
+
+def _near_one(t: Span) -> bool:
+    return bool(t.lo > 0.6 and t.hi < 1.5)
+
+
+@with_precision(POINT_BITS)
+def supremum(rng: np.random.Generator, excess: float = 0.0) -> Outcome:
+    """h(t) = t phi(t) <= (1 + excess) phi(1) for all t >= 0; h is odd, so this bounds |h|.
+
+    Beyond 8, h(t) <= exp(t - t^2/2) <= e^-24. The float64 constant agrees.
+    """
+    del rng
+
+    def slack(t: Span) -> arb:
+        if excess == 0 and _near_one(t):
+            return _curvature(t)  # the slack over (t - 1)^2
+        return (1 + arb(excess)) * phi_1() - density_slope(t.ball)
+
+    error = balls.size(arb(theory.PHI_1) / phi_1() - 1)
+    if not error <= 1e-15:
+        return Outcome(-error, "relative error", note="the float64 value of phi(1) is off")
+    return certify(slack, [((0.0, 1.0),), ((1.0, 8.0),)]).outcome("slack, over (t-1)^2 near t = 1")
+
+
+def _drift_remainder(u: Span, x: Span) -> arb:
+    """rho over a box: by the error function away from x = 0, by its integral form near it."""
+    end = Span(u.lo + x.lo, u.hi + x.hi)
+    if x.lo >= NEAR or x.hi <= -NEAR:
+        centre_u, centre_x = (u.lo + u.hi) / 2, (x.lo + x.hi) / 2
+
+        def at(u_: arb, x_: arb) -> arb:
+            return balls.normal_probability(u_, u_ + x_) - normal_density(u_) * x_
+
+        gap = normal_density(end.ball) - normal_density(u.ball)
+        slope_u = gap + density_slope(u.ball) * x.ball
+        mean_value = at(centre_u, centre_x) + slope_u * (u.ball - centre_u) + gap * (x.ball - centre_x)
+        return mean_value / (x.ball * x.ball)
+    # weights of (1-s) over quarters of [0, 1]
+    total = arb(0)
+    for k, weight in enumerate((7, 5, 3, 1)):
+        step = Span(arb(k) / 4, arb(k + 1) / 4).ball
+        total += arb(weight) / 32 * density_slope(u.ball + step * x.ball)
+    return -total
+
+
+def _drift_slack(u: Span, x: Span, factor: float = 1.0) -> arb:
+    path = Span(u.lo.min(u.lo + x.lo), u.hi.max(u.hi + x.hi))
+    if factor == 1 and _near_one(path):
+        return _curvature(path)
+    return arb(factor) * phi_1() / 2 + _drift_remainder(u, x)
+
+
+def _stated_drift_slack(u_lo: arb, u_hi: arb, x: arb, factor: float) -> arb:
+    """B_l - |a - a_0| as T3 writes it, the constant times a factor."""
+    slope = abs(normal_density(u_hi) - normal_density(u_lo)) * abs(x)
+    change = balls.acceptance(u_lo, u_hi, x) - balls.acceptance(u_lo, u_hi, arb(0))
+    return slope + arb(factor) * phi_1() * x * x - abs(change)
+
+
+@with_precision(POINT_BITS)
+def drift_bound(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
+    """|a(l) - a_0| <= B_l for all ranges and drift errors.
+
+    a - a_0 = D x + (rho(u_hi, x) + rho(u_lo, -x)) x^2 with D = phi(u_hi) - phi(u_lo), so the claim follows from
+    |rho| <= phi(1)/2 for all u and x; rho(-u, -x) = -rho(u, x) leaves one sign. A violation is proved on B_l itself.
+    """
+    error = _float_drift(rng)
+    if not error <= AGREEMENT:
+        return Outcome(-error, "relative error", note="fspo.theory.drift_error_bound leaves its enclosure")
+    boxes = [((-FAR, FAR), side) for side in ((-REACH, -NEAR), (-NEAR, NEAR), (NEAR, REACH))]
+    found = certify(partial(_drift_slack, factor=factor), boxes)
+    if found.margin < 0:
+        u, x = abs(arb(found.witness[0])), arb(found.witness[1])
+        stated = _stated_drift_slack(u, u, x, factor)
+        margin = balls.outward(stated)[1] if stated < 0 else math.nan
+        return Outcome(margin, "probability", note=f"false at u = {float(u):.4g}, x = {float(x):.4g}")
+    tail = arb(factor) * phi_1() / 2 - density_slope(arb(FAR - REACH)) / 2
+    far = arb(factor) * phi_1() * REACH**2 - 1
+    if not (tail > 0 and far > 0):
+        return Outcome(note="the tail's bound does not hold")
+    return found.outcome("phi(1)/2 + rho, over the form near its zero", "tails in closed form")
+
+
+def _float_drift(rng: np.random.Generator, cases: int = 300) -> float:
+    """Largest relative distance of float64's B_l from its enclosure."""
+    largest = 0.0
+    for _ in range(cases):
+        u_lo, u_hi = (10 ** rng.uniform(-2, 1.6, 2)).tolist()
+        x = float(10 ** rng.uniform(-4, 1.6))
+        phi = [normal_density(arb(u)) for u in (u_lo, u_hi)]
+        exact = abs(phi[1] - phi[0]) * x + phi_1() * x * x
+        error = balls.size(arb(float(theory.drift_error_bound(u_lo, u_hi, x))) / exact - 1)
+        largest = error if not error <= largest else largest  # keeps NaN
+    return largest
+
+
+def scale_change(u: Span, v: Span) -> arb:
+    """e(u, v) over a box."""
+    if v.lo >= NEAR or v.hi <= -NEAR:
+        # rises in u's image, so ends do for each of the two terms; e is their difference over v
+        image = Span(u.lo * (-v.hi).exp(), u.hi * (-v.lo).exp())
+        centre_u, centre_v = (u.lo + u.hi) / 2, (v.lo + v.hi) / 2
+        at = balls.normal_probability(centre_u, centre_u * (-centre_v).exp())
+        slope_u = normal_density(image.ball) * (-v.ball).exp() - normal_density(u.ball)
+        slope_v = -density_slope(image.ball)
+        return (at + slope_u * (u.ball - centre_u) + slope_v * (v.ball - centre_v)) / v.ball
+    total = arb(0)
+    for k in range(4):
+        step = Span(arb(k) / 4, arb(k + 1) / 4).ball
+        total += density_slope(u.ball * (-step * v.ball).exp()) / 4
+    return -total
+
+
+def _scale_slack(u: Span, v: Span, factor: float = 1.0) -> arb:
+    ends = [u.lo, u.hi, *(side * (-power).exp() for side in u for power in v)]
+    path = Span(reduce(arb.min, ends), reduce(arb.max, ends))
+    if factor == 1 and _near_one(path):
+        return _curvature(path)
+    return arb(factor) * phi_1() + scale_change(u, v)
+
+
+def _largest(u_lo: Span, u_hi: Span, low: arb, high: Span) -> arb:
+    """sup LRE_inf over drift errors from ``low`` up to each of ``high``: it rises as they spread."""
+    ends = [balls.largest_lre(u_lo, u_hi, Span(low, end)) for end in high]
+    return ends[0].union(ends[1])
+
+
+def _drift_lre_slack(u_lo: Span, u_hi: Span, reach: Span, one_sided: bool, same_sign: bool, factor: float) -> arb:
+    """(n B - LRE (a_0 - B))/X^2 with n = 1 or 2: the claim, multiplied out."""
+    a_0 = _at_zero(u_lo, u_hi)
+    slope = abs(normal_density(u_hi.ball) - normal_density(u_lo.ball))
+    bound = slope * reach.ball + arb(factor) * phi_1() * reach.ball * reach.ball
+    if same_sign:
+        found = _largest(u_lo, u_hi, arb(0), reach)
+    else:
+        wide = [balls.largest_lre(u_lo, u_hi, Span(-end, end)) for end in reach]
+        found = wide[0].union(wide[1])
+    return ((1 if one_sided else 2) * bound - found * (a_0 - bound)) / (reach.ball * reach.ball)
+
+
+def _at_zero(u_lo: Span, u_hi: Span) -> arb:
+    return balls.acceptance(u_lo.lo, u_hi.lo, arb(0)).union(balls.acceptance(u_lo.hi, u_hi.hi, arb(0)))
+
+
+def drift_lre(rng: np.random.Generator, one_sided: bool = True, same_sign: bool = True, factor: float = 1.0) -> Outcome:
+    """LRE_inf <= n B/(a_0 - B) for all length distributions, straight from the error function over boxes.
+
+    One lies around the ranges where the constant is sharp, one where the ranges differ (false there for mixed signs),
+    for drift errors of one sign also its mirror image, where a turns.
+
+    Nearer to x = 0 the claim follows from the certified |a - a_0| <= B_l by the algebra that the symbolic check proves.
+    """
+    del rng
+    slack = partial(_drift_lre_slack, one_sided=one_sided, same_sign=same_sign, factor=factor)
+    return certify(slack, [SHARP, UNEVEN, *([TURNING] if same_sign else [])]).outcome("(nB - LRE (a_0 - B))/X^2")
+
+
+@with_precision(POINT_BITS)
+def scale_bound(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
+    """|a(l) - a_0| <= 2 phi(1) tau for all ranges and scales: phi(1) bounds the change of each edge over |v|.
+
+    A violation is proved at u_lo = u_hi, where the two edges add up.
+    """
+    del rng
+    taus = (1e-4, 0.3, 2.0)
+    agreed = inside([theory.scale_error_bound(t) for t in taus], [2 * phi_1() * arb(t) for t in taus], AGREEMENT)
+    if not agreed.margin >= 0:
+        return agreed
+    boxes = [((0.0, FAR), side) for side in ((-REACH, -NEAR), (-NEAR, NEAR), (NEAR, REACH))]
+    found = certify(partial(_scale_slack, factor=factor), boxes)
+    if found.margin < 0:
+        u, v = (arb(w) for w in found.witness)
+        change = balls.normal_probability(-u * (-v).exp(), u * (-v).exp()) - balls.normal_probability(-u, u)
+        return decide([2 * arb(factor) * phi_1() * abs(v) - abs(change)], "probability", "|a - a_0| above B")
+    limit = arb(factor) * phi_1()
+    # u > FAR: the integrand is at most h(FAR/e) for |v| <= 1, and the edge moves by at most Phi's tail for larger v
+    tails = limit - density_slope(FAR * arb(-1).exp()), limit - (FAR * arb(-REACH).exp() / arb(2).sqrt()).erfc() / 2
+    if not (all(tail > 0 for tail in tails) and limit * REACH > arb(1) / 2):
+        return Outcome(note="the tail's bound does not hold")
+    return found.outcome("phi(1) + e, over the form near its zero", "tails in closed form")
+
+
+def _scaled(u_lo: Span, u_hi: Span, v: Span) -> arb:
+    """Acceptance at the scale sigma e^-v over a box: it rises in both ranges and in v."""
+    ends = ((u_lo.lo, u_hi.lo, v.lo.exp()), (u_lo.hi, u_hi.hi, v.hi.exp()))
+    low, high = (balls.normal_probability(-below * scale, above * scale) for below, above, scale in ends)
+    return low.union(high)
+
+
+def _scale_lre_slack(u_lo: Span, u_hi: Span, tau: Span, one_sided: bool, same_sign: bool, factor: float) -> arb:
+    """(n B - LRE (a_0 - B))/tau with n = 1 or 2; of one sign the worse of all-larger and all-smaller scales."""
+    a_0 = _at_zero(u_lo, u_hi)
+    bound = 2 * arb(factor) * phi_1() * tau.ball
+    more, less = _scaled(u_lo, u_hi, tau), _scaled(u_lo, u_hi, Span(-tau.hi, -tau.lo))
+    found = (more / a_0).max(a_0 / less) if same_sign else more / less
+    return ((1 if one_sided else 2) * bound - (found - 1) * (a_0 - bound)) / tau.ball
+
+
+def scale_lre(
+    rng: np.random.Generator, one_sided: bool = False, same_sign: bool = False, factor: float = 1.0
+) -> Outcome:
+    """LRE_inf <= n B/(a_0 - B) for all scale errors up to tau, in a box around the sharp ranges, straight from erf."""
+    del rng
+    slack = partial(_scale_lre_slack, one_sided=one_sided, same_sign=same_sign, factor=factor)
+    return certify(slack, [(SIDE, SIDE, (0.6, 0.8))]).outcome("(nB - LRE (a_0 - B))/tau")
+
+
+@with_precision(POINT_BITS)
+def scale_counterexample(rng: np.random.Generator, sides: int = 1) -> Outcome:
+    """u = 1, scales e^(+-.01): LRE_inf exceeds ``sides`` B/(a_0 - B) for p near the larger scale."""
+    del rng
+    one, tau = span(1.0), span(0.01)
+    excess = -_scale_lre_slack(one, one, tau, one_sided=sides == 1, same_sign=False, factor=1.0)
+    return decide([excess], "(LRE (a_0 - B) - nB)/tau")
+
+
+CHECKS = (
+    Check(
+        "T3",
+        Method.CERTIFIED,
+        "phi(1) is the supremum of |t phi(t)|",
+        supremum,
+        {"phi(1) x .95": partial(supremum, excess=-0.05)},
+    ),
+    Check(
+        "T3",
+        Method.CERTIFIED,
+        "|a(l) - a_0| <= B_l for all ranges and drift errors",
+        drift_bound,
+        {"constant x .95": partial(drift_bound, factor=0.95)},
+    ),
+    Check(
+        "T3",
+        Method.CERTIFIED,
+        "LRE_inf <= B/(a_0 - B), one sign, over boxes",
+        drift_lre,
+        {"mixed signs": partial(drift_lre, same_sign=False), "constant x .8": partial(drift_lre, factor=0.8)},
+    ),
+    Check(
+        "T3",
+        Method.CERTIFIED,
+        "LRE_inf <= 2B/(a_0 - B), mixed signs, over boxes",
+        partial(drift_lre, one_sided=False, same_sign=False),
+        {"factor 1 for 2": partial(drift_lre, one_sided=True, same_sign=False)},
+    ),
+    Check(
+        "T4",
+        Method.CERTIFIED,
+        "|a(l) - a_0| <= 2 phi(1) tau for all ranges and scales",
+        scale_bound,
+        {"constant x .95": partial(scale_bound, factor=0.95)},
+    ),
+    Check(
+        "T4",
+        Method.CERTIFIED,
+        "LRE_inf <= 2B/(a_0 - B), over boxes",
+        scale_lre,
+        {"one-sided form": partial(scale_lre, one_sided=True), "constant x .8": partial(scale_lre, factor=0.8)},
+    ),
+    Check(
+        "T4",
+        Method.CERTIFIED,
+        "LRE_inf <= B/(a_0 - B), one sign, over boxes",
+        partial(scale_lre, one_sided=True, same_sign=True),
+        {"mixed signs": partial(scale_lre, one_sided=True)},
+    ),
+    Check(
+        "T4",
+        Method.CERTIFIED,
+        "counterexample to the one-sided form",
+        scale_counterexample,
+        {"against 2B/(a_0 - B)": partial(scale_counterexample, sides=2)},
+    ),
+)

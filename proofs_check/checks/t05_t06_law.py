@@ -1,0 +1,130 @@
+"""T5 and T6: how unfair the sqrt band can get when normality or independence fails (section 4)."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from fspo import theory
+from fspo.rules import Rule, preset
+from proofs_check.checks.t01_t02_fairness import simulated_counts
+from proofs_check.frame import Check, Method, Outcome
+from proofs_check.models import (
+    AutoregressiveTokens,
+    ExponentialTokens,
+    TokenByToken,
+    matching_stats,
+)
+from proofs_check.tools.compare import close, frequencies, holds, worst
+
+ROUNDING = 1e-10  # of a relative slack: a difference of acceptances near 1 carries this much rounding
+
+
+def berry_esseen_closed(rng: np.random.Generator, factor: float = 1.0, cases: int = 300) -> Outcome:
+    """Sums of exponential tokens (gamma law) and of +-1 tokens (binomial law) stay inside the T5 envelope."""
+    from scipy.stats import binom
+
+    slack = []
+    lengths = np.unique(np.round(2.0 ** np.arange(0, 17)))
+    for _ in range(cases):
+        u_lo, u_hi = 10 ** rng.uniform(-2, 0.6, 2)
+        sigma = 0.03
+        model = ExponentialTokens(-(sigma**2) / 2, sigma)
+        rule = Rule("sqrt", u_lo * sigma, u_hi * sigma, drift="kl")
+        lo, hi = rule.band(lengths, matching_stats(model))
+        gaussian = theory.band_acceptance(rule, lengths, model.mu, sigma, matching_stats(model))
+        truth = model.cdf(hi, lengths) - model.cdf(lo, lengths)
+        envelope = factor * theory.berry_esseen_bound(model.RHO3, lengths)
+        slack.append(np.min((envelope - np.abs(truth - gaussian)) / envelope))
+    even = 2.0 ** np.arange(1, 17)
+    atom = binom.pmf(even / 2, even, 0.5)  # P(S = 0) of +-1 tokens, rho3 = 1: a band closed around the atom alone
+    envelope = factor * theory.berry_esseen_bound(1.0, even)
+    slack.append(np.min((envelope - atom) / envelope))
+    return holds(slack, "(envelope - gap)/envelope", cases=cases, lengths=lengths.size)
+
+
+def berry_esseen_simulated(rng: np.random.Generator, skewed: bool = True, draws: int = 100_000) -> Outcome:
+    """Frequencies of the rule on sums of exponential tokens equal the gamma law's."""
+    sigma, lengths = 0.03, np.array([1.0, 4, 16, 64, 1024])
+    model = ExponentialTokens(-(sigma**2) / 2, sigma)
+    rule = preset("fspo-kl", range_hi=0.02).rule
+    stats = matching_stats(model)
+    counts = simulated_counts(rng, rule, model, lengths, draws)
+    lo, hi = rule.band(lengths, stats)
+    gaussian = theory.band_acceptance(rule, lengths, model.mu, sigma, stats)
+    expected = model.cdf(hi, lengths) - model.cdf(lo, lengths) if skewed else gaussian
+    return frequencies(counts, draws, expected, wanted=0.01, draws=draws)
+
+
+def ar1_closed(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
+    """Var S_l of AR(1) tokens against the double sum of autocovariances, and T4's bound with its tau_l."""
+    errors, slack = [], []
+    for _ in range(40):
+        ar, u = float(rng.uniform(-0.95, 0.95)), float(10 ** rng.uniform(-1, 0.7))
+        lengths = np.array([1.0, 2, 5, 20, 60])
+        direct = []
+        for length in lengths.astype(int):
+            gap = np.abs(np.subtract.outer(np.arange(length), np.arange(length)))
+            direct.append(np.sum(ar**gap) * (1 - ar) / (1 + ar) / length)  # tokens' variance over the long-run one
+        ratio = theory.ar1_variance_ratio(ar, lengths)
+        errors.append(close(ratio * factor, direct, 1e-10))
+        a = theory.band_acceptance(Rule("sqrt", 0.03 * u, 0.03 * u), lengths, 0.0, 0.03 * np.sqrt(ratio))
+        tau = np.abs(np.log(ratio)) / 2
+        slack.append(np.min(2 * theory.PHI_1 * tau - np.abs(a - theory.interval_probability(-u, u))))
+    return worst(*errors) if min(slack) >= -ROUNDING else holds(slack, "probability")
+
+
+def ar1_rate(rng: np.random.Generator, power: float = 1.0) -> Outcome:
+    """LRE = O(1/l_min): l_min LRE_inf of AR(1) tokens on [l_min, 64 l_min] settles as l_min grows."""
+    del rng
+    scaled = []
+    for start in (1e3, 1e4, 1e5, 1e6):
+        lengths = start * 2.0 ** np.arange(7)
+        sigma = 0.03 * np.sqrt(theory.ar1_variance_ratio(0.6, lengths))
+        a = theory.band_acceptance(Rule("sqrt", 0.03, 0.03), lengths, 0.0, sigma)
+        scaled.append(start**power * theory.lre(np.ones(7), a).inf)
+    return close(np.array(scaled[1:]) / scaled[-1], np.ones(3), 1e-2, ar=0.6)
+
+
+def ar1_simulated(rng: np.random.Generator, finite: bool = True, draws: int = 40_000) -> Outcome:
+    """Token by token AR(1) log-ratios through the rule: the exact variance, not its limit, gives the frequencies."""
+    model = AutoregressiveTokens(0.0, 0.03, 0.6)
+    rule, lengths = preset("fspo").rule, np.array([1.0, 3, 10, 40])
+    counts = simulated_counts(rng, rule, TokenByToken(model), lengths, draws)
+    ratio = theory.ar1_variance_ratio(model.ar, lengths) if finite else np.ones(4)
+    expected = theory.band_acceptance(rule, lengths, 0.0, model.sigma * np.sqrt(ratio))
+    return frequencies(counts, draws, expected, wanted=0.015, ar=model.ar, draws=draws)
+
+
+CHECKS = (
+    Check(
+        "T5",
+        Method.CLOSED,
+        "gamma and binomial laws inside the Berry-Esseen envelope",
+        berry_esseen_closed,
+        {"constant .39 (Esseen's lower limit is .4097)": partial(berry_esseen_closed, factor=0.39 / 0.4748)},
+    ),
+    Check(
+        "T5",
+        Method.SIMULATED,
+        "exponential tokens through the rule",
+        berry_esseen_simulated,
+        {"Gaussian law instead": partial(berry_esseen_simulated, skewed=False)},
+    ),
+    Check(
+        "T6",
+        Method.CLOSED,
+        "Var S_l of AR(1) tokens, T4 with tau_l",
+        ar1_closed,
+        {"variance x 1.01": partial(ar1_closed, factor=1.01)},
+    ),
+    Check("T6", Method.CLOSED, "LRE = O(1/l_min)", ar1_rate, {"O(l_min^-1.2)": partial(ar1_rate, power=1.2)}),
+    Check(
+        "T6",
+        Method.SIMULATED,
+        "AR(1) tokens through the rule",
+        ar1_simulated,
+        {"long-run variance at every length": partial(ar1_simulated, finite=False)},
+    ),
+)

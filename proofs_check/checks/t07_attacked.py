@@ -1,0 +1,318 @@
+"""Counterexamples to T7 sought by random search, an optimiser and hypothesis (docs/theory.md section 5).
+
+Each search looks for strata with rho < 1 and a sine above rho. A case counts only after ball arithmetic has judged it
+(``lemma_claims``). The same search on a false claim must find its counterexample.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+from hypothesis import strategies as st
+from hypothesis import target
+
+from proofs_check.frame import Check, Method, Outcome
+from proofs_check.tools.compare import holds
+from proofs_check.tools.falsify import counterexample
+from proofs_check.tools.lemma_claims import (
+    CROSSED,
+    SMALLER_KAPPA_C,
+    STATED,
+    TERMS,
+    WITHOUT_ETA,
+    WITHOUT_KAPPA,
+    WRONG_EXPONENT,
+    Claim,
+    Strata,
+    float_terms,
+    judge_exactly,
+    shrunk,
+)
+
+UNIT = "(rho - sin)/rho"
+DECADES = 12
+"""Shares and normalisers reach down to 1e-12."""
+
+
+class Tally:
+    """The least exact slack of all cases seen, those that were promised something, and errors of the code."""
+
+    def __init__(self, claim: Claim) -> None:
+        self.claim = claim
+        self.cases = self.promised = 0
+        self.least = math.inf
+        self.open = 0
+        self.worst: Strata | None = None
+        self.suite = ""
+
+    def add(self, case: Strata, suite: bool = True) -> float | None:
+        """Judge a case exactly; its slack."""
+        found = judge_exactly(case, self.claim, suite)
+        self.cases += 1
+        self.suite = self.suite or found.suite
+        if found.slack is not None:
+            self.promised += 1
+            if math.isnan(found.slack):
+                self.open += 1
+            elif found.slack < self.least:
+                self.least, self.worst = found.slack, case
+        return found.slack
+
+    def outcome(self, needed: int, note: str = "") -> Outcome:
+        """Undecided with fewer than ``needed`` cases that were promised something, or where the balls cannot tell."""
+        counts = f"{self.promised} of {self.cases} cases with rho < 1"
+        if self.suite:
+            return Outcome(-1.0, UNIT, note=self.suite)
+        if self.least < 0 and self.worst is not None:
+            K, D = self.worst.g.shape
+            return Outcome(self.least, UNIT, note=f"counterexample: {K} strata, dimension {D}; {counts}")
+        if self.open:
+            return Outcome(note=f"ball arithmetic does not decide {self.open} cases; {counts}")
+        if self.promised < needed:
+            return Outcome(note=f"only {counts}")
+        return holds(self.least, UNIT, note=f"{counts}; {note}".rstrip("; "), least_slack=self.least)
+
+
+def random_strata(rng: np.random.Generator) -> Strata:
+    """One to 200 strata in dimension 1 to 64, shares and normalisers over 12 decades, parallel and opposed vectors."""
+    sizes = np.array([1, 2, 3, rng.integers(4, 41), rng.integers(41, 201)])
+    K = int(rng.choice(sizes, p=[0.05, 0.2, 0.15, 0.5, 0.1]))
+    D = int(2 ** rng.integers(0, 7))
+    p = rng.dirichlet(np.full(K, 10 ** rng.uniform(-1.5, 1)))
+    p = np.maximum(p, 10.0**-DECADES) / np.maximum(p, 10.0**-DECADES).sum()
+    a = np.exp(10 ** rng.uniform(-3, 0) * rng.standard_normal(K))
+    kind = rng.integers(0, 5)
+    if kind == 0:  # a few light strata far off, the others alike
+        light = rng.random(K) < 0.3
+        p = np.where(light, p * 10 ** rng.uniform(-DECADES, -2, K), p)
+        a = np.where(light, 10 ** rng.uniform(-DECADES, 0, K), a)
+    elif kind == 1:  # strata that accept nothing
+        a = np.where(rng.random(K) < 0.2, 0.0, a)
+        a[np.argmax(p)] = 1.0
+    centre = rng.standard_normal(D)
+    noise = rng.standard_normal((K, D))
+    if kind == 2:  # nearly parallel, and nearly opposed
+        noise = rng.choice([-1.0, 1.0], (K, 1)) * rng.standard_normal(D) + 10 ** rng.uniform(-9, -1) * noise
+    g = centre + 10 ** rng.uniform(-2, 1) * noise
+    delta = 10 ** rng.uniform(-4, 0.5) * rng.standard_normal((K, D)) * (rng.random() < 0.7)
+    return Strata(p, a, g, delta * (a[:, None] > 0))
+
+
+def random_search(rng: np.random.Generator, claim: Claim = STATED, cases: int = 2_500) -> Outcome:
+    """No random strata with rho < 1 have a sine above rho; all near misses and every tenth case judged in balls."""
+    tally, passed = Tally(claim), 0
+    for i in range(cases):
+        case = random_strata(rng)
+        with np.errstate(all="ignore"):
+            terms = case.terms()
+            rho = float(claim.floats(terms))
+            near = rho < 1 and not (terms.forward and terms.sine < 0.9 * rho)
+        passed += rho < 1
+        if near or i % 10 == 0:
+            slack = tally.add(case)
+            if slack is not None and slack < 0:
+                break
+    if passed < cases / 20 and tally.least >= 0:
+        return Outcome(note=f"only {passed} of {cases} cases have rho < 1")
+    return tally.outcome(10, f"{passed} of {cases} drawn have rho < 1")
+
+
+Unpack = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]
+
+
+def _free(K: int, D: int, with_delta: bool, even: bool) -> tuple[Unpack, int]:
+    """All of p (or equal shares), a, g and delta free: x (..., n) to strata."""
+
+    def unpack(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        p = np.ones_like(x[..., :K]) if even else np.exp(x[..., :K])
+        a, g = np.exp(x[..., K : 2 * K]), x[..., 2 * K : 2 * K + K * D].reshape(*x.shape[:-1], K, D)
+        rest = x[..., 2 * K + K * D :]
+        return p, a, g, rest.reshape(g.shape) if with_delta else np.zeros_like(g)
+
+    return unpack, 2 * K + K * D * (1 + with_delta)
+
+
+def _inside(rng: np.random.Generator, n: int) -> tuple[Unpack, int]:
+    """Random strata, large ones too, with ``n`` random directions to move in."""
+    K, D = int(rng.integers(8, 201)), int(rng.integers(2, 65))
+    unpack, size = _free(K, D, with_delta=bool(rng.random() < 0.5), even=False)
+    base = 0.1 * rng.standard_normal(size)
+    base[:K] *= 10 * rng.random()
+    base[2 * K : 2 * K + K * D] += np.tile(rng.standard_normal(D), K)
+    base[2 * K + K * D :] *= 0.01
+    ways = rng.standard_normal((n, size)) * rng.choice([0.02, 0.2], (n, 1))
+    ways[:, 2 * K + K * D :] *= 0.05
+    return (lambda z: unpack(base + z @ ways)), n
+
+
+def maximise(claim: Claim, unpack: Unpack, x0: np.ndarray, steps: int) -> Strata:
+    """Push sin/rho up by L-BFGS with gradients from the complex step; rho is kept below 1 by a penalty."""
+    from scipy.optimize import minimize
+
+    n = x0.size
+
+    def objective(x: np.ndarray) -> tuple[float, np.ndarray]:
+        with np.errstate(all="ignore"):
+            z = x + 1e-30j * np.eye(n)
+            terms = float_terms(*unpack(z))
+            rho = claim.floats(terms)
+            over = np.where(rho.real > 0.98, rho - 0.98, 0.0)
+            value = np.log(rho) - np.log(terms.sine + 1e-30) + 10 * over**2
+        if not np.all(np.isfinite(value)):
+            return 1e3, np.zeros(n)
+        return float(value[0].real), value.imag * 1e30
+
+    bound = DECADES * math.log(10)
+    options = {"maxiter": steps, "maxfun": 2 * steps, "ftol": 0.0, "gtol": 1e-14, "maxcor": 20}
+    found = minimize(objective, x0, jac=True, method="L-BFGS-B", bounds=[(-bound, bound)] * n, options=options)
+    return Strata(*(np.ascontiguousarray(part) for part in unpack(np.asarray(found.x))))
+
+
+def optimise(rng: np.random.Generator, claim: Claim = STATED, starts: int = 12, steps: int = 250) -> Tally:
+    """Maximise sin/rho from random starts; stops at the first counterexample."""
+    tally = Tally(claim)
+    for start in range(starts):
+        kind = start % 4
+        if kind == 3:
+            unpack, n = _inside(rng, 12)
+            x0 = np.zeros(n)
+        else:
+            K, D = (int(rng.integers(2, 7)) if kind == 1 else 2), int(rng.integers(2, 9 if kind else 4))
+            unpack, n = _free(K, D, with_delta=kind == 1, even=kind == 2)
+            x0 = 0.3 * rng.standard_normal(n)
+            x0[2 * K : 2 * K + D * K] += np.tile(rng.standard_normal(D), K)
+            x0[2 * K + K * D :] *= 0.1
+            if kind == 1:
+                x0[:K] *= 20
+        slack = tally.add(maximise(claim, unpack, x0, steps if kind < 3 else 40))
+        if slack is not None and slack < 0:
+            break
+    return tally
+
+
+def attack(rng: np.random.Generator, claim: Claim = STATED) -> Outcome:
+    """No counterexample; the least slack is told."""
+    tally = optimise(rng, claim)
+    return tally.outcome(6, f"least slack {tally.least:.1e}")
+
+
+def reached(rng: np.random.Generator, claim: Claim = STATED, within: float = 1e-12) -> Outcome:
+    """The bound cannot be lowered: the optimiser comes within ``within`` of sin = rho, and not above."""
+    tally = optimise(rng, claim)
+    if tally.suite or not tally.least >= 0:
+        return tally.outcome(1)
+    margin = math.log10(within / max(tally.least, 1e-17))
+    return Outcome(margin, "decades", note=f"sin/rho reaches 1 - {tally.least:.1e}")
+
+
+@st.composite
+def strata_strategy(draw: st.DrawFn) -> Strata:
+    """Strata of small integers, decades and repeats: the degenerate corners, one stratum and dimension 1 among them."""
+    D = draw(st.sampled_from([1, 2, 2, 3, 8, 64]))
+    tiny = draw(st.sampled_from([0.0, 0.0, 1e-9, 1e-3]))
+    flat = draw(st.floats(-3, 0))  # how far apart the normalisers are
+    size = draw(st.sampled_from([0.0, 0.0, 1e-6, 1e-2, 0.1]))  # of delta
+    distinct = draw(st.integers(1, 6))
+    even = draw(st.booleans())  # else shares over 12 decades, and strata that repeat
+    p, a, g, delta = [], [], [], []
+    for _ in range(distinct):
+        repeats = 1 if even else draw(st.sampled_from([1, 2, 33]))
+        share = 1.0 if even else 10.0 ** -draw(st.sampled_from([0, 0, 1, 2, 6, DECADES]))
+        extreme = None if even else draw(st.sampled_from([None, None, 0.0, 10.0**-DECADES, 10.0**DECADES]))
+        accepted = 1 + 10**flat * draw(st.integers(-4, 4)) / 5 if extreme is None else extreme
+        vector, inner = np.zeros(D), np.zeros(D)
+        for i in range(min(D, 3)):
+            vector[i] = draw(st.integers(-4, 4))
+            inner[i] = draw(st.integers(-1, 1)) if size or tiny else 0
+        p += [share] * repeats
+        a += [accepted] * repeats
+        g += [vector + tiny * inner[::-1]] * repeats
+        delta += [size * inner * (accepted > 0)] * repeats
+    return Strata(np.array(p), np.array(a), np.array(g), np.array(delta))
+
+
+def hypothesis_search(rng: np.random.Generator, claim: Claim = STATED) -> Outcome:
+    """hypothesis looks for strata that refute the claim, led by sin/rho."""
+    tally, drawn = Tally(claim), [0]
+
+    def refutes(case: Strata) -> bool:
+        with np.errstate(all="ignore"):
+            terms = case.terms()
+            rho = float(claim.floats(terms))
+        if not (np.any(case.a > 0) and np.isfinite(rho)) or float(np.linalg.norm(case.p @ case.g)) < 1e-6:
+            return False  # g = 0 or nothing accepted: no cosine
+        near = not terms.sine < 0.99 * rho and rho < 1.001
+        if 0 < rho < 1 and np.isfinite(terms.sine):
+            target(float(terms.sine) / rho)
+        drawn[0] += 1
+        slack = tally.add(case) if near or drawn[0] % 10 == 0 else None
+        return bool(tally.suite) or (slack is not None and slack < 0)
+
+    counterexample(rng, strata_strategy(), refutes)
+    return tally.outcome(50)
+
+
+def _each_term(search: Callable[..., Outcome], name: str) -> tuple[Check, ...]:
+    return tuple(
+        Check(
+            "T7",
+            Method.ATTACKED,
+            f"{name}: {term} alone",
+            partial(search, claim=claim),
+            {f"{term} x .99": partial(search, claim=shrunk(claim, 0.99))},
+        )
+        for term, claim in TERMS.items()
+    )
+
+
+CHECKS = (
+    Check(
+        "T7",
+        Method.ATTACKED,
+        "random strata, dimension 1 to 64, 1 to 200 strata",
+        random_search,
+        {
+            "LRE without kappa": partial(random_search, claim=WITHOUT_KAPPA),
+            "eta left out": partial(random_search, claim=WITHOUT_ETA),
+            "LRE_2 kappa_c in the minimum": partial(random_search, claim=CROSSED),
+        },
+    ),
+    Check(
+        "T7",
+        Method.ATTACKED,
+        "optimiser maximises sin/rho",
+        attack,
+        {
+            claim.name: partial(attack, claim=claim)
+            for claim in (
+                shrunk(STATED, 0.99),
+                WITHOUT_KAPPA,
+                WITHOUT_ETA,
+                WRONG_EXPONENT,
+                SMALLER_KAPPA_C,
+                CROSSED,
+            )
+        },
+    ),
+    *_each_term(attack, "optimiser"),
+    Check(
+        "T7",
+        Method.ATTACKED,
+        "optimiser reaches sin = rho to 1e-12",
+        reached,
+        {"a bound 1e-9 too weak": partial(reached, claim=shrunk(STATED, 1 + 1e-9))},
+    ),
+    Check(
+        "T7",
+        Method.ATTACKED,
+        "hypothesis search over degenerate strata",
+        hypothesis_search,
+        {
+            claim.name: partial(hypothesis_search, claim=claim)
+            for claim in (shrunk(STATED, 0.8), WITHOUT_KAPPA, WITHOUT_ETA, CROSSED)
+        },
+    ),
+)

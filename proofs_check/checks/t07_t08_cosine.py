@@ -1,0 +1,194 @@
+"""T7 and T8: the cosine lemma and its identity at the sharp case, on an exact policy and on samples (section 5)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from fspo import theory
+from fspo.rules import Rule, calibrate, preset
+from proofs_check.checks.t07_attacked import Tally, random_strata
+from proofs_check.frame import Check, Method, Outcome
+from proofs_check.tools.compare import close, mean_is, worst
+from proofs_check.tools.lemma_claims import STATED, WITHOUT_KAPPA, Claim, Strata
+from proofs_check.tools.policy import Bandit, make_bandit, strata
+
+LRE_ALONE = replace(WITHOUT_KAPPA, name="LRE without kappa and eta", with_eta=False)
+RULES = ("rloo", "gspo", "fspo", "fspo-kl", "fspo-tilted", "power")
+
+
+def from_gradients(p: np.ndarray, g: np.ndarray, clipped: np.ndarray, a: np.ndarray) -> Strata:
+    """Strata with delta_l worked out here; a stratum with a(l) = 0 adds nothing, so its delta is set to 0."""
+    positive = (a > 0)[:, None]
+    return Strata(p, a, g, np.where(positive, clipped / np.where(positive, a[:, None], 1.0) - g, 0.0))
+
+
+def sharp_case(rng: np.random.Generator, orthogonal: bool = True) -> Outcome:
+    """T7s: two strata that reach the bound to machine precision, for rho from 1e-5 to .999."""
+    gaps = []
+    for rho in np.concatenate([10.0 ** np.arange(-5, 0), [0.2, 0.5, 0.9, 0.99, 0.999]]):
+        eps = min(0.9, 10 ** rng.uniform(-2, -0.1))
+        # e = e_len = -eps v (up to sign) has norm rho ||g|| and is orthogonal to g + eps v = g + e
+        reach = float(rho)
+        e = np.array([-reach * reach, reach * math.sqrt((1 - reach) * (1 + reach))])
+        if not orthogonal:
+            e = np.array([0.0, reach])
+        g = np.array([1.0, 0.0])
+        v = e / eps
+        case = Strata(np.array([0.5, 0.5]), np.array([1 + eps, 1 - eps]), np.stack([g + v, g - v]), np.zeros((2, 2)))
+        lemma = case.lemma()
+        bound = math.sqrt((1 - reach) * (1 + reach))
+        if lemma.bound is None:
+            return Outcome(-1.0, "decades", note=f"no bound at rho = {rho}")
+        sine, _ = case.sine()
+        gaps += [close(sine, lemma.rho, 1e-8), close(lemma.cosine, lemma.bound, 1e-9), close(lemma.bound, bound, 1e-9)]
+    return worst(*gaps, note="sin = rho and cos = sqrt(1 - rho^2) at rho = 1e-5 ... .999")
+
+
+def identity(rng: np.random.Generator, drop_inner: bool = False) -> Outcome:
+    """T8 written out with numpy.longdouble: g_clip/a_bar = g + sum p r (g_l - g) + sum p a/a_bar delta_l."""
+    errors = []
+    for _ in range(400):
+        case = random_strata(rng)
+        p, a, g, delta = (np.asarray(x, np.longdouble) for x in (case.p, case.a, case.g, case.delta))
+        p = p / p.sum()
+        a_bar = p @ a
+        left = (p * a) @ (g + delta) / a_bar
+        lemma = case.lemma()
+        right = p @ g + lemma.e_len + (0.0 if drop_inner else lemma.e_in)
+        size = np.abs(left).max() + np.abs(lemma.e_len).max() + np.abs(lemma.e_in).max()
+        errors.append(float(np.abs(left - right).max() / size))
+    largest = float(np.max(errors))  # keeps NaN
+    return Outcome(math.log10(1e-12 / max(largest, 1e-17)), "decades", note=f"max relative error {largest:.1e}")
+
+
+def _rules(bandit: Bandit, target: float) -> list[Rule]:
+    S, n = bandit.log_ratios.sum(axis=1), bandit.responses.lengths.astype(np.float64)
+    found = []
+    for name in RULES:
+        base = calibrate(preset(name).rule, S, n, bandit.advantages, target, bandit.drift_stats())
+        for outside in ("drop", "truncate", "cap"):
+            found.append(Rule(**{**base.to_dict(), "outside": outside}))
+    return found
+
+
+def exact_policy(rng: np.random.Generator, claim: Claim = STATED, policies: int = 6) -> Outcome:
+    """T7 and T8 by enumeration of all responses of a softmax policy with its real scores: all rules."""
+    tally, residuals = Tally(claim), []
+    for i in range(policies):
+        bandit = make_bandit(rng, step=(0.02, 0.1, 0.3)[i % 3])
+        for rule in _rules(bandit, (0.99, 0.95, 0.85)[i % 3]):
+            p, g, clipped, a = strata(bandit, rule)
+            residuals.append(theory.cosine_lemma(p, a, g, clipped).identity_residual)
+            tally.add(from_gradients(p, g, clipped, a))
+    return _with_identity(tally, residuals)
+
+
+def _with_identity(tally: Tally, residuals: list[float]) -> Outcome:
+    largest = float(np.max(residuals))  # keeps NaN
+    note = f"identity residual {largest:.0e}"
+    if not largest <= 1e-12:
+        return Outcome(-largest, "identity residual", note=note)
+    return tally.outcome(5, note)
+
+
+def true_update(rng: np.random.Generator, weighted: bool = True) -> Outcome:
+    """sum_l p g_l, enumerated, is the gradient of E_new[A]: central differences of the objective itself."""
+    bandit = make_bandit(rng, vocabulary=2, max_length=4)
+    unclipped = preset("none").rule
+    p, g, _, _ = strata(bandit, unclipped)
+    total = p @ g
+    if not weighted:
+        psi = bandit.psi
+        total = (bandit.p_old * bandit.advantages) @ psi
+    h, numeric = 1e-5, np.zeros(bandit.new.size)
+    for i in range(numeric.size):
+        step = np.zeros(bandit.new.size)
+        step[i] = h
+        step = step.reshape(bandit.new.shape)
+        numeric[i] = (bandit.expected_advantage(bandit.new + step) - bandit.expected_advantage(bandit.new - step)) / (
+            2 * h
+        )
+    error = float(np.linalg.norm(total - numeric) / np.linalg.norm(numeric))
+    return Outcome(math.log10(1e-7 / error), "decades", note=f"relative error {error:.1e}")
+
+
+def live_log(rng: np.random.Generator, claim: Claim = STATED, logs: int = 8, draws: int = 4_000) -> Outcome:
+    """The live form: T7 and T8 for the empirical measure of responses drawn from the old policy."""
+    tally, residuals = Tally(claim), []
+    for i in range(logs):
+        bandit = make_bandit(rng, step=(0.02, 0.1)[i % 2])
+        rows = rng.choice(bandit.p_old.size, draws, p=bandit.p_old / bandit.p_old.sum())
+        for rule in _rules(bandit, 0.95):
+            p, g, clipped, a = strata(bandit, rule, rows)
+            residuals.append(theory.cosine_lemma(p, a, g, clipped).identity_residual)
+            tally.add(from_gradients(p, g, clipped, a))
+    return _with_identity(tally, residuals)
+
+
+def sampled_update(rng: np.random.Generator, keep_weight: bool = True, draws: int = 200_000) -> Outcome:
+    """Drawn responses clipped by the rule average to g_clip, enumerated from section 2's own words (8 directions)."""
+    bandit = make_bandit(rng, max_length=5, step=0.1)
+    rule = _rules(bandit, 0.9)[RULES.index("fspo-kl") * 3]
+    directions = rng.standard_normal((bandit.new.size, 8))
+    rows = rng.choice(bandit.p_old.size, draws, p=bandit.p_old / bandit.p_old.sum())
+    S, n = bandit.log_ratios.sum(axis=1), bandit.responses.lengths.astype(np.float64)
+    applied = rule.apply(S, n, bandit.advantages, bandit.drift_stats())
+    projected = bandit.psi @ directions
+    weight = applied.clipped_weight if keep_weight else applied.multiplier
+    terms = (weight * bandit.advantages)[:, None] * projected
+    # drop by its definition: cut where A > 0 and S > hi, or A < 0 and S < lo, with the band written out
+    drift = -bandit.drift_stats().k3 * n
+    above, below = drift + rule.range_hi * np.sqrt(n) < S, drift - rule.range_lo * np.sqrt(n) > S
+    kept = ~((bandit.advantages > 0) & above | (bandit.advantages < 0) & below)
+    exact = (bandit.p_old * kept * np.exp(S) * bandit.advantages) @ projected
+    return mean_is(terms[rows], exact, wanted=0.1, draws=draws)
+
+
+CHECKS = (
+    Check(
+        "T7",
+        Method.CLOSED,
+        "sharp case T7s to machine precision",
+        sharp_case,
+        {"e orthogonal to g instead of g + e": partial(sharp_case, orthogonal=False)},
+    ),
+    Check(
+        "T7",
+        Method.ENUMERATED,
+        "softmax policy, real scores: rules x drop, truncate, cap",
+        exact_policy,
+        {"LRE without kappa and eta": partial(exact_policy, claim=LRE_ALONE)},
+    ),
+    Check(
+        "T7",
+        Method.SIMULATED,
+        "live form on sampled logs (empirical measure)",
+        live_log,
+        {"LRE without kappa and eta": partial(live_log, claim=LRE_ALONE)},
+    ),
+    Check(
+        "T7",
+        Method.SIMULATED,
+        "sampled clipped update has mean g_clip",
+        sampled_update,
+        {"weight w left out": partial(sampled_update, keep_weight=False)},
+    ),
+    Check(
+        "T8",
+        Method.CLOSED,
+        "g_clip/a_bar = g + e_len + e_in on random strata",
+        identity,
+        {"e_in left out": partial(identity, drop_inner=True)},
+    ),
+    Check(
+        "T8",
+        Method.ENUMERATED,
+        "g is the gradient of E_new[A]",
+        true_update,
+        {"weight w left out": partial(true_update, weighted=False)},
+    ),
+)

@@ -1,0 +1,216 @@
+"""T8 and T7 on a gradient log: the identity on finite data, up to rounding (docs/theory.md section 5, live form).
+
+The suite writes real logs of its own, with ``fspo.gradlog``, from responses of the tabular policy. The same code takes
+a user's run folder (``python -m proofs_check --log RUN``). One side of the comparison sorts rows into bins and asks
+``theory.cosine_lemma``; the other adds the rows up as they are.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from fspo import theory
+from fspo.base.errors import UserError
+from fspo.gradlog import read_log
+from proofs_check.checks.t07_attacked import Tally
+from proofs_check.checks.t07_t08_cosine import from_gradients
+from proofs_check.frame import Check, Function, Method, Outcome
+from proofs_check.tools.lemma_claims import STATED, Claim
+from proofs_check.tools.log_rows import Update, binned, direct, read_updates, sample_updates, write_update
+
+ROUNDING = 1e-11
+"""Largest residual of T8, relative to the sum of the terms' norms, that float64 may leave."""
+MOST_ROLLOUTS = 40
+"""Of a user's run at most this many rollouts are read, evenly spaced."""
+NOTHING_LOST = replace(STATED, name="rho x 1e-6", factor=1e-6)
+
+
+Tamper = Callable[[Update, np.random.Generator], Update]
+
+
+def untouched(update: Update, rng: np.random.Generator) -> Update:
+    """The log as it is."""
+    del rng
+    return update
+
+
+def permuted(update: Update, rng: np.random.Generator) -> Update:
+    """Advantages given to other responses (a control)."""
+    return replace(update, A=rng.permutation(update.A))
+
+
+def corrupted(update: Update, rng: np.random.Generator) -> Update:
+    """The direction of one kept response with its sign turned (a control)."""
+    del rng
+    heavy = int(np.argmax(update.applied()[2] * np.abs(update.A) * np.linalg.norm(update.psi, axis=1)))
+    psi = update.psi.copy()
+    psi[heavy] *= -1
+    return replace(update, psi=psi)
+
+
+def residual(logged: Update, source: Update, bins: np.ndarray, drop_inner: bool = False) -> float:
+    """Largest of |g - g'| and |a_bar (g + e_len + e_in) - g_clip'|, over the terms' mean norm; primes: ``source``."""
+    p, a, g, clipped = binned(logged, bins)
+    lemma = theory.cosine_lemma(p, a, g, clipped)
+    total = p @ g
+    stated = lemma.lre.mean_acceptance * (total + lemma.e_len + (0.0 if drop_inner else lemma.e_in))
+    true, true_clipped, size = direct(source)
+    gaps = np.array([np.linalg.norm(total - true), np.linalg.norm(stated - true_clipped)])
+    return float(gaps.max()) / size  # numpy's maximum keeps NaN
+
+
+def _decades(allowed: float, error: float) -> float:
+    return math.log10(allowed / np.maximum(error, 1e-17))
+
+
+def written_identity(
+    rng: np.random.Generator,
+    exact: bool = False,
+    tamper: Tamper = untouched,
+    drop_inner: bool = False,
+) -> Outcome:
+    """A log written, read back and binned by length, against the rows it was made from.
+
+    Twice: against the rows rounded here to what the file can hold (float64 rounding is left), and against the rows
+    in float64 (float16 or float32 rounding of each entry is left, and bounded row by row).
+    """
+    small = np.float32 if exact else np.float16
+    unit_error, least = float(np.finfo(small).eps) / 2, float(np.finfo(small).smallest_subnormal)
+    margins, cut = [], 0
+    for source in sample_updates(rng):
+        with tempfile.TemporaryDirectory() as folder:
+            write_update(Path(folder), 0, source, exact)
+            ((_, read),) = read_updates(Path(folder))
+        norm = np.linalg.norm(source.psi, axis=1)
+        held = (source.psi / norm[:, None]).astype(small).astype(np.float32) * norm.astype(np.float32)[:, None]
+        rounded = replace(source, psi=held.astype(np.float64))
+        read = tamper(read, rng)
+        cut += int((source.applied()[0] != 1).sum())
+        margins.append(_decades(ROUNDING, residual(read, rounded, read.n, drop_inner)))
+        # each entry of a unit vector moves by its relative rounding or by a subnormal, its norm by a float32 rounding
+        allowed = unit_error + least * math.sqrt(source.psi.shape[1]) + 2.0**-23
+        margins.append(_decades(allowed, residual(read, source, read.n, drop_inner)))
+    if cut < 50:
+        return Outcome(note=f"only {cut} rows were clipped")
+    return Outcome(float(np.min(margins)), "decades", note=f"{cut} clipped rows in {len(margins) // 2} logs")
+
+
+def length_bins(n: np.ndarray) -> np.ndarray:
+    """Fixed bins for a user's log: powers of two of the length."""
+    return np.floor(np.log2(n))
+
+
+def _usable(run: Path) -> tuple[list[tuple[int, Update]], str]:
+    """Updates of a user's run in which something was clipped, or the reason why there are none."""
+    found, clipped = 0, []
+    for step, update in read_updates(run, most=MOST_ROLLOUTS):
+        if update.rule.level != "sequence":
+            return (
+                [],
+                f"a {update.rule.level} rule trained: its clipped gradient is not M w A psi",
+            )
+        found += 1
+        if update.rule.needs_stats and not np.all(np.isfinite(update.drift)):
+            return [], f"drift {update.rule.drift!r} needs the log's column drift"
+        if update.rule.edges_vary and update.edges is None:
+            return (
+                [],
+                f"the band of {update.rule.label!r} varies: it needs the log's columns lo and hi",
+            )
+        if np.any(update.applied()[0] != 1):
+            clipped.append((step, update))
+    if clipped:
+        return clipped, ""
+    if found:
+        return [], f"nothing was clipped in {found} scored updates at first use, so T7 and T8 say 0 = 0"
+    return (
+        [],
+        "no row at first use has a score (score_status 'ok', A != 0): T7 and T8 cannot be checked without psi",
+    )
+
+
+def log_identity(rng: np.random.Generator, run: Path, tamper: Tamper = untouched, drop_inner: bool = False) -> Outcome:
+    """T8 on each scored update of a user's run: bins of the lemma against rows added up."""
+    updates, reason = _usable(run)
+    if reason:
+        return Outcome(not_run=reason)
+    errors = [residual(tamper(update, rng), update, length_bins(update.n), drop_inner) for _, update in updates]
+    worst = int(np.argmax(errors))
+    note = f"{len(errors)} updates; largest residual {errors[worst]:.1e} at step {updates[worst][0]}"
+    return Outcome(_decades(ROUNDING, errors[worst]), "decades", note=note)
+
+
+def log_bound(rng: np.random.Generator, run: Path, claim: Claim = STATED) -> Outcome:
+    """T7 on each scored update of a user's run, each judged in balls."""
+    del rng
+    updates, reason = _usable(run)
+    if reason:
+        return Outcome(not_run=reason)
+    tally = Tally(claim)
+    for _, update in updates:
+        p, a, g, clipped = binned(update, length_bins(update.n))
+        tally.add(from_gradients(p, g, clipped, a))
+    if not tally.promised and not tally.suite:
+        return Outcome(not_run=f"rho >= 1 on all {tally.cases} scored updates: T7 promises nothing there")
+    return tally.outcome(1)
+
+
+def log_checks(run: Path) -> tuple[Check, ...]:
+    """T8 and T7 on a user's run folder.
+
+    Raises
+    ------
+    UserError
+        If there is no readable gradient log in it, or its header names no rule.
+    """
+    log = read_log(run, columns=("rollout",))
+    if len(log) == 0:
+        raise UserError(f"the gradient log of {run} has no training rows: nothing to check")
+    _ = log.rule
+    label = f"on the log {run.name or run}"
+    made_false: dict[str, Function] = {
+        "advantages permuted": partial(log_identity, run=run, tamper=permuted),
+        "one direction turned": partial(log_identity, run=run, tamper=corrupted),
+    }
+    return (
+        Check(
+            "T8",
+            Method.IDENTITY,
+            f"bins against rows {label}",
+            partial(log_identity, run=run),
+            made_false,
+        ),
+        Check(
+            "T7",
+            Method.IDENTITY,
+            f"cosine bound {label}",
+            partial(log_bound, run=run),
+            {"nothing is lost by clipping": partial(log_bound, run=run, claim=NOTHING_LOST)},
+        ),
+    )
+
+
+def _identity_check(exact: bool) -> Check:
+    changes = {
+        "advantages permuted": {"tamper": permuted},
+        "one direction turned": {"tamper": corrupted},
+        "e_in left out": {"drop_inner": True},
+    }
+    stored = "float32 gradients" if exact else "float16 sketches"
+    return Check(
+        "T8",
+        Method.IDENTITY,
+        f"gradient log written and read back, {stored}",
+        partial(written_identity, exact=exact),
+        {name: partial(written_identity, exact=exact, **change) for name, change in changes.items()},
+    )
+
+
+CHECKS = (_identity_check(exact=False), _identity_check(exact=True))

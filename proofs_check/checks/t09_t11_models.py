@@ -1,0 +1,127 @@
+"""Models that know more than S: a policy that shifts lengths (T9), a drift that depends on the advantage (T11)."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import numpy as np
+from scipy import special
+
+from fspo.rules import preset
+from proofs_check.checks.t01_t06_models import GRID, MU, SIGMA
+from proofs_check.frame import Check, Method, Outcome
+from proofs_check.models import (
+    AdvantageDrift,
+    IndependentAdvantage,
+    JointModel,
+    ScaledGamma,
+    ScaledStudent,
+    ShiftedLengths,
+    matching_stats,
+)
+from proofs_check.tools.compare import frequencies, homogeneous, mean_is
+from proofs_check.tools.sampling import acceptance_counts
+
+POLICY = ShiftedLengths(stop_old=0.02, stop_new=0.022)
+
+
+def shifted_lengths(rng: np.random.Generator, claim: str = "ratio", draws: int = 200_000) -> Outcome:
+    """T9: the mean weight of a length is p_new(l)/p_old(l), written out from the geometric laws of both lengths."""
+    lengths = np.array([2.0, 20, 80, 200])
+    n = np.broadcast_to(lengths, (draws, 4))
+    weight = np.asarray(preset("none").rule.apply(POLICY.sample(rng, n), n, np.ones_like(n)).weight)
+    old, new = POLICY.stop_old, POLICY.stop_new
+    ratio = (1 - new) ** (lengths - 1) * new / ((1 - old) ** (lengths - 1) * old)
+    # the Gaussian model's own mean weight, with this policy's mean and variance (section 4, consequence (i))
+    gaussian = np.exp(POLICY.mu * lengths + POLICY.sigma**2 * lengths / 2)
+    expected = {"ratio": ratio, "one": np.ones(4), "gaussian": gaussian}[claim]
+    return mean_is(weight, expected, wanted=0.02, draws=draws, lengths=lengths.tolist())
+
+
+def weight_of_all(rng: np.random.Generator, new_lengths: bool = False, draws: int = 400_000) -> Outcome:
+    """T9: the mean of exp S over the old policy's own responses is 1, though no single length need have mean 1."""
+    n = POLICY.sample_lengths(rng, draws, new=new_lengths)
+    weight = np.asarray(preset("none").rule.apply(POLICY.sample(rng, n), n, np.ones_like(n)).weight)
+    return mean_is(weight[:, None], np.ones(1), wanted=0.01, draws=draws)
+
+
+def signed_drift(rng: np.random.Generator, claim: str = "exact", draws: int = 200_000) -> Outcome:
+    """T11: a drift that follows the sign of A cuts 1 - a_upd = pi Phi(-u_hi + x) + (1 - pi) Phi(-u_lo + x)."""
+    model = AdvantageDrift(MU, SIGMA, pull=2e-4, positive=0.3, trend=0.4, l0=64.0)
+    rule = preset("fspo-kl", range_lo=0.03, range_hi=0.04).rule
+    found = acceptance_counts(model, rule, GRID, draws, int(rng.integers(1 << 62)), rate="update")
+    x = (0.0 if claim == "independent" else model.pull) * np.sqrt(GRID) / SIGMA
+    odds = model.positive / (1 - model.positive) * (1.0 if claim == "no trend" else (GRID / model.l0) ** model.trend)
+    share, root = odds / (1 + odds), math.sqrt(2)
+    high, low = (special.erfc((c / SIGMA - x) / root) / 2 for c in (rule.range_hi, rule.range_lo))
+    return frequencies(found, draws, 1 - share * high - (1 - share) * low, wanted=0.005, pull=model.pull, draws=draws)
+
+
+def symmetric(rng: np.random.Generator, model: JointModel | None = None, draws: int = 200_000) -> Outcome:
+    """T11: with S independent of A and symmetric, a_upd is constant although P(A > 0) rises with the length."""
+    model = model or AdvantageDrift(MU, SIGMA, pull=0.0, positive=0.5, trend=0.5, l0=64.0)
+    rule, lengths = preset("fspo-kl").rule, GRID
+    found = acceptance_counts(model, rule, lengths, draws, int(rng.integers(1 << 62)), rate="update")
+    return homogeneous(found, draws, wanted=0.005, draws=draws)
+
+
+def heavy_symmetric(rng: np.random.Generator, skewed: bool = False, draws: int = 200_000) -> Outcome:
+    """T11 without normality: Student-t S, and a share of positive advantages that differs from length to length."""
+    law = ScaledGamma(MU, SIGMA, shape=1.0) if skewed else ScaledStudent(MU, SIGMA, df=3.0)
+    rule, found = preset("fspo-kl").rule, []
+    for length, positive in zip(GRID, np.linspace(0.1, 0.9, GRID.size), strict=True):
+        model = IndependentAdvantage(law, float(positive))
+        seed = int(rng.integers(1 << 62))
+        kept = acceptance_counts(model, rule, [length], draws, seed, stats=matching_stats(law), rate="update")
+        found.append(int(kept[0]))
+    return homogeneous(found, draws, wanted=0.005, draws=draws)
+
+
+CHECKS = (
+    Check(
+        "T9",
+        Method.SIMULATED,
+        "a policy that stops sooner: E_old[exp S | L] = p_new/p_old",
+        shifted_lengths,
+        {
+            "E_old[exp S | L] = 1": partial(shifted_lengths, claim="one"),
+            "Gaussian model's mean weight": partial(shifted_lengths, claim="gaussian"),
+        },
+    ),
+    Check(
+        "T9",
+        Method.SIMULATED,
+        "a policy that stops sooner: E_old[exp S] = 1",
+        weight_of_all,
+        {"lengths of the new policy": partial(weight_of_all, new_lengths=True)},
+    ),
+    Check(
+        "T11",
+        Method.SIMULATED,
+        "drift that follows the sign of A breaks fairness as stated",
+        signed_drift,
+        {
+            "S independent of A": partial(signed_drift, claim="independent"),
+            "share of A > 0 the same at every l": partial(signed_drift, claim="no trend"),
+        },
+    ),
+    Check(
+        "T11",
+        Method.SIMULATED,
+        "symmetric S independent of A, P(A > 0) rising with l",
+        symmetric,
+        {
+            "drift follows the sign of A": partial(
+                symmetric, model=AdvantageDrift(MU, SIGMA, pull=2e-5, positive=0.5, trend=0.5, l0=64.0)
+            )
+        },
+    ),
+    Check(
+        "T11",
+        Method.SIMULATED,
+        "heavy-tailed symmetric S, P(A > 0) from .1 to .9",
+        heavy_symmetric,
+        {"skewed S": partial(heavy_symmetric, skewed=True)},
+    ),
+)

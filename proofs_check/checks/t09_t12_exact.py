@@ -1,0 +1,312 @@
+"""T9 to T12 a second way: attacked by hypothesis, every outcome of a tiny update enumerated (sections 4 and 6)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from itertools import product
+from typing import Any
+
+import mpmath as mp
+import numpy as np
+from hypothesis import strategies as st
+
+from fspo import theory
+from fspo.rules import DriftStats, Rule, calibrate, preset
+from proofs_check.frame import Check, Method, Outcome
+from proofs_check.models import GaussianTokens, matching_stats
+from proofs_check.tools.compare import mean_is
+from proofs_check.tools.falsify import counterexample
+from proofs_check.tools.policy import Responses, all_responses, make_bandit, token_log_probs
+
+
+def search(
+    rng: np.random.Generator, strategy: st.SearchStrategy[Any], excess: Callable[[Any], float], needed: int, unit: str
+) -> Outcome:
+    """hypothesis looks for an example with ``excess`` > 0, the amount by which a claim is broken (NaN: no case)."""
+    seen: list[float] = []
+
+    def broken(example: Any) -> bool:
+        value = excess(example)
+        if not math.isnan(value):
+            seen.append(value)
+        return value > 0
+
+    found = counterexample(rng, strategy, broken)
+    if found is not None:
+        return Outcome(-max(seen), unit, note=f"counterexample: {' '.join(repr(found).split())}"[:300])
+    if len(seen) < needed:
+        return Outcome(note=f"only {len(seen)} cases")
+    return Outcome(-max(seen), unit, note=f"{len(seen)} cases, none breaks the claim")
+
+
+@st.composite
+def policies(draw: st.DrawFn, banned: bool) -> tuple[np.ndarray, np.ndarray, int]:
+    """Old and new logits from flat to nearly deterministic; ``banned``: the old policy never takes one symbol first."""
+    vocabulary, length = draw(st.integers(1, 3)), draw(st.integers(1, 4))
+    shape = (length, vocabulary + 1, vocabulary + 1)
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    old, new = (draw(st.sampled_from([0.0, 0.3, 3.0, 12.0])) * rng.standard_normal(shape) for _ in range(2))
+    if banned:
+        old[0, vocabulary, draw(st.integers(0, vocabulary))] = -np.inf
+    return old, new, vocabulary
+
+
+def weights_attack(rng: np.random.Generator, banned: bool = False, skip_first: bool = False) -> Outcome:
+    """T9: no policies break E_old[exp S | L] = p_new(l)/p_old(l), or the martingale property of exp(s_t) - 1.
+
+    Nearly deterministic policies cancel, so a suspect is worked out again at 50 digits, and that is the verdict.
+    """
+    first = 1 if skip_first else 0
+
+    def excess(example: tuple[np.ndarray, np.ndarray, int]) -> float:
+        old, new, vocabulary = example
+        responses = all_responses(vocabulary, old.shape[0])
+        with np.errstate(all="ignore"):
+            log_old, log_new = (token_log_probs(theta, responses) for theta in (old, new))
+            ratios = np.exp(log_new - log_old)[:, first:]
+            found = _weights_error(np.exp(log_old.sum(1)), np.exp(log_new.sum(1)), ratios, responses.lengths)
+        if found < 1e-10:
+            return float(found) - 1e-10
+        with mp.workdps(50):
+            token_old, token_new = (_token_probabilities(theta, responses) for theta in (old, new))
+            ratios = (token_new / np.where(token_old > 0, token_old, mp.mpf(1)))[:, first:]
+            exact = _weights_error(token_old.prod(axis=1), token_new.prod(axis=1), ratios, responses.lengths)
+            return float(exact) - 1e-10 if exact > 1e-30 else -1e-10
+
+    return search(rng, policies(banned), excess, 100, "relative error below 1e-10")
+
+
+def _token_probabilities(theta: np.ndarray, responses: Responses) -> np.ndarray:
+    """pi of each token at 50 digits, (N, T), 1 after the end."""
+    T, states, symbols = theta.shape
+    table = np.array([[[mp.exp(mp.mpf(float(x))) for x in row] for row in at] for at in theta], dtype=object)
+    table = table / table.sum(axis=2, keepdims=True)
+    found = np.full((responses.lengths.size, T), mp.mpf(1), dtype=object)
+    for i, row in enumerate(responses.symbols):
+        previous = states - 1
+        for t in range(int(responses.lengths[i])):
+            found[i, t] = table[t, previous, row[t]]
+            previous = min(int(row[t]), symbols - 1)
+    return found
+
+
+def _weights_error(p_old: np.ndarray, p_new: np.ndarray, ratios: np.ndarray, lengths: np.ndarray) -> Any:
+    """Largest relative error of the lengths' identity and of the martingale's moments; floats or 50 digits."""
+    drawn, worst = p_old > 0, 0.0
+    for length in np.unique(lengths):
+        at = lengths == length
+        if (p_old[at] > 0).any():
+            mean = (p_old[at & drawn] * ratios[at & drawn].prod(axis=1)).sum()
+            worst = max(worst, abs(mean / p_new[at].sum() - 1))
+    step = ratios[drawn] - 1
+    for i in range(step.shape[1]):
+        for j in range(i):
+            terms = p_old[drawn] * step[:, i] * step[:, j]
+            size = abs(terms).sum()
+            worst = max(worst, abs(terms.sum()) / size if size > 0 else worst)
+    return worst
+
+
+def edge_attack(rng: np.random.Generator, drift: str = "gaussian", share: float = 1.0) -> Outcome:
+    """T10: no sigma, range and length put the rule's upper edge above u^2/2 nats; the excess is worked out by mpmath.
+
+    ``share`` < 1 is a drift that falls short of -sigma^2/2 (a control).
+    """
+
+    def excess(example: tuple[float, float, float]) -> float:
+        log_sigma, u, log_shift = example
+        sigma = 10**log_sigma
+        c = u * sigma
+        length = max(1.0, float(np.round((u / sigma) ** 2 * 10**log_shift)))
+        rule = Rule("sqrt", c, c, drift=drift)  # type: ignore[arg-type]
+        edge = float(rule.band(np.array([length]), theory.gaussian_stats(sigma * math.sqrt(share)))[1][0])
+        with mp.workdps(50):
+            top = (mp.mpf(c) / mp.mpf(sigma)) ** 2 / 2
+            stated = mp.log(mp.mpf(theory.upper_edge_supremum(c / sigma)))
+            # the edge is a difference of two terms of the size of c sqrt(L); its rounding is that of each
+            rounding = 8 * mp.mpf(2) ** -53 * (mp.mpf(c) * mp.sqrt(length) + top + 1)
+            return float(mp.mpf(edge) - min(stated, top) - rounding)
+
+    near = st.one_of(st.just(0.0), st.floats(-0.3, 0.3), st.floats(-3, 2))
+    strategy = st.tuples(st.floats(-4, 0), st.floats(0.05, 6), near)
+    return search(rng, strategy, excess, 100, "nats below the edge's supremum")
+
+
+def dual_attack(rng: np.random.Generator, dual: float | None = 3.0) -> Outcome:
+    """T10: with a dual clip no response has a clipped weight above its dual edge; without one A < 0 is unbounded."""
+
+    def excess(example: tuple[float, int, float, str, float]) -> float:
+        S, length, A, outside, c = example
+        rule = Rule("sqrt", c, c, dual=dual, outside=outside)  # type: ignore[arg-type]
+        applied = rule.apply(np.array([S]), np.array([float(length)]), np.array([A]))
+        edge = min(3.0 * c * math.sqrt(length), 20.0)  # d c sqrt(L), and the cap on every exponent
+        return float(np.log(np.maximum(applied.clipped_weight[0], 1e-300))) - edge - 1e-12
+
+    strategy = st.tuples(
+        st.floats(-30, 30),
+        st.integers(1, 100_000),
+        st.sampled_from([-2.0, -1e-3, 1e-3, 1.0]),
+        st.sampled_from(["drop", "truncate"]),
+        st.floats(1e-3, 0.3),
+    )
+    return search(rng, strategy, excess, 100, "nats below the dual edge")
+
+
+def weight_moments(rng: np.random.Generator, shift: float = 2.0, draws: int = 100_000) -> Outcome:
+    """T10: first two moments of in-band weights by length and gamma, and with them their effective sample size.
+
+    E[w^k 1(band)] = exp(k mu l + k^2 sigma^2 l/2) a(l) with a at the mean (mu + k sigma^2) l: weighting a normal law by
+    exp(kS) moves its mean by k sigma^2 l. Compared with weights drawn and passed through ``rule.apply``.
+    """
+    sigma, lengths = 0.04, np.array([16.0, 256, 1024])
+    model = GaussianTokens(-(sigma**2) / 2, sigma)
+    samples, expected = [], []
+    for gamma in (0.4, 0.5, 0.6):
+        rule = Rule("power", 0.05, 0.04, gamma=gamma, drift="kl")
+        stats = matching_stats(model)
+        n = np.broadcast_to(lengths, (draws, lengths.size))
+        applied = rule.apply(model.sample(rng, n), n, np.ones_like(n), stats)
+        weight = np.where(applied.in_band, applied.weight, 0.0)
+        for k, moved in ((1, 1.0), (2, shift)):
+            scale = np.exp(k * model.mu * lengths + k**2 * sigma**2 * lengths / 2)
+            expected += list(scale * theory.band_acceptance(rule, lengths, model.mu + moved * sigma**2, sigma, stats))
+            samples.append(weight**k)
+    found = mean_is(np.concatenate(samples, axis=1), np.array(expected), wanted=0.02, draws=draws)
+    first, second = np.array(expected).reshape(3, 2, 3)[1]
+    ess = ", ".join(f"{x:.2f}" for x in first**2 / second)
+    note = f"{found.note}; effective share of responses at gamma 1/2, l = 16, 256, 1024: {ess}"
+    return Outcome(p_value=found.p_value, resolution=found.resolution, wanted=found.wanted, note=note)
+
+
+@st.composite
+def symmetric_laws(draw: st.DrawFn) -> tuple[list[int], list[int], int, int, list[int]]:
+    """Atoms z > 0 in eighths and their integer weights, c (off the atoms), k3 and shares of A > 0 in eighths."""
+    atoms = draw(st.lists(st.integers(0, 12), min_size=1, max_size=5, unique=True))
+    weights = draw(st.lists(st.integers(1, 9), min_size=len(atoms), max_size=len(atoms)))
+    return atoms, weights, draw(st.integers(1, 12)), draw(st.integers(0, 3)), draw(_SHARES)
+
+
+_SHARES = st.lists(st.integers(0, 8), min_size=5, max_size=5)
+
+
+def sign_attack(
+    rng: np.random.Generator, wider: int = 0, dual: float | None = None, mirrored: bool = True, shift: int = 0
+) -> Outcome:
+    """T11: no symmetric law and no shares of A > 0 make a_upd of a symmetric sqrt band vary with l, exactly.
+
+    Everything is a small multiple of 1/16 and lengths are powers of 4, so float64 is exact and counts are integers.
+    """
+    lengths = 4.0 ** np.arange(5)
+
+    def excess(example: tuple[list[int], list[int], int, int, list[int]]) -> float:
+        atoms, weights, c, k3, shares = example
+        signs = (1, -1) if mirrored else (1,)
+        z = np.array([sign * atom / 8 for atom in atoms for sign in signs])
+        mass = np.repeat(weights, len(signs))
+        half = c / 8 + 1 / 16
+        rule = Rule("sqrt", half, half + wider / 8, drift="kl", dual=dual)
+        stats = DriftStats(k3 / 8, 1.0, 1.0)
+        kept = []
+        for length, positive in zip(lengths, shares, strict=True):
+            total = 0
+            for sign, share in ((1.0, positive), (-1.0, 8 - positive)):
+                S = (z + (shift / 8 if sign > 0 else 0.0)) * math.sqrt(length) - k3 / 8 * length
+                n, A = np.full(z.size, length), np.full(z.size, sign)
+                total += share * int(mass @ (rule.apply(S, n, A, stats).multiplier == 1))
+            kept.append(total)
+        return max(kept) - min(kept) - 0.5  # whole numbers: below 1 they are equal
+
+    return search(rng, symmetric_laws(), excess, 100, "counts apart")
+
+
+def price_exact(
+    rng: np.random.Generator, with_bias: bool = True, plug_in: bool = False, one_less: bool = False, prompts: int = 3
+) -> Outcome:
+    """T12 over every outcome of an update of 3 prompts: its squared error, and ||bias||^2 from pairs."""
+    for _ in range(50):  # a policy of which the rule cuts something
+        bandit = make_bandit(rng, vocabulary=2, max_length=3, step=0.3)
+        S, n = bandit.log_ratios.sum(axis=1), bandit.responses.lengths.astype(np.float64)
+        applied = calibrate(preset("fspo").rule, S, n, bandit.advantages, 0.6).apply(S, n, bandit.advantages)
+        psi = bandit.psi * bandit.advantages[:, None]
+        clipped, true = applied.clipped_weight[:, None] * psi, applied.weight[:, None] * psi
+        p, d = bandit.p_old, clipped - true
+        bias = p @ d
+        variance = float(p @ (clipped**2).sum(axis=1) - ((p @ clipped) ** 2).sum())
+        if float(bias @ bias) > 0.01 * variance:
+            break
+    else:
+        return Outcome(note="no policy of which the rule cuts enough")
+    error = estimate = 0.0
+    for rows in product(range(p.size), repeat=prompts):
+        at = list(rows)
+        chance = float(np.prod(p[at]))
+        error += chance * float(((clipped[at].mean(axis=0) - p @ true) ** 2).sum())
+        gram = d[at] @ d[at].T
+        pairs = gram.mean() if plug_in else (gram.sum() - np.trace(gram)) / (prompts * (prompts - 1))
+        estimate += chance * float(pairs)
+    stated = (float(bias @ bias) if with_bias else 0.0) + variance / (prompts - one_less)
+    gap = max(abs(error / stated - 1), abs(estimate / float(bias @ bias) - 1))
+    return Outcome(math.log10(1e-11 / max(gap, 1e-17)), "decades", note=f"{p.size**prompts} outcomes, error {gap:.0e}")
+
+
+CHECKS = (
+    Check(
+        "T9",
+        Method.ATTACKED,
+        "hypothesis: policies from flat to nearly deterministic",
+        weights_attack,
+        {
+            "old policy without full support": partial(weights_attack, banned=True),
+            "first token left out of S": partial(weights_attack, skip_first=True),
+        },
+    ),
+    Check(
+        "T10",
+        Method.ATTACKED,
+        "hypothesis: an upper edge above exp(u^2/2)",
+        edge_attack,
+        {
+            "drift none": partial(edge_attack, drift="none"),
+            "drift 1 % short": partial(edge_attack, share=0.99),
+        },
+    ),
+    Check(
+        "T10",
+        Method.ATTACKED,
+        "hypothesis: a weight above the dual edge",
+        dual_attack,
+        {"no dual clip": partial(dual_attack, dual=None)},
+    ),
+    Check(
+        "T10",
+        Method.SIMULATED,
+        "moments of in-band weights by length and gamma",
+        weight_moments,
+        {"mean moved by sigma^2 for 2 sigma^2": partial(weight_moments, shift=1.0)},
+    ),
+    Check(
+        "T11",
+        Method.ATTACKED,
+        "hypothesis: symmetric laws and shares of A > 0, exact counts",
+        sign_attack,
+        {
+            "c_hi > c_lo": partial(sign_attack, wider=1),
+            "dual clip": partial(sign_attack, dual=2.0),
+            "law not symmetric": partial(sign_attack, mirrored=False),
+            "S larger where A > 0": partial(sign_attack, shift=1),
+        },
+    ),
+    Check(
+        "T12",
+        Method.ENUMERATED,
+        "every outcome of an update of 3 prompts",
+        price_exact,
+        {
+            "bias left out": partial(price_exact, with_bias=False),
+            "plug-in": partial(price_exact, plug_in=True),
+            "tr Cov/(n - 1)": partial(price_exact, one_less=True),
+        },
+    ),
+)

@@ -1,0 +1,281 @@
+"""T9 to T12: weights against lengths, unbounded weights, the sign of A, and the price (sections 4, 6)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from fspo import theory
+from fspo.rules import DriftStats, Rule, calibrate, preset
+from proofs_check.frame import Check, Method, Outcome
+from proofs_check.models import GaussianTokens, LogRatioModel, ScaledGamma, matching_stats
+from proofs_check.tools.compare import close, frequencies, holds, homogeneous, mean_is, worst
+from proofs_check.tools.policy import Bandit, all_responses, make_bandit, scores, strata, token_log_probs
+
+
+def length_ratio(rng: np.random.Generator, under_new: bool = False) -> Outcome:
+    """T9: E_old[exp S | L] = p_new(l)/p_old(l) over all responses of a policy whose lengths shift."""
+    outcomes = []
+    for _ in range(10):
+        bandit = make_bandit(rng, step=0.5)
+        weight = np.exp(bandit.log_ratios.sum(axis=1))
+        mass = bandit.p_new if under_new else bandit.p_old
+        for length in np.unique(bandit.responses.lengths):
+            at = bandit.responses.lengths == length
+            mean = float(mass[at] @ weight[at] / mass[at].sum())
+            outcomes.append(close(mean, bandit.p_new[at].sum() / bandit.p_old[at].sum(), 1e-11))
+    return worst(*outcomes)
+
+
+def martingale(rng: np.random.Generator, centred: bool = True) -> Outcome:
+    """T9 (ii): exp(s_t) - 1 have mean 0 and no correlation across positions, by enumeration."""
+    largest = 0.0
+    for _ in range(10):
+        bandit = make_bandit(rng, step=0.5)
+        # s_t = 0 after the end, so the differences stop there
+        difference = np.expm1(bandit.log_ratios) if centred else bandit.log_ratios
+        moments = (difference * bandit.p_old[:, None]).T @ difference
+        scale = np.sqrt(np.outer(np.diag(moments), np.diag(moments)))
+        off = np.abs(moments / scale)[~np.eye(len(moments), dtype=bool)]
+        largest = float(np.max([largest, off.max(), np.abs(bandit.p_old @ difference).max()]))  # keeps NaN
+    return Outcome(
+        math.log10(1e-11 / max(largest, 1e-17)), "decades", note=f"largest correlation or mean {largest:.1e}"
+    )
+
+
+def first_use(rng: np.random.Generator, trained_on: bool = False, batches: int = 1_500, size: int = 32) -> Outcome:
+    """T9 needs first use: after a step on one batch, the mean of exp S is 1 on fresh responses, not on that batch."""
+    responses = all_responses(2, 4)
+    old = 0.5 * rng.standard_normal((4, 3, 3))
+    log_old = token_log_probs(old, responses).sum(axis=1)
+    psi, reward = scores(old, responses), (responses.symbols == 1).sum(axis=1) / 4
+    p = np.exp(log_old) / np.exp(log_old).sum()
+    means = []
+    for _ in range(batches):
+        rows = rng.choice(p.size, size, p=p)
+        new = old + (2.0 * reward[rows] @ psi[rows] / size).reshape(old.shape)
+        seen = rows if trained_on else rng.choice(p.size, size, p=p)
+        means.append(np.exp(token_log_probs(new, responses).sum(axis=1) - log_old)[seen].mean())
+    return mean_is(np.array(means)[:, None], np.ones(1), wanted=0.05, batches=batches, batch_size=size)
+
+
+def edge_supremum(rng: np.random.Generator, drift: str = "gaussian") -> Outcome:
+    """T10: the largest upper edge over L, found by an optimiser on the rule's own band, and where it lies."""
+    from scipy.optimize import fminbound
+
+    outcomes = []
+    for _ in range(40):
+        sigma, u = 10 ** rng.uniform(-2.5, -1), rng.uniform(0.2, 3.0)
+        rule = Rule("sqrt", 0.5 * u * sigma, u * sigma, drift=drift)  # type: ignore[arg-type]
+        stats = theory.gaussian_stats(sigma)
+
+        def edge(log_length: float, rule=rule, stats=stats) -> float:
+            return -float(rule.band(np.array([math.exp(log_length)]), stats)[1][0])
+
+        centre = 2 * math.log(u / sigma)
+        top = np.asarray(fminbound(edge, centre - 3, centre + 3, xtol=1e-10)).item()
+        outcomes.append(close(math.exp(-edge(top)), theory.upper_edge_supremum(u), 1e-8))
+        outcomes.append(close(math.exp(top), (u / sigma) ** 2, 1e-4))
+    return worst(*outcomes)
+
+
+def sign_identity(rng: np.random.Generator, crossed: bool = False) -> Outcome:
+    """T11: a_upd from the tails by sign of A equals E[M | l], enumerated, with and without a dual clip."""
+    outcomes = []
+    for i in range(12):
+        bandit = make_bandit(rng, step=0.3)
+        S, n = bandit.log_ratios.sum(axis=1), bandit.responses.lengths.astype(np.float64)
+        stats, A = bandit.drift_stats(), bandit.advantages
+        rule = calibrate(preset("fspo-kl", range_hi=0.02).rule, S, n, A, 0.7, stats)
+        rule = replace(rule, dual=1.5) if i % 2 else rule
+        lo, hi = rule.band(n, stats)
+        dual = stats_dual(rule, n, hi, stats)
+        _, _, _, a = strata(bandit, rule)
+        for k, length in enumerate(np.unique(n[A != 0])):
+            at = n == length
+            mass = {sign: np.where(at & (np.sign(A) == sign), bandit.p_old, 0.0) for sign in (1, -1)}
+            total = {sign: max(float(m.sum()), 1e-300) for sign, m in mass.items()}
+            tail = {
+                "high": mass[1] @ (hi < S) / total[1],
+                "low": mass[-1] @ (lo > S) / total[-1],
+                "dual": mass[-1] @ (dual < S) / total[-1],
+            }
+            positive = float(mass[1].sum() / (mass[1].sum() + mass[-1].sum()))
+            high, low = (tail["low"], tail["high"]) if crossed else (tail["high"], tail["low"])
+            beyond = 0.0 if crossed else tail["dual"]  # its tail lies within "high"
+            stated = theory.update_acceptance(positive, high, low, beyond)
+            outcomes.append(abs(float(stated) - a[k]))
+    error = float(np.max(outcomes))  # keeps NaN
+    return Outcome(math.log10(1e-11 / max(error, 1e-17)), "decades", note=f"largest error {error:.1e}")
+
+
+def stats_dual(rule: Rule, n: np.ndarray, hi: np.ndarray, stats: DriftStats) -> np.ndarray:
+    """dual_L = m_L + d (hi_L - m_L), written out from section 1; infinite without a dual clip."""
+    if rule.dual is None:
+        return np.full(n.shape, math.inf)
+    centre = -stats.k3 * n
+    return centre + rule.dual * (hi - centre)
+
+
+def sign_fairness(
+    rng: np.random.Generator,
+    c_hi: float = 0.03,
+    dual: float | None = None,
+    model: LogRatioModel | None = None,
+    shift: float = 0.0,
+    draws: int = 100_000,
+) -> Outcome:
+    """T11: S symmetric, independent of A, c_lo = c_hi: equal update acceptance though the sign of A varies with l."""
+    sigma, lengths = 0.03, np.array([16.0, 64, 256, 1024, 4096])
+    model = model or GaussianTokens(-(sigma**2) / 2, sigma)
+    n = np.broadcast_to(lengths, (draws, lengths.size))
+    A = np.where(rng.random(n.shape) < np.linspace(0.1, 0.9, lengths.size), 1.0, -1.0)
+    S = model.sample(rng, n) + shift * np.sqrt(n) * (A > 0)
+    rule = preset("fspo-kl", range_lo=0.03, range_hi=c_hi, dual=dual).rule
+    kept = rule.apply(S, n, A, matching_stats(model)).multiplier == 1
+    return homogeneous(kept.sum(axis=0), draws, wanted=0.01, draws=draws)
+
+
+def sign_closed(rng: np.random.Generator, c_ratio: float = 1.0, dual: float | None = None) -> Outcome:
+    """T11 in closed form: LRE of a_upd is 0 for any share of positive advantages."""
+    largest = 0.0
+    for _ in range(200):
+        u = rng.uniform(0.3, 2.0)
+        positive, p = rng.random(6), rng.dirichlet(np.ones(6))
+        high = theory.interval_probability(c_ratio * u, np.inf)
+        low = theory.interval_probability(-np.inf, -u)
+        beyond = 0.0 if dual is None else theory.interval_probability(dual * c_ratio * u, np.inf)
+        largest = max(largest, theory.lre(p, theory.update_acceptance(positive, high, low, beyond)).inf)
+    return holds(1e-12 - largest, "LRE_inf below 1e-12", note=f"largest LRE_inf {largest:.1e}")
+
+
+def _price_terms(rng: np.random.Generator) -> tuple[Bandit, np.ndarray, np.ndarray]:
+    """A bandit and, for each of its responses, M w A psi and w A psi."""
+    bandit = make_bandit(rng, vocabulary=2, max_length=4, step=0.3)
+    S, n = bandit.log_ratios.sum(axis=1), bandit.responses.lengths.astype(np.float64)
+    rule = calibrate(preset("fspo").rule, S, n, bandit.advantages, 0.6)
+    applied = rule.apply(S, n, bandit.advantages)
+    psi = bandit.psi * bandit.advantages[:, None]
+    return bandit, applied.clipped_weight[:, None] * psi, applied.weight[:, None] * psi
+
+
+def price(rng: np.random.Generator, with_bias: bool = True, prompts: int = 40, updates: int = 20_000) -> Outcome:
+    """T12: simulated squared error of updates of 40 prompts is ||bias||^2 + tr Cov/n, both enumerated."""
+    bandit, clipped, true = _price_terms(rng)
+    p = bandit.p_old / bandit.p_old.sum()
+    bias = p @ (clipped - true)
+    variance = float(p @ (clipped**2).sum(axis=1) - ((p @ clipped) ** 2).sum())
+    counts = rng.multinomial(prompts, p, size=updates)
+    errors = ((counts @ clipped / prompts - p @ true) ** 2).sum(axis=1)
+    expected = (bias @ bias if with_bias else 0.0) + variance / prompts
+    return mean_is(errors[:, None], np.array([expected]), wanted=0.1, updates=updates, prompts=prompts)
+
+
+def bias_pairs(rng: np.random.Generator, plug_in: bool = False, prompts: int = 40, updates: int = 20_000) -> Outcome:
+    """T12: inner products over pairs of different prompts estimate ||bias||^2 without bias."""
+    bandit, clipped, true = _price_terms(rng)
+    p, d = bandit.p_old / bandit.p_old.sum(), clipped - true
+    counts = rng.multinomial(prompts, p, size=updates)
+    total = ((counts @ d) ** 2).sum(axis=1)
+    own = counts @ (d**2).sum(axis=1)
+    estimates = total / prompts**2 if plug_in else (total - own) / (prompts * (prompts - 1))
+    return mean_is(estimates[:, None], np.array([(p @ d) @ (p @ d)]), wanted=0.2, updates=updates, prompts=prompts)
+
+
+def sign_simulated(rng: np.random.Generator, forget_sign: bool = False, draws: int = 100_000) -> Outcome:
+    """T11: frequencies of kept responses equal the closed form where ranges differ and the sign varies with l."""
+    sigma, lengths = 0.03, np.array([16.0, 256, 4096])
+    model = GaussianTokens(-(sigma**2) / 2, sigma)
+    rule = preset("fspo-kl", range_lo=0.02, range_hi=0.05).rule
+    positive = np.array([0.2, 0.5, 0.9])
+    n = np.broadcast_to(lengths, (draws, 3))
+    A = np.where(rng.random(n.shape) < positive, 1.0, -1.0)
+    kept = rule.apply(model.sample(rng, n), n, A, matching_stats(model)).multiplier == 1
+    high = theory.interval_probability(0.05 / sigma, np.inf)
+    low = theory.interval_probability(-np.inf, -0.02 / sigma)
+    expected = theory.update_acceptance(0.5 if forget_sign else positive, high, low)
+    return frequencies(kept.sum(axis=0), draws, expected, wanted=0.01, draws=draws)
+
+
+_SKEWED = ScaledGamma(mu=-0.0005, sigma=0.03, shape=0.5)
+
+CHECKS = (
+    Check(
+        "T9",
+        Method.ENUMERATED,
+        "E_old[exp S | L] = p_new(l)/p_old(l)",
+        length_ratio,
+        {"expectation under the new policy": partial(length_ratio, under_new=True)},
+    ),
+    Check(
+        "T9",
+        Method.ENUMERATED,
+        "exp(s_t) - 1 are martingale differences",
+        martingale,
+        {"s_t itself": partial(martingale, centred=False)},
+    ),
+    Check(
+        "T9",
+        Method.SIMULATED,
+        "mean of exp S is 1 on fresh responses after an update",
+        first_use,
+        {"responses that were trained on": partial(first_use, trained_on=True)},
+    ),
+    Check(
+        "T10",
+        Method.CLOSED,
+        "largest upper edge exp(u^2/2) at L = (u/sigma)^2",
+        edge_supremum,
+        {"drift none": partial(edge_supremum, drift="none"), "drift tilted": partial(edge_supremum, drift="tilted")},
+    ),
+    Check(
+        "T11",
+        Method.ENUMERATED,
+        "a_upd by sign of A equals E[M | l], with dual clip too",
+        sign_identity,
+        {"sides exchanged": partial(sign_identity, crossed=True)},
+    ),
+    Check(
+        "T11",
+        Method.CLOSED,
+        "LRE of a_upd is 0 for symmetric S and ranges",
+        sign_closed,
+        {"c_hi = 1.1 c_lo": partial(sign_closed, c_ratio=1.1), "dual clip": partial(sign_closed, dual=2.0)},
+    ),
+    Check(
+        "T11",
+        Method.SIMULATED,
+        "fair band stays fair: symmetric S independent of A",
+        sign_fairness,
+        {
+            "c_hi = 1.2 c_lo": partial(sign_fairness, c_hi=0.036),
+            "dual clip": partial(sign_fairness, dual=1.5),
+            "skewed S": partial(sign_fairness, model=_SKEWED),
+            "S larger where A > 0": partial(sign_fairness, shift=0.01),
+        },
+    ),
+    Check(
+        "T11",
+        Method.SIMULATED,
+        "asymmetric ranges through rule.apply",
+        sign_simulated,
+        {"share of positive A taken as 1/2": partial(sign_simulated, forget_sign=True)},
+    ),
+    Check(
+        "T12",
+        Method.SIMULATED,
+        "squared error = ||bias||^2 + tr Cov/n",
+        price,
+        {"bias left out": partial(price, with_bias=False)},
+    ),
+    Check(
+        "T12",
+        Method.SIMULATED,
+        "pairs of different prompts estimate ||bias||^2",
+        bias_pairs,
+        {"plug-in": partial(bias_pairs, plug_in=True)},
+    ),
+)

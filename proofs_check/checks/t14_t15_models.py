@@ -1,0 +1,176 @@
+"""T14 and T15 under every log-ratio model: where a learnt exponent is fair, what it leaves, what conformal promises."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import numpy as np
+from scipy import stats
+
+from fspo.rules.online import EACH_ROLLOUT, MEMORY, OnlineRule
+from fspo.theory import Floats, relative_acceptance
+from proofs_check.frame import Check, Method, Outcome
+from proofs_check.tools.compare import bonferroni, mean_is
+from proofs_check.tools.online_runs import (
+    FAIR,
+    LENGTHS,
+    MODELS,
+    POWER,
+    RULES,
+    RUNS,
+    TARGET,
+    TIES,
+    Learnt,
+    learnt,
+    model_stats,
+    survey,
+    template,
+    text_table,
+)
+
+TOLERANCE = 0.01
+"""Largest |r(l)| that still counts as fair: what the moves of a band around its mean cost is of second order."""
+BINS: Floats = np.unique(np.floor(np.log2(LENGTHS)))
+PAST = MEMORY // EACH_ROLLOUT
+"""Rollouts that fill the conformal rule's memory."""
+
+
+def unfairness(found: Learnt) -> Outcome:
+    """|r(l)| <= TOLERANCE at every length: one-sided t-tests over runs, Bonferroni inside."""
+    count, k = found.accepted.shape
+    _, r, mean = relative_acceptance(np.full(k, 1 / k), found.accepted.mean(axis=0))
+    own = found.accepted - (1 + r) * found.accepted.mean(axis=1, keepdims=True)  # influence on r, times the mean
+    error = own.std(axis=0, ddof=1) / math.sqrt(count) / mean
+    tails = stats.t.sf((np.abs(r) - TOLERANCE) / error, count - 1)
+    return Outcome(p_value=bonferroni(tails), resolution=4 * float(error.max()), wanted=0.04)
+
+
+def untrended(found: Learnt, trend: float = 0.0) -> Outcome:
+    """Mean acceptance TARGET, and no covariance of acceptance with log length (or that ``trend``)."""
+    return mean_is(found.trend, [TARGET, trend], wanted=0.03)
+
+
+def at_target(found: Learnt, target: float = TARGET) -> Outcome:
+    """Mean acceptance over all lengths."""
+    return mean_is(found.trend[:, :1], [target], wanted=0.03)
+
+
+def at_least(samples: Floats, expected: Floats, wanted: float) -> Outcome:
+    """Means of columns (N, K) not below the stated ones: one-sided t-tests, Bonferroni inside."""
+    error = samples.std(axis=0, ddof=1) / math.sqrt(len(samples))
+    tails = stats.t.cdf((samples.mean(axis=0) - expected) / error, len(samples) - 1)
+    resolution = 4 * float(error.max()) / float(np.linalg.norm(expected))
+    return Outcome(p_value=bonferroni(tails), resolution=resolution, wanted=wanted)
+
+
+def together(outcomes: Sequence[Outcome], note: str = "", details: str = "") -> Outcome:
+    """Several simulated claims as one: the least p-value, corrected for their number, and the poorest resolution."""
+    p_values = [math.nan if one.p_value is None else one.p_value for one in outcomes]
+    coarsest = max(outcomes, key=lambda one: one.resolution / one.wanted)
+    return Outcome(
+        p_value=bonferroni(p_values),
+        resolution=coarsest.resolution,
+        wanted=coarsest.wanted,
+        note=note,
+        details=details,
+    )
+
+
+def one_model(
+    rng: np.random.Generator, rule: str, model: str, claim: Callable[[Learnt], Outcome], runs: int = RUNS
+) -> Outcome:
+    """One claim about one rule under one model."""
+    return claim(learnt(rng, MODELS[model], [template(rule)], runs)[0])
+
+
+def surveyed(rng: np.random.Generator, models: Sequence[str], claim: Callable[[Learnt], Outcome]) -> Outcome:
+    """A claim about fspo-adaptive under each model, and fspo-auto's mean at the target; the details hold every LRE.
+
+    Among them what no statement promises: what is left under models without a power law.
+    """
+    found = dict(survey(rng, models={name: MODELS[name] for name in models}))
+    claims = [
+        outcome for one in found.values() for outcome in (claim(one["fspo-adaptive"]), at_target(one["fspo-auto"]))
+    ]
+    worst = {rule: max(math.sqrt(max(float(one[rule].squares.mean()), 0)) for one in found.values()) for rule in RULES}
+    note = "largest LRE_2 of one update's band: " + ", ".join(f"{rule} {value:.3f}" for rule, value in worst.items())
+    return together(claims, note, text_table(found))
+
+
+def conformal_bins(
+    rng: np.random.Generator, models: Sequence[str] = tuple(MODELS), rule: str = "fspo-conformal", runs: int = 40
+) -> Outcome:
+    """Acceptance of each bin of lengths by new responses: k/(n+1) on average, at least that where responses tie.
+
+    Past responses fill the rule's memory; a rule that follows no bins learns from the same.
+    """
+    k, outcomes, gaps = math.ceil((MEMORY + 1) * TARGET), [], []
+    for name in models:
+        model, accepted = MODELS[name], np.empty((runs, BINS.size))
+        stats_ = model_stats(model)
+        for run in range(runs):
+            online = OnlineRule(template(rule))
+            for _ in range(PAST):
+                n = np.concatenate([rng.choice(LENGTHS[np.floor(np.log2(LENGTHS)) == b], EACH_ROLLOUT) for b in BINS])
+                online.observe(model.sample(rng, n), n, np.ones_like(n), stats_)
+                online.end_rollout()
+            n = np.tile(LENGTHS, 48)
+            kept = online.rule.apply(model.sample(rng, n), n, np.ones_like(n), stats_).in_band
+            accepted[run] = kept.reshape(48, BINS.size, 2).mean(axis=(0, 2))
+        promised = k / (MEMORY + 1)
+        outcomes.append((at_least if name in TIES else mean_is)(accepted, np.full(BINS.size, promised), wanted=0.03))
+        gaps.append(float(np.abs(accepted.mean(axis=0) - promised).max()))
+    return together(outcomes, f"largest gap of a bin {max(gaps):.4f} over {len(models)} models")
+
+
+OTHERS = tuple(name for name in MODELS if name not in (*FAIR, *POWER))
+
+CHECKS = (
+    Check(
+        "T14",
+        Method.SIMULATED,
+        "exponent: every length alike where one law scales with a power of L",
+        partial(surveyed, models=(*FAIR, *POWER), claim=unfairness),
+        {
+            "plain FSPO, scale grows like l^.15": partial(
+                one_model, rule="fspo", model="heteroscedastic", claim=unfairness
+            ),
+            "plain FSPO, fractional noise": partial(one_model, rule="fspo", model="fractional", claim=unfairness),
+            "no power of L: Markov": partial(
+                one_model, rule="fspo-adaptive", model="markov", claim=unfairness, runs=4 * RUNS
+            ),
+            "no power of L: AR(1)": partial(one_model, rule="fspo-adaptive", model="ar1", claim=unfairness),
+        },
+    ),
+    Check(
+        "T14",
+        Method.SIMULATED,
+        "exponent: no trend with log L is left where no power of L fits",
+        partial(surveyed, models=OTHERS, claim=untrended),
+        {
+            "range alone, Markov": partial(one_model, rule="fspo-auto", model="markov", claim=untrended),
+            "range alone, drift by the sign of A": partial(
+                one_model, rule="fspo-auto", model="advantage-drift", claim=untrended
+            ),
+            "a trend of .02, Markov": partial(
+                one_model, rule="fspo-adaptive", model="markov", claim=partial(untrended, trend=0.02)
+            ),
+            "range alone, another target by .02": partial(
+                one_model, rule="fspo-auto", model="gaussian", claim=partial(at_target, target=TARGET + 0.02)
+            ),
+        },
+    ),
+    Check(
+        "T15",
+        Method.SIMULATED,
+        "each bin at k/(n+1) under every log-ratio model",
+        conformal_bins,
+        {
+            "learnt exponent, Markov": partial(conformal_bins, models=("markov",), rule="fspo-adaptive"),
+            "learnt exponent, AR(1)": partial(conformal_bins, models=("ar1",), rule="fspo-adaptive"),
+            "one range, scale grows like l^.15": partial(conformal_bins, models=("heteroscedastic",), rule="fspo-auto"),
+        },
+    ),
+)

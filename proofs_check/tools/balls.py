@@ -1,0 +1,266 @@
+"""Ball arithmetic for the certified checks: enclosures of acceptances and of LRE, and claims proved over boxes.
+
+A ball of python-flint (Arb) is a midpoint and a radius that is guaranteed to contain the true value: every operation
+rounds outwards. A comparison is true only if it holds for all values of both balls. Formulas are those of
+docs/theory.md sections 3 and 4, computed here from the error function alone.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import wraps
+from itertools import pairwise, product
+from typing import Any, NamedTuple
+
+import numpy as np
+from flint import arb, ctx
+from numpy.typing import ArrayLike, NDArray
+
+from fspo.base.errors import UserError
+from proofs_check.frame import Outcome
+
+Floats = NDArray[np.float64]
+Box = tuple[tuple[float, float], ...]
+BITS = 96
+"""Working precision over boxes; the width of a box, not rounding, decides there."""
+POINT_BITS = 320
+"""Working precision at points, where Phi(hi) - Phi(lo) may lose many digits."""
+
+
+def with_precision(bits: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Run a function at a working precision (flint's precision is global state)."""
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(function)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            with ctx.workprec(bits):
+                return function(*args, **kwargs)
+
+        return run
+
+    return decorate
+
+
+class Span(NamedTuple):
+    """One side of a box: all values from ``lo`` to ``hi``. Monotone functions are enclosed by their two ends."""
+
+    lo: arb
+    hi: arb
+
+    @property
+    def ball(self) -> arb:
+        """A ball that contains the whole side."""
+        return self.lo.union(self.hi)
+
+    @property
+    def width(self) -> float:
+        """Length of the side."""
+        return float(self.hi - self.lo)
+
+
+def span(lo: float, hi: float | None = None) -> Span:
+    """A side from floats, which are exact as balls; one value gives a side of no width."""
+    return Span(arb(lo), arb(lo if hi is None else hi))
+
+
+def outward(low: arb, high: arb | None = None) -> tuple[float, float]:
+    """Floats below and above a ball (or below one and above another), rounded outwards."""
+    lower, upper = low.lower(), (low if high is None else high).upper()
+    return math.nextafter(float(lower), -math.inf), math.nextafter(float(upper), math.inf)
+
+
+def normal_density(t: arb) -> arb:
+    """phi(t)."""
+    return (-t * t / 2).exp() / (2 * arb.pi()).sqrt()
+
+
+def density_slope(t: arb) -> arb:
+    """h(t) = t phi(t), whose largest size is the constant of T3 and T4."""
+    return t * normal_density(t)
+
+
+def normal_probability(lo: arb, hi: arb) -> arb:
+    """Phi(hi) - Phi(lo); an interval right of 0 is mirrored, so that nothing is subtracted from 1."""
+    root = arb(2).sqrt()
+    if lo > 0:
+        lo, hi = -hi, -lo
+    return ((-hi / root).erfc() - (-lo / root).erfc()) / 2
+
+
+def acceptance(u_lo: arb, u_hi: arb, x: arb) -> arb:
+    """a = Phi(u_hi + x) - Phi(-u_lo + x), section 4."""
+    return normal_probability(x - u_lo, u_hi + x)
+
+
+def acceptance_range(u_lo: Span, u_hi: Span, x: Span) -> tuple[arb, arb]:
+    """Enclosures of the least and of the largest acceptance over a box.
+
+    a rises in both ranges. In x it rises up to x* = (u_lo - u_hi)/2 and falls after it, so the least value is at an
+    end, and the largest is a(x*) = 2 Phi((u_lo + u_hi)/2) - 1 where x* may lie inside.
+    """
+    least = acceptance(u_lo.lo, u_hi.lo, x.lo).min(acceptance(u_lo.lo, u_hi.lo, x.hi))
+    peak = (u_lo.hi - u_hi.hi) / 2
+    most = acceptance(u_lo.hi, u_hi.hi, x.lo).max(acceptance(u_lo.hi, u_hi.hi, x.hi))
+    if not (peak < x.lo or peak > x.hi):
+        most = most.max(acceptance(u_lo.hi, u_hi.hi, peak))
+    return least, most
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What adaptive subdivision found.
+
+    ``margin`` is a proved lower bound of the slack over all boxes (>= 0: the claim is proved), or a proved upper
+    bound of the slack at ``witness`` (< 0: the claim is false there), or NaN where neither was reached.
+    """
+
+    margin: float
+    boxes: int
+    witness: tuple[float, ...] = ()
+
+    def outcome(self, unit: str, note: str = "") -> Outcome:
+        """The certificate as a check's outcome."""
+        if math.isnan(self.margin):
+            found = f"not decided after {self.boxes} boxes"
+        elif self.margin < 0:
+            found = "false at " + ", ".join(f"{x:.4g}" for x in self.witness)
+        else:
+            found = f"proved over {self.boxes} boxes"
+        return Outcome(self.margin, unit, note=f"{found}; {note}" if note else found)
+
+
+def decide(slacks: Iterable[arb], unit: str, note: str = "") -> Outcome:
+    """Claims ``slack >= 0`` at points: a proved lower bound if all hold, a proved upper bound of one that does not."""
+    balls = list(slacks)
+    if not balls:
+        return Outcome(note="nothing to decide")
+    false = [outward(ball)[1] for ball in balls if ball < 0]
+    if false:
+        return Outcome(min(false), unit, note=note)
+    if all(ball >= 0 for ball in balls):
+        return Outcome(max(0.0, min(outward(ball)[0] for ball in balls)), unit, note=note)
+    return Outcome(math.nan, unit, note=f"an enclosure straddles 0; {note}")
+
+
+def size(ball: arb) -> float:
+    """A float above |ball|."""
+    return math.nextafter(float(ball.abs_upper()), math.inf)
+
+
+def inside(value: ArrayLike, exact: Iterable[arb], tolerance: float) -> Outcome:
+    """float64 values against enclosures: the relative distance in decades below ``tolerance``."""
+    errors = [size(arb(v) / ball - 1) for v, ball in zip(np.ravel(value).tolist(), exact, strict=True)]
+    largest = float(np.max(errors))  # keeps NaN, which max would drop
+    if not math.isfinite(largest):
+        return Outcome(note="a value is not finite, or an enclosure contains 0: no relative error")
+    return Outcome(math.log10(tolerance / max(largest, 1e-17)), "decades", note=f"max relative error {largest:.1e}")
+
+
+@with_precision(BITS)
+def certify(slack: Callable[..., arb], boxes: Sequence[Box], cap: int = 30_000) -> Certificate:
+    """Prove ``slack >= 0`` over boxes, or find a point where it is < 0, by bisection of the least promising box.
+
+    Parameters
+    ----------
+    slack : function of one Span for each side
+        A ball that contains the slack at every point of the box; a ball with NaN decides nothing.
+    boxes : sequence of Box
+        Sides (lo, hi). A box is cut across the side that is longest relative to its first box.
+    cap : int
+        Boxes looked at before giving up.
+    """
+    heap: list[tuple[float, int, Box, Box]] = []
+    seen, least = 0, math.inf
+
+    def enter(box: Box, first: Box) -> Certificate | None:
+        nonlocal seen, least
+        seen += 1
+        found = slack(*(span(*side) for side in box))
+        if found >= 0:
+            least = min(least, max(0.0, outward(found)[0]))
+            return None
+        middle = tuple((lo + hi) / 2 for lo, hi in box)
+        point = slack(*(span(x) for x in middle))
+        if point < 0:
+            return Certificate(outward(point)[1], seen, middle)
+        lower = outward(found)[0]
+        heapq.heappush(heap, (lower if math.isfinite(lower) else -math.inf, seen, box, first))
+        return None
+
+    for box in boxes:
+        if violated := enter(box, box):
+            return violated
+    while heap:
+        if seen >= cap:
+            return Certificate(math.nan, seen)
+        _, _, box, first = heapq.heappop(heap)
+        shares = [(hi - lo) / max(top - low, 1e-300) for (lo, hi), (low, top) in zip(box, first, strict=True)]
+        side = int(np.argmax(shares))
+        lo, hi = box[side]
+        for half in ((lo, (lo + hi) / 2), ((lo + hi) / 2, hi)):
+            if violated := enter((*box[:side], half, *box[side + 1 :]), first):
+                return violated
+    return Certificate(least, seen)
+
+
+def _side(value: float | tuple[float, float], name: str) -> tuple[float, float]:
+    lo, hi = value if isinstance(value, tuple) else (value, value)
+    if not (0 < lo <= hi < math.inf):
+        raise UserError(f"{name}={value} must be a positive number or a pair (low, high) of them with low <= high")
+    return float(lo), float(hi)
+
+
+@with_precision(POINT_BITS)
+def lre_enclosure(
+    u_lo: float | tuple[float, float],
+    u_hi: float | tuple[float, float],
+    x_min: float,
+    x_max: float,
+    pieces: int = 32,
+) -> tuple[float, float]:
+    """Certified enclosure of the largest LRE_inf over all length distributions (section 3, T3).
+
+    The lengths' drift errors run over [x_min, x_max]; then sup_p LRE_inf = max a / min a - 1.
+
+    Parameters
+    ----------
+    u_lo, u_hi : float or pair
+        Standardised ranges c/sigma, or intervals of them.
+    x_min, x_max : float
+        Least and largest drift error (dimensionless).
+    pieces : int
+        Parts that an interval of ranges is cut into.
+
+    Returns
+    -------
+    low, high : float
+        At single ranges they enclose the one value, some units of the last place apart. Over intervals they enclose
+        the values for all ranges in them.
+
+    Raises
+    ------
+    UserError
+        For ranges that are not positive, or x_min > x_max or infinite.
+    """
+    sides = _side(u_lo, "u_lo"), _side(u_hi, "u_hi")
+    if not (-math.inf < x_min <= x_max < math.inf):
+        raise UserError(f"drift errors from {x_min} to {x_max}: give finite numbers, the least first")
+    grids = [np.linspace(lo, hi, pieces + 1 if hi > lo else 2).tolist() for lo, hi in sides]
+    x, found = span(x_min, x_max), None
+    for below, above in product(*(list(pairwise(grid)) for grid in grids)):
+        value = largest_lre(span(*below), span(*above), x)
+        found = value if found is None else found.union(value)
+    assert found is not None
+    low, high = outward(found)
+    return max(0.0, low), high
+
+
+def largest_lre(u_lo: Span, u_hi: Span, x: Span) -> arb:
+    """Max a / min a - 1 over x, enclosed for all ranges of a box."""
+    weak = acceptance_range(Span(u_lo.lo, u_lo.lo), Span(u_hi.lo, u_hi.lo), x)
+    strong = acceptance_range(Span(u_lo.hi, u_lo.hi), Span(u_hi.hi, u_hi.hi), x)
+    # both the largest and the least acceptance rise with the ranges
+    return weak[1].union(strong[1]) / weak[0].union(strong[0]) - 1

@@ -1,0 +1,155 @@
+"""Rows of one update as a gradient log holds them: made from the tabular policy, written, read, binned, added up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fspo.gradlog import GradLogWriter, read_log
+from fspo.rules import DriftStats, Rule, preset
+from proofs_check.tools.policy import make_bandit
+
+NEEDED = ("score_status", "score_norm", "score_unit")
+
+
+@dataclass(frozen=True)
+class Update:
+    """Rows of one update with A != 0 and a score.
+
+    Attributes
+    ----------
+    rule : Rule
+    drift : float or array (N,)
+        m of the update, nats per token; by row where it depends on the sign of A.
+    S, n, A : arrays (N,)
+    psi : array (N, D)
+    edges : pair of arrays (N,), optional
+        The logged band, of a rule whose band the drift alone does not give back.
+    """
+
+    rule: Rule
+    drift: float | np.ndarray
+    S: np.ndarray
+    n: np.ndarray
+    A: np.ndarray
+    psi: np.ndarray
+    edges: tuple[np.ndarray, np.ndarray] | None = None
+
+    def applied(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Multiplier, weight and clipped weight of each row, by the rule at the logged drift."""
+        if self.edges is not None:
+            found = self.rule.apply_band(self.S, self.n, self.A, *self.edges, np.asarray(self.drift * self.n))
+            return found.multiplier, found.weight, found.clipped_weight
+        sigma2 = 2 * self.drift if self.rule.drift == "tilted" else -2 * self.drift
+        found = self.rule.apply(self.S, self.n, self.A, DriftStats(float(-self.drift), float(sigma2), 1.0))
+        return found.multiplier, found.weight, found.clipped_weight
+
+    def scale(self) -> np.ndarray:
+        """What stands beside w psi: A, and 1/n for a geometric weight (section 2)."""
+        return self.A / (self.n if self.rule.weight == "geometric" else 1.0)
+
+
+def binned(update: Update, bins: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """p, a, g and clipped of the bins (K,), (K,), (K, D), (K, D): the lemma's inputs from the rows of a log."""
+    multiplier, weight, clipped_weight = update.applied()
+    _, where, count = np.unique(bins, return_inverse=True, return_counts=True)
+
+    def mean(rows: np.ndarray) -> np.ndarray:
+        total = np.zeros((count.size, *rows.shape[1:]))
+        np.add.at(total, where, rows)
+        return total / count.reshape(-1, *[1] * (rows.ndim - 1))
+
+    vectors = update.scale()[:, None] * update.psi
+    a = mean(multiplier) if update.rule.outside == "drop" else mean(clipped_weight) / mean(weight)
+    g, clipped = mean(weight[:, None] * vectors), mean(clipped_weight[:, None] * vectors)
+    return count / count.sum(), a, g, clipped
+
+
+def direct(update: Update) -> tuple[np.ndarray, np.ndarray, float]:
+    """g and g_clip added up row by row in extended precision, without bins, and the mean norm of the terms of g."""
+    _, weight, clipped_weight = update.applied()
+    scale, psi = update.scale().astype(np.longdouble), update.psi.astype(np.longdouble)
+    size = np.abs(scale) * np.maximum(weight, clipped_weight) * np.sqrt((psi**2).sum(axis=1))
+    g, clipped = (scale * weight) @ psi / len(psi), (scale * clipped_weight) @ psi / len(psi)
+    return g.astype(np.float64), clipped.astype(np.float64), float(size.mean())
+
+
+def sample_updates(rng: np.random.Generator, rows: int = 600) -> list[Update]:
+    """Responses of the tabular policy after one update, for bands that drop, truncate and cap."""
+    found = []
+    for name, outside in (("fspo", "drop"), ("fspo-kl", "truncate"), ("rloo", "cap"), ("gspo", "drop")):
+        bandit = make_bandit(rng, max_length=5, step=0.15)
+        at = rng.choice(bandit.p_old.size, rows, p=bandit.p_old / bandit.p_old.sum())
+        S, n = bandit.log_ratios.sum(axis=1)[at], bandit.responses.lengths[at].astype(np.float64)
+        A = np.round(bandit.advantages[at] * 16) / 16  # exact in the log's float32
+        wide = 0.02 if name == "gspo" else 0.1
+        rule = preset(name, range_lo=wide, range_hi=wide, outside=outside).rule
+        stats = bandit.drift_stats()
+        keep = A != 0
+        psi = bandit.psi[at[keep]]
+        found.append(Update(rule, rule.drift_per_token(stats), S[keep], n[keep], A[keep], psi))
+    return found
+
+
+def write_update(run: Path, rollout: int, update: Update, exact: bool) -> None:
+    """Write one update as one rollout of a gradient log, as a trainer would."""
+    norm = np.linalg.norm(update.psi, axis=1)
+    writer = GradLogWriter(
+        run, width=update.psi.shape[1], exact=exact, metadata={"rule": update.rule.to_dict(), "source": "proofs_check"}
+    )
+    rows = np.arange(norm.size)
+    writer.append(
+        {
+            "rollout": rollout,
+            "step": rollout,
+            "times_used": 0,
+            "updates_since_rollout": 1,
+            "phase": "train",
+            "prompt_id": rows,
+            "response_id": rows,
+            "length": update.n.astype(np.int64),
+            "log_ratio": update.S,
+            "advantage": update.A,
+            "drift": update.drift,
+            "score_status": "ok",
+            "score_norm": norm,
+            "score_unit": update.psi / norm[:, None],
+        }
+    )
+    writer.flush(rollout)
+
+
+def read_updates(run: Path, rollouts: list[int] | None = None, most: int | None = None) -> Iterator[tuple[int, Update]]:
+    """(step, rows) of each update of a log: training rows at first use, with a score and A != 0.
+
+    Raises
+    ------
+    UserError
+        If there is no log, or its header names no rule.
+    """
+    if rollouts is None:
+        known = np.unique(read_log(run, columns=("rollout",)).column("rollout"))
+        if most is not None and known.size > most:
+            known = known[np.unique(np.linspace(0, known.size - 1, most).round().astype(int))]
+        rollouts = [int(number) for number in known]
+    for rollout in rollouts:
+        log = read_log(run, rollouts=(rollout, rollout))
+        if any(name not in log for name in NEEDED):
+            continue
+        if "times_used" in log:
+            log = log.where(log.column("times_used") == 0)
+        index, psi = log.scores()
+        drift = log.column("drift") if "drift" in log else np.zeros(len(log))
+        S, n, A = (log.column(name).astype(np.float64) for name in ("log_ratio", "length", "advantage"))
+        good = (A[index] != 0) & np.isfinite(S[index])
+        for step in np.unique(log.column("step")[index]):
+            here = good & (log.column("step")[index] == step)
+            rows = index[here]
+            if rows.size:
+                rule, m, edges = log.rule, drift[rows[0]], None
+                if rule.edges_vary and "lo" in log and "hi" in log:
+                    m, edges = drift[rows], (log.column("lo")[rows], log.column("hi")[rows])
+                yield int(step), Update(rule, m, S[rows], n[rows], A[rows], psi[here].astype(np.float64), edges)

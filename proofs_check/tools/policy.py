@@ -1,0 +1,171 @@
+"""A tabular softmax policy small enough that every expectation is a finite sum over all its responses.
+
+At position t the next symbol is drawn from softmax(theta[t, previous symbol]); symbol ``vocabulary`` ends the
+response. Scores are the real ones, psi = grad log pi(y), not random vectors, so statements about the update are
+checked on a policy and not on a picture of one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+
+import numpy as np
+
+from fspo.base.errors import UserError
+from fspo.rules import DriftStats, Rule
+from fspo.theory import Floats
+
+
+@dataclass(frozen=True)
+class Responses:
+    """All responses of a policy, or a sample of them.
+
+    Attributes
+    ----------
+    symbols : int array (N, T)
+        Symbols, padded with -1 after the end.
+    lengths : int array (N,)
+        End symbol included; T where the response was cut off.
+    """
+
+    symbols: np.ndarray
+    lengths: np.ndarray
+
+
+def all_responses(vocabulary: int, max_length: int) -> Responses:
+    """Every response over ``vocabulary`` symbols and the end symbol, up to ``max_length`` tokens."""
+    if vocabulary < 1 or max_length < 1:
+        raise UserError("a policy needs at least one symbol and one position")
+    rows = []
+    for length in range(1, max_length + 1):
+        rows += [
+            (*y, vocabulary) + (-1,) * (max_length - length) for y in product(range(vocabulary), repeat=length - 1)
+        ]
+    rows += list(product(range(vocabulary), repeat=max_length))
+    symbols = np.array(rows)
+    return Responses(symbols, (symbols >= 0).sum(axis=1))
+
+
+def token_log_probs(theta: Floats, responses: Responses) -> Floats:
+    """log pi of each token, (N, T), 0 after the end.
+
+    Parameters
+    ----------
+    theta : array (T, V + 1, V + 1)
+        Logits by position and previous symbol; the start counts as previous symbol V.
+    """
+    log_pi = theta - np.log(np.exp(theta).sum(axis=-1, keepdims=True))
+    position, previous, symbol, live = _states(theta, responses)
+    return np.where(live, log_pi[position, previous, symbol], 0.0)
+
+
+def scores(theta: Floats, responses: Responses) -> Floats:
+    """psi = grad over theta of log pi(y), (N, theta.size)."""
+    pi = np.exp(theta) / np.exp(theta).sum(axis=-1, keepdims=True)
+    _, previous, symbol, live = _states(theta, responses)
+    psi = np.zeros((responses.lengths.size, *theta.shape))
+    rows = np.arange(responses.lengths.size)
+    for t in range(theta.shape[0]):
+        on = live[:, t]
+        psi[rows[on], t, previous[on, t]] -= pi[t, previous[on, t]]
+        psi[rows[on], t, previous[on, t], symbol[on, t]] += 1.0
+    return psi.reshape(responses.lengths.size, -1)
+
+
+def _states(theta: Floats, responses: Responses) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    live = responses.symbols >= 0
+    symbol = np.where(live, responses.symbols, 0)
+    start = np.full((len(symbol), 1), theta.shape[1] - 1)
+    previous = np.concatenate([start, symbol[:, :-1]], axis=1)
+    return np.broadcast_to(np.arange(theta.shape[0]), symbol.shape), previous, symbol, live
+
+
+@dataclass(frozen=True)
+class Bandit:
+    """Old and new parameters, all responses with their rewards, and the quantities of docs/theory.md section 1.
+
+    Attributes
+    ----------
+    old, new : arrays (T, V + 1, V + 1)
+    responses : Responses, N rows: all of them
+    advantages : array (N,)
+        A; some rows have A = 0.
+    """
+
+    old: Floats
+    new: Floats
+    responses: Responses
+    advantages: Floats
+
+    @cached_property
+    def log_ratios(self) -> Floats:
+        """s_t, (N, T)."""
+        return token_log_probs(self.new, self.responses) - token_log_probs(self.old, self.responses)
+
+    @cached_property
+    def p_old(self) -> Floats:
+        """Probability of each response under the old policy."""
+        return np.exp(token_log_probs(self.old, self.responses).sum(axis=1))
+
+    @property
+    def p_new(self) -> Floats:
+        """Probability of each response under the new policy."""
+        return np.exp(token_log_probs(self.new, self.responses).sum(axis=1))
+
+    @cached_property
+    def psi(self) -> Floats:
+        """Scores of all responses under the new policy, (N, new.size)."""
+        return scores(self.new, self.responses)
+
+    def drift_stats(self) -> DriftStats:
+        """Expectations under the old policy of the sums that a rule's drift needs."""
+        s, p = self.log_ratios, self.p_old
+        k3 = (np.expm1(s) - s).sum(axis=1)
+        return DriftStats(float(p @ k3), float(p @ (s**2).sum(axis=1)), float(p @ self.responses.lengths))
+
+    def expected_advantage(self, new: Floats) -> float:
+        """E over the policy ``new`` of A: the objective whose gradient is the true update."""
+        return float(np.exp(token_log_probs(new, self.responses).sum(axis=1)) @ self.advantages)
+
+
+def make_bandit(rng: np.random.Generator, vocabulary: int = 3, max_length: int = 6, step: float = 0.3) -> Bandit:
+    """A random policy, a random step away from it, and advantages that depend on the response; a fifth are 0."""
+    shape = (max_length, vocabulary + 1, vocabulary + 1)
+    old = 0.5 * rng.standard_normal(shape)
+    responses = all_responses(vocabulary, max_length)
+    advantages = rng.standard_normal(responses.lengths.size) + 0.2 * (responses.lengths - max_length / 2)
+    advantages[rng.random(advantages.size) < 0.2] = 0.0
+    return Bandit(old, old + step * rng.standard_normal(shape), responses, advantages)
+
+
+def strata(
+    bandit: Bandit, rule: Rule, rows: np.ndarray | None = None, normaliser: str | None = None
+) -> tuple[Floats, Floats, Floats, Floats]:
+    """p(l), g_l, E[M w A psi | l] and the normaliser a(l): exact over all responses, or for sampled ``rows``.
+
+    Strata are lengths, the measure is over A != 0 (p is its joint mass, not normalised to 1), and the normaliser is
+    a_upd for drop and b for truncate and cap unless named (docs/theory.md sections 1 and 5).
+    """
+    drawn = bandit.p_old if rows is None else np.bincount(rows, minlength=bandit.advantages.size) / len(rows)
+    keep = np.flatnonzero((bandit.advantages != 0) & (drawn > 0))
+    mass = drawn[keep]
+    S, A = bandit.log_ratios[keep].sum(axis=1), bandit.advantages[keep]
+    lengths = bandit.responses.lengths[keep].astype(np.float64)
+    applied = rule.apply(S, lengths, A, bandit.drift_stats())
+    psi = bandit.psi[keep]
+    # a geometric weight's gradient carries 1/n (docs/theory.md section 2)
+    scale = A / (lengths if rule.weight == "geometric" else 1.0)
+    groups = np.unique(lengths)
+    member = (lengths[None, :] == groups[:, None]) * mass
+    p = member.sum(axis=1)
+    member = member / p[:, None]
+    g = member @ ((scale * applied.weight)[:, None] * psi)
+    clipped = member @ ((scale * applied.clipped_weight)[:, None] * psi)
+    chosen = normaliser or ("update" if rule.outside == "drop" else "weight")
+    if chosen == "update":
+        a = member @ applied.multiplier
+    else:
+        a = (member @ applied.clipped_weight) / (member @ applied.weight)
+    return p, g, clipped, a

@@ -1,0 +1,146 @@
+"""How many of many draws of a model a rule accepts: in the cache, on all cores, in bounded memory.
+
+The draws of each length are cut into blocks of 2^20. A block has its own stream, named by (length, block) under one
+SeedSequence: the result depends on the seed alone, not on the number of jobs. Within a block the work arrays hold 2^14
+draws, so memory does not grow with the number of draws. Jobs are threads: numpy lets go of the interpreter while it
+fills and compares arrays.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from tqdm import tqdm
+
+from fspo.base.errors import UserError
+from fspo.rules import DriftStats, Rate, Rule
+from fspo.theory import Floats
+from proofs_check.models.base import JointModel, LogRatioModel, checked_lengths, matching_stats
+
+BLOCK = 1 << 20
+"""Draws that share one random stream."""
+CHUNK = 1 << 14
+"""Draws in the work arrays at once."""
+
+
+def acceptance_counts(
+    model: LogRatioModel,
+    rule: Rule,
+    lengths: ArrayLike,
+    draws: int,
+    seed: int | np.random.SeedSequence,
+    *,
+    stats: DriftStats | None = None,
+    rate: Rate = "band",
+    jobs: int = 1,
+    progress: bool = False,
+) -> NDArray[np.int64]:
+    """How many of ``draws`` responses of each length a rule accepts.
+
+    Parameters
+    ----------
+    model : LogRatioModel; a JointModel for ``rate="update"``
+    rule : Rule of a sequence shape
+    lengths : array (K,), tokens
+    draws : int
+        Draws for each length.
+    seed : int or SeedSequence
+    stats : DriftStats, optional
+        For a rule with a drift; the model's own (``matching_stats``) unless given.
+    rate : {"band", "update"}
+        In the band, or not cut (docs/theory.md section 1; T11).
+    jobs : int
+        Threads. The counts do not depend on it.
+    progress : bool
+        Whether to show a progress bar.
+
+    Returns
+    -------
+    int array (K,)
+
+    Raises
+    ------
+    UserError
+        For bad lengths, draws or jobs, a token or prefix rule, an update rate without advantages, or a drift that
+        the model cannot match.
+    """
+    if rate not in ("band", "update"):
+        raise UserError(f"rate {rate!r} is not counted here; use 'band' or 'update'")
+    if rule.level != "sequence":
+        raise UserError(f"rule {rule.label!r} clips {rule.level}s: draw the model's paths() and apply it to them")
+    if rule.needs_stats and stats is None:
+        stats = matching_stats(model)
+
+    def in_band(rng: np.random.Generator, n: Floats) -> int:
+        lo, hi = rule.band(n[:1], stats)
+        S = model.sample(rng, n)
+        return int(np.count_nonzero((lo <= S) & (hi >= S)))
+
+    if rate == "band":
+        one_chunk = in_band
+    elif isinstance(model, JointModel):
+        pairs = model.sample_pair
+
+        def one_chunk(rng: np.random.Generator, n: Floats) -> int:
+            S, A = pairs(rng, n)
+            return int(np.count_nonzero(rule.apply(S, n, A, stats).side == 0))
+    else:
+        raise UserError("update acceptance needs the sign of A: wrap the model in IndependentAdvantage")
+
+    def one_block(rng: np.random.Generator, length: float, size: int) -> int:
+        return sum(one_chunk(rng, n) for n in _chunks(length, size))
+
+    return _over_blocks(one_block, lengths, draws, seed, jobs, progress)
+
+
+def _chunks(length: float, size: int) -> Iterator[Floats]:
+    """The length, repeated without memory, in pieces of at most CHUNK."""
+    for start in range(0, size, CHUNK):
+        yield np.broadcast_to(np.float64(length), (min(CHUNK, size - start),))
+
+
+def _over_blocks(
+    one_block: Callable[[np.random.Generator, float, int], int],
+    lengths: ArrayLike,
+    draws: int,
+    seed: int | np.random.SeedSequence,
+    jobs: int,
+    progress: bool,
+) -> NDArray[np.int64]:
+    """Sum of ``one_block(rng, length, size)`` over the blocks of each length, with a few blocks in flight."""
+    n = np.broadcast_to(checked_lengths(lengths), np.shape(lengths))
+    if n.ndim != 1:
+        raise UserError(f"lengths must be a vector (K,), not of shape {n.shape}")
+    for name, value in (("draws", draws), ("jobs", jobs)):
+        if not (value >= 1 and value == int(value)):
+            raise UserError(f"{name}={value} must be a whole number >= 1")
+    root = seed if isinstance(seed, np.random.SeedSequence) else np.random.SeedSequence(seed)
+    totals = np.zeros(n.size, np.int64)
+    work = ((i, j, min(BLOCK, int(draws) - j * BLOCK)) for i in range(n.size) for j in range(-(-int(draws) // BLOCK)))
+
+    def run(i: int, j: int, size: int) -> int:
+        stream = np.random.SeedSequence(root.entropy, spawn_key=(*root.spawn_key, i, j))
+        return one_block(np.random.default_rng(stream), float(n[i]), size)
+
+    pool = ThreadPoolExecutor(jobs)
+    try:
+        with tqdm(
+            total=n.size * int(draws), unit="draw", unit_scale=True, disable=not progress, file=sys.stderr
+        ) as bar:
+            waiting: list[tuple[int, int, Future[int]]] = []
+            while True:
+                for i, j, size in islice(work, 2 * jobs - len(waiting)):
+                    waiting.append((i, size, pool.submit(run, i, j, size)))
+                if not waiting:
+                    break
+                i, size, future = waiting.pop(0)
+                totals[i] += future.result()
+                bar.update(size)
+    finally:
+        pool.shutdown(cancel_futures=True)  # an interrupt or an error ends what has not begun
+    return totals

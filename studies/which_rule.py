@@ -1,0 +1,353 @@
+"""Which rule gives the best update at equal acceptance? Writes docs/which_rule.md.
+
+Three parts, each with intervals: gradient logs (every band and every way to treat what lies outside it, matched to one
+update acceptance in each window), models whose update is known exactly, and short training runs that follow one
+acceptance. Parts and runs that are done are kept under --output and not computed again; the page's section on training
+stays as it is where no trained runs are given.
+
+examples:
+  python studies/which_rule_logs.py --output out/which_rule/logs
+  python studies/which_rule.py --logs out/which_rule/logs/* --output out/which_rule
+  python studies/which_rule.py --logs RUN --trained RUNS/fspo-seed0 RUNS/fspo-cap-seed0 --output out/which_rule
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import math
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy import stats as sps
+from tqdm import tqdm
+
+from analysis.log.loading import load_run
+from analysis.rules.evaluate import BANDS, OUTSIDES, make_cases
+from analysis.scores.sketch_error import effective_width
+from analysis.scores.sketches import scored_windows
+from analysis.tables.cosine import CosineTable
+from analysis.tables.population import PopulationTable
+from fspo.base.errors import UserError, run_cli
+from fspo.base.files import write_text
+from fspo.rules import PRESETS, Rule
+from fspo.rules.online import OnlineRule
+from fspo.stats.bins import Bins
+from fspo.theory import cosine
+from proofs_check.maps.models import MODELS
+from proofs_check.maps.policies import LocationPolicy, Policy, SoftmaxPolicy
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "which_rule.md"
+TARGETS = (0.95, 0.85)
+PROMPTS = 512
+"""Responses of the models' update: its variance is that of one response over this."""
+REFERENCE = ("fspo", "drop")
+MODEL_BANDS = ("rloo", "gspo", "fspo", "fspo-kl", "fspo-tilted", "power", "fspo-adaptive")
+LEAST_RANGE = 10
+"""Rollouts after which a trained run's acceptance is averaged."""
+Row = dict[str, Any]
+
+
+def kept(folder: Path, name: str, key: str, work: Callable[[], list[Row]]) -> list[Row]:
+    """Rows of one part, from the folder where they were computed for the same key before."""
+    path = folder / f"{name}-{hashlib.sha256(key.encode()).hexdigest()[:12]}.json"
+    if path.is_file():
+        return json.loads(path.read_text())
+    rows = work()
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(path, json.dumps(rows) + "\n")
+    return rows
+
+
+def log_rows(path: Path) -> list[Row]:
+    """Squared error (T12, over the unclipped update's own) and same-batch cosine of every matched case on one log."""
+    run = load_run(path)
+    bins = Bins((1, int(run.rows.length.max()) + 1))
+    cases = [case for case in make_cases(BANDS, TARGETS, run.rows) if case.source == "matched"]
+    width, _ = effective_width(run)
+    population = PopulationTable({}, bins, cases, width)
+    cosines = CosineTable({}, bins, cases, (), 1, 0, width)
+    for window in scored_windows(run, bins, 5):
+        if window.use == "first":
+            population.add(window)
+            cosines.add(window)
+    found: list[Row] = []
+    for row in [*population.rows(), *cosines.rows()]:
+        ours = row["bin"] == -1 and row["rule"] in BANDS and row.get("weight", "sequence") == "sequence"
+        if not ours or row["reference"] not in ("population", "same_batch") or row["source"] != "matched":
+            continue
+        quantity = row.get("quantity", "cosine_same_batch")
+        values = {name: float(row[name]) for name in ("estimate", "ci_low", "ci_high")}
+        place = {name: row[name] for name in ("rule", "outside", "target")}
+        found.append({"unit": run.name, **place, "quantity": quantity, **values})
+    return found
+
+
+def model_rule(name: str, policy: Policy, rng: np.random.Generator) -> Rule:
+    """A preset's band; the exponent of fspo-adaptive is learnt from 100 updates of 256 drawn responses."""
+    rule = PRESETS[name].rule
+    if rule.adapt != "exponent":
+        return Rule(rule.shape, rule.range_lo, rule.range_hi, gamma=rule.gamma, drift=rule.drift)
+    online = OnlineRule(rule)
+    for _ in range(100):
+        if isinstance(policy, SoftmaxPolicy):
+            at = rng.choice(policy.S.size, 256, p=policy.mass / policy.mass.sum())
+            online.observe(policy.S[at], policy.n[at], policy.A[at])
+        elif isinstance(policy, LocationPolicy):
+            online.observe(*policy.sample(rng, 256)[:3])
+    return Rule("power", 1.0, 1.0, gamma=online.rule.gamma)
+
+
+def model_rows(model: str) -> list[Row]:
+    """Exact bias, variance and cosine of every band and outside at equal band acceptance in one model."""
+    policy = MODELS[model][1]()
+    stats, rng = policy.stats(1.0), np.random.default_rng(0)
+    free = policy.moments(Rule("none"), stats)
+    own = (free.second - float(free.g @ free.g)) / PROMPTS
+    found: list[Row] = []
+    for name in MODEL_BANDS:
+        shape = model_rule(name, policy, rng)
+        for target in TARGETS:
+            fitted = policy.calibrated(shape, stats, target)
+            for outside in OUTSIDES if fitted is not None else ():
+                assert fitted is not None
+                rule = Rule(**{**fitted.to_dict(), "outside": outside})
+                m = policy.moments(rule, stats)
+                error = m.g_clip - m.g
+                mse = float(error @ error) + (m.second - float(m.g_clip @ m.g_clip)) / PROMPTS
+                place = {"unit": model, "rule": name, "outside": outside, "target": target}
+                found.append({**place, "quantity": "mse", "estimate": mse / own})
+                found.append({**place, "quantity": "cosine_exact", "estimate": cosine(m.g_clip, m.g)})
+    return found
+
+
+def mean_interval(values: Sequence[float]) -> tuple[float, float, float]:
+    """Mean with Student's 95 % interval over units; NaN ends with fewer than two."""
+    x = np.array([v for v in values if math.isfinite(v)])
+    if x.size < 2:
+        return (float(x.mean()) if x.size else math.nan), math.nan, math.nan
+    half = float(sps.t.ppf(0.975, x.size - 1) * x.std(ddof=1) / math.sqrt(x.size))
+    return float(x.mean()), float(x.mean()) - half, float(x.mean()) + half
+
+
+def median_interval(values: Sequence[float]) -> tuple[float, float, float]:
+    """Median of units with the sign test's interval, at least 95 %; NaN ends with fewer than six.
+
+    One unit may lie anywhere without moving it: ratios of squared errors have no mean that one could rely on.
+    """
+    x = np.sort(np.asarray(values, np.float64))
+    rank = int(sps.binom.ppf(0.025, x.size, 0.5))  # of the low end; 0: there is none
+    middle = float(np.median(x)) if x.size else math.nan
+    return (middle, float(x[rank - 1]), float(x[x.size - rank])) if rank else (middle, math.nan, math.nan)
+
+
+def compared(rows: list[Row], quantity: str, target: float) -> pd.DataFrame:
+    """Every case against fspo's drop, paired by unit: median ratio of squared errors, or median gain in cosine.
+
+    A squared error is an unbiased estimate and may be negative; such a unit stays where it is, below all others.
+
+    Columns: rule, outside, estimate, ci_low, ci_high, units (with a number), better (units in which the case is
+    better), p (sign test, two-sided).
+    """
+    table: Any = pd.DataFrame(rows)
+    table = table[(table.quantity == quantity) & np.isclose(table.target, target)]
+    ratio = quantity.startswith("mse")
+    base = table[(table.rule == REFERENCE[0]) & (table.outside == REFERENCE[1])].set_index("unit")["estimate"]
+    base = base[(base > 0) | (not ratio)]
+    out = []
+    for (rule, outside), part in table.groupby(["rule", "outside"], sort=False):
+        pair = part.set_index("unit")["estimate"].reindex(base.index)
+        gap = (pair / base if ratio else pair - base).dropna().to_numpy(np.float64)
+        value, low, high = median_interval(gap.tolist())
+        ahead = -np.log(np.maximum(gap, 1e-300)) if ratio else gap
+        better, told = int(np.sum(ahead > 0)), int(np.sum(ahead != 0))
+        p = float(sps.binomtest(better, told).pvalue) if told else 1.0
+        names = {"rule": rule, "outside": outside, "estimate": value, "ci_low": low, "ci_high": high}
+        out.append({**names, "units": len(gap), "better": better, "p": p})
+    return pd.DataFrame(out).sort_values("estimate", ascending=ratio)
+
+
+def trained_rows(paths: Sequence[Path]) -> list[Row]:
+    """Reward and acceptance of trained runs; a folder is called RULE-seedN."""
+    found: list[Row] = []
+    for path in paths:
+        name, _, seed = path.name.rpartition("-seed")
+        if not (path / "metrics.jsonl").is_file() or not name:
+            raise UserError(f"{path} is no trained run named RULE-seedN: give folders that fspo.train wrote")
+        lines = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+        train = [line for line in lines if line["phase"] == "train"]
+        late = [line for line in train if line["rollout"] >= LEAST_RANGE]
+        held = [line["eval/reward"] for line in lines if line["phase"] == "eval"]
+        values = {
+            "reward, all rollouts": float(np.mean([line["reward"] for line in train])),
+            "reward, last 5": float(np.mean([line["reward"] for line in train[-5:]])),
+            "held-out reward": held[-1] if len(held) > 1 else math.nan,
+            "band acceptance": float(np.mean([1 - line["clip_ratio/out_of_band"] for line in late])),
+        }
+        found += [{"unit": seed, "rule": name, "quantity": q, "estimate": v} for q, v in values.items()]
+    return found
+
+
+def number(value: float) -> str:
+    """Three decimals, or three digits where it is large."""
+    return f"{value:.3f}" if abs(value) < 100 else f"{value:.3g}"
+
+
+def cell(row: Any) -> str:
+    """An estimate with its interval."""
+    if not math.isfinite(row["ci_low"]):
+        return number(row["estimate"])
+    return f"{number(row['estimate'])} [{number(row['ci_low'])}, {number(row['ci_high'])}]"
+
+
+def comparison_table(rows: list[Row], quantities: dict[str, str], targets: Sequence[float] = TARGETS) -> list[str]:
+    """Markdown lines: a row for each case, ordered by the first column; units in brackets."""
+    case = ["rule", "outside"]
+    parts: dict[Any, Any] = {(q, t): compared(rows, q, t).set_index(case) for q in quantities for t in targets}
+    columns = [f"{words} at {t:.0%}" for words in quantities.values() for t in targets]
+    lines = [f"| rule | outside | {' | '.join(columns)} |", "| --- | --- |" + " --- |" * len(columns)]
+    for name in next(iter(parts.values())).index:
+        cells = [f"{cell(p.loc[name])} ({int(p.loc[name].better)}/{int(p.loc[name].units)})" for p in parts.values()]
+        lines.append(f"| `{name[0]}` | {name[1]} | {' | '.join(cells)} |")
+    return lines
+
+
+def verdict(rows: list[Row], quantity: str, words: str) -> list[str]:
+    """One sentence a target: the best case with what is left of it after all cases looked at, and fspo's own band."""
+    out = []
+    for target in TARGETS:
+        table = compared(rows, quantity, target)
+        others = table[(table.units == table.units.max()) & ((table.rule != "fspo") | (table.outside != "drop"))]
+        best, looks = others.iloc[0], len(table) - 1
+        p = min(best.p * looks, 1.0)
+        fspo = table[table.rule == "fspo"].set_index("outside")
+        sentence = f"At {target:.0%}: least {words} in estimate is `{best.rule}` with {best.outside}, {cell(best)} of"
+        sentence += f" fspo's drop (p = {best.p:.2g} alone, {p:.2g} as the best of {looks})"
+        own = [f"its {o} {cell(fspo.loc[o])} (p = {fspo.loc[o].p:.2g})" for o in ("cap", "truncate")]
+        out.append(f"- {sentence}; fspo's own band, {', '.join(own)}.")
+    return out
+
+
+def standing_out(rows: list[Row], quantity: str, words: str, target: float) -> str:
+    """One line: the cases that the sign test tells from fspo's drop after all looks, on either side."""
+    table = compared(rows, quantity, target)
+    names = {True: "", False: ""}
+    for r in (r for r in table.to_dict("records") if r["p"] * (len(table) - 1) < 0.05):
+        names[r["better"] > r["units"] / 2] += f", `{r['rule']}` {r['outside']}"
+    sides = [f"{word} {names[side][2:] or 'none'}" for word, side in (("better", True), ("worse", False))]
+    return f"- Told from fspo's drop in {words} at {target:.0%} after all looks: {'; '.join(sides)}."
+
+
+def training_table(rows: list[Row]) -> list[str]:
+    """Markdown lines: means over seeds, and differences from fspo paired by seed."""
+    table = pd.DataFrame(rows)
+    quantities = list(dict.fromkeys(table.quantity))
+    lines = [f"| rule | seeds | {' | '.join(quantities)} | reward, all rollouts, less fspo's |"]
+    lines.append("| --- | --- |" + " --- |" * (len(quantities) + 1))
+    wide = {q: table[table.quantity == q].pivot(index="unit", columns="rule", values="estimate") for q in quantities}
+    first = wide[quantities[0]]
+    for rule in first.columns:
+        cells = [f"{mean_interval(wide[q][rule].tolist())[0]:.3f}" for q in quantities]
+        value, low, high = mean_interval((first[rule] - first["fspo"]).tolist()) if "fspo" in first else (math.nan,) * 3
+        gap = cell({"estimate": value, "ci_low": low, "ci_high": high}) if rule != "fspo" else ""
+        lines.append(f"| `{rule}` | {first[rule].count()} | {' | '.join(cells)} | {gap} |")
+    return lines
+
+
+def page(logs: list[Row], models: list[Row], trained: list[Row], before: str = "") -> str:
+    """The document; ``before`` it, of which the section on training stays where there are no trained runs."""
+    lines = [HEAD.format(prompts=PROMPTS, logs=len({r["unit"] for r in logs}), models=len({r["unit"] for r in models}))]
+    if logs:
+        quantities = {"mse": "MSE", "mse_direction": "MSE of the direction", "cosine_same_batch": "gain in cosine"}
+        names = ", ".join(dict.fromkeys(f"`{r['unit']}`" for r in logs))
+        lines += [
+            LOGS.replace("{names}", names),
+            *verdict(logs, "mse", "MSE"),
+            *verdict(logs, "mse_direction", "MSE of the direction"),
+            *(standing_out(logs, q, words, t) for q, words in quantities.items() for t in TARGETS),
+            "",
+            *comparison_table(logs, quantities),
+            "",
+        ]
+    lines += [EXACT, *verdict(models, "mse", "MSE"), ""]
+    lines += [*comparison_table(models, {"mse": "MSE", "cosine_exact": "gain in cosine"}), ""]
+    if trained:
+        lines += [TRAINED, *training_table(trained), "", CLOSE]
+    elif TRAINING in before:
+        lines += [TRAINING + before.split(TRAINING, 1)[1]]
+    return "\n".join(lines)
+
+
+TRAINING = "## In training\n"
+HEAD = """# Which rule gives the best update at equal acceptance?
+
+`python studies/which_rule.py` writes this page. MSE is the mean squared error of the clipped update as an estimate
+of the true one (docs/theory.md T12), shown as a ratio to `fspo` with drop, so below 1 is better; a gain in cosine is a
+difference from it, so above 0 is better. Each unit is paired with itself; the number is the median over units, in
+square brackets the sign test's interval (at least 95 %: the least and the greatest of 6 to 8 units, the second ones
+of 9 to 11, the third ones of 12 to 14), in round brackets the units in which the case is better and those that have a
+number. Units: {logs} logs, {models} models. These are many looks: the best of many looks better than it is, and with
+fewer than 11 units no case can stand out from thirty by a sign test. p-values are two-sided; read
+alone, they are for a case chosen beforehand.
+"""
+LOGS = """## On gradient logs
+
+Responses at first use, every rule at the common weight $`e^S`$, its range matched in each window of 5 rollouts to one
+update acceptance over $`A \\ne 0`$. For cap that is the share that is not capped, on either sign of $`A`$, so at one
+acceptance cap has another range than drop, and the comparison is of bands together with what happens outside them.
+The range comes from the rows that it is then judged on (T12 wants it frozen), for all rules alike. Bands that follow a
+target take their shape from earlier updates alone. A log has no number for a case that no range matches.
+
+The logs are `studies/which_rule_logs.py`'s, named by task, step size and seed: {names}. Tasks: `chain-add` after a
+supervised warm-up; `digits`, the share of digits; `brief`, whether a response ends within 24 characters; all of one
+0.4M-parameter architecture. Logs of one task are more alike than logs of two, so the units are fewer than they look.
+"""
+EXACT = """## In models whose update is known
+
+The policies of `proofs_check/maps/`: exact moments, {prompts} responses an update, ranges matched to one band
+acceptance, so that here drop, truncate and cap share one band. Units are the models, which were chosen and not drawn:
+the interval says how much it depends on the model, and a p-value is no more than a count of models.
+""".replace("{prompts}", str(PROMPTS))
+TRAINED = f"""{TRAINING}
+Short runs on two-core hardware: each rule's range follows the same band acceptance (`--rule.adapt range`), all else
+is equal and paired by seed; band acceptance is averaged from rollout {LEAST_RANGE} on. Means over seeds; in brackets
+Student's 95 % interval: the fewer the seeds, the larger a difference that it cannot exclude. Each run: `python -m
+fspo.train --rule.preset RULE --rule.advantage grpo --rule.adapt range --rule.target 0.85 --rollouts 20`; the range
+follows from behind, so the acceptance is not quite the target.
+"""
+CLOSE = "What such short runs of a small model cannot show is how rules differ over thousands of updates.\n"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Compute what is missing, then write the page."""
+    words = (__doc__ or "").strip()
+    parser = argparse.ArgumentParser(description=words, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--logs", nargs="*", type=Path, default=[], metavar="RUN", help="run folders with scores")
+    parser.add_argument(
+        "--trained", nargs="*", type=Path, default=[], metavar="RUN", help="folders RULE-seedN to compare"
+    )
+    parser.add_argument("--output", type=Path, default=Path("out/which_rule"), help="where finished parts are kept")
+    parser.add_argument("--page", type=Path, default=PAGE, help="where the page goes")
+    options = parser.parse_args(arguments)
+    logs, models = list[Row](), list[Row]()
+    for path in tqdm(options.logs, desc="logs", disable=not sys.stderr.isatty()):
+        logs += kept(
+            options.output, path.resolve().name, f"{path.resolve()} {TARGETS} {BANDS}", lambda p=path: log_rows(p)
+        )
+    for model in tqdm(MODELS, desc="models", disable=not sys.stderr.isatty()):
+        models += kept(
+            options.output, f"model-{model}", f"{TARGETS} {PROMPTS} {MODEL_BANDS}", lambda m=model: model_rows(m)
+        )
+    before = options.page.read_text(encoding="utf-8") if options.page.is_file() else ""
+    write_text(options.page, page(logs, models, trained_rows(options.trained), before))
+    return 0
+
+
+if __name__ == "__main__":
+    run_cli(main)

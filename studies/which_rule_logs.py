@@ -1,0 +1,108 @@
+"""Gradient logs for studies/which_rule.py: three tasks, two seeds, two step sizes; short runs on a CPU.
+
+Every run trains under fspo with one range. A run that is whole is kept, one that was killed goes on.
+
+examples:
+  python studies/which_rule_logs.py --output out/which_rule/logs
+  python studies/which_rule.py --logs out/which_rule/logs/* --output out/which_rule
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from tqdm import tqdm
+
+from fspo.base.errors import run_cli
+from fspo.config import BatchConfig, EvalConfig, LogConfig, ModelConfig, OptimConfig, RuleConfig, TrainConfig
+from fspo.models.load import build_embedded_model, load_tokenizer
+from fspo.models.warmup import warm_up
+from fspo.policy.scores import ScoreConfig
+from fspo.sampling.sample import SamplingConfig
+from fspo.tasks import Example, Rewards
+from fspo.train.trainer import Trainer
+
+SEEDS = (0, 1)
+STEP_SIZES = (1e-4, 4e-4)
+ROLLOUTS = 10
+
+
+class Plain:
+    """A task whose reward a function of the text and of its end gives; the model starts from random weights."""
+
+    def __init__(self, name: str, reward: Callable[[str, bool], float]) -> None:
+        self.name, self._reward = name, reward
+
+    def size(self, split: str) -> int | None:
+        """As many examples as are asked for."""
+        return None
+
+    def example(self, split: str, index: int) -> Example:
+        """Example ``index``, always the same one."""
+        return Example(f"{split}-{index}", f"{index % 90 + 10}+", answer="", info={"number": index})
+
+    def score(self, examples: Sequence[Example], responses: Sequence[str], finished: Sequence[bool]) -> Rewards:
+        """One reward for each response."""
+        found = [self._reward(text, end) for text, end in zip(responses, finished, strict=True)]
+        return Rewards(np.array(found, np.float64), ["ok"] * len(found))
+
+
+def digits(text: str, finished: bool) -> float:
+    """Share of digits: no matter of length."""
+    return sum(c.isdigit() for c in text) / max(len(text), 1)
+
+
+def brief(text: str, finished: bool) -> float:
+    """Whether it ended within 24 characters: long responses all have A < 0."""
+    return float(finished and len(text) <= 24)
+
+
+PLAIN = {"digits": digits, "brief": brief}
+TASKS = ("chain-add", *PLAIN)
+
+
+def train(folder: Path, task: str, seed: int, step_size: float) -> None:
+    """One run of 10 rollouts of 256 responses, 4 updates each, the last three with scores."""
+    config = TrainConfig(
+        output=str(folder),
+        rollouts=ROLLOUTS,
+        seed=seed,
+        cpu=True,
+        resume=True,
+        threads=1,
+        rule=RuleConfig(preset="fspo", range_lo=0.08, range_hi=0.08),
+        batch=BatchConfig(prompts=32, responses=8, minibatches=4, epochs=1),
+        sampling=SamplingConfig(max_new_tokens=200 if task == "chain-add" else 64),
+        optim=OptimConfig(learning_rate=step_size, warmup_updates=0),
+        log=LogConfig(scores=ScoreConfig(width=1024), score_minibatches=(1, 2, 3)),
+        eval=EvalConfig(every=0),
+    )
+    if task in PLAIN:
+        model, tokenizer = build_embedded_model(seed), load_tokenizer("embedded")
+        Trainer(config, model=model, tokenizer=tokenizer, task=Plain(task, PLAIN[task])).train()
+    else:
+        model = ModelConfig(name_or_path=str(warm_up(TrainConfig().warmup)))
+        Trainer(replace(config, model=model)).train()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Train what is missing."""
+    words = (__doc__ or "").strip()
+    parser = argparse.ArgumentParser(description=words, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", type=Path, default=Path("out/which_rule/logs"), help="folder of the runs")
+    parser.add_argument("--tasks", nargs="*", choices=TASKS, default=TASKS)
+    parser.add_argument("--seeds", nargs="*", type=int, default=SEEDS)
+    options = parser.parse_args(arguments)
+    runs = [(task, seed, size) for task in options.tasks for seed in options.seeds for size in STEP_SIZES]
+    for task, seed, step_size in tqdm(runs, desc="logs", unit="run", disable=not sys.stderr.isatty()):
+        train(options.output / f"{task}-step{step_size:g}-seed{seed}", task, seed, step_size)
+    return 0
+
+
+if __name__ == "__main__":
+    run_cli(main)

@@ -1,0 +1,406 @@
+"""Every planted defect is found, healthy runs are clear, and the evidence is right against independent numbers."""
+
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from scipy import stats as sps
+
+from analysis.__main__ import main
+from analysis.doctor.examine import CHECKS, examine
+from analysis.doctor.planted import DEFECTS, Plan, write_run
+from fspo.base.errors import UserError
+from fspo.gradlog import GradLogWriter, read_log
+from fspo.rules import preset
+
+ALSO = {
+    # a band far too narrow for the drift accepts little, and the long responses' weights spread; nothing else may show
+    "drift": {"acceptance", "heavy_weights"},
+    "heavy_weights-tilted": {"drift"},
+}
+
+
+def answer(run, name, **options):
+    return next(a for a in examine(run, **options).answers if a.id == name)
+
+
+def evidence(found, start):
+    return next(e for e in found.evidence if e.name.startswith(start))
+
+
+def append(run, rows, rollout=0, **metadata):
+    writer = GradLogWriter(run, metadata=metadata)
+    writer.append(rows)
+    writer.flush(rollout)
+    return run
+
+
+def plain(n=400, group=4, **columns):
+    """Rows of one rollout after one update; S alternates around 0."""
+    prompt = np.arange(n) // group
+    rows = {
+        "rollout": 0,
+        "step": 1,
+        "updates_since_rollout": 1,
+        "times_used": 0,
+        "prompt_id": prompt,
+        "response_id": np.arange(n),
+        "length": np.full(n, 100),
+        "log_ratio": np.where(np.arange(n) % 2, 0.1, -0.1),
+        "advantage": np.where(np.arange(n) % 2, 1.0, -1.0),
+    }
+    return rows | columns
+
+
+def test_every_check_has_a_planted_run():
+    assert {name.split("-")[0] for name in DEFECTS} == set(CHECKS)
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("name", DEFECTS)
+def test_a_planted_defect_is_found_and_nothing_else(tmp_path, name, seed):
+    wanted = name.split("-")[0]
+    ids = {a.id for a in examine(write_run(tmp_path / "run", DEFECTS[name], seed)).findings}
+    assert wanted in ids
+    assert ids <= {wanted} | ALSO.get(name, set())
+
+
+HEALTHY = {
+    "fspo": Plan(),
+    "rloo": Plan(rule=preset("rloo").rule, lengths=(16, 256)),
+    "gspo": Plan(rule=preset("gspo", range_lo=2e-3, range_hi=2e-3).rule),
+    "fspo-kl": Plan(rule=preset("fspo-kl").rule),
+    "fspo-truncate": Plan(rule=preset("fspo-truncate").rule),
+    "unclipped": Plan(rule=preset("none").rule),
+    "little noise": Plan(noise=1e-3),
+    "one epoch": Plan(epochs=1),
+}
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", HEALTHY)
+def test_healthy_runs_are_clear(tmp_path, name, seed):
+    diagnosis = examine(write_run(tmp_path / "run", HEALTHY[name], 100 + seed))
+    assert [a.summary for a in diagnosis.findings] == []
+    assert sum(a.status == "clear" for a in diagnosis.answers) >= 8
+
+
+def test_a_finding_goes_when_its_cure_is_taken(tmp_path):
+    defect = DEFECTS["acceptance"]
+    found = answer(write_run(tmp_path / "bad", defect, 0), "acceptance", target=0.85)
+    c = evidence(found, "c for 85%")
+    assert c.low < c.value < c.high
+    cured = write_run(
+        tmp_path / "good", replace(defect, rule=preset("fspo", range_lo=c.value, range_hi=c.value).rule), 1
+    )
+    log = read_log(cured, columns=["band_accept", "updates_since_rollout"])
+    moved = log.column("updates_since_rollout") > 0
+    assert log.column("band_accept")[moved].mean() == pytest.approx(0.85, abs=0.02)
+    assert answer(cured, "acceptance", target=0.85).status == "clear"
+
+
+def test_the_range_is_the_quantile_of_the_excess(tmp_path):
+    rng = np.random.default_rng(0)
+    S, L = rng.standard_normal(2000) * 5, np.full(2000, 100)
+    rows = plain(2000, log_ratio=S, length=L)
+    rule = preset("fspo").rule
+    c = evidence(answer(append(tmp_path, rows, rule=rule.to_dict()), "acceptance", target=0.9), "c for 90%")
+    assert c.value == pytest.approx(np.quantile(np.abs(S) / 10, 0.9), rel=0.01)
+    # the interval of a quantile of 2000 independent draws by order statistics
+    at = sps.binom.ppf([0.025, 0.975], 2000, 0.9).astype(int)
+    low, high = np.sort(np.abs(S) / 10)[at]
+    assert [c.low, c.high] == pytest.approx([low, high], rel=0.03)
+
+
+def test_an_asymmetric_band_keeps_its_ratio(tmp_path):
+    rule = preset("fspo", range_lo=0.001, range_hi=0.002).rule
+    rng = np.random.default_rng(1)
+    rows = plain(log_ratio=rng.standard_normal(400))
+    found = answer(append(tmp_path, rows, rule=rule.to_dict()), "acceptance", target=0.9)
+    assert evidence(found, "c_hi").value == pytest.approx(2 * evidence(found, "c_lo").value)
+
+
+def test_the_rule_that_never_cuts_is_told_but_does_not_fail(tmp_path):
+    rows = plain(4000, log_ratio=np.where(np.arange(4000) % 2, 1e-4, -1e-4))
+    run = append(tmp_path, rows, rule=preset("fspo").rule.to_dict())
+    diagnosis = examine(run)
+    assert [a.id for a in diagnosis.findings] == ["acceptance"]
+    assert diagnosis.fails("info")
+    assert not diagnosis.fails("warning")
+
+
+def test_learning_rate_0_is_told_from_recomputed_log_probs(tmp_path):
+    run = write_run(tmp_path / "run", DEFECTS["old_recomputed"], 0)
+    lines = [json.loads(line) | {"learning_rate": 0.0} for line in (run / "metrics.jsonl").read_text().splitlines()]
+    (run / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    found = examine(run).findings
+    assert [a.id for a in found] == ["s_zero"]
+    assert "nothing moves" in found[0].summary
+
+
+def test_groups_that_are_all_solved_in_the_end(tmp_path):
+    rollout = np.arange(4000) // 400
+    rows = plain(4000, rollout=rollout, step=rollout, reward=np.ones(4000))
+    rows["advantage"] = np.where((rollout < 7) & (np.arange(4000) % 2 == 1), 1.0, 0.0)
+    found = answer(append(tmp_path, rows), "advantages_zero")
+    assert found.found
+    assert "by the end" in found.summary
+    assert evidence(found, "responses with A != 0").value == pytest.approx(0.35)
+    assert evidence(found, "responses with A != 0, last").value == 0
+
+
+def test_noise_that_grows_with_length_points_to_positions(tmp_path):
+    rng = np.random.default_rng(2)
+    n = 2000
+    L = np.where(np.arange(n) % 2, 400, 50)
+    rows = plain(n, length=L, updates_since_rollout=np.arange(n) % 4 // 2, step=np.arange(n) % 4 // 2)
+    rows["log_ratio"] = rng.standard_normal(n) * 2e-4 * L**1.5  # per root token 8 times larger
+    found = answer(append(tmp_path, rows, rule=preset("fspo").rule.to_dict()), "numerics")
+    assert found.found
+    assert evidence(found, "noise per root token").value == pytest.approx(8, rel=0.1)
+    assert "position ids" in found.cure
+
+
+def test_a_noise_phase_serves_as_the_floor(tmp_path):
+    rng = np.random.default_rng(3)
+    trained = plain(800, log_ratio=rng.standard_normal(800) * 0.4)
+    noise = plain(800, log_ratio=rng.standard_normal(800) * 0.35, phase="noise", updates_since_rollout=0)
+    append(tmp_path, trained, rule=preset("fspo").rule.to_dict())
+    append(tmp_path, noise | {"rollout": 1}, 1, rule=preset("fspo").rule.to_dict())
+    found = answer(tmp_path, "numerics")
+    assert found.found
+    # P(|N(0, .35)| > .3) and P(|N(0, .4)| > .3)
+    assert evidence(found, "out of band before").value == pytest.approx(2 * sps.norm.sf(0.3 / 0.35), abs=0.04)
+    assert evidence(found, "out of band after").value == pytest.approx(2 * sps.norm.sf(0.3 / 0.4), abs=0.04)
+
+
+def test_missing_long_responses_are_measured(tmp_path):
+    # groups of 4 with lengths 10, 20, 30, 200; every second group lost its longest
+    n = 400
+    rows = plain(n, length=np.tile([10, 20, 30, 200], n // 4))
+    keep = ~((rows["prompt_id"] % 2 == 0) & (rows["length"] == 200))
+    rows = {k: v[keep] if np.ndim(v) else v for k, v in rows.items()}
+    append(tmp_path, rows)
+    (tmp_path / "metrics.jsonl").write_text('{"rollout": 0, "phase": "train", "completions/mean_length": 65.0}\n')
+    found = answer(tmp_path, "dropped_sequences")
+    assert evidence(found, "responses missing").value == pytest.approx(1 / 8)
+    assert evidence(found, "mean length of the missing").value == pytest.approx(200)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "status"),
+    [
+        ([4] * 50 + [8] * 50, "clear"),  # a prompt drawn twice is no defect
+        ([4] * 15 + [3] * 40 + [2] * 30 + [1] * 15, "found"),  # most groups lost someone
+        (list(range(1, 31)) * 3, "not checked"),  # no size to be seen
+        ([1] * 100, "not checked"),
+    ],
+)
+def test_group_sizes(tmp_path, sizes, status):
+    prompt = np.repeat(np.arange(len(sizes)), sizes)
+    n = len(prompt)
+    rows = plain(n, prompt_id=prompt)
+    assert answer(append(tmp_path, rows), "dropped_sequences").status == status
+
+
+def test_a_wholly_masked_response_counts_as_dropped(tmp_path):
+    rows = plain(length=np.where(np.arange(400) % 20 == 0, 0, 100))
+    found = answer(append(tmp_path, rows), "dropped_sequences")
+    assert found.found
+    assert evidence(found, "rows without a token").value == pytest.approx(0.05)
+
+
+def test_a_kept_row_without_a_gradient_counts_as_dropped(tmp_path):
+    muted = np.arange(400) % 10 == 0
+    rows = plain(side=np.zeros(400, int), multiplier=np.where(muted, 0.0, 1.0), weight=np.ones(400))
+    found = answer(append(tmp_path, rows, rule=preset("fspo").rule.to_dict()), "dropped_sequences")
+    assert found.found
+    assert evidence(found, "kept rows with multiplier 0").value == pytest.approx(0.1)
+
+
+def test_the_limit_is_inferred_where_truncation_is_not_logged(tmp_path):
+    length = np.minimum(np.random.default_rng(4).integers(1, 200, 1000), 150)
+    found = answer(append(tmp_path, plain(1000, length=length)), "truncation")
+    assert found.found
+    assert found.evidence[0].value == pytest.approx(np.mean(length == 150))
+    assert "exactly 150 tokens" in found.evidence[0].name
+
+
+def test_token_rules_are_not_blamed_for_token_averages(tmp_path):
+    run = append(tmp_path, plain(), rule=preset("grpo").rule.to_dict(), aggregation="token")
+    assert answer(run, "length_weighted").status == "clear"
+    assert answer(run, "acceptance").status == "not checked"
+
+
+def test_length_weights_by_hand(tmp_path):
+    # nine of 100 tokens for one of 900: its tenth carries half, the weighted mean length is 500, LRE_2 is 4/3
+    rows = plain(length=np.where(np.arange(400) % 10 == 0, 900, 100))
+    found = answer(append(tmp_path, rows, rule=preset("fspo").rule.to_dict(), aggregation="token"), "length_weighted")
+    assert evidence(found, "weight of the longest").value == pytest.approx(0.5)
+    assert evidence(found, "mean length as").value == pytest.approx(500)
+    assert evidence(found, "LRE_2").value == pytest.approx(4 / 3)
+
+
+def test_one_response_that_is_the_update(tmp_path):
+    # ten updates of 40 responses; in each one weight of 61 beside 39 of 1: 61 % of the update
+    n = 400
+    weight = np.where(np.arange(n) % 40 == 7, 61.0, 1.0)
+    rows = plain(n, weight=weight, multiplier=np.ones(n), side=np.zeros(n, int), rollout=np.arange(n) // 40)
+    rows |= {"step": np.arange(n) // 40, "advantage": np.where(np.arange(n) % 2, -1.0, 1.0)}
+    found = answer(append(tmp_path, rows, rule=preset("fspo").rule.to_dict()), "heavy_weights")
+    assert found.found
+    assert evidence(found, "share of the largest").value == pytest.approx(0.61)
+    assert evidence(found, "updates of which").value == pytest.approx(1.0)
+    assert evidence(found, "effective").value == pytest.approx(100**2 / (61**2 + 39) / 40)
+    assert "dual" in found.cure  # the heavy ones have A < 0 above 0
+
+
+def test_a_log_with_nothing_in_it_is_not_judged(tmp_path):
+    rows = plain(log_ratio=np.full(400, np.nan), advantage=np.full(400, np.nan), length=np.zeros(400, int))
+    diagnosis = examine(append(tmp_path / "import", rows, imported_from="a table without S and A"))
+    assert diagnosis.findings == []
+    assert {a.id for a in diagnosis.answers if a.status == "not checked"} == set(CHECKS) - {"dropped_sequences"}
+    assert any("400 of 400 rows have a length below 1" in note for note in diagnosis.notes)
+    # a trainer that has logged them as NaN is another matter
+    diagnosis = examine(append(tmp_path / "own", rows))
+    assert [a.id for a in diagnosis.findings] == ["not_finite"]
+
+
+def test_a_single_response_is_not_judged(tmp_path):
+    rows = {k: v[:1] if np.ndim(v) else v for k, v in plain().items()}
+    diagnosis = examine(append(tmp_path, rows, rule=preset("fspo").rule.to_dict()))
+    assert diagnosis.findings == []
+
+
+def test_damage_is_counted_and_the_rest_examined(tmp_path):
+    run = write_run(tmp_path / "run", Plan(), 0)
+    file = sorted((run / "gradlog").glob("*.parquet"))[3]
+    file.write_bytes(file.read_bytes()[:200])
+    with (run / "metrics.jsonl").open("a") as metrics:
+        metrics.write('{"torn')
+    diagnosis = examine(run)
+    assert sum("damaged" in note for note in diagnosis.notes) == 2
+    assert diagnosis.findings == []
+
+
+def test_a_long_log_is_examined_in_spread_rollouts(tmp_path, monkeypatch):
+    run = write_run(tmp_path / "run", DEFECTS["truncation"], 0)
+    monkeypatch.setattr("analysis.doctor.admit.MAX_ROWS", 8000)
+    diagnosis = examine(run)
+    total = sum(pq.read_metadata(f).num_rows for f in (run / "gradlog").glob("*.parquet"))
+    assert diagnosis.rows < 8001 < total
+    assert "evenly spread" in diagnosis.notes[0]
+    assert [a.id for a in diagnosis.findings] == ["truncation"]
+
+
+def test_status_json_and_fail_on(tmp_path, capsys):
+    bad, good = write_run(tmp_path / "bad", DEFECTS["length_weighted"], 0), write_run(tmp_path / "good", Plan(), 0)
+    out = tmp_path / "findings.json"
+    assert main(["doctor", str(good), str(bad), "--json", str(out)]) == 1
+    assert "WARNING length_weighted" in capsys.readouterr().out
+    first, second = json.loads(out.read_text())
+    assert first["worst"] is None
+    assert second["findings"][0]["id"] == "length_weighted"
+    assert {"value", "low", "high", "name", "unit"} == set(second["findings"][0]["evidence"][0])
+    assert main(["doctor", str(bad), "--fail-on", "critical"]) == 0
+    assert main(["doctor", str(bad), "--fail-on", "truncation"]) == 0
+    assert main(["doctor", str(bad), "--fail-on", "length_weighted"]) == 1
+    assert main(["doctor", str(good)]) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["doctor", "RUN", "--fail-on", "trunkation"], "did you mean 'truncation'"),
+        (["doctor", "RUN", "--target", "1.5"], "strictly between 0 and 1"),
+        (["doctor", "nowhere"], "no folder"),
+        (["doctor"], "required: runs"),
+    ],
+)
+def test_bad_input_is_one_line(tmp_path, arguments, message):
+    write_run(tmp_path / "run", replace(Plan(), rollouts=1), 0)
+    with pytest.raises(UserError, match=message) as error:
+        main([str(tmp_path / "run") if a == "RUN" else a for a in arguments])
+    assert "\n" not in str(error.value)
+
+
+def test_a_folder_without_a_log_is_one_line(tmp_path):
+    with pytest.raises(UserError, match="no gradient log"):
+        main(["doctor", str(tmp_path)])
+
+
+def scalars(run, **values):
+    """Ten lines of metrics and no gradient log; a callable gets the line's number."""
+    run.mkdir(exist_ok=True)
+    lines = [{k: v(i) if callable(v) else v for k, v in values.items()} for i in range(10)]
+    text = "".join(
+        json.dumps({"rollout": i, "step": i, "phase": "train"} | line) + "\n" for i, line in enumerate(lines)
+    )
+    (run / "metrics.jsonl").write_text(text)
+    return run
+
+
+@pytest.mark.parametrize(
+    ("values", "wanted"),
+    [
+        ({"imported/clip_ratio/region_mean": 0.0}, {"s_zero"}),
+        ({"imported/actor/pg_clipfrac": lambda i: 0.01 * (i > 5)}, set()),
+        ({"frac_reward_zero_std": 1.0, "reward": 0.0}, {"advantages_zero"}),
+        ({"frac_reward_zero_std": lambda i: 0.4 + 0.01 * i}, set()),
+        ({"completions/clipped_ratio": lambda i: 0.2 + 0.01 * i}, {"truncation"}),
+        ({"completions/clipped_ratio": 0.01}, set()),
+    ],
+)
+def test_scalars_alone_tell_a_little(tmp_path, values, wanted):
+    diagnosis = examine(scalars(tmp_path / "run", **values))
+    assert {a.id for a in diagnosis.findings} == wanted
+    assert "no gradient log" in diagnosis.notes[0]
+    assert sum(a.status == "not checked" for a in diagnosis.answers) >= len(CHECKS) - 3
+
+
+def test_scalars_need_lines_and_numbers(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text('{"rollout": 0, "phase": "train", "frac_reward_zero_std": 1.0}\n' * 3)
+    assert examine(tmp_path).findings == []
+    (tmp_path / "metrics.jsonl").write_text("torn")
+    with pytest.raises(UserError, match="nothing to examine"):
+        examine(tmp_path)
+
+
+VALUE = st.one_of(st.floats(-50, 50), st.sampled_from([0.0, math.nan, math.inf, -math.inf]))
+OPTIONAL = {
+    "reward": VALUE,
+    "lo": VALUE,
+    "hi": VALUE,
+    "multiplier": VALUE,
+    "weight": VALUE,
+    "truncated": st.booleans(),
+    "band_accept": st.booleans(),
+    "side": st.integers(-1, 2),
+    "updates_since_rollout": st.integers(0, 3),
+}
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_any_log_gets_an_answer_to_every_check(tmp_path_factory, data):
+    n = data.draw(st.sampled_from([1, 7, 120]))
+    kinds = data.draw(st.lists(VALUE, min_size=1, max_size=4)), data.draw(st.lists(VALUE, min_size=1, max_size=4))
+    rows = {name: np.resize(np.arange(k), n) for name, k in (("rollout", 2), ("step", 3), ("prompt_id", 30))}
+    rows |= {"response_id": np.arange(n), "length": np.resize(data.draw(st.lists(st.integers(0, 90), min_size=1)), n)}
+    rows |= {"log_ratio": np.resize(kinds[0], n), "advantage": np.resize(kinds[1], n)}
+    for name, values in OPTIONAL.items():
+        if data.draw(st.booleans()):
+            rows[name] = np.resize(data.draw(st.lists(values, min_size=1, max_size=5)), n)
+    rule = data.draw(st.sampled_from(["none", "fspo", "fspo-kl", "gspo", "rloo", "grpo", "fspo-cap", None]))
+    metadata = {"rule": preset(rule).rule.to_dict(), "aggregation": "token"} if rule else {}
+    run = append(tmp_path_factory.mktemp("any"), rows, **metadata)
+    diagnosis = examine(run, target=data.draw(st.sampled_from([None, 0.9])))
+    assert {a.id for a in diagnosis.answers} == set(CHECKS)
+    assert diagnosis.lines(verbose=True)
+    if n < 50:
+        assert {a.id for a in diagnosis.findings} <= {"s_zero", "not_finite", "length_weighted"}

@@ -1,0 +1,366 @@
+"""Per-response tables of every form become the same gradient log; the arithmetic is checked by hand."""
+
+import gzip
+import json
+import tempfile
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from analysis.__main__ import main
+from analysis.doctor.examine import examine
+from analysis.importing.convert import choose_columns
+from analysis.importing.run import ImportOptions, import_run
+from analysis.importing.tables import read_chunks
+from analysis.log.loading import load_run
+from analysis.run import Options, analyse
+from analysis.run import shared_bins as bins_of
+from fspo.base.errors import UserError
+from fspo.gradlog import read_log
+from fspo.rules import preset
+
+NEW = [[-1.0, -2.0, -0.5], [-0.25], [-3.0, -1.0]]
+OLD = [[-1.5, -2.0, -0.25], [-0.5], [-3.0, -2.0]]
+S = [0.25, 0.25, 1.0]
+SQUARES = [0.3125, 0.0625, 1.0]
+K3 = [np.expm1(0.5) - 0.5 + np.expm1(-0.25) + 0.25, np.expm1(0.25) - 0.25, np.expm1(1.0) - 1.0]
+TOKENS = {
+    "step": [0, 0, 1],
+    "prompt": ["a", "a", "b"],
+    "completion": ["xyz", "x", "xy"],
+    "advantages": [1.0, -1.0, 0.5],
+    "old_log_probs": OLD,
+    "new_log_probs": NEW,
+}
+
+
+def write(path, columns):
+    """Write a table in the form that its name asks for."""
+    frame = pd.DataFrame(columns)
+    if path.name.endswith(".parquet"):
+        frame.to_parquet(path)
+    elif path.name.endswith(".csv"):
+        frame.map(lambda v: json.dumps(v) if isinstance(v, list) else v).to_csv(path, index=False)
+    else:
+        text = frame.to_json(orient="records", lines=True)
+        if path.name.endswith(".gz"):
+            path.write_bytes(gzip.compress(text.encode()))
+        else:
+            path.write_text(text)
+    return path
+
+
+def imported(tmp_path, table, name="table.parquet", **options):
+    report = import_run(write(tmp_path / name, table), tmp_path / "run", ImportOptions(**options))
+    return report, read_log(tmp_path / "run", phases=None)
+
+
+@pytest.mark.parametrize("name", ["t.parquet", "t.csv", "t.jsonl", "t.jsonl.gz"])
+def test_token_lists_become_sums(tmp_path, name):
+    report, log = imported(tmp_path, TOKENS, name)
+    assert log.column("log_ratio") == pytest.approx(S)
+    assert log.column("sum_sq_log_ratio") == pytest.approx(SQUARES)
+    assert log.column("k3_sum") == pytest.approx(K3)
+    assert log.column("length").tolist() == [3, 1, 2]
+    assert log.column("advantage") == pytest.approx([1.0, -1.0, 0.5])
+    assert log.column("rollout").tolist() == [0, 0, 1]
+    prompts = log.column("prompt_id")
+    assert prompts[0] == prompts[1] != prompts[2]
+    assert report.derived["log_ratio"] == "new_log_probs - old_log_probs"
+    assert not {"k3_sum", "length", "log_ratio"} & set(" ".join(report.missing().values()).split(", "))
+
+
+def test_a_mask_and_a_length_end_the_response(tmp_path):
+    masked = TOKENS | {"response_mask": [[1, 0, 1], [1], [1, 0]]}
+    _, log = imported(tmp_path, masked)
+    assert log.column("log_ratio") == pytest.approx([0.25, 0.25, 0.0])
+    assert log.column("length").tolist() == [2, 1, 1]
+    report = import_run(write(tmp_path / "l.parquet", TOKENS | {"length": [2, 1, 1]}), tmp_path / "other")
+    log = read_log(tmp_path / "other")
+    assert log.column("log_ratio") == pytest.approx([0.5, 0.25, 0.0])
+    assert log.column("length").tolist() == [2, 1, 1]
+    assert report.rows == 3
+
+
+def test_sums_and_S_are_taken_as_they_are(tmp_path):
+    plain = {"step": [0, 0], "prompt": ["a", "b"], "adv": [1.0, -1.0], "length": [4, 5]}
+    _, log = imported(tmp_path, plain | {"old_logprob": [-3.0, -4.0], "new_logprob": [-2.5, -4.5]})
+    assert log.column("log_ratio") == pytest.approx([0.5, -0.5])
+    import_run(write(tmp_path / "s.csv", plain | {"S": [0.1, 0.2]}), tmp_path / "s")
+    assert read_log(tmp_path / "s").column("log_ratio") == pytest.approx([0.1, 0.2])
+
+
+def test_the_samplers_log_probs_give_the_engine_ratio(tmp_path):
+    sampler = [[-1.0, -2.0, -0.5], [-0.5], [-3.0, -2.5]]
+    _, log = imported(tmp_path, TOKENS | {"rollout_log_probs": sampler})
+    assert log.column("engine_log_ratio") == pytest.approx([-0.25, 0.0, 0.5])
+
+
+def test_old_and_sampler_alone_give_no_S(tmp_path):
+    columns = {k: v for k, v in TOKENS.items() if k != "new_log_probs"} | {"rollout_log_probs": OLD}
+    report, log = imported(tmp_path, columns)
+    assert np.isnan(log.column("log_ratio")).all()
+    assert log.column("engine_log_ratio") == pytest.approx([0.0, 0.0, 0.0])
+    assert report.not_finite == 3
+    assert "log_ratio" in report.missing()["acceptance by length, LRE, scaling of Var(S|L)"]
+
+
+def test_advantages_by_token_are_one_number(tmp_path):
+    report, log = imported(tmp_path, TOKENS | {"advantages": [[2.0] * 3, [-1.0], [0.0, 1.0]]})
+    assert log.column("advantage") == pytest.approx([2.0, -1.0, 0.5])
+    assert any("differ by token" in note for note in report.notes)
+
+
+def test_the_rule_adds_its_band(tmp_path):
+    _, log = imported(tmp_path, TOKENS, rule="fspo", range_lo=0.1, range_hi=0.3, aggregation="token")
+    assert log.column("lo") == pytest.approx([-0.1 * 3**0.5, -0.1, -0.1 * 2**0.5])
+    assert log.column("hi") == pytest.approx([0.3 * 3**0.5, 0.3, 0.3 * 2**0.5])
+    assert log.column("side").tolist() == [0, 0, 1]
+    assert log.column("weight") == pytest.approx(np.exp(S))
+    assert log.rule == preset("fspo", range_lo=0.1, range_hi=0.3).rule
+    assert log.metadata["aggregation"] == "token"
+
+
+def test_rules_that_need_more_than_a_row_leave_it(tmp_path):
+    report, log = imported(tmp_path, TOKENS, rule="grpo")
+    assert "lo" not in log
+    assert log.rule.shape == "token"
+    assert any("acts on tokens" in note for note in report.notes)
+
+
+def test_updates_and_groups_by_count(tmp_path):
+    columns = {
+        "step": np.repeat(np.arange(6), 4),
+        "log_ratio": np.zeros(24),
+        "length": [5] * 24,
+        "advantage": [1.0] * 24,
+    }
+    report, log = imported(tmp_path, columns, updates_per_rollout=3, group_size=2)
+    assert log.column("rollout").tolist() == [0] * 12 + [1] * 12
+    assert log.column("updates_since_rollout").tolist() == [0] * 4 + [1] * 4 + [2] * 4 + [0] * 4 + [1] * 4 + [2] * 4
+    assert log.column("prompt_id").tolist() == (np.arange(24) // 2).tolist()
+    assert report.rollouts == 2
+
+
+def test_given_columns_unknown_columns_and_user_columns(tmp_path):
+    columns = TOKENS | {"accuracy": [0.0, 1.0, 0.5], "lang": ["en", "de", "en"], "tools": [[{"a": 1}], [], []]}
+    report, log = imported(tmp_path, columns, columns={"reward": "accuracy"})
+    assert log.column("reward") == pytest.approx([0.0, 1.0, 0.5])
+    assert log.column("user.lang").tolist() == ["en", "de", "en"]
+    assert report.columns["reward"] == "accuracy"
+    assert {*report.user_columns, *report.unknown_columns} == {"lang", "tools"}
+
+
+def test_columns_on_the_command_line(tmp_path):
+    table = write(
+        tmp_path / "t.csv", {"step": [0], "prompt": ["a"], "mine": [0.5], "length": [3], "adv": [1.0], "acc": [1]}
+    )
+    columns = ["--columns", "{log_ratio: mine, reward: acc}"]
+    assert main(["import", str(table), "--out", str(tmp_path / "run"), *columns]) == 0
+    log = read_log(tmp_path / "run")
+    assert (log.column("log_ratio").item(), log.column("reward").item()) == (0.5, 1.0)
+
+
+def test_names_are_found_without_case_and_never_twice():
+    chosen = choose_columns(["Step", "LOG_PROBS", "old_log_probs", "Score", "input"])
+    assert chosen == {"step": "Step", "new": "LOG_PROBS", "old": "old_log_probs", "reward": "Score", "prompt": "input"}
+    with pytest.raises(UserError, match="did you mean 'reward'"):
+        choose_columns(["a"], {"rewards": "a"})
+    with pytest.raises(UserError, match="no column 'b'"):
+        choose_columns(["a"], {"reward": "b"})
+
+
+def test_rows_out_of_order_and_in_many_chunks_are_all_there(tmp_path, monkeypatch):
+    rng = np.random.default_rng(0)
+    rollout = rng.permutation(np.repeat(np.arange(20), 50))
+    columns = {"rollout": rollout, "step": rollout, "log_ratio": rng.standard_normal(1000), "length": [9] * 1000}
+    columns |= {"advantage": rng.standard_normal(1000), "prompt_id": np.arange(1000)}
+    monkeypatch.setattr("analysis.importing.run.read_chunks", partial(read_chunks, rows=64))
+    monkeypatch.setattr("analysis.importing.run.BUFFER", 300)
+    report, log = imported(tmp_path, columns)
+    assert (report.rows, report.rollouts, len(log)) == (1000, 20, 1000)
+    order = np.argsort(log.column("response_id"))
+    assert log.column("rollout")[order].tolist() == rollout.tolist()
+    assert log.column("log_ratio")[order] == pytest.approx(columns["log_ratio"])
+
+
+def simulated(n_steps=10, group=8, prompts=16, seed=0):
+    """Token log-probs with S ~ N(-sigma^2 L / 2, sigma^2 L) after a first update at S = 0."""
+    rng = np.random.default_rng(seed)
+    rows = []
+    for step in range(n_steps):
+        for i in range(prompts * group):
+            L = int(rng.integers(5, 60))
+            old = -rng.exponential(1.0, L) - 0.3
+            s = 0.02 * rng.standard_normal(L) - 0.0002 if step % 2 else np.zeros(L)
+            rows.append({"step": step, "prompt": f"p{step // 2}-{i // group}", "response_id": f"{step}-{i}",
+                         "advantage": float(rng.choice([-1.0, 1.0])), "old_log_probs": old.tolist(),
+                         "log_probs": np.minimum(old + s, 0.0).tolist(), "truncated": False})  # fmt: skip
+    return rows
+
+
+def test_an_imported_table_goes_through_analysis_and_doctor(tmp_path, capsys):
+    rows = simulated()
+    (tmp_path / "log.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    out = tmp_path / "run"
+    arguments = ["import", str(tmp_path / "log.jsonl"), "--out", str(out), "--rule", "fspo"]
+    assert main([*arguments, "--updates-per-rollout", "2", "--aggregation", "response"]) == 0
+    printed = capsys.readouterr().out
+    assert "1280 responses in 5 rollouts" in printed
+    assert "cannot be computed: cosines" in printed
+    run = load_run(out)
+    assert len(run.rows) == 640
+    expected = np.array([np.subtract(r["log_probs"], r["old_log_probs"]).sum() for r in rows if r["step"] % 2])
+    assert np.sort(run.rows.S) == pytest.approx(np.sort(expected))
+    tables, _ = analyse(run, bins_of([run], Options()), Options())
+    table = tables["acceptance"]
+    trained = table[
+        (table.source == "trained") & (table.measure == "band") & (table.bin == -1) & (table.subset == "all")
+    ]
+    L = np.array([len(r["log_probs"]) for r in rows if r["step"] % 2])
+    assert trained.estimate.item() == pytest.approx(np.mean(np.abs(expected) <= 0.03 * np.sqrt(L)))
+    assert examine(out).findings == []
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        (TOKENS | {"old_log_probs": [[-1.0], [-0.5], [-3.0, -2.0]]}, "differ in tokens"),
+        (TOKENS | {"new_log_probs": [[0.3, 0.2, 0.9], [0.7], [0.5, 0.5]]}, "a log-probability is at most 0"),
+        (TOKENS | {"response_mask": [[1, 1], [1], [1, 1]]}, "differ in tokens"),
+        (TOKENS | {"length": [3, 1, 9]}, "says 9 tokens where the token columns hold 2"),
+        (TOKENS | {"advantages": ["high", "low", "low"]}, "must hold numbers, not 'high'"),
+    ],
+)
+def test_tables_that_contradict_themselves(tmp_path, columns, message):
+    with pytest.raises(UserError, match=message):
+        imported(tmp_path, columns)
+    assert [p.name for p in tmp_path.iterdir()] == ["table.parquet"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("t.parquet", b"PAR1 but no more", "cannot be read"),
+        ("t.jsonl", b'{"prompt": ', "1 of 1 lines cannot be read"),
+        ("t.jsonl", b"[1, 2]\n", "line 1: it is no JSON object"),
+        ("t.jsonl.gz", b"no gzip", "cannot be read"),
+        ("t.csv", b"", "neither trainer_state"),
+        ("t.csv", b"prompt,advantage\na\nb\n", "2 rows left out, the first has 1 columns in the place of 2"),
+        ("t.txt", b"hello", "neither trainer_state"),
+        ("t.jsonl", b"\xff\xfe\x00bad", "cannot be read"),
+        ("t.jsonl", b"[" * 100_000, "cannot be read"),
+    ],
+)
+def test_bad_files_are_one_line(tmp_path, name, content, message):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UserError, match=message) as error:
+        import_run(tmp_path / name, tmp_path / "run")
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "run").exists()
+
+
+def plain_rows(number):
+    rng = np.random.default_rng(0)
+    return [
+        {"step": i // 8, "S": float(rng.normal()), "L": int(rng.integers(1, 99)), "A": float(rng.normal())}
+        for i in range(number)
+    ]
+
+
+def test_S_L_and_A_by_their_letters(tmp_path):
+    rows = plain_rows(24)
+    table = {name: [row[name] for row in rows] for name in rows[0]}
+    report, log = imported(tmp_path, table)
+    assert report.columns == {"step": "step", "length": "L", "advantage": "A", "log_ratio": "S"}
+    assert not {"acceptance by length, LRE, scaling of Var(S|L)"} & set(report.missing())
+    for ours, theirs in (("log_ratio", "S"), ("length", "L"), ("advantage", "A")):
+        assert log.column(ours) == pytest.approx(np.array(table[theirs]), rel=1e-6)
+
+
+def test_a_table_with_one_step_a_rollout_is_analysed(tmp_path, capsys):
+    rows = plain_rows(800)
+    table = {name: [row[name] for row in rows] for name in rows[0]}
+    import_run(write(tmp_path / "table.csv", table), tmp_path / "run", ImportOptions(rule="fspo", group_size=4))
+    run = load_run(tmp_path / "run")
+    assert len(run.rows) == 800
+    assert any("every row counts as after an update" in line for line in run.warnings)
+    assert any("all rows count as after an update" in note for note in examine(tmp_path / "run").notes)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.data())
+def test_of_a_damaged_table_the_good_lines_are_read_and_the_others_counted(data):
+    rows = plain_rows(40)
+    lines = [json.dumps(row).encode() for row in rows]
+    broken = sorted(data.draw(st.sets(st.integers(0, 39), min_size=1, max_size=39)))
+    for i in broken:
+        lines[i] = lines[i][: data.draw(st.integers(1, len(lines[i]) - 1))] + data.draw(
+            st.sampled_from([b"", b"\xff", b"\x00"])
+        )
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "t.jsonl"
+        file.write_bytes(b"\n".join(lines))
+        report = import_run(file, Path(folder) / "run")
+        log = read_log(Path(folder) / "run")
+    assert log.column("log_ratio").tolist() == [row["S"] for i, row in enumerate(rows) if i not in broken]
+    assert len(report.damage) == 1
+    assert f"{len(broken)} of 40 lines" in report.damage[0]
+    assert f"line {broken[0] + 1}:" in report.damage[0]
+    assert any(line.startswith("  damaged: ") for line in report.lines())
+
+
+def test_of_every_kind_of_file_the_good_part_is_read(tmp_path):
+    rows = plain_rows(3000)
+    frame = pd.DataFrame(rows)
+    frame.to_csv(tmp_path / "c.csv", index=False)
+    text = (tmp_path / "c.csv").read_text().splitlines()
+    text[10] = "1,2"
+    (tmp_path / "c.csv").write_text("\n".join(text))
+    report = import_run(tmp_path / "c.csv", tmp_path / "from-csv")
+    assert (report.rows, len(report.damage)) == (2999, 1)
+    assert "1 rows left out" in report.damage[0]
+    whole = gzip.compress("\n".join(map(json.dumps, rows)).encode())
+    (tmp_path / "z.jsonl.gz").write_bytes(whole[: len(whole) // 2])
+    report = import_run(tmp_path / "z.jsonl.gz", tmp_path / "from-gz")
+    assert 0 < report.rows < 3000
+    assert "what follows line" in report.damage[-1]
+    pq.write_table(pa.Table.from_pandas(frame), tmp_path / "p.parquet", row_group_size=1000, write_page_checksum=True)
+    where = pq.read_metadata(tmp_path / "p.parquet").row_group(1).column(1).data_page_offset
+    content = bytearray((tmp_path / "p.parquet").read_bytes())
+    content[where + 200] ^= 255
+    (tmp_path / "p.parquet").write_bytes(content)
+    report = import_run(tmp_path / "p.parquet", tmp_path / "from-parquet")
+    assert report.rows == 2000
+    assert "1000 rows lost" in report.damage[0]
+    log = read_log(tmp_path / "from-parquet")
+    assert log.column("log_ratio").tolist() == frame["S"].drop(range(1000, 2000)).tolist()
+
+
+def test_targets_and_options_that_cannot_be(tmp_path):
+    table = write(tmp_path / "t.parquet", TOKENS)
+    import_run(table, tmp_path / "run")
+    with pytest.raises(UserError, match="there already"):
+        import_run(table, tmp_path / "run")
+    with pytest.raises(UserError, match="holds a gradient log already"):
+        import_run(tmp_path / "run", tmp_path / "again")
+    with pytest.raises(UserError, match="does not exist"):
+        import_run(tmp_path / "nothing", tmp_path / "again")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match="holds no log"):
+        import_run(tmp_path / "empty", tmp_path / "again")
+    with pytest.raises(UserError, match="did you mean 'fspo'"):
+        import_run(table, tmp_path / "again", ImportOptions(rule="fpso"))
+    with pytest.raises(UserError, match="choose from response, token"):
+        main(["import", str(table), "--out", str(tmp_path / "again"), "--aggregation", "sum"])
+    with pytest.raises(UserError, match="belong to a rule"):
+        import_run(table, tmp_path / "again", ImportOptions(range_lo=0.1))
+    with pytest.raises(UserError, match="at least 1 update"):
+        import_run(table, tmp_path / "again", ImportOptions(updates_per_rollout=0))

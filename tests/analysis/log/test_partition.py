@@ -1,0 +1,114 @@
+"""Other partitions than length: coordinates by hand, tables named by them, the same machinery behind."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis.__main__ import main
+from analysis.log.loading import load_run
+from analysis.log.partition import LENGTH, PARTITIONS, find_partition
+from analysis.tables.files import read_tables
+from fspo.base.errors import UserError
+from fspo.gradlog import GradLogWriter
+from fspo.rules import preset
+from fspo.stats.bins import Bins, make_bins, quantile_bins
+
+
+def write(run, columns=None, rollouts=3, prompts=8, group=4, **extra):
+    """A log of one minibatch after an update; ``user.kind`` is text, ``user.hard`` a number."""
+    rng = np.random.default_rng(0)
+    rule = preset("fspo").rule
+    writer = GradLogWriter(run, metadata={"rule": rule.to_dict()}, user_columns={"kind": "string", "hard": "float64"})
+    n = prompts * group
+    for rollout in range(rollouts):
+        prompt = np.repeat(np.arange(prompts), group)
+        writer.append(
+            {
+                "rollout": rollout,
+                "step": rollout * 2 + 1,
+                "updates_since_rollout": 1,
+                "times_used": 0,
+                "phase": "train",
+                "prompt_id": prompt,
+                "response_id": rollout * n + np.arange(n),
+                "length": rng.integers(4, 200, n),
+                "log_ratio": 0.03 * rng.standard_normal(n),
+                "entropy": rng.random(n),
+                "reward": (np.arange(n) % group < prompt % 5).astype(float),
+                "advantage": rng.standard_normal(n),
+                "user.kind": [("algebra", "words")[i % 2] for i in prompt],
+                "user.hard": np.where(prompt < 2, np.nan, prompt / 10),
+                **extra,
+            }
+        )
+        writer.flush(rollout)
+    return run
+
+
+def test_difficulty_is_the_prompts_mean_reward(tmp_path):
+    rows = load_run(write(tmp_path / "r"), PARTITIONS["difficulty"]).rows
+    for prompt in range(8):
+        expected = min(prompt % 5, 4) / 4  # rewards are 1 for the first (prompt mod 5) of 4 responses
+        assert rows.coordinate[rows.prompt == prompt] == pytest.approx(expected)
+    assert rows.trend == pytest.approx(rows.coordinate / rows.coordinate.std())
+
+
+def test_length_is_the_default_and_its_trend_is_in_doublings(tmp_path):
+    rows = load_run(write(tmp_path / "r")).rows
+    assert np.array_equal(rows.coordinate, rows.length)
+    assert rows.trend == pytest.approx(np.log2(rows.length))
+
+
+def test_columns_of_text_become_categories_and_missing_values_are_counted(tmp_path):
+    run = write(tmp_path / "r")
+    kinds = load_run(run, find_partition("user.kind")).rows
+    assert set(kinds.coordinate) == {0.0, 1.0}
+    assert np.array_equal(kinds.coordinate, kinds.prompt % 2)  # algebra, words: in the order of the alphabet
+    hard = load_run(run, find_partition("user.hard"))
+    assert hard.counts["rows_without_coordinate"] == 3 * 2 * 4
+    assert any("user.hard" in line for line in hard.warnings)
+
+
+@pytest.mark.parametrize("name", ["difficulty", "entropy", "time", "user.kind", "user.hard"])
+def test_tables_are_named_by_the_partition(tmp_path, name):
+    run = write(tmp_path / "r")
+    assert main([str(run), "--by", name, "--bins", "2", "--draws", "2"]) == 0
+    slug = name.replace(".", "_")
+    folder = run / f"analysis-by-{slug}"
+    table = pd.read_csv(folder / "acceptance.csv")
+    assert {f"{slug}_lo", f"{slug}_hi", f"{slug}_mean"} <= set(table)
+    assert not any(column.startswith("length") for column in table)
+    assert "slope_per_sd" in pd.read_csv(folder / "trend.csv")
+    back = read_tables([run], find_partition(name))["acceptance"]
+    assert {"length_lo", "length_mean"} <= set(back)
+    by_bin = back[(back["bin"] >= 0) & (back["rule"] == "fspo") & (back["source"] == "given")]
+    assert by_bin.groupby(["subset", "use", "measure", "outside"])["count"].sum().nunique() <= 2  # all, A != 0
+
+
+def test_a_partition_needs_its_column(tmp_path, capsys):
+    run = write(tmp_path / "r")
+    with pytest.raises(UserError, match=r"user\.colour"):
+        load_run(run, find_partition("user.colour"))
+    with pytest.raises(UserError, match="difficulty"):
+        find_partition("dificulty")
+    with pytest.raises(UserError, match="claims"):
+        main([str(run), "--by", "entropy", "--claims", str(tmp_path / "c.json")])
+
+
+def test_text_with_many_values_is_no_partition(tmp_path):
+    names = [f"problem {i}" for i in range(32)]
+    with pytest.raises(UserError, match="32 different texts"):
+        load_run(write(tmp_path / "r", **{"user.kind": names}), find_partition("user.kind"))
+
+
+def test_bins_of_fractions():
+    bins = quantile_bins(np.linspace(0, 1, 101), 4)
+    assert np.bincount(bins.index(np.linspace(0, 1, 101))).tolist() == pytest.approx([25, 25, 25, 26], abs=1)
+    assert make_bins([], 3, [-1.5, 0, 2]) == Bins((-1.5, 0, 2))
+    many = np.random.default_rng(0).random(50_000)
+    assert np.bincount(quantile_bins(many, 5).index(many)) == pytest.approx(10_000, rel=0.01)
+
+
+def test_partition_names_are_unique():
+    assert len({p.slug for p in PARTITIONS.values()}) == len(PARTITIONS)
+    assert find_partition("length") is LENGTH

@@ -1,0 +1,325 @@
+"""Large logs: chunks of whole windows by several processes give the tables of the whole log; damage is counted."""
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import analysis.log.loading
+import analysis.log.stream
+import analysis.rules.layout
+from analysis.log.loading import load_run
+from analysis.log.partition import find_partition
+from analysis.log.stream import Stream
+from analysis.rules.calibrate import calibrate_run
+from analysis.rules.evaluate import make_cases
+from analysis.rules.layout import hashed
+from analysis.run import Options, analyse, shared_bins
+from analysis.sweeps.counterfactual import main as sweep_main
+from analysis.tables.acceptance import tables_of
+from analysis.tables.passes import look_through
+from fspo.base.errors import UserError
+from fspo.base.processes import in_processes
+from fspo.gradlog import GradLogWriter
+from fspo.gradlog.files import log_files
+from fspo.rules import Rule
+
+FEW = Options(rules=("rloo", "fspo-kl"), targets=(0.9,), draws=2, bins=3)
+ONLINE = ("fspo-auto", "fspo-adaptive", "fspo-conformal")
+EXACT = ["estimate", "count", "clusters", "length_mean", "ess_share"]
+
+
+@pytest.fixture
+def streamed(monkeypatch):
+    """Stream logs of any size, in small chunks."""
+    monkeypatch.setattr(analysis.log.loading, "IN_MEMORY", 10)
+    monkeypatch.setattr(analysis.log.stream, "CHUNK", 1500)
+
+
+def tables(run, bins, rules=FEW.rules):
+    tally, found = look_through(run, bins, make_cases(rules, FEW.targets), 2)
+    return {name: pd.DataFrame(rows) for name, rows in tables_of(run, tally).items()}, found
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_streamed_log_gives_the_tables_of_the_whole(simulate, monkeypatch, processes):
+    path = simulate(rollouts=7, width=0)
+    whole = load_run(path)
+    bins = shared_bins([whole], FEW)
+    expected, in_memory = tables(whole, bins)
+    monkeypatch.setattr(analysis.log.loading, "IN_MEMORY", 10)
+    monkeypatch.setattr(analysis.log.stream, "CHUNK", 1500)
+    monkeypatch.setattr("analysis.tables.passes.cores", lambda: processes)
+    monkeypatch.setattr("fspo.base.processes.cores", lambda: processes)
+    run = load_run(path)
+    assert run.streamed
+    got, found = tables(run, bins)
+    for name in ("acceptance", "clip_sides", "ranges", "lre", "trend"):
+        assert len(got[name]) == len(expected[name]), name
+    for name, columns in (("acceptance", EXACT), ("clip_sides", ["numerator", "count", "estimate"])):
+        for column in columns:
+            if column in expected[name]:
+                np.testing.assert_allclose(got[name][column], expected[name][column], rtol=1e-9, err_msg=column)
+    for column in ("range_lo", "range_hi"):
+        np.testing.assert_allclose(got["ranges"][column], expected["ranges"][column], rtol=1e-12)
+    for column in ("slope_per_doubling", "within_slope"):
+        np.testing.assert_allclose(got["trend"][column], expected["trend"][column], rtol=1e-6, atol=1e-12)
+    # pooling clusters at random leaves the standard error's expectation
+    ratio = got["trend"]["se"] / expected["trend"]["se"]
+    assert 0.8 < np.nanmedian(ratio) < 1.25
+    assert found.over_time == in_memory.over_time
+    assert found.sides == in_memory.sides
+    assert {k: run.counts[k] for k in whole.counts} == whole.counts
+
+
+@pytest.mark.parametrize("by", ["length", "difficulty"])
+def test_bands_that_follow_a_target_are_replayed_on_a_streamed_log(simulate, monkeypatch, by):
+    path, options = simulate(rollouts=7, width=0), replace(FEW, rules=("fspo", *ONLINE), window=2)
+    log = sorted((path / "gradlog").iterdir())[2]
+    table = pq.read_table(log)  # rows in no order, some of them not usable
+    table = table.take(np.random.default_rng(0).permutation(len(table)))
+    S = table.column("log_ratio").to_numpy().copy()
+    S[::50] = np.nan
+    table = table.set_column(table.column_names.index("log_ratio"), "log_ratio", [S])
+    pq.write_table(table.replace_schema_metadata(pq.read_schema(log).metadata), log)
+    partition = find_partition(by)
+    whole = load_run(path, partition)
+    bins = shared_bins([whole], options)
+    expected, _ = analyse(whole, bins, options)
+    monkeypatch.setattr(analysis.log.loading, "IN_MEMORY", 10)
+    monkeypatch.setattr(analysis.log.stream, "CHUNK", 1500)
+    run = load_run(path, partition)
+    assert run.streamed
+    got, summary = analyse(run, bins, options)
+    for name, columns in (("acceptance", EXACT), ("clip_sides", ["numerator"]), ("ranges", ["range_lo", "range_hi"])):
+        for rule in ONLINE:
+            mine, theirs = (t[name][t[name]["rule"] == rule] for t in (got, expected))
+            assert len(mine) == len(theirs) > 0
+            for column in (c for c in columns if c in theirs):
+                np.testing.assert_allclose(mine[column], theirs[column], rtol=1e-9, err_msg=f"{rule} {column}")
+    assert got["ranges"].loc[got["ranges"]["rule"] == "fspo-auto", "range_hi"].nunique() > 2
+    assert summary["damage"] == []
+    first = int(np.count_nonzero(run.rows.used == 0))
+    named = {"moments": len(run.rows), "assumptions": first, "calibrate": len(run.rows), "sweep": first}
+    assert named.items() <= summary["sampled"]["rows"].items()
+    (line,) = [text for text in summary["warnings"] if "the log is large" in text]
+    assert all(name in line for name in summary["sampled"]["rows"])
+    assert str(len(run.rows)) in line
+    assert str(first) in line
+
+
+def test_calibrate_and_sweep_say_what_they_read_of_a_large_log(simulate, streamed, capsys):
+    path = simulate(rollouts=4, width=0)
+    calibrate_run(path, ["fspo"], 0.8)
+    sweep_main([str(path), "--only", "[outside]"])
+    assert capsys.readouterr().err.count("the log is large: of") == 2
+
+
+def test_pooled_groups_are_even_and_keep_clusters_whole():
+    rollout, prompt = (x.ravel() for x in np.meshgrid(np.arange(200), np.arange(500)))
+    group = hashed(rollout, prompt, 64)
+    assert group.tolist() == hashed(rollout, prompt, 64).tolist()
+    counts = np.bincount(group, minlength=64)
+    chi = float(np.sum((counts - counts.mean()) ** 2) / counts.mean())
+    assert len(counts) == 64
+    assert 20 < chi < 130  # 63 degrees of freedom
+
+
+def test_damage_of_a_streamed_log_is_counted_and_the_rest_analysed(simulate, streamed):
+    path = simulate(rollouts=6, width=0)
+    files = sorted((path / "gradlog").iterdir())
+    files[1].write_bytes(b"PAR1")  # no footer
+    data = bytearray(files[3].read_bytes())
+    place = pq.read_metadata(files[3]).row_group(0).column(12).data_page_offset
+    data[place + 200 : place + 260] = bytes(60)  # sound footer, broken page
+    files[3].write_bytes(data)
+    run = load_run(path)
+    found, summary = analyse(run, shared_bins([run], FEW), FEW)
+    assert set(found["over_time"]["window"]) == {0, 2, 4, 5}
+    assert len(summary["damage"]) == 2
+    assert files[1].name in summary["damage"][0]
+    assert "1024 rows lost" in summary["damage"][1]
+    assert summary["counts"]["rows"] == 4 * 1024
+
+
+def test_several_rollouts_in_one_file_and_several_row_groups(tmp_path, simulate, streamed):
+    path = simulate(rollouts=5, width=0)
+    together = tmp_path / "one"
+    (together / "gradlog").mkdir(parents=True)
+    files = sorted((path / "gradlog").iterdir())
+    whole = pq.ParquetDataset([str(f) for f in files]).read()
+    pq.write_table(
+        whole.replace_schema_metadata(pq.read_schema(files[0]).metadata),
+        together / "gradlog" / files[0].name,
+        row_group_size=700,
+    )
+    apart, joined = load_run(path), load_run(together)
+    assert joined.stream is not None
+    assert joined.stream.rollouts.tolist() == [0, 1, 2, 3, 4]
+    bins = shared_bins([apart], FEW)
+    one, other = tables(apart, bins)[0], tables(joined, bins)[0]
+    for column in ("estimate", "ci_low", "ci_high"):
+        np.testing.assert_allclose(one["acceptance"][column], other["acceptance"][column], rtol=1e-9)
+
+
+def test_a_streamed_partition_by_text_knows_every_value(tmp_path, streamed):
+    writer = GradLogWriter(tmp_path, user_columns={"kind": "string"})
+    rng = np.random.default_rng(0)
+    for rollout in range(4):
+        for update in (0, 1):
+            rows = {
+                "rollout": rollout,
+                "step": 2 * rollout + update,
+                "updates_since_rollout": update,
+                "times_used": 0,
+                "prompt_id": np.arange(40) // 4,
+                "response_id": np.arange(40) + 40 * update,
+                "length": 9,
+                "log_ratio": 0.1 * update * rng.standard_normal(40),
+                "advantage": 1.0,
+                "user.kind": ["abcd"[rollout]] * 40,
+            }
+            writer.append(rows)
+        writer.flush(rollout)
+    run = load_run(tmp_path, find_partition("user.kind"))
+    assert run.stream is not None
+    assert run.stream.scale is not None
+    assert run.stream.scale.categories == ("a", "b", "c", "d")
+    seen = {float(x) for _, rows in run.windows(2) for x in rows.coordinate}
+    assert seen == {0.0, 1.0, 2.0, 3.0}
+
+
+@given(
+    st.lists(st.integers(1, 900), min_size=1, max_size=12),
+    st.integers(1, 5),
+    st.integers(1, 2000),
+)
+@settings(deadline=None, max_examples=40)
+def test_chunks_are_whole_windows_and_cover_the_log_once(rows, size, chunk):
+    rollouts = np.cumsum(np.array(rows) % 3 + 1)
+    stream = Stream((), find_partition("length"), rollouts, np.array(rows, float))
+    held = analysis.log.stream.CHUNK
+    analysis.log.stream.CHUNK = chunk
+    try:
+        chunks = stream.chunks(size)
+    finally:
+        analysis.log.stream.CHUNK = held
+    inside = [[r for r in rollouts if c.first <= r <= c.last] for c in chunks]
+    assert [r for part in inside for r in part] == rollouts.tolist()
+    assert all(len(part) % size == 0 for part in inside[:-1])
+
+
+def test_errors_of_a_process_come_back():
+    def refuse(_):
+        raise UserError("no such thing")
+
+    def fail(_):
+        raise KeyError("inner")
+
+    def good(step):
+        step()
+        return 7
+
+    steps = []
+    assert in_processes([good, good], lambda: steps.append(1)) == [7, 7]
+    assert len(steps) == 2
+    with pytest.raises(UserError, match="no such thing"):
+        in_processes([good, refuse])
+    with pytest.raises((RuntimeError, KeyError), match="inner"):
+        in_processes([fail, good])
+
+
+damaged = st.fixed_dictionaries(
+    {
+        "nan": st.sampled_from(["none", "S", "A", "some", "all"]),
+        "prompts": st.sampled_from([1, 2, 16]),
+        "responses": st.sampled_from([1, 4]),
+        "S": st.sampled_from([0.0, 0.05, 50.0, -50.0]),
+        "A": st.sampled_from(["zero", "one", "mixed"]),
+        "length": st.sampled_from(["one", "two", "many"]),
+        "lost": st.sampled_from(["none", "cut", "empty", "version"]),
+    }
+)
+
+
+@given(damaged)
+@settings(deadline=None, max_examples=12)
+def test_any_log_has_a_clear_answer(tmp_path_factory, plan):
+    """NaN, one response, one bin, all clipped, none clipped, lost files: tables with reasons, or one line."""
+    run, rng = tmp_path_factory.mktemp("any"), np.random.default_rng(0)
+    writer = GradLogWriter(run, metadata={"rule": Rule("sqrt", 0.03, 0.03, name="fspo").to_dict()})
+    n = plan["prompts"] * plan["responses"]
+    for rollout in range(3):
+        for update in (0, 1):
+            S = update * plan["S"] * (1 + 0.1 * rng.standard_normal(n))
+            A = {"zero": np.zeros(n), "one": np.ones(n), "mixed": rng.choice([-1.0, 0.0, 1.0], n)}[plan["A"]]
+            if plan["nan"] == "all" or (plan["nan"] == "some" and rollout == 1):
+                S = np.full(n, np.nan)
+            S[:1] = np.nan if plan["nan"] == "S" else S[:1]
+            A[-1:] = np.inf if plan["nan"] == "A" else A[-1:]
+            length = {"one": np.full(n, 7), "two": 5 + np.arange(n) % 2, "many": rng.integers(2, 99, n)}[plan["length"]]
+            writer.append(
+                {
+                    "rollout": rollout,
+                    "step": 2 * rollout + update,
+                    "updates_since_rollout": update,
+                    "times_used": 0,
+                    "prompt_id": np.arange(n) // plan["responses"],
+                    "response_id": np.arange(n),
+                    "length": length,
+                    "log_ratio": S,
+                    "advantage": A,
+                }
+            )
+        writer.flush(rollout)
+    lost = sorted((run / "gradlog").iterdir())[1]
+    if plan["lost"] == "version":
+        table = pq.read_table(lost)
+        pq.write_table(table.replace_schema_metadata({**table.schema.metadata, b"fspo.schema": b"9.0"}), lost)
+    elif plan["lost"] != "none":
+        lost.write_bytes(lost.read_bytes()[: 40 if plan["lost"] == "cut" else 0])
+    options = replace(FEW, rules=("fspo",))
+    found, summary = {}, {}
+    try:
+        loaded = load_run(run)
+        found, summary = analyse(loaded, shared_bins([loaded], options), options)
+    except UserError as error:
+        refused = str(error)
+    else:
+        refused = ""
+    if refused:
+        assert "\n" not in refused
+        without = plan["nan"] == "all" or (plan["nan"] == "S" and n == 1)
+        assert ("S is missing in every row" if without else "no row has a finite S and A") in refused
+        assert plan["nan"] != "none"
+        return
+    assert len(summary["damage"]) == (plan["lost"] != "none")
+    counts = summary["counts"]
+    assert counts["rows"] == 2 * n * (3 - (plan["lost"] != "none"))
+    finite = counts["rows"] - counts["rows_not_finite"]
+    assert finite == counts["rows_before_an_update"] + counts["rows_after_an_update"]
+    for name in ("acceptance", "lre"):
+        missing = found[name]["estimate"].isna()
+        assert (found[name].loc[missing, "reason"] != "").all()
+
+
+def test_a_log_without_s_says_so(tmp_path):
+    writer = GradLogWriter(tmp_path)
+    n = np.arange(8)
+    rows = {"rollout": 0, "step": 0, "prompt_id": n // 4, "response_id": n, "length": 5, "advantage": 1.0}
+    writer.append(rows | {"log_ratio": np.full(8, np.nan)})
+    writer.flush(0)
+    with pytest.raises(UserError, match=r"S is missing in every row.*log each response's"):
+        load_run(tmp_path)
+
+
+def test_files_are_listed_without_reading_rows(simulate):
+    path = simulate(rollouts=2, width=0)
+    files, damage = log_files(path)
+    assert not damage
+    assert [f.rows for f in files] == [1024, 1024]
+    assert [(g.first, g.last) for f in files for g in f.groups] == [(0, 0), (1, 1)]

@@ -1,0 +1,70 @@
+"""Calibration of all rules on one shared run."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from analysis.__main__ import main
+from analysis.rules.calibrate import calibrate_run
+from fspo.base.errors import UserError
+from fspo.gradlog import GradLogWriter
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Path:
+    """4,000 Gaussian rows after an update, and as many before it, whose S is 0."""
+    rng = np.random.default_rng(0)
+    length = rng.integers(1, 200, 4000)
+    S = 0.05 * np.sqrt(length) * rng.standard_normal(4000)
+    writer = GradLogWriter(tmp_path / "run")
+    for since, log_ratio in ((0, np.zeros(4000)), (1, S)):
+        writer.append(
+            {
+                "rollout": 0,
+                "step": since,
+                "updates_since_rollout": since,
+                "times_used": 0,
+                "prompt_id": np.arange(4000) // 8,
+                "response_id": np.arange(4000),
+                "length": length,
+                "log_ratio": log_ratio,
+                "advantage": rng.choice([-1.0, 0.0, 1.0], 4000),
+                "k3_sum": log_ratio**2 / 2,
+                "sum_sq_log_ratio": log_ratio**2,
+                "phase": "train",
+            }
+        )
+    writer.flush(0)
+    return tmp_path / "run"
+
+
+def test_ranges_give_the_acceptance_of_the_normal_law(shared: Path) -> None:
+    found = calibrate_run(shared, ["rloo", "fspo", "none", "grpo"], 0.85)
+    assert set(found) == {"rloo", "fspo"}  # the others have no range on whole sequences
+    # S / sqrt(L) is N(0, 0.05^2): 85 % lie within 1.4395 sd; 4,000 rows place that quantile within about 3 %
+    assert found["fspo"]["range_hi"] == pytest.approx(1.4395 * 0.05, rel=0.05)
+    assert found["fspo"]["range_lo"] == pytest.approx(found["fspo"]["range_hi"])
+    # counting the rows before the first update (S = 0, always accepted) would give the 70 % quantile instead
+    assert found["fspo"]["range_hi"] > 1.2 * 1.0364 * 0.05
+    assert all(abs(fit["realised"] - 0.85) < 1 / 4000 for fit in found.values())
+
+
+def test_the_printed_options_are_those_of_the_file(shared: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["calibrate", str(shared), "--rules", "[fspo,none]", "--output", str(shared / "ranges.json")]) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    fit = json.loads((shared / "ranges.json").read_text())["fspo"]
+    words = first.split()
+    assert words[:2] == ["--rule.preset", "fspo"]
+    assert float(words[3]) == pytest.approx(fit["range_lo"], rel=1e-8)
+    assert second == "--rule.preset none"
+
+
+def test_bad_input_names_the_cure(shared: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no gradient log"):
+        calibrate_run(tmp_path, ["fspo"], 0.85)
+    with pytest.raises(UserError, match="did you mean 'fspo'"):
+        calibrate_run(shared, ["fspoo"], 0.85)
+    with pytest.raises(UserError, match="between 0 and 1"):
+        calibrate_run(shared, ["fspo"], 1.5)

@@ -1,0 +1,76 @@
+"""The smooth curve against a plain logistic regression, simulated coverage and logs without information."""
+
+import numpy as np
+import pytest
+from scipy import optimize, special
+
+from analysis.stats.smooth import smooth_acceptance
+
+
+def log(rng, curve, prompts=150, group=8):
+    place = np.sqrt(0.6) * rng.standard_normal((prompts, 1)) + np.sqrt(0.4) * rng.standard_normal((prompts, group))
+    length = np.maximum(np.round(200 * np.exp(0.7 * place.ravel())), 1)
+    effect = np.sqrt(0.2) * rng.standard_normal((prompts, 1)) + np.sqrt(0.8) * rng.standard_normal((prompts, group))
+    return (effect.ravel() <= special.ndtri(curve(length))).astype(float), length, np.repeat(np.arange(prompts), group)
+
+
+def test_the_curve_contains_the_maximum_likelihood_cubic_where_there_are_no_inner_knots():
+    rng = np.random.default_rng(1)
+    y, length, cluster = log(rng, lambda x: np.full_like(x, 0.85), prompts=40)
+    found = smooth_acceptance(y, length, cluster)
+    assert found.parameters == 4  # a cubic in log(1 + L): an independent fit must agree up to the ridge
+    x = np.log1p(length)
+    basis = np.vander((x - x.mean()) / x.std(), 4)
+    loss = lambda b: np.sum(np.logaddexp(0, basis @ b) - y * (basis @ b))  # noqa: E731
+    best = optimize.minimize(loss, np.zeros(4), method="BFGS").x
+    at = np.vander((np.log1p(found.length) - x.mean()) / x.std(), 4)
+    assert found.estimate == pytest.approx(special.expit(at @ best), abs=0.03)
+
+
+@pytest.mark.parametrize("slope", [0.0, 0.5])
+def test_the_band_holds_at_all_lengths_together(slope):
+    rng = np.random.default_rng(2)
+    curve = lambda x: special.expit(1.7 + slope * np.log(x / 200))  # noqa: E731
+    together = alone = 0
+    for _ in range(200):
+        found = smooth_acceptance(*log(rng, curve))
+        truth = curve(found.length)
+        together += np.all((found.low <= truth) & (truth <= found.high))
+        alone += np.all((found.pointwise_low <= truth) & (truth <= found.pointwise_high))
+    assert together / 200 > 0.95 - 3 * np.sqrt(0.95 * 0.05 / 200)
+    assert alone < together - 10  # the control: pointwise intervals do not hold together
+
+
+def test_too_little_data_is_said():
+    rng = np.random.default_rng(3)
+    y, length, cluster = log(rng, lambda x: np.full_like(x, 0.7))
+    few = np.ones_like(y)
+    few[[0, 50, 90]] = 0
+    assert "too little data: 17 more prompts" in smooth_acceptance(few, length, cluster).reason
+    assert "lengths" in smooth_acceptance(y, np.full_like(length, 9.0), cluster).reason
+    assert "clusters" in smooth_acceptance(y[:16], length[:16], cluster[:16]).reason
+    assert smooth_acceptance(np.zeros(0), np.zeros(0), np.zeros(0, int)).reason == "no rows"
+    assert np.all(np.isnan(smooth_acceptance(few, length, cluster).estimate))
+
+
+def test_a_coordinate_that_is_no_whole_number_and_reaches_zero():
+    rng = np.random.default_rng(4)
+    y, length, cluster = log(rng, lambda x: np.full_like(x, 0.7))
+    place = length / length.max() - length.min() / length.max()
+    found = smooth_acceptance(y, place, cluster)
+    assert np.all((found.low < 0.7 + 0.1) & (found.high > 0.7 - 0.1))
+
+
+def test_the_band_does_not_hang_on_signs_that_a_library_chooses(monkeypatch):
+    drawn = log(np.random.default_rng(6), lambda x: np.full_like(x, 0.85))
+    before = smooth_acceptance(*drawn)
+    real, rng = np.linalg.eigh, np.random.default_rng(1)
+
+    def other_signs(matrix):
+        values, vectors = real(matrix)
+        return values, vectors * rng.choice([-1.0, 1.0], len(values))
+
+    monkeypatch.setattr(np.linalg, "eigh", other_signs)
+    after = smooth_acceptance(*drawn)
+    np.testing.assert_allclose(after.low, before.low, rtol=1e-9)
+    np.testing.assert_allclose(after.high, before.high, rtol=1e-9)

@@ -1,0 +1,273 @@
+"""Cosines against brute force: products, deleted clusters, own weights, the random control."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import stats as sps
+
+from analysis.log.loading import load_run
+from analysis.rules.evaluate import Case, make_cases, trained_case
+from analysis.run import Options, analyse, shared_bins
+from analysis.scores.products import Columns, Products, UpdateGram, collapsed, jackknife_se
+from analysis.scores.sketches import ScoredWindow, scored_windows
+from analysis.tables.cosine import CosineTable
+from fspo.rules import Rule
+from fspo.stats.bins import Bins
+
+
+def data(seed=0, n=24, width=7, number=3):
+    rng = np.random.default_rng(seed)
+    vectors = rng.normal(size=(n, width))
+    bins, cluster = rng.integers(0, number, n), np.repeat(np.arange(n // 4), 4)
+    left, right = rng.random((n, 2)), rng.random((n, 1))
+    return vectors, bins, cluster, left, right, number
+
+
+def brute(vectors, bins, left, right, number):
+    out = []
+    for k in range(number + 1):
+        at = (bins == k) if k < number else np.ones(len(bins), bool)
+        out.append((vectors[at].T @ left[at]).T @ (vectors[at].T @ right[at]))
+    return np.array(out)  # (K+1, R, 1)
+
+
+def test_products_are_inner_products_of_the_sums():
+    vectors, bins, cluster, left, right, number = data()
+    total, without = UpdateGram(vectors, bins, cluster, number).products(left, right)
+    assert total == pytest.approx(brute(vectors, bins, left, right, number)[..., 0])
+    for c in range(6):
+        keep = cluster != c
+        expected = brute(vectors[keep], bins[keep], left[keep], right[keep], number)[..., 0] * (6 / 5) ** 2
+        assert without[c] == pytest.approx(expected)
+
+
+def test_squared_norms_take_the_symmetric_path():
+    vectors, bins, cluster, left, _, number = data(1)
+    total, without = UpdateGram(vectors, bins, cluster, number).products(left, left)
+    expected = np.array([np.sum((vectors[bins == k].T @ left[bins == k]) ** 2, axis=0) for k in range(number)])
+    assert total[:number] == pytest.approx(expected)
+    keep = cluster != 2
+    assert without[2, -1] == pytest.approx(np.sum((vectors[keep].T @ left[keep]) ** 2, axis=0) * 1.44)
+
+
+def test_pooled_cosine_is_the_cosine_of_the_direct_sum():
+    """Two updates in unrelated spaces: stack their vectors, never add them."""
+    inner, left, right = Products(), Products(), Products()
+    stacked = {"c": [], "g": []}
+    for seed in (0, 1):
+        vectors, bins, cluster, c, w, number = data(seed)
+        gram = UpdateGram(vectors, bins, cluster, number)
+        inner.add(*gram.products(c, w))
+        left.add(*gram.products(c, c))
+        right.add(*gram.products(w, w))
+        stacked["c"].append(vectors.T @ c[:, 0])
+        stacked["g"].append(vectors.T @ w[:, 0])
+    columns = Columns.of(inner, left, right, np.repeat([0, 1], 6))
+    u, v = np.concatenate(stacked["c"]), np.concatenate(stacked["g"])
+    assert columns.value[number, 0] == pytest.approx(u @ v / np.linalg.norm(u) / np.linalg.norm(v))
+    assert columns.value[number + 1, 0] == pytest.approx(np.min(columns.value[:number, 0]))  # the worst bin
+    assert columns.replicates.shape[0] == 12
+
+
+def test_jackknife_of_a_mean_is_the_textbook_error():
+    x = np.random.default_rng(0).normal(size=20)
+    replicates = (x.sum() - x) / 19
+    assert jackknife_se(replicates, np.zeros(20, int)) == pytest.approx(x.std(ddof=1) / np.sqrt(20))
+
+
+def test_updates_of_one_cluster_are_not_without_error():
+    """Twenty updates with one prompt each: a mean over them is as uncertain as over one update's twenty prompts."""
+    x = np.random.default_rng(0).normal(size=20)
+    replicates = (x.sum() - x) / 19
+    assert jackknife_se(replicates, np.arange(20)) == pytest.approx(x.std(ddof=1) / np.sqrt(20))
+    lone = np.append(np.zeros(19, int), 1)
+    assert jackknife_se(replicates, lone) == pytest.approx(x.std(ddof=1) / np.sqrt(20))
+    assert np.isnan(jackknife_se(replicates[:1], np.zeros(1, int)))
+    assert collapsed(np.array([5, 5, 5, 7, 7, 8, 9])).tolist() == [0, 0, 0, 1, 1, 2, 2]
+
+
+def test_jackknife_interval_covers_the_same_batch_cosine():
+    """Updates of 16 prompts x 4 responses; the truth is the cosine that the expected products give."""
+    rng = np.random.default_rng(7)
+    width, updates, prompts, group = 12, 8, 16, 4
+
+    def one_run():
+        inner, left, right, update = Products(), Products(), Products(), []
+        for u in range(updates):
+            effect = np.repeat(rng.normal(size=(prompts, width)), group, axis=0)
+            vectors = 0.7 + effect + rng.normal(size=(prompts * group, width))
+            keep = (rng.random(prompts * group) < 0.7).astype(float)[:, None]
+            gram = UpdateGram(vectors, np.zeros(len(vectors), int), np.repeat(np.arange(prompts), group), 1)
+            ones = np.ones_like(keep)
+            inner.add(*gram.products(keep, ones))
+            left.add(*gram.products(keep, keep))
+            right.add(*gram.products(ones, ones))
+            update += [u] * prompts
+        return inner, left, right, np.array(update)
+
+    pooled = np.zeros(3)
+    intervals = []
+    for _ in range(250):
+        inner, left, right, update = one_run()
+        pooled += [np.sum(p.total, axis=0)[1, 0] for p in (inner, left, right)]
+        intervals.append(Columns.of(inner, left, right, update).interval(1, [0]))
+    truth = pooled[0] / np.sqrt(pooled[1] * pooled[2])
+    hits = np.mean([low <= truth <= high for _, low, high in intervals])
+    assert hits > 0.95 - 3 * np.sqrt(0.95 * 0.05 / 250)
+    assert hits < 1 or np.mean([h - l for _, l, h in intervals]) < 0.1
+
+
+def test_prompts_split_over_two_updates_are_one_cluster_each(simulate):
+    """Two updates that share their prompts and their values say no more than one of them does."""
+    run = load_run(simulate(rollouts=1, prompts=64))
+    bins = Bins((1, 400))
+    (window,) = (w for w in scored_windows(run, bins, 5) if w.use == "first")
+    assert window.updates == 1
+    n = len(window.rows)
+
+    def interval(updates, apart):
+        table = CosineTable(run.key, bins, [Case(Rule("sqrt", 0.03, 0.03), "x", "given")], [], 1, 0)
+        rows = window.rows.take(np.tile(np.arange(n), updates))
+        if apart:
+            fresh = np.repeat(np.arange(updates), n) * 1000
+            rows = replace(rows, prompt=rows.prompt + fresh, cluster=rows.cluster + fresh)
+        vectors, at = np.tile(window.vectors, (updates, 1)), np.tile(window.bins, updates)
+        table.add(ScoredWindow(0, "first", rows, vectors, at, np.repeat(np.arange(updates), n)))
+        row = next(r for r in table.rows() if r["rule"] == "x" and r["bin"] == -1)
+        z = np.arctanh([row["estimate"], row["ci_low"], row["ci_high"]])
+        clusters = len(np.unique(rows.cluster))
+        return z[0], (z[2] - z[1]) / 2 / sps.t.ppf(0.975, clusters - updates)
+
+    once, twice, independent = interval(1, False), interval(2, False), interval(2, True)
+    assert once[0] == pytest.approx(twice[0])
+    # the replicates of two updates are half the step of one: equal but for the curvature of the ratio
+    assert twice[1] == pytest.approx(once[1], rel=0.01)
+    assert independent[1] == pytest.approx(once[1] / np.sqrt(2), rel=0.01)
+
+
+def test_intervals_cover_where_prompts_are_split_over_updates():
+    """Four pairs of updates of the same 16 prompts; a prompt is kept whole or cut whole, in both alike."""
+    rng = np.random.default_rng(7)
+    width, pairs, prompts, group = 12, 4, 16, 4
+    update = np.repeat(np.arange(2 * pairs), prompts)
+    shared = np.concatenate([np.tile(pair * prompts + np.arange(prompts), 2) for pair in range(pairs)])
+    pooled = np.zeros(3)
+    found: dict[str, list[tuple[float, float, float]]] = {"clustered": [], "independent": []}
+    for _ in range(400):
+        products = Products(), Products(), Products()
+        for _ in range(pairs):
+            effect = np.repeat(rng.normal(size=(prompts, width)), group, axis=0)
+            keep = np.repeat((rng.random(prompts) < 0.7).astype(float), group)[:, None]
+            for _ in range(2):
+                vectors = 0.7 + effect + 0.3 * rng.normal(size=effect.shape)
+                gram = UpdateGram(vectors, np.zeros(len(vectors), int), np.repeat(np.arange(prompts), group), 1)
+                ones = np.ones_like(keep)
+                for product, sides in zip(products, ((keep, ones), (keep, keep), (ones, ones)), strict=True):
+                    product.add(*gram.products(*sides))
+        pooled += [np.sum(p.total, axis=0)[1, 0] for p in products]
+        for name, cluster in (("clustered", shared), ("independent", None)):
+            found[name].append(Columns.of(*products, update, cluster=cluster).interval(1, [0]))
+    truth = pooled[0] / np.sqrt(pooled[1] * pooled[2])
+    hits = {name: np.mean([low <= truth <= high for _, low, high in some]) for name, some in found.items()}
+    assert hits["clustered"] > 0.95 - 3 * np.sqrt(0.95 * 0.05 / 400)
+    assert hits["independent"] < 0.92
+
+
+@pytest.fixture(scope="module")
+def analysed(fspo_run):
+    run = load_run(fspo_run)
+    options = Options(bins=4, draws=16)
+    bins = shared_bins([run], options)
+    tables, summary = analyse(run, bins, options)
+    return run, bins, tables, summary
+
+
+def test_table_against_brute_force_for_a_given_rule(analysed):
+    run, bins, tables, _ = analysed
+    rule = Rule("sqrt", 0.03, 0.03)
+    inner = np.zeros(5)
+    left, right = np.zeros(5), np.zeros(5)
+    for window in scored_windows(run, bins, 5):
+        for u in range(window.updates):
+            at = window.update == u
+            S, L, A = window.rows.S[at], window.rows.length[at], window.rows.A[at]
+            w = np.exp(S)
+            cut = ((A > 0) & (0.03 * np.sqrt(L) < S)) | ((A < 0) & (-0.03 * np.sqrt(L) > S))
+            k = window.bins[at]
+            assert rule.apply(S, L, A).side.astype(bool).tolist() == cut.tolist()
+            for b in range(5):
+                here = (k == b) if b < 4 else np.ones(len(k), bool)
+                g = (w[here, None] * window.vectors[at][here]).sum(0)
+                clipped = ((w * ~cut)[here, None] * window.vectors[at][here]).sum(0)
+                inner[b] += g @ clipped
+                left[b] += clipped @ clipped
+                right[b] += g @ g
+    table = tables["cosine"]
+    mine = table[(table["rule"] == "fspo") & (table["outside"] == "drop") & (table["source"] == "given")]
+    mine = mine[mine["weight"] == "sequence"].set_index("bin")["estimate"]
+    assert [mine[k] for k in (0, 1, 2, 3, -1)] == pytest.approx(inner / np.sqrt(left * right))
+
+
+def test_matched_rules_cut_alike_and_the_trained_rule_is_its_own_counterfactual(analysed):
+    _, _, tables, _ = analysed
+    table = tables["cosine"]
+    overall = table[(table["bin"] == -1) & (table["weight"] == "sequence") & ~table["control"]]
+    trained = overall[overall["source"] == "trained"].iloc[0]
+    given = overall[(overall["rule"] == "fspo") & (overall["source"] == "given") & (overall["outside"] == "drop")]
+    assert trained["estimate"] == pytest.approx(given["estimate"].iloc[0])
+    assert (overall["ci_low"] <= overall["estimate"]).all()
+    assert (overall["worst_bin"] <= table[table["bin"] >= 0]["estimate"].max()).all()
+    same = overall[(overall["rule"] == "fspo") & (overall["source"] == "matched")]
+    assert same["diff_fspo"].tolist() == pytest.approx([0.0] * len(same))
+
+
+def test_random_control_drops_the_target_share_and_keeps_less_than_nothing_cut(analysed):
+    _, _, tables, _ = analysed
+    control = tables["cosine"].query("control and bin == -1 and source == 'matched'").set_index("target")["estimate"]
+    assert control[0.85] < control[0.95] < 1
+
+
+def test_own_weight_is_gspo_against_its_own_update(analysed):
+    run, bins, tables, _ = analysed
+    inner = left = right = 0.0
+    for window in scored_windows(run, bins, 5):
+        rule = Rule("linear", 3e-4, 4e-4, weight="geometric")
+        for u in range(window.updates):
+            at = window.update == u
+            S, L, A = window.rows.S[at], window.rows.length[at], window.rows.A[at]
+            w = np.exp(S / L) / L
+            keep = rule.apply(S, L, A).side == 0
+            g, clipped = w @ window.vectors[at], (w * keep) @ window.vectors[at]
+            inner, left, right = inner + g @ clipped, left + clipped @ clipped, right + g @ g
+    own = tables["cosine"].query("weight == 'own' and bin == -1 and source == 'given' and outside == 'drop'")
+    assert own["rule"].tolist() == ["gspo"]
+    assert own["estimate"].iloc[0] == pytest.approx(inner / np.sqrt(left * right))
+
+
+def test_nothing_cut_is_cosine_one_and_too_few_prompts_are_nan(simulate):
+    run = load_run(simulate(rollouts=1, prompts=16, group=4))
+    bins = Bins((1, 400))
+    table = CosineTable(run.key, bins, [Case(Rule("fixed", 0.999999, 1e6), "wide", "given")], [0.9], 4, 0)
+    for window in scored_windows(run, bins, 5):
+        table.add(window)
+    rows = {r["rule"]: r for r in table.rows() if r["bin"] == -1}
+    assert rows["wide"]["reason"] == "fewer than 5 clusters"
+    assert np.isnan(rows["wide"]["estimate"])
+    wide = CosineTable(run.key, bins, [Case(Rule("fixed", 0.999999, 1e6), "wide", "given")], [0.9], 4, 0)
+    more = load_run(simulate("more", rollouts=2))
+    for window in scored_windows(more, bins, 5):
+        wide.add(window)
+    overall = next(r for r in wide.rows() if r["bin"] == -1 and r["rule"] == "wide")
+    assert overall["estimate"] == pytest.approx(1.0)
+    assert overall["ci_low"] == pytest.approx(1.0)
+
+
+def test_cases_cover_bands_outsides_and_sources():
+    cases = make_cases(("fspo", "gspo"), (0.95, 0.85))
+    assert len(cases) == 2 * 3 * 3
+    assert {c.rule.outside for c in cases} == {"drop", "truncate", "cap"}
+
+
+def test_trained_case_of_a_token_rule_is_none(simulate):
+    assert trained_case(load_run(simulate(rule=Rule("token", 0.2, 0.2, name="grpo"), rollouts=1))) is None

@@ -1,0 +1,176 @@
+"""The lemma's table: hand-made strata, the sharp case, and an integrity check that can fail."""
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from analysis.__main__ import main
+from analysis.log.loading import load_run
+from analysis.rules.evaluate import Case
+from analysis.run import Options, analyse, shared_bins
+from analysis.tables.lemma import LemmaTable, Strata, in_own_span, integrity, lemma_of
+from fspo.base.errors import UserError
+from fspo.rules import Rule
+
+
+def strata(count, kept, g, g_clip, weight=None, clipped=None):
+    one = np.asarray(count, float)
+    weight = one if weight is None else np.asarray(weight, float)
+    clipped = np.asarray(kept, float) if clipped is None else np.asarray(clipped, float)
+    return Strata(one, np.asarray(kept, float), weight, clipped, np.asarray(g, float), np.asarray(g_clip, float))
+
+
+def test_sharp_case_of_t7():
+    """T7s: two strata of equal share, r = +-eps, delta = 0, <v, g + eps v> = 0: the bound is met exactly."""
+    eps = 0.2
+    v = np.array([0.5, 1.0])
+    g = np.array([-eps * (v @ v) / 0.5, 0.0])  # <v, g + eps v> = 0 with v_x = 0.5
+    means = np.array([g + v, g - v])
+    a = np.array([0.5 * (1 + eps), 0.5 * (1 - eps)])
+    sums = strata([[10, 10]], [10 * a], [10 * means], [10 * a[:, None] * means])
+    lemma, mean = lemma_of(sums, np.array([0]), drop=True)
+    assert mean == pytest.approx(0.5)
+    assert lemma.eta == pytest.approx(0, abs=1e-12)
+    assert lemma.cosine == pytest.approx(lemma.bound)
+    assert lemma.lre.inf == pytest.approx(eps)
+
+
+def test_truncate_takes_weight_acceptance_as_its_normaliser():
+    sums = strata([[4, 4]], [[4, 4]], [[[1.0], [1.0]]], [[[0.5], [1.0]]], weight=[[2, 2]], clipped=[[1, 2]])
+    lemma, mean = lemma_of(sums, np.array([0]), drop=False)
+    assert mean == pytest.approx(0.75)  # b = 1/2, 1
+    assert lemma.eta == pytest.approx(0, abs=1e-12)
+
+
+def test_empty_strata_do_not_count_and_nothing_kept_is_refused():
+    sums = strata([[4, 0]], [[2, 0]], [[[1.0], [0.0]]], [[[0.5], [0.0]]])
+    lemma, mean = lemma_of(sums, np.array([0]), drop=True)
+    assert (lemma.lre.inf, mean) == (0, 0.5)
+    with pytest.raises(UserError):
+        lemma_of(strata([[4, 4]], [[0, 0]], [[[1.0], [1.0]]], [[[0.0], [0.0]]]), np.array([0]), drop=True)
+
+
+def analysed(path):
+    run = load_run(path)
+    options = Options(bins=3, draws=2, rules=("rloo", "gspo", "fspo"), targets=(0.9,))
+    return analyse(run, shared_bins([run], options), options)
+
+
+def test_identity_holds_on_every_update_and_window(fspo_run):
+    tables, summary = analysed(fspo_run)
+    assert summary["integrity"]["pass"]
+    assert summary["integrity"]["max_identity_residual"] < 1e-10
+    lemma = tables["lemma"]
+    assert set(lemma["updates"]) == {1, 5}
+    assert (lemma["slack"].dropna() >= -1e-9).all()
+    assert lemma.loc[~lemma["guaranteed"].astype(bool), "bound"].isna().all()
+    assert lemma.loc[lemma["guaranteed"].astype(bool), "rho"].lt(1).all()
+    split = lemma["cosine"].notna()
+    assert (lemma.loc[split, "e_in"] + lemma.loc[split, "e_len"] >= 0).all()
+
+
+def rewrite(run, change):
+    """Rewrite one file of a log with some columns changed: what a buggy trainer would have written."""
+    path = sorted((run / "gradlog").glob("*.parquet"))[0]
+    table = pq.read_table(path)
+    pq.write_table(change(table), path)
+
+
+def test_a_log_whose_sides_are_not_the_rules_fails_the_integrity_check(simulate):
+    run = simulate(rollouts=2)
+
+    def flip(table):
+        side = table["side"].to_numpy()
+        return table.set_column(table.column_names.index("side"), "side", pa.array(-side, pa.int8()))
+
+    rewrite(run, flip)
+    _, summary = analysed(run)
+    assert not summary["integrity"]["pass"]
+    assert any("logged side differs" in line for line in summary["warnings"])
+    assert main([str(run), "--rules", "[fspo]", "--targets", "[0.9]", "--draws", "2"]) == 1
+
+
+def test_broken_scores_are_counted_and_left_out(simulate):
+    run = simulate(rollouts=2, width=8)
+
+    def scale(table):
+        units = table["score_unit"].combine_chunks()
+        flat = units.values.to_numpy(zero_copy_only=False).astype(np.float16) * np.float16(2)
+        mask = pa.array(np.asarray(units.is_null()))
+        bad = pa.FixedSizeListArray.from_arrays(pa.array(flat), 8, mask=mask)
+        return table.set_column(table.column_names.index("score_unit"), "score_unit", bad)
+
+    rewrite(run, scale)
+    tables, summary = analysed(run)
+    assert summary["counts"]["scored"]["bad_units"] > 0
+    assert any("unit norm" in line for line in summary["warnings"])
+    assert set(tables["lemma"]["window"]) == {1}  # the untouched rollout
+
+
+def test_integrity_reports_a_violation():
+    sound = {"identity_residual": 0.0, "slack": 0.1, "guaranteed": True, "reason": ""}
+    found = integrity([sound | {"identity_residual": 1e-3}, sound | {"slack": -0.2}])
+    assert found["pass"] is False
+    assert found["bound_violations"] == 1
+    for broken in ({"identity_residual": np.nan}, {"identity_residual": np.inf}, {"slack": np.nan}):
+        assert integrity([sound, sound | broken])["pass"] is False
+    assert integrity([sound, sound | {"slack": np.nan, "guaranteed": False}])["pass"] is True
+
+
+def test_rounding_of_raised_weights_is_no_violation():
+    """Truncation far above every S raises the weights, and with them a_bar and the rounding of sums, by 1e10."""
+    case = Case(Rule("sqrt", 5.0, 5.0, outside="truncate"), "fspo", "given")
+    g = np.array([[[1.0, 2.0], [3.0, -1.0]]])
+    sums = strata([[4, 4]], [[4, 4]], g, 1e10 * g, weight=[[4, 4]], clipped=[[4e10, 4e10]])
+    rows = LemmaTable({}, None, [])  # type: ignore[arg-type]
+    for error, sound in ((1e-15, True), (1e-6, False)):
+        rows.table = []
+        rows._row({}, case, sums, np.array([0]), sums.g_clip[0].sum(0)[None] * (1 + error))
+        assert integrity(rows.table)["pass"] is sound
+
+
+def test_integrity_of_nothing_is_no_pass(simulate):
+    _, summary = analysed(simulate(rollouts=2, width=0))
+    assert summary["integrity"]["pass"] is None
+    assert summary["integrity"]["checked"] == 0
+
+
+def test_a_log_whose_ratios_are_in_other_units_fails_the_integrity_check(simulate):
+    """S in bits: T7, T8 and, with every S inside the band, the sides know nothing of it; the weights do."""
+    run = simulate(rollouts=2, width=8, rule=Rule("sqrt", 10.0, 10.0, name="wide"))
+
+    def bits(table):
+        S = table["log_ratio"].to_numpy() / np.log(2)
+        return table.set_column(table.column_names.index("log_ratio"), "log_ratio", pa.array(S))
+
+    assert analysed(run)[1]["integrity"]["pass"]
+    rewrite(run, bits)
+    _, summary = analysed(run)
+    assert summary["integrity"]["side_mismatch_share"] == 0
+    assert summary["integrity"]["pass"] is False
+    assert any("logged weight differs" in line for line in summary["warnings"])
+
+
+@pytest.mark.parametrize("shape", [(1, 5), (4, 9), (9, 4), (5, 5)])
+def test_coordinates_in_the_own_span_keep_inner_products(shape):
+    vectors = np.random.default_rng(0).standard_normal(shape)
+    vectors[-1] = vectors[0]  # a span smaller than the rows
+    found = in_own_span(vectors)
+    assert found.shape[1] == min(shape)
+    np.testing.assert_allclose(found @ found.T, vectors @ vectors.T, atol=1e-12)
+
+
+def test_two_processes_make_the_tables_of_one(simulate, monkeypatch):
+    """Updates of unlike sizes too: their vectors in a window have unlike numbers of coordinates."""
+    run = simulate(width=128)
+    alone, summary = analysed(run)
+    monkeypatch.setattr("analysis.run.MANY_SCORES", 1)
+    monkeypatch.setattr("analysis.run.cores", lambda: 2)
+    monkeypatch.setattr("fspo.base.processes.cores", lambda: 2)
+    together, again = analysed(run)
+    for name in ("cosine", "lemma", "population", "assumptions"):
+        pd.testing.assert_frame_equal(alone[name], together[name])
+    assert again["counts"] == summary["counts"]
+    assert again["integrity"] == summary["integrity"]

@@ -1,0 +1,103 @@
+"""Moments, shape and the variance exponent against scipy, closed forms and simulated coverage."""
+
+import numpy as np
+import pytest
+from scipy import stats as sps
+
+from analysis.log.loading import load_run
+from analysis.run import Options, analyse, shared_bins
+from analysis.tables.moments import exponent, shape_of, standardized, update_scale, variance_interval
+
+
+def test_shape_values_are_scipys():
+    z = np.random.default_rng(0).gamma(3.0, size=900)
+    found = shape_of(z, np.arange(900) // 3)
+    assert found["skew"] == pytest.approx(sps.skew(z))
+    assert found["excess_kurtosis"] == pytest.approx(sps.kurtosis(z))
+    assert found["skew_ci_low"] > 0  # a gamma law is not symmetric
+    assert found["ks_ci_low"] > 0
+
+
+def test_distance_of_a_laplace_law_is_its_closed_form():
+    z = np.random.default_rng(1).laplace(size=200_000)
+    grid = sps.norm.ppf(np.arange(1, 20) / 20)
+    truth = np.max(np.abs(sps.laplace.cdf(grid, scale=1 / np.sqrt(2)) - sps.norm.cdf(grid)))
+    found = shape_of(z, np.arange(200_000) // 8)
+    assert found["ks_distance"] == pytest.approx(truth, abs=0.003)
+    assert found["ks_ci_low"] <= truth <= found["ks_ci_high"]
+
+
+def test_normal_data_rarely_refute_normality_and_intervals_cover():
+    rng = np.random.default_rng(2)
+    cluster = np.repeat(np.arange(100), 8)
+    refuted = skew = 0
+    for _ in range(200):
+        z = 0.6 * np.repeat(rng.normal(size=100), 8) + 0.8 * rng.normal(size=800)
+        found = shape_of(z, cluster)
+        refuted += found["ks_ci_low"] > 0
+        skew += found["skew_ci_low"] <= 0 <= found["skew_ci_high"]
+    slack = 3 * np.sqrt(0.95 * 0.05 / 200)
+    assert refuted / 200 < 0.05 + slack
+    assert skew / 200 > 0.95 - slack
+
+
+def test_variance_interval_by_hand_and_by_coverage():
+    x = np.array([1.0, -1.0, 2.0, -2.0, 3.0, -3.0])
+    value, low, high = variance_interval(x, np.arange(6))
+    assert value == pytest.approx(28 / 6 * 6 / 5)
+    assert low < value < high
+    rng = np.random.default_rng(3)
+    hits = 0
+    for _ in range(300):
+        sample = np.repeat(rng.normal(size=120), 4) + rng.normal(size=480)
+        _, low, high = variance_interval(sample, np.arange(480) // 4)
+        hits += low <= 2.0 <= high
+    assert hits / 300 > 0.95 - 3 * np.sqrt(0.95 * 0.05 / 300)
+
+
+@pytest.mark.parametrize("truth", [0.6, 1.0, 1.7])
+def test_exponent_covers_the_truth(truth):
+    rng = np.random.default_rng(4)
+    hits = 0
+    for _ in range(150):
+        L = np.exp(rng.uniform(np.log(4), np.log(400), 800))
+        y = 0.01 * L**truth * rng.normal(size=800) ** 2
+        found = exponent(y, L, np.arange(800) // 8)
+        hits += found["ci_low"] <= truth <= found["ci_high"]
+    assert hits / 150 > 0.95 - 3 * np.sqrt(0.95 * 0.05 / 150)
+
+
+def test_exponent_of_exact_powers_is_exact():
+    L = np.array([2.0, 4, 8, 16, 32, 64] * 5)
+    found = exponent(3 * L**1.4, L, np.arange(30))
+    assert found["slope_2H"] == pytest.approx(1.4)
+
+
+@pytest.mark.parametrize(("y", "L"), [(np.ones(20), np.full(20, 7.0)), (np.zeros(20), np.arange(1.0, 21))])
+def test_exponent_without_information_is_nan_with_a_reason(y, L):
+    found = exponent(y, L, np.arange(20))
+    assert np.isnan(found["slope_2H"])
+    assert found["reason"]
+
+
+def test_scale_and_standardization_by_hand():
+    S, L = np.array([2.0, 0.0, 6.0, 6.0]), np.array([1.0, 3.0, 4.0, 4.0])
+    scale = update_scale(S, L, np.array([0, 0, 1, 1]))
+    assert scale.tolist() == [1.0, 1.0, 3.0, 3.0]
+    z = standardized(S, L, scale, np.array([0, 0, 1, 1]))
+    assert z.tolist() == [1.0, -1.0, 0.0, 0.0]
+
+
+def test_simulated_log_gives_back_its_exponent_and_drift(simulate):
+    sigma = 0.02
+    run = load_run(simulate(rollouts=12, sigma=sigma, width=0, minibatches=2, epochs=1))
+    options = Options(rules=("fspo",), draws=1)
+    tables, _ = analyse(run, shared_bins([run], options), options)
+    row = tables["scaling"].query("subset == 'all' and sign == 'all' and use == 'first'").iloc[0]
+    assert row["ci_low"] <= 1.0 <= row["ci_high"]
+    assert row["drift_ci_low"] <= -(sigma**2) / 2 <= row["drift_ci_high"]
+    assert row["intercept"] == pytest.approx(2 * np.log(sigma), abs=0.5)
+    assert row["drift_minus_kl_ci_low"] <= 0 <= row["drift_minus_kl_ci_high"]
+    moments = tables["moments"].query("subset == 'all' and use == 'first' and bin >= 0")
+    assert np.allclose(moments["var_S"] / moments["length_mean"], sigma**2, rtol=0.3)
+    assert ((moments["mean_weight_ci_low"] <= 1) & (moments["mean_weight_ci_high"] >= 1)).mean() > 0.6

@@ -1,0 +1,86 @@
+"""The noise floor's table against planted noise."""
+
+import numpy as np
+import pytest
+
+from analysis.log.loading import load_run
+from analysis.tables.noise_floor import noise_table, noise_warnings
+from fspo.gradlog import GradLogWriter
+from fspo.rules import preset
+from fspo.stats.bins import Bins
+
+
+def plant(run, sigma, n=4000, prompts=500):
+    rng = np.random.default_rng(0)
+    rule = preset("fspo").rule
+    writer = GradLogWriter(
+        run / "noise",
+        metadata={"rule": rule.to_dict(), "sources": {"low": "low precision"}},
+        user_columns={"source": "string"},
+    )
+    length = rng.integers(2, 300, n)
+    S = sigma * np.sqrt(length) * rng.standard_normal(n) - 0.001 * length
+    writer.append(
+        {
+            "rollout": 0,
+            "step": 0,
+            "updates_since_rollout": 0,
+            "phase": "noise",
+            "prompt_id": np.arange(n) % prompts,
+            "response_id": np.arange(n),
+            "length": length,
+            "log_ratio": S,
+            "advantage": 1.0,
+            "band_accept": np.abs(S) < 0.3,
+            "user.source": ["low"] * n,
+        }
+    )
+    writer.flush(0)
+    return length, S
+
+
+def test_floor_by_bin_is_the_planted_one(fspo_run, tmp_path):
+    import shutil
+
+    run = tmp_path / "run"
+    shutil.copytree(fspo_run, run)
+    length, S = plant(run, 0.02)
+    loaded = load_run(run)
+    bins = Bins((2, 100, 300))
+    table = noise_table(loaded, bins)
+    assert [row["bin"] for row in table] == [-1, 0, 1]
+    assert {row["meaning"] for row in table} == {"low precision"}
+    for row, inside in zip(table, (length > 0, length < 100, length >= 100), strict=True):
+        assert row["count"] == inside.sum()
+        assert row["out_of_band"] == pytest.approx(np.mean(np.abs(S[inside]) >= 0.3))
+        assert row["mean_square_per_token"] == pytest.approx(np.sum(S[inside] ** 2) / np.sum(length[inside]))
+        assert row["drift_per_token_ci_low"] <= -0.001 <= row["drift_per_token_ci_high"]
+        assert row["out_of_band_ci_low"] <= row["out_of_band"] <= row["out_of_band_ci_high"]
+    (line,) = noise_warnings(loaded, table)
+    assert "low precision" in line
+
+
+def test_a_broken_measurement_is_named(fspo_run, tmp_path):
+    import shutil
+
+    run = tmp_path / "run"
+    shutil.copytree(fspo_run, run)
+    plant(run, 0.02)
+    (file,) = (run / "noise" / "gradlog").iterdir()
+    file.write_bytes(b"cut")
+    loaded = load_run(run)
+    assert noise_table(loaded, Bins((2, 300))) == []
+    (line,) = loaded.damage
+    assert line.startswith("noise floor: no readable file")
+
+
+def test_quiet_numerics_give_no_warning_and_no_measurement_no_table(fspo_run, tmp_path):
+    import shutil
+
+    run = tmp_path / "run"
+    shutil.copytree(fspo_run, run)
+    assert noise_table(load_run(run), Bins((2, 300))) == []
+    plant(run, 1e-4)
+    loaded = load_run(run)
+    table = [row | {"mean_square_per_token": 1e-8} for row in noise_table(loaded, Bins((2, 300)))]
+    assert noise_warnings(loaded, table) == []

@@ -1,0 +1,342 @@
+"""What is drawn is what the tables say; nothing is cut off, overlaps or is too small; empty input is skipped."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.collections import PolyCollection
+
+from figures import MODULES, draw_all, find_module
+from figures.of_runs.acceptance_series import theory_curve
+from figures.of_runs.acceptance_small import REFERENCE
+from figures.style import LOOKS, Style
+from figures.tables import NothingToDraw, Tables
+from tests.figures.looking import assert_legible, bars, marked, titled
+
+CASES = ("usual", "one", "twelve", "near-one", "tiny", "spoiled")
+
+
+def module(name: str):
+    return find_module(name)
+
+
+def ends(
+    rows: pd.DataFrame, scale: float = 1.0, low: str = "ci_low", high: str = "ci_high"
+) -> set[tuple[float, float]]:
+    pairs = rows[[low, high]].dropna().to_numpy() * scale
+    return {(round(float(a), 9), round(float(b), 9)) for a, b in pairs}
+
+
+def test_acceptance_draws_the_tables_numbers(case_tables):
+    tables = case_tables("usual")
+    fig = module("acceptance_by_length").figure(tables, Style())
+    t = tables["acceptance"]
+    shared = t[(t["run"] == "none-s0") & (t["measure"] == "band") & (t["subset"] == "all") & (t["bin"] >= 0)]
+    for target, title in ((0.95, "5 % clipped"), (0.85, "15 % clipped")):
+        rows = shared[(shared["source"] == "matched") & (shared["target"] == target)]
+        ax = titled(fig, title)
+        for rule, color in (("rloo", "#D55E00"), ("gspo", "#009E73"), ("fspo", "#0072B2"), ("fspo-kl", "#56B4E9")):
+            own = rows[rows["rule"] == rule].sort_values("bin")
+            points = marked(ax, color=color)
+            np.testing.assert_array_equal(points[:, 1], own["estimate"])
+            np.testing.assert_allclose(points[:, 0] / own["length_mean"], points[0, 0] / own["length_mean"].iloc[0])
+        assert ends(rows) <= bars(ax, 1)
+    trained = t[(t["source"] == "trained") & (t["trained_rule"] == "gspo") & (t["measure"] == "band")]
+    trained = trained[(trained["subset"] == "all") & (trained["bin"] >= 0)]
+    drawn = marked(titled(fig, "as trained"), color="#009E73")[:, 1]
+    assert sorted(drawn) == sorted(trained["estimate"])  # both seeds
+
+
+def test_many_rules_have_small_panels_of_their_own(case_tables):
+    tables = case_tables("twelve")
+    fig = module("acceptance_by_length").figure(tables, Style())
+    t = tables["acceptance"]
+    rows = t[(t["measure"] == "band") & (t["subset"] == "all") & (t["bin"] >= 0)]
+    rows = rows[(rows["source"] == "matched") & (rows["target"] == 0.85) & (rows["outside"] == "drop")]
+    large = titled(fig, "15 % clipped")
+    for rule, color in (("rloo", "#D55E00"), ("gspo", "#009E73"), ("fspo", "#0072B2")):
+        own = rows[rows["rule"] == rule].sort_values("bin")
+        np.testing.assert_array_equal(marked(large, color=color)[:, 1], own["estimate"])
+    assert len(marked(large)) == 3 * 5
+    titles = [ax.get_title(loc="left") for ax in fig.axes]
+    for rule in ("fspo-kl", "fspo-tilted", "power", "ctpo"):
+        own = rows[rows["rule"] == rule].sort_values("bin")
+        ax = fig.axes[titles.index(rule)]
+        np.testing.assert_array_equal(marked(ax, fillstyle="full", marker=LOOKS[rule].marker)[:, 1], own["estimate"])
+        assert ends(own) <= bars(ax, 1)
+        (grey,) = [line for line in ax.get_lines() if line.get_color() == REFERENCE]
+        again = rows[rows["rule"] == "fspo"].sort_values("bin")
+        np.testing.assert_array_equal(grey.get_ydata(), again["estimate"])
+    assert len({ax.get_ylim() for ax in fig.axes[titles.index("fspo-kl") :]}) == 1
+    text = module("acceptance_by_length").caption(tables)
+    assert "Small panels: each other rule alone, 15 % clipped; grey line: fspo there." in text
+
+
+def test_theory_curve_against_the_closed_form():
+    lengths, shares, at = np.array([10.0, 40.0, 160.0]), np.array([0.2, 0.5, 0.3]), np.array([5.0, 20.0, 300.0])
+
+    def law(length: float, sigma: float) -> float:
+        root = sigma * math.sqrt(2 * length)
+        return 0.5 * (math.erf(math.log(1.2) / root) - math.erf(math.log(0.8) / root))
+
+    low, high = 1e-6, 1e3
+    for _ in range(200):
+        middle = math.sqrt(low * high)
+        mean = sum(p * law(length, middle) for p, length in zip(shares, lengths, strict=True))
+        low, high = (middle, high) if mean > 0.9 else (low, middle)
+    np.testing.assert_allclose(theory_curve("rloo", lengths, shares, 0.9, at), [law(x, low) for x in at], rtol=1e-9)
+    np.testing.assert_allclose(theory_curve("fspo-kl", lengths, shares, 0.9, at), 0.9, rtol=1e-9)
+    for rule, overall in (("grpo", 0.9), ("none", 0.9), ("my-own", 0.9), ("rloo", 1.0), ("rloo", 0.0)):
+        assert theory_curve(rule, lengths, shares, overall, at).size == 0
+
+
+def test_lre_draws_the_tables_numbers(case_tables):
+    tables = case_tables("usual")
+    fig = module("lre_by_rule").figure(tables, Style())
+    t = tables["lre"]
+    rows = t[(t["run"] == "none-s0") & (t["source"] == "matched") & (t["outside"] == "drop")]
+    labels = [label.get_text() for label in fig.axes[0].get_yticklabels()]
+    for i, norm in enumerate(("l2", "inf")):
+        for j, (measure, subset) in enumerate((("band", "all"), ("update", "nonzero"), ("weight", "nonzero"))):
+            ax = fig.axes[3 * i + j]
+            part = rows[(rows["norm"] == norm) & (rows["measure"] == measure) & (rows["subset"] == subset)]
+            for target, fill in ((0.95, "full"), (0.85, "none")):
+                want = part[part["target"] == target].set_index("rule")["estimate"]
+                points = marked(ax, marker="o", fillstyle=fill)
+                got = {labels[round(y)]: x for x, y in points}
+                assert got == want.to_dict()
+            assert ends(part) <= bars(ax, 0)
+            assert ax.get_xlim()[1] > max(high for _, high in bars(ax, 0))
+
+
+def test_cosines_draw_the_tables_numbers_and_the_control(case_tables):
+    tables = case_tables("usual")
+    fig = module("cosine_by_rule").figure(tables, Style())
+    t = tables["cosine"]
+    rows = t[(t["run"] == "none-s0") & (t["source"] == "matched") & (t["bin"] == -1) & (t["target"] == 0.85)]
+    for title, column, low, high in (
+        ("15 % clipped, all lengths", "estimate", "ci_low", "ci_high"),
+        ("15 % clipped, worst bin", "worst_bin", "worst_ci_low", "worst_ci_high"),
+    ):
+        ax = titled(fig, title)
+        for outside, marker in (("drop", "o"), ("truncate", "s"), ("cap", "D")):
+            want = rows[(rows["outside"] == outside) & ~rows["control"]]
+            assert sorted(marked(ax, marker=marker)[:, 0]) == sorted(want[column])
+        assert ends(rows[~rows["control"]], 1.0, low, high) <= bars(ax, 0)
+        control = [line for line in ax.get_lines() if line.get_linestyle() == "--"]
+        assert [line.get_xdata()[0] for line in control] == [rows.loc[rows["control"], column].iloc[0]]
+
+
+def test_trained_truncation_is_drawn_in_its_bands_row(case_tables):
+    fig = module("cosine_by_rule").figure(case_tables("usual"), Style())
+    ax = titled(fig, "as trained, all lengths")
+    labels = [label.get_text() for label in fig.axes[0].get_yticklabels()]
+    assert labels == ["rloo", "gspo", "fspo", "fspo-kl"]
+    assert {labels[round(y)] for _, y in marked(ax, marker="s")} == {"fspo"}
+
+
+def test_bound_and_guarantee(case_tables):
+    tables = case_tables("usual")
+    fig = module("cosine_bound").figure(tables, Style())
+    t = tables["lemma"]
+    rows = t[(t["run"] == "none-s0") & (t["source"] == "matched") & (t["target"] == 0.85) & (t["outside"] == "drop")]
+    ax = titled(fig, "15 % clipped")
+    for rule, marker in (("rloo", "s"), ("gspo", "^"), ("fspo", "o"), ("fspo-kl", "D")):
+        own = rows[rows["rule"] == rule]
+        np.testing.assert_array_equal(marked(ax, marker=marker), own[["rho", "cosine"]])
+    assert f"no guarantee: {(~rows['guaranteed']).sum()} of {len(rows)}" in ax.get_title(loc="left")
+    curve = next(line for line in ax.get_lines() if line.get_color() == "black")
+    rho, bound = np.asarray(curve.get_data(), float)
+    np.testing.assert_allclose(bound, np.sqrt(np.maximum(1 - rho**2, 0)), atol=1e-7)
+    shaded = [patch for patch in ax.patches if patch.get_x() == 1.0]
+    assert len(shaded) == 1
+    assert rows["rho"].max() < ax.get_xlim()[1]
+
+
+def test_means_of_the_lemma_are_crosses_at_the_tables_intervals(case_tables):
+    tables = case_tables("usual")
+    fig = module("cosine_bound").figure(tables, Style())
+    t = tables["lemma_summary"]
+    rows = t[(t["run"] == "none-s0") & (t["source"] == "matched") & (t["target"] == 0.85) & (t["outside"] == "drop")]
+    ax = titled(fig, "15 % clipped")
+    for axis, quantity in ((0, "rho"), (1, "cosine")):
+        own = rows[rows["quantity"] == quantity]
+        assert len(own) == 4
+        assert ends(own, 1.0, "ci_low", "ci_high") <= bars(ax, axis)
+    lone = Tables({"lemma": tables["lemma"]})  # of an analysis without the table
+    assert not bars(titled(module("cosine_bound").figure(lone, Style()), "15 % clipped"), 0)
+
+
+def test_split_draws_every_update(case_tables):
+    tables = case_tables("usual")
+    fig = module("error_split").figure(tables, Style())
+    t = tables["lemma"]
+    rows = t[
+        (t["run"] == "none-s0") & (t["source"] == "matched") & (t["target"] == 0.95) & (t["outside"] == "truncate")
+    ]
+    ax = titled(fig, "5 % clipped, truncate")
+    assert sorted(marked(ax, marker="^")[:, 0]) == sorted(rows["e_len"])
+    assert sorted(marked(ax, marker="o")[:, 0]) == sorted(rows["e_in"])
+
+
+@pytest.mark.parametrize("case", ["one", "usual"])
+def test_clip_rate_lines_and_shades(case_tables, case):
+    tables = case_tables(case)
+    fig = module("clip_over_training").figure(tables, Style())
+    t = tables["over_time"]
+    rows = t[(t["trained_rule"] == "fspo") & (t["bin"] >= 0)]
+    ax = titled(fig, "fspo")
+    want = {tuple(part.sort_values("window")["estimate"]) for _, part in rows.groupby(["run", "bin"])}
+    assert {tuple(line.get_ydata()) for line in ax.get_lines()} == want
+    shades = [c for c in ax.collections if isinstance(c, PolyCollection)]
+    assert len(shades) == (2 if case == "one" else 0)  # one run: shortest and longest bin; several seeds: thin lines
+    for shade, number in zip(shades, (0, 4), strict=False):
+        edge = {(round(float(x), 9), round(float(y), 9)) for x, y in shade.get_paths()[0].vertices}
+        own = rows[rows["bin"] == number]
+        for column in ("ci_low", "ci_high"):
+            assert {(float(w), round(float(v), 9)) for w, v in zip(own["window"], own[column], strict=True)} <= edge
+    assert not any(a.get_title(loc="left") == "none" for a in fig.axes)
+
+
+def test_variances_and_exponents(case_tables):
+    tables = case_tables("one")
+    fig = module("variance_scaling").figure(tables, Style())
+    t = tables["moments"]
+    rows = t[(t["subset"] == "all") & (t["bin"] >= 0)].sort_values("bin")
+    left, right = fig.axes
+    np.testing.assert_array_equal(marked(left, color="#0072B2"), rows[["length_mean", "var_S"]])
+    assert ends(rows, 1.0, "var_S_ci_low", "var_S_ci_high") < bars(left, 1)
+    floor = tables["noise_floor"].query("source == 'bfloat16' and bin >= 0")  # the loudest: mean square S = L times it
+    np.testing.assert_allclose(marked(left, marker="_")[:, 1], floor["length_mean"] * floor["mean_square_per_token"])
+    assert "(fspo, bfloat16 in words)" in module("variance_scaling").caption(tables)
+    fit = tables["scaling"].query("subset == 'all' and sign == 'all'").iloc[0]
+    line = next(line for line in left.get_lines() if line.get_color() == "#0072B2" and line.get_marker() == "None")
+    x, y = np.asarray(line.get_data(), float)
+    np.testing.assert_allclose(np.log(y), fit["intercept"] + fit["slope_2H"] * np.log(x))
+    reference = next(line for line in left.get_lines() if line.get_color() == "#9a9a9a")
+    x, y = np.asarray(reference.get_data(), float)
+    assert math.log(y[1] / y[0]) / math.log(x[1] / x[0]) == pytest.approx(1.0)
+    assert marked(right)[0, 0] == fit["slope_2H"]
+    assert bars(right, 0) == ends(pd.DataFrame([fit]))
+
+
+def test_training_curves_show_every_run(case_tables):
+    tables = case_tables("usual")
+    fig = module("training_curves").figure(tables, Style())
+    t = tables["training"]
+    want = {tuple(part["value"]) for _, part in t[t["name"] == "completions/mean_length"].groupby("run")}
+    assert {tuple(line.get_ydata()) for line in titled(fig, "mean length").get_lines()} == want
+    held_out = t[t["name"] == "eval/reward"]["value"]
+    assert {(round(v - 0.03, 9), round(v + 0.03, 9)) for v in held_out} == bars(titled(fig, "reward (held out)"), 1)
+
+
+def test_drift_draws_the_tables_numbers(case_tables):
+    tables = case_tables("usual")
+    fig = module("drift_by_sign").figure(tables, Style())
+    rows = tables["scaling"].query("subset == 'all'")
+    for sign, marker in (("all", "o"), ("positive", "^"), ("negative", "v")):
+        drawn = marked(fig.axes[0], marker=marker)[:, 0]
+        np.testing.assert_allclose(sorted(drawn), sorted(1e3 * rows.loc[rows["sign"] == sign, "drift_per_token"]))
+    assert ends(rows, 1e3, "drift_ci_low", "drift_ci_high") == bars(fig.axes[0], 0)
+
+
+def test_drift_is_drawn_beside_the_noise_floor(case_tables):
+    tables = case_tables("usual")
+    fig = module("drift_by_sign").figure(tables, Style())
+    whole = tables["noise_floor"].query("bin < 0")
+    worst = whole.loc[whole.groupby("run")["drift_per_token"].transform(lambda d: d.abs() == d.abs().max())]
+    dotted = [line for line in fig.axes[0].get_lines() if line.get_linestyle() == ":"]
+    assert [set(line.get_xdata()) for line in dotted] == [{1e3 * drift} for drift in worst["drift_per_token"]]
+    rows = [text.get_text() for text in fig.axes[0].get_yticklabels()]
+    assert {round(line.get_ydata().mean(), 9) for line in dotted} == {rows.index("fspo")}
+    assert "bfloat16 in words" in module("drift_by_sign").caption(tables)
+
+
+def skip_if_unclipped(name: str, case: str) -> None:
+    if (name, case) in (("clip_over_training", "near-one"), ("theory_gap", "near-one")):
+        pytest.skip("that case has an unclipped run alone: see test_only_the_unclipped_run_leaves_no_clip_rate")
+
+
+@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize(
+    ("case", "width"),
+    [
+        *((c, "acl-column") for c in ("usual", "twelve", "spoiled")),
+        ("usual", "neurips"),
+        *(pytest.param(c, "acl-column", marks=pytest.mark.slow) for c in ("one", "near-one", "tiny")),
+    ],
+)
+def test_nothing_is_cut_off_overlaps_or_is_too_small(case_tables, monkeypatch, name, case, width):
+    skip_if_unclipped(name, case)
+    style = Style(width)
+    with style.context():
+        assert_legible(module(name).figure(case_tables(case), style), style, monkeypatch)
+
+
+@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("case", ["usual", "twelve"])
+def test_the_legend_names_each_thing_once(case_tables, name, case):
+    style = Style("icml-column")
+    fig = module(name).figure(case_tables(case), style)
+    (legend,) = fig.legends
+    labels = [text.get_text() for text in legend.get_texts()]
+    assert len(labels) == len(set(labels))
+    if name == "acceptance_by_length" and case == "usual":
+        assert labels == ["rloo", "gspo", "fspo", "fspo-kl", "fspo-truncate", "numerics alone"]
+    if name == "training_curves" and case == "usual":
+        assert labels == ["none", "rloo", "gspo", "fspo", "fspo-kl", "fspo-truncate"]
+
+
+@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("case", CASES)
+def test_captions_are_filled_in_and_cite_the_theory(case_tables, name, case):
+    skip_if_unclipped(name, case)
+    text = module(name).caption(case_tables(case))
+    assert not set("{}$\\") & set(text)
+    assert "docs/theory.md" in text
+    assert "nan" not in text.split()
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_missing_input_is_skipped_with_the_reason(name, tmp_path):
+    (result,) = draw_all(Tables({}), tmp_path, only=[name])
+    assert "is missing or empty" in result.skipped
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["acceptance_by_length", "lre_by_rule", "cosine_by_rule"])
+def test_values_that_are_all_missing_are_skipped_with_the_tables_reason(case_tables, name):
+    frames = {}
+    for key, frame in case_tables("one").frames.items():
+        hollow = frame.copy()
+        for column in {"estimate", "ci_low", "ci_high", "worst_bin"} & set(frame):
+            hollow[column] = np.nan
+        frames[key] = hollow.assign(reason="fewer than 20 clusters")
+    with pytest.raises(NothingToDraw, match="fewer than 20 clusters"):
+        module(name).figure(Tables(frames), Style())
+
+
+def test_lemma_without_a_score_is_skipped_with_its_reason(case_tables):
+    lemma = case_tables("one")["lemma"].assign(rho=np.nan, cosine=np.nan, reason="nothing is accepted")
+    with pytest.raises(NothingToDraw, match="nothing is accepted"):
+        module("cosine_bound").figure(Tables({"lemma": lemma}), Style())
+
+
+def test_only_the_unclipped_run_leaves_no_clip_rate(case_tables):
+    with pytest.raises(NothingToDraw, match="only unclipped runs"):
+        module("clip_over_training").figure(case_tables("near-one"), Style())
+    with pytest.raises(NothingToDraw, match="'theory_gap' is missing or empty"):
+        module("theory_gap").figure(case_tables("near-one"), Style())
+
+
+def test_a_run_without_counterfactuals_is_drawn_as_trained(case_tables):
+    tables = case_tables("usual")
+    frames = {k: f[f["source"] == "trained"] if "source" in f else f for k, f in tables.frames.items()}
+    for name in ("acceptance_by_length", "lre_by_rule", "cosine_by_rule", "cosine_bound", "error_split"):
+        fig = module(name).figure(Tables(frames), Style("icml-column"))
+        text = "".join(ax.get_title(loc="left") for ax in fig.axes)
+        text += "".join(t.get_text() for legend in fig.legends for t in legend.get_texts())
+        assert "as trained" in text

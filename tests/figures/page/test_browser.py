@@ -1,0 +1,78 @@
+"""The report in a real browser: no console error, nothing fetched, cut off or on top of something else."""
+
+from __future__ import annotations
+
+import pytest
+
+from figures import draw_all
+from figures.page.report import Picture, Section, write_report
+from tests.figures.browser import find_browser, look_at
+
+BROWSER = find_browser()
+pytest.importorskip("playwright", reason="no playwright: pip install -e '.[browser]'")
+pytestmark = pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine (apt-get install chromium)")
+
+LONG = "a-name-without-any-place-to-break-" * 6
+EVIL = "<script>console.error('run')</script><img src=http://evil.example/x.png>"
+
+
+@pytest.fixture(scope="module")
+def report(case_tables, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("browser")
+    names = ["acceptance_by_length", "update_error", "sensitivity_settings"]
+    drawn = draw_all(case_tables("usual"), folder, only=names)
+    pictures = [Picture(d.png, d.title, d.caption, d.numbers) for d in drawn if d.png]
+    assert len(pictures) == 3
+    row = {"run": LONG, "finding": f"{EVIL} {'many words ' * 30}", "value": 0.125, "cure": "none"}
+    claim = {"id": "C1", "statement": f"flat {EVIL}", "verdict": "supported", "estimate": 0.5, "estimand": LONG}
+    return write_report(
+        folder / "report.html",
+        title=f"Report of {LONG}",
+        summary=["One sentence.", LONG],
+        claims=[claim | {"details": {"slopes": {"fspo": {"value": 0.5, "low": 0.25, "high": 0.75}}}}],
+        figures=pictures[:2],
+        sections=[
+            Section("Sensitivity", figures=pictures[2:]),
+            Section("Findings", [EVIL, LONG], [("What was found", [row] * 3), ("Long", [row] * 40)]),
+            Section("Theory", markdown=f"# Advice\n\n- {LONG}\n\n`{LONG}`\n\n| a | b |\n|---|---|\n| {LONG} | 2 |\n"),
+        ],
+        samples=[{"title": "sample", "response": f"12+3=15\n{EVIL}\n{LONG}", "reward": 1.0}],
+        provenance={"command": LONG, "seeds": [0, 1]},
+    )
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_report_in_a_browser(report, width):
+    seen = look_at(report, width, str(BROWSER))
+    assert seen["problems"] == []
+    assert seen["asked"] == [report.resolve().as_uri()[:60]]
+    assert seen["texts"] > 200
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_each_claim_shows_its_estimate_once_in_the_summary(report, width):
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=str(BROWSER), args=["--no-sandbox"])
+        tab = chromium.new_page(viewport={"width": width, "height": 900})
+        tab.goto(report.resolve().as_uri(), wait_until="load")
+        row = tab.locator("table").first.locator("tbody tr").first
+        shown = row.inner_text()  # what is hidden is not in it
+        box = row.get_by_text("0.5", exact=True).locator("visible=true").bounding_box()
+        chromium.close()
+    assert shown.count("0.5") == 1
+    assert box is not None
+    assert box["x"] + box["width"] <= width
+
+
+def test_the_look_sees_what_is_wrong(tmp_path):
+    page = tmp_path / "bad.html"
+    page.write_text(
+        "<!DOCTYPE html><body style='margin:0'><p style='position:absolute;top:0;left:0'>one on top</p>"
+        "<p style='position:absolute;top:2px;left:0'>of another</p><p style='position:absolute;left:380px;top:200px;"
+        "white-space:nowrap'>sticks out on the right</p><script>console.error('broken')</script>"
+    )
+    problems = " ".join(look_at(page, 390, str(BROWSER))["problems"])
+    for words in ("overlap: one on top | of another", "console error: broken", "cut off", "px wide"):
+        assert words in problems

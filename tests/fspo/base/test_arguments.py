@@ -1,0 +1,270 @@
+"""Every public function of theory and rules refuses what lies outside its statement, or answers None; none says NaN."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fspo import rules, theory
+from fspo.base.arguments import number, numbers, one_shape
+from fspo.base.errors import UserError
+from fspo.rules import Rule, preset
+
+FSPO, KL = preset("fspo").rule, preset("fspo-kl").rule
+S, N, A = [0.1, -2.0, 0.3], [4.0, 9.0, 16.0], [1.0, -1.0, 1.0]
+NAN, INF = math.nan, math.inf
+FULL = np.ones((2, 3))
+NO_NUMBERS = {"rule", "stats", "rate", "label", "identical", "one_sided", "name", "changes", "source", "mask"}
+"""Parameters that are no numbers."""
+
+# function: good arguments, and for each parameter bad values (every numeric parameter is also tried with NaN)
+CASES: dict[Any, tuple[dict[str, Any], dict[str, list[Any]]]] = {
+    theory.interval_probability: (
+        {"lo": [-1.0, 0.0], "hi": [1.0, 1.0]},
+        {"lo": [[2.0, 0.0], [0.0] * 3], "hi": ["x", [[1], [1, 2]], []]},
+    ),
+    theory.band_acceptance: (
+        {"rule": FSPO, "lengths": [1.0, 9.0], "mu": 0.0, "sigma": 0.1},
+        {
+            "lengths": [[], [0.5], [-1.0], [INF]],
+            "mu": [INF, [0.0, 0.0]],
+            "sigma": [0.0, -1.0, INF, [0.1] * 3],
+            "rule": [KL],
+        },
+    ),
+    theory.weight_acceptance: (
+        {"rule": FSPO, "lengths": [1.0, 9.0], "mu": 0.0, "sigma": 0.1},
+        {"lengths": [[], [0.0]], "mu": [INF], "sigma": [0.0, -1.0, INF, [0.1, 0.2]]},
+    ),
+    theory.matching_sigma: (
+        {"rule": FSPO, "lengths": [1.0, 9.0], "p": [0.5, 0.5], "acceptance": 0.5},
+        {
+            "lengths": [[], [0.0, 1.0], [1.0]],
+            "p": [[], [-1.0, 2.0], [0.0, 0.0], [1.0], INF],
+            "acceptance": [0.0, 1.0, 2.0, INF],
+        },
+    ),
+    theory.gaussian_stats: (
+        {"sigma": 0.1, "num_tokens": 3.0},
+        {"sigma": [0.0, -1.0, INF], "num_tokens": [0.0, -1.0, INF]},
+    ),
+    theory.relative_acceptance: (
+        {"p": [0.5, 0.5], "a": [0.5, 0.6]},
+        {
+            "p": [[], [1.0], [-1.0, 2.0], [0.0, 0.0], [1e308] * 2, [[0.5, 0.5]]],
+            "a": [[], [0.0, 0.0], [-1.0, 1.0], [INF, 1.0]],
+        },
+    ),
+    theory.lre: (
+        {"p": [0.5, 0.5], "a": [0.5, 0.6]},
+        {"p": [[], [-1.0, 2.0], [0.0, 0.0]], "a": [[0.0, 0.0], [INF, 1.0]]},
+    ),
+    theory.accepted_lengths: ({"p": [0.5, 0.5], "a": [0.5, 0.6]}, {"p": [[], [-1.0, 2.0]], "a": [[0.0, 0.0], [0.5]]}),
+    theory.drift_error_bound: (
+        {"u_lo": 1.0, "u_hi": 1.0, "x": [0.1]},
+        {"u_lo": [-1.0, [1.0, 1.0]], "u_hi": [-1.0], "x": [INF, []]},
+    ),
+    theory.scale_error_bound: ({"tau": 0.1}, {"tau": [-0.1, INF, [0.1]]}),
+    theory.lre_bound: ({"bound": 0.1, "a_0": 0.5, "one_sided": True}, {"bound": [-0.1], "a_0": [0.0, -1.0, 1.5, INF]}),
+    theory.berry_esseen_bound: (
+        {"rho3": 1.5, "lengths": [4.0]},
+        {"rho3": [0.9, -1.0, INF], "lengths": [[], [0.0], [INF]]},
+    ),
+    theory.ar1_variance_ratio: ({"ar": 0.5, "lengths": [4.0]}, {"ar": [1.0, -1.0, INF], "lengths": [[], [0.0]]}),
+    theory.upper_edge_supremum: ({"u_hi": 1.0}, {"u_hi": [0.0, -1.0, INF, 40.0]}),
+    theory.update_acceptance: (
+        {"positive": [0.5, 0.5], "cut_high": [0.1, 0.1], "cut_low": 0.1, "cut_dual": 0.0},
+        {
+            "positive": [-0.1, 1.1, [0.5] * 3],
+            "cut_high": [-0.1, 1.1, [0.1] * 3],
+            "cut_low": [2.0, -1.0],
+            "cut_dual": [-0.1, 0.95],
+        },
+    ),
+    theory.cosine_bound: ({"rho": 0.5}, {"rho": [-0.1, [0.5]]}),
+    theory.cosine: (
+        {"u": [1.0, 2.0], "v": [1.0, 0.0]},
+        {"u": [[1.0], [INF, 0.0], [[1.0, 2.0]], [1e200, 0.0]], "v": [[1.0] * 3]},
+    ),
+    theory.cosine_lemma: (
+        {"p": [0.5, 0.5], "a": [0.5, 0.6], "g": [[1.0], [2.0]], "clipped": [[0.5], [1.0]]},
+        {
+            "p": [[], [0.0, 0.0], [1.0], [-1.0, 2.0]],
+            "a": [[0.0, 0.0], [-1.0, 1.0], [0.0, 1.0]],
+            "g": [[[0.0], [0.0]], [[1.0], [-1.0]], [[1.0]], [1.0, 2.0], [[INF], [0.0]], [[1e200], [1.0 - 1e200]]],
+            "clipped": [[[1.0]], [[1.0, 2.0], [1.0, 2.0]], [[INF], [0.0]]],
+        },
+    ),
+    rules.excess_quantiles: (
+        {"excess": [0.5, 1.0, 2.0], "targets": [0.5]},
+        {"excess": ["x", [], [NAN], [[1], [1, 2]]], "targets": [[0.0], [1.0], ["x"], [INF]]},
+    ),
+    rules.standardized_excess: (
+        {"rule": FSPO, "S": S, "n": N, "A": A, "rate": "band"},
+        {"n": [[0.0] * 3, [1.0] * 2], "A": [[INF] * 3, [NAN] * 3], "S": [["x"] * 3], "rate": ["bnad"], "rule": [KL]},
+    ),
+    rules.scaled: ({"rule": FSPO, "factor": 2.0}, {"factor": [0.0, -1.0, INF, [1.0, 2.0]], "rule": []}),
+    rules.calibrate: (
+        {"rule": FSPO, "S": S, "n": N, "A": A, "target": 0.5, "rate": "band"},
+        {
+            "n": [[0.0] * 3, [1.0] * 2],
+            "A": [[INF] * 3],
+            "S": [[0.0] * 3, [NAN] * 3],
+            "target": [0.0, 1.0, INF, -1.0],
+            "rate": ["bnad"],
+            "rule": [KL, preset("none").rule],
+        },
+    ),
+    rules.excess_quantile: (
+        {"excess": [0.1, 0.2], "target": 0.5},
+        {"excess": [[], [NAN], [-1.0], [0.0], ["x"]], "target": [0.0, 1.0, INF, -1.0]},
+    ),
+    rules.sign_sums: (
+        {"S": np.ones(2), "n": np.ones(2), "A": np.ones(2)},
+        {"S": [np.ones(3), np.array([INF, 1.0])], "A": [np.array([NAN, 1.0])], "n": [np.ones(1)]},
+    ),
+    rules.drift_stats: (
+        {"log_ratios": 0.1 * FULL, "mask": FULL > 0, "advantages": np.ones(2)},
+        {
+            "advantages": [np.ones(3), np.array([1.0, NAN])],
+            "log_ratios": [INF * FULL, np.ones((2, 4))],
+            "mask": [np.ones((2, 2), bool)],
+        },
+    ),
+    rules.preset: (
+        {"name": "fspo"},
+        {"name": ["fsop", ""], "range_lo": [0.0, -1.0, NAN], "dual": [1.0, NAN], "gamma": [NAN, 3.0]},
+    ),
+}
+PASSED_ON = {rules.token_sums}
+"""Elementwise on tensors inside the trainer: what is not finite there stays so, and ``drift_stats`` refuses it."""
+
+
+def public(module: Any) -> set[Any]:
+    """Functions that a module defines, or a package gives out, and does not hide."""
+    return {
+        f
+        for name, f in vars(module).items()
+        if inspect.isfunction(f) and f.__module__.startswith(module.__name__) and name[0] != "_"
+    }
+
+
+def test_no_public_function_is_forgotten():
+    assert set(CASES) | PASSED_ON == public(theory) | public(rules)
+    for package in (theory, rules):
+        assert set(package.__all__) >= {f.__name__ for f in public(package)}
+
+
+def bad_calls():
+    for function, (good, bad) in CASES.items():
+        for parameter in inspect.signature(function).parameters:
+            values = list(bad.get(parameter, []))
+            if parameter not in NO_NUMBERS:
+                assert parameter in good, f"{function.__name__}: no good value for {parameter}"
+                values += [] if (function, parameter) in NAN_ROWS else [_nan_like(good[parameter])]
+            for value in values:
+                yield pytest.param(
+                    function, {**good, parameter: value}, id=f"{function.__name__}-{parameter}-{value}"[:60]
+                )
+    for field in ("range_lo", "dual", "gamma"):
+        for value in CASES[rules.preset][1][field]:
+            yield pytest.param(rules.preset, {"name": "fspo", field: value}, id=f"preset-{field}-{value}")
+
+
+NAN_ROWS = {(rules.standardized_excess, "S"), (rules.calibrate, "S")}
+"""A row whose S is NaN is left out by ``calibrate`` and stays NaN in ``standardized_excess``, as their pages say."""
+
+
+def _nan_like(value: Any) -> Any:
+    return (np.asarray(value, float) * NAN) if np.ndim(value) else NAN
+
+
+@pytest.mark.parametrize(("function", "arguments"), bad_calls())
+@pytest.mark.filterwarnings("error:invalid value")
+def test_bad_input_is_one_line(function, arguments):
+    with np.errstate(over="ignore"), pytest.raises(UserError) as found:
+        function(**arguments)
+    assert "\n" not in str(found.value).strip()
+    assert len(str(found.value)) > 10
+
+
+@pytest.mark.parametrize("function", CASES, ids=lambda f: f.__name__)
+def test_good_input_gives_no_nan(function):
+    good, _ = CASES[function]
+    result = function(**good)
+    for value in fields_of(result):
+        assert not np.any(np.isnan(np.asarray(value, float)))
+
+
+def fields_of(result: Any) -> list[Any]:
+    """The numbers of a result."""
+    if isinstance(result, tuple):
+        return [x for part in result for x in fields_of(part)]
+    if is_dataclass(result):
+        return [x for f in fields(result) for x in fields_of(getattr(result, f.name))]
+    return [] if result is None or isinstance(result, (str, bool)) else [result]
+
+
+def test_beyond_the_hypotheses_the_answer_is_none():
+    assert theory.cosine_bound(1.0) is None
+    assert theory.cosine_bound(INF) is None
+    assert theory.lre_bound(0.5, 0.5, one_sided=True) is None
+    assert theory.lre_bound(INF, 0.5, one_sided=False) is None
+    assert theory.matching_sigma(preset("none").rule, [1.0], [1.0], 0.5) is None
+    lemma = theory.cosine_lemma([0.5, 0.5], [1.0, 0.2], [[1.0, 5.0], [1.0, -5.0]], [[1.0, 5.0], [0.2, -1.0]])
+    assert lemma.rho >= 1
+    assert lemma.bound is None
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("range_lo", NAN),
+        ("range_hi", NAN),
+        ("range_lo", 0.0),
+        ("range_hi", -1.0),
+        ("dual", NAN),
+        ("dual", 0.5),
+        ("shape", "sqr"),
+    ],
+)
+def test_a_rule_with_a_bad_field_cannot_be_made(field, value):
+    with pytest.raises(UserError):
+        Rule(**{"shape": "sqrt", "range_lo": 0.1, "range_hi": 0.1, field: value})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "cure"),
+    [
+        (([], [], []), "at least one"),
+        ((S, N, [0.0] * 3, None, "update"), "A != 0"),
+        ((S, [0.0] * 3, A), "n must be >= 1"),
+        ((S, N[:2], A), "shapes"),
+        ((S, N, A, None, "bnad"), "band"),
+    ],
+)
+def test_acceptance_of_a_rule_refuses(arguments, cure):
+    with pytest.raises(UserError, match=cure):
+        FSPO.acceptance(*arguments)
+
+
+def test_numbers_says_what_is_wrong():
+    for value, low, options, text in (
+        ([1.0, NAN], 0, {}, "x must be finite numbers >= 0; got nan"),
+        (INF, 0, {}, "got inf"),
+        (0.0, 0, {"above": True, "why": "a scale"}, "> 0: a scale; got 0"),
+        ([], 0, {}, "got nothing"),
+        ("one", 0, {}, "number"),
+    ):
+        with pytest.raises(UserError, match=text.replace("+", r"\+")):
+            numbers("x", value, low, **options)
+    assert numbers("x", INF, infinite=True) == INF
+    with pytest.raises(UserError, match=r"shape \(2,\)"):
+        number("x", [1.0, 2.0])
+    with pytest.raises(UserError, match=r"\(2,\), \(3,\)"):
+        one_shape("x and y", np.ones(2), np.ones(3))

@@ -1,0 +1,111 @@
+"""FSDP2 over two gloo processes trains the embedded model to the weights of one process, and resumes on any number.
+
+accelerate shards on accelerators alone: `tiny_run.shard` sets its state by hand, and all that follows is its own path.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny_run
+from safetensors.torch import load_file
+
+from fspo.gradlog import read_log
+from fspo.models.load import build_embedded_model
+from fspo.train.checkpoint import list_checkpoints
+
+# Five prompts on two processes, one evaluation prompt (a process without any), a drift pass, audits and score passes,
+# in most minibatches groups without advantage, whose passes are the last before the update.
+ARGUMENTS = [
+    *("--rule.preset", "fspo-kl", "--batch.prompts", "5", "--batch.tokens", "120", "--batch.epochs", "1"),
+    *("--eval.every", "1", "--eval.prompts", "1", "--log.audit_every", "1", "--checkpoint_every", "1"),
+    *("--optim.learning_rate", "2e-4", "--batch.minibatches", "2", "--seed", "8"),
+]
+KL = ["--rule.kl_coef", "0.1"]  # with a reference, sharded too
+GENERATE = ["--sampling.engine", "generate"]  # what "auto" takes for large models; it draws the same responses
+HALF, WHOLE, RESUME = ["--rollouts", "1"], ["--rollouts", "2"], ["--rollouts", "2", "--resume", "true"]
+
+
+def one(run: Path, *arguments: str) -> None:
+    tiny_run.trainer(run, *ARGUMENTS, *arguments, net=build_embedded_model()).train()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Runs named by the processes of their two halves."""
+    found = tmp_path_factory.mktemp("fsdp")
+    one(found / "1-1", *WHOLE)
+    one(found / "1-2", *HALF)
+    one(found / "kl-1", *HALF, *KL)
+    runs = [
+        ("2", WHOLE),
+        ("2-1", HALF),
+        ("2-2", HALF),
+        ("2-2", RESUME),
+        ("1-2", RESUME),
+        ("kl-2", HALF + KL + GENERATE),
+    ]
+    done = tiny_run.in_children(
+        [(found / name, [*ARGUMENTS, *arguments]) for name, arguments in runs], processes=2, sharded=True
+    )
+    assert done == [0, 0], tiny_run.child_log(found / "2") + tiny_run.child_log(found / "2", 1)
+    one(found / "2-1", *RESUME)
+    return found
+
+
+@pytest.mark.parametrize(("name", "alone"), [("2", "1-1"), ("1-2", "1-1"), ("2-1", "1-1"), ("kl-2", "kl-1")])
+def test_sharded_training_gives_the_weights_of_one_process(folder: Path, name: str, alone: str) -> None:
+    want, found = (load_file(folder / run / "model" / "model.safetensors") for run in (alone, name))
+    start = build_embedded_model().state_dict()
+    assert want.keys() == found.keys() == start.keys()
+    for key, value in want.items():
+        np.testing.assert_allclose(found[key], value, rtol=0, atol=1e-5, err_msg=key)
+        assert (found[key] - value).norm() <= 1e-3 * (value - start[key]).norm(), key  # of the way that it has moved
+    ours, theirs = (tiny_run.metrics(folder / run) for run in (name, alone))
+    assert [line.keys() for line in ours] == [line.keys() for line in theirs]
+    for line, other in zip(ours, theirs, strict=True):
+        for key, value in other.items():
+            loose = 1e-2 if "grad_cosine" in key else 1e-3
+            near = pytest.approx(value, rel=loose, abs=1e-4) if isinstance(value, float) else value
+            assert line[key] == near, key
+    rows, others = (
+        read_log(folder / run, phases=None).table.to_pandas().sort_values(["phase", "step", "response_id"])
+        for run in (name, alone)
+    )
+    for column in ("phase", "step", "response_id", "length", "reward", "side", "score_status"):
+        assert rows[column].tolist() == others[column].tolist(), column
+    updates = others[others.phase == "train"].groupby("step").advantage
+    assert any(0 < (advantages == 0).mean() < 1 for _, advantages in updates)
+    for column in ("log_ratio", "score_norm", "advantage"):
+        np.testing.assert_allclose(rows[column], others[column], rtol=1e-3, atol=1e-4, err_msg=column)
+
+
+def test_sharded_run_resumes_bit_by_bit(folder: Path) -> None:
+    run, whole = folder / "2-2", folder / "2"
+    assert tiny_run.metrics(run) == tiny_run.metrics(whole)
+    assert read_log(run, phases=None).table.equals(read_log(whole, phases=None).table)
+    for name in ("model.safetensors", "optimizer.safetensors", "state.json"):
+        assert (list_checkpoints(run)[-1] / name).read_bytes() == (list_checkpoints(whole)[-1] / name).read_bytes()
+
+
+def test_checkpoints_of_both_kinds_hold_the_same_tensors(folder: Path) -> None:
+    for file in ("model.safetensors", "optimizer.safetensors"):
+        want, found = (load_file(list_checkpoints(folder / run)[-1] / file) for run in ("1-1", "2"))
+        assert {name: value.shape for name, value in want.items()} == {n: v.shape for n, v in found.items()}
+    assert any(name.startswith("exp_avg_sq.") for name in want)
+
+
+def test_sharding_that_accelerate_would_drop_is_refused(tmp_path: Path) -> None:
+    """Two real processes in which FSDP is asked for by the environment, as a launcher does."""
+    run = tmp_path / "run"
+    environment = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2"}
+    assert tiny_run.in_children([(run, ARGUMENTS)], processes=2, environment=environment) == [2, 2]
+    assert "accelerate would run MULTI_CPU instead" in tiny_run.child_log(run)
+    assert not run.exists()
+
+
+def test_measurements_that_need_a_whole_model_are_refused(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    arguments = [*ARGUMENTS, "--log.coverage_every", "1"]
+    assert tiny_run.in_children([(run, arguments)], processes=2, sharded=True) == [2, 2]
+    assert "set log.coverage_every to 0" in tiny_run.child_log(run, 1)

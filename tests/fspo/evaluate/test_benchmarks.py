@@ -1,0 +1,238 @@
+"""``python -m fspo.evaluate``: real tiny models on small files in the benchmarks' own formats."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from fspo.base.errors import UserError, run_cli
+from fspo.evaluate import __main__ as evaluate
+from fspo.evaluate.__main__ import _label
+from fspo.evaluate.accuracy import pass_at_k
+from fspo.models.load import LoraOptions, load_model, load_tokenizer
+from fspo.tasks.verify import math_factory
+from fspo.train import checkpoint
+from tests.fspo.train.test_train_cli import saved_model
+
+MATH500 = [
+    {"problem": f"{i} + 1 =", "solution": "s", "answer": f"{i + 1}", "subject": "Algebra", "level": 1}
+    for i in range(1, 8)
+]
+AIME = [{"id": i, "problem": f"{i} + {i} =", "answer": 2 * i} for i in range(1, 5)] + [
+    {"id": 9, "problem": "1 " * 60, "answer": 33}  # too long
+]
+COMMON = ["--max_new_tokens", "12", "--max_prompt_tokens", "40", "--suffix", "", "--samples", "4"]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two models, one of them as a run folder exports it, and two benchmarks on disk."""
+    folder = tmp_path_factory.mktemp("place")
+    saved_model(folder / "base")
+    saved_model(folder / "run" / "model")
+    from safetensors.torch import load_file, save_file
+
+    weights = folder / "run" / "model" / "model.safetensors"
+    torch.manual_seed(1)
+    save_file({k: v + 0.05 * torch.randn_like(v) for k, v in load_file(weights).items()}, weights, {"format": "pt"})
+    (folder / "disk").mkdir()
+    (folder / "disk" / "math500.jsonl").write_text("".join(json.dumps(row) + "\n" for row in MATH500))
+    pq.write_table(pa.Table.from_pylist(AIME), folder / "disk" / "aime24.parquet")
+    return folder
+
+
+def run(place: Path, output: str, *more: str, models: tuple[str, ...] = ("base", "run")) -> Path:
+    words = ["--models", *(str(place / m) for m in models), "--data-dir", str(place / "disk")]
+    assert evaluate.main([*words, "--output", str(place / output), *COMMON, *more]) == 0
+    return place / output
+
+
+def lines(output: Path, benchmark: str, model: str = "base") -> list[dict[str, Any]]:
+    path = next(p for p in output.glob(f"answers/*/{benchmark}.jsonl") if p.parent.name.endswith(model))
+    return [json.loads(line) for line in path.read_text().splitlines()][1:]
+
+
+@pytest.fixture(scope="module")
+def whole(place: Path) -> Path:
+    return run(place, "whole", "--benchmarks", "math500,aime24")
+
+
+def test_the_table_is_that_of_the_responses(whole: Path, place: Path) -> None:
+    table = pd.read_csv(whole / "results.csv").set_index(["benchmark", "model", "measure"])
+    judge = math_factory()
+    for model in ("base", "run"):
+        rows = lines(whole, "math500", model)
+        assert [row["prompt"] for row in rows] == list(range(7))
+        marks = np.array([[judge(text, MATH500[row["prompt"]]["answer"]) for text in row["responses"]] for row in rows])
+        assert marks.tolist() == [row["rewards"] for row in rows]
+        label = next(m for m in table.index.levels[1] if str(m).endswith(model))
+        assert table.loc["math500", label, "avg@4"]["value"] == pytest.approx(marks.mean())
+        for k in (2, 4):
+            expected = pass_at_k(np.full(7, 4), marks.sum(1), k).mean()
+            assert table.loc["math500", label, f"pass@{k}"]["value"] == pytest.approx(expected)
+        first = table.loc["math500", label, "avg@4"]
+        lengths = np.array([row["lengths"] for row in rows])
+        assert first["mean_length"] == pytest.approx(lengths.mean())
+        assert first["truncated"] == pytest.approx(np.mean([row["truncated"] for row in rows]))
+        assert 0 < first["truncated"] < 1
+        assert lengths.max() == 12
+        assert first["ci_lo"] <= first["value"] <= first["ci_hi"]
+    base, other = (table.xs(("math500", "avg@4"), level=(0, 2))["value"].iloc[i] for i in (0, 1))
+    gap = table.xs(("math500", "avg@4"), level=(0, 2))["difference"]
+    assert np.isnan(gap.iloc[0])
+    assert gap.iloc[1] == pytest.approx(other - base)
+
+
+def test_prompts_too_long_count_as_wrong_and_are_counted(whole: Path) -> None:
+    rows = lines(whole, "aime24")
+    assert [row["too_long"] for row in rows] == [False] * 4 + [True]
+    assert "responses" not in rows[4]
+    table = pd.read_csv(whole / "results.csv")
+    found = table[(table.benchmark == "aime24") & (table.measure == "avg@4")].iloc[0]
+    assert (found.too_long, found.prompts, found.responses) == (1, 5, 16)
+    assert found.value == pytest.approx(np.sum([row["rewards"] for row in rows[:4]]) / 20)
+
+
+def test_accuracy_by_length_adds_up(whole: Path) -> None:
+    bins = pd.read_csv(whole / "length_bins.csv")
+    for (benchmark, model), part in bins.groupby(["benchmark", "model"]):
+        rows = [row for row in lines(whole, str(benchmark), Path(str(model)).name) if not row["too_long"]]
+        assert part.responses.sum() == 4 * len(rows)
+        assert (part.accuracy * part.responses).sum() == pytest.approx(np.sum([row["rewards"] for row in rows]))
+        assert part.truncated.sum() == np.sum([row["truncated"] for row in rows])
+    assert bins.groupby("benchmark").length_lo.nunique().max() == len(bins[bins.benchmark == "math500"]) / 2
+
+
+def test_markdown_and_terminal_show_one_line_a_model(
+    place: Path, whole: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(place, "whole", "--benchmarks", "math500,aime24")  # nothing is missing: no model is loaded
+    printed = capsys.readouterr().out
+    assert printed == (whole / "results.md").read_text()
+    table = [re.split(r"\s*\|\s*", line.strip("| ")) for line in printed.splitlines()]
+    assert table[0][:5] == ["benchmark", "model", "avg@4", "pass@2", "pass@4"]
+    assert [row[0] for row in table[2:]] == ["math500", "math500", "aime24", "aime24"]
+
+
+def test_killed_at_any_byte_it_goes_on_to_the_same_answers(place: Path, whole: Path) -> None:
+    """Every whole line is kept and never answered again; the noise belongs to the prompt, so the rest is the same."""
+    reference = next(p for p in whole.glob("answers/*/math500.jsonl") if p.parent.name.endswith("base"))
+    text = reference.read_bytes()
+    for cut in (len(text) // 3, len(text) - 5, text.rfind(b"\n", 0, -1) + 1):
+        path = place / f"cut{cut}" / reference.relative_to(whole)
+        path.parent.mkdir(parents=True)
+        path.write_bytes(text[:cut])
+        before = text[:cut].rfind(b"\n") + 1
+        run(place, f"cut{cut}", "--benchmarks", "math500", "--batch_size", "8", models=("base",))
+        assert path.read_bytes()[:before] == text[:before]
+        assert lines(place / f"cut{cut}", "math500") == lines(whole, "math500")
+
+
+def test_answers_of_other_settings_are_not_mixed(place: Path, whole: Path) -> None:
+    with pytest.raises(UserError, match=r"made with temperature 1.0, not 0.5: choose another --output"):
+        run(place, "whole", "--benchmarks", "math500", "--temperature", "0.5")
+    path = place / "damaged" / next(whole.glob("answers/*base/math500.jsonl")).relative_to(whole)
+    path.parent.mkdir(parents=True)
+    path.write_text("{broken\n{}\n")
+    with pytest.raises(UserError, match=r"is damaged .*: remove it"):
+        run(place, "damaged", "--benchmarks", "math500", models=("base",))
+    assert path.read_text() == "{broken\n{}\n"
+
+
+def test_other_weights_are_another_model(place: Path, tmp_path: Path) -> None:
+    saved_model(tmp_path / "base")
+    words = ["--models", str(tmp_path / "base"), "--benchmarks", str(place / "disk" / "math500.jsonl")]
+    words += ["--output", str(tmp_path / "out"), *COMMON]
+    assert evaluate.main([*words, "--texts", "false"]) == 0
+    assert "responses" not in lines(tmp_path / "out", "math500")[0]
+    weights = tmp_path / "base" / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    with pytest.raises(UserError, match="made with model"):
+        evaluate.main(words)
+
+
+def test_samples_of_a_benchmark_and_greedy(place: Path) -> None:
+    found = run(place, "counts", "--benchmarks", "math500@2,aime24@1", "--temperature", "0", models=("base",))
+    rows = lines(found, "math500")
+    assert all(len(row["responses"]) == 2 and len(set(row["responses"])) == 1 for row in rows)
+    assert set(pd.read_csv(found / "results.csv").measure) == {"avg@2", "pass@2", "avg@1"}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--benchmarks", "maths500"], "unknown benchmark 'maths500': did you mean 'math500'"),
+        (["--benchmarks", ","], "--benchmarks is empty"),
+        (["--benchmarks", "math500@x"], "write NAME@K"),
+        (["--benchmarks", "math500@0"], "samples is 0: use 1 or more"),
+        (["--benchmarks", "math500,math500"], "two of --benchmarks have the same name"),
+        (["--benchmarks", "math500", "--temperature", "-1"], "temperature is -1"),
+        (["--benchmarks", "math500", "--engine", "fsat"], "did you mean 'fast'"),
+        (["--benchmarks", "math500", "--data-dir", "nowhere"], "no folder nowhere"),
+        (["--benchmarks", "none.jsonl"], "no file none.jsonl"),
+    ],
+)
+def test_bad_input_is_one_line(place: Path, tmp_path: Path, words: list[str], message: str) -> None:
+    arguments = ["--models", str(place / "base"), "--data-dir", str(place / "disk"), "--output", str(tmp_path / "o")]
+    with pytest.raises(UserError, match=re.escape(message)):
+        evaluate.main([*arguments, *words])
+
+
+def test_neither_hub_nor_file(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    words = ["--models", str(place / "base"), "--benchmarks", "aime25", "--data-dir", str(place / "disk")]
+    with pytest.raises(SystemExit) as stopped:
+        run_cli(lambda: evaluate.main([*words, "--output", str(tmp_path / "o")]))
+    assert stopped.value.code == 2
+    said = capsys.readouterr().err.strip().splitlines()
+    assert said[-1].startswith("error: benchmark aime25: the hub cannot give it and there is no")
+    assert "aime25.jsonl or .parquet: save it there" in said[-1]
+    assert not (tmp_path / "o").exists()
+
+
+def test_a_run_folder_stands_for_its_model_and_no_other_folder_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in ("out/fspo/model", "model"):
+        Path(folder).mkdir(parents=True)
+    Path("out/fspo/config.yaml").touch()
+    assert _label("out/fspo/model") == _label("out/fspo/") == "out/fspo"
+    assert _label("model") == "model"  # its parent is no run
+    assert _label(".") == tmp_path.name
+    assert _label("Qwen/Qwen3-8B") == "Qwen/Qwen3-8B"
+
+
+def test_adapters_of_a_run_are_evaluated_on_their_model(tmp_path: Path) -> None:
+    """A run folder whose ``model`` holds adapters alone; answered greedily, they give what the whole model gives."""
+    base = saved_model(tmp_path / "base")
+    net = load_model(str(base), lora=LoraOptions(rank=2))
+    with torch.no_grad():
+        for name, p in net.named_parameters():
+            if "lora_B" in name:
+                p.copy_(torch.randn(p.shape, generator=torch.Generator().manual_seed(1)))
+    tokenizer = load_tokenizer(base)
+    checkpoint.export(tmp_path / "adapters", net, tokenizer)
+    assert not (tmp_path / "adapters" / "model" / "config.json").exists()
+    net.merge_and_unload().save_pretrained(tmp_path / "merged")  # type: ignore[operator]
+    tokenizer.save_pretrained(tmp_path / "merged")
+    file = tmp_path / "mine.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in MATH500))
+    names = ("base", "adapters", "merged")
+    words = ["--models", *(str(tmp_path / name) for name in names), "--benchmarks", f"{file}@1", *COMMON]
+    assert evaluate.main([*words, "--temperature", "0", "--output", str(tmp_path / "out")]) == 0
+    texts = {name: [row["responses"] for row in lines(tmp_path / "out", "mine", name)] for name in names}
+    assert texts["adapters"] == texts["merged"] != texts["base"]

@@ -1,0 +1,345 @@
+"""The gradient log: what is written comes back; other versions are refused; damage is counted, never hidden."""
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fspo.base.errors import UserError
+from fspo.gradlog import GradLogWriter, discard_from, read_log, step_drift_stats
+from fspo.gradlog import schema as gradschema
+from fspo.gradlog.files import file_name
+from fspo.gradlog.schema import COLUMNS, REQUIRED
+from fspo.rules import preset
+
+WIDTH = 4
+
+
+def rows(n, rollout=0, seed=0):
+    rng = np.random.default_rng(seed)
+    unit = rng.normal(size=(n, WIDTH))
+    unit /= np.linalg.norm(unit, axis=1, keepdims=True)
+    return {
+        "rollout": rollout,
+        "step": np.repeat([4 * rollout, 4 * rollout + 1], [n // 2, n - n // 2]),
+        "updates_since_rollout": 1,
+        "times_used": np.arange(n) % 2,
+        "phase": "train",
+        "policy_version": 3,
+        "behaviour_version": 2,
+        "prompt_id": np.arange(n) // 2,
+        "response_id": np.arange(n) + 1000 * rollout,
+        "length": rng.integers(1, 500, n),
+        "truncated": rng.random(n) < 0.5,
+        "entropy": rng.random(n),
+        "log_ratio": rng.normal(size=n),
+        "engine_log_ratio": rng.normal(size=n),
+        "sum_sq_log_ratio": rng.random(n),
+        "k3_sum": rng.random(n),
+        "reward": rng.random(n),
+        "advantage": rng.normal(size=n),
+        "rule": "fspo",
+        "lo": -0.1,
+        "hi": np.full(n, 0.1),
+        "drift": 0.0,
+        "drift_source": "none",
+        "band_accept": rng.random(n) < 0.9,
+        "side": rng.integers(-1, 3, n),
+        "multiplier": 1.0,
+        "weight": rng.random(n),
+        "score_status": ["ok" if i % 3 else "not_taken" for i in range(n)],
+        "score_norm": rng.random(n) + 1,
+        "score_unit": unit,
+    }
+
+
+def write(run, *rollouts, n=6, rank=0, **options):
+    writer = GradLogWriter(run, width=WIDTH, rank=rank, metadata={"rule": preset("fspo").rule.to_dict()}, **options)
+    given_ = {}
+    for rollout in rollouts:
+        given_[rollout] = rows(n, rollout, seed=10 * rollout + rank)
+        writer.append(given_[rollout])
+        writer.flush(rollout)
+    return given_
+
+
+def test_round_trip_of_every_column(tmp_path):
+    given_ = write(tmp_path, 0)[0]
+    assert set(given_) == set(COLUMNS)
+    log = read_log(tmp_path)
+    assert len(log) == 6
+    assert not log.damage
+    for name, (kind, _) in COLUMNS.items():
+        if name == "score_unit":
+            continue
+        value = given_[name]
+        expected = np.full(6, value) if np.ndim(value) == 0 else np.asarray(value)
+        found = log.column(name)
+        if kind.startswith("float"):
+            np.testing.assert_array_equal(found, expected.astype(kind), err_msg=name)
+        else:
+            np.testing.assert_array_equal(found, expected, err_msg=name)
+    assert log.rule == preset("fspo").rule
+
+
+def test_scores_come_back_for_the_rows_that_have_one(tmp_path):
+    given_ = write(tmp_path, 0)[0]
+    log = read_log(tmp_path)
+    index, psi = log.scores()
+    assert index.tolist() == [1, 2, 4, 5]
+    assert log.table["score_unit"].null_count == 2  # a missing sketch is null, never zeros
+    expected = given_["score_unit"] * given_["score_norm"][:, None]
+    np.testing.assert_allclose(psi, expected[index], rtol=2**-10, atol=1e-6)
+    part = log.where(np.arange(6) >= 2)  # indices are those of the part
+    index, psi_part = part.scores()
+    assert index.tolist() == [0, 2, 3]
+    np.testing.assert_array_equal(psi_part, psi[1:])
+
+
+def test_a_log_without_scores(tmp_path):
+    given_ = rows(6)
+    writer = GradLogWriter(tmp_path, width=WIDTH)
+    writer.append(
+        {k: v for k, v in given_.items() if k not in ("score_unit", "score_norm")} | {"score_status": "failed"}
+    )
+    writer.flush(0)
+    index, psi = read_log(tmp_path).scores()
+    assert index.size == psi.size == 0
+
+
+def test_exact_scores_are_float32(tmp_path):
+    given_ = write(tmp_path, 0, exact=True)[0]
+    _, psi = read_log(tmp_path).scores()
+    expected = (given_["score_unit"] * given_["score_norm"][:, None])[[1, 2, 4, 5]]
+    np.testing.assert_allclose(psi, expected, rtol=1e-6)
+
+
+def test_required_columns_are_enough(tmp_path):
+    given_ = rows(6)
+    writer = GradLogWriter(tmp_path)
+    writer.append({name: given_[name] for name in REQUIRED})
+    writer.flush(0)
+    log = read_log(tmp_path)
+    assert "entropy" not in log  # all null: as good as missing
+    assert "log_ratio" in log
+    assert np.isnan(log.column("entropy")).all()
+    assert not log.column("band_accept").any()
+    assert (log.column("rule") == "").all()
+    with pytest.raises(UserError, match="names no rule"):
+        _ = log.rule
+    with pytest.raises(UserError, match="no column 'score_unit'"):
+        log.column("score_unit")
+
+
+@pytest.mark.parametrize("name", REQUIRED)
+def test_each_required_column_is_missed(tmp_path, name):
+    writer = GradLogWriter(tmp_path, width=WIDTH)
+    with pytest.raises(UserError, match=name):
+        writer.append({k: v for k, v in rows(2).items() if k != name})
+
+
+def test_unknown_columns_are_refused(tmp_path):
+    with pytest.raises(UserError, match="'sequence_length'"):
+        GradLogWriter(tmp_path, width=WIDTH).append(rows(2) | {"sequence_length": 3})
+
+
+def test_user_columns(tmp_path):
+    writer = GradLogWriter(tmp_path, width=WIDTH, user_columns={"difficulty": "int32", "source": "string"})
+    writer.append(rows(2) | {"user.difficulty": [7, 8], "user.source": ["a", "b"]})
+    writer.append(rows(2, seed=1))  # left out: null
+    writer.flush(0)
+    log = read_log(tmp_path)
+    assert log.column("user.difficulty").tolist() == [7, 8, 0, 0]
+    assert log.column("user.source").tolist() == ["a", "b", "", ""]
+
+
+def test_two_processes_and_a_range_of_rollouts(tmp_path):
+    write(tmp_path, 0, 1, 2)
+    write(tmp_path, 0, 1, rank=1)
+    assert len(read_log(tmp_path)) == 5 * 6
+    assert sorted(set(read_log(tmp_path, rollouts=(1, 2)).column("rollout"))) == [1, 2]
+    assert len(read_log(tmp_path, rollouts=(2, 2))) == 6
+
+
+def test_phases_and_columns(tmp_path):
+    writer = GradLogWriter(tmp_path, width=WIDTH)
+    writer.append(rows(4))
+    writer.append(rows(3, seed=1) | {"phase": "audit"})
+    writer.append({k: v for k, v in rows(2, seed=2).items() if k != "phase"})  # another trainer's: null counts as train
+    writer.flush(0)
+    assert len(read_log(tmp_path)) == 6
+    assert len(read_log(tmp_path, phases=("audit",))) == 3
+    assert len(read_log(tmp_path, phases=None)) == 9
+    log = read_log(tmp_path, columns=("log_ratio",))
+    assert set(log.table.column_names) == {"log_ratio", "phase"}
+
+
+def test_another_major_version_is_refused_by_name_and_a_later_minor_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(gradschema, "SCHEMA_VERSION", (1, 7))
+    write(tmp_path, 0)
+    monkeypatch.setattr(gradschema, "SCHEMA_VERSION", (1, 0))
+    assert len(read_log(tmp_path)) == 6
+    monkeypatch.setattr(gradschema, "SCHEMA_VERSION", (2, 0))
+    with pytest.raises(UserError, match=r"schema 1\.7; this fspo reads 2\.x"):
+        read_log(tmp_path)
+
+
+def test_a_later_minor_with_a_new_column_is_read(tmp_path):
+    path = tmp_path / "gradlog" / file_name(1, 0)
+    write(tmp_path, 0, 1)
+    table = pq.read_table(path)
+    newer = table.append_column("novelty", pa.array(np.arange(6.0)))
+    pq.write_table(newer.replace_schema_metadata({**table.schema.metadata, b"fspo.schema": b"1.9"}), path)
+    log = read_log(tmp_path)
+    assert len(log) == 12
+    assert np.isnan(log.column("novelty")[:6]).all()
+    assert log.column("novelty")[6:].tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_file_that_is_no_log_or_of_another_version_is_damage(tmp_path):
+    write(tmp_path, 0)
+    pq.write_table(pa.table({"x": [1]}), tmp_path / "gradlog" / file_name(1, 0))
+    table = pq.read_table(tmp_path / "gradlog" / file_name(0, 0))
+    later = table.replace_schema_metadata({**table.schema.metadata, b"fspo.schema": b"3.0"})
+    pq.write_table(later, tmp_path / "gradlog" / file_name(2, 0))
+    log = read_log(tmp_path)
+    assert len(log) == 6
+    assert "no gradient log" in log.damage[0]
+    assert "schema 3.0" in log.damage[1]
+    (tmp_path / "gradlog" / file_name(0, 0)).unlink()
+    with pytest.raises(UserError, match="no gradient log"):
+        read_log(tmp_path)
+
+
+def test_sound_row_groups_of_a_damaged_file_are_read(tmp_path):
+    write(tmp_path, 0, n=4000)
+    path = tmp_path / "gradlog" / file_name(0, 0)
+    whole = pq.read_table(path)
+    pq.write_table(whole, path, row_group_size=1000, write_page_checksum=True)
+    group = pq.read_metadata(path).row_group(2)
+    start = group.column(whole.column_names.index("log_ratio")).data_page_offset
+    data = bytearray(path.read_bytes())
+    data[start + 400] ^= 0xFF
+    path.write_bytes(data)
+    log = read_log(tmp_path)
+    assert log.column("response_id").tolist() == whole["response_id"].to_numpy()[np.r_[:2000, 3000:4000]].tolist()
+    assert len(log.damage) == 1
+    assert "row group 2, 1000 rows lost" in log.damage[0]
+
+
+def test_columns_of_other_types_are_converted_or_damage(tmp_path):
+    write(tmp_path, 0, 1, 2)
+    texts = {1: [f"{x}" for x in range(6)], 2: ["many"] * 6}
+    for rollout, text in texts.items():
+        path = tmp_path / "gradlog" / file_name(rollout, 0)
+        table = pq.read_table(path)
+        place = table.column_names.index("length")
+        pq.write_table(table.set_column(place, "length", pa.array(text)), path)
+    log = read_log(tmp_path)
+    assert log.column("length")[6:].tolist() == [0, 1, 2, 3, 4, 5]
+    assert len(log.damage) == 1
+    assert "6 rows lost" in log.damage[0]
+
+
+def test_sketches_of_another_width_are_left_out_and_named(tmp_path):
+    rng = np.random.default_rng(0)
+    for rollout, width in ((0, 8), (1, 4), (2, 8)):
+        writer = GradLogWriter(tmp_path, width=width)
+        rows = dict.fromkeys(REQUIRED, 1) | {"rollout": rollout, "response_id": np.arange(6)}
+        rows |= {"log_ratio": np.zeros(6), "score_status": "ok", "score_norm": 2.0}
+        writer.append(rows | {"score_unit": rng.normal(size=(6, width))})
+        writer.flush(rollout)
+    log = read_log(tmp_path)
+    assert len(log) == 18
+    at, psi = log.scores()
+    assert at.tolist() == [*range(6), *range(12, 18)]
+    assert psi.shape == (12, 8)
+    assert len(log.damage) == 1
+    assert file_name(1, 0) in log.damage[0]
+    assert "6 sketches left out" in log.damage[0]
+
+
+@pytest.mark.parametrize("kind", ["empty", "cut", "garbage"])
+def test_a_damaged_file_is_counted_and_the_others_read(tmp_path, kind):
+    write(tmp_path, 0, 1, 2)
+    path = tmp_path / "gradlog" / file_name(1, 0)
+    whole = path.read_bytes()
+    path.write_bytes({"empty": b"", "cut": whole[: len(whole) // 2], "garbage": b"PAR1" + bytes(500) + b"PAR1"}[kind])
+    log = read_log(tmp_path)
+    assert len(log) == 12
+    assert len(log.damage) == 1
+    assert file_name(1, 0) in log.damage[0]
+
+
+def test_a_file_damaged_in_the_middle_is_counted(tmp_path):
+    write(tmp_path, 0, 1, n=400)
+    path = tmp_path / "gradlog" / file_name(1, 0)
+    whole = bytearray(path.read_bytes())
+    whole[200:1200] = bytes(b ^ 0xA5 for b in whole[200:1200])  # header and footer stay readable
+    path.write_bytes(whole)
+    log = read_log(tmp_path)
+    assert len(log) == 400
+    assert len(log.damage) == 1
+
+
+def test_nothing_readable_is_an_error(tmp_path):
+    with pytest.raises(UserError, match="no gradient log under"):
+        read_log(tmp_path)
+    write(tmp_path, 0)
+    (tmp_path / "gradlog" / file_name(0, 0)).write_bytes(b"")
+    with pytest.raises(UserError, match="no readable file"):
+        read_log(tmp_path)
+
+
+def test_half_files_are_neither_read_nor_kept(tmp_path):
+    write(tmp_path, 0, 1, 2)
+    folder = tmp_path / "gradlog"
+    half = folder / "rollout-00000003-rank-0000.part-77"
+    half.write_bytes(b"PAR1")
+    assert len(read_log(tmp_path)) == 18
+    assert discard_from(tmp_path, 2) == 2
+    assert sorted(p.name for p in folder.iterdir()) == [file_name(0, 0), file_name(1, 0)]
+    assert discard_from(tmp_path / "nowhere", 0) == 0
+
+
+def test_flush_writes_whole_files_once(tmp_path):
+    writer = GradLogWriter(tmp_path, width=WIDTH)
+    assert writer.flush(0) is None
+    writer.append(rows(3))
+    path = writer.flush(0)
+    assert path is not None
+    assert [p.name for p in path.parent.iterdir()] == [file_name(0, 0)]
+    assert writer.flush(1) is None  # the rows are gone from memory
+    assert json.loads(pq.read_schema(path).metadata[b"fspo.run"]) == {}
+
+
+def test_drift_stats_of_each_step_by_hand(tmp_path):
+    writer = GradLogWriter(tmp_path)
+    writer.append(
+        {
+            "rollout": 0, "step": [5, 5, 6], "prompt_id": 0, "response_id": [1, 2, 3], "length": [10, 30, 7],
+            "log_ratio": np.zeros(3), "advantage": np.zeros(3),
+            "k3_sum": [0.1, 0.3, 0.5], "sum_sq_log_ratio": [1.0, 3.0, 0.7],
+        }
+    )  # fmt: skip
+    writer.flush(0)
+    stats = step_drift_stats(read_log(tmp_path))
+    assert set(stats) == {5, 6}
+    assert (stats[5].k3, stats[5].sigma2, stats[5].num_tokens) == pytest.approx((0.01, 0.1, 40.0))
+    assert (stats[6].k3, stats[6].sigma2) == pytest.approx((0.5 / 7, 0.1))
+
+
+@settings(max_examples=20)
+@given(n=st.integers(1, 30), seed=st.integers(0, 99))
+def test_log_ratios_survive_to_the_last_bit(tmp_path_factory, n, seed):
+    """Bands are applied again to what was logged, so S must not be rounded."""
+    run = tmp_path_factory.mktemp("run")
+    given_ = rows(n, seed=seed)
+    writer = GradLogWriter(run, width=WIDTH)
+    writer.append(given_)
+    writer.flush(0)
+    np.testing.assert_array_equal(read_log(run).column("log_ratio"), given_["log_ratio"])

@@ -1,0 +1,220 @@
+"""Warm-up: its batches, its cache and its gate; the full schedule is marked slow."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+
+from fspo.base.errors import UserError
+from fspo.models.load import build_embedded_model, load_model, load_tokenizer, warmup
+from fspo.models.warmup import dependencies, warm_up
+from fspo.models.warmup_training import WarmupConfig, batch, learning_rate_scale, measure, train
+from fspo.tasks.chain_add import ChainAddConfig, warmup_text
+
+TINY = WarmupConfig(steps=3, examples_per_step=4, eval_examples=8, min_accuracy=0.0)
+TASK = ChainAddConfig(max_steps=4)
+
+
+def unpack(step: int, config: WarmupConfig = TINY, task: ChainAddConfig = TASK) -> list[tuple[list[int], list[int]]]:
+    """(tokens, labels) of every example in a batch, found by where the positions start again."""
+    tokens, positions, labels = batch(config, task, step)
+    found = []
+    for row in range(len(tokens)):
+        starts = [*np.flatnonzero(positions[row].numpy() == 0).tolist(), tokens.shape[1]]
+        for a, b in pairwise(starts):
+            if (labels[row, a:b] >= 0).any():
+                length = int((labels[row, a:b] >= 0).nonzero().max()) + 2
+                found.append((tokens[row, a : a + length].tolist(), labels[row, a : a + length].tolist()))
+    return found
+
+
+def test_batch_holds_its_examples_once():
+    tokenizer = load_tokenizer("embedded")
+    config = WarmupConfig(steps=10, examples_per_step=9, slip_from=0.5)
+    for step, slip in ((2, 0.0), (7, TASK.slip)):
+        wanted = []
+        for i in range(9):
+            prompt, response = warmup_text(replace(TASK, slip=slip), config.seed, 9 * step + i)
+            ids = [*tokenizer(prompt + response)["input_ids"], 1]
+            wanted.append((ids, [-100] * 9 + ids[10:] + [-100]))
+        assert sorted(unpack(step, config)) == sorted(wanted)
+
+
+def test_slips_start_late():
+    config = WarmupConfig(steps=10, slip_from=0.5)
+    task = ChainAddConfig(slip=1.0)
+    clean = ChainAddConfig(slip=0.0)
+    assert all(torch.equal(a, b) for a, b in zip(batch(config, task, 4), batch(config, clean, 4), strict=True))
+    assert not torch.equal(batch(config, task, 5)[0], batch(config, clean, 5)[0])
+
+
+def test_packed_loss_is_the_loss_of_each_example_alone():
+    config = WarmupConfig(steps=10, examples_per_step=9)
+    model = build_embedded_model()
+    tokens, positions, labels = batch(config, TASK, 0)
+    with torch.no_grad():
+        logits = model(input_ids=tokens, position_ids=positions, use_cache=False).logits
+        packed = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum")
+        alone = 0.0
+        for ids, target in unpack(0, config):
+            out = model(input_ids=torch.tensor([ids])).logits[0]
+            alone += torch.nn.functional.cross_entropy(out, torch.tensor(target), reduction="sum").item()
+    assert packed.item() == pytest.approx(alone, rel=1e-5)
+
+
+def test_learning_rate_schedule():
+    scale = [learning_rate_scale(step, 400) for step in range(400)]
+    assert scale[0] == pytest.approx(0.01, abs=1e-4)
+    assert int(np.argmax(scale)) == 99
+    assert scale[-1] == pytest.approx(0.05, abs=1e-4)
+    assert learning_rate_scale(2, 3) > 0
+
+
+def test_training_is_reproducible_and_learns():
+    config = replace(TINY, steps=25, examples_per_step=8)
+    task = ChainAddConfig(max_steps=2)
+    state = torch.get_rng_state()
+    first, second = train(config, task), train(config, task)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
+    assert not first.training
+
+    def loss(model) -> float:
+        tokens, positions, labels = batch(config, task, 1000)
+        with torch.no_grad():
+            logits = model(input_ids=tokens, position_ids=positions, use_cache=False).logits
+        return torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten()).item()
+
+    assert loss(first) < loss(build_embedded_model()) - 0.5
+
+
+def test_cache_is_filled_once(tmp_path, monkeypatch):
+    calls = []
+    real = warmup.train
+    monkeypatch.setattr(warmup, "train", lambda *args: calls.append(args) or real(*args))
+    threads = torch.get_num_threads()
+    folder = warm_up(TINY, {"max_steps": 4}, tmp_path)
+    assert torch.get_num_threads() == threads
+    assert warm_up(TINY, TASK, tmp_path) == folder
+    assert len(calls) == 1
+    model = load_model(folder)
+    tokenizer = load_tokenizer(folder)
+    assert len(tokenizer) == 24
+    summary = json.loads((folder / "warmup.json").read_text())
+    assert summary["accuracy"] == measure(model, TASK, 8, seed=0)["accuracy"]
+    assert not any(path.suffix in (".bin", ".pt", ".pkl", ".part") for path in tmp_path.rglob("*"))
+    other = warm_up(replace(TINY, seed=1), TASK, tmp_path)
+    assert other != folder
+
+
+def test_every_dependency_changes_the_name(monkeypatch):
+    base = dependencies(TINY, TASK)
+    changed = [
+        dependencies(replace(TINY, steps=4), TASK),
+        dependencies(replace(TINY, seed=1), TASK),
+        dependencies(TINY, replace(TASK, slip=0.1)),
+    ]
+    for module, name, value in (
+        (warmup, "RECIPE", warmup.RECIPE + 1),
+        (warmup, "warmup_text", lambda *args: ("?", "0")),
+        (warmup, "build_embedded_model", lambda seed: build_embedded_model(seed + 100)),
+        (warmup.transformers, "__version__", "0"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(module, name, value)
+            changed.append(dependencies(TINY, TASK))
+    names = {warmup._digest(item) for item in (base, *changed)}
+    assert len(names) == 1 + len(changed)
+    assert dependencies(replace(TINY, cache_dir="elsewhere"), TASK) == base
+
+
+def test_gate_tries_the_next_seed_then_gives_up(tmp_path, monkeypatch, caplog):
+    tried = []
+
+    def accuracy(model, task, examples, seed):
+        tried.append(seed)
+        return {"accuracy": 0.9 if seed == 6 else 0.1}
+
+    monkeypatch.setattr(warmup, "measure", accuracy)
+    config = replace(TINY, steps=1, seed=5, min_accuracy=0.5)
+    folder = warm_up(config, TASK, tmp_path)
+    assert tried == [5, 6]
+    assert json.loads((folder / "warmup.json").read_text())["seed"] == 6
+    assert "trying seed 6" in caplog.text
+    with pytest.raises(UserError, match=r"0\.100.*raise warmup\.steps"):
+        warm_up(replace(config, seed=7, attempts=2), TASK, tmp_path)
+    assert tried[2:] == [7, 8]
+    assert not list(tmp_path.glob("*.part"))
+
+
+def test_untrained_model_misses_the_gate(tmp_path):
+    with pytest.raises(UserError, match=r"warmup\.min_accuracy"):
+        warm_up(replace(TINY, steps=1, attempts=1, min_accuracy=0.2), TASK, tmp_path)
+
+
+def test_killed_warm_up_starts_again(tmp_path):
+    code = (
+        "from fspo.models.warmup import *; from fspo.tasks.chain_add import ChainAddConfig;"
+        f"warm_up(WarmupConfig(steps=10**6), ChainAddConfig(max_steps=4), {str(tmp_path)!r})"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stderr=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
+    try:
+        deadline = time.monotonic() + 60
+        while not list(tmp_path.glob("*.part")):
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    (left,) = tmp_path.glob("*.part")
+    # What the killed run left behind, under the name that the next one wants.
+    name = f"warmup-{warmup._digest(dependencies(TINY, TASK))}"
+    left.rename(tmp_path / f"{name}.part")
+    (tmp_path / f"{name}.part" / "model.safetensors").write_bytes(b"half")
+    folder = warm_up(TINY, TASK, tmp_path)
+    assert folder.name == name
+    load_model(folder)
+    assert not list(tmp_path.glob("*.part"))
+
+
+def test_unwritable_cache(tmp_path):
+    blocker = tmp_path / "file"
+    blocker.write_text("")
+    with pytest.raises(UserError, match=r"warmup\.cache_dir"):
+        warm_up(TINY, TASK, blocker / "cache")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"steps": 0}, {"muon_lr": 0.0}, {"adamw_lr": float("nan")}, {"min_accuracy": 1.5}, {"seed": -1}, {"threads": 0}],
+)
+def test_impossible_values(change):
+    with pytest.raises(UserError, match="use"):
+        WarmupConfig(**change)
+
+
+def test_unknown_task_option(tmp_path):
+    with pytest.raises(UserError, match="did you mean 'slip'"):
+        warm_up(TINY, {"slipp": 0.1}, tmp_path)
+
+
+@pytest.mark.slow
+def test_default_schedule_passes_its_gate(tmp_path):
+    folder = warm_up(cache_dir=tmp_path)
+    summary = json.loads((folder / "warmup.json").read_text())
+    assert summary["seed"] == 0  # the first attempt
+    assert 0.15 <= summary["accuracy"] <= 0.55  # room for RL to improve
+    assert summary["accuracy_1_1"] > summary["accuracy_2_5"] > summary["accuracy_6_15"]

@@ -1,0 +1,47 @@
+"""Presets: accelerate reads its files as they are meant; each model's preset fits the machine that it names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from accelerate.commands.config.config_args import load_config_from_file
+
+import fspo
+from fspo.base.options import parse
+from fspo.config import TrainConfig
+from fspo.plan.machine import MachineConfig
+from fspo.plan.memory import plan
+
+PRESETS = Path(fspo.__file__).parent / "presets"
+
+
+def test_accelerate_reads_its_files() -> None:
+    found = {path.stem: load_config_from_file(str(path)) for path in (PRESETS / "accelerate").glob("*.yaml")}
+    assert {name: (c.num_machines, c.num_processes, c.mixed_precision) for name, c in found.items()} == {
+        "fsdp2": (1, 8, "bf16"),
+        "fsdp2-2nodes": (2, 16, "bf16"),
+        "fsdp2-bf16": (1, 8, "no"),
+        "zero3": (1, 8, "bf16"),
+        "zero3-2nodes": (2, 16, "bf16"),
+    }
+    for name in ("zero3", "zero3-2nodes"):
+        config = found.pop(name)
+        assert config.distributed_type == "DEEPSPEED"
+        assert config.deepspeed_config["zero_stage"] == 3
+        assert not config.deepspeed_config["zero3_init_flag"]
+    for config in found.values():
+        assert config.distributed_type == "FSDP"
+        assert config.fsdp_config["fsdp_version"] == 2
+        assert not config.fsdp_config["fsdp_activation_checkpointing"]
+
+
+@pytest.mark.parametrize(("name", "memory"), [("qwen3-8b", 80), ("qwen3-1.7b", 40)])
+def test_a_preset_fits_its_machine(name: str, memory: int) -> None:
+    path = PRESETS / f"{name}.yaml"
+    config = parse(TrainConfig, ["--config", str(path)], prog="", description="")
+    assert set(yaml.safe_load(path.read_text())) <= set(TrainConfig.__dataclass_fields__)
+    assert not config.warnings()
+    assert plan(config, MachineConfig(gpus=8, memory=memory)).fits
+    assert not plan(config, MachineConfig(gpus=8, memory=memory / 4)).fits

@@ -1,0 +1,182 @@
+"""Tiled log-probs against log_softmax in float64 and finite differences: values, entropies, gradients, memory."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from fspo.policy.linear_logprobs import linear_log_probs, tile_shape
+
+QWEN = 151_936
+
+
+def parts(tokens, vocabulary, features, dtype=torch.float64, scale=1.0, bias=False, seed=0):
+    draw = torch.Generator().manual_seed(seed)
+    hidden = torch.randn(tokens, features, generator=draw, dtype=torch.float64)
+    weight = torch.randn(vocabulary, features, generator=draw, dtype=torch.float64) * scale / math.sqrt(features)
+    shift = torch.randn(vocabulary, generator=draw, dtype=torch.float64).to(dtype) if bias else None
+    targets = torch.randint(vocabulary, (tokens,), generator=draw)
+    return hidden.to(dtype), weight.to(dtype), shift, targets
+
+
+def exact(hidden, weight, bias, targets, temperature):
+    """By log_softmax in float64, on the very numbers given."""
+    logits = torch.nn.functional.linear(hidden.double(), weight.double(), None if bias is None else bias.double())
+    log_p = (logits / temperature).log_softmax(-1)
+    return log_p.gather(1, targets[:, None])[:, 0], torch.special.entr(log_p.exp()).sum(-1)
+
+
+def slopes(values, weights, *inputs):
+    return torch.autograd.grad((values * weights.to(values.dtype)).sum(), inputs)
+
+
+def worst(found, expected):
+    """Largest error over the largest entry."""
+    return float((found.double() - expected).abs().max() / expected.abs().max())
+
+
+def sampled(logits):
+    """Targets as a policy samples them."""
+    return torch.multinomial(logits.softmax(-1), 1, generator=torch.Generator().manual_seed(1))[:, 0]
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_qwens_vocabulary_within_1e_6_of_float64_for_given_logits(dtype, temperature):
+    """One-hot hidden states make the logits exact: what is left is the softmax's own error, in nats."""
+    tokens = 24
+    weight = (3 * torch.randn(QWEN, tokens, generator=torch.Generator().manual_seed(0))).to(dtype)
+    hidden, targets = torch.eye(tokens, dtype=dtype), sampled(weight.double().T / temperature)
+    values, entropy = linear_log_probs(hidden, weight, None, targets, temperature, entropy=True)
+    expected, expected_entropy = exact(hidden, weight, None, targets, temperature)
+    assert values.dtype == torch.float32
+    assert float((values - expected).abs().max()) < 1e-6
+    assert float((entropy - expected_entropy).abs().max()) < 1e-6
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_qwens_vocabulary_from_hidden_states(dtype, temperature):
+    """The error is that of a float32 logit, relative to the largest one."""
+    hidden, weight, _, _ = parts(24, QWEN, 64, dtype, scale=3.0)
+    logits = hidden.double() @ weight.double().T / temperature
+    targets = sampled(logits)
+    values, _ = linear_log_probs(hidden, weight, None, targets, temperature)
+    expected, _ = exact(hidden, weight, None, targets, temperature)
+    assert float((values - expected).abs().max()) < 3e-7 * float(logits.abs().max())
+    plain = torch.nn.functional.linear(hidden, weight).float().div(temperature).log_softmax(-1)
+    error = float((plain.gather(1, targets[:, None])[:, 0] - expected).abs().max())
+    assert error > 1e-3 or dtype == torch.float32  # the control: logits rounded to bfloat16
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 2e-6), (torch.bfloat16, 2**-8)])
+def test_gradients_at_qwens_vocabulary(dtype, bound):
+    hidden, weight, _, targets = parts(24, QWEN, 32, dtype, scale=3.0)
+    weights = torch.linspace(-1, 2, 24)
+    given_ = [x.requires_grad_() for x in (hidden, weight)]
+    true = [x.detach().double().requires_grad_() for x in given_]
+    found = slopes(linear_log_probs(given_[0], given_[1], None, targets, 0.9)[0], weights, *given_)
+    expected = slopes(exact(true[0], true[1], None, targets, 0.9)[0], weights, *true)
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours.dtype == dtype
+        assert worst(ours, theirs) < bound
+
+
+def test_gradients_against_finite_differences():
+    hidden, weight, bias, targets = parts(5, 11, 3, bias=True)
+    inputs = tuple(x.requires_grad_() for x in (hidden, weight, bias))
+    assert torch.autograd.gradcheck(
+        lambda h, w, b: linear_log_probs(h, w, b, targets, 0.8, tile=(2, 4))[0], inputs, eps=1e-6, atol=1e-8
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    tokens=st.integers(0, 9),
+    vocabulary=st.integers(1, 40),
+    rows=st.integers(1, 12),
+    columns=st.integers(1, 50),
+    temperature=st.floats(0.1, 5.0),
+    scale=st.sampled_from([0.0, 1.0, 30.0, 1e4]),
+    bias=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_any_shape_and_tile(tokens, vocabulary, rows, columns, temperature, scale, bias, seed):
+    hidden, weight, shift, targets = parts(tokens, vocabulary, 4, scale=scale, bias=bias, seed=seed)
+    inputs = [x.requires_grad_() for x in (hidden, weight, shift) if x is not None]
+    weights = torch.arange(1.0, tokens + 1)
+    values, entropy = linear_log_probs(hidden, weight, shift, targets, temperature, entropy=True, tile=(rows, columns))
+    expected, expected_entropy = exact(hidden, weight, shift, targets, temperature)
+    tight = {"rtol": 1e-11, "atol": 1e-11 * max(1.0, scale / temperature)}
+    torch.testing.assert_close(values, expected, **tight)
+    torch.testing.assert_close(entropy, expected_entropy, **tight)
+    assert (values <= 0).all()
+    for ours, theirs in zip(slopes(values, weights, *inputs), slopes(expected, weights, *inputs), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9 * max(1.0, scale / temperature))
+
+
+def test_entries_that_cannot_be_drawn_and_failed_rows():
+    hidden, weight, bias, targets = parts(4, 12, 3, bias=True)
+    bias[3:9] = -math.inf  # whole tiles of them
+    targets = torch.tensor([0, 1, 10, 4])
+    hidden[2] = math.nan
+    values, entropy = linear_log_probs(hidden, weight, bias, targets, entropy=True, tile=(2, 3))
+    expected, expected_entropy = exact(hidden, weight, bias, targets, 1.0)
+    torch.testing.assert_close(values, expected, equal_nan=True)
+    assert values[3] == -math.inf
+    torch.testing.assert_close(entropy, expected_entropy, equal_nan=True)
+    assert values[2].isnan()
+
+
+def test_autocast_rounds_the_operands_alone():
+    hidden, weight, _, targets = parts(6, 50, 8, torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        values, _ = linear_log_probs(hidden.requires_grad_(), weight.requires_grad_(), None, targets)
+    expected, _ = exact(hidden.bfloat16(), weight.bfloat16(), None, targets, 1.0)
+    torch.testing.assert_close(values.double(), expected, rtol=1e-6, atol=1e-6)
+    assert [g.dtype for g in slopes(values, torch.ones(6), hidden, weight)] == [torch.float32] * 2
+
+
+class Watch(TorchDispatchMode):
+    """The most elements of one floating tensor that an operation makes (views of what exists are not new)."""
+
+    most = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        for x in out if isinstance(out, (tuple, list)) else (out,):
+            if isinstance(x, torch.Tensor) and x.is_floating_point() and x._base is None:
+                self.most = max(self.most, x.numel())
+        return out
+
+
+@pytest.mark.parametrize(("dtype", "entropy"), [(torch.float32, True), (torch.bfloat16, False)])
+def test_memory_is_linear_in_tokens(dtype, entropy):
+    vocabulary, features, logits = 5_000, 16, 2**14
+    for tokens in (100, 800):
+        hidden, weight, _, targets = parts(tokens, vocabulary, features, dtype)
+        inputs = [hidden.requires_grad_(), weight.requires_grad_()]
+        tile = tile_shape(tokens, vocabulary, hidden.device, logits)
+        with Watch() as lean:
+            values, _ = linear_log_probs(inputs[0], inputs[1], None, targets, 0.9, entropy=entropy, tile=tile)
+            slopes(values, torch.ones(tokens), *inputs)
+        # A tile, the weight's own gradient, or something per token: tokens x vocabulary never.
+        assert lean.most == max(tile[0] * tile[1], vocabulary * features, tokens * features)
+        assert lean.most < tokens * vocabulary / 5
+    with Watch() as whole:  # the control
+        exact(hidden, weight, None, targets, 0.9)
+    assert whole.most >= tokens * vocabulary
+
+
+def test_tiles_by_hand():
+    cpu = torch.device("cpu")
+    assert tile_shape(5000, QWEN, cpu, 10_000) == (100, 100)
+    assert tile_shape(10, QWEN, cpu, 10_000) == (10, 1000)
+    assert tile_shape(3, 7, cpu, 10_000) == (3, 7)
+    assert tile_shape(0, 7, cpu) == (1, 7)
+    assert tile_shape(9, 7, cpu, 1) == (1, 1)
+    assert tile_shape(5000, QWEN, torch.device("cuda")) == (4096, 4096)
+    assert tile_shape(5000, QWEN, cpu) == (1024, 1024)

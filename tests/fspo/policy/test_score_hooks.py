@@ -1,0 +1,164 @@
+"""Hooks: without projection the sketch is the exact gradient; batching, chunks, checkpointing and coverage."""
+
+from __future__ import annotations
+
+import numpy as np
+import peft
+import pytest
+import torch
+from score_models import BARE, MODELS, VOCAB, batch_of, build, reordered, sketches
+
+from fspo.base.errors import UserError
+from fspo.policy import logprobs
+from fspo.policy.linear_logprobs import TILE
+from fspo.policy.logprobs import token_log_probs
+from fspo.policy.scores import ScoreHooks, exact_scores, score
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("name", list(MODELS))
+def test_unprojected_sketch_is_the_exact_gradient(name, side):
+    model, batch = build(name), batch_of(4, side)
+    exact, _ = exact_scores(model, batch, 0.8)
+    hooks = ScoreHooks(model, **BARE)
+    got = sketches(model.eval(), batch, 0.8, **BARE)
+    torch.testing.assert_close(got, reordered(model, exact, hooks), rtol=1e-3, atol=2e-5 * float(exact.abs().max()))
+
+
+def test_projections_of_full_rank_are_the_identity():
+    model, batch = build(), batch_of()
+    torch.testing.assert_close(sketches(model, batch, width=None, projection=99), sketches(model, batch, **BARE))
+
+
+def test_holes_in_the_response_mask_are_left_out():
+    model, batch = build(), batch_of(3)
+    batch["response_mask"] &= torch.arange(batch["input_ids"].shape[1]) % 3 != 2
+    exact, _ = exact_scores(model, batch)
+    got = sketches(model, batch, **BARE)
+    torch.testing.assert_close(got.norm(dim=1), exact.norm(dim=1), rtol=1e-4, atol=1e-5)
+
+
+def test_a_big_vocabulary_goes_through_the_output_layer_in_chunks(monkeypatch):
+    model, batch = build("qwen3-tied"), batch_of(4)
+    whole = sketches(model, batch, **BARE)
+    monkeypatch.setattr(logprobs, "BIG_VOCABULARY", 2)
+    monkeypatch.setitem(TILE, "cpu", 5 * VOCAB)
+    shapes = []
+    watch = model.lm_head.register_forward_pre_hook(lambda _, args: shapes.append(args[0].shape))
+    sketches(model, batch, **BARE)
+    assert all(len(shape) == 3 for shape in shapes)  # another's hook is shown the real output layer
+    watch.remove()
+    chunked = sketches(model, batch, **BARE)
+    torch.testing.assert_close(chunked, whole, rtol=1e-4, atol=1e-5)
+    projected = sketches(model, batch, projection=4)
+    monkeypatch.undo()
+    torch.testing.assert_close(projected, sketches(model, batch, projection=4), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["bias", "lora", "frozen"])
+def test_the_output_layer_is_scored_in_tiles_too(kind, monkeypatch):
+    """A layer with a bias, with adapters (which runs on a few tokens at a time) and a frozen one, in float64."""
+    model = build("qwen3", torch.float64)
+    if kind == "bias":
+        model.lm_head = torch.nn.Linear(16, VOCAB, dtype=torch.float64)
+    if kind == "lora":
+        model = peft.get_peft_model(
+            model, peft.LoraConfig(r=3, target_modules=["lm_head", "q_proj"], init_lora_weights=False)
+        )
+    if kind == "frozen":
+        model.lm_head.requires_grad_(False)
+    batch = batch_of(4)
+    exact, _ = exact_scores(model, batch, 0.8)
+    hooks = ScoreHooks(model, **BARE)
+    monkeypatch.setattr(logprobs, "BIG_VOCABULARY", 2)
+    monkeypatch.setitem(TILE, "cpu", 5 * VOCAB)
+    got = sketches(model.eval(), batch, 0.8, **BARE)
+    assert any("lm_head" in name for name in hooks.sketcher.shapes) == (kind != "frozen")
+    torch.testing.assert_close(got, reordered(model, exact, hooks), rtol=1e-5, atol=1e-6 * float(exact.abs().max()))
+    projected = sketches(model, batch, projection=4)
+    monkeypatch.undo()
+    torch.testing.assert_close(projected, sketches(model, batch, projection=4), rtol=1e-6, atol=1e-6)
+
+
+def test_a_score_pass_in_tiles_forms_no_gradient_of_the_output_weight(monkeypatch):
+    model, batch = build(), batch_of(4)
+    monkeypatch.setattr(logprobs, "BIG_VOCABULARY", 2)
+    shapes = []
+    product = logprobs.linear_log_probs.__globals__["_Logits"].add_product
+
+    def watch(self, total, a, b):
+        shapes.append(total.shape)
+        product(self, total, a, b)
+
+    monkeypatch.setattr(logprobs.linear_log_probs.__globals__["_Logits"], "add_product", watch)
+    sketches(model, batch)
+    tokens = int(batch["response_mask"].sum())
+    assert set(shapes) == {(tokens, 16)}
+    token_log_probs(model, batch)[0].sum().backward()  # the control
+    assert (VOCAB, 16) in shapes
+
+
+@pytest.mark.parametrize("name", ["qwen3", "gemma3"])
+def test_gradient_checkpointing_gives_the_same_scores(name):
+    model, batch = build(name), batch_of()
+    plain = sketches(model, batch)
+    model.gradient_checkpointing_enable({"use_reentrant": False})
+    calls = []
+    handle = model.model.layers[0].mlp.register_forward_pre_hook(lambda *_: calls.append(1))
+    torch.testing.assert_close(sketches(model, batch), plain, rtol=1e-4, atol=1e-4)
+    assert len(calls) == 2  # it was in force
+    taken = score(model, batch)
+    assert len(calls) == 4
+    handle.remove()
+    np.testing.assert_allclose(taken.norm, plain.norm(dim=1).detach().numpy(), rtol=1e-4)
+
+
+def test_reentrant_checkpointing_is_refused_with_the_cure():
+    model = build()
+    model.gradient_checkpointing_enable({"use_reentrant": True})
+    with pytest.raises(UserError, match="use_reentrant=False"):
+        score(model, batch_of())
+
+
+def test_lora_covers_the_adapters_alone():
+    model = peft.get_peft_model(
+        build(), peft.LoraConfig(r=3, target_modules=["q_proj", "down_proj"], init_lora_weights=False)
+    )
+    batch = batch_of()
+    exact, _ = exact_scores(model, batch)
+    hooks = ScoreHooks(model, **BARE)
+    assert all("lora_" in name for name in hooks.sketcher.shapes)
+    got = sketches(model.eval(), batch, **BARE)
+    torch.testing.assert_close(got, reordered(model, exact, hooks), rtol=1e-3, atol=1e-4)
+    assert score(model, batch).uncovered == {}
+
+
+def test_what_no_rule_covers_is_named():
+    class Odd(torch.nn.Module):
+        def __init__(self, inner):
+            super().__init__()
+            self.inner, self.gain = inner, torch.nn.Parameter(torch.ones(16))
+
+        def forward(self, x):
+            return self.inner(x) * self.gain
+
+    class Squared(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.full((16,), 1.5))
+
+        def forward(self, x):
+            return x * self.weight**2
+
+    model = build()
+    model.model.layers[0].mlp = Odd(model.model.layers[0].mlp)
+    model.model.layers[1].post_attention_layernorm = Squared()
+    model.spare = torch.nn.Linear(3, 3)
+    taken = score(model, batch_of())
+    assert taken.status == ["ok"] * 4
+    assert set(taken.uncovered) == {
+        "model.layers.0.mlp.gain",
+        "model.layers.1.post_attention_layernorm.weight",
+        "spare.weight",
+        "spare.bias",
+    }

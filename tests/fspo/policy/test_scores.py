@@ -1,0 +1,173 @@
+"""Scores: the exact gradient against finite differences, batching, what the pass leaves alone, failures."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from score_models import VOCAB, batch_of, build, responses, sketches, vectors
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from fspo.base.errors import UserError
+from fspo.policy.logprobs import make_batch
+from fspo.policy.scores import ScoreConfig, ScoreHooks, exact_scores, score
+
+
+@pytest.mark.parametrize("name", ["qwen3-tied", "gpt2"])
+def test_exact_scores_match_finite_differences(name):
+    model, batch, temperature = build(name, torch.float64), batch_of(3), 1.3
+    exact, log_prob = exact_scores(model, batch, temperature)
+    model.eval()
+
+    def total() -> torch.Tensor:  # written out: no code of ours between the logits and S
+        with torch.no_grad():
+            rows = {k: batch[k] for k in ("input_ids", "attention_mask", "position_ids")}
+            log_p = (model(**rows).logits / temperature).log_softmax(-1)[:, :-1]
+            picked = log_p.gather(-1, batch["input_ids"][:, 1:, None])[..., 0]
+            return (picked * batch["response_mask"][:, 1:]).sum(1)
+
+    torch.testing.assert_close(log_prob, total(), rtol=1e-9, atol=1e-9)
+    rng, start = np.random.default_rng(3), 0
+    for parameter in model.parameters():
+        flat = parameter.data.view(-1)
+        index = int(exact[:, start : start + flat.numel()].abs().sum(0).argmax())
+        for i in {index, int(rng.integers(flat.numel()))}:
+            kept, step = flat[i].item(), 1e-4
+            flat[i] = kept + step
+            above = total()
+            flat[i] = kept - step
+            slope = (above - total()) / (2 * step)
+            flat[i] = kept
+            # Norm layers compute in float32, whatever the model's dtype.
+            torch.testing.assert_close(exact[:, start + i], slope, rtol=2e-3, atol=5e-3)
+        start += flat.numel()
+
+
+@pytest.mark.parametrize("name", ["qwen3", "gpt2"])
+def test_padding_side_width_and_neighbours_do_not_matter(name):
+    model = build(name)
+    prompts, answers = responses(4)
+    right, left = (score(model, batch_of(4, side)) for side in ("right", "left"))
+    np.testing.assert_allclose(vectors(left), vectors(right), atol=2e-3 * right.norm.max())
+    np.testing.assert_allclose(left.norm, right.norm, rtol=1e-4)
+    for i in range(4):
+        alone = score(model, make_batch([prompts[i]], [answers[i]], pad_token_id=0))
+        np.testing.assert_allclose(alone.norm[0], right.norm[i], rtol=1e-4)
+        np.testing.assert_allclose(alone.unit[0].astype(float), right.unit[i].astype(float), atol=1e-3)
+
+
+def test_permuting_rows_permutes_scores():
+    model, batch, order = build(), batch_of(5), [3, 0, 4, 1, 2]
+    plain = score(model, batch)
+    moved = score(model, {k: v[order] for k, v in batch.items()})
+    np.testing.assert_allclose(moved.norm, plain.norm[order], rtol=1e-5)
+    np.testing.assert_allclose(moved.unit.astype(float), plain.unit[order].astype(float), atol=5e-4)
+
+
+def test_microbatches_do_not_matter():
+    model, batch = build(), batch_of(7)
+    whole, parts = score(model, batch), score(model, batch, config=ScoreConfig(microbatch_tokens=30))
+    np.testing.assert_allclose(parts.norm, whole.norm, rtol=1e-4)
+    np.testing.assert_allclose(parts.unit.astype(float), whole.unit.astype(float), atol=1e-3)
+    np.testing.assert_allclose(parts.log_prob, whole.log_prob, rtol=1e-5)
+
+
+def test_gradients_modes_and_hooks_are_left_as_they_were():
+    model, batch = build(), batch_of()
+    model.model.layers[0].eval()
+    kept = {n: torch.full_like(p, 0.5) for n, p in model.named_parameters() if "mlp" in n}
+    for name, parameter in model.named_parameters():
+        parameter.grad = kept.get(name)
+    modes = [module.training for module in model.modules()]
+    before = {n: p.detach().clone() for n, p in model.named_parameters()}
+    score(model, batch)
+    with torch.no_grad():  # taken inside another's no_grad all the same
+        assert score(model, batch).status == ["ok"] * 4
+    assert [module.training for module in model.modules()] == modes
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is kept.get(name)
+        assert parameter.grad is None or bool((parameter.grad == 0.5).all())
+        torch.testing.assert_close(parameter, before[name], rtol=0, atol=0)
+    assert not any(module._forward_hooks for module in model.modules())
+
+
+def test_dropout_is_off_even_in_training_mode():
+    torch.manual_seed(0)
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=VOCAB, n_embd=16, n_layer=1, n_head=2, n_positions=48)).train()
+    np.testing.assert_array_equal(score(model, batch_of()).norm, score(model, batch_of()).norm)
+    assert model.training
+
+
+def test_wrapped_in_ddp(tmp_path):
+    model, batch = build(), batch_of()
+    plain = score(model, batch)
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        wrapped = torch.nn.parallel.DistributedDataParallel(model)
+        taken = score(wrapped, batch)
+        np.testing.assert_array_equal(taken.unit, plain.unit)
+        wrapped(input_ids=batch["input_ids"]).logits.sum().backward()  # DDP still works afterwards
+        assert all(p.grad is not None for p in model.parameters())
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def test_bfloat16_is_near_float32():
+    model, batch = build(), batch_of(6)
+    full = vectors(score(model, batch))
+    half = vectors(score(model.to(torch.bfloat16), batch))
+    cosine = (full * half).sum(1) / np.linalg.norm(full, axis=1) / np.linalg.norm(half, axis=1)
+    assert cosine.min() > 0.995
+
+
+def test_frozen_model_and_bad_input_name_the_cure():
+    model = build()
+    with pytest.raises(UserError, match="lacks response_mask"):
+        score(model, {k: v for k, v in batch_of().items() if k != "response_mask"})
+    with pytest.raises(UserError, match=r"scores\.width must be at least 1"):
+        ScoreConfig(width=0)
+    with pytest.raises(UserError, match="did you mean 'sketch'"):
+        ScoreConfig(mode="sketsh")  # type: ignore[arg-type]
+    with ScoreHooks(model) as hooks, pytest.raises(UserError, match="no forward pass"):
+        hooks.backward(torch.zeros(2))
+    model.requires_grad_(False)
+    with pytest.raises(UserError, match="no trainable parameter"):
+        score(model, batch_of())
+
+
+def test_one_failed_response_leaves_the_others_alone():
+    model, batch = build(), batch_of()
+    good = score(model, batch)
+    used = set(batch["input_ids"][[0, 1, 3]][batch["attention_mask"][[0, 1, 3]].bool()].tolist())
+    poison = next(t for t in range(1, VOCAB) if t not in used)
+    batch["input_ids"][2, 0] = poison
+    with torch.no_grad():
+        model.get_input_embeddings().weight[poison] = float("nan")
+    taken = score(model, batch)
+    assert taken.status == ["ok", "ok", "failed", "ok"]
+    assert np.isnan(taken.norm[2])
+    assert np.isnan(taken.unit[2]).all()
+    np.testing.assert_allclose(taken.norm[[0, 1, 3]], good.norm[[0, 1, 3]], rtol=1e-5)
+    assert taken.uncovered == {}
+
+
+def test_a_response_without_tokens_has_no_score():
+    batch = batch_of()
+    batch["response_mask"][1] = False
+    assert score(build(), batch).status == ["ok", "failed", "ok", "ok"]
+
+
+def test_exact_mode_keeps_the_whole_gradient():
+    model, batch = build(), batch_of()
+    exact, _ = exact_scores(model, batch)
+    taken = score(model, batch, config=ScoreConfig(mode="exact"))
+    assert taken.unit.dtype == np.float32
+    np.testing.assert_allclose(vectors(taken), exact.numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_stored_norm_and_unit_give_the_sketch_back():
+    model, batch = build(), batch_of()
+    taken = score(model, batch)
+    assert (taken.norm.dtype, taken.unit.dtype, taken.unit.shape) == (np.float32, np.float16, (4, 2048))
+    bare = sketches(model, batch).detach().numpy()
+    np.testing.assert_allclose(vectors(taken), bare, atol=1e-3 * np.abs(bare).max())

@@ -1,0 +1,64 @@
+"""Two gloo processes, DDP and FSDP2, give for each response the score that one process gives for the whole batch.
+
+A response's score depends on that response alone, so each process scores its own rows and nothing is averaged. FSDP2
+gathers the same weights; what is left is the order of summation in products of other shapes: float32's rounding.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from score_models import batch_of, build
+from score_processes import CASES, ROWS
+
+from fspo.policy.logprobs import token_log_probs
+from fspo.policy.scores import score
+from tests.fspo.distributed.test_distributed import torchrun
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    found = tmp_path_factory.mktemp("scores")
+    done = torchrun(str(Path(__file__).parents[1] / "score_processes.py"), str(found))
+    assert done.returncode == 0, done.stderr
+    return found
+
+
+@pytest.mark.parametrize("name", list(CASES))
+def test_two_processes_give_the_scores_of_one(folder: Path, name: str) -> None:
+    model, batch = build(CASES[name][0]), batch_of(ROWS)
+    one = score(model, batch, rollout=3)
+    parts = [np.load(folder / f"{name}-{rank}.npz") for rank in range(2)]
+    norm, unit, log_prob = (np.concatenate([part[key] for part in parts]) for key in ("norm", "unit", "log_prob"))
+    assert one.status == ["ok"] * ROWS
+    np.testing.assert_allclose(log_prob, one.log_prob, rtol=1e-5)
+    np.testing.assert_allclose(norm, one.norm, rtol=1e-4)
+    # Units are stored in float16, 2^-11 of an entry; near a boundary the neighbour is taken.
+    np.testing.assert_allclose(unit.astype(float), one.unit.astype(float), rtol=2**-9, atol=2e-6)
+    assert (one.unit != 0).mean() > 0.5
+    assert parts[0]["uncovered"].tolist() == parts[1]["uncovered"].tolist() == sorted(one.uncovered) == []
+    # Control: another draw, or another's row, is far away.
+    other = score(model, batch, rollout=4)
+    assert np.abs(unit.astype(float) - other.unit).max() > 0.01
+    assert np.abs(unit.astype(float) - np.roll(one.unit, 1, axis=0)).max() > 0.01
+
+
+@pytest.mark.parametrize("name", list(CASES))
+def test_training_goes_on_after_the_score_pass(folder: Path, name: str) -> None:
+    """Gradients of all log-probs, averaged over the two processes, after a score pass under hooks."""
+    model, batch = build(CASES[name][0]).eval(), batch_of(ROWS)
+    (token_log_probs(model, batch, 0.8)[0].sum() / 2).backward()
+    want = torch.stack([torch.linalg.vector_norm(p.grad) for p in model.parameters() if p.grad is not None])
+    for rank in range(2):
+        found = np.load(folder / f"{name}-{rank}.npz")["gradient"]
+        np.testing.assert_allclose(found, want.numpy(), rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", list(CASES))
+def test_exact_scores_of_sharded_parameters_are_refused(folder: Path, name: str) -> None:
+    refused = str(np.load(folder / f"{name}-0.npz")["refused"])
+    if name == "ddp":
+        assert refused == ""
+    else:
+        assert "FSDP2 has sharded these: set the score mode to sketch" in refused

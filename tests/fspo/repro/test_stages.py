@@ -1,0 +1,155 @@
+"""Stages are done once for one set of inputs; training processes resume, and other inputs' runs are put aside."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from fspo.base.errors import UserError
+from fspo.repro import stages
+from fspo.repro.stages import Job, Stages, is_finished, prepare, run_jobs, source_digest
+
+
+def test_a_stage_runs_once_for_its_inputs_and_again_for_others(tmp_path: Path) -> None:
+    calls: list[int] = []
+
+    def work() -> dict[str, int]:
+        calls.append(1)
+        return {"value": len(calls)}
+
+    first, result = Stages(tmp_path).run("s", {"x": 1}, work)
+    again, cached = Stages(tmp_path).run("s", {"x": 1}, work)
+    other, fresh = Stages(tmp_path).run("s", {"x": 2}, work)
+    assert (result, cached, fresh) == ({"value": 1}, {"value": 1}, {"value": 2})
+    assert first == again != other
+
+
+def test_a_stage_that_fails_leaves_no_stamp(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="half way"):
+        Stages(tmp_path).run("s", {}, lambda: (_ for _ in ()).throw(RuntimeError("half way")))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_source_digest_follows_the_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = tmp_path / "some_stage_module.py"
+    module.write_text("a = 1\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    before = source_digest("some_stage_module")
+    module.write_text("a = 2\n")
+    assert source_digest("some_stage_module") != before
+    with pytest.raises(UserError, match="pip install"):
+        source_digest("no_such_module_here")
+
+
+def test_the_source_digest_of_a_package_follows_what_it_runs_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "some_stage_package"
+    (package / "inner").mkdir(parents=True)
+    (package / "__init__.py").touch()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    seen = {source_digest("some_stage_package")}
+    for name in ("inner/Proof.v", "page.html.j2", "inner/module.py"):
+        (package / name).write_text(name)
+        seen.add(source_digest("some_stage_package"))
+    assert len(seen) == 4
+    (package / "inner" / "Proof.vo").write_text("made by the prover")
+    assert source_digest("some_stage_package") in seen
+
+
+TRAIN = """
+import json, sys, pathlib
+arguments = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+run = pathlib.Path(arguments["--output"])
+assert arguments["--resume"] == "true"
+if arguments.get("--fail"):
+    print("error: no such luck"); sys.exit(2)
+with (run / "metrics.jsonl").open("a") as file:
+    file.write(json.dumps({"phase": "train"}) + "\\n")
+(run / "model").mkdir()
+"""
+
+
+@pytest.fixture
+def fake_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A package `fspo.train` stands in for: here only the processes are under test, not training."""
+    package = tmp_path / "shadow" / "fspo"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (package / "train.py").write_text(TRAIN)
+    monkeypatch.setenv("PYTHONPATH", str(package.parent))
+    monkeypatch.chdir(tmp_path)  # `python -m` looks in the current folder first
+    return tmp_path
+
+
+def job(folder: Path, key: str = "k", *more: str) -> Job:
+    return Job(folder, key, ("--output", str(folder), *more), 1)
+
+
+def test_jobs_run_once_and_a_run_of_other_inputs_is_kept_aside(fake_train: Path) -> None:
+    runs = fake_train / "out" / "runs"
+    jobs = [job(runs / name) for name in ("a", "b", "c")]
+    run_jobs(jobs, at_once=2)
+    assert all(is_finished(j) for j in jobs)
+    run_jobs(jobs, at_once=2)  # finished: a second training line would show that one ran again
+    assert [stages.rollouts_done(j.run) for j in jobs] == [1, 1, 1]
+    changed = job(runs / "a", "other")
+    assert not is_finished(changed)
+    run_jobs([changed], at_once=1)
+    assert is_finished(changed)
+    aside = fake_train / "out" / "superseded" / "a-k"
+    assert json.loads((aside / "metrics.jsonl").read_text()) == {"phase": "train"}
+
+
+def test_a_failing_job_shows_its_last_line_and_names_its_log(fake_train: Path) -> None:
+    with pytest.raises(UserError, match=r"bad stopped with status 2: error: no such luck .*train\.log"):
+        run_jobs([job(fake_train / "runs" / "bad", "k", "--fail", "yes")], at_once=1)
+
+
+def test_a_run_that_refuses_to_go_on_stops_no_other_where_that_is_wanted(fake_train: Path) -> None:
+    jobs = [job(fake_train / "runs" / "bad", "k", "--fail", "yes"), job(fake_train / "runs" / "good")]
+    stopped: dict[Path, str] = {}
+    run_jobs(jobs, at_once=1, stopped=stopped)
+    assert stopped == {jobs[0].run: "no such luck"}
+    assert [is_finished(j) for j in jobs] == [False, True]
+
+
+def test_prepare_takes_up_a_run_of_the_same_inputs(tmp_path: Path) -> None:
+    one = job(tmp_path / "runs" / "one")
+    prepare(one)
+    (one.run / "metrics.jsonl").write_text("{}\n")
+    prepare(one)
+    assert (one.run / "metrics.jsonl").read_text() == "{}\n"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's parent-death signal is Linux's")
+def test_children_die_with_a_killed_parent(tmp_path: Path) -> None:
+    import os
+    import signal
+    import subprocess
+    import time
+
+    script = (
+        "import subprocess, sys, time\n"
+        "from fspo.repro.stages import _die_with_parent\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'], preexec_fn=_die_with_parent)\n"
+        "print(child.pid, flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    child = int(parent.stdout.readline())
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    for _ in range(100):
+        try:
+            os.kill(child, 0)
+            state = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0]
+        except (ProcessLookupError, FileNotFoundError):
+            return
+        if state == "Z":  # dead, waiting for init to reap it
+            return
+        time.sleep(0.1)
+    os.kill(child, signal.SIGKILL)
+    pytest.fail("the child outlived its parent")

@@ -1,0 +1,71 @@
+"""Plans: groups stay together, every row goes through once on any number of processes, within the token limit."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fspo.base.errors import UserError
+from fspo.rollouts.batches import RolloutBatch, plan_microbatches, plan_minibatches
+
+
+def batch(groups: int, size: int, number: int = 0) -> RolloutBatch:
+    n = groups * size
+    zero = np.zeros(n)
+    return RolloutBatch(
+        rollout=number,
+        behaviour_version=0,
+        prompts=[np.arange(3)] * n,
+        responses=[np.arange(1 + i % 5) for i in range(n)],
+        sampler_log_prob=zero,
+        truncated=zero.astype(bool),
+        rewards=zero,
+        advantages=zero,
+        reward_status=np.full(n, "ok"),
+        prompt_ids=100 + np.repeat(np.arange(groups), size),
+        response_ids=np.arange(n),
+        info={},
+    )
+
+
+def test_minibatches_keep_groups_and_take_each_row_once() -> None:
+    rollout = batch(10, 4)
+    parts = plan_minibatches(rollout, 3, seed=7)
+    assert sorted(np.concatenate(parts)) == list(range(40))
+    groups = [set(rollout.prompt_ids[part]) for part in parts]
+    assert [len(g) for g in groups] == [4, 3, 3]
+    assert not groups[0] & groups[1]
+    assert not groups[1] & groups[2]
+    assert not groups[0] & groups[2]
+
+
+def test_minibatches_depend_on_seed_and_rollout_alone() -> None:
+    first = plan_minibatches(batch(16, 2), 4, seed=0)
+    assert all(np.array_equal(a, b) for a, b in zip(first, plan_minibatches(batch(16, 2), 4, seed=0), strict=True))
+    for other in (plan_minibatches(batch(16, 2), 4, seed=1), plan_minibatches(batch(16, 2, number=1), 4, seed=0)):
+        assert any(not np.array_equal(a, b) for a, b in zip(first, other, strict=True))
+
+
+def test_too_few_groups_name_the_cure() -> None:
+    with pytest.raises(UserError, match=r"2 usable prompts cannot fill 3 minibatches.*max_prompt_tokens"):
+        plan_minibatches(batch(2, 4), 3, seed=0)
+
+
+@given(
+    lengths=st.lists(st.integers(1, 300), min_size=1, max_size=40),
+    tokens=st.integers(1, 2000),
+    world=st.integers(1, 5),
+    data=st.data(),
+)
+def test_microbatches_cover_every_row_once_within_the_limit(lengths, tokens, world, data) -> None:
+    total = np.array(lengths)
+    trains = np.array(data.draw(st.lists(st.booleans(), min_size=len(lengths), max_size=len(lengths))))
+    plans = [plan_microbatches(np.arange(len(total)), total, trains, tokens, rank=r, world=world) for r in range(world)]
+    assert len({tuple(m.trains for m in plan) for plan in plans}) == 1  # collectives meet
+    real = [m for plan in plans for m in plan if not m.dummy]
+    assert sorted(np.concatenate([m.rows for m in real])) == list(range(len(total)))
+    for micro in real:
+        assert set(trains[micro.rows]) == {micro.trains}
+        assert len(micro.rows) == 1 or len(micro.rows) * total[micro.rows].max() <= tokens
+    if len(total) >= world and (trains.all() or not trains.any()):
+        assert not any(m.dummy for plan in plans for m in plan) or all(len(m.rows) == 1 for plan in plans for m in plan)

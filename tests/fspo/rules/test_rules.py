@@ -1,0 +1,348 @@
+"""The rules against hand-worked edges and weights, mpmath, and properties."""
+
+import math
+
+import mpmath
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fspo.base.errors import UserError
+from fspo.rules import (
+    MAX_EXPONENT,
+    PRESETS,
+    DriftStats,
+    Rule,
+    calibrate,
+    drift_stats,
+    preset,
+    scaled,
+    standardized_excess,
+    token_sums,
+)
+
+STATS = DriftStats(k3_sum=0.04, sum_sq=0.16, num_tokens=4.0)  # k3 = .01, sigma^2 = .04 per token
+SEQUENCE_RULES = [name for name, p in PRESETS.items() if p.rule.level == "sequence"]
+BOUNDED_RULES = [name for name in SEQUENCE_RULES if name != "none"]
+
+# name, n, lo, hi: worked by hand from docs/theory.md section 2
+EDGES = [
+    ("none", 4, -math.inf, math.inf),
+    ("rloo", 4, -0.2231435513, 0.1823215568),  # log .8, log 1.2
+    ("rloo", 400, -0.2231435513, 0.1823215568),
+    ("gspo", 1000, -0.3000450090, 0.3999200213),  # 1000 log .9997, 1000 log 1.0004
+    ("fspo", 4, -0.06, 0.06),  # .03 * 2
+    ("fspo", 400, -0.6, 0.6),  # .03 * 20
+    ("fspo-kl", 4, -0.10, 0.02),  # -4 * .01 -+ .06
+    ("fspo-gaussian", 4, -0.14, -0.02),  # -4 * .04 / 2 -+ .06
+    ("fspo-tilted", 4, 0.02, 0.14),  # +4 * .04 / 2 -+ .06
+    ("fspo-truncate", 100, -0.3, 0.3),
+    ("fspo-cap", 100, -0.3, 0.3),
+    ("fspo-auto", 100, -0.3, 0.3),  # where it starts; tests/fspo/rules/test_online.py has the rest
+    ("fspo-adaptive", 100, -0.3, 0.3),
+    ("fspo-conformal", 100, -0.3, 0.3),
+    ("power", 16, -0.24, 0.24),  # .03 * 16^.75 = .03 * 8
+    ("grpo", 1, -0.2231435513, 0.1823215568),
+    ("ctpo", 9, -0.09, 0.09),  # .03 * 3
+]
+
+
+@pytest.mark.parametrize(("name", "n", "lo", "hi"), EDGES)
+def test_edges_of_every_preset(name, n, lo, hi):
+    found = preset(name).rule.band(np.array([float(n)]), STATS)
+    np.testing.assert_allclose(np.concatenate(found), [lo, hi], rtol=1e-9, atol=1e-10)
+
+
+def test_edges_by_the_sign_of_the_advantage():
+    stats = DriftStats(positive_sum=0.8, positive_tokens=40.0, negative_sum=-0.5, negative_tokens=10.0)
+    A = np.array([2.0, -0.5, 0.0])
+    lo, hi = preset("fspo-signed").rule.band(np.full(3, 4.0), stats, A)
+    np.testing.assert_allclose(lo, [0.08 - 0.06, -0.2 - 0.06, -0.06])  # 4 * .02, 4 * -.05, 0
+    np.testing.assert_allclose(hi, [0.08 + 0.06, -0.2 + 0.06, 0.06])
+    found = preset("fspo-signed").rule.apply(np.array([0.13, -0.3, 9.0]), np.full(3, 4.0), A, stats)
+    assert found.side.tolist() == [0, -1, 0]
+    with pytest.raises(UserError, match="advantages"):
+        preset("fspo-signed").rule.band(np.ones(3), stats)
+
+
+def test_sums_by_sign():
+    ratios = np.array([[0.5, 1.0, 9.0], [0.25, -1.0, 0.0], [2.0, 0.0, 0.0], [-3.0, 0.0, 0.0]])
+    mask = np.array([[1, 1, 0], [1, 1, 1], [1, 0, 0], [1, 1, 0]], bool)
+    found = drift_stats(ratios, mask, advantages=np.array([1.0, -1.0, 0.0, -0.5]))
+    assert (found.positive_sum, found.positive_tokens) == (1.5, 2.0)
+    assert (found.negative_sum, found.negative_tokens) == (-3.75, 5.0)
+    assert found.signed(np.array([3.0, -1.0, 0.0])).tolist() == [0.75, -0.75, 0.0]
+    assert DriftStats().signed(np.array([3.0, -1.0])).tolist() == [0.0, 0.0]
+
+
+def test_factors_by_length():
+    rule = Rule("sqrt", 0.1, 0.2, factors=[[4, 2.0], [9, 0.5]])
+    lo, hi = rule.band(np.array([1.0, 4.0, 8.9, 9.0, 100.0]))
+    np.testing.assert_allclose(hi, 0.2 * np.sqrt([1, 4, 8.9, 9, 100]) * [1, 2, 2, 0.5, 0.5])
+    np.testing.assert_allclose(lo, -hi / 2)
+    assert Rule(**rule.to_dict()) == rule
+    a = rule.apply(torch.tensor([0.7]), torch.tensor([4]), torch.tensor([1.0]))
+    assert a.in_band.tolist() == [True]
+
+
+def test_every_preset_has_a_hand_worked_edge():
+    assert {name for name, *_ in EDGES} | {"fspo-signed"} == set(PRESETS)
+
+
+def test_asymmetric_edges():
+    lo, hi = Rule("sqrt", 0.01, 0.05).band(np.array([4.0]))
+    assert (lo[0], hi[0]) == pytest.approx((-0.02, 0.10))
+    lo, hi = Rule("power", 0.01, 0.02, gamma=2.0).band(np.array([10.0]))
+    assert (lo[0], hi[0]) == pytest.approx((-1.0, 2.0))
+    lo, hi = Rule("linear", 0.5, 1.0).band(np.array([3.0]))
+    assert (lo[0], hi[0]) == pytest.approx((-3 * math.log(2), 3 * math.log(2)))
+
+
+# outside, dual, S, A -> side, multiplier, clipped weight, edge weight; the band is [-.06, .06] (sqrt, .03, n = 4)
+CASES = [
+    ("drop", None, 0.10, 1.0, 1, 0.0, 0.0, math.exp(0.06)),
+    ("drop", None, 0.10, -1.0, 0, 1.0, math.exp(0.10), math.exp(0.10)),
+    ("drop", None, -0.10, -1.0, -1, 0.0, 0.0, math.exp(-0.06)),
+    ("drop", None, -0.10, 1.0, 0, 1.0, math.exp(-0.10), math.exp(-0.10)),
+    ("drop", None, 0.05, 1.0, 0, 1.0, math.exp(0.05), math.exp(0.05)),
+    ("drop", 3.0, 0.19, -1.0, 2, 0.0, 0.0, math.exp(0.18)),  # dual edge 3 * .06
+    ("drop", 3.0, 0.17, -1.0, 0, 1.0, math.exp(0.17), math.exp(0.17)),
+    ("truncate", None, 0.10, 1.0, 1, math.exp(-0.04), math.exp(0.06), math.exp(0.06)),
+    ("truncate", None, -0.10, -1.0, -1, math.exp(0.04), math.exp(-0.06), math.exp(-0.06)),  # M > 1
+    ("truncate", None, 0.10, -1.0, 0, 1.0, math.exp(0.10), math.exp(0.10)),
+    ("truncate", 3.0, 0.20, -1.0, 2, math.exp(-0.02), math.exp(0.18), math.exp(0.18)),
+    ("cap", None, 0.10, 1.0, 1, math.exp(-0.04), math.exp(0.06), math.exp(0.06)),
+    ("cap", None, 0.10, -1.0, 1, math.exp(-0.04), math.exp(0.06), math.exp(0.06)),
+    ("cap", None, -0.10, -1.0, 0, 1.0, math.exp(-0.10), math.exp(-0.10)),
+    *(
+        (outside, None, s, 0.0, 0, 1.0, math.exp(s), math.exp(s))
+        for outside in ("drop", "truncate", "cap")
+        for s in (9, -9)
+    ),
+]
+
+
+@pytest.mark.parametrize(("outside", "dual", "S", "A", "side", "m", "clipped", "edge"), CASES)
+def test_apply_by_hand(outside, dual, S, A, side, m, clipped, edge):
+    applied = Rule("sqrt", 0.03, 0.03, outside=outside, dual=dual).apply(np.array([S]), np.array([4]), np.array([A]))
+    assert applied.side[0] == side
+    np.testing.assert_allclose(
+        [applied.multiplier[0], applied.clipped_weight[0], applied.edge_weight[0], applied.weight[0]],
+        [m, clipped, edge, math.exp(S)],
+        rtol=1e-12,
+    )
+    assert applied.in_band[0] == (abs(S) <= 0.06)
+
+
+def test_dual_edge_is_measured_from_the_drift():
+    # gaussian drift: centre -.08, hi -.02, so the dual edge at d=3 is -.08 + 3 * .06 = .10
+    rule = Rule("sqrt", 0.03, 0.03, drift="gaussian", dual=3.0)
+    applied = rule.apply(np.array([0.09, 0.11]), np.array([4, 4]), np.array([-1.0, -1.0]), STATS)
+    assert applied.side.tolist() == [0, 2]
+    assert applied.edge_weight[1] == pytest.approx(math.exp(0.10))
+
+
+def test_geometric_weight_by_hand():
+    # S/n = .001 > log 1.0004: held at 1.0004; S/n = .0003 is inside: exp(.0003)
+    applied = preset("gspo").rule.apply(np.array([0.004, 0.0012]), np.array([4, 4]), np.array([1.0, 1.0]))
+    np.testing.assert_allclose(applied.edge_weight, [1.0004, 1.0003000450045003], rtol=1e-12)
+    np.testing.assert_allclose(applied.clipped_weight, [0.0, 1.0003000450045003], rtol=1e-12)
+
+
+def test_exponent_cap_and_extremes():
+    S, n, A = np.array([25.0, 1e4, -1e4, 19.0]), np.full(4, 131_072.0), np.array([1.0, 1.0, -1.0, 1.0])
+    applied = Rule("none").apply(S, n, A)
+    assert applied.capped.tolist() == [True, True, False, False]
+    np.testing.assert_allclose(applied.weight, np.exp([MAX_EXPONENT, MAX_EXPONENT, -1e4, 19.0]))
+    for name in SEQUENCE_RULES:
+        for part in preset(name).rule.apply(S.astype(np.float32), n.astype(np.float32), A.astype(np.float32), STATS)[
+            :5
+        ]:
+            assert np.isfinite(part).all(), name
+    # truncate, A < 0, S far below lo: M = exp(lo - S) overflows and is held, the clipped weight is exact
+    applied = preset("fspo-truncate").rule.apply(np.array([-1e4]), np.array([4]), np.array([-1.0]))
+    assert applied.clipped_weight[0] == pytest.approx(math.exp(-0.06))
+    assert applied.multiplier[0] == pytest.approx(math.exp(80))
+
+
+def test_nan_is_passed_through_never_cut():
+    applied = preset("fspo").rule.apply(np.array([np.nan]), np.array([4]), np.array([1.0]))
+    assert applied.side[0] == 0
+    assert np.isnan(applied.weight[0])
+    assert not applied.in_band[0]
+
+
+@settings(max_examples=60)
+@given(
+    name=st.sampled_from(sorted(PRESETS)),
+    rows=st.lists(
+        st.tuples(st.floats(-30, 30), st.integers(1, 10_000), st.sampled_from([-1.5, 0.0, 0.7])), min_size=1, max_size=8
+    ),
+    dtype=st.sampled_from(["float32", "float64"]),
+)
+def test_numpy_and_torch_agree(name, rows, dtype):
+    S, n, A = (np.array(x, dtype=dtype) for x in zip(*rows, strict=True))
+    rule = preset(name).rule
+    ours = rule.apply(S, n, A, STATS)
+    theirs = rule.apply(torch.as_tensor(S), torch.as_tensor(n), torch.as_tensor(A), STATS)
+    for field in ours._fields:
+        x, y = getattr(ours, field), getattr(theirs, field).numpy()
+        if x.dtype.kind == "f":
+            np.testing.assert_allclose(x, y, rtol=1e-5 if dtype == "float32" else 1e-13, err_msg=field)
+        else:
+            np.testing.assert_array_equal(x, y, err_msg=field)
+
+
+rules_with_a_band = st.builds(
+    lambda name, outside, dual, hi: (
+        preset(
+            name,
+            outside=outside,
+            dual=None if outside == "cap" else dual,
+            **({"range_hi": hi} if preset(name).rule.shape in ("sqrt", "power") else {}),
+        ).rule
+    ),
+    st.sampled_from(BOUNDED_RULES),
+    st.sampled_from(["drop", "truncate", "cap"]),
+    st.sampled_from([None, 2.0]),
+    st.floats(0.01, 0.1),
+)
+
+
+def _rows(seed, size=200):
+    rng = np.random.default_rng(seed)
+    n = rng.integers(1, 500, size).astype(float)
+    return rng.normal(0, 0.05, size) * np.sqrt(n), n, rng.choice([-1.0, 0.0, 1.0], size, p=[0.4, 0.2, 0.4])
+
+
+@settings(max_examples=60)
+@given(rule=rules_with_a_band, seed=st.integers(0, 10**6), target=st.floats(0.6, 0.99))
+def test_calibrate_meets_the_target(rule, seed, target):
+    S, n, A = _rows(seed)
+    for rate in ("band", "update"):
+        count = S.size if rate == "band" else int((A != 0).sum())
+        try:
+            found = calibrate(rule, S, n, A, target, STATS_SMALL, rate)
+        except UserError:  # one active side only: even a band of no width accepts more
+            assert rate == "update"
+            assert scaled(rule, 1e-9).acceptance(S, n, A, STATS_SMALL, rate) > target - 1 / count
+            continue
+        assert abs(found.acceptance(S, n, A, STATS_SMALL, rate) - target) <= 0.5 / count + 1e-12
+        ratio = np.array(found.half_widths(n)) / np.array(rule.half_widths(n))
+        np.testing.assert_allclose(ratio, ratio[0, 0], rtol=1e-6)  # shape and asymmetry are kept, in log space
+
+
+STATS_SMALL = DriftStats(k3_sum=1.25e-3, sum_sq=2.5e-3, num_tokens=1.0)
+
+
+@settings(max_examples=60)
+@given(rule=rules_with_a_band, seed=st.integers(0, 10**6), factor=st.floats(0.2, 3))
+def test_excess_is_the_factor_at_which_a_row_is_just_accepted(rule, seed, factor):
+    S, n, A = _rows(seed, 50)
+    applied = scaled(rule, factor).apply(S, n, A, STATS_SMALL)
+    for rate, accepted in (("band", applied.in_band), ("update", (applied.side == 0)[A != 0])):
+        excess = standardized_excess(rule, S, n, A, STATS_SMALL, rate)
+        clear = np.abs(excess - factor) > 1e-9
+        np.testing.assert_array_equal((excess <= factor)[clear], accepted[clear])
+
+
+def test_calibrate_by_hand():
+    # fspo, n = 100 (root 10): |S|/(.03*10) = 1, 2, 3, 4; 75 % asks for a factor between 3 and 4, midway 3.5
+    S, n = np.array([0.3, -0.6, 0.9, -1.2]), np.full(4, 100.0)
+    assert calibrate(preset("fspo").rule, S, n, np.ones(4), 0.75).range_hi == pytest.approx(0.03 * 3.5)
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"rule": "none"}, "no range"),
+        ({"target": 1.0}, "between 0 and 1"),
+        ({"S": np.zeros(4)}, "updates_since_rollout > 0"),
+        ({"A": np.zeros(4), "rate": "update"}, "no rows"),
+        ({"S": np.full(4, np.nan)}, "no rows"),
+    ],
+)
+def test_calibrate_refuses_with_the_cure(change, word):
+    given_ = {
+        "rule": "fspo",
+        "S": np.array([0.1, 0.2, 0.3, 0.4]),
+        "n": np.ones(4),
+        "A": np.ones(4),
+        "target": 0.5,
+    } | change
+    with pytest.raises(UserError, match=word):
+        calibrate(preset(given_.pop("rule")).rule, **given_)
+
+
+def test_token_sums_against_mpmath():
+    s = np.array([[1e-3, -2.0, 5.0], [0.5, 0.25, -1e-6]])
+    mask = np.array([[True, True, False], [True, False, True]])
+    k3, sq, count = token_sums(s, mask)
+    with mpmath.workdps(50):
+        expected = [sum(mpmath.expm1(x) - mpmath.mpf(x) for x in row) for row in ([1e-3, -2.0], [0.5, -1e-6])]
+    np.testing.assert_allclose(k3, [float(x) for x in expected], rtol=1e-12)
+    np.testing.assert_allclose(sq, [4.000001, 0.25 + 1e-12])
+    assert count.tolist() == [2, 2]
+    stats = drift_stats(torch.as_tensor(s), torch.as_tensor(mask), "lagged")
+    assert (stats.num_tokens, stats.source) == (4.0, "lagged")
+    assert stats.k3 == pytest.approx(float(sum(expected)) / 4)
+    assert stats.sigma2 == pytest.approx((4.000001 + 0.25 + 1e-12) / 4)
+
+
+def test_masked_nan_does_not_reach_the_sums():
+    k3, sq, _ = token_sums(np.array([[0.1, np.nan]]), np.array([[True, False]]))
+    assert np.isfinite([k3[0], sq[0]]).all()
+
+
+def test_no_tokens_means_no_drift():
+    assert preset("fspo-kl").rule.drift_per_token(DriftStats()) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("fields", "word"),
+    [
+        ({"shape": "sqr"}, "'sqrt'"),
+        ({"shape": "sqrt"}, "range_lo"),
+        ({"shape": "sqrt", "range_lo": 0.1, "range_hi": -1}, "range_hi"),
+        ({"shape": "sqrt", "range_lo": math.nan, "range_hi": 0.1}, "range_lo"),
+        ({"shape": "fixed", "range_lo": 1.0, "range_hi": 0.2}, "< 1"),
+        ({"shape": "power", "range_lo": 0.1, "range_hi": 0.1}, "gamma"),
+        ({"shape": "sqrt", "range_lo": 0.1, "range_hi": 0.1, "gamma": 0.5}, "gamma"),
+        ({"shape": "power", "range_lo": 0.1, "range_hi": 0.1, "gamma": 3.0}, "gamma"),
+        ({"shape": "fixed", "range_lo": 0.1, "range_hi": 0.1, "dual": 1.0}, "dual"),
+        ({"shape": "fixed", "range_lo": 0.1, "range_hi": 0.1, "dual": 2.0, "outside": "cap"}, "cap"),
+        ({"shape": "token", "range_lo": 0.1, "range_hi": 0.1, "weight": "geometric"}, "geometric"),
+        ({"shape": "token", "range_lo": 0.1, "range_hi": 0.1, "drift": "kl"}, "drift"),
+        ({"shape": "none", "drift": "kl"}, "drift"),
+        ({"shape": "none", "outside": "dropp"}, "'drop'"),
+    ],
+)
+def test_impossible_rules_are_refused(fields, word):
+    with pytest.raises(UserError, match=word):
+        Rule(**fields)
+
+
+def test_drift_without_stats_and_unknown_presets_are_refused():
+    with pytest.raises(UserError, match="stats"):
+        preset("fspo-kl").rule.band(np.ones(1))
+    with pytest.raises(UserError, match="'fspo-kl'"):
+        preset("fspo-k1")
+    with pytest.raises(UserError, match="'range_hi'"):
+        preset("fspo", range_high=0.1)
+
+
+@pytest.mark.parametrize("name", sorted(PRESETS))
+def test_a_rule_survives_its_dict(name):
+    rule = preset(name).rule
+    assert Rule(**rule.to_dict()) == rule
+
+
+def test_an_eps_cannot_express_any_width() -> None:
+    rule = preset("rloo").rule
+    rng = np.random.default_rng(0)
+    S = 1e4 * rng.standard_normal(200)
+    with pytest.raises(UserError, match="more than an eps can express"):
+        calibrate(rule, S, np.ones(200), np.ones(200), 0.9)
+    assert calibrate(preset("fspo").rule, S, np.ones(200), np.ones(200), 0.9).range_hi > 1e4  # a sqrt band can

@@ -1,0 +1,373 @@
+"""Sampling: keyed noise, inverse CDF, engines with one result."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MambaConfig,
+    MambaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    PreTrainedModel,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from fspo.base.errors import UserError
+from fspo.base.keyed_noise import keyed_uniforms
+from fspo.models.load import LoraOptions, build_embedded_model, load_model
+from fspo.sampling import picking
+from fspo.sampling.fast import CacheLayer, _survivors
+from fspo.sampling.picking import Noise, pick_tokens
+from fspo.sampling.sample import Responses, SamplingConfig, choose_engine, sample
+
+SMALL = {
+    "vocab_size": 24,
+    "hidden_size": 32,
+    "intermediate_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 128,
+    "initializer_range": 0.3,
+    "bos_token_id": None,
+    "eos_token_id": 1,
+    "pad_token_id": 0,
+}
+
+
+def small_model(kind: str) -> PreTrainedModel:
+    torch.manual_seed(0)
+    if kind == "qwen3-eager":
+        config = Qwen3Config(**SMALL, num_key_value_heads=2, head_dim=8)
+        return Qwen3ForCausalLM._from_config(config, attn_implementation="eager").eval()
+    if kind == "llama":
+        return LlamaForCausalLM(LlamaConfig(**SMALL)).eval()
+    if kind == "mistral-window":
+        return MistralForCausalLM(MistralConfig(**SMALL, num_key_value_heads=2, sliding_window=6)).eval()
+    if kind == "gpt2":
+        config = GPT2Config(
+            vocab_size=24, n_positions=128, n_embd=32, n_layer=2, n_head=4, initializer_range=0.3, pad_token_id=0
+        )
+        return GPT2LMHeadModel(config).eval()
+    if kind == "lora":
+        return load_model("embedded", lora=LoraOptions(rank=2))
+    return build_embedded_model()
+
+
+MODELS = ["embedded", "qwen3-eager", "llama", "mistral-window", "gpt2", "lora"]
+PROMPTS = [list(range(3, 3 + 1 + (5 * i) % 7)) for i in range(24)]
+
+
+def draw(model, prompts=PROMPTS, keys=None, rollout=0, eos=(1, 2), **options) -> Responses:
+    return sample(
+        model,
+        prompts,
+        np.arange(len(prompts)) if keys is None else np.asarray(keys),
+        seed=11,
+        rollout=rollout,
+        config=SamplingConfig(**{"max_new_tokens": 20, **options}),
+        eos_token_id=eos,
+        pad_token_id=0,
+    )
+
+
+def assert_same(left: Responses, right: Responses) -> None:
+    for mine, other in zip(left.tokens, right.tokens, strict=True):
+        np.testing.assert_array_equal(mine, other)
+    for mine, other in zip(left.logprobs, right.logprobs, strict=True):
+        np.testing.assert_allclose(mine, other, atol=2e-5)
+    np.testing.assert_array_equal(left.truncated, right.truncated)
+
+
+def plain_logprobs(model, prompt: list[int], response: np.ndarray, temperature: float) -> torch.Tensor:
+    """Log-probs of a response by one forward without padding or cache."""
+    ids = torch.tensor([[*prompt, *response.tolist()]])
+    with torch.no_grad():
+        logits = model(input_ids=ids, use_cache=False).logits[0].double() / temperature
+    return torch.log_softmax(logits, -1)[len(prompt) - 1 : -1].gather(-1, ids[0, len(prompt) :, None])[:, 0]
+
+
+# --- noise and inverse CDF
+
+
+def test_noise_blocks_join_and_streams_differ():
+    whole = keyed_uniforms(1, 5, (2, 3), 0, 40)
+    for start in (0, 1, 3, 4, 17):
+        np.testing.assert_array_equal(keyed_uniforms(1, 5, (2, 3), start, 40 - start), whole[start:])
+    for other in ((2, 5, (2, 3)), (1, 6, (2, 3)), (1, 5, (3, 3)), (1, 5, (2, 4)), (1, 5, (3, 2))):
+        assert not np.intersect1d(keyed_uniforms(*other, 0, 40), whole).size
+    with pytest.raises(UserError, match="non-negative"):
+        keyed_uniforms(1, -1, (0, 0), 0, 1)
+
+
+def test_noise_is_uniform_and_independent_between_neighbours():
+    table = np.stack([keyed_uniforms(1, 0, (0, key), 0, 64) for key in range(400)])
+    assert table.min() >= 0
+    assert table.max() < 1
+    assert stats.kstest(table.ravel(), "uniform").pvalue > 1e-4
+    for a, b in ((table[1:], table[:-1]), (table[:, 1:], table[:, :-1])):
+        assert abs(np.corrcoef(a.ravel(), b.ravel())[0, 1]) < 5 / np.sqrt(a.size)
+
+
+def test_noise_table_crosses_its_blocks():
+    noise = Noise(3, 4, np.array([9, 2]))
+    for position in (0, 255, 256, 600):
+        got = noise.at(position, np.array([1]), torch.device("cpu"))
+        assert got.item() == keyed_uniforms(picking.NOISE_PURPOSE, 3, (4, 2), position, 1)[0]
+
+
+def test_inverse_cdf_by_hand():
+    logits = torch.log(torch.tensor([0.0, 0.25, 0.0, 0.5, 0.25, 0.0]))
+    for u, expected in ((0.0, 1), (0.24, 1), (0.26, 3), (0.74, 3), (0.76, 4), (1 - 2.0**-53, 4)):
+        token, logprob = pick_tokens(logits[None], torch.tensor([u], dtype=torch.float64), 1.0)
+        assert token.item() == expected
+        assert logprob.item() == pytest.approx(logits[expected].item(), abs=1e-6)
+    # Temperature 1/2 squares the weights: 1/16, 1/4, 1/16 -> 1/6, 2/3, 1/6.
+    token, logprob = pick_tokens(logits[None], torch.tensor([0.2], dtype=torch.float64), 0.5)
+    assert token.item() == 3
+    assert logprob.item() == pytest.approx(np.log(2 / 3), abs=1e-6)
+
+
+def test_greedy():
+    token, logprob = pick_tokens(torch.tensor([[0.0, 3.0, 1.0]]), None, 0.0)
+    assert (token.item(), logprob.item()) == (1, 0.0)
+
+
+@given(
+    st.lists(st.floats(-30, 30), min_size=2, max_size=60),
+    st.floats(0, 1, exclude_max=True),
+    st.sampled_from([0.3, 1.0, 2.0]),
+)
+def test_picked_token_brackets_the_uniform(values, u, temperature):
+    logits = torch.tensor([values])
+    token, logprob = pick_tokens(logits, torch.tensor([u], dtype=torch.float64), temperature)
+    p = torch.softmax(logits.double()[0] / temperature, -1)
+    k = int(token)
+    assert p[:k].sum() - 1e-5 <= u <= p[: k + 1].sum() + 1e-5
+    assert logprob.item() == pytest.approx(torch.log(p[k]).item(), abs=1e-4)
+
+
+def test_large_vocabulary_is_picked_in_parts(monkeypatch):
+    logits = torch.randn(7, 1000, generator=torch.Generator().manual_seed(0)).bfloat16()
+    uniforms = torch.rand(7, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    whole = pick_tokens(logits, uniforms, 1.0)
+    monkeypatch.setattr(picking, "PICK_ELEMENTS", 2000)
+    parts = pick_tokens(logits, uniforms, 1.0)
+    assert torch.equal(whole[0], parts[0])
+    assert torch.equal(whole[1], parts[1])
+    assert whole[1].dtype == torch.float32
+
+
+def test_samples_follow_the_model():
+    model = build_embedded_model()
+    count = 4000
+    got = np.concatenate(draw(model, [[3, 4]] * count, max_new_tokens=1).tokens)
+    with torch.no_grad():
+        expected = torch.softmax(model(torch.tensor([[3, 4]])).logits[0, -1].double(), -1).numpy() * count
+    assert stats.chisquare(np.bincount(got, minlength=24), expected).pvalue > 1e-4
+
+
+# --- engines
+
+
+@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("temperature", [1.0, 0.7, 0.0])
+def test_engines_give_the_same_responses(kind, temperature):
+    model = small_model(kind)
+    fast = draw(model, engine="fast", temperature=temperature)
+    assert_same(fast, draw(model, engine="generate", temperature=temperature))
+    if temperature:
+        assert len(set(fast.lengths.tolist())) > 3  # rows did finish at different times
+        assert fast.truncated.any()
+
+
+@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("engine", ["fast", "generate"])
+def test_logprobs_are_the_forward_pass(kind, engine):
+    model = small_model(kind)
+    responses = draw(model, engine=engine, temperature=0.8)
+    for prompt, tokens, logprobs in zip(PROMPTS, responses.tokens, responses.logprobs, strict=True):
+        plain = plain_logprobs(model, prompt, tokens, 0.8)
+        assert abs(plain.sum().item() - logprobs.astype(np.float64).sum()) < 1e-4
+        np.testing.assert_allclose(logprobs, plain.numpy(), atol=2e-5)
+
+
+@pytest.mark.parametrize("engine", ["fast", "generate"])
+def test_batching_and_order_change_nothing(engine):
+    model = small_model("llama")
+    whole = draw(model, engine=engine)
+    assert_same(whole, draw(model, engine=engine, batch_size=5))
+    order = np.random.default_rng(0).permutation(len(PROMPTS))
+    mixed = draw(model, [PROMPTS[i] for i in order], keys=order, engine=engine)
+    inverse = np.argsort(order)
+    assert_same(
+        whole,
+        Responses([mixed.tokens[i] for i in inverse], [mixed.logprobs[i] for i in inverse], mixed.truncated[inverse]),
+    )
+    half = draw(model, PROMPTS[12:], keys=np.arange(12, 24), engine=engine)  # another process's share
+    assert_same(half, Responses(whole.tokens[12:], whole.logprobs[12:], whole.truncated[12:]))
+
+
+def test_keys_and_rollouts_change_the_noise():
+    model = small_model("llama")
+    same_prompt = draw(model, [PROMPTS[3]] * 8)
+    assert len({tuple(row) for row in same_prompt.tokens}) > 4
+    assert draw(model, rollout=1).tokens[0].tolist() != draw(model).tokens[0].tolist()
+    repeated = draw(model, [PROMPTS[3]] * 3, keys=[4, 4, 5])
+    assert repeated.tokens[0].tolist() == repeated.tokens[1].tolist() != repeated.tokens[2].tolist()
+
+
+def test_end_token_is_kept_and_the_last_position_may_end():
+    model = build_embedded_model()
+    responses = draw(model, eos=1, max_new_tokens=30)
+    for row, truncated in zip(responses.tokens, responses.truncated, strict=True):
+        assert 1 not in row[:-1]
+        assert (row[-1] == 1) != truncated
+        assert len(row) == 30 or not truncated
+    ended = int(np.flatnonzero(~responses.truncated)[0])
+    exact = draw(model, eos=1, max_new_tokens=int(responses.lengths[ended]))
+    assert not exact.truncated[ended]
+    np.testing.assert_array_equal(exact.tokens[ended], responses.tokens[ended])
+
+
+def test_bfloat16_model_is_sampled_in_float32():
+    model = build_embedded_model().bfloat16()
+    responses = draw(model, max_new_tokens=8)
+    assert all(row.dtype == np.float32 and np.isfinite(row).all() for row in responses.logprobs)
+    ids = torch.tensor([PROMPTS[0]])
+    with torch.no_grad():
+        expected = torch.log_softmax(model(ids).logits[0, -1].float(), -1)[int(responses.tokens[0][0])]
+    # One rounding of the logits to bfloat16 apart at most; a bfloat16 softmax would sit on a grid of 2**-6.
+    assert abs(responses.logprobs[0][0] - expected.item()) < 0.02
+    grid = np.concatenate(responses.logprobs) * 2**6
+    assert np.mean(grid == np.round(grid)) < 0.2
+
+
+def test_a_model_generation_default_changes_nothing():
+    model = small_model("llama")
+    before = draw(model, engine="generate")
+    model.generation_config.repetition_penalty = 3.0
+    model.generation_config.max_length = 5
+    assert_same(before, draw(model, engine="generate"))
+    assert model.generation_config.repetition_penalty == 3.0
+
+
+@pytest.mark.parametrize("engine", ["fast", "generate"])
+def test_sampling_leaves_the_training_model_alone(engine):
+    model = load_model("embedded", gradient_checkpointing=True).train()
+    model.model.norm.eval()  # a module with a flag of its own
+    ids = torch.tensor([PROMPTS[6]])
+
+    def gradient() -> torch.Tensor:
+        model.zero_grad()
+        model(ids, labels=ids, use_cache=False).loss.backward()
+        return model.lm_head.weight.grad.clone()
+
+    before = gradient()
+    state = torch.get_rng_state()
+    responses = draw(model, engine=engine)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert model.training
+    assert model.model.layers[0].training
+    assert not model.model.norm.training
+    assert torch.equal(gradient(), before)
+    assert_same(responses, draw(build_embedded_model(), engine=engine))
+
+
+@pytest.mark.parametrize("engine", ["fast", "generate"])
+def test_progress_counts_every_response_and_token(engine):
+    seen: list[tuple[int, int]] = []
+    responses = sample(
+        build_embedded_model(),
+        PROMPTS,
+        np.arange(24),
+        seed=0,
+        rollout=0,
+        config=SamplingConfig(max_new_tokens=15, engine=engine, batch_size=10),
+        eos_token_id=1,
+        pad_token_id=0,
+        progress=lambda rows, tokens: seen.append((rows, tokens)),
+    )
+    assert sum(rows for rows, _ in seen) == 24
+    assert sum(tokens for _, tokens in seen) == responses.lengths.sum()
+
+
+def test_engine_choice():
+    assert choose_engine(build_embedded_model(), "auto") == "fast"
+    assert choose_engine(build_embedded_model(), "generate") == "generate"
+    mamba = MambaForCausalLM(MambaConfig(vocab_size=24, hidden_size=16, num_hidden_layers=1, state_size=4)).eval()
+    assert choose_engine(mamba, "auto") == "generate"
+    with pytest.raises(UserError, match="'generate'"):
+        choose_engine(mamba, "fast")
+
+
+# --- cache
+
+
+def test_survivors_move_few_rows():
+    alive = np.array([True, False, True, False, True, True])
+    keep = _survivors(alive)
+    assert sorted(keep) == [0, 2, 4, 5]
+    assert keep[0] == 0
+    assert keep[2] == 2
+    assert _survivors(np.zeros(3, bool)).tolist() == []
+    assert _survivors(np.ones(3, bool)).tolist() == [0, 1, 2]
+
+
+def test_cache_layer_keeps_what_it_was_given():
+    layer = CacheLayer(rows=3, capacity=4)
+    states = torch.arange(2 * 1 * 2 * 2.0).reshape(2, 1, 2, 2)
+    keys, values = layer.update(states, -states)
+    assert torch.equal(keys, states)
+    assert torch.equal(values, -states)
+    layer.spread(torch.tensor([1, 0, 1]))
+    layer.keep(np.array([2, 1]))
+    keys, _ = layer.update(torch.zeros(2, 1, 1, 2), torch.zeros(2, 1, 1, 2))
+    assert torch.equal(keys[:, :, :2], torch.stack([states[1], states[0]]))
+    assert layer.get_mask_sizes(1) == (4, 0)
+    assert (layer.get_seq_length(), layer.get_max_length()) == (3, 4)
+
+
+# --- bad input
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"prompts": []}, "no prompt"),
+        ({"prompts": [[]], "keys": [0]}, "at least one token"),
+        ({"keys": [0]}, "one integer key"),
+        ({"keys": np.zeros(24)}, "one integer key"),
+        ({"keys": [-1] * 24}, "non-negative"),
+        ({"prompts": [[24]]}, "24 tokens"),
+        ({"prompts": [[-1]]}, "24 tokens"),
+        ({"eos": ()}, "end token"),
+        ({"max_new_tokens": 2000}, "positions"),
+        ({"temperature": -1.0}, "temperature"),
+        ({"temperature": float("nan")}, "temperature"),
+        ({"max_new_tokens": 0}, "max_new_tokens"),
+        ({"batch_size": 0}, "batch_size"),
+        ({"engine": "fats"}, "did you mean 'fast'"),
+    ],
+)
+def test_bad_input(change, message):
+    with pytest.raises(UserError, match=message):
+        draw(build_embedded_model(), **change)
+
+
+@pytest.mark.parametrize("engine", ["fast", "generate"])
+@pytest.mark.parametrize("temperature", [1.0, 0.0])
+def test_diverged_model_is_named(engine, temperature):
+    model = build_embedded_model()
+    torch.nn.init.constant_(model.lm_head.weight, float("nan"))
+    with pytest.raises(UserError, match="not finite"):
+        draw(model, engine=engine, temperature=temperature, max_new_tokens=4)

@@ -1,0 +1,55 @@
+"""Length bins against hand-made cases and properties."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fspo.base.errors import UserError
+from fspo.stats.bins import Bins, make_bins, quantile_bins
+
+
+def test_edges_are_inclusive_below_and_exclusive_above():
+    bins = Bins((1, 4, 10))
+    assert bins.index([1, 3, 4, 9, 10, 500, 0]).tolist() == [0, 0, 1, 1, 1, 1, 0]
+    assert bins.columns(0) == {"bin": 0, "length_lo": 1, "length_hi": 4}
+    assert bins.columns(-1) == {"bin": -1, "length_lo": 1, "length_hi": 10}
+
+
+def test_quantile_bins_by_hand():
+    assert quantile_bins(np.arange(1, 13), 3).edges == (1, 5, 9, 13)
+    assert np.bincount(quantile_bins(np.arange(12), 4).index(np.arange(12))).sum() == 12
+
+
+def test_ties_make_fewer_bins_never_an_empty_one():
+    assert quantile_bins([5] * 100, 6).edges == (5, 6)
+    assert quantile_bins([5] * 99 + [9], 6).edges == (5, 10)
+
+
+def test_a_crowded_length_leaves_the_others_to_the_rest():
+    # 1 response of length 4, 60 of length 8, 39 spread out: no bin of one response
+    lengths = [4] + [8] * 60 + list(range(10, 49))
+    bins = quantile_bins(lengths, 4)
+    assert np.bincount(bins.index(lengths)).tolist() == [61, 13, 13, 13]
+
+
+@given(st.lists(st.integers(1, 300), min_size=1, max_size=200), st.integers(1, 10))
+def test_every_bin_holds_a_length_and_covers_it(lengths, number):
+    bins = quantile_bins(lengths, number)
+    index = bins.index(lengths)
+    assert set(index.tolist()) == set(range(len(bins)))
+    edges = np.array(bins.edges)
+    assert np.all((edges[index] <= lengths) & (np.array(lengths) < edges[index + 1]))
+
+
+@pytest.mark.parametrize("edges", [(3,), (5, 5), (9, 4)])
+def test_bad_edges_are_refused(edges):
+    with pytest.raises(UserError):
+        make_bins([1, 2], edges=edges)
+
+
+def test_no_length_and_no_bin_are_refused():
+    with pytest.raises(UserError):
+        quantile_bins([], 4)
+    with pytest.raises(UserError):
+        quantile_bins([1], 0)

@@ -1,0 +1,196 @@
+"""Cluster statistics against hand-worked numbers, plain loops and simulated coverage."""
+
+import numpy as np
+import pytest
+from scipy import stats as sps
+
+from fspo.stats.clusters import (
+    cluster_slope,
+    dense,
+    detectable,
+    error_draws,
+    mean_interval,
+    proportion_interval,
+    ratios,
+    simultaneous_half_widths,
+    sum_by,
+    symmetric_root,
+)
+
+
+def test_ratio_and_variance_by_hand():
+    # clusters (1,1), (1,0), (0,0): p = 1/2; influences (2-1, 1-1, 0-1)/6; variance = 3/2 * 2/36
+    y, cluster = [1, 1, 1, 0, 0, 0], np.array([0, 0, 1, 1, 2, 2])
+    found = ratios(y, cluster, np.zeros(6, int), 1, binary=True)
+    assert found.value[0] == 0.5
+    assert found.variance[0] == pytest.approx(3 / 2 * 2 / 36)
+    assert found.clusters.tolist() == [3, 3]
+    assert found.count.tolist() == [6, 6]
+
+
+def test_one_row_a_cluster_is_the_textbook_variance():
+    y = np.array([1, 0, 0, 1, 1, 0, 1, 1])
+    found = ratios(y, np.arange(8), np.zeros(8, int), 1)
+    assert found.variance[0] == pytest.approx(np.var(y, ddof=1) / 8)
+
+
+def test_weighted_ratio_and_empty_bin():
+    found = ratios([2.0, 3.0], np.array([0, 1]), np.array([0, 0]), 2, d=[1.0, 4.0])
+    assert found.value[0] == 1.0
+    assert np.isnan(found.value[1])
+    assert found.value[2] == 1.0
+
+
+def test_all_accepted_keeps_an_uncertainty():
+    found = ratios(np.ones(40), np.repeat(np.arange(10), 4), np.zeros(40, int), 1, binary=True)
+    low, high = proportion_interval(found.value, found.variance, found.count, found.clusters)
+    assert high[0] == 1
+    t2 = sps.t.ppf(0.975, 9) ** 2
+    assert low[0] == pytest.approx(10 / (10 + t2))  # Wilson's lower end at p = 1 with ten clusters
+    assert found.variance[0] == pytest.approx(2 / 14 * 12 / 14 / 10)
+
+
+def test_wilson_by_hand_where_clusters_do_not_matter():
+    # p = 1/2, effective size 100 = rows, many clusters: Wilson's interval with t on 99 degrees
+    t = sps.t.ppf(0.975, 99)
+    low, high = proportion_interval(0.5, 0.0025, 100, 100)
+    half = t * np.sqrt(0.25 / 100 + t**2 / 40000) / (1 + t**2 / 100)
+    assert (float(low), float(high)) == pytest.approx((0.5 - half, 0.5 + half))
+
+
+def test_few_clusters_are_nan():
+    assert np.isnan(proportion_interval(0.5, 0.01, 32, 4)[0])
+    for clusters in range(5, 200, 7):  # at 0 and at 1 an end is exact, however the rest rounds
+        assert proportion_interval(0.0, 0.0, 999, clusters)[0] == 0
+        assert proportion_interval(1.0, 0.0, 999, clusters)[1] == 1
+    assert np.isnan(mean_interval(0.5, 0.01, 4)[1])
+
+
+def test_slope_against_a_plain_sandwich():
+    rng = np.random.default_rng(1)
+    cluster = np.repeat(np.arange(30), 4)
+    x, y, w = rng.normal(size=120), rng.normal(size=120), rng.uniform(0.5, 2, 120)
+    design = np.column_stack([np.ones(120), x])
+    bread = np.linalg.inv(design.T @ (design * w[:, None]))
+    beta = bread @ design.T @ (w * y)
+    meat = np.zeros((2, 2))
+    for c in range(30):
+        at = cluster == c
+        score = design[at].T @ (w[at] * (y[at] - design[at] @ beta))
+        meat += np.outer(score, score)
+    found = cluster_slope(y, x, cluster, w, margin=0.01)
+    assert found.slope == pytest.approx(beta[1])
+    assert found.se == pytest.approx(np.sqrt((bread @ meat @ bread)[1, 1] * 30 / 29))
+    assert found.ci90_low > found.ci_low
+
+
+def test_tost_by_hand():
+    x = np.tile([-1.0, 1.0], 50)
+    y = 0.5 + 0.001 * x
+    found = cluster_slope(y, x, np.arange(100) // 2, margin=0.01)
+    assert found.slope == pytest.approx(0.001)
+    assert found.tost_p < 1e-6
+    outside = cluster_slope(
+        0.5 + 0.02 * x + 0.001 * np.repeat(np.cos(np.arange(50)), 2) * x, x, np.arange(100) // 2, margin=0.01
+    )
+    assert outside.tost_p > 0.99
+
+
+@pytest.mark.parametrize("cuts", [0, 1, 3])
+def test_a_slope_where_nearly_all_is_accepted_keeps_an_uncertainty(cuts):
+    """20 prompts: the true acceptance may fall by 2 % a doubling (1 in 40 rows cut) and show next to no cut."""
+    rng = np.random.default_rng(cuts)
+    cluster, x = np.repeat(np.arange(20), 2), rng.uniform(3, 8, 40)
+    y = np.ones(40)
+    y[np.argsort(np.abs(x - x.mean()))[:cuts]] = 0.0  # cut in the middle: residuals show next to no slope error
+    found = cluster_slope(y, x, cluster, margin=0.01)
+    assert found.ci90_low < -0.01 < 0.01 < found.ci90_high
+    assert found.tost_p > 0.05
+
+
+def test_the_slope_of_rare_cuts_has_its_coverage():
+    rng = np.random.default_rng(5)
+    missed = 0
+    for _ in range(300):
+        x = np.repeat(rng.uniform(3, 8, 60), 2)
+        p = 0.005 + 0.005 * (x - 3)  # from 0.5 % to 3 % cut
+        found = cluster_slope((rng.random(120) > p).astype(float), x, np.arange(120) // 2, margin=0.01)
+        missed += not found.ci_low <= -0.005 <= found.ci_high
+    assert missed / 300 < 0.08
+
+
+def test_fixed_effects_remove_a_shift_between_windows():
+    x = np.arange(40.0)
+    window = np.repeat([0, 1], 20)
+    y = 0.1 * x - 5.0 * window  # falls overall, rises inside
+    cluster = np.arange(40)
+    assert cluster_slope(y, x, cluster, margin=0.01).slope < 0
+    assert cluster_slope(y, x, cluster, strata=window, margin=0.01).slope == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("clusters", [3, 30])
+def test_slope_without_information_is_nan_with_a_reason(clusters):
+    found = cluster_slope(np.ones(clusters), np.ones(clusters), np.arange(clusters), margin=0.01)
+    assert np.isnan(found.slope)
+    assert found.reason
+
+
+def test_error_draws_have_the_covariance():
+    covariance = np.array([[2.0, 0.6], [0.6, 1.0]])
+    draws = error_draws(covariance, 100_000)
+    assert np.cov(draws.T) == pytest.approx(covariance, rel=0.08)
+
+
+@pytest.mark.parametrize("rank", [1, 3, 5])
+def test_the_symmetric_root_squares_to_the_covariance(rank):
+    half = np.random.default_rng(rank).standard_normal((5, rank))
+    covariance = half @ half.T
+    root = symmetric_root(covariance)
+    assert root == pytest.approx(root.T)
+    assert root @ root == pytest.approx(covariance)
+    assert np.linalg.matrix_rank(root, tol=1e-6) == rank  # rounding is not blown up to 1e-8
+    assert not symmetric_root(np.zeros((3, 3))).any()
+
+
+def test_max_t_is_wider_than_one_interval_and_narrower_than_bonferroni():
+    half = simultaneous_half_widths(np.eye(6), 100_000)[0]
+    assert 1.97 < half < sps.norm.ppf(1 - 0.05 / 12) + 0.03
+
+
+def clustered(rng, clusters=60, group=8):
+    """Indicators with a strong prompt effect; the truth is 0.7."""
+    effect = rng.beta(1.4, 0.6, clusters)
+    return (rng.random((clusters, group)) < effect[:, None]).astype(float).ravel()
+
+
+def test_coverage_of_clustered_proportions_and_the_naive_control():
+    rng = np.random.default_rng(0)
+    cluster = np.repeat(np.arange(60), 8)
+    hits = naive = 0
+    for _ in range(600):
+        y = clustered(rng)
+        found = ratios(y, cluster, np.zeros(480, int), 1, binary=True)
+        low, high = proportion_interval(found.value, found.variance, found.count, found.clusters)
+        hits += low[0] <= 0.7 <= high[0]
+        p = y.mean()
+        naive += abs(p - 0.7) <= 1.96 * np.sqrt(p * (1 - p) / 480)
+    assert 0.95 - 3 * 0.009 < hits / 600 < 0.95 + 3 * 0.009 + 0.01
+    assert naive / 600 < 0.85  # forgetting the clusters must fail
+
+
+def test_sum_by_and_dense():
+    assert dense(np.array([7, 3, 7])).tolist() == [1, 0, 1]
+    assert sum_by(np.array([1, 0, 1]), np.array([0, 1, 0]), 2, [1, 2, 3]).tolist() == [[0, 2], [4, 0]]
+
+
+def test_a_detectable_difference_is_found_four_times_in_five():
+    rng = np.random.default_rng(8)
+    n, sd = 6, 2.0
+    half = sps.t.ppf(0.975, n - 1) * sd / np.sqrt(n)
+    shift = detectable(half, n - 1)
+    draws = rng.normal(shift, sd, (40_000, n))
+    found = sps.ttest_1samp(draws, 0, axis=1).pvalue < 0.05
+    assert np.mean(found) == pytest.approx(0.8, abs=0.008)
+    assert detectable(1.96) == pytest.approx(sps.norm.ppf(0.975) + sps.norm.ppf(0.8), rel=1e-3)
+    assert detectable(0.0) == 0
+    assert np.isnan(detectable(float("nan")))

@@ -1,0 +1,235 @@
+"""chain-add: the examples, the reward, the warm-up data and the tokenizer."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fspo.base.errors import UserError
+from fspo.tasks import make_task
+from fspo.tasks.base import Example, Task, encode_prompt
+from fspo.tasks.chain_add import (
+    ALPHABET,
+    ChainAdd,
+    ChainAddConfig,
+    build_tokenizer,
+    held_out,
+    max_response_tokens,
+    prompt_text,
+    two_digits,
+    warmup_stream,
+    warmup_text,
+)
+
+# The module docstring's example, worked by hand: 17, +25 three times -> 42, 67, 92.
+PROMPT = "?:3071+52="
+RIGHT = "2024+52,1076+52;0029+52"
+EXAMPLE = Example("train-0", PROMPT, "92", {"steps": 3, "start": 17, "addend": 25})
+
+
+def read(pair: str) -> int:
+    """Read two digits, least significant first."""
+    return int(pair[::-1])
+
+
+def reward(response: str, finished: bool = True) -> float:
+    return float(ChainAdd().score([EXAMPLE], [response], [finished]).values[0])
+
+
+def test_prompt_by_hand():
+    assert prompt_text(3, 17, 25) == PROMPT
+    assert two_digits(7) == "70"
+
+
+@pytest.mark.parametrize(
+    ("response", "finished", "expected"),
+    [
+        (RIGHT, True, 1.0),
+        ("1076+52/0029+52", True, 1.0),  # two additions at once
+        (RIGHT + "<eos>", True, 1.0),
+        (RIGHT, False, 0.0),
+        ("2024+52,1076+52;0092+52", True, 0.0),  # big-endian state
+        ("2024+52,1076+52;1029+52", True, 0.0),  # counter not 0
+        ("2024+52,1076+52", True, 0.0),
+        (RIGHT + ",", True, 0.0),
+        (RIGHT + "3", True, 0.0),
+        (RIGHT + "\n", True, 0.0),
+        ("2024+52,1076+52-0029+52", True, 0.0),  # no separator before the last step
+        ("", True, 0.0),
+    ],
+)
+def test_reward_by_hand(response: str, finished: bool, expected: float):
+    assert reward(response, finished) == expected
+
+
+def test_score_checks_lengths():
+    with pytest.raises(UserError, match="one of each"):
+        ChainAdd().score([EXAMPLE], [RIGHT, RIGHT], [True])
+
+
+def test_examples_are_pure_and_consistent():
+    task = make_task("chain-add", {"seed": 3})
+    assert isinstance(task, Task)
+    assert task.size("train") is None
+    for split in ("train", "eval"):
+        for index in (0, 1, 10**12):
+            example = task.example(split, index)
+            assert example == make_task("chain-add", {"seed": 3}).example(split, index)
+            match = re.fullmatch(r"\?:(\d\d)(\d\d)\+(\d\d)=", str(example.prompt))
+            assert match is not None
+            steps, start, addend = (read(group) for group in match.groups())
+            assert example.info == {"steps": steps, "start": start, "addend": addend}
+            assert int(example.answer) == (start + steps * addend) % 100
+    assert task.example("train", 5) != make_task("chain-add", {"seed": 4}).example("train", 5)
+
+
+def test_splits_share_no_start_and_addend():
+    task = ChainAdd()
+    pairs = {
+        split: {(e.info["start"], e.info["addend"]) for e in (task.example(split, i) for i in range(3000))}
+        for split in ("train", "eval")
+    }
+    assert not pairs["train"] & pairs["eval"]
+    assert 0.11 < np.mean([held_out(a, b) for a in range(100) for b in range(1, 100)]) < 0.14
+    for prompt, _ in itertools.islice(warmup_stream(0), 500):
+        assert not held_out(read(prompt[4:6]), read(prompt[7:9]))
+
+
+def test_number_of_steps_is_log_uniform():
+    count = 4000
+    steps = np.array([ChainAdd().example("train", i).info["steps"] for i in range(count)])
+    assert steps.min() == 1
+    assert steps.max() == 32
+    for low, high in ((1, 1), (2, 3), (4, 7), (8, 15), (16, 32)):
+        share = math.log((high + 1) / low) / math.log(33)
+        assert abs(np.mean((steps >= low) & (steps <= high)) - share) < 4.5 * math.sqrt(share * (1 - share) / count)
+
+
+def parse(prompt: str, response: str) -> list[tuple[int, int, int, int, str]]:
+    """(size of the step, state before, state after, addend, separator) of each step, checking the form."""
+    left, state, addend = read(prompt[2:4]), read(prompt[4:6]), read(prompt[7:9])
+    steps = []
+    for piece in re.findall(r"(\d\d)(\d\d)\+(\d\d)([,;|/]?)", response):
+        now, new = read(piece[0]), read(piece[1])
+        assert read(piece[2]) == addend
+        steps.append((left - now, state, new, addend, piece[3]))
+        left, state = now, new
+    assert left == 0
+    assert len(response) == 8 * len(steps) - 1
+    assert all(step[4] for step in steps[:-1])
+    assert not steps[-1][4]
+    return steps
+
+
+def test_warmup_without_slips_is_always_right():
+    config = ChainAddConfig(slip=0.0)
+    for prompt, response in itertools.islice(warmup_stream(1, config), 300):
+        for size, before, after, addend, _ in parse(prompt, response):
+            assert size in (1, 2)
+            assert after == (before + size * addend) % 100
+        answer = str((read(prompt[4:6]) + read(prompt[2:4]) * read(prompt[7:9])) % 100)
+        example = Example("x", prompt, answer)
+        assert ChainAdd(config).score([example], [response], [True]).values[0] == 1
+
+
+def test_warmup_rates():
+    config = ChainAddConfig(slip=0.06, double_share=0.25)
+    steps = [
+        (read(prompt[2:4]) > 1, step)
+        for prompt, response in itertools.islice(warmup_stream(2, config), 3000)
+        for step in parse(prompt, response)
+    ]
+    slips = np.mean([after != (before + size * d) % 100 for _, (size, before, after, d, _) in steps])
+    assert abs(slips - 0.06) < 4.5 * math.sqrt(0.06 * 0.94 / len(steps))
+    separators = [step[4] for _, step in steps if step[4]]
+    for separator in ",;|/":
+        assert abs(separators.count(separator) / len(separators) - 0.25) < 0.02
+    # A chain of n=2 has a double first step with probability double_share exactly.
+    pairs = [parse(*pair) for pair in (warmup_text(ChainAddConfig(max_steps=2), 2, i) for i in range(4000))]
+    twos = [steps for steps in pairs if sum(step[0] for step in steps) == 2]
+    share = np.mean([len(steps) == 1 for steps in twos])
+    assert abs(share - 0.25) < 4.5 * math.sqrt(0.25 * 0.75 / len(twos))
+
+
+def test_warmup_is_a_function_of_seed_and_index():
+    config = ChainAddConfig()
+    stream = list(itertools.islice(warmup_stream(7, config, start=3), 5))
+    assert stream == [warmup_text(config, 7, 3 + i) for i in range(5)]
+    assert warmup_text(config, 8, 3) != stream[0]
+
+
+def test_slips_bound_the_accuracy_of_the_warmup_data():
+    # n=1 with log-uniform weight log 2 / log 3, n=2 with log 1.5 / log 3; slip 1/2, half the first steps double.
+    config = ChainAddConfig(max_steps=2, slip=0.5, double_share=0.5)
+    two = 0.5 * (0.5 * 0.5 + 0.5 * 1.0)
+    expected = (math.log(2) * 0.5 + math.log(1.5) * two) / math.log(3)
+    task, right, count = ChainAdd(config), 0.0, 4000
+    for i in range(count):
+        prompt, response = warmup_text(config, 0, i)
+        answer = str((read(prompt[4:6]) + read(prompt[2:4]) * read(prompt[7:9])) % 100)
+        right += task.score([Example("x", prompt, answer)], [response], [True]).values[0]
+    # two slips, of one response in 21, cancel with probability 1/99: .0005
+    assert abs(right / count - expected) < 4.5 * 0.5 / math.sqrt(count) + 0.001
+
+
+def test_tokenizer_is_character_level():
+    tokenizer = build_tokenizer()
+    assert len(tokenizer) == 24
+    assert len(set(ALPHABET)) == 21
+    assert (tokenizer.pad_token_id, tokenizer.eos_token_id) == (0, 1)
+    ids = encode_prompt(tokenizer, PROMPT)
+    assert len(ids) == 10
+    assert len(tokenizer(RIGHT)["input_ids"]) == len(RIGHT)
+    assert tokenizer.decode([*ids, 1, 0], skip_special_tokens=True) == PROMPT
+    assert tokenizer("x")["input_ids"] == [tokenizer.unk_token_id]
+    padded = tokenizer(["12", "3"], padding=True)
+    assert padded["input_ids"][1][0] == 0
+    assert padded["attention_mask"][1] == [0, 1]
+
+
+@given(st.text(alphabet=ALPHABET, max_size=40))
+def test_tokenizer_round_trip(text: str):
+    tokenizer = build_tokenizer()
+    assert tokenizer.decode(tokenizer(text)["input_ids"], skip_special_tokens=True) == text
+
+
+def test_saved_tokenizer_is_the_same(tmp_path):
+    from transformers import AutoTokenizer
+
+    tokenizer = build_tokenizer()
+    tokenizer.save_pretrained(tmp_path)
+    again = AutoTokenizer.from_pretrained(tmp_path)
+    text = "?:3071+52=" + RIGHT + " "
+    assert again(text)["input_ids"] == tokenizer(text)["input_ids"]
+    assert again.get_vocab() == tokenizer.get_vocab()
+    assert again.decode([*again(text)["input_ids"], 1], skip_special_tokens=True) == text
+    assert (again.eos_token_id, again.pad_token_id, again.padding_side) == (1, 0, "left")
+
+
+@pytest.mark.parametrize(
+    "options", [{"max_steps": 0}, {"max_steps": 100}, {"slip": 1.5}, {"double_share": -0.1}, {"seed": -1}]
+)
+def test_impossible_options(options):
+    with pytest.raises(UserError, match="use"):
+        ChainAddConfig(**options)
+
+
+def test_bad_requests():
+    with pytest.raises(UserError, match="split"):
+        ChainAdd().example("test", 0)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="index"):
+        ChainAdd().example("train", -1)
+
+
+def test_longest_response_fits():
+    config = ChainAddConfig(max_steps=4, double_share=0.0)
+    longest = max(len(response) + 1 for _, response in itertools.islice(warmup_stream(0, config), 200))
+    assert longest == 32
+    assert max_response_tokens(config) == 40
+    assert max_response_tokens(ChainAddConfig()) == 264

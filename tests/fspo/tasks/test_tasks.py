@@ -1,0 +1,375 @@
+"""Tasks: registry, order of prompts, prompt encoding, reasoning-gym and data sets on disk."""
+
+import json
+import sys
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fspo.base.errors import UserError
+from fspo.tasks import encode_prompt, make_task, prompt_order
+from fspo.tasks.base import Example, Rewards, Task
+from fspo.tasks.verify import VerifierConfig
+
+GYM = {"size": 200, "eval_size": 40, "workers": 1}
+
+
+def write_jsonl(path, rows):
+    path.write_text("\n".join(row if isinstance(row, str) else json.dumps(row) for row in rows) + "\n")
+    return str(path)
+
+
+@pytest.fixture
+def rows():
+    return [{"prompt": f"what is {n} + 1?", "answer": str(n + 1)} for n in range(50)]
+
+
+# Registry ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("chain-ad", {}, "did you mean 'chain-add'"),
+        ("gym:", {}, "unknown task"),
+        ("gym:chain_sun", {}, "did you mean 'chain_sum'"),
+        ("gym:chain_sum", {"min_term": 2}, "did you mean 'min_terms'"),
+        ("gym:chain_sum", {"eval_sise": 2}, "did you mean 'eval_size'"),
+        ("gym:chain_sum", {"min_terms": 9, "max_terms": 2}, "max_terms must be >= min_terms"),
+        ("gym:chain_sum", {"size": "many"}, "size.*Expected a <class 'int'>"),
+        ("gym:chain_sum", {"size": 0}, "size >= 1"),
+        ("gym:chain_sum", {"instruction": "simpl"}, "did you mean 'simple'"),
+        ("chain-add", {"slp": 0.1}, "did you mean 'slip'"),
+        ("dataset", {}, "path"),
+        ("dataset", {"pth": "x.jsonl"}, "did you mean 'path'"),
+        ("dataset", {"path": "missing.jsonl"}, "no file missing.jsonl"),
+        ("dataset", {"path": "x.jsonl", "judge": {"verifer": "math"}}, "did you mean 'verifier'"),
+        ("dataset", {"path": "x.jsonl", "judge": {"verifier": "maths"}}, "did you mean 'math'"),
+        ("dataset", {"path": "x.jsonl", "bad_rows": "ignore"}, "'error', 'skip'"),
+        ("dataset", {"path": "x.jsonl", "eval_share": 1.0}, "below 1"),
+        ("dataset", {"path": "x.jsonl", "eval_path": "y.jsonl", "eval_split": "test"}, "give one of them"),
+    ],
+)
+def test_unknown_names_and_values(name, options, message):
+    with pytest.raises(UserError, match=message):
+        make_task(name, options)
+
+
+def test_missing_extra_names_the_cure(monkeypatch):
+    monkeypatch.setitem(sys.modules, "reasoning_gym", None)  # what import finds when it is not installed
+    with pytest.raises(UserError, match=r'pip install "fspo\[gym\]"'):
+        make_task("gym:chain_sum", {})
+
+
+def test_embedded_task_is_endless_and_scores_its_own_answer():
+    task = make_task("chain-add", {"seed": 3})
+    assert isinstance(task, Task)
+    assert task.size("train") is None
+    assert task.example("train", 5) == make_task("chain-add", {"seed": 3}).example("train", 5)
+
+
+# Order ---------------------------------------------------------------------------------------------------
+
+
+@given(st.integers(1, 40), st.integers(0, 2**32), st.integers(0, 200), st.integers(0, 90), st.integers(0, 50))
+def test_prompt_order_is_resumable_and_covers_each_epoch(size, seed, start, count, cut):
+    whole = prompt_order(size, seed, start, count)
+    cut = min(cut, count)
+    parts = [prompt_order(size, seed, start, cut), prompt_order(size, seed, start + cut, count - cut)]
+    np.testing.assert_array_equal(np.concatenate(parts), whole)
+    epoch = start // size
+    assert sorted(prompt_order(size, seed, epoch * size, size)) == list(range(size))
+
+
+def test_prompt_order_depends_on_seed_and_epoch():
+    first, second = prompt_order(50, 0, 0, 100).reshape(2, 50)
+    assert (first != second).any()
+    assert (first != prompt_order(50, 1, 0, 50)).any()
+    # Recorded once from raw Philox words: a resumed run must find the same order in years to come.
+    np.testing.assert_array_equal(prompt_order(6, 0, 0, 6), [0, 3, 5, 1, 2, 4])
+    np.testing.assert_array_equal(prompt_order(None, 9, 5, 3), [5, 6, 7])
+
+
+@pytest.mark.parametrize("arguments", [(0, 0, 0, 1), (5, -1, 0, 1), (5, 0, -1, 1), (5, 0, 0, -1)])
+def test_prompt_order_refuses(arguments):
+    with pytest.raises(UserError):
+        prompt_order(*arguments)
+
+
+# Prompts -------------------------------------------------------------------------------------------------
+
+TEMPLATE = (
+    "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
+    "<{{ m.role }}>{{ m.content }}</>{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    """Bytes as tokens, with a post-processor that wraps a text in <s> and </s>."""
+    transformers = pytest.importorskip("transformers")
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+
+    symbols = {symbol: n for n, symbol in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    fast = Tokenizer(models.BPE(vocab=symbols, merges=[]))
+    fast.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    fast.decoder = decoders.ByteLevel()
+    fast.add_special_tokens(["<s>", "</s>"])
+    specials = [(token, fast.token_to_id(token)) for token in ("<s>", "</s>")]
+    fast.post_processor = processors.TemplateProcessing(single="<s> $A </s>", special_tokens=specials)
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=fast, bos_token="<s>", eos_token="</s>")
+
+
+CHAT = [{"role": "user", "content": "hi"}]
+
+
+def test_encode_plain_text_keeps_bos_and_drops_closing_eos(tokenizer):
+    ids = encode_prompt(tokenizer, "2+2=")
+    assert tokenizer.decode(ids) == "<s>2+2="
+    assert all(type(token) is int for token in ids)
+    # An end-of-sequence token that the user wrote stays.
+    assert tokenizer.decode(encode_prompt(tokenizer, "a</s>")) == "<s>a</s>"
+
+
+def test_encode_messages_without_template(tokenizer):
+    with pytest.raises(UserError, match="chat_template to false"):
+        encode_prompt(tokenizer, CHAT)
+    with pytest.raises(UserError, match="has no chat template"):
+        encode_prompt(tokenizer, "hi", chat_template=True)
+    two = [{"role": "system", "content": "short"}, *CHAT]
+    assert tokenizer.decode(encode_prompt(tokenizer, two, chat_template=False)) == "<s>short\n\nhi"
+
+
+def test_encode_with_template(tokenizer, monkeypatch):
+    monkeypatch.setattr(tokenizer, "chat_template", TEMPLATE)
+    expected = "<user>hi</><assistant>"
+    assert tokenizer.decode(encode_prompt(tokenizer, CHAT)) == expected
+    assert tokenizer.decode(encode_prompt(tokenizer, "hi")) == expected
+    assert tokenizer.decode(encode_prompt(tokenizer, "hi", chat_template=False)) == "<s>hi"
+    goes_on = [*CHAT, {"role": "assistant", "content": "Well"}]
+    assert tokenizer.decode(encode_prompt(tokenizer, goes_on)) == "<user>hi</><assistant>Well"
+    with pytest.raises(UserError, match="no system role"):
+        encode_prompt(tokenizer, [{"role": "system", "content": "x"}, *CHAT])
+
+
+@pytest.mark.parametrize("prompt", ["", " \n", [], [{"role": "user"}], ["hi"], 3, [{"role": "user", "content": ""}]])
+def test_encode_refuses_what_is_no_prompt(tokenizer, prompt):
+    with pytest.raises(UserError, match=r"prompt|message"):
+        encode_prompt(tokenizer, prompt)
+
+
+# Rewards -------------------------------------------------------------------------------------------------
+
+
+def test_rewards_refuse_what_would_poison_an_update():
+    with pytest.raises(UserError, match="reward of response 1 is nan"):
+        Rewards(np.array([0.0, np.nan]), ["ok", "ok"])
+    with pytest.raises(UserError, match="1 statuses"):
+        Rewards(np.array([0.0, 1.0]), ["ok"])
+    with pytest.raises(UserError, match="'fine'"):
+        Rewards(np.array([0.0]), ["fine"])
+
+
+# reasoning-gym -------------------------------------------------------------------------------------------
+
+
+def test_gym_is_a_pure_function_of_seed_and_index():
+    pytest.importorskip("reasoning_gym")
+    one, two = make_task("gym:chain_sum", GYM), make_task("gym:chain_sum", GYM)
+    late = one.example("train", 150)
+    early = [one.example("train", i) for i in range(20)]
+    assert [two.example("train", i) for i in range(20)] == early
+    assert two.example("train", 150) == late
+    other = make_task("gym:chain_sum", GYM | {"seed": 1})
+    shared = {e.prompt for e in early} & {other.example("train", i).prompt for i in range(20)}
+    assert len(shared) <= 1
+    assert late.prompt_id == "train-150"
+    assert isinstance(late.info["num_terms"], int)
+    with pytest.raises(UserError, match="200 train examples"):
+        one.example("train", 200)
+
+
+def test_gym_held_out_questions_never_train():
+    pytest.importorskip("reasoning_gym")
+    # About 200 distinct questions (one digit, two terms): without care most held-out ones would train.
+    options = GYM | {"max_digits": 1, "min_terms": 2, "max_terms": 2, "instruction": "none"}
+    task = make_task("gym:chain_sum", options)
+    train = {task.example("train", i).prompt for i in range(task.size("train"))}
+    held_out = {task.example("eval", i).prompt for i in range(task.size("eval"))}
+    assert not train & held_out
+    assert len(held_out) > 30
+    assert len(train) > 50
+
+
+def test_gym_without_enough_questions_says_so():
+    pytest.importorskip("reasoning_gym")
+    options = {"min_digits": 1, "max_digits": 1, "min_terms": 1, "max_terms": 1, "eval_size": 500, "size": 50}
+    task = make_task("gym:chain_sum", options)  # ten questions in all, each of them held out
+    with pytest.raises(UserError, match="lower eval_size"):
+        task.example("train", 0)
+
+
+def test_gym_scores_with_the_package_binary_and_graded():
+    pytest.importorskip("reasoning_gym")
+    graded = make_task("gym:countdown", GYM | {"graded": True})
+    binary = make_task("gym:countdown", GYM)
+    examples = [graded.example("train", i) for i in range(3)]
+    responses = [f"so <answer>{examples[0].answer}</answer>", "no tag", "<answer>1 + 1</answer>"]
+    whole = graded.score(examples, responses, [True] * 3)
+    assert whole.status == ["ok"] * 3
+    assert whole.values[0] == 1
+    assert 0 < whole.values[1] < 0.1  # the package gives a hundredth for nothing at all
+    assert 0 < whole.values[2] < 1
+    assert binary.score(examples, responses, [True] * 3).values.tolist() == [1, 0, 0]
+    strict = make_task("gym:countdown", GYM | {"require_finished": True})
+    assert strict.score(examples[:1], responses[:1], [False]).values.tolist() == [0]
+    for task in (graded, binary, strict):
+        task.close()
+
+
+def test_gym_tasks_of_other_shapes():
+    pytest.importorskip("reasoning_gym")
+    # No oracle answer: judged by the package's checker alone.
+    colouring = make_task("gym:graph_color", GYM)
+    assert colouring.example("train", 0).answer == ""
+    datasets = [{"name": "gcd", "weight": 1, "config": {}}, {"name": "lcm", "weight": 1, "config": {}}]
+    mixed = make_task("gym:composite", GYM | {"datasets": datasets, "size": 20, "eval_size": 0})
+    examples = [mixed.example("train", i) for i in range(6)]
+    responses = [f"<answer>{e.answer}</answer>" for e in examples]
+    assert mixed.score(examples, responses, [True] * 6).values.tolist() == [1] * 6
+    mixed.close()
+
+
+# Data sets -----------------------------------------------------------------------------------------------
+
+
+def test_jsonl_rows_splits_and_score(tmp_path, rows):
+    path = write_jsonl(tmp_path / "sums.jsonl", [*rows[:3], "", *rows[3:]])
+    task = make_task("dataset", {"path": path, "eval_share": 0.2, "seed": 4})
+    assert (task.size("train"), task.size("eval")) == (40, 10)
+    train = [task.example("train", i) for i in range(40)]
+    held_out = [task.example("eval", i) for i in range(10)]
+    assert {e.prompt for e in train + held_out} == {row["prompt"] for row in rows}
+    assert len({e.prompt_id for e in train + held_out}) == 50
+    again = make_task("dataset", {"path": path, "eval_share": 0.2, "seed": 4})
+    assert [again.example("eval", i) for i in range(10)] == held_out
+    other = make_task("dataset", {"path": path, "eval_share": 0.2, "seed": 5})
+    assert [other.example("eval", i) for i in range(10)] != held_out
+    rewards = task.score(train[:2], [train[0].answer, "none"], [True, True])
+    assert rewards.values.tolist() == [1, 0]
+
+
+def test_repeated_prompts_stay_on_one_side(tmp_path, rows):
+    path = write_jsonl(tmp_path / "twice.jsonl", rows + rows)
+    task = make_task("dataset", {"path": path, "eval_share": 0.3})
+    prompts = {split: {task.example(split, i).prompt for i in range(task.size(split))} for split in ("train", "eval")}
+    assert not prompts["train"] & prompts["eval"]
+    assert (task.size("train"), task.size("eval")) == (70, 30)
+
+
+def test_eval_file_and_its_leak(tmp_path, rows, caplog):
+    train = write_jsonl(tmp_path / "train.jsonl", rows[:30])
+    held_out = write_jsonl(tmp_path / "eval.jsonl", rows[25:40])
+    task = make_task("dataset", {"path": train, "eval_path": held_out})
+    assert (task.size("train"), task.size("eval")) == (25, 15)
+    assert "5 training rows repeat a held-out prompt" in caplog.text
+
+
+def test_parquet_with_messages_numbers_and_other_columns(tmp_path):
+    chats = [[{"role": "user", "content": f"{n}+1"}] for n in range(6)]
+    path = tmp_path / "chat.parquet"
+    pq.write_table(pa.table({"messages": chats, "result": pa.array(range(1, 7))}), path)
+    options = {"path": str(path), "prompt_column": "messages", "answer_column": "result", "eval_share": 0.0}
+    task = make_task("dataset", options | {"system": "Be brief.", "suffix": " = ?"})
+    assert task.size("eval") == 0
+    assert task.example("train", 2) == Example(
+        "row-3",
+        [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "2+1 = ?"}],
+        "3",
+    )
+
+
+def test_hugging_face_folder_and_name_of_a_split(tmp_path, rows):
+    datasets = pytest.importorskip("datasets")
+    data = datasets.Dataset.from_list(rows)
+    datasets.DatasetDict(train=data.select(range(40)), test=data.select(range(40, 50))).save_to_disk(tmp_path / "hf")
+    task = make_task("dataset", {"path": str(tmp_path / "hf"), "eval_split": "test"})
+    assert (task.size("train"), task.size("eval")) == (40, 10)
+    assert task.example("eval", 0).answer == "41"
+    with pytest.raises(UserError, match="did you mean 'test'"):
+        make_task("dataset", {"path": str(tmp_path / "hf"), "eval_split": "tst"})
+    plain = tmp_path / "plain"
+    plain.mkdir()
+    write_jsonl(plain / "train.jsonl", rows)
+    task = make_task("dataset", {"path": str(plain), "eval_share": 0.0})
+    assert task.size("train") == 50
+    with pytest.raises(UserError, match="check path, subset and split"):
+        make_task("dataset", {"path": str(tmp_path / "nothing-here")})
+
+
+def test_math_and_answer_extraction(tmp_path):
+    rows = [{"question": f"q{n}", "answer": f"work, work\n#### 1,00{n}"} for n in range(3)]
+    path = write_jsonl(tmp_path / "gsm.jsonl", rows)
+    options = {"path": path, "prompt_column": "question", "answer_extract": "regex:####\\s*(.+)", "eval_share": 0}
+    task = make_task("dataset", options | {"judge": {"extract": "last-number"}})
+    examples = [task.example("train", i) for i in range(3)]
+    assert examples[1].answer == "1,001"
+    assert task.score(examples, ["it is 1000.", "1001.0", "7"], [True] * 3).values.tolist() == [1, 1, 0]
+    judged = make_task("dataset", options | {"judge": {"verifier": "math", "workers": 1}})
+    assert judged.config.judge == VerifierConfig(verifier="math", workers=1)
+    rewards = judged.score(examples, ["$10^3$", "no", r"\boxed{1002}"], [True] * 3)
+    assert rewards.values.tolist() == [1, 0, 1]
+    judged.close()
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("{broken", r"line 3: no valid JSON .*: correct the row"),
+        ([1], "line 3: the row is list"),
+        ({"prompt": "", "answer": "1"}, r"line 3: the prompt is empty \(column 'prompt'\): correct or remove"),
+        ({"prompt": 5, "answer": "1"}, "line 3: the prompt is int"),
+        ({"prompt": None, "answer": "1"}, "line 3: the prompt is NoneType"),
+        ({"prompt": [{"role": "user"}], "answer": "1"}, "line 3: message 0 has no text under 'content'"),
+        ({"prompt": "p", "answer": " "}, "line 3: the answer is empty"),
+        ({"prompt": "p", "answer": None}, "line 3: the answer is NoneType"),
+        ({"prompt": "p", "answer": True}, "line 3: the answer is bool"),
+        ({"prompt": "p", "answer": ["1"]}, "line 3: the answer is list"),
+        ({"question": "p", "answer": "1"}, "line 3: no column 'prompt': set prompt_column to one of question"),
+    ],
+)
+def test_bad_rows_name_file_line_and_cure_or_are_counted(tmp_path, rows, row, message, caplog):
+    path = write_jsonl(tmp_path / "bad.jsonl", [*rows[:2], row, *rows[2:], row])
+    with pytest.raises(UserError, match=rf"bad.jsonl, {message}") as caught:
+        make_task("dataset", {"path": path})
+    assert "set bad_rows to skip" in str(caught.value)
+    assert "(1 more such rows)" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    task = make_task("dataset", {"path": path, "bad_rows": "skip"})
+    assert task.skipped == 2
+    assert task.size("train") + task.size("eval") == 50
+    assert "2 of 52 rows left out" in caplog.text
+
+
+def test_files_that_cannot_be_used(tmp_path):
+    with pytest.raises(UserError, match="no rows"):
+        make_task("dataset", {"path": write_jsonl(tmp_path / "empty.jsonl", [])})
+    (tmp_path / "latin.jsonl").write_bytes('{"prompt": "café", "answer": "1"}'.encode("latin-1"))
+    with pytest.raises(UserError, match="not UTF-8"):
+        make_task("dataset", {"path": str(tmp_path / "latin.jsonl")})
+    (tmp_path / "no.parquet").write_bytes(b"PAR0 nonsense")
+    with pytest.raises(UserError, match="no readable parquet"):
+        make_task("dataset", {"path": str(tmp_path / "no.parquet")})
+    (tmp_path / "table.csv").write_text("prompt,answer\n")
+    with pytest.raises(UserError, match="convert it to"):
+        make_task("dataset", {"path": str(tmp_path / "table.csv")})
+    one = write_jsonl(tmp_path / "one.jsonl", [{"prompt": "p", "answer": "1"}])
+    with pytest.raises(UserError, match="no row is left to train on"):
+        make_task("dataset", {"path": one})
+    number = write_jsonl(tmp_path / "word.jsonl", [{"prompt": "p", "answer": "one"}])
+    with pytest.raises(UserError, match="is no number"):
+        make_task("dataset", {"path": number, "judge": {"extract": "last-number"}})

@@ -1,0 +1,151 @@
+"""Known training sets and benchmarks: real small files in the layouts of the originals."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from fspo.base.errors import UserError
+from fspo.tasks import make_task
+from fspo.tasks.columns import Columns, cell, detect
+from fspo.tasks.sets import BENCHMARKS, BOXED, TRAINING_SETS, known_options
+
+
+def dapo(number: int, answer: str = "34") -> dict[str, Any]:
+    return {
+        "data_source": "math_dapo",
+        "prompt": [
+            {"content": f"Solve problem {number}.\n\nRemember to put your answer on its own line.", "role": "user"}
+        ],
+        "ability": "MATH",
+        "reward_model": {"ground_truth": answer, "style": "rule-lighteval/MATH_v2"},
+        "extra_info": {"index": f"9a9b6eb4-{number}"},
+    }
+
+
+DEEPSCALER = {"problem": "What is $\\frac{1}{4}+\\frac{1}{4}$?", "answer": "\\frac{1}{2}", "solution": "Add them."}
+GSM8K = {"question": "Natalia sold 48 clips.", "answer": "She sold 48/2 = <<48/2=24>>24 clips.\n#### 1,072"}
+MATH500 = {
+    "problem": "Convert $(0,3)$ to polar coordinates.",
+    "solution": "We have $r = 3$.",
+    "answer": "\\left( 3, \\frac{\\pi}{2} \\right)",
+    "subject": "Precalculus",
+    "level": 2,
+    "unique_id": "test/precalculus/807.json",
+}
+AIME24 = {"id": 60, "problem": "Every morning Aya walks.", "solution": "204", "answer": "204", "year": "2024"}
+AIME25 = {"problem": "Find the sum of all bases.", "answer": 70, "id": 0}
+CAPITALS = {"ID": "2024-II-4", "Problem": "Let x, y, z be positive.", "Solution": "33", "Answer": 33}
+
+
+def write(path: Path, rows: list[Any]) -> str:
+    if path.suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    else:
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return str(path)
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+@pytest.mark.parametrize(
+    ("row", "answer"),
+    [
+        (dapo(1), "34"),
+        (DEEPSCALER, "\\frac{1}{2}"),
+        (GSM8K, "1,072"),
+        (MATH500, "\\left( 3, \\frac{\\pi}{2} \\right)"),
+        (AIME24, "204"),
+        (AIME25, "70"),
+        (CAPITALS, "33"),
+        ({"prompt": "1+1", "answer": "2", "question": "not this"}, "2"),
+        ({"prompt": "1+1", "solution": "2"}, "2"),
+        ({"question": "1+1", "answer": "2"}, "2"),
+    ],
+)
+def test_columns_are_found_by_themselves(tmp_path: Path, row: dict[str, Any], answer: str, suffix: str) -> None:
+    path = write(tmp_path / f"rows.{suffix}", [row])
+    example = make_task("dataset", {"path": path, "eval_share": 0.0}).example("train", 0)
+    assert example.answer == answer
+    said = next(row[name] for name in ("prompt", "question", "problem", "Problem") if name in row)
+    assert example.prompt == said
+
+
+def test_named_columns_win() -> None:
+    row = {"prompt": "p", "answer": "a", "problem": "q", "result": {"value": "r"}, "a.b": 1}
+    assert detect(row) == Columns("prompt", "answer")
+    assert detect(row, "problem") == Columns("problem", "answer")
+    assert detect(row, None, "result.value") == Columns("prompt", "result.value")
+    assert detect(row, extract="boxed").extract == "boxed"
+    assert detect(GSM8K, extract="none") == Columns("question", "answer", "none")
+    assert detect({"x": 1}) == Columns()
+    assert detect({"x": 1}, "y") == Columns("y", "answer")
+    assert (cell(row, "result.value"), cell(row, "a.b")) == ("r", 1)
+    for column in ("result.none", "prompt.x", "none"):
+        with pytest.raises(KeyError):
+            cell(row, column)
+
+
+def test_a_file_of_another_layout_names_its_columns(tmp_path: Path) -> None:
+    path = write(tmp_path / "rows.jsonl", [{"task": "1+1", "label": "2"}])
+    with pytest.raises(UserError, match=r"no column 'prompt': set prompt_column to one of task, label"):
+        make_task("dataset", {"path": path})
+    options = {"path": path, "prompt_column": "task", "answer_column": "label", "eval_share": 0.0}
+    assert make_task("dataset", options).example("train", 0).answer == "2"
+
+
+def test_dapo_by_name_drops_its_repeats_and_judges_by_math(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    rows = [dapo(i) for i in range(10)] * 3 + [dapo(3, "35")]
+    path = write(tmp_path / "dapo.parquet", rows)
+    task: Any = make_task("dapo-math-17k", {"path": path, "eval_share": 0.2, "judge": {"workers": 1}})
+    try:
+        assert task.name == "dapo-math-17k"
+        assert (task.size("train"), task.size("eval"), task.repeated) == (8, 2, 21)
+        assert "21 of 31 rows repeat a prompt and are left out (1 of them with another answer" in caplog.text
+        example = task.example("train", 0)
+        rewards = task.score([example] * 3, ["Answer: $34$", "Answer: 034", "Answer: 35"], [True] * 3)
+        assert rewards.values.tolist() == [1, 1, 0]
+        assert rewards.status == ["ok"] * 3
+    finally:
+        task.close()
+
+
+def test_gsm8k_and_deepscaler_by_name(tmp_path: Path) -> None:
+    task: Any = make_task("gsm8k", {"path": write(tmp_path / "gsm.jsonl", [GSM8K]), "eval_share": 0.0})
+    try:
+        example = task.example("train", 0)
+        assert example.prompt == GSM8K["question"] + BOXED
+        rewards = task.score([example] * 3, [r"\boxed{1072}", r"so \boxed{1,072}.", r"\boxed{72}"], [True] * 3)
+        assert rewards.values.tolist() == [1, 1, 0]
+    finally:
+        task.close()
+    task = make_task("deepscaler", {"path": write(tmp_path / "ds.parquet", [DEEPSCALER]), "eval_share": 0.0})
+    try:
+        assert task.score([task.example("train", 0)], [r"\boxed{0.5}"], [True]).values.tolist() == [1]
+    finally:
+        task.close()
+
+
+def test_every_known_set_is_a_legal_configuration() -> None:
+    from fspo.tasks import build_config
+    from fspo.tasks.dataset import DatasetConfig
+
+    for known in (*TRAINING_SETS.values(), *BENCHMARKS.values()):
+        assert build_config(DatasetConfig, known, "option").judge.verifier == "math"
+
+
+def test_options_over_a_known_set() -> None:
+    known = TRAINING_SETS["gsm8k"]
+    merged = known_options(known, {"judge": {"workers": 7}, "suffix": ""})
+    assert merged["judge"] == {"verifier": "math", "workers": 7}
+    assert (merged["suffix"], merged["subset"], merged["eval_split"]) == ("", "main", "test")
+    on_disk = known_options(known, {"path": "x.jsonl"})
+    assert not {"subset", "eval_split"} & set(on_disk)
+    assert known_options(known, {"path": "x", "split": "mine"})["split"] == "mine"
+
+
+def test_unknown_set_is_named() -> None:
+    with pytest.raises(UserError, match="did you mean 'deepscaler'"):
+        make_task("deepscalr")

@@ -1,0 +1,373 @@
+"""The formulas of docs/theory.md against mpmath at 50 digits, hand-worked numbers, and controls that must fail."""
+
+import math
+
+import mpmath
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from fspo.base.errors import UserError
+from fspo.rules import DriftStats, Rule, preset
+from fspo.theory import (
+    PHI_1,
+    accepted_lengths,
+    ar1_variance_ratio,
+    band_acceptance,
+    berry_esseen_bound,
+    cosine,
+    cosine_bound,
+    cosine_lemma,
+    drift_error_bound,
+    gaussian_stats,
+    interval_probability,
+    lre,
+    lre_bound,
+    matching_sigma,
+    scale_error_bound,
+    update_acceptance,
+    upper_edge_supremum,
+    weight_acceptance,
+)
+
+LENGTHS = np.array([1.0, 3.0, 16.0, 250.0, 4000.0, 131_072.0])
+SIGMA = 0.03
+
+
+def exact_interval(lo, hi):
+    """Phi(hi) - Phi(lo) at 50 digits, by erfc in the tail."""
+    with mpmath.workdps(50):
+        lo, hi = mpmath.mpf(lo), mpmath.mpf(hi)
+        if lo > 0:
+            lo, hi = -hi, -lo
+        return (mpmath.erfc(-hi / mpmath.sqrt(2)) - mpmath.erfc(-lo / mpmath.sqrt(2))) / 2
+
+
+@settings(max_examples=200)
+@given(lo=st.floats(-30, 30), width=st.floats(1e-9, 60))
+def test_interval_probability_is_exact_in_the_tails(lo, width):
+    hi = lo + width
+    assert float(interval_probability(lo, hi)) == pytest.approx(float(exact_interval(lo, hi)), rel=1e-11, abs=1e-300)
+
+
+def test_interval_probability_by_hand():
+    found = interval_probability([-1.0, -math.inf, 0.0, -2.0], [1.0, math.inf, math.inf, -1.0])
+    np.testing.assert_allclose(found, [0.682689492137086, 1.0, 0.5, 0.135905121983278], rtol=1e-14)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("mu", [0.0, -(SIGMA**2) / 2, 2e-4])
+@pytest.mark.parametrize("name", ["rloo", "gspo", "fspo", "fspo-kl", "fspo-gaussian", "fspo-tilted", "power"])
+def test_acceptance_of_every_band_at_50_digits(name, mu, weighted):
+    rule, stats = preset(name, range_lo=0.011 if name == "gspo" else 0.05).rule, gaussian_stats(SIGMA)
+    found = (weight_acceptance if weighted else band_acceptance)(rule, LENGTHS, mu, SIGMA, stats)
+    for length, a in zip(LENGTHS, found, strict=True):
+        with mpmath.workdps(50):
+            L, sigma = mpmath.mpf(length), mpmath.mpf(SIGMA)
+            lo_range, hi_range = mpmath.mpf(rule.range_lo), mpmath.mpf(rule.range_hi)
+            gamma = {"fixed": 0, "linear": 1, "sqrt": 0.5, "power": 0.75}[rule.shape]
+            if rule.shape in ("fixed", "linear"):
+                below, above = -mpmath.log(1 - lo_range) * L**gamma, mpmath.log(1 + hi_range) * L**gamma
+            else:
+                below, above = lo_range * L**gamma, hi_range * L**gamma
+            drift = {"none": 0, "kl": -1, "gaussian": -1, "tilted": 1}[rule.drift] * sigma**2 / 2
+            mean = (mpmath.mpf(mu) + (sigma**2 if weighted else 0)) * L
+            scale = sigma * mpmath.sqrt(L)
+            expected = exact_interval((drift * L - below - mean) / scale, (drift * L + above - mean) / scale)
+            assert a == pytest.approx(float(expected), rel=1e-9, abs=1e-290)
+
+
+def test_t1_equal_acceptance_for_every_length_and_only_for_the_root():
+    a = band_acceptance(
+        Rule("sqrt", 0.02, 0.05, drift="gaussian"), LENGTHS, -(SIGMA**2) / 2, SIGMA, gaussian_stats(SIGMA)
+    )
+    np.testing.assert_allclose(a, float(exact_interval(-2 / 3, 5 / 3)), rtol=1e-9)
+    p = np.full(len(LENGTHS), 1 / len(LENGTHS))
+    assert lre(p, a).inf < 1e-9
+    for gamma in (0.45, 0.55):
+        other = band_acceptance(Rule("power", 0.03, 0.03, gamma=gamma), LENGTHS, 0.0, SIGMA)
+        assert lre(p, other).inf > 0.05
+
+
+def test_t2_fixed_falls_linear_rises():
+    lengths = np.array([1e4, 4e4])
+    fixed = band_acceptance(Rule("fixed", 0.2, 0.2), LENGTHS, 0.0, SIGMA)
+    linear = band_acceptance(Rule("linear", 0.003, 0.003), LENGTHS, 0.0, SIGMA)
+    assert (np.diff(fixed)[1:] < 0).all()  # at l = 1 and 3 both are 1 to rounding
+    assert (np.diff(linear) > 0).all()
+    assert linear[-1] == pytest.approx(1.0)
+    narrow = band_acceptance(Rule("fixed", 1e-5, 1e-5), lengths, 0.0, SIGMA)
+    assert narrow[0] / narrow[1] == pytest.approx(2.0, rel=1e-6)  # sqrt(l2 / l1)
+    drifted = band_acceptance(Rule("fixed", 1e-5, 1e-5), lengths, -(SIGMA**2) / 2, SIGMA)
+    assert drifted[0] / drifted[1] == pytest.approx(2.0 * math.exp(SIGMA**2 * 3e4 / 8), rel=1e-4)
+
+
+def test_t2_gspos_numbers():
+    a = band_acceptance(preset("gspo").rule, [1e2, 1e3, 1e4, 1e5], -(0.03**2) / 2, 0.03)
+    assert [round(x, 2) for x in a] == [0.09, 0.25, 0.31, 0.06]
+
+
+def test_t13_numbers():
+    stats, mu = gaussian_stats(0.03), -(0.03**2) / 2
+    gaussian, none, tilted = (Rule("sqrt", 0.03, 0.03, drift=d) for d in ("gaussian", "none", "tilted"))
+    a, b = band_acceptance(gaussian, [1000], mu, 0.03, stats), weight_acceptance(gaussian, [1000], mu, 0.03, stats)
+    assert (round(a[0], 3), round(b[0], 3)) == (0.683, 0.495)
+    a, b = band_acceptance(none, [1000], mu, 0.03), weight_acceptance(none, [1000], mu, 0.03)
+    assert (round(a[0], 3), round(b[0], 3)) == (0.630, 0.630)
+    flat = weight_acceptance(tilted, LENGTHS, mu, 0.03, stats)  # the band that is fair in weight
+    np.testing.assert_allclose(flat, 0.682689492137086, rtol=1e-9)
+
+
+# ---- LRE
+
+
+def test_lre_by_hand():
+    # a_bar = .4 + .1 + .2 = .7; r = (1, -3, 1)/7
+    found = lre([0.5, 0.25, 0.25], [0.8, 0.4, 0.8])
+    np.testing.assert_allclose(
+        [found.inf, found.l1, found.l2, found.mean_acceptance], [3 / 7, 1.5 / 7, math.sqrt(3) / 7, 0.7]
+    )
+    np.testing.assert_allclose(accepted_lengths([2, 1, 1], [0.8, 0.4, 0.8]), [4 / 7, 1 / 7, 2 / 7])
+
+
+def test_lre_ignores_lengths_that_do_not_occur():
+    assert lre([1.0, 0.0], [0.5, 0.0]).inf == 0.0
+
+
+shares = st.lists(st.tuples(st.floats(0.01, 1), st.floats(0, 1)), min_size=1, max_size=8)
+
+
+@given(shares)
+def test_lre_norms_are_ordered_and_l1_is_twice_total_variation(pairs):
+    p, a = map(np.array, zip(*pairs, strict=True))
+    assume(p @ a > 1e-6)
+    found = lre(p, a)
+    assert found.l1 <= found.l2 * (1 + 1e-9) + 1e-15
+    assert found.l2 <= found.inf * (1 + 1e-9) + 1e-15
+    q = accepted_lengths(p, a)
+    assert q.sum() == pytest.approx(1)
+    assert found.l1 == pytest.approx(np.abs(q - p / p.sum()).sum(), abs=1e-12)
+    assert found.l2**2 == pytest.approx(((q - p / p.sum()) ** 2 / (p / p.sum())).sum(), rel=1e-6, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("p", "a", "word"),
+    [
+        ([], [], "vectors"),
+        ([1.0], [0.5, 0.5], "vectors"),
+        ([0.5, -0.5], [1, 1], ">= 0"),
+        ([0, 0], [1, 1], ">= 0"),
+        ([0.5, 0.5], [0, 0], "a_bar = 0"),
+        ([0.5, math.nan], [1, 1], "finite"),
+    ],
+)
+def test_lre_refuses(p, a, word):
+    with pytest.raises(UserError, match=word):
+        lre(p, a)
+
+
+# ---- T3 to T6
+
+
+def drifted(c_lo, c_hi, m, mu, lengths):
+    """a(l) of a sqrt band centred at m l; a drift of m comes from the gaussian or the tilted centre."""
+    rule = Rule("sqrt", c_lo, c_hi, drift="gaussian" if m <= 0 else "tilted")
+    return band_acceptance(rule, lengths, mu, SIGMA, DriftStats(0.0, 2 * abs(m), 1.0))
+
+
+# a_0, x and B in one place: standardised ranges u = c / sigma, drift errors x_l
+t3_case = st.tuples(st.floats(0.3, 3), st.floats(0.3, 3), st.lists(st.floats(1e-3, 0.5), min_size=2, max_size=6))
+
+
+@settings(max_examples=150)
+@given(case=t3_case, sign=st.sampled_from([-1.0, 1.0]))
+def test_t3_bounds_hold(case, sign):
+    u_lo, u_hi, xs = case
+    lengths = (np.array(xs) / 0.02) ** 2 + 1  # x_l = (m - mu) sqrt(l) / sigma
+    mu = -sign * 0.02 * SIGMA
+    a = drifted(u_lo * SIGMA, u_hi * SIGMA, 0.0, mu, lengths)
+    x = -mu * np.sqrt(lengths) / SIGMA
+    a_0, bound = float(interval_probability(-u_lo, u_hi)), drift_error_bound(u_lo, u_hi, x)
+    assert (np.abs(a - a_0) <= bound * (1 + 1e-9) + 1e-14).all()
+    guaranteed = lre_bound(float(bound.max()), a_0, one_sided=True)
+    if guaranteed is not None:
+        assert lre(np.ones(len(x)), a).inf <= guaranteed * (1 + 1e-9) + 1e-12
+
+
+def test_t3_control_half_the_bound_is_violated():
+    # u = 1 on both sides, where the density's slope is steepest: |a - a_0| -> phi(1) x^2
+    x = np.array([0.05])
+    a = interval_probability(-1 + x, 1 + x)
+    loss, bound = abs(a - interval_probability(-1, 1)), drift_error_bound(1.0, 1.0, x)
+    assert loss <= bound
+    assert loss > 0.5 * bound
+    assert loss / bound == pytest.approx(1.0, abs=0.01)
+
+
+@settings(max_examples=150)
+@given(
+    u=st.tuples(st.floats(0.2, 3), st.floats(0.2, 3)),
+    logs=st.lists(st.floats(-0.4, 0.4), min_size=2, max_size=6),
+    p=st.lists(st.floats(0.01, 1), min_size=6, max_size=6),
+)
+def test_t4_bounds_hold(u, logs, p):
+    sigmas, lengths = SIGMA * np.exp(logs), np.arange(1.0, len(logs) + 1)
+    a = band_acceptance(Rule("sqrt", u[0] * SIGMA, u[1] * SIGMA), lengths, 0.0, sigmas)
+    a_0, bound = float(interval_probability(-u[0], u[1])), scale_error_bound(float(np.abs(logs).max()))
+    assert (np.abs(a - a_0) <= bound + 1e-14).all()
+    guaranteed = lre_bound(bound, a_0, one_sided=False)
+    if guaranteed is not None:
+        assert lre(p[: len(a)], a).inf <= guaranteed + 1e-12
+
+
+def test_t4_is_sharp_and_its_one_sided_form_false():
+    tau = 1e-4
+    a = band_acceptance(Rule("sqrt", SIGMA, SIGMA), [1.0, 2.0], 0.0, SIGMA * np.exp([tau, -tau]))
+    a_0, bound = float(interval_probability(-1, 1)), scale_error_bound(tau)
+    np.testing.assert_allclose(np.abs(a - a_0), bound, rtol=1e-3)
+    found = lre([0.999, 0.001], a).inf
+    assert lre_bound(bound, a_0, one_sided=True) < found <= lre_bound(bound, a_0, one_sided=False)
+
+
+def test_bounds_promise_nothing_where_b_reaches_a0():
+    assert lre_bound(0.5, 0.5, one_sided=True) is None
+    assert lre_bound(0.1, 0.6, one_sided=True) == pytest.approx(0.2)
+    assert lre_bound(0.1, 0.6, one_sided=False) == pytest.approx(0.4)
+    assert pytest.approx(0.24197072451914337, rel=1e-15) == PHI_1
+
+
+def test_t5_holds_for_coin_flips():
+    # s = +-sigma, rho3 = 1. A band that just leaves out S = +-2 sigma keeps the atom at 0 alone, so by hand
+    # a = C(n, n/2) / 2^n, nearly half of what the normal law has there: close to the worst case.
+    shares = []
+    for n in (4, 100, 400):
+        u = 2 / math.sqrt(n) * (1 - 1e-9)
+        gap = abs(math.comb(n, n // 2) / 2**n - float(interval_probability(-u, u)))
+        shares.append(gap / berry_esseen_bound(1.0, [n])[0])
+    assert max(shares) <= 1
+    assert min(shares) > 0.6  # the control: a constant of half the size would be violated
+    np.testing.assert_allclose(berry_esseen_bound(2.0, [4, 16], identical=False), [1.12, 0.56])
+
+
+@pytest.mark.parametrize("ar", [-0.6, 0.0, 0.8])
+def test_t6_variance_by_summing_covariances(ar):
+    for n in (1, 2, 7, 40):
+        i = np.arange(n)
+        total = (ar ** np.abs(i[:, None] - i) / (1 - ar**2)).sum()
+        assert ar1_variance_ratio(ar, [n])[0] == pytest.approx(total * (1 - ar) ** 2 / n, rel=1e-12)
+
+
+def test_t10_supremum_by_search():
+    u, sigma = 1.5, 0.03
+    L = np.linspace(1, 10_000, 200_001)
+    edge = np.exp(-L * sigma**2 / 2 + u * sigma * np.sqrt(L))
+    assert upper_edge_supremum(u) == pytest.approx(edge.max(), rel=1e-9)
+    assert L[edge.argmax()] == pytest.approx((u / sigma) ** 2, rel=1e-3)
+
+
+def test_t11_by_hand():
+    # 1 - .6 * .1 - .4 * .2 - .4 * .05
+    assert update_acceptance([0.6], [0.1], [0.2], [0.05])[0] == pytest.approx(0.84)
+
+
+# ---- T7, T8
+
+
+vectors = st.integers(0, 10**6).map(np.random.default_rng)
+
+
+@settings(max_examples=200)
+@given(rng=vectors, K=st.integers(1, 7), D=st.integers(1, 5), noise=st.floats(0, 1))
+def test_t7_is_never_violated_and_t8_is_an_identity(rng, K, D, noise):
+    p, a, g = rng.dirichlet(np.ones(K)), rng.uniform(0.05, 1, K), rng.normal(size=(K, D)) + 1
+    clipped = a[:, None] * (g + noise * rng.normal(size=(K, D)))
+    assume(np.linalg.norm(p @ g) > 1e-3)
+    found = cosine_lemma(p, a, g, clipped)
+    assert found.identity_residual < 1e-12 * (1 + found.rho)
+    np.testing.assert_allclose(p @ clipped / (p @ a), p @ g + found.e_len + found.e_in, atol=1e-12)
+    if found.bound is not None:
+        assert found.cosine >= found.bound - 1e-9
+        assert found.bound >= (1 - found.rho) / (1 + found.rho) - 1e-12
+    else:
+        assert found.rho >= 1
+
+
+@pytest.mark.parametrize("eps", [0.05, 0.3, 0.9])
+@pytest.mark.parametrize("k", [0.2, 1.0])
+def test_t7s_is_sharp(eps, k):
+    g = np.array([1.0, 0.0])
+    v = np.array([-eps * k**2, math.sqrt(k**2 - (eps * k**2) ** 2)])  # |v| = k, <v, g + eps v> = 0
+    strata, a = np.stack([g + v, g - v]), 0.5 * np.array([1 + eps, 1 - eps])
+    found = cosine_lemma([0.5, 0.5], a, strata, a[:, None] * strata)
+    assert found.lre.inf == pytest.approx(eps)
+    assert (found.kappa_c, found.kappa_c2, found.rho) == pytest.approx((k, k, eps * k))
+    assert found.e_len_ratio == pytest.approx(eps * k)
+    assert found.e_in_ratio == pytest.approx(0, abs=1e-12)
+    assert found.cosine == pytest.approx(math.sqrt(1 - (eps * k) ** 2), rel=1e-12)
+    assert found.bound == pytest.approx(found.cosine, rel=1e-12)
+    assert found.cosine < cosine_bound(0.99 * found.rho)  # the control: any smaller rho would promise too much
+
+
+def test_cosine_lemma_by_hand():
+    # p = (1/2, 1/2), g = (2, 0), (0, 2), total (1, 1), |g| = sqrt 2; a = (.8, .4), a_bar .6, r = (1/3, -1/3)
+    g = np.array([[2.0, 0.0], [0.0, 2.0]])
+    clipped = np.array([[0.8 * 2, 0.8 * 0.3], [0.0, 0.4 * 2]])  # delta = (0, .3), (0, 0)
+    found = cosine_lemma([1, 1], [0.8, 0.4], g, clipped)
+    np.testing.assert_allclose(found.e_len, [1 / 3, -1 / 3])
+    np.testing.assert_allclose(found.e_in, [0, 0.5 * 4 / 3 * 0.3])
+    assert found.kappa == pytest.approx(2 / math.sqrt(2))
+    assert (found.kappa_c, found.kappa_c2) == pytest.approx((1.0, 1.0))
+    assert found.eta == pytest.approx(0.5 * 4 / 3 * 0.3 / math.sqrt(2))
+    assert found.rho == pytest.approx(1 / 3 + found.eta)
+    assert found.cosine == pytest.approx((0.8 + 0.12 + 0.4) / (math.sqrt(2) * math.hypot(0.8, 0.52)))
+
+
+def test_a_stratum_without_acceptance_adds_nothing_inside():
+    found = cosine_lemma([0.5, 0.5], [1.0, 0.0], [[1.0, 0.0], [0.0, 1.0]], [[1.0, 0.0], [0.0, 0.0]])
+    np.testing.assert_array_equal(found.e_in, [0.0, 0.0])
+    assert found.identity_residual < 1e-15
+
+
+def test_no_guarantee_is_none_not_zero():
+    assert cosine_bound(1.0) is None
+    assert cosine_bound(0.6) == pytest.approx(0.8)
+
+
+def test_cosine_of_nothing_is_nan():
+    assert math.isnan(cosine([0.0], [1.0]))
+    assert cosine([1.0, 1.0], [1.0, 0.0]) == pytest.approx(math.sqrt(0.5))
+
+
+@pytest.mark.parametrize(
+    ("call", "word"),
+    [
+        (lambda: band_acceptance(Rule("none"), [0.5], 0.0, 1.0), "lengths"),
+        (lambda: band_acceptance(Rule("none"), [1.0], 0.0, 0.0), "sigma"),
+        (lambda: scale_error_bound(-1), "tau"),
+        (lambda: lre_bound(-0.1, 0.5, one_sided=True), "a_0"),
+        (lambda: berry_esseen_bound(0.5, [1]), "Jensen"),
+        (lambda: ar1_variance_ratio(1.0, [1]), "stationary"),
+        (lambda: cosine_bound(math.nan), "rho"),
+        (lambda: cosine_lemma([1.0], [1.0], [[0.0]], [[0.0]]), "g = 0"),
+        (lambda: cosine_lemma([0.5, 0.5], [1.0, 0.0], [[1.0], [1.0]], [[1.0], [1.0]]), "normaliser"),
+    ],
+)
+def test_bad_input_is_refused_with_the_cure(call, word):
+    with pytest.raises(UserError, match=word):
+        call()
+
+
+def test_matching_sigma_gives_the_acceptance_that_was_asked_for() -> None:
+    fspo, rloo = preset("fspo").rule, preset("rloo").rule
+    # one length: P(|N(0,1)| <= c/sigma) = .85 at c/sigma = 1.4395314709384563 (tables of the normal law)
+    assert matching_sigma(fspo, [64.0], [1.0], 0.85) == pytest.approx(0.03 / 1.4395314709384563, rel=1e-9)
+    lengths, p = [8.0, 200.0], [3.0, 1.0]
+    sigma = matching_sigma(rloo, lengths, p, 0.9)
+    assert sigma is not None
+    edges = [math.log(0.8), math.log(1.2)]
+    cdf = [[mpmath.ncdf(e / (sigma * math.sqrt(n))) for e in edges] for n in lengths]
+    assert float(0.75 * (cdf[0][1] - cdf[0][0]) + 0.25 * (cdf[1][1] - cdf[1][0])) == pytest.approx(0.9, abs=1e-9)
+    assert matching_sigma(preset("none").rule, lengths, p, 0.9) is None
+    with pytest.raises(UserError, match="between 0 and 1"):
+        matching_sigma(fspo, lengths, p, 1.0)

@@ -1,0 +1,101 @@
+"""Checkpoints: exact, whole, without pickle; damage is named."""
+
+import copy
+import pickletools
+from pathlib import Path
+
+import pytest
+import tiny_run
+import torch
+
+from fspo.base.errors import UserError
+from fspo.train import checkpoint
+from fspo.train.checkpoint import TrainState
+
+
+def trained(seed: int = 0, dtype: torch.dtype = torch.float32) -> tuple[torch.nn.Module, torch.optim.AdamW]:
+    net = tiny_run.model(seed, dtype)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
+    step(net, optimizer)
+    return net, optimizer
+
+
+def step(net: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    net(input_ids=torch.arange(6)[None]).logits.float().square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_round_trip_is_exact_and_trains_on_alike(tmp_path: Path, dtype: torch.dtype) -> None:
+    net, optimizer = trained(dtype=dtype)
+    state = TrainState(rollout=3, step=7, skipped=1, num_tokens=99, lagged={"k3_sum": 0.1})
+    path = checkpoint.save(tmp_path, net, optimizer, state, keep=2)
+    other = tiny_run.model(1, dtype)
+    fresh = torch.optim.AdamW(other.parameters(), lr=1e-3)
+    assert checkpoint.load(path, other, fresh) == state
+    for _ in range(2):
+        step(net, optimizer)
+        step(other, fresh)
+    assert all(torch.equal(a, b) for a, b in zip(net.parameters(), other.parameters(), strict=True))
+
+
+def test_nothing_is_pickled(tmp_path: Path) -> None:
+    net, optimizer = trained()
+    path = checkpoint.save(tmp_path, net, optimizer, TrainState(), keep=2)
+    assert {p.name for p in path.iterdir()} == {"model.safetensors", "optimizer.safetensors", "state.json"}
+    for file in path.iterdir():
+        with pytest.raises(ValueError, match=r"."):  # no opcode, no STOP: no pickle
+            list(pickletools.genops(file.read_bytes()))
+
+
+def test_only_the_newest_are_kept_and_half_ones_removed(tmp_path: Path) -> None:
+    net, optimizer = trained()
+    for number in (2, 4, 10, 12):
+        checkpoint.save(tmp_path, net, optimizer, TrainState(step=number), keep=2)
+    (tmp_path / "checkpoints" / ".part-1").mkdir()
+    (tmp_path / "checkpoints" / "step-00000099").mkdir()  # without state.json: not whole
+    assert [p.name for p in checkpoint.list_checkpoints(tmp_path)] == ["step-00000010", "step-00000012"]
+    checkpoint.clean(tmp_path)
+    assert not list((tmp_path / "checkpoints").glob(".part*"))
+
+
+def test_saving_a_step_again_replaces_it(tmp_path: Path) -> None:
+    net, optimizer = trained()
+    checkpoint.save(tmp_path, net, optimizer, TrainState(step=2, num_tokens=1), keep=2)
+    path = checkpoint.save(tmp_path, net, optimizer, TrainState(step=2, num_tokens=5), keep=2)
+    assert checkpoint.load(path, net, optimizer).num_tokens == 5
+    assert checkpoint.list_checkpoints(tmp_path) == [path]
+
+
+def test_another_model_is_refused(tmp_path: Path) -> None:
+    net, optimizer = trained()
+    path = checkpoint.save(tmp_path, net, optimizer, TrainState(), keep=2)
+    for other in (tiny_run.model(layers=2), tiny_run.model(vocabulary=25)):
+        with pytest.raises(UserError, match="checkpoint of another model"):
+            checkpoint.load(path, other, torch.optim.AdamW(other.parameters()))
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "state.json"])
+def test_damage_is_named_and_changes_nothing(tmp_path: Path, name: str) -> None:
+    net, optimizer = trained()
+    path = checkpoint.save(tmp_path, net, optimizer, TrainState(), keep=2)
+    (path / name).write_bytes((path / name).read_bytes()[:20])
+    before = copy.deepcopy(net.state_dict())
+    with pytest.raises(UserError, match=r"is damaged.*remove it to go on from the checkpoint before"):
+        checkpoint.load(path, net, optimizer)
+    assert all(torch.equal(value, before[key]) for key, value in net.state_dict().items())
+
+
+def test_export_replaces_whole_and_quietly(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from fspo.models.load import load_tokenizer
+
+    for seed in (0, 1):
+        checkpoint.export(tmp_path, tiny_run.model(seed), load_tokenizer("embedded"))
+    assert capfd.readouterr().err == ""
+    found = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
+    assert all(torch.equal(a, b) for a, b in zip(found.parameters(), tiny_run.model(1).parameters(), strict=True))
+    assert len(AutoTokenizer.from_pretrained(tmp_path / "model")) == 24
+    assert [p.name for p in tmp_path.iterdir()] == ["model"]

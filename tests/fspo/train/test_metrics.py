@@ -1,0 +1,212 @@
+"""Metrics are sums divided once; live LRE and cosines against numbers worked by hand."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fspo.advantages import GroupStats
+from fspo.train.metrics import (
+    MetricsFile,
+    Ratios,
+    add_rollout,
+    add_update_rows,
+    finished,
+    length_bins,
+    live_lemma,
+    strata_sums,
+)
+
+EDGES = (1, 4, 8)
+
+
+def rows(**columns: list[float]) -> dict[str, np.ndarray]:
+    n = len(columns["length"])
+    default = {
+        "log_ratio": np.zeros(n),
+        "band_accept": np.ones(n, bool),
+        "capped": np.zeros(n, bool),
+        "advantage": np.ones(n),
+    }
+    default |= {name: np.zeros(n, int) for name in ("cut_low", "cut_high", "cut_dual")}
+    found = default | {name: np.array(values) for name, values in columns.items()}
+    found.setdefault("count", (found["advantage"] != 0).astype(int))
+    return found
+
+
+def example() -> dict[str, np.ndarray]:
+    """Five rows in two bins; one has A = 0 and lies out of band."""
+    return rows(
+        length=[2, 3, 5, 6, 7],
+        log_ratio=[0.1, -0.3, 0.0, 0.5, -0.2],
+        band_accept=[True, False, True, False, False],
+        cut_low=[0, 1, 0, 0, 0],
+        cut_high=[0, 0, 0, 1, 0],
+        advantage=[1.0, -1.0, 2.0, 1.0, 0.0],
+    )
+
+
+def test_numbers_by_hand() -> None:
+    ratios = Ratios()
+    add_update_rows(ratios, example(), EDGES, moved=True)
+    values = finished(ratios, EDGES)
+    assert values["clip_ratio/low_mean"] == 1 / 4  # among A != 0
+    assert values["clip_ratio/high_mean"] == 1 / 4
+    assert values["clip_ratio/region_mean"] == 2 / 4
+    assert values["clip_ratio/out_of_band"] == 3 / 5  # among all
+    assert values["seq_log_ratio/mean"] == pytest.approx(0.1 / 5)
+    assert values["seq_log_ratio/std"] == pytest.approx(np.std([0.1, -0.3, 0.0, 0.5, -0.2]))
+    assert values["seq_log_ratio/drift"] == pytest.approx(0.1 / 23)
+    assert values["length_bin/0/out_of_band"] == 1 / 2
+    assert values["length_bin/1/out_of_band"] == 2 / 3
+    assert values["length_bin/0/clip_low"] == 1 / 2
+    assert values["length_bin/1/clip_high"] == 1 / 2
+    assert values["length_bin/0/count"] == 2
+    assert (values["length_bin/1/length_lo"], values["length_bin/1/length_hi"]) == (4, 8)
+    assert not any(name.startswith("length_bin/2") for name in values)
+    # band: p = (2/5, 3/5), a = (1/2, 1/3), mean 2/5, r = (1/4, -1/6)
+    assert values["lre_band/inf"] == pytest.approx(1 / 4)
+    assert values["lre_band/l1"] == pytest.approx(2 / 5 / 4 + 3 / 5 / 6)
+    assert values["lre_band/l2"] == pytest.approx(math.sqrt(2 / 5 / 16 + 3 / 5 / 36))
+    # update, A != 0: both bins keep 1 of 2
+    assert values["lre_update/inf"] == pytest.approx(0)
+
+
+def test_dual_cuts_count_in_the_region() -> None:
+    ratios = Ratios()
+    add_update_rows(ratios, rows(length=[2, 2, 2], cut_dual=[1, 0, 0], cut_low=[0, 1, 0]), EDGES, moved=True)
+    values = finished(ratios, EDGES)
+    assert values["clip_ratio/region_mean"] == 2 / 3
+    assert values["clip_ratio/low_mean"] == 1 / 3
+
+
+def test_update_acceptance_counts_what_is_not_cut() -> None:
+    """Bin 0 keeps 1 of 2, bin 1 keeps 1 of 1; the dual cut counts, and A = 0 does not."""
+    ratios = Ratios()
+    found = rows(length=[2, 2, 5, 6], cut_dual=[1, 0, 0, 0], advantage=[-1.0, 1.0, 1.0, 0.0])
+    add_update_rows(ratios, found, EDGES, moved=True)
+    # p = (2/3, 1/3), a = (1/2, 1), mean 2/3, r = (-1/4, 1/2)
+    assert finished(ratios, EDGES)["lre_update/l1"] == pytest.approx(2 / 3 / 4 + 1 / 3 / 2)
+
+
+def test_before_the_first_update_only_clip_ratios_are_taken() -> None:
+    ratios = Ratios()
+    add_update_rows(ratios, example(), EDGES, moved=False)
+    assert set(finished(ratios, EDGES)) == {f"clip_ratio/{side}_mean" for side in ("low", "high", "region")}
+
+
+@given(st.lists(st.integers(0, 2), min_size=5, max_size=5))
+def test_values_do_not_depend_on_the_partition(part_of: list[int]) -> None:
+    """TRL 6380, verl 4711: a mean of microbatches' means is another number where their sizes differ."""
+    whole, merged = Ratios(), Ratios()
+    add_update_rows(whole, example(), EDGES, moved=True)
+    for part in set(part_of):
+        chosen = np.array(part_of) == part
+        one = Ratios()
+        add_update_rows(one, {name: column[chosen] for name, column in example().items()}, EDGES, moved=True)
+        merged.merge(json.loads(json.dumps(one.pairs())))  # as it goes between processes
+    assert finished(merged, EDGES) == pytest.approx(finished(whole, EDGES), rel=1e-12)
+
+
+def test_ratio_without_a_count_is_left_out() -> None:
+    ratios = Ratios()
+    ratios.add("nothing", 0.0, 0.0)
+    ratios.add("half", 1.0, 2.0)
+    assert ratios.values() == {"half": 0.5}
+    assert ratios.get("half") == 0.5
+    assert math.isnan(ratios.get("nothing"))
+    assert math.isnan(ratios.get("unknown"))
+
+
+def test_rewards_by_group() -> None:
+    from tests.fspo.rollouts.test_batches import batch
+
+    rollout = batch(3, 2)
+    rollout.rewards = np.array([0.0, 1.0, 1.0, 1.0, 0.0, 0.5])
+    rollout.reward_status = np.array(["timeout", "ok", "ok", "error", "timeout", "ok"])
+    rollout.truncated = np.array([True, False, False, False, False, False])
+    ratios = Ratios()
+    add_rollout(ratios, rollout, GroupStats(num_groups=3, num_zero_std_groups=1))
+    values = ratios.values()
+    assert values["reward"] == pytest.approx(3.5 / 6)
+    assert values["reward_std"] == pytest.approx((np.std([0, 1], ddof=1) + 0 + np.std([0, 0.5], ddof=1)) / 3)
+    assert values["frac_reward_zero_std"] == pytest.approx(1 / 3)
+    assert values["verifier/timeout"] == pytest.approx(2 / 6)
+    assert values["verifier/error"] == pytest.approx(1 / 6)
+    assert values["completions/clipped_ratio"] == pytest.approx(1 / 6)
+    assert values["completions/mean_length"] == pytest.approx(rollout.lengths.mean())
+
+
+def test_length_bins_are_half_open_and_the_last_is_open() -> None:
+    masks = length_bins(np.array([1, 3, 4, 7, 8, 10_000]), EDGES)
+    assert [mask.tolist() for mask in masks] == [[1, 1, 0, 0, 0, 0], [0, 0, 1, 1, 0, 0], [0, 0, 0, 0, 1, 1]]
+
+
+def test_live_lemma_by_hand() -> None:
+    """Two strata, orthogonal scores; one of two equal responses of the second stratum is dropped."""
+    psi = np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 2.0], [0.0, 2.0]])
+    columns = {
+        "length": np.array([2, 2, 5, 5]),
+        "weight": np.array([1.0, 1.0, 1.0, 1.0]),
+        "clipped_weight": np.array([1.0, 1.0, 1.0, 0.0]),
+        "multiplier": np.array([1.0, 1.0, 1.0, 0.0]),
+        "advantage": np.array([1.0, 1.0, 1.0, 1.0]),
+    }
+    lemma, values = live_lemma(strata_sums(columns, psi, EDGES), drop=True)
+    # g = (1, 2)/2, clipped = (1, 1)/2
+    assert values["grad_cosine/global"] == pytest.approx((1 + 2) / math.sqrt(5 * 2))
+    # a = (1, 1/2), mean 3/4, r = (1/3, -1/3); delta = 0. kappa = (1 + 2)/2/|g| with |g| = sqrt(5)/2, and
+    # g_l - g = +-(1/2, -1): its norm is |g|, so kappa_c = kappa_c2 = 1.
+    assert values["grad_cosine/rho"] == pytest.approx(1 / 3)
+    assert values["grad_cosine/bound"] == pytest.approx(math.sqrt(1 - 1 / 9))
+    assert values["length_bin/0/grad_cosine"] == pytest.approx(1)
+    assert values["length_bin/1/grad_cosine"] == pytest.approx(1)
+    assert lemma is not None
+    assert lemma.eta == pytest.approx(0, abs=1e-12)
+
+
+def test_live_lemma_for_truncation_uses_the_weight_acceptance() -> None:
+    psi = np.array([[1.0], [1.0], [1.0]])
+    columns = {
+        "length": np.array([2, 2, 5]),
+        "weight": np.array([4.0, 1.0, 1.0]),
+        "clipped_weight": np.array([2.0, 1.0, 1.0]),
+        "multiplier": np.array([0.5, 1.0, 1.0]),
+        "advantage": np.ones(3),
+    }
+    lemma, _ = live_lemma(strata_sums(columns, psi, EDGES), drop=False)
+    assert lemma is not None
+    b = np.array([3 / 5, 1.0])  # E[M w] / E[w], where E[M] would be (3/4, 1)
+    assert lemma.lre.inf == pytest.approx(np.max(np.abs(b / (2 / 3 * b[0] + b[1] / 3) - 1)))
+    assert lemma.eta == pytest.approx(0, abs=1e-12)
+
+
+def test_live_lemma_without_rows_or_gradient_is_silent() -> None:
+    empty = {"length": np.array([], int), **{n: np.array([]) for n in ("weight", "clipped_weight", "multiplier")}}
+    assert live_lemma(strata_sums(empty | {"advantage": np.array([])}, np.zeros((0, 2)), EDGES), drop=True) == (
+        None,
+        {},
+    )
+    one = {"length": np.array([3]), **{n: np.ones(1) for n in ("weight", "clipped_weight", "multiplier")}}
+    assert live_lemma(strata_sums(one | {"advantage": np.ones(1)}, np.zeros((1, 2)), EDGES), drop=True) == (None, {})
+
+
+def test_metrics_file_cuts_what_a_resumed_run_repeats(tmp_path: Path) -> None:
+    file = MetricsFile(tmp_path)
+    file.write({"rollout": 0, "phase": "eval", "x": 1})
+    for rollout in range(4):
+        file.write({"rollout": rollout, "phase": "train", "x": math.nan if rollout else 0.5})
+        if rollout % 2:
+            file.write({"rollout": rollout + 1, "phase": "eval"})
+    with file.path.open("a") as handle:
+        handle.write('{"rollout": 1, "pha')
+    file.keep_before(2)
+    kept = [json.loads(line) for line in file.path.read_text().splitlines()]
+    assert [(row["phase"], row["rollout"]) for row in kept] == [("eval", 0), ("train", 0), ("train", 1), ("eval", 2)]
+    assert kept[2]["x"] is None  # NaN is no JSON
+    file.keep_before(0)
+    assert file.path.read_text() == ""  # the evaluation before training is repeated as well

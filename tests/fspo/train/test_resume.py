@@ -1,0 +1,113 @@
+"""A killed run goes on to bit-identical weights, metrics and gradient log; an existing run is never overwritten."""
+
+from pathlib import Path
+
+import pytest
+import tiny_run
+
+from fspo.base.errors import UserError
+from fspo.gradlog import read_log
+from fspo.train.checkpoint import list_checkpoints
+
+# A lagged drift and audits: more state to get wrong.
+ARGUMENTS = [
+    *("--rollouts", "5", "--checkpoint_every", "2", "--keep_checkpoints", "1", "--eval.every", "2"),
+    *("--rule.preset", "fspo-kl", "--rule.drift_source", "lagged", "--log.audit_every", "2"),
+]
+
+
+def same(run: Path, other: Path) -> None:
+    assert tiny_run.metrics(run) == tiny_run.metrics(other)
+    assert read_log(run, phases=None).table.equals(read_log(other, phases=None).table)
+    assert [p.name for p in list_checkpoints(run)] == [p.name for p in list_checkpoints(other)]
+    for name in ("model.safetensors", "optimizer.safetensors", "state.json"):
+        assert (list_checkpoints(run)[-1] / name).read_bytes() == (list_checkpoints(other)[-1] / name).read_bytes()
+    assert (run / "model" / "model.safetensors").read_bytes() == (other / "model" / "model.safetensors").read_bytes()
+    assert not list(run.rglob("*.part*"))
+    assert not list(run.rglob(".part*"))
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("whole") / "run"
+    assert tiny_run.in_child(run, *ARGUMENTS) == [0], tiny_run.child_log(run)
+    return run
+
+
+@pytest.mark.parametrize(
+    ("point", "count"),
+    [
+        ("update", 3),  # before the first checkpoint
+        ("sample", 7),  # in a later rollout; evaluations and audits sample too
+        ("update", 15),
+        ("log", 4),
+        ("metrics", 6),
+        ("checkpoint", 2),  # the first checkpoint's moments
+        ("checkpoint", 3),  # the second one's weights
+        ("before-rename", 2),
+        ("after-rename", 2),
+        ("remove", 1),
+    ],
+)
+def test_killed_run_resumes_bit_by_bit(whole: Path, tmp_path: Path, point: str, count: int) -> None:
+    run = tmp_path / "run"
+    assert tiny_run.in_child(run, *ARGUMENTS, kill=(point, count)) == [-9], tiny_run.child_log(run)
+    assert not (run / "model").exists()
+    assert tiny_run.in_child(run, *ARGUMENTS, "--resume", "true") == [0], tiny_run.child_log(run)
+    same(run, whole)
+
+
+def test_resume_twice_and_longer(whole: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    assert tiny_run.in_child(run, *ARGUMENTS, "--rollouts", "2", "--eval.every", "2") == [0], tiny_run.child_log(run)
+    first = (run / "model" / "model.safetensors").read_bytes()
+    assert tiny_run.in_child(run, *ARGUMENTS, "--resume", "true", kill=("update", 5)) == [-9]
+    assert tiny_run.in_child(run, *ARGUMENTS, "--resume", "true") == [0], tiny_run.child_log(run)
+    assert (run / "model" / "model.safetensors").read_bytes() != first  # a longer run saves its model anew
+    same(run, whole)
+
+
+def test_finished_run_resumes_to_nothing(whole: Path) -> None:
+    before = {p: p.read_bytes() for p in whole.rglob("*") if p.is_file()}
+    assert tiny_run.in_child(whole, *ARGUMENTS, "--resume", "true") == [0], tiny_run.child_log(whole)
+    after = {p: p.read_bytes() for p in whole.rglob("*") if p.is_file()}
+    changed = {p.name for p in before.keys() | after.keys() if before.get(p) != after.get(p)}
+    assert changed <= {"config.yaml"}  # it says resume: true now
+
+
+@pytest.mark.parametrize("trace", ["config.yaml", "metrics.jsonl", "gradlog/rollout-00000000-rank-0000.parquet"])
+def test_existing_run_is_refused_and_kept(tmp_path: Path, trace: str) -> None:
+    path = tmp_path / "run" / trace
+    path.parent.mkdir(parents=True)
+    path.write_text("precious")
+    with pytest.raises(UserError, match=r"holds a run already.*--resume true.*--output"):
+        tiny_run.trainer(tmp_path / "run")
+    assert path.read_text() == "precious"
+
+
+def test_resume_under_other_settings_is_refused(tmp_path: Path) -> None:
+    tiny_run.trainer(tmp_path / "run")
+    with pytest.raises(UserError, match=r"rule\.preset=fspo, not rloo.*--config"):
+        tiny_run.trainer(tmp_path / "run", "--resume", "true", "--rule.preset", "rloo")
+    (tmp_path / "run" / "config.yaml").write_text("[")
+    with pytest.raises(UserError, match="damaged"):
+        tiny_run.trainer(tmp_path / "run", "--resume", "true")
+
+
+def test_logs_without_a_configuration_are_not_resumed(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "metrics.jsonl").write_text('{"rollout": 0, "phase": "train"}\n')
+    with pytest.raises(UserError, match=r"no config\.yaml"):
+        tiny_run.trainer(tmp_path / "run", "--resume", "true")
+    assert (tmp_path / "run" / "metrics.jsonl").read_text()
+
+
+def test_a_start_that_fails_leaves_the_folder_free(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with pytest.raises(UserError):
+        tiny_run.trainer(run, "--log.coverage_every", "1", net=tiny_run.model(vocabulary=10))
+    tiny_run.trainer(run)  # no complaint about a run that never started
+
+
+def test_resuming_nothing_starts(tmp_path: Path) -> None:
+    assert tiny_run.trainer(tmp_path / "run", "--resume", "true").state.step == 0

@@ -1,0 +1,194 @@
+"""``python -m fspo.train`` as a user meets it: help, one clear line and exit status 2 for bad input."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import tiny_run
+
+from fspo.base.errors import UserError, run_cli
+from fspo.gradlog import read_log
+from fspo.train import __main__ as train
+
+
+def saved_model(folder: Path, template: str | None = None) -> Path:
+    """A tiny Llama with a word tokenizer, on disk."""
+    import torch
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    words = ["<pad>", "<eos>", "<unk>", "user", "bot", *"0123456789+=?"]
+    core = Tokenizer(models.WordLevel({w: i for i, w in enumerate(words)}, unk_token="<unk>"))
+    core.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Split("", behavior="isolated")]
+    )
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>")
+    tokenizer.chat_template = template
+    torch.manual_seed(0)
+    net = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=len(words),
+            hidden_size=32,
+            intermediate_size=48,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            max_position_embeddings=128,
+            initializer_range=0.2,
+            pad_token_id=0,
+            eos_token_id=1,
+            bos_token_id=None,
+        )
+    )
+    net.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def saved_rows(path: Path, answers: list[str]) -> Path:
+    path.write_text("".join(json.dumps({"prompt": f"{i} + 1 =", "answer": a}) + "\n" for i, a in enumerate(answers)))
+    return path
+
+
+def arguments(tmp_path: Path, *more: str, answers: list[str] | None = None, template: str | None = None) -> list[str]:
+    model = saved_model(tmp_path / "base", template)
+    rows = saved_rows(tmp_path / "rows.jsonl", answers or [str(i % 8 + 1) for i in range(10)])
+    options = json.dumps({"path": str(rows), "eval_share": 0.2, "judge": {"extract": "last-number"}})
+    return [
+        *tiny_run.ARGUMENTS,
+        *("--output", str(tmp_path / "run"), "--model.name_or_path", str(model)),
+        *("--task.name", "dataset", "--task.options", options, "--sampling.max_new_tokens", "8", *more),
+    ]
+
+
+def run(*args: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "fspo.train", *args],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        env=os.environ | environment,
+        check=False,
+    )
+
+
+def test_help_shows_examples_and_every_option(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        train.main(["--help"])
+    assert stop.value.code == 0
+    text = capsys.readouterr().out
+    assert "python -m fspo.train --output out/fspo --rule.preset fspo" in text
+    assert "torchrun --nproc_per_node 2 -m fspo.train" in text
+    for option in ("--batch.prompts", "--log.scores.width", "--config", "--resume"):
+        assert option in text
+
+
+TEMPLATE = (
+    "{% for m in messages %}{{ m['role'] }} {{ m['content'] }} {% endfor %}{% if add_generation_prompt %}bot{% endif %}"
+)
+
+
+@pytest.mark.parametrize("template", [None, TEMPLATE])
+def test_a_model_on_disk_trains_on_a_data_set(tmp_path: Path, template: str | None) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    more = ["--eval.every", "1", "--rule.preset", "fspo-truncate", "--rollouts", "3"]
+    done = run(*arguments(tmp_path, *more, template=template))
+    assert done.returncode == 0, done.stderr
+    assert f"next: python -m analysis {tmp_path / 'run'}" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "Writing model shards" not in done.stderr
+    assert "reward" in done.stderr
+    assert "clip" in done.stderr
+    assert "length" in done.stderr
+    lines = tiny_run.metrics(tmp_path / "run")
+    assert [line["phase"] for line in lines] == ["eval", *["train", "eval"] * 3]
+    assert all(0 <= line["eval/reward"] <= 1 for line in lines if line["phase"] == "eval")
+    assert any(line["reward"] > 0 for line in lines if line["phase"] == "train")
+    trained = AutoModelForCausalLM.from_pretrained(tmp_path / "run" / "model")
+    base = AutoModelForCausalLM.from_pretrained(tmp_path / "base")
+    assert any((a != b).any() for a, b in zip(trained.parameters(), base.parameters(), strict=True))
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "run" / "model")
+    assert tokenizer.chat_template == template
+    rows = read_log(tmp_path / "run", rollouts=(0, 0)).table.to_pandas()
+    first = rows[rows.times_used == 0]
+    assert len(first) == 16
+    prompts = lines[1]["num_tokens"] - first.length.sum()
+    assert prompts == 16 * (4 if template is None else 4 + len("user") + len("bot"))  # "3 + 1 =", one token a sign
+
+
+def test_existing_run_in_a_real_process(tmp_path: Path) -> None:
+    """One line, no traceback, exit status 2, nothing lost (the other cases call `main`)."""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.yaml").write_text("rollouts: 3\n")
+    done = run("--output", str(tmp_path / "run"), "--task.name", "gym:chain_sum")
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+    assert done.stdout == ""
+    assert "holds a run already" in done.stderr
+    assert (tmp_path / "run" / "config.yaml").read_text() == "rollouts: 3\n"
+
+
+@pytest.mark.parametrize("arguments", [["--config", "/nowhere/run.yaml"], ["--batch.promts", "3"]])
+def test_bad_options_leave_by_status_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        run_cli(lambda: train.main(arguments))
+    assert stop.value.code == 2
+    assert capsys.readouterr().err.startswith("error: ")
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--model.name_or_path", "/nowhere/model"], r"cannot load '/nowhere/model'"),
+        (["--model.tokenizer", "/nowhere/tokenizer"], r"cannot load '/nowhere/tokenizer'"),
+        (["--task.name", "datset"], r"did you mean 'dataset'"),
+        (["--task.options", '{"path": "/nowhere/rows.jsonl"}'], r"no file /nowhere/rows.jsonl"),
+        (["--task.options", '{"pth": "x"}'], r"did you mean 'path'"),
+        (["--task.name", "gym:chain_summ"], r"chain_sum"),
+        (["--model.name_or_path", "embedded"], r"knows task 'chain-add' alone"),
+        (["--task.max_prompt_tokens", "2"], r"every prompt exceeds task.max_prompt_tokens=2"),
+        (["--sampling.max_new_tokens", "500"], r"128"),
+        (["--trackers", "[tensorbord]"], r"tensorbord"),
+        (["--task.chat_template", "true"], r"chat_template|chat template"),
+        (["--model.attn_implementation", "flsh"], r"flsh"),
+    ],
+)
+def test_bad_input_names_the_cure(tmp_path: Path, more: list[str], message: str) -> None:
+    with pytest.raises(UserError, match=message) as error:
+        train.main(arguments(tmp_path, *more))
+    assert "\n" not in str(error.value)
+
+
+def test_data_set_with_empty_answers(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"rows.jsonl, line 2: the answer is empty.*bad_rows"):
+        train.main(arguments(tmp_path, answers=["1", "", "3", "4"]))
+
+
+def test_data_set_that_holds_out_nothing_cannot_be_evaluated(tmp_path: Path) -> None:
+    rows = saved_rows(tmp_path / "all.jsonl", ["1", "2", "3", "4", "5"])
+    options = json.dumps({"path": str(rows), "eval_share": 0.0})
+    with pytest.raises(UserError, match=r"eval\.every to 0"):
+        train.main(arguments(tmp_path, "--task.options", options, "--eval.every", "1"))
+
+
+def test_output_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"cannot write to .*choose another --output"):
+        train.main(arguments(tmp_path, "--output", str(tmp_path / "file" / "run")))
+
+
+def test_keyboard_interrupt_says_how_to_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from fspo.train.updates import Updater
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Updater, "accumulate", interrupt)
+    assert train.main(arguments(tmp_path)) == 130
+    assert f"--config {tmp_path / 'run'}/config.yaml --resume true" in capsys.readouterr().err

@@ -1,0 +1,343 @@
+"""Whole small runs: presets, adapters, bfloat16, big vocabularies, audits, coverage, metrics, verifier failures."""
+
+import json
+import math
+import multiprocessing
+import resource
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny_run
+import torch
+
+from fspo.base.errors import UserError
+from fspo.gradlog import read_log
+from fspo.models.load import LoraOptions, _add_lora
+from fspo.rules import PRESETS
+from fspo.tasks import Rewards
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_preset_trains(tmp_path: Path, preset: str) -> None:
+    net = tiny_run.model()
+    before = [p.detach().clone() for p in net.parameters()]
+    options = ["--rule.preset", preset, "--rollouts", "1", "--batch.prompts", "8", "--optim.learning_rate", "2e-3"]
+    trainer = tiny_run.trainer(tmp_path / "run", *options, net=net)
+    values = trainer.train()
+    assert any(not torch.equal(a, b) for a, b in zip(before, net.parameters(), strict=True))
+    assert all(torch.isfinite(p).all() for p in net.parameters())
+    assert np.isfinite([v for v in values.values() if v is not None]).all()
+    log = read_log(tmp_path / "run")
+    assert log.rule == PRESETS[preset].rule
+    assert ("grad_cosine/global" in values) == (PRESETS[preset].rule.level == "sequence")
+    if preset == "none":
+        assert values["clip_ratio/region_mean"] == 0
+    else:
+        assert 0 < values["clip_ratio/region_mean"] < 1
+
+
+def test_names_of_the_metrics(tmp_path: Path) -> None:
+    options = ["--rule.kl_coef", "0.01", "--rule.dual", "2.0", "--eval.every", "2", "--batch.prompts", "8"]
+    tiny_run.trainer(tmp_path / "run", *options, "--optim.learning_rate", "2e-3").train()
+    rows = tiny_run.metrics(tmp_path / "run")
+    assert [(r["phase"], r["rollout"], r["step"]) for r in rows] == [
+        ("eval", 0, 0), ("train", 0, 4), ("train", 1, 8), ("eval", 2, 8)
+    ]  # fmt: skip
+    named = {
+        *("reward", "reward_std", "frac_reward_zero_std", "completions/mean_length", "completions/clipped_ratio"),
+        *("kl", "entropy", "clip_ratio/low_mean", "clip_ratio/high_mean", "clip_ratio/region_mean", "grad_norm"),
+        *("learning_rate", "num_tokens", "clip_ratio/out_of_band", "seq_log_ratio/mean", "seq_log_ratio/std"),
+        *("seq_log_ratio/drift", "lre_band/inf", "lre_band/l1", "lre_band/l2", "lre_update/inf", "lre_update/l1"),
+        *("lre_update/l2", "grad_cosine/global", "verifier/timeout", "verifier/error"),
+        *(f"length_bin/2/{n}" for n in ("count", "length_lo", "clip_low", "clip_high", "out_of_band", "grad_cosine")),
+    }
+    assert named <= rows[1].keys(), named - rows[1].keys()
+    assert rows[1]["kl"] > 0
+    assert rows[1]["learning_rate"] == pytest.approx(2e-3 * (0.5 + 1 + 1 + 1) / 4)
+    raw = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[1])
+    assert raw["step_time"] > 0
+    assert {"time/sample", "time/update", "time/scores"} <= raw.keys()
+
+
+def test_metrics_agree_with_the_log(tmp_path: Path) -> None:
+    trainer = tiny_run.trainer(tmp_path / "run", "--rollouts", "1", "--batch.prompts", "8")
+    values = trainer.train()
+    rows = read_log(tmp_path / "run").table.to_pandas()
+    live, moved = rows[rows.advantage != 0], rows[rows.updates_since_rollout > 0]
+    first = rows[rows.times_used == 0]
+    assert values["clip_ratio/region_mean"] == pytest.approx((live.side != 0).mean())
+    assert values["clip_ratio/out_of_band"] == pytest.approx(1 - moved.band_accept.mean())
+    assert values["seq_log_ratio/std"] == pytest.approx(moved.log_ratio.std(ddof=0))
+    assert values["reward"] == pytest.approx(first.reward.mean())
+    assert values["entropy"] == pytest.approx(np.average(first.entropy, weights=first.length), rel=1e-6)
+    assert values["completions/mean_length"] == pytest.approx(first.length.mean())
+    for i, (low, high) in enumerate([(1, 8), (8, 16), (16, 99)]):
+        here = moved[(moved.length >= low) & (moved.length < high)]
+        assert values[f"length_bin/{i}/out_of_band"] == pytest.approx(1 - here.band_accept.mean())
+
+
+def test_live_cosine_and_lre_by_hand(tmp_path: Path) -> None:
+    """From the log's rows with the exact scores: sums over the last minibatch of the first pass."""
+    net = tiny_run.model()
+    trainer = tiny_run.trainer(
+        tmp_path / "run", "--rollouts", "1", "--batch.prompts", "8", "--log.scores.mode", "exact", net=net
+    )
+    values = trainer.train()
+    log = read_log(tmp_path / "run")
+    index, psi = log.scores()
+    assert psi.shape[1] == sum(p.numel() for p in net.parameters())
+    rows = log.table.drop_columns("score_unit").to_pandas().iloc[index]
+    assert (rows.updates_since_rollout == 1).all()
+    assert (rows.times_used == 0).all()
+    assert (rows.advantage != 0).all()
+    force = (np.exp(rows.log_ratio) * rows.advantage).to_numpy()
+    kept = np.abs(rows.log_ratio / np.sqrt(rows.length)) <= 0.03
+    kept |= (rows.advantage > 0) & (rows.log_ratio < 0) | (rows.advantage < 0) & (rows.log_ratio > 0)
+    assert 0 < kept.sum() < len(rows)
+    g, clipped = force @ psi, (force * kept.to_numpy()) @ psi
+    cosine = g @ clipped / np.linalg.norm(g) / np.linalg.norm(clipped)
+    assert values["grad_cosine/global"] == pytest.approx(cosine, rel=1e-5)
+    table = log.table.drop_columns("score_unit").to_pandas()
+    moved = table[(table.updates_since_rollout > 0) & (table.advantage != 0)]
+    moved = moved.assign(bin=np.digitize(moved.length, [8, 16]))
+    shares, accepted = moved.groupby("bin").size() / len(moved), moved.groupby("bin").multiplier.mean()
+    relative = accepted / (shares @ accepted) - 1
+    assert values["lre_update/inf"] == pytest.approx(relative.abs().max())
+    assert values["lre_update/l2"] == pytest.approx(math.sqrt(shares @ relative**2))
+
+
+def test_one_update_a_rollout_warns(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    options = ["--batch.minibatches", "1", "--batch.epochs", "1", "--rollouts", "1"]
+    values = tiny_run.trainer(tmp_path / "run", *options).train()
+    error = capfd.readouterr().err
+    assert "warning: one update a rollout makes S identically 0" in error
+    assert "set batch.minibatches or batch.epochs above 1" in error
+    assert values["clip_ratio/region_mean"] == 0
+    assert not read_log(tmp_path / "run").column("log_ratio").any()
+
+
+def test_training_learns(tmp_path: Path) -> None:
+    options = ["--rollouts", "12", "--batch.prompts", "16", "--rule.preset", "fspo-truncate", "--log.score_every", "0"]
+    tiny_run.trainer(tmp_path / "run", *options).train()
+    rewards = [row["reward"] for row in tiny_run.metrics(tmp_path / "run", "train")]
+    assert np.mean(rewards[-3:]) > np.mean(rewards[:3]) + 0.25
+    assert "score_unit" not in read_log(tmp_path / "run").table.column_names
+
+
+def test_bfloat16_trains(tmp_path: Path) -> None:
+    net = tiny_run.model(dtype=torch.bfloat16)
+    values = tiny_run.trainer(tmp_path / "run", net=net).train()
+    assert {p.dtype for p in net.parameters()} == {torch.bfloat16}
+    assert np.isfinite(list(values.values())).all()
+    log = read_log(tmp_path / "run").table.to_pandas()
+    assert not log[log.updates_since_rollout == 0].log_ratio.any()
+    assert log[log.updates_since_rollout > 0].log_ratio.abs().max() > 0
+
+
+def adapters() -> Any:
+    return _add_lora(tiny_run.model(), LoraOptions(rank=2))
+
+
+def test_lora_trains_adapters_alone_and_resumes(tmp_path: Path) -> None:
+    from safetensors.torch import load_file
+
+    nets, options = {}, ["--rollouts", "4", "--checkpoint_every", "2"]
+    for name, parts in (("whole", [options]), ("parts", [["--rollouts", "2"], [*options, "--resume", "true"]])):
+        for arguments in parts:
+            nets[name] = adapters()
+            tiny_run.trainer(tmp_path / name, *arguments, net=nets[name]).train()
+    base = dict(tiny_run.model().named_parameters())
+    moved = 0
+    for name, p in nets["whole"].named_parameters():
+        assert torch.equal(p, dict(nets["parts"].named_parameters())[name])
+        if p.requires_grad:
+            assert "lora_" in name
+            moved += bool(p.any()) and "lora_B" in name  # B starts at 0
+        else:
+            assert torch.equal(p, base[name.removeprefix("base_model.model.").replace(".base_layer", "")])
+    assert moved == 7
+    assert tiny_run.metrics(tmp_path / "whole") == tiny_run.metrics(tmp_path / "parts")
+    saved = load_file(sorted((tmp_path / "whole" / "checkpoints").iterdir())[-1] / "model.safetensors")
+    assert all("lora_" in name for name in saved)
+    assert (tmp_path / "whole" / "model" / "adapter_model.safetensors").is_file()
+
+
+def test_audit_takes_fresh_responses_to_the_scored_prompts(tmp_path: Path) -> None:
+    tiny_run.trainer(tmp_path / "run", "--rollouts", "3", "--log.audit_every", "2").train()
+    log = read_log(tmp_path / "run", phases=None).table.to_pandas()
+    audit, train = log[log.phase == "audit"], log[log.phase == "train"]
+    assert sorted(set(audit.rollout)) == [0, 2]
+    for rollout, rows in audit.groupby("rollout"):
+        scored = train[(train.rollout == rollout) & (train.updates_since_rollout == 1)]
+        assert set(rows.prompt_id) == set(scored.prompt_id)
+        assert set(rows.response_id) == set(scored.response_id)
+        assert set(rows.step) == set(scored.step) == set(rows.policy_version) == set(rows.behaviour_version)
+        assert (scored.behaviour_version < scored.step).all()
+        assert not rows.log_ratio.any()
+        assert (rows.weight == 1).all()
+        assert (rows.side == 0).all()
+        assert (rows.score_status == np.where(rows.advantage != 0, "ok", "not_taken")).all()
+        assert sorted(rows.length) != sorted(scored.length)  # other responses
+        # leave-one-out, whatever estimator trains
+        mean = rows.groupby("prompt_id").reward.transform("mean")
+        np.testing.assert_allclose(rows.advantage, (rows.reward - mean) * 4 / 3, atol=1e-6)
+        assert (rows.engine_log_ratio.abs() < 1e-4).all()
+    assert (log.drop_duplicates("prompt_id")["user.number"] >= 0).all()
+
+
+def test_audit_changes_nothing_else(tmp_path: Path) -> None:
+    nets = [tiny_run.model(), tiny_run.model()]
+    tiny_run.trainer(tmp_path / "with", "--log.audit_every", "1", "--log.coverage_every", "1", net=nets[0]).train()
+    tiny_run.trainer(tmp_path / "without", net=nets[1]).train()
+    assert all(torch.equal(a, b) for a, b in zip(nets[0].parameters(), nets[1].parameters(), strict=True))
+
+
+def estimates(rows: Any, psi: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean of w A psi over responses and the covariance of that mean, by prompts; rloo advantages from the rewards."""
+    mean = rows.groupby("prompt_id").reward.transform("mean")
+    advantage = (rows.reward - mean) * 8 / 7
+    one = (rows.weight * advantage).to_numpy()[:, None] * psi
+    groups = np.stack([one[(rows.prompt_id == p).to_numpy()].mean(0) for p in np.unique(rows.prompt_id)])
+    return groups.mean(0), np.cov(groups.T) / len(groups)
+
+
+def test_fresh_and_weighted_gradients_agree_at_first_use(tmp_path: Path) -> None:
+    """docs/theory.md section 5, "Which truth": both estimate one gradient, in 16 sketched directions.
+
+    d is their difference and C its covariance: chi2 = d' C^-1 d has mean 16. Without the weights it does not.
+    """
+    weighted, unweighted = 0.0, 0.0
+    for seed in (0, 2):
+        run = tmp_path / str(seed)
+        options = ["--batch.prompts", "1024", "--batch.responses", "8", "--rule.preset", "none", "--rollouts", "1"]
+        options += ["--batch.tokens", "8192", "--sampling.max_new_tokens", "8", "--log.audit_every", "1"]
+        options += ["--log.scores.width", "16", "--optim.warmup_updates", "0", "--optim.learning_rate", "0.002"]
+        tiny_run.trainer(run, *options, "--batch.epochs", "1", "--seed", str(seed)).train()
+        log = read_log(run, phases=None)
+        index, taken = log.scores()
+        psi = np.zeros((len(log), 16))
+        psi[index] = taken
+        table = log.table.drop_columns("score_unit").to_pandas()
+        old = ((table.phase == "train") & (table.updates_since_rollout == 1)).to_numpy()
+        fresh = (table.phase == "audit").to_numpy()
+        assert 0.3 < table[old].log_ratio.std() < 1  # the weights matter, and no single one rules
+        b, cov_b = estimates(table[fresh], psi[fresh])
+        for rows in (table[old], table[old].assign(weight=1.0)):
+            a, cov_a = estimates(rows, psi[old])
+            chi2 = (a - b) @ np.linalg.solve(cov_a + cov_b, a - b)
+            if (rows.weight == 1).all():
+                unweighted += chi2
+            else:
+                weighted += chi2
+    assert weighted < 63  # P = 0.0009 for 32 degrees of freedom; the seeds are fixed
+    assert unweighted > 80
+
+
+def test_coverage_is_measured(tmp_path: Path) -> None:
+    values = tiny_run.trainer(tmp_path / "run", "--rollouts", "1", "--log.coverage_every", "1").train()
+    assert values["score/coverage"] == pytest.approx(1.0)  # Qwen3: Linear, embeddings and norms are all covered
+    assert 0 < values["score/cosine_error"] < 0.5
+    exact = ["--log.scores.mode", "exact", "--log.coverage_every", "1", "--rollouts", "1"]
+    assert tiny_run.trainer(tmp_path / "exact", *exact).train()["score/cosine_error"] < 1e-6
+
+
+def test_uncovered_parameters_are_named_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    net = tiny_run.model()
+
+    class Odd(torch.nn.Module):
+        """Scales by a parameter in a way that no rule knows."""
+
+        def __init__(self, inner: torch.nn.Module) -> None:
+            super().__init__()
+            self.inner, self.twist = inner, torch.nn.Parameter(torch.ones(32, 32).tril().triu())
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.inner(x) @ self.twist
+
+    net.model.layers[0].mlp = Odd(net.model.layers[0].mlp)
+    values = tiny_run.trainer(tmp_path / "run", "--log.coverage_every", "1", net=net).train()
+    error = capfd.readouterr().err
+    assert error.count("warning: the scores leave out model.layers.0.mlp.twist") == 1
+    assert 0 < values["score/coverage"] < 1
+
+
+def test_sketch_without_hashing_is_logged(tmp_path: Path) -> None:
+    tiny_run.trainer(tmp_path / "run", "--rollouts", "1", "--log.scores.width", "null").train()
+    index, psi = read_log(tmp_path / "run").scores()
+    assert len(index)
+    assert np.isfinite(psi).all()
+    assert psi.any()
+
+
+class Flaky(tiny_run.Digits):
+    """A verifier that times out on every fourth response and fails on every eighth."""
+
+    def score(self, examples: Any, responses: Any, finished: Any) -> Rewards:
+        rewards = super().score(examples, responses, finished)
+        rewards.status = [
+            ["timeout", "ok", "ok", "ok", "timeout", "ok", "ok", "error"][i % 8] for i in range(len(responses))
+        ]
+        rewards.values = np.where(np.array(rewards.status) == "ok", rewards.values, 0.0)
+        return rewards
+
+
+def test_verifier_failures_are_counted_apart(tmp_path: Path) -> None:
+    values = tiny_run.trainer(tmp_path / "run", "--rollouts", "1", "--eval.every", "1", task=Flaky()).train()
+    assert values["verifier/timeout"] == 2 / 8
+    assert values["verifier/error"] == 1 / 8
+    assert values["eval/verifier_failed"] == 1 / 4
+
+
+def test_task_columns_of_mixed_type_do_not_stop_a_run(tmp_path: Path) -> None:
+    class Mixed(tiny_run.Digits):
+        def example(self, split: str, index: int) -> Any:
+            found = super().example(split, index)
+            odd = {"number": "seven", "more": 2**70} if index % 2 else {"number": index, "more": 1}
+            found.info.clear()
+            found.info.update(odd | ({"late": 1.5} if index > 2 else {}))
+            return found
+
+    tiny_run.trainer(tmp_path / "run", "--rollouts", "1", task=Mixed()).train()
+    table = read_log(tmp_path / "run").table
+    numbers = table["user.number"].to_pylist()
+    assert set(numbers) == {None, 0, 2}
+    assert set(table["user.more"].to_pylist()) == {None, 1}
+    assert "user.late" not in table.column_names  # the schema is that of the first example
+
+
+def test_gradient_that_is_not_finite_is_skipped_and_counted(tmp_path: Path) -> None:
+    net = tiny_run.model()
+    trainer = tiny_run.trainer(tmp_path / "run", "--optim.max_skipped_updates", "2", net=net)
+    before = [p.detach().clone() for p in net.parameters()]
+    net.model.norm.weight.register_hook(lambda g: g * math.nan)
+    with pytest.raises(UserError, match=r"3 updates were skipped, .*=2; .*: the gradient is not finite. Lower"):
+        trainer.train()
+    assert all(torch.equal(a, b) for a, b in zip(before, net.parameters(), strict=True))
+
+
+def big_vocabulary(output: str, result: Any) -> None:
+    """One rollout with 250,000 tokens; the growth of the peak of resident memory over the loaded model, bytes."""
+    net = tiny_run.model(vocabulary=250_000)
+    arguments = ["--rollouts", "1", "--batch.tokens", "8192", "--batch.prompts", "16", "--batch.responses", "8"]
+    arguments += ["--sampling.max_new_tokens", "32", "--log.entropy", "false"]
+    trainer = tiny_run.trainer(output, *arguments, net=net)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    values = trainer.train()
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
+    result.put((peak, values["completions/mean_length"] * 128 / 2, sum(p.numel() for p in net.parameters())))
+
+
+@pytest.mark.slow
+def test_big_vocabulary_trains_within_memory(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tiny_run", "fspo.train.trainer"])
+    result = context.Queue()
+    child = context.Process(target=big_vocabulary, args=(str(tmp_path / "run"), result))
+    child.start()
+    peak, tokens, parameters = result.get(timeout=300)
+    child.join()
+    logits = tokens * 250_000 * 4  # float32 logits of one minibatch, of which others hold several copies
+    assert tokens > 1500
+    assert peak - 4 * 4 * parameters < 0.6 * logits, f"{peak / 2**30:.2f} GiB for {logits / 2**30:.2f} GiB of logits"

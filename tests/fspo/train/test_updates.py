@@ -1,0 +1,211 @@
+"""The gradient of an update against an independent computation; S = 0 before the first one; drift; log rows."""
+
+import copy
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny_run
+import torch
+
+from fspo.gradlog import read_log
+from fspo.models.load import LoraOptions, ready_for_training
+from fspo.rollouts.batches import RolloutBatch, plan_microbatches
+from fspo.rollouts.collect import give_advantages
+from fspo.train.metrics import Ratios
+
+
+def rollout(trainer: Any) -> RolloutBatch:
+    batch = trainer.sample(0, Ratios())
+    assert (batch.advantages != 0).any()
+    return batch
+
+
+def move(model: Any, size: float = 0.02, seed: int = 1) -> None:
+    """Shift all weights, so that log-ratios leave 0."""
+    noise = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for p in model.parameters():
+            p += size * torch.randn(p.shape, generator=noise, dtype=torch.float64).to(p.dtype)
+
+
+def gradients(model: Any) -> torch.Tensor:
+    return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]).double()
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_log_ratio_is_exactly_zero_at_first(tmp_path: Path, side: str, dtype: torch.dtype, checkpointing: bool) -> None:
+    net = tiny_run.model(dtype=dtype, layers=2)
+    if checkpointing:
+        net.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    trainer = tiny_run.trainer(tmp_path / "run", "--batch.padding_side", side, net=net)
+    batch = rollout(trainer)
+    assert len(set(batch.total_lengths)) > 4  # padding there is
+    shards = trainer.shards(batch, np.arange(len(batch)))
+    assert len(shards) > 1
+    records = [record for _, record in trainer.updater.accumulate(shards, None)]
+    for name in ("log_ratio", "sum_sq_log_ratio", "k3_sum"):
+        assert not np.concatenate([record[name] for record in records]).any()
+    move(net)
+    again = [record for _, record in trainer.updater.accumulate(shards, None)]
+    assert np.concatenate([record["log_ratio"] for record in again]).all()
+
+
+def log_probs(model: Any, prompt: np.ndarray, response: np.ndarray) -> torch.Tensor:
+    """Log-probabilities of one response, without padding or masks."""
+    ids = torch.from_numpy(np.concatenate([prompt, response]))[None]
+    logits = model(input_ids=ids, use_cache=False).logits[0, len(prompt) - 1 : -1]
+    return logits.log_softmax(-1).gather(1, torch.from_numpy(response)[:, None])[:, 0]
+
+
+def plain_loss(model: Any, before: Any, batch: RolloutBatch, preset: str, kl: float = 0.0) -> torch.Tensor:
+    """The loss of the whole batch, one response at a time, in the form in which each rule's paper writes it."""
+    ratios, references = [], []
+    for prompt, response in zip(batch.prompts, batch.responses, strict=True):
+        new = log_probs(model, prompt, response)
+        with torch.no_grad():
+            old = log_probs(before, prompt, response)
+        ratios.append(new - old)
+        references.append(old - new)  # the reference is the model before
+    tokens = torch.cat([s.detach() for s in ratios])
+    k3 = float((tokens.exp() - 1 - tokens).mean())
+    terms = []
+    for s, A in zip(ratios, batch.advantages, strict=True):
+        L = len(s)
+        if preset == "grpo":
+            w = s.exp()
+            terms.append(torch.minimum(w * A, w.clamp(0.8, 1.2) * A).mean())
+            continue
+        S = s.sum()
+        if preset == "gspo":
+            w, low, high = (S / L).exp(), 1 - 3e-4, 1 + 4e-4
+        elif preset == "rloo":
+            w, low, high = S.exp(), 0.8, 1.2
+        else:
+            centre = -L * k3 if preset == "fspo-kl" else 0.0
+            w = S.exp()
+            low, high = math.exp(centre - 0.03 * math.sqrt(L)), math.exp(centre + 0.03 * math.sqrt(L))
+        terms.append(torch.minimum(w * A, w.clamp(low, high) * A))
+    loss = -torch.stack(terms).mean()
+    if kl:
+        loss = loss + kl * torch.stack([(d.exp() - 1 - d).sum() for d in references]).mean()
+    return loss
+
+
+@pytest.mark.parametrize(
+    ("preset", "kl"), [("rloo", 0.0), ("gspo", 0.0), ("fspo", 0.0), ("fspo-kl", 0.0), ("grpo", 0.0), ("fspo", 0.1)]
+)
+def test_gradient_equals_autograd_on_the_whole_minibatch(tmp_path: Path, preset: str, kl: float) -> None:
+    net = tiny_run.model(dtype=torch.float64)
+    options = ["--rule.preset", preset, "--rule.kl_coef", str(kl)]
+    if preset == "grpo":  # its token mean leaves little to tell apart with small ratios
+        options += ["--rule.advantage", "dr_grpo"]
+    trainer = tiny_run.trainer(tmp_path / "run", *options, net=net)
+    batch = rollout(trainer)
+    rows = np.arange(len(batch))
+    before = copy.deepcopy(net)
+    found = {}
+    shards = {}
+    for tokens in (60, 300, 100_000):
+        object.__setattr__(trainer.config.batch, "tokens", tokens)
+        shards[tokens] = trainer.shards(batch, rows)
+    move(net, 0.01)
+    for tokens, parts in shards.items():
+        stats = trainer.updater.drift_stats(parts) if preset == "fspo-kl" else None
+        net.zero_grad()
+        records = trainer.updater.accumulate(parts, stats)
+        found[tokens] = gradients(net)
+    assert len(shards[60]) > len(shards[300]) >= len(shards[100_000])
+    side = np.concatenate([r["cut_low"] + r["cut_high"] for _, r in records])
+    count = np.concatenate([r["count"] for _, r in records])
+    assert 0 < side.sum() < count.sum()  # some cut, some kept
+    net.zero_grad()
+    plain_loss(net, before, batch, preset, kl).backward()
+    expected = gradients(net)
+    for value in found.values():
+        torch.testing.assert_close(value, expected, rtol=1e-9, atol=1e-9 * float(expected.abs().max()))
+
+
+def test_rows_without_advantage_move_nothing(tmp_path: Path) -> None:
+    net = tiny_run.model(dtype=torch.float64)
+    trainer = tiny_run.trainer(tmp_path / "run", net=net)
+    batch = rollout(trainer)
+    batch.rewards[batch.prompt_ids == batch.prompt_ids[0]] = 1.0  # a group that is all right
+    give_advantages(batch, "grpo")
+    flat = batch.advantages == 0
+    assert flat.any()
+    assert not flat.all()
+    shards = trainer.shards(batch, np.arange(len(batch)))
+    move(net, 0.01)
+    records = trainer.updater.accumulate(shards, None)
+    together = gradients(net)
+    assert sum(len(record["length"]) for _, record in records) == len(batch)  # they are logged all the same
+    net.zero_grad()
+    trainer.updater.accumulate([shard for shard in shards if shard.micro.trains], None)
+    alone = gradients(net)  # the mean runs over fewer responses
+    torch.testing.assert_close(together, alone * float((~flat).mean()), rtol=1e-10, atol=1e-12)
+
+
+def test_batch_without_any_advantage_leaves_the_weights_alone(tmp_path: Path) -> None:
+    net = tiny_run.model()
+    trainer = tiny_run.trainer(tmp_path / "run", net=net)
+    batch = rollout(trainer)
+    batch.rewards[:] = 1.0
+    give_advantages(batch, "grpo")
+    before = copy.deepcopy(net.state_dict())
+    shards = trainer.shards(batch, np.arange(len(batch)))
+    trainer.update(batch, shards, Ratios(), since=0, epoch=0)
+    assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
+    assert trainer.state.step == 1
+
+
+@pytest.mark.parametrize("source", ["two_pass", "lagged"])
+def test_drift_of_each_update_is_logged(tmp_path: Path, source: str) -> None:
+    trainer = tiny_run.trainer(tmp_path / "run", "--rule.preset", "fspo-kl", "--rule.drift_source", source)
+    trainer.train()
+    table = read_log(tmp_path / "run").table.to_pandas()
+    assert set(table.drift_source) == {source}
+    steps = table.groupby("step")
+    k3 = -steps.k3_sum.sum() / steps.length.sum()  # m = -k3 per token, over the global minibatch
+    drift = steps.drift.first()
+    assert (steps.drift.nunique() == 1).all()
+    if source == "two_pass":
+        np.testing.assert_allclose(drift, k3, rtol=1e-6, atol=1e-12)
+    else:  # the update before; before the first update of a rollout every S is 0
+        expected = np.where(steps.updates_since_rollout.first() == 0, 0.0, k3.shift(fill_value=0.0))
+        np.testing.assert_allclose(drift, expected, rtol=1e-6, atol=1e-12)
+    assert (drift < 0).sum() >= 4
+    root = np.sqrt(table.length)
+    np.testing.assert_allclose(table.lo, table.drift * table.length - 0.03 * root, rtol=1e-9)
+    assert tiny_run.metrics(tmp_path / "run", "train")[0]["drift_per_token"] < 0
+
+
+def test_dummy_microbatches_fill_up() -> None:
+    lengths = np.array([5, 9, 7])
+    rows = np.arange(3)
+    plans = [plan_microbatches(rows, lengths, np.ones(3, bool), 100, rank=r, world=4) for r in range(4)]
+    assert [len(plan) for plan in plans] == [1, 1, 1, 1]
+    assert [plan[0].dummy for plan in plans] == [False, False, False, True]
+
+
+@pytest.mark.parametrize("options", [{"gradient_checkpointing": True}, {"lora": LoraOptions(rank=4)}])
+def test_gradient_does_not_depend_on_microbatches_with(tmp_path: Path, options: dict[str, Any]) -> None:
+    net = ready_for_training(tiny_run.model(dtype=torch.float64, layers=2), "it", **options).double()
+    trainer = tiny_run.trainer(tmp_path / "run", "--batch.tokens", "60", net=net)
+    batch = rollout(trainer)
+    cut = trainer.shards(batch, np.arange(len(batch)))
+    object.__setattr__(trainer.config.batch, "tokens", 100_000)
+    together = trainer.shards(batch, np.arange(len(batch)))
+    assert len(cut) > 4 > len(together)
+    move(net, 0.01)
+    found = []
+    for shards in (cut, together):
+        net.zero_grad()
+        trainer.updater.accumulate(shards, None)
+        found.append(gradients(net))
+    assert found[0].abs().max() > 0
+    torch.testing.assert_close(found[0], found[1], rtol=1e-9, atol=1e-9 * float(found[1].abs().max()))

@@ -1,0 +1,380 @@
+"""Moments and laws of the log-ratio models against theory, enumeration and independent samplers.
+
+Seeds are fixed. A bound of five standard errors on one number fails by chance with probability 6e-7; a
+Kolmogorov-Smirnov p-value above 1e-5 does so with probability 1e-5.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise, product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import integrate, linalg, stats
+
+from fspo.base.errors import UserError
+from fspo.rules import preset
+from proofs_check.models import (
+    MODELS,
+    AdvantageDrift,
+    AutoregressiveTokens,
+    ExponentialTokens,
+    FractionalNoise,
+    GaussianTokens,
+    Heteroscedastic,
+    IndependentAdvantage,
+    MarkovTokens,
+    ScaledGamma,
+    ScaledStudent,
+    ShiftedLengths,
+    StudentTokens,
+    TokenByToken,
+    make_model,
+    matching_stats,
+)
+
+LENGTHS = np.array([1.0, 5, 40])
+EACH = {
+    "gaussian": GaussianTokens(-0.01, 0.2),
+    "ar1": AutoregressiveTokens(-0.01, 0.2, 0.6),
+    "ar1, negative": AutoregressiveTokens(-0.01, 0.2, -0.7),
+    "markov": MarkovTokens(-0.01, 0.2, 0.7, 0.3, 0.6, 3.0),
+    "student-tokens": StudentTokens(-0.01, 0.2, df=9.0),
+    "scaled-student": ScaledStudent(-0.01, 0.2, df=9.0),
+    "exponential-tokens": ExponentialTokens(-0.01, 0.2),
+    "scaled-gamma": ScaledGamma(-0.01, 0.2, shape=0.5),
+    "scaled-gamma, right": ScaledGamma(-0.01, 0.2, shape=2.0, sign=1),
+    "heteroscedastic": Heteroscedastic(-0.01, 0.2, beta=0.2),
+    "fractional": FractionalNoise(-0.01, 0.2, hurst=0.3),
+    "shifted-lengths": ShiftedLengths(0.05, 0.2, (0.5, 0.3, 0.2), (0.2, 0.3, 0.5)),
+    "advantage-drift": AdvantageDrift(-0.01, 0.2, pull=0.05, positive=0.3, trend=0.2),
+}
+LAWS = {name: model for name, model in EACH.items() if hasattr(model, "cdf")}
+PATHS = {name: model for name, model in EACH.items() if hasattr(model, "paths")}
+
+
+def each(models):
+    return pytest.mark.parametrize("model", models.values(), ids=models.keys())
+
+
+def assert_moments(S, mean, variance):
+    """Mean and variance of the columns of S within five standard errors, and the rounding of 1e5 additions."""
+    draws, rounding = len(S), 1e-10
+    assert np.all(np.abs(S.mean(axis=0) - mean) <= 5 * S.std(axis=0) / math.sqrt(draws) + rounding)
+    fourth = ((S - S.mean(axis=0)) ** 4).mean(axis=0)
+    error = np.sqrt(np.maximum(fourth - S.var(axis=0) ** 2, 0) / draws)
+    assert np.all(np.abs(S.var(axis=0) - variance) <= 5 * error + rounding)
+
+
+def test_the_registry_is_covered_here():
+    assert {name.split(",")[0] for name in EACH} == set(MODELS)
+    assert all(type(model) is MODELS[name.split(",")[0]] for name, model in EACH.items())
+
+
+@each(EACH)
+def test_mean_and_variance_of_draws(model):
+    S = model.sample(np.random.default_rng(0), np.broadcast_to(LENGTHS, (100_000, 3)))
+    assert_moments(S, model.mean(LENGTHS), model.variance(LENGTHS))
+
+
+@each(PATHS)
+def test_token_paths_have_the_moments_and_law_of_the_sum(model):
+    rng = np.random.default_rng(1)
+    for length in (1, 7, 30):
+        S = model.paths(rng, 40_000, length).sum(axis=1)
+        assert_moments(S[:, None], model.mean([length]), model.variance([length]))
+        direct = model.sample(rng, np.full(20_000, float(length)))
+        # laws with few values meet the same value in two roundings
+        assert stats.ks_2samp(S[:20_000].round(9), direct.round(9)).pvalue > 1e-5
+
+
+@each(LAWS)
+def test_cdf_is_the_law_of_the_draws_and_increases_from_0_to_1(model):
+    rng = np.random.default_rng(2)
+    for length in LENGTHS:
+        S = model.sample(rng, np.full(4_000, length))
+        assert stats.kstest(S, lambda s, n=length: model.cdf(s, n)).pvalue > 1e-5
+        scale = math.sqrt(float(model.variance([length])[0]))
+        grid = model.cdf(float(model.mean([length])[0]) + scale * np.linspace(-50, 50, 41), length)
+        assert np.all(np.diff(grid) >= -1e-12)
+        assert grid[0] == pytest.approx(0, abs=1e-7)
+        assert grid[-1] == pytest.approx(1, abs=1e-7)
+
+
+# the others have no limit of the variance per token, by design
+SETTLING = {k: m for k, m in EACH.items() if not isinstance(m, FractionalNoise | Heteroscedastic | AdvantageDrift)}
+
+
+@each(SETTLING)
+def test_long_run_scale(model):
+    assert model.variance([1e7])[0] / 1e7 == pytest.approx(model.sigma**2, rel=1e-5)
+    assert model.mean([1e7])[0] / 1e7 == pytest.approx(model.mu, rel=1e-4)
+
+
+@each(EACH)
+def test_same_generator_same_draws_in_any_shape(model):
+    one, two = (model.sample(np.random.default_rng(5), LENGTHS) for _ in range(2))
+    np.testing.assert_array_equal(one, two)
+    assert np.shape(model.sample(np.random.default_rng(5), 5.0)) == ()
+    assert model.sample(np.random.default_rng(5), np.full((2, 3, 4), 5)).shape == (2, 3, 4)
+
+
+def test_blocks_do_not_change_the_stream():
+    # longer than a block, lengths broadcast along either axis or given in full
+    model = GaussianTokens(-0.01, 0.2)
+    lengths = np.broadcast_to(LENGTHS, (20_000, 3))
+    z = np.random.default_rng(6).standard_normal((20_000, 3))
+    expected = -0.01 * lengths + 0.2 * np.sqrt(lengths) * z
+    for given_lengths in (lengths, lengths.copy()):
+        np.testing.assert_allclose(model.sample(np.random.default_rng(6), given_lengths), expected, atol=1e-14)
+    across = np.broadcast_to(np.arange(1.0, 20_001)[:, None], (20_000, 3))
+    expected = -0.01 * across + 0.2 * np.sqrt(across) * z
+    np.testing.assert_allclose(model.sample(np.random.default_rng(6), across), expected, atol=1e-12)
+
+
+def test_scaled_gamma_has_one_skewed_law_at_every_length():
+    model = EACH["scaled-gamma"]
+    S = model.sample(np.random.default_rng(1), np.broadcast_to(LENGTHS, (50_000, 3)))
+    z = (S - model.mu * LENGTHS) / np.sqrt(LENGTHS)
+    assert stats.ks_2samp(z[:, 0], z[:, 2]).pvalue > 1e-5
+    assert np.all(stats.skew(z) < -2.0)  # -2/sqrt(.5) = -2.83
+
+
+def test_rho3_by_quadrature():
+    third = integrate.quad(lambda x: abs(x - 1) ** 3 * math.exp(-x), 0, 80, points=[1])[0]
+    assert third == pytest.approx(ExponentialTokens.RHO3, rel=1e-9)
+    for df in (3.5, 6.0):
+        scale = math.sqrt((df - 2) / df)
+        third = 2 * integrate.quad(lambda t, d=df, c=scale: (c * t) ** 3 * stats.t.pdf(t, d), 0, np.inf)[0]
+        assert StudentTokens(0, 1, df).rho3 == pytest.approx(third, rel=1e-6)
+    assert StudentTokens(0, 1, 3.0).rho3 == math.inf
+
+
+@given(ar=st.floats(-0.95, 0.95), length=st.integers(1, 40))
+@settings(max_examples=50)
+def test_ar1_variance_is_the_double_sum_of_autocovariances(ar, length):
+    gap = np.abs(np.subtract.outer(np.arange(length), np.arange(length)))
+    exact = np.sum(0.2**2 * (1 - ar) / (1 + ar) * ar**gap)
+    assert AutoregressiveTokens(0.0, 0.2, ar).variance(length) == pytest.approx(exact, rel=1e-9)
+
+
+@given(hurst=st.floats(0.05, 0.95), length=st.integers(1, 60))
+@settings(max_examples=50)
+def test_fractional_variance_is_the_double_sum_of_autocovariances(hurst, length):
+    model = FractionalNoise(0.0, 0.2, hurst)
+    covariance = linalg.toeplitz(model.autocovariance(np.arange(length)))
+    assert np.min(np.linalg.eigvalsh(covariance)) > 0
+    assert covariance.sum() == pytest.approx(float(model.variance(length)), rel=1e-8)
+
+
+@pytest.mark.parametrize("hurst", [0.2, 0.5, 0.85])
+def test_fractional_paths_against_cholesky(hurst):
+    model, rng, length, draws = FractionalNoise(0.01, 0.2, hurst), np.random.default_rng(7), 12, 60_000
+    covariance = linalg.toeplitz(model.autocovariance(np.arange(length)))
+    by_cholesky = 0.01 + rng.standard_normal((draws, length)) @ np.linalg.cholesky(covariance).T
+    for tokens in (model.paths(rng, draws, length), by_cholesky):
+        sums = tokens.cumsum(axis=1)[:, [0, 3, 11]]
+        assert_moments(sums, model.mean([1, 4, 12]), model.variance([1, 4, 12]))
+        # covariance of two entries has variance (g0^2 + g_k^2)/draws at most 2 g0^2/draws
+        error = 5 * covariance[0, 0] * math.sqrt(2 / draws)
+        assert np.max(np.abs(np.cov(tokens, rowvar=False) - covariance)) < error
+
+
+def by_enumeration(model, length):
+    """Probability and number of tokens in state 1 of every state sequence of the chain."""
+    leave = model.leaving
+    law = np.zeros(length + 1)
+    for states in product((0, 1), repeat=length):
+        chance = model.share if states[0] else 1 - model.share
+        for a, b in pairwise(states):
+            chance *= leave[a] if a != b else 1 - leave[a]
+        law[sum(states)] += chance
+    return law
+
+
+@given(
+    persistence=st.floats(-0.3, 0.98),
+    share=st.floats(0.25, 0.75),
+    mean_part=st.floats(0, 0.99),
+    noise_ratio=st.floats(0.1, 10),
+    length=st.integers(1, 8),
+)
+@settings(max_examples=40)
+def test_markov_law_and_moments_by_enumeration(persistence, share, mean_part, noise_ratio, length):
+    model = MarkovTokens(-0.01, 0.2, persistence, share, mean_part, noise_ratio)
+    law, ones = by_enumeration(model, length), np.arange(length + 1)
+    np.testing.assert_allclose(model.occupation_law(length), law, atol=1e-13)
+    (m0, m1), (v0, v1) = model.state_means, model.state_variances
+    mean, noise = m0 * (length - ones) + m1 * ones, v0 * (length - ones) + v1 * ones
+    assert law @ mean == pytest.approx(float(model.mean(length)), abs=1e-12)
+    exact = law @ noise + law @ (mean - law @ mean) ** 2
+    assert float(model.variance(length)) == pytest.approx(exact, rel=1e-9)
+    assert float(model.variance(1)) == pytest.approx(model.one_step_variance, rel=1e-12)
+
+
+def test_markov_occupation_draws_follow_their_law():
+    model, draws = EACH["markov"], 50_000
+    for length in (1, 6, 25):
+        law = model.occupation_law(length)
+        seen = np.bincount(
+            model.sample_occupation(np.random.default_rng(8), np.full(draws, length)).astype(int), minlength=length + 1
+        )
+        big = law * draws > 10
+        rest = np.append(law[big], law[~big].sum()), np.append(seen[big], seen[~big].sum())
+        keep = rest[0] > 0
+        assert stats.chisquare(rest[1][keep], draws * rest[0][keep] / rest[0][keep].sum()).pvalue > 1e-5
+
+
+@given(df=st.floats(2.1, 30), z=st.floats(-50, 50))
+@settings(max_examples=50)
+def test_student_inversion_at_one_token_is_the_t_law(df, z):
+    found = StudentTokens(0.0, 1.0, df).cdf(z, 1)
+    assert float(found) == pytest.approx(stats.t.cdf(z * math.sqrt(df / (df - 2)), df), abs=1e-11)
+
+
+def test_student_inversion_at_two_tokens_is_the_convolution():
+    df, scale = 4.0, math.sqrt(0.5)
+    for z in (-2.0, 0.3, 1.5):
+        exact = integrate.quad(
+            lambda x, z=z: stats.t.pdf(x, df) * stats.t.cdf((z * math.sqrt(2) - scale * x) / scale, df), -np.inf, np.inf
+        )[0]
+        assert float(StudentTokens(0.0, 1.0, df).cdf(z * math.sqrt(2), 2)) == pytest.approx(exact, abs=1e-7)
+
+
+@given(stop_old=st.floats(0.05, 0.9), stop_new=st.floats(0.05, 0.9), length=st.integers(1, 6))
+@settings(max_examples=40)
+def test_shifted_lengths_by_enumeration(stop_old, stop_new, length):
+    old, new = (0.5, 0.3, 0.2), (0.2, 0.2, 0.6)
+    model = ShiftedLengths(stop_old, stop_new, old, new)
+    chance, weight = [], []
+    for symbols in product(range(3), repeat=length - 1):
+        p_old = stop_old * math.prod((1 - stop_old) * old[y] for y in symbols)
+        p_new = stop_new * math.prod((1 - stop_new) * new[y] for y in symbols)
+        chance.append(p_old)
+        weight.append(p_new / p_old)
+    p, S = np.array(chance) / sum(chance), np.log(weight)
+    assert p @ np.array(weight) == pytest.approx(float(model.length_ratio(length)), rel=1e-10)
+    assert p @ S == pytest.approx(float(model.mean(length)), abs=1e-10)
+    assert p @ (S - p @ S) ** 2 == pytest.approx(float(model.variance(length)), abs=1e-10)
+
+
+def test_shifted_lengths_draws_geometric_lengths():
+    model = EACH["shifted-lengths"]
+    for new, stop in ((False, 0.05), (True, 0.2)):
+        n = model.sample_lengths(np.random.default_rng(9), 40_000, new=new)
+        assert_moments(n[:, None], 1 / stop, (1 - stop) / stop**2)
+
+
+def test_advantage_drift_moves_each_sign_its_own_way():
+    model, draws = EACH["advantage-drift"], 60_000
+    n = np.broadcast_to(LENGTHS, (draws, 3))
+    S, A = model.sample_pair(np.random.default_rng(10), n)
+    assert set(np.unique(A)) == {-1.0, 1.0}
+    share = 1 / (1 + 0.7 / 0.3 * (LENGTHS / 100) ** -0.2)
+    np.testing.assert_allclose(model.positive_share(LENGTHS), share)
+    assert np.all(np.abs((A > 0).mean(axis=0) - share) < 5 * np.sqrt(share * (1 - share) / draws))
+    for sign in (1, -1):
+        for i, length in enumerate(LENGTHS):
+            at = A[:, i] == sign
+            assert_moments(S[at, i][:, None], (-0.01 + sign * 0.05) * length, 0.04 * length)
+            assert stats.kstest(S[at, i], lambda s, n=length, k=sign: model.cdf(s, n, k)).pvalue > 1e-5
+    with pytest.raises(UserError, match="sign="):
+        model.cdf(0.0, 5.0, 2)
+
+
+def test_independent_advantage_keeps_the_law_of_S():
+    model = IndependentAdvantage(EACH["exponential-tokens"], 0.25)
+    S, A = model.sample_pair(np.random.default_rng(11), np.full(40_000, 5.0))
+    assert abs((A > 0).mean() - 0.25) < 5 * math.sqrt(0.25 * 0.75 / 40_000)
+    assert stats.ks_2samp(S[A > 0], S[A < 0]).pvalue > 1e-5
+    assert (model.mu, model.sigma) == (-0.01, 0.2)
+    np.testing.assert_array_equal(model.positive_share([1, 2]), [0.25, 0.25])
+
+
+def test_token_by_token_fills_each_length_whatever_the_order():
+    lengths = np.array([[3.0, 1], [1, 200]])
+    S = TokenByToken(GaussianTokens(100.0, 1e-3)).sample(np.random.default_rng(0), lengths)
+    np.testing.assert_allclose(S, 100 * lengths, atol=0.1)
+
+
+def test_matching_stats_centre_the_kl_band_on_the_model():
+    model = GaussianTokens(-0.003, 0.2)
+    rule = preset("fspo-kl").rule
+    lo, hi = rule.band(LENGTHS, matching_stats(model))
+    np.testing.assert_allclose((lo + hi) / 2, model.mu * LENGTHS)
+    with pytest.raises(UserError, match="mu <= 0"):
+        matching_stats(GaussianTokens(0.1, 0.2))
+
+
+NEEDS = {"ar1": {"ar": 0.5}}
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "shifted-lengths"])
+def test_mu_and_sigma_are_checked(name):
+    for sigma in (0.0, -1.0, math.nan, math.inf):
+        with pytest.raises(UserError, match="sigma="):
+            make_model(name, mu=0.0, sigma=sigma, **NEEDS.get(name, {}))
+    with pytest.raises(UserError, match="mu="):
+        make_model(name, mu=math.nan, sigma=1.0, **NEEDS.get(name, {}))
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "values"),
+    [
+        ("ar1", "ar", (1.0, -1.0, 2, math.nan)),
+        ("fractional", "hurst", (0.0, 1.0, -0.1, math.nan)),
+        ("student-tokens", "df", (2.0, 1.0, math.nan, math.inf)),
+        ("scaled-student", "df", (2.0, -3.0, math.nan)),
+        ("scaled-gamma", "shape", (0.0, -1.0, math.nan)),
+        ("scaled-gamma", "sign", (0, 2)),
+        ("heteroscedastic", "l0", (0.0, math.nan)),
+        ("heteroscedastic", "beta", (math.nan,)),
+        ("markov", "share", (0.0, 1.0)),
+        ("markov", "persistence", (1.0, -0.9, math.nan)),
+        ("markov", "mean_part", (-0.1, 1.0)),
+        ("markov", "noise_ratio", (0.0, math.nan)),
+        ("advantage-drift", "positive", (0.0, 1.0, math.nan)),
+        ("advantage-drift", "pull", (math.nan,)),
+    ],
+)
+def test_parameters_out_of_range(name, key, values):
+    for value in values:
+        with pytest.raises(UserError, match=key) as error:
+            make_model(name, **({"mu": 0.0, "sigma": 0.1} | NEEDS.get(name, {}) | {key: value}))
+        assert "\n" not in str(error.value)
+
+
+def test_bad_policies_and_names():
+    for change in ({"stop_old": 0.0}, {"stop_new": 1.0}, {"old": (0.5, 0.6, 0.1)}, {"new": (1.0, 0.0, 0.0)}):
+        with pytest.raises(UserError, match=next(iter(change))):
+            ShiftedLengths(**change)
+    with pytest.raises(UserError, match="same symbols"):
+        ShiftedLengths(old=(0.5, 0.5))
+    with pytest.raises(UserError, match="did you mean 'markov'"):
+        make_model("markow", mu=0.0, sigma=1.0)
+    with pytest.raises(UserError, match="did you mean 'hurst'"):
+        make_model("fractional", mu=0.0, sigma=1.0, hurs=0.5)
+    with pytest.raises(UserError, match="missing"):
+        make_model("ar1", mu=0.0, sigma=1.0)
+    with pytest.raises(UserError, match="positive"):
+        IndependentAdvantage(GaussianTokens(0.0, 1.0), 0.0)
+
+
+@each(EACH)
+def test_bad_lengths(model):
+    rng = np.random.default_rng(0)
+    for bad in ([], [0.5], [0], [-3.0], [math.nan, 2.0], [math.inf]):
+        for call in (lambda b: model.sample(rng, b), model.mean, model.variance):
+            with pytest.raises(UserError, match="lengths"):
+                call(bad)
+    counts_tokens = hasattr(model, "paths") and not isinstance(model, GaussianTokens | FractionalNoise)
+    if counts_tokens:
+        with pytest.raises(UserError, match="whole"):
+            model.sample(rng, [2.5])
+    if hasattr(model, "paths"):
+        for draws, length in ((0, 3), (3, 0), (2, 2.5)):
+            with pytest.raises(UserError, match="paths"):
+                model.paths(rng, draws, length)

@@ -1,0 +1,82 @@
+"""Comparisons: closed-form p-values and calibration under true claims."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from flint import arb
+from scipy import stats
+
+from proofs_check.checks.t01_t06_models import within
+from proofs_check.frame import Verdict, judge
+from proofs_check.tools.balls import inside
+from proofs_check.tools.compare import close, frequencies, holds, homogeneous, mean_is, worst
+
+
+def test_close_margin_is_decades_below_the_tolerance():
+    outcome = close([1.0, 2.0], [1.0, 2.0 * (1 + 1e-6)], 1e-4)
+    assert outcome.margin == pytest.approx(2.0, abs=1e-3)
+    assert close([1.01], [1.0], 1e-4).margin == pytest.approx(-2.0, abs=1e-3)
+    assert math.isnan(close([math.nan], [1.0], 1e-4).margin)
+
+
+def test_holds_takes_the_least_slack():
+    assert holds([3.0, -0.5, 1.0], "u").margin == -0.5
+    assert holds([-1e-9], "u", rounding=1e-8).margin > 0
+    assert math.isnan(holds([1.0, math.nan], "u").margin)
+
+
+def test_worst_prefers_nan_then_the_smallest():
+    a, b, nan = holds([1.0], "u"), holds([0.5], "u"), holds([math.nan], "u")
+    assert worst(a, b).margin == 0.5
+    assert math.isnan(worst(a, nan, b).margin)
+
+
+def test_frequencies_is_the_binomial_test_with_bonferroni():
+    outcome = frequencies([60, 50], 100, [0.5, 0.5], wanted=1.0)
+    tail = stats.binom.sf(59, 100, 0.5)
+    assert outcome.p_value == pytest.approx(2 * 2 * tail)
+    assert frequencies([50], 100, [0.5], wanted=1.0).p_value == 1.0
+    assert frequencies([0], 1000, [0.5], wanted=1.0).p_value < 1e-100
+
+
+def test_frequencies_resolution_shrinks_with_draws():
+    few, many = (frequencies([n // 2], n, [0.5], wanted=0.01) for n in (100, 1_000_000))
+    assert few.resolution == pytest.approx(4 * 0.05)
+    assert few.resolution > few.wanted > many.resolution
+
+
+def test_homogeneous_is_pearsons_chi_square():
+    counts, trials = np.array([30, 50, 45]), np.array([100, 120, 110])
+    expected = stats.chi2_contingency(np.stack([counts, trials - counts]))[1]
+    assert homogeneous(counts, trials, wanted=1.0).p_value == pytest.approx(expected)
+    assert math.isnan(homogeneous([0, 0], 10, wanted=1.0).p_value)
+
+
+def test_mean_is_one_column_is_the_t_test():
+    x = np.random.default_rng(0).normal(0.3, 1.0, (9, 1))
+    assert mean_is(x, [0.0], wanted=1.0).p_value == pytest.approx(stats.ttest_1samp(x[:, 0], 0.0).pvalue)
+
+
+def test_p_values_are_uniform_or_larger_under_true_claims():
+    rng = np.random.default_rng(1)
+    counts = rng.binomial(500, 0.3, (400, 4))
+    p = [frequencies(row, 500, [0.3] * 4, wanted=1.0).p_value for row in counts]
+    q = [homogeneous(row, 500, wanted=1.0).p_value for row in counts]
+    m = [mean_is(rng.standard_normal((300, 3)), np.zeros(3), wanted=math.inf).p_value for _ in range(400)]
+    few = [mean_is(rng.standard_normal((8, 3)), np.zeros(3), wanted=math.inf).p_value for _ in range(400)]
+    for values in (p, q, m, few):
+        assert np.mean(np.array(values, float) < 0.05) < 0.05 + 4 * math.sqrt(0.05 * 0.95 / 400)
+
+
+def test_what_is_no_probability_never_passes():
+    nan = frequencies([50, 50], 100, [0.5, math.nan], wanted=1.0)
+    assert math.isnan(nan.p_value)
+    assert judge(nan) is Verdict.UNDECIDED
+    for wrong in (1.2, -0.1):
+        assert judge(frequencies([50, 50], 100, [0.5, wrong], wanted=1.0)) is Verdict.FAIL
+    assert judge(frequencies([100], 100, [1 + 1e-15], wanted=1.0)) is Verdict.PASS
+    assert judge(within([50, 50], 100, [0.1, math.nan], [0.9, math.nan], 1.0)) is Verdict.UNDECIDED
+    assert judge(inside([0.5, math.nan], [arb(0.5), arb(0.5)], 1e-9)) is Verdict.UNDECIDED
