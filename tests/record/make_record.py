@@ -49,8 +49,8 @@ TOLERATED = 1e-9
 ABSOLUTE = 1e-12
 PROOFS = "T1,T2,T9,T10,T11,T13"
 """Statements whose checks are quick; ``--proofs all`` compares those of all statements where they were recorded."""
-UNTIMED = ("time", "seconds", "wall")
-"""First words of keys that hold times."""
+TIMES = ("time/", "step_time", "seconds", "wall")
+"""How the names of times begin, as metrics and as keys of JSON files."""
 
 SIZES = (
     *("--batch.prompts", "12", "--batch.responses", "4", "--batch.minibatches", "3", "--rollouts", "5"),
@@ -202,14 +202,20 @@ def _array(column: Any) -> np.ndarray:
 
 
 def _table(place: str, table: pa.Table) -> Values:
-    return {f"{place}/{name}": _array(table.column(name)) for name in table.column_names}
+    """Every column, without the rows that hold times."""
+    columns = {name: _array(table.column(name)) for name in table.column_names}
+    text = [column for column in columns.values() if column.dtype.kind == "U" and len(column)]
+    timed = np.any([np.char.startswith(column, t) for column in text for t in TIMES], axis=0) if text else None
+    if timed is not None and timed.any():
+        columns = {name: column[~timed] for name, column in columns.items()}
+    return {f"{place}/{name}": column for name, column in columns.items()}
 
 
 def _flat(place: str, value: Any) -> Iterator[tuple[str, Any]]:
     """Leaves of a JSON value, without times."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
-            if not str(key).startswith(UNTIMED):
+            if not str(key).startswith(TIMES):
                 yield from _flat(f"{place}.{key}" if place else str(key), inner)
     elif isinstance(value, list) and any(isinstance(v, (Mapping, list, str)) for v in value):
         for i, inner in enumerate(value):
@@ -241,7 +247,7 @@ def _metrics(place: str, path: Path) -> Values:
     columns: dict[str, list[Any]] = {}
     for line in path.read_text().splitlines():
         for key, value in json.loads(line).items():
-            if not key.startswith(("time/", "step_time")):
+            if not key.startswith(TIMES):
                 columns.setdefault(key, []).append(value)
     out: Values = {}
     for key, values in columns.items():
