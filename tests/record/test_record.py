@@ -1,0 +1,105 @@
+"""The code computes what the frozen record holds; ``make_record --compare`` compares far more than these tests."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from tests.record import make_record as record
+
+
+@pytest.fixture(scope="module")
+def recorded():
+    return record.load()
+
+
+def part(recorded, *starts):
+    return {place: kept for place, kept in recorded["values"].items() if place.startswith(starts)}
+
+
+def check(recorded, values):
+    assert recorded
+    differences, _ = record.compare(recorded, values)
+    assert not differences, f"{len(differences)} of {len(recorded)} differ:\n" + "\n".join(differences[:20])
+
+
+def test_analysis_of_the_committed_logs(recorded, tmp_path):
+    shutil.copytree(record.LOGS, tmp_path / "logs")
+    record.analyse(tmp_path, "logs", record.COMMITTED)
+    check(part(recorded, "logs/"), record.read(tmp_path))
+
+
+def test_short_training_runs(recorded, tmp_path):
+    """Bit for bit; only where one fixed forward and backward pass gives the record's bits."""
+    found = record.kernels(tmp_path)
+    if found != recorded["kernels"]:
+        pytest.skip(f"other float kernels: {found}, not {recorded['kernels']}; a sampled token may differ")
+    record.train(tmp_path, record.QUICK)
+    names = tuple(f"training/{name}/" for name in record.QUICK)
+    check(part(recorded, *names), {k: v for k, v in record.read(tmp_path).items() if k.startswith(names)})
+
+
+# -- the comparison itself ------------------------------------------------------------------------------------------
+
+COLUMN = np.array([0.5, np.nan, -2.0, np.inf])
+
+
+def compared(old, new, place="logs/fspo/lre/estimate", new_place=None):
+    return record.compare({place: record.summary(old)}, {new_place or place: new})[0]
+
+
+def test_summary_by_hand():
+    names = dict(zip(record.NAMES, record.summary(COLUMN), strict=True))
+    assert {k: names[k] for k in ("n", "NaN", "+inf", "-inf", "min", "max")} == dict(
+        zip(("n", "NaN", "+inf", "-inf", "min", "max"), (4, 1, 1, 0, -2.0, 0.5), strict=True)
+    )
+    assert (names["sum"], names["sum of |x|"], names["sum of squares"]) == (-1.5, 2.5, 4.25)
+    assert names["sum by place"] == 0.5 * 1 / 4 - 2.0 * 3 / 4
+    assert names["digest"] == record.summary(COLUMN.copy())[0]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [COLUMN[:3], COLUMN * -1, COLUMN[[2, 1, 0, 3]], np.array([0.5, 0.0, -2.0, np.inf]), COLUMN * (1 + 1e-8)],
+    ids=["shorter", "negated", "rows exchanged", "NaN filled", "one part in 1e8"],
+)
+def test_a_difference_is_seen(other):
+    assert compared(COLUMN, COLUMN.copy()) == []
+    (line,) = compared(COLUMN, other)
+    assert line.startswith("logs/fspo/lre/estimate: ")
+
+
+def test_rounding_is_tolerated_in_tables_and_not_in_training():
+    other = COLUMN * (1 + 1e-15)
+    assert compared(COLUMN, other) == []
+    assert len(compared(COLUMN, other, "training/fspo/log/log_ratio")) == 1
+
+
+def test_text_is_compared():
+    assert compared(np.array(["a", "b"]), np.array(["a", "b"])) == []
+    assert len(compared(np.array(["a", "b"]), np.array(["a", "c"]))) == 1
+    assert len(compared(np.array(["a"]), np.array(["c"]))) == 1
+
+
+def test_what_is_renamed_is_still_compared(monkeypatch):
+    monkeypatch.setattr(record, "RENAMED", {"lre": "lre_by_bin", "*/estimate": "value"})
+    new_place = "logs/fspo/lre_by_bin/value"
+    assert compared(COLUMN, COLUMN, new_place=new_place) == []
+    assert len(compared(COLUMN, COLUMN + 1, new_place=new_place)) == 1
+    assert compared(COLUMN, COLUMN) == ["logs/fspo/lre/estimate: missing"]
+
+
+def test_a_declared_difference_is_a_remark(monkeypatch):
+    monkeypatch.setattr(record, "CHANGED", {"*/lre/estimate": "was wrong"})
+    differences, remarks = record.compare(
+        {"logs/fspo/lre/estimate": record.summary(COLUMN)}, {"logs/fspo/lre/estimate": COLUMN + 1}
+    )
+    assert differences == []
+    assert remarks == ["1 differ as declared: */lre/estimate: was wrong"]
+
+
+def test_the_committed_logs_name_no_machine():
+    for path in record.LOGS.glob("*/config.yaml"):
+        assert "output: runs/" in path.read_text()
+    assert json.loads(record.RECORD.read_text())["values"]
