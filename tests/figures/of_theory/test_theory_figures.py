@@ -139,7 +139,7 @@ def test_fairness_map_draws_the_table(tables):
     table = table[table["factor_2"].isna() & (table["target"] == 0.85)]
     for factor, title, measure in (("exponent", "exponent", "band"), ("sign_drift", "drift by sign", "update")):
         rows, ax = table[(table["factor"] == factor) & (table["measure"] == measure)], titled(fig, title)
-        for rule, color in (("rloo", "#D55E00"), ("fspo", "#0072B2"), ("power-0.75", "#B8860B")):
+        for rule, color in (("fixed", "#D55E00"), ("fspo", "#0072B2"), ("power-0.75", "#B8860B")):
             own = rows[(rows["rule"] == rule) & (rows["method"] == "closed")]
             (line,) = [x for x in ax.get_lines() if x.get_color() == color and x.get_marker() == "None"]
             np.testing.assert_array_equal(np.column_stack(line.get_data()), own[["value", "lre_inf"]])
@@ -165,7 +165,7 @@ def test_fairness_grid_colours_fspo_and_marks_the_fairest(tables):
     bands = rows[~rows["rule"].isin(["none", "random"])]
     least = bands.groupby(["value", "value_2"])["lre_inf"].min()
     found = {tuple(p): line.get_color() for line in ax.get_lines() for p in np.column_stack(line.get_data())}
-    names = {"#0072B2": "fspo", "#009E73": "gspo", "#B8860B": "power-0.75", "#D55E00": "rloo", "#56B4E9": "fspo-kl"}
+    names = {"#0072B2": "fspo", "#009E73": "linear", "#B8860B": "power-0.75", "#D55E00": "fixed", "#56B4E9": "fspo-kl"}
     for j, x in enumerate(own.columns):
         for i, y in enumerate(own.index):
             rule = names.get(found[(j + 0.5, i + 0.5)])
