@@ -19,7 +19,7 @@ from scipy import stats
 from scores import batch_of
 from tqdm import tqdm
 
-from figures import STUDIES, draw_all
+from figures import draw_all, of_runs
 from figures.tables import Tables
 from fspo.base.command_line import CommandParser
 from fspo.base.errors import UserError, run_cli
@@ -99,7 +99,7 @@ def main() -> None:
     print(table.pivot_table(index="width", columns=["cosine", "projection"], values="rmse").round(4).to_string())
     print(f"results: {RESULTS}")
     if options.figure:
-        (drawn,) = draw_all(Tables({"sketch_error": table}), options.figure, modules=STUDIES)
+        (drawn,) = draw_all(Tables({"sketch_error": table}), options.figure, modules=of_runs.STUDIES)
         print(f"figure: {drawn.pdf} and .png")
 
 

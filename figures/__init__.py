@@ -1,8 +1,8 @@
 """Publication figures: tables in, Figure out. One module for each figure; none computes a statistic of its own.
 
-``MODULES`` (of runs) and ``THEORY`` (of no run) list them in the order of a paper. Each has ``NAME``, ``TITLE``,
-``CAPTION``, ``caption(tables)``, ``figure(tables, style)`` and an ax-level function that takes computed arrays.
-``draw_all`` writes them all.
+The folders ``of_runs`` and ``of_theory`` hold them and list their names. Each module has ``TITLE``, ``CAPTION``,
+``caption(tables)``, ``figure(tables, style)`` and an ax-level function that takes computed arrays. ``draw_all`` writes
+them all.
 """
 
 from __future__ import annotations
@@ -14,41 +14,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from figures import of_runs, of_theory
+
 if TYPE_CHECKING:
     from figures.tables import Tables
-
-MODULES = (
-    "acceptance_by_length",
-    "clip_over_training",
-    "lre_by_rule",
-    "theory_gap",
-    "cosine_by_rule",
-    "cosine_references",
-    "cosine_bound",
-    "error_split",
-    "update_error",
-    "variance_scaling",
-    "drift_by_sign",
-    "sensitivity_range",
-    "sensitivity_settings",
-    "training_curves",
-)
-THEORY = (
-    "acceptance_laws",
-    "drift_lre",
-    "tightness",
-    "berry_esseen",
-    "fairness_map",
-    "fairness_grid",
-    "mse_map",
-    "mse_best",
-    "adaptive_models",
-)
-"""Figures from the tables of ``python -m proofs_check.maps``."""
-TRAINED = ("sensitivity_trained",)
-"""Figures from the table of a trained sweep, which paper_repro.py writes."""
-STUDIES = ("sketch_error",)
-"""Figures from tables that scripts in ``benchmarks/`` write."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +38,8 @@ class Drawn:
 
 
 def find_module(name: str) -> ModuleType:
-    """The module that draws a figure, from its name."""
-    return import_module(f"figures.{'of_theory' if name in THEORY else 'of_runs'}.{name}")
+    """The module that draws a figure, in the folder that lists its name."""
+    return import_module(f"{(of_theory if name in of_theory.FIGURES else of_runs).__name__}.{name}")
 
 
 def file_name(module: str, tables: Tables) -> str:
@@ -92,7 +61,7 @@ def draw_all(
     output: Path,
     width: str = "neurips",
     only: Sequence[str] = (),
-    modules: Sequence[str] = MODULES,
+    modules: Sequence[str] = of_runs.FIGURES,
 ) -> list[Drawn]:
     """Draw the figures into ``output`` as PDF and PNG.
 
@@ -107,7 +76,7 @@ def draw_all(
     only : sequence of str
         Names of the figures wanted; empty for all.
     modules : sequence of str
-        Figures to choose from: ``MODULES``, ``THEORY`` or both.
+        Figures to choose from, of ``of_runs``, ``of_theory`` or both.
 
     Returns
     -------
@@ -139,7 +108,7 @@ def draw_all(
         stem, title = file_name(name, tables), heading(module, tables)
         try:
             caption, picture = module.caption(tables), module.figure(tables, style)
-            drawn = None if name in THEORY else numbers(module, tables)
+            drawn = None if name in of_theory.FIGURES else numbers(module, tables)
         except NothingToDraw as reason:
             results.append(Drawn(stem, title, skipped=str(reason)))
             continue

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from figures import MODULES, THEORY, TRAINED, Drawn, draw_all
+from figures import Drawn, draw_all, of_runs, of_theory
 from fspo.base.command_line import CommandParser
 from fspo.base.errors import UserError, run_cli
 from fspo.base.files import write_text
@@ -62,9 +62,8 @@ def build_parser() -> CommandParser:
         "--output", type=Path | None, help="folder for the files; FOLDER/figures for one folder, figures-out for more"
     )
     parser.add_argument("--width", type=str, default="neurips", help=f"venue width: {', '.join(WIDTHS)}")
-    parser.add_argument(
-        "--only", type=list[str], default=[], help=f"figures wanted, of {', '.join(MODULES + THEORY + TRAINED)}"
-    )
+    known = ", ".join(of_runs.FIGURES + of_theory.FIGURES + of_runs.TRAINED)
+    parser.add_argument("--only", type=list[str], default=[], help=f"figures wanted, of {known}")
     return parser
 
 
@@ -83,7 +82,8 @@ def main(arguments: list[str] | None = None) -> int:
     theory = load_theory(values.theory) if values.theory else Tables({})
     trained = load_trained_sweep(swept) if swept else Tables({})
     tables = Tables(measured.frames | theory.frames | trained.frames, measured.summaries, measured.partition)
-    modules = (MODULES if runs else ()) + (THEORY if values.theory else ()) + (TRAINED if swept else ())
+    modules = of_runs.FIGURES if runs else ()
+    modules += (of_theory.FIGURES if values.theory else ()) + (of_runs.TRAINED if swept else ())
     results = draw_all(tables, output, values.width, values.only, modules)
     for item in results:
         print(f"skipped  {item.name}: {item.skipped}" if item.skipped else f"drawn    {item.pdf} and .png")

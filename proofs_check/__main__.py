@@ -13,7 +13,7 @@ from tqdm import tqdm
 from fspo.base.command_line import CommandParser
 from fspo.base.errors import UserError, run_cli
 from proofs_check.catalogue import CHECKS
-from proofs_check.checks.t08_logged import log_checks
+from proofs_check.checks.t08_identity import log_checks
 from proofs_check.frame import Check, Row, exit_status, select
 from proofs_check.report import format_table, write_report
 from proofs_check.run import run_checks

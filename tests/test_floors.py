@@ -56,6 +56,11 @@ def breaches(paths: list[Path], allowed: tuple[str, ...], forbidden: tuple[str, 
     ]
 
 
+PROOFS = ROOT / "proofs_check"
+PROOFS_FLOORS = (("frame", "models"), ("tools",), ("checks", "formal", "maps"), ("catalogue",), ("report", "run"))
+"""Rooms of proofs_check from the ground up. A room may import the floors below it and itself, but a check no other."""
+
+
 @pytest.mark.parametrize(
     ("folders", "allowed", "forbidden"),
     [
@@ -76,6 +81,21 @@ def test_imports_go_downwards(folders: list[Path], allowed: tuple[str, ...], for
     files = sources(*folders)
     assert files
     assert breaches(files, allowed, forbidden) == []
+
+
+@pytest.mark.parametrize("floor", range(len(PROOFS_FLOORS)))
+def test_the_rooms_of_proofs_check_import_downwards(floor: int) -> None:
+    below = tuple(f"proofs_check.{room}" for rooms in PROOFS_FLOORS[:floor] for room in rooms)
+    for room in PROOFS_FLOORS[floor]:
+        own = () if room == "checks" else (f"proofs_check.{room}",)
+        files = sources(PROOFS / room)
+        assert files
+        assert breaches(files, (*GROUND_FLOOR, *below, *own), ()) == []
+
+
+def test_every_room_of_proofs_check_stands_on_a_floor() -> None:
+    rooms = {path.stem for path in PROOFS.iterdir() if path.stem.islower() and "__" not in path.stem}
+    assert rooms == {room for rooms in PROOFS_FLOORS for room in rooms}
 
 
 def test_an_import_upwards_is_seen() -> None:

@@ -1,1 +1,23 @@
-"""Figures drawn from the tables of runs."""
+"""Figures drawn from the tables of runs, one module for each; other modules here are parts of one figure."""
+
+FIGURES = (
+    "acceptance_by_length",
+    "clip_over_training",
+    "lre_by_rule",
+    "theory_gap",
+    "cosine_by_rule",
+    "cosine_references",
+    "cosine_bound",
+    "error_split",
+    "update_error",
+    "variance_scaling",
+    "drift_by_sign",
+    "sensitivity_range",
+    "sensitivity_settings",
+    "training_curves",
+)
+"""Figures from the tables of ``python -m analysis``, in the order of a paper."""
+TRAINED = ("sensitivity_trained",)
+"""Figures from the table of a trained sweep, which paper_repro.py writes."""
+STUDIES = ("sketch_error",)
+"""Figures from tables that scripts in ``benchmarks/`` write."""

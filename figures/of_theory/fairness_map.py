@@ -13,7 +13,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from numpy.typing import NDArray
 
 from figures.draw import few_ticks, label_left, new_axes, panel_grid, whiskers
-from figures.style import LOOKS, Look, Style, looks, rule_label
+from figures.style import Look, Style, looks, rule_label
 from figures.tables import Frame, NothingToDraw, Tables, percent
 from proofs_check.maps.settings import RATIO, SIGMA, lengths_on
 
@@ -27,9 +27,11 @@ CAPTION = (
     "through the points of the grid; root scale. Points: simulated responses with simultaneous 95 % intervals; they "
     "are plug-in values, so they lie above an LRE of 0. LRE∞ is of the band acceptance over all responses; where "
     "a_upd is named, of the update acceptance under drop (T11). "
-    "rloo and gspo stand for a fixed and a linear symmetric band. {missing}Random drop has LRE 0."
+    "All bands are symmetric. {missing}Random drop has LRE 0."
 )
-LINES = ("rloo", "power-0.25", "fspo", "power-0.75", "gspo", "fspo-kl", "fspo-gaussian", "fspo-tilted")
+LINES = ("fixed", "power-0.25", "fspo", "power-0.75", "linear", "fspo-kl", "fspo-gaussian", "fspo-tilted")
+OF_PRESET = {"fixed": "rloo", "linear": "gspo", "power-0.75": "power"}
+"""Bands of the map that are drawn like the preset whose band has their exponent."""
 
 
 @dataclass(frozen=True)
@@ -72,9 +74,9 @@ class Line:
 
 
 def line_looks(rules: Iterable[str]) -> dict[str, Look]:
-    """The looks of the map's rules in the order of LINES; ``power-0.75`` is the preset ``power``."""
+    """The looks of the map's rules in the order of LINES."""
     names = set(rules)
-    return {rule: LOOKS["power"] if rule == "power-0.75" else looks([rule])[rule] for rule in LINES if rule in names}
+    return {rule: next(iter(looks([OF_PRESET.get(rule, rule)]).values())) for rule in LINES if rule in names}
 
 
 def one_factor(tables: Tables) -> Frame:

@@ -53,15 +53,12 @@ class Section:
     tables : sequence of (heading, rows)
         Rows are mappings; the columns are the keys in the order of their first appearance. Long ones are folded.
     figures : sequence of Picture
-    markdown : str
-        Text after the rest.
     """
 
     title: str
     notes: Sequence[str] = ()
     tables: Sequence[tuple[str, Sequence[Mapping[str, Any]]]] = ()
     figures: Sequence[Picture] = ()
-    markdown: str = ""
 
 
 def write_report(
@@ -268,7 +265,7 @@ def _sections(sections: Sequence[Section], figures: int) -> list[dict[str, Any]]
     """The sections that hold something; figures are numbered on from ``figures``."""
     found = []
     for section in sections:
-        if section.notes or section.tables or section.figures or section.markdown:
+        if section.notes or section.tables or section.figures:
             pictures = [_picture(picture, figures + i) for i, picture in enumerate(section.figures, 1)]
             figures += len(pictures)
             found.append(
@@ -278,22 +275,9 @@ def _sections(sections: Sequence[Section], figures: int) -> list[dict[str, Any]]
                     "notes": list(section.notes),
                     "tables": [_table(heading, rows) for heading, rows in section.tables],
                     "figures": pictures,
-                    "text": markdown(section.markdown),
                 }
             )
     return found
-
-
-def markdown(text: str) -> str:
-    """Markdown as HTML for a section: headings two levels down, HTML inside it escaped, no links to scripts."""
-    from markdown_it import MarkdownIt
-
-    parser = MarkdownIt("js-default").disable("image")  # this preset escapes HTML; nothing is fetched
-    tokens = parser.parse(text)
-    for token in tokens:
-        if token.type in ("heading_open", "heading_close"):
-            token.tag = f"h{min(int(token.tag[1:]) + 2, 6)}"
-    return parser.renderer.render(tokens, parser.options, {})
 
 
 def _picture(picture: Picture, number: int) -> dict[str, Any]:

@@ -50,7 +50,6 @@ def write_page(
         What each stage was and how long it took.
     """
     drawn = out / "figures"
-    advice = out / "checks" / "advice.md"
     damaged = [line for run in runs for line in contents.warnings(run)]
     path = write_report(
         out / "report.html",
@@ -69,7 +68,6 @@ def write_page(
                 "Theory",
                 tables=[("Checks", contents.check_rows(checks))],
                 figures=contents.pictures(out / "figures-theory", theory),
-                markdown=advice.read_text(encoding="utf-8") if advice.is_file() else "",
             ),
             Section(
                 "Tables",

@@ -10,12 +10,22 @@ from flint import arb, arb_series
 
 from fspo import theory
 from fspo.rules import preset
-from proofs_check.checks.t01_t02_fairness import LENGTHS
-from proofs_check.checks.t03_t04_certified import AGREEMENT, NEAR, scale_change
 from proofs_check.frame import Check, Method, Outcome
 from proofs_check.tools import balls
-from proofs_check.tools.balls import POINT_BITS, Span, certify, decide, inside, normal_density, span, with_precision
+from proofs_check.tools.balls import (
+    NEAR,
+    POINT_BITS,
+    Span,
+    certify,
+    decide,
+    inside,
+    normal_density,
+    scale_change,
+    span,
+    with_precision,
+)
 from proofs_check.tools.compare import worst
+from proofs_check.tools.settings import AGREEMENT, LENGTHS
 
 
 @with_precision(POINT_BITS)

@@ -23,6 +23,7 @@ from fspo import theory
 from proofs_check.frame import Check, Method, Outcome
 from proofs_check.tools import balls
 from proofs_check.tools.balls import (
+    NEAR,
     POINT_BITS,
     Span,
     certify,
@@ -30,22 +31,18 @@ from proofs_check.tools.balls import (
     density_slope,
     inside,
     normal_density,
+    phi_1,
+    scale_change,
     span,
     with_precision,
 )
+from proofs_check.tools.settings import AGREEMENT
 
 REACH, FAR = 2.1, 8.0
 SHARP = ((0.7, 1.4), (0.7, 1.4), (0.8, 1.2))  # boxes of u_lo, u_hi and the largest drift error
 UNEVEN = ((0.4, 0.5), (1.4, 1.6), (0.3, 0.5))
 TURNING = ((1.4, 1.6), (0.4, 0.5), (0.3, 1.1))  # a rises, turns at x* = .45 ... .6, and falls below a_0 after 2 x*
 SIDE = (0.85, 1.35)  # ranges around the sharp ones of T4
-NEAR = 0.125  # below it the integral form of a remainder is used
-AGREEMENT = 1e-12  # relative error allowed to the float64 formulas
-
-
-def phi_1() -> arb:
-    """phi(1), the constant of T3 and T4."""
-    return normal_density(arb(1))
 
 
 def _curvature(t: Span) -> arb:
@@ -148,23 +145,6 @@ def _float_drift(rng: np.random.Generator, cases: int = 300) -> float:
         error = balls.size(arb(float(theory.drift_error_bound(u_lo, u_hi, x))) / exact - 1)
         largest = error if not error <= largest else largest  # keeps NaN
     return largest
-
-
-def scale_change(u: Span, v: Span) -> arb:
-    """e(u, v) over a box."""
-    if v.lo >= NEAR or v.hi <= -NEAR:
-        # rises in u's image, so ends do for each of the two terms; e is their difference over v
-        image = Span(u.lo * (-v.hi).exp(), u.hi * (-v.lo).exp())
-        centre_u, centre_v = (u.lo + u.hi) / 2, (v.lo + v.hi) / 2
-        at = balls.normal_probability(centre_u, centre_u * (-centre_v).exp())
-        slope_u = normal_density(image.ball) * (-v.ball).exp() - normal_density(u.ball)
-        slope_v = -density_slope(image.ball)
-        return (at + slope_u * (u.ball - centre_u) + slope_v * (v.ball - centre_v)) / v.ball
-    total = arb(0)
-    for k in range(4):
-        step = Span(arb(k) / 4, arb(k + 1) / 4).ball
-        total += density_slope(u.ball * (-step * v.ball).exp()) / 4
-    return -total
 
 
 def _scale_slack(u: Span, v: Span, factor: float = 1.0) -> arb:

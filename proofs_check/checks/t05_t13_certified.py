@@ -11,25 +11,22 @@ from flint import acb, arb, fmpq
 
 from fspo import theory
 from fspo.rules import Rule
-from proofs_check.checks.t01_t02_fairness import LENGTHS
-from proofs_check.checks.t03_t04_certified import AGREEMENT
 from proofs_check.frame import Check, Method, Outcome
 from proofs_check.models import ExponentialTokens
 from proofs_check.tools import balls
-from proofs_check.tools.balls import POINT_BITS, Span, certify, decide, inside, with_precision
+from proofs_check.tools.balls import (
+    POINT_BITS,
+    Span,
+    certify,
+    decide,
+    inside,
+    sqrt_band_acceptance,
+    with_precision,
+)
 from proofs_check.tools.compare import worst
+from proofs_check.tools.settings import AGREEMENT, LENGTHS
 
 EXACTLY = 1e-30  # a relative spread below it counts as none
-
-
-def band_acceptance(
-    c_lo: arb | float, c_hi: arb | float, mu: arb, sigma: arb, length: float, drift: arb | None = None
-) -> arb:
-    """a(l) of the sqrt band from its edges in nats: m l -+ c sqrt(l) under N(mu l, sigma^2 l)."""
-    root, centre = arb(length).sqrt(), (0 if drift is None else drift) * arb(length)
-    edges = (centre - c_lo * root, centre + c_hi * root)
-    lo, hi = ((edge - mu * arb(length)) / (sigma * root) for edge in edges)
-    return balls.normal_probability(lo, hi)
 
 
 def _two_point_gaps(p: fmpq, length: int) -> Iterator[arb]:
@@ -201,11 +198,11 @@ def weight_fairness(rng: np.random.Generator, centre: float = 0.5) -> Outcome:
         square = sigma * sigma
         mu, weighted = -square / 2, square / 2
         c = [u * sigma for u in (u_lo, u_hi)]
-        b = [band_acceptance(c[0], c[1], weighted, sigma, n, arb(centre) * square) for n in LENGTHS.tolist()]
+        b = [sqrt_band_acceptance(c[0], c[1], weighted, sigma, n, arb(centre) * square) for n in LENGTHS.tolist()]
         slacks += [EXACTLY - abs(value / b[0] - 1) for value in b]
-        a = [band_acceptance(c[0], c[1], mu, sigma, n, arb(centre) * square) for n in (1.0, 1e7)]
+        a = [sqrt_band_acceptance(c[0], c[1], mu, sigma, n, arb(centre) * square) for n in (1.0, 1e7)]
         slacks.append(abs(a[1] / a[0] - 1) - arb(1e-6))
-        even = [(band_acceptance(c[0], c[0], m, sigma, n)) for n in (7.0, 1e4) for m in (mu, weighted)]
+        even = [(sqrt_band_acceptance(c[0], c[0], m, sigma, n)) for n in (7.0, 1e4) for m in (mu, weighted)]
         slacks += [EXACTLY - abs(even[0] / even[1] - 1), EXACTLY - abs(even[2] / even[3] - 1)]
     return decide(slacks, "relative spread")
 
@@ -217,10 +214,10 @@ def weight_example(rng: np.random.Generator, sigma: str = "0.03") -> Outcome:
     s = arb(sigma)
     mu, weighted, c = -s * s / 2, s * s / 2, arb("0.03")
     values = [
-        band_acceptance(c, c, m, s, 1000.0, drift)
+        sqrt_band_acceptance(c, c, m, s, 1000.0, drift)
         for m, drift in ((mu, mu), (weighted, mu), (mu, None), (weighted, None))
     ]
-    b = [band_acceptance(c, c, weighted, s, n, mu) for n in (10.0, 2000.0)]
+    b = [sqrt_band_acceptance(c, c, weighted, s, n, mu) for n in (10.0, 2000.0)]
     clipped = (b[0] - arb("0.6") * b[1], arb("0.8") * b[1])
     g = (1 - arb("0.6"), arb("0.8"))
     dot = g[0] * clipped[0] + g[1] * clipped[1]

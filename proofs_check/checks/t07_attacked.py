@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
 from hypothesis import target
 
 from proofs_check.frame import Check, Method, Outcome
-from proofs_check.tools.compare import holds
 from proofs_check.tools.falsify import counterexample
 from proofs_check.tools.lemma_claims import (
     CROSSED,
@@ -27,83 +27,15 @@ from proofs_check.tools.lemma_claims import (
     WRONG_EXPONENT,
     Claim,
     Strata,
-    float_terms,
-    judge_exactly,
+    Terms,
     shrunk,
 )
-
-UNIT = "(rho - sin)/rho"
-DECADES = 12
-"""Shares and normalisers reach down to 1e-12."""
-
-
-class Tally:
-    """The least exact slack of all cases seen, those that were promised something, and errors of the code."""
-
-    def __init__(self, claim: Claim) -> None:
-        self.claim = claim
-        self.cases = self.promised = 0
-        self.least = math.inf
-        self.open = 0
-        self.worst: Strata | None = None
-        self.suite = ""
-
-    def add(self, case: Strata, suite: bool = True) -> float | None:
-        """Judge a case exactly; its slack."""
-        found = judge_exactly(case, self.claim, suite)
-        self.cases += 1
-        self.suite = self.suite or found.suite
-        if found.slack is not None:
-            self.promised += 1
-            if math.isnan(found.slack):
-                self.open += 1
-            elif found.slack < self.least:
-                self.least, self.worst = found.slack, case
-        return found.slack
-
-    def outcome(self, needed: int, note: str = "") -> Outcome:
-        """Undecided with fewer than ``needed`` cases that were promised something, or where the balls cannot tell."""
-        counts = f"{self.promised} of {self.cases} cases with rho < 1"
-        if self.suite:
-            return Outcome(-1.0, UNIT, note=self.suite)
-        if self.least < 0 and self.worst is not None:
-            K, D = self.worst.g.shape
-            return Outcome(self.least, UNIT, note=f"counterexample: {K} strata, dimension {D}; {counts}")
-        if self.open:
-            return Outcome(note=f"ball arithmetic does not decide {self.open} cases; {counts}")
-        if self.promised < needed:
-            return Outcome(note=f"only {counts}")
-        return holds(self.least, UNIT, note=f"{counts}; {note}".rstrip("; "), least_slack=self.least)
-
-
-def random_strata(rng: np.random.Generator) -> Strata:
-    """One to 200 strata in dimension 1 to 64, shares and normalisers over 12 decades, parallel and opposed vectors."""
-    sizes = np.array([1, 2, 3, rng.integers(4, 41), rng.integers(41, 201)])
-    K = int(rng.choice(sizes, p=[0.05, 0.2, 0.15, 0.5, 0.1]))
-    D = int(2 ** rng.integers(0, 7))
-    p = rng.dirichlet(np.full(K, 10 ** rng.uniform(-1.5, 1)))
-    p = np.maximum(p, 10.0**-DECADES) / np.maximum(p, 10.0**-DECADES).sum()
-    a = np.exp(10 ** rng.uniform(-3, 0) * rng.standard_normal(K))
-    kind = rng.integers(0, 5)
-    if kind == 0:  # a few light strata far off, the others alike
-        light = rng.random(K) < 0.3
-        p = np.where(light, p * 10 ** rng.uniform(-DECADES, -2, K), p)
-        a = np.where(light, 10 ** rng.uniform(-DECADES, 0, K), a)
-    elif kind == 1:  # strata that accept nothing
-        a = np.where(rng.random(K) < 0.2, 0.0, a)
-        a[np.argmax(p)] = 1.0
-    centre = rng.standard_normal(D)
-    noise = rng.standard_normal((K, D))
-    if kind == 2:  # nearly parallel, and nearly opposed
-        noise = rng.choice([-1.0, 1.0], (K, 1)) * rng.standard_normal(D) + 10 ** rng.uniform(-9, -1) * noise
-    g = centre + 10 ** rng.uniform(-2, 1) * noise
-    delta = 10 ** rng.uniform(-4, 0.5) * rng.standard_normal((K, D)) * (rng.random() < 0.7)
-    return Strata(p, a, g, delta * (a[:, None] > 0))
+from proofs_check.tools.lemma_search import DECADES, Judged, Unpack, descend, random_strata
 
 
 def random_search(rng: np.random.Generator, claim: Claim = STATED, cases: int = 2_500) -> Outcome:
     """No random strata with rho < 1 have a sine above rho; all near misses and every tenth case judged in balls."""
-    tally, passed = Tally(claim), 0
+    tally, passed = Judged(claim), 0
     for i in range(cases):
         case = random_strata(rng)
         with np.errstate(all="ignore"):
@@ -118,9 +50,6 @@ def random_search(rng: np.random.Generator, claim: Claim = STATED, cases: int = 
     if passed < cases / 20 and tally.least >= 0:
         return Outcome(note=f"only {passed} of {cases} cases have rho < 1")
     return tally.outcome(10, f"{passed} of {cases} drawn have rho < 1")
-
-
-Unpack = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]
 
 
 def _free(K: int, D: int, with_delta: bool, even: bool) -> tuple[Unpack, int]:
@@ -149,31 +78,20 @@ def _inside(rng: np.random.Generator, n: int) -> tuple[Unpack, int]:
 
 
 def maximise(claim: Claim, unpack: Unpack, x0: np.ndarray, steps: int) -> Strata:
-    """Push sin/rho up by L-BFGS with gradients from the complex step; rho is kept below 1 by a penalty."""
-    from scipy.optimize import minimize
+    """Push sin/rho up; rho is kept below 1 by a penalty."""
 
-    n = x0.size
+    def depth(terms: Terms) -> Any:
+        rho = claim.floats(terms)
+        over = np.where(rho.real > 0.98, rho - 0.98, 0.0)
+        return np.log(rho) - np.log(terms.sine + 1e-30) + 10 * over**2
 
-    def objective(x: np.ndarray) -> tuple[float, np.ndarray]:
-        with np.errstate(all="ignore"):
-            z = x + 1e-30j * np.eye(n)
-            terms = float_terms(*unpack(z))
-            rho = claim.floats(terms)
-            over = np.where(rho.real > 0.98, rho - 0.98, 0.0)
-            value = np.log(rho) - np.log(terms.sine + 1e-30) + 10 * over**2
-        if not np.all(np.isfinite(value)):
-            return 1e3, np.zeros(n)
-        return float(value[0].real), value.imag * 1e30
-
-    bound = DECADES * math.log(10)
     options = {"maxiter": steps, "maxfun": 2 * steps, "ftol": 0.0, "gtol": 1e-14, "maxcor": 20}
-    found = minimize(objective, x0, jac=True, method="L-BFGS-B", bounds=[(-bound, bound)] * n, options=options)
-    return Strata(*(np.ascontiguousarray(part) for part in unpack(np.asarray(found.x))))
+    return descend(unpack, depth, x0, DECADES * math.log(10), options)
 
 
-def optimise(rng: np.random.Generator, claim: Claim = STATED, starts: int = 12, steps: int = 250) -> Tally:
+def optimise(rng: np.random.Generator, claim: Claim = STATED, starts: int = 12, steps: int = 250) -> Judged:
     """Maximise sin/rho from random starts; stops at the first counterexample."""
-    tally = Tally(claim)
+    tally = Judged(claim)
     for start in range(starts):
         kind = start % 4
         if kind == 3:
@@ -236,7 +154,7 @@ def strata_strategy(draw: st.DrawFn) -> Strata:
 
 def hypothesis_search(rng: np.random.Generator, claim: Claim = STATED) -> Outcome:
     """hypothesis looks for strata that refute the claim, led by sin/rho."""
-    tally, drawn = Tally(claim), [0]
+    tally, drawn = Judged(claim), [0]
 
     def refutes(case: Strata) -> bool:
         with np.errstate(all="ignore"):

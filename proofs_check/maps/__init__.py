@@ -1,4 +1,4 @@
-"""Where each rule is fair and what its clipping costs: tables over models, and advice with numbers from the tables.
+"""Where each rule is fair and what its clipping costs: tables over models.
 
 ``python -m proofs_check.maps`` writes them; `proofs_check.maps.tables` documents every column.
 """

@@ -1,4 +1,4 @@
-"""``python -m proofs_check.maps``: the maps of fairness and price with the advice that follows, and exact curves."""
+"""``python -m proofs_check.maps``: the maps of fairness and price, exact curves, and bands that follow a target."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from pathlib import Path
 
 from fspo.base.command_line import CommandParser
 from fspo.base.errors import UserError, run_cli, unknown_name
-from fspo.base.files import write_text
 from proofs_check.maps import curves, online
-from proofs_check.maps.advice import advice
 from proofs_check.maps.build import PARTS, build_tables
 from proofs_check.maps.tables import write_table
 
@@ -18,7 +16,7 @@ CURVES, ONLINE = "curves", "online"
 """The parts beside those of the maps: tables of ``proofs_check.maps.curves`` and ``proofs_check.maps.online``."""
 EXAMPLES = """examples:
   python -m proofs_check.maps
-      every table and advice.md in out/proofs_check
+      every table, in out/proofs_check
   python -m proofs_check.maps --only price --jobs 2
   python -m proofs_check.maps --only curves
       acceptance laws, LRE against drift error, tightness of T7, Berry-Esseen
@@ -33,7 +31,7 @@ def build_parser() -> CommandParser:
     """The command line."""
     parser = CommandParser(
         prog="python -m proofs_check.maps",
-        description="Map where each rule is fair and what its clipping costs; write tidy CSV tables and advice.md.",
+        description="Map where each rule is fair and what its clipping costs; write tidy CSV tables.",
         examples=EXAMPLES,
     )
     parser.add_argument("--out", type=Path, default=Path("out/proofs_check"), help="folder for the tables")
@@ -50,7 +48,7 @@ def build_parser() -> CommandParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Build the tables, write them and the advice, print the advice."""
+    """Build the tables, write them, print their names."""
     options = build_parser().parse_args(arguments)
     if options.out.exists() and not options.out.is_dir():
         raise UserError(f"--out {options.out} is a file: name a folder")
@@ -67,11 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if ONLINE in only:
         found = online.write(options.out, options.seed, options.draws, not options.no_progress)
         files += [] if found is None else [found]
-    if tables:
-        text = advice(tables)
-        write_text(options.out / "advice.md", text)
-        print(text)
-    print(f"tables: {options.out}/ {', '.join(file.name for file in files)}{'; advice.md' if tables else ''}")
+    print(f"tables: {options.out}/ {', '.join(file.name for file in files)}")
     return 0
 
 

@@ -17,16 +17,15 @@ from scipy.stats import binom, binomtest
 
 from fspo import theory
 from fspo.base.errors import UserError
-from fspo.rules import DriftStats, Rule, calibrate, preset
-from proofs_check.checks.t07_attacked import random_strata
-from proofs_check.checks.t07_t08_cosine import RULES, from_gradients
+from fspo.rules import DriftStats, Rule, preset
 from proofs_check.frame import generator
 from proofs_check.maps.matching import matched
 from proofs_check.maps.tables import to_frame, write_table
 from proofs_check.models import ExponentialTokens, GaussianTokens, StudentTokens, matching_stats
 from proofs_check.tools.balls import lre_enclosure
-from proofs_check.tools.lemma_claims import STATED, Strata, float_terms, sharp_strata
-from proofs_check.tools.policy import make_bandit, strata
+from proofs_check.tools.lemma_claims import STATED, Strata, Terms, sharp_strata
+from proofs_check.tools.lemma_search import descend, random_strata
+from proofs_check.tools.policy import PRESETS, calibrated, make_bandit, strata
 
 Floats = theory.Floats
 Row = dict[str, Any]
@@ -130,30 +129,21 @@ def lemma_row(source: str, case: Strata) -> Row:
 
 
 def optimised_strata(rng: np.random.Generator, rho: float, steps: int = 150) -> Strata:
-    """Strata with a rho near the given one, turned as far as L-BFGS can; gradients by the complex step."""
-    from scipy.optimize import minimize
-
+    """Strata with a rho near the given one, turned as far as L-BFGS can."""
     K, D = int(rng.integers(2, 6)), int(rng.integers(2, 9))
 
     def unpack(x: Any) -> tuple[Any, Any, Any, Any]:
         g, delta = np.split(x[..., 2 * K :].reshape(*x.shape[:-1], 2 * K, D), 2, axis=-2)
         return np.exp(x[..., :K]), np.exp(x[..., K : 2 * K]), g, delta
 
-    def objective(x: Floats) -> tuple[float, Floats]:
-        with np.errstate(all="ignore"):
-            terms = float_terms(*unpack(x + 1e-30j * np.eye(x.size)))
-            log_rho = np.log(STATED.floats(terms))
-            value = log_rho - np.log(terms.sine + 1e-30) + 10 * (log_rho - math.log(rho)) ** 2
-        if not np.all(np.isfinite(value)):
-            return 1e3, np.zeros(x.size)
-        return float(value[0].real), value.imag * 1e30
+    def depth(terms: Terms) -> Any:
+        log_rho = np.log(STATED.floats(terms))
+        return log_rho - np.log(terms.sine + 1e-30) + 10 * (log_rho - math.log(rho)) ** 2
 
     start = 0.3 * rng.standard_normal(2 * K + 2 * K * D)
     start[2 * K : 2 * K + K * D] += np.tile(rng.standard_normal(D), K)
     start[2 * K + K * D :] *= 0.1
-    bounds = [(-15.0, 15.0)] * start.size
-    found = minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": steps}).x
-    return Strata(*(np.ascontiguousarray(part) for part in unpack(found)))
+    return descend(unpack, depth, start, 15.0, {"maxiter": steps})
 
 
 def tightness(rng: np.random.Generator, draws: int) -> Iterator[Row]:
@@ -164,11 +154,9 @@ def tightness(rng: np.random.Generator, draws: int) -> Iterator[Row]:
         yield lemma_row("optimised", optimised_strata(rng, rho))
     for i in range(min(max(draws // 1_000, 4), 24)):
         bandit = make_bandit(rng, step=(0.02, 0.05, 0.1, 0.3)[i % 4])
-        S, n = bandit.log_ratios.sum(axis=1), bandit.responses.lengths.astype(np.float64)
-        for name in RULES:
-            rule = calibrate(preset(name).rule, S, n, bandit.advantages, (0.99, 0.95)[i % 2], bandit.drift_stats())
-            p, g, clipped, a = strata(bandit, rule)
-            yield lemma_row("policy", from_gradients(p, g, clipped, a))
+        for name in PRESETS:
+            p, g, clipped, a = strata(bandit, calibrated(bandit, name, (0.99, 0.95)[i % 2]))
+            yield lemma_row("policy", Strata.of_gradients(p, g, clipped, a))
     for rho in [*np.geomspace(1e-4, 0.1, 7), *np.linspace(0.2, 0.9, 8), 0.99, 0.999]:
         yield lemma_row("T7s", sharp_strata(float(rho)))
 

@@ -7,18 +7,17 @@ from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
-from scipy.stats import t as student
 
 from fspo.rules import Rule
-from fspo.theory import Floats, lre, relative_acceptance, update_acceptance
+from fspo.theory import Floats, lre, update_acceptance
 from proofs_check.maps.matching import matched
 from proofs_check.maps.settings import MIDDLE, SIGMA, Setting
+from proofs_check.tools.lre_interval import simulated_lre
 
 Measure = Literal["band", "update", "weight"]
 TARGETS: dict[str, tuple[float, ...]] = {"band": (0.85, 0.5), "update": (0.85, 0.7), "weight": (0.85, 0.5)}
 """Mean acceptances that rules are matched at. The update sees one side only, so it seldom falls to a half."""
 SIMULATED_TARGET = 0.85
-CONFIDENCE = 0.95
 Row = dict[str, Any]
 
 
@@ -29,17 +28,17 @@ def _power(name: str, gamma: float, **options: Any) -> Rule:
 
 
 RULES: tuple[Rule, ...] = (
-    _power("rloo", 0.0),
+    _power("fixed", 0.0),
     _power("power-0.25", 0.25),
     _power("fspo", 0.5),
     _power("power-0.75", 0.75),
-    _power("gspo", 1.0),
+    _power("linear", 1.0),
     _power("fspo-kl", 0.5, drift="kl"),
     _power("fspo-gaussian", 0.5, drift="gaussian"),
     _power("fspo-tilted", 0.5, drift="tilted"),
 )
-"""The bands compared. All are symmetric (c_hi/c_lo is a factor of its own), so ``rloo`` and ``gspo`` stand for a
-fixed and a linear band, not for those presets' unequal ranges."""
+"""The bands compared. All are symmetric, because c_hi/c_lo is a factor of the map; of the presets, rloo has a fixed
+band and gspo a linear one, both with unequal edges."""
 
 
 def acceptance(setting: Setting, rule: Rule, measure: Measure) -> Floats | None:
@@ -164,36 +163,3 @@ class _Sample:
         kept = applied.in_band if measure != "update" else applied.side == 0
         weight = applied.weight if measure == "weight" else np.ones_like(self.S)
         return simulated_lre(self.setting.p, np.where(kept, weight, 0.0), weight)
-
-
-def simulated_lre(p: Floats, kept: Floats, weight: Floats) -> Row:
-    """LRE of a(l) = E[kept]/E[weight] from independent rows, with simultaneous intervals.
-
-    The intervals of r(l) are Student's from the rows' influence on r(l) (delta method), at Sidak's level over the
-    lengths; those of LRE follow from them, so they cover both LREs together with at least the stated confidence.
-
-    Parameters
-    ----------
-    p : array (K,)
-    kept, weight : arrays (N, K)
-        One row per draw; rows are independent, columns need not be.
-    """
-    n, k = kept.shape
-    mean_weight = weight.mean(axis=0)
-    a = kept.mean(axis=0) / mean_weight
-    _, r, mean = relative_acceptance(p, a)
-    influence = (kept - a * weight) / mean_weight
-    influence = (influence - (1 + r) * (influence @ p)[:, None]) / mean
-    error = student.ppf((1 + CONFIDENCE ** (1 / k)) / 2, n - 1) * influence.std(axis=0, ddof=1) / math.sqrt(n)
-    low, high = np.maximum(np.abs(r) - error, 0.0), np.abs(r) + error
-    found = lre(p, a)
-    return {
-        "acceptance": found.mean_acceptance,
-        "lre_inf": found.inf,
-        "lre_2": found.l2,
-        "lre_inf_low": float(low.max()),
-        "lre_inf_high": float(high.max()),
-        "lre_2_low": math.sqrt(p @ low**2),
-        "lre_2_high": math.sqrt(p @ high**2),
-        "method": "simulated",
-    }

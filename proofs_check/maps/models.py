@@ -37,7 +37,7 @@ def _softmax(name: str, trained: bool) -> SoftmaxPolicy:
 
     def kl(log_size: float) -> float:
         moved = Bandit(old, old + math.exp(log_size) * step, responses, advantages)
-        return -float(mass @ moved.log_ratios.sum(axis=1))
+        return -float(mass @ moved.log_ratio)
 
     root: Any = brentq(lambda log_size: kl(log_size) - SOFTMAX_KL, -4.0, 4.0)
     return SoftmaxPolicy.of(name, Bandit(old, old + math.exp(root) * step, responses, advantages))

@@ -232,9 +232,8 @@ class SoftmaxPolicy:
     @classmethod
     def of(cls, name: str, bandit: Bandit) -> SoftmaxPolicy:
         """All responses of a bandit."""
-        S, n, mass = bandit.log_ratios.sum(axis=1), bandit.responses.lengths.astype(np.float64), bandit.p_old
-        psi = bandit.psi
-        return cls(name, S, n, bandit.advantages, mass, psi, -float(mass @ S) / float(mass @ n))
+        S, n, mass = bandit.log_ratio, bandit.lengths, bandit.p_old
+        return cls(name, S, n, bandit.advantages, mass, bandit.psi, -float(mass @ S) / float(mass @ n))
 
     def stats(self, centre: float) -> DriftStats:
         """See Policy."""

@@ -22,8 +22,8 @@ COLUMNS: dict[str, dict[str, str]] = {
         "factor_2": "second factor of a two-factor grid; empty in one-factor rows",
         "value_2": "its value; empty in one-factor rows",
         "model": "law of S given L in one word: gaussian, power_law, student, ar1, markov",
-        "rule": "none, rloo (fixed band), power-0.25, fspo, power-0.75, gspo (linear band), fspo-kl, fspo-gaussian, "
-        "fspo-tilted, random (drops as many at random)",
+        "rule": "none, a symmetric band (fixed, power-0.25, fspo, power-0.75, linear, fspo-kl, fspo-gaussian, "
+        "fspo-tilted), or random (drops as many at random)",
         "gamma": "the band's exponent; empty for none and random",
         "drift": "the band's centre: none, kl, gaussian, tilted",
         "measure": "rate whose LRE is given: band (a_band), update (a_upd of drop), weight (b of a two-sided drop)",

@@ -28,6 +28,8 @@ BITS = 96
 """Working precision over boxes; the width of a box, not rounding, decides there."""
 POINT_BITS = 320
 """Working precision at points, where Phi(hi) - Phi(lo) may lose many digits."""
+NEAR = 0.125
+"""Remainders of Taylor's formula are taken as integrals where the step is smaller than this."""
 
 
 def with_precision(bits: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -77,6 +79,11 @@ def normal_density(t: arb) -> arb:
     return (-t * t / 2).exp() / (2 * arb.pi()).sqrt()
 
 
+def phi_1() -> arb:
+    """phi(1), the constant of T3 and T4."""
+    return normal_density(arb(1))
+
+
 def density_slope(t: arb) -> arb:
     """h(t) = t phi(t), whose largest size is the constant of T3 and T4."""
     return t * normal_density(t)
@@ -93,6 +100,33 @@ def normal_probability(lo: arb, hi: arb) -> arb:
 def acceptance(u_lo: arb, u_hi: arb, x: arb) -> arb:
     """a = Phi(u_hi + x) - Phi(-u_lo + x), section 4."""
     return normal_probability(x - u_lo, u_hi + x)
+
+
+def sqrt_band_acceptance(
+    c_lo: arb | float, c_hi: arb | float, mu: arb, sigma: arb, length: float, drift: arb | None = None
+) -> arb:
+    """a(l) of the sqrt band from its edges in nats: m l -+ c sqrt(l) under N(mu l, sigma^2 l)."""
+    root, centre = arb(length).sqrt(), (0 if drift is None else drift) * arb(length)
+    edges = (centre - c_lo * root, centre + c_hi * root)
+    lo, hi = ((edge - mu * arb(length)) / (sigma * root) for edge in edges)
+    return normal_probability(lo, hi)
+
+
+def scale_change(u: Span, v: Span) -> arb:
+    """e(u, v) = (Phi(u e^-v) - Phi(u))/v over a box (T4): from the ends away from v = 0, as an integral near it."""
+    if v.lo >= NEAR or v.hi <= -NEAR:
+        # rises in u's image, so ends do for each of the two terms; e is their difference over v
+        image = Span(u.lo * (-v.hi).exp(), u.hi * (-v.lo).exp())
+        centre_u, centre_v = (u.lo + u.hi) / 2, (v.lo + v.hi) / 2
+        at = normal_probability(centre_u, centre_u * (-centre_v).exp())
+        slope_u = normal_density(image.ball) * (-v.ball).exp() - normal_density(u.ball)
+        slope_v = -density_slope(image.ball)
+        return (at + slope_u * (u.ball - centre_u) + slope_v * (v.ball - centre_v)) / v.ball
+    total = arb(0)
+    for k in range(4):
+        step = Span(arb(k) / 4, arb(k + 1) / 4).ball
+        total += density_slope(u.ball * (-step * v.ball).exp()) / 4
+    return -total
 
 
 def acceptance_range(u_lo: Span, u_hi: Span, x: Span) -> tuple[arb, arb]:

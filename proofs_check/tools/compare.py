@@ -66,6 +66,23 @@ def frequencies(counts: ArrayLike, trials: ArrayLike, expected: ArrayLike, wante
     return Outcome(p_value=p_value, resolution=resolution, wanted=wanted, note=note, parameters=parameters)
 
 
+def within(counts: ArrayLike, trials: int, low: ArrayLike, high: ArrayLike, wanted: float) -> Outcome:
+    """Frequencies against an envelope: binomial tests of "above low" and "below high", Bonferroni over both sides."""
+    from scipy.stats import binom
+
+    k, low, high = np.broadcast_arrays(np.asarray(counts, np.float64), np.clip(low, 0, 1), np.clip(high, 0, 1))
+    tails = np.concatenate([binom.cdf(k, trials, low), binom.sf(k - 1, trials, high)])
+    share = k / trials
+    room = float(np.min(np.minimum(share - low, high - share)))
+    return Outcome(
+        p_value=bonferroni(tails),
+        resolution=4 * float(np.sqrt(np.max(share * (1 - share)) / trials)),
+        wanted=wanted,
+        note=f"least room in the envelope {room:+.4f} over {k.size} frequencies",
+        parameters={"draws": trials},
+    )
+
+
 def bonferroni(p_values: ArrayLike) -> float:
     """The least of several p-values, corrected for their number; NaN if one is NaN (``min`` would drop it)."""
     p_values = np.asarray(p_values, np.float64)

@@ -31,6 +31,12 @@ class Strata:
     g: np.ndarray
     delta: np.ndarray
 
+    @classmethod
+    def of_gradients(cls, p: np.ndarray, g: np.ndarray, clipped: np.ndarray, a: np.ndarray) -> Strata:
+        """Strata with delta_l worked out; a stratum with a(l) = 0 adds nothing, so its delta is set to 0."""
+        positive = (a > 0)[:, None]
+        return cls(p, a, g, np.where(positive, clipped / np.where(positive, a[:, None], 1.0) - g, 0.0))
+
     @property
     def clipped(self) -> np.ndarray:
         """E[M w A psi | stratum] = a (g + delta), rounded once: the number that both sides take as exact."""
@@ -50,10 +56,13 @@ class Strata:
         return float(found.sine), bool(found.forward)
 
 
-def sharp_strata(rho: float, eps: float = 0.5) -> Strata:
-    """T7s: two strata that reach cos = sqrt(1 - rho^2). ``eps`` is their LRE_inf; g = (1, 0)."""
-    # eps v = e_len has the norm rho ||g|| and is orthogonal to g + e_len
-    g, v = np.array([1.0, 0.0]), np.array([-rho * rho, rho * math.sqrt((1 - rho) * (1 + rho))]) / eps
+def sharp_strata(rho: float, eps: float = 0.5, orthogonal: bool = True) -> Strata:
+    """T7s: two strata that reach cos = sqrt(1 - rho^2). ``eps`` is their LRE_inf; g = (1, 0).
+
+    eps v = e_len has the norm rho ||g|| and is orthogonal to g + e_len; without ``orthogonal`` (a control) to g.
+    """
+    e_len = [-rho * rho, rho * math.sqrt((1 - rho) * (1 + rho))] if orthogonal else [0.0, rho]
+    g, v = np.array([1.0, 0.0]), np.array(e_len) / eps
     return Strata(np.array([0.5, 0.5]), np.array([1 + eps, 1 - eps]), np.stack([g + v, g - v]), np.zeros((2, 2)))
 
 

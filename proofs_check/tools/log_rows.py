@@ -83,7 +83,7 @@ def sample_updates(rng: np.random.Generator, rows: int = 600) -> list[Update]:
     for name, outside in (("fspo", "drop"), ("fspo-kl", "truncate"), ("rloo", "cap"), ("gspo", "drop")):
         bandit = make_bandit(rng, max_length=5, step=0.15)
         at = rng.choice(bandit.p_old.size, rows, p=bandit.p_old / bandit.p_old.sum())
-        S, n = bandit.log_ratios.sum(axis=1)[at], bandit.responses.lengths[at].astype(np.float64)
+        S, n = bandit.log_ratio[at], bandit.lengths[at]
         A = np.round(bandit.advantages[at] * 16) / 16  # exact in the log's float32
         wide = 0.02 if name == "gspo" else 0.1
         rule = preset(name, range_lo=wide, range_hi=wide, outside=outside).rule

@@ -17,7 +17,6 @@ import numpy as np
 from fspo.rules import DriftStats, Rule, excess_quantile, preset, scaled, standardized_excess
 from fspo.rules.online import OnlineRule
 from fspo.theory import Floats
-from proofs_check.maps.fairness import simulated_lre
 from proofs_check.models import (
     AdvantageDrift,
     AutoregressiveTokens,
@@ -32,8 +31,9 @@ from proofs_check.models import (
     ShiftedLengths,
     StudentTokens,
 )
+from proofs_check.tools.lre_interval import simulated_lre
+from proofs_check.tools.settings import MU, SIGMA, TARGET
 
-MU, SIGMA, TARGET = -0.00045, 0.03, 0.8
 LENGTHS: Floats = np.array([m * 2.0**k for k in range(3, 9) for m in (1.0, 1.5)])
 """8 to 384 tokens, two lengths in each power of two, in equal shares: runs learn from them and are judged at them."""
 RULES = ("fspo", "fspo-auto", "fspo-adaptive", "fspo-conformal")

@@ -14,7 +14,7 @@ from itertools import product
 import numpy as np
 
 from fspo.base.errors import UserError
-from fspo.rules import DriftStats, Rule
+from fspo.rules import DriftStats, Rule, calibrate, preset
 from fspo.theory import Floats
 
 
@@ -82,6 +82,10 @@ def _states(theta: Floats, responses: Responses) -> tuple[np.ndarray, np.ndarray
     return np.broadcast_to(np.arange(theta.shape[0]), symbol.shape), previous, symbol, live
 
 
+PRESETS = ("rloo", "gspo", "fspo", "fspo-kl", "fspo-tilted", "power")
+"""Presets whose updates of a tabular policy are compared with T7 and T8."""
+
+
 @dataclass(frozen=True)
 class Bandit:
     """Old and new parameters, all responses with their rewards, and the quantities of docs/theory.md section 1.
@@ -100,9 +104,19 @@ class Bandit:
     advantages: Floats
 
     @cached_property
-    def log_ratios(self) -> Floats:
+    def token_log_ratios(self) -> Floats:
         """s_t, (N, T)."""
         return token_log_probs(self.new, self.responses) - token_log_probs(self.old, self.responses)
+
+    @cached_property
+    def log_ratio(self) -> Floats:
+        """S, (N,)."""
+        return self.token_log_ratios.sum(axis=1)
+
+    @cached_property
+    def lengths(self) -> Floats:
+        """L in tokens, (N,)."""
+        return self.responses.lengths.astype(np.float64)
 
     @cached_property
     def p_old(self) -> Floats:
@@ -121,7 +135,7 @@ class Bandit:
 
     def drift_stats(self) -> DriftStats:
         """Expectations under the old policy of the sums that a rule's drift needs."""
-        s, p = self.log_ratios, self.p_old
+        s, p = self.token_log_ratios, self.p_old
         k3 = (np.expm1(s) - s).sum(axis=1)
         return DriftStats(float(p @ k3), float(p @ (s**2).sum(axis=1)), float(p @ self.responses.lengths))
 
@@ -140,6 +154,19 @@ def make_bandit(rng: np.random.Generator, vocabulary: int = 3, max_length: int =
     return Bandit(old, old + step * rng.standard_normal(shape), responses, advantages)
 
 
+def calibrated(bandit: Bandit, name: str, target: float) -> Rule:
+    """The preset with the range at which it accepts ``target`` of the bandit's responses."""
+    n, stats = bandit.lengths, bandit.drift_stats()
+    return calibrate(preset(name).rule, bandit.log_ratio, n, bandit.advantages, target, stats)
+
+
+def update_terms(bandit: Bandit, rule: Rule) -> tuple[Floats, Floats]:
+    """M w A psi and w A psi of each response, (N, new.size)."""
+    applied = rule.apply(bandit.log_ratio, bandit.lengths, bandit.advantages, bandit.drift_stats())
+    psi = bandit.psi * bandit.advantages[:, None]
+    return applied.clipped_weight[:, None] * psi, applied.weight[:, None] * psi
+
+
 def strata(
     bandit: Bandit, rule: Rule, rows: np.ndarray | None = None, normaliser: str | None = None
 ) -> tuple[Floats, Floats, Floats, Floats]:
@@ -151,8 +178,7 @@ def strata(
     drawn = bandit.p_old if rows is None else np.bincount(rows, minlength=bandit.advantages.size) / len(rows)
     keep = np.flatnonzero((bandit.advantages != 0) & (drawn > 0))
     mass = drawn[keep]
-    S, A = bandit.log_ratios[keep].sum(axis=1), bandit.advantages[keep]
-    lengths = bandit.responses.lengths[keep].astype(np.float64)
+    S, A, lengths = bandit.log_ratio[keep], bandit.advantages[keep], bandit.lengths[keep]
     applied = rule.apply(S, lengths, A, bandit.drift_stats())
     psi = bandit.psi[keep]
     # a geometric weight's gradient carries 1/n (docs/theory.md section 2)

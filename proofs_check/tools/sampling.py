@@ -98,6 +98,15 @@ def acceptance_counts(
     return _over_blocks(one_block, lengths, draws, seed, jobs, progress)
 
 
+def band_counts(
+    rng: np.random.Generator, rule: Rule, model: LogRatioModel, lengths: np.ndarray, draws: int
+) -> np.ndarray:
+    """In-band counts of the rule object itself on drawn S, one entry for each length."""
+    n = np.broadcast_to(lengths, (draws, lengths.size))
+    applied = rule.apply(model.sample(rng, n), n, np.ones_like(n), matching_stats(model))
+    return applied.in_band.sum(axis=0)
+
+
 def _chunks(length: float, size: int) -> Iterator[Floats]:
     """The length, repeated without memory, in pieces of at most CHUNK."""
     for start in range(0, size, CHUNK):

@@ -9,20 +9,20 @@ import sys
 import pandas as pd
 import pytest
 
-from figures import MODULES
 from figures.__main__ import main
+from figures.of_runs import FIGURES
 from figures.tables import load
 from fspo.base.errors import UserError
 
 
 def test_all_figures_of_several_runs(case_runs, tmp_path, capsys):
     assert main([*map(str, case_runs("usual")), "--output", str(tmp_path), "--width", "iclr"]) == 0
-    files = {f"{m}{s}" for m in MODULES for s in (".pdf", ".png", ".csv")}
+    files = {f"{m}{s}" for m in FIGURES for s in (".pdf", ".png", ".csv")}
     assert {p.name for p in tmp_path.iterdir()} == files | {"captions.json"}
     captions = json.loads((tmp_path / "captions.json").read_text())
-    assert [c["name"] for c in captions] == list(MODULES)
+    assert [c["name"] for c in captions] == list(FIGURES)
     assert all(c["caption"] and not c["skipped"] and c["numbers"] == f"{c['name']}.csv" for c in captions)
-    assert capsys.readouterr().out.count("drawn") == len(MODULES)
+    assert capsys.readouterr().out.count("drawn") == len(FIGURES)
 
 
 def test_a_skipped_figure_is_listed_with_its_reason(case_runs, tmp_path, capsys):

@@ -9,7 +9,8 @@ import pandas as pd
 import pytest
 from matplotlib.collections import PolyCollection
 
-from figures import MODULES, draw_all, find_module
+from figures import draw_all, find_module
+from figures.of_runs import FIGURES
 from figures.of_runs.acceptance_series import theory_curve
 from figures.of_runs.acceptance_small import REFERENCE
 from figures.style import LOOKS, Style
@@ -260,7 +261,7 @@ def skip_if_unclipped(name: str, case: str) -> None:
         pytest.skip("that case has an unclipped run alone: see test_only_the_unclipped_run_leaves_no_clip_rate")
 
 
-@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("name", FIGURES)
 @pytest.mark.parametrize(
     ("case", "width"),
     [
@@ -276,7 +277,7 @@ def test_nothing_is_cut_off_overlaps_or_is_too_small(case_tables, monkeypatch, n
         assert_legible(module(name).figure(case_tables(case), style), style, monkeypatch)
 
 
-@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("name", FIGURES)
 @pytest.mark.parametrize("case", ["usual", "twelve"])
 def test_the_legend_names_each_thing_once(case_tables, name, case):
     style = Style("icml-column")
@@ -290,7 +291,7 @@ def test_the_legend_names_each_thing_once(case_tables, name, case):
         assert labels == ["none", "rloo", "gspo", "fspo", "fspo-kl", "fspo-truncate"]
 
 
-@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("name", FIGURES)
 @pytest.mark.parametrize("case", CASES)
 def test_captions_are_filled_in_and_cite_the_theory(case_tables, name, case):
     skip_if_unclipped(name, case)
@@ -300,7 +301,7 @@ def test_captions_are_filled_in_and_cite_the_theory(case_tables, name, case):
     assert "nan" not in text.split()
 
 
-@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("name", FIGURES)
 def test_missing_input_is_skipped_with_the_reason(name, tmp_path):
     (result,) = draw_all(Tables({}), tmp_path, only=[name])
     assert "is missing or empty" in result.skipped

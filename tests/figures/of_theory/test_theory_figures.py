@@ -11,8 +11,9 @@ import pandas as pd
 import pytest
 from matplotlib.collections import PolyCollection, QuadMesh
 
-from figures import THEORY, draw_all, find_module
+from figures import draw_all, find_module
 from figures.__main__ import main
+from figures.of_theory import FIGURES
 from figures.style import Style
 from figures.tables import NothingToDraw, Tables, load_theory
 from fspo.base.errors import UserError
@@ -139,7 +140,7 @@ def test_fairness_map_draws_the_table(tables):
     table = table[table["factor_2"].isna() & (table["target"] == 0.85)]
     for factor, title, measure in (("exponent", "exponent", "band"), ("sign_drift", "drift by sign", "update")):
         rows, ax = table[(table["factor"] == factor) & (table["measure"] == measure)], titled(fig, title)
-        for rule, color in (("rloo", "#D55E00"), ("fspo", "#0072B2"), ("power-0.75", "#B8860B")):
+        for rule, color in (("fixed", "#D55E00"), ("fspo", "#0072B2"), ("power-0.75", "#B8860B")):
             own = rows[(rows["rule"] == rule) & (rows["method"] == "closed")]
             (line,) = [x for x in ax.get_lines() if x.get_color() == color and x.get_marker() == "None"]
             np.testing.assert_array_equal(np.column_stack(line.get_data()), own[["value", "lre_inf"]])
@@ -165,7 +166,7 @@ def test_fairness_grid_colours_fspo_and_marks_the_fairest(tables):
     bands = rows[~rows["rule"].isin(["none", "random"])]
     least = bands.groupby(["value", "value_2"])["lre_inf"].min()
     found = {tuple(p): line.get_color() for line in ax.get_lines() for p in np.column_stack(line.get_data())}
-    names = {"#0072B2": "fspo", "#009E73": "gspo", "#B8860B": "power-0.75", "#D55E00": "rloo", "#56B4E9": "fspo-kl"}
+    names = {"#0072B2": "fspo", "#009E73": "linear", "#B8860B": "power-0.75", "#D55E00": "fixed", "#56B4E9": "fspo-kl"}
     for j, x in enumerate(own.columns):
         for i, y in enumerate(own.index):
             rule = names.get(found[(j + 0.5, i + 0.5)])
@@ -206,7 +207,7 @@ def test_mse_best_draws_the_table(tables):
             np.testing.assert_allclose(drawn[:, 0], own[column] / own["value_unclipped"], rtol=1e-12)
 
 
-@pytest.mark.parametrize("name", THEORY)
+@pytest.mark.parametrize("name", FIGURES)
 @pytest.mark.parametrize("width", ["acl-column", "neurips"])
 def test_nothing_is_cut_off_overlaps_or_is_too_small(tables, monkeypatch, name, width):
     style = Style(width)
@@ -214,7 +215,7 @@ def test_nothing_is_cut_off_overlaps_or_is_too_small(tables, monkeypatch, name, 
         assert_legible(module(name).figure(tables, style), style, monkeypatch)
 
 
-@pytest.mark.parametrize("name", THEORY)
+@pytest.mark.parametrize("name", FIGURES)
 def test_captions_are_filled_in_and_cite_the_theory(tables, name):
     text = module(name).caption(tables)
     assert not set("{}$\\") & set(text)
@@ -234,17 +235,17 @@ def test_adaptive_models_draw_every_rule_under_every_model(tables):
     assert "over 4 independent runs" in module("adaptive_models").caption(tables)
 
 
-@pytest.mark.parametrize("name", THEORY)
+@pytest.mark.parametrize("name", FIGURES)
 def test_missing_tables_are_skipped_with_the_reason(name, tmp_path):
-    (result,) = draw_all(Tables({}), tmp_path, only=[name], modules=THEORY)
+    (result,) = draw_all(Tables({}), tmp_path, only=[name], modules=FIGURES)
     assert "is missing or empty" in result.skipped
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("name", THEORY)
+@pytest.mark.parametrize("name", FIGURES)
 def test_tables_of_another_version_are_skipped_with_the_reason(tables, name, tmp_path):
     frames = {key: frame.iloc[:, :1].assign(strange=1) for key, frame in tables.frames.items()}
-    (result,) = draw_all(Tables(frames), tmp_path, only=[name], modules=THEORY)
+    (result,) = draw_all(Tables(frames), tmp_path, only=[name], modules=FIGURES)
     assert "write the tables again" in result.skipped
 
 
@@ -263,9 +264,9 @@ def test_maps_without_a_row_to_draw_say_so(tables):
 
 def test_the_command_draws_them_all(folder, tmp_path, capsys):
     assert main(["--theory", str(folder), "--output", str(tmp_path), "--width", "icml-column"]) == 0
-    assert capsys.readouterr().out.count("drawn") == len(THEORY)
+    assert capsys.readouterr().out.count("drawn") == len(FIGURES)
     captions = json.loads((tmp_path / "captions.json").read_text())
-    assert [c["name"] for c in captions] == list(THEORY)
+    assert [c["name"] for c in captions] == list(FIGURES)
     assert {p.suffix for p in tmp_path.iterdir()} == {".pdf", ".png", ".json"}
 
 

@@ -34,7 +34,7 @@ def report(case_tables, tmp_path_factory):
         sections=[
             Section("Sensitivity", figures=pictures[2:]),
             Section("Findings", [EVIL, LONG], [("What was found", [row] * 3), ("Long", [row] * 40)]),
-            Section("Theory", markdown=f"# Advice\n\n- {LONG}\n\n`{LONG}`\n\n| a | b |\n|---|---|\n| {LONG} | 2 |\n"),
+            Section("Theory", tables=[("Checks", [{"id": LONG, "margin": 2}])]),
         ],
         samples=[{"title": "sample", "response": f"12+3=15\n{EVIL}\n{LONG}", "reward": 1.0}],
         provenance={"command": LONG, "seeds": [0, 1]},

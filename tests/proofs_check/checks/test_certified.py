@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from fspo import theory
 from fspo.base.errors import UserError
 from proofs_check.checks import t01_t02_certified as certified_fairness
-from proofs_check.checks import t02_t04_certified_lengths as certified_lengths
+from proofs_check.checks import t03_certified_lengths as certified_lengths
 from proofs_check.checks import t03_t04_certified as certified
 from proofs_check.checks import t05_t13_certified as certified_laws
 from proofs_check.frame import Verdict, judge

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from fspo import theory
 from fspo.rules import Rule
 from proofs_check import frame
-from proofs_check.catalogue import CHECKS
+from proofs_check.catalogue import CHECKS, MODULES
 from proofs_check.frame import Method, Outcome, Verdict, exit_status, select
 from proofs_check.run import run_checks
 
@@ -30,6 +31,14 @@ def judged_alone(check: frame.Check) -> Verdict:
     """Verdict on the claim; its controls are left out, so that only the claim can make the difference."""
     (row,) = run_checks([dataclasses.replace(check, controls={"false": lambda rng: Outcome(-1.0)})], seed=11)
     return row.verdict
+
+
+@pytest.mark.parametrize("module", [m for m in MODULES if ".checks." in m.__name__], ids=lambda module: module.__name__)
+def test_a_module_of_checks_names_its_statements_then_a_method(module):
+    *numbers, method = re.fullmatch(r"t(\d\d)(?:_t(\d\d))?_([a-z]+).*", module.__name__.split(".")[-1]).groups()
+    statements = [int(check.statement[1:]) for check in module.CHECKS]
+    assert [int(number) for number in numbers if number] == sorted({min(statements), max(statements)})
+    assert any(method in str(check.method).split() for check in module.CHECKS)
 
 
 # machine proofs need Coq: test_formal has them

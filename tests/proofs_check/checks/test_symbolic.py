@@ -11,8 +11,8 @@ import numpy as np
 import sympy as sp
 import z3
 
-from proofs_check.checks import t01_t15_solver as solver
-from proofs_check.checks import t01_t15_symbolic as symbolic
+from proofs_check.checks import t02_t13_symbolic as symbolic
+from proofs_check.checks import t03_t07_symbolic as solver
 from proofs_check.frame import Verdict, judge
 
 

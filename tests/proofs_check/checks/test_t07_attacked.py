@@ -13,12 +13,10 @@ import pytest
 from fspo import theory
 from proofs_check.checks import t07_attacked as attacks
 from proofs_check.checks.t07_attacked import (
-    Tally,
     attack,
     hypothesis_search,
     maximise,
     random_search,
-    random_strata,
     reached,
 )
 from proofs_check.frame import Verdict, judge
@@ -37,6 +35,7 @@ from proofs_check.tools.lemma_claims import (
     judge_exactly,
     shrunk,
 )
+from proofs_check.tools.lemma_search import Judged, random_strata
 
 
 def sharp(rho: float, eps: float = 0.5) -> Strata:
@@ -126,8 +125,8 @@ def test_no_guarantee_and_backward_updates():
     assert judge_exactly(backward, shrunk(STATED, 1e-3), suite=False).slack == -1.0
     alone = Strata(np.ones(1), np.ones(1), np.array([[1.0, 2.0]]), np.zeros((1, 2)))
     assert judge_exactly(alone).slack is None  # nothing lost, nothing to compare
-    assert Tally(STATED).outcome(1).margin != 0  # and no cases at all are undecided
-    assert judge(Tally(STATED).outcome(1)) is Verdict.UNDECIDED
+    assert Judged(STATED).outcome(1).margin != 0  # and no cases at all are undecided
+    assert judge(Judged(STATED).outcome(1)) is Verdict.UNDECIDED
 
 
 FALSE = [
@@ -209,7 +208,7 @@ def test_a_case_that_balls_cannot_decide_neither_passes_nor_hides_a_violation(mo
     judged = iter(slacks)
     monkeypatch.setattr(attacks, "judge_exactly", lambda *_: lemma_claims.Judgement(next(judged)))
     case = Strata(np.ones(1), np.ones(1), np.ones((1, 2)), np.zeros((1, 2)))
-    tally = Tally(STATED)
+    tally = Judged(STATED)
     for _ in slacks:
         tally.add(case)
     assert judge(tally.outcome(1)) == verdict

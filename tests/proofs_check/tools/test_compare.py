@@ -9,10 +9,9 @@ import pytest
 from flint import arb
 from scipy import stats
 
-from proofs_check.checks.t01_t06_models import within
 from proofs_check.frame import Verdict, judge
 from proofs_check.tools.balls import inside
-from proofs_check.tools.compare import close, frequencies, holds, homogeneous, mean_is, worst
+from proofs_check.tools.compare import close, frequencies, holds, homogeneous, mean_is, within, worst
 
 
 def test_close_margin_is_decades_below_the_tolerance():

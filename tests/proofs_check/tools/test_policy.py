@@ -61,7 +61,7 @@ def test_strata_against_a_plain_loop(name, outside):
         A, mass = bandit.advantages[i], bandit.p_old[i]
         if A == 0:
             continue
-        S = bandit.log_ratios[i].sum()
+        S = bandit.token_log_ratios[i].sum()
         out = rule.apply(np.array([S]), np.array([float(length)]), np.array([A]))
         scale = A / (length if rule.weight == "geometric" else 1)
         w, m = float(out.weight[0]), float(out.multiplier[0])
@@ -78,5 +78,5 @@ def test_strata_against_a_plain_loop(name, outside):
 
 def test_drift_stats_are_the_kl_per_token():
     bandit = make_bandit(np.random.default_rng(3))
-    kl = -bandit.p_old @ bandit.log_ratios.sum(axis=1)  # KL(old || new) of whole responses
+    kl = -bandit.p_old @ bandit.log_ratio  # KL(old || new) of whole responses
     assert bandit.drift_stats().k3 == pytest.approx(kl / (bandit.p_old @ bandit.responses.lengths))

@@ -13,7 +13,16 @@ from fspo.rules import DriftStats, Rule, calibrate, preset
 from proofs_check.frame import Check, Method, Outcome
 from proofs_check.models import GaussianTokens, LogRatioModel, ScaledGamma, matching_stats
 from proofs_check.tools.compare import close, frequencies, holds, homogeneous, mean_is, worst
-from proofs_check.tools.policy import Bandit, all_responses, make_bandit, scores, strata, token_log_probs
+from proofs_check.tools.policy import (
+    Bandit,
+    all_responses,
+    calibrated,
+    make_bandit,
+    scores,
+    strata,
+    token_log_probs,
+    update_terms,
+)
 
 
 def length_ratio(rng: np.random.Generator, under_new: bool = False) -> Outcome:
@@ -21,7 +30,7 @@ def length_ratio(rng: np.random.Generator, under_new: bool = False) -> Outcome:
     outcomes = []
     for _ in range(10):
         bandit = make_bandit(rng, step=0.5)
-        weight = np.exp(bandit.log_ratios.sum(axis=1))
+        weight = np.exp(bandit.log_ratio)
         mass = bandit.p_new if under_new else bandit.p_old
         for length in np.unique(bandit.responses.lengths):
             at = bandit.responses.lengths == length
@@ -36,7 +45,7 @@ def martingale(rng: np.random.Generator, centred: bool = True) -> Outcome:
     for _ in range(10):
         bandit = make_bandit(rng, step=0.5)
         # s_t = 0 after the end, so the differences stop there
-        difference = np.expm1(bandit.log_ratios) if centred else bandit.log_ratios
+        difference = np.expm1(bandit.token_log_ratios) if centred else bandit.token_log_ratios
         moments = (difference * bandit.p_old[:, None]).T @ difference
         scale = np.sqrt(np.outer(np.diag(moments), np.diag(moments)))
         off = np.abs(moments / scale)[~np.eye(len(moments), dtype=bool)]
@@ -87,7 +96,7 @@ def sign_identity(rng: np.random.Generator, crossed: bool = False) -> Outcome:
     outcomes = []
     for i in range(12):
         bandit = make_bandit(rng, step=0.3)
-        S, n = bandit.log_ratios.sum(axis=1), bandit.responses.lengths.astype(np.float64)
+        S, n = bandit.log_ratio, bandit.lengths
         stats, A = bandit.drift_stats(), bandit.advantages
         rule = calibrate(preset("fspo-kl", range_hi=0.02).rule, S, n, A, 0.7, stats)
         rule = replace(rule, dual=1.5) if i % 2 else rule
@@ -155,11 +164,7 @@ def sign_closed(rng: np.random.Generator, c_ratio: float = 1.0, dual: float | No
 def _price_terms(rng: np.random.Generator) -> tuple[Bandit, np.ndarray, np.ndarray]:
     """A bandit and, for each of its responses, M w A psi and w A psi."""
     bandit = make_bandit(rng, vocabulary=2, max_length=4, step=0.3)
-    S, n = bandit.log_ratios.sum(axis=1), bandit.responses.lengths.astype(np.float64)
-    rule = calibrate(preset("fspo").rule, S, n, bandit.advantages, 0.6)
-    applied = rule.apply(S, n, bandit.advantages)
-    psi = bandit.psi * bandit.advantages[:, None]
-    return bandit, applied.clipped_weight[:, None] * psi, applied.weight[:, None] * psi
+    return bandit, *update_terms(bandit, calibrated(bandit, "fspo", 0.6))
 
 
 def price(rng: np.random.Generator, with_bias: bool = True, prompts: int = 40, updates: int = 20_000) -> Outcome:

@@ -11,11 +11,10 @@ import numpy as np
 from fspo import theory
 from fspo.rules import Rule, preset
 from proofs_check.frame import Check, Method, Outcome
-from proofs_check.models import GaussianTokens, LogRatioModel, ScaledGamma, matching_stats
+from proofs_check.models import GaussianTokens, ScaledGamma
 from proofs_check.tools.compare import close, frequencies, holds, homogeneous, worst
-
-DIGITS = 50
-LENGTHS = np.array([1.0, 2, 7, 33, 250, 2_000, 16_384, 131_072, 1_000_000, 10_000_000])
+from proofs_check.tools.sampling import band_counts
+from proofs_check.tools.settings import DIGITS, LENGTHS
 
 
 def exact_probability(lo: float, hi: float, mean: float, scale: float) -> float:
@@ -76,21 +75,12 @@ def converse(rng: np.random.Generator, drift: str = "gaussian") -> Outcome:
     return close(roots, np.full(60, 0.5), 1e-8, pairs=60)
 
 
-def simulated_counts(
-    rng: np.random.Generator, rule: Rule, model: LogRatioModel, lengths: np.ndarray, draws: int
-) -> np.ndarray:
-    """In-band counts of the rule object itself on drawn S, one entry for each length."""
-    n = np.broadcast_to(lengths, (draws, lengths.size))
-    applied = rule.apply(model.sample(rng, n), n, np.ones_like(n), matching_stats(model))
-    return applied.in_band.sum(axis=0)
-
-
 def fair_simulated(rng: np.random.Generator, gamma: float = 0.5, drift: str = "kl", draws: int = 100_000) -> Outcome:
     """Frequencies of ``rule.apply`` on Gaussian S equal Phi(u+) - Phi(-u-) at lengths 4 to 65,536."""
     sigma, lengths = 0.03, 4.0 ** np.arange(1, 9)
     model = GaussianTokens(-(sigma**2) / 2, sigma)
     rule = sqrt_band(0.03, 0.045, gamma, drift)
-    counts = simulated_counts(rng, rule, model, lengths, draws)
+    counts = band_counts(rng, rule, model, lengths, draws)
     expected = theory.interval_probability(-rule.range_lo / sigma, rule.range_hi / sigma)
     return frequencies(counts, draws, expected, wanted=0.01, sigma=sigma, draws=draws)
 
@@ -99,7 +89,7 @@ def fair_without_normality(rng: np.random.Generator, gamma: float = 0.5, draws: 
     """One skewed law of (S - m_L)/sqrt(L): equal frequencies at every length, with no formula for their value."""
     model = ScaledGamma(mu=-0.0005, sigma=0.03, shape=0.5)
     lengths = 4.0 ** np.arange(1, 9)
-    counts = simulated_counts(rng, sqrt_band(0.03, 0.03, gamma, "kl"), model, lengths, draws)
+    counts = band_counts(rng, sqrt_band(0.03, 0.03, gamma, "kl"), model, lengths, draws)
     return homogeneous(counts, draws, wanted=0.01, skew=-2 / math.sqrt(model.shape), draws=draws)
 
 
@@ -183,7 +173,7 @@ def unfair_simulated(rng: np.random.Generator, mu_error: float = 0.0, draws: int
     counts, expected = [], []
     for name in ("rloo", "gspo"):
         rule = preset(name).rule
-        counts.append(simulated_counts(rng, rule, model, lengths, draws))
+        counts.append(band_counts(rng, rule, model, lengths, draws))
         expected.append(theory.band_acceptance(rule, lengths, model.mu * (1 - mu_error), sigma))
     return frequencies(np.concatenate(counts), draws, np.concatenate(expected), wanted=0.01, draws=draws)
 

@@ -11,13 +11,20 @@ from flint import arb, arb_series
 
 from fspo import theory
 from fspo.rules import Rule
-from proofs_check.checks.t01_t02_fairness import LENGTHS
-from proofs_check.checks.t03_t04_certified import AGREEMENT, phi_1
-from proofs_check.checks.t05_t13_certified import band_acceptance
 from proofs_check.frame import Check, Method, Outcome
 from proofs_check.tools import balls
-from proofs_check.tools.balls import POINT_BITS, Span, decide, inside, normal_density, with_precision
+from proofs_check.tools.balls import (
+    POINT_BITS,
+    Span,
+    decide,
+    inside,
+    normal_density,
+    phi_1,
+    sqrt_band_acceptance,
+    with_precision,
+)
 from proofs_check.tools.compare import worst
+from proofs_check.tools.settings import AGREEMENT, LENGTHS
 
 MAX_LENGTH = 1_000_000
 
@@ -47,7 +54,7 @@ def far_tails(rng: np.random.Generator, naive: bool = False, cases: int = 40) ->
         found.append(_lre_agrees(p, value[seen], exact))
         rule = Rule("sqrt", u_lo * sigma, u_hi * sigma)
         mu = float(0.3 * rng.choice([-1, 1]) * min(u_lo, u_hi) * sigma / math.sqrt(LENGTHS[-1]))
-        band = [band_acceptance(rule.range_lo, rule.range_hi, arb(mu), arb(sigma), n) for n in LENGTHS.tolist()]
+        band = [sqrt_band_acceptance(rule.range_lo, rule.range_hi, arb(mu), arb(sigma), n) for n in LENGTHS.tolist()]
         found.append(inside(theory.band_acceptance(rule, LENGTHS, mu, sigma), band, 1e-10))
         slope = abs(normal_density(arb(u_hi)) - normal_density(arb(u_lo)))
         bounds = [slope * abs(arb(y)) + phi_1() * arb(y) ** 2 for y in x]

@@ -20,7 +20,6 @@ from proofs_check.tools.online_runs import (
     POWER,
     RULES,
     RUNS,
-    TARGET,
     TIES,
     Learnt,
     learnt,
@@ -29,6 +28,7 @@ from proofs_check.tools.online_runs import (
     template,
     text_table,
 )
+from proofs_check.tools.settings import TARGET
 
 TOLERANCE = 0.01
 """Largest |r(l)| that still counts as fair: what the moves of a band around its mean cost is of second order."""

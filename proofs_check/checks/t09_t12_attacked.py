@@ -13,12 +13,19 @@ import numpy as np
 from hypothesis import strategies as st
 
 from fspo import theory
-from fspo.rules import DriftStats, Rule, calibrate, preset
+from fspo.rules import DriftStats, Rule
 from proofs_check.frame import Check, Method, Outcome
 from proofs_check.models import GaussianTokens, matching_stats
 from proofs_check.tools.compare import mean_is
 from proofs_check.tools.falsify import counterexample
-from proofs_check.tools.policy import Responses, all_responses, make_bandit, token_log_probs
+from proofs_check.tools.policy import (
+    Responses,
+    all_responses,
+    calibrated,
+    make_bandit,
+    token_log_probs,
+    update_terms,
+)
 
 
 def search(
@@ -227,10 +234,7 @@ def price_exact(
     """T12 over every outcome of an update of 3 prompts: its squared error, and ||bias||^2 from pairs."""
     for _ in range(50):  # a policy of which the rule cuts something
         bandit = make_bandit(rng, vocabulary=2, max_length=3, step=0.3)
-        S, n = bandit.log_ratios.sum(axis=1), bandit.responses.lengths.astype(np.float64)
-        applied = calibrate(preset("fspo").rule, S, n, bandit.advantages, 0.6).apply(S, n, bandit.advantages)
-        psi = bandit.psi * bandit.advantages[:, None]
-        clipped, true = applied.clipped_weight[:, None] * psi, applied.weight[:, None] * psi
+        clipped, true = update_terms(bandit, calibrated(bandit, "fspo", 0.6))
         p, d = bandit.p_old, clipped - true
         bias = p @ d
         variance = float(p @ (clipped**2).sum(axis=1) - ((p @ clipped) ** 2).sum())

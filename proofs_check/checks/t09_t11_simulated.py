@@ -9,7 +9,6 @@ import numpy as np
 from scipy import special
 
 from fspo.rules import preset
-from proofs_check.checks.t01_t06_models import GRID, MU, SIGMA
 from proofs_check.frame import Check, Method, Outcome
 from proofs_check.models import (
     AdvantageDrift,
@@ -22,6 +21,7 @@ from proofs_check.models import (
 )
 from proofs_check.tools.compare import frequencies, homogeneous, mean_is
 from proofs_check.tools.sampling import acceptance_counts
+from proofs_check.tools.settings import GRID, MU, SIGMA
 
 POLICY = ShiftedLengths(stop_old=0.02, stop_new=0.022)
 

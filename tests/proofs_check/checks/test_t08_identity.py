@@ -13,7 +13,7 @@ from fspo.base.errors import UserError
 from fspo.gradlog import GradLogWriter
 from fspo.rules import Rule, preset
 from proofs_check import __main__ as cli
-from proofs_check.checks.t08_logged import corrupted, log_checks, permuted, residual, written_identity
+from proofs_check.checks.t08_identity import corrupted, log_checks, permuted, residual, written_identity
 from proofs_check.frame import Verdict, exit_status, judge
 from proofs_check.run import run_checks
 from proofs_check.tools.log_rows import Update, binned, direct, read_updates, sample_updates, write_update

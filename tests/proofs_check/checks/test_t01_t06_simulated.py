@@ -13,8 +13,8 @@ from scipy import stats
 
 from fspo import theory
 from fspo.rules import Rule, preset
-from proofs_check.checks import t01_t06_models as model_checks
-from proofs_check.checks import t09_t11_models as joint_checks
+from proofs_check.checks import t01_t06_simulated as model_checks
+from proofs_check.checks import t09_t11_simulated as joint_checks
 from proofs_check.frame import ALPHA, Check, judge
 from proofs_check.models import (
     AdvantageDrift,
@@ -26,6 +26,7 @@ from proofs_check.models import (
     StudentTokens,
     matching_stats,
 )
+from proofs_check.tools.compare import within
 
 CHECKS = (*model_checks.CHECKS, *joint_checks.CHECKS)
 
@@ -42,16 +43,16 @@ def fails(part: str) -> bool:
 
 
 def test_within_is_the_exact_binomial_test_of_both_sides():
-    inside = model_checks.within([500, 300], 1000, [0.45, 0.2], [0.55, 0.4], wanted=0.1)
+    inside = within([500, 300], 1000, [0.45, 0.2], [0.55, 0.4], wanted=0.1)
     assert inside.p_value == 1
     assert judge(inside) == "pass"
-    below = model_checks.within([500, 300], 1000, [0.45, 0.4], [0.55, 0.6], wanted=0.1)
+    below = within([500, 300], 1000, [0.45, 0.4], [0.55, 0.6], wanted=0.1)
     assert below.p_value == pytest.approx(4 * stats.binom.cdf(300, 1000, 0.4))
-    above = model_checks.within([500, 300], 1000, [0.3, 0.2], [0.4, 0.4], wanted=0.1)
+    above = within([500, 300], 1000, [0.3, 0.2], [0.4, 0.4], wanted=0.1)
     assert above.p_value == pytest.approx(4 * stats.binom.sf(499, 1000, 0.4))
     assert below.p_value < ALPHA
     assert above.p_value < ALPHA
-    coarse = model_checks.within([5], 10, [0.1], [0.9], wanted=0.1)
+    coarse = within([5], 10, [0.1], [0.9], wanted=0.1)
     assert judge(coarse) == "undecided"
     assert coarse.resolution == pytest.approx(4 * np.sqrt(0.25 / 10))
 

@@ -11,12 +11,13 @@ from numpy.typing import ArrayLike
 
 from fspo import theory
 from fspo.rules import Rule, preset
-from proofs_check.checks.t01_t02_fairness import DIGITS, simulated_counts
 from proofs_check.frame import Check, Method, Outcome
 from proofs_check.models import (
     GaussianTokens,
 )
 from proofs_check.tools.compare import close, frequencies, holds, worst
+from proofs_check.tools.sampling import band_counts
+from proofs_check.tools.settings import DIGITS
 
 
 def _acceptance(u_lo: ArrayLike, u_hi: ArrayLike, x: np.ndarray) -> np.ndarray:
@@ -139,7 +140,7 @@ def drift_simulated(rng: np.random.Generator, same_drift: bool = True, draws: in
     sigma, lengths = 0.03, np.array([4.0, 64, 512, 2048, 8192])
     rule = preset("fspo").rule
     model = GaussianTokens(-(sigma**2) / 2, sigma)
-    counts = simulated_counts(rng, rule, model, lengths, draws)
+    counts = band_counts(rng, rule, model, lengths, draws)
     x = sigma * np.sqrt(lengths) / 2 * same_drift
     expected = _acceptance(rule.range_lo / sigma, rule.range_hi / sigma, x)
     return frequencies(counts, draws, expected, wanted=0.01, sigma=sigma, draws=draws)
@@ -207,7 +208,7 @@ def scale_simulated(rng: np.random.Generator, scaled: bool = True, draws: int = 
     sigmas = 0.03 * np.exp([0.1, -0.05, 0.05, -0.1])
     counts = np.array(
         [
-            simulated_counts(rng, rule, GaussianTokens(0.0, float(s)), lengths[i : i + 1], draws)[0]
+            band_counts(rng, rule, GaussianTokens(0.0, float(s)), lengths[i : i + 1], draws)[0]
             for i, s in enumerate(sigmas)
         ]
     )

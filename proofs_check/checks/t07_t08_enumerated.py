@@ -9,21 +9,14 @@ from functools import partial
 import numpy as np
 
 from fspo import theory
-from fspo.rules import Rule, calibrate, preset
-from proofs_check.checks.t07_attacked import Tally, random_strata
+from fspo.rules import Rule, preset
 from proofs_check.frame import Check, Method, Outcome
 from proofs_check.tools.compare import close, mean_is, worst
-from proofs_check.tools.lemma_claims import STATED, WITHOUT_KAPPA, Claim, Strata
-from proofs_check.tools.policy import Bandit, make_bandit, strata
+from proofs_check.tools.lemma_claims import STATED, WITHOUT_KAPPA, Claim, Strata, sharp_strata
+from proofs_check.tools.lemma_search import Judged, random_strata
+from proofs_check.tools.policy import PRESETS, Bandit, calibrated, make_bandit, strata
 
 LRE_ALONE = replace(WITHOUT_KAPPA, name="LRE without kappa and eta", with_eta=False)
-RULES = ("rloo", "gspo", "fspo", "fspo-kl", "fspo-tilted", "power")
-
-
-def from_gradients(p: np.ndarray, g: np.ndarray, clipped: np.ndarray, a: np.ndarray) -> Strata:
-    """Strata with delta_l worked out here; a stratum with a(l) = 0 adds nothing, so its delta is set to 0."""
-    positive = (a > 0)[:, None]
-    return Strata(p, a, g, np.where(positive, clipped / np.where(positive, a[:, None], 1.0) - g, 0.0))
 
 
 def sharp_case(rng: np.random.Generator, orthogonal: bool = True) -> Outcome:
@@ -31,16 +24,8 @@ def sharp_case(rng: np.random.Generator, orthogonal: bool = True) -> Outcome:
     gaps = []
     for rho in np.concatenate([10.0 ** np.arange(-5, 0), [0.2, 0.5, 0.9, 0.99, 0.999]]):
         eps = min(0.9, 10 ** rng.uniform(-2, -0.1))
-        # e = e_len = -eps v (up to sign) has norm rho ||g|| and is orthogonal to g + eps v = g + e
-        reach = float(rho)
-        e = np.array([-reach * reach, reach * math.sqrt((1 - reach) * (1 + reach))])
-        if not orthogonal:
-            e = np.array([0.0, reach])
-        g = np.array([1.0, 0.0])
-        v = e / eps
-        case = Strata(np.array([0.5, 0.5]), np.array([1 + eps, 1 - eps]), np.stack([g + v, g - v]), np.zeros((2, 2)))
-        lemma = case.lemma()
-        bound = math.sqrt((1 - reach) * (1 + reach))
+        case = sharp_strata(float(rho), eps, orthogonal)
+        lemma, bound = case.lemma(), math.sqrt((1 - rho) * (1 + rho))
         if lemma.bound is None:
             return Outcome(-1.0, "decades", note=f"no bound at rho = {rho}")
         sine, _ = case.sine()
@@ -66,28 +51,23 @@ def identity(rng: np.random.Generator, drop_inner: bool = False) -> Outcome:
 
 
 def _rules(bandit: Bandit, target: float) -> list[Rule]:
-    S, n = bandit.log_ratios.sum(axis=1), bandit.responses.lengths.astype(np.float64)
-    found = []
-    for name in RULES:
-        base = calibrate(preset(name).rule, S, n, bandit.advantages, target, bandit.drift_stats())
-        for outside in ("drop", "truncate", "cap"):
-            found.append(Rule(**{**base.to_dict(), "outside": outside}))
-    return found
+    bases = [calibrated(bandit, name, target) for name in PRESETS]
+    return [replace(base, outside=outside) for base in bases for outside in ("drop", "truncate", "cap")]
 
 
 def exact_policy(rng: np.random.Generator, claim: Claim = STATED, policies: int = 6) -> Outcome:
     """T7 and T8 by enumeration of all responses of a softmax policy with its real scores: all rules."""
-    tally, residuals = Tally(claim), []
+    tally, residuals = Judged(claim), []
     for i in range(policies):
         bandit = make_bandit(rng, step=(0.02, 0.1, 0.3)[i % 3])
         for rule in _rules(bandit, (0.99, 0.95, 0.85)[i % 3]):
             p, g, clipped, a = strata(bandit, rule)
             residuals.append(theory.cosine_lemma(p, a, g, clipped).identity_residual)
-            tally.add(from_gradients(p, g, clipped, a))
+            tally.add(Strata.of_gradients(p, g, clipped, a))
     return _with_identity(tally, residuals)
 
 
-def _with_identity(tally: Tally, residuals: list[float]) -> Outcome:
+def _with_identity(tally: Judged, residuals: list[float]) -> Outcome:
     largest = float(np.max(residuals))  # keeps NaN
     note = f"identity residual {largest:.0e}"
     if not largest <= 1e-12:
@@ -118,24 +98,24 @@ def true_update(rng: np.random.Generator, weighted: bool = True) -> Outcome:
 
 def live_log(rng: np.random.Generator, claim: Claim = STATED, logs: int = 8, draws: int = 4_000) -> Outcome:
     """The live form: T7 and T8 for the empirical measure of responses drawn from the old policy."""
-    tally, residuals = Tally(claim), []
+    tally, residuals = Judged(claim), []
     for i in range(logs):
         bandit = make_bandit(rng, step=(0.02, 0.1)[i % 2])
         rows = rng.choice(bandit.p_old.size, draws, p=bandit.p_old / bandit.p_old.sum())
         for rule in _rules(bandit, 0.95):
             p, g, clipped, a = strata(bandit, rule, rows)
             residuals.append(theory.cosine_lemma(p, a, g, clipped).identity_residual)
-            tally.add(from_gradients(p, g, clipped, a))
+            tally.add(Strata.of_gradients(p, g, clipped, a))
     return _with_identity(tally, residuals)
 
 
 def sampled_update(rng: np.random.Generator, keep_weight: bool = True, draws: int = 200_000) -> Outcome:
     """Drawn responses clipped by the rule average to g_clip, enumerated from section 2's own words (8 directions)."""
     bandit = make_bandit(rng, max_length=5, step=0.1)
-    rule = _rules(bandit, 0.9)[RULES.index("fspo-kl") * 3]
+    rule = calibrated(bandit, "fspo-kl", 0.9)
     directions = rng.standard_normal((bandit.new.size, 8))
     rows = rng.choice(bandit.p_old.size, draws, p=bandit.p_old / bandit.p_old.sum())
-    S, n = bandit.log_ratios.sum(axis=1), bandit.responses.lengths.astype(np.float64)
+    S, n = bandit.log_ratio, bandit.lengths
     applied = rule.apply(S, n, bandit.advantages, bandit.drift_stats())
     projected = bandit.psi @ directions
     weight = applied.clipped_weight if keep_weight else applied.multiplier

@@ -14,8 +14,8 @@ from fspo.theory import Floats
 from proofs_check.frame import Check, Method, Outcome
 from proofs_check.models import FractionalNoise, GaussianTokens, Heteroscedastic, LogRatioModel, matching_stats
 from proofs_check.tools.compare import bonferroni, holds, mean_is
+from proofs_check.tools.settings import MU, SIGMA, TARGET
 
-MU, SIGMA, TARGET = -0.00045, 0.03, 0.8
 GRID = 4.0 ** np.arange(2, 6)
 """Lengths at which acceptance is looked at: 16 to 1,024."""
 CEILING = math.log(MAX_HALF_WIDTH / 0.003) - 1e-9

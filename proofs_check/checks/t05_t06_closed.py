@@ -8,7 +8,6 @@ import numpy as np
 
 from fspo import theory
 from fspo.rules import Rule, preset
-from proofs_check.checks.t01_t02_fairness import simulated_counts
 from proofs_check.frame import Check, Method, Outcome
 from proofs_check.models import (
     AutoregressiveTokens,
@@ -17,6 +16,7 @@ from proofs_check.models import (
     matching_stats,
 )
 from proofs_check.tools.compare import close, frequencies, holds, worst
+from proofs_check.tools.sampling import band_counts
 
 ROUNDING = 1e-10  # of a relative slack: a difference of acceptances near 1 carries this much rounding
 
@@ -50,7 +50,7 @@ def berry_esseen_simulated(rng: np.random.Generator, skewed: bool = True, draws:
     model = ExponentialTokens(-(sigma**2) / 2, sigma)
     rule = preset("fspo-kl", range_hi=0.02).rule
     stats = matching_stats(model)
-    counts = simulated_counts(rng, rule, model, lengths, draws)
+    counts = band_counts(rng, rule, model, lengths, draws)
     lo, hi = rule.band(lengths, stats)
     gaussian = theory.band_acceptance(rule, lengths, model.mu, sigma, stats)
     expected = model.cdf(hi, lengths) - model.cdf(lo, lengths) if skewed else gaussian
@@ -91,7 +91,7 @@ def ar1_simulated(rng: np.random.Generator, finite: bool = True, draws: int = 40
     """Token by token AR(1) log-ratios through the rule: the exact variance, not its limit, gives the frequencies."""
     model = AutoregressiveTokens(0.0, 0.03, 0.6)
     rule, lengths = preset("fspo").rule, np.array([1.0, 3, 10, 40])
-    counts = simulated_counts(rng, rule, TokenByToken(model), lengths, draws)
+    counts = band_counts(rng, rule, TokenByToken(model), lengths, draws)
     ratio = theory.ar1_variance_ratio(model.ar, lengths) if finite else np.ones(4)
     expected = theory.band_acceptance(rule, lengths, 0.0, model.sigma * np.sqrt(ratio))
     return frequencies(counts, draws, expected, wanted=0.015, ar=model.ar, draws=draws)

@@ -26,11 +26,10 @@ from proofs_check.models import (
     StudentTokens,
     matching_stats,
 )
-from proofs_check.tools.compare import bonferroni, close, frequencies, holds, homogeneous
+from proofs_check.tools.compare import close, frequencies, holds, homogeneous, within
 from proofs_check.tools.sampling import acceptance_counts
+from proofs_check.tools.settings import GRID, MU, SIGMA
 
-SIGMA, MU = 0.03, -0.00045
-GRID: Floats = np.array([4.0, 16, 64, 256, 1024, 4096])
 MARKOV = MarkovTokens(MU, SIGMA, persistence=0.9, share=0.2, mean_part=0.7, noise_ratio=3.0)
 
 
@@ -42,21 +41,6 @@ def counts(rng: np.random.Generator, model: LogRatioModel, rule: Rule, lengths: 
 def normal_share(u_lo: ArrayLike, u_hi: ArrayLike) -> Floats:
     """Phi(u_hi) - Phi(-u_lo), by the error function (not through fspo)."""
     return (special.erf(np.asarray(u_hi) / math.sqrt(2)) + special.erf(np.asarray(u_lo) / math.sqrt(2))) / 2
-
-
-def within(counts: ArrayLike, trials: int, low: ArrayLike, high: ArrayLike, wanted: float) -> Outcome:
-    """Frequencies against an envelope: binomial tests of "above low" and "below high", Bonferroni over both sides."""
-    k, low, high = np.broadcast_arrays(np.asarray(counts, np.float64), np.clip(low, 0, 1), np.clip(high, 0, 1))
-    tails = np.concatenate([stats.binom.cdf(k, trials, low), stats.binom.sf(k - 1, trials, high)])
-    share = k / trials
-    room = float(np.min(np.minimum(share - low, high - share)))
-    return Outcome(
-        p_value=bonferroni(tails),
-        resolution=4 * float(np.sqrt(np.max(share * (1 - share)) / trials)),
-        wanted=wanted,
-        note=f"least room in the envelope {room:+.4f} over {k.size} frequencies",
-        parameters={"draws": trials},
-    )
 
 
 def heavy_tails(rng: np.random.Generator, model: LogRatioModel | None = None, draws: int = 200_000) -> Outcome:

@@ -19,10 +19,9 @@ import numpy as np
 from fspo import theory
 from fspo.base.errors import UserError
 from fspo.gradlog import read_log
-from proofs_check.checks.t07_attacked import Tally
-from proofs_check.checks.t07_t08_cosine import from_gradients
 from proofs_check.frame import Check, Function, Method, Outcome
-from proofs_check.tools.lemma_claims import STATED, Claim
+from proofs_check.tools.lemma_claims import STATED, Claim, Strata
+from proofs_check.tools.lemma_search import Judged
 from proofs_check.tools.log_rows import Update, binned, direct, read_updates, sample_updates, write_update
 
 ROUNDING = 1e-11
@@ -153,10 +152,10 @@ def log_bound(rng: np.random.Generator, run: Path, claim: Claim = STATED) -> Out
     updates, reason = _usable(run)
     if reason:
         return Outcome(not_run=reason)
-    tally = Tally(claim)
+    tally = Judged(claim)
     for _, update in updates:
         p, a, g, clipped = binned(update, length_bins(update.n))
-        tally.add(from_gradients(p, g, clipped, a))
+        tally.add(Strata.of_gradients(p, g, clipped, a))
     if not tally.promised and not tally.suite:
         return Outcome(not_run=f"rho >= 1 on all {tally.cases} scored updates: T7 promises nothing there")
     return tally.outcome(1)

@@ -1,0 +1,20 @@
+"""Numbers that several check modules share."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fspo.theory import Floats
+
+MU, SIGMA = -0.00045, 0.03
+"""Drift -sigma^2/2 (nats per token) and scale sigma (nats per root token) of the models that are drawn from."""
+TARGET = 0.8
+"""Acceptance that the online rules follow."""
+LENGTHS: Floats = np.array([1.0, 2, 7, 33, 250, 2_000, 16_384, 131_072, 1_000_000, 10_000_000])
+"""Tokens: lengths at which formulas are compared."""
+GRID: Floats = np.array([4.0, 16, 64, 256, 1024, 4096])
+"""Tokens: lengths at which responses are drawn."""
+DIGITS = 50
+"""Decimal digits of mpmath's side of a comparison."""
+AGREEMENT = 1e-12
+"""Relative error allowed to the float64 formulas."""
