@@ -154,7 +154,7 @@ def plan(config: TrainConfig, machine: MachineConfig, shape: PretrainedConfig | 
     step = _step_temporary(config, model, split)
     capacity = int(machine.memory * 2**30 * (1 - RESERVE))
     phases = {
-        "rollout": static | rollout(config, machine, shape, model, compute, capacity - sum(static.values())),
+        "rollout": static | rollout(config, machine, shape, model, compute),
         "old log-probs": static | gathered | old,
         "score pass": (static | whole | update | hooks) if hooks else {},
         "update": static | gathered | {"gradients": gradients + _buckets(machine, model, own, compute)} | update,
