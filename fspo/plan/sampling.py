@@ -45,7 +45,8 @@ def rollout(
     vocabulary = shape.vocab_size
     chosen = min(rows, max(1, PICK_ELEMENTS // vocabulary))
     logits = rows * vocabulary * (compute.itemsize + 4) + chosen * vocabulary * (2 * 4 + 2 * 8)
-    cache, read = rows * columns * cache_bytes(shape, compute), ceil(rows / config.batch.responses)  # the fast engine reads equal prompts once
+    cache = rows * columns * cache_bytes(shape, compute)
+    read = ceil(rows / config.batch.responses)  # the fast engine reads equal prompts once
     if engine == "generate":
         # Its cache grows by a copy of one layer's keys at a time; all but the picked token are masked in a copy.
         cache += cache // shape.num_hidden_layers // 2
