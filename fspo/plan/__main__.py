@@ -91,7 +91,7 @@ def changes(config: TrainConfig, machine: MachineConfig, phase: str) -> Iterator
             yield Change("--model.gradient_checkpointing true", changed, machine)
     if machine.sharding == "ddp" and machine.gpus > 1:
         yield Change("--machine.sharding fsdp2", config, replace(machine, sharding="fsdp2"))
-    if config.optim.name == "adamw" and config.model.lora is None and machine.sharding != "zero3":
+    if config.optim.name == "adamw" and config.model.lora is None:
         changed = _set(_set(config, "optim", name="adamw8bit"), "model", dtype="bfloat16")
         text = "--optim.name adamw8bit --model.dtype bfloat16 --machine.mixed_precision no"
         yield Change(text, changed, replace(machine, mixed_precision="no"))

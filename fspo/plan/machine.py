@@ -10,7 +10,7 @@ from fspo.base.errors import UserError
 from fspo.config import TrainConfig
 from fspo.plan.models import Sizes
 
-Sharding = Literal["fsdp2", "zero3", "ddp"]
+Sharding = Literal["fsdp2", "ddp"]
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class MachineConfig:
         On all nodes together.
     memory : float
         Of each, GiB.
-    sharding : {"fsdp2", "zero3", "ddp"}
+    sharding : {"fsdp2", "ddp"}
         How weights, gradients and moments are spread; one GPU holds everything anyway.
     mixed_precision : {"bf16", "no"}
         As in the accelerate configuration: computing in bfloat16 with float32 weights behind.

@@ -21,8 +21,6 @@ from fspo.train.optimizers import moment_bytes
 
 RESERVE = 0.08
 """Share of a GPU's memory left to the CUDA context, NCCL and fragmentation. An estimate, not measured here."""
-ZERO3_GATHERED, ZERO3_BUCKET = 1_000_000_000, 500_000_000
-"""DeepSpeed's defaults, in parameters: stage3_max_live_parameters and reduce_bucket_size."""
 
 
 @dataclass(frozen=True)
@@ -141,8 +139,6 @@ def plan(config: TrainConfig, machine: MachineConfig, shape: PretrainedConfig | 
     static = _static(config, machine, model, own)
     gradients = model.trainable * own.itemsize // split
     gathered = _gathered(machine, model, compute, own)
-    # ZeRO-3's hooks are out of the way in a score pass (fspo/distributed/zero3.py).
-    whole = {"gathered": model.total * compute.itemsize} if machine.sharding == "zero3" and split > 1 else gathered
     dtype: Dtype = "bfloat16" if compute == torch.bfloat16 else "float32"
     lora = str(config.model.lora) if config.model.lora else None
     if config.model.lora is not None:
@@ -154,9 +150,9 @@ def plan(config: TrainConfig, machine: MachineConfig, shape: PretrainedConfig | 
     step = _step_temporary(config, model, split)
     capacity = int(machine.memory * 2**30 * (1 - RESERVE))
     phases = {
-        "rollout": static | rollout(config, machine, shape, model, compute, capacity - sum(static.values())),
+        "rollout": static | rollout(config, machine, shape, model, compute),
         "old log-probs": static | gathered | old,
-        "score pass": (static | whole | update | hooks) if hooks else {},
+        "score pass": (static | gathered | update | hooks) if hooks else {},
         "update": static | gathered | {"gradients": gradients + _buckets(machine, model, own, compute)} | update,
         "optimizer step": static | {"gradients": gradients, "temporary": step},
     }
@@ -179,7 +175,7 @@ def _dtypes(config: TrainConfig, machine: MachineConfig) -> tuple[torch.dtype, t
     dtype = DTYPES[config.model.dtype]
     if machine.mixed_precision == "no":
         return dtype, dtype
-    # accelerate keeps trained weights in float32 under FSDP2; DeepSpeed keeps a float32 copy of bfloat16 ones.
+    # accelerate keeps trained weights in float32 under FSDP2.
     return (torch.float32 if machine.sharding != "ddp" else dtype), torch.bfloat16
 
 
@@ -196,18 +192,12 @@ def _static(config: TrainConfig, machine: MachineConfig, model: Sizes, own: torc
     dtype = DTYPES[config.model.dtype]
     frozen = model.total - model.trainable
     weights = (model.trainable * own.itemsize + frozen * dtype.itemsize) // split
-    if machine.sharding == "zero3" and machine.mixed_precision == "bf16":
-        weights += model.trainable * 2 // split  # the bfloat16 weights beside their float32 copy
     parts = {
         "weights": weights,
         "optimizer": sum(moment_bytes(_local(s, split), own, config.optim.name) for s in model.shapes),
     }
     if config.rule.kl_coef > 0:
-        if machine.sharding == "zero3":  # whole on each GPU, in the type of the passes (fspo/distributed/sharding.py)
-            kept = 2 if machine.mixed_precision == "bf16" else dtype.itemsize
-            parts["reference"] = model.total * kept
-        else:
-            parts["reference"] = model.total * dtype.itemsize // split
+        parts["reference"] = model.total * dtype.itemsize // split
     return parts
 
 
@@ -216,8 +206,6 @@ def _gathered(machine: MachineConfig, model: Sizes, compute: torch.dtype, own: t
     if machine.sharding == "ddp" or machine.gpus == 1:
         casts = machine.mixed_precision == "bf16" and own != compute
         return {"gathered": model.total * compute.itemsize} if casts else {}
-    if machine.sharding == "zero3":
-        return {"gathered": min(ZERO3_GATHERED, model.total) * compute.itemsize}
     return {"gathered": (2 * model.layer + model.head) * compute.itemsize}
 
 
@@ -228,8 +216,6 @@ def _buckets(machine: MachineConfig, model: Sizes, own: torch.dtype, compute: to
     if machine.sharding == "ddp":  # its buckets are a second copy
         return model.trainable * own.itemsize
     share = model.trainable / model.total
-    if machine.sharding == "zero3":
-        return int(min(ZERO3_BUCKET, model.trainable) * compute.itemsize)
     return int(share * (2 * model.layer + model.head) * compute.itemsize)
 
 

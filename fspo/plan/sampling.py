@@ -13,7 +13,6 @@ from fspo.models.load import DTYPES, Dtype
 from fspo.plan.machine import MachineConfig, sampled_rows
 from fspo.plan.measure import prompt_pass
 from fspo.plan.models import Shape, Sizes
-from fspo.sampling.continuous import FREE_SHARE
 from fspo.sampling.fast import CacheLayer
 from fspo.sampling.picking import PICK_ELEMENTS
 from fspo.sampling.sample import FAST_PARAMETERS
@@ -33,15 +32,8 @@ def rollout(
     shape: PretrainedConfig,
     model: Sizes,
     compute: torch.dtype,
-    room: int,
 ) -> dict[str, int]:
-    """Sampling: gathered weights, the key-value cache, the prompts' activations, the next token's logits.
-
-    Parameters
-    ----------
-    room : int
-        Bytes of a GPU that hold nothing else yet; the continuous engine fills a share of it with its cache.
-    """
+    """Sampling: gathered weights, the key-value cache, the prompts' activations, the next token's logits."""
     engine = engine_of(config, model)
     prompt, columns = config.task.max_prompt_tokens, config.task.max_prompt_tokens + config.sampling.max_new_tokens
     rows = sampled_rows(config, machine)
@@ -50,13 +42,11 @@ def rollout(
     parts = {"gathered": model.total * compute.itemsize} if casts else {}
     if engine == "vllm":  # samples on a GPU of its own
         return parts
-    one = columns * cache_bytes(shape, compute)
-    if engine == "continuous":  # as many at a time as it has room for; at least one must fit
-        return parts | {"KV cache": max(one, int(FREE_SHARE * (room - sum(parts.values()))))}
     vocabulary = shape.vocab_size
     chosen = min(rows, max(1, PICK_ELEMENTS // vocabulary))
     logits = rows * vocabulary * (compute.itemsize + 4) + chosen * vocabulary * (2 * 4 + 2 * 8)
-    cache, read = rows * one, ceil(rows / config.batch.responses)  # the fast engine reads equal prompts once
+    cache = rows * columns * cache_bytes(shape, compute)
+    read = ceil(rows / config.batch.responses)  # the fast engine reads equal prompts once
     if engine == "generate":
         # Its cache grows by a copy of one layer's keys at a time; all but the picked token are masked in a copy.
         cache += cache // shape.num_hidden_layers // 2

@@ -5,7 +5,6 @@ from __future__ import annotations
 from transformers import PretrainedConfig
 
 from fspo.config import TrainConfig
-from fspo.distributed.zero3 import check_optimizer
 from fspo.plan.machine import MachineConfig
 from fspo.plan.models import Sizes
 from fspo.sampling.vllm import check_alone
@@ -26,9 +25,7 @@ def refuse(config: TrainConfig, machine: MachineConfig, model: Sizes) -> None:
     if machine.gpus == 1 or machine.sharding == "ddp":
         return
     check_passes(True, config)
-    if machine.sharding == "zero3":
-        check_optimizer(config.optim)
-    elif config.optim.name == "adamw8bit":
+    if config.optim.name == "adamw8bit":
         for shape in model.shapes:
             check_rows(shape[0], machine.gpus)
 

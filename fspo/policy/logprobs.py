@@ -16,11 +16,10 @@ from typing import Any, Literal, cast
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import checkpoint
 
 from fspo.base.errors import UserError
-from fspo.distributed import zero3
+from fspo.distributed.tensors import is_part
 from fspo.policy.linear_logprobs import linear_log_probs, tile_shape
 from fspo.policy.score_sites import flat_rows
 
@@ -217,7 +216,7 @@ class _Asked:
         if _forced_rows is not None:
             tile = (_forced_rows, vocabulary)
         weight = cast(Tensor, head.weight)
-        if getattr(forward, "__func__", None) is not nn.Linear.forward or isinstance(weight, DTensor):
+        if getattr(forward, "__func__", None) is not nn.Linear.forward or is_part(weight):
             tokens = max(1, tile[0] * tile[1] // vocabulary)
             return _select_in_chunks(forward, self, hidden, tokens)
         listeners = [hook.__self__.listener(head, hidden, self.rows()) for hook in _score_hooks(head)]
@@ -252,15 +251,14 @@ def _select_in_chunks(
 
 
 def _core(model: nn.Module) -> nn.Module:
-    """The causal LM itself, out of DDP, DeepSpeed's engine and peft."""
-    while isinstance(model, nn.parallel.DistributedDataParallel) or type(model).__module__.startswith("deepspeed."):
+    """The causal LM itself, out of DDP and peft."""
+    if isinstance(model, nn.parallel.DistributedDataParallel):
         model = cast(nn.Module, model.module)
     return model.get_base_model() if hasattr(model, "get_base_model") else model  # type: ignore[operator]
 
 
 def _vocabulary(head: nn.Module) -> int:
-    weight = cast(Tensor, head.weight)
-    return int(zero3.shape(weight)[0])  # empty while it is not used
+    return cast(Tensor, head.weight).shape[0]
 
 
 def _output_layer(core: nn.Module) -> nn.Module | None:
@@ -275,7 +273,7 @@ def _output_layer(core: nn.Module) -> nn.Module | None:
     foreign = [
         hook
         for hook in hooks
-        if hook not in _score_hooks(head) and not str(hook.__module__).startswith(("torch.distributed.", "deepspeed."))
+        if hook not in _score_hooks(head) and not str(hook.__module__).startswith("torch.distributed.")
     ]
     return None if foreign or head._backward_hooks or head._backward_pre_hooks else head
 

@@ -15,6 +15,7 @@ from accelerate.utils import extract_model_from_parallel
 from torch import nn
 
 from fspo.base.errors import UserError
+from fspo.distributed.tensors import whole
 from fspo.policy.score_sites import (
     HeadListener,
     Site,
@@ -25,7 +26,6 @@ from fspo.policy.score_sites import (
     row_labels,
     shared_sketcher,
     thinned,
-    whole,
 )
 
 

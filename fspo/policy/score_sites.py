@@ -7,11 +7,10 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.tensor import DTensor
 from transformers.pytorch_utils import Conv1D
 
 from fspo.policy.sketch import Sketcher
@@ -186,12 +185,6 @@ def find_sites(model: nn.Module, names: dict[int, str]) -> dict[nn.Module, Site]
 def shared_sketcher(shapes: tuple[tuple[str, tuple[int, ...]], ...], *draw: Any) -> Sketcher:
     """The passes of one rollout share their tables."""
     return Sketcher(dict(shapes), *draw)
-
-
-def whole(parameter: object) -> torch.Tensor:
-    """A parameter's values, gathered where FSDP2 has sharded it again (all processes must ask)."""
-    tensor = cast(torch.Tensor, parameter).detach()
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def thinned(x: torch.Tensor) -> torch.Tensor:

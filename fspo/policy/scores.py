@@ -14,9 +14,9 @@ from typing import Literal
 import numpy as np
 import torch
 from torch import nn
-from torch.distributed.tensor import DTensor
 
 from fspo.base.errors import UserError, unknown_name
+from fspo.distributed.tensors import is_part
 from fspo.policy.logprobs import token_log_probs
 from fspo.policy.score_hooks import ScoreHooks, unwrap
 
@@ -135,7 +135,7 @@ def exact_scores(
     """
     model = unwrap(model)
     parameters = [p for p in model.parameters() if p.requires_grad]
-    if any(isinstance(p, DTensor) for p in parameters):
+    if any(is_part(p) for p in parameters):
         raise UserError(
             "exact gradients of one response need whole parameters, and FSDP2 has sharded these: set the score mode to "
             "sketch, or check the sketch on a model that is not sharded"

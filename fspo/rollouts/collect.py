@@ -16,7 +16,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from fspo.advantages import Estimator, GroupStats, advantages
 from fspo.base.errors import UserError
 from fspo.base.files import write_text
-from fspo.distributed.sharding import whole_model
+from fspo.distributed.layout import layout_of
 from fspo.models.load import eos_token_ids
 from fspo.rollouts.batches import RolloutBatch
 from fspo.sampling.sample import SamplingConfig, sample
@@ -113,7 +113,7 @@ class Collector:
         rows = np.repeat(mine, responses)
         keys = (prompts.ids[mine, None] * responses + np.arange(responses)).ravel()
         stream_seed = int(np.random.SeedSequence([self.seed, _STREAMS[stream]]).generate_state(1)[0])
-        with whole_model(model):
+        with layout_of(model).gathered():
             sampled = len(rows) and sample(
                 model,
                 [prompts.tokens[i] for i in rows],

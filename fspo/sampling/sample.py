@@ -4,10 +4,9 @@ Token t of response k in rollout r is the inverse CDF of the model's distributio
 counter-based generator (`fspo.base.keyed_noise`). So batch size, order, number of processes and engine change nothing
 but the last bits of the logits.
 
-Three engines draw the same tokens: ``fast``, a short loop over the model's forward with one preallocated key-value
-cache that drops finished rows; ``generate``, transformers' own generation; and ``continuous``, transformers' continuous
-batching over a paged cache, which starts a further response as soon as one ends. A fourth, ``vllm``, has a vLLM server
-sample with its own noise.
+Two engines draw the same tokens: ``fast``, a short loop over the model's forward with one preallocated key-value cache
+that drops finished rows, and ``generate``, transformers' own generation. A third, ``vllm``, has a vLLM server sample
+with its own noise.
 """
 
 from __future__ import annotations
@@ -23,12 +22,11 @@ import torch
 from transformers import PreTrainedModel
 
 from fspo.base.errors import UserError, unknown_name
-from fspo.sampling.continuous import run_continuous
 from fspo.sampling.fast import plain_attention_layers, run_fast
 from fspo.sampling.generate import run_generate
 from fspo.sampling.picking import Noise, Progress, trim
 
-Engine = Literal["auto", "fast", "generate", "continuous", "vllm"]
+Engine = Literal["auto", "fast", "generate", "vllm"]
 ENGINES: tuple[str, ...] = get_args(Engine)
 FAST_PARAMETERS = 1_000_000_000
 """``auto`` leaves models from here on, where they run on an accelerator, to transformers' generation."""
@@ -44,11 +42,11 @@ class SamplingConfig:
         Divides the logits; 0 takes the most probable token.
     max_new_tokens : int
         Longest response, its end token included.
-    engine : {"auto", "fast", "generate", "continuous", "vllm"}
+    engine : {"auto", "fast", "generate", "vllm"}
         ``"auto"`` takes the fast engine on a CPU and for models below 1e9 parameters, if the model's layers are
         plain attention; else ``"generate"``.
     batch_size : int
-        Responses sampled at once; the continuous engine and vLLM get all of them and fill their caches by themselves.
+        Responses sampled at once; vLLM gets all of them and fills its cache by itself.
     vllm_url : str
         Address of the server for engine ``"vllm"``.
     """
@@ -140,8 +138,6 @@ def sample(
     if engine == "vllm":
         return _by_vllm(model, prompts, Noise(seed, rollout, keys), config, eos, progress)
     run, at_once = _RUNS[engine], config.batch_size
-    if engine == "continuous":
-        at_once = len(prompts)
     order = np.argsort([len(prompt) for prompt in prompts], kind="stable")
     results: list[tuple[np.ndarray, np.ndarray, bool]] = [_NOTHING] * len(prompts)
     # Not inference_mode: a buffer that the model renews in its forward could never be used in training again.
@@ -184,7 +180,7 @@ def _by_vllm(
     return Responses(tokens, logprobs, np.array([row[-1] not in eos for row in tokens], bool))
 
 
-_RUNS = {"fast": run_fast, "generate": run_generate, "continuous": run_continuous}
+_RUNS = {"fast": run_fast, "generate": run_generate}
 _NOTHING = (np.empty(0, np.int64), np.empty(0, np.float32), False)
 
 
@@ -194,7 +190,7 @@ def choose_engine(model: PreTrainedModel, wanted: str) -> str:
         from fspo.sampling.vllm import check_vllm
 
         check_vllm()
-    if wanted in ("generate", "continuous", "vllm"):
+    if wanted in ("generate", "vllm"):
         return wanted
     fits = plain_attention_layers(model) > 0
     if wanted == "fast":

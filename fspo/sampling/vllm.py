@@ -74,14 +74,14 @@ def check_vllm() -> None:
     for name in ("vllm", "trl"):
         if find_spec(name) is None:
             raise UserError(
-                f"the vllm engine needs {name}: pip install 'fspo[vllm]', or set the sampling engine to 'continuous'"
+                f"the vllm engine needs {name}: pip install 'fspo[vllm]', or set the sampling engine to 'generate'"
             )
 
 
 def check_alone(processes: int, lora: bool) -> None:
     """Raise UserError where weights would have to come from several processes or from adapters."""
     if processes > 1 or lora:
-        raise UserError("the vllm engine serves one training process without LoRA: use the continuous engine instead")
+        raise UserError("the vllm engine serves one training process without LoRA: use the generate engine instead")
 
 
 def _synced(model: PreTrainedModel, url: str) -> Any:

@@ -22,8 +22,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from fspo.base.errors import UserError
 from fspo.base.files import writing
-from fspo.distributed import zero3
-from fspo.distributed.sharding import like, put, whole_state
+from fspo.distributed.tensors import put, shard_like, whole_state
 from fspo.train.optimizers import CODES, SCALE, low_moment, moment_parts
 
 FOLDER = "checkpoints"
@@ -83,25 +82,22 @@ def save(
     target = folder / f"step-{state.step:08d}"
     parameters = trainable(model)
     weights = whole_state(parameters, writes)
-    if any(zero3.holds(p) for p in parameters.values()):
-        moments = zero3.moments(optimizer, parameters, writes)
-    else:
-        moments = whole_state(
-            {
-                f"{key}{part}.{name}": tensor
-                for name, p in parameters.items()
-                for key, value in optimizer.state.get(p, {}).items()
-                for part, tensor in moment_parts(value).items()
-            },
-            writes,
-        )
+    moments = whole_state(
+        {
+            f"{key}{piece}.{name}": tensor
+            for name, p in parameters.items()
+            for key, value in optimizer.state.get(p, {}).items()
+            for piece, tensor in moment_parts(value).items()
+        },
+        writes,
+    )
     if not writes:
         return target
-    with _whole_folder(folder / f".part-{os.getpid()}", target) as part:
-        part.mkdir(parents=True)
-        save_file(weights, part / "model.safetensors")
-        save_file(moments, part / "optimizer.safetensors")
-        (part / "state.json").write_text(json.dumps(asdict(state)), encoding="utf-8")
+    with _whole_folder(folder / f".part-{os.getpid()}", target) as made:
+        made.mkdir(parents=True)
+        save_file(weights, made / "model.safetensors")
+        save_file(moments, made / "optimizer.safetensors")
+        (made / "state.json").write_text(json.dumps(asdict(state)), encoding="utf-8")
     for old in list_checkpoints(run)[:-keep] if keep > 0 else []:
         _remove(old)
     return target
@@ -176,14 +172,11 @@ def load(path: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -
         raise UserError(f"{path} is damaged ({error}): remove it to go on from the checkpoint before it") from error
     parameters = trainable(model)
     wrong = set(weights) ^ set(parameters)
-    wrong |= {n for n in set(weights) & set(parameters) if weights[n].shape != zero3.shape(parameters[n])}
+    wrong |= {n for n in set(weights) & set(parameters) if weights[n].shape != parameters[n].shape}
     if wrong:
         raise UserError(f"{path} is a checkpoint of another model ({sorted(wrong)[0]} differs): use its own config")
     for name, p in parameters.items():
         put(p, weights[name])
-    if any(zero3.holds(p) for p in parameters.values()):
-        zero3.put_moments(optimizer, parameters, moments)
-        return state
     for key, value in moments.items():
         kind, _, name = key.partition(".")
         p = parameters[name]
@@ -194,7 +187,7 @@ def load(path: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -
             optimizer.state[p][kind] = low_moment(optimizer, p, kind, value, moments[f"{kind}{SCALE}.{name}"])
             continue
         # Adam keeps its step count on the CPU
-        optimizer.state[p][kind] = value if value.ndim == 0 else like(value, p)
+        optimizer.state[p][kind] = value if value.ndim == 0 else shard_like(value, p)
     return state
 
 

@@ -10,15 +10,14 @@ from typing import Any
 import torch
 import yaml
 from accelerate import Accelerator
-from accelerate.utils import DistributedDataParallelKwargs, DistributedType
+from accelerate.utils import DistributedDataParallelKwargs
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from fspo import gradlog
 from fspo.base.errors import UserError
 from fspo.base.options import save, to_dict
 from fspo.config import TrainConfig
-from fspo.distributed import zero3
-from fspo.distributed.sharding import check_sharding
+from fspo.distributed.layout import check_sharding, refuse_deepspeed
 from fspo.models.load import EMBEDDED, check_vocabulary, load_model, load_tokenizer
 from fspo.models.warmup import warm_up
 from fspo.train import checkpoint
@@ -35,8 +34,9 @@ def make_accelerator(config: TrainConfig) -> Accelerator:
     ------
     UserError
         If accelerate would silently run independent copies (see the launch commands in README.md) or leave the model
-        whole where FSDP was asked for, or for a tracker that it does not know or cannot load.
+        whole where FSDP was asked for, for DeepSpeed, or for a tracker that it does not know or cannot load.
     """
+    refuse_deepspeed()
     for name in config.tracker_names():
         if find_spec(name) is None:
             raise UserError(
@@ -51,7 +51,7 @@ def make_accelerator(config: TrainConfig) -> Accelerator:
             # Rotary tables never change: broadcasting them in each forward would need one collective a microbatch.
             kwargs_handlers=[DistributedDataParallelKwargs(broadcast_buffers=False)],
         )
-    except (ValueError, ImportError) as error:  # DeepSpeed is not installed
+    except (ValueError, ImportError) as error:
         raise UserError(f"cannot start accelerate: {' '.join(str(error).split())}") from error
     accelerator.wait_for_everyone()  # each has joined before one that refuses leaves: all say the same line
     wanted = config.processes or int(os.environ.get("WORLD_SIZE", "1"))
@@ -63,8 +63,6 @@ def make_accelerator(config: TrainConfig) -> Accelerator:
     if torch.distributed.is_initialized():
         global _group
         _group = torch.distributed.group.WORLD
-    if accelerator.distributed_type == DistributedType.DEEPSPEED:
-        zero3.configure(accelerator, config.optim)
     check_sharding(accelerator)
     return accelerator
 

@@ -21,7 +21,7 @@ from tqdm.auto import tqdm
 from fspo import gradlog
 from fspo.base.errors import UserError
 from fspo.config import TrainConfig
-from fspo.distributed.sharding import asked_for
+from fspo.distributed.layout import asked_for
 from fspo.models.load import EMBEDDED
 from fspo.objective import objective
 from fspo.policy import logprobs
@@ -120,8 +120,8 @@ def noise_config(config: TrainConfig) -> TrainConfig:
         If that folder holds a measurement already, or accelerate would shard the model: the sources of noise are not
         in step over the processes then.
     """
-    if asked_for("FSDP", "DEEPSPEED"):
-        raise UserError("the noise floor is measured on whole models: start it without FSDP or DeepSpeed")
+    if asked_for("FSDP"):
+        raise UserError("the noise floor is measured on whole models: start it without FSDP")
     run, folder = Path(config.output), Path(config.output) / FOLDER
     if (folder / "config.yaml").exists():
         raise UserError(f"{folder} holds a measurement already: remove it to measure again")

@@ -1,6 +1,6 @@
 """Optimizers: AdamW, and AdamW whose two moments take 8 bits each (torchao).
 
-torchao is the 8-bit optimizer that knows the DTensors of FSDP2; its stochastic rounding lets bfloat16 weights follow
+torchao is the 8-bit optimizer that knows FSDP2's shards; its stochastic rounding lets bfloat16 weights follow
 updates that are far smaller than the gap between two bfloat16 numbers.
 """
 
@@ -12,14 +12,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
-from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 from torch.optim import Optimizer
 
 from fspo.base.errors import UserError
 from fspo.config import OptimConfig
-from fspo.distributed.sharding import like
-from fspo.policy.score_sites import whole
+from fspo.distributed.tensors import first_row, holders, is_part, joined, local, shard_like
 
 BLOCK = 256
 """Numbers that share a float32 scale in an 8-bit moment."""
@@ -97,8 +94,8 @@ def _check_shards(optimizer: Optimizer) -> None:
     """Refuse shards of different sizes: one process would keep moments in 8 bits and another would not."""
     for group in optimizer.param_groups:
         for p in group["params"]:
-            if isinstance(p, DTensor):
-                check_rows(p.shape[0], p.device_mesh.size())
+            if is_part(p):
+                check_rows(p.shape[0], holders(p))
 
 
 def check_rows(rows: int, processes: int) -> None:
@@ -116,20 +113,14 @@ CODES, SCALE = "#codes", "#scale"
 
 def moment_parts(value: Tensor) -> dict[str, Tensor]:
     """Plain whole tensors that a moment is made of, by what is added to its name; every process must call it."""
-    local: Any = value.to_local() if isinstance(value, DTensor) else value
-    if not hasattr(local, "codes"):
+    own = local(value)
+    if not hasattr(own, "codes"):
         return {"": value}
-    if not isinstance(value, DTensor):
-        return {CODES: local.codes, SCALE: local.scale}
-    # Part by part: gathered as one tensor the parts would be results that are still on their way.
-    scales = torch.Size([value.numel() // BLOCK])
-    parts = ((CODES, local.codes, value.shape, value.stride()), (SCALE, local.scale, scales, (1,)))
-    return {
-        name: whole(
-            DTensor.from_local(part, value.device_mesh, value.placements, run_check=False, shape=shape, stride=stride)
-        ).cpu()
-        for name, part, shape, stride in parts
-    }
+    if not is_part(value):
+        return {CODES: own.codes, SCALE: own.scale}
+    # One after the other: gathered together they would be results that are still on their way.
+    codes = joined(own.codes, value, value.shape, value.stride()).cpu()
+    return {CODES: codes, SCALE: joined(own.scale, value, torch.Size([value.numel() // BLOCK]), (1,)).cpu()}
 
 
 def low_moment(optimizer: Any, parameter: Tensor, kind: str, codes: Tensor, scale: Tensor) -> Tensor:
@@ -139,19 +130,14 @@ def low_moment(optimizer: Any, parameter: Tensor, kind: str, codes: Tensor, scal
     quantized again.
     """
     made = getattr(optimizer, "optimizer", optimizer)._new_buffer(parameter, kind == "exp_avg")
-    local: Any = made.to_local() if isinstance(made, DTensor) else made
-    first = 0
-    if isinstance(parameter, DTensor):
-        _, offset = compute_local_shape_and_global_offset(parameter.shape, parameter.device_mesh, parameter.placements)
-        first = offset[0] * codes[0].numel()
-    if hasattr(local, "codes") and first % BLOCK == 0:
-        own = like(codes, parameter)
-        local.codes.copy_(own.to_local() if isinstance(own, DTensor) else own)
-        local.scale.copy_(scale[first // BLOCK :][: len(local.scale)])
+    own = local(made)
+    first = first_row(parameter) * codes[0].numel()
+    if hasattr(own, "codes") and first % BLOCK == 0:
+        own.codes.copy_(local(shard_like(codes, parameter)))
+        own.scale.copy_(scale[first // BLOCK :][: len(own.scale)])
         return made
     from torchao.optim.subclass_8bit import OptimState8bit  # type: ignore[import-not-found]
 
     qmap = OptimState8bit.zeros(codes.shape, kind == "exp_avg", BLOCK).qmap
-    value = like(OptimState8bit(codes, scale, qmap, kind == "exp_avg").dequantize(), parameter)
-    local.copy_(value.to_local() if isinstance(value, DTensor) else value)
+    own.copy_(local(shard_like(OptimState8bit(codes, scale, qmap, kind == "exp_avg").dequantize(), parameter)))
     return made

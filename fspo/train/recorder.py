@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 from fspo import gradlog
 from fspo.base.errors import UserError
 from fspo.config import TrainConfig
-from fspo.distributed.sharding import for_scores, is_sharded
+from fspo.distributed.layout import layout_of
 from fspo.policy.score_check import MEMORY_LIMIT, coverage
 from fspo.policy.score_hooks import ScoreHooks
 from fspo.policy.scores import ScoreConfig, Scores, plain_log_probs, score
@@ -71,8 +71,7 @@ class ScoreLog:
         scores = self.config.log.scores
         if scores.mode == "exact":
             return trainable
-        with for_scores(self.model):
-            return ScoreHooks(self.model, width=scores.width, projection=scores.projection).sketcher.width
+        return ScoreHooks(self.model, width=scores.width, projection=scores.projection).sketcher.width
 
     def wanted(self, rollout: int, since: int) -> bool:
         """Whether the responses of update ``since`` of this rollout are scored."""
@@ -95,16 +94,15 @@ class ScoreLog:
     def take(self, rollout: int, shards: list[Shard]) -> dict[int, Scores]:
         """Scores of the responses with a gradient, by the shard's id()."""
         config = self.config
-        with for_scores(self.model):
-            found = score_shards(
-                self.model,
-                shards,
-                temperature=config.sampling.temperature,
-                config=config.log.scores,
-                seed=config.seed,
-                rollout=rollout,
-                logits=self.updater.logits,
-            )
+        found = score_shards(
+            self.model,
+            shards,
+            temperature=config.sampling.temperature,
+            config=config.log.scores,
+            seed=config.seed,
+            rollout=rollout,
+            logits=self.updater.logits,
+        )
         missing = next((scores.uncovered for scores in found.values() if scores.uncovered), None)
         if missing and not self._warned and self.updater.accelerator.is_main_process:
             self._warned = True
@@ -220,7 +218,7 @@ def score_shards(
     log_probs = partial(plain_log_probs, logits=logits)
     found = {}
     for i, shard in enumerate(shards):
-        if shard.micro.trains and (not shard.micro.dummy or is_sharded(model)):  # sharded: as many everywhere
+        if shard.micro.trains and (not shard.micro.dummy or layout_of(model).in_step):
             scores = score(
                 model, shard.batch, temperature, config=config, seed=seed, rollout=rollout, log_probs=log_probs
             )

@@ -14,15 +14,13 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from accelerate.utils import DistributedType, set_seed
+from accelerate.utils import set_seed
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from fspo import gradlog
 from fspo.base.errors import UserError
 from fspo.config import TrainConfig
-from fspo.distributed import zero3
-from fspo.distributed.sharding import is_sharded, shard_frozen, spread
-from fspo.policy.score_sites import whole
+from fspo.distributed.layout import layout_of
 from fspo.policy.scores import Scores
 from fspo.rollouts.batches import RolloutBatch, plan_microbatches, plan_minibatches
 from fspo.rollouts.collect import Collector, write_samples
@@ -83,14 +81,12 @@ class Trainer:
         )
         self.raw = raw
         self.model, self.optimizer = self.accelerator.prepare(raw, self.optimizer)
-        self.zero3 = self.accelerator.distributed_type == DistributedType.DEEPSPEED
-        if self.zero3:
-            zero3.adopt(self.accelerator, raw)
-        check_passes(is_sharded(raw), config)
+        self.layout = layout_of(raw)
+        check_passes(self.layout.in_step, config)
         self.state = self._restore()
         self.online = OnlineRule(self.rule, self.state.online)
         if reference is not None:
-            reference = shard_frozen(self.accelerator, reference)
+            reference = self.layout.shard(self.accelerator, reference)
         self.updater = Updater(
             self.accelerator,
             self.model,
@@ -133,10 +129,7 @@ class Trainer:
         for warning in self.config.warnings():
             self.reporter.warn(warning, warning)
         with self.reporter.training(self.rule.label, self.state.rollout, self.state.step):
-            last = self._rollouts()
-            if self.zero3:
-                zero3.finish(self.accelerator)
-            return last
+            return self._rollouts()
 
     def _rollouts(self) -> dict[str, float]:
         config = self.config
@@ -286,24 +279,19 @@ class Trainer:
 
     def _step(self, ratios: Ratios, cause: str | None) -> str | None:
         """Clip the gradient and update, or skip the update on all processes alike; why it was skipped."""
-        config, accelerator = self.config.optim, self.accelerator
+        config = self.config.optim
         rate = config.learning_rate * min(1.0, (self.state.step + 1) / max(config.warmup_updates, 1))
         set_learning_rate(self.optimizer, rate)
-        spread(self.raw)
-        if self.zero3:  # clips and steps in one, and never with a gradient that is not finite
-            value = zero3.step(accelerator, skip=cause is not None)
-        else:
-            norm = accelerator.clip_grad_norm_(self.model.parameters(), config.max_grad_norm)
-            value = float(whole(norm)) if norm is not None else 0.0
-        if cause is None and not np.isfinite(value):
+        norm = self.layout.clip_gradient(self.accelerator, self.model, config.max_grad_norm)
+        if cause is None and not np.isfinite(norm):
             cause = "gradient"
         if cause is not None:
             self.state = replace(self.state, skipped=self.state.skipped + 1)
-        elif not self.zero3:
+        else:
             optimizer_step(self.optimizer, config.name, self.config.seed, self.state.step)
         self.optimizer.zero_grad(set_to_none=True)
         if self.is_main:
-            ratios.add("grad_norm", value if cause is None else 0.0, cause is None)
+            ratios.add("grad_norm", norm if cause is None else 0.0, cause is None)
             ratios.add("learning_rate", rate)
             ratios.add("skipped_updates", cause is not None)
             for name in guard.CAUSES:

@@ -7,16 +7,14 @@ from the same forward over the same shard, so S = 0 exactly before the first upd
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from accelerate import Accelerator
-from accelerate.utils import DistributedType, gather_object
+from accelerate.utils import gather_object
 
-from fspo.distributed import zero3
-from fspo.distributed.sharding import is_sharded
+from fspo.distributed.layout import layout_of
 from fspo.objective import ObjectiveConfig, denominator_for, objective
 from fspo.policy.logprobs import make_batch, token_log_probs
 from fspo.rollouts.batches import Microbatch, RolloutBatch
@@ -183,13 +181,13 @@ class Updater:
         total = torch.tensor(local, dtype=torch.float64, device=self.accelerator.device)
         denominator = float(self.accelerator.reduce(total, "sum"))  # type: ignore[arg-type]
         training = [s for s in shards if s.micro.trains]
+        layout = layout_of(self.model)
         found = []
         for shard in shards:
             trains = shard.micro.trains
             last = trains and shard is training[-1]
-            # Shards of the gradient are added up: without the reduction each process would hold a whole one.
-            silent = nullcontext() if last or is_sharded(self.model) else self.accelerator.no_sync(self.model)
-            with silent, torch.set_grad_enabled(trains):
+            accumulating = layout.accumulating(self.accelerator, self.model, last=last)
+            with accumulating, torch.set_grad_enabled(trains):
                 new, _ = self.log_probs(shard.batch)
                 loss, records = objective(
                     new,
@@ -204,10 +202,7 @@ class Updater:
                 )
                 if trains:  # gradients are averaged over processes; the denominator is already global
                     scale = 0.0 if shard.micro.dummy else float(self.accelerator.num_processes)
-                    if self.accelerator.distributed_type == DistributedType.DEEPSPEED:
-                        zero3.backward(self.accelerator, loss * scale, last)
-                    else:
-                        self.accelerator.backward(loss * scale)
+                    self.accelerator.backward(loss * scale)
             if not shard.micro.dummy:
                 found.append((shard, records.to_numpy()))
         return found

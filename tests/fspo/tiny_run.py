@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from accelerate.state import AcceleratorState, PartialState
+from accelerate.state import AcceleratorState
 
 from fspo.base.errors import run_cli
 from fspo.base.options import parse
@@ -241,39 +241,11 @@ def shard() -> None:
     launch.Accelerator = accelerator
 
 
-def zero3() -> None:
-    """Have accelerate hand the model to DeepSpeed ZeRO-3 in this process; on a CPU it would never."""
-    os.environ["DS_ACCELERATOR"] = "cpu"
-    import deepspeed  # type: ignore[import-not-found]
-    from accelerate.utils import DeepSpeedPlugin, DistributedType
-
-    from fspo.train import launch
-
-    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # gloo will do; it would compile its own
-    inner: Any = launch.Accelerator
-
-    def accelerator(**options: Any) -> Any:
-        made = inner(**options)
-        plugin = DeepSpeedPlugin(zero_stage=3, zero3_init_flag=False, gradient_accumulation_steps=1)
-        # Small enough that the embedded model's matrices are parted; its vectors stay whole, as real models' do.
-        plugin.deepspeed_config["zero_optimization"]["stage3_param_persistence_threshold"] = 100
-        plugin.set_mixed_precision(os.environ.get("ACCELERATE_MIXED_PRECISION", "no"))
-        made.state.deepspeed_plugins = {"default": plugin}
-        plugin.select(_from_accelerator_state=True)
-        # What PartialState says overwrites the rest whenever accelerate asks for its state.
-        PartialState._shared_state["distributed_type"] = made.state.distributed_type = DistributedType.DEEPSPEED
-        made.deepspeed_engine_wrapped = None
-        made.end_training = made.wait_for_everyone  # DeepSpeed lasts no longer than its first process group
-        return made
-
-    launch.Accelerator = accelerator
-
-
 Runs = list[tuple[Path, list[str]]]
 
 
 def _child(
-    runs: Runs, ports: list[str], kill: tuple[str, int] | None, environment: dict[str, str], sharded: bool | str
+    runs: Runs, ports: list[str], kill: tuple[str, int] | None, environment: dict[str, str], sharded: bool
 ) -> None:
     os.environ.update(environment)
     log = open(f"{runs[0][0]}.{environment.get('RANK', 0)}.log", "a")  # noqa: SIM115 (the process ends with it)
@@ -283,7 +255,7 @@ def _child(
     if kill:
         arm(*kill)
     if sharded:
-        zero3() if sharded == "zero3" else shard()
+        shard()
 
     def train() -> None:
         for (output, arguments), port in zip(runs, ports, strict=True):
@@ -326,10 +298,10 @@ def start(
     kill: tuple[str, int] | None = None,
     rank_to_kill: int = 0,
     processes: int = 1,
-    sharded: bool | str = False,
+    sharded: bool = False,
     environment: dict[str, str] | None = None,
 ) -> list[Any]:
-    """Child processes that train one run after another; FSDP2 or "zero3" shards the embedded model where asked for."""
+    """Child processes that train one run after another; FSDP2 shards the embedded model where asked for."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tiny_run", "fspo.train.trainer"])
     ports: list[str] = [str(free_port()) for _ in runs]

@@ -198,29 +198,22 @@ def test_each_engine_has_the_cache_that_it_makes() -> None:
     machine = MachineConfig(gpus=8)
     found = {
         engine: plan(qwen(*sizes, "--sampling.engine", engine), machine).phases["rollout"]
-        for engine in ("auto", "fast", "generate", "continuous")
+        for engine in ("auto", "fast", "generate")
     }
     whole = 32 * 2048 * 36 * 2 * 8 * 128 * 2
     assert found["fast"]["KV cache"] == whole
     assert found["generate"]["KV cache"] == whole + whole // 72  # a layer's keys once more while they grow
     assert found["auto"] == found["generate"]  # a large model
     assert found["generate"]["activations"] == pytest.approx(8 * found["fast"]["activations"], rel=0.01)
-    rest = {name: size for name, size in found["continuous"].items() if name != "KV cache"}
-    assert found["continuous"]["KV cache"] == int(0.8 * (int(80 * 2**30 * 0.92) - sum(rest.values())))
     alone = MachineConfig(gpus=1)
     served = plan(qwen(*sizes, "--sampling.engine", "vllm"), alone).phases["rollout"]
     assert set(served) == {"weights", "optimizer", "gathered"}  # the server has GPUs of its own
 
 
-def test_zero3_gathers_the_model_for_scores_and_keeps_the_reference_whole() -> None:
-    config = qwen("--rule.kl_coef", "0.1")
-    found = plan(config, MachineConfig(gpus=8, sharding="zero3"))
-    assert found.phases["score pass"]["gathered"] == 2 * QWEN_8B
-    assert found.phases["update"]["gathered"] < QWEN_8B
-    assert found.phases["update"]["reference"] == 2 * QWEN_8B
-    spread = plan(config, MachineConfig(gpus=8))
-    assert spread.phases["update"]["reference"] == 4 * QWEN_8B // 8
-    assert spread.phases["score pass"]["gathered"] == spread.phases["update"]["gathered"]
+def test_a_score_pass_gathers_what_an_update_gathers_and_the_reference_is_spread() -> None:
+    found = plan(qwen("--rule.kl_coef", "0.1"), MachineConfig(gpus=8)).phases
+    assert found["update"]["reference"] == 4 * QWEN_8B // 8
+    assert found["score pass"]["gathered"] == found["update"]["gathered"]
 
 
 def test_host_and_disk() -> None:
@@ -304,7 +297,6 @@ def test_a_folder_with_a_config_is_enough(tmp_path: Path, capsys: pytest.Capture
         ([*TINY, "--json", "."], r"is a folder: name a file"),
         (["--machine.memory", "1e400"], r"use one or more GPUs with memory above 0"),
         (["--sampling.engine", "vllm"], r"the vllm engine serves one training process"),
-        (["--machine.sharding", "zero3", "--optim.name", "adamw8bit"], r"set it to adamw, or use FSDP2"),
         (["--machine.gpus", "3", "--optim.name", "adamw8bit"], r"3 processes cannot share \d+ rows"),
         (["--log.coverage_every", "1"], r"set log.coverage_every to 0"),
     ],
