@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from fspo.stats.intervals import PERCENT
 from proofs_check.maps.models import MODELS
 from proofs_check.maps.price import ACCEPTANCES, BY_LENGTH, CRITERIA, GAMMAS
 
@@ -130,7 +131,8 @@ def _fairness(frame: Frame) -> str:
         pairs = simulated.merge(closed, on=keys, suffixes=("", "_closed"))
         inside = pairs.lre_inf_closed.between(pairs.lre_inf_low, pairs.lre_inf_high)
         lines.append(
-            f"- {int(inside.sum())} of {len(pairs)} simulated intervals contain the closed form; 95 % is asked of them."
+            f"- {int(inside.sum())} of {len(pairs)} simulated intervals contain the closed form; "
+            f"{PERCENT} is asked of them."
         )
     return "\n".join(lines) + "\n"
 

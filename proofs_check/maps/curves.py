@@ -18,6 +18,7 @@ from scipy.stats import binom, binomtest
 from fspo import theory
 from fspo.base.errors import UserError
 from fspo.rules import DriftStats, Rule, calibrate, preset
+from fspo.stats.intervals import CONFIDENCE
 from proofs_check.checks.t07_attacked import random_strata
 from proofs_check.checks.t07_t08_cosine import RULES, from_gradients
 from proofs_check.frame import generator
@@ -53,8 +54,8 @@ EXPONENTIAL, STUDENT = ExponentialTokens(0.0, 1.0), StudentTokens(0.0, 1.0, df=5
 
 
 def interval(hits: int, draws: int) -> tuple[float, float]:
-    """Clopper and Pearson's 95 % interval of a frequency."""
-    found = binomtest(hits, draws).proportion_ci(0.95, method="exact")
+    """Clopper and Pearson's interval of a frequency."""
+    found = binomtest(hits, draws).proportion_ci(CONFIDENCE, method="exact")
     return found.low, found.high
 
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
-from scipy.stats import t as student
 
 from fspo.rules import Rule
+from fspo.stats.intervals import CONFIDENCE, t_quantile
 from fspo.theory import Floats, lre, relative_acceptance, update_acceptance
 from proofs_check.maps.matching import matched
 from proofs_check.maps.settings import MIDDLE, SIGMA, Setting
@@ -18,7 +18,6 @@ Measure = Literal["band", "update", "weight"]
 TARGETS: dict[str, tuple[float, ...]] = {"band": (0.85, 0.5), "update": (0.85, 0.7), "weight": (0.85, 0.5)}
 """Mean acceptances that rules are matched at. The update sees one side only, so it seldom falls to a half."""
 SIMULATED_TARGET = 0.85
-CONFIDENCE = 0.95
 Row = dict[str, Any]
 
 
@@ -184,7 +183,7 @@ def simulated_lre(p: Floats, kept: Floats, weight: Floats) -> Row:
     _, r, mean = relative_acceptance(p, a)
     influence = (kept - a * weight) / mean_weight
     influence = (influence - (1 + r) * (influence @ p)[:, None]) / mean
-    error = student.ppf((1 + CONFIDENCE ** (1 / k)) / 2, n - 1) * influence.std(axis=0, ddof=1) / math.sqrt(n)
+    error = t_quantile(n - 1, CONFIDENCE ** (1 / k)) * influence.std(axis=0, ddof=1) / math.sqrt(n)
     low, high = np.maximum(np.abs(r) - error, 0.0), np.abs(r) + error
     found = lre(p, a)
     return {
