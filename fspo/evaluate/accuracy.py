@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import gammaln
 
 from fspo.base.errors import UserError
-from fspo.stats.bins import Bins, quantile_bins
+from fspo.stats.bins import DEFAULT_BINS, Bins, quantile_bins
 from fspo.stats.clusters import dense, ratios
 from fspo.stats.intervals import mean_interval, proportion_interval
 
@@ -134,7 +134,7 @@ def difference(one: Answers, other: Answers, k: int | None = None) -> dict[str, 
     return {"difference": float(found.value[-1]), "difference_lo": float(low[-1]), "difference_hi": float(high[-1])}
 
 
-def length_bins(all_answers: Sequence[Answers], number: int = 6) -> Bins | None:
+def length_bins(all_answers: Sequence[Answers], number: int = DEFAULT_BINS) -> Bins | None:
     """Common bins of several models' response lengths; None when no prompt was asked."""
     lengths = np.concatenate([a.length[a.length > 0] for a in all_answers])
     return quantile_bins(lengths, number) if len(lengths) else None

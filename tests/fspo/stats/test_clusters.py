@@ -208,5 +208,6 @@ def test_the_t_interval_of_independent_values_is_the_textbook_one():
 
 def test_fewer_than_two_values_have_no_interval():
     mean, *ends = sample_interval([3.0])
-    assert mean == 3 and np.all(np.isnan(ends))
+    assert mean == 3
+    assert np.all(np.isnan(ends))
     assert np.all(np.isnan(sample_interval([])))
