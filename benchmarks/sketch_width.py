@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
-from scipy import stats
 from scores import batch_of
 from tqdm import tqdm
 
@@ -27,6 +26,7 @@ from fspo.base.files import write_text
 from fspo.models.load import build_embedded_model, load_model
 from fspo.policy.score_check import drop_cosines, pair_cosines
 from fspo.policy.scores import ScoreConfig, exact_scores, score
+from fspo.stats.intervals import sample_interval
 
 WIDTHS = (64, 128, 256, 512, 1024, 2048, 4096, 8192)
 PROJECTIONS = (None, 32, 16, 8)
@@ -40,10 +40,9 @@ def cosines(gram: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def root_with_interval(squares: np.ndarray) -> tuple[float, float, float]:
-    """Root of the mean over redraws, with a 95 % t interval; redraws are independent, pairs within one are not."""
-    mean = squares.mean()
-    half = stats.t.ppf(0.975, len(squares) - 1) * squares.std(ddof=1) / np.sqrt(len(squares))
-    return float(np.sqrt(mean)), float(np.sqrt(max(mean - half, 0.0))), float(np.sqrt(mean + half))
+    """Root of the mean over redraws, with Student's t interval; redraws are independent, pairs within one are not."""
+    mean, low, high = sample_interval(squares)
+    return float(np.sqrt(mean)), float(np.sqrt(max(low, 0.0))), float(np.sqrt(high))
 
 
 def study(model: torch.nn.Module, batch: dict[str, torch.Tensor], redraws: int) -> pd.DataFrame:

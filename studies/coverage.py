@@ -27,7 +27,9 @@ from analysis.stats.error_law import usable
 from analysis.stats.lre import lre_estimates
 from analysis.stats.smooth import smooth_acceptance
 from fspo.base.files import write_text
-from fspo.stats.clusters import Floats, Ints, cluster_slope, ratios
+from fspo.stats.clusters import Floats, Ints, ratios
+from fspo.stats.intervals import CONFIDENCE, PERCENT, t_quantile
+from fspo.stats.slopes import cluster_slope
 from fspo.theory import lre
 
 SEED, FRESH_SEED = 20250911, 777
@@ -153,10 +155,10 @@ def fresh_designs() -> Iterator[Design]:
 
 
 def interval(hits: int, number: int) -> str:
-    """Share with its 95 % Monte Carlo interval (Wilson)."""
+    """Share with its Monte Carlo interval (Wilson)."""
     if number == 0:
         return ""
-    found = sps.binomtest(hits, number).proportion_ci(method="wilson")
+    found = sps.binomtest(hits, number).proportion_ci(CONFIDENCE, method="wilson")
     return f"{hits / number:.3f} ({found.low:.3f}-{found.high:.3f})"
 
 
@@ -236,7 +238,8 @@ def page(replicates: int) -> str:
         least=least[0],
         low=least[1],
         high=most,
-        error=1.96 * np.sqrt(0.95 * 0.05 / replicates),
+        error=t_quantile(np.inf) * np.sqrt(CONFIDENCE * (1 - CONFIDENCE) / replicates),
+        percent=PERCENT,
         rows="\n".join(rows),
         double=2 * replicates,
         fresh="\n".join(fresh),
@@ -272,8 +275,8 @@ def disagreements(text: str, chosen: Iterable[Design], replicates: int) -> list[
 TEXT = """# How often the intervals hold
 
 `python studies/coverage.py` writes this page: simulated logs with a known truth, {replicates} for each row of the first
-table and {half} for each row of the second, one fixed seed. Brackets are 95 % Monte Carlo intervals of the share itself;
-a true 95 % shows as 0.950 +- {error:.3f}.
+table and {half} for each row of the second, one fixed seed. Brackets are {percent} Monte Carlo intervals of the share itself;
+a true {percent} shows as 0.950 +- {error:.3f}.
 
 Responses come in prompts, the clusters. A prompt has its own level of log-length (60 % of the variance) and its own level
 of acceptance (a latent normal with the correlation of the table), so the rows of a prompt are far from independent. The
@@ -282,13 +285,13 @@ alone (the smallest one where bins are unequal).
 
 ## Length Reweighting Error
 
-Wanted: the 95 % interval of $`LRE_2`$ holds at least 94 % of the time everywhere, and 93 to 97 % of the time away from 0,
+Wanted: the {percent} interval of $`LRE_2`$ holds at least 94 % of the time everywhere, and 93 to 97 % of the time away from 0,
 which here means designs in which more than 90 % of the intervals exclude 0. Found over all rows: near 0 {near}, least row
 {least:.3f}; away from 0 {away}, rows from {low:.3f} to {high:.3f}.
 
 The interval of $`LRE_2`$ inverts tests on the plug-in, the one of $`LRE_\\infty`$ comes from simultaneous bands
 (`analysis/stats/lre.py`, `analysis/stats/error_law.py`). At exact fairness a two-sided interval of a quantity that cannot be negative
-misses on one side only, so it holds more often than 95 %; $`LRE_\\infty`$ holds 95 % there and more where several bins
+misses on one side only, so it holds more often than {percent}; $`LRE_\\infty`$ holds {percent} there and more where several bins
 differ from the mean. "Wald" is how often the test of a constant acceptance rejects at 5 %: its size at LRE_2 = 0, its
 power elsewhere. A bin with rows of fewer than 10 prompts is left out, and then the truth is that of the bins used; where
 more than a tenth of the rows lie in such bins there is no estimate, and the reason says "too little data".

@@ -38,6 +38,7 @@ from fspo.base.files import write_text
 from fspo.rules import PRESETS, Rule
 from fspo.rules.online import OnlineRule
 from fspo.stats.bins import Bins
+from fspo.stats.intervals import CONFIDENCE, PERCENT, sample_interval
 from fspo.theory import cosine
 from proofs_check.maps.models import MODELS
 from proofs_check.maps.policies import LocationPolicy, Policy, SoftmaxPolicy
@@ -128,21 +129,17 @@ def model_rows(model: str) -> list[Row]:
 
 
 def mean_interval(values: Sequence[float]) -> tuple[float, float, float]:
-    """Mean with Student's 95 % interval over units; NaN ends with fewer than two."""
-    x = np.array([v for v in values if math.isfinite(v)])
-    if x.size < 2:
-        return (float(x.mean()) if x.size else math.nan), math.nan, math.nan
-    half = float(sps.t.ppf(0.975, x.size - 1) * x.std(ddof=1) / math.sqrt(x.size))
-    return float(x.mean()), float(x.mean()) - half, float(x.mean()) + half
+    """Mean of the finite values with Student's interval over units; NaN ends with fewer than two."""
+    return sample_interval([v for v in values if math.isfinite(v)])
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, float, float]:
-    """Median of units with the sign test's interval, at least 95 %; NaN ends with fewer than six.
+    """Median of units with the sign test's interval; NaN ends with fewer than six.
 
     One unit may lie anywhere without moving it: ratios of squared errors have no mean that one could rely on.
     """
     x = np.sort(np.asarray(values, np.float64))
-    rank = int(sps.binom.ppf(0.025, x.size, 0.5))  # of the low end; 0: there is none
+    rank = int(sps.binom.ppf((1 - CONFIDENCE) / 2, x.size, 0.5))  # of the low end; 0: there is none
     middle = float(np.median(x)) if x.size else math.nan
     return (middle, float(x[rank - 1]), float(x[x.size - rank])) if rank else (middle, math.nan, math.nan)
 
@@ -262,7 +259,11 @@ def training_table(rows: list[Row]) -> list[str]:
 
 def page(logs: list[Row], models: list[Row], trained: list[Row], before: str = "") -> str:
     """The document; ``before`` it, of which the section on training stays where there are no trained runs."""
-    lines = [HEAD.format(prompts=PROMPTS, logs=len({r["unit"] for r in logs}), models=len({r["unit"] for r in models}))]
+    lines = [
+        HEAD.format(
+            level=PERCENT, prompts=PROMPTS, logs=len({r["unit"] for r in logs}), models=len({r["unit"] for r in models})
+        )
+    ]
     if logs:
         quantities = {"mse": "MSE", "mse_direction": "MSE of the direction", "cosine_same_batch": "gain in cosine"}
         names = ", ".join(dict.fromkeys(f"`{r['unit']}`" for r in logs))
@@ -290,7 +291,7 @@ HEAD = """# Which rule gives the best update at equal acceptance?
 `python studies/which_rule.py` writes this page. MSE is the mean squared error of the clipped update as an estimate
 of the true one (docs/theory.md T12), shown as a ratio to `fspo` with drop, so below 1 is better; a gain in cosine is a
 difference from it, so above 0 is better. Each unit is paired with itself; the number is the median over units, in
-square brackets the sign test's interval (at least 95 %: the least and the greatest of 6 to 8 units, the second ones
+square brackets the sign test's interval (at least {level}: the least and the greatest of 6 to 8 units, the second ones
 of 9 to 11, the third ones of 12 to 14), in round brackets the units in which the case is better and those that have a
 number. Units: {logs} logs, {models} models. These are many looks: the best of many looks better than it is, and with
 fewer than 11 units no case can stand out from thirty by a sign test. p-values are two-sided; read
@@ -317,7 +318,7 @@ the interval says how much it depends on the model, and a p-value is no more tha
 TRAINED = f"""{TRAINING}
 Short runs on two-core hardware: each rule's range follows the same band acceptance (`--rule.adapt range`), all else
 is equal and paired by seed; band acceptance is averaged from rollout {LEAST_RANGE} on. Means over seeds; in brackets
-Student's 95 % interval: the fewer the seeds, the larger a difference that it cannot exclude. Each run: `python -m
+Student's {PERCENT} interval: the fewer the seeds, the larger a difference that it cannot exclude. Each run: `python -m
 fspo.train --rule.preset RULE --rule.advantage grpo --rule.adapt range --rule.target 0.85 --rollouts 20`; the range
 follows from behind, so the acceptance is not quite the target.
 """

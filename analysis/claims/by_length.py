@@ -25,6 +25,7 @@ from analysis.claims.evidence import (
     verdict_of,
 )
 from analysis.tables.acceptance import TREND_MARGIN
+from fspo.stats.intervals import EQUIVALENCE, PERCENT
 
 FAIR, RIVALS = "fspo", ("rloo", "gspo")
 LEARNT = "fspo-adaptive"
@@ -55,9 +56,10 @@ def fair_in_length(tables: Tables) -> Claim:
     return Claim(
         "C1",
         "fspo's band acceptance does not depend on length, where rloo's falls and gspo's rises.",
-        "change of a_band for each doubling of L, first-use rows of each rule's own run: 90 % interval of fspo's "
-        "within the margin (two one-sided tests), 95 % intervals of the others below and above 0; and fspo's LRE_inf, "
-        f"the bin of lengths that deviates most, below {LRE_MARGIN:g} with its whole interval",
+        f"change of a_band for each doubling of L, first-use rows of each rule's own run: {100 * EQUIVALENCE:g} % "
+        f"interval of fspo's within the margin (two one-sided tests), {PERCENT} intervals of the others below and "
+        "above 0; and fspo's "
+        f"LRE_inf, the bin of lengths that deviates most, below {LRE_MARGIN:g} with its whole interval",
         margin,
         own.value,
         own.low,

@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy import stats as sps
 
 from analysis.claims.by_length import CONSTANT, FAIR, RIVALS, SEEN, fair_in_length, learns_to_be_fair
 from analysis.claims.evidence import (
@@ -39,7 +38,7 @@ from analysis.rules.evaluate import TARGETS
 from analysis.stats.error_law import MOST_LEFT_OUT
 from analysis.tables.assumptions import DRIFT_TOLERANCE, EXPONENT_TOLERANCE, LAW_TOLERANCE
 from analysis.tables.files import write_json
-from fspo.stats.clusters import detectable
+from fspo.stats.intervals import detectable, sample_interval
 
 MIN_SEEDS = 5
 REWARD_MARGIN = 0.02
@@ -209,10 +208,7 @@ def trains_as_well(tables: Tables) -> Claim:
         for rule in RIVALS:
             left, right = by_rule[FAIR], by_rule[rule]
             gaps = np.array([left[seed] - right[seed] for seed in left if seed in right])
-            n = len(gaps)
-            mean = float(gaps.mean()) if n else NAN
-            half = float(sps.t.ppf(0.975, n - 1) * gaps.std(ddof=1) / np.sqrt(n)) if n >= 2 else NAN
-            parts[f"{label}, fspo less {rule}"] = Estimate(mean, mean - half, mean + half, n, 2 * n)
+            parts[f"{label}, fspo less {rule}"] = Estimate(*sample_interval(gaps), len(gaps), 2 * len(gaps))
     reward = {k: p for k, p in parts.items() if k.startswith("final")}
     falls = {k: p for k, p in parts.items() if k.startswith("deepest")}
     enough = all(p.seeds >= MIN_SEEDS for p in parts.values())

@@ -10,6 +10,8 @@ import numpy as np
 import pandas as pd
 from scipy import stats as sps
 
+from fspo.stats.intervals import CONFIDENCE, sample_interval
+
 Verdict = Literal["supported", "not supported", "inconclusive"]
 Tables = Mapping[str, pd.DataFrame]
 NAN = float("nan")
@@ -17,7 +19,7 @@ NAN = float("nan")
 
 @dataclass(frozen=True)
 class Claim:
-    """One claim with its estimate, 95 % interval and verdict."""
+    """One claim with its estimate, interval and verdict."""
 
     id: str
     statement: str
@@ -77,7 +79,7 @@ def seed_means(rows: pd.DataFrame, value: str) -> dict[float, float]:
     }
 
 
-def combine(rows: pd.DataFrame, value: str, low: str, high: str, level: float = 0.95) -> Estimate:
+def combine(rows: pd.DataFrame, value: str, low: str, high: str, level: float = CONFIDENCE) -> Estimate:
     """One estimate from rows of runs; seeds are the outer unit where there are at least two.
 
     With one seed, runs are averaged and so are their half-widths, which is right whatever their dependence: runs of
@@ -92,9 +94,7 @@ def combine(rows: pd.DataFrame, value: str, low: str, high: str, level: float = 
     codes = np.unique(np.where(np.isnan(seed), -1.0, seed), return_inverse=True)[1]
     means = np.bincount(codes, values) / np.bincount(codes)
     if len(means) >= 2:
-        mean, n = float(means.mean()), len(means)
-        half = float(sps.t.ppf((1 + level) / 2, n - 1) * means.std(ddof=1) / np.sqrt(n))
-        return Estimate(mean, mean - half, mean + half, n, len(rows))
+        return Estimate(*sample_interval(means, level), len(means), len(rows))
     mean = float(values.mean())
     return Estimate(mean, _known_mean(rows, low), _known_mean(rows, high), 1, len(rows))
 
@@ -114,9 +114,7 @@ def difference(one: pd.DataFrame, other: pd.DataFrame, value: str, low: str, hig
     left, right = seed_means(one, value), seed_means(other, value)
     gaps = np.array([left[seed] - right[seed] for seed in left if seed in right])
     if len(gaps) >= 2:
-        mean, n = float(gaps.mean()), len(gaps)
-        half = float(sps.t.ppf(0.975, n - 1) * gaps.std(ddof=1) / np.sqrt(n))
-        return Estimate(mean, mean - half, mean + half, n, a.runs + b.runs)
+        return Estimate(*sample_interval(gaps), len(gaps), a.runs + b.runs)
     gap = a.value - b.value
     low_gap = gap - np.hypot(a.value - a.low, b.high - b.value)
     high_gap = gap + np.hypot(a.high - a.value, b.value - b.low)
@@ -146,10 +144,11 @@ def worst_by_run(rows: pd.DataFrame) -> pd.DataFrame:
     """Largest value, low and high of each run: an interval of the largest of K magnitudes, never too short.
 
     The largest high covers the largest truth. The largest of K lows would lie above it up to K times too often, so
-    each low is first moved down to level 1 - .05/K (Bonferroni), not below 0.
+    each low is first moved down to level 1 - (1 - CONFIDENCE)/K (Bonferroni), not below 0.
     """
     number = rows.groupby(["run", "seed"], dropna=False)["value"].transform("count").to_numpy(float)
-    widen = sps.norm.isf(0.025 / np.maximum(number, 1)) / sps.norm.isf(0.025)
+    tail = (1 - CONFIDENCE) / 2
+    widen = sps.norm.isf(tail / np.maximum(number, 1)) / sps.norm.isf(tail)
     low = np.maximum(rows["value"] - widen * (rows["value"] - rows["low"]), 0.0)
     return (
         rows.assign(low=low)

@@ -11,7 +11,8 @@ from analysis.doctor.patient import Patient, Rows, enough
 from analysis.rules.evaluate import TARGETS
 from fspo.rules import Rule, calibrate, scaled, standardized_excess
 from fspo.stats.bins import quantile_bins
-from fspo.stats.clusters import dense, mean_interval, ratios
+from fspo.stats.clusters import dense, ratios
+from fspo.stats.intervals import mean_interval
 
 BINS = 8
 TOO_TIGHT, TOO_WIDE = 0.5, 0.995

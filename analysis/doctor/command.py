@@ -11,6 +11,7 @@ from analysis.doctor.examine import CHECKS, examine
 from analysis.doctor.findings import check_threshold
 from analysis.tables.files import write_json
 from fspo.base.command_line import CommandParser
+from fspo.stats.intervals import PERCENT
 
 EXAMPLES = """examples:
   python -m analysis doctor out/quick/runs/fspo-seed0
@@ -22,7 +23,7 @@ def build_parser() -> CommandParser:
     """The command line."""
     p = CommandParser(
         prog="python -m analysis doctor",
-        description="Look for what is wrong with runs: findings with evidence (95 % intervals) and a cure.\n"
+        description=f"Look for what is wrong with runs: findings with evidence ({PERCENT} intervals) and a cure.\n"
         "Exit status 0: nothing at or above --fail-on; 1: something; 2: no run that can be read.\n"
         f"Checks: {', '.join(CHECKS)}.",
         examples=EXAMPLES,

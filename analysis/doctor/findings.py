@@ -25,7 +25,7 @@ class Severity(IntEnum):
 
 @dataclass(frozen=True)
 class Evidence:
-    """One number, with its 95 % interval over clusters (rollout, prompt) where it is an estimate."""
+    """One number, with its interval over clusters (rollout, prompt) where it is an estimate."""
 
     name: str
     value: float

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy import stats as sps
 
 from analysis.doctor.findings import Evidence
 from fspo.rules import Rule
-from fspo.stats.clusters import MIN_CLUSTERS, mean_interval, proportion_interval, ratios
+from fspo.stats.clusters import MIN_CLUSTERS, ratios
+from fspo.stats.intervals import CONFIDENCE, mean_interval, proportion_interval, sample_interval
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -81,7 +81,7 @@ class Rows:
         """How many clusters there are."""
         return int(self.cluster.max()) + 1 if len(self) else 0
 
-    def share(self, name: str, event: NDArray[Any], level: float = 0.95) -> Evidence:
+    def share(self, name: str, event: NDArray[Any], level: float = CONFIDENCE) -> Evidence:
         """Share of rows with an event (N,), with its interval."""
         if len(self) == 0:
             return Evidence(name, math.nan, unit="share")
@@ -175,9 +175,7 @@ class Patient:
         if len(values) < MIN_LINES:
             return None
         values = values[-max(len(values) // 4, MIN_LINES) :]
-        half = float(sps.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / math.sqrt(len(values)))
-        mean = float(values.mean())
-        return Evidence(label, mean, mean - half, mean + half, "share")
+        return Evidence(label, *sample_interval(values), "share")
 
 
 def enough(rows: Rows) -> str:

@@ -6,7 +6,7 @@ import numpy as np
 
 from analysis.doctor.findings import Answer, Evidence, Severity, clear, found, not_checked
 from analysis.doctor.patient import Patient, Rows, enough
-from fspo.stats.clusters import cluster_slope
+from fspo.stats.slopes import cluster_slope
 
 CLIP_RATIOS = tuple(
     prefix + name

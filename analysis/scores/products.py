@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from scipy import stats as sps
 
 from analysis.log.rows import Floats, Ints
 from analysis.scores.sketch_error import cosine_covariance
 from fspo.stats.clusters import TOO_FEW, dense
+from fspo.stats.intervals import CONFIDENCE, t_quantile
 
 _LARGEST = 1 - 1e-15
 
@@ -168,7 +168,7 @@ class Judge:
     def ratio(
         self, above: tuple[float, Floats], below: tuple[float, Floats], noise: float
     ) -> tuple[tuple[float, float, float], str]:
-        """Estimate and 95 % interval of ``above / below``; ``noise`` is a further standard error."""
+        """Estimate and interval of ``above / below``; ``noise`` is a further standard error."""
         nothing = (float("nan"), float("nan"), float("nan"))
         with np.errstate(invalid="ignore", divide="ignore"):
             value, replicates = above[0] / below[0], above[1] / below[1]
@@ -245,14 +245,14 @@ class Columns:
         sketch = SketchTerms(np.array(inner.total), np.array(left.total), np.array(right.total), width, cross or {})
         return Columns(value, replicates, update, cluster, degrees, sketch)
 
-    def interval(self, k: int, columns: Sequence[int], level: float = 0.95) -> tuple[float, float, float]:
+    def interval(self, k: int, columns: Sequence[int], level: float = CONFIDENCE) -> tuple[float, float, float]:
         """Mean cosine over ``columns`` (one rule, or draws of the control) and its Fisher z interval."""
         z = np.arctanh(np.clip(self.value[k, columns], -_LARGEST, _LARGEST)).mean()
         replicates = np.arctanh(np.clip(self.replicates[:, k, columns], -_LARGEST, _LARGEST)).mean(1)
         slope = 1 / (1 - min(float(np.tanh(z)) ** 2, _LARGEST))
         noise = slope * self.sketch.error(self._bin(k, columns[0]), columns[0])
         se = math.hypot(float(jackknife_se(replicates, self.update, self.cluster)), noise)
-        half = sps.t.ppf((1 + level) / 2, self.degrees) * se
+        half = t_quantile(self.degrees, level) * se
         if not np.isfinite(z) or not np.isfinite(half):
             return float("nan"), float("nan"), float("nan")
         low, high = np.tanh(z - half), np.tanh(z + half)
@@ -260,14 +260,14 @@ class Columns:
         return value, min(value, float(low)), max(value, float(high))  # z is held just below cosine 1
 
     def difference(
-        self, k: int, one: int, other: int, name: str = "", level: float = 0.95
+        self, k: int, one: int, other: int, name: str = "", level: float = CONFIDENCE
     ) -> tuple[float, float, float]:
         """Cosine of column ``one`` minus ``other``, its reference ``name``, with the paired jackknife interval."""
         gap = float(self.value[k, one] - self.value[k, other])
         replicates = self.replicates[:, k, one] - self.replicates[:, k, other]
         noise = self.sketch.difference_error(self._bin(k, one), one, self._bin(k, other), other, name)
         se = math.hypot(float(jackknife_se(replicates, self.update, self.cluster)), noise)
-        half = float(sps.t.ppf((1 + level) / 2, self.degrees)) * se
+        half = t_quantile(self.degrees, level) * se
         if not np.isfinite(gap) or not np.isfinite(half):
             return float("nan"), float("nan"), float("nan")
         return gap, gap - half, gap + half

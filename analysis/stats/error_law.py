@@ -17,7 +17,8 @@ from scipy import special
 from scipy import stats as sps
 from scipy.stats import qmc
 
-from fspo.stats.clusters import Floats, Ratios, borrowed, symmetric_root
+from fspo.stats.clusters import Floats, Ratios, borrowed
+from fspo.stats.intervals import symmetric_root
 
 DRAWS = 2048
 BIN_CLUSTERS = 10

@@ -20,6 +20,7 @@ from scipy import stats as sps
 
 from analysis.stats.error_law import ErrorLaw, error_law
 from fspo.stats.clusters import BORROW, Floats, Ratios
+from fspo.stats.intervals import CONFIDENCE
 
 NORMS = ("inf", "l1", "l2", "l2_squared")
 FARTHEST = 40.0
@@ -31,7 +32,7 @@ candidates' direction costs where LRE_2 is of the size of its own noise (docs/co
 
 @dataclass(frozen=True)
 class LreEstimate:
-    """One norm's estimate, 95 % interval, plug-in value, and why it is NaN.
+    """One norm's estimate, interval, plug-in value, and why it is NaN.
 
     ``wald_p`` and ``detectable`` are the test of a constant acceptance and the LRE_2 that it finds
     (:func:`constant_test`); the same for every norm.
@@ -47,7 +48,7 @@ class LreEstimate:
     reason: str
 
 
-def lre_estimates(found: Ratios, level: float = 0.95) -> list[LreEstimate]:
+def lre_estimates(found: Ratios, level: float = CONFIDENCE) -> list[LreEstimate]:
     """LRE in each norm, with intervals, from cluster-aware acceptances."""
     law, reason = error_law(found)
     nan = float("nan")
@@ -126,7 +127,7 @@ class Curve:
 
 
 def squared_interval(
-    law: ErrorLaw, level: float = 0.95, limits: tuple[Floats, Floats, Floats] | None = None
+    law: ErrorLaw, level: float = CONFIDENCE, limits: tuple[Floats, Floats, Floats] | None = None
 ) -> tuple[float, float]:
     """Interval of LRE_2^2 by test inversion.
 
@@ -185,7 +186,7 @@ def levelled(moved: Floats, p: Floats, mean: float) -> Floats:
     return special.expit(level + moved)
 
 
-def bands(law: ErrorLaw, level: float = 0.95) -> tuple[Floats, Floats, Floats]:
+def bands(law: ErrorLaw, level: float = CONFIDENCE) -> tuple[Floats, Floats, Floats]:
     """r (K,) and simultaneous limits: score tests of ``a(l) = (1 + r) a_bar``, errors sized at the candidate.
 
     The critical value is the upper quantile of the largest of the K statistics under exact fairness.
@@ -251,7 +252,7 @@ def constant_test(law: ErrorLaw) -> tuple[float, float]:
 
 
 @lru_cache(maxsize=256)
-def _seen(above: int, below: float, level: float = 0.95, power: float = 0.8) -> float:
+def _seen(above: int, below: float, level: float = CONFIDENCE, power: float = 0.8) -> float:
     """Noncentrality at which an F test on these degrees of freedom rejects with probability ``power``."""
     critical = float(sps.f.ppf(level, above, below))
 

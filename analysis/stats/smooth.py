@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import sparse, special
-from scipy import stats as sps
 from scipy.interpolate import BSpline
 
-from fspo.stats.clusters import MIN_CLUSTERS, TOO_FEW, Floats, Ints, borrowed, simultaneous_half_widths
+from fspo.stats.clusters import MIN_CLUSTERS, TOO_FEW, Floats, Ints, borrowed
+from fspo.stats.intervals import CONFIDENCE, simultaneous_half_widths, t_quantile
 
 POINTS = 25
 LEAST, MOST = 4, 8
@@ -44,7 +44,7 @@ class Smooth:
     reason: str = ""
 
 
-def smooth_acceptance(y: ArrayLike, length: ArrayLike, cluster: Ints, level: float = 0.95) -> Smooth:
+def smooth_acceptance(y: ArrayLike, length: ArrayLike, cluster: Ints, level: float = CONFIDENCE) -> Smooth:
     """Fit P(y = 1 | L) and its simultaneous band.
 
     Parameters
@@ -62,7 +62,7 @@ def smooth_acceptance(y: ArrayLike, length: ArrayLike, cluster: Ints, level: flo
     return smooth_cells(values, rows, sparse.csr_matrix((y, (cluster, code)), shape), level)
 
 
-def smooth_cells(values: Floats, rows: Any, hits: Any, level: float = 0.95) -> Smooth:
+def smooth_cells(values: Floats, rows: Any, hits: Any, level: float = CONFIDENCE) -> Smooth:
     """:func:`smooth_acceptance` from counts by cluster and distinct length.
 
     Parameters
@@ -120,7 +120,7 @@ def smooth_cells(values: Floats, rows: Any, hits: Any, level: float = 0.95) -> S
     line = shown_design @ beta
     df = min(clusters, rare) - 1  # the others say next to nothing about the spread of the scores
     together = simultaneous_half_widths(covariance, df, level)
-    alone = sps.t.ppf((1 + level) / 2, df) * np.sqrt(np.maximum(np.diag(covariance), 0.0))
+    alone = t_quantile(df, level) * np.sqrt(np.maximum(np.diag(covariance), 0.0))
     curves = [special.expit(line + shift) for shift in (0.0, -together, together, -alone, alone)]
     return Smooth(at, *curves, parameters=float(design.shape[1]))
 

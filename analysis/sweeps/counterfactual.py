@@ -31,7 +31,8 @@ from fspo.base.errors import UserError, unknown_name
 from fspo.base.files import whole_file
 from fspo.rules import PRESETS, Rule, scaled
 from fspo.stats.bins import DEFAULT_BINS, Bins
-from fspo.stats.clusters import dense, proportion_interval, ratios
+from fspo.stats.clusters import dense, ratios
+from fspo.stats.intervals import PERCENT, proportion_interval
 
 SWEPT = ("rloo", "gspo", "fspo")
 """Rules whose range is swept; the other settings change fspo's rule."""
@@ -42,7 +43,7 @@ COLUMNS = {
     "value": "the setting's value",
     "rule": "preset that it changes",
     "quantity": "band, update (acceptances), lre_band_l2, lre_update_l2, cosine (same batch), mse (of the update)",
-    "estimate": "with its 95 % interval in ci_low and ci_high; mse over the unclipped update's own",
+    "estimate": f"with its {PERCENT} interval in ci_low and ci_high; mse over the unclipped update's own",
     "ci_low": "",
     "ci_high": "",
     "reason": "why there is no number",

@@ -43,7 +43,7 @@ class Entry:
 
 
 def trained_sweep(entries: Sequence[Entry]) -> pd.DataFrame:
-    """A row for each entry: every quantity with ``_ci_low`` and ``_ci_high`` (95 %), and a note.
+    """A row for each entry: every quantity with ``_ci_low`` and ``_ci_high``, and a note.
 
     Parameters
     ----------

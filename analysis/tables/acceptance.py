@@ -21,18 +21,9 @@ from analysis.stats.error_law import ROUNDING
 from analysis.stats.lre import lre_estimates
 from analysis.stats.smooth import smooth_cells, smooth_rows
 from fspo.stats.bins import Bins
-from fspo.stats.clusters import (
-    MIN_CLUSTERS,
-    TOO_FEW,
-    Ratios,
-    Slope,
-    dense,
-    mean_interval,
-    no_slope,
-    proportion_interval,
-    ratios_of_sums,
-    slope_of_sums,
-)
+from fspo.stats.clusters import MIN_CLUSTERS, TOO_FEW, Ratios, dense, ratios_of_sums
+from fspo.stats.intervals import mean_interval, proportion_interval
+from fspo.stats.slopes import Slope, no_slope, slope_of_sums
 
 MEASURES = ("band", "update", "weight")
 TREND_MARGIN = 0.01

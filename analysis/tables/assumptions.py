@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 from scipy import special
-from scipy import stats as sps
 
 from analysis.log.loading import Run
 from analysis.log.rows import SUBSETS, Floats, windows
@@ -22,7 +21,8 @@ from analysis.stats.error_law import MOST_LEFT_OUT
 from analysis.tables.acceptance import View
 from analysis.tables.moments import GRID, Table, exponent, standardized, update_scale
 from fspo.stats.bins import Bins
-from fspo.stats.clusters import MIN_CLUSTERS, TOO_FEW, dense, mean_interval, ratios, simultaneous_half_widths
+from fspo.stats.clusters import MIN_CLUSTERS, TOO_FEW, dense, ratios
+from fspo.stats.intervals import mean_interval, sample_interval, simultaneous_half_widths, t_quantile
 
 EXPONENT_TOLERANCE = 0.05
 """Of H around 1/2."""
@@ -193,7 +193,7 @@ def drift_by_sign(view: View) -> Estimate:
     unit = float(rows.length.mean() / rows.S.std())
     step = (found.influence[:, 0] - found.influence[:, 1]) * unit
     total = len(step)
-    half = float(sps.t.ppf(0.975, total - 1) * np.sqrt(np.sum(step**2) * total / (total - 1)))
+    half = float(t_quantile(total - 1) * np.sqrt(np.sum(step**2) * total / (total - 1)))
     value = float(found.value[0] - found.value[1]) * unit
     return value, value - half, value + half
 
@@ -276,9 +276,7 @@ def eta_of(lemma: Sequence[Mapping[str, Any]]) -> tuple[Estimate, int]:
     eta = np.array([np.mean(found) for found in by_update.values()])
     if len(eta) < MIN_CLUSTERS:
         return UNKNOWN, len(eta)
-    mean = float(eta.mean())
-    half = float(sps.t.ppf(0.975, len(eta) - 1) * eta.std(ddof=1) / np.sqrt(len(eta)))
-    return (mean, mean - half, mean + half), len(eta)
+    return sample_interval(eta), len(eta)
 
 
 def _row(

@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 
 from analysis.tables.files import CASE
-from fspo.stats.clusters import MIN_CLUSTERS, Ratios, dense, mean_interval, proportion_interval, ratios
+from fspo.stats.clusters import MIN_CLUSTERS, Ratios, dense, ratios
+from fspo.stats.intervals import mean_interval, proportion_interval
 
 QUANTITIES = {
     "kappa": (1.0, math.inf),

@@ -11,20 +11,13 @@ from typing import Any
 
 import numpy as np
 from scipy import special
-from scipy import stats as sps
 
 from analysis.log.loading import Run
 from analysis.log.rows import SUBSETS, USES, Floats, Ints, windows
 from analysis.tables.acceptance import View, bin_columns
 from fspo.stats.bins import Bins
-from fspo.stats.clusters import (
-    MIN_CLUSTERS,
-    TOO_FEW,
-    dense,
-    mean_interval,
-    ratios,
-    simultaneous_half_widths,
-)
+from fspo.stats.clusters import MIN_CLUSTERS, TOO_FEW, dense, ratios
+from fspo.stats.intervals import CONFIDENCE, EQUIVALENCE, mean_interval, simultaneous_half_widths, t_quantile
 
 Table = list[dict[str, Any]]
 SIGNS = {"all": 0, "positive": 1, "negative": -1}
@@ -107,7 +100,7 @@ def standardized(S: Floats, L: Floats, scale: Floats, bins: Ints) -> Floats:
     return z - mean[bins]
 
 
-def variance_interval(x: Floats, cluster: Ints, level: float = 0.95) -> tuple[float, float, float]:
+def variance_interval(x: Floats, cluster: Ints, level: float = CONFIDENCE) -> tuple[float, float, float]:
     """Variance about the mean and its cluster-aware interval, built on the logarithm."""
     cluster = dense(cluster)
     clusters = int(cluster.max()) + 1
@@ -117,7 +110,7 @@ def variance_interval(x: Floats, cluster: Ints, level: float = 0.95) -> tuple[fl
         return variance, np.nan, np.nan
     scores = np.bincount(cluster, deviation - deviation.mean()) / len(x)
     se = np.sqrt(np.sum(scores**2) * clusters / (clusters - 1)) / deviation.mean()
-    half = sps.t.ppf((1 + level) / 2, clusters - 1) * se
+    half = t_quantile(clusters - 1, level) * se
     return variance, variance * float(np.exp(-half)), variance * float(np.exp(half))
 
 
@@ -140,7 +133,7 @@ def shape_of(z: Floats, cluster: Ints) -> dict[str, float]:
         "skew": (m3, u**3 - m3 - 3 * u - 1.5 * m3 * (u**2 - 1)),
         "excess_kurtosis": (m4 - 3, u**4 - m4 - 4 * m3 * u - 2 * m4 * (u**2 - 1)),
     }
-    t = float(sps.t.ppf(0.975, clusters - 1))
+    t = t_quantile(clusters - 1)
     out: dict[str, float] = {}
     for name, (value, influence) in influences.items():
         scores = np.bincount(cluster, influence) / len(u)
@@ -232,7 +225,7 @@ def exponent(y: Floats, L: Floats, cluster: Ints) -> dict[str, Any]:
     sums = np.stack([np.bincount(cluster, s) for s in scores.T], axis=1)
     bread = np.linalg.inv((design * (y * np.exp(-(design @ b)))[:, None]).T @ design)
     se = float(np.sqrt((bread @ (sums.T @ sums) @ bread)[1, 1] * clusters / (clusters - 1)))
-    t95, t90 = sps.t.ppf([0.975, 0.95], clusters - 1)
+    t95, t90 = t_quantile(clusters - 1), t_quantile(clusters - 1, EQUIVALENCE)
     slope = float(b[1])
     values = (slope, slope - t95 * se, slope + t95 * se, slope - t90 * se, slope + t90 * se)
     return dict(zip(names, values, strict=True)) | {"reason": ""}

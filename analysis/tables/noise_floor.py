@@ -15,7 +15,8 @@ from analysis.log.partition import coordinates
 from fspo.base.errors import UserError
 from fspo.gradlog import GradLog, read_log
 from fspo.stats.bins import Bins
-from fspo.stats.clusters import MIN_CLUSTERS, TOO_FEW, dense, mean_interval, proportion_interval, ratios
+from fspo.stats.clusters import MIN_CLUSTERS, TOO_FEW, dense, ratios
+from fspo.stats.intervals import mean_interval, proportion_interval
 
 FOLDER = "noise"
 SOURCE = "user.source"

@@ -13,7 +13,8 @@ from analysis.log.rows import Floats, Rows
 from analysis.rules.evaluate import Outcome
 from analysis.tables.acceptance import Means, bin_columns
 from fspo.stats.bins import Bins
-from fspo.stats.clusters import MIN_CLUSTERS, TOO_FEW, dense, proportion_interval, ratios, totals
+from fspo.stats.clusters import MIN_CLUSTERS, TOO_FEW, dense, ratios, totals
+from fspo.stats.intervals import proportion_interval
 
 Table = list[dict[str, Any]]
 

@@ -24,7 +24,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from scipy import stats as sps
 
 from analysis.log.rows import Floats, Ints
 from analysis.rules.evaluate import Case, common_weight
@@ -36,6 +35,7 @@ from analysis.tables.cosine import rows_weight
 from fspo.rules import Rule
 from fspo.stats.bins import Bins
 from fspo.stats.clusters import MIN_CLUSTERS, TOO_FEW
+from fspo.stats.intervals import t_quantile
 
 CAP = 2.0
 """Weight at which the reference ``capped`` holds w."""
@@ -181,7 +181,7 @@ class PopulationTable:
             values = {name: part.replicates() for name, part in pool.parts.items()}
             prompt = np.unique(np.concatenate(pool.prompt, axis=1), axis=1, return_inverse=True)[1].reshape(-1)
             degrees = max(int(prompt.max()) + 1 - len(np.unique(collapsed(update))), 1)
-            judge = Judge(update, prompt.astype(np.int64), float(sps.t.ppf(0.975, degrees)))
+            judge = Judge(update, prompt.astype(np.int64), t_quantile(degrees))
             quantities = ("cosine", *ERRORS) if "variance" in values else ("cosine",)
             for quantity in quantities:
                 numerator, denominator = _ratio(quantity, values)

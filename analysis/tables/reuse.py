@@ -14,7 +14,8 @@ from analysis.log.loading import Run
 from analysis.log.rows import Floats
 from analysis.rules.evaluate import evaluate, trained_case
 from fspo.rules import MAX_EXPONENT
-from fspo.stats.clusters import MIN_CLUSTERS, TOO_FEW, dense, mean_interval, proportion_interval, ratios
+from fspo.stats.clusters import MIN_CLUSTERS, TOO_FEW, dense, ratios
+from fspo.stats.intervals import mean_interval, proportion_interval
 
 QUANTITIES = ("mean_weight", "mean_square_per_token", "drift_per_token", "ess_share")
 """E[exp S], sum S^2 / sum L, sum S / sum L (nats per token), effective over actual number of responses."""

@@ -23,7 +23,6 @@ from typing import Any
 
 import numpy as np
 from scipy import special
-from scipy import stats as sps
 
 from analysis.log.loading import Run
 from analysis.log.rows import Floats, Ints, windows
@@ -31,6 +30,7 @@ from analysis.tables.acceptance import View, bin_columns
 from analysis.tables.moments import update_scale
 from fspo.stats.bins import Bins
 from fspo.stats.clusters import MIN_CLUSTERS, TOO_FEW, flat_variance
+from fspo.stats.intervals import t_quantile
 
 INGREDIENTS = ("asymmetry", "drift", "H", "tails", "dependence on A")
 GROUPS = 20
@@ -90,7 +90,7 @@ def gap_table(run: Run, bins: Bins, window_size: int) -> Table:
                 if name in ("measured", "gap", "rest") and whole["measured"][k] in (0, 1):
                     # all rows agree, so no deletion shows the error of the measured share
                     se = float(np.hypot(se, np.sqrt(flat_variance(met))))
-                half = float(sps.t.ppf(0.975, max(n - 1, 1))) * se
+                half = t_quantile(max(n - 1, 1)) * se
             row = {**run.key, **bin_columns(bins, view, k), "part": name, "count": int(at.sum()), "estimate": value}
             out.append(row | {"ci_low": value - half, "ci_high": value + half, "reason": TOO_FEW if few else ""})
     return out

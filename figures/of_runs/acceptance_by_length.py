@@ -40,20 +40,21 @@ from figures.tables import (
     view_words,
     views,
 )
+from fspo.stats.intervals import PERCENT
 
 NAME = "acceptance_by_length"
 TITLE = "Band acceptance by length"
 CAPTION = (
     "Share of responses whose sequence log-ratio lies in the band, by {by}. {what}. "
     "Points: {by} bins at their mean (n = {n} responses for each rule and panel; rules side by side), "
-    "bars: cluster-aware 95 % intervals.{apart}{curves}{smooth}{noise}"
+    f"bars: cluster-aware {PERCENT} intervals.{{apart}}{{curves}}{{smooth}}{{noise}}"
 )
 CURVES = (
     " Curves: the Gaussian law of docs/theory.md T1 and T2 with no drift error, whose one parameter is set by the "
     "rule's overall acceptance; no curve where a rule is no band on whole sequences."
 )
 SMOOTH = (
-    " Thin, shaded ({}): a smooth curve fitted without bins and its 95 % band, which holds at all shown places "
+    f" Thin, shaded ({{}}): a smooth curve fitted without bins and its {PERCENT} band, which holds at all shown places "
     "together; left out where the band is wider than half of the panel."
 )
 APART = " Small panels: each other rule alone, {view}; grey line: {reference} there."
@@ -63,8 +64,8 @@ FRONT = ("rloo", "gspo", "fspo")
 TOGETHER = 5
 """Rules that can share a panel."""
 FLOOR = (
-    " Grey: what numerics alone leave in the band at unchanged weights, by bin; shaded: its 95 % interval over all "
-    "responses: {}."
+    f" Grey: what numerics alone leave in the band at unchanged weights, by bin; shaded: its {PERCENT} interval "
+    "over all responses: {}."
 )
 FLOOR_COLOR = "#6a6a6a"
 FLOOR_LOOK: dict[str, Any] = {

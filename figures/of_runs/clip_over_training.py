@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from figures.draw import label_left, new_axes, panel_grid, percent_axis
 from figures.style import Style, looks, rule_label
 from figures.tables import Frame, Tables, count_words, drawable, need
+from fspo.stats.intervals import PERCENT
 
 NAME = "clip_over_training"
 TITLE = "Out-of-band rate by length over training"
@@ -23,7 +24,7 @@ CAPTION = (
     "Share of responses whose log-ratio lies outside the band of the rule that trains (docs/theory.md section 1), by "
     "rollout and {by} bin; darker is {darker}. {runs} n = {n} responses for each point."
 )
-ONE = "Shaded: cluster-aware 95 % intervals of the {lowest} and the {highest} bin."
+ONE = f"Shaded: cluster-aware {PERCENT} intervals of the {{lowest}} and the {{highest}} bin."
 ENDS = {True: ("shortest", "longest"), False: ("lowest", "highest")}
 """What the first and the last bin are called, of length and of another partition."""
 SEVERAL = "Every seed is a thin line ({seeds} seeds)."

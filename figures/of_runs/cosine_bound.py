@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from figures.draw import label_left, new_axes, panel_grid
 from figures.style import Look, Style, looks, rule_label
 from figures.tables import Frame, NothingToDraw, Tables, View, drawable, first_use, prefer, view_words, views
+from fspo.stats.intervals import PERCENT
 from fspo.theory import cosine_bound
 
 NAME = "cosine_bound"
@@ -22,8 +23,9 @@ TITLE = "Cosine against the bound of T7"
 CAPTION = (
     "Cosine of the clipped and the true update against ρ, one point {unit} (rules that drop; responses with "
     "A ≠ 0). Black curve: the bound √(1 − ρ²) of docs/theory.md T7; shaded: ρ ≥ 1, where "
-    "T7 promises nothing. Crosses: means over updates with 95 % intervals (Student’s t, rollouts as clusters); a point "
-    "has none, since T7 holds for the logged vectors themselves. Noise of finitely many responses biases ρ upward as a "
+    f"T7 promises nothing. Crosses: means over updates with {PERCENT} intervals (Student’s t, rollouts as "
+    "clusters); a point has none, since T7 holds for the logged vectors themselves. Noise of finitely many "
+    "responses biases ρ upward as a "
     "rule. {what}. Without a guarantee: {n}."
 )
 

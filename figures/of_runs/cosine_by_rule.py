@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from figures.draw import few_ticks, new_axes, panel_grid, rule_rows, spread, whiskers
 from figures.style import OUTSIDE_COLORS, OUTSIDE_MARKERS, RANDOM_LABEL, Style, band_of, looks, rule_label
 from figures.tables import NothingToDraw, Tables, View, count_words, drawable, first_use, need, view_words, views
+from fspo.stats.intervals import PERCENT
 
 NAME = "cosine_by_rule"
 TITLE = "Cosine of the clipped and the true update"
@@ -21,7 +22,8 @@ CAPTION = (
     "Same-batch cosine of the clipped and the true update, one common weight exp(S) and one common g "
     "(docs/theory.md section 5): over all {all}, and in the {by} bin where it is lowest. What happens outside "
     "the band: dropped, truncated at the edge or capped. {what}. n = {n} scored responses with A ≠ 0, first "
-    "use. Bars: 95 % intervals (jackknife over prompts, Fisher's z). Dashed line: as many responses dropped at random."
+    f"use. Bars: {PERCENT} intervals (jackknife over prompts, Fisher's z). Dashed line: as many responses dropped "
+    "at random."
 )
 PARTS = {"estimate": ("ci_low", "ci_high", "all"), "worst_bin": ("worst_ci_low", "worst_ci_high", "worst bin")}
 

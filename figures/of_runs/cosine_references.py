@@ -26,6 +26,7 @@ from figures.tables import (
     view_words,
     views,
 )
+from fspo.stats.intervals import PERCENT
 
 NAME = "cosine_references"
 TITLE = "Cosine with four references"
@@ -33,7 +34,8 @@ CAPTION = (
     "Cosine of the clipped update with the true one as four references tell it (docs/theory.md section 5), one common "
     "weight exp(S), first use, A ≠ 0: of the same responses (“same batch”, which shares its noise and flatters); of "
     "the population, from pairs of different prompts; the same with the reference's weights held at 2 (“capped”); of "
-    "new responses at the same parameters (“fresh”). {what}. Bars: 95 % intervals (jackknife over prompts).{missing}"
+    f"new responses at the same parameters (“fresh”). {{what}}. Bars: {PERCENT} intervals (jackknife over "
+    f"prompts).{{missing}}"
 )
 REFERENCES = {"same_batch": "same batch", "population": "population", "capped": "capped", "fresh": "fresh"}
 

@@ -14,15 +14,16 @@ from numpy.typing import NDArray
 from figures.draw import few_ticks, new_axes, panel_grid, rule_rows, spread, whiskers
 from figures.style import Style, looks, rule_label
 from figures.tables import Frame, Tables, count_words, drawable, first_use
+from fspo.stats.intervals import PERCENT
 
 NAME = "drift_by_sign"
 TITLE = "Drift of the log-ratio by the sign of the advantage"
 CAPTION = (
     "Drift E[S]/E[L] per token by run, for all responses and for A > 0 and A < 0 (n = {n} responses each), first use, "
-    "with cluster-aware 95 % intervals. Tick: minus the k3 estimate of KL(old‖new) per token, what the drift would be "
-    "if it came from the KL alone (docs/theory.md sections 2 and 7; T11).{noise}"
+    f"with cluster-aware {PERCENT} intervals. Tick: minus the k3 estimate of KL(old‖new) per token, what the drift "
+    "would be if it came from the KL alone (docs/theory.md sections 2 and 7; T11).{noise}"
 )
-FLOOR = " Grey, dotted: the drift at unchanged weights, which numerics alone make, with its 95 % interval ({})."
+FLOOR = f" Grey, dotted: the drift at unchanged weights, which numerics alone make, with its {PERCENT} interval ({{}})."
 GREY = "#6a6a6a"
 SIGNS = {
     "all": ("all responses", "#000000", "o"),

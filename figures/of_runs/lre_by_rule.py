@@ -16,13 +16,14 @@ from numpy.typing import NDArray
 from figures.draw import few_ticks, from_zero, new_axes, panel_grid, rule_rows, spread, whiskers
 from figures.style import Style, looks, rule_label
 from figures.tables import Tables, View, drawable, first_use, need, prefer, view_words, views
+from fspo.stats.intervals import PERCENT
 
 NAME = "lre_by_rule"
 TITLE = "Length Reweighting Error by rule"
 CAPTION = (
     "{error} (docs/theory.md section 3) of the rules that drop: of the share in the band (all "
     "responses), of the share not cut and of the kept weight (responses with A ≠ 0); upper row LRE_2, "
-    "bias-corrected, lower row LRE_inf, plug-in. {what}. Bars: 95 % intervals (LRE_2: test inversion; "
+    f"bias-corrected, lower row LRE_inf, plug-in. {{what}}. Bars: {PERCENT} intervals (LRE_2: test inversion; "
     "LRE_inf: simultaneous bands). 0 is fair.{missing}"
 )
 MEASURES = {"band": "in the band", "update": "not cut", "weight": "weight kept"}

@@ -16,6 +16,7 @@ from figures.draw import new_axes, panel_grid, percent_axis, spread, whiskers
 from figures.style import Look, Style, looks, rule_label
 from figures.tables import Frame, Tables, drawable, need, reasons, shared_log
 from fspo.rules import PRESETS
+from fspo.stats.intervals import PERCENT
 
 NAME = "sensitivity_range"
 TITLE = "Effect of the clip range"
@@ -23,7 +24,7 @@ CAPTION = (
     "What each rule's range, as a multiple of its default (both edges in log space), would have done to the log of run "
     "{run} (first use; counterfactual: the responses stay the log's): share in the band, its LRE_2 (docs/theory.md "
     "section 3), same-batch cosine of the clipped and the true update (section 5), and mean squared error of the "
-    "clipped update over that of the unclipped one (T12; below 1, clipping gains more than it costs). Bars: 95 % "
+    f"clipped update over that of the unclipped one (T12; below 1, clipping gains more than it costs). Bars: {PERCENT} "
     "intervals; rules side by side.{missing}"
 )
 QUANTITIES = {

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from figures.draw import few_ticks, few_words, new_axes, panel_grid, percent_axis, rule_rows, whiskers
 from figures.style import Style, looks
 from figures.tables import TOO_LITTLE, Frame, Tables, drawable, need, shared_log
+from fspo.stats.intervals import PERCENT
 
 NAME = "sensitivity_settings"
 TITLE = "Effect of the other settings"
@@ -21,7 +22,7 @@ CAPTION = (
     "One setting of the rule fspo changed at a time, on the log of run {run} (first use; counterfactual: the responses "
     "stay the log's): share of responses not cut (A ≠ 0), its LRE_2 (docs/theory.md section 3), same-batch cosine of "
     "the clipped and the true update (section 5), mean squared error of the clipped update over that of the unclipped "
-    "one (T12). The exponent's band has fspo's width at the median length. Bars: 95 % "
+    f"one (T12). The exponent's band has fspo's width at the median length. Bars: {PERCENT} "
     "intervals.{missing}"
 )
 QUANTITIES = {

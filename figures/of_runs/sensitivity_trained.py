@@ -12,6 +12,7 @@ from matplotlib.lines import Line2D
 from figures.draw import few_ticks, few_words, new_axes, panel_grid, percent_axis, rule_rows, spread, whiskers
 from figures.style import Style, looks, rule_label
 from figures.tables import TOO_LITTLE, Frame, Tables, count_words, drawable
+from fspo.stats.intervals import PERCENT
 
 NAME = "sensitivity_trained"
 TITLE = "Effect of the settings in training"
@@ -21,8 +22,8 @@ CAPTION = (
     "the updates a pass over them. Held-out reward (last fifth of the evaluations); share of first-use responses in "
     "the band, its change for each doubling of length in percentage points, its LRE_2 (docs/theory.md section 3); "
     "same-batch cosine of the clipped and the true update (section 5; the clipping alone, without the aggregation). "
-    "Seeds of each row: {seeds}. Bars: 95 % intervals, over seeds where there are at least two, else within the "
-    "run.{missing}"
+    f"Seeds of each row: {{seeds}}. Bars: {PERCENT} intervals, over seeds where there are at least two, else within "
+    "the run.{missing}"
 )
 QUANTITIES = {
     "reward": "held-out reward",

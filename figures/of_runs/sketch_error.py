@@ -14,13 +14,15 @@ from numpy.typing import NDArray
 from figures.draw import decade_axis, label_left, length_axis, new_axes, panel_grid, spread, whiskers
 from figures.style import Look, Style
 from figures.tables import Frame, NothingToDraw, Tables, drawable
+from fspo.stats.intervals import PERCENT
 
 NAME = "sketch_error"
 TITLE = "Error of sketched cosines by the sketch's width"
 CAPTION = (
     "Root mean square error of cosines between sketched scores, against exact gradients ({parameters:,} parameters, "
-    "{responses} responses), with 95 % intervals over {redraws} redraws. Left: cosines of pairs of responses; right: "
-    "of an update with itself after 15 % of its responses were dropped. Grey: (1 − ρ²)/√width, what hashing alone "
+    f"{{responses}} responses), with {PERCENT} intervals over {{redraws}} redraws. Left: cosines of pairs of "
+    "responses; right: of an update with itself after 15 % of its responses were dropped. Grey: (1 − ρ²)/√width, "
+    "what hashing alone "
     "gives to first order (not fitted). k: columns of the two random projections of each weight matrix; their own "
     "error does not fall with the width."
 )

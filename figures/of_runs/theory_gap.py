@@ -16,6 +16,7 @@ from analysis.tables.theory_gap import INGREDIENTS
 from figures.draw import axis_label, beside, bin_axis, label_left, new_axes, panel_grid, percent_axis, spread, whiskers
 from figures.style import Look, Style, looks, rule_label
 from figures.tables import Frame, Tables, count_words, drawable, need
+from fspo.stats.intervals import PERCENT
 
 NAME = "theory_gap"
 TITLE = "Where theory and data differ"
@@ -24,8 +25,8 @@ CAPTION = (
     "bin. The theory is docs/theory.md T1: S normal with the rule's own drift and variance σ²L, in a symmetric band. "
     "The other panels add up to the first: what the band's asymmetry, the measured drift, the measured spread (H), the "
     "measured law of the standardised S (tails) and its dependence on the sign of A each contribute (mean over all "
-    "orders of putting them in), and the rest. n = {n} responses a bin. Bars: 95 % intervals (jackknife over prompts); "
-    "rules side by side."
+    f"orders of putting them in), and the rest. n = {{n}} responses a bin. Bars: {PERCENT} intervals (jackknife "
+    "over prompts); rules side by side."
 )
 PARTS = ("gap", *INGREDIENTS, "rest")
 WORDS = {"gap": "measured − theory", "H": "H (spread)"}

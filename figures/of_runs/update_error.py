@@ -12,6 +12,7 @@ from figures.draw import few_ticks, few_words, panel_grid, title_grid
 from figures.of_runs.cosine_by_rule import Cosines, plot_cosines
 from figures.style import OUTSIDE_COLORS, OUTSIDE_MARKERS, Style, band_of, looks
 from figures.tables import TOO_LITTLE, Tables, View, count_words, drawable, need, view_words, views
+from fspo.stats.intervals import PERCENT
 
 NAME = "update_error"
 TITLE = "Squared error of the clipped update"
@@ -20,7 +21,7 @@ CAPTION = (
     "gradient, over the unclipped update's own mean squared error (docs/theory.md T12; below 1, clipping gains more "
     "than it costs); and the same sum for the direction, the update over its acceptance. Squared biases are unbiased "
     "estimates over pairs of different prompts and may fall below 0. {what}. n = {n} scored responses with A ≠ 0, "
-    "first use. Bars: 95 % intervals (jackknife over prompts).{missing}"
+    f"first use. Bars: {PERCENT} intervals (jackknife over prompts).{{missing}}"
 )
 QUANTITIES = {"bias2": "bias$^2$", "variance": "variance", "mse": "MSE", "mse_direction": "MSE, direction"}
 UNCLIPPED = {"bias2": 0.0, "variance": 1.0, "mse": 1.0, "mse_direction": 1.0}

@@ -15,13 +15,14 @@ from numpy.typing import NDArray
 from figures.draw import few_ticks, length_axis, new_axes, panel_grid, rule_rows, spread, whiskers
 from figures.style import Look, Style, looks, rule_label
 from figures.tables import Frame, NothingToDraw, Tables, count_words, drawable, first_use, need, prefer
+from fspo.stats.intervals import PERCENT
 
 NAME = "variance_scaling"
 TITLE = "Variance of the log-ratio against length"
 CAPTION = (
     "Left: variance of S in each length bin at its mean length, first use, all responses (n = {n} for each run), with "
-    "cluster-aware 95 % intervals; lines: fitted Var(S|L) ∝ L^2H; grey: slope 1. Right: 2H with its 95 % interval, one "
-    "mark a run; docs/theory.md T1 needs 2H = 1.{noise}"
+    f"cluster-aware {PERCENT} intervals; lines: fitted Var(S|L) ∝ L^2H; grey: slope 1. Right: 2H with its {PERCENT} "
+    "interval, one mark a run; docs/theory.md T1 needs 2H = 1.{noise}"
 )
 FLOOR = " Dotted: mean square of S that numerics alone make at unchanged weights, of the source that makes most{}."
 IN_SIGHT = 1e-3

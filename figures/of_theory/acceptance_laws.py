@@ -14,14 +14,16 @@ from numpy.typing import NDArray
 from figures.draw import decade_axis, label_left, new_axes, panel_grid, percent_axis, whiskers
 from figures.style import Look, Style, looks, rule_label
 from figures.tables import Tables, count_words, percent
+from fspo.stats.intervals import PERCENT
 
 NAME = "acceptance_laws"
 TITLE = "Acceptance laws"
 CAPTION = (
     "Share of responses that each rule's band accepts, by response length, under the Gaussian model with σ = {sigma} "
     "nats per root token. Curves: closed forms of docs/theory.md T1 and T2. Points: {draws} simulated responses each, "
-    "put through the rule, with 95 % Clopper-Pearson intervals (most are smaller than the marker). In each panel every "
-    "range is set so that the rule accepts {target} on average over lengths that are uniform in log L. Left: tokens "
+    f"put through the rule, with {PERCENT} Clopper-Pearson intervals (most are smaller than the marker). In each "
+    "panel every range is set so that the rule accepts {target} on average over lengths that are uniform in log L. "
+    "Left: tokens "
     "without drift. Right: tokens with drift μ = −σ²/2, where weights average to 1; only fspo-kl follows it. "
     "Least acceptance of a length: {least}."
 )

@@ -14,13 +14,15 @@ from numpy.typing import NDArray
 from figures.draw import few_ticks, from_zero, new_axes, panel_grid, rule_rows, spread, whiskers
 from figures.style import Style, looks, rule_label
 from figures.tables import Frame, Tables, need
+from fspo.stats.intervals import PERCENT
 
 NAME = "adaptive_models"
 TITLE = "Bands that follow a target, by log-ratio model"
 CAPTION = (
     "LRE∞ of the long-run acceptance after learning, plug-in over 12 lengths from 8 to 384 tokens; bars: simultaneous "
-    "95 % intervals over {runs} independent runs; 0 is fair. {centre}. fspo: its range calibrated once to the same "
-    "mean acceptance, 0.8. A learnt exponent is fair where one law scales with a power of L (docs/theory.md T14) and "
+    f"{PERCENT} intervals over {{runs}} independent runs; 0 is fair. {{centre}}. fspo: its range calibrated once to "
+    "the same mean acceptance, 0.8. A learnt exponent is fair where one law scales with a power of L "
+    "(docs/theory.md T14) and "
     "leaves the bend elsewhere; fspo-conformal holds each bin of lengths at the target (T15) and is left with what "
     "changes inside a bin."
 )

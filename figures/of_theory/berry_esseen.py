@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from figures.draw import decade_axis, label_left, new_axes, panel_grid, whiskers
 from figures.style import Style
 from figures.tables import Frame, Tables, count_words
+from fspo.stats.intervals import PERCENT
 
 NAME = "berry_esseen"
 TITLE = "Berry-Esseen envelope against the truth"
@@ -20,8 +21,9 @@ CAPTION = (
     "Distance of the sqrt band's acceptance from the Gaussian value, for independent tokens that are not Gaussian. "
     "Black: the envelope 2 · 0.4748 ρ₃/√L of docs/theory.md T5. Blue: the true distance for the worst band at each "
     "length; orange: for the band of one standard deviation (u = 1); both from exact laws. Points: {draws} simulated "
-    "responses each (u = 1), with 95 % Clopper-Pearson intervals; an interval that reaches the lower edge includes 0. "
-    "Worst band, largest share of the envelope: {shares}. Between the steps of a lattice the band u = 1 jumps from "
+    f"responses each (u = 1), with {PERCENT} Clopper-Pearson intervals; an interval that reaches the lower edge "
+    "includes 0. Worst band, largest share of the envelope: {shares}. Between the steps of a lattice the band u = 1 "
+    "jumps from "
     "length to length. Skewed tokens and tokens on a lattice fall like 1/√L, as "
     "the envelope does; symmetric continuous ones like 1/L."
 )

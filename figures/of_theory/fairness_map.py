@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from figures.draw import few_ticks, label_left, new_axes, panel_grid, whiskers
 from figures.style import Look, Style, looks, rule_label
 from figures.tables import Frame, NothingToDraw, Tables, percent
+from fspo.stats.intervals import PERCENT
 from proofs_check.maps.settings import RATIO, SIGMA, lengths_on
 
 NAME = "fairness_map"
@@ -24,8 +25,9 @@ CAPTION = (
     "mean acceptance in every point. Base case: Gaussian log-ratios with drift −σ²/2, σ = {sigma:g}, {number} lengths "
     "from {shortest:,.0f} to {longest:,.0f}, so that the drift error of an uncentred band reaches {error:.2f} at the "
     "longest. Curves: closed forms "
-    "through the points of the grid; root scale. Points: simulated responses with simultaneous 95 % intervals; they "
-    "are plug-in values, so they lie above an LRE of 0. LRE∞ is of the band acceptance over all responses; where "
+    f"through the points of the grid; root scale. Points: simulated responses with simultaneous {PERCENT} "
+    "intervals; they are plug-in values, so they lie above an LRE of 0. LRE∞ is of the band acceptance over all "
+    "responses; where "
     "a_upd is named, of the update acceptance under drop (T11). "
     "All bands are symmetric. {missing}Random drop has LRE 0."
 )

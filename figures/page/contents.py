@@ -14,6 +14,7 @@ from analysis.tables.lemma_summary import NO_GUARANTEE, QUANTITIES, SHARE
 from analysis.tables.theory_gap import INGREDIENTS
 from figures.page.report import Picture, Section, plain
 from figures.tables import Frame
+from fspo.stats.intervals import PERCENT
 
 OWN_SECTION = dict.fromkeys(("sensitivity_range", "sensitivity_settings", "sensitivity_trained"), "sensitivity")
 OWN_SECTION |= {"theory_gap": "gap"}
@@ -94,8 +95,8 @@ def cosine_lemma(runs: Sequence[Path]) -> Section:
     if table.empty:
         return Section("Cosine lemma")
     notes = [
-        "Means over scored updates with 95 % intervals (Student’s t, rollouts as clusters) and the share of updates "
-        "with a guarantee, ρ < 1 (Wilson). The mean bound is over the updates that have one.",
+        f"Means over scored updates with {PERCENT} intervals (Student’s t, rollouts as clusters) and the share of "
+        "updates with a guarantee, ρ < 1 (Wilson). The mean bound is over the updates that have one.",
         "These are plug-in values from finitely many responses an update: noise biases κ, κ_c, η and ρ upward as a "
         "rule, and the bound and the share with a guarantee downward. The intervals do not cover that bias.",
     ]

@@ -27,6 +27,7 @@ from fspo.evaluate.benchmarks import AnswerFile, Settings, answer, answers, head
 from fspo.models.load import check_vocabulary, load_model, load_tokenizer
 from fspo.rollouts.collect import Collector
 from fspo.sampling.sample import ENGINES, SamplingConfig
+from fspo.stats.intervals import PERCENT
 from fspo.tasks.dataset import DatasetTask
 from fspo.tasks.sets import BENCHMARKS
 from fspo.train import checkpoint
@@ -47,8 +48,9 @@ def build_parser() -> CommandParser:
     p = CommandParser(
         prog="python -m fspo.evaluate",
         description="Sample k responses to each prompt of benchmarks, judge them by math-verify, and write one table "
-        "for all models: avg@k and pass@k with 95 % intervals (a prompt is a cluster), the paired difference from the "
-        "first model, truncation, accuracy by length. The sampler draws from the model's own distribution at the "
+        f"for all models: avg@k and pass@k with {PERCENT} intervals (a prompt is a cluster), the paired difference "
+        "from the first model, truncation, accuracy by length. The sampler draws from the model's own distribution "
+        "at the "
         "temperature, without top-p or top-k.",
         examples=EXAMPLES,
     )

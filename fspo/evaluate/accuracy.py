@@ -1,7 +1,7 @@
 """Accuracy on benchmarks: avg@k and pass@k with intervals over prompts, accuracy by length, differences of models.
 
 A prompt is a cluster: its responses share its difficulty, so k responses to 30 prompts are 30 observations and not
-30 k. Rates use the same cluster-robust variance and Wilson interval as acceptance (`fspo.stats.clusters`).
+30 k. Rates use the same cluster-robust variance and Wilson interval as acceptance (`fspo.stats`).
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import gammaln
 
 from fspo.base.errors import UserError
-from fspo.stats.bins import Bins, quantile_bins
-from fspo.stats.clusters import dense, mean_interval, proportion_interval, ratios
+from fspo.stats.bins import DEFAULT_BINS, Bins, quantile_bins
+from fspo.stats.clusters import dense, ratios
+from fspo.stats.intervals import mean_interval, proportion_interval
 
 Floats = NDArray[np.float64]
 
@@ -85,7 +86,7 @@ def budgets(n: int) -> list[int]:
 
 
 def rate(values: ArrayLike, prompt: ArrayLike) -> dict[str, float]:
-    """Mean of indicators or of rates in [0, 1], with a 95 % interval over prompts (NaN for fewer than five)."""
+    """Mean of indicators or of rates in [0, 1], with an interval over prompts (NaN for fewer than five)."""
     values = np.asarray(values, np.float64)
     found = ratios(values, dense(np.asarray(prompt)), np.zeros(len(values), np.int64), 1, binary=True)
     low, high = proportion_interval(found.value, found.variance, found.count, found.clusters)
@@ -110,7 +111,7 @@ def measures(answers: Answers) -> list[dict[str, Any]]:
 
 
 def difference(one: Answers, other: Answers, k: int | None = None) -> dict[str, float]:
-    """``one`` minus ``other`` on the prompts of both: mean of the prompts' differences with a 95 % t interval.
+    """``one`` minus ``other`` on the prompts of both: mean of the prompts' differences with Student's t interval.
 
     Where all prompts differ alike (two models that solve the same ones), the interval is that of a proportion with
     two more successes and failures, as for rates: a few prompts without a difference do not show that there is none.
@@ -133,7 +134,7 @@ def difference(one: Answers, other: Answers, k: int | None = None) -> dict[str, 
     return {"difference": float(found.value[-1]), "difference_lo": float(low[-1]), "difference_hi": float(high[-1])}
 
 
-def length_bins(all_answers: Sequence[Answers], number: int = 6) -> Bins | None:
+def length_bins(all_answers: Sequence[Answers], number: int = DEFAULT_BINS) -> Bins | None:
     """Common bins of several models' response lengths; None when no prompt was asked."""
     lengths = np.concatenate([a.length[a.length > 0] for a in all_answers])
     return quantile_bins(lengths, number) if len(lengths) else None

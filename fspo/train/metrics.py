@@ -23,6 +23,7 @@ from fspo.base.files import writing
 from fspo.config import TrainConfig
 from fspo.rollouts.batches import RolloutBatch
 from fspo.rules import Rule
+from fspo.stats.bins import Bins
 from fspo.theory import CosineLemma, cosine_lemma, lre
 from fspo.train.updates import Records
 
@@ -160,7 +161,7 @@ def add_update(
 
 def length_bins(lengths: np.ndarray, edges: tuple[int, ...]) -> list[np.ndarray]:
     """Masks (N,) of the bins [edge_i, edge_i+1), the last one open."""
-    index = np.searchsorted(np.asarray(edges), lengths, side="right") - 1
+    index = Bins((*edges, math.inf)).index(lengths)
     return [index == i for i in range(len(edges))]
 
 

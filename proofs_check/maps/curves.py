@@ -18,6 +18,7 @@ from scipy.stats import binom, binomtest
 from fspo import theory
 from fspo.base.errors import UserError
 from fspo.rules import DriftStats, Rule, preset
+from fspo.stats.intervals import CONFIDENCE
 from proofs_check.frame import generator
 from proofs_check.maps.matching import matched
 from proofs_check.maps.tables import to_frame, write_table
@@ -52,8 +53,8 @@ EXPONENTIAL, STUDENT = ExponentialTokens(0.0, 1.0), StudentTokens(0.0, 1.0, df=5
 
 
 def interval(hits: int, draws: int) -> tuple[float, float]:
-    """Clopper and Pearson's 95 % interval of a frequency."""
-    found = binomtest(hits, draws).proportion_ci(0.95, method="exact")
+    """Clopper and Pearson's interval of a frequency."""
+    found = binomtest(hits, draws).proportion_ci(CONFIDENCE, method="exact")
     return found.low, found.high
 
 

@@ -13,6 +13,7 @@ import pandas as pd
 
 from fspo.base.errors import UserError
 from fspo.base.files import whole_file
+from fspo.stats.intervals import PERCENT
 
 COLUMNS: dict[str, dict[str, str]] = {
     "fairness_map": {
@@ -31,7 +32,7 @@ COLUMNS: dict[str, dict[str, str]] = {
         "acceptance": "mean acceptance reached (1 for rule none)",
         "lre_inf": "LRE_inf of the rate over the lengths (docs/theory.md section 3); empty where the note says why",
         "lre_2": "LRE_2 of the rate",
-        "lre_inf_low": "lower end of a simultaneous 95 % interval; lre_inf itself where method is closed",
+        "lre_inf_low": f"lower end of a simultaneous {PERCENT} interval; lre_inf itself where method is closed",
         "lre_inf_high": "upper end",
         "lre_2_low": "lower end of the interval for LRE_2",
         "lre_2_high": "upper end",
@@ -99,7 +100,7 @@ COLUMNS: dict[str, dict[str, str]] = {
         "gamma": "exponent of the band, mean over runs",
         "lre_inf": "LRE_inf of the long-run acceptance (plug-in) over 12 lengths of equal shares, 8 to 384 tokens",
         "lre_2": "LRE_2 of it (plug-in)",
-        "lre_inf_low": "lower end of a simultaneous 95 % interval over independent runs",
+        "lre_inf_low": f"lower end of a simultaneous {PERCENT} interval over independent runs",
         "lre_inf_high": "upper end",
         "lre_2_low": "lower end for LRE_2",
         "lre_2_high": "upper end",
@@ -115,7 +116,7 @@ COLUMNS: dict[str, dict[str, str]] = {
         "kind": "law (closed form) or simulated",
         "length": "tokens",
         "acceptance": "a(l)",
-        "ci_low": "lower end of Clopper and Pearson's 95 % interval; empty for laws",
+        "ci_low": f"lower end of Clopper and Pearson's {PERCENT} interval; empty for laws",
         "ci_high": "upper end",
         "draws": "responses of a simulated point",
     },
@@ -150,7 +151,7 @@ COLUMNS: dict[str, dict[str, str]] = {
         "band": "worst (of all bands around the drift) or unit (u = 1)",
         "kind": "exact or simulated",
         "difference": "|a - a_Gauss|",
-        "ci_low": "lower end of its 95 % interval; empty for exact values",
+        "ci_low": f"lower end of its {PERCENT} interval; empty for exact values",
         "ci_high": "upper end",
         "draws": "responses of a simulated point",
     },

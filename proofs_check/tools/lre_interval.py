@@ -6,11 +6,9 @@ import math
 from typing import Any
 
 import numpy as np
-from scipy.stats import t as student
 
+from fspo.stats.intervals import CONFIDENCE, t_quantile
 from fspo.theory import Floats, lre, relative_acceptance
-
-CONFIDENCE = 0.95
 
 
 def simulated_lre(p: Floats, kept: Floats, weight: Floats) -> dict[str, Any]:
@@ -31,7 +29,7 @@ def simulated_lre(p: Floats, kept: Floats, weight: Floats) -> dict[str, Any]:
     _, r, mean = relative_acceptance(p, a)
     influence = (kept - a * weight) / mean_weight
     influence = (influence - (1 + r) * (influence @ p)[:, None]) / mean
-    error = student.ppf((1 + CONFIDENCE ** (1 / k)) / 2, n - 1) * influence.std(axis=0, ddof=1) / math.sqrt(n)
+    error = t_quantile(n - 1, CONFIDENCE ** (1 / k)) * influence.std(axis=0, ddof=1) / math.sqrt(n)
     low, high = np.maximum(np.abs(r) - error, 0.0), np.abs(r) + error
     found = lre(p, a)
     return {

@@ -16,6 +16,7 @@ import numpy as np
 
 from fspo.rules import DriftStats, Rule, excess_quantile, preset, scaled, standardized_excess
 from fspo.rules.online import OnlineRule
+from fspo.stats.intervals import PERCENT
 from fspo.theory import Floats
 from proofs_check.models import (
     AdvantageDrift,
@@ -183,7 +184,7 @@ def survey(
 
 
 def lre_row(found: Learnt) -> dict[str, Any]:
-    """LRE of the long-run acceptance with simultaneous 95 % intervals over runs, and LRE_2 of one update's band."""
+    """LRE of the long-run acceptance with simultaneous intervals over runs, and LRE_2 of one update's band."""
     shares = np.full(LENGTHS.size, 1 / LENGTHS.size)
     row = simulated_lre(shares, found.accepted, np.ones_like(found.accepted))
     return row | {"lre_2_update": math.sqrt(max(float(found.squares.mean()), 0.0)), "gamma": float(found.gamma.mean())}
@@ -191,7 +192,7 @@ def lre_row(found: Learnt) -> dict[str, Any]:
 
 def text_table(found: Mapping[str, Mapping[str, Learnt]]) -> str:
     """One line for each model and rule."""
-    lines = [f"{'model':20}{'rule':16}{'LRE_2 [95 %]':24}{'LRE_inf [95 %]':24}{'accepted':10}exponent"]
+    lines = [f"{'model':20}{'rule':16}{f'LRE_2 [{PERCENT}]':24}{f'LRE_inf [{PERCENT}]':24}{'accepted':10}exponent"]
     for model, by_rule in found.items():
         for rule, one in by_rule.items():
             row = lre_row(one)

@@ -15,7 +15,8 @@ from analysis.tables.files import COLUMNS, frame
 from analysis.tables.passes import look_through
 from fspo.rules import Rule
 from fspo.stats.bins import make_bins
-from fspo.stats.clusters import cluster_slope, ratios
+from fspo.stats.clusters import ratios
+from fspo.stats.slopes import cluster_slope
 
 NAN = float("nan")
 

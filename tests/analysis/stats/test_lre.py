@@ -227,7 +227,7 @@ def test_intervals_do_not_hang_on_signs_that_a_library_chooses(monkeypatch):
     for one, expected in zip(found, before, strict=True):
         np.testing.assert_allclose(ends(one), expected, rtol=1e-6, atol=1e-9)
     # the control: a root that is no symmetric one moves them
-    for module in ("analysis.stats.error_law.symmetric_root", "fspo.stats.clusters.symmetric_root"):
+    for module in ("analysis.stats.error_law.symmetric_root", "fspo.stats.intervals.symmetric_root"):
         monkeypatch.setattr(module, one_sided_root)
     with pytest.raises(AssertionError):
         np.testing.assert_allclose(ends(draw(np.random.default_rng(8), [0.7] * 5)), before[0], rtol=1e-3)

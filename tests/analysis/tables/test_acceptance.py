@@ -9,7 +9,8 @@ from analysis.tables.acceptance import Means, acceptance_rows, tables_of
 from analysis.tables.passes import look_through
 from fspo.rules import Rule
 from fspo.stats.bins import Bins
-from fspo.stats.clusters import proportion_interval, ratios
+from fspo.stats.clusters import ratios
+from fspo.stats.intervals import proportion_interval
 
 
 def rows_of(y, weight, clusters=40):

@@ -4,18 +4,19 @@ import numpy as np
 import pytest
 from scipy import stats as sps
 
-from fspo.stats.clusters import (
-    cluster_slope,
-    dense,
+from fspo.stats.clusters import dense, ratios, sum_by
+from fspo.stats.intervals import (
+    EQUIVALENCE,
     detectable,
     error_draws,
     mean_interval,
     proportion_interval,
-    ratios,
+    sample_interval,
     simultaneous_half_widths,
-    sum_by,
     symmetric_root,
+    t_quantile,
 )
+from fspo.stats.slopes import cluster_slope
 
 
 def test_ratio_and_variance_by_hand():
@@ -194,3 +195,19 @@ def test_a_detectable_difference_is_found_four_times_in_five():
     assert detectable(1.96) == pytest.approx(sps.norm.ppf(0.975) + sps.norm.ppf(0.8), rel=1e-3)
     assert detectable(0.0) == 0
     assert np.isnan(detectable(float("nan")))
+
+
+def test_the_t_interval_of_independent_values_is_the_textbook_one():
+    # 1, 2, 3: mean 2, standard deviation 1, and t(2 degrees, 97.5 %) = 4.30265 from a printed table
+    half = 4.30265 / 3**0.5
+    assert sample_interval([1.0, 2.0, 3.0]) == pytest.approx((2.0, 2 - half, 2 + half), rel=1e-5)
+    assert t_quantile(2) == pytest.approx(4.30265, rel=1e-5)
+    assert t_quantile(np.inf) == pytest.approx(1.959964, rel=1e-6)
+    assert t_quantile(10, EQUIVALENCE) == pytest.approx(1.81246, rel=1e-5)
+
+
+def test_fewer_than_two_values_have_no_interval():
+    mean, *ends = sample_interval([3.0])
+    assert mean == 3
+    assert np.all(np.isnan(ends))
+    assert np.all(np.isnan(sample_interval([])))

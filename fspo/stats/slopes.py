@@ -1,0 +1,106 @@
+"""Cluster-robust regression slopes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import special
+
+from fspo.stats.clusters import MIN_CLUSTERS, TOO_FEW, Floats, Ints, dense, totals
+from fspo.stats.intervals import EQUIVALENCE, t_quantile
+
+
+@dataclass(frozen=True)
+class Slope:
+    """A cluster-robust regression slope, its intervals at ``CONFIDENCE`` and ``EQUIVALENCE`` (ci90), and two tests."""
+
+    slope: float
+    se: float
+    ci_low: float
+    ci_high: float
+    ci90_low: float
+    ci90_high: float
+    p_value: float  # of slope = 0, two-sided
+    tost_p: float  # of |slope| >= margin, two one-sided tests
+    clusters: int
+    reason: str = ""
+
+
+def no_slope(reason: str) -> Slope:
+    """All NaN, with the reason."""
+    nan = float("nan")
+    return Slope(nan, nan, nan, nan, nan, nan, nan, nan, 0, reason)
+
+
+def cluster_slope(
+    y: ArrayLike,
+    x: ArrayLike,
+    cluster: Ints,
+    weight: ArrayLike | None = None,
+    *,
+    strata: Ints | None = None,
+    margin: float,
+) -> Slope:
+    """Least squares of y on x with cluster-robust (CR1) standard error and t on C-1 degrees.
+
+    Parameters
+    ----------
+    y : array (N,)
+        A rate: indicators or multipliers. Where fewer than ``MIN_CLUSTERS`` clusters hold anything but its usual
+        value (all accepted, or nearly) residuals tell too little, and the variance is at least that of a proportion
+        with two more successes and failures among the clusters.
+    x, weight : array (N,)
+    cluster : int array (N,), dense
+    strata : int array (N,), optional
+        x is centred within each stratum (fixed effects); all rows by default.
+    margin : float
+        Equivalence margin of the two one-sided tests.
+    """
+    y, x = np.asarray(y, np.float64), np.asarray(x, np.float64)
+    if y.size == 0:
+        return no_slope("no rows")
+    unusual = int(np.count_nonzero(np.bincount(cluster, y != np.median(y))))
+    w = np.ones_like(y) if weight is None else np.asarray(weight, np.float64)
+    group = np.zeros(len(y), np.int64) if strata is None else dense(strata)
+    weights = np.bincount(group, w)
+    x = x - (np.bincount(group, w * x) / weights)[group]
+    y = y - (np.bincount(group, w * y) / weights)[group]
+    some = np.bincount(cluster) > 0
+    wx, wxx, wxy = (totals(cluster, len(some), values)[some] for values in (w * x, w * x * x, w * x * y))
+    return slope_of_sums(wx, wxx, wxy, float(np.sum(w)), unusual, margin=margin)
+
+
+def slope_of_sums(wx: Floats, wxx: Floats, wxy: Floats, weight: float, unusual: int, *, margin: float) -> Slope:
+    """:func:`cluster_slope` from sums by cluster.
+
+    Parameters
+    ----------
+    wx, wxx, wxy : array (C,)
+        Sums of w x, w x^2 and w x y, x and y less their means (in the stratum).
+    weight : float
+        Sum of w.
+    unusual : int
+        Clusters with another value of y than its median.
+    """
+    clusters, spread = len(wx), float(np.sum(wxx))
+    if clusters < MIN_CLUSTERS:
+        return no_slope(TOO_FEW)
+    if not spread > 1e-12 * weight:
+        return no_slope("all responses have one length")
+    slope = float(np.sum(wxy)) / spread
+    se = float(np.sqrt(np.sum((wxy - slope * wxx) ** 2) * clusters / (clusters - 1))) / spread
+    if unusual < MIN_CLUSTERS:
+        share = (unusual + 2) / (clusters + 4)
+        se = max(se, float(np.sqrt(share * (1 - share) * np.sum(wx**2))) / spread)
+    df = clusters - 1
+    t95, t90 = t_quantile(df), t_quantile(df, EQUIVALENCE)
+    if se > 0:
+        p_value = float(2 * special.stdtr(df, -abs(slope) / se))
+        tost_p = float(max(special.stdtr(df, -(slope + margin) / se), special.stdtr(df, (slope - margin) / se)))
+    else:
+        p_value, tost_p = float(slope == 0), float(abs(slope) >= margin)
+    return Slope(
+        slope, se, slope - t95 * se, slope + t95 * se, slope - t90 * se, slope + t90 * se, p_value, tost_p, clusters
+    )

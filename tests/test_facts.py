@@ -1,0 +1,90 @@
+"""Each fact stands once: read from the sources, so that a second copy is found where it is written."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+ROOMS = ("fspo", "analysis", "proofs_check", "figures", "studies", "benchmarks")
+QUANTILE_CALLS = ("ppf", "isf", "ndtri", "stdtrit", "quantile", "proportion_ci", "interval", "confint")
+LEVEL_NAMES = re.compile(r"level|confidence|sure|coverage_wanted", re.IGNORECASE)
+LEVEL_WORDS = re.compile(r"\b95 ?%(?! (kept|of A|and 85))")
+
+
+def sources() -> list[Path]:
+    """The modules outside the tests."""
+    return [path for room in ROOMS for path in sorted((ROOT / room).rglob("*.py"))] + [ROOT / "paper_repro.py"]
+
+
+def is_level(node: ast.AST, *values: float) -> bool:
+    return isinstance(node, ast.Constant) and node.value in (values or (0.95, 0.025, 0.05))
+
+
+def levels(tree: ast.AST) -> Iterator[int]:
+    """Lines on which an interval's level stands as a number or in words.
+
+    1.96 and 0.975 are nothing else. 0.95 also is an acceptance, a decay or a control's factor: it is a level as the
+    default or argument of a parameter named so, under such a name, or in a quantile. Docstrings may name the level of
+    a formula that they explain.
+    """
+    explained = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if is_level(node, 1.96, 0.975):
+            yield node.lineno
+        text = node.value if isinstance(node, ast.Constant) and id(node) not in explained else None
+        if isinstance(text, str) and LEVEL_WORDS.search(text):
+            yield node.lineno
+        if isinstance(node, ast.arguments):
+            named = [*node.posonlyargs, *node.args]
+            pairs = [*zip(named[len(named) - len(node.defaults) :], node.defaults, strict=True)]
+            pairs += [(a, d) for a, d in zip(node.kwonlyargs, node.kw_defaults, strict=True) if d is not None]
+            yield from (value.lineno for name, value in pairs if LEVEL_NAMES.search(name.arg) and is_level(value))
+        if isinstance(node, ast.Call):
+            called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            inside = [n for a in node.args for n in ast.walk(a)] if called in QUANTILE_CALLS else []
+            inside += [k.value for k in node.keywords if k.arg and LEVEL_NAMES.search(k.arg)]
+            yield from (n.lineno for n in inside if is_level(n))
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None and is_level(node.value):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            if any(LEVEL_NAMES.search(ast.unparse(target)) for target in targets):
+                yield node.value.lineno
+
+
+def test_the_confidence_level_stands_once():
+    found = {
+        f"{path.relative_to(ROOT)}:{line}"
+        for path in sources()
+        for line in levels(ast.parse(path.read_text(encoding="utf-8")))
+    }
+    assert [place.rsplit(":")[0] for place in found] == ["fspo/stats/intervals.py"], sorted(found)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "half = sps.t.ppf(0.975, n - 1) * se",
+        "half = 1.96 * se",
+        "def f(x, level: float = 0.95): ...",
+        "def f(x, *, level=0.95): ...",
+        "f(x, level=0.95)",
+        "CONFIDENCE = 0.95",
+        "sps.binomtest(k, n).proportion_ci(0.95)",
+        "rank = sps.binom.ppf(0.025, n, 0.5)",
+        "CAPTION = 'Bars: 95 % intervals.'",
+        "CAPTION = f'{a} Bars: 95% intervals.'",
+    ],
+)
+def test_a_second_level_is_found(line: str):
+    assert list(levels(ast.parse(line)))
+
+
+@pytest.mark.parametrize(
+    "line", ["target = 0.95", "TARGETS = (0.95, 0.85)", "beta2: float = 0.95", "'95 % of A != 0 kept'", "f(x, 0.95)"]
+)
+def test_other_uses_of_the_number_are_no_level(line: str):
+    assert not list(levels(ast.parse(line)))
