@@ -122,7 +122,8 @@ def ratios_of_sums(
     present = max(len(ys), 2)
     # the step that deleting the cluster would make; without it, uneven clusters make intervals too short
     influence = influence / (1 - leverage) * (present - 1) / present
-    variance = np.sum(influence**2, axis=0) * present / (present - 1)
+    with np.errstate(over="ignore"):  # the clipped weights of a collapsed run over weights that are all but 0
+        variance = np.sum(influence**2, axis=0) * present / (present - 1)
     if binary:
         flat = (variance < 1e-300) & (met > 0)
         variance[flat] = flat_variance(met[flat])
@@ -150,10 +151,10 @@ def proportion_interval(
     The effective size is at most the row count; where all rows agree it is the number of clusters.
     """
     p, v, n, c = (np.asarray(x, np.float64) for x in (value, variance, count, clusters))
-    with np.errstate(invalid="ignore", divide="ignore"):
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         size = np.where((p > 0) & (p < 1), np.minimum(p * (1 - p) / v, n), c)
     t2 = sps.t.ppf((1 + level) / 2, np.maximum(c - 1, 1)) ** 2
-    with np.errstate(invalid="ignore", divide="ignore"):
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         centre = (p + t2 / (2 * size)) / (1 + t2 / size)
         half = np.sqrt(t2) / (1 + t2 / size) * np.sqrt(p * (1 - p) / size + t2 / (4 * size**2))
     # where all rows agree that end is exact, and rounding would move it
