@@ -47,12 +47,16 @@ def summarize(
     if scored["first"] == 0:
         warnings.append("no scores of first-use responses with A != 0: the tables cosine and lemma hold no such rows")
     warnings.extend(words.format(scored[name]) for name, words in LEFT_OUT.items() if scored[name])
+    no_range = tables["ranges"].loc[tables["ranges"]["reason"].astype(str) != ""]
+    if number := no_range["window"].nunique():
+        windows = "1 window" if number == 1 else f"{number} windows"
+        warnings.append(f"{windows} without a matched range for some rules: see column reason of the table ranges")
     return {
         "run": run.name,
         "rule": run.trained_rule,
         "rule_parameters": run.rule.to_dict() if run.rule else None,
         "seed": run.seed,
-        "counts": {**run.counts, "scored": scored},
+        "counts": {**run.counts, "windows_without_a_range": number, "scored": scored},
         "partition": {"name": run.partition.name, "label": run.partition.label},
         "edges": list(bins.edges),
         "options": options,
