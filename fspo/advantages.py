@@ -15,6 +15,12 @@ ESTIMATORS: tuple[str, ...] = get_args(Estimator)
 GRPO_EPS = 1e-4
 """Added to the group's standard deviation, as TRL 1.16's GRPOTrainer does."""
 
+ROUNDING = 64 * np.finfo(np.float64).eps
+"""Rewards of a group are equal if they differ by at most this share of the largest: 0.1 + 0.2 is not exactly 0.3."""
+
+MOST_APART = 1e100
+"""Rewards of a group that are further apart are refused: the square of their distance must stay a finite number."""
+
 
 @dataclass(frozen=True)
 class GroupStats:
@@ -25,7 +31,7 @@ class GroupStats:
     num_groups : int
         Number of groups.
     num_zero_std_groups : int
-        Groups whose rewards are all equal: each of their advantages is exactly 0.
+        Groups whose rewards are all equal up to rounding (``ROUNDING``): each of their advantages is exactly 0.
     """
 
     num_groups: int
@@ -58,15 +64,15 @@ def advantages(
     Returns
     -------
     advantages : numpy.ndarray
-        Float64 (N,). A group with equal rewards gives exactly 0.
+        Float64 (N,). A group with equal rewards, up to ``ROUNDING``, gives exactly 0.
     stats : GroupStats
         How many groups there are, and how many of them have equal rewards.
 
     Raises
     ------
     UserError
-        Unknown estimator, wrong shapes, a reward that is not finite, or a group of one under ``rloo``, which has
-        no other response to compare with.
+        Unknown estimator, wrong shapes, a reward that is not finite, rewards so far apart that their squares leave
+        float64's range, or a group of one under ``rloo``, which has no other response to compare with.
     """
     if estimator not in ESTIMATORS:
         raise unknown_name("advantage estimator", str(estimator), ESTIMATORS)
@@ -89,14 +95,21 @@ def advantages(
             f"group {lonely} has one response, so rloo has nothing to leave out: sample at least 2 responses per "
             "prompt or choose dr_grpo"
         )
-    # Rewards relative to the group's first one: exactly 0 throughout a group of equal rewards, whatever rounding
-    # the mean would add, and no loss of digits when rewards share a large offset.
+    low, high = np.full(size.shape, np.inf), np.full(size.shape, -np.inf)
+    np.minimum.at(low, group, rewards)
+    np.maximum.at(high, group, rewards)
+    widest = int(np.argmax(high / 2 - low / 2))
+    if high[widest] / 2 - low[widest] / 2 > MOST_APART / 2:
+        raise UserError(
+            f"rewards of one group reach from {low[widest]:g} to {high[widest]:g}: make the reward function return "
+            f"numbers less than {MOST_APART:g} apart"
+        )
+    different = high - low > ROUNDING * np.maximum(np.abs(low), np.abs(high))
+    # Rewards relative to the group's first one: no loss of digits when rewards share a large offset.
     first = np.full(size.shape, rewards.size)
     np.minimum.at(first, group, np.arange(rewards.size))
-    relative = rewards - rewards[first][group]
+    relative = np.where(different[group], rewards - rewards[first][group], 0.0)
     centred = relative - (np.bincount(group, relative) / size)[group]
-    different = np.zeros(size.shape, dtype=bool)
-    np.logical_or.at(different, group, relative != 0)
     if estimator == "rloo":
         out = centred * (size / np.maximum(size - 1, 1))[group]
     elif estimator == "grpo":

@@ -15,6 +15,7 @@ from fspo.base.errors import UserError
 from fspo.rules import MAX_EXPONENT, Rule, excess_quantiles, scaled
 
 Member = tuple[int, Case]
+NO_ADVANTAGE = UserError("every response of this window has A = 0: no update acceptance is to be matched")
 
 
 @dataclass
@@ -113,6 +114,8 @@ class Factors:
         self.placed, self.first = placed, first
         self.found: dict[float, tuple[float, Rule] | UserError] = {}
         rule, targets = placed.rule, sorted({case.target for _, case in members if case.source == "matched"})
+        if not len(excess):
+            targets = []  # no response of this window counts: there is nothing to match, and nothing is left out
         try:
             factors: list[float | UserError] = list(excess_quantiles(excess, targets, rule.label)) if targets else []
         except UserError:
@@ -124,13 +127,13 @@ class Factors:
                 self.found[target] = error
 
     def note(self, members: Sequence[Member], rate: str, sums: Sums) -> list[tuple[int, float]]:
-        """Each member that can be evaluated with its factor; its range, or the reason, is put down."""
+        """Each member that can be evaluated with its factor; its range, or why it has none, is put down."""
         out: list[tuple[int, float]] = []
         for i, case in members:
-            found = self.found[case.target] if case.source == "matched" else (1.0, self.placed.rule)
+            found = self.found.get(case.target, NO_ADVANTAGE) if case.source == "matched" else (1.0, self.placed.rule)
             ranges = sums.ranges.setdefault((i, rate), {})
             if isinstance(found, UserError):
-                sums.reasons.setdefault((i, rate), f"window {self.first}: {found}")
+                sums.no_range.setdefault((i, rate), {})[self.first] = str(found)
                 continue
             factor, fitted = found
             ranges[self.first if case.source == "matched" else self.placed.window] = fitted.range_lo, fitted.range_hi

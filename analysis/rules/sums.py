@@ -68,6 +68,28 @@ class SubsetSums:
     pairs: Ints  # (P,) rows by (group, cell)
     bases: dict[str, Base] = field(default_factory=dict)
 
+    @staticmethod
+    def of(layout: Layout) -> SubsetSums:
+        """Zeros."""
+        count, clusters, pairs = (np.zeros(n, np.int64) for n in (len(layout.bins) + 1,) * 2 + (layout.number,))
+        return SubsetSums(count, clusters, np.zeros(len(layout.bins) + 1), pairs)
+
+    def add(self, other: SubsetSums) -> None:
+        """Add the sums over other rows."""
+        for name in ("count", "clusters", "coordinate", "pairs"):
+            getattr(self, name).__iadd__(getattr(other, name))
+        for kind, base in other.bases.items():
+            plus(self.bases.setdefault(kind, Base.of(*base.d.shape)), base)
+
+    def without(self, other: SubsetSums) -> SubsetSums:
+        """The sums without those over some of the rows."""
+        names = ("count", "clusters", "coordinate", "pairs")
+        bases = {
+            kind: Base(**{name: values - getattr(other.bases[kind], name) for name, values in vars(base).items()})
+            for kind, base in self.bases.items()
+        }
+        return SubsetSums(*(getattr(self, name) - getattr(other, name) for name in names), bases)
+
 
 @dataclass
 class Sums:
@@ -78,7 +100,16 @@ class Sums:
     sides: dict[tuple[int, str], Floats] = field(default_factory=dict)  # case, side
     unlike: Floats = field(default_factory=lambda: np.zeros(0))  # rows by group with a logged multiplier other than 1
     ranges: dict[tuple[int, str], dict[int, tuple[float, float]]] = field(default_factory=dict)  # case, rate
+    no_range: dict[tuple[int, str], dict[int, str]] = field(default_factory=dict)
+    """By case and rate: the windows in which no range gives the target, and why."""
+    left_out: dict[tuple[int, str, str], SubsetSums] = field(default_factory=dict)
+    """By case, rate and subset: the rows of those windows."""
     reasons: dict[tuple[int, str], str] = field(default_factory=dict)
+
+    def counted(self, i: int, rate: str, subset: str) -> SubsetSums:
+        """The sums over the windows in which a case can be evaluated."""
+        found = self.left_out.get((i, rate, subset))
+        return self.subsets[subset] if found is None else self.subsets[subset].without(found)
 
 
 class Part:

@@ -16,7 +16,7 @@ from analysis.log.rows import SUBSETS, USES, Floats, Ints, Rows
 from analysis.rules.bands import Band, Factors, Member, Placed
 from analysis.rules.evaluate import Case, Outcome, narrow
 from analysis.rules.layout import Layout
-from analysis.rules.sums import Base, Column, Cuts, Part, SubsetSums, Sums, merge, plus
+from analysis.rules.sums import Column, Cuts, Part, SubsetSums, Sums, merge
 from fspo.rules import Rate, Rule
 
 SIDES = {"low": -1, "high": 1, "dual": 2}
@@ -68,13 +68,7 @@ class Tally:
                 self._use(first, here, sums, done, *columns)
 
     def _empty(self) -> Sums:
-        k = len(self.layout.bins)
-
-        def subset() -> SubsetSums:
-            count, clusters, pairs = (np.zeros(n, np.int64) for n in (k + 1, k + 1, self.layout.number))
-            return SubsetSums(count, clusters, np.zeros(k + 1), pairs)
-
-        return Sums({name: subset() for name in SUBSETS}, unlike=np.zeros(self.layout.groups))
+        return Sums({name: SubsetSums.of(self.layout) for name in SUBSETS}, unlike=np.zeros(self.layout.groups))
 
     def _use(
         self,
@@ -91,8 +85,9 @@ class Tally:
         whole = Part(self.layout, rows.S, rows.length, group, bins, x, pair)
         some = [v[nonzero] for v in (rows.S, rows.length, x)], [v[nonzero] for v in (group, bins, pair)]
         acting = Part(self.layout, some[0][0], some[0][1], some[1][0], some[1][1], some[0][2], some[1][2])
+        shared = {name: SubsetSums.of(self.layout) for name in SUBSETS}
         for part, subset, at in ((whole, "all", slice(None)), (acting, "nonzero", nonzero)):
-            self._shared(part, sums.subsets[subset], rows.coordinate[at], rows.cluster[at])
+            self._shared(part, shared[subset], rows.coordinate[at], rows.cluster[at])
         if done is not None:
             for i, _ in self.trained:
                 self._done(i, done, sums, whole, acting, nonzero)
@@ -103,8 +98,12 @@ class Tally:
         kinds = {case.rule.weight for case in self.cases}
         for part, subset in ((whole, "all"), (acting, "nonzero")):
             for kind in ("one", *(sorted(kinds) if subset == "nonzero" else ())):
-                empty = Base.of(self.layout.groups, len(self.layout.bins))
-                plus(sums.subsets[subset].bases.setdefault(kind, empty), part.base(kind))
+                shared[subset].bases[kind] = part.base(kind)
+        for subset, found in shared.items():
+            sums.subsets[subset].add(found)
+            for (i, rate), windows in sums.no_range.items():
+                if first in windows and found.count[-1] and (rate == "band" or subset == "nonzero"):
+                    sums.left_out.setdefault((i, rate, subset), SubsetSums.of(self.layout)).add(found)
 
     def _shared(self, part: Part, found: SubsetSums, coordinate: Floats, cluster: Ints) -> None:
         k, n = part.number, len(part.S)
@@ -233,10 +232,11 @@ class Tally:
                 continue
             ours = self.uses[use]
             for name, subset in theirs.subsets.items():
-                mine = ours.subsets[name]
-                for array in ("count", "clusters", "coordinate", "pairs"):
-                    getattr(mine, array).__iadd__(getattr(subset, array))
-                merge(mine.bases, subset.bases)
+                ours.subsets[name].add(subset)
+            for place, left_out in theirs.left_out.items():
+                ours.left_out.setdefault(place, SubsetSums.of(self.layout)).add(left_out)
+            for place, why in theirs.no_range.items():
+                ours.no_range.setdefault(place, {}).update(why)
             merge(ours.columns, theirs.columns)
             ours.unlike += theirs.unlike
             for side, counts in theirs.sides.items():

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from analysis.log.rows import Floats, Ints
 from analysis.scores.sketch_error import cosine_covariance
@@ -17,6 +18,8 @@ from fspo.stats.clusters import TOO_FEW, dense
 from fspo.stats.intervals import CONFIDENCE, t_quantile
 
 _LARGEST = 1 - 1e-15
+ROUNDING = 1e-12
+"""Share of a pooled squared norm below which what is left of it without a prompt is rounding, and counts as 0."""
 
 
 @dataclass
@@ -98,15 +101,29 @@ class UpdateGram:
         return forward, forward if symmetric else right * (gram @ left)
 
 
-def pooled_cosines(inner: Products, left: Products, right: Products) -> tuple[Floats, Floats]:
-    """Cosines (K+1, R) and their replicates (C, K+1, R); NaN where a pooled squared norm is not positive."""
-    values = []
-    for num, a, b in zip(inner.replicates(), left.replicates(), right.replicates(), strict=True):
+def pooled_cosines(inner: Products, left: Products, right: Products) -> tuple[list[Floats], list[NDArray[np.bool_]]]:
+    """Cosines (K+1, R) and their replicates (C, K+1, R); NaN where a pooled squared norm is not positive.
+
+    A replicate's squared norm that is a share of at most ``ROUNDING`` of the pooled one is 0.
+
+    Returns
+    -------
+    cosines : [array (K+1, R), array (C, K+1, R)]
+    nothing_left : [bool array (K+1, R), bool array (C, K+1, R)]
+        Where the norm of ``left`` is 0 and that of ``right`` is not.
+    """
+    cosines: list[Floats] = []
+    nothing_left: list[NDArray[np.bool_]] = []
+    lefts, rights = left.replicates(), right.replicates()
+    for i, num in enumerate(inner.replicates()):
+        a, b = lefts[i], rights[i]
+        some_left, some_right = a > i * ROUNDING * lefts[0], b > i * ROUNDING * rights[0]  # i = 0: the pooled norms
         with np.errstate(invalid="ignore", divide="ignore"):
             square = a * b
-            cosine = np.where((a > 0) & (b > 0), num / np.sqrt(np.where(square > 0, square, np.nan)), np.nan)
-        values.append(np.clip(cosine, -1.0, 1.0))
-    return values[0], values[1]
+            cosine = np.where(some_left & some_right, num / np.sqrt(np.where(square > 0, square, np.nan)), np.nan)
+        cosines.append(np.clip(cosine, -1.0, 1.0))
+        nothing_left.append(some_right & ~some_left)
+    return cosines, nothing_left
 
 
 def collapsed(update: Ints) -> Ints:
@@ -219,6 +236,7 @@ class Columns:
     cluster: Ints
     degrees: int
     sketch: SketchTerms
+    nothing_left: list[NDArray[np.bool_]]  # from pooled_cosines
 
     @staticmethod
     def of(
@@ -234,7 +252,7 @@ class Columns:
 
         ``update`` and ``cluster`` (C,) are each replicate's; by default no cluster is in two updates.
         """
-        value, replicates = pooled_cosines(inner, left, right)
+        (value, replicates), nothing_left = pooled_cosines(inner, left, right)
         with np.errstate(invalid="ignore"):
             worst = _nanmin(value[:-1], 0)
             worst_replicates = _nanmin(replicates[:, :-1], 1)
@@ -243,21 +261,36 @@ class Columns:
         cluster = np.arange(len(update)) if cluster is None else dense(cluster)
         degrees = max(int(cluster.max()) + 1 - len(np.unique(collapsed(update))), 1)
         sketch = SketchTerms(np.array(inner.total), np.array(left.total), np.array(right.total), width, cross or {})
-        return Columns(value, replicates, update, cluster, degrees, sketch)
+        return Columns(value, replicates, update, cluster, degrees, sketch, nothing_left)
 
     def interval(self, k: int, columns: Sequence[int], level: float = CONFIDENCE) -> tuple[float, float, float]:
-        """Mean cosine over ``columns`` (one rule, or draws of the control) and its Fisher z interval."""
+        """Mean cosine over ``columns`` (one rule, or draws of the control) and its Fisher z interval.
+
+        The cosine is NaN where a pooled norm is 0, the interval where one is without some prompt (``undefined``).
+        """
         z = np.arctanh(np.clip(self.value[k, columns], -_LARGEST, _LARGEST)).mean()
         replicates = np.arctanh(np.clip(self.replicates[:, k, columns], -_LARGEST, _LARGEST)).mean(1)
         slope = 1 / (1 - min(float(np.tanh(z)) ** 2, _LARGEST))
         noise = slope * self.sketch.error(self._bin(k, columns[0]), columns[0])
         se = math.hypot(float(jackknife_se(replicates, self.update, self.cluster)), noise)
         half = t_quantile(self.degrees, level) * se
-        if not np.isfinite(z) or not np.isfinite(half):
-            return float("nan"), float("nan"), float("nan")
-        low, high = np.tanh(z - half), np.tanh(z + half)
         value = float(self.value[k, columns].mean())
+        if not np.isfinite(half):
+            return value, float("nan"), float("nan")
+        low, high = np.tanh(z - half), np.tanh(z + half)
         return value, min(value, float(low)), max(value, float(high))  # z is held just below cosine 1
+
+    def undefined(self, k: int, columns: Sequence[int]) -> str:
+        """Why bin ``k`` (or K, all bins) of some columns has no cosine, or no interval; empty if it has both."""
+        gone, gone_without = self.nothing_left[0][k, columns], self.nothing_left[1][:, k, columns]
+        some = f" in some of the {len(columns)} draws" if len(columns) > 1 else ""
+        if not np.all(np.isfinite(self.value[k, columns])):
+            what = "nothing of these responses is kept" if np.any(gone) else "the weights of these responses are 0"
+            return f"a pooled norm is 0: {what}{some}"
+        if not np.all(np.isfinite(self.replicates[:, k, columns])):
+            what = "is kept" if np.any(gone_without) else "has a weight above 0"
+            return f"no interval: without one of the prompts nothing of these responses {what}{some}"
+        return ""
 
     def difference(
         self, k: int, one: int, other: int, name: str = "", level: float = CONFIDENCE

@@ -70,7 +70,7 @@ class ScoredWindow:
     def outcome(self, case: Case) -> Outcome:
         """What a case does to the rows, a matched range calibrated over all of them; worked out once for all tables."""
         if case not in self._outcomes:
-            self._outcomes[case] = evaluate(case, self.rows, np.zeros(len(self.rows), np.int64), "update")
+            self._outcomes[case] = evaluate(case, self.rows, np.full(len(self.rows), self.window), "update")
         return self._outcomes[case]
 
     @property

@@ -30,6 +30,8 @@ PSEUDO_ROWS = 2.0
 FULL_CORRELATION = 1.0
 """Prompts with a rarer outcome that agree fully within themselves, added to the intra-prompt correlation."""
 MOST_SKEW = 3.0
+LARGEST_RATE = 1e100
+"""Weight acceptance beyond which its square leaves float64's range; only a run that collapsed comes near it."""
 ROUNDING = 1e-12
 
 
@@ -174,6 +176,10 @@ def error_law(found: Ratios) -> tuple[ErrorLaw | None, str]:
         value = np.where(found.count > 0, 1.0, np.nan)
         found = replace(found, binary=True, sums=found.rows, base=found.rows, value=value)
     rows, a, z = found.rows[:, used], found.value[:bins][used], found.influence[:, :bins][:, used]
+    if np.any(np.isnan(a)):
+        return None, "the weights of all responses of a bin are 0: exp(S) is below the smallest float64"
+    if np.any(a > LARGEST_RATE):
+        return None, f"clipped weights are more than {LARGEST_RATE:g} times the unclipped ones: exp(S) is all but 0"
     some = rows.sum(1) > 0
     rows, z = rows[some], z[some]
     total, clusters = float(rows.sum()), len(rows)
@@ -215,6 +221,9 @@ def worth(rows: Floats, sums: Floats, base: Floats) -> tuple[Floats, Floats]:
 
     Of the weights only sums by cluster are known: inside a cluster they count as alike. Indicators stay as they are.
     """
+    # weights near 0 would square to 0: a power of two, which rounds nothing, brings each bin's largest sum near 1
+    power = -np.frexp(base.max(0))[1]
+    sums, base = np.ldexp(sums, power), np.ldexp(base, power)
     with np.errstate(invalid="ignore", divide="ignore"):
         squares = np.where(rows > 0, base**2 / rows, 0.0).sum(0)
         each = np.where(squares > 0, base.sum(0) / squares, 0.0)

@@ -14,6 +14,7 @@ from scipy import sparse
 
 from analysis.log.loading import Run
 from analysis.log.rows import SUBSETS, USES, Ints, Rows
+from analysis.rules.bands import NO_ADVANTAGE
 from analysis.rules.evaluate import Case, rate_of
 from analysis.rules.sums import Base, Column, SubsetSums, Sums
 from analysis.rules.tally import LOGGED, SIDES, Tally
@@ -83,7 +84,8 @@ def tables_of(run: Run, tally: Tally, uses: Sequence[str] = USES) -> dict[str, T
                 for subset in SUBSETS if measure == "band" else SUBSETS[1:]:  # a_upd and b are defined over A != 0
                     _measure(tables, key, measure, subset, tally, sums, i, views[subset], made)
             if drop and (i, "update") not in sums.reasons:
-                _sides(tables["clip_sides"], {**key, "subset": "nonzero"}, tally, sums, i, views["nonzero"])
+                mean = Means.of(sums.counted(i, "update", "nonzero"))
+                _sides(tables["clip_sides"], {**key, "subset": "nonzero"}, tally, sums, i, mean)
         if tally.logged and run.rule is not None:
             key = {**run.key, **Case(run.rule, run.trained_rule, "trained").key, "use": use}
             for subset, measure in (("all", "band"), ("nonzero", "band"), ("nonzero", "update")):
@@ -107,8 +109,11 @@ class Means:
 def _ranges(table: Table, key: dict[str, Any], rate: str, sums: Sums, i: int) -> None:
     if (i, rate) in sums.reasons:
         return
+    key = {**key, "rate": rate}
     for window, (low, high) in sums.ranges.get((i, rate), {}).items():
-        table.append({**key, "rate": rate, "window": window, "range_lo": low, "range_hi": high})
+        table.append({**key, "window": window, "range_lo": low, "range_hi": high, "reason": ""})
+    for window, why in sums.no_range.get((i, rate), {}).items():
+        table.append({**key, "window": window, "range_lo": np.nan, "range_hi": np.nan, "reason": why})
 
 
 def _measure(
@@ -126,23 +131,38 @@ def _measure(
     key = {**key, "subset": subset, "measure": measure}
     counted = tally.twins.get(i, i) if measure == "update" else i
     column = sums.columns.get((counted, measure, subset))
-    reason = sums.reasons.get((i, rate_of(measure)), "")
-    if reason or column is None or sums.subsets[subset].count[-1] == 0:
-        _nothing(tables, key, tally.layout.bins, reason or "no rows")
+    rate = rate_of(measure)
+    reason, left_out = sums.reasons.get((i, rate), ""), _left_out(sums, i, rate, subset)
+    if reason or column is None or sums.counted(i, rate, subset).count[-1] == 0:
+        _nothing(tables, key, tally.layout.bins, reason or left_out or "no rows")
         return
+    if left_out:
+        view = Means.of(sums.counted(i, rate, subset))
     place = counted, measure, subset
     if place not in made:
         made[place] = _estimates(tally, sums, counted, measure, subset, column, view)
     for name, rows in made[place].items():
         if name != "smooth" or counted == i:  # a curve that is the same is drawn once
-            tables[name] += [{**key, **row} for row in rows]
+            tables[name] += [
+                {**key, **row, "reason": "; ".join(filter(None, (row["reason"], left_out)))} for row in rows
+            ]
+
+
+def _left_out(sums: Sums, i: int, rate: str, subset: str) -> str:
+    """Which windows are missing from the rows of a case, and why the first of them is; empty if none is."""
+    windows, found = sums.no_range.get((i, rate), {}), sums.left_out.get((i, rate, subset))
+    if found is None:
+        return ""
+    first = min(window for window, why in windows.items() if why != str(NO_ADVANTAGE))
+    share = found.count[-1] / sums.subsets[subset].count[-1]
+    return f"{share:.1%} of the rows left out, where no range gives the target; window {first}: {windows[first]}"
 
 
 def _estimates(
     tally: Tally, sums: Sums, i: int, measure: str, subset: str, column: Column, view: Means
 ) -> dict[str, Table]:
     """Rows of one case and measure without their keys."""
-    bins, shared = tally.layout.bins, sums.subsets[subset]
+    bins, shared = tally.layout.bins, sums.counted(i, rate_of(measure), subset)
     weighted = measure == "weight"
     rows, base = shared.bases["one"], shared.bases[tally.cases[i].rule.weight if weighted else "one"]
     some = rows.d.sum(1) > 0
@@ -243,7 +263,7 @@ def acceptance_rows(
 
 
 def _sides(table: Table, key: dict[str, Any], tally: Tally, sums: Sums, i: int, view: Means) -> None:
-    bins, shared = tally.layout.bins, sums.subsets["nonzero"]
+    bins, shared = tally.layout.bins, sums.counted(i, "update", "nonzero")
     if shared.count[-1] == 0:
         return
     rows = shared.bases["one"].d

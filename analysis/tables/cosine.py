@@ -147,7 +147,7 @@ class CosineTable:
             low = high = value = nan
             if not why:
                 value, low, high = columns.interval(k, at)
-                why = "" if np.isfinite(value) else "a pooled norm is 0: nothing of these responses is kept"
+                why = columns.undefined(k, at)
             row |= {"estimate": value, "ci_low": low, "ci_high": high, "reason": why} | blank
             for name, other in references.items():
                 gap = columns.difference(k, at[0], other, name) if other is not None and not why else (nan, nan, nan)

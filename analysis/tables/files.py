@@ -36,7 +36,7 @@ COLUMNS: dict[str, list[str]] = {
         "tost_p",
     ],
     "smooth": [*CASE, "measure", "length", *INTERVAL, "pointwise_low", "pointwise_high", "parameters", "reason"],
-    "ranges": [*CASE[:7], "use", "rate", "window", "range_lo", "range_hi"],
+    "ranges": [*CASE[:7], "use", "rate", "window", "range_lo", "range_hi", "reason"],
     "moments": [*KEYS, "subset", "use", *LENGTHS, "count", "clusters"],
     "scaling": [*KEYS, "subset", "use", "sign", "slope_2H", "ci_low", "ci_high", "intercept", "drift_per_token"],
     "theory_gap": [*KEYS, *LENGTHS, "part", "count", *INTERVAL, "reason"],

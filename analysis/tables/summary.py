@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from analysis.log.loading import Run
-from analysis.log.rows import Rows
+from analysis.log.rows import Floats, Rows
 from analysis.rules.evaluate import Outcome
 from analysis.scores.sketches import LEFT_OUT
 from fspo.stats.bins import Bins
@@ -17,7 +18,7 @@ from fspo.stats.bins import Bins
 SIDE_TOLERANCE = 1e-3
 """Share of rows whose logged side may differ from the rule's (ties at an edge in lower precision)."""
 WEIGHT_TOLERANCE = 1e-4
-"""Relative difference of a logged weight (float32) from the rule's that passes as rounding."""
+"""Difference of the logarithms of a logged weight (float32) and the rule's that passes as rounding."""
 
 
 def summarize(
@@ -46,12 +47,16 @@ def summarize(
     if scored["first"] == 0:
         warnings.append("no scores of first-use responses with A != 0: the tables cosine and lemma hold no such rows")
     warnings.extend(words.format(scored[name]) for name, words in LEFT_OUT.items() if scored[name])
+    no_range = tables["ranges"].loc[tables["ranges"]["reason"].astype(str) != ""]
+    if number := no_range["window"].nunique():
+        windows = "1 window" if number == 1 else f"{number} windows"
+        warnings.append(f"{windows} without a matched range for some rules: see column reason of the table ranges")
     return {
         "run": run.name,
         "rule": run.trained_rule,
         "rule_parameters": run.rule.to_dict() if run.rule else None,
         "seed": run.seed,
-        "counts": {**run.counts, "scored": scored},
+        "counts": {**run.counts, "windows_without_a_range": number, "scored": scored},
         "partition": {"name": run.partition.name, "label": run.partition.label},
         "edges": list(bins.edges),
         "options": options,
@@ -90,7 +95,7 @@ class SideCheck:
         differs = {
             "side": found.side != rows.side,
             "band_accept": found.in_band != rows.band_accept,
-            "weight": ~(np.abs(rows.weight - found.weight) <= WEIGHT_TOLERANCE * found.weight),
+            "weight": ~_same_weight(rows.weight, found.weight),
         }
         for name, which in differs.items():
             self.differs[name] = self.differs.get(name, 0) + int(np.count_nonzero(which))
@@ -108,6 +113,18 @@ class SideCheck:
             return {"side_check": self.reason}
         shares = {name: count / self.rows for name, count in self.differs.items() if name in logged}
         return {f"{name}_mismatch_share": share for name, share in shares.items()}
+
+
+def _same_weight(logged: Floats, expected: Floats) -> NDArray[np.bool_]:
+    """Whether each logged weight (N,), a float32, is the expected one (N,), a float64, up to rounding.
+
+    They are compared in log space. Below 1e-38 a float32 is a multiple of 1.4e-45, so there the nearest multiple, or
+    one of its two neighbours, is as near as a log can come; below S = -103.97 that multiple is 0.
+    """
+    step = float(np.finfo(np.float32).smallest_subnormal)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        near = np.abs(np.log(logged) - np.log(expected)) <= WEIGHT_TOLERANCE
+    return near | (np.abs(logged - expected) <= step)
 
 
 def key_numbers(tables: dict[str, pd.DataFrame]) -> dict[str, Any]:

@@ -119,7 +119,8 @@ def ratios_of_sums(
     present = max(len(ys), 2)
     # the step that deleting the cluster would make; without it, uneven clusters make intervals too short
     influence = influence / (1 - leverage) * (present - 1) / present
-    variance = np.sum(influence**2, axis=0) * present / (present - 1)
+    with np.errstate(over="ignore"):  # the clipped weights of a collapsed run over weights that are all but 0
+        variance = np.sum(influence**2, axis=0) * present / (present - 1)
     if binary:
         flat = (variance < 1e-300) & (met > 0)
         variance[flat] = flat_variance(met[flat])

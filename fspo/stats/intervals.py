@@ -48,10 +48,10 @@ def proportion_interval(
     The effective size is at most the row count; where all rows agree it is the number of clusters.
     """
     p, v, n, c = (np.asarray(x, np.float64) for x in (value, variance, count, clusters))
-    with np.errstate(invalid="ignore", divide="ignore"):
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         size = np.where((p > 0) & (p < 1), np.minimum(p * (1 - p) / v, n), c)
     t2 = sps.t.ppf((1 + level) / 2, np.maximum(c - 1, 1)) ** 2
-    with np.errstate(invalid="ignore", divide="ignore"):
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         centre = (p + t2 / (2 * size)) / (1 + t2 / size)
         half = np.sqrt(t2) / (1 + t2 / size) * np.sqrt(p * (1 - p) / size + t2 / (4 * size**2))
     # where all rows agree that end is exact, and rounding would move it

@@ -58,6 +58,34 @@ def test_equal_rewards_give_exactly_zero_and_are_counted(estimator, value):
     assert (stats.num_groups, stats.num_zero_std_groups) == (2, 1)
 
 
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+@pytest.mark.parametrize(
+    "values", [(0.3, 0.1 + 0.2), (1.0, 1 - 1e-15), (-1e9 / 7, np.nextafter(-1e9 / 7, 0)), (0, -0.0)]
+)
+def test_rewards_that_differ_by_rounding_are_equal(estimator, values):
+    rewards, groups = np.array([*values, values[0], 0.0, 1.0]), np.array([0, 0, 0, 1, 1])
+    out, stats = advantages(rewards, groups, estimator)
+    assert (out[:3] == 0).all()
+    assert (out[3:] != 0).all()
+    assert stats.num_zero_std_groups == 1
+
+
+@pytest.mark.parametrize("values", [(1e-9, 0.0), (1.0, 1 + 1e-12), (1e-300, 2e-300)])
+def test_small_rewards_and_small_differences_count(values):
+    """By hand: half the difference up, half of it down."""
+    out, stats = advantages(np.array(values), np.zeros(2, int), "dr_grpo")
+    half = (values[0] - values[1]) / 2
+    np.testing.assert_allclose(out, [half, -half], rtol=1e-12)
+    assert stats.num_zero_std_groups == 0
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+@pytest.mark.parametrize("values", [(1e308, -1e308), (1e200, 0.0), (-1e160, 1e160)])
+def test_rewards_too_far_apart_are_refused_with_a_cure(estimator, values):
+    with pytest.raises(UserError, match="make the reward function return numbers less than 1e\\+100 apart"):
+        advantages(np.array([*values, 1.0, 0.0]), np.array([5, 5, 6, 6]), estimator)
+
+
 @given(grouped_rewards())
 def test_rloo_equals_brute_force_leave_one_out(data):
     rewards, groups = data

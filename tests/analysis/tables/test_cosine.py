@@ -263,6 +263,45 @@ def test_nothing_cut_is_cosine_one_and_too_few_prompts_are_nan(simulate):
     assert overall["ci_low"] == pytest.approx(1.0)
 
 
+def test_one_prompt_keeps_all_that_is_kept(simulate):
+    """Its cosine exists; its interval does not, for without that prompt nothing is left. The norm is not 0."""
+    run = load_run(simulate("one_prompt", rollouts=2, rule=Rule("none")))
+    window = next(w for w in scored_windows(run, Bins((1, 400)), 5) if w.use == "first")
+    rows = window.rows
+    kept = np.isin(rows.cluster, rows.cluster[0])  # every response of one prompt
+    keeping = replace(rows, S=np.where(kept, 0.0, np.where(rows.A > 0, 1.0, -1.0)))
+    window = replace(window, rows=keeping, _outcomes={})
+    table = CosineTable(run.key, Bins((1, 400)), [Case(Rule("fixed", 0.1, 0.1), "narrow", "given")], [], 1, 0)
+    table.add(window)
+    row = next(r for r in table.rows() if r["bin"] == -1 and r["rule"] == "narrow")
+    g = c = cross = 0.0
+    for update in range(window.updates):
+        at = window.update == update
+        full = window.vectors[at].T @ np.exp(keeping.S[at])
+        clipped = window.vectors[at].T @ kept[at].astype(float)
+        g, c, cross = g + full @ full, c + clipped @ clipped, cross + full @ clipped
+    assert row["estimate"] == pytest.approx(cross / np.sqrt(g * c))
+    assert np.isnan(row["ci_low"])
+    assert np.isnan(row["ci_high"])
+    assert row["reason"] == "no interval: without one of the prompts nothing of these responses is kept"
+
+
+def test_a_norm_of_0_has_the_reason_that_is_true(simulate):
+    run = load_run(simulate("nothing", rollouts=2, rule=Rule("none")))
+    found = {}
+    for name, change in (("is kept", lambda S, A: np.where(A > 0, 1.0, -1.0)), ("are 0", lambda S, A: S - 800.0)):
+        window = next(w for w in scored_windows(run, Bins((1, 400)), 5) if w.use == "first")
+        rows = replace(window.rows, S=change(window.rows.S, window.rows.A))
+        rule = Rule("fixed", 0.1, 0.1) if name == "is kept" else Rule("none")
+        table = CosineTable(run.key, Bins((1, 400)), [Case(rule, "narrow", "given")], [], 1, 0)
+        table.add(replace(window, rows=rows, _outcomes={}))
+        found[name] = next(r for r in table.rows() if r["bin"] == -1 and r["rule"] == "narrow")
+    assert found["is kept"]["reason"] == "a pooled norm is 0: nothing of these responses is kept"
+    assert np.isnan(found["is kept"]["estimate"])
+    assert found["are 0"]["reason"] == "a pooled norm is 0: the weights of these responses are 0"
+    assert np.isnan(found["are 0"]["estimate"])
+
+
 def test_cases_cover_bands_outsides_and_sources():
     cases = make_cases(("fspo", "gspo"), (0.95, 0.85))
     assert len(cases) == 2 * 3 * 3

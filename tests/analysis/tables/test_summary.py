@@ -1,0 +1,33 @@
+"""The integrity check of summary.json."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from analysis.run import Options, analyse_runs
+from analysis.tables.summary import _same_weight
+
+FAST = Options(rules=("fspo",), draws=1)
+
+
+@pytest.mark.parametrize("sigma", [0.3, 1.0, 4.0])
+def test_weights_below_what_a_float32_can_hold_are_sound(simulate: Callable[..., Path], sigma: float) -> None:
+    """A run that collapsed: exp(S) is written as 0 where S < -103.97, and as a coarse number above it."""
+    run = simulate("collapsed", sigma=sigma, drift=-3.0, width=0)
+    summary = analyse_runs([run], FAST)[run]
+    assert summary["integrity"]["weight_mismatch_share"] == 0
+    assert summary["integrity"]["pass"] is not False
+    assert not any("differs" in line for line in summary["warnings"])
+
+
+def test_a_weight_is_compared_in_log_space() -> None:
+    log_ratio = np.array([0.0, -50.0, -50.0, -50.0, -95.0, -103.9, -110.0, -110.0, 3.0])
+    weight = np.exp(log_ratio)
+    logged = weight.astype(np.float32).astype(np.float64)
+    assert _same_weight(logged, weight).all()
+    logged[1] *= 1.001  # off by 1e-3 in log space, though only by 2e-25
+    logged[2], logged[7] = 0.0, 1e-30
+    logged[8] = np.nan
+    assert _same_weight(logged, weight).tolist() == [True, False, False, True, True, True, True, False, False]
