@@ -17,12 +17,10 @@ from fspo.objective import Records
 from fspo.policy.score_hooks import ScoreHooks
 from fspo.policy.scores import ScoreConfig, Scores
 from fspo.rules import Rule
+from fspo.train.log_rows import Responses, Update, log_rows
 
 PREFIX = "fspo_"
 """Of the tensors that travel with TRL's batches, so that ids follow the responses through its shuffling."""
-COLUMNS = (
-    "length", "log_ratio", "sum_sq_log_ratio", "k3_sum", "lo", "hi", "band_accept", "side", "multiplier", "weight",
-)  # fmt: skip
 
 
 def keep_steps_before(run: str | Path, step: int) -> int:
@@ -132,28 +130,14 @@ class TrlLog:
         drift : ndarray (B,)
         entropy, engine_log_ratio : Tensor (B,)
         """
-        found = records.to_numpy()
-        n = len(found["length"])
-        rows: dict[str, Any] = {name: found[name] for name in COLUMNS}
-        for name in ("prompt_id", "response_id", "reward", "truncated"):
-            rows[name] = inputs[PREFIX + name].cpu().numpy()
-        self.writer.append(
-            rows
-            | {
-                "rollout": np.full(n, self.rollout),
-                "step": step,
-                "updates_since_rollout": step - self.start_step,
-                "times_used": times_used,
-                "phase": "train",
-                "policy_version": step,
-                "behaviour_version": self.start_step,
-                "entropy": entropy.cpu().numpy(),
-                "engine_log_ratio": None if engine_log_ratio is None else engine_log_ratio.cpu().numpy(),
-                "advantage": inputs["advantages"].float().cpu().numpy(),
-                "rule": self.rule.label,
-                "drift": drift,
-                "drift_source": self.rule.drift_source if self.rule.needs_stats else "none",
-                "score_status": np.full(n, "not_taken") if scores is None else np.array(scores.status),
-                **({} if scores is None else {"score_norm": scores.norm, "score_unit": scores.unit}),
-            }
+        source = self.rule.drift_source if self.rule.needs_stats else "none"
+        since = step - self.start_step
+        carried = ("prompt_id", "response_id", "reward", "truncated")
+        responses = Responses(
+            **{name: inputs[PREFIX + name].cpu().numpy() for name in carried},
+            advantage=inputs["advantages"].float().cpu().numpy(),
+            entropy=entropy.cpu().numpy(),
+            engine_log_ratio=None if engine_log_ratio is None else engine_log_ratio.cpu().numpy(),
         )
+        update = Update(self.rollout, step, self.start_step, self.rule.label, source, "train", since, times_used)
+        self.writer.append(log_rows(update, responses, records.to_numpy(), drift=drift, scores=scores))

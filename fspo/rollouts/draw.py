@@ -9,7 +9,7 @@ one number of the run's state, so a resumed run goes on with the next prompt.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -21,10 +21,9 @@ from fspo.base.errors import UserError
 from fspo.config import TrainConfig
 from fspo.rollouts.batches import RolloutBatch, join
 from fspo.rollouts.collect import ALONE, Collector, Prompts, dropped, give_advantages
+from fspo.rollouts.counts import Counts, add_drops, add_rollout
 from fspo.sampling.picking import Progress
 from fspo.tasks import prompt_order
-from fspo.train.metrics import Ratios, add_drops, add_rollout
-from fspo.train.updates import Shard
 
 NO_SIGNAL = "no_signal"
 _MOST_DRAWN = 20  # times the prompts that are wanted: beyond it the data set hardly has prompts that fit
@@ -57,10 +56,10 @@ class Drawn:
     redrawn: list[RolloutBatch] = field(default_factory=list)
     rounds: int = 0
 
-    def count(self, ratios: Ratios, config: TrainConfig) -> None:
+    def count(self, counts: Counts, config: TrainConfig) -> None:
         """Add the rollout to the metrics."""
-        add_rollout(ratios, self.batch, self.groups)
-        ratios.add("prompts/too_long", self.too_long, self.passed)
+        add_rollout(counts, self.batch, self.groups)
+        counts.add("prompts/too_long", self.too_long, self.passed)
         reasons: list[str] = [*config.batch.drop, *([ALONE] if "failed" in config.batch.drop else [])]
         lengths, why = [self.batch.lengths], [dropped(self.batch, config.batch.drop)]
         if config.batch.redraws:
@@ -68,11 +67,11 @@ class Drawn:
             lengths += [part.lengths for part in self.redrawn]
             why += [np.full(len(part), NO_SIGNAL) for part in self.redrawn]
             every = [self.batch, *self.redrawn]
-            ratios.add("reward_sampled", sum(part.rewards.sum() for part in every), sum(map(len, every)))
-            ratios.add("redrawn/groups", sum(len(np.unique(part.prompt_ids)) for part in self.redrawn))
-            ratios.add("redrawn/rounds", self.rounds)
+            counts.add("reward_sampled", sum(part.rewards.sum() for part in every), sum(map(len, every)))
+            counts.add("redrawn/groups", sum(len(np.unique(part.prompt_ids)) for part in self.redrawn))
+            counts.add("redrawn/rounds", self.rounds)
         if reasons:
-            add_drops(ratios, np.concatenate(lengths), np.concatenate(why), reasons, config.log.length_edges)
+            add_drops(counts, np.concatenate(lengths), np.concatenate(why), reasons, config.log.length_edges)
 
 
 def draw(
@@ -128,17 +127,21 @@ def draw_audit(
     model: PreTrainedModel,
     config: TrainConfig,
     batch: RolloutBatch,
-    shards: Sequence[Shard],
+    rows: np.ndarray,
     *,
     step: int,
 ) -> RolloutBatch:
-    """Fresh responses to the prompts of a minibatch, given by its shards, at the present parameters.
+    """Fresh responses to the prompts of a minibatch at the present parameters.
 
     The minibatch is at first use, so its weighted gradient and the fresh one (w = 1) estimate the same update
     (docs/theory.md section 5, "Which truth").
+
+    Parameters
+    ----------
+    rows : (n,) int
+        This process's rows of the minibatch; the prompts are those of all processes' rows.
     """
-    rows = np.concatenate(gather_object([np.concatenate([s.micro.rows for s in shards])]))
-    ids = np.unique(batch.prompt_ids[rows])
+    ids = np.unique(batch.prompt_ids[np.concatenate(gather_object([rows]))])
     first, count = int(ids.min()), int(ids.max() - ids.min()) + 1
     indices = prompt_order(collector.task.size("train"), config.seed, first, count)[ids - first]
     prompts = collector.prompts("train", indices, ids)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -10,7 +11,7 @@ from accelerate import Accelerator
 
 from fspo.base.errors import UserError
 from fspo.rules import MAX_EXPONENT
-from fspo.train.updates import Records
+from fspo.train.updates import Record
 
 CAUSES = {
     "loss": "the loss is not finite",
@@ -20,15 +21,15 @@ CAUSES = {
 """Metric ``skipped/NAME`` counts them; an update is skipped for the first of them that holds."""
 
 
-def find(accelerator: Accelerator, records: Records) -> str | None:
+def find(accelerator: Accelerator, records: Sequence[Record]) -> str | None:
     """What is wrong with a minibatch, over all processes: "loss", "weight" or None."""
     broken, exploded = 0, 0
-    for shard, record in records:
-        live = shard.advantages.cpu().numpy() != 0
-        broken += int((~np.isfinite(record["log_ratio"]) & live).sum() + (~np.isfinite(record["kl"])).sum())
+    for record in records:
+        rows, live = record.rows, record.advantages != 0
+        broken += int((~np.isfinite(rows["log_ratio"]) & live).sum() + (~np.isfinite(rows["kl"])).sum())
         # Token rules keep the mean over tokens; a capped token weighs at least its share of it.
-        heaviest = record["clipped_weight"] * np.maximum(record["length"], 1)
-        exploded += int((record["capped"] & live & (heaviest >= 0.999 * math.exp(MAX_EXPONENT))).sum())
+        heaviest = rows["clipped_weight"] * np.maximum(rows["length"], 1)
+        exploded += int((rows["capped"] & live & (heaviest >= 0.999 * math.exp(MAX_EXPONENT))).sum())
     counts = torch.tensor([broken, exploded], dtype=torch.float64, device=accelerator.device)
     broken, exploded = accelerator.reduce(counts, "sum").tolist()  # type: ignore[union-attr]
     return "loss" if broken else "weight" if exploded else None

@@ -8,7 +8,7 @@ import numpy as np
 from transformers import PreTrainedModel
 
 from fspo.rollouts.collect import Collector
-from fspo.train.metrics import length_bins
+from fspo.rollouts.counts import length_bins
 
 
 def evaluate(

@@ -1,4 +1,4 @@
-"""What numerics alone do to log-ratios: one rollout at learning rate 0, scored again in other ways.
+"""What numerics alone do to log-counts: one rollout at learning rate 0, scored again in other ways.
 
 With the same weights S is exactly 0. Whatever is measured instead comes from padding, batch composition, the chunked
 output layer, lower precision, the training pass or another sampler: a floor below which a clip rate says nothing.
@@ -26,10 +26,10 @@ from fspo.models.load import EMBEDDED
 from fspo.objective import objective
 from fspo.policy import logprobs
 from fspo.rollouts.batches import RolloutBatch, plan_microbatches
+from fspo.rollouts.counts import Counts
 from fspo.rules import DriftStats
 from fspo.train import checkpoint
-from fspo.train.metrics import Ratios
-from fspo.train.recorder import log_rows
+from fspo.train.log_rows import Update, log_rows, responses_of
 from fspo.train.trainer import Trainer
 from fspo.train.updates import Shard, Updater
 
@@ -152,7 +152,7 @@ def measure(config: TrainConfig, **parts: Any) -> Path:
     """
     trainer = Trainer(noise_config(config), **parts)
     updater, rule = trainer.updater, trainer.rule
-    batch = trainer.sample(0, Ratios())
+    batch = trainer.sample(0, Counts())
     plan = plan_microbatches(
         np.arange(len(batch)),
         batch.total_lengths,
@@ -203,25 +203,13 @@ def _log(
         old = shard.old.to(new.dtype)
         out = objective(new, old, shard.mask, shard.advantages, updater.rule, updater.objective, stats=stats, ref=new)
         drift = 0.0 if stats is None else updater.rule.drift_per_token(stats, shard.advantages)
-        shared = {
-            "step": 0,
-            "policy_version": 0,
-            "updates_since_rollout": 0,
-            "times_used": 0,
-            "phase": "noise",
-            "rule": updater.rule.label,
-            "drift": drift.cpu().numpy() if isinstance(drift, torch.Tensor) else drift,
-            "drift_source": "none" if stats is None else stats.source,
-        }
+        source = "none" if stats is None else stats.source
         writer.append(
             log_rows(
-                batch,
-                shard.micro.rows,
+                Update(0, 0, batch.behaviour_version, updater.rule.label, source, "noise"),
+                responses_of(batch, shard),
                 out.records.to_numpy(),
-                shared=shared,
-                entropy=shard.entropy,
-                old_log_prob=shard.old.double().sum(1).cpu().numpy(),
-                scores=None,
+                drift=drift.cpu().numpy() if isinstance(drift, torch.Tensor) else drift,
                 user={SOURCE: [name] * len(shard.micro.rows)},
             )
         )

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-from accelerate.utils import gather_object
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
@@ -20,12 +19,12 @@ from fspo.config import TrainConfig
 from fspo.distributed.layout import layout_of
 from fspo.policy.score_check import MEMORY_LIMIT, coverage
 from fspo.policy.score_hooks import ScoreHooks
-from fspo.policy.scores import ScoreConfig, Scores, plain_log_probs, score
+from fspo.policy.scores import ScoreConfig, plain_log_probs, score
 from fspo.rollouts.batches import RolloutBatch
 from fspo.rules import Rule
 from fspo.tasks import Task
-from fspo.train.metrics import live_lemma, strata_sums
-from fspo.train.updates import Records, Shard, Updater
+from fspo.train.log_rows import Update, log_rows, responses_of
+from fspo.train.updates import Record, Shard, Updater
 
 COVERAGE_RESPONSES = 4
 """Responses whose full gradients are held at one time to measure the sketch."""
@@ -91,8 +90,8 @@ class ScoreLog:
         due = bool(every) and rollout % every == 0
         return due and self.wanted(rollout, since) and since == max(self.config.scored_updates())
 
-    def take(self, rollout: int, shards: list[Shard]) -> dict[int, Scores]:
-        """Scores of the responses with a gradient, by the shard's id()."""
+    def scored(self, rollout: int, shards: list[Shard]) -> list[Shard]:
+        """The shards, those with a gradient with the scores of their responses."""
         config = self.config
         found = score_shards(
             self.model,
@@ -103,7 +102,7 @@ class ScoreLog:
             rollout=rollout,
             logits=self.updater.logits,
         )
-        missing = next((scores.uncovered for scores in found.values() if scores.uncovered), None)
+        missing = next((shard.scores.uncovered for shard in found if shard.scores and shard.scores.uncovered), None)
         if missing and not self._warned and self.updater.accelerator.is_main_process:
             self._warned = True
             names = ", ".join(f"{name} ({why})" for name, why in list(missing.items())[:3])
@@ -113,7 +112,7 @@ class ScoreLog:
                 "log.scores.mode to exact for a small model",
                 file=sys.stderr,
             )
-        return {id(shards[i]): scores for i, scores in found.items()}
+        return found
 
     def measure_sketch(self, batch: RolloutBatch, shards: list[Shard]) -> dict[str, float]:
         """Covered share of ||psi||^2 and error of a pair's cosine, on a few of the main process's scored responses."""
@@ -137,71 +136,42 @@ class ScoreLog:
         values = {"score/coverage": float(share.mean())} if len(share) else {}
         return values | {"score/cosine_error": found.pair_cosine_rmse}
 
-    def fresh_rows(self, fresh: RolloutBatch, shards: list[Shard], step: int) -> None:
+    def audit(self, fresh: RolloutBatch, shards: list[Shard], step: int) -> None:
         """Score and log an audit: responses that the present parameters have just sampled, so S = 0 and w = 1."""
-        with torch.no_grad():
-            records = [(shard, self.updater.records(shard)) for shard in shards if not shard.micro.dummy]
-        self.rows(fresh, records, self.take(fresh.rollout, shards), step=step, phase="audit", drift_source="none")
+        scored = self.scored(fresh.rollout, shards)
+        records = [self.updater.fresh_record(shard) for shard in scored if not shard.micro.dummy]
+        self._append(
+            fresh, records, Update(fresh.rollout, step, fresh.behaviour_version, self.rule.label, "none", "audit")
+        )
 
-    def rows(
-        self, batch: RolloutBatch, records: Records, scores: dict[int, Scores], *, step: int, **shared: Any
-    ) -> None:
-        """Add rows to the log; ``shared`` are columns that all of them have in common."""
-        common = {
-            "step": step,
-            "policy_version": step,
-            "rule": self.rule.label,
-            "updates_since_rollout": 0,
-            "times_used": 0,
-        }
-        for shard, record in records:
-            rows = shard.micro.rows
+    def update(self, batch: RolloutBatch, records: Sequence[Record], *, step: int, since: int, epoch: int) -> None:
+        """Add the rows of one update to the log.
+
+        Parameters
+        ----------
+        step, since, epoch : int
+            Updates before this one: of the run, and since the rollout; passes over the rollout before this one.
+        """
+        source = self.rule.drift_source if self.rule.needs_stats else "none"
+        update = Update(batch.rollout, step, batch.behaviour_version, self.rule.label, source, "train", since, epoch)
+        self._append(batch, records, update)
+
+    def _append(self, batch: RolloutBatch, records: Sequence[Record], update: Update) -> None:
+        for record in records:
+            shard = record.shard
+            user = {
+                name: [_user_value(value, kind) for value in batch.info[name][shard.micro.rows]]
+                for name, kind in self.user_columns.items()
+                if name in batch.info
+            }
+            responses = responses_of(batch, shard)
             self.writer.append(
-                log_rows(
-                    batch,
-                    rows,
-                    record,
-                    shared=common | shared,
-                    entropy=shard.entropy,
-                    old_log_prob=shard.old.double().sum(1).cpu().numpy(),
-                    scores=scores.get(id(shard)),
-                    user={
-                        name: [_user_value(value, kind) for value in batch.info[name][rows]]
-                        for name, kind in self.user_columns.items()
-                        if name in batch.info
-                    },
-                )
+                log_rows(update, responses, record.rows, drift=record.drift, scores=shard.scores, user=user)
             )
 
     def flush(self, rollout: int) -> None:
         """Write the rollout's file."""
         self.writer.flush(rollout)
-
-    def live(self, batch: RolloutBatch, records: Records, scores: dict[int, Scores]) -> dict[str, float]:
-        """T7 on a scored minibatch, over all processes (docs/theory.md section 5, live form).
-
-        Token and prefix rules have no sequence weight and give nothing.
-        """
-        if self.rule.level != "sequence":
-            return {}
-        strata: dict[str, np.ndarray] = {}
-        for shard, record in records:
-            if (taken := scores.get(id(shard))) is not None:
-                _add(strata, self._strata(record, batch.advantages[shard.micro.rows], taken))
-        total: dict[str, np.ndarray] = {}
-        for part in gather_object([strata]):
-            _add(total, part)
-        return live_lemma(total, drop=self.rule.outside == "drop")[1] if total else {}
-
-    def _strata(self, record: dict[str, np.ndarray], advantages: np.ndarray, taken: Scores) -> dict[str, np.ndarray]:
-        good = np.array(taken.status) == "ok"
-        rows = {name: record[name][good] for name in ("length", "weight", "clipped_weight", "multiplier")}
-        # What stands before psi in the gradient beside w and A: gspo's 1/L, and L under token weighting.
-        power = int(self.updater.objective.aggregation in ("token", "constant")) - int(self.rule.weight == "geometric")
-        for name in ("weight", "clipped_weight"):
-            rows[name] = rows[name] * rows["length"].astype(np.float64) ** power
-        psi = taken.unit[good].astype(np.float64) * taken.norm[good, None].astype(np.float64)
-        return strata_sums(rows | {"advantage": advantages[good]}, psi, self.config.log.length_edges)
 
 
 def score_shards(
@@ -213,75 +183,18 @@ def score_shards(
     seed: int,
     rollout: int,
     logits: int | None = None,
-) -> dict[int, Scores]:
-    """Scores of every response with A != 0, by shard index; ``model`` is the unwrapped one."""
+) -> list[Shard]:
+    """The shards, with the scores of every response with A != 0; ``model`` is the unwrapped one."""
     log_probs = partial(plain_log_probs, logits=logits)
-    found = {}
+    found = list(shards)
     for i, shard in enumerate(shards):
         if shard.micro.trains and (not shard.micro.dummy or layout_of(model).in_step):
             scores = score(
                 model, shard.batch, temperature, config=config, seed=seed, rollout=rollout, log_probs=log_probs
             )
             if not shard.micro.dummy:
-                found[i] = scores
+                found[i] = replace(shard, scores=scores)
     return found
-
-
-def log_rows(
-    batch: RolloutBatch,
-    rows: np.ndarray,
-    records: dict[str, np.ndarray],
-    *,
-    shared: dict[str, Any],
-    entropy: np.ndarray,
-    old_log_prob: np.ndarray,
-    scores: Scores | None,
-    user: dict[str, list[Any]] | None = None,
-) -> dict[str, Any]:
-    """Columns of the gradient log for some rows of a batch.
-
-    Parameters
-    ----------
-    rows : (n,) int
-    records : dict of (n,) arrays
-        From `fspo.objective.Records`.
-    shared : dict
-        Scalars: step, phase, versions, rule, drift and so on.
-    old_log_prob : (n,)
-        Summed old log-probability of the trainer, nats.
-    user : dict of lists, optional
-        The task's own columns for these rows.
-    """
-    kept = (
-        "length",
-        "log_ratio",
-        "sum_sq_log_ratio",
-        "k3_sum",
-        "lo",
-        "hi",
-        "band_accept",
-        "side",
-        "multiplier",
-        "weight",
-    )
-    n = len(rows)
-    return {
-        **shared,
-        **{name: records[name] for name in kept},
-        **({"drift": records["drift"]} if "drift" in records else {}),
-        "rollout": np.full(n, batch.rollout),
-        "behaviour_version": batch.behaviour_version,
-        "prompt_id": batch.prompt_ids[rows],
-        "response_id": batch.response_ids[rows],
-        "truncated": batch.truncated[rows],
-        "entropy": entropy,
-        "engine_log_ratio": old_log_prob - batch.sampler_log_prob[rows],
-        "reward": batch.rewards[rows],
-        "advantage": batch.advantages[rows],
-        "score_status": np.full(n, "not_taken") if scores is None else np.array(scores.status),
-        **({} if scores is None else {"score_norm": scores.norm, "score_unit": scores.unit}),
-        **{f"user.{name}": values for name, values in (user or {}).items()},
-    }
 
 
 def _kind(value: Any) -> str:
@@ -299,8 +212,3 @@ def _user_value(value: Any, kind: str) -> Any:
     except (TypeError, ValueError, OverflowError):
         return None
     return number if kind != "int64" or abs(number) < 2**63 else None
-
-
-def _add(total: dict[str, np.ndarray], part: dict[str, np.ndarray]) -> None:
-    for name, value in part.items():
-        total[name] = total[name] + value if name in total else value

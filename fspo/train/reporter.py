@@ -16,8 +16,9 @@ from tqdm.auto import tqdm
 
 from fspo.base.files import writing
 from fspo.config import TrainConfig
+from fspo.rollouts.counts import Counts
 from fspo.train.launch import init_trackers
-from fspo.train.metrics import MetricsFile, Ratios, finished
+from fspo.train.metrics import MetricsFile, finished
 
 
 class Reporter:
@@ -92,10 +93,10 @@ class Reporter:
         """The parts' wall times as metrics, seconds."""
         return {f"time/{name}": seconds for name, seconds in self.seconds.items()}
 
-    def divide(self, ratios: Ratios) -> dict[str, float]:
-        """Add the ratios of all processes and divide once."""
-        merged = Ratios()
-        for pairs in gather_object([ratios.pairs()]):
+    def divide(self, counts: Counts) -> dict[str, float]:
+        """Add the counts of all processes and divide once."""
+        merged = Counts()
+        for pairs in gather_object([counts.pairs()]):
             merged.merge(pairs)
         return finished(merged, self.config.log.length_edges)
 

@@ -21,9 +21,9 @@ from fspo import gradlog
 from fspo.base.errors import UserError
 from fspo.config import TrainConfig
 from fspo.distributed.layout import layout_of
-from fspo.policy.scores import Scores
 from fspo.rollouts.batches import RolloutBatch, plan_microbatches, plan_minibatches
 from fspo.rollouts.collect import Collector, write_samples
+from fspo.rollouts.counts import Counts
 from fspo.rollouts.draw import draw, draw_audit
 from fspo.rules import DriftStats
 from fspo.rules.online import OnlineRule
@@ -32,7 +32,8 @@ from fspo.train import checkpoint, guard
 from fspo.train.checkpoint import TrainState
 from fspo.train.held_out import evaluate
 from fspo.train.launch import check_passes, claim_folder, load_policy, make_accelerator, save_config
-from fspo.train.metrics import MetricsFile, Ratios, add_update
+from fspo.train.live_cosine import live_cosine
+from fspo.train.metrics import MetricsFile, add_update
 from fspo.train.optimizers import make_optimizer, optimizer_step, set_learning_rate
 from fspo.train.recorder import ScoreLog
 from fspo.train.reporter import Reporter
@@ -153,8 +154,8 @@ class Trainer:
     def _rollout(self, rollout: int) -> dict[str, float]:
         began, config = time.perf_counter(), self.config
         self.collector.seconds = self.reporter.restart_clock()
-        ratios = Ratios()
-        batch = self.sample(rollout, ratios)
+        counts = Counts()
+        batch = self.sample(rollout, counts)
         if self.is_main:
             write_samples(self.run, batch, self.tokenizer, config.log.samples)
         self.reporter.say("old log-probs")
@@ -166,18 +167,18 @@ class Trainer:
         live: dict[str, float] = {}
         for done, (epoch, i) in enumerate(updates):
             self.reporter.say(f"update {done + 1}/{len(updates)}")
-            live |= self.update(batch, minibatches[i], ratios, since=done, epoch=epoch)
+            live |= self.update(batch, minibatches[i], counts, since=done, epoch=epoch)
         self.log.flush(rollout)
         self.online.end_rollout()
         online = self.online.state if self.rule.adapt != "none" else None
         self.state = replace(self.state, rollout=rollout + 1, online=online)
-        values = self.reporter.divide(ratios) | {"num_tokens": self.state.num_tokens} | live
+        values = self.reporter.divide(counts) | {"num_tokens": self.state.num_tokens} | live
         values |= {"step_time": time.perf_counter() - began} | self.reporter.times()
         self.reporter.write("train", rollout, self.state.step, values)
         self.reporter.rollout_done(self.rule.label, values)
         return values
 
-    def sample(self, rollout: int, ratios: Ratios) -> RolloutBatch:
+    def sample(self, rollout: int, counts: Counts) -> RolloutBatch:
         """Sample and verify a rollout, with advantages."""
         config, position = self.config, self.state.prompts
         drawn = draw(
@@ -198,7 +199,7 @@ class Trainer:
         tokens = self.state.num_tokens + int(drawn.batch.total_lengths.sum())
         self.state = replace(self.state, num_tokens=tokens, prompts=drawn.position)
         if self.is_main:  # every process holds the same batch: one of them counts it
-            drawn.count(ratios, config)
+            drawn.count(counts, config)
             if drawn.too_long:
                 self.reporter.warn(
                     "too long",
@@ -221,16 +222,15 @@ class Trainer:
         return [self.updater.shard(batch, micro) for micro in plan]
 
     def update(
-        self, batch: RolloutBatch, shards: list[Shard], ratios: Ratios, *, since: int, epoch: int
+        self, batch: RolloutBatch, shards: list[Shard], counts: Counts, *, since: int, epoch: int
     ) -> dict[str, float]:
         """One optimizer update on a minibatch, with its score pass, log rows and metrics."""
         config = self.config
         stats, step = self._stats(shards, since), self.state.step
         scored = self.log.wanted(batch.rollout, since)
-        scores: dict[int, Scores] = {}
         if scored:
             with self.reporter.timed("scores"):
-                scores = self.log.take(batch.rollout, shards)
+                shards = self.log.scored(batch.rollout, shards)
         measured: dict[str, float] = {}
         if self.log.measured(batch.rollout, since):
             with self.reporter.timed("coverage"):
@@ -241,31 +241,21 @@ class Trainer:
         rule = self.online.rule
         with self.reporter.timed("update"):
             records = self.updater.accumulate(shards, stats, rule)
-            cause = self._step(ratios, guard.find(self.accelerator, records))
+            cause = self._step(counts, guard.find(self.accelerator, records))
         if cause is None and rule.adapt != "none" and since > 0:  # before the first update S is 0
             self.online.observe(*self.updater.global_rows(records), stats)
-        for shard, record in records:
-            A = batch.advantages[shard.micro.rows]
-            record["drift"] = np.broadcast_to(rule.drift_per_token(stats, A), A.shape).astype(np.float64)
-        self.log.rows(
-            batch,
-            records,
-            scores,
-            step=step,
-            phase="train",
-            updates_since_rollout=since,
-            times_used=epoch,
-            drift_source=self.rule.drift_source if self.rule.needs_stats else "none",
-        )
-        add_update(ratios, batch, records, rule, config, since=since, epoch=epoch)
+        self.log.update(batch, records, step=step, since=since, epoch=epoch)
+        add_update(counts, records, rule, config, since=since, epoch=epoch)
         if self.is_main and rule.adapt != "none":
             for name in ("range_lo", "range_hi", "gamma"):
                 if (value := getattr(rule, name)) is not None:
-                    ratios.add(f"rule/{name}", value)
+                    counts.add(f"rule/{name}", value)
         self.state = replace(self.state, step=step + 1)
         if cause != "loss" and self.rule.needs_stats and self.rule.drift_source == "lagged":
             self.state = replace(self.state, lagged=asdict(self.updater.sums(records)))
-        return measured | self.log.live(batch, records, scores) if scored else {}
+        if not scored:
+            return {}
+        return measured | live_cosine(records, self.rule, self.updater.objective, config.log.length_edges)
 
     def _stats(self, shards: list[Shard], since: int) -> DriftStats | None:
         if not self.rule.needs_stats:
@@ -277,7 +267,7 @@ class Trainer:
         with self.reporter.timed("drift"):
             return self.updater.drift_stats(shards)
 
-    def _step(self, ratios: Ratios, cause: str | None) -> str | None:
+    def _step(self, counts: Counts, cause: str | None) -> str | None:
         """Clip the gradient and update, or skip the update on all processes alike; why it was skipped."""
         config = self.config.optim
         rate = config.learning_rate * min(1.0, (self.state.step + 1) / max(config.warmup_updates, 1))
@@ -291,11 +281,11 @@ class Trainer:
             optimizer_step(self.optimizer, config.name, self.config.seed, self.state.step)
         self.optimizer.zero_grad(set_to_none=True)
         if self.is_main:
-            ratios.add("grad_norm", norm if cause is None else 0.0, cause is None)
-            ratios.add("learning_rate", rate)
-            ratios.add("skipped_updates", cause is not None)
+            counts.add("grad_norm", norm if cause is None else 0.0, cause is None)
+            counts.add("learning_rate", rate)
+            counts.add("skipped_updates", cause is not None)
             for name in guard.CAUSES:
-                ratios.add(f"skipped/{name}", cause == name)
+                counts.add(f"skipped/{name}", cause == name)
         if cause is not None:
             guard.stop_if_many(self.state.skipped, config.max_skipped_updates, self.state.step, cause)
         return cause
@@ -304,8 +294,9 @@ class Trainer:
 
     def _audit(self, batch: RolloutBatch, shards: list[Shard]) -> None:
         """Log fresh responses to the scored minibatch's prompts at the parameters that it is scored at."""
-        fresh = draw_audit(self.collector, self.raw, self.config, batch, shards, step=self.state.step)
-        self.log.fresh_rows(fresh, self.shards(fresh, np.arange(len(fresh))), self.state.step)
+        rows = np.concatenate([shard.micro.rows for shard in shards])
+        fresh = draw_audit(self.collector, self.raw, self.config, batch, rows, step=self.state.step)
+        self.log.audit(fresh, self.shards(fresh, np.arange(len(fresh))), self.state.step)
 
     def _evaluate(self, done: int) -> dict[str, float]:
         self.reporter.say("evaluation")

@@ -17,13 +17,14 @@ from accelerate.utils import gather_object
 from fspo.distributed.layout import layout_of
 from fspo.objective import ObjectiveConfig, denominator_for, objective
 from fspo.policy.logprobs import make_batch, token_log_probs
+from fspo.policy.scores import Scores
 from fspo.rollouts.batches import Microbatch, RolloutBatch
 from fspo.rules import DriftSource, DriftStats, Rule, sign_sums, token_sums
 
 Tensors = dict[str, torch.Tensor]
 
 
-@dataclass
+@dataclass(frozen=True)
 class Shard:
     """A microbatch on the device.
 
@@ -36,6 +37,8 @@ class Shard:
     advantages : tensor (B,)
     entropy : (B,) float64
         Mean entropy of the behaviour policy, nats; NaN where not asked for.
+    scores : Scores, optional
+        The responses' scores at the parameters of the present update, where a score pass took them.
     """
 
     micro: Microbatch
@@ -44,6 +47,7 @@ class Shard:
     ref: torch.Tensor | None
     advantages: torch.Tensor
     entropy: np.ndarray
+    scores: Scores | None = None
 
     @property
     def mask(self) -> torch.Tensor:
@@ -51,8 +55,27 @@ class Shard:
         return self.batch["response_mask"]
 
 
-Records = Sequence[tuple[Shard, dict[str, np.ndarray]]]
-"""A minibatch's shards on this process, each with its rows as `fspo.objective.Records.to_numpy` gives them."""
+@dataclass(frozen=True)
+class Record:
+    """What the rule did to the responses of one shard in one update.
+
+    Attributes
+    ----------
+    shard : Shard
+    rows : dict of (B,) arrays
+        As `fspo.objective.Records.to_numpy` gives them.
+    drift : (B,) float64, optional
+        Centre of the rule's band, nats per token; None where the shard was not updated on.
+    """
+
+    shard: Shard
+    rows: dict[str, np.ndarray]
+    drift: np.ndarray | None = None
+
+    @property
+    def advantages(self) -> np.ndarray:
+        """Advantages (B,), float64."""
+        return self.shard.advantages.cpu().numpy()
 
 
 @dataclass
@@ -132,25 +155,25 @@ class Updater:
             [*(float(part.sum()) for part in parts), *sign_sums(s.sum(-1), parts[2], shard.advantages.double())]
         )
 
-    def sums(self, records: Records) -> DriftStats:
+    def sums(self, records: Sequence[Record]) -> DriftStats:
         """Drift statistics of a minibatch from its records, for the next one (lagged)."""
         sums = np.zeros(7)
-        for shard, record in records:
-            A = shard.advantages.cpu().numpy()
-            sums[:3] += [float(record[name].sum()) for name in ("k3_sum", "sum_sq_log_ratio", "length")]
-            sums[3:] += sign_sums(record["log_ratio"], record["length"], A)
+        for record in records:
+            rows = record.rows
+            sums[:3] += [float(rows[name].sum()) for name in ("k3_sum", "sum_sq_log_ratio", "length")]
+            sums[3:] += sign_sums(rows["log_ratio"], rows["length"], record.advantages)
         return self.global_stats(sums, "lagged")
 
     @staticmethod
-    def global_rows(records: Records) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def global_rows(records: Sequence[Record]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """S (nats), length (tokens) and A of the minibatch's rows, (n,) each, over all processes.
 
         By row number, so alike on every process, however the rows were cut into microbatches.
         """
         parts = gather_object(
             [
-                (shard.micro.rows, record["log_ratio"], record["length"], shard.advantages.cpu().numpy())
-                for shard, record in records
+                (record.shard.micro.rows, record.rows["log_ratio"], record.rows["length"], record.advantages)
+                for record in records
             ]
         )
         rows, S, n, A = (np.concatenate(column) for column in zip(*parts, strict=True))
@@ -163,10 +186,8 @@ class Updater:
         k3, square, tokens, *by_sign = self.accelerator.reduce(local, "sum").tolist()  # type: ignore[union-attr]
         return DriftStats(k3, square, tokens, source, *by_sign)
 
-    def accumulate(
-        self, shards: Sequence[Shard], stats: DriftStats | None, rule: Rule | None = None
-    ) -> list[tuple[Shard, dict[str, np.ndarray]]]:
-        """Add the minibatch's gradient to the parameters' ``.grad`` and return the records of each real shard.
+    def accumulate(self, shards: Sequence[Shard], stats: DriftStats | None, rule: Rule | None = None) -> list[Record]:
+        """Add the minibatch's gradient to the parameters' ``.grad`` and return the record of each real shard.
 
         The loss is divided by the minibatch's global denominator, so the gradient does not depend on how rows are
         cut into microbatches and processes. Shards without a gradient run forward only.
@@ -204,10 +225,13 @@ class Updater:
                     scale = 0.0 if shard.micro.dummy else float(self.accelerator.num_processes)
                     self.accelerator.backward(loss * scale)
             if not shard.micro.dummy:
-                found.append((shard, records.to_numpy()))
+                A = shard.advantages.cpu().numpy()
+                drift = np.broadcast_to(rule.drift_per_token(stats, A), A.shape).astype(np.float64)
+                found.append(Record(shard, records.to_numpy(), drift))
         return found
 
-    def records(self, shard: Shard) -> dict[str, np.ndarray]:
-        """Records of a shard whose responses the present parameters sampled: S is 0 and nothing is cut."""
+    @torch.no_grad()
+    def fresh_record(self, shard: Shard) -> Record:
+        """The record of a shard whose responses the present parameters sampled: S is 0 and nothing is cut."""
         _, records = objective(shard.old, shard.old, shard.mask, shard.advantages, Rule("none"))
-        return records.to_numpy()
+        return Record(shard, records.to_numpy())

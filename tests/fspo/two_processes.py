@@ -13,7 +13,7 @@ import tiny_run
 import torch
 
 from fspo.rollouts.batches import RolloutBatch, plan_minibatches
-from fspo.train.metrics import Ratios
+from fspo.rollouts.counts import Counts
 
 
 def recorded(groups: int = 6, size: int = 4) -> RolloutBatch:
@@ -41,7 +41,7 @@ def recorded(groups: int = 6, size: int = 4) -> RolloutBatch:
 def main(folder: Path, name: str, dtype: str, *arguments: str) -> None:
     net = tiny_run.model(dtype=getattr(torch, dtype), layers=2)
     trainer: Any = tiny_run.trainer(folder / name, "--log.score_minibatches", "[1,2]", *arguments, net=net)
-    batch, ratios, gradients = recorded(), Ratios(), []
+    batch, counts, gradients = recorded(), Counts(), []
     minibatches = [trainer.shards(batch, rows) for rows in plan_minibatches(batch, 2, 0)]
 
     def keep(*_: Any) -> torch.Tensor:
@@ -51,9 +51,9 @@ def main(folder: Path, name: str, dtype: str, *arguments: str) -> None:
     trainer.accelerator.clip_grad_norm_ = keep
     live: dict[str, float] = {}
     for since in range(4):
-        live |= trainer.update(batch, minibatches[since % 2], ratios, since=since, epoch=since // 2)
+        live |= trainer.update(batch, minibatches[since % 2], counts, since=since, epoch=since // 2)
     trainer.log.flush(0)
-    values = trainer.reporter.divide(ratios) | live
+    values = trainer.reporter.divide(counts) | live
     if trainer.is_main:
         np.save(folder / f"{name}.npy", np.stack(gradients))
         trainer.reporter.metrics.write({"rollout": 0, "phase": "train", **values})

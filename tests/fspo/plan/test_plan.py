@@ -24,7 +24,7 @@ from fspo.plan.models import meta_model, shape_of, sizes
 from fspo.plan.sampling import cache_bytes
 from fspo.policy.scores import ScoreHooks
 from fspo.rollouts.batches import RolloutBatch
-from fspo.train.metrics import Ratios
+from fspo.rollouts.counts import Counts
 from tests.fspo.policy.test_score_memory import peak
 
 ALONE = MachineConfig(gpus=1, memory=1.0, mixed_precision="no")
@@ -82,7 +82,7 @@ def measured(tmp_path: Path, shape: Qwen3Config, arguments: list[str], rows: int
         trainer = tiny_run.trainer(tmp_path / "run", *arguments, net=net)
         for _ in range(2):
             trainer.updater.accumulate(trainer.shards(batch, np.arange(rows)), None)
-            trainer._step(Ratios(), None)
+            trainer._step(Counts(), None)
 
     return peak(run)
 

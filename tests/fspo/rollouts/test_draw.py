@@ -11,9 +11,9 @@ from fspo.base.errors import UserError
 from fspo.models.load import load_tokenizer
 from fspo.rollouts.batches import join
 from fspo.rollouts.collect import Collector, dropped, give_advantages
+from fspo.rollouts.counts import Counts, add_drops, add_rollout
 from fspo.rollouts.draw import Drawn, draw, has_signal
 from fspo.sampling.sample import SamplingConfig
-from fspo.train.metrics import Ratios, add_drops, add_rollout
 from tests.fspo.rollouts.test_batches import batch
 
 
@@ -41,9 +41,9 @@ def test_prompts_too_long_are_passed_over_and_counted() -> None:
     assert np.unique(found.batch.prompt_ids).tolist() == [0, 1, 3, 4]
     # one of the first four is too long; the one that is drawn for it, prompt 4, fits
     assert (found.position, found.too_long, found.passed) == (5, 1, 5)
-    ratios = Ratios()
-    found.count(ratios, config)
-    assert ratios.get("prompts/too_long") == pytest.approx(1 / 5)
+    counts = Counts()
+    found.count(counts, config)
+    assert counts.get("prompts/too_long") == pytest.approx(1 / 5)
     with pytest.raises(UserError, match=r"every prompt exceeds task.max_prompt_tokens=4: raise it"):
         drawn("--task.max_prompt_tokens", "4")
 
@@ -68,13 +68,13 @@ def test_groups_without_signal_are_redrawn_up_to_the_limit() -> None:
     assert not any(has_signal(part).any() for part in many.redrawn)
     sampled = np.concatenate([many.batch.response_ids, *(part.response_ids for part in many.redrawn)])
     assert sorted(sampled.tolist()) == list(range(4 * many.position))  # nothing is lost on the way
-    ratios = Ratios()
-    once.count(ratios, config)
+    counts = Counts()
+    once.count(counts, config)
     both = [once.batch, *once.redrawn]
-    assert ratios.get("redrawn/groups") == lacking
-    assert ratios.get("dropped/no_signal") == pytest.approx(lacking / (12 + lacking))
-    assert ratios.get("reward_sampled") == pytest.approx(np.concatenate([p.rewards for p in both]).mean())
-    bins = [v for k, v in ratios.pairs().items() if k.startswith("length_bin/") and k.endswith("/dropped")]
+    assert counts.get("redrawn/groups") == lacking
+    assert counts.get("dropped/no_signal") == pytest.approx(lacking / (12 + lacking))
+    assert counts.get("reward_sampled") == pytest.approx(np.concatenate([p.rewards for p in both]).mean())
+    bins = [v for k, v in counts.pairs().items() if k.startswith("length_bin/") and k.endswith("/dropped")]
     assert sum(n for n, _ in bins) == 4 * lacking
     assert sum(c for _, c in bins) == 4 * (12 + lacking)
 
@@ -111,10 +111,10 @@ def test_dropped_responses_have_no_gradient_and_stay() -> None:
 
 
 def test_drops_are_counted_by_length() -> None:
-    ratios = Ratios()
+    counts = Counts()
     why = np.array(["", "truncated", "", "failed", "truncated"])
-    add_drops(ratios, np.array([3, 20, 4, 5, 30]), why, ["truncated", "failed", "no_signal"], (1, 10, 100))
-    assert ratios.values() == pytest.approx(
+    add_drops(counts, np.array([3, 20, 4, 5, 30]), why, ["truncated", "failed", "no_signal"], (1, 10, 100))
+    assert counts.values() == pytest.approx(
         {
             "dropped/truncated": 0.4,
             "dropped/failed": 0.2,
@@ -140,9 +140,9 @@ def test_parts_join_to_what_they_were_taken_from() -> None:
 def test_reward_std_is_that_of_the_groups() -> None:
     made = batch(2, 2)
     made.rewards = np.array([0.0, 2.0, 5.0, 5.0])
-    ratios = Ratios()
-    add_rollout(ratios, made, give_advantages(made, "rloo"))
-    assert ratios.get("reward_std") == pytest.approx(np.sqrt(2) / 2)  # of the whole batch it were 2.45
+    counts = Counts()
+    add_rollout(counts, made, give_advantages(made, "rloo"))
+    assert counts.get("reward_std") == pytest.approx(np.sqrt(2) / 2)  # of the whole batch it were 2.45
 
 
 def test_a_resumed_run_draws_on_where_it_stopped(tmp_path: Path) -> None:

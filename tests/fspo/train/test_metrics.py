@@ -10,16 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fspo.advantages import GroupStats
-from fspo.train.metrics import (
-    MetricsFile,
-    Ratios,
-    add_rollout,
-    add_update_rows,
-    finished,
-    length_bins,
-    live_lemma,
-    strata_sums,
-)
+from fspo.rollouts.counts import Counts, add_rollout, length_bins
+from fspo.train.live_cosine import live_lemma, strata_sums
+from fspo.train.metrics import MetricsFile, add_update_rows, finished
 
 EDGES = (1, 4, 8)
 
@@ -51,9 +44,9 @@ def example() -> dict[str, np.ndarray]:
 
 
 def test_numbers_by_hand() -> None:
-    ratios = Ratios()
-    add_update_rows(ratios, example(), EDGES, moved=True)
-    values = finished(ratios, EDGES)
+    counts = Counts()
+    add_update_rows(counts, example(), EDGES, moved=True)
+    values = finished(counts, EDGES)
     assert values["clip_ratio/low_mean"] == 1 / 4  # among A != 0
     assert values["clip_ratio/high_mean"] == 1 / 4
     assert values["clip_ratio/region_mean"] == 2 / 4
@@ -77,49 +70,49 @@ def test_numbers_by_hand() -> None:
 
 
 def test_dual_cuts_count_in_the_region() -> None:
-    ratios = Ratios()
-    add_update_rows(ratios, rows(length=[2, 2, 2], cut_dual=[1, 0, 0], cut_low=[0, 1, 0]), EDGES, moved=True)
-    values = finished(ratios, EDGES)
+    counts = Counts()
+    add_update_rows(counts, rows(length=[2, 2, 2], cut_dual=[1, 0, 0], cut_low=[0, 1, 0]), EDGES, moved=True)
+    values = finished(counts, EDGES)
     assert values["clip_ratio/region_mean"] == 2 / 3
     assert values["clip_ratio/low_mean"] == 1 / 3
 
 
 def test_update_acceptance_counts_what_is_not_cut() -> None:
     """Bin 0 keeps 1 of 2, bin 1 keeps 1 of 1; the dual cut counts, and A = 0 does not."""
-    ratios = Ratios()
+    counts = Counts()
     found = rows(length=[2, 2, 5, 6], cut_dual=[1, 0, 0, 0], advantage=[-1.0, 1.0, 1.0, 0.0])
-    add_update_rows(ratios, found, EDGES, moved=True)
+    add_update_rows(counts, found, EDGES, moved=True)
     # p = (2/3, 1/3), a = (1/2, 1), mean 2/3, r = (-1/4, 1/2)
-    assert finished(ratios, EDGES)["lre_update/l1"] == pytest.approx(2 / 3 / 4 + 1 / 3 / 2)
+    assert finished(counts, EDGES)["lre_update/l1"] == pytest.approx(2 / 3 / 4 + 1 / 3 / 2)
 
 
 def test_before_the_first_update_only_clip_ratios_are_taken() -> None:
-    ratios = Ratios()
-    add_update_rows(ratios, example(), EDGES, moved=False)
-    assert set(finished(ratios, EDGES)) == {f"clip_ratio/{side}_mean" for side in ("low", "high", "region")}
+    counts = Counts()
+    add_update_rows(counts, example(), EDGES, moved=False)
+    assert set(finished(counts, EDGES)) == {f"clip_ratio/{side}_mean" for side in ("low", "high", "region")}
 
 
 @given(st.lists(st.integers(0, 2), min_size=5, max_size=5))
 def test_values_do_not_depend_on_the_partition(part_of: list[int]) -> None:
     """TRL 6380, verl 4711: a mean of microbatches' means is another number where their sizes differ."""
-    whole, merged = Ratios(), Ratios()
+    whole, merged = Counts(), Counts()
     add_update_rows(whole, example(), EDGES, moved=True)
     for part in set(part_of):
         chosen = np.array(part_of) == part
-        one = Ratios()
+        one = Counts()
         add_update_rows(one, {name: column[chosen] for name, column in example().items()}, EDGES, moved=True)
         merged.merge(json.loads(json.dumps(one.pairs())))  # as it goes between processes
     assert finished(merged, EDGES) == pytest.approx(finished(whole, EDGES), rel=1e-12)
 
 
 def test_ratio_without_a_count_is_left_out() -> None:
-    ratios = Ratios()
-    ratios.add("nothing", 0.0, 0.0)
-    ratios.add("half", 1.0, 2.0)
-    assert ratios.values() == {"half": 0.5}
-    assert ratios.get("half") == 0.5
-    assert math.isnan(ratios.get("nothing"))
-    assert math.isnan(ratios.get("unknown"))
+    counts = Counts()
+    counts.add("nothing", 0.0, 0.0)
+    counts.add("half", 1.0, 2.0)
+    assert counts.values() == {"half": 0.5}
+    assert counts.get("half") == 0.5
+    assert math.isnan(counts.get("nothing"))
+    assert math.isnan(counts.get("unknown"))
 
 
 def test_rewards_by_group() -> None:
@@ -129,9 +122,9 @@ def test_rewards_by_group() -> None:
     rollout.rewards = np.array([0.0, 1.0, 1.0, 1.0, 0.0, 0.5])
     rollout.reward_status = np.array(["timeout", "ok", "ok", "error", "timeout", "ok"])
     rollout.truncated = np.array([True, False, False, False, False, False])
-    ratios = Ratios()
-    add_rollout(ratios, rollout, GroupStats(num_groups=3, num_zero_std_groups=1))
-    values = ratios.values()
+    counts = Counts()
+    add_rollout(counts, rollout, GroupStats(num_groups=3, num_zero_std_groups=1))
+    values = counts.values()
     assert values["reward"] == pytest.approx(3.5 / 6)
     assert values["reward_std"] == pytest.approx((np.std([0, 1], ddof=1) + 0 + np.std([0, 0.5], ddof=1)) / 3)
     assert values["frac_reward_zero_std"] == pytest.approx(1 / 3)

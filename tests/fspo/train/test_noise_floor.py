@@ -49,9 +49,9 @@ def test_bfloat16_rows_equal_a_model_in_autocast(tmp_path):
     net = tiny_run.model()
     log = measured(tmp_path, net=net)
     trainer = tiny_run.trainer(tmp_path / "other", net=net, task=tiny_run.Digits())
-    from fspo.train.metrics import Ratios
+    from fspo.rollouts.counts import Counts
 
-    batch = trainer.sample(0, Ratios())
+    batch = trainer.sample(0, Counts())
     tensors = make_batch([p.tolist() for p in batch.prompts], [r.tolist() for r in batch.responses], 0)
     with torch.no_grad():
         plain, _ = token_log_probs(net, tensors)

@@ -14,17 +14,17 @@ from fspo.gradlog import read_log
 from fspo.models.load import LoraOptions, ready_for_training
 from fspo.rollouts.batches import RolloutBatch, plan_microbatches
 from fspo.rollouts.collect import give_advantages
-from fspo.train.metrics import Ratios
+from fspo.rollouts.counts import Counts
 
 
 def rollout(trainer: Any) -> RolloutBatch:
-    batch = trainer.sample(0, Ratios())
+    batch = trainer.sample(0, Counts())
     assert (batch.advantages != 0).any()
     return batch
 
 
 def move(model: Any, size: float = 0.02, seed: int = 1) -> None:
-    """Shift all weights, so that log-ratios leave 0."""
+    """Shift all weights, so that log-counts leave 0."""
     noise = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for p in model.parameters():
@@ -47,11 +47,11 @@ def test_log_ratio_is_exactly_zero_at_first(tmp_path: Path, side: str, dtype: to
     assert len(set(batch.total_lengths)) > 4  # padding there is
     shards = trainer.shards(batch, np.arange(len(batch)))
     assert len(shards) > 1
-    records = [record for _, record in trainer.updater.accumulate(shards, None)]
+    records = [record.rows for record in trainer.updater.accumulate(shards, None)]
     for name in ("log_ratio", "sum_sq_log_ratio", "k3_sum"):
         assert not np.concatenate([record[name] for record in records]).any()
     move(net)
-    again = [record for _, record in trainer.updater.accumulate(shards, None)]
+    again = [record.rows for record in trainer.updater.accumulate(shards, None)]
     assert np.concatenate([record["log_ratio"] for record in again]).all()
 
 
@@ -64,17 +64,17 @@ def log_probs(model: Any, prompt: np.ndarray, response: np.ndarray) -> torch.Ten
 
 def plain_loss(model: Any, before: Any, batch: RolloutBatch, preset: str, kl: float = 0.0) -> torch.Tensor:
     """The loss of the whole batch, one response at a time, in the form in which each rule's paper writes it."""
-    ratios, references = [], []
+    counts, references = [], []
     for prompt, response in zip(batch.prompts, batch.responses, strict=True):
         new = log_probs(model, prompt, response)
         with torch.no_grad():
             old = log_probs(before, prompt, response)
-        ratios.append(new - old)
+        counts.append(new - old)
         references.append(old - new)  # the reference is the model before
-    tokens = torch.cat([s.detach() for s in ratios])
+    tokens = torch.cat([s.detach() for s in counts])
     k3 = float((tokens.exp() - 1 - tokens).mean())
     terms = []
-    for s, A in zip(ratios, batch.advantages, strict=True):
+    for s, A in zip(counts, batch.advantages, strict=True):
         L = len(s)
         if preset == "grpo":
             w = s.exp()
@@ -102,7 +102,7 @@ def plain_loss(model: Any, before: Any, batch: RolloutBatch, preset: str, kl: fl
 def test_gradient_equals_autograd_on_the_whole_minibatch(tmp_path: Path, preset: str, kl: float) -> None:
     net = tiny_run.model(dtype=torch.float64)
     options = ["--rule.preset", preset, "--rule.kl_coef", str(kl)]
-    if preset == "grpo":  # its token mean leaves little to tell apart with small ratios
+    if preset == "grpo":  # its token mean leaves little to tell apart with small counts
         options += ["--rule.advantage", "dr_grpo"]
     trainer = tiny_run.trainer(tmp_path / "run", *options, net=net)
     batch = rollout(trainer)
@@ -120,8 +120,8 @@ def test_gradient_equals_autograd_on_the_whole_minibatch(tmp_path: Path, preset:
         records = trainer.updater.accumulate(parts, stats)
         found[tokens] = gradients(net)
     assert len(shards[60]) > len(shards[300]) >= len(shards[100_000])
-    side = np.concatenate([r["cut_low"] + r["cut_high"] for _, r in records])
-    count = np.concatenate([r["count"] for _, r in records])
+    side = np.concatenate([r.rows["cut_low"] + r.rows["cut_high"] for r in records])
+    count = np.concatenate([r.rows["count"] for r in records])
     assert 0 < side.sum() < count.sum()  # some cut, some kept
     net.zero_grad()
     plain_loss(net, before, batch, preset, kl).backward()
@@ -143,7 +143,7 @@ def test_rows_without_advantage_move_nothing(tmp_path: Path) -> None:
     move(net, 0.01)
     records = trainer.updater.accumulate(shards, None)
     together = gradients(net)
-    assert sum(len(record["length"]) for _, record in records) == len(batch)  # they are logged all the same
+    assert sum(len(record.rows["length"]) for record in records) == len(batch)  # they are logged all the same
     net.zero_grad()
     trainer.updater.accumulate([shard for shard in shards if shard.micro.trains], None)
     alone = gradients(net)  # the mean runs over fewer responses
@@ -158,7 +158,7 @@ def test_batch_without_any_advantage_leaves_the_weights_alone(tmp_path: Path) ->
     give_advantages(batch, "grpo")
     before = copy.deepcopy(net.state_dict())
     shards = trainer.shards(batch, np.arange(len(batch)))
-    trainer.update(batch, shards, Ratios(), since=0, epoch=0)
+    trainer.update(batch, shards, Counts(), since=0, epoch=0)
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
     assert trainer.state.step == 1
 

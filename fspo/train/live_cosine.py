@@ -1,0 +1,97 @@
+"""T7 on a scored minibatch while the run trains (docs/theory.md section 5, live form): metrics under grad_cosine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from accelerate.utils import gather_object
+
+from fspo.base.errors import UserError
+from fspo.objective import ObjectiveConfig
+from fspo.policy.scores import Scores
+from fspo.rollouts.counts import length_bins
+from fspo.rules import Rule
+from fspo.theory import CosineLemma, cosine_lemma
+from fspo.train.updates import Record
+
+
+def live_cosine(
+    records: Sequence[Record], rule: Rule, objective: ObjectiveConfig, edges: tuple[int, ...]
+) -> dict[str, float]:
+    """T7 on a scored minibatch, over all processes, which must all call it.
+
+    Token and prefix rules have no sequence weight and give nothing.
+    """
+    if rule.level != "sequence":
+        return {}
+    strata: dict[str, np.ndarray] = {}
+    for record in records:
+        if (scores := record.shard.scores) is not None:
+            _add(strata, _of_shard(record, scores, rule, objective, edges))
+    total: dict[str, np.ndarray] = {}
+    for part in gather_object([strata]):
+        _add(total, part)
+    return live_lemma(total, drop=rule.outside == "drop")[1] if total else {}
+
+
+def _of_shard(
+    record: Record, scores: Scores, rule: Rule, objective: ObjectiveConfig, edges: tuple[int, ...]
+) -> dict[str, np.ndarray]:
+    good = np.array(scores.status) == "ok"
+    rows = {name: record.rows[name][good] for name in ("length", "weight", "clipped_weight", "multiplier")}
+    # Beside w and A, the gradient has another factor before psi: gspo's 1/L, and L under token weighting.
+    power = int(objective.aggregation in ("token", "constant")) - int(rule.weight == "geometric")
+    for name in ("weight", "clipped_weight"):
+        rows[name] = rows[name] * rows["length"].astype(np.float64) ** power
+    psi = scores.unit[good].astype(np.float64) * scores.norm[good, None].astype(np.float64)
+    return strata_sums(rows | {"advantage": record.advantages[good]}, psi, edges)
+
+
+def _add(total: dict[str, np.ndarray], part: dict[str, np.ndarray]) -> None:
+    for name, value in part.items():
+        total[name] = total[name] + value if name in total else value
+
+
+def strata_sums(rows: dict[str, np.ndarray], psi: np.ndarray, edges: tuple[int, ...]) -> dict[str, np.ndarray]:
+    """Sums over one scored minibatch's rows with A != 0, by length bin, to be added over processes.
+
+    Parameters
+    ----------
+    rows : dict of (n,) arrays
+        weight, multiplier, clipped_weight, advantage, length of the scored rows.
+    psi : (n, D)
+        Their scores.
+    """
+    member = np.stack(length_bins(rows["length"], edges)).astype(np.float64)
+    w, clipped = rows["weight"].astype(np.float64), rows["clipped_weight"].astype(np.float64)
+    A = rows["advantage"]
+    return {
+        "count": member.sum(1),
+        "multiplier": member @ rows["multiplier"],
+        "weight": member @ w,
+        "clipped_weight": member @ clipped,
+        "g": (member * (w * A)) @ psi,
+        "clipped": (member * (clipped * A)) @ psi,
+    }
+
+
+def live_lemma(sums: dict[str, np.ndarray], *, drop: bool) -> tuple[CosineLemma | None, dict[str, float]]:
+    """T7 on one minibatch: the lemma (None where it is not defined) and the metrics under grad_cosine."""
+    keep = sums["count"] > 0
+    if not keep.any():
+        return None, {}
+    count = sums["count"][keep]
+    a = (sums["multiplier"][keep] / count) if drop else sums["clipped_weight"][keep] / sums["weight"][keep]
+    g, clipped = sums["g"][keep] / count[:, None], sums["clipped"][keep] / count[:, None]
+    try:
+        lemma = cosine_lemma(count, a, g, clipped)
+    except UserError:
+        return None, {}
+    values = {"grad_cosine/global": lemma.cosine, "grad_cosine/rho": lemma.rho}
+    if lemma.bound is not None:
+        values["grad_cosine/bound"] = lemma.bound
+    for i, one, other in zip(np.flatnonzero(keep), g, clipped, strict=True):
+        if (norm := np.linalg.norm(one) * np.linalg.norm(other)) > 0:
+            values[f"length_bin/{i}/grad_cosine"] = float(one @ other / norm)
+    return lemma, values
