@@ -81,7 +81,7 @@ def live_pass(model: nn.Module, batch: dict[str, Tensor]) -> None:
     responses that the rule cuts, whose training gradient is 0.
     """
     with ScoreHooks(model) as hooks:
-        total = token_log_probs(model, batch)[0].sum()
+        total = token_log_probs(model, batch, scores=hooks)[0].sum()
         roots = [root for root, *_ in hooks._roots]  # the embeddings' outputs, where the hooks cut the graph
         torch.autograd.backward(total, inputs=[*roots, *(p for p in model.parameters() if p.requires_grad)])
 

@@ -9,9 +9,9 @@ import inspect
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, Literal, Protocol, cast
 
 import torch
 import torch.nn.functional as F
@@ -20,16 +20,30 @@ from torch.utils.checkpoint import checkpoint
 
 from fspo.base.errors import UserError
 from fspo.distributed.tensors import is_part
-from fspo.policy.linear_logprobs import linear_log_probs, tile_shape
-from fspo.policy.score_sites import flat_rows
+from fspo.policy.linear_logprobs import Listener, linear_log_probs, tile_shape
 
 BIG_VOCABULARY = 8192
 """From here on logits always exist tile by tile; below, they are made whole in the model while they fit one tile."""
 _PROBE = (3.0, -70.0, 1024.0)
 """Numbers that a model must hand through, if what its output layer returns is what the model returns."""
-_forced_rows: int | None = None
 # Models whose forward does something to the logits after the output layer (scaling, soft caps).
 _WHOLE: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+
+
+class HeadReader(Protocol):
+    """Takes scores at an output layer inside which log-probs are computed (`fspo.policy.score_hooks.ScoreHooks`)."""
+
+    def owns(self, hook: object) -> bool:
+        """Whether a forward hook of the output layer is this reader's."""
+        ...
+
+    def listener(self, head: nn.Module, hidden: Tensor, rows: Tensor) -> Listener | None:
+        """What hears the gradient of the logits of tokens with inputs ``hidden`` (N, H), of responses ``rows`` (N,)."""
+        ...
+
+    def flat_rows(self, rows: Tensor) -> AbstractContextManager[None]:
+        """Enter where the layer runs on flattened tokens (N, H), which belong to the responses ``rows`` (N,)."""
+        ...
 
 
 def make_batch(
@@ -92,6 +106,8 @@ def token_log_probs(
     *,
     entropy: bool = False,
     logits: int | None = None,
+    tokens: int | None = None,
+    scores: HeadReader | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """Log-probability of each response token given what precedes it.
 
@@ -113,6 +129,11 @@ def token_log_probs(
         Also return the entropy of each response token's distribution.
     logits : int, optional
         Most logits of one tile; by default `fspo.policy.linear_logprobs.TILE`.
+    tokens : int, optional
+        Make tiles of so many tokens and the whole vocabulary, whatever its size: what tiles do to the numbers.
+    scores : HeadReader, optional
+        The `ScoreHooks` inside whose context this pass runs. Without it their hooks count as another's, and logits
+        are made whole.
 
     Returns
     -------
@@ -136,7 +157,7 @@ def token_log_probs(
     if columns.numel() == 0:
         # The graph must exist on every process, or data parallel training waits for ever.
         columns = torch.zeros(1, dtype=torch.int64, device=mask.device)
-    asked = _Asked(predicting, columns, batch["input_ids"][mask], temperature, entropy, logits)
+    asked = _Asked(predicting, columns, batch["input_ids"][mask], temperature, entropy, logits, tokens, scores)
     values, entropies = asked.of(model, batch)
     log_probs = values.new_zeros(mask.shape).masked_scatter(mask, values)
     if entropies is None:
@@ -167,6 +188,8 @@ class _Asked:
     temperature: float
     entropy: bool
     logits: int | None
+    tokens: int | None
+    scores: HeadReader | None
 
     def of(self, model: nn.Module, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor | None]:
         """Log-probs (N,) and entropies (N,)."""
@@ -179,7 +202,7 @@ class _Asked:
             inputs["use_cache"] = False
         if keeps := "logits_to_keep" in parameters:
             inputs["logits_to_keep"] = self.columns
-        head = _output_layer(core)
+        head = _output_layer(core, self.scores)
         if head is not None and self._too_many(head):
             with _answering(head, self, keeps) as entropies:
                 answer = model(**inputs).logits
@@ -207,19 +230,18 @@ class _Asked:
         vocabulary = _vocabulary(head)
         height, width = tile_shape(len(self.targets), vocabulary, self.targets.device, self.logits)
         whole = vocabulary < BIG_VOCABULARY and height >= len(self.targets) and width >= vocabulary
-        return not whole or _forced_rows is not None
+        return not whole or self.tokens is not None
 
     def answer(self, head: nn.Module, forward: Callable[[Tensor], Tensor], hidden: Tensor) -> tuple[Tensor, Any]:
         """Log-probs and entropies from selected hidden states (N, H), inside the output layer's forward."""
         vocabulary = _vocabulary(head)
         tile = tile_shape(len(self.targets), vocabulary, hidden.device, self.logits)
-        if _forced_rows is not None:
-            tile = (_forced_rows, vocabulary)
+        if self.tokens is not None:
+            tile = (self.tokens, vocabulary)
         weight = cast(Tensor, head.weight)
         if getattr(forward, "__func__", None) is not nn.Linear.forward or is_part(weight):
             tokens = max(1, tile[0] * tile[1] // vocabulary)
             return _select_in_chunks(forward, self, hidden, tokens)
-        listeners = [hook.__self__.listener(head, hidden, self.rows()) for hook in _score_hooks(head)]
         return linear_log_probs(
             hidden,
             weight,
@@ -228,7 +250,7 @@ class _Asked:
             self.temperature,
             entropy=self.entropy,
             tile=tile,
-            listener=next((listener for listener in listeners if listener is not None), None),
+            listener=self.scores.listener(head, hidden, self.rows()) if self.scores is not None else None,
         )
 
 
@@ -238,7 +260,8 @@ def _select_in_chunks(
     """Log-probs of ``tokens`` tokens at a time through an output layer of any kind; recomputed in the backward pass."""
 
     def chunk(h: Tensor, t: Tensor, r: Tensor) -> tuple[Tensor, Tensor | None]:
-        with flat_rows(r):
+        # Inside the checkpointed chunk, so that the recomputation enters it too.
+        with asked.scores.flat_rows(r) if asked.scores is not None else nullcontext():
             return _select(forward(h), t, asked.temperature, asked.entropy)
 
     parts = zip(hidden.split(tokens), asked.targets.split(tokens), asked.rows().split(tokens), strict=True)
@@ -261,7 +284,7 @@ def _vocabulary(head: nn.Module) -> int:
     return cast(Tensor, head.weight).shape[0]
 
 
-def _output_layer(core: nn.Module) -> nn.Module | None:
+def _output_layer(core: nn.Module, scores: HeadReader | None) -> nn.Module | None:
     """The layer that makes the logits, where log-probs may be computed inside it."""
     if core in _WHOLE or not hasattr(core, "get_output_embeddings"):
         return None
@@ -273,24 +296,9 @@ def _output_layer(core: nn.Module) -> nn.Module | None:
     foreign = [
         hook
         for hook in hooks
-        if hook not in _score_hooks(head) and not str(hook.__module__).startswith("torch.distributed.")
+        if not (scores is not None and scores.owns(hook)) and not str(hook.__module__).startswith("torch.distributed.")
     ]
     return None if foreign or head._backward_hooks or head._backward_pre_hooks else head
-
-
-def _score_hooks(head: nn.Module) -> list[Any]:
-    return [hook for hook in head._forward_hooks.values() if getattr(hook, "knows_flat_rows", False)]
-
-
-@contextmanager
-def chunked_head(tokens: int) -> Iterator[None]:
-    """Make logits of ``tokens`` tokens at a time whatever the vocabulary: what tiles do to the numbers."""
-    global _forced_rows
-    before, _forced_rows = _forced_rows, tokens
-    try:
-        yield
-    finally:
-        _forced_rows = before
 
 
 @contextmanager

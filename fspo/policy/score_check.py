@@ -10,7 +10,7 @@ from torch import nn
 
 from fspo.base.errors import UserError
 from fspo.policy.score_hooks import unwrap
-from fspo.policy.scores import Batch, LogProbs, ScoreConfig, exact_scores, plain_log_probs, score
+from fspo.policy.scores import Batch, ScoreConfig, exact_scores, score
 
 MEMORY_LIMIT = 8 * 2**30
 """Bytes of exact gradients that a check may hold."""
@@ -56,13 +56,13 @@ def coverage(
     config: ScoreConfig | None = None,
     seed: int = 0,
     rollout: int = 0,
-    log_probs: LogProbs = plain_log_probs,
+    logits: int | None = None,
 ) -> Coverage:
     """Measure the sketch on a batch, against every trainable parameter's exact gradient.
 
     Parameters
     ----------
-    model, batch, temperature, config, seed, rollout, log_probs
+    model, batch, temperature, config, seed, rollout, logits
         As for `fspo.policy.scores.score`. Small models only: B x P numbers are held.
 
     Returns
@@ -82,8 +82,8 @@ def coverage(
             f"exact gradients of {batch['input_ids'].shape[0]} responses take {need / 2**30:.0f} GiB: "
             "check the sketch on fewer responses or a smaller model"
         )
-    taken = score(model, batch, temperature, config=config, seed=seed, rollout=rollout, log_probs=log_probs)
-    exact, _ = exact_scores(model, batch, temperature, log_probs=log_probs)
+    taken = score(model, batch, temperature, config=config, seed=seed, rollout=rollout, logits=logits)
+    exact, _ = exact_scores(model, batch, temperature, logits=logits)
     squares = {n: part.double().square().sum(1).cpu().numpy() for n, part in _split(exact, sizes)}
     total = sum(squares.values(), np.zeros(len(taken.norm)))
     missing = {n: squares[n] for n in taken.uncovered}

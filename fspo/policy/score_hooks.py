@@ -8,6 +8,8 @@ never formed: `backward` asks autograd for the gradient at the embeddings' outpu
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -23,7 +25,6 @@ from fspo.policy.score_sites import (
     close,
     find_sites,
     output_with_weight,
-    row_labels,
     shared_sketcher,
     thinned,
 )
@@ -60,7 +61,7 @@ class ScoreHooks:
     Examples
     --------
     >>> with ScoreHooks(model, seed=0, rollout=3) as hooks:  # doctest: +SKIP
-    ...     log_prob = (token_log_probs(model, batch, 1.0) * batch["response_mask"]).sum(1)
+    ...     log_prob = token_log_probs(model, batch, 1.0, scores=hooks)[0].sum(1)
     ...     sketch = hooks.backward(log_prob)  # (B, width)
     """
 
@@ -88,7 +89,9 @@ class ScoreHooks:
         self._rejected: dict[str, str] = {}
         self._heard: set[str] = set()
         self._offsets: dict[nn.Module, bool] = {}
+        self._rules = {"linear": self._linear, "conv1d": self._linear, "scale": self._scale, "embedding": self._lookup}
         self._listening: nn.Module | None = None
+        self._flat_rows: torch.Tensor | None = None  # see flat_rows
         self._backward = False  # inside backward: forward calls are recomputations
         self._reset(0, 0)
 
@@ -108,9 +111,8 @@ class ScoreHooks:
         self._total: torch.Tensor | None = None
 
     def __enter__(self) -> ScoreHooks:
-        rules = {"linear": self._linear, "conv1d": self._linear, "scale": self._scale, "embedding": self._lookup}
         for module, site in self._sites.items():
-            self._handles.append(module.register_forward_hook(rules[site.kind]))
+            self._handles.append(module.register_forward_hook(self._rules[site.kind]))
         if self._embedding not in self._sites:
             self._handles.append(self._embedding.register_forward_hook(self._lookup))
         return self
@@ -163,7 +165,7 @@ class ScoreHooks:
         if module is self._listening:  # its output are log-probs, and `listener` has its input
             self._listening = None
             return None
-        site, x, labels = self._sites[module], args[0], row_labels.get()
+        site, x, labels = self._sites[module], args[0], self._flat_rows
         rows = self._by_response(x.detach()) if labels is None or x.dim() != 2 else x.detach()
         if rows is None or output.shape[:-1] != x.shape[:-1]:
             self._reject(site, "the rows of the batch are mixed in its input")
@@ -192,9 +194,28 @@ class ScoreHooks:
 
         return Tap.apply(output, last[3], receive)  # type: ignore[return-value]
 
-    _linear.knows_flat_rows = True  # type: ignore[attr-defined]
+    # -- the output layer, where `fspo.policy.logprobs.token_log_probs` computes log-probs inside it ------------
 
-    def listener(self, head: nn.Module, hidden: torch.Tensor, labels: torch.Tensor) -> HeadListener | None:
+    def owns(self, hook: object) -> bool:
+        """Whether a module's forward hook is one of these."""
+        return hook in self._rules.values()
+
+    @contextmanager
+    def flat_rows(self, rows: torch.Tensor) -> Iterator[None]:
+        """Run an output layer on some tokens, flattened to (N, features).
+
+        Parameters
+        ----------
+        rows : Tensor, shape (N,), int64
+            The response that each token belongs to.
+        """
+        before, self._flat_rows = self._flat_rows, rows
+        try:
+            yield
+        finally:
+            self._flat_rows = before
+
+    def listener(self, head: nn.Module, hidden: torch.Tensor, rows: torch.Tensor) -> HeadListener | None:
         """Listen to an output layer that makes log-probs tile by tile (`fspo.policy.linear_logprobs`).
 
         Parameters
@@ -202,7 +223,7 @@ class ScoreHooks:
         head : Linear
         hidden : Tensor, shape (N, H)
             Its input at the tokens whose log-probs are asked for.
-        labels : Tensor, shape (N,), int64
+        rows : Tensor, shape (N,), int64
             The response that each belongs to.
         """
         site = self._sites.get(head)
@@ -216,10 +237,10 @@ class ScoreHooks:
             if site.bias and bias is not None:
                 self._add(site.bias, bias)
             if site.weight:
-                self._add(site.weight, self._sum_rows(left, labels, projected.to(left.dtype)))
+                self._add(site.weight, self._sum_rows(left, rows, projected.to(left.dtype)))
 
         bias = head.get_parameter("bias").shape[0] if site.bias else 0
-        return HeadListener(self.sketcher, site.row_key, labels, self._batch, bias, receive, lambda: self._backward)
+        return HeadListener(self.sketcher, site.row_key, rows, self._batch, bias, receive, lambda: self._backward)
 
     def _sum_rows(
         self, left: torch.Tensor, labels: torch.Tensor | None, right: torch.Tensor | None = None

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -17,27 +15,6 @@ from fspo.policy.sketch import Sketcher
 
 CHECKED_TOKENS = 8
 """Tokens of the first row, spread over it, on which a module's rule is compared with its output."""
-
-row_labels: ContextVar[torch.Tensor | None] = ContextVar("row_labels", default=None)
-"""Set by `flat_rows`."""
-
-
-@contextmanager
-def flat_rows(rows: torch.Tensor) -> Iterator[None]:
-    """Say which response each row of flattened activations (N, features) belongs to.
-
-    For an output layer that runs on selected tokens, chunk by chunk. Enter it inside a checkpointed chunk, so
-    that the recomputation enters it too.
-
-    Parameters
-    ----------
-    rows : Tensor, shape (N,), int64
-    """
-    token = row_labels.set(rows)
-    try:
-        yield
-    finally:
-        row_labels.reset(token)
 
 
 class Tap(torch.autograd.Function):

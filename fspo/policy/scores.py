@@ -6,7 +6,7 @@ parameter gradient. docs/theory.md section 1 defines psi and S.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
@@ -20,10 +20,9 @@ from fspo.distributed.tensors import is_part
 from fspo.policy.logprobs import token_log_probs
 from fspo.policy.score_hooks import ScoreHooks, unwrap
 
-__all__ = ["ScoreConfig", "ScoreHooks", "Scores", "exact_scores", "plain_log_probs", "score"]
+__all__ = ["ScoreConfig", "ScoreHooks", "Scores", "exact_scores", "score"]
 
 Batch = Mapping[str, torch.Tensor]
-LogProbs = Callable[[nn.Module, Batch, float], torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -40,20 +39,17 @@ class ScoreConfig:
         k, the columns of each Rademacher projection; None projects nothing.
     redraw : bool
         Draw new projections for every rollout, so that sketch errors average out over a run.
-    microbatch_tokens : int or None
-        Largest rows x columns of one pass; None takes the batch as it comes.
     """
 
     mode: Literal["sketch", "exact"] = "sketch"
     width: int | None = 2048
     projection: int | None = 16
     redraw: bool = True
-    microbatch_tokens: int | None = None
 
     def __post_init__(self) -> None:
         if self.mode not in ("sketch", "exact"):
             raise unknown_name("score mode", self.mode, ("sketch", "exact"))
-        for name in ("width", "projection", "microbatch_tokens"):
+        for name in ("width", "projection"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UserError(f"scores.{name} must be at least 1 (or null), not {value}")
@@ -86,11 +82,6 @@ class Scores:
     uncovered: dict[str, str]
 
 
-def plain_log_probs(model: nn.Module, batch: Batch, temperature: float, logits: int | None = None) -> torch.Tensor:
-    """`fspo.policy.logprobs.token_log_probs` without the entropies, shape (B, T)."""
-    return token_log_probs(model, batch, temperature, logits=logits)[0]
-
-
 @contextmanager
 def _without_dropout(model: nn.Module) -> Iterator[None]:
     """Evaluation mode, except for the flag that gradient checkpointing reads; restored on the way out."""
@@ -107,19 +98,22 @@ def _without_dropout(model: nn.Module) -> Iterator[None]:
             module.training = training
 
 
-def _summed(model: nn.Module, batch: Batch, temperature: float, log_probs: LogProbs) -> torch.Tensor:
-    tokens = log_probs(model, batch, temperature)
+def _summed(
+    model: nn.Module, batch: Batch, temperature: float, logits: int | None, hooks: ScoreHooks | None = None
+) -> torch.Tensor:
+    """S up to a constant: the log-probability of each response (B,)."""
+    tokens, _ = token_log_probs(model, batch, temperature, logits=logits, scores=hooks)
     return tokens.masked_fill(~batch["response_mask"].bool(), 0.0).sum(1)
 
 
 def exact_scores(
-    model: nn.Module, batch: Batch, temperature: float = 1.0, *, log_probs: LogProbs = plain_log_probs
+    model: nn.Module, batch: Batch, temperature: float = 1.0, *, logits: int | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Gradient of S in all trainable parameters, one response at a time: the oracle of the sketch.
 
     Parameters
     ----------
-    model, batch, temperature, log_probs
+    model, batch, temperature, logits
         See `score`.
 
     Returns
@@ -143,28 +137,11 @@ def exact_scores(
     gradients, sums = [], []
     with torch.enable_grad(), _without_dropout(model):
         for i in range(batch["input_ids"].shape[0]):
-            total = _summed(model, {k: v[i : i + 1] for k, v in batch.items()}, temperature, log_probs)
+            total = _summed(model, {k: v[i : i + 1] for k, v in batch.items()}, temperature, logits)
             parts = torch.autograd.grad(total.sum(), parameters, allow_unused=True, materialize_grads=True)
             gradients.append(torch.cat([part.flatten() for part in parts]))
             sums.append(total.detach())
     return torch.stack(gradients), torch.cat(sums)
-
-
-def _microbatches(batch: Batch, limit: int | None) -> Iterator[tuple[torch.Tensor, Batch]]:
-    """Split rows, the longest together, trimming columns that are padding in all of them."""
-    used = batch["attention_mask"].bool()
-    rows = torch.arange(used.shape[0], device=used.device)
-    if limit is None:
-        yield rows, batch
-        return
-    order = used.sum(1).argsort(descending=True, stable=True)
-    while len(order):
-        span = used[order[:1]].any(0).nonzero().flatten()
-        count = max(1, limit // max(1, int(span[-1] - span[0] + 1) if len(span) else 1))
-        rows, order = order[:count], order[count:]
-        span = used[rows].any(0).nonzero().flatten()
-        first, last = (int(span[0]), int(span[-1]) + 1) if len(span) else (0, used.shape[1])
-        yield rows, {k: v[rows, first:last] for k, v in batch.items()}
 
 
 def score(
@@ -175,7 +152,7 @@ def score(
     config: ScoreConfig | None = None,
     seed: int = 0,
     rollout: int = 0,
-    log_probs: LogProbs = plain_log_probs,
+    logits: int | None = None,
 ) -> Scores:
     """Take the score psi of every response of a batch at the model's present parameters.
 
@@ -192,8 +169,8 @@ def score(
     config : ScoreConfig, optional
     seed, rollout : int
         All calls with the same pair share their projections, so their scores can be compared.
-    log_probs : callable (model, batch, temperature) -> Tensor (B, T), optional
-        Log-probability of each response token at its own position; `fspo.policy.logprobs.token_log_probs` by default.
+    logits : int, optional
+        Most logits that exist at a time, as in `fspo.policy.logprobs.token_log_probs`.
 
     Returns
     -------
@@ -214,7 +191,7 @@ def score(
     tensors.setdefault("position_ids", (batch["attention_mask"].long().cumsum(1) - 1).clamp(min=0))
     model = unwrap(model)
     if config.mode == "exact":
-        sketch, log_prob = exact_scores(model, tensors, temperature, log_probs=log_probs)
+        sketch, log_prob = exact_scores(model, tensors, temperature, logits=logits)
         return _pack(sketch, log_prob, tensors, np.float32, {})
     hooks = ScoreHooks(
         model,
@@ -223,15 +200,10 @@ def score(
         seed=seed,
         rollout=rollout if config.redraw else 0,
     )
-    parts: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = []
     with torch.enable_grad(), _without_dropout(model), hooks:
-        for rows, piece in _microbatches(tensors, config.microbatch_tokens):
-            total = _summed(model, piece, temperature, log_probs)
-            parts.append((rows, hooks.backward(total), total.detach()))
-        uncovered = hooks.uncovered
-    order = torch.cat([rows for rows, _, _ in parts]).argsort()
-    sketch, log_prob = (torch.cat([part[i] for part in parts])[order] for i in (1, 2))
-    return _pack(sketch, log_prob, tensors, np.float16, uncovered)
+        log_prob = _summed(model, tensors, temperature, logits, hooks)
+        sketch, uncovered = hooks.backward(log_prob), hooks.uncovered
+    return _pack(sketch, log_prob.detach(), tensors, np.float16, uncovered)
 
 
 def _pack(sketch: torch.Tensor, log_prob: torch.Tensor, batch: Batch, dtype: type, uncovered: dict[str, str]) -> Scores:

@@ -121,10 +121,10 @@ def load_policy(
 def check_passes(sharded: bool, config: TrainConfig) -> None:
     """Refuse score passes that differ from process to process where the model is sharded."""
     log = config.log
-    if sharded and (log.coverage_every or log.scores.mode == "exact" or log.scores.microbatch_tokens):
+    if sharded and (log.coverage_every or log.scores.mode == "exact"):
         raise UserError(
             "with sharded weights every process must run the same passes over whole microbatches: set "
-            "log.coverage_every to 0, log.scores.mode to sketch and log.scores.microbatch_tokens to null"
+            "log.coverage_every to 0 and log.scores.mode to sketch"
         )
 
 

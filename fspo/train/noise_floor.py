@@ -24,7 +24,6 @@ from fspo.config import TrainConfig
 from fspo.distributed.layout import asked_for
 from fspo.models.load import EMBEDDED
 from fspo.objective import objective
-from fspo.policy import logprobs
 from fspo.rollouts.batches import RolloutBatch, plan_microbatches
 from fspo.rollouts.counts import Counts
 from fspo.rules import DriftStats
@@ -88,8 +87,7 @@ def _moved(updater: Updater, batch: RolloutBatch, shard: Shard, rows: np.ndarray
 
 
 def _chunks(updater: Updater, batch: RolloutBatch, shard: Shard) -> torch.Tensor:
-    with logprobs.chunked_head(tokens=61):
-        return _again(updater, batch, shard)
+    return updater.log_probs(shard.batch, tokens=61)[0]
 
 
 def _bfloat16(updater: Updater, batch: RolloutBatch, shard: Shard) -> torch.Tensor:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from fspo.config import TrainConfig
 from fspo.distributed.layout import layout_of
 from fspo.policy.score_check import MEMORY_LIMIT, coverage
 from fspo.policy.score_hooks import ScoreHooks
-from fspo.policy.scores import ScoreConfig, plain_log_probs, score
+from fspo.policy.scores import ScoreConfig, score
 from fspo.rollouts.batches import RolloutBatch
 from fspo.rules import Rule
 from fspo.tasks import Task
@@ -185,13 +184,10 @@ def score_shards(
     logits: int | None = None,
 ) -> list[Shard]:
     """The shards, with the scores of every response with A != 0; ``model`` is the unwrapped one."""
-    log_probs = partial(plain_log_probs, logits=logits)
     found = list(shards)
     for i, shard in enumerate(shards):
         if shard.micro.trains and (not shard.micro.dummy or layout_of(model).in_step):
-            scores = score(
-                model, shard.batch, temperature, config=config, seed=seed, rollout=rollout, log_probs=log_probs
-            )
+            scores = score(model, shard.batch, temperature, config=config, seed=seed, rollout=rollout, logits=logits)
             if not shard.micro.dummy:
                 found[i] = replace(shard, scores=scores)
     return found

@@ -108,10 +108,19 @@ class Updater:
     logits: int | None = None
 
     def log_probs(
-        self, batch: Tensors, *, model: torch.nn.Module | None = None, entropy: bool = False
+        self,
+        batch: Tensors,
+        *,
+        model: torch.nn.Module | None = None,
+        entropy: bool = False,
+        tokens: int | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Log-probs and entropies (B, T) of response tokens, of the policy unless a model is given."""
-        return token_log_probs(model or self.model, batch, self.temperature, entropy=entropy, logits=self.logits)
+        """Log-probs and entropies (B, T) of response tokens, of the policy unless a model is given.
+
+        ``tokens`` are those of a tile of logits, as in `fspo.policy.logprobs.token_log_probs`.
+        """
+        model = model or self.model
+        return token_log_probs(model, batch, self.temperature, entropy=entropy, logits=self.logits, tokens=tokens)
 
     def tensors(self, batch: RolloutBatch, rows: np.ndarray) -> Tensors:
         """Padded tensors of some rows, on the device."""

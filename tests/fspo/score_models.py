@@ -69,7 +69,7 @@ def batch_of(count: int = 4, side: str = "right", seed: int = 0, longest: int = 
 def sketches(model, batch, temperature: float = 1.0, **options) -> torch.Tensor:
     """Sketches in the model's full precision, from the public hooks in a plain forward pass."""
     with ScoreHooks(model, **options) as hooks:
-        tokens, _ = token_log_probs(model, batch, temperature)
+        tokens, _ = token_log_probs(model, batch, temperature, scores=hooks)
         total = hooks.backward(tokens.sum(1))
         assert hooks.uncovered == {}
     return total

@@ -5,7 +5,6 @@
 
 import sys
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from torch.distributed.fsdp import fully_shard
 from fspo.base.errors import UserError
 from fspo.policy import logprobs
 from fspo.policy.logprobs import token_log_probs
-from fspo.policy.scores import ScoreConfig, plain_log_probs, score
+from fspo.policy.scores import ScoreConfig, score
 
 ROWS = 6
 
@@ -79,7 +78,7 @@ def main(folder: Path) -> None:
         batch = {field: x[mine] for field, x in batch_of(ROWS).items()}
         logits = 40 if "tiles" in name else None
         counted.clear()
-        taken = score(model, batch, rollout=3, log_probs=partial(plain_log_probs, logits=logits))
+        taken = score(model, batch, rollout=3, logits=logits)
         # Training goes on afterwards, and nothing of the score pass is left in the gradients.
         assert all(p.grad is None for p in model.parameters())
         model.eval()

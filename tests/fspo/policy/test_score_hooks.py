@@ -50,6 +50,9 @@ def test_a_big_vocabulary_goes_through_the_output_layer_in_chunks(monkeypatch):
     watch.remove()
     chunked = sketches(model, batch, **BARE)
     torch.testing.assert_close(chunked, whole, rtol=1e-4, atol=1e-5)
+    with ScoreHooks(model, **BARE) as hooks:  # not told of the hooks, a pass makes logits whole and is scored as well
+        untold = hooks.backward(token_log_probs(model, batch)[0].sum(1))
+    torch.testing.assert_close(untold, whole, rtol=1e-4, atol=1e-5)
     projected = sketches(model, batch, projection=4)
     monkeypatch.undo()
     torch.testing.assert_close(projected, sketches(model, batch, projection=4), rtol=1e-4, atol=1e-4)

@@ -45,7 +45,7 @@ def plain_pass(model: Any, batch: dict[str, torch.Tensor]) -> None:
 
 def hooked_pass(model: Any, batch: dict[str, torch.Tensor]) -> None:
     with ScoreHooks(model) as hooks:
-        hooks.backward(token_log_probs(model, batch)[0].sum(1))
+        hooks.backward(token_log_probs(model, batch, scores=hooks)[0].sum(1))
 
 
 def peaks(layers: int = 6) -> dict[str, int]:

@@ -64,14 +64,6 @@ def test_permuting_rows_permutes_scores():
     np.testing.assert_allclose(moved.unit.astype(float), plain.unit[order].astype(float), atol=5e-4)
 
 
-def test_microbatches_do_not_matter():
-    model, batch = build(), batch_of(7)
-    whole, parts = score(model, batch), score(model, batch, config=ScoreConfig(microbatch_tokens=30))
-    np.testing.assert_allclose(parts.norm, whole.norm, rtol=1e-4)
-    np.testing.assert_allclose(parts.unit.astype(float), whole.unit.astype(float), atol=1e-3)
-    np.testing.assert_allclose(parts.log_prob, whole.log_prob, rtol=1e-5)
-
-
 def test_gradients_modes_and_hooks_are_left_as_they_were():
     model, batch = build(), batch_of()
     model.model.layers[0].eval()
