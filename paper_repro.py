@@ -6,22 +6,19 @@ Names the stages, caches each by its inputs and prints the claims; all mathemati
 from __future__ import annotations
 
 import json
-import os
-import platform
 import shutil
-import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
 from analysis.rules.calibrate import TRAINING_ACCEPTANCE
 from analysis.tables.noise_floor import FOLDER as NOISE
 from fspo.base.errors import UserError, run_cli
-from fspo.repro.presets import PRESETS, QUICK_RULES, SWEPT, Preset, Variant, variants, with_changes
-from fspo.repro.stages import GROUND_FLOOR, Job, Stages, digest, run_jobs, source_digest
+from fspo.repro.presets import PRESETS, QUICK_RULES, SWEPT, Preset, with_changes
+from fspo.repro.stages import GROUND_FLOOR, Job, Stages, provenance, run_jobs, run_module, source_digest
+from fspo.repro.training import Training
 
 DESCRIPTION = """Reproduce the claims about FSPO on this machine, each with an interval and a verdict.
 
@@ -94,15 +91,15 @@ class Reproduction:
         """All stages; 0 if the theory checks pass and the report is written."""
         checks = self.checks()
         theory = self.draw_theory(self.maps())
-        warm = self.warm_up()
-        shared = self.train_shared(warm)
+        training = Training(self.out, self.sizes, self.warm_up())
+        shared = self.train_shared(training)
         ranges = self.calibrate(shared)
-        runs = self.train(warm, ranges)
+        runs = self.train(training, ranges)
         noise = self.measure_noise(runs)
         claims = self.analyse([shared, *runs], noise)
         swept = self.sweep(shared)
         diagnoses = self.diagnose([shared, *runs], noise)
-        trained = self.train_sweep(warm, ranges, [shared, *runs]) if self.sizes.sweep else ""
+        trained = self.train_sweep(training, ranges, [shared, *runs]) if self.sizes.sweep else ""
         figures = self.draw([shared, *runs], noise, swept, trained)
         self.write(checks, theory, ranges, claims, figures, diagnoses, [shared, *runs])
         return 0 if checks["status"] == 0 else 1
@@ -112,12 +109,9 @@ class Reproduction:
 
         def work() -> dict[str, Any]:
             folder = self.out / "checks"
-            command = [sys.executable, "-m", "proofs_check", "--out", str(folder), "--jobs", str(self.sizes.jobs)]
-            status = subprocess.run(command, check=False, stdout=sys.stderr).returncode
-            report = folder / "proofs_check.json"
-            if status not in (0, 1) or not report.is_file():
-                raise UserError(f"python -m proofs_check stopped with status {status}; run it alone to see why")
-            return {"status": status, **json.loads(report.read_text(encoding="utf-8"))}
+            arguments = ["--out", str(folder), "--jobs", str(self.sizes.jobs)]
+            status = run_module("proofs_check", *arguments, passing=(0, 1))
+            return {"status": status, **json.loads((folder / "proofs_check.json").read_text(encoding="utf-8"))}
 
         return self.stages.run("checks", {"source": source_digest("proofs_check", *GROUND_FLOOR)}, work)[1]
 
@@ -127,7 +121,7 @@ class Reproduction:
         def work() -> None:
             arguments = ["--out", str(self.out / "checks"), "--jobs", str(self.sizes.jobs)]
             arguments += ["--draws", str(self.sizes.draws), "--only", self.sizes.maps]
-            self._python("proofs_check.maps", *arguments)
+            run_module("proofs_check.maps", *arguments)
 
         inputs = {"draws": self.sizes.draws, "parts": self.sizes.maps}
         return self.stages.run("maps", inputs | {"source": source_digest("proofs_check", *GROUND_FLOOR)}, work)[0]
@@ -138,7 +132,7 @@ class Reproduction:
 
         def work() -> list[dict[str, Any]]:
             arguments = ["--theory", str(self.out / "checks"), "--output", str(folder), "--width", self.options.width]
-            self._python("figures", *arguments)
+            run_module("figures", *arguments)
             return json.loads((folder / "captions.json").read_text(encoding="utf-8"))
 
         inputs = {"maps": maps, "source": source_digest("figures", *GROUND_FLOOR), "width": self.options.width}
@@ -160,39 +154,9 @@ class Reproduction:
         found = self.stages.run("warm-up", inputs, work)[1]
         return found if Path(found).is_dir() else work()  # the cache may have been emptied since
 
-    def _job(
-        self,
-        warm: str,
-        rule: str,
-        seed: int,
-        rollouts: int,
-        ranges: dict[str, Any],
-        threads: int | None = None,
-        variant: Variant | None = None,
-    ) -> Job:
-        fit = ranges.get(rule, {})
-        name = f"sweep/{variant.trained_as}" if variant else f"runs/{rule}"
-        options = {
-            "output": str(self.out / f"{name}-seed{seed}"),
-            "seed": seed,
-            "rollouts": rollouts,
-            "threads": threads or self.sizes.threads,
-            "model.name_or_path": warm,
-            "rule.preset": rule,
-            # one estimator for all rules, so that only the clip rule differs
-            "rule.advantage": "grpo",
-            **{f"rule.{name}": fit[name] for name in ("range_lo", "range_hi") if name in fit},
-            **self.sizes.options,
-            **(variant.options if variant else {}),
-        }
-        key = digest({"options": options, "source": source_digest("fspo"), "torch": version("torch")})
-        arguments = tuple(part for name, value in options.items() for part in (f"--{name}", str(value)))
-        return Job(Path(options["output"]), key, arguments, rollouts)
-
-    def train_shared(self, warm: str) -> Job:
+    def train_shared(self, training: Training) -> Job:
         """The unclipped run that every range is calibrated on."""
-        threads = self.sizes.jobs * self.sizes.threads  # it runs alone
-        job = self._job(warm, "none", self.sizes.seeds[0], self.sizes.calibration_rollouts, {}, threads)
+        job = training.shared()
         self.stages.run("shared-run", {"key": job.key}, lambda: run_jobs([job], 1, "shared unclipped run"))
         return job
 
@@ -208,50 +172,30 @@ class Reproduction:
         inputs = {"shared": shared.key, "rules": self.sizes.rules, "target": self.options.target}
         return self.stages.run("calibration", inputs | {"source": source_digest("analysis", *GROUND_FLOOR)}, work)[1]
 
-    def train(self, warm: str, ranges: dict[str, Any]) -> list[Job]:
-        """Every rule and seed; the shared run stands for rule "none" where it is as long."""
-        jobs = [
-            self._job(warm, rule, seed, self.sizes.rollouts, ranges)
-            for seed in self.sizes.seeds
-            for rule in self.sizes.rules
-            if (rule, seed) != ("none", self.sizes.seeds[0])
-        ]
+    def train(self, training: Training, ranges: dict[str, Any]) -> list[Job]:
+        """Every rule and seed."""
+        jobs = training.rules(ranges)
         self.stages.run("training", {"keys": [j.key for j in jobs]}, lambda: run_jobs(jobs, self.sizes.jobs))
         return jobs
 
-    def train_sweep(self, warm: str, ranges: dict[str, Any], done: Sequence[Job]) -> str:
+    def train_sweep(self, training: Training, ranges: dict[str, Any], done: Sequence[Job]) -> str:
         """Variants of the swept rules, trained and analysed in the bins of the other runs; the table's key."""
         from analysis.sweeps.trained import Entry, write_trained_sweep
 
         edges = json.loads((done[0].run / "analysis" / "summary.json").read_text(encoding="utf-8"))["edges"]
-        own = {job.run.name: job for job in done}
-        jobs: dict[Path, Job] = {}
-        planned: list[tuple[Variant, list[Path]]] = []
-        for variant in variants(self.sizes, ranges):
-            runs: list[Path] = []
-            for seed in () if variant.reason else self.sizes.seeds[: self.sizes.sweep_seeds]:
-                job = own.get(f"{variant.trained_as}-seed{seed}")
-                if job is None:
-                    job = self._job(warm, variant.rule, seed, self.sizes.rollouts, ranges, variant=variant)
-                    jobs[job.run] = job
-                runs.append(job.run)
-            planned.append((variant, runs))
-        stopped: dict[Path, str] = {}  # a setting under which training stops itself is a result, tried again next time
-        run_jobs([*jobs.values()], self.sizes.jobs, "sweep", stopped)
-        entries = []
-        for variant, runs in planned:
-            changed = " ".join(f"{name}={value}" for name, value in variant.options.items())
-            left = tuple(run for run in runs if run not in stopped)
-            why = [variant.reason, *(f"{run.name} stopped: {stopped[run]}" for run in runs if run in stopped)]
-            reason = "; ".join(filter(None, why))
-            entries.append(Entry(variant.rule, variant.setting, variant.value, changed, left, reason))
+        sweep = training.sweep(ranges, done)
+        trained, found = sweep.train(self.sizes.jobs)
+        entries = [
+            Entry(variant.rule, variant.setting, variant.value, variant.changed, runs, reason)
+            for variant, runs, reason in found
+        ]
 
         def work() -> None:
-            if trained := [str(run) for run in jobs if run not in stopped]:
-                self._python("analysis", *trained, "--edges", json.dumps(edges), passing=(0, 1))
+            if trained:
+                run_module("analysis", *map(str, trained), "--edges", json.dumps(edges), passing=(0, 1))
             write_trained_sweep(self.out / TRAINED_SWEEP, entries)
 
-        inputs = self._from([*done, *jobs.values()], "", "analysis") | {"entries": entries, "edges": edges}
+        inputs = self._from([*done, *sweep.jobs], "", "analysis") | {"entries": entries, "edges": edges}
         return self.stages.run("sweep-analysis", inputs, work)[0]
 
     def measure_noise(self, runs: Sequence[Job]) -> str:
@@ -260,7 +204,7 @@ class Reproduction:
 
         def work() -> None:
             shutil.rmtree(job.run / NOISE, ignore_errors=True)  # of another key, or of a killed measurement
-            self._python("fspo.train", "--config", str(job.run / "config.yaml"), "--noise-floor")
+            run_module("fspo.train", "--config", str(job.run / "config.yaml"), "--noise-floor")
 
         return self.stages.run("noise-floor", {"run": job.key, "source": source_digest("fspo")}, work)[0]
 
@@ -268,7 +212,7 @@ class Reproduction:
         """What other settings would have done to the unclipped run's log; the table's key."""
 
         def work() -> None:
-            self._python("analysis", "sweep", str(shared.run), quiet=True)
+            run_module("analysis", "sweep", str(shared.run), quiet=True)
 
         inputs = {"run": shared.key, "source": source_digest("analysis", *GROUND_FLOOR)}
         return self.stages.run("sweep", inputs, work)[0]
@@ -279,7 +223,7 @@ class Reproduction:
         def work() -> list[dict[str, Any]]:
             path = self.out / "doctor.json"
             folders = [str(job.run) for job in runs]
-            self._python("analysis", "doctor", *folders, "--json", str(path), quiet=True, passing=(0, 1))
+            run_module("analysis", "doctor", *folders, "--json", str(path), quiet=True, passing=(0, 1))
             return json.loads(path.read_text(encoding="utf-8"))
 
         return self.stages.run("doctor", self._from(runs, noise, "analysis"), work)[1]
@@ -291,7 +235,7 @@ class Reproduction:
         def work() -> list[dict[str, Any]]:
             claims = self.out / "claims.json"
             # a log that fails its integrity check is told in the report
-            self._python("analysis", *folders, "--claims", str(claims), passing=(0, 1))
+            run_module("analysis", *folders, "--claims", str(claims), passing=(0, 1))
             return json.loads(claims.read_text(encoding="utf-8"))
 
         return self.stages.run("analysis", self._from(runs, noise, "analysis"), work)[1]
@@ -304,7 +248,7 @@ class Reproduction:
             folders = [str(job.run) for job in runs]
             if trained:
                 folders += ["--trained-sweep", str(self.out / TRAINED_SWEEP)]
-            self._python("figures", *folders, "--output", str(folder), "--width", self.options.width)
+            run_module("figures", *folders, "--output", str(folder), "--width", self.options.width)
             return json.loads((folder / "captions.json").read_text(encoding="utf-8"))
 
         inputs = self._from(runs, noise, "analysis", "figures") | {"sweep": swept, "width": self.options.width}
@@ -336,13 +280,7 @@ class Reproduction:
             diagnoses=diagnoses,
             trained_sweep=self.out / TRAINED_SWEEP if self.sizes.sweep else None,
             stages=self.stages.report,
-            provenance={
-                "command": " ".join(["python", "paper_repro.py", *sys.argv[1:]]),
-                "seeds": list(self.sizes.seeds),
-                "python": platform.python_version(),
-                **{name: version(name) for name in ("torch", "transformers", "accelerate", "numpy", "fspo")},
-                "cores": os.cpu_count(),
-            },
+            provenance=provenance(["paper_repro.py", *sys.argv[1:]], self.sizes.seeds),
         )
         for claim in claims:
             print(f"{claim['id']:4} {claim['verdict']:14} {claim['statement']}")
@@ -355,13 +293,6 @@ class Reproduction:
     def _from(runs: Sequence[Job], noise: str, *packages: str) -> dict[str, Any]:
         """What a stage over all runs depends on."""
         return {"keys": [job.key for job in runs], "noise": noise, "source": source_digest(*packages, *GROUND_FLOOR)}
-
-    def _python(self, module: str, *arguments: str, quiet: bool = False, passing: Sequence[int] = (0,)) -> None:
-        command = [sys.executable, "-m", module, *arguments]
-        output = subprocess.DEVNULL if quiet else sys.stderr  # a table that the report shows needs no terminal
-        status = subprocess.run(command, check=False, stdout=output).returncode
-        if status not in passing:
-            raise UserError(f"python -m {module} stopped with status {status} (its message is above)")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -15,25 +15,21 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
-import time
-from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from measuring import RESULTS, versions, watch, write_results
 from tqdm import tqdm
 
 from fspo.base.command_line import CommandParser
 from fspo.base.errors import UserError, run_cli
-from fspo.base.files import write_text
 from fspo.gradlog import GradLogWriter
 from fspo.rules import DriftStats, preset
 
-RESULTS = Path(__file__).parent / "results" / "analysis_scale.json"
 PROMPTS, GROUP, MINIBATCHES, EPOCHS = 625, 8, 4, 2
 A_ROLLOUT = PROMPTS * GROUP * EPOCHS
 SIGMA = 0.015
@@ -118,40 +114,18 @@ def smaller(run: Path, of: Path, rows: int) -> Path:
     return run
 
 
-def resident(root: int) -> int:
-    """Bytes of resident memory of a process and its descendants."""
-    parents: dict[int, list[int]] = {}
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            parents.setdefault(int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1]), []).append(
-                int(entry.name)
-            )
-        except OSError:
-            continue
-    total, left = 0, [root]
-    while left:
-        pid = left.pop()
-        left += parents.get(pid, [])
-        try:
-            total += int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-        except OSError:
-            continue
-    return total * os.sysconf("SC_PAGE_SIZE")
+def resident(pid: int) -> int:
+    """Bytes of resident memory of a process."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def timed(run: Path, *arguments: str) -> dict[str, float]:
     """Wall and CPU seconds and the highest resident memory of one analysis."""
-    before, start, peak, load = os.times(), time.perf_counter(), 0, os.getloadavg()[0]
-    command = [sys.executable, "-m", "analysis", str(run), *arguments]
-    process = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.DEVNULL)
-    while process.poll() is None:
-        peak = max(peak, resident(process.pid))
-        time.sleep(0.1)
-    if process.returncode:
-        raise UserError(f"the analysis of {run} ended with {process.returncode}")
-    after = os.times()
-    cpu = after.children_user - before.children_user + after.children_system - before.children_system
-    return {"seconds": time.perf_counter() - start, "cpu_seconds": cpu, "peak_mib": peak / 2**20, "load": load}
+    load, command = os.getloadavg()[0], [sys.executable, "-m", "analysis", str(run), *arguments]
+    took = watch(command, resident, 0.1, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    if took.status:
+        raise UserError(f"the analysis of {run} ended with {took.status}")
+    return {"seconds": took.wall, "cpu_seconds": took.cpu, "peak_mib": took.peak / 2**20, "load": load}
 
 
 def main() -> None:
@@ -173,8 +147,7 @@ def main() -> None:
         if not options.folder:
             shutil.rmtree(folder, ignore_errors=True)
     print(json.dumps(results, indent=1))
-    write_text(RESULTS, json.dumps(results, indent=1) + "\n")
-    print(f"results: {RESULTS}")
+    write_results(results, RESULTS / "analysis_scale.json")
 
 
 def measure(folder: Path, most: int, scored: int, width: int) -> dict[str, Any]:
@@ -210,7 +183,7 @@ def measure(folder: Path, most: int, scored: int, width: int) -> dict[str, Any]:
             write_log(folder / "part", scored, width, prompts=64)
             (folder / "part").rename(run)
         results["with_sketches"] = {"rows": scored, "width": width, **timed(run)}
-    results["versions"] = {name: version(name) for name in ("numpy", "scipy", "pandas", "pyarrow", "fspo")}
+    results["versions"] = versions("numpy", "scipy", "pandas", "pyarrow", "fspo")
     return results
 
 

@@ -11,27 +11,22 @@ are an order of magnitude slower on a CPU.
 
 from __future__ import annotations
 
-import json
-import os
 import time
 from collections.abc import Callable
-from importlib.metadata import version
-from pathlib import Path
+from functools import partial
 
 import numpy as np
 import torch
+from measuring import RESULTS, machine, take_turns, write_results
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
-from tqdm import tqdm
 
 from fspo.base.command_line import CommandParser
 from fspo.base.errors import run_cli, unknown_name
-from fspo.base.files import write_text
 from fspo.policy.linear_logprobs import linear_log_probs
 
 VOCABULARY = 151_936
 DTYPES = ("float32", "bfloat16")
-RESULTS = Path(__file__).parent / "results" / "logprobs.json"
 Way = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
@@ -108,11 +103,8 @@ def measure(dtype: str, tokens: int, features: int, rounds: int, ways: dict[str,
         (values * slope).sum().backward()
         return middle - start, time.thread_time() - middle
 
-    taken: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
-    for _ in tqdm(range(rounds + 1), desc=f"{dtype}, {tokens} tokens", leave=False):
-        for name, way in ways.items():
-            taken[name].append(step(way))
-    seconds = {name: np.array(values[1:]) for name, values in taken.items()}
+    taken = take_turns({name: partial(step, way) for name, way in ways.items()}, rounds, f"{dtype}, {tokens} tokens")
+    seconds = {name: np.array(values) for name, values in taken.items()}
     peaks = {}
     for name, way in ways.items():
         hidden.grad = weight.grad = None  # freed before the meter starts, not under it
@@ -175,12 +167,9 @@ def main() -> None:
         "shapes": found,
         "rounds": options.rounds,
         "threads": 1,
-        "cores": os.cpu_count(),
-        "load_average": os.getloadavg(),
-        "versions": {name: version(name) for name in ("torch", "trl", "fspo")},
+        **machine("torch", "trl", "fspo"),
     }
-    write_text(RESULTS, json.dumps(results, indent=1) + "\n")
-    print(f"results: {RESULTS}")
+    write_results(results, RESULTS / "logprobs.json")
 
 
 if __name__ == "__main__":

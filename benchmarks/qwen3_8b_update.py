@@ -11,24 +11,21 @@ in the same process. `model` FLOPs are 6 for each parameter and token, and atten
 from __future__ import annotations
 
 import json
-import os
 import platform
 import sys
 import time
 from collections.abc import Callable
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from accelerate import Accelerator
-from tqdm import tqdm
+from measuring import RESULTS, machine, peak_mib, seconds, take_turns, write_results
 from transformers import AutoModelForCausalLM, PretrainedConfig
 
 from fspo.base.command_line import CommandParser
 from fspo.base.errors import UserError, run_cli
-from fspo.base.files import write_text
 from fspo.config import OptimConfig
 from fspo.models.load import DTYPES, embedded_config, ready_for_training
 from fspo.objective import ObjectiveConfig
@@ -44,7 +41,6 @@ from fspo.train.updates import Updater
 MINIBATCHES = 8
 """Updates of a rollout in the presets, one of which is scored."""
 AIMS = {"gradient_log_share": 0.02, "share_of_matmul_rate": 0.40}
-RESULTS = Path(__file__).parent / "results"
 
 
 def random_batch(responses: int, prompt: int, tokens: int, vocabulary: int) -> RolloutBatch:
@@ -76,16 +72,15 @@ def update_flop(config: PretrainedConfig, parameters: int, rows: int, length: in
     return passes * rows * length * (2.0 * used + attention)
 
 
-def seconds(work: Callable[[], object], device: torch.device, rounds: int, name: str) -> float:
-    """Median time of ``work`` after one warm-up."""
-    found = []
-    for _ in tqdm(range(rounds + 1), desc=name, leave=False):
-        wait(device)
-        began = time.perf_counter()
+def median_seconds(work: Callable[[], object], device: torch.device, rounds: int, name: str) -> float:
+    """Median time of ``work`` after one warm-up, the device's work included."""
+
+    def done() -> None:
         work()
         wait(device)
-        found.append(time.perf_counter() - began)
-    return float(np.median(found[1:]))
+
+    wait(device)
+    return float(np.median(take_turns({name: lambda: seconds(done, time.perf_counter)}, rounds, name)[name]))
 
 
 def wait(device: torch.device) -> None:
@@ -97,16 +92,14 @@ def wait(device: torch.device) -> None:
 def matmul_rate(device: torch.device, dtype: torch.dtype, size: int, rounds: int) -> float:
     """FLOP/s of a square matrix product."""
     a, b = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
-    return 2.0 * size**3 / seconds(lambda: a @ b, device, rounds, "matmul")
+    return 2.0 * size**3 / median_seconds(lambda: a @ b, device, rounds, "matmul")
 
 
 def peak_bytes(device: torch.device) -> int:
     """Largest memory so far: torch's own tensors on a GPU, the whole process on a CPU."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    import resource
-
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return int(peak_mib() * 2**20)
 
 
 def measure(options: Any) -> dict[str, Any]:
@@ -140,6 +133,10 @@ def measure(options: Any) -> dict[str, Any]:
         optimizer.zero_grad(set_to_none=True)
         done += 1
 
+    def old_log_probs() -> None:
+        for micro in plan:
+            updater.shard(batch, micro)
+
     def scores() -> None:
         score_shards(model, shards, temperature=1.0, config=ScoreConfig(), seed=0, rollout=0)
 
@@ -154,11 +151,13 @@ def measure(options: Any) -> dict[str, Any]:
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     rounds = options.rounds
-    taken = {"update": seconds(update, device, rounds, "update")}
+    taken = {"update": median_seconds(update, device, rounds, "update")}
     memory = {"update": peak_bytes(device)}
-    taken["old_log_probs"] = seconds(lambda: [updater.shard(batch, m) for m in plan], device, rounds, "old log-probs")
-    taken["score_pass"] = seconds(scores, device, rounds, "score pass")
-    taken["rollout"] = seconds(rollout, device, rounds, "rollout")
+    taken["old_log_probs"] = median_seconds(
+        lambda: [updater.shard(batch, m) for m in plan], device, rounds, "old log-probs"
+    )
+    taken["score_pass"] = median_seconds(scores, device, rounds, "score pass")
+    taken["rollout"] = median_seconds(rollout, device, rounds, "rollout")
     memory["all"] = peak_bytes(device)
     rate = matmul_rate(device, dtype, options.matmul, 20)
     length = options.prompt + options.tokens
@@ -181,20 +180,13 @@ def measure(options: Any) -> dict[str, Any]:
     }
 
 
-def machine() -> dict[str, Any]:
+def place() -> dict[str, Any]:
     """Where it ran."""
-    versions = {}
-    for name in ("torch", "transformers", "accelerate", "torchao", "fspo"):
-        try:
-            versions[name] = version(name)
-        except PackageNotFoundError:
-            versions[name] = None
     gpu = torch.cuda.get_device_properties(0) if torch.cuda.is_available() else None
     return {
         "gpu": gpu and {"name": gpu.name, "bytes": gpu.total_memory, "cuda": torch.version.cuda},
         "cpu": platform.processor() or platform.machine(),
-        "cores": os.cpu_count(),
-        "versions": versions,
+        **machine("torch", "transformers", "accelerate", "torchao", "fspo"),
     }
 
 
@@ -225,10 +217,9 @@ def main(args: list[str] | None = None) -> int:
     found = measure(options)
     wanted = {k: v for k, v in vars(options).items() if k != "out"}
     result = {"command": " ".join(["benchmarks/qwen3_8b_update.py", *words]), "tiny": options.tiny, "aims": AIMS}
-    result |= {"options": wanted, **found, "machine": machine()}
+    result |= {"options": wanted, **found, "machine": place()}
     print(json.dumps(found, indent=1))
-    write_text(Path(options.out), json.dumps(result, indent=1) + "\n")
-    print(f"results: {options.out}")
+    write_results(result, Path(options.out))
     return 0
 
 

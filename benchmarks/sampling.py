@@ -7,25 +7,20 @@ Rates are per CPU second of one thread, medians over interleaved rounds, so that
 
 from __future__ import annotations
 
-import json
 import os
-import resource
 import time
 from collections.abc import Callable
-from importlib.metadata import version
-from pathlib import Path
+from functools import partial
 
 import numpy as np
-from tqdm import tqdm
+from measuring import RESULTS, machine, peak_mib, seconds, take_turns, write_results
 
 from fspo.base.command_line import CommandParser
 from fspo.base.errors import UserError, run_cli
-from fspo.base.files import write_text
 from fspo.rules import preset
 from proofs_check.models import LogRatioModel, make_model
 from proofs_check.tools.sampling import CHUNK, acceptance_counts
 
-RESULTS = Path(__file__).parent / "results" / "sampling.json"
 LENGTH = 256.0
 MOMENTS = {"mu": -0.00045, "sigma": 0.03}
 PARAMETERS = {
@@ -66,14 +61,12 @@ def counted(model: LogRatioModel, draws: int) -> None:
 
 def cpu_seconds(step: Callable[[], object]) -> float:
     """CPU seconds of the process."""
-    start = time.process_time()
-    step()
-    return time.process_time() - start
+    return seconds(step, time.process_time)
 
 
-def peak_mib() -> float:
-    """Largest resident memory so far, MiB (Linux counts KiB)."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+def draws_per_second(draws: int, step: Callable[[int], object]) -> float:
+    """Draws per CPU second of one step."""
+    return draws / cpu_seconds(lambda: step(draws))
 
 
 def rates(draws: int, rounds: int) -> dict[str, float]:
@@ -87,29 +80,26 @@ def rates(draws: int, rounds: int) -> dict[str, float]:
         steps[name] = fewer, lambda n, model=model: sampled(model, n)
     steps["gaussian, counted by a rule"] = draws, lambda n: counted(gaussian, n)
     steps["gaussian, a length for each draw"] = own.size, lambda _: gaussian.sample(np.random.default_rng(0), own)
-    taken: dict[str, list[float]] = {name: [] for name in steps}
-    for _ in tqdm(range(rounds + 1), desc="timing", leave=False):
-        for name, (size, step) in steps.items():
-            taken[name].append(size / cpu_seconds(lambda step=step, size=size: step(size)))
-    return {name: float(np.median(values[1:])) for name, values in taken.items()}
+    timed = {name: partial(draws_per_second, size, step) for name, (size, step) in steps.items()}
+    return {name: float(np.median(values)) for name, values in take_turns(timed, rounds).items()}
 
 
 def scaling(many: int) -> dict[str, object]:
     """CPU seconds and memory of counting 10^6 draws and more, and the exponent of a power law through them."""
     model, rule = make_model("gaussian", **MOMENTS), preset("fspo-kl").rule
     sizes = np.unique(np.geomspace(min(10**6, many), many, 5).astype(int))
-    before, seconds, peaks = peak_mib(), [], []
+    before, taken, peaks = peak_mib(), [], []
     for size in sizes:
         step = lambda size=size: acceptance_counts(model, rule, [LENGTH], int(size), 0, progress=size > 1e7)  # noqa: E731
-        seconds.append(float(np.median([cpu_seconds(step) for _ in range(3)])))
+        taken.append(float(np.median([cpu_seconds(step) for _ in range(3)])))
         peaks.append(peak_mib() - before)
-    exponent = float(np.polyfit(np.log(sizes), np.log(seconds), 1)[0])
+    exponent = float(np.polyfit(np.log(sizes), np.log(taken), 1)[0])
     return {
         "draws": sizes.tolist(),
-        "cpu_seconds": seconds,
+        "cpu_seconds": taken,
         "exponent_of_time": exponent,
         "memory_above_start_mib": peaks,
-        "seconds_for_1e9_extrapolated": seconds[-1] * 1e9 / float(sizes[-1]),
+        "seconds_for_1e9_extrapolated": taken[-1] * 1e9 / float(sizes[-1]),
     }
 
 
@@ -147,11 +137,9 @@ def main() -> None:
         "goal_of_standard_normal": GOAL,
         "scaling": scaled,
         "parallel": together,
-        "cores": os.cpu_count(),
-        "versions": {name: version(name) for name in ("numpy", "scipy", "fspo")},
+        **machine("numpy", "scipy", "fspo"),
     }
-    write_text(RESULTS, json.dumps(results, indent=1) + "\n")
-    print(f"results: {RESULTS}")
+    write_results(results, RESULTS / "sampling.json")
 
 
 if __name__ == "__main__":

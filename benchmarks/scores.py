@@ -8,22 +8,17 @@ Times are CPU seconds of one thread, medians over interleaved rounds, so that a 
 from __future__ import annotations
 
 import itertools
-import json
-import time
 from collections.abc import Callable
 from functools import partial
-from importlib.metadata import version
-from pathlib import Path
 from typing import cast
 
 import numpy as np
 import torch
+from measuring import RESULTS, machine, seconds, take_turns, write_results
 from torch import Tensor, nn
-from tqdm import tqdm
 
 from fspo.base.command_line import CommandParser
 from fspo.base.errors import run_cli
-from fspo.base.files import write_text
 from fspo.models.load import build_embedded_model, load_model
 from fspo.policy.logprobs import make_batch, token_log_probs
 from fspo.policy.score_check import coverage
@@ -31,7 +26,6 @@ from fspo.policy.scores import ScoreConfig, score
 from fspo.tasks.chain_add import build_tokenizer, warmup_stream
 
 PROJECTIONS = (8, 16, 32)
-RESULTS = Path(__file__).parent / "results" / "scores.json"
 
 
 def batch_of(rows: int, seed: int) -> dict[str, Tensor]:
@@ -62,17 +56,6 @@ def input_step(model: nn.Module, batch: dict[str, Tensor]) -> None:
     handle.remove()
 
 
-def seconds(steps: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
-    """Median CPU seconds of each step; the first round warms up and is left out."""
-    taken: dict[str, list[float]] = {name: [] for name in steps}
-    for _ in tqdm(range(rounds + 1), desc="timing", leave=False):
-        for name, step in steps.items():
-            start = time.thread_time()
-            step()
-            taken[name].append(time.thread_time() - start)
-    return {name: float(np.median(values[1:])) for name, values in taken.items()}
-
-
 def main() -> None:
     """Print both tables."""
     parser = CommandParser(prog="python benchmarks/scores.py", description=__doc__ or "")
@@ -89,7 +72,8 @@ def main() -> None:
         "no weight gradients": lambda: input_step(model, batch),
     }
     steps |= {f"score k={k}": partial(score, model, batch, config=c) for k, c in configs.items()}
-    times = seconds(steps, options.rounds)
+    timed = {name: partial(seconds, step) for name, step in steps.items()}
+    times = {name: float(np.median(taken)) for name, taken in take_turns(timed, options.rounds).items()}
     width = batch["input_ids"].shape[1]
     print(f"{options.rows} rows x {width} columns, {int(batch['response_mask'].sum())} response tokens")
     for name, value in times.items():
@@ -101,7 +85,7 @@ def main() -> None:
         "model": "embedded, warmed up" if options.model else "embedded, random weights",
         "of_forward_backward": {name: value / times["forward+backward"] for name, value in times.items()},
         "of_no_weight_gradients": {name: value / times["no weight gradients"] for name, value in times.items()},
-        "versions": {name: version(name) for name in ("torch", "transformers", "fspo")},
+        **machine("torch", "transformers", "fspo"),
     }
     few = {name: x[:64] for name, x in batch.items()}
     for k, config in configs.items():
@@ -118,8 +102,7 @@ def main() -> None:
             f"cosine of a 15 % drop rmse {np.mean([f.subset_cosine_rmse for f in found]):.3f}, "
             f"norm ratio {ratio.mean():.3f} +- {ratio.std():.3f}"
         )
-    write_text(RESULTS, json.dumps(results, indent=1) + "\n")
-    print(f"results: {RESULTS}")
+    write_results(results, RESULTS / "scores.json")
 
 
 if __name__ == "__main__":

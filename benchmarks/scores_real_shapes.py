@@ -11,22 +11,18 @@ vocabulary has 256 entries, so that the layer is all that counts (one decoder la
 from __future__ import annotations
 
 import json
-import os
-import time
 from collections.abc import Callable
-from importlib.metadata import version
-from pathlib import Path
+from functools import partial
 
 import numpy as np
 import torch
+from measuring import RESULTS, machine, seconds, take_turns, write_results
 from scores import input_step
 from torch import Tensor, nn
-from tqdm import tqdm
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from fspo.base.command_line import CommandParser
 from fspo.base.errors import run_cli, unknown_name
-from fspo.base.files import write_text
 from fspo.policy.logprobs import make_batch, token_log_probs
 from fspo.policy.scores import ScoreHooks, score
 
@@ -36,7 +32,6 @@ LIVE_LIMIT = 0.05
 """Share of a rollout step that a live path would have to save to be worth building."""
 DTYPES = ("bfloat16", "float32")
 PROMPT = 8
-RESULTS = Path(__file__).parent / "results"
 
 
 def one_layer(dtype: torch.dtype) -> Qwen3ForCausalLM:
@@ -97,20 +92,19 @@ PASSES: dict[str, Callable[[nn.Module, dict[str, Tensor]], object]] = {
 def measure(dtype: str, rows: int, columns: int, rounds: int) -> dict[str, object]:
     """Seconds of each pass by round, and their ratios; the first round warms up and is left out."""
     model, batch = one_layer(getattr(torch, dtype)), batch_of(rows, columns)
-    taken: dict[str, list[float]] = {name: [] for name in PASSES}
-    for _ in tqdm(range(rounds + 1), desc=dtype, leave=False):
-        for name, step in PASSES.items():
-            model.zero_grad(set_to_none=True)
-            start = time.thread_time()
-            step(model, batch)
-            taken[name].append(time.thread_time() - start)
-    train, floor, scored, live = (np.array(values[1:]) for values in taken.values())
+
+    def timed(step: Callable[[nn.Module, dict[str, Tensor]], object]) -> float:
+        model.zero_grad(set_to_none=True)
+        return seconds(lambda: step(model, batch))
+
+    taken = take_turns({name: partial(timed, step) for name, step in PASSES.items()}, rounds, dtype)
+    train, floor, scored, live = (np.array(values) for values in taken.values())
     layer = sum(p.numel() for p in model.model.layers.parameters())
     return {
         "rows": rows,
         "columns": columns,
         "layer_parameters": layer,
-        "cpu_s": {name: float(np.median(values[1:])) for name, values in taken.items()},
+        "cpu_s": {name: float(np.median(values)) for name, values in taken.items()},
         "score_pass_of_training_pass": spread(scored / train),
         "hooks_of_training_pass": spread((scored - floor) / train),
         "hooks_of_pass_without_weight_gradients": spread((scored - floor) / floor),
@@ -181,13 +175,9 @@ def main() -> None:
         "live_path": live,
         "rounds": options.rounds,
         "threads": 1,
-        "cores": os.cpu_count(),
-        "load_average": os.getloadavg(),
-        "versions": {name: version(name) for name in ("torch", "transformers", "fspo")},
+        **machine("torch", "transformers", "fspo"),
     }
-    path = RESULTS / "scores_real_shapes.json"
-    write_text(path, json.dumps(results, indent=1) + "\n")
-    print(f"results: {path}")
+    write_results(results, RESULTS / "scores_real_shapes.json")
 
 
 if __name__ == "__main__":

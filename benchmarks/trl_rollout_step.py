@@ -19,14 +19,15 @@ import itertools
 import json
 import os
 import platform
-import resource
 import subprocess
 import sys
 import tempfile
 import time
-from importlib.metadata import version
 from pathlib import Path
+from statistics import fmean
 from typing import Any
+
+from measuring import RESULTS, machine, peak_mib, write_results
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # idle threads that spin slow a neighbour down
 
@@ -42,13 +43,6 @@ SIDES = {
     "trl-8": "TRL, microbatches of 8 responses",
 }
 KEPT = ("completions/mean_length", "reward")
-RESULTS = Path(__file__).parent / "results" / "trl_rollout_step.json"
-
-
-def peak_mib() -> float:
-    """Resident maximum of this process, MiB (ru_maxrss is in KiB on Linux, bytes on macOS)."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / (2**20 if platform.system() == "Darwin" else 2**10)
 
 
 def now() -> tuple[float, float]:
@@ -213,23 +207,18 @@ def measure(sides: list[str], model: str, rollouts: int, rounds: int, threads: i
     return runs
 
 
-def mean(values: list[float]) -> float:
-    """Arithmetic mean."""
-    return sum(values) / len(values)
-
-
 def summarise(runs: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, Any]]:
     """Means over rounds and rollouts, the first rollout of each process left out; ratios are taken within a round."""
     table: dict[str, dict[str, Any]] = {}
     for side, found in runs.items():
         row: dict[str, Any] = {"what": SIDES[side]}
         for key in ("wall_s", "cpu_s"):
-            row[key] = mean([mean(run[key][1:]) for run in found])
-            row[f"{key}_by_round"] = [mean(run[key][1:]) for run in found]
+            row[key] = fmean([fmean(run[key][1:]) for run in found])
+            row[f"{key}_by_round"] = [fmean(run[key][1:]) for run in found]
         row["peak_mib"] = max(run["peak_mib"] for run in found)
         row["imports_mib"] = max(run["imports_mib"] for run in found)
         names = dict.fromkeys(name for run in found for part in run["parts"] for name in part)
-        row["parts"] = {n: mean([part.get(n, 0.0) for run in found for part in run["parts"][1:]]) for n in names}
+        row["parts"] = {n: fmean([part.get(n, 0.0) for run in found for part in run["parts"][1:]]) for n in names}
         table[side] = row
     return compare(table)
 
@@ -297,34 +286,15 @@ def main() -> None:
     model = options.model or str(warm_up())
     table = summarise(measure(options.sides, model, options.rollouts, options.rounds, options.threads))
     print(show(table))
-    packages = ("torch", "transformers", "trl", "accelerate", "fspo")
     report = {
         "sides": table,
         "rollouts": options.rollouts,
         "rounds": options.rounds,
         "threads": options.threads,
-        "cores": os.cpu_count(),
-        "load_average": os.getloadavg(),
         "machine": f"{platform.system()} {platform.machine()}",
-        "versions": {name: installed(name) for name in packages},
+        **machine("torch", "transformers", "trl", "accelerate", "fspo"),
     }
-    RESULTS.parent.mkdir(exist_ok=True)
-    part = RESULTS.with_suffix(".part")
-    part.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    part.replace(RESULTS)
-    print(f"written to {RESULTS.relative_to(Path(__file__).parent.parent)}")
-
-
-def installed(name: str) -> str:
-    """A package's version; fspo may run from its folder."""
-    from importlib.metadata import PackageNotFoundError
-
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        import fspo
-
-        return fspo.__version__ if name == "fspo" else "?"
+    write_results(report, RESULTS / "trl_rollout_step.json")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from textwrap import fill
 from typing import Any
 
@@ -11,11 +11,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.gridspec import SubplotSpec
+from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 from numpy.typing import ArrayLike
 
 from analysis.log.partition import LENGTH, Partition
-from figures.style import Style
+from figures.style import OUTSIDE_COLORS, OUTSIDE_MARKERS, Look, Style, rule_label
 
 
 def new_axes(ax: Axes | None) -> Axes:
@@ -38,6 +39,30 @@ def whiskers(
     lines(at[known], low[known], high[known], color=color, linewidth=look.pop("interval_width", 0.9), zorder=2.4)
     look.setdefault("zorder", 2.6)
     return ax.plot(x, y, linestyle=look.pop("linestyle", "none"), **look)[0]
+
+
+def rule_legend(drawn: Mapping[str, Look], marks: bool = True, lines: bool = True) -> tuple[list[Line2D], list[str]]:
+    """Handles and labels of a legend of rules: their colours with their marks, their line styles or both."""
+    handles = [
+        Line2D([], [], color=k.color, marker=k.marker if marks else None, linestyle=k.linestyle if lines else "none")
+        for k in drawn.values()
+    ]
+    return handles, [rule_label(rule) for rule in drawn]
+
+
+def outside_legend(shown: Iterable[str]) -> tuple[list[Line2D], list[str]]:
+    """Handles and labels of a legend of what happens outside the band."""
+    names = list(shown)
+    marks = {name: {"color": OUTSIDE_COLORS[name], "marker": OUTSIDE_MARKERS[name]} for name in names}
+    return [Line2D([], [], linestyle="none", **marks[name]) for name in names], names
+
+
+def cell_axes(ax: Axes) -> None:
+    """Axes of coloured cells: no grid, no frame, no tick marks."""
+    ax.tick_params(length=0)
+    ax.grid(False)
+    for spine in ax.spines.values():
+        spine.set_visible(False)
 
 
 def length_axis(ax: Axes, lengths: ArrayLike, most: int = 6) -> None:

@@ -266,6 +266,22 @@ def first_use(frame: Frame) -> Frame:
     return prefer(frame, "use", "first", "all", "reused")
 
 
+def lemma_updates(tables: Tables) -> tuple[Frame, str]:
+    """First-use rows of the table lemma, single updates where there are any, and the words of what one row is."""
+    rows = first_use(tables["lemma"])
+    if "updates" in rows and (rows["updates"] == 1).any():
+        return rows[rows["updates"] == 1], "for each scored update"
+    return rows, "for each window"
+
+
+def noise_by_run(tables: Tables, column: str) -> list[tuple[str, Frame, Frame]]:
+    """Each run's rows of its noise floor with a value in ``column``: its name, over all lengths, and by bin."""
+    rows = tables.frames.get("noise_floor")
+    found = [] if rows is None else [(str(run), part[part[column].notna()]) for run, part in rows.groupby("run")]
+    split = [(run, own[own["bin"] < 0], own[own["bin"] >= 0].sort_values("bin", kind="stable")) for run, own in found]
+    return [(run, whole, by_bin) for run, whole, by_bin in split if len(whole)]
+
+
 def count_words(counts: Frame) -> str:
     """A count, or its range, for a caption."""
     counts = counts[counts > 0]

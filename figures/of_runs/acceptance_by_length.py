@@ -22,6 +22,7 @@ from figures.draw import (
     panel_grid,
     panels_above,
     percent_axis,
+    rule_legend,
     spread,
     whiskers,
 )
@@ -42,7 +43,6 @@ from figures.tables import (
 )
 from fspo.stats.intervals import PERCENT
 
-NAME = "acceptance_by_length"
 TITLE = "Band acceptance by length"
 CAPTION = (
     "Share of responses whose sequence log-ratio lies in the band, by {by}. {what}. "
@@ -211,8 +211,7 @@ def figure(tables: Tables, style: Style) -> Figure:
     drawn = looks(s.rule for _, data in large for s in data)
     noise = floors(tables) if any(not view.run for view, _ in large) else []
     with style.context():
-        handles = [Line2D([], [], color=k.color, marker=k.marker, linestyle=k.linestyle) for k in drawn.values()]
-        labels = [rule_label(rule) for rule in drawn]
+        handles, labels = rule_legend(drawn)
         if noise:
             handles.append(Line2D([], [], **FLOOR_LOOK))
             labels.append("numerics alone")

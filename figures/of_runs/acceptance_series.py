@@ -9,7 +9,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from figures.style import Look, looks
-from figures.tables import Frame, Tables
+from figures.tables import Frame, Tables, noise_by_run
 from fspo.rules import PRESETS
 from fspo.theory import band_acceptance, matching_sigma
 
@@ -82,11 +82,9 @@ def smooth_band(tables: Tables, case: Frame) -> NDArray[np.float64]:
 
 def floors(tables: Tables) -> list[Floor]:
     """The noise floor of each run that has one; sources that never put a response out stand together as one."""
-    rows = tables.frames.get("noise_floor")
-    if rows is None:
-        return []
     found = []
-    for run, own in rows[rows["out_of_band"].notna()].groupby("run"):
+    for run, whole, by_bin in noise_by_run(tables, "out_of_band"):
+        own = pd.concat([whole, by_bin])
         quiet = own.groupby("source")["out_of_band"].transform("max") == 0
         own = own.assign(name=own["source"].where(~quiet, "every source" if quiet.all() else "other sources"))
         for name, part in own.drop_duplicates(["name", "bin"]).groupby("name", sort=False):
@@ -94,7 +92,7 @@ def floors(tables: Tables) -> list[Floor]:
             if len(whole):
                 low, high = (1 - float(whole[f"out_of_band_ci_{end}"].iloc[0]) for end in ("high", "low"))
                 at, share = part["length_mean"].to_numpy(float), part["out_of_band"].to_numpy(float)
-                found.append(Floor(str(run), str(name), at, 1 - share, low, high))
+                found.append(Floor(run, str(name), at, 1 - share, low, high))
     return found
 
 

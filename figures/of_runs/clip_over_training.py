@@ -18,7 +18,6 @@ from figures.style import Style, looks, rule_label
 from figures.tables import Frame, Tables, count_words, drawable, need
 from fspo.stats.intervals import PERCENT
 
-NAME = "clip_over_training"
 TITLE = "Out-of-band rate by length over training"
 CAPTION = (
     "Share of responses whose log-ratio lies outside the band of the rule that trains (docs/theory.md section 1), by "

@@ -12,13 +12,23 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
-from figures.draw import label_left, new_axes, panel_grid
-from figures.style import Look, Style, looks, rule_label
-from figures.tables import Frame, NothingToDraw, Tables, View, drawable, first_use, prefer, view_words, views
+from figures.draw import label_left, new_axes, panel_grid, rule_legend
+from figures.style import Look, Style, looks
+from figures.tables import (
+    Frame,
+    NothingToDraw,
+    Tables,
+    View,
+    drawable,
+    first_use,
+    lemma_updates,
+    prefer,
+    view_words,
+    views,
+)
 from fspo.stats.intervals import PERCENT
 from fspo.theory import cosine_bound
 
-NAME = "cosine_bound"
 TITLE = "Cosine against the bound of T7"
 CAPTION = (
     "Cosine of the clipped and the true update against ρ, one point {unit} (rules that drop; responses with "
@@ -42,10 +52,7 @@ class Points:
 
 def select(tables: Tables) -> tuple[list[View], str]:
     """Rows with a finite rho and cosine, one View a panel, and what one row is."""
-    rows = first_use(tables["lemma"])
-    unit = "for each window"
-    if "updates" in rows and (rows["updates"] == 1).any():
-        rows, unit = rows[rows["updates"] == 1], "for each scored update"
+    rows, unit = lemma_updates(tables)
     trained = rows["source"] == "trained"
     rows = pd.concat([prefer(rows[~trained], "outside", "drop"), rows[trained & (rows["outside"] == "drop")]])
     if rows.empty:
@@ -142,9 +149,9 @@ def figure(tables: Tables, style: Style) -> Figure:
     drawn = looks(rule for view in found for rule in view.rows["rule"])
     lowest = min(0.0, *(float(view.rows["cosine"].min()) for view in found))
     with style.context():
-        handles = [Line2D([], [], color=k.color, marker=k.marker, linestyle="none") for k in drawn.values()]
+        handles, labels = rule_legend(drawn, lines=False)
         handles.append(Line2D([], [], color="black", linewidth=1.0))
-        labels = [*(rule_label(rule) for rule in drawn), "bound"]
+        labels.append("bound")
         fig, axes = panel_grid(style, len(found), 1.75, handles, labels, sharey=True)
         for ax, view in zip(axes, found, strict=True):
             none, total = without_guarantee(view)

@@ -11,12 +11,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
-from figures.draw import few_ticks, new_axes, panel_grid, rule_rows, spread, whiskers
+from figures.draw import few_ticks, new_axes, outside_legend, panel_grid, rule_rows, spread, whiskers
 from figures.style import OUTSIDE_COLORS, OUTSIDE_MARKERS, RANDOM_LABEL, Style, band_of, looks, rule_label
 from figures.tables import NothingToDraw, Tables, View, count_words, drawable, first_use, need, view_words, views
 from fspo.stats.intervals import PERCENT
 
-NAME = "cosine_by_rule"
 TITLE = "Cosine of the clipped and the true update"
 CAPTION = (
     "Same-batch cosine of the clipped and the true update, one common weight exp(S) and one common g "
@@ -115,11 +114,10 @@ def figure(tables: Tables, style: Style) -> Figure:
     between = "\n" if style.narrow else " "  # long rule names leave little room beside them
     with style.context():
         here = [o for o in OUTSIDE_MARKERS if any((view.rows["outside"] == o).any() for view in found)]
-        handles = [Line2D([], [], color=OUTSIDE_COLORS[o], marker=OUTSIDE_MARKERS[o], linestyle="none") for o in here]
+        handles, labels = outside_legend(here)
         handles.append(Line2D([], [], color="#7f7f7f", linestyle="--", linewidth=0.9))
-        fig, axes = panel_grid(
-            style, len(panels), height, handles, [*here, RANDOM_LABEL], most=3, columns=columns, sharey=True
-        )
+        labels.append(RANDOM_LABEL)
+        fig, axes = panel_grid(style, len(panels), height, handles, labels, most=3, columns=columns, sharey=True)
         for ax, (view, part) in zip(axes, panels, strict=True):
             title = f"{view.title},{between}{part_words(part, tables)}"
             plot_cosines(cosines(view, part), rules, ax).set_title(title)

@@ -28,7 +28,6 @@ from figures.tables import (
 )
 from fspo.stats.intervals import PERCENT
 
-NAME = "cosine_references"
 TITLE = "Cosine with four references"
 CAPTION = (
     "Cosine of the clipped update with the true one as four references tell it (docs/theory.md section 5), one common "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -13,10 +14,9 @@ from numpy.typing import NDArray
 
 from figures.draw import few_ticks, new_axes, panel_grid, rule_rows, spread, whiskers
 from figures.style import Style, looks, rule_label
-from figures.tables import Frame, Tables, count_words, drawable, first_use
+from figures.tables import Frame, Tables, count_words, drawable, first_use, noise_by_run
 from fspo.stats.intervals import PERCENT
 
-NAME = "drift_by_sign"
 TITLE = "Drift of the log-ratio by the sign of the advantage"
 CAPTION = (
     "Drift E[S]/E[L] per token by run, for all responses and for A > 0 and A < 0 (n = {n} responses each), first use, "
@@ -58,14 +58,11 @@ class Floor:
 
 def floors(tables: Tables) -> list[Floor]:
     """The noise floor of each run that has one: of its sources the one with the largest drift."""
-    rows = tables.frames.get("noise_floor")
     found: list[Floor] = []
-    for run, own in () if rows is None else rows.groupby("run"):
-        whole = own[(own["bin"] < 0) & own["drift_per_token"].notna()]
-        if len(whole):
-            worst = whole.loc[whole["drift_per_token"].abs().idxmax()]
-            ends = (float(worst[f"drift_per_token{end}"]) for end in ("", "_ci_low", "_ci_high"))
-            found.append(Floor(str(run), str(worst["meaning"]), str(worst["trained_rule"]), *ends))
+    for run, whole, _ in noise_by_run(tables, "drift_per_token"):
+        worst = whole.loc[whole["drift_per_token"].abs().idxmax()]
+        ends = (float(worst[f"drift_per_token{end}"]) for end in ("", "_ci_low", "_ci_high"))
+        found.append(Floor(run, str(worst["meaning"]), str(worst["trained_rule"]), *ends))
     return found
 
 
@@ -106,16 +103,8 @@ def plot_drifts(
             style = {"color": color, "marker": marker, "markersize": 3.0}
             whiskers(ax, 1e3 * d.drift[at], y, 1e3 * d.low[at], 1e3 * d.high[at], along="x", **style)
             if d.sign == "all":
-                ax.plot(
-                    -1e3 * d.k3[at],
-                    y,
-                    linestyle="none",
-                    marker="|",
-                    color="#7f7f7f",
-                    markersize=9,
-                    markeredgewidth=1.2,
-                    zorder=2.2,
-                )
+                tick: dict[str, Any] = {"marker": "|", "color": "#7f7f7f", "markersize": 9, "markeredgewidth": 1.2}
+                ax.plot(-1e3 * d.k3[at], y, linestyle="none", zorder=2.2, **tick)
     ax.axvline(0.0, color="#b5b5b5", linewidth=0.8, zorder=1.2)
     rule_rows(ax, [rule_label(rule) for rule in rules])
     few_ticks(ax.xaxis, 6)

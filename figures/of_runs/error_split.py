@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 
 from figures.draw import few_ticks, from_zero, new_axes, panel_grid, rule_rows
 from figures.style import OUTSIDE_MARKERS, Style, looks, rule_label
-from figures.tables import Frame, Tables, View, drawable, first_use, view_words, views
+from figures.tables import Frame, Tables, View, drawable, lemma_updates, view_words, views
 
-NAME = "error_split"
 TITLE = "Lost alignment: across lengths and inside a length"
 CAPTION = (
     "The two parts of docs/theory.md T8 relative to the true update, one point {unit}: "
@@ -40,10 +39,7 @@ class Split:
 
 def select(tables: Tables) -> tuple[list[tuple[str, View]], str]:
     """(title, View) a panel: each way to compare, with what happens outside the band; and what one row is."""
-    rows = first_use(tables["lemma"])
-    unit = "for each window"
-    if "updates" in rows and (rows["updates"] == 1).any():
-        rows, unit = rows[rows["updates"] == 1], "for each scored update"
+    rows, unit = lemma_updates(tables)
     rows = drawable(rows, ("e_len", "e_in"))
     panels = []
     found = views(rows)

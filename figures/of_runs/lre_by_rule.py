@@ -18,7 +18,6 @@ from figures.style import Style, looks, rule_label
 from figures.tables import Tables, View, drawable, first_use, need, prefer, view_words, views
 from fspo.stats.intervals import PERCENT
 
-NAME = "lre_by_rule"
 TITLE = "Length Reweighting Error by rule"
 CAPTION = (
     "{error} (docs/theory.md section 3) of the rules that drop: of the share in the band (all "

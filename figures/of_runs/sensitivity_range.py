@@ -8,17 +8,15 @@ from dataclasses import dataclass
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from numpy.typing import NDArray
 
-from figures.draw import new_axes, panel_grid, percent_axis, spread, whiskers
-from figures.style import Look, Style, looks, rule_label
+from figures.draw import new_axes, panel_grid, percent_axis, rule_legend, spread, whiskers
+from figures.style import Look, Style, looks
 from figures.tables import Frame, Tables, drawable, need, reasons, shared_log
 from fspo.rules import PRESETS
 from fspo.stats.intervals import PERCENT
 
-NAME = "sensitivity_range"
 TITLE = "Effect of the clip range"
 CAPTION = (
     "What each rule's range, as a multiple of its default (both edges in log space), would have done to the log of run "
@@ -105,9 +103,7 @@ def figure(tables: Tables, style: Style) -> Figure:
     rows = select(tables)
     shown = [q for q in QUANTITIES if rows.loc[rows["quantity"] == q, "estimate"].notna().any()]
     with style.context():
-        known = looks(rows["rule"])
-        handles = [Line2D([], [], color=k.color, marker=k.marker, linestyle=k.linestyle) for k in known.values()]
-        labels = [rule_label(rule) for rule in known]
+        handles, labels = rule_legend(looks(rows["rule"]))
         columns = 2 if style.narrow else len(shown)
         fig, axes = panel_grid(style, len(shown), 1.5, handles, labels, columns=columns)
         for ax, quantity in zip(axes, shown, strict=True):

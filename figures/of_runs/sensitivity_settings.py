@@ -16,7 +16,6 @@ from figures.style import Style, looks
 from figures.tables import TOO_LITTLE, Frame, Tables, drawable, need, shared_log
 from fspo.stats.intervals import PERCENT
 
-NAME = "sensitivity_settings"
 TITLE = "Effect of the other settings"
 CAPTION = (
     "One setting of the rule fspo changed at a time, on the log of run {run} (first use; counterfactual: the responses "

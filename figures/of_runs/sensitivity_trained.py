@@ -7,14 +7,22 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
-from figures.draw import few_ticks, few_words, new_axes, panel_grid, percent_axis, rule_rows, spread, whiskers
-from figures.style import Style, looks, rule_label
+from figures.draw import (
+    few_ticks,
+    few_words,
+    new_axes,
+    panel_grid,
+    percent_axis,
+    rule_legend,
+    rule_rows,
+    spread,
+    whiskers,
+)
+from figures.style import Style, looks
 from figures.tables import TOO_LITTLE, Frame, Tables, count_words, drawable
 from fspo.stats.intervals import PERCENT
 
-NAME = "sensitivity_trained"
 TITLE = "Effect of the settings in training"
 CAPTION = (
     "Runs trained with one setting changed at a time; “base” and the dashed lines: the rule's own runs. “half”, "
@@ -85,11 +93,9 @@ def figure(tables: Tables, style: Style) -> Figure:
     columns = 2 if style.narrow else len(shown)
     with style.context():
         known = looks(table["rule"])
-        marks = [Line2D([], [], color=k.color, marker=k.marker, linestyle="none") for k in known.values()]
         height = (0.1 + 0.08 * len(known)) * len(places) + 0.45
-        fig, axes = panel_grid(
-            style, len(shown), height, marks, [rule_label(rule) for rule in known], columns=columns, sharey=True
-        )
+        legend = rule_legend(known, lines=False)
+        fig, axes = panel_grid(style, len(shown), height, *legend, columns=columns, sharey=True)
         for ax, quantity in zip(axes, shown, strict=True):
             plot_variants(table, places, quantity, ax).set_xlabel(QUANTITIES[quantity])
             if quantity in ("acceptance", "trend"):

@@ -16,7 +16,6 @@ from figures.style import Look, Style
 from figures.tables import Frame, NothingToDraw, Tables, drawable
 from fspo.stats.intervals import PERCENT
 
-NAME = "sketch_error"
 TITLE = "Error of sketched cosines by the sketch's width"
 CAPTION = (
     "Root mean square error of cosines between sketched scores, against exact gradients ({parameters:,} parameters, "

@@ -8,17 +8,26 @@ from dataclasses import dataclass
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
 from analysis.log.partition import LENGTH, Partition
 from analysis.tables.theory_gap import INGREDIENTS
-from figures.draw import axis_label, beside, bin_axis, label_left, new_axes, panel_grid, percent_axis, spread, whiskers
-from figures.style import Look, Style, looks, rule_label
+from figures.draw import (
+    axis_label,
+    beside,
+    bin_axis,
+    label_left,
+    new_axes,
+    panel_grid,
+    percent_axis,
+    rule_legend,
+    spread,
+    whiskers,
+)
+from figures.style import Look, Style, looks
 from figures.tables import Frame, Tables, count_words, drawable, need
 from fspo.stats.intervals import PERCENT
 
-NAME = "theory_gap"
 TITLE = "Where theory and data differ"
 CAPTION = (
     "First panel: measured less theoretical share in the band, each run's own rule on its own log, first use, by {by} "
@@ -86,10 +95,8 @@ def caption(tables: Tables) -> str:
 def figure(tables: Tables, style: Style) -> Figure:
     """A panel for the gap and one for each part, on one scale (docs/theory.md T1)."""
     rows = select(tables)
-    known = looks(rows["trained_rule"])
     with style.context():
-        handles = [Line2D([], [], color=k.color, marker=k.marker, linestyle=k.linestyle) for k in known.values()]
-        labels = [rule_label(rule) for rule in known]
+        handles, labels = rule_legend(looks(rows["trained_rule"]))
         columns = 2 if style.narrow else 4
         fig, axes = panel_grid(style, len(PARTS), 1.3, handles, labels, columns=columns, sharey=True)
         for ax, name in zip(axes, PARTS, strict=True):

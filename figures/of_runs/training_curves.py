@@ -8,15 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from figures.draw import new_axes, panel_grid, whiskers
-from figures.style import Look, Style, looks, rule_label
+from figures.draw import new_axes, panel_grid, rule_legend, whiskers
+from figures.style import Look, Style, looks
 from figures.tables import Frame, Tables, count_words, need
 
-NAME = "training_curves"
 TITLE = "Reward and length over training"
 CAPTION = (
     "Mean reward and response length of each rollout, and reward on held-out prompts where it was evaluated "
@@ -97,8 +95,7 @@ def figure(tables: Tables, style: Style) -> Figure:
     names = [name for name in PANELS if (rows["name"] == name).any()]
     drawn = looks(rows["trained_rule"])
     with style.context():
-        handles = [Line2D([], [], color=k.color, linestyle=k.linestyle) for k in drawn.values()]
-        fig, axes = panel_grid(style, len(names), 1.55, handles, [rule_label(rule) for rule in drawn])
+        fig, axes = panel_grid(style, len(names), 1.55, *rule_legend(drawn, marks=False))
         for ax, name in zip(axes, names, strict=True):
             plot_curves(curves(rows, name), ax).set_title(PANELS[name])
     return fig

@@ -8,13 +8,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from figures.draw import few_ticks, few_words, panel_grid, title_grid
+from figures.draw import few_ticks, few_words, outside_legend, panel_grid, title_grid
 from figures.of_runs.cosine_by_rule import Cosines, plot_cosines
-from figures.style import OUTSIDE_COLORS, OUTSIDE_MARKERS, Style, band_of, looks
+from figures.style import OUTSIDE_MARKERS, Style, band_of, looks
 from figures.tables import TOO_LITTLE, Tables, View, count_words, drawable, need, view_words, views
 from fspo.stats.intervals import PERCENT
 
-NAME = "update_error"
 TITLE = "Squared error of the clipped update"
 CAPTION = (
     "Squared bias, variance and their sum, the mean squared error, of the clipped update as an estimate of the "
@@ -52,7 +51,7 @@ def outside_grid(
     """A panel for each view and name, a view's panels beside each other with its own rules as rows; panels a row."""
     columns = min(2, len(names)) if style.narrow else len(names)
     here = [o for o in OUTSIDE_MARKERS if any((view.rows["outside"] == o).any() for view in found)]
-    handles = [Line2D([], [], color=OUTSIDE_COLORS[o], marker=OUTSIDE_MARKERS[o], linestyle="none") for o in here]
+    handles, labels = outside_legend(here)
     lines = -(-len(names) // columns)
     heights = [max(LEAST, ROW * len(rules_of(view))) for view in found for _ in range(lines)]
     fig, axes = panel_grid(
@@ -60,7 +59,7 @@ def outside_grid(
         len(found) * lines * columns,
         BESIDES,
         [*handles, *(handle for handle, _ in more)],
-        [*here, *(word for _, word in more)],
+        [*labels, *(word for _, word in more)],
         columns=columns,
         heights=heights,
         sharey="row",

@@ -12,12 +12,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
-from figures.draw import few_ticks, length_axis, new_axes, panel_grid, rule_rows, spread, whiskers
+from figures.draw import few_ticks, length_axis, new_axes, panel_grid, rule_legend, rule_rows, spread, whiskers
 from figures.style import Look, Style, looks, rule_label
-from figures.tables import Frame, NothingToDraw, Tables, count_words, drawable, first_use, need, prefer
+from figures.tables import Frame, NothingToDraw, Tables, count_words, drawable, first_use, need, noise_by_run, prefer
 from fspo.stats.intervals import PERCENT
 
-NAME = "variance_scaling"
 TITLE = "Variance of the log-ratio against length"
 CAPTION = (
     "Left: variance of S in each length bin at its mean length, first use, all responses (n = {n} for each run), with "
@@ -100,20 +99,15 @@ def select(tables: Tables) -> tuple[list[Variances], Exponents]:
 
 def noise_of(tables: Tables) -> list[Noise]:
     """The noise floor of each run that has one: of its sources the one with the largest mean square."""
-    rows = tables.frames.get("noise_floor")
     found: list[Noise] = []
-    for run, own in () if rows is None else rows.groupby("run"):
-        whole = own[(own["bin"] < 0) & (own["mean_square_per_token"] > 0)]
-        if whole.empty:
-            continue
-        loudest = whole.loc[whole["mean_square_per_token"].idxmax()]
-        part = own[(own["source"] == loudest["source"]) & (own["bin"] >= 0) & (own["mean_square_per_token"] > 0)]
-        part = part.sort_values("bin")
+    column = "mean_square_per_token"
+    for run, whole, by_bin in noise_by_run(tables, column):
+        loudest = whole.loc[whole[column].idxmax()]
+        part = by_bin[(by_bin["source"] == loudest["source"]) & (by_bin[column] > 0)]
         length = part["length_mean"].to_numpy(float)
-        names = ("mean_square_per_token", "mean_square_per_token_ci_low", "mean_square_per_token_ci_high")
-        found.append(
-            Noise(str(run), str(loudest["meaning"]), length, *(length * part[n].to_numpy(float) for n in names))
-        )
+        squares = (length * part[name].to_numpy(float) for name in (column, f"{column}_ci_low", f"{column}_ci_high"))
+        if loudest[column] > 0:
+            found.append(Noise(run, str(loudest["meaning"]), length, *squares))
     return found
 
 
@@ -185,9 +179,9 @@ def figure(tables: Tables, style: Style) -> Figure:
     data, exponents = select(tables)
     rules = list(looks(v.rule for v in data))
     with style.context():
-        handles = [Line2D([], [], color=k.color, marker=k.marker, linestyle=k.linestyle) for k in looks(rules).values()]
+        handles, labels = rule_legend(looks(rules))
         handles.append(Line2D([], [], color="#9a9a9a", linewidth=1.6))
-        labels = [*(rule_label(rule) for rule in rules), "slope 1"]
+        labels.append("slope 1")
         noise = [floor for floor in noise_of(tables) if in_sight(floor, data)]
         if noise:
             handles.append(Line2D([], [], color="#6a6a6a", marker="_", markersize=5, linestyle=":", linewidth=0.8))

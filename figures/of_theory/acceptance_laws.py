@@ -8,15 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
-from figures.draw import decade_axis, label_left, new_axes, panel_grid, percent_axis, whiskers
+from figures.draw import decade_axis, label_left, new_axes, panel_grid, percent_axis, rule_legend, whiskers
 from figures.style import Look, Style, looks, rule_label
 from figures.tables import Tables, count_words, percent
 from fspo.stats.intervals import PERCENT
 
-NAME = "acceptance_laws"
 TITLE = "Acceptance laws"
 CAPTION = (
     "Share of responses that each rule's band accepts, by response length, under the Gaussian model with σ = {sigma} "
@@ -97,10 +95,7 @@ def figure(tables: Tables, style: Style) -> Figure:
     found = laws(tables)
     drawn = looks(law.rule for data in found.values() for law in data)
     with style.context():
-        handles = [Line2D([], [], color=k.color, marker=k.marker, linestyle=k.linestyle) for k in drawn.values()]
-        fig, axes = panel_grid(
-            style, len(found), 1.75, handles, [rule_label(rule) for rule in drawn], most=2, sharey=True
-        )
+        fig, axes = panel_grid(style, len(found), 1.75, *rule_legend(drawn), most=2, sharey=True)
         for ax, (panel, data) in zip(axes, found.items(), strict=True):
             plot_laws(data, ax).set_title(TITLES.get(panel, panel))
         label_left(axes, "in the band (%)")

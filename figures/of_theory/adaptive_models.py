@@ -8,15 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
-from figures.draw import few_ticks, from_zero, new_axes, panel_grid, rule_rows, spread, whiskers
-from figures.style import Style, looks, rule_label
+from figures.draw import few_ticks, from_zero, new_axes, panel_grid, rule_legend, rule_rows, spread, whiskers
+from figures.style import Style, looks
 from figures.tables import Frame, Tables, need
 from fspo.stats.intervals import PERCENT
 
-NAME = "adaptive_models"
 TITLE = "Bands that follow a target, by log-ratio model"
 CAPTION = (
     "LRE∞ of the long-run acceptance after learning, plug-in over 12 lengths from 8 to 384 tokens; bars: simultaneous "
@@ -74,10 +72,9 @@ def figure(tables: Tables, style: Style) -> Figure:
     drifts = [drift for drift in CENTRES if (table["drift"] == drift).any()]
     with style.context():
         known = looks(rules)
-        handles = [Line2D([], [], color=known[r].color, marker=known[r].marker, linestyle="none") for r in rules]
+        handles, labels = rule_legend({rule: known[rule] for rule in rules}, lines=False)
         height = 0.26 * len(models) + 0.45
         columns = 1 if style.narrow else len(drifts)
-        labels = [rule_label(rule) for rule in rules]
         fig, axes = panel_grid(style, len(drifts), height, handles, labels, most=2, columns=columns, sharey=True)
         for ax, drift in zip(axes, drifts, strict=True):
             rows = table[table["drift"] == drift]

@@ -15,7 +15,6 @@ from figures.style import Style
 from figures.tables import Frame, Tables, count_words
 from fspo.stats.intervals import PERCENT
 
-NAME = "berry_esseen"
 TITLE = "Berry-Esseen envelope against the truth"
 CAPTION = (
     "Distance of the sqrt band's acceptance from the Gaussian value, for independent tokens that are not Gaussian. "

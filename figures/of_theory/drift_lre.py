@@ -15,7 +15,6 @@ from figures.draw import label_left, new_axes, panel_grid
 from figures.style import Style
 from figures.tables import Frame, Tables
 
-NAME = "drift_lre"
 TITLE = "LRE against drift error"
 CAPTION = (
     "Largest LRE∞ over all length distributions whose drift errors reach x, for the sqrt band. Blue curve: the value "

@@ -9,15 +9,13 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
-from figures.draw import new_axes, panel_grid
+from figures.draw import cell_axes, new_axes, panel_grid, rule_legend
 from figures.of_theory.fairness_map import FACTORS, LINES, MEASURES, line_looks
-from figures.style import Style, rule_label
+from figures.style import Style
 from figures.tables import NothingToDraw, Tables, percent
 
-NAME = "fairness_grid"
 TITLE = "Fairness map, two factors at a time"
 CAPTION = (
     "Colour: LRE∞ (docs/theory.md section 3) of fspo, whose band is centred at 0, over two departures from the base "
@@ -91,10 +89,7 @@ def plot_grid(data: Grid, norm: Normalize, ax: Axes | None = None) -> Any:
     for axis, values in ((ax.xaxis, data.x), (ax.yaxis, data.y)):
         step = 2 if len(values) > 5 else 1
         axis.set_ticks(np.arange(0, len(values), step) + 0.5, [f"{v:.3g}" for v in values[::step]])
-    ax.tick_params(length=0)
-    ax.grid(False)
-    for spine in ax.spines.values():
-        spine.set_visible(False)
+    cell_axes(ax)
     ax.set_xlabel(FACTORS[data.factor].label)
     ax.set_ylabel(FACTORS[data.factor_2].label)
     return mesh
@@ -118,8 +113,7 @@ def figure(tables: Tables, style: Style) -> Figure:
     found, _ = grids(tables)
     drawn = line_looks(rule for grid in found for row in grid.fairest for rule in row)
     with style.context():
-        handles = [Line2D([], [], color=k.color, marker=k.marker, linestyle="none") for k in drawn.values()]
-        fig, axes = panel_grid(style, len(found), 1.75, handles, [rule_label(rule) for rule in drawn], most=3)
+        fig, axes = panel_grid(style, len(found), 1.75, *rule_legend(drawn, lines=False), most=3)
         norm = Normalize(0, max(float(np.nanmax(grid.lre)) for grid in found))
         mesh: Any = None
         for ax, grid in zip(axes, found, strict=True):

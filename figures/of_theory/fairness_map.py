@@ -8,17 +8,15 @@ from dataclasses import dataclass
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from numpy.typing import NDArray
 
-from figures.draw import few_ticks, label_left, new_axes, panel_grid, whiskers
+from figures.draw import few_ticks, label_left, new_axes, panel_grid, rule_legend, whiskers
 from figures.style import Look, Style, looks, rule_label
 from figures.tables import Frame, NothingToDraw, Tables, percent
 from fspo.stats.intervals import PERCENT
 from proofs_check.maps.settings import RATIO, SIGMA, lengths_on
 
-NAME = "fairness_map"
 TITLE = "Fairness map, one factor at a time"
 CAPTION = (
     "LRE∞ (docs/theory.md section 3) of each rule against one departure from the base case, ranges matched to {target} "
@@ -181,11 +179,8 @@ def figure(tables: Tables, style: Style) -> Figure:
     found = lines(tables)
     drawn = line_looks(line.rule for data in found.values() for line in data)
     with style.context():
-        handles = [Line2D([], [], color=k.color, marker=k.marker, linestyle=k.linestyle) for k in drawn.values()]
         columns = min(len(found), 2 if style.narrow else 4)
-        fig, axes = panel_grid(
-            style, len(found), 1.15, handles, [rule_label(rule) for rule in drawn], columns=columns, sharey=True
-        )
+        fig, axes = panel_grid(style, len(found), 1.15, *rule_legend(drawn), columns=columns, sharey=True)
         for ax, (name, data) in zip(axes, found.items(), strict=True):
             plot_factor(data, FACTORS[name], ax)
         top = max(float(np.nanmax([np.nanmax(line.lre), *line.high])) for data in found.values() for line in data)

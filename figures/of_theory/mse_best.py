@@ -12,12 +12,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
-from figures.draw import new_axes, panel_grid, rule_rows
+from figures.draw import new_axes, outside_legend, panel_grid, rule_rows
 from figures.of_theory.mse_map import PROMPTS
 from figures.style import OUTSIDE_COLORS, OUTSIDE_MARKERS, Style
 from figures.tables import Frame, NothingToDraw, Tables, prefer
 
-NAME = "mse_best"
 TITLE = "Least mean squared error by model"
 CAPTION = (
     "Least mean squared error of the update (docs/theory.md T12) over exponent, centre and acceptance of the band, as "
@@ -89,11 +88,9 @@ def figure(tables: Tables, style: Style) -> Figure:
     models = list(dict.fromkeys(rows["model"]))
     criteria = [name for name in CRITERIA if (rows["criterion"] == name).any()]
     with style.context():
-        handles = [
-            *(Line2D([], [], color=OUTSIDE_COLORS[o], marker=m, linestyle="none") for o, m in OUTSIDE_MARKERS.items()),
-            Line2D([], [], color="black", marker="o", fillstyle="none", linestyle="none"),
-        ]
-        labels = [*OUTSIDE_MARKERS, "with $\\gamma=1/2$"]
+        handles, labels = outside_legend(OUTSIDE_MARKERS)
+        handles.append(Line2D([], [], color="black", marker="o", fillstyle="none", linestyle="none"))
+        labels.append("with $\\gamma=1/2$")
         height = 0.19 * len(models) + 0.55
         fig, axes = panel_grid(style, len(criteria), height, handles, labels, most=2, sharey=True)
         for ax, name in zip(axes, criteria, strict=True):

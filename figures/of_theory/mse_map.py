@@ -11,11 +11,10 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from figures.draw import new_axes
+from figures.draw import cell_axes, new_axes
 from figures.style import OUTSIDE_MARKERS, Style
 from figures.tables import NothingToDraw, Tables, percent, prefer
 
-NAME = "mse_map"
 TITLE = "Mean squared error of the clipped update"
 CAPTION = (
     "Mean squared error (docs/theory.md T12) of the update with {n:,} prompts, as a share of its value without "
@@ -84,10 +83,7 @@ def plot_cells(data: Cells, norm: LogNorm, ax: Axes | None = None, filled: bool 
     wanted = np.unique(np.linspace(0, shape[1] - 1, 4).round().astype(int)).tolist()
     ax.set_xticks([j + 0.5 for j in wanted], [f"{100 * data.acceptance[j]:g}" for j in wanted])
     ax.set_yticks(np.arange(0, shape[0], 2) + 0.5, [f"{g:g}" for g in data.gamma[::2]])
-    ax.tick_params(length=0)
-    ax.grid(False)
-    for spine in ax.spines.values():
-        spine.set_visible(False)
+    cell_axes(ax)
     return mesh
 
 

@@ -16,7 +16,6 @@ from figures.style import Style
 from figures.tables import NothingToDraw, Tables
 from fspo.theory import cosine_bound
 
-NAME = "tightness"
 TITLE = "The cosine lemma is tight"
 CAPTION = (
     "Angle between clipped and true update against ρ of docs/theory.md T7, one point for each set of strata. Left: "

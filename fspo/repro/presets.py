@@ -106,6 +106,11 @@ class Variant:
     reason: str = ""
 
     @property
+    def changed(self) -> str:
+        """The options in words: ``rule.dual=2.0``."""
+        return " ".join(f"{name}={value}" for name, value in self.options.items())
+
+    @property
     def trained_as(self) -> str:
         """The preset's name where the variant is one (``fspo-truncate``, ``fspo-cap``), else one that says it all."""
         if self.setting == "base":

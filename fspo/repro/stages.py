@@ -10,12 +10,14 @@ import ctypes
 import hashlib
 import json
 import os
+import platform
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +50,29 @@ def source_digest(*packages: str) -> str:
             if path.suffix in _SOURCES:
                 found.update(path.read_bytes())
     return found.hexdigest()[:16]
+
+
+def run_module(module: str, *arguments: str, quiet: bool = False, passing: Sequence[int] = (0,)) -> int:
+    """Run ``python -m module`` to its end, its output on stderr (``quiet``: nowhere); returns its status.
+
+    Raises
+    ------
+    UserError
+        For a status that is not one of ``passing``.
+    """
+    command = [sys.executable, "-m", module, *arguments]
+    status = subprocess.run(command, check=False, stdout=subprocess.DEVNULL if quiet else sys.stderr).returncode
+    if status not in passing:
+        raise UserError(f"python -m {module} stopped with status {status} (its message is above)")
+    return status
+
+
+def provenance(command: Sequence[str], seeds: Sequence[int]) -> dict[str, Any]:
+    """What a report says of its making: the command, seeds, versions and cores."""
+    packages = ("torch", "transformers", "accelerate", "numpy", "fspo")
+    versions = {name: version(name) for name in packages}
+    said = {"command": " ".join(["python", *command]), "seeds": list(seeds), "python": platform.python_version()}
+    return said | versions | {"cores": os.cpu_count()}
 
 
 @dataclass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ FILE = Path(__file__).parents[2] / "benchmarks" / "qwen3_8b_update.py"
 
 @pytest.fixture(scope="module")
 def script() -> Any:
+    sys.path.insert(0, str(FILE.parent))  # where python finds a script's neighbours
     spec = importlib.util.spec_from_file_location("qwen3_8b_update", FILE)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

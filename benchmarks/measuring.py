@@ -1,0 +1,120 @@
+"""What the benchmarks share: clocks whose steps take turns, memory of processes, the machine, the results' file.
+
+It imports the standard library alone, so that a benchmark of memory does not measure it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import resource
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, TypeVar
+
+RESULTS = Path(__file__).parent / "results"
+T = TypeVar("T")
+
+
+def take_turns(steps: Mapping[str, Callable[[], T]], rounds: int, name: str = "timing") -> dict[str, list[T]]:
+    """What each step returns in each round. The steps take turns; the first round warms up and is left out."""
+    from tqdm import tqdm
+
+    taken: dict[str, list[T]] = {step: [] for step in steps}
+    for _ in tqdm(range(rounds + 1), desc=name, leave=False):
+        for step, run in steps.items():
+            taken[step].append(run())
+    return {step: values[1:] for step, values in taken.items()}
+
+
+def seconds(step: Callable[[], object], clock: Callable[[], float] = time.thread_time) -> float:
+    """Seconds of ``clock`` that a step takes: CPU seconds of this thread unless given."""
+    start = clock()
+    step()
+    return clock() - start
+
+
+def peak_mib() -> float:
+    """Resident maximum of this process, MiB (ru_maxrss is in KiB on Linux, bytes on macOS)."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (2**20 if platform.system() == "Darwin" else 2**10)
+
+
+def family(root: int) -> set[int]:
+    """A process and all its descendants, from /proc (Linux)."""
+    parents = {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            parents[int(entry.name)] = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
+        except OSError:  # it has ended
+            continue
+    found = {root}
+    while children := {pid for pid, parent in parents.items() if parent in found} - found:
+        found |= children
+    return found
+
+
+@dataclass(frozen=True)
+class Watched:
+    """What a command took: wall and CPU seconds of all its processes, and the most memory at once, bytes."""
+
+    status: int
+    wall: float
+    cpu: float
+    peak: int
+
+
+def watch(command: Sequence[str], memory: Callable[[int], int], pause: float, **options: Any) -> Watched:
+    """Run a command to its end and look at its memory every ``pause`` seconds.
+
+    Parameters
+    ----------
+    memory : function of a process id
+        Bytes of that process; OSError where it has ended. They are added up over the command's processes.
+    options
+        Of ``subprocess.Popen``.
+    """
+    before, start, peak = os.times(), time.perf_counter(), 0
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, **options)
+    while process.poll() is None:
+        total = 0
+        for pid in family(process.pid):
+            try:
+                total += memory(pid)
+            except OSError:
+                continue
+        peak = max(peak, total)
+        time.sleep(pause)
+    after = os.times()
+    cpu = after.children_user - before.children_user + after.children_system - before.children_system
+    return Watched(process.returncode, time.perf_counter() - start, cpu, peak)
+
+
+def versions(*packages: str) -> dict[str, str | None]:
+    """Installed versions; None where a package is not installed."""
+    found: dict[str, str | None] = {}
+    for name in packages:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = None
+    return found
+
+
+def machine(*packages: str) -> dict[str, Any]:
+    """Where a benchmark ran: cores, load average, versions of packages."""
+    return {"cores": os.cpu_count(), "load_average": os.getloadavg(), "versions": versions(*packages)}
+
+
+def write_results(results: Mapping[str, Any], path: Path) -> None:
+    """Write the results whole or not at all, and say where."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    part.replace(path)
+    print(f"results: {path}")

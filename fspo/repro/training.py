@@ -1,0 +1,121 @@
+"""Which runs a reproduction trains: the options of each, and the variants of its sweep."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from fspo.repro.presets import Preset, Variant, variants
+from fspo.repro.stages import Job, digest, run_jobs, source_digest
+
+Ranges = Mapping[str, Mapping[str, Any]]
+"""Calibrated ``range_lo`` and ``range_hi`` by rule."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """The runs of one reproduction.
+
+    Attributes
+    ----------
+    out : Path
+        Run folders go to ``out/runs`` and ``out/sweep``.
+    sizes : Preset
+    warm : str
+        Folder of the warmed-up model that every run starts from.
+    """
+
+    out: Path
+    sizes: Preset
+    warm: str
+
+    def job(
+        self,
+        rule: str,
+        seed: int,
+        rollouts: int,
+        ranges: Ranges,
+        threads: int | None = None,
+        variant: Variant | None = None,
+    ) -> Job:
+        """One training process; ``variant`` is the setting that its sweep changes."""
+        fit = ranges.get(rule, {})
+        name = f"sweep/{variant.trained_as}" if variant else f"runs/{rule}"
+        options = {
+            "output": str(self.out / f"{name}-seed{seed}"),
+            "seed": seed,
+            "rollouts": rollouts,
+            "threads": threads or self.sizes.threads,
+            "model.name_or_path": self.warm,
+            "rule.preset": rule,
+            # one estimator for all rules, so that only the clip rule differs
+            "rule.advantage": "grpo",
+            **{f"rule.{name}": fit[name] for name in ("range_lo", "range_hi") if name in fit},
+            **self.sizes.options,
+            **(variant.options if variant else {}),
+        }
+        key = digest({"options": options, "source": source_digest("fspo"), "torch": version("torch")})
+        arguments = tuple(part for name, value in options.items() for part in (f"--{name}", str(value)))
+        return Job(Path(options["output"]), key, arguments, rollouts)
+
+    def shared(self) -> Job:
+        """The unclipped run that every range is calibrated on; it runs alone, with the threads of all jobs."""
+        threads = self.sizes.jobs * self.sizes.threads
+        return self.job("none", self.sizes.seeds[0], self.sizes.calibration_rollouts, {}, threads)
+
+    def rules(self, ranges: Ranges) -> list[Job]:
+        """Every rule and seed; the shared run stands for rule "none" at the first seed."""
+        return [
+            self.job(rule, seed, self.sizes.rollouts, ranges)
+            for seed in self.sizes.seeds
+            for rule in self.sizes.rules
+            if (rule, seed) != ("none", self.sizes.seeds[0])
+        ]
+
+    def sweep(self, ranges: Ranges, done: Sequence[Job]) -> Sweep:
+        """Variants of the swept rules; one that is a rule's own run, or another preset's, takes it from ``done``."""
+        own = {job.run.name: job for job in done}
+        jobs: dict[Path, Job] = {}
+        planned: list[tuple[Variant, list[Path]]] = []
+        for variant in variants(self.sizes, ranges):
+            runs: list[Path] = []
+            for seed in () if variant.reason else self.sizes.seeds[: self.sizes.sweep_seeds]:
+                job = own.get(f"{variant.trained_as}-seed{seed}")
+                if job is None:
+                    job = self.job(variant.rule, seed, self.sizes.rollouts, ranges, variant=variant)
+                    jobs[job.run] = job
+                runs.append(job.run)
+            planned.append((variant, runs))
+        return Sweep([*jobs.values()], planned)
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """The runs of a sweep that have to be trained, and each variant with all of its runs."""
+
+    jobs: list[Job]
+    planned: list[tuple[Variant, list[Path]]]
+
+    def train(self, at_once: int) -> tuple[list[Path], list[tuple[Variant, tuple[Path, ...], str]]]:
+        """Train the runs.
+
+        A setting under which training stops itself is a result: its run is left out, and tried again next time.
+
+        Returns
+        -------
+        trained : list of Path
+            The sweep's own runs that were finished.
+        variants : list of (variant, runs, reason)
+            The finished runs of each variant, and why others are missing (empty: none is).
+        """
+        stopped: dict[Path, str] = {}
+        run_jobs(self.jobs, at_once, "sweep", stopped)
+        found = []
+        for variant, runs in self.planned:
+            left = tuple(run for run in runs if run not in stopped)
+            why = [variant.reason, *(f"{run.name} stopped: {stopped[run]}" for run in runs if run in stopped)]
+            found.append((variant, left, "; ".join(filter(None, why))))
+        return [job.run for job in self.jobs if job.run not in stopped], found
