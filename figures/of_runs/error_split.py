@@ -17,6 +17,7 @@ from figures.tables import Frame, Tables, View, drawable, first_use, view_words,
 
 NAME = "error_split"
 TITLE = "Lost alignment: across lengths and inside a length"
+TITLE_BY = "Lost alignment: across bins and inside a bin (bins: {label})"
 CAPTION = (
     "The two parts of docs/theory.md T8 relative to the true update, one point {unit}: "
     "‖e_len‖/‖g‖ ({bins} reweighted) above, ‖e_in‖/‖g‖ "

@@ -74,7 +74,7 @@ def rows(tables: Tables) -> Frame:
     tables.only_by_length("the growth of Var(S) is about length: draw it without --by")
     found = _usual(tables["moments"])
     found = need(found[(found["bin"] >= 0) & (found["var_S"] > 0)], "no length bin with a positive variance of S")
-    return drawable(found, ("var_S", "length_mean"))
+    return drawable(found, ("var_S", "bin_mean"))
 
 
 def select(tables: Tables) -> tuple[list[Variances], Exponents]:
@@ -89,10 +89,10 @@ def select(tables: Tables) -> tuple[list[Variances], Exponents]:
     found = []
     for rule, look in looks(points["trained_rule"]).items():
         for run, part in points[points["trained_rule"] == rule].groupby("run"):
-            part = part.sort_values("length_mean")
+            part = part.sort_values("bin_mean")
             fit = fits[fits["run"] == run]
             slope, intercept = fit[["slope_2H", "intercept"]].iloc[0] if len(fit) else (np.nan, np.nan)
-            columns = (part[c].to_numpy(float) for c in ("length_mean", "var_S", "var_S_ci_low", "var_S_ci_high"))
+            columns = (part[c].to_numpy(float) for c in ("bin_mean", "var_S", "var_S_ci_low", "var_S_ci_high"))
             found.append(Variances(rule, look, *columns, slope=float(slope), intercept=float(intercept)))
     values = (fits[name].to_numpy(float) for name in ("slope_2H", "ci_low", "ci_high"))
     return found, Exponents(tuple(fits["trained_rule"]), *values)
@@ -109,7 +109,7 @@ def noise_of(tables: Tables) -> list[Noise]:
         loudest = whole.loc[whole["mean_square_per_token"].idxmax()]
         part = own[(own["source"] == loudest["source"]) & (own["bin"] >= 0) & (own["mean_square_per_token"] > 0)]
         part = part.sort_values("bin")
-        length = part["length_mean"].to_numpy(float)
+        length = part["bin_mean"].to_numpy(float)
         names = ("mean_square_per_token", "mean_square_per_token_ci_low", "mean_square_per_token_ci_high")
         found.append(
             Noise(str(run), str(loudest["meaning"]), length, *(length * part[n].to_numpy(float) for n in names))
