@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,20 +12,22 @@ import numpy as np
 import pandas as pd
 
 from analysis.log.loading import Run, load_run
+from analysis.log.notes import Notes
 from analysis.log.partition import LENGTH, find_partition
 from analysis.rules.evaluate import BANDS, TARGETS, Case, make_cases, trained_case
 from analysis.rules.replay import replay_log
 from analysis.rules.tally import Tally
 from analysis.scores.sketch_error import effective_width
-from analysis.scores.sketches import LEFT_OUT, scored_windows
-from analysis.tables.acceptance import tables_of
+from analysis.scores.sketches import LEFT_OUT, ScoredWindows
+from analysis.tables.acceptance import AcceptanceTables, tables_of
 from analysis.tables.assumptions import assumption_table
+from analysis.tables.columns import RunKey, frame
 from analysis.tables.cosine import CosineTable
-from analysis.tables.files import folder_name, frame, write_tables
+from analysis.tables.files import TABLES, folder_name, write_tables
 from analysis.tables.lemma import LemmaTable, integrity
 from analysis.tables.lemma_summary import lemma_summary
 from analysis.tables.moments import moment_tables
-from analysis.tables.noise_floor import noise_table, noise_warnings
+from analysis.tables.noise_floor import noise_table
 from analysis.tables.over_time import training_table
 from analysis.tables.passes import look_through
 from analysis.tables.population import PopulationTable
@@ -101,74 +102,76 @@ def analyse(
     progress : callable
         Told the name of a part and the share of it that is newly done.
     """
-    states, described = _before(run, bins, options)
+    states, rows = _before(run, bins, options)
     cases = make_cases(options.rules, options.targets, None if run.streamed else run.rows, states)
     trained = trained_case(run)
     tally, found = look_through(run, bins, cases, options.window, lambda share: progress("acceptance", share))
-    rows = described | _tables(run, tally)
-    progress("acceptance", 0.0 if run.streamed else 1.0)
+    run = replace(run, counts=found.notes.counts)  # of the whole log, where it is streamed
+    rows |= _tables(run, tally)
+    progress("acceptance", 0.0)
     everything = cases if trained is None else [trained, *cases]
     width, width_from = effective_width(run)
-    of_scores, scored = _scored(run, bins, options, everything, width)
+    of_scores, scored, of_reading = _scored(run, bins, options, everything, width)
     rows |= of_scores
     scored |= {"effective_width": width, "effective_width_from": width_from}
     progress("cosine")
     rows["assumptions"] = assumption_table(run, bins, options.window, rows["lemma"])
     rows["lemma_summary"] = lemma_summary(rows["lemma"])
-    rows["noise_floor"] = noise_table(run, bins)
-    run.warnings.extend(noise_warnings(run, rows["noise_floor"]))
+    rows["noise_floor"], of_noise = noise_table(run, bins)
     rows["over_time"] = found.over_time
-    rows["training"], damage = training_table(run)
-    tables = {name: frame(name, found) for name, found in rows.items()}
-    summary = summarize(run, bins, options.__dict__, tables, integrity(rows["lemma"]), scored, found.sides, damage)
+    rows["training"], of_training = training_table(run)
+    tables = {name: frame(row, rows[name]) for name, row in TABLES.items()}
+    notes = run.notes + found.notes + of_reading + of_noise + of_training
+    summary = summarize(run, bins, asdict(options), tables, integrity(rows["lemma"]), scored, found.sides, notes)
     progress("tables")
     return tables, summary
 
 
+TableRows = dict[str, list[Any]]
+"""Rows by table: named tuples of the types in TABLES."""
+
+
 def _scored(
     run: Run, bins: Bins, options: Options, cases: list[Case], width: float
-) -> tuple[dict[str, list[dict[str, Any]]], dict[str, Any]]:
-    """The tables made from scores, and the counts of these; of many scores in two processes.
+) -> tuple[TableRows, dict[str, Any], Notes]:
+    """The tables made from scores, the counts of these, and what reading noticed; of many scores in two processes.
 
     Either process reads all scores: what the tables hold until the end is far more than a window.
     """
-    cosines = CosineTable(run.key, bins, cases, options.targets, options.draws, options.seed, width)
-    population = PopulationTable(run.key, bins, cases, width)
-    tables = {
-        "cosine": cosines,
-        "population": population,
-        "lemma": LemmaTable(run.key, bins, cases),
-    }
+    key = RunKey.of(run)
+    cosines = CosineTable(key, bins, cases, options.targets, options.draws, options.seed, width)
+    population = PopulationTable(key, bins, cases, width)
+    tables = {"cosine": cosines, "population": population, "lemma": LemmaTable(key, bins, cases)}
 
-    def collect(names: Sequence[str], _: Callable[[], None]) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
+    def collect(names: Sequence[str], _: Callable[[], None]) -> tuple[TableRows, dict[str, Any], Notes]:
         counts: dict[str, Any] = {"first": 0, "reused": 0, "updates": 0}
-        left_out: Counter[str] = Counter()
-        for window in scored_windows(run, bins, options.window, left_out):
+        windows = ScoredWindows(run, bins, options.window)
+        for window in windows:
             for name in names:
                 tables[name].add(window)
             counts[window.use] += len(window.rows)
             counts["updates"] += window.updates
-        left_out.update(population.left_out)
-        counts |= {name: left_out[name] for name in LEFT_OUT}
-        return {name: tables[name].rows() for name in names}, counts, run.damage
+        left_out = windows.notes + Notes(counts=population.left_out)
+        counts |= {name: left_out.counts.get(name, 0) for name in LEFT_OUT}
+        return {name: tables[name].rows() for name in names}, counts, Notes(windows.notes.damage)
 
     many = run.counts.get("scores_taken", 0) >= MANY_SCORES and cores() > 1
     shares = [("cosine", "population"), ("lemma",)] if many else [tuple(tables)]
     found = in_processes([partial(collect, names) for names in shares])
-    _, counts, damage = found[0]
-    run.damage.extend([line for line in damage if line not in run.damage])  # what another process saw
-    return {name: rows for part, *_ in found for name, rows in part.items()}, counts
+    _, counts, notes = found[0]  # the other process reads the same windows
+    return {name: rows for part, *_ in found for name, rows in part.items()}, counts, notes
 
 
-def _before(run: Run, bins: Bins, options: Options) -> tuple[dict[str, dict[int, Rule]], dict[str, Any]]:
+def _before(run: Run, bins: Bins, options: Options) -> tuple[dict[str, dict[int, Rule]], TableRows]:
     """States of the bands that follow a target, where they are not in memory, and moments, reuse and gap.
 
     Of a large log in two processes.
     """
 
-    def described(_: Callable[[], None]) -> dict[str, list[dict[str, Any]]]:
-        shape = moment_tables(run, bins, options.window)
-        return shape | {"reuse": reuse_table(run), "theory_gap": gap_table(run, bins, options.window)}
+    def described(_: Callable[[], None]) -> TableRows:
+        moments, scaling = moment_tables(run, bins, options.window)
+        gap = gap_table(run, bins, options.window)
+        return {"moments": moments, "scaling": scaling, "reuse": reuse_table(run), "theory_gap": gap}
 
     if run.stream is None:
         return {}, described(lambda: None)
@@ -178,15 +181,11 @@ def _before(run: Run, bins: Bins, options: Options) -> tuple[dict[str, dict[int,
     return states, tables
 
 
-def _tables(run: Run, tally: Tally) -> dict[str, list[dict[str, Any]]]:
+def _tables(run: Run, tally: Tally) -> TableRows:
     """The tables of acceptances; of a large log in a process for each use."""
-    jobs: list[Job] = [lambda _, use=use: tables_of(run, tally, (use,)) for use in tally.uses]
+    jobs: list[Job] = [lambda _, use=use: vars(tables_of(run, tally, (use,))) for use in tally.uses]
     parts = in_processes(jobs) if run.streamed else [job(lambda: None) for job in jobs]
-    tables: dict[str, list[dict[str, Any]]] = {}
-    for part in parts:
-        for name, found in part.items():
-            tables.setdefault(name, []).extend(found)
-    return tables
+    return {name: [row for part in parts for row in part[name]] for name in vars(AcceptanceTables())}
 
 
 def analyse_runs(
@@ -207,6 +206,6 @@ def analyse_runs(
     summaries: dict[Path, dict[str, Any]] = {}
     for run in runs:
         tables, summary = analyse(run, bins, options, progress)
-        write_tables(run.path / folder_name(partition), tables, summary, partition)
+        write_tables(run.path / folder_name(partition), tables, summary)
         summaries[run.path] = summary
     return summaries

@@ -1,8 +1,8 @@
 """Publication figures: tables in, Figure out. One module for each figure; none computes a statistic of its own.
 
 The folders ``of_runs`` and ``of_theory`` hold them and list their names. Each module has ``TITLE``, ``CAPTION``,
-``caption(tables)``, ``figure(tables, style)`` and an ax-level function that takes computed arrays. ``draw_all`` writes
-them all.
+``caption(tables)``, ``figure(tables, style)`` and an ax-level function that takes computed arrays. Where TITLE speaks of
+length, ``TITLE_BY`` is the title for bins of something else, with ``{label}`` for what it is. ``draw_all`` writes all.
 """
 
 from __future__ import annotations
@@ -48,12 +48,10 @@ def file_name(module: str, tables: Tables) -> str:
 
 
 def heading(module: ModuleType, tables: Tables) -> str:
-    """The module's TITLE, with the partition's label in the place of length."""
+    """The module's TITLE; of another partition than length its TITLE_BY, or TITLE with the partition's label."""
     if tables.by_length:
         return module.TITLE
-    plain = module.TITLE.replace(" by length", "").replace("Length Reweighting Error", "Reweighting error")
-    plain = plain.replace("across lengths", "across bins").replace("inside a length", "inside a bin")
-    return f"{plain} (bins: {tables.partition.label})"
+    return getattr(module, "TITLE_BY", module.TITLE + " (bins: {label})").format(label=tables.partition.label)
 
 
 def draw_all(

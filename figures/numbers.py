@@ -7,7 +7,6 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.log.partition import renamed
 from figures.tables import Frame, Tables, View
 
 
@@ -22,7 +21,6 @@ def numbers(module: ModuleType, tables: Tables) -> Frame | None:
         return None
     titled = [frame.assign(panel=title) if title else frame for title, frame in parts]
     found = pd.concat(titled, ignore_index=True).dropna(axis=1, how="all")
-    found = found.rename(columns=renamed(list(found.columns), tables.partition))
     first = ["panel"] if "panel" in found else []
     return found[[*first, *(name for name in found.columns if name not in first)]]
 

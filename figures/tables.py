@@ -10,11 +10,11 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.log.partition import LENGTH, Partition, find_partition, renamed
-from analysis.tables.files import COLUMNS, folder_name
+from analysis.log.partition import LENGTH, Partition, find_partition
+from analysis.tables.files import TABLES, folder_name
 from fspo.base.errors import UserError
 
-NAMES = (*COLUMNS, "sweep")
+NAMES = (*TABLES, "sweep")
 """Tables that ``python -m analysis`` and ``python -m analysis sweep`` write (docs/theory.md names the quantities)."""
 THEORY_NAMES = (
     "acceptance_laws",
@@ -59,7 +59,7 @@ class Tables:
     summaries : dict
         ``summary.json`` by run name.
     partition : Partition
-        What the bins are of. The columns of bins have their names of length whatever it is.
+        What the bins are of.
     """
 
     frames: dict[str, Frame]
@@ -149,12 +149,11 @@ def load(runs: Sequence[Path], by: str = LENGTH.name) -> Tables:
             summaries[label] = json.loads(summary.read_text())
         for name, frame in found.items():
             if frame is not None and not frame.empty:
-                back = {new: old for old, new in renamed(COLUMNS.get(name, ()), partition).items()}
                 own: dict[str, Any] = {"run": label}
                 if "trained_rule" not in frame:  # the sweep's table
                     said = summaries.get(label, {})
                     own |= {"trained_rule": said.get("rule"), "seed": said.get("seed")}
-                parts.setdefault(name, []).append(frame.rename(columns=back).assign(**own))
+                parts.setdefault(name, []).append(frame.assign(**own))
     return Tables({name: pd.concat(p, ignore_index=True) for name, p in parts.items()}, summaries, partition)
 
 

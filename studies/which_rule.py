@@ -30,9 +30,10 @@ from tqdm import tqdm
 from analysis.log.loading import load_run
 from analysis.rules.evaluate import BANDS, OUTSIDES, make_cases
 from analysis.scores.sketch_error import effective_width
-from analysis.scores.sketches import scored_windows
-from analysis.tables.cosine import CosineTable
-from analysis.tables.population import PopulationTable
+from analysis.scores.sketches import ScoredWindows
+from analysis.tables.columns import RunKey, frame
+from analysis.tables.cosine import CosineRow, CosineTable
+from analysis.tables.population import PopulationRow, PopulationTable
 from fspo.base.errors import UserError, run_cli
 from fspo.base.files import write_text
 from fspo.rules import PRESETS, Rule
@@ -72,21 +73,20 @@ def log_rows(path: Path) -> list[Row]:
     bins = Bins((1, int(run.rows.length.max()) + 1))
     cases = [case for case in make_cases(BANDS, TARGETS, run.rows) if case.source == "matched"]
     width, _ = effective_width(run)
-    population = PopulationTable({}, bins, cases, width)
-    cosines = CosineTable({}, bins, cases, (), 1, 0, width)
-    for window in scored_windows(run, bins, 5):
+    population = PopulationTable(RunKey.of(run), bins, cases, width)
+    cosines = CosineTable(RunKey.of(run), bins, cases, (), 1, 0, width)
+    for window in ScoredWindows(run, bins, 5):
         if window.use == "first":
             population.add(window)
             cosines.add(window)
+    tables = {"population": frame(PopulationRow, population.rows()), "same_batch": frame(CosineRow, cosines.rows())}
+    tables["same_batch"] = tables["same_batch"].query("weight == 'sequence'").assign(quantity="cosine_same_batch")
     found: list[Row] = []
-    for row in [*population.rows(), *cosines.rows()]:
-        ours = row["bin"] == -1 and row["rule"] in BANDS and row.get("weight", "sequence") == "sequence"
-        if not ours or row["reference"] not in ("population", "same_batch") or row["source"] != "matched":
-            continue
-        quantity = row.get("quantity", "cosine_same_batch")
-        values = {name: float(row[name]) for name in ("estimate", "ci_low", "ci_high")}
-        place = {name: row[name] for name in ("rule", "outside", "target")}
-        found.append({"unit": run.name, **place, "quantity": quantity, **values})
+    for reference, table in tables.items():
+        ours = (table["bin"] == -1) & table["rule"].isin(BANDS) & (table["reference"] == reference)
+        columns = ["rule", "outside", "target", "quantity", "estimate", "ci_low", "ci_high"]
+        rows = table.loc[ours & (table["source"] == "matched"), columns]
+        found += [{"unit": run.name, **row} for row in rows.to_dict("records")]
     return found
 
 

@@ -34,7 +34,7 @@ LRE_MARGIN = 0.05
 """Largest LRE_inf that passes for 0: no bin of lengths accepts 5 % more or less often than the mean."""
 CONSTANT, SEEN = "test of a constant acceptance", "LRE_2 seen with 80 % probability, worst run"
 """Names in the details of these claims."""
-_SLOPE = "slope_per_doubling"
+_SLOPE = "slope"
 
 
 def fair_in_length(tables: Tables) -> Claim:

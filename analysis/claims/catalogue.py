@@ -139,7 +139,7 @@ def gaussian_model(tables: Tables) -> Claim:
     normal, drift = Estimate(), Estimate()
     if len(m):
         c = {name: m[name].to_numpy(float) for name in m.columns if name not in ("run", "trained_rule", *_TEXT)}
-        sd, kl = np.sqrt(c["var_S"]), c["k3_per_token"] * c["length_mean"]
+        sd, kl = np.sqrt(c["var_S"]), c["k3_per_token"] * c["bin_mean"]
         base = {"run": m["run"].to_numpy(), "seed": c["seed"]}
         errors = {"value": c["mean_S"] + kl, "low": c["mean_S_ci_low"] + kl, "high": c["mean_S_ci_high"] + kl}
         errors = pd.DataFrame(base | {name: value / sd for name, value in errors.items()})

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import yaml
 
+from analysis.log.notes import Notes
 from analysis.log.partition import LENGTH, Partition
-from analysis.log.rows import Rows, windows
-from analysis.log.stream import Stream, split
+from analysis.log.rows import Rows
+from analysis.log.stream import InMemory, Stream
 from analysis.log.usable import ROW_COLUMNS, Scale, usable
 from fspo.base.errors import UserError
 from fspo.gradlog import GradLog, read_files
@@ -49,9 +50,13 @@ class Run:
     Attributes
     ----------
     rows : Rows
-        All that can be analysed; where ``stream`` is given, those of a sample of whole rollouts.
-    counts, damage, warnings
-        Of a streamed run they are complete after the pass over its log (:mod:`analysis.tables.passes`).
+        All that can be analysed; of a streamed run those of a sample of whole rollouts.
+    counts : mapping of str to int
+        How many rows of each kind the log has; of a streamed run, the sample.
+    notes : Notes
+        What loading noticed. What later steps notice they return: a run does not change.
+    stream : Stream, optional
+        The log, where it is too large for memory.
     """
 
     path: Path
@@ -61,9 +66,8 @@ class Run:
     rule: Rule | None
     rows: Rows
     logged: frozenset[str]  # columns that the log has
-    counts: dict[str, int]
-    damage: list[str]
-    warnings: list[str]
+    counts: Mapping[str, int]
+    notes: Notes
     score_options: dict[str, Any] = field(default_factory=dict)  # how scores were taken, from the log's header
     partition: Partition = LENGTH
     stream: Stream | None = None
@@ -75,22 +79,19 @@ class Run:
         return int(self.rows.cluster.max()) + 1
 
     @property
+    def source(self) -> InMemory | Stream:
+        """The log in chunks of whole windows."""
+        return self.stream or InMemory(self.rows, self.counts)
+
+    @property
     def streamed(self) -> bool:
         """Whether ``rows`` is a sample and the whole log is read window by window."""
         return self.stream is not None
 
     def windows(self, size: int) -> Iterator[tuple[int, Rows]]:
         """The rows of each window of ``size`` successive rollouts, with the window's first rollout."""
-        if self.stream is None:
-            yield from split(self.rows, windows(self.rows.rollout, size))
-            return
-        for chunk in self.stream.chunks(size):
-            yield from self.stream.windows(chunk, size)[0]
-
-    @property
-    def key(self) -> dict[str, Any]:
-        """The key columns of every table."""
-        return {"run": self.name, "trained_rule": self.trained_rule, "seed": self.seed}
+        for chunk in self.source.chunks(size):
+            yield from self.source.windows(chunk, size)[0]
 
 
 def load_run(path: str | Path, partition: Partition = LENGTH) -> Run:
@@ -145,11 +146,8 @@ def load_run(path: str | Path, partition: Partition = LENGTH) -> Run:
     scores = metadata.get("scores")
     options = scores if isinstance(scores, dict) else {}
     return Run(
-        *(path, path.resolve().name, _seed(path, metadata), label, rule, rows, logged, counts, damage, warnings),
-        options,
-        partition,
-        stream,
-        sampled,
+        *(path, path.resolve().name, _seed(path, metadata), label, rule, rows, logged, counts),
+        *(Notes(tuple(damage), tuple(warnings)), options, partition, stream, sampled),
     )
 
 

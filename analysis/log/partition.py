@@ -28,7 +28,7 @@ class Partition:
     Attributes
     ----------
     name : str
-        As on the command line; tables name their columns by it.
+        As on the command line.
     label : str
         For an axis, with the unit.
     column : str
@@ -47,13 +47,8 @@ class Partition:
 
     @property
     def slug(self) -> str:
-        """Name without the dot of user columns, for columns of tables and folders."""
+        """Name without the dot of user columns, for names of files and folders."""
         return self.name.replace(".", "_")
-
-    @property
-    def per(self) -> str:
-        """What a trend's slope is per."""
-        return "doubling" if self.logarithmic else "sd"
 
     def trend_coordinate(self, values: Floats, spread: float | None = None) -> Floats:
         """Abscissa of a trend: log2 of the coordinate, or the coordinate over its standard deviation.
@@ -133,10 +128,3 @@ def coordinates(
             mean = np.bincount(cluster, np.where(known, numbers, 0.0)) / count
         return mean[cluster], ()
     return numbers, ()
-
-
-def renamed(columns: Sequence[str], partition: Partition) -> dict[str, str]:
-    """Names of a table's columns under a partition: length_lo becomes difficulty_lo, and so on."""
-    changed = {f"length_{end}": f"{partition.slug}_{end}" for end in ("lo", "hi", "mean")}
-    changed["slope_per_doubling"] = f"slope_per_{partition.per}"
-    return {name: changed[name] for name in columns if name in changed and changed[name] != name}

@@ -1,18 +1,20 @@
-"""A log that is too large for memory: read in chunks of whole windows, and a sample of whole rollouts.
+"""Where the rows of a run come from: a log in memory, which is one chunk, or one that is too large for memory.
 
+A large log is read in chunks of whole windows, and what needs all rows together is made of a sample of whole rollouts.
 A chunk is a few successive windows, so that calibration, clusters and minibatches are whole in it. Nothing else of the
 log is held but its files' footers and the numbers of its rollouts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from analysis.log.notes import Notes
 from analysis.log.partition import Partition
-from analysis.log.rows import Ints, Learnt, Rows
+from analysis.log.rows import Ints, Learnt, Rows, windows
 from analysis.log.usable import LEARNT, ROW_COLUMNS, Scale, learnt, usable
 from fspo.base.errors import UserError
 from fspo.gradlog import GradLog, read_files
@@ -32,7 +34,25 @@ class Chunk:
 
     first: int
     last: int
-    parts: tuple[tuple[LogFile, tuple[int, ...]], ...]
+    parts: tuple[tuple[LogFile, tuple[int, ...]], ...] = ()
+
+
+@dataclass(frozen=True)
+class InMemory:
+    """A log that was read whole: its usable rows, and how many rows of each kind it has."""
+
+    rows: Rows
+    counts: Mapping[str, int]
+
+    def chunks(self, size: int) -> list[Chunk]:
+        """The whole log, whatever the number ``size`` of rollouts in a window."""
+        del size
+        return [Chunk(int(self.rows.rollout.min()), int(self.rows.rollout.max()))]
+
+    def windows(self, chunk: Chunk, size: int) -> tuple[list[tuple[int, Rows]], Notes]:
+        """As :meth:`Stream.windows`."""
+        del chunk
+        return list(split(self.rows, windows(self.rows.rollout, size))), Notes(counts=self.counts)
 
 
 @dataclass(frozen=True)
@@ -103,17 +123,18 @@ class Stream:
             log = log.where((rollout >= chunk.first) & (rollout <= chunk.last))
         return log
 
-    def windows(self, chunk: Chunk, size: int) -> tuple[list[tuple[int, Rows]], dict[str, int], list[str]]:
-        """Usable rows of each window of a chunk with the window's first rollout, their counts, and the damage."""
+    def windows(self, chunk: Chunk, size: int) -> tuple[list[tuple[int, Rows]], Notes]:
+        """Usable rows of each window of a chunk with the window's first rollout; counts of all rows, and damage."""
         columns = [c for c in dict.fromkeys([*ROW_COLUMNS, self.partition.column]) if c not in UNUSED]
         columns += [self.partition.column] if self.partition.column in UNUSED else []
         try:
             log = self.read(chunk, columns)
         except UserError as error:
-            return [], {}, [str(error)]
+            return [], Notes(damage=(str(error),))
         rows, counts = usable(log, self.partition, self.scale)
         inside = self.rollouts[(self.rollouts >= chunk.first) & (self.rollouts <= chunk.last)]
-        return list(split(rows, inside[(np.searchsorted(inside, rows.rollout) // size) * size])), counts, log.damage
+        found = list(split(rows, inside[(np.searchsorted(inside, rows.rollout) // size) * size]))
+        return found, Notes(damage=tuple(log.damage), counts=counts)
 
     def learnt(self, chunk: Chunk) -> Learnt:
         """What a rule that follows a target is shown of a chunk; nothing where it cannot be read."""

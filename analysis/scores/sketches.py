@@ -18,6 +18,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from analysis.log.loading import Run
+from analysis.log.notes import Notes
 from analysis.log.partition import Partition, coordinates
 from analysis.log.rows import Floats, Ints, Rows, leave_one_out
 from analysis.rules.evaluate import Case, Outcome, evaluate
@@ -90,44 +91,62 @@ LEFT_OUT = {
 """What the tables of scores do without, in words: keys of ``scored`` in summary.json's counts."""
 
 
-def scored_windows(
-    run: Run, bins: Bins, window_size: int, left_out: Counter[str] | None = None
-) -> Iterator[ScoredWindow]:
-    """Read the sketches window by window; memory holds one window at a time.
+@dataclass
+class ScoredWindows:
+    """The scored windows of a run, each read when it is asked for: memory holds one window at a time.
 
     Scores that are not finite, or whose stored direction is not of unit norm, are left out, and so are audits without
-    score or advantage; ``left_out`` counts both (keys of ``LEFT_OUT``). Files of which only the sketches cannot be read
-    are named in ``run.damage``.
+    score or advantage.
+
+    Attributes
+    ----------
+    size : int
+        Rollouts in a window.
+    notes : Notes
+        Whole after the last window: how many scores and audits are left out (keys of ``LEFT_OUT``), and the files of
+        which only the sketches cannot be read.
     """
-    if not run.counts.get("scores_taken"):
-        return
-    left_out = Counter() if left_out is None else left_out
-    wanted = [
-        *("rollout", "step", "prompt_id", "response_id", "length", "log_ratio", "reward"),
-        *("score_status", "score_norm", "score_unit", run.partition.column),
-    ]
-    for first, known in run.windows(window_size):
-        numbers = known.rollout
-        rollouts = int(numbers.min()), int(numbers.max())
-        try:
-            both = read_log(run.path, columns=wanted, rollouts=rollouts, phases=("train", "audit"))
-        except UserError as error:  # the other columns of these files were read
-            run.damage.append(f"the sketches of rollouts {rollouts[0]} to {rollouts[1]}: {error}")
-            continue
-        run.damage.extend(line for line in both.damage if line not in run.damage)
+
+    run: Run
+    bins: Bins
+    size: int
+    notes: Notes = field(default_factory=Notes)
+
+    def __iter__(self) -> Iterator[ScoredWindow]:
+        self.notes = Notes()
+        if not self.run.counts.get("scores_taken"):
+            return
+        wanted = [
+            *("rollout", "step", "prompt_id", "response_id", "length", "log_ratio", "reward"),
+            *("score_status", "score_norm", "score_unit", self.run.partition.column),
+        ]
+        for first, known in self.run.windows(self.size):
+            rollouts = int(known.rollout.min()), int(known.rollout.max())
+            try:
+                both = read_log(self.run.path, columns=wanted, rollouts=rollouts, phases=("train", "audit"))
+            except UserError as error:  # the other columns of these files were read
+                self.notes += Notes(damage=(f"the sketches of rollouts {rollouts[0]} to {rollouts[1]}: {error}",))
+                continue
+            self.notes += Notes(damage=tuple(both.damage))
+            yield from self._window(first, known, both)
+
+    def _window(self, first: int, known: Rows, both: GradLog) -> Iterator[ScoredWindow]:
+        """The scored rows of one window, by use; ``known`` are its usable rows, ``both`` its scores and audits."""
         if "score_unit" not in both:
-            continue
+            return
         audit = both.column("phase") == "audit" if "phase" in both else np.zeros(len(both), bool)
-        log, fresh = both.where(~audit), audits(both.where(audit), run.partition, left_out)
+        fresh, left_out = audits(both.where(audit), self.run.partition)
+        self.notes += Notes(counts=left_out)
+        log = both.where(~audit)
         at, psi = log.scores()
         if not len(at):
-            continue
+            return
         place = _names(known.rollout, known.step, known.response).get_indexer(
             _names(*(log.column(c)[at] for c in ("rollout", "step", "response_id")))
         )
         matches = place >= 0
         sound = _sound(psi, log.column("score_norm")[at])
-        left_out["bad_units"] += int(np.sum(matches & ~sound))
+        self.notes += Notes(counts={"bad_units": int(np.sum(matches & ~sound))})
         keep = matches & sound
         rows = known.take(place[keep])
         psi = psi[keep]
@@ -138,17 +157,18 @@ def scored_windows(
             some = rows.take(np.flatnonzero(chosen))
             vectors = psi[chosen].astype(np.float64) * some.A[:, None]
             taken = fresh if use == "first" else {}
-            yield ScoredWindow(first, use, some, vectors, bins.index(some.coordinate), dense(some.step), taken)
+            yield ScoredWindow(first, use, some, vectors, self.bins.index(some.coordinate), dense(some.step), taken)
 
 
-def audits(log: GradLog, partition: Partition, left_out: Counter[str]) -> dict[int, Fresh]:
-    """The audits among a log's rows, by step; rows without an advantage or a sound score are left out and counted."""
+def audits(log: GradLog, partition: Partition) -> tuple[dict[int, Fresh], Counter[str]]:
+    """The audits among a log's rows, by step, and how many of its rows have no advantage or no sound score."""
     found: dict[int, Fresh] = {}
+    left_out: Counter[str] = Counter()
     if not len(log):
-        return found
+        return found, left_out
     if "reward" not in log:
         left_out["audit_rows_without_advantage"] += len(log)
-        return found
+        return found, left_out
     at, psi = log.scores()
     step, prompt = log.column("step").astype(np.int64), log.column("prompt_id").astype(np.int64)
     cluster = np.unique(np.stack([step, prompt]), axis=1, return_inverse=True)[1].reshape(-1)
@@ -158,7 +178,7 @@ def audits(log: GradLog, partition: Partition, left_out: Counter[str]) -> dict[i
     # the trainer takes no scores where the advantage is 0
     left_out["audit_rows_without_score"] += int(np.sum(np.delete(known & ~np.isclose(advantage, 0, atol=1e-9), at)))
     if not len(at):
-        return found
+        return found, left_out
     coordinate, _ = coordinates(log, partition, cluster.astype(np.int64))
     whole = _sound(psi, log.column("score_norm")[at]) & np.isfinite(coordinate[at])
     left_out["audit_rows_without_score"] += int(np.sum(known[at] & ~whole))
@@ -169,7 +189,7 @@ def audits(log: GradLog, partition: Partition, left_out: Counter[str]) -> dict[i
         rows = at[here]
         vectors = psi[here] * advantage[rows, None]
         found[int(number)] = Fresh(prompt[rows], coordinate[rows], vectors)
-    return found
+    return found, left_out
 
 
 def _sound(psi: NDArray[Any], norm: NDArray[Any]) -> NDArray[np.bool_]:

@@ -156,12 +156,3 @@ def _fit(design: Floats, counts: Floats, hits: Floats) -> tuple[Floats, Floats]:
 def _nothing(at: Floats, reason: str) -> Smooth:
     nan = np.full(len(at), np.nan)
     return Smooth(at, nan, nan, nan, nan, nan, float("nan"), reason)
-
-
-def smooth_rows(key: dict[str, Any], found: Smooth) -> list[dict[str, Any]]:
-    """Rows of the table smooth: one a shown length."""
-    columns = (found.length, found.estimate, found.low, found.high, found.pointwise_low, found.pointwise_high)
-    shared = {"parameters": found.parameters, "reason": found.reason}
-    names = ("length", "estimate", "ci_low", "ci_high", "pointwise_low", "pointwise_high")
-    points = np.column_stack(columns).tolist()
-    return [{**key, **dict(zip(names, point, strict=True)), **shared} for point in points]

@@ -10,20 +10,23 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 from tqdm import tqdm
 
 from analysis.log.loading import Run, load_run
+from analysis.log.notes import Notes
 from analysis.log.rows import Rows, leave_one_out
 from analysis.rules.evaluate import Case, evaluate, measured
 from analysis.run import Options, shared_bins
 from analysis.scores.sketch_error import effective_width
-from analysis.scores.sketches import ScoredWindow, scored_windows
+from analysis.scores.sketches import ScoredWindow, ScoredWindows
 from analysis.stats.lre import lre_estimates
-from analysis.tables.cosine import CosineTable
+from analysis.tables.acceptance import Reason
+from analysis.tables.columns import UNKNOWN, Interval, RunKey, frame
+from analysis.tables.cosine import CosineRow, CosineTable
 from analysis.tables.files import folder_name
 from analysis.tables.population import PopulationTable
 from fspo.base.command_line import CommandParser
@@ -32,24 +35,33 @@ from fspo.base.files import whole_file
 from fspo.rules import PRESETS, Rule, scaled
 from fspo.stats.bins import DEFAULT_BINS, Bins
 from fspo.stats.clusters import dense, ratios
-from fspo.stats.intervals import PERCENT, proportion_interval
+from fspo.stats.intervals import proportion_interval
 
 SWEPT = ("rloo", "gspo", "fspo")
 """Rules whose range is swept; the other settings change fspo's rule."""
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
-COLUMNS = {
-    "run": "run folder's name",
-    "setting": "range, dual, outside, drift, gamma, aggregation, group or minibatch",
-    "value": "the setting's value",
-    "rule": "preset that it changes",
-    "quantity": "band, update (acceptances), lre_band_l2, lre_update_l2, cosine (same batch), mse (of the update)",
-    "estimate": f"with its {PERCENT} interval in ci_low and ci_high; mse over the unclipped update's own",
-    "ci_low": "",
-    "ci_high": "",
-    "reason": "why there is no number",
-}
 Transform = Callable[[ScoredWindow], ScoredWindow]
 RowsTransform = Callable[[Rows], Rows]
+
+
+class SweepRow(NamedTuple):
+    """What another setting would have done to the same log: one row for each setting, value, rule and quantity.
+
+    First use only. Written by ``python -m analysis sweep RUN``. docs/theory.md sections 1 to 3 and 5, T12.
+    """
+
+    run: Annotated[str, "name of the run folder", "text"]
+    setting: Annotated[str, "range, dual, outside, drift, gamma, aggregation, group or minibatch", "text"]
+    value: Annotated[str, "the setting's value", "the setting's"]
+    rule: Annotated[str, "preset that the setting changes", "text"]
+    quantity: Annotated[
+        str,
+        "band, update (acceptances), lre_band_l2, lre_update_l2, cosine (same batch), mse (of the update, over the "
+        "unclipped update's own)",
+        "text",
+    ]
+    estimate: Annotated[Interval, "the quantity", "share, cosine or ratio"]
+    reason: Reason
 
 
 @dataclass(frozen=True)
@@ -152,8 +164,8 @@ def _window_at(number: int) -> Transform:
     return lambda window: _narrow(window, window.rows.updates == number)
 
 
-def sweep(run: Run, bins: Bins, progress: Callable[[str], None] = lambda _: None) -> pd.DataFrame:
-    """The sweep's table (``COLUMNS``), first-use rows only.
+def sweep(run: Run, bins: Bins, progress: Callable[[str], None] = lambda _: None) -> tuple[list[SweepRow], Notes]:
+    """The sweep's table (rows of ``SweepRow``), first-use rows only.
 
     Parameters
     ----------
@@ -165,15 +177,17 @@ def sweep(run: Run, bins: Bins, progress: Callable[[str], None] = lambda _: None
     """
     chosen = list(settings(run))
     width, _ = effective_width(run)
-    out: list[dict[str, Any]] = []
+    out: list[SweepRow] = []
+    key = RunKey.of(run)
     first = run.rows.use("first")
     tables = []
     for setting in chosen:
         out += _acceptances(run, setting, setting.rows(first), bins)
         case = Case(setting.rule, setting.preset, "given")
-        tables.append((CosineTable({}, bins, [case], (), 1, 0, width), PopulationTable({}, bins, [case], width)))
+        tables.append((CosineTable(key, bins, [case], (), 1, 0, width), PopulationTable(key, bins, [case], width)))
         progress(setting.name)
-    for window in scored_windows(run, bins, Options.window):
+    windows = ScoredWindows(run, bins, Options.window)
+    for window in windows:
         if window.use != "first":
             continue
         for setting, (cosines, population) in zip(chosen, tables, strict=True):
@@ -183,38 +197,36 @@ def sweep(run: Run, bins: Bins, progress: Callable[[str], None] = lambda _: None
                 population.add(changed)
         progress(f"window {window.window}")
     for setting, (cosines, population) in zip(chosen, tables, strict=True):
-        found = [row for row in cosines.rows() if row["bin"] == -1 and row["rule"] == setting.preset]
-        out += [_row(run, setting, "cosine", row) for row in found if row["weight"] == "sequence"]
-        out += [
-            _row(run, setting, "mse", row)
-            for row in population.rows()
-            if row["bin"] == -1 and row["quantity"] == "mse" and row["rule"] == setting.preset
-        ]
-    return pd.DataFrame(out, columns=list(COLUMNS))
+        for quantity, rows in (("cosine", cosines.rows()), ("mse", population.rows())):
+            for row in rows:
+                whole = row.place.bin == -1 and row.case.band.rule == setting.preset
+                wanted = row.weight == "sequence" if isinstance(row, CosineRow) else row.quantity == "mse"
+                if whole and wanted:
+                    out.append(_row(run, setting, quantity, row.estimate, row.reason))
+    return out, windows.notes
 
 
-def _acceptances(run: Run, setting: Setting, rows: Rows, bins: Bins) -> list[dict[str, Any]]:
-    out: list[dict[str, Any]] = []
+def _acceptances(run: Run, setting: Setting, rows: Rows, bins: Bins) -> list[SweepRow]:
+    out: list[SweepRow] = []
     case = Case(setting.rule, setting.preset, "given")
     for measure in ("band", "update"):
         some = rows if measure == "band" else rows.take(np.isfinite(rows.A) & (rows.A != 0))
         outcome = evaluate(case, some, np.zeros(len(some), np.int64), "update")
         if outcome.reason:
-            blank = {"estimate": np.nan, "ci_low": np.nan, "ci_high": np.nan, "reason": outcome.reason}
-            out += [_row(run, setting, name, blank) for name in (measure, f"lre_{measure}_l2")]
+            out += [_row(run, setting, name, UNKNOWN, outcome.reason) for name in (measure, f"lre_{measure}_l2")]
             continue
         y, d = measured(outcome, measure)
         found = ratios(y, dense(some.cluster), bins.index(some.length), len(bins), d, binary=True)
         low, high = proportion_interval(found.value, found.variance, found.count, found.clusters)
-        whole = {"estimate": found.value[-1], "ci_low": low[-1], "ci_high": high[-1], "reason": ""}
-        out.append(_row(run, setting, measure, whole))
-        out += [_row(run, setting, f"lre_{measure}_l2", e.__dict__) for e in lre_estimates(found) if e.norm == "l2"]
+        out.append(_row(run, setting, measure, Interval(found.value[-1], low[-1], high[-1]), ""))
+        (lre,) = (e for e in lre_estimates(found) if e.norm == "l2")
+        whole = Interval(lre.estimate, lre.ci_low, lre.ci_high)
+        out.append(_row(run, setting, f"lre_{measure}_l2", whole, lre.reason))
     return out
 
 
-def _row(run: Run, setting: Setting, quantity: str, found: dict[str, Any]) -> dict[str, Any]:
-    place = {"run": run.name, "setting": setting.name, "value": setting.value, "rule": setting.preset}
-    return {**place, "quantity": quantity, **{c: found[c] for c in ("estimate", "ci_low", "ci_high", "reason")}}
+def _row(run: Run, setting: Setting, quantity: str, estimate: Interval, reason: str) -> SweepRow:
+    return SweepRow(run.name, setting.name, setting.value, setting.preset, quantity, estimate, reason)
 
 
 def build_parser() -> CommandParser:
@@ -250,12 +262,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 bar.set_postfix_str(part)
                 bar.update()
 
-            table = sweep(run, bins, progress)
+            rows, of_reading = sweep(run, bins, progress)
+        table, notes = frame(SweepRow, rows), run.notes + of_reading
         target = Path(path) / folder_name() / "sweep.csv"
         with whole_file(target) as part:
             table.to_csv(part, index=False)
         print(f"{path}: {target}")
-        for line in [*run.damage, *run.warnings]:
+        for line in [*notes.damage, *notes.warnings]:
             print(f"  {line}")
         print(format_sweep(table, args.only or names))
     return 0

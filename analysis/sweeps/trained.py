@@ -8,26 +8,47 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from analysis.claims.catalogue import final_reward
 from analysis.claims.evidence import Estimate, combine, groups, select
+from analysis.tables.columns import UNKNOWN, Interval, columns, frame
 from analysis.tables.files import read_tables
 from fspo.base.files import whole_file
 
 NAME = "trained_sweep"
-QUANTITIES = {
-    "reward": "mean held-out reward of the last fifth of the evaluations",
-    "acceptance": "share of first-use responses in the band",
-    "trend": "change of that share for each doubling of length",
-    "lre_2": "LRE_2 of the band, bias-corrected (docs/theory.md section 3)",
-    "cosine": "same-batch cosine of the clipped and the true update (section 5), one weight for each response",
-}
-"""Of the rule that trained, on its own log."""
 Z = 1.959964
+
+
+class TrainedSweepRow(NamedTuple):
+    """What training with one setting changed came to: one row for each rule and changed setting.
+
+    Quantities are of the rule that trained, on its own log. Written by ``paper_repro.py --sweep true``.
+    """
+
+    setting: Annotated[str, "setting that was changed", "text"]
+    value: Annotated[str, "its value", "the setting's"]
+    rule: Annotated[str, "preset that trained", "text"]
+    changed: Annotated[str, "options of fspo.train that were changed", "text"]
+    runs: Annotated[str, "names of the run folders, one for each seed", "text"]
+    seeds: Annotated[int, "number of runs", "runs"]
+    reward: Annotated[Interval, "mean held-out reward of the last fifth of the evaluations", "reward"] = UNKNOWN
+    acceptance: Annotated[Interval, "share of first-use responses in the band", "share"] = UNKNOWN
+    trend: Annotated[Interval, "change of that share for each doubling of length", "share for each doubling"] = UNKNOWN
+    lre_2: Annotated[Interval, "LRE_2 of the band, bias-corrected (docs/theory.md section 3)", "share"] = UNKNOWN
+    cosine: Annotated[
+        Interval,
+        "same-batch cosine of the clipped and the true update (section 5), one weight for each response",
+        "cosine",
+    ] = UNKNOWN
+    note: Annotated[str, "what the intervals say nothing about, and what is missing", "text"] = ""
+
+
+QUANTITIES = {c.name: c.meaning for c in columns(TrainedSweepRow) if c.name in TrainedSweepRow._fields[6:11]}
+"""Of the rule that trained, on its own log: the meaning of each."""
 
 
 @dataclass(frozen=True)
@@ -57,14 +78,16 @@ def trained_sweep(entries: Sequence[Entry]) -> pd.DataFrame:
     """
     rows = []
     for entry in entries:
-        row: dict[str, Any] = {"setting": entry.setting, "value": entry.value, "rule": entry.rule}
-        row |= {"changed": entry.changed, "runs": " ".join(run.name for run in entry.runs), "seeds": len(entry.runs)}
-        found = _estimates(entry.runs) if entry.runs else dict.fromkeys(QUANTITIES, Estimate())
-        for name, part in found.items():
-            row |= {name: part.value, f"{name}_ci_low": part.low, f"{name}_ci_high": part.high}
+        found = _estimates(entry.runs) if entry.runs else {}
         notes = [entry.reason, _note(found, len(entry.runs)) if entry.runs else ""]
-        rows.append(row | {"note": "; ".join(filter(None, notes))})
-    return pd.DataFrame(rows)
+        row = TrainedSweepRow(
+            *(entry.setting, entry.value, entry.rule, entry.changed),
+            *(" ".join(run.name for run in entry.runs), len(entry.runs)),
+            **{name: Interval(part.value, part.low, part.high) for name, part in found.items()},
+            note="; ".join(filter(None, notes)),
+        )
+        rows.append(row)
+    return frame(TrainedSweepRow, rows)
 
 
 def _estimates(runs: Sequence[Path]) -> dict[str, Estimate]:
@@ -76,7 +99,7 @@ def _estimates(runs: Sequence[Path]) -> dict[str, Estimate]:
     return {
         "reward": combine(held_out(tables["training"]), "estimate", *ends),
         "acceptance": combine(select(tables["acceptance"], **band, bin=-1), "estimate", *ends),
-        "trend": combine(select(tables["trend"], **band), "slope_per_doubling", *ends),
+        "trend": combine(select(tables["trend"], **band), "slope", *ends),
         "lre_2": combine(select(tables["lre"], **band, norm="l2"), "estimate", *ends),
         "cosine": combine(select(tables["cosine"], **cosine), "estimate", *ends),
     }

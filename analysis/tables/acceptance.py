@@ -1,4 +1,4 @@
-"""Tables acceptance, clip_sides, lre, trend, smooth: how often a rule accepts, by length (theory.md, 1-3).
+"""Tables acceptance, clip_sides, lre, trend, smooth, ranges: how often a rule accepts, by length (theory.md, 1-3).
 
 Made from sums by group of clusters and bin (:mod:`analysis.rules.tally`), so their cost does not grow with the log.
 """
@@ -6,8 +6,8 @@ Made from sums by group of clusters and bin (:mod:`analysis.rules.tally`), so th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from scipy import sparse
@@ -19,17 +19,144 @@ from analysis.rules.evaluate import Case, rate_of
 from analysis.rules.sums import Base, Column, SubsetSums, Sums
 from analysis.rules.tally import LOGGED, SIDES, Tally
 from analysis.stats.error_law import ROUNDING
-from analysis.stats.lre import lre_estimates
-from analysis.stats.smooth import smooth_cells, smooth_rows
+from analysis.stats.lre import NORMS, lre_estimates
+from analysis.stats.smooth import smooth_cells
+from analysis.tables.columns import UNKNOWN, BinKey, CaseKey, Interval, RuleKey, RunKey
 from fspo.stats.bins import Bins
 from fspo.stats.clusters import MIN_CLUSTERS, TOO_FEW, Ratios, dense, ratios_of_sums
-from fspo.stats.intervals import mean_interval, proportion_interval
+from fspo.stats.intervals import EQUIVALENCE, mean_interval, proportion_interval
 from fspo.stats.slopes import Slope, no_slope, slope_of_sums
 
 MEASURES = ("band", "update", "weight")
 TREND_MARGIN = 0.01
 """C1's equivalence margin: change of a(l) for each doubling of L."""
-Table = list[dict[str, Any]]
+Measure = Annotated[
+    str,
+    "band: a_band, share in the band; update: a_upd, share that is not cut; weight: b, sum of M w over sum of w",
+    "text",
+]
+Reason = Annotated[str, "why there is no number; else empty", "text"]
+Count = Annotated[int, "rows: one for each response and update", "rows"]
+Clusters = Annotated[int, "clusters, prompts of one rollout, with a row", "clusters"]
+
+
+class AcceptanceRow(NamedTuple):
+    """How often a rule accepts: one row for each rule, set of rows, measure and bin.
+
+    Written always. docs/theory.md sections 1 and 2, T1, T2, T10.
+    """
+
+    case: CaseKey
+    place: BinKey
+    measure: Measure
+    count: Count
+    clusters: Clusters
+    estimate: Annotated[Interval, "acceptance of the measure", "share"]
+    reason: Reason
+    ess_share: Annotated[float, "(sum of M w)^2 over n sum of (M w)^2 (T10); measure weight only", "share"]
+
+
+class ClipSideRow(NamedTuple):
+    """Which side of the band is cut: one row for each rule, set of rows, side and bin.
+
+    Written always; for rules that drop, and the rule that trained. docs/theory.md section 2.
+    """
+
+    case: CaseKey
+    place: BinKey
+    side: Annotated[str, "low: below the band; high: above it; dual: cut by the dual clip", "text"]
+    numerator: Annotated[int, "rows that are cut on this side", "rows"]
+    count: Count
+    estimate: Annotated[Interval, "share of the rows that is cut on this side", "share"]
+    reason: Reason
+
+
+class LreRow(NamedTuple):
+    """Length Reweighting Error of a rule: one row for each rule, set of rows, measure and norm.
+
+    Written always. docs/theory.md section 3.
+    """
+
+    case: CaseKey
+    measure: Measure
+    norm: Annotated[str, f"{', '.join(NORMS)}; l2_squared is the square of LRE_2", "text"]
+    estimate: Annotated[Interval, "LRE; of l2 and l2_squared bias-corrected, of inf and l1 the plug-in", "share"]
+    plug_in: Annotated[float, "LRE of the estimated acceptances, noise included", "share"]
+    wald_p: Annotated[float, "p value of a constant acceptance over the bins; the same for every norm", "probability"]
+    detectable: Annotated[float, "LRE_2 from which on that test at 5 % rejects with probability 80 %", "share"]
+    reason: Reason
+
+
+class TrendRow(NamedTuple):
+    """Straight-line trend of acceptance over length: one row for each rule, set of rows and measure.
+
+    Written always. docs/theory.md section 3. The unit of slopes is for each doubling of the length; of another
+    partition (``--by``) for each standard deviation of its coordinate.
+    """
+
+    case: CaseKey
+    measure: Measure
+    slope: Annotated[Interval, "change of the acceptance", "share for each doubling", ""]
+    ci90_low: Annotated[float, f"lower end of the {100 * EQUIVALENCE:g} % interval of slope", "share for each doubling"]
+    ci90_high: Annotated[float, "upper end of it", "share for each doubling"]
+    p_value: Annotated[float, "two-sided p value of slope = 0", "probability"]
+    tost_p: Annotated[float, f"p value of |slope| >= {TREND_MARGIN} (two one-sided tests)", "probability"]
+    se: Annotated[float, "cluster-robust standard error of slope", "share for each doubling"]
+    clusters: Annotated[int, "groups of clusters that the error is estimated from", "clusters"]
+    reason: Reason
+    within_slope: Annotated[
+        Interval, "slope among responses of the same window only", "share for each doubling", "within_"
+    ]
+
+    @staticmethod
+    def of(case: CaseKey, measure: str, over: Slope, within: Slope) -> TrendRow:
+        """From the slope over all rows and the slope within windows."""
+        slope, inside = (Interval(s.slope, s.ci_low, s.ci_high) for s in (over, within))
+        ninety = (over.ci90_low, over.ci90_high, over.p_value, over.tost_p, over.se)
+        return TrendRow(case, measure, slope, *ninety, over.clusters, over.reason, inside)
+
+
+class SmoothRow(NamedTuple):
+    """Acceptance as a smooth curve of length: one row for each rule, set of rows, measure and point of the curve.
+
+    Written always. docs/theory.md section 3. A curve equal to that of another rule is written once.
+    """
+
+    case: CaseKey
+    measure: Measure
+    coordinate: Annotated[float, "where the curve is evaluated", "tokens (--by: the coordinate's unit)"]
+    estimate: Annotated[Interval, "acceptance; the interval holds at all points of the curve together", "share"]
+    pointwise_low: Annotated[float, "lower end of the 95 % interval at this point alone", "share"]
+    pointwise_high: Annotated[float, "upper end of it", "share"]
+    parameters: Annotated[float, "coefficients of the spline", "number"]
+    reason: Reason
+
+
+class RangeRow(NamedTuple):
+    """The range a rule had in a window: one row for each rule, rate and window.
+
+    Written always. docs/theory.md section 2.
+    """
+
+    band: RuleKey
+    use: Annotated[str, "first or reused", "text"]
+    rate: Annotated[str, "acceptance that a matched range is calibrated to: band or update", "text"]
+    window: Annotated[int, "first rollout of the window; -1: every window", "rollout"]
+    range_lo: Annotated[float, "c_lo of the rule's band", "nats; the rule's shape says times which power of L"]
+    range_hi: Annotated[float, "c_hi of the rule's band", "as range_lo"]
+    reason: Annotated[str, "why the window has no range that gives the target; else empty", "text"]
+
+
+@dataclass
+class AcceptanceTables:
+    """Rows of the six tables."""
+
+    acceptance: list[AcceptanceRow] = field(default_factory=list)
+    clip_sides: list[ClipSideRow] = field(default_factory=list)
+    lre: list[LreRow] = field(default_factory=list)
+    trend: list[TrendRow] = field(default_factory=list)
+    smooth: list[SmoothRow] = field(default_factory=list)
+    ranges: list[RangeRow] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -40,7 +167,7 @@ class View:
     bins: Ints
     window: Ints
     cluster: Ints
-    mean_length: np.ndarray  # (K+1,) of the partition's coordinate, last: all
+    mean: np.ndarray  # (K+1,) of the partition's coordinate, last: all
 
     @staticmethod
     def of(rows: Rows, bins: Bins, window: Ints) -> View:
@@ -57,39 +184,37 @@ class View:
         return View.of(self.rows.take(keep), bins, self.window[keep])
 
 
-def bin_columns(bins: Bins, view: View | Means, k: int) -> dict[str, Any]:
-    """Key columns of one bin; k = K means all lengths."""
-    return {**bins.columns(-1 if k == len(bins) else k), "length_mean": view.mean_length[k]}
-
-
-def tables_of(run: Run, tally: Tally, uses: Sequence[str] = USES) -> dict[str, Table]:
+def tables_of(run: Run, tally: Tally, uses: Sequence[str] = USES) -> AcceptanceTables:
     """The tables acceptance, clip_sides, lre, trend, smooth and ranges, from the sums over all windows.
 
     Band acceptance does not depend on what happens outside, so counterfactual band rows carry outside = "drop".
     """
-    tables: dict[str, Table] = {name: [] for name in ("acceptance", "clip_sides", "lre", "trend", "smooth", "ranges")}
+    tables, run_key = AcceptanceTables(), RunKey.of(run)
     for use in uses:
         if use not in tally.uses:
             continue
         sums = tally.uses[use]
         views = {name: Means.of(found) for name, found in sums.subsets.items()}
-        made: dict[tuple[int, str, str], dict[str, Table]] = {}
+        made: dict[tuple[int, str, str], AcceptanceTables] = {}
         for i, case in enumerate(tally.cases):
             drop = case.source == "trained" or case.rule.outside == "drop"
-            key = {**run.key, **case.key, "use": use}
+            band = RuleKey.of(run_key, case)
             for measure in MEASURES if drop else MEASURES[1:]:
                 rate = rate_of(measure)
-                if measure != "weight":
-                    _ranges(tables["ranges"], key, rate, sums, i)
+                if measure != "weight" and (i, rate) not in sums.reasons:
+                    ranges, missing = sums.ranges.get((i, rate), {}), sums.no_range.get((i, rate), {})
+                    tables.ranges += [RangeRow(band, use, rate, window, *ends, "") for window, ends in ranges.items()]
+                    tables.ranges += [RangeRow(band, use, rate, w, np.nan, np.nan, why) for w, why in missing.items()]
                 for subset in SUBSETS if measure == "band" else SUBSETS[1:]:  # a_upd and b are defined over A != 0
-                    _measure(tables, key, measure, subset, tally, sums, i, views[subset], made)
+                    key = CaseKey(band, subset, use)
+                    _measure(tables, key, measure, tally, sums, i, views[subset], made)
             if drop and (i, "update") not in sums.reasons:
                 mean = Means.of(sums.counted(i, "update", "nonzero"))
-                _sides(tables["clip_sides"], {**key, "subset": "nonzero"}, tally, sums, i, mean)
+                tables.clip_sides += _sides(CaseKey(band, "nonzero", use), tally, sums, i, mean)
         if tally.logged and run.rule is not None:
-            key = {**run.key, **Case(run.rule, run.trained_rule, "trained").key, "use": use}
+            band = RuleKey.of(run_key, Case(run.rule, run.trained_rule, "trained"))
             for subset, measure in (("all", "band"), ("nonzero", "band"), ("nonzero", "update")):
-                _measure(tables, key, measure, subset, tally, sums, LOGGED, views[subset], made)
+                _measure(tables, CaseKey(band, subset, use), measure, tally, sums, LOGGED, views[subset], made)
     return tables
 
 
@@ -97,7 +222,7 @@ def tables_of(run: Run, tally: Tally, uses: Sequence[str] = USES) -> dict[str, T
 class Means:
     """Mean coordinate by bin and overall (K+1,)."""
 
-    mean_length: np.ndarray
+    mean: np.ndarray
 
     @staticmethod
     def of(found: SubsetSums) -> Means:
@@ -106,46 +231,39 @@ class Means:
         return Means(np.divide(found.coordinate, found.count, out=k, where=found.count > 0))
 
 
-def _ranges(table: Table, key: dict[str, Any], rate: str, sums: Sums, i: int) -> None:
-    if (i, rate) in sums.reasons:
-        return
-    key = {**key, "rate": rate}
-    for window, (low, high) in sums.ranges.get((i, rate), {}).items():
-        table.append({**key, "window": window, "range_lo": low, "range_hi": high, "reason": ""})
-    for window, why in sums.no_range.get((i, rate), {}).items():
-        table.append({**key, "window": window, "range_lo": np.nan, "range_hi": np.nan, "reason": why})
-
-
 def _measure(
-    tables: dict[str, Table],
-    key: dict[str, Any],
+    tables: AcceptanceTables,
+    case: CaseKey,
     measure: str,
-    subset: str,
     tally: Tally,
     sums: Sums,
     i: int,
     view: Means,
-    made: dict[tuple[int, str, str], dict[str, Table]],
+    made: dict[tuple[int, str, str], AcceptanceTables],
 ) -> None:
-    """Rows of one case and measure; ``made`` holds those of earlier cases without their keys."""
-    key = {**key, "subset": subset, "measure": measure}
+    """Add the rows of one case and measure; ``made`` holds those of earlier cases that have the same sums."""
     counted = tally.twins.get(i, i) if measure == "update" else i
-    column = sums.columns.get((counted, measure, subset))
+    place = counted, measure, case.subset
+    column = sums.columns.get(place)
     rate = rate_of(measure)
-    reason, left_out = sums.reasons.get((i, rate), ""), _left_out(sums, i, rate, subset)
-    if reason or column is None or sums.counted(i, rate, subset).count[-1] == 0:
-        _nothing(tables, key, tally.layout.bins, reason or left_out or "no rows")
+    reason, left_out = sums.reasons.get((i, rate), ""), _left_out(sums, i, rate, case.subset)
+    if reason or column is None or sums.counted(i, rate, case.subset).count[-1] == 0:
+        _nothing(tables, case, measure, tally.layout.bins, reason or left_out or "no rows")
         return
     if left_out:
-        view = Means.of(sums.counted(i, rate, subset))
-    place = counted, measure, subset
+        view = Means.of(sums.counted(i, rate, case.subset))
     if place not in made:
-        made[place] = _estimates(tally, sums, counted, measure, subset, column, view)
-    for name, rows in made[place].items():
-        if name != "smooth" or counted == i:  # a curve that is the same is drawn once
-            tables[name] += [
-                {**key, **row, "reason": "; ".join(filter(None, (row["reason"], left_out)))} for row in rows
-            ]
+        made[place] = _estimates(case, tally, sums, counted, measure, column, view)
+
+    def of_case(rows: Sequence[Any]) -> list[Any]:
+        return [row._replace(case=case, reason="; ".join(filter(None, (row.reason, left_out)))) for row in rows]
+
+    rows = made[place]
+    tables.acceptance += of_case(rows.acceptance)
+    tables.lre += of_case(rows.lre)
+    tables.trend += of_case(rows.trend)
+    if counted == i:  # a curve that is the same is drawn once
+        tables.smooth += of_case(rows.smooth)
 
 
 def _left_out(sums: Sums, i: int, rate: str, subset: str) -> str:
@@ -159,21 +277,21 @@ def _left_out(sums: Sums, i: int, rate: str, subset: str) -> str:
 
 
 def _estimates(
-    tally: Tally, sums: Sums, i: int, measure: str, subset: str, column: Column, view: Means
-) -> dict[str, Table]:
-    """Rows of one case and measure without their keys."""
-    bins, shared = tally.layout.bins, sums.counted(i, rate_of(measure), subset)
+    case: CaseKey, tally: Tally, sums: Sums, i: int, measure: str, column: Column, view: Means
+) -> AcceptanceTables:
+    """Rows of one case and measure."""
+    bins, shared = tally.layout.bins, sums.counted(i, rate_of(measure), case.subset)
     weighted = measure == "weight"
     rows, base = shared.bases["one"], shared.bases[tally.cases[i].rule.weight if weighted else "one"]
     some = rows.d.sum(1) > 0
     binary = not weighted and not (i == LOGGED and measure == "update")
     found = ratios_of_sums(rows.d[some], column.y[some], base.d[some], clusters=shared.clusters, binary=binary)
     unusual = _unusual(tally, sums, i, measure, column, rows, some)
-    made = {
-        "acceptance": acceptance_rows({}, found, view, bins, column if weighted else None),
-        "lre": [dict(e.__dict__) for e in lre_estimates(found)],
-        "trend": [trend_row({}, *_slopes(column, base, some, unusual))],
-    }
+    made = AcceptanceTables(
+        acceptance_rows(case, measure, found, view, bins, column if weighted else None),
+        lre=_lre_rows(case, measure, found),
+        trend=[TrendRow.of(case, measure, *_slopes(column, base, some, unusual))],
+    )
     if len(column.rejected):
         groups, cells = tally.layout.codes()
         shape = (tally.layout.groups, len(tally.layout.values))
@@ -181,8 +299,23 @@ def _estimates(
             sparse.csr_matrix((x.astype(np.float64), (groups, cells)), shape)
             for x in (shared.pairs, shared.pairs - column.rejected)
         )
-        made["smooth"] = smooth_rows({}, smooth_cells(tally.layout.values, counts, hits))
+        curve = smooth_cells(tally.layout.values, counts, hits)
+        points = (curve.length, curve.estimate, curve.low, curve.high, curve.pointwise_low, curve.pointwise_high)
+        made.smooth = [
+            SmoothRow(case, measure, at, Interval(a, low, high), one, other, curve.parameters, curve.reason)
+            for at, a, low, high, one, other in np.column_stack(points).tolist()
+        ]
     return made
+
+
+def _lre_rows(case: CaseKey, measure: str, found: Ratios) -> list[LreRow]:
+    return [
+        LreRow(
+            *(case, measure, e.norm, Interval(e.estimate, e.ci_low, e.ci_high)),
+            *(e.plug_in, e.wald_p, e.detectable, e.reason),
+        )
+        for e in lre_estimates(found)
+    ]
 
 
 def _unusual(tally: Tally, sums: Sums, i: int, measure: str, column: Column, rows: Base, some: np.ndarray) -> int:
@@ -216,28 +349,18 @@ def _slopes(column: Column, base: Base, some: np.ndarray, unusual: int) -> tuple
     return whole, inside
 
 
-def trend_row(key: dict[str, Any], slope: Any, within: Any) -> dict[str, Any]:
-    """One row of the trend table; ``within_*`` compares only responses of the same window."""
-    row = {**key, "slope_per_doubling": slope.slope}
-    names = ("se", "ci_low", "ci_high", "ci90_low", "ci90_high", "p_value", "tost_p", "clusters", "reason")
-    row |= {name: getattr(slope, name) for name in names}
-    return row | {"within_slope": within.slope, "within_ci_low": within.ci_low, "within_ci_high": within.ci_high}
-
-
-def _nothing(tables: dict[str, Table], key: dict[str, Any], bins: Bins, reason: str) -> None:
+def _nothing(tables: AcceptanceTables, case: CaseKey, measure: str, bins: Bins, reason: str) -> None:
     nan = float("nan")
-    empty = {"count": 0, "clusters": 0, "estimate": nan, "ci_low": nan, "ci_high": nan, "reason": reason}
     for k in range(-1, len(bins)):
-        tables["acceptance"].append({**key, **bins.columns(k), "length_mean": nan, **empty, "ess_share": nan})
-    for norm in ("inf", "l1", "l2", "l2_squared"):
-        blank = dict.fromkeys(("estimate", "ci_low", "ci_high", "plug_in", "wald_p", "detectable"), nan)
-        tables["lre"].append({**key, "norm": norm, **blank, "reason": reason})
-    tables["trend"].append(trend_row(key, no_slope(reason), no_slope(reason)))
+        row = AcceptanceRow(case, BinKey.of(bins, k, nan), measure, 0, 0, UNKNOWN, reason, nan)
+        tables.acceptance.append(row)
+    tables.lre += [LreRow(case, measure, norm, UNKNOWN, nan, nan, nan, reason) for norm in NORMS]
+    tables.trend.append(TrendRow.of(case, measure, no_slope(reason), no_slope(reason)))
 
 
 def acceptance_rows(
-    key: dict[str, Any], found: Ratios, view: View | Means, bins: Bins, weights: Column | None = None
-) -> Table:
+    case: CaseKey, measure: str, found: Ratios, view: View | Means, bins: Bins, weights: Column | None = None
+) -> list[AcceptanceRow]:
     """Rows of the acceptance table by bin and overall.
 
     ``weights``, for weight acceptance, adds ``ess_share``: (sum x)^2 / (n sum x^2) of the clipped weights (T10).
@@ -248,24 +371,26 @@ def acceptance_rows(
         cut = ~found.shares & ((found.variance > ROUNDING) | (np.abs(found.value - 1) > ROUNDING))
         means = mean_interval(found.value, found.variance, found.clusters)
         low, high = np.where(cut, np.maximum(means[0], 0.0), low), np.where(cut, means[1], high)
-    rows: Table = []
+    rows: list[AcceptanceRow] = []
     for k in range(len(bins) + 1):
         few = found.clusters[k] < MIN_CLUSTERS
-        row = {**key, **bin_columns(bins, view, k), "count": int(found.count[k]), "clusters": int(found.clusters[k])}
-        row |= {"estimate": np.nan if few else found.value[k], "ci_low": low[k], "ci_high": high[k]}
-        row |= {"reason": TOO_FEW if few else "", "ess_share": np.nan}
+        ess_share = np.nan
         if weights is not None and not few:
             at = slice(None) if k == len(bins) else k
             total, square = float(weights.y[:, at].sum()), float(np.sum(weights.squares[at]))
-            row["ess_share"] = total**2 / (int(found.count[k]) * square) if square > 0 else np.nan
-        rows.append(row)
+            ess_share = total**2 / (int(found.count[k]) * square) if square > 0 else np.nan
+        estimate = Interval(np.nan if few else found.value[k], low[k], high[k])
+        counts = int(found.count[k]), int(found.clusters[k])
+        place = BinKey.of(bins, k, view.mean[k])
+        rows.append(AcceptanceRow(case, place, measure, *counts, estimate, TOO_FEW if few else "", ess_share))
     return rows
 
 
-def _sides(table: Table, key: dict[str, Any], tally: Tally, sums: Sums, i: int, view: Means) -> None:
+def _sides(case: CaseKey, tally: Tally, sums: Sums, i: int, view: Means) -> list[ClipSideRow]:
     bins, shared = tally.layout.bins, sums.counted(i, "update", "nonzero")
+    table: list[ClipSideRow] = []
     if shared.count[-1] == 0:
-        return
+        return table
     rows = shared.bases["one"].d
     some = rows.sum(1) > 0
     for side in SIDES:
@@ -277,6 +402,8 @@ def _sides(table: Table, key: dict[str, Any], tally: Tally, sums: Sums, i: int, 
         cut = np.append(y.sum(0), y.sum())
         for k in range(len(bins) + 1):
             few = found.clusters[k] < MIN_CLUSTERS
-            row = {**key, **bin_columns(bins, view, k), "side": side, "numerator": int(cut[k])}
-            row |= {"count": int(found.count[k]), "estimate": np.nan if few else found.value[k]}
-            table.append(row | {"ci_low": low[k], "ci_high": high[k], "reason": TOO_FEW if few else ""})
+            place = BinKey.of(bins, k, view.mean[k])
+            share = Interval(np.nan if few else found.value[k], low[k], high[k])
+            reason = TOO_FEW if few else ""
+            table.append(ClipSideRow(case, place, side, int(cut[k]), int(found.count[k]), share, reason))
+    return table

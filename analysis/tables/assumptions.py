@@ -9,8 +9,8 @@ updated on. All responses and those with A != 0 stand apart.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from scipy import special
@@ -19,10 +19,12 @@ from analysis.log.loading import Run
 from analysis.log.rows import SUBSETS, Floats, windows
 from analysis.stats.error_law import MOST_LEFT_OUT
 from analysis.tables.acceptance import View
-from analysis.tables.moments import GRID, Table, exponent, standardized, update_scale
+from analysis.tables.columns import UNKNOWN, Interval, RunKey, mean_at
+from analysis.tables.lemma import LemmaRow
+from analysis.tables.moments import GRID, Subset, exponent, standardized, update_scale
 from fspo.stats.bins import Bins
-from fspo.stats.clusters import MIN_CLUSTERS, TOO_FEW, dense, ratios
-from fspo.stats.intervals import mean_interval, sample_interval, simultaneous_half_widths, t_quantile
+from fspo.stats.clusters import MIN_CLUSTERS, TOO_FEW, Ratios, dense, ratios
+from fspo.stats.intervals import sample_interval, simultaneous_half_widths, t_quantile
 
 EXPONENT_TOLERANCE = 0.05
 """Of H around 1/2."""
@@ -38,11 +40,27 @@ ETA_TOLERANCE = 0.1
 """Of eta: what clipping inside lengths takes from rho < 1."""
 MOST_TIMES = 1000.0
 
-Estimate = tuple[float, float, float]  # value, low, high
-UNKNOWN: Estimate = (math.nan, math.nan, math.nan)
+
+class AssumptionRow(NamedTuple):
+    """Whether the log meets an assumption of the theory: one row for each assumption and set of rows.
+
+    Written always. docs/theory.md section 7.
+    """
+
+    run: RunKey
+    subset: Subset
+    use: Annotated[str, "first: the assumptions are about responses at first use", "text"]
+    name: Annotated[str, "the assumption in a few words", "text"]
+    count: Annotated[int, "rows; of eta, updates", "rows"]
+    estimate: Annotated[Interval, "the measured quantity, which sentence names", "the quantity's"]
+    tolerated_low: Annotated[float, "lower end of what is tolerated", "the quantity's"]
+    tolerated_high: Annotated[float, "upper end of it", "the quantity's"]
+    verdict: Annotated[str, "holds: the interval is inside; fails: it is outside; too little data: else", "text"]
+    missing_rows: Annotated[float, "further rows that would decide at this estimate; 0 where decided", "rows"]
+    sentence: Annotated[str, "the finding in one sentence", "text"]
 
 
-def judge(estimate: Estimate, low: float, high: float, rows: int) -> tuple[str, float]:
+def judge(estimate: Interval, low: float, high: float, rows: int) -> tuple[str, float]:
     """Verdict of an interval against a tolerance [low, high], and the missing rows (0 where it is decided).
 
     Missing rows are NaN where the estimate lies on the tolerance's edge, so that no number would decide.
@@ -66,7 +84,7 @@ def judge(estimate: Estimate, low: float, high: float, rows: int) -> tuple[str, 
     return "too little data", math.ceil(share * rows) if share <= MOST_TIMES else math.nan
 
 
-def assumption_table(run: Run, bins: Bins, window_size: int, lemma: Sequence[Mapping[str, Any]]) -> Table:
+def assumption_table(run: Run, bins: Bins, window_size: int, lemma: Sequence[LemmaRow]) -> list[AssumptionRow]:
     """Rows of the table assumptions of one run.
 
     Parameters
@@ -75,7 +93,7 @@ def assumption_table(run: Run, bins: Bins, window_size: int, lemma: Sequence[Map
         For eta of the rule that trained (or, without one, of every rule), one value a window or update.
     """
     keep = run.rows.used == 0
-    table: Table = []
+    table: list[AssumptionRow] = []
     if not keep.any():
         return [_row(run, "all", "first use", UNKNOWN, -1, 1, 0, "no response was scored before it was trained on")]
     everyone = View.of(run.rows.take(keep), bins, windows(run.rows.rollout, window_size)[keep])
@@ -96,21 +114,21 @@ def assumption_table(run: Run, bins: Bins, window_size: int, lemma: Sequence[Map
     return table
 
 
-def _of_subset(run: Run, subset: str, view: View, scale: Floats, number: int) -> Table:
+def _of_subset(run: Run, subset: str, view: View, scale: Floats, number: int) -> list[AssumptionRow]:
     rows, count = view.rows, len(view.rows)
     S, L, cluster = rows.S, rows.length, view.cluster
     z = standardized(S, L, scale, view.bins)
-    out: Table = []
+    out: list[AssumptionRow] = []
 
-    def add(name: str, estimate: Estimate, low: float, high: float, text: str) -> None:
+    def add(name: str, estimate: Interval, low: float, high: float, text: str) -> None:
         out.append(_row(run, subset, name, estimate, low, high, count, text))
 
     fit = exponent(z**2 * L, L, cluster)
-    half = tuple(0.5 * float(fit[c]) for c in ("slope_2H", "ci_low", "ci_high"))
+    half = Interval(*(0.5 * float(x) for x in fit.slope))
     wide = EXPONENT_TOLERANCE
     add(
         "exponent H",
-        (half[0], half[1], half[2]),
+        half,
         0.5 - wide,
         0.5 + wide,
         "Var(S|L) grows like L^(2H) with H = 1/2 (T1)",
@@ -139,18 +157,16 @@ def _of_subset(run: Run, subset: str, view: View, scale: Floats, number: int) ->
     return out
 
 
-def _mean(found: Any, k: int) -> Estimate:
-    if not found.variance[k] > 0:
-        return UNKNOWN  # nothing differs, so nothing shows the error
-    low, high = mean_interval(found.value[k], found.variance[k], found.clusters[k])
-    return float(found.value[k]), float(low), float(high)
+def _mean(found: Ratios, k: int) -> Interval:
+    """The mean of bin ``k``; unknown where nothing differs, for then nothing shows the error."""
+    return Interval(*map(float, mean_at(found, k))) if found.variance[k] > 0 else UNKNOWN
 
 
-def worst(values: Floats, covariance: Floats, df: int) -> Estimate:
+def worst(values: Floats, covariance: Floats, df: int) -> Interval:
     """Largest magnitude and its interval from simultaneous bands; values (K,) may be many."""
     half = simultaneous_half_widths(covariance, max(df, 1))
     size = np.abs(values)
-    return float(size.max()), float(np.max(np.maximum(size - half, 0.0))), float(np.max(size + half))
+    return Interval(float(size.max()), float(np.max(np.maximum(size - half, 0.0))), float(np.max(size + half)))
 
 
 def _enough(seen: float, rows: int) -> bool:
@@ -158,7 +174,7 @@ def _enough(seen: float, rows: int) -> bool:
     return seen > 0 and seen >= (1 - MOST_LEFT_OUT) * rows
 
 
-def _worst_ratio(y: Floats, view: View, number: int, unit: Floats, target: float = 0.0) -> Estimate:
+def _worst_ratio(y: Floats, view: View, number: int, unit: Floats, target: float = 0.0) -> Interval:
     """Largest |mean of y in a bin - target| over ``unit`` (K,), bins with enough clusters."""
     found = ratios(y, view.cluster, view.bins, number)
     used = np.flatnonzero((found.clusters[:number] >= MIN_CLUSTERS) & (unit > 0))
@@ -169,19 +185,19 @@ def _worst_ratio(y: Floats, view: View, number: int, unit: Floats, target: float
     return worst((found.value[used] - target) / unit[used], influence.T @ influence * total / (total - 1), total - 1)
 
 
-def worst_drift(view: View, number: int) -> Estimate:
+def worst_drift(view: View, number: int) -> Interval:
     """Largest |E[S|L] + L KL| / sd(S) over bins; S + k3 has mean 0 at first use (T9)."""
     spread = np.array([view.rows.S[view.bins == k].std() if np.any(view.bins == k) else 0.0 for k in range(number)])
     y = view.rows.S + view.rows.k3_sum
     return _worst_ratio(y, view, number, spread) if np.all(np.isfinite(y)) else UNKNOWN
 
 
-def worst_weight(view: View, number: int) -> Estimate:
+def worst_weight(view: View, number: int) -> Interval:
     """Largest |E[exp S|L] - 1| over bins."""
     return _worst_ratio(np.exp(np.minimum(view.rows.S, 20.0)), view, number, np.ones(number), 1.0)
 
 
-def drift_by_sign(view: View) -> Estimate:
+def drift_by_sign(view: View) -> Interval:
     """Drift per token at A > 0 less that at A < 0, times the mean length, over the sd of S."""
     rows = view.rows
     at = rows.A != 0
@@ -195,10 +211,10 @@ def drift_by_sign(view: View) -> Estimate:
     total = len(step)
     half = float(t_quantile(total - 1) * np.sqrt(np.sum(step**2) * total / (total - 1)))
     value = float(found.value[0] - found.value[1]) * unit
-    return value, value - half, value + half
+    return Interval(value, value - half, value + half)
 
 
-def dependence(view: View) -> Estimate:
+def dependence(view: View) -> Interval:
     """Variance of ``M = S + k3 = sum (exp(s_t) - 1)`` over that of uncorrelated tokens, ``sum E[(exp(s_t) - 1)^2]``.
 
     The log has the response's k3 sum, and ``2 k3 = sum s^2 + ...`` stands for the sum of squares: they differ by a
@@ -210,7 +226,7 @@ def dependence(view: View) -> Estimate:
     return _mean(ratios(M**2, view.cluster, np.zeros(len(M), np.int64), 1, one_step), 0)
 
 
-def law_distances(z: Floats, bins: np.ndarray, cluster: np.ndarray, number: int) -> dict[str, Estimate]:
+def law_distances(z: Floats, bins: np.ndarray, cluster: np.ndarray, number: int) -> dict[str, Interval]:
     """Largest distances over the bins, with simultaneous bands, of the law of z: from the normal law of its own sd
     (normality), from the law over all bins (one law), and of its lower from its upper tail (symmetry).
 
@@ -246,7 +262,7 @@ def law_distances(z: Floats, bins: np.ndarray, cluster: np.ndarray, number: int)
         tails = under.astype(np.float64) - over
         values["symmetry"].append(tails.mean(0))
         steps["symmetry"].append(_sums(cluster[at], tails - tails.mean(0) + 2 * shift, clusters) / n)
-    out: dict[str, Estimate] = {}
+    out: dict[str, Interval] = {}
     for name in names:
         if not _enough(seen, len(z)) or (name == "one law" and len(values[name]) < 2):
             out[name] = UNKNOWN
@@ -262,34 +278,33 @@ def _sums(cluster: np.ndarray, values: Floats, clusters: int) -> Floats:
     return np.stack(columns, axis=1).astype(np.float64)
 
 
-def eta_of(lemma: Sequence[Mapping[str, Any]]) -> tuple[Estimate, int]:
+def eta_of(lemma: Sequence[LemmaRow]) -> tuple[Interval, int]:
     """Mean eta over the first-use updates of the rule that trained, Student's t over them.
 
     Windows repeat their updates, and rules share them: an update counts once, with the mean over rules.
     """
-    rows = [r for r in lemma if r.get("use") == "first" and r.get("weight", "sequence") == "sequence"]
-    rows = [r for r in rows if r.get("updates", 1) == 1 and math.isfinite(float(r["eta"]))]
-    trained = [r for r in rows if r.get("source") == "trained"]
-    by_update: dict[tuple[Any, Any], list[float]] = {}
+    rows = [r for r in lemma if r.case.use == "first" and r.updates == 1 and math.isfinite(r.eta)]
+    trained = [r for r in rows if r.case.band.source == "trained"]
+    by_update: dict[tuple[int, int], list[float]] = {}
     for r in trained or rows:
-        by_update.setdefault((r.get("window"), r.get("step")), []).append(float(r["eta"]))
+        by_update.setdefault((r.window, r.step), []).append(r.eta)
     eta = np.array([np.mean(found) for found in by_update.values()])
     if len(eta) < MIN_CLUSTERS:
         return UNKNOWN, len(eta)
-    return sample_interval(eta), len(eta)
+    return Interval(*sample_interval(eta)), len(eta)
 
 
 def _row(
     run: Run,
     subset: str,
     name: str,
-    estimate: Estimate,
+    estimate: Interval,
     low: float,
     high: float,
     count: int,
     text: str,
     unit: str = "rows",
-) -> dict[str, Any]:
+) -> AssumptionRow:
     verdict, missing = judge(estimate, low, high, count)
     value, below, above = estimate
     if not math.isfinite(value):
@@ -306,6 +321,5 @@ def _row(
             )
             ending = f"; {need} would decide at this estimate"
         sentence = f"{verdict.capitalize()}: {text}; found {found}, tolerated {wanted}{ending}."
-    columns = {"estimate": value, "ci_low": below, "ci_high": above, "tolerated_low": low, "tolerated_high": high}
-    key = {**run.key, "subset": subset, "use": "first", "name": name, "count": count}
-    return {**key, **columns, "verdict": verdict, "missing_rows": missing, "sentence": sentence}
+    key = RunKey.of(run), subset, "first", name, count
+    return AssumptionRow(*key, estimate, low, high, verdict, missing, sentence)

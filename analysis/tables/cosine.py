@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
@@ -22,10 +22,38 @@ from analysis.log.rows import Floats, Ints
 from analysis.rules.evaluate import Case, common_weight
 from analysis.scores.products import Columns, Products, UpdateGram
 from analysis.scores.sketches import ScoredWindow
+from analysis.tables.acceptance import Reason
+from analysis.tables.columns import UNKNOWN, BinKey, CaseKey, Interval, RuleKey, RunKey
+from fspo.rules import MAX_EXPONENT
 from fspo.stats.bins import Bins
 from fspo.stats.clusters import MIN_CLUSTERS, TOO_FEW
 
 REFERENCE_BAND = "fspo"
+_WORST = "the same of the worst bin; all bins together only"
+
+
+class CosineRow(NamedTuple):
+    """Cosine of the clipped and the true update on the same batch: one row for each rule, use, weight and bin.
+
+    Written where scores were taken; else empty. docs/theory.md section 5.
+    """
+
+    case: CaseKey
+    place: BinKey
+    reference: Annotated[str, "same_batch: the unclipped update of the same responses", "text"]
+    weight: Annotated[str, "sequence: exp(S) for every rule; own: the rule's own weight", "text"]
+    control: Annotated[bool, "drops as many responses at random (rule random): the mean over draws", "yes or no"]
+    estimate: Annotated[Interval, "cosine of the updates, their products pooled before dividing", "cosine"]
+    worst_bin: Annotated[Interval, "smallest cosine over the bins; all bins together only", "cosine", "worst_"]
+    reason: Reason
+    count: Annotated[int, "responses with a score", "rows"]
+    clusters: Annotated[int, "prompts of one update with a scored response, summed over updates", "clusters"]
+    updates: Annotated[int, "updates with scores", "updates"]
+    worst_index: Annotated[float, "number of the worst bin; all bins together only", "number"]
+    diff_fspo: Annotated[Interval, f"cosine less that of {REFERENCE_BAND} with the same outside and source", "cosine"]
+    diff_drop: Annotated[Interval, "cosine less that of the same rule with outside drop", "cosine"]
+    diff_fspo_worst: Annotated[Interval, f"diff_fspo: {_WORST}", "cosine"]
+    diff_drop_worst: Annotated[Interval, f"diff_drop: {_WORST}", "cosine"]
 
 
 class CosineTable:
@@ -33,8 +61,7 @@ class CosineTable:
 
     Parameters
     ----------
-    key : dict
-        Key columns of the run.
+    key : RunKey
     bins : Bins
     cases : list of Case
         With the rule that trained among them, if it is defined on sequences.
@@ -50,7 +77,7 @@ class CosineTable:
 
     def __init__(
         self,
-        key: dict[str, Any],
+        key: RunKey,
         bins: Bins,
         cases: list[Case],
         targets: Sequence[float],
@@ -97,72 +124,71 @@ class CosineTable:
                 use.own_reasons.setdefault(i, found.reason)
         use.add(window, np.column_stack(columns), weight[:, None], own, self.references)
 
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[CosineRow]:
         """The rows of the table."""
-        out: list[dict[str, Any]] = []
+        out: list[CosineRow] = []
         for name, use in self._uses.items():
             update = np.concatenate(use.cluster_update)
             cross = {name: np.array(found) for name, found in use.cross.items()}
             cluster = np.unique(np.concatenate(use.prompt, axis=1), axis=1, return_inverse=True)[1].reshape(-1)
             columns = Columns.of(use.inner, use.left, use.right, update, self.width, cross, cluster)
-            base = {**self.key, "subset": "nonzero", "use": name, "reference": "same_batch"}
             for i, case in enumerate(self.cases):
-                key = {**base, **case.key, "weight": "sequence", "control": False}
+                key = CaseKey(RuleKey.of(self.key, case), "nonzero", name)
                 references = {name: others[i] for name, others in self.references.items()}
-                out += self._rows(key, columns, [i], use, use.reasons.get(i, ""), references)
+                out += self._rows(key, "sequence", columns, [i], use, use.reasons.get(i, ""), references)
             start = len(self.cases)
             controls = [("matched", t) for t in self.targets]
             controls += [("trained", float("nan"))] if self.trained else []
             for source, target in controls:
-                key = {**base, "rule": "random", "outside": "drop", "source": source, "target": target}
+                key = CaseKey(RuleKey(self.key, "random", "drop", source, target), "nonzero", name)
                 draws = list(range(start, start + self.draws))
-                out += self._rows({**key, "weight": "sequence", "control": True}, columns, draws, use, "", {})
+                out += self._rows(key, "sequence", columns, draws, use, "", {}, control=True)
                 start += self.draws
             if self.own:
                 columns = Columns.of(use.own_inner, use.own_left, use.own_right, update, self.width, None, cluster)
                 for i, case in enumerate(self.own):
-                    key = {**base, **case.key, "weight": "own", "control": False}
-                    out += self._rows(key, columns, [i], use, use.own_reasons.get(i, ""), {})
+                    key = CaseKey(RuleKey.of(self.key, case), "nonzero", name)
+                    out += self._rows(key, "own", columns, [i], use, use.own_reasons.get(i, ""), {})
         return out
 
     def _rows(
         self,
-        key: dict[str, Any],
+        case: CaseKey,
+        weight: str,
         columns: Columns,
         at: list[int],
         use: _Use,
         reason: str,
         references: dict[str, int | None],
-    ) -> list[dict[str, Any]]:
+        control: bool = False,
+    ) -> list[CosineRow]:
         number = len(self.bins)
-        out: list[dict[str, Any]] = []
-        nan = float("nan")
-        blank = dict.fromkeys(("worst_bin", "worst_ci_low", "worst_ci_high", "worst_index"), nan)
+        out: list[CosineRow] = []
         for k in [number, *range(number)]:
-            clusters, count, total = use.cluster_count[k], use.count[k], use.length[k]
+            clusters, count, total = use.cluster_count[k], use.count[k], use.total[k]
             why = reason or (TOO_FEW if clusters < MIN_CLUSTERS else "")
-            row = {**key, **self.bins.columns(-1 if k == number else k)}
-            row |= {"length_mean": total / count if count else nan, "count": int(count), "clusters": int(clusters)}
-            row |= {"updates": len(use.inner.total)}
-            low = high = value = nan
+            cosine = worst = UNKNOWN
+            worst_index = float("nan")
+            gaps: dict[str, Interval] = {}
             if not why:
-                value, low, high = columns.interval(k, at)
+                cosine = Interval(*columns.interval(k, at))
                 why = columns.undefined(k, at)
-            row |= {"estimate": value, "ci_low": low, "ci_high": high, "reason": why} | blank
-            for name, other in references.items():
-                gap = columns.difference(k, at[0], other, name) if other is not None and not why else (nan, nan, nan)
-                row |= dict(zip((name, f"{name}_ci_low", f"{name}_ci_high"), gap, strict=True))
-            if k == number and not why:
-                worst = columns.interval(number + 1, at)
-                row |= dict(zip(("worst_bin", "worst_ci_low", "worst_ci_high"), worst, strict=True))
-                means = columns.value[:number][:, at].mean(1)
-                row["worst_index"] = float(np.nanargmin(means)) if np.isfinite(means).any() else nan
+            if not why:
                 for name, other in references.items():
                     if other is not None:
-                        gap = columns.difference(number + 1, at[0], other, name)
-                        row |= dict(
-                            zip((f"{name}_worst", f"{name}_worst_ci_low", f"{name}_worst_ci_high"), gap, strict=True)
-                        )
+                        gaps[name] = Interval(*columns.difference(k, at[0], other, name))
+                        if k == number:
+                            gaps[f"{name}_worst"] = Interval(*columns.difference(k + 1, at[0], other, name))
+            if k == number and not why:
+                worst = Interval(*columns.interval(number + 1, at))
+                means = columns.value[:number][:, at].mean(1)
+                worst_index = float(np.nanargmin(means)) if np.isfinite(means).any() else worst_index
+            row = CosineRow(
+                *(case, BinKey.of(self.bins, k, total / count if count else float("nan"))),
+                *("same_batch", weight, control, cosine, worst, why, int(count), int(clusters)),
+                *(len(use.inner.total), worst_index),
+                *(gaps.get(name, UNKNOWN) for name in CosineRow._fields[-4:]),
+            )
             out.append(row)
         return out
 
@@ -175,7 +201,7 @@ class _Use:
         self.own_inner, self.own_left, self.own_right = Products(), Products(), Products()
         self.cluster_update: list[Ints] = []
         self.prompt: list[Ints] = []  # (rollout, prompt) of each replicate, (2, C) an update
-        self.count, self.cluster_count, self.length = np.zeros(number + 1), np.zeros(number + 1), np.zeros(number + 1)
+        self.count, self.cluster_count, self.total = np.zeros(number + 1), np.zeros(number + 1), np.zeros(number + 1)
         self.cross: dict[str, list[Floats]] = {}
         self.reasons: dict[int, str] = {}
         self.own_reasons: dict[int, str] = {}
@@ -219,13 +245,11 @@ class _Use:
             self.cluster_update.append(np.full(gram.clusters, self.updates))
             self.updates += 1
             self.count += np.append(np.bincount(bins, minlength=k), len(at))
-            self.length += np.append(np.bincount(bins, place, k), place.sum())
+            self.total += np.append(np.bincount(bins, place, k), place.sum())
             pairs = np.unique(cluster * k + bins) % k
             self.cluster_count += np.append(np.bincount(pairs, minlength=k), gram.clusters)
 
 
 def rows_weight(window: ScoredWindow) -> Floats:
     """The common weight exp(S) (n,), the exponent capped as everywhere."""
-    from fspo.rules import MAX_EXPONENT
-
     return np.exp(np.minimum(window.rows.S, MAX_EXPONENT))

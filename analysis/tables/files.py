@@ -11,61 +11,44 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.log.partition import LENGTH, Partition, renamed
+from analysis.log.partition import LENGTH, Partition
+from analysis.tables.acceptance import AcceptanceRow, ClipSideRow, LreRow, RangeRow, SmoothRow, TrendRow
+from analysis.tables.assumptions import AssumptionRow
+from analysis.tables.columns import frame
+from analysis.tables.cosine import CosineRow
+from analysis.tables.lemma import LemmaRow
+from analysis.tables.lemma_summary import LemmaSummaryRow
+from analysis.tables.moments import MomentRow, ScalingRow
+from analysis.tables.noise_floor import NoiseRow
+from analysis.tables.over_time import OverTimeRow, TrainingRow
+from analysis.tables.population import PopulationRow
+from analysis.tables.reuse import ReuseRow
+from analysis.tables.theory_gap import GapRow
 from fspo.base.errors import UserError
 from fspo.base.files import whole_file, write_text, writing
 
 FOLDER = "analysis"
-KEYS = ["run", "trained_rule", "seed"]
-CASE = [*KEYS, "rule", "outside", "source", "target", "subset", "use"]
-LENGTHS = ["bin", "length_lo", "length_hi", "length_mean"]
-INTERVAL = ["estimate", "ci_low", "ci_high"]
-COLUMNS: dict[str, list[str]] = {
-    "acceptance": [*CASE, *LENGTHS, "measure", "count", "clusters", *INTERVAL, "reason", "ess_share"],
-    "clip_sides": [*CASE, *LENGTHS, "side", "numerator", "count", *INTERVAL, "reason"],
-    "lre": [*CASE, "measure", "norm", *INTERVAL, "plug_in", "wald_p", "detectable", "reason"],
-    "trend": [
-        *CASE,
-        "measure",
-        "slope_per_doubling",
-        "ci_low",
-        "ci_high",
-        "ci90_low",
-        "ci90_high",
-        "p_value",
-        "tost_p",
-    ],
-    "smooth": [*CASE, "measure", "length", *INTERVAL, "pointwise_low", "pointwise_high", "parameters", "reason"],
-    "ranges": [*CASE[:7], "use", "rate", "window", "range_lo", "range_hi", "reason"],
-    "moments": [*KEYS, "subset", "use", *LENGTHS, "count", "clusters"],
-    "scaling": [*KEYS, "subset", "use", "sign", "slope_2H", "ci_low", "ci_high", "intercept", "drift_per_token"],
-    "theory_gap": [*KEYS, *LENGTHS, "part", "count", *INTERVAL, "reason"],
-    "assumptions": [
-        *KEYS,
-        *("subset", "use", "name", "count", *INTERVAL, "tolerated_low", "tolerated_high"),
-        *("verdict", "missing_rows", "sentence"),
-    ],
-    "cosine": [*CASE, *LENGTHS, "reference", "weight", "control", *INTERVAL, "worst_bin", "reason"],
-    "lemma": [*CASE, "weight", "window", "rollouts", "rho", "bound", "guaranteed", "cosine", "slack"],
-    "lemma_summary": [*CASE, "weight", "quantity", *INTERVAL, "count", "updates", "rollouts", "reason"],
-    "population": [*CASE, *LENGTHS, "reference", "quantity", "count", "clusters", *INTERVAL, "reason"],
-    "reuse": [*KEYS, "times_used", "updates_since_rollout", "count", "clusters", "out_of_band", "mean_weight"],
-    "noise_floor": [*KEYS, "source", "meaning", *LENGTHS, "count", "clusters", "out_of_band", "mean_square_per_token"],
-    "over_time": [*KEYS, "window", "use", *LENGTHS, "cut", "out_of_band", "count", *INTERVAL],
-    "training": [*KEYS, "rollout", "step", "phase", "name", "value"],
+TABLES: dict[str, Any] = {
+    "acceptance": AcceptanceRow,
+    "clip_sides": ClipSideRow,
+    "lre": LreRow,
+    "trend": TrendRow,
+    "smooth": SmoothRow,
+    "ranges": RangeRow,
+    "moments": MomentRow,
+    "scaling": ScalingRow,
+    "theory_gap": GapRow,
+    "assumptions": AssumptionRow,
+    "cosine": CosineRow,
+    "lemma": LemmaRow,
+    "lemma_summary": LemmaSummaryRow,
+    "population": PopulationRow,
+    "reuse": ReuseRow,
+    "noise_floor": NoiseRow,
+    "over_time": OverTimeRow,
+    "training": TrainingRow,
 }
-"""Leading columns of each table; further ones follow. An empty table still has these."""
-
-
-def frame(name: str, rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
-    """A table with its leading columns first."""
-    rows = list(rows)
-    found = pd.DataFrame(rows)
-    for column in COLUMNS[name]:
-        if column not in found:
-            found[column] = pd.Series(np.nan if rows else [], index=found.index, dtype="float64")
-    rest = [c for c in found.columns if c not in COLUMNS[name]]
-    return found.reindex(columns=[*COLUMNS[name], *rest])
+"""Every table of an analysed run, by its file's name: the named tuple that its rows are."""
 
 
 def folder_name(partition: Partition = LENGTH) -> str:
@@ -73,18 +56,12 @@ def folder_name(partition: Partition = LENGTH) -> str:
     return FOLDER if partition == LENGTH else f"{FOLDER}-by-{partition.slug}"
 
 
-def write_tables(
-    folder: Path, tables: Mapping[str, pd.DataFrame], summary: Mapping[str, Any], partition: Partition = LENGTH
-) -> None:
-    """Write every table as CSV and Parquet, and summary.json last: where it is, the tables are whole.
-
-    The columns of a bin and of a trend are named by the partition.
-    """
+def write_tables(folder: Path, tables: Mapping[str, pd.DataFrame], summary: Mapping[str, Any]) -> None:
+    """Write every table as CSV and Parquet, and summary.json last: where it is, the tables are whole."""
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "summary.json").unlink(missing_ok=True)
-    for name, plain in tables.items():
-        table = plain.rename(columns=renamed(list(plain.columns), partition))
+    for name, table in tables.items():
         with whole_file(folder / f"{name}.csv") as part:
             table.to_csv(part, index=False)
         with whole_file(folder / f"{name}.parquet") as part:
@@ -112,21 +89,22 @@ def _plain(value: Any) -> Any:
 
 
 def read_tables(runs: Iterable[str | Path], partition: Partition = LENGTH) -> dict[str, pd.DataFrame]:
-    """The tables of several analysed runs, one under the other; the columns of bins have their names of length.
+    """The tables of several analysed runs, one under the other.
 
     Raises
     ------
     UserError
         If a run was not analysed.
     """
-    parts: dict[str, list[pd.DataFrame]] = {name: [] for name in COLUMNS}
+    parts: dict[str, list[pd.DataFrame]] = {name: [] for name in TABLES}
     for run in runs:
         folder = Path(run) / folder_name(partition)
         if not (folder / "summary.json").is_file():
             by = "" if partition == LENGTH else f" --by {partition.name}"
             raise UserError(f"{run} has no finished analysis: run `python -m analysis {run}{by}` first")
-        for name in COLUMNS:
-            back = {new: old for old, new in renamed(COLUMNS[name], partition).items()}
-            parts[name].append(pd.read_parquet(folder / f"{name}.parquet").rename(columns=back))
+        for name in TABLES:
+            parts[name].append(pd.read_parquet(folder / f"{name}.parquet"))
     full = {name: [p for p in found if len(p)] or found[:1] for name, found in parts.items()}
-    return {name: pd.concat(found, ignore_index=True) if found else frame(name, []) for name, found in full.items()}
+    return {
+        name: pd.concat(found, ignore_index=True) if found else frame(TABLES[name], []) for name, found in full.items()
+    }

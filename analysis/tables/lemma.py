@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
 from analysis.log.rows import Floats, Ints
 from analysis.rules.evaluate import Case, common_weight
 from analysis.scores.sketches import ScoredWindow
+from analysis.tables.acceptance import Reason
+from analysis.tables.columns import CaseKey, RuleKey, RunKey
 from analysis.tables.cosine import rows_weight
 from fspo.base.errors import UserError
 from fspo.stats.bins import Bins
@@ -23,10 +25,39 @@ from fspo.theory import CosineLemma, cosine_lemma
 
 TOLERANCE = 1e-8
 """Largest residual of T8, and violation of T7, that passes as rounding (float64; relative to ||g||)."""
-VALUES = (
-    *("rho", "bound", "guaranteed", "cosine", "slack", "kappa", "kappa_c", "kappa_c2", "eta"),
-    *("lre_inf", "lre_1", "lre_2", "a_bar", "e_len", "e_in", "identity_residual"),
-)
+
+
+class LemmaRow(NamedTuple):
+    """T7 and T8 on a scored update: one row for each rule, use and update, and one for each window of several updates.
+
+    Written where scores were taken; else empty. Every rule takes the common weight exp(S). docs/theory.md section 5,
+    T7, T8.
+    """
+
+    case: CaseKey
+    weight: Annotated[str, "sequence: the weight exp(S) for every rule", "text"]
+    window: Annotated[int, "first rollout of the window; of a single update its rollout", "rollout"]
+    rollouts: Annotated[int, "rollouts that the row is about", "rollouts"]
+    updates: Annotated[float, "updates that the row is about; empty where the rule could not be evaluated", "updates"]
+    step: Annotated[int, "optimizer updates done before this update; -1: several updates", "updates"]
+    rho: Annotated[float, "rho of T7", "number"] = np.nan
+    bound: Annotated[float, "T7's lower bound of the cosine; empty where rho >= 1", "cosine"] = np.nan
+    guaranteed: Annotated[bool, "rho < 1", "yes or no"] = False
+    cosine: Annotated[float, "cosine of the clipped and the true update", "cosine"] = np.nan
+    slack: Annotated[float, "cosine less bound", "cosine"] = np.nan
+    kappa: Annotated[float, "kappa of T7: cancellation between the bins", "number"] = np.nan
+    kappa_c: Annotated[float, "kappa_c of T7: the same of the clipped update", "number"] = np.nan
+    kappa_c2: Annotated[float, "kappa_c in the quadratic norm", "number"] = np.nan
+    eta: Annotated[float, "eta of T7: what clipping inside bins changes", "number"] = np.nan
+    lre_inf: Annotated[float, "LRE_inf of the update's acceptance over the bins (plug-in)", "share"] = np.nan
+    lre_1: Annotated[float, "LRE_1 of it", "share"] = np.nan
+    lre_2: Annotated[float, "LRE_2 of it", "share"] = np.nan
+    a_bar: Annotated[float, "mean acceptance: a_upd for drop, b otherwise", "share"] = np.nan
+    e_len: Annotated[float, "part of the error across bins, over ||g|| (T8)", "number"] = np.nan
+    e_in: Annotated[float, "part of the error inside bins, over ||g|| (T8)", "number"] = np.nan
+    identity_residual: Annotated[float, "how far T8's identity fails, over ||g||: rounding", "number"] = np.nan
+    count: Annotated[int, "responses with a score", "rows"] = 0
+    reason: Reason = ""
 
 
 @dataclass
@@ -44,10 +75,10 @@ class Strata:
 class LemmaTable:
     """Collects windows, then gives the rows of the table lemma; every case takes the common weight exp(S)."""
 
-    def __init__(self, key: dict[str, Any], bins: Bins, cases: list[Case]) -> None:
+    def __init__(self, key: RunKey, bins: Bins, cases: list[Case]) -> None:
         self.key, self.bins = key, bins
         self.cases = [common_weight(case) for case in cases]
-        self.table: list[dict[str, Any]] = []
+        self.table: list[LemmaRow] = []
 
     def add(self, window: ScoredWindow) -> None:
         """Append one row a case and update, and one a case for the whole window where it has several updates."""
@@ -69,10 +100,11 @@ class LemmaTable:
         count, total_weight, g = by_bin(np.ones(len(rows))), by_bin(weight), vectors_by_bin(weight)
         first, steps = ([int(x[at[0]]) for at in places] for x in (rows.rollout, rows.step))
         for case in self.cases:
-            key = {**self.key, **case.key, "subset": "nonzero", "use": window.use, "weight": "sequence"}
+            key = CaseKey(RuleKey.of(self.key, case), "nonzero", window.use), "sequence"
+            several = window.window, len(set(first))
             found = window.outcome(case)
             if found.reason:
-                self._nothing({**key, "window": window.window, "rollouts": len(set(first)), "step": -1}, found.reason)
+                self.table.append(LemmaRow(*key, *several, np.nan, -1, reason=found.reason))
                 continue
             strata = Strata(
                 count,
@@ -84,64 +116,58 @@ class LemmaTable:
             )
             direct = _stacked([found.clipped_weight[at] @ vectors for at, vectors, _ in parts])  # row by row (U, D)
             for u in range(window.updates):
-                place = {"window": first[u], "rollouts": 1, "updates": 1, "step": steps[u]}
-                self._row({**key, **place}, case, strata, np.array([u]), direct[u : u + 1])
+                row = LemmaRow(*key, first[u], 1, 1, steps[u])
+                self.table.append(filled(row, case, strata, np.array([u]), direct[u : u + 1]))
             if window.updates > 1:
-                place = {"window": window.window, "rollouts": len(set(first)), "updates": window.updates, "step": -1}
-                self._row({**key, **place}, case, strata, np.arange(window.updates), direct)
+                row = LemmaRow(*key, *several, window.updates, -1)
+                self.table.append(filled(row, case, strata, np.arange(window.updates), direct))
 
-    def _row(self, key: dict[str, Any], case: Case, strata: Strata, at: Ints, direct: Floats) -> None:
-        try:
-            lemma, mean = lemma_of(strata, at, drop=case.rule.outside == "drop")
-        except UserError as error:
-            self._nothing(key, str(error))
-            return
-        # the clipped update summed row by row must be the strata's (an independent path to the same vector); in T8's
-        # units, g_clip / a_bar: where truncation raises weights, a_bar can be 1e9 and rounding grows with it
-        through = strata.g_clip[at].sum(1)
-        scale = mean * float(np.linalg.norm(strata.g[at].sum(1)))
-        residual = float(np.maximum(lemma.identity_residual, np.linalg.norm(through - direct) / scale))  # NaN stays
-        self.table.append(
-            {
-                **key,
-                "rho": lemma.rho,
-                "bound": np.nan if lemma.bound is None else lemma.bound,
-                "guaranteed": lemma.bound is not None,
-                "cosine": lemma.cosine,
-                "slack": np.nan if lemma.bound is None else lemma.cosine - lemma.bound,
-                "kappa": lemma.kappa,
-                "kappa_c": lemma.kappa_c,
-                "kappa_c2": lemma.kappa_c2,
-                "eta": lemma.eta,
-                "lre_inf": lemma.lre.inf,
-                "lre_1": lemma.lre.l1,
-                "lre_2": lemma.lre.l2,
-                "a_bar": mean,
-                "e_len": lemma.e_len_ratio,
-                "e_in": lemma.e_in_ratio,
-                "identity_residual": residual,
-                "count": int(strata.count[at].sum()),
-                "reason": "",
-            }
-        )
-
-    def _nothing(self, key: dict[str, Any], reason: str) -> None:
-        blank = dict.fromkeys(VALUES, np.nan) | {"guaranteed": False, "count": 0, "reason": reason}
-        self.table.append({**key, **blank})
-
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[LemmaRow]:
         """The rows of the table."""
         return self.table
 
 
-def integrity(table: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def filled(row: LemmaRow, case: Case, strata: Strata, at: Ints, direct: Floats) -> LemmaRow:
+    """The row with the lemma's numbers on the updates ``at``, or the reason why there are none."""
+    try:
+        lemma, mean = lemma_of(strata, at, drop=case.rule.outside == "drop")
+    except UserError as error:
+        return row._replace(reason=str(error))
+    # the clipped update summed row by row must be the strata's (an independent path to the same vector); in T8's
+    # units, g_clip / a_bar: where truncation raises weights, a_bar can be 1e9 and rounding grows with it
+    through = strata.g_clip[at].sum(1)
+    scale = mean * float(np.linalg.norm(strata.g[at].sum(1)))
+    residual = float(np.maximum(lemma.identity_residual, np.linalg.norm(through - direct) / scale))  # NaN stays
+    bound = np.nan if lemma.bound is None else lemma.bound
+    return row._replace(
+        rho=lemma.rho,
+        bound=bound,
+        guaranteed=lemma.bound is not None,
+        cosine=lemma.cosine,
+        slack=lemma.cosine - bound,
+        kappa=lemma.kappa,
+        kappa_c=lemma.kappa_c,
+        kappa_c2=lemma.kappa_c2,
+        eta=lemma.eta,
+        lre_inf=lemma.lre.inf,
+        lre_1=lemma.lre.l1,
+        lre_2=lemma.lre.l2,
+        a_bar=mean,
+        e_len=lemma.e_len_ratio,
+        e_in=lemma.e_in_ratio,
+        identity_residual=residual,
+        count=int(strata.count[at].sum()),
+    )
+
+
+def integrity(table: Sequence[LemmaRow]) -> dict[str, Any]:
     """Largest T8 residual, T7 violations, and whether both are rounding; ``pass`` is None if nothing was checked.
 
     A row that was evaluated and has no finite residual, or a bound and no finite slack, is a violation.
     """
-    found = [row for row in table if not row["reason"]]
-    residuals = np.array([row["identity_residual"] for row in found], np.float64)
-    slack = np.array([row["slack"] for row in found if row["guaranteed"]], np.float64)
+    found = [row for row in table if not row.reason]
+    residuals = np.array([row.identity_residual for row in found], np.float64)
+    slack = np.array([row.slack for row in found if row.guaranteed], np.float64)
     worst = float(np.max(residuals)) if residuals.size else float("nan")
     violations = int(np.sum(~(slack >= -TOLERANCE)))
     return {

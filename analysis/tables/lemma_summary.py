@@ -15,11 +15,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
-from analysis.tables.files import CASE
+from analysis.tables.acceptance import Reason
+from analysis.tables.columns import UNKNOWN, CaseKey, Interval
+from analysis.tables.lemma import LemmaRow
 from fspo.stats.clusters import MIN_CLUSTERS, Ratios, dense, ratios
 from fspo.stats.intervals import mean_interval, proportion_interval
 
@@ -38,49 +40,61 @@ NO_GUARANTEE = "no guarantee"
 """The reason where no update has a bound: rho >= 1 promises nothing, and nothing is not a bound of 0."""
 
 
-def lemma_summary(table: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+class LemmaSummaryRow(NamedTuple):
+    """The lemma's quantities over a run's scored updates: one row for each rule, use and quantity.
+
+    Written where scores were taken; else empty. docs/theory.md section 5, T7.
+    """
+
+    case: CaseKey
+    weight: Annotated[str, "sequence: the weight exp(S) for every rule", "text"]
+    quantity: Annotated[
+        str, f"column of the table lemma: {', '.join(QUANTITIES)}; {SHARE}: share of updates with a guarantee", "text"
+    ]
+    estimate: Annotated[Interval, "mean over the updates; the interval's clusters are rollouts", "the quantity's"]
+    count: Annotated[int, "updates that the estimate is made of", "updates"]
+    updates: Annotated[int, "updates that were evaluated", "updates"]
+    rollouts: Annotated[int, "rollouts of the updates in count", "rollouts"]
+    reason: Reason
+
+
+def lemma_summary(table: Sequence[LemmaRow]) -> list[LemmaSummaryRow]:
     """Rows by case and use, one a quantity, from the table lemma's rows of single updates.
 
     ``count`` is the number of updates that an estimate is made of, ``updates`` that of all; an update on which the
     lemma says nothing (nothing is accepted) has no guarantee. Below ``MIN_CLUSTERS`` rollouts there is no interval.
     """
-    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
-    names = [*CASE, "weight"]
+    groups: dict[str, list[LemmaRow]] = {}
     for row in table:
-        # the target of a case that is not matched is NaN, which is no key
-        key = tuple(None if row.get(name) != row.get(name) else row.get(name) for name in names)
-        groups.setdefault(key, []).append(row)
-    return [line for found in groups.values() for line in _of_case({name: found[0].get(name) for name in names}, found)]
+        groups.setdefault(repr((row.case, row.weight)), []).append(row)  # as text a target that is NaN equals itself
+    return [line for found in groups.values() for line in _of_case(found)]
 
 
-def _of_case(key: dict[str, Any], rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    single = [row for row in rows if row.get("updates") == 1]
-    why = "; ".join(dict.fromkeys(row["reason"] for row in rows if row["reason"]))
-    rollout = np.array([row["window"] for row in single], np.int64)
+def _of_case(rows: Sequence[LemmaRow]) -> list[LemmaSummaryRow]:
+    single = [row for row in rows if row.updates == 1]
+    why = "; ".join(dict.fromkeys(row.reason for row in rows if row.reason))
+    rollout = np.array([row.window for row in single], np.int64)
     out = []
     for name in (*QUANTITIES, SHARE):
-        values = np.array([row[name] for row in single], np.float64)
+        values = np.array([getattr(row, name) for row in single], np.float64)
         known = np.isfinite(values)
-        line = {**key, "quantity": name, "updates": len(single), "count": int(known.sum())}
-        line |= {"rollouts": len(np.unique(rollout[known]))}
-        estimate, low, high, reason = _mean(values[known], rollout[known], QUANTITIES.get(name))
+        counts = int(known.sum()), len(single), len(np.unique(rollout[known]))
+        estimate, reason = _mean(values[known], rollout[known], QUANTITIES.get(name))
         if name == "bound" and single and not known.any():
             reason = NO_GUARANTEE
         elif not known.any() and why:
             reason = why
-        out.append({**line, "estimate": estimate, "ci_low": low, "ci_high": high, "reason": reason})
+        out.append(LemmaSummaryRow(rows[0].case, rows[0].weight, name, estimate, *counts, reason))
     return out
 
 
-def _mean(
-    values: np.ndarray, rollout: np.ndarray, within: tuple[float, float] | None
-) -> tuple[float, float, float, str]:
+def _mean(values: np.ndarray, rollout: np.ndarray, within: tuple[float, float] | None) -> tuple[Interval, str]:
     """Mean of values (U,), its interval with the rollouts (U,) as clusters, and why there is none.
 
     ``within`` is what a value can be; None for the values of a share, 0 and 1.
     """
     if not len(values):
-        return (float("nan"), float("nan"), float("nan"), "no scored update")
+        return UNKNOWN, "no scored update"
     found: Ratios = ratios(values, dense(rollout), np.zeros(len(values), np.int64), 1, binary=within is None)
     numbers = found.value[-1], found.variance[-1]
     if within is None:
@@ -88,4 +102,4 @@ def _mean(
     else:
         low, high = np.clip(mean_interval(*numbers, found.clusters[-1]), *within)
     few = f"fewer than {MIN_CLUSTERS} rollouts: no interval" if found.clusters[-1] < MIN_CLUSTERS else ""
-    return float(found.value[-1]), float(low), float(high), few
+    return Interval(float(found.value[-1]), float(low), float(high)), few

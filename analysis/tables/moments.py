@@ -7,22 +7,85 @@ sum S^2 / sum L over the rows of the same update: only the shape over lengths wi
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from scipy import special
 
 from analysis.log.loading import Run
 from analysis.log.rows import SUBSETS, USES, Floats, Ints, windows
-from analysis.tables.acceptance import View, bin_columns
+from analysis.tables.acceptance import Clusters, Count, Reason, View
+from analysis.tables.columns import UNKNOWN, BinKey, Interval, RunKey, mean_at
 from fspo.stats.bins import Bins
 from fspo.stats.clusters import MIN_CLUSTERS, TOO_FEW, dense, ratios
-from fspo.stats.intervals import CONFIDENCE, EQUIVALENCE, mean_interval, simultaneous_half_widths, t_quantile
+from fspo.stats.intervals import CONFIDENCE, EQUIVALENCE, simultaneous_half_widths, t_quantile
 
-Table = list[dict[str, Any]]
 SIGNS = {"all": 0, "positive": 1, "negative": -1}
 GRID = special.ndtri(np.arange(1, 20) / 20)
 """Points at which the law of z is compared with the normal law: its twentieths."""
+
+Z = "z, S less its bin's mean over (root of sum S^2 / sum L of the update) sqrt(L)"
+Subset = Annotated[str, "all: every response; nonzero: responses whose advantage A is not 0", "text"]
+Use = Annotated[str, "first: no update has used the response before; reused: some update has", "text"]
+
+
+class Shape(NamedTuple):
+    """The shape of the law of z (docs/theory.md section 7)."""
+
+    skew: Annotated[Interval, f"skewness of {Z}", "number"] = UNKNOWN
+    excess_kurtosis: Annotated[Interval, "excess kurtosis of z", "number"] = UNKNOWN
+    ks_distance: Annotated[
+        Interval,
+        "largest |F(t) - Phi(t)| over the twentieths of the normal law, F the law of z over its standard deviation",
+        "probability",
+        "ks_",
+    ] = UNKNOWN
+    var_z: Annotated[float, "variance of z", "number"] = np.nan
+
+
+class MomentRow(NamedTuple):
+    """Moments of the log-ratio S in a bin: one row for each set of rows and bin.
+
+    Written always. docs/theory.md section 7, T1, T5, T9.
+    """
+
+    run: RunKey
+    subset: Subset
+    use: Use
+    place: BinKey
+    count: Count
+    clusters: Clusters
+    mean_S: Annotated[Interval, "mean of S", "nats"]
+    drift_per_token: Annotated[Interval, "sum of S over sum of L", "nats per token"]
+    var_S: Annotated[Interval, "variance of S about the bin's mean", "nats squared"]
+    k3_per_token: Annotated[float, "sum of k3 over sum of L: the estimate of KL(old||new)", "nats per token"]
+    mean_weight: Annotated[Interval, "mean of exp(S), the exponent at most 20; 1 at first use (T9)", "number"]
+    shape: Shape
+    reason: Reason
+
+
+class ScalingRow(NamedTuple):
+    """How Var(S|L) grows with length, and the drift: one row for each set of rows and sign of the advantage A.
+
+    Written always. docs/theory.md section 7, T1, T11.
+    """
+
+    run: RunKey
+    subset: Subset
+    use: Use
+    sign: Annotated[str, "sign of A of the rows: all, positive or negative", "text"]
+    slope_2H: Annotated[Interval, "2H: slope of log Var(S|L) on log L; 1 for independent tokens", "number", ""]
+    intercept: Annotated[float, "log of Var(S|L) / L^(2H)", "log nats squared"]
+    drift_per_token: Annotated[Interval, "sum of S over sum of L", "nats per token", "drift_"]
+    count: Count
+    clusters: Clusters
+    ci90_low: Annotated[float, f"lower end of the {100 * EQUIVALENCE:g} % interval of slope_2H", "number"]
+    ci90_high: Annotated[float, "upper end of it", "number"]
+    reason: Reason
+    drift_minus_kl: Annotated[
+        Interval, "sum of S + k3 over sum of L: drift less -KL, 0 at first use (T9)", "nats per token"
+    ]
+    k3_per_token: Annotated[float, "sum of k3 over sum of L", "nats per token"]
 
 
 def update_scale(S: Floats, length: Floats, step: Ints) -> Floats:
@@ -32,9 +95,10 @@ def update_scale(S: Floats, length: Floats, step: Ints) -> Floats:
     return np.where(scale > 0, scale, 1.0)[code]
 
 
-def moment_tables(run: Run, bins: Bins, window_size: int) -> dict[str, Table]:
+def moment_tables(run: Run, bins: Bins, window_size: int) -> tuple[list[MomentRow], list[ScalingRow]]:
     """The tables moments and scaling of one run."""
-    tables: dict[str, Table] = {"moments": [], "scaling": []}
+    moments: list[MomentRow] = []
+    scaling: list[ScalingRow] = []
     window = windows(run.rows.rollout, window_size)
     for use in USES:
         keep = run.rows.used == 0 if use == "first" else run.rows.used > 0
@@ -45,51 +109,37 @@ def moment_tables(run: Run, bins: Bins, window_size: int) -> dict[str, Table]:
         for subset in SUBSETS:
             chosen = np.ones(len(scale), bool) if subset == "all" else everyone.rows.A != 0
             view = everyone.take(chosen, bins)
-            key = {**run.key, "subset": subset, "use": use}
+            key = RunKey.of(run), subset, use
             if len(view.rows):
-                tables["moments"] += _moments(key, view, scale[chosen], bins)
-                tables["scaling"] += _scaling(key, view, scale[chosen])
-    return tables
+                moments += _moments(key, view, scale[chosen], bins)
+                scaling += _scaling(key, view, scale[chosen])
+    return moments, scaling
 
 
-def _moments(key: dict[str, Any], view: View, scale: Floats, bins: Bins) -> Table:
+def _moments(key: tuple[RunKey, str, str], view: View, scale: Floats, bins: Bins) -> list[MomentRow]:
     rows, number = view.rows, len(bins)
     S, L = rows.S, rows.length
     mean = ratios(S, view.cluster, view.bins, number)
     drift = ratios(S, view.cluster, view.bins, number, L)
     k3 = ratios(rows.k3_sum, view.cluster, view.bins, number, L)
     z = standardized(S, L, scale, view.bins)
-    out: Table = []
+    out: list[MomentRow] = []
     for k in range(number + 1):
-        row = {**key, **bin_columns(bins, view, k), "count": int(mean.count[k]), "clusters": int(mean.clusters[k])}
+        place = BinKey.of(bins, k, view.mean[k])
+        counts = int(mean.count[k]), int(mean.clusters[k])
         at = view.bins == k if k < number else np.ones(len(S), bool)
         if mean.clusters[k] < MIN_CLUSTERS:
-            out.append(row | dict.fromkeys(VALUE_COLUMNS, np.nan) | {"reason": TOO_FEW})
+            nothing = (UNKNOWN, UNKNOWN, UNKNOWN, np.nan, UNKNOWN, Shape())
+            out.append(MomentRow(*key, place, *counts, *nothing, TOO_FEW))
             continue
-        for name, found in (("mean_S", mean), ("drift_per_token", drift)):
-            low, high = mean_interval(found.value[k], found.variance[k], found.clusters[k])
-            row |= {name: found.value[k], f"{name}_ci_low": float(low), f"{name}_ci_high": float(high)}
-        variance, low, high = variance_interval(S[at], view.cluster[at])
-        row |= {"var_S": variance, "var_S_ci_low": low, "var_S_ci_high": high, "k3_per_token": k3.value[k]}
-        weight = ratios(np.exp(np.minimum(S[at], 20.0)), dense(view.cluster[at]), np.zeros(at.sum(), np.int64), 1)
-        low, high = mean_interval(weight.value[0], weight.variance[0], weight.clusters[0])
-        row |= {"mean_weight": weight.value[0], "mean_weight_ci_low": float(low), "mean_weight_ci_high": float(high)}
-        row |= shape_of(z[at], dense(view.cluster[at])) | {"reason": ""}
+        cluster = dense(view.cluster[at])
+        weight = ratios(np.exp(np.minimum(S[at], 20.0)), cluster, np.zeros(at.sum(), np.int64), 1)
+        row = MomentRow(
+            *(*key, place, *counts, mean_at(mean, k), mean_at(drift, k), variance_interval(S[at], cluster)),
+            *(k3.value[k], mean_at(weight, 0), shape_of(z[at], cluster), ""),
+        )
         out.append(row)
     return out
-
-
-SHAPE_COLUMNS = (
-    *("skew", "skew_ci_low", "skew_ci_high", "excess_kurtosis", "excess_kurtosis_ci_low", "excess_kurtosis_ci_high"),
-    *("ks_distance", "ks_ci_low", "ks_ci_high", "var_z"),
-)
-VALUE_COLUMNS = (
-    *("mean_S", "mean_S_ci_low", "mean_S_ci_high"),
-    *("drift_per_token", "drift_per_token_ci_low", "drift_per_token_ci_high"),
-    *("var_S", "var_S_ci_low", "var_S_ci_high", "k3_per_token"),
-    *("mean_weight", "mean_weight_ci_low", "mean_weight_ci_high"),
-    *SHAPE_COLUMNS,
-)
 
 
 def standardized(S: Floats, L: Floats, scale: Floats, bins: Ints) -> Floats:
@@ -100,45 +150,44 @@ def standardized(S: Floats, L: Floats, scale: Floats, bins: Ints) -> Floats:
     return z - mean[bins]
 
 
-def variance_interval(x: Floats, cluster: Ints, level: float = CONFIDENCE) -> tuple[float, float, float]:
+def variance_interval(x: Floats, cluster: Ints, level: float = CONFIDENCE) -> Interval:
     """Variance about the mean and its cluster-aware interval, built on the logarithm."""
     cluster = dense(cluster)
     clusters = int(cluster.max()) + 1
     deviation = (x - x.mean()) ** 2
     variance = float(deviation.mean()) * clusters / max(clusters - 1, 1)
     if not variance > 0 or clusters < MIN_CLUSTERS:
-        return variance, np.nan, np.nan
+        return Interval(variance)
     scores = np.bincount(cluster, deviation - deviation.mean()) / len(x)
     se = np.sqrt(np.sum(scores**2) * clusters / (clusters - 1)) / deviation.mean()
     half = t_quantile(clusters - 1, level) * se
-    return variance, variance * float(np.exp(-half)), variance * float(np.exp(half))
+    return Interval(variance, variance * float(np.exp(-half)), variance * float(np.exp(half)))
 
 
-def shape_of(z: Floats, cluster: Ints) -> dict[str, float]:
+def shape_of(z: Floats, cluster: Ints) -> Shape:
     """Skewness, excess kurtosis (influence-based intervals) and distance of the law of z from a normal law.
 
     ``ks_distance`` is the largest |F(t) - Phi(t)| over the normal law's twentieths after z is given unit variance;
     it bounds how far acceptance of any one-sided edge can be from the Gaussian model's. Its interval comes from
     simultaneous bands; 0 lies below it when normality is refuted.
     """
-    empty: dict[str, float] = dict.fromkeys(SHAPE_COLUMNS, float("nan"))
     clusters = int(cluster.max()) + 1
     sd = float(z.std())
     if clusters < MIN_CLUSTERS or not sd > 0:
-        return empty
+        return Shape()
     u = (z - z.mean()) / sd
     m3, m4 = float(np.mean(u**3)), float(np.mean(u**4))
     # influence functions of the standardized moments, mean and variance estimated
-    influences = {
-        "skew": (m3, u**3 - m3 - 3 * u - 1.5 * m3 * (u**2 - 1)),
-        "excess_kurtosis": (m4 - 3, u**4 - m4 - 4 * m3 * u - 2 * m4 * (u**2 - 1)),
-    }
+    influences = (
+        (m3, u**3 - m3 - 3 * u - 1.5 * m3 * (u**2 - 1)),
+        (m4 - 3, u**4 - m4 - 4 * m3 * u - 2 * m4 * (u**2 - 1)),
+    )
     t = t_quantile(clusters - 1)
-    out: dict[str, float] = {}
-    for name, (value, influence) in influences.items():
+    moments: list[Interval] = []
+    for value, influence in influences:
         scores = np.bincount(cluster, influence) / len(u)
         half = t * float(np.sqrt(np.sum(scores**2) * clusters / (clusters - 1)))
-        out |= {name: value, f"{name}_ci_low": value - half, f"{name}_ci_high": value + half}
+        moments.append(Interval(value, value - half, value + half))
     below = (u[:, None] <= GRID).astype(np.float64)
     law = below.mean(0)
     density = np.exp(-(GRID**2) / 2) / np.sqrt(2 * np.pi)
@@ -149,45 +198,49 @@ def shape_of(z: Floats, cluster: Ints) -> dict[str, float]:
     covariance = sums.T @ sums * clusters / (clusters - 1) / len(u) ** 2
     half_widths = simultaneous_half_widths(covariance, clusters - 1)
     distance = np.abs(law - special.ndtr(GRID))
-    out |= {"ks_distance": float(distance.max()), "ks_ci_low": float(np.max(np.maximum(distance - half_widths, 0)))}
-    return out | {"ks_ci_high": float(np.max(distance + half_widths)), "var_z": sd**2}
+    ends = float(np.max(np.maximum(distance - half_widths, 0))), float(np.max(distance + half_widths))
+    return Shape(moments[0], moments[1], Interval(float(distance.max()), *ends), sd**2)
 
 
-def _scaling(key: dict[str, Any], view: View, scale: Floats) -> Table:
+def _scaling(key: tuple[RunKey, str, str], view: View, scale: Floats) -> list[ScalingRow]:
     """Slope 2H of log Var(S|L) on log L, and the drift per token, overall and by sign of A."""
-    out: Table = []
+    out: list[ScalingRow] = []
     for sign, code in SIGNS.items():
         at = np.ones(len(view.rows), bool) if code == 0 else np.sign(view.rows.A) == code
-        if key["subset"] == "nonzero" and code == 0:
+        if key[1] == "nonzero" and code == 0:
             at = view.rows.A != 0
         rows, bins = view.rows.take(at), view.bins[at]
-        row: dict[str, Any] = {**key, "sign": sign, "count": len(rows)}
         cluster = dense(rows.cluster) if len(rows) else np.zeros(0, np.int64)
         clusters = len(np.unique(cluster))
-        row["clusters"] = clusters
+        nan = float("nan")
         if clusters < MIN_CLUSTERS:
-            names = ("slope_2H", "ci_low", "ci_high", "ci90_low", "ci90_high", "intercept", "drift_per_token")
-            names += ("drift_ci_low", "drift_ci_high", "k3_per_token", "drift_minus_kl", "drift_minus_kl_ci_low")
-            out.append(row | dict.fromkeys((*names, "drift_minus_kl_ci_high"), np.nan) | {"reason": TOO_FEW})
+            ends = UNKNOWN, len(rows), clusters, nan, nan, TOO_FEW, UNKNOWN, nan
+            out.append(ScalingRow(*key, sign, UNKNOWN, nan, *ends))
             continue
         z = standardized(rows.S, rows.length, scale[at], bins)
-        row |= exponent(z**2 * rows.length, rows.length, cluster)
+        fit = exponent(z**2 * rows.length, rows.length, cluster)
         residual = z * scale[at] * np.sqrt(rows.length)
         with np.errstate(divide="ignore", invalid="ignore"):
-            row["intercept"] = float(np.log(np.sum(residual**2) / np.sum(rows.length ** row["slope_2H"])))
+            intercept = float(np.log(np.sum(residual**2) / np.sum(rows.length**fit.slope.value)))
         one = np.zeros(len(rows), np.int64)
-        drift = ratios(rows.S, cluster, one, 1, rows.length)
-        excess = ratios(rows.S + rows.k3_sum, cluster, one, 1, rows.length)
-        for name, found in (("drift", drift), ("drift_minus_kl", excess)):
-            low, high = mean_interval(found.value[0], found.variance[0], clusters)
-            row |= {f"{name}_ci_low": float(low), f"{name}_ci_high": float(high)}
-        row |= {"drift_per_token": drift.value[0], "drift_minus_kl": excess.value[0]}
-        row["k3_per_token"] = float(np.sum(rows.k3_sum) / np.sum(rows.length))
-        out.append(row)
+        drift = mean_at(ratios(rows.S, cluster, one, 1, rows.length), 0)
+        excess = mean_at(ratios(rows.S + rows.k3_sum, cluster, one, 1, rows.length), 0)
+        k3 = float(np.sum(rows.k3_sum) / np.sum(rows.length))
+        ends = len(rows), clusters, fit.ci90_low, fit.ci90_high, fit.reason, excess, k3
+        out.append(ScalingRow(*key, sign, fit.slope, intercept, drift, *ends))
     return out
 
 
-def exponent(y: Floats, L: Floats, cluster: Ints) -> dict[str, Any]:
+class Exponent(NamedTuple):
+    """Slope 2H of log Var(S|L) on log L, its interval for tests of equivalence, and why it is NaN."""
+
+    slope: Interval = UNKNOWN
+    ci90_low: float = np.nan
+    ci90_high: float = np.nan
+    reason: str = ""
+
+
+def exponent(y: Floats, L: Floats, cluster: Ints) -> Exponent:
     """Slope of log E[y|L] on log L by gamma quasi-likelihood, cluster-robust.
 
     Solves ``sum (1, x) (y / mu - 1) = 0`` with ``log mu = b0 + b1 x``: every row counts alike whatever its length,
@@ -200,15 +253,13 @@ def exponent(y: Floats, L: Floats, cluster: Ints) -> dict[str, Any]:
     L : array (N,), tokens
     cluster : int array (N,), dense
     """
-    nan = float("nan")
-    names = ("slope_2H", "ci_low", "ci_high", "ci90_low", "ci90_high")
     x = np.log(L)
     centre = x.mean()
     x = x - centre
     if not x.std() > 1e-9:
-        return dict.fromkeys(names, nan) | {"reason": "all responses have one length"}
+        return Exponent(reason="all responses have one length")
     if not y.mean() > 0:
-        return dict.fromkeys(names, nan) | {"reason": "S does not vary"}
+        return Exponent(reason="S does not vary")
     b = np.array([np.log(y.mean()), 0.0])
     design = np.column_stack([np.ones_like(x), x])
     for _ in range(100):
@@ -219,7 +270,7 @@ def exponent(y: Floats, L: Floats, cluster: Ints) -> dict[str, Any]:
         if np.max(np.abs(step)) < 1e-10:
             break
     else:
-        return dict.fromkeys(names, nan) | {"reason": "the fit of the exponent did not converge"}
+        return Exponent(reason="the fit of the exponent did not converge")
     scores = design * (y * np.exp(-(design @ b)) - 1)[:, None]
     clusters = int(cluster.max()) + 1
     sums = np.stack([np.bincount(cluster, s) for s in scores.T], axis=1)
@@ -227,5 +278,4 @@ def exponent(y: Floats, L: Floats, cluster: Ints) -> dict[str, Any]:
     se = float(np.sqrt((bread @ (sums.T @ sums) @ bread)[1, 1] * clusters / (clusters - 1)))
     t95, t90 = t_quantile(clusters - 1), t_quantile(clusters - 1, EQUIVALENCE)
     slope = float(b[1])
-    values = (slope, slope - t95 * se, slope + t95 * se, slope - t90 * se, slope + t90 * se)
-    return dict(zip(names, values, strict=True)) | {"reason": ""}
+    return Exponent(Interval(slope, slope - t95 * se, slope + t95 * se), slope - t90 * se, slope + t90 * se)

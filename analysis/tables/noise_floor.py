@@ -6,24 +6,45 @@ about the policy.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
 from analysis.log.loading import Run
+from analysis.log.notes import Notes
 from analysis.log.partition import coordinates
+from analysis.tables.acceptance import Clusters, Count, Reason
+from analysis.tables.columns import UNKNOWN, BinKey, Interval, RunKey, mean_at
 from fspo.base.errors import UserError
 from fspo.gradlog import GradLog, read_log
 from fspo.stats.bins import Bins
 from fspo.stats.clusters import MIN_CLUSTERS, TOO_FEW, dense, ratios
-from fspo.stats.intervals import mean_interval, proportion_interval
+from fspo.stats.intervals import proportion_interval
 
 FOLDER = "noise"
 SOURCE = "user.source"
 
 
-def read_noise(run: Run) -> GradLog | None:
-    """The measurement in the run folder; None if there is none."""
+class NoiseRow(NamedTuple):
+    """What numerics alone do to S, with the same weights: one row for each source of noise and bin.
+
+    Written where ``python -m fspo.train --noise-floor`` measured it (RUN/noise); else empty. docs/theory.md section 7.
+    """
+
+    run: RunKey
+    source: Annotated[str, "source of the noise, as the measurement names it", "text"]
+    meaning: Annotated[str, "what that source is", "text"]
+    place: BinKey
+    count: Count
+    clusters: Clusters
+    out_of_band: Annotated[Interval, "share of responses outside the band of the rule that trained", "share"]
+    mean_square_per_token: Annotated[Interval, "sum of S^2 over sum of L", "nats squared per token"]
+    drift_per_token: Annotated[Interval, "sum of S over sum of L", "nats per token"]
+    reason: Reason
+
+
+def read_noise(run: Run) -> tuple[GradLog | None, Notes]:
+    """The measurement in the run folder, None if there is none, and what of it is damaged."""
     columns = [
         "rollout",
         "prompt_id",
@@ -35,28 +56,26 @@ def read_noise(run: Run) -> GradLog | None:
         SOURCE,
     ]
     if not (run.path / FOLDER / "gradlog").is_dir():
-        return None
+        return None, Notes()
     try:
         log = read_log(run.path / FOLDER, columns=columns, phases=("noise",))
     except UserError as error:
-        run.damage.append(f"noise floor: {error}")
-        return None
-    run.damage.extend(f"noise floor: {line}" for line in log.damage)
-    return log
+        return None, Notes(damage=(f"noise floor: {error}",))
+    return log, Notes(damage=tuple(f"noise floor: {line}" for line in log.damage))
 
 
-def noise_table(run: Run, bins: Bins) -> list[dict[str, Any]]:
-    """One row a source and bin; empty without a measurement."""
-    log = read_noise(run)
+def noise_table(run: Run, bins: Bins) -> tuple[list[NoiseRow], Notes]:
+    """One row a source and bin, none without a measurement; and what was noticed."""
+    log, notes = read_noise(run)
     if log is None or SOURCE not in log or run.partition.column not in log:
-        return []
+        return [], notes
     meanings = log.metadata.get("sources")
     meanings = meanings if isinstance(meanings, dict) else {}
     cluster = np.unique(log.column("prompt_id"), return_inverse=True)[1].reshape(-1).astype(np.int64)
     coordinate, _ = coordinates(log, run.partition, cluster)
     S, L = log.column("log_ratio"), log.column("length").astype(np.float64)
     source = log.column(SOURCE)
-    out: list[dict[str, Any]] = []
+    out: list[NoiseRow] = []
     for name in dict.fromkeys(source.tolist()):
         at = np.flatnonzero((source == name) & np.isfinite(S) & np.isfinite(coordinate))
         group, place, number = dense(cluster[at]), bins.index(coordinate[at]), len(bins)
@@ -68,31 +87,27 @@ def noise_table(run: Run, bins: Bins) -> list[dict[str, Any]]:
             inside = place == k if k < number else np.ones(len(at), bool)
             few = cut.clusters[k] < MIN_CLUSTERS
             mean = float(coordinate[at][inside].mean()) if inside.any() else np.nan
-            row = {**run.key, "source": name, "meaning": meanings.get(name, name), "length_mean": mean}
-            row |= bins.columns(-1 if k == number else k)
-            row |= {"count": int(cut.count[k]), "clusters": int(cut.clusters[k]), "reason": TOO_FEW if few else ""}
-            row |= {"out_of_band": np.nan if few else cut.value[k]}
-            row |= {"out_of_band_ci_low": low[k], "out_of_band_ci_high": high[k]}
-            for column, found in (("mean_square_per_token", spread), ("drift_per_token", drift)):
-                ends = mean_interval(found.value[k], found.variance[k], found.clusters[k])
-                row |= {column: np.nan if few else found.value[k]}
-                row |= {f"{column}_ci_low": float(ends[0]), f"{column}_ci_high": float(ends[1])}
-            out.append(row)
-    return out
+            key = RunKey.of(run), name, meanings.get(name, name), BinKey.of(bins, k, mean)
+            counts = int(cut.count[k]), int(cut.clusters[k])
+            numbers = UNKNOWN, UNKNOWN, UNKNOWN
+            if not few:
+                numbers = Interval(cut.value[k], low[k], high[k]), mean_at(spread, k), mean_at(drift, k)
+            out.append(NoiseRow(*key, *counts, *numbers, TOO_FEW if few else ""))
+    return out, notes + Notes(warnings=_warnings(run, out))
 
 
-def noise_warnings(run: Run, table: list[dict[str, Any]]) -> list[str]:
+def _warnings(run: Run, table: list[NoiseRow]) -> tuple[str, ...]:
     """One line for each source whose noise is a tenth of the run's own mean square S per token or more."""
     rows = run.rows.use("first")
     if not len(rows) or not table:
-        return []
+        return ()
     measured = float(np.sum(rows.S**2) / np.sum(rows.length))
     found = []
     for row in table:
-        share = row["mean_square_per_token"] / measured if measured > 0 else np.inf
-        if row["bin"] == -1 and share >= 0.1:
+        share = row.mean_square_per_token.value / measured if measured > 0 else np.inf
+        if row.place.bin == -1 and share >= 0.1:
             found.append(
-                f"noise floor: {row['meaning']} alone makes {share:.0%} of the run's mean square S per token "
-                f"and puts {row['out_of_band']:.2%} of responses out of the band"
+                f"noise floor: {row.meaning} alone makes {share:.0%} of the run's mean square S per token "
+                f"and puts {row.out_of_band.value:.2%} of responses out of the band"
             )
-    return found
+    return tuple(found)

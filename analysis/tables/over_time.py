@@ -4,22 +4,54 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
 from analysis.log.loading import Run
+from analysis.log.notes import Notes
 from analysis.log.rows import Floats, Rows
 from analysis.rules.evaluate import Outcome
-from analysis.tables.acceptance import Means, bin_columns
+from analysis.tables.acceptance import Clusters, Count, Means, Reason
+from analysis.tables.columns import BinKey, Interval, RunKey
 from fspo.stats.bins import Bins
 from fspo.stats.clusters import MIN_CLUSTERS, TOO_FEW, dense, ratios, totals
 from fspo.stats.intervals import proportion_interval
 
-Table = list[dict[str, Any]]
+
+class OverTimeRow(NamedTuple):
+    """How often the rule that trained clipped: one row for each rollout and bin, first use and reuse together.
+
+    Written where the rule that trained or its logged columns tell; else empty. docs/theory.md section 2.
+    """
+
+    run: RunKey
+    window: Annotated[int, "number of the rollout", "rollout"]
+    use: Annotated[str, "all: first use and reuse together", "text"]
+    place: BinKey
+    cut: Annotated[int, "rows whose gradient was cut", "rows"]
+    out_of_band: Annotated[int, "rows outside the band", "rows"]
+    count: Count
+    estimate: Annotated[Interval, "out_of_band over count", "share"]
+    clusters: Clusters
+    reason: Reason
 
 
-def over_time_rows(run: Run, bins: Bins, rows: Rows, outcome: Outcome | None) -> Table:
+class TrainingRow(NamedTuple):
+    """The numbers of metrics.jsonl: one row for each value.
+
+    Written where the run folder has metrics.jsonl; else empty.
+    """
+
+    run: RunKey
+    rollout: Annotated[float, "number of the rollout; empty where the line has none", "rollout"]
+    step: Annotated[float, "optimizer updates done before, over the run; empty where the line has none", "updates"]
+    phase: Annotated[str, "phase that wrote the line, for example train or eval", "text"]
+    name: Annotated[str, "name of the metric", "text"]
+    value: Annotated[float, "its value", "the metric's"]
+
+
+def over_time_rows(run: Run, bins: Bins, rows: Rows, outcome: Outcome | None) -> list[OverTimeRow]:
     """Cut and out-of-band responses of the rule that trained, by rollout and bin; first use and reuse together.
 
     ``estimate`` is out_of_band / count over all responses; ``cut`` counts responses whose gradient was cut.
@@ -39,7 +71,7 @@ def over_time_rows(run: Run, bins: Bins, rows: Rows, outcome: Outcome | None) ->
         out_of_band, cut = ~rows.band_accept, rows.multiplier < 1
     else:
         return []
-    table: Table = []
+    table: list[OverTimeRow] = []
     for rollout in np.unique(rows.rollout):
         at = rows.rollout == rollout
         place, coordinate, cluster = bins.index(rows.coordinate[at]), rows.coordinate[at], dense(rows.cluster[at])
@@ -50,11 +82,10 @@ def over_time_rows(run: Run, bins: Bins, rows: Rows, outcome: Outcome | None) ->
             means = Means(_and_all(totals(place, len(bins), coordinate)) / found.count)
         for k in range(len(bins) + 1):
             few = found.clusters[k] < MIN_CLUSTERS
-            row = {**run.key, "window": int(rollout), "use": "all", **bin_columns(bins, means, k)}
-            row |= {"cut": int(cuts[k]), "out_of_band": int(outs[k])}
-            row |= {"count": int(found.count[k]), "clusters": int(found.clusters[k])}
-            row |= {"estimate": np.nan if few else found.value[k], "ci_low": low[k], "ci_high": high[k]}
-            table.append(row | {"reason": TOO_FEW if few else ""})
+            key = RunKey.of(run), int(rollout), "all", BinKey.of(bins, k, means.mean[k])
+            share = Interval(np.nan if few else found.value[k], low[k], high[k])
+            counts = int(cuts[k]), int(outs[k]), int(found.count[k])
+            table.append(OverTimeRow(*key, *counts, share, int(found.clusters[k]), TOO_FEW if few else ""))
     return table
 
 
@@ -62,12 +93,12 @@ def _and_all(sums: Floats) -> Floats:
     return np.append(sums, sums.sum())
 
 
-def training_table(run: Run) -> tuple[Table, list[str]]:
+def training_table(run: Run) -> tuple[list[TrainingRow], Notes]:
     """The numbers of metrics.jsonl, one row a value, and one line for each line that cannot be read."""
     path = run.path / "metrics.jsonl"
     if not path.is_file():
-        return [], []
-    table: Table = []
+        return [], Notes()
+    table: list[TrainingRow] = []
     damage: list[str] = []
     for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
         if not line.strip():
@@ -80,12 +111,16 @@ def training_table(run: Run) -> tuple[Table, list[str]]:
         if not isinstance(record, dict):
             damage.append(f"metrics.jsonl line {number}: no JSON object")
             continue
-        place: dict[str, Any] = {name: _number(record.get(name)) for name in ("rollout", "step")}
-        place["phase"] = str(record.get("phase", ""))
+        place = (
+            RunKey.of(run),
+            _number(record.get("rollout")),
+            _number(record.get("step")),
+            str(record.get("phase", "")),
+        )
         for name, value in record.items():
-            if name not in place and not math.isnan(number_ := _number(value)):
-                table.append({**run.key, **place, "name": name, "value": number_})
-    return table, damage
+            if name not in ("rollout", "step", "phase") and not math.isnan(number_ := _number(value)):
+                table.append(TrainingRow(*place, name, number_))
+    return table, Notes(damage=tuple(damage))
 
 
 def _number(value: Any) -> float:

@@ -1,7 +1,6 @@
 """The one pass over the windows of a log: sums for the acceptance tables, clip rates over time, checks and counts.
 
-A log in memory is walked through here; a large one by several processes, each over its share of the log's chunks, whose
-sums are then added.
+Several processes each take their share of the log's chunks (a log in memory is one), and their sums are then added.
 """
 
 from __future__ import annotations
@@ -9,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 from analysis.log.loading import Run, warnings_of
+from analysis.log.notes import Notes
 from analysis.log.rows import Rows
 from analysis.log.stream import Chunk
 from analysis.rules.evaluate import Case, evaluate, trained_case
 from analysis.rules.layout import Layout
 from analysis.rules.tally import Sums, Tally
-from analysis.tables.over_time import over_time_rows
+from analysis.tables.over_time import OverTimeRow, over_time_rows
 from analysis.tables.summary import SideCheck
 from fspo.base.processes import cores, in_processes
 from fspo.stats.bins import Bins
@@ -28,10 +27,15 @@ class Found:
     """What the pass collects."""
 
     uses: dict[str, Sums] = field(default_factory=dict)
-    over_time: list[dict[str, Any]] = field(default_factory=list)
+    over_time: list[OverTimeRow] = field(default_factory=list)
     sides: SideCheck = field(default_factory=SideCheck)
-    counts: dict[str, int] = field(default_factory=dict)
-    damage: list[str] = field(default_factory=list)
+    notes: Notes = field(default_factory=Notes)
+
+    def add(self, other: Found) -> None:
+        """Add what was found in later chunks, but for the sums."""
+        self.over_time += other.over_time
+        self.sides.merge(other.sides)
+        self.notes += other.notes
 
 
 @dataclass(frozen=True)
@@ -53,14 +57,11 @@ class Pass:
             found.sides.add(rows, outcome)
 
     def share(self, chunks: Sequence[Chunk], step: Callable[[], None]) -> Found:
-        """Some chunks of a large log, in this process."""
+        """Some chunks of the log, in this process."""
         found = Found()
-        assert self.run.stream is not None
         for chunk in chunks:
-            windows, counts, damage = self.run.stream.windows(chunk, self.size)
-            for name, count in counts.items():
-                found.counts[name] = found.counts.get(name, 0) + count
-            found.damage += damage
+            windows, notes = self.run.source.windows(chunk, self.size)
+            found.notes += notes
             for first, rows in windows:
                 self.window(found, first, rows)
             step()
@@ -75,7 +76,7 @@ def look_through(
     size: int,
     progress: Callable[[float], None] = lambda _: None,
 ) -> tuple[Tally, Found]:
-    """Sums and findings of a whole log; counts, damage and warnings of a streamed run are completed.
+    """Sums and findings of a whole log, with notes of its counts, what of it is damaged, and what the counts warn of.
 
     Parameters
     ----------
@@ -89,12 +90,7 @@ def look_through(
     trained = trained_case(run)
     tally = Tally(run, Layout.of(run, bins), cases if trained is None else [trained, *cases])
     over = Pass(run, bins, size, tally, trained)
-    if run.stream is None:
-        found = Found()
-        for first, rows in run.windows(size):
-            over.window(found, first, rows)
-        return tally, found
-    chunks = run.stream.chunks(size)
+    chunks = run.source.chunks(size)
     number = min(cores(), len(chunks))
     shares = in_processes(
         [
@@ -107,13 +103,6 @@ def look_through(
     tally.uses = found.uses
     for other in shares[1:]:
         tally.merge(other.uses)
-        found.over_time += other.over_time
-        found.sides.merge(other.sides)
-        found.damage += other.damage
-        for name, count in other.counts.items():
-            found.counts[name] = found.counts.get(name, 0) + count
-    run.counts.clear()
-    run.counts.update(found.counts)
-    run.damage.extend(dict.fromkeys(found.damage))
-    run.warnings.extend(warnings_of(run.counts, run.partition))
+        found.add(other)
+    found.notes += Notes(warnings=tuple(warnings_of(found.notes.counts, run.partition)))
     return tally, found

@@ -21,7 +21,7 @@ import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
@@ -31,6 +31,8 @@ from analysis.scores.pair_gram import PairGram
 from analysis.scores.products import Judge, Products, collapsed
 from analysis.scores.sketch_error import cosine_covariance
 from analysis.scores.sketches import ScoredWindow
+from analysis.tables.acceptance import Reason
+from analysis.tables.columns import UNKNOWN, BinKey, CaseKey, Interval, RuleKey, RunKey
 from analysis.tables.cosine import rows_weight
 from fspo.rules import Rule
 from fspo.stats.bins import Bins
@@ -45,6 +47,30 @@ ERRORS = ("bias2", "variance", "mse", "bias2_direction", "variance_direction", "
 Of the update itself, and of g_clip / a_bar for its direction. Not over ||g||^2, which short runs cannot tell from 0."""
 
 
+class PopulationRow(NamedTuple):
+    """The clipped update as an estimate of a population's: one row for each rule, reference, quantity and bin.
+
+    First use only. Written where scores were taken; else empty. docs/theory.md section 5 ("Population cosine"), T12.
+    """
+
+    case: CaseKey
+    place: BinKey
+    reference: Annotated[
+        str,
+        f"population: the unclipped update of the same responses; capped: with the weight held at {CAP:g}; fresh: new "
+        "responses at the same parameters (audits)",
+        "text",
+    ]
+    quantity: Annotated[str, "cosine, or of T12: " + ", ".join(ERRORS), "text"]
+    count: Annotated[int, "responses with a score", "rows"]
+    clusters: Annotated[int, "prompts of one update with a scored response, summed over updates", "clusters"]
+    estimate: Annotated[
+        Interval, "cosine; or the error over the mean squared error of the unclipped update", "cosine, or ratio"
+    ]
+    reason: Reason
+    updates: Annotated[int, "updates with scores", "updates"]
+
+
 @dataclass
 class _Pool:
     """Products over the updates of one reference; an update where a bin has no pair adds nothing to that bin."""
@@ -54,10 +80,10 @@ class _Pool:
     prompt: list[Ints] = field(default_factory=list)  # (rollout, prompt) of each replicate, (2, C) an update
     rows: list[Floats] = field(default_factory=list)
     clusters: Floats | None = None
-    length: Floats | None = None
+    total: Floats | None = None  # of the partition's coordinate
 
     def add(
-        self, found: dict[str, tuple[Floats, Floats]], prompt: Ints, counts: Floats, clusters: Floats, length: Floats
+        self, found: dict[str, tuple[Floats, Floats]], prompt: Ints, counts: Floats, clusters: Floats, sums: Floats
     ) -> None:
         for name, (total, without) in found.items():
             gone = np.isnan(total)
@@ -69,7 +95,7 @@ class _Pool:
         self.prompt.append(prompt)
         self.rows.append(counts)
         self.clusters = clusters if self.clusters is None else self.clusters + clusters
-        self.length = length if self.length is None else self.length + length
+        self.total = sums if self.total is None else self.total + sums
 
 
 class PopulationTable:
@@ -77,8 +103,7 @@ class PopulationTable:
 
     Parameters
     ----------
-    key : dict
-        Key columns of the run.
+    key : RunKey
     bins : Bins
     cases : list of Case
         Every case takes the common weight exp(S); the unclipped rule is added as ``none``.
@@ -91,7 +116,7 @@ class PopulationTable:
         What the reference ``fresh`` does without: ``fresh_rows_without_advantage``, ``fresh_updates_left_out``.
     """
 
-    def __init__(self, key: dict[str, Any], bins: Bins, cases: list[Case], width: float = math.inf) -> None:
+    def __init__(self, key: RunKey, bins: Bins, cases: list[Case], width: float = math.inf) -> None:
         self.key, self.bins, self.width = key, bins, width
         unclipped = Case(Rule("none"), "none", "given")
         self.cases = [unclipped, *(common_weight(case) for case in cases if case.name != "none")]
@@ -173,9 +198,9 @@ class PopulationTable:
         counts = _counts(window.bins[at], old, rows.coordinate, number)
         self._pools.setdefault("fresh", _Pool()).add(found, prompt, *counts)
 
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[PopulationRow]:
         """The rows of the table."""
-        out: list[dict[str, Any]] = []
+        out: list[PopulationRow] = []
         for reference, pool in self._pools.items():
             update = np.concatenate(pool.update)
             values = {name: part.replicates() for name, part in pool.parts.items()}
@@ -186,44 +211,43 @@ class PopulationTable:
             for quantity in quantities:
                 numerator, denominator = _ratio(quantity, values)
                 for i, case in enumerate(self.cases):
-                    key = {**self.key, **case.key, "subset": "nonzero", "use": "first", "reference": reference}
-                    out += self._rows(key | {"quantity": quantity}, i, pool, numerator, denominator, values, judge)
+                    key = CaseKey(RuleKey.of(self.key, case), "nonzero", "first")
+                    out += self._rows(key, reference, quantity, i, pool, numerator, denominator, values, judge)
         return out
 
     def _rows(
         self,
-        key: dict[str, Any],
+        case: CaseKey,
+        reference: str,
+        quantity: str,
         i: int,
         pool: _Pool,
         numerator: tuple[Floats, Floats],
         denominator: tuple[Floats, Floats],
         values: dict[str, tuple[Floats, Floats]],
         judge: Judge,
-    ) -> list[dict[str, Any]]:
+    ) -> list[PopulationRow]:
         number = len(self.bins)
         out = []
         for k in [number, *range(number)]:
             count = float(np.sum([rows[k] for rows in pool.rows]))
             clusters = float(pool.clusters[k]) if pool.clusters is not None else 0.0
-            length = float(pool.length[k]) / count if pool.length is not None and count else float("nan")
-            row = {**key, **self.bins.columns(-1 if k == number else k), "length_mean": length, "count": int(count)}
-            row |= {"clusters": int(clusters), "updates": len(pool.update)}
+            mean = float(pool.total[k]) / count if pool.total is not None and count else float("nan")
             why = self._reasons.get(i, "") or (TOO_FEW if clusters < MIN_CLUSTERS else "")
-            if not why and i in self._cut and key["quantity"].endswith("_direction"):
+            if not why and i in self._cut and quantity.endswith("_direction"):
                 why = f"nothing is accepted in {self._cut[i]} of {len(pool.update)} updates: they have no direction"
-            nothing = (float("nan"), float("nan"), float("nan"))
-            found = nothing
-            if not why and key["quantity"] == "cosine":
+            found = UNKNOWN
+            if not why and quantity == "cosine":
                 why = judge.positive(values["right"][0][k, 0], values["right"][1][:, k, 0], "the true update g")
                 why = why or judge.positive(values["left"][0][k, i], values["left"][1][:, k, i], "the clipped update")
             if not why:
                 j = 0 if denominator[0].shape[1] == 1 else i
-                noise = self._sketch_error(pool, k, i, key["quantity"], values)
+                noise = self._sketch_error(pool, k, i, quantity, values)
                 found, why = judge.ratio(
                     (numerator[0][k, i], numerator[1][:, k, i]), (denominator[0][k, j], denominator[1][:, k, j]), noise
                 )
-            row |= dict(zip(("estimate", "ci_low", "ci_high"), found, strict=True)) | {"reason": why}
-            out.append(row)
+            key = case, BinKey.of(self.bins, k, mean), reference, quantity, int(count), int(clusters)
+            out.append(PopulationRow(*key, Interval(*found), why, len(pool.update)))
         return out
 
     def _sketch_error(

@@ -10,6 +10,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from analysis.log.loading import Run
+from analysis.log.notes import Notes
 from analysis.log.rows import Floats, Rows
 from analysis.rules.evaluate import Outcome
 from analysis.scores.sketches import LEFT_OUT
@@ -29,10 +30,10 @@ def summarize(
     integrity: dict[str, Any],
     scored: dict[str, Any],
     checked: SideCheck,
-    damage: list[str],
+    notes: Notes,
 ) -> dict[str, Any]:
-    """Content of summary.json."""
-    warnings = list(run.warnings)
+    """Content of summary.json; ``notes`` are those of all steps."""
+    warnings = list(notes.warnings)
     sides = checked.shares(run.logged)
     integrity = {**integrity, **sides}
     if integrity["pass"] is False:
@@ -56,11 +57,11 @@ def summarize(
         "rule": run.trained_rule,
         "rule_parameters": run.rule.to_dict() if run.rule else None,
         "seed": run.seed,
-        "counts": {**run.counts, "windows_without_a_range": number, "scored": scored},
+        "counts": {**notes.counts, "windows_without_a_range": number, "scored": scored},
         "partition": {"name": run.partition.name, "label": run.partition.label},
         "edges": list(bins.edges),
         "options": options,
-        "damage": [*run.damage, *damage],
+        "damage": list(notes.damage),
         "warnings": warnings,
         "sampled": {name: value for name, value in run.sampled.items() if name != "text"},
         "integrity": integrity,
@@ -149,11 +150,11 @@ def key_numbers(tables: dict[str, pd.DataFrame]) -> dict[str, Any]:
         for row in pick("lre", norm="l2", **where):
             out[f"lre_{measure}_l2"] = interval(row)
         for row in pick("trend", **where):
-            out[f"trend_{measure}"] = interval(row, "slope_per_doubling")
+            out[f"trend_{measure}"] = interval(row, "slope")
     for row in pick("cosine", source="trained", bin=-1, use="first", control=False, weight="sequence"):
         out["cosine"] = interval(row)
         out["cosine_worst_bin"] = float(row["worst_bin"])
-    steps = pick("lemma", source="trained", use="first", updates=1) if "updates" in tables["lemma"] else []
+    steps = pick("lemma", source="trained", use="first", updates=1)
     if steps:
         found = pd.DataFrame(steps)
         held = found["guaranteed"].to_numpy(bool)

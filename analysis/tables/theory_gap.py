@@ -19,14 +19,15 @@ from __future__ import annotations
 
 from itertools import combinations
 from math import factorial
-from typing import Any
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from scipy import special
 
 from analysis.log.loading import Run
 from analysis.log.rows import Floats, Ints, windows
-from analysis.tables.acceptance import View, bin_columns
+from analysis.tables.acceptance import Count, Reason, View
+from analysis.tables.columns import BinKey, Interval, RunKey
 from analysis.tables.moments import update_scale
 from fspo.stats.bins import Bins
 from fspo.stats.clusters import MIN_CLUSTERS, TOO_FEW, flat_variance
@@ -36,11 +37,30 @@ INGREDIENTS = ("asymmetry", "drift", "H", "tails", "dependence on A")
 GROUPS = 20
 MOST_ROWS = 100_000
 """Beyond this many rows whole clusters are drawn, the same ones for every ingredient."""
-Table = list[dict[str, Any]]
 
 
-def gap_table(run: Run, bins: Bins, window_size: int) -> Table:
-    """Rows of the table theory_gap: by bin (-1: all) and part, with "theory", "measured" and "gap"; first use."""
+class GapRow(NamedTuple):
+    """Measured less theoretical band acceptance of the rule that trained, in parts: one row for each bin and part.
+
+    First use only. Written for a rule on whole sequences whose band has edges; else empty. docs/theory.md sections 4
+    and 7, T1, T3, T5.
+    """
+
+    run: RunKey
+    place: BinKey
+    part: Annotated[
+        str,
+        "theory: acceptance by T1; measured; gap: measured less theory; and the parts that add up to the gap: "
+        + ", ".join((*INGREDIENTS, "rest")),
+        "text",
+    ]
+    count: Count
+    estimate: Annotated[Interval, "the acceptance, or the part of the gap", "share"]
+    reason: Reason
+
+
+def gap_table(run: Run, bins: Bins, window_size: int) -> list[GapRow]:
+    """Rows by bin (-1: all) and part; first use."""
     keep = run.rows.used == 0
     keep &= np.isin(run.rows.step, run.rows.step[keep & (run.rows.S != 0)])
     if not keep.any() or run.rule is None or run.rule.level != "sequence" or run.rule.shape == "none":
@@ -75,7 +95,7 @@ def gap_table(run: Run, bins: Bins, window_size: int) -> Table:
     present = np.unique(group) if clusters >= MIN_CLUSTERS else np.zeros(0, np.int64)  # else every row is NaN
     without = [split(group != g) for g in present]
     n = len(present)
-    out: Table = []
+    out: list[GapRow] = []
     for k in range(len(bins) + 1):
         at = view.bins == k if k < len(bins) else np.ones(len(rows), bool)
         met = len(np.unique(view.cluster[at]))
@@ -91,8 +111,8 @@ def gap_table(run: Run, bins: Bins, window_size: int) -> Table:
                     # all rows agree, so no deletion shows the error of the measured share
                     se = float(np.hypot(se, np.sqrt(flat_variance(met))))
                 half = t_quantile(max(n - 1, 1)) * se
-            row = {**run.key, **bin_columns(bins, view, k), "part": name, "count": int(at.sum()), "estimate": value}
-            out.append(row | {"ci_low": value - half, "ci_high": value + half, "reason": TOO_FEW if few else ""})
+            key = RunKey.of(run), BinKey.of(bins, k, view.mean[k]), name, int(at.sum())
+            out.append(GapRow(*key, Interval(value, value - half, value + half), TOO_FEW if few else ""))
     return out
 
 

@@ -44,6 +44,7 @@ from figures.tables import (
 from fspo.stats.intervals import PERCENT
 
 TITLE = "Band acceptance by length"
+TITLE_BY = "Band acceptance (bins: {label})"
 CAPTION = (
     "Share of responses whose sequence log-ratio lies in the band, by {by}. {what}. "
     "Points: {by} bins at their mean (n = {n} responses for each rule and panel; rules side by side), "

@@ -77,7 +77,7 @@ def smooth_band(tables: Tables, case: Frame) -> NDArray[np.float64]:
     for name in _CASE:
         rows = rows[(rows[name] == case[name]) | (rows[name].isna() & pd.isna(case[name]))]
     rows = rows[rows["estimate"].notna()]
-    return rows.sort_values("length")[["length", "ci_low", "ci_high", "estimate"]].to_numpy(float)
+    return rows.sort_values("coordinate")[["coordinate", "ci_low", "ci_high", "estimate"]].to_numpy(float)
 
 
 def floors(tables: Tables) -> list[Floor]:
@@ -91,7 +91,7 @@ def floors(tables: Tables) -> list[Floor]:
             whole, part = part[part["bin"] < 0], part[part["bin"] >= 0].sort_values("bin")
             if len(whole):
                 low, high = (1 - float(whole[f"out_of_band_ci_{end}"].iloc[0]) for end in ("high", "low"))
-                at, share = part["length_mean"].to_numpy(float), part["out_of_band"].to_numpy(float)
+                at, share = part["bin_mean"].to_numpy(float), part["out_of_band"].to_numpy(float)
                 found.append(Floor(run, str(name), at, 1 - share, low, high))
     return found
 
@@ -102,11 +102,11 @@ def series(rows: Frame, tables: Tables) -> list[Series]:
     found = []
     for rule, look in known.items():
         for _, part in rows[rows["rule"] == rule].groupby("run"):
-            by_bin = part[(part["bin"] >= 0) & (part["count"] > 0)].sort_values("length_mean")
+            by_bin = part[(part["bin"] >= 0) & (part["count"] > 0)].sort_values("bin_mean")
             whole = part[part["bin"] < 0]
             if not by_bin["estimate"].notna().any():
                 continue
-            length = by_bin["length_mean"].to_numpy(float)
+            length = by_bin["bin_mean"].to_numpy(float)
             at, curve = np.empty(0), np.empty(0)
             if len(whole) == 1 and tables.by_length:
                 seen = length[by_bin["estimate"].notna()]

@@ -19,6 +19,7 @@ from figures.tables import Frame, Tables, count_words, drawable, need
 from fspo.stats.intervals import PERCENT
 
 TITLE = "Out-of-band rate by length over training"
+TITLE_BY = "Out-of-band rate over training (bins: {label})"
 CAPTION = (
     "Share of responses whose log-ratio lies outside the band of the rule that trains (docs/theory.md section 1), by "
     "rollout and {by} bin; darker is {darker}. {runs} n = {n} responses for each point."
@@ -49,7 +50,7 @@ def select(tables: Tables) -> Frame:
 
 def bin_labels(rows: Frame, by_length: bool = True) -> dict[int, str]:
     """What each bin is called: its lengths (or another coordinate), or its rank where the runs have different bins."""
-    found = rows[["bin", "length_lo", "length_hi"]].drop_duplicates().sort_values("bin")
+    found = rows[["bin", "bin_lo", "bin_hi"]].drop_duplicates().sort_values("bin")
     if found["bin"].is_unique:
         if by_length:
             return {int(b): f"{int(lo)}–{int(hi) - 1} tokens" for b, lo, hi in found.itertuples(index=False)}

@@ -16,6 +16,7 @@ from figures.style import OUTSIDE_MARKERS, Style, looks, rule_label
 from figures.tables import Frame, Tables, View, drawable, lemma_updates, view_words, views
 
 TITLE = "Lost alignment: across lengths and inside a length"
+TITLE_BY = "Lost alignment: across bins and inside a bin (bins: {label})"
 CAPTION = (
     "The two parts of docs/theory.md T8 relative to the true update, one point {unit}: "
     "‖e_len‖/‖g‖ ({bins} reweighted) above, ‖e_in‖/‖g‖ "

@@ -19,6 +19,7 @@ from figures.tables import Tables, View, drawable, first_use, need, prefer, view
 from fspo.stats.intervals import PERCENT
 
 TITLE = "Length Reweighting Error by rule"
+TITLE_BY = "Reweighting error by rule (bins: {label})"
 CAPTION = (
     "{error} (docs/theory.md section 3) of the rules that drop: of the share in the band (all "
     "responses), of the share not cut and of the kept weight (responses with A ≠ 0); upper row LRE_2, "

@@ -66,7 +66,7 @@ def parts(rows: Frame, name: str) -> list[Part]:
     for rule, look in looks(rows["trained_rule"]).items():
         own = rows[(rows["trained_rule"] == rule) & (rows["part"] == name)]
         for _, part in own.sort_values("bin").groupby("run"):
-            columns = (part[c].to_numpy(float) for c in ("length_mean", "estimate", "ci_low", "ci_high"))
+            columns = (part[c].to_numpy(float) for c in ("bin_mean", "estimate", "ci_low", "ci_high"))
             found.append(Part(rule, look, *columns))
     return found
 

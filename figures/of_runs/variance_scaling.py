@@ -73,7 +73,7 @@ def rows(tables: Tables) -> Frame:
     tables.only_by_length("the growth of Var(S) is about length: draw it without --by")
     found = _usual(tables["moments"])
     found = need(found[(found["bin"] >= 0) & (found["var_S"] > 0)], "no length bin with a positive variance of S")
-    return drawable(found, ("var_S", "length_mean"))
+    return drawable(found, ("var_S", "bin_mean"))
 
 
 def select(tables: Tables) -> tuple[list[Variances], Exponents]:
@@ -88,10 +88,10 @@ def select(tables: Tables) -> tuple[list[Variances], Exponents]:
     found = []
     for rule, look in looks(points["trained_rule"]).items():
         for run, part in points[points["trained_rule"] == rule].groupby("run"):
-            part = part.sort_values("length_mean")
+            part = part.sort_values("bin_mean")
             fit = fits[fits["run"] == run]
             slope, intercept = fit[["slope_2H", "intercept"]].iloc[0] if len(fit) else (np.nan, np.nan)
-            columns = (part[c].to_numpy(float) for c in ("length_mean", "var_S", "var_S_ci_low", "var_S_ci_high"))
+            columns = (part[c].to_numpy(float) for c in ("bin_mean", "var_S", "var_S_ci_low", "var_S_ci_high"))
             found.append(Variances(rule, look, *columns, slope=float(slope), intercept=float(intercept)))
     values = (fits[name].to_numpy(float) for name in ("slope_2H", "ci_low", "ci_high"))
     return found, Exponents(tuple(fits["trained_rule"]), *values)
@@ -104,7 +104,7 @@ def noise_of(tables: Tables) -> list[Noise]:
     for run, whole, by_bin in noise_by_run(tables, column):
         loudest = whole.loc[whole[column].idxmax()]
         part = by_bin[(by_bin["source"] == loudest["source"]) & (by_bin[column] > 0)]
-        length = part["length_mean"].to_numpy(float)
+        length = part["bin_mean"].to_numpy(float)
         squares = (length * part[name].to_numpy(float) for name in (column, f"{column}_ci_low", f"{column}_ci_high"))
         if loudest[column] > 0:
             found.append(Noise(run, str(loudest["meaning"]), length, *squares))

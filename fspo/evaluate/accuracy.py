@@ -150,7 +150,9 @@ def by_length(answers: Answers, bins: Bins) -> list[dict[str, Any]]:
     low, high = proportion_interval(found.value, found.variance, found.count, found.clusters)
     return [
         {
-            **bins.columns(k),
+            "bin": k,
+            "length_lo": bins.limits(k)[0],
+            "length_hi": bins.limits(k)[1],
             "responses": int(found.count[k]),
             "prompts": int(found.clusters[k]),
             "accuracy": float(found.value[k]),

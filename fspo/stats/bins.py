@@ -44,10 +44,9 @@ class Bins:
         inner = np.asarray(self.edges[1:-1])
         return np.searchsorted(inner, np.asarray(values), side="right").astype(np.int64)
 
-    def columns(self, k: int) -> dict[str, float]:
-        """Key columns of bin ``k``; -1 stands for all bins. Another partition renames them when they are written."""
-        lo, hi = (self.edges[0], self.edges[-1]) if k < 0 else (self.edges[k], self.edges[k + 1])
-        return {"bin": k, "length_lo": lo, "length_hi": hi}
+    def limits(self, k: int) -> tuple[float, float]:
+        """Lower and upper edge of bin ``k``; -1 stands for all bins."""
+        return (self.edges[0], self.edges[-1]) if k < 0 else (self.edges[k], self.edges[k + 1])
 
 
 def quantile_bins(values: ArrayLike, number: int = DEFAULT_BINS) -> Bins:

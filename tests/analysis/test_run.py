@@ -15,7 +15,8 @@ from analysis.log.loading import load_run
 from analysis.log.rows import windows
 from analysis.rules.evaluate import Case, evaluate, measured
 from analysis.run import Options, analyse, analyse_runs, shared_bins
-from analysis.tables.files import COLUMNS, read_tables, write_json
+from analysis.tables.columns import names
+from analysis.tables.files import TABLES, read_tables, write_json
 from fspo.base.errors import UserError
 from fspo.gradlog import GradLogWriter
 from fspo.rules import Rule, preset
@@ -31,10 +32,10 @@ def written(tmp_path_factory, fspo_run):
 
 def test_every_table_is_there_twice_and_summary_is_json(written):
     folder = written / "analysis"
-    for name, columns in COLUMNS.items():
+    for name, row in TABLES.items():
         csv, parquet = pd.read_csv(folder / f"{name}.csv"), pd.read_parquet(folder / f"{name}.parquet")
         assert list(csv.columns) == list(parquet.columns)
-        assert list(csv.columns)[: len(columns)] == columns
+        assert tuple(csv.columns) == names(row)
         assert len(csv) == len(parquet)
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["integrity"]["pass"]
@@ -195,7 +196,7 @@ def test_broken_sketches_cost_their_file_the_cosines_alone(simulate, monkeypatch
     run = simulate(rollouts=3, width=8)
     break_page(run / "gradlog" / "rollout-00000001-rank-0000.parquet", "score_unit")
     loaded = load_run(run)
-    assert loaded.damage == []
+    assert loaded.notes.damage == ()
     options = replace(FEW, window=window)
     tables, summary = analyse(loaded, shared_bins([loaded], options), options)
     assert set(tables["over_time"]["window"]) == {0, 1, 2}
@@ -209,7 +210,7 @@ def test_files_of_another_rule_are_told(simulate, tmp_path):
     run, other = simulate("a", rollouts=2, width=0), simulate("b", rollouts=2, width=0, rule=preset("gspo").rule)
     name = "rollout-00000001-rank-0000.parquet"
     (run / "gradlog" / name).write_bytes((other / "gradlog" / name).read_bytes())
-    (line,) = load_run(run).warnings
+    (line,) = load_run(run).notes.warnings
     assert f"the headers of 1 of 2 files name another rule than the first ({name}, ...)" in line
 
 

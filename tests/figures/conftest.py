@@ -10,9 +10,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.tables.lemma_summary import lemma_summary
+from analysis.tables.lemma import LemmaRow
+from analysis.tables.lemma_summary import LemmaSummaryRow, lemma_summary
 from fspo.rules import PRESETS
 from fspo.theory import band_acceptance
+from tests.analysis.rows import made, records
 from tests.figures import more_tables
 
 EDGES = np.array([4, 16, 32, 64, 128, 257])
@@ -24,10 +26,10 @@ SIGMA = 0.03
 
 def bins(overall: bool = True) -> list[dict]:
     rows = [
-        {"bin": i, "length_lo": int(EDGES[i]), "length_hi": int(EDGES[i + 1]), "length_mean": float(MEANS[i])}
+        {"bin": i, "bin_lo": int(EDGES[i]), "bin_hi": int(EDGES[i + 1]), "bin_mean": float(MEANS[i])}
         for i in range(len(MEANS))
     ]
-    whole = {"bin": -1, "length_lo": int(EDGES[0]), "length_hi": int(EDGES[-1]), "length_mean": float(MEANS.mean())}
+    whole = {"bin": -1, "bin_lo": int(EDGES[0]), "bin_hi": int(EDGES[-1]), "bin_mean": float(MEANS.mean())}
     return [whole, *rows] if overall else rows
 
 
@@ -127,12 +129,13 @@ def fake_tables(
             parts = {"kappa": 2.2, "kappa_c": 1.9, "kappa_c2": 2.0, "eta": eta, "lre_inf": abs(r).max()}
             split = {"e_len": abs(r).max() * rng.uniform(0.4, 0.9) + 1e-4, "e_in": 0.45 * eta}
             out["lemma"].append({**row, **numbers, **parts, **split, "lre_2": 0.02, "identity_residual": 1e-12})
-    out["lemma_summary"] = lemma_summary(out["lemma"])
+    summary = lemma_summary([made(LemmaRow, row) for row in out["lemma"]])
+    out["lemma_summary"] = records(LemmaSummaryRow, summary)
     overall = [row for row in out["acceptance"] if row["bin"] == -1 and row["measure"] == "band"]
     for row in overall:
         e = around(rng, {"rloo": -0.03, "gspo": 0.02}.get(row["rule"], 0.0), 0.003)
         trend = {k: row[k] for k in (*who, "rule", "outside", "source", "target", "subset", "use")}
-        numbers = {"slope_per_doubling": e["estimate"], "ci_low": e["ci_low"], "ci_high": e["ci_high"]}
+        numbers = {"slope": e["estimate"], "ci_low": e["ci_low"], "ci_high": e["ci_high"]}
         ninety = {"ci90_low": e["ci_low"], "ci90_high": e["ci_high"], "p_value": 0.01}
         out["trend"].append({**trend, "measure": "band", **numbers, **ninety})
 
@@ -140,12 +143,12 @@ def fake_tables(
     for subset in ("all", "nonzero"):
         for b in bins():
             n = counts * (5 if b["bin"] < 0 else 1)
-            var = SIGMA**2 * b["length_mean"] ** 1.12 * np.exp(rng.normal(0, 0.06))
+            var = SIGMA**2 * b["bin_mean"] ** 1.12 * np.exp(rng.normal(0, 0.06))
             spread = np.exp(1.96 * np.sqrt(2 / n))
             drift = -0.5 * SIGMA**2 * (1 + rng.normal(0, 0.2))
             row = {**who, "subset": subset, "use": "first", **b, "count": n, "clusters": n // 8}
-            row |= {"mean_S": drift * b["length_mean"], "mean_S_ci_low": drift * b["length_mean"] - 0.01}
-            row |= {"mean_S_ci_high": drift * b["length_mean"] + 0.01, "var_S": var, "var_S_ci_low": var / spread}
+            row |= {"mean_S": drift * b["bin_mean"], "mean_S_ci_low": drift * b["bin_mean"] - 0.01}
+            row |= {"mean_S_ci_high": drift * b["bin_mean"] + 0.01, "var_S": var, "var_S_ci_low": var / spread}
             row |= {"var_S_ci_high": var * spread, "drift_per_token": drift, "drift_per_token_ci_low": drift - 1e-4}
             row |= {"drift_per_token_ci_high": drift + 1e-4, "k3_per_token": 5e-4, "skew": -2.0}
             moments.append({**row, "excess_kurtosis": 9.0})

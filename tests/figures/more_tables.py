@@ -35,10 +35,16 @@ def smooth(rng, acceptance: pd.DataFrame) -> pd.DataFrame:
     case = ["run", "trained_rule", "seed", "rule", "outside", "source", "target", "subset", "use", "measure"]
     for key, part in rows.groupby(case, dropna=False):
         for i, length in enumerate(np.geomspace(8, 220, 12)):
-            value = float(np.interp(np.log(length), np.log(part["length_mean"]), part["estimate"]))
+            value = float(np.interp(np.log(length), np.log(part["bin_mean"]), part["estimate"]))
             ends = {"estimate": value, "ci_low": max(value - 0.8 / (i + 1) ** 2, 0), "ci_high": min(value + 0.02, 1)}
             out.append(
-                {**dict(zip(case, tuple(key), strict=True)), "length": length, **ends, "parameters": 5, "reason": ""}
+                {
+                    **dict(zip(case, tuple(key), strict=True)),
+                    "coordinate": length,
+                    **ends,
+                    "parameters": 5,
+                    "reason": "",
+                }
             )
     return pd.DataFrame(out)
 
@@ -79,7 +85,7 @@ def noise_floor(rng, who: dict, places: list[dict]) -> pd.DataFrame:
     """Two quiet sources and one that puts long responses out of the band."""
     out = []
     for (name, size), place in product({"again": 0.0, "padding": 1e-14, "bfloat16": 4e-5}.items(), places):
-        share = 0.02 * (place["length_mean"] > 90) * (name == "bfloat16")
+        share = 0.02 * (place["bin_mean"] > 90) * (name == "bfloat16")
         row = {**who, "source": name, "meaning": f"{name} in words", **place, "count": 100, "clusters": 20}
         row |= {"out_of_band": share, "out_of_band_ci_low": share / 2, "out_of_band_ci_high": share + 0.05}
         for column, value in (("mean_square_per_token", size), ("drift_per_token", -size)):

@@ -34,7 +34,12 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 RECORD, LOGS = HERE / "record.json", HERE / "logs"
 
-RENAMED: dict[str, str] = {}
+RENAMED: dict[str, str] = {
+    **{f"*/{of}_{end}": f"bin_{end}" for of in ("length", "reward") for end in ("lo", "hi", "mean")},
+    "trend/slope_per_doubling": "slope",
+    "trend/slope_per_sd": "slope",
+    "smooth/length": "coordinate",
+}
 """What has another name than in the record. "table" -> "new table"; "table/column" -> "new column"; "*/column" -> "new
 column" in every table. Tables are acceptance, lre, ...; also log (the gradient log), metrics, weights, summary."""
 REMOVED: dict[str, str] = {}

@@ -10,19 +10,20 @@ from analysis.claims.evidence import combine, combine_largest, difference, selec
 from analysis.log.loading import load_run
 from analysis.rules.evaluate import trained_case
 from analysis.stats.lre import lre_estimates
-from analysis.tables.acceptance import tables_of
-from analysis.tables.files import COLUMNS, frame
+from analysis.tables.acceptance import LreRow, TrendRow, tables_of
+from analysis.tables.files import TABLES
 from analysis.tables.passes import look_through
 from fspo.rules import Rule
 from fspo.stats.bins import make_bins
 from fspo.stats.clusters import ratios
 from fspo.stats.slopes import cluster_slope
+from tests.analysis.rows import records, table
 
 NAN = float("nan")
 
 
 def tables(**found):
-    return {name: frame(name, found.get(name, [])) for name in COLUMNS}
+    return {name: table(row, found.get(name, [])) for name, row in TABLES.items()}
 
 
 def verdicts(**found):
@@ -37,7 +38,7 @@ def trend(rule, slope, half, seed=0):
     key = {"run": f"{rule}-{seed}", "trained_rule": rule, "seed": seed, "rule": rule, "source": "trained"}
     key |= {"outside": "drop", "target": NAN, "subset": "all", "use": "first", "measure": "band"}
     return key | {
-        "slope_per_doubling": slope,
+        "slope": slope,
         "ci_low": slope - half,
         "ci_high": slope + half,
         "ci90_low": slope - 0.84 * half,
@@ -91,7 +92,7 @@ def test_c1_and_c7_refuse_a_hump_that_has_no_trend():
     slope = cluster_slope(accept, np.log2(length), cluster, margin=0.01)
     assert -0.01 < slope.ci90_low < slope.ci90_high < 0.01  # equivalence of the trend alone would call it fair
     fields = ("ci_low", "ci_high", "ci90_low", "ci90_high")
-    own = {"slope_per_doubling": slope.slope} | {name: getattr(slope, name) for name in fields}
+    own = {"slope": slope.slope} | {name: getattr(slope, name) for name in fields}
     found = [e.__dict__ for e in lre_estimates(ratios(accept, cluster, bins, 6, binary=True))]
     flat = [e.__dict__ for e in lre_estimates(ratios(rng.random(40_000) < 0.85, cluster, bins, 6, binary=True))]
     rivals = [trend("rloo", -0.04, 0.004), trend("gspo", 0.05, 0.004)]
@@ -110,7 +111,8 @@ def test_c1_on_logs_supports_sqrt_and_fails_a_linear_band_called_fspo(simulate):
         run = load_run(simulate(name, rule=rule, rollouts=40, width=0, sigma=0.015))
         trained = trained_case(run)
         assert trained is not None
-        return tables_of(run, look_through(run, make_bins(run.rows.length, 6), [], 5)[0])
+        found = tables_of(run, look_through(run, make_bins(run.rows.length, 6), [], 5)[0])
+        return {"trend": records(TrendRow, found.trend), "lre": records(LreRow, found.lre)}
 
     def verdict(*runs):
         return verdicts(**{name: [row for run in runs for row in run[name]] for name in ("trend", "lre")})["C1"].verdict
@@ -178,7 +180,7 @@ def assumptions(slope=1.0, distance=0.01, drift=0.0, half=0.01):
         **key,
         "bin": 0,
         "count": 100,
-        "length_mean": 100.0,
+        "bin_mean": 100.0,
         "var_S": 0.04,
         "k3_per_token": 1e-4,
         "mean_S": -0.01 + drift * 0.2,
@@ -299,7 +301,7 @@ def test_nothing_to_go_on_is_inconclusive_everywhere(tmp_path):
 
 def test_seeds_are_the_outer_unit():
     rows = pd.DataFrame([trend("fspo", s, 0.001, seed=i) for i, s in enumerate((0.0, 0.01, 0.02))])
-    found = combine(rows, "slope_per_doubling", "ci_low", "ci_high")
+    found = combine(rows, "slope", "ci_low", "ci_high")
     half = sps.t.ppf(0.975, 2) * 0.01 / np.sqrt(3)
     assert (found.value, found.low, found.high) == pytest.approx((0.01, 0.01 - half, 0.01 + half))
     assert found.seeds == 3
@@ -308,10 +310,10 @@ def test_seeds_are_the_outer_unit():
 def test_runs_of_one_seed_are_averaged_and_gain_no_precision():
     """They share prompts and sampling noise: five copies of one run know no more than one."""
     rows = pd.DataFrame([trend("fspo", s, half) for s, half in ((0.0, 0.002), (0.02, 0.004))])
-    found = combine(rows, "slope_per_doubling", "ci_low", "ci_high")
+    found = combine(rows, "slope", "ci_low", "ci_high")
     assert (found.value, found.low, found.high) == pytest.approx((0.01, 0.007, 0.013))
     copies = pd.DataFrame([trend("fspo", 0.01, 0.003)] * 5)
-    found = combine(copies, "slope_per_doubling", "ci_low", "ci_high")
+    found = combine(copies, "slope", "ci_low", "ci_high")
     assert (found.low, found.high) == pytest.approx((0.007, 0.013))
 
 

@@ -291,7 +291,7 @@ def test_a_table_with_one_step_a_rollout_is_analysed(tmp_path, capsys):
     import_run(write(tmp_path / "table.csv", table), tmp_path / "run", ImportOptions(rule="fspo", group_size=4))
     run = load_run(tmp_path / "run")
     assert len(run.rows) == 800
-    assert any("every row counts as after an update" in line for line in run.warnings)
+    assert any("every row counts as after an update" in line for line in run.notes.warnings)
     assert any("all rows count as after an update" in note for note in examine(tmp_path / "run").notes)
 
 

@@ -14,7 +14,7 @@ from fspo.stats.bins import Bins
 OPTIONS = Options(rules=("fspo", "gspo"), targets=(0.9,), draws=1, window=2)
 BINS = Bins((2, 40, 300))
 KEYS = ["rule", "outside", "source", "target", "subset", "use", "measure", "bin"]
-NUMBERS = ["count", "clusters", "length_mean", "estimate", "ci_low", "ci_high"]
+NUMBERS = ["count", "clusters", "bin_mean", "estimate", "ci_low", "ci_high"]
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def tables(run: Run) -> tuple[dict[str, pd.DataFrame], dict]:
 
 def without(run: Run, rollouts: tuple[int, ...]) -> Run:
     """The same run without some rollouts."""
-    return replace(run, rows=run.rows.take(~np.isin(run.rows.rollout, rollouts)), warnings=[], counts=dict(run.counts))
+    return replace(run, rows=run.rows.take(~np.isin(run.rows.rollout, rollouts)))
 
 
 def same(one: pd.DataFrame, other: pd.DataFrame) -> None:

@@ -8,8 +8,9 @@ from analysis.__main__ import main
 from analysis.log.loading import load_run
 from analysis.log.rows import leave_one_out
 from analysis.run import Options, shared_bins
-from analysis.scores.sketches import scored_windows
-from analysis.sweeps.counterfactual import COLUMNS, settings, sweep
+from analysis.scores.sketches import ScoredWindows
+from analysis.sweeps.counterfactual import SweepRow, settings, sweep
+from analysis.tables.columns import frame, names
 from fspo.base.errors import UserError
 from fspo.rules import PRESETS
 from fspo.theory import cosine
@@ -19,7 +20,7 @@ from fspo.theory import cosine
 def swept(fspo_run):
     run = load_run(fspo_run)
     bins = shared_bins([run], Options())
-    return run, bins, sweep(run, bins)
+    return run, bins, frame(SweepRow, sweep(run, bins)[0])
 
 
 def pick(table, **where):
@@ -31,7 +32,7 @@ def pick(table, **where):
 
 def test_every_setting_has_every_quantity_or_a_reason(swept):
     _, _, table = swept
-    assert list(table.columns) == list(COLUMNS)
+    assert list(table.columns) == list(names(SweepRow))
     assert {"range", "dual", "outside", "drift", "gamma", "aggregation", "group", "minibatch"} == set(table["setting"])
     for _, row in table.iterrows():
         assert np.isfinite(row["estimate"]) or row["reason"], row.to_dict()
@@ -54,7 +55,7 @@ def test_the_cosine_of_one_setting_by_hand(swept):
     """Token aggregation: each response's vector times L, clipped and not, updates stacked side by side."""
     run, bins, table = swept
     clipped, true = [], []
-    for window in scored_windows(run, bins, 5):
+    for window in ScoredWindows(run, bins, 5):
         if window.use != "first":
             continue
         rows = window.rows

@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 
 from analysis.sweeps.trained import Entry, trained_sweep, write_trained_sweep
-from analysis.tables.files import COLUMNS, KEYS, frame, write_tables
+from analysis.tables.files import TABLES, write_tables
 from fspo.base.errors import UserError
+from tests.analysis.rows import table
 
 
 def analysed(folder: Path, seed: int, band: float, rewards: list[float], lre: float = math.nan) -> Path:
-    key = dict(zip(KEYS, (folder.name, "fspo", seed), strict=True))
+    key = {"run": folder.name, "trained_rule": "fspo", "seed": seed}
     own = {**key, "source": "trained", "use": "first", "subset": "all", "measure": "band"}
     interval = {"ci_low": band - 0.1, "ci_high": band + 0.05}
     other = {"estimate": 0.5, "ci_low": 0.4, "ci_high": 0.6}
@@ -28,7 +29,7 @@ def analysed(folder: Path, seed: int, band: float, rewards: list[float], lre: fl
             {**own, "bin": -1, "source": "given", **other},
             {**own, "bin": -1, "use": "reused", **other},
         ],
-        "trend": [{**own, "slope_per_doubling": -band / 10, "ci_low": -0.2, "ci_high": 0.1}],
+        "trend": [{**own, "slope": -band / 10, "ci_low": -0.2, "ci_high": 0.1}],
         "lre": [{**own, "norm": "l2", "estimate": lre, "ci_low": lre, "ci_high": lre}, {**own, "norm": "inf", **other}],
         "cosine": [
             {**cosine, "weight": "sequence", "estimate": 0.9, "ci_low": 0.8, "ci_high": 0.95},
@@ -36,7 +37,7 @@ def analysed(folder: Path, seed: int, band: float, rewards: list[float], lre: fl
         ],
         "training": training,
     }
-    write_tables(folder / "analysis", {name: frame(name, rows.get(name, [])) for name in COLUMNS}, {})
+    write_tables(folder / "analysis", {name: table(row, rows.get(name, [])) for name, row in TABLES.items()}, {})
     return folder
 
 

@@ -5,25 +5,29 @@ import pytest
 
 from analysis.log.loading import load_run
 from analysis.rules.evaluate import trained_case
-from analysis.tables.acceptance import Means, acceptance_rows, tables_of
+from analysis.tables.acceptance import AcceptanceRow, Means, acceptance_rows, tables_of
+from analysis.tables.columns import CaseKey
 from analysis.tables.passes import look_through
 from fspo.rules import Rule
 from fspo.stats.bins import Bins
 from fspo.stats.clusters import ratios
 from fspo.stats.intervals import proportion_interval
+from tests.analysis.rows import made, records
 
 
 def rows_of(y, weight, clusters=40):
     cluster = np.arange(len(y)) // (len(y) // clusters)
     found = ratios(y * weight, cluster, np.zeros(len(y), int), 1, weight)
-    return acceptance_rows({}, found, Means(np.ones(2)), Bins((1, 10)))[-1], found
+    rows = acceptance_rows(made(CaseKey, {}), "weight", found, Means(np.ones(2)), Bins((1, 10)))
+    return records(AcceptanceRow, rows)[-1], found
 
 
 def test_weights_that_are_all_kept_are_no_more_certain_than_rows(simulate):
     run = load_run(simulate(rule=Rule("sqrt", 0.5, 0.5), rollouts=2, width=0))  # nothing is cut
     trained = trained_case(run)
     assert trained is not None
-    table = tables_of(run, look_through(run, Bins((1, 301)), [trained], 5)[0])["acceptance"]
+    tables = tables_of(run, look_through(run, Bins((1, 301)), [trained], 5)[0])
+    table = records(AcceptanceRow, tables.acceptance)
     found = {r["measure"]: r for r in table if r["subset"] == "nonzero" and r["use"] == "first" and r["bin"] == -1}
     assert found["weight"]["estimate"] == pytest.approx(1)
     low, _ = proportion_interval(1.0, 0.0, found["weight"]["count"], found["weight"]["clusters"])

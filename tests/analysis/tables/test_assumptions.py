@@ -8,9 +8,11 @@ from scipy import special
 from scipy import stats as sps
 
 from analysis.log.loading import load_run
-from analysis.tables.assumptions import assumption_table, eta_of, judge, law_distances
+from analysis.tables.assumptions import AssumptionRow, assumption_table, eta_of, judge, law_distances
+from analysis.tables.lemma import LemmaRow
 from analysis.tables.moments import GRID
 from fspo.stats.bins import Bins, make_bins
+from tests.analysis.rows import made, records
 
 
 def test_verdicts_by_hand():
@@ -34,7 +36,7 @@ def report(path, **changes):
     rows = run.rows.__class__(**(run.rows.__dict__ | {k: f(run.rows) for k, f in changes.items()}))
     run = run.__class__(**(run.__dict__ | {"rows": rows}))
     table = assumption_table(run, make_bins(rows.length, 4), 5, [])
-    return {(row["subset"], row["name"]): row for row in table}
+    return {(row["subset"], row["name"]): row for row in records(AssumptionRow, table)}
 
 
 def test_a_log_made_to_the_model_breaks_nothing(simulate):
@@ -87,19 +89,23 @@ def test_distances_of_a_known_law():
     assert found["one law"][0] == pytest.approx(0, abs=0.01)
 
 
+def eta(rows):
+    return eta_of([made(LemmaRow, row) for row in rows])
+
+
 def test_eta_over_units_by_hand():
     update = {"use": "first", "source": "trained", "weight": "sequence", "updates": 1, "window": 0}
     rows = [update | {"step": i, "eta": e} for i, e in enumerate((0.1, 0.2, 0.3, 0.4, 0.5))]
     rows.append({"use": "reused", "source": "trained", "weight": "sequence", "eta": 9.0})
-    (value, low, high), number = eta_of(rows)
+    (value, low, high), number = eta(rows)
     half = sps.t.ppf(0.975, 4) * np.std([0.1, 0.2, 0.3, 0.4, 0.5], ddof=1) / np.sqrt(5)
     assert (value, low, high, number) == pytest.approx((0.3, 0.3 - half, 0.3 + half, 5))
-    assert math.isnan(eta_of(rows[:3])[0][0])
+    assert math.isnan(eta(rows[:3])[0][0])
     # a window of these updates, and other rules on them, say nothing more
     again = [*rows, update | {"updates": 5, "step": -1, "eta": 7.0}]
-    assert eta_of(again) == eta_of(rows)
+    assert eta(again) == eta(rows)
     rules = [row | {"source": "matched", "rule": rule} for row in rows for rule in ("a", "b")]
-    assert eta_of(rules) == eta_of(rows)
+    assert eta(rules) == eta(rows)
 
 
 def test_no_verdict_without_information(simulate):
@@ -122,7 +128,7 @@ def test_every_bin_is_not_said_where_bins_are_unseen(simulate):
     changes = {"length": length, "coordinate": length, "S": rows.S / np.sqrt(rows.length) * np.sqrt(length)}
     run = run.__class__(**(run.__dict__ | {"rows": rows.__class__(**(rows.__dict__ | changes))}))
     bins = Bins((1, *sorted({int(x) for x in length})[1:], 101))
-    found = {r["name"]: r for r in assumption_table(run, bins, 5, []) if r["subset"] == "all"}
+    found = {r["name"]: r for r in records(AssumptionRow, assumption_table(run, bins, 5, [])) if r["subset"] == "all"}
     for name in ("drift against -KL", "weight by length", "normality", "one law", "symmetry"):
         assert found[name]["verdict"] == "too little data", name
         assert math.isnan(found[name]["estimate"]), name

@@ -10,10 +10,12 @@ from analysis.log.loading import load_run
 from analysis.rules.evaluate import Case, make_cases, trained_case
 from analysis.run import Options, analyse, shared_bins
 from analysis.scores.products import Columns, Products, UpdateGram, collapsed, jackknife_se
-from analysis.scores.sketches import ScoredWindow, scored_windows
-from analysis.tables.cosine import CosineTable
+from analysis.scores.sketches import ScoredWindow, ScoredWindows
+from analysis.tables.columns import RunKey
+from analysis.tables.cosine import CosineRow, CosineTable
 from fspo.rules import Rule
 from fspo.stats.bins import Bins
+from tests.analysis.rows import records
 
 
 def data(seed=0, n=24, width=7, number=3):
@@ -122,19 +124,19 @@ def test_prompts_split_over_two_updates_are_one_cluster_each(simulate):
     """Two updates that share their prompts and their values say no more than one of them does."""
     run = load_run(simulate(rollouts=1, prompts=64))
     bins = Bins((1, 400))
-    (window,) = (w for w in scored_windows(run, bins, 5) if w.use == "first")
+    (window,) = (w for w in ScoredWindows(run, bins, 5) if w.use == "first")
     assert window.updates == 1
     n = len(window.rows)
 
     def interval(updates, apart):
-        table = CosineTable(run.key, bins, [Case(Rule("sqrt", 0.03, 0.03), "x", "given")], [], 1, 0)
+        table = CosineTable(RunKey.of(run), bins, [Case(Rule("sqrt", 0.03, 0.03), "x", "given")], [], 1, 0)
         rows = window.rows.take(np.tile(np.arange(n), updates))
         if apart:
             fresh = np.repeat(np.arange(updates), n) * 1000
             rows = replace(rows, prompt=rows.prompt + fresh, cluster=rows.cluster + fresh)
         vectors, at = np.tile(window.vectors, (updates, 1)), np.tile(window.bins, updates)
         table.add(ScoredWindow(0, "first", rows, vectors, at, np.repeat(np.arange(updates), n)))
-        row = next(r for r in table.rows() if r["rule"] == "x" and r["bin"] == -1)
+        row = next(r for r in records(CosineRow, table.rows()) if r["rule"] == "x" and r["bin"] == -1)
         z = np.arctanh([row["estimate"], row["ci_low"], row["ci_high"]])
         clusters = len(np.unique(rows.cluster))
         return z[0], (z[2] - z[1]) / 2 / sps.t.ppf(0.975, clusters - updates)
@@ -188,7 +190,7 @@ def test_table_against_brute_force_for_a_given_rule(analysed):
     rule = Rule("sqrt", 0.03, 0.03)
     inner = np.zeros(5)
     left, right = np.zeros(5), np.zeros(5)
-    for window in scored_windows(run, bins, 5):
+    for window in ScoredWindows(run, bins, 5):
         for u in range(window.updates):
             at = window.update == u
             S, L, A = window.rows.S[at], window.rows.length[at], window.rows.A[at]
@@ -231,7 +233,7 @@ def test_random_control_drops_the_target_share_and_keeps_less_than_nothing_cut(a
 def test_own_weight_is_gspo_against_its_own_update(analysed):
     run, bins, tables, _ = analysed
     inner = left = right = 0.0
-    for window in scored_windows(run, bins, 5):
+    for window in ScoredWindows(run, bins, 5):
         rule = Rule("linear", 3e-4, 4e-4, weight="geometric")
         for u in range(window.updates):
             at = window.update == u
@@ -248,17 +250,17 @@ def test_own_weight_is_gspo_against_its_own_update(analysed):
 def test_nothing_cut_is_cosine_one_and_too_few_prompts_are_nan(simulate):
     run = load_run(simulate(rollouts=1, prompts=16, group=4))
     bins = Bins((1, 400))
-    table = CosineTable(run.key, bins, [Case(Rule("fixed", 0.999999, 1e6), "wide", "given")], [0.9], 4, 0)
-    for window in scored_windows(run, bins, 5):
+    table = CosineTable(RunKey.of(run), bins, [Case(Rule("fixed", 0.999999, 1e6), "wide", "given")], [0.9], 4, 0)
+    for window in ScoredWindows(run, bins, 5):
         table.add(window)
-    rows = {r["rule"]: r for r in table.rows() if r["bin"] == -1}
+    rows = {r["rule"]: r for r in records(CosineRow, table.rows()) if r["bin"] == -1}
     assert rows["wide"]["reason"] == "fewer than 5 clusters"
     assert np.isnan(rows["wide"]["estimate"])
-    wide = CosineTable(run.key, bins, [Case(Rule("fixed", 0.999999, 1e6), "wide", "given")], [0.9], 4, 0)
+    wide = CosineTable(RunKey.of(run), bins, [Case(Rule("fixed", 0.999999, 1e6), "wide", "given")], [0.9], 4, 0)
     more = load_run(simulate("more", rollouts=2))
-    for window in scored_windows(more, bins, 5):
+    for window in ScoredWindows(more, bins, 5):
         wide.add(window)
-    overall = next(r for r in wide.rows() if r["bin"] == -1 and r["rule"] == "wide")
+    overall = next(r for r in records(CosineRow, wide.rows()) if r["bin"] == -1 and r["rule"] == "wide")
     assert overall["estimate"] == pytest.approx(1.0)
     assert overall["ci_low"] == pytest.approx(1.0)
 
@@ -266,14 +268,14 @@ def test_nothing_cut_is_cosine_one_and_too_few_prompts_are_nan(simulate):
 def test_one_prompt_keeps_all_that_is_kept(simulate):
     """Its cosine exists; its interval does not, for without that prompt nothing is left. The norm is not 0."""
     run = load_run(simulate("one_prompt", rollouts=2, rule=Rule("none")))
-    window = next(w for w in scored_windows(run, Bins((1, 400)), 5) if w.use == "first")
+    window = next(w for w in ScoredWindows(run, Bins((1, 400)), 5) if w.use == "first")
     rows = window.rows
     kept = np.isin(rows.cluster, rows.cluster[0])  # every response of one prompt
     keeping = replace(rows, S=np.where(kept, 0.0, np.where(rows.A > 0, 1.0, -1.0)))
     window = replace(window, rows=keeping, _outcomes={})
-    table = CosineTable(run.key, Bins((1, 400)), [Case(Rule("fixed", 0.1, 0.1), "narrow", "given")], [], 1, 0)
+    table = CosineTable(RunKey.of(run), Bins((1, 400)), [Case(Rule("fixed", 0.1, 0.1), "narrow", "given")], [], 1, 0)
     table.add(window)
-    row = next(r for r in table.rows() if r["bin"] == -1 and r["rule"] == "narrow")
+    row = next(r for r in records(CosineRow, table.rows()) if r["bin"] == -1 and r["rule"] == "narrow")
     g = c = cross = 0.0
     for update in range(window.updates):
         at = window.update == update
@@ -290,12 +292,12 @@ def test_a_norm_of_0_has_the_reason_that_is_true(simulate):
     run = load_run(simulate("nothing", rollouts=2, rule=Rule("none")))
     found = {}
     for name, change in (("is kept", lambda S, A: np.where(A > 0, 1.0, -1.0)), ("are 0", lambda S, A: S - 800.0)):
-        window = next(w for w in scored_windows(run, Bins((1, 400)), 5) if w.use == "first")
+        window = next(w for w in ScoredWindows(run, Bins((1, 400)), 5) if w.use == "first")
         rows = replace(window.rows, S=change(window.rows.S, window.rows.A))
         rule = Rule("fixed", 0.1, 0.1) if name == "is kept" else Rule("none")
-        table = CosineTable(run.key, Bins((1, 400)), [Case(rule, "narrow", "given")], [], 1, 0)
+        table = CosineTable(RunKey.of(run), Bins((1, 400)), [Case(rule, "narrow", "given")], [], 1, 0)
         table.add(replace(window, rows=rows, _outcomes={}))
-        found[name] = next(r for r in table.rows() if r["bin"] == -1 and r["rule"] == "narrow")
+        found[name] = next(r for r in records(CosineRow, table.rows()) if r["bin"] == -1 and r["rule"] == "narrow")
     assert found["is kept"]["reason"] == "a pooled norm is 0: nothing of these responses is kept"
     assert np.isnan(found["is kept"]["estimate"])
     assert found["are 0"]["reason"] == "a pooled norm is 0: the weights of these responses are 0"

@@ -10,9 +10,11 @@ from analysis.__main__ import main
 from analysis.log.loading import load_run
 from analysis.rules.evaluate import Case
 from analysis.run import Options, analyse, shared_bins
-from analysis.tables.lemma import LemmaTable, Strata, in_own_span, integrity, lemma_of
+from analysis.tables.lemma import LemmaRow, Strata, filled, in_own_span, lemma_of
+from analysis.tables.lemma import integrity as integrity_of
 from fspo.base.errors import UserError
 from fspo.rules import Rule
+from tests.analysis.rows import made
 
 
 def strata(count, kept, g, g_clip, weight=None, clipped=None):
@@ -109,6 +111,10 @@ def test_broken_scores_are_counted_and_left_out(simulate):
     assert set(tables["lemma"]["window"]) == {1}  # the untouched rollout
 
 
+def integrity(rows):
+    return integrity_of([made(LemmaRow, row) for row in rows])
+
+
 def test_integrity_reports_a_violation():
     sound = {"identity_residual": 0.0, "slack": 0.1, "guaranteed": True, "reason": ""}
     found = integrity([sound | {"identity_residual": 1e-3}, sound | {"slack": -0.2}])
@@ -124,11 +130,10 @@ def test_rounding_of_raised_weights_is_no_violation():
     case = Case(Rule("sqrt", 5.0, 5.0, outside="truncate"), "fspo", "given")
     g = np.array([[[1.0, 2.0], [3.0, -1.0]]])
     sums = strata([[4, 4]], [[4, 4]], g, 1e10 * g, weight=[[4, 4]], clipped=[[4e10, 4e10]])
-    rows = LemmaTable({}, None, [])  # type: ignore[arg-type]
     for error, sound in ((1e-15, True), (1e-6, False)):
-        rows.table = []
-        rows._row({}, case, sums, np.array([0]), sums.g_clip[0].sum(0)[None] * (1 + error))
-        assert integrity(rows.table)["pass"] is sound
+        direct = sums.g_clip[0].sum(0)[None] * (1 + error)
+        row = filled(made(LemmaRow, {"reason": ""}), case, sums, np.array([0]), direct)
+        assert integrity_of([row])["pass"] is sound
 
 
 def test_integrity_of_nothing_is_no_pass(simulate):

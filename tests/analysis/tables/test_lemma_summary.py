@@ -6,8 +6,11 @@ from scipy import stats as sps
 
 from analysis.log.loading import load_run
 from analysis.run import Options, analyse, shared_bins
-from analysis.tables.lemma_summary import NO_GUARANTEE, lemma_summary
+from analysis.tables.lemma import LemmaRow
+from analysis.tables.lemma_summary import NO_GUARANTEE, LemmaSummaryRow
+from analysis.tables.lemma_summary import lemma_summary as summary_of
 from fspo.theory import cosine_lemma
+from tests.analysis.rows import made, records
 
 
 def update(rollout, rho, **changes):
@@ -15,6 +18,10 @@ def update(rollout, rho, **changes):
     row = {"run": "r", "rule": "fspo", "outside": "drop", "source": "given", "target": float("nan"), "use": "first"}
     row |= {"window": rollout, "updates": 1, "kappa": 1.5, "kappa_c": 1.0, "eta": rho / 2, "rho": rho, "cosine": 0.9}
     return row | {"bound": np.sqrt(1 - rho**2) if held else np.nan, "guaranteed": held, "reason": ""} | changes
+
+
+def lemma_summary(table):
+    return records(LemmaSummaryRow, summary_of([made(LemmaRow, row) for row in table]))
 
 
 def by_quantity(table):

@@ -12,10 +12,10 @@ from analysis.tables.moments import exponent, shape_of, standardized, update_sca
 def test_shape_values_are_scipys():
     z = np.random.default_rng(0).gamma(3.0, size=900)
     found = shape_of(z, np.arange(900) // 3)
-    assert found["skew"] == pytest.approx(sps.skew(z))
-    assert found["excess_kurtosis"] == pytest.approx(sps.kurtosis(z))
-    assert found["skew_ci_low"] > 0  # a gamma law is not symmetric
-    assert found["ks_ci_low"] > 0
+    assert found.skew.value == pytest.approx(sps.skew(z))
+    assert found.excess_kurtosis.value == pytest.approx(sps.kurtosis(z))
+    assert found.skew.low > 0  # a gamma law is not symmetric
+    assert found.ks_distance.low > 0
 
 
 def test_distance_of_a_laplace_law_is_its_closed_form():
@@ -23,8 +23,8 @@ def test_distance_of_a_laplace_law_is_its_closed_form():
     grid = sps.norm.ppf(np.arange(1, 20) / 20)
     truth = np.max(np.abs(sps.laplace.cdf(grid, scale=1 / np.sqrt(2)) - sps.norm.cdf(grid)))
     found = shape_of(z, np.arange(200_000) // 8)
-    assert found["ks_distance"] == pytest.approx(truth, abs=0.003)
-    assert found["ks_ci_low"] <= truth <= found["ks_ci_high"]
+    assert found.ks_distance.value == pytest.approx(truth, abs=0.003)
+    assert found.ks_distance.low <= truth <= found.ks_distance.high
 
 
 def test_normal_data_rarely_refute_normality_and_intervals_cover():
@@ -34,8 +34,8 @@ def test_normal_data_rarely_refute_normality_and_intervals_cover():
     for _ in range(200):
         z = 0.6 * np.repeat(rng.normal(size=100), 8) + 0.8 * rng.normal(size=800)
         found = shape_of(z, cluster)
-        refuted += found["ks_ci_low"] > 0
-        skew += found["skew_ci_low"] <= 0 <= found["skew_ci_high"]
+        refuted += found.ks_distance.low > 0
+        skew += found.skew.low <= 0 <= found.skew.high
     slack = 3 * np.sqrt(0.95 * 0.05 / 200)
     assert refuted / 200 < 0.05 + slack
     assert skew / 200 > 0.95 - slack
@@ -63,21 +63,21 @@ def test_exponent_covers_the_truth(truth):
         L = np.exp(rng.uniform(np.log(4), np.log(400), 800))
         y = 0.01 * L**truth * rng.normal(size=800) ** 2
         found = exponent(y, L, np.arange(800) // 8)
-        hits += found["ci_low"] <= truth <= found["ci_high"]
+        hits += found.slope.low <= truth <= found.slope.high
     assert hits / 150 > 0.95 - 3 * np.sqrt(0.95 * 0.05 / 150)
 
 
 def test_exponent_of_exact_powers_is_exact():
     L = np.array([2.0, 4, 8, 16, 32, 64] * 5)
     found = exponent(3 * L**1.4, L, np.arange(30))
-    assert found["slope_2H"] == pytest.approx(1.4)
+    assert found.slope.value == pytest.approx(1.4)
 
 
 @pytest.mark.parametrize(("y", "L"), [(np.ones(20), np.full(20, 7.0)), (np.zeros(20), np.arange(1.0, 21))])
 def test_exponent_without_information_is_nan_with_a_reason(y, L):
     found = exponent(y, L, np.arange(20))
-    assert np.isnan(found["slope_2H"])
-    assert found["reason"]
+    assert np.isnan(found.slope.value)
+    assert found.reason
 
 
 def test_scale_and_standardization_by_hand():
@@ -99,5 +99,5 @@ def test_simulated_log_gives_back_its_exponent_and_drift(simulate):
     assert row["intercept"] == pytest.approx(2 * np.log(sigma), abs=0.5)
     assert row["drift_minus_kl_ci_low"] <= 0 <= row["drift_minus_kl_ci_high"]
     moments = tables["moments"].query("subset == 'all' and use == 'first' and bin >= 0")
-    assert np.allclose(moments["var_S"] / moments["length_mean"], sigma**2, rtol=0.3)
+    assert np.allclose(moments["var_S"] / moments["bin_mean"], sigma**2, rtol=0.3)
     assert ((moments["mean_weight_ci_low"] <= 1) & (moments["mean_weight_ci_high"] >= 1)).mean() > 0.6

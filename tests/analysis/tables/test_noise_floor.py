@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 
 from analysis.log.loading import load_run
-from analysis.tables.noise_floor import noise_table, noise_warnings
+from analysis.log.notes import Notes
+from analysis.tables.noise_floor import NoiseRow, noise_table
 from fspo.gradlog import GradLogWriter
 from fspo.rules import preset
 from fspo.stats.bins import Bins
+from tests.analysis.rows import records
 
 
 def plant(run, sigma, n=4000, prompts=500):
@@ -47,7 +49,8 @@ def test_floor_by_bin_is_the_planted_one(fspo_run, tmp_path):
     length, S = plant(run, 0.02)
     loaded = load_run(run)
     bins = Bins((2, 100, 300))
-    table = noise_table(loaded, bins)
+    rows, notes = noise_table(loaded, bins)
+    table = records(NoiseRow, rows)
     assert [row["bin"] for row in table] == [-1, 0, 1]
     assert {row["meaning"] for row in table} == {"low precision"}
     for row, inside in zip(table, (length > 0, length < 100, length >= 100), strict=True):
@@ -56,7 +59,7 @@ def test_floor_by_bin_is_the_planted_one(fspo_run, tmp_path):
         assert row["mean_square_per_token"] == pytest.approx(np.sum(S[inside] ** 2) / np.sum(length[inside]))
         assert row["drift_per_token_ci_low"] <= -0.001 <= row["drift_per_token_ci_high"]
         assert row["out_of_band_ci_low"] <= row["out_of_band"] <= row["out_of_band_ci_high"]
-    (line,) = noise_warnings(loaded, table)
+    (line,) = notes.warnings
     assert "low precision" in line
 
 
@@ -69,8 +72,9 @@ def test_a_broken_measurement_is_named(fspo_run, tmp_path):
     (file,) = (run / "noise" / "gradlog").iterdir()
     file.write_bytes(b"cut")
     loaded = load_run(run)
-    assert noise_table(loaded, Bins((2, 300))) == []
-    (line,) = loaded.damage
+    rows, notes = noise_table(loaded, Bins((2, 300)))
+    assert rows == []
+    (line,) = notes.damage
     assert line.startswith("noise floor: no readable file")
 
 
@@ -79,8 +83,9 @@ def test_quiet_numerics_give_no_warning_and_no_measurement_no_table(fspo_run, tm
 
     run = tmp_path / "run"
     shutil.copytree(fspo_run, run)
-    assert noise_table(load_run(run), Bins((2, 300))) == []
+    assert noise_table(load_run(run), Bins((2, 300))) == ([], Notes())
     plant(run, 1e-4)
     loaded = load_run(run)
-    table = [row | {"mean_square_per_token": 1e-8} for row in noise_table(loaded, Bins((2, 300)))]
-    assert noise_warnings(loaded, table) == []
+    rows, notes = noise_table(loaded, Bins((2, 300)))
+    assert len(rows) == 2
+    assert notes == Notes()

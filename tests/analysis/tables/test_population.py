@@ -12,13 +12,21 @@ from analysis.rules.evaluate import Case
 from analysis.run import Options, analyse, shared_bins
 from analysis.scores.pair_gram import PairGram
 from analysis.scores.products import jackknife_se
-from analysis.scores.sketches import Fresh, ScoredWindow, scored_windows
-from analysis.tables.population import ERRORS, PopulationTable
+from analysis.scores.sketches import Fresh, ScoredWindow, ScoredWindows
+from analysis.tables.columns import RunKey
+from analysis.tables.population import ERRORS, PopulationRow, PopulationTable
 from fspo.gradlog import GradLogWriter
 from fspo.rules import Rule, preset
 from fspo.stats.bins import Bins
 from fspo.stats.clusters import dense
 from proofs_check.tools.policy import make_bandit, scores
+from tests.analysis.rows import records
+
+NO_RUN = RunKey("", "", float("nan"))
+
+
+def rows_of(table):
+    return records(PopulationRow, table.rows())
 
 
 def data(seed=0, n=24, width=5, number=3, prompts=6):
@@ -137,7 +145,7 @@ def test_inner_products_are_unbiased_on_an_exact_policy():
     psi = scores(bandit.new, bandit.responses)
     prompts, group = 6, 4
     rule = Rule("sqrt", 0.1, 0.1)
-    table = PopulationTable({}, Bins((1, 10)), [Case(rule, "x", "given")])
+    table = PopulationTable(NO_RUN, Bins((1, 10)), [Case(rule, "x", "given")])
     found = {"population": [], "fresh": []}
     for _ in range(3000):
         table._pools.clear()
@@ -171,7 +179,7 @@ def test_population_cosine_is_not_flattered_and_its_interval_covers():
     kept[:2], cut[:2] = (1.0, 0.25), (0.0, 1.0)
 
     def one_run():
-        table = PopulationTable({}, Bins((1, 10)), [Case(Rule("fixed", 0.2, 0.2), "x", "given")])
+        table = PopulationTable(NO_RUN, Bins((1, 10)), [Case(Rule("fixed", 0.2, 0.2), "x", "given")])
         flattered = []
         for u in range(updates):
             S = np.where(rng.random(n) < 0.3, 1.0, 0.0)  # cut where A > 0
@@ -186,7 +194,7 @@ def test_population_cosine_is_not_flattered_and_its_interval_covers():
             flattered.append(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
         row = next(
             r
-            for r in table.rows()
+            for r in rows_of(table)
             if r["rule"] == "x" and r["quantity"] == "cosine" and r["reference"] == "population" and r["bin"] == -1
         )
         return row, np.mean(flattered)
@@ -248,10 +256,10 @@ class Made:
 
 
 def direction_rows(windows):
-    table = PopulationTable({}, Bins((1, 10)), [Case(Rule("fixed", 0.2, 0.2), "x", "given")])
+    table = PopulationTable(NO_RUN, Bins((1, 10)), [Case(Rule("fixed", 0.2, 0.2), "x", "given")])
     for window in windows:
         table.add(window)
-    found = [r for r in table.rows() if r["rule"] == "x" and r["reference"] == "population" and r["bin"] == -1]
+    found = [r for r in rows_of(table) if r["rule"] == "x" and r["reference"] == "population" and r["bin"] == -1]
     return {r["quantity"]: (r["estimate"], r["ci_low"], r["ci_high"]) for r in found if "direction" in r["quantity"]}
 
 
@@ -299,13 +307,13 @@ def test_a_prompt_split_over_updates_is_one_prompt():
 def test_an_update_of_which_nothing_is_left_has_no_direction():
     n = 24
     rng = np.random.default_rng(0)
-    table = PopulationTable({}, Bins((1, 10)), [Case(Rule("fixed", 0.2, 0.2), "x", "given")])
+    table = PopulationTable(NO_RUN, Bins((1, 10)), [Case(Rule("fixed", 0.2, 0.2), "x", "given")])
     for u, cut in enumerate((0.2, 1.1)):
         S = (rng.random(n) < cut).astype(float)
         rows = make_rows(n, S, np.ones(n), np.ones(n), np.arange(n) // 2, np.ones(n), step=u)
         vectors = 1 + 0.1 * rng.normal(size=(n, 3))
         table.add(ScoredWindow(u, "first", rows, vectors, np.zeros(n, int), np.zeros(n, int)))
-    found = {r["quantity"]: r for r in table.rows() if r["rule"] == "x" and r["reference"] == "population"}
+    found = {r["quantity"]: r for r in rows_of(table) if r["rule"] == "x" and r["reference"] == "population"}
     assert np.isnan(found["mse_direction"]["estimate"])
     assert "nothing is accepted in 1 of 2 updates" in found["mse_direction"]["reason"]
     assert np.isfinite(found["mse"]["estimate"])
@@ -315,10 +323,10 @@ def test_the_sketch_is_in_the_interval_of_the_bias():
     windows = list(Made().windows(np.random.default_rng(3)))
     half = {}
     for width in (50.0, np.inf):
-        table = PopulationTable({}, Bins((1, 10)), [Case(Rule("fixed", 0.2, 0.2), "x", "given")], width)
+        table = PopulationTable(NO_RUN, Bins((1, 10)), [Case(Rule("fixed", 0.2, 0.2), "x", "given")], width)
         for window in windows:
             table.add(window)
-        row = next(r for r in table.rows() if (r["rule"], r["quantity"], r["bin"]) == ("x", "bias2", -1))
+        row = next(r for r in rows_of(table) if (r["rule"], r["quantity"], r["bin"]) == ("x", "bias2", -1))
         half[width] = (row["ci_high"] - row["estimate"], row["estimate"])
     quantile = sps.t.ppf(0.975, UPDATES * PROMPTS - UPDATES)
     expected = np.hypot(half[np.inf][0] / quantile, half[np.inf][1] * np.sqrt(2 / 50 / UPDATES))
@@ -329,11 +337,11 @@ def test_too_little_data_is_said_and_not_a_number(fspo_run):
     run = load_run(fspo_run)
     bins = shared_bins([run], Options(bins=2))
     rng = np.random.default_rng(0)
-    table = PopulationTable(run.key, bins, [])
+    table = PopulationTable(RunKey.of(run), bins, [])
     n = 16
     rows = make_rows(n, np.zeros(n), np.ones(n), np.full(n, 20.0), np.arange(n) // 2, np.ones(n))
     table.add(ScoredWindow(0, "first", rows, rng.normal(size=(n, 50)), np.zeros(n, int), np.zeros(n, int)))
-    cosine = [r for r in table.rows() if r["quantity"] == "cosine" and r["bin"] == -1]
+    cosine = [r for r in rows_of(table) if r["quantity"] == "cosine" and r["bin"] == -1]
     assert cosine
     assert all(np.isnan(r["estimate"]) and "squared norm" in r["reason"] for r in cosine)
 
@@ -341,10 +349,10 @@ def test_too_little_data_is_said_and_not_a_number(fspo_run):
 def test_unclipped_update_is_the_yardstick(fspo_run):
     run = load_run(fspo_run)
     bins = shared_bins([run], Options(bins=4))
-    table = PopulationTable(run.key, bins, [Case(Rule("sqrt", 0.05, 0.05), "x", "given")])
-    for window in scored_windows(run, bins, 5):
+    table = PopulationTable(RunKey.of(run), bins, [Case(Rule("sqrt", 0.05, 0.05), "x", "given")])
+    for window in ScoredWindows(run, bins, 5):
         table.add(window)
-    rows = {(r["rule"], r["quantity"], r["bin"]): r for r in table.rows() if r["reference"] == "population"}
+    rows = {(r["rule"], r["quantity"], r["bin"]): r for r in rows_of(table) if r["reference"] == "population"}
     assert rows["none", "mse", -1]["estimate"] == pytest.approx(1.0)
     assert rows["none", "bias2", -1]["estimate"] == pytest.approx(0.0, abs=1e-9)
     for quantity in ERRORS:
@@ -382,7 +390,7 @@ def test_prompts_without_an_advantage_are_left_out_of_the_fresh_reference_alone(
     assert gone > 0
     tables = []
     for one in (holed, less):
-        tables.append(PopulationTable({}, Bins((1, 10)), [Case(Rule("sqrt", 0.1, 0.1), "x", "given")]))
+        tables.append(PopulationTable(NO_RUN, Bins((1, 10)), [Case(Rule("sqrt", 0.1, 0.1), "x", "given")]))
         tables[-1].add(one)
     assert tables[0].left_out == {"fresh_rows_without_advantage": gone}
     assert not +tables[1].left_out
@@ -397,7 +405,7 @@ def test_an_audited_update_without_pairs_is_counted():
     bandit = make_bandit(rng, vocabulary=2, max_length=3, step=0.2)
     window = policy_window(bandit, scores(bandit.new, bandit.responses), rng, 4, 4, 0)
     holed, _, gone = split_prompts(window, np.unique(window.rows.prompt)[1:])
-    table = PopulationTable({}, Bins((1, 10)), [])
+    table = PopulationTable(NO_RUN, Bins((1, 10)), [])
     table.add(holed)
     assert table.left_out == {"fresh_rows_without_advantage": gone, "fresh_updates_left_out": 1}
     assert "fresh" not in table._pools

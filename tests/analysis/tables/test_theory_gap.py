@@ -1,12 +1,12 @@
 """The gap between theory and data: each ingredient broken alone is found, at its closed form."""
 
 import numpy as np
-import pandas as pd
 import pytest
 from scipy import stats as sps
 
 from analysis.log.loading import load_run
-from analysis.tables.theory_gap import INGREDIENTS, gap_table, parts
+from analysis.tables.columns import frame
+from analysis.tables.theory_gap import INGREDIENTS, GapRow, gap_table, parts
 from fspo.stats.bins import make_bins
 
 N = 120_000
@@ -70,7 +70,7 @@ def test_dependence_on_the_advantage_alone():
 
 def test_parts_sum_to_the_gap_on_a_log(fspo_run):
     run = load_run(fspo_run)
-    table = pd.DataFrame(gap_table(run, make_bins(run.rows.length, 4), 5))
+    table = frame(GapRow, gap_table(run, make_bins(run.rows.length, 4), 5))
     assert len(table) == 5 * (3 + len(INGREDIENTS) + 1)
     for _, rows in table.groupby("bin"):
         value = rows.set_index("part")["estimate"]
@@ -89,7 +89,7 @@ def of_log(run, **changes):
     run = load_run(run)
     rows = run.rows.__class__(**(run.rows.__dict__ | {name: make(run.rows) for name, make in changes.items()}))
     run = run.__class__(**(run.__dict__ | {"rows": rows}))
-    return run, pd.DataFrame(gap_table(run, make_bins(run.rows.length, 4), 5))
+    return run, frame(GapRow, gap_table(run, make_bins(run.rows.length, 4), 5))
 
 
 def test_updates_in_which_nothing_moved_are_no_gap(fspo_run):
@@ -105,7 +105,7 @@ def test_a_share_of_1_is_not_certain(fspo_run):
     run, table = of_log(fspo_run, S=lambda r: 0.01 * r.S)
     measured = table[(table["bin"] == 0) & (table["part"] == "measured")].iloc[0]
     assert measured["estimate"] == 1
-    met = len(np.unique(run.rows.cluster[(run.rows.used == 0) & (run.rows.length <= measured["length_hi"])]))
+    met = len(np.unique(run.rows.cluster[(run.rows.used == 0) & (run.rows.length <= measured["bin_hi"])]))
     share = 2 / (met + 4)
     assert measured["ci_high"] - 1 == pytest.approx(sps.t.ppf(0.975, 19) * np.sqrt(share * (1 - share) / met), rel=0.05)
 
@@ -114,6 +114,6 @@ def test_too_few_clusters_are_said(simulate):
     run = load_run(simulate(rollouts=1, width=0))
     rows = run.rows.take(np.flatnonzero(run.rows.cluster == run.rows.cluster[0]))
     run = run.__class__(**(run.__dict__ | {"rows": rows}))
-    table = pd.DataFrame(gap_table(run, make_bins(rows.length, 1), 5))
+    table = frame(GapRow, gap_table(run, make_bins(rows.length, 1), 5))
     assert table["estimate"].isna().all()
     assert table["reason"].str.contains("clusters").all()

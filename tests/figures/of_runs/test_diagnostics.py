@@ -10,7 +10,7 @@ import pytest
 from matplotlib.collections import PolyCollection
 
 from analysis.log.partition import find_partition
-from analysis.tables.files import COLUMNS, folder_name, write_tables
+from analysis.tables.files import TABLES, folder_name, write_tables
 from analysis.tables.theory_gap import INGREDIENTS
 from figures import find_module
 from figures.__main__ import main
@@ -137,7 +137,7 @@ def test_smooth_bands_and_the_noise_floor_beside_the_points(case_tables):
     fig = module("acceptance_by_length").figure(tables, Style())
     ax = titled(fig, "as trained")
     t = tables["smooth"]
-    rows = t[(t["source"] == "trained") & (t["subset"] == "all")].sort_values("length")
+    rows = t[(t["source"] == "trained") & (t["subset"] == "all")].sort_values("coordinate")
     low, high = ax.get_ylim()
     told = (rows["ci_high"] - rows["ci_low"]) <= 0.5 * (high - low)
     assert 0 < told.sum() < len(rows)
@@ -148,7 +148,7 @@ def test_smooth_bands_and_the_noise_floor_beside_the_points(case_tables):
     (band,) = [c for c in ax.collections if isinstance(c, PolyCollection)]
     edge = {(round(float(x), 6), round(float(y), 6)) for path in band.get_paths() for x, y in path.vertices}
     for column in ("ci_low", "ci_high"):
-        pairs = rows.loc[told, ["length", column]].to_numpy()
+        pairs = rows.loc[told, ["coordinate", column]].to_numpy()
         assert {(round(float(x), 6), round(float(y), 6)) for x, y in pairs} <= edge
     floor = tables["noise_floor"].query("bin >= 0")
     grey = [np.asarray(x.get_ydata(), float) for x in ax.get_lines() if x.get_marker() == "_"]
@@ -206,16 +206,16 @@ def by_difficulty(case_tables, tmp_path_factory):
     for rule in ("fspo", "rloo"):
         run = tmp_path_factory.mktemp("by") / rule
         frames = {}
-        for name in COLUMNS:
+        for name in TABLES:
             frame = case_tables("usual").frames.get(name)
             if frame is not None and name in ("acceptance", "lre", "cosine", "lemma", "over_time", "noise_floor"):
-                own = frame[frame["run"] == f"{rule}-s0"].drop(columns=["length_lo", "length_hi"], errors="ignore")
-                if "length_mean" in own:
-                    own = own.assign(length_mean=own["length_mean"] / 200)
+                own = frame[frame["run"] == f"{rule}-s0"].drop(columns=["bin_lo", "bin_hi"], errors="ignore")
+                if "bin_mean" in own:
+                    own = own.assign(bin_mean=own["bin_mean"] / 200)
                 if "bin" in own:
-                    own = own.assign(length_lo=own["bin"] / 5, length_hi=(own["bin"] + 1) / 5)
+                    own = own.assign(bin_lo=own["bin"] / 5, bin_hi=(own["bin"] + 1) / 5)
                 frames[name] = own
-        write_tables(run / folder_name(partition), frames, {"rule": rule, "seed": 0}, partition)
+        write_tables(run / folder_name(partition), frames, {"rule": rule, "seed": 0})
         runs.append(run)
     return runs
 
@@ -234,7 +234,7 @@ def test_other_partitions_have_names_of_their_own(by_difficulty, tmp_path, capsy
     assert f"(bins: {label})" in drawn["lre_by_rule-by-difficulty"]["title"]
     assert "length" not in drawn["acceptance-by-difficulty"]["title"].lower()
     numbers = pd.read_csv(tmp_path / "acceptance-by-difficulty.csv")
-    assert {"difficulty_mean", "difficulty_lo"} <= set(numbers)
+    assert {"bin_mean", "bin_lo"} <= set(numbers)
     left_out = " ".join(c["skipped"] for c in captions)
     assert "without --by" in left_out  # what is about length alone says so
 

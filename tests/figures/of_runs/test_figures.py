@@ -43,7 +43,7 @@ def test_acceptance_draws_the_tables_numbers(case_tables):
             own = rows[rows["rule"] == rule].sort_values("bin")
             points = marked(ax, color=color)
             np.testing.assert_array_equal(points[:, 1], own["estimate"])
-            np.testing.assert_allclose(points[:, 0] / own["length_mean"], points[0, 0] / own["length_mean"].iloc[0])
+            np.testing.assert_allclose(points[:, 0] / own["bin_mean"], points[0, 0] / own["bin_mean"].iloc[0])
         assert ends(rows) <= bars(ax, 1)
     trained = t[(t["source"] == "trained") & (t["trained_rule"] == "gspo") & (t["measure"] == "band")]
     trained = trained[(trained["subset"] == "all") & (trained["bin"] >= 0)]
@@ -208,10 +208,10 @@ def test_variances_and_exponents(case_tables):
     t = tables["moments"]
     rows = t[(t["subset"] == "all") & (t["bin"] >= 0)].sort_values("bin")
     left, right = fig.axes
-    np.testing.assert_array_equal(marked(left, color="#0072B2"), rows[["length_mean", "var_S"]])
+    np.testing.assert_array_equal(marked(left, color="#0072B2"), rows[["bin_mean", "var_S"]])
     assert ends(rows, 1.0, "var_S_ci_low", "var_S_ci_high") < bars(left, 1)
     floor = tables["noise_floor"].query("source == 'bfloat16' and bin >= 0")  # the loudest: mean square S = L times it
-    np.testing.assert_allclose(marked(left, marker="_")[:, 1], floor["length_mean"] * floor["mean_square_per_token"])
+    np.testing.assert_allclose(marked(left, marker="_")[:, 1], floor["bin_mean"] * floor["mean_square_per_token"])
     assert "(fspo, bfloat16 in words)" in module("variance_scaling").caption(tables)
     fit = tables["scaling"].query("subset == 'all' and sign == 'all'").iloc[0]
     line = next(line for line in left.get_lines() if line.get_color() == "#0072B2" and line.get_marker() == "None")

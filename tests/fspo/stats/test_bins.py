@@ -12,8 +12,8 @@ from fspo.stats.bins import Bins, make_bins, quantile_bins
 def test_edges_are_inclusive_below_and_exclusive_above():
     bins = Bins((1, 4, 10))
     assert bins.index([1, 3, 4, 9, 10, 500, 0]).tolist() == [0, 0, 1, 1, 1, 1, 0]
-    assert bins.columns(0) == {"bin": 0, "length_lo": 1, "length_hi": 4}
-    assert bins.columns(-1) == {"bin": -1, "length_lo": 1, "length_hi": 10}
+    assert bins.limits(0) == (1, 4)
+    assert bins.limits(-1) == (1, 10)
 
 
 def test_quantile_bins_by_hand():

@@ -1,0 +1,34 @@
+"""Rows of tables in tests: made of values by column, and as values by column."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, get_type_hints
+
+import pandas as pd
+
+from analysis.tables.columns import Interval, columns, frame, names
+
+
+def made(row: Any, values: dict[str, Any]) -> Any:
+    """A row with the given values by column, NaN elsewhere; columns that the row does not have are left out."""
+    fields = []
+    for name, kind in get_type_hints(row).items():
+        if kind is Interval:
+            at = [column.name for column in columns(row)].index(name)
+            fields.append(Interval(*(values.get(column, math.nan) for column in names(row)[at : at + 3])))
+        elif hasattr(kind, "_fields"):
+            fields.append(made(kind, values))
+        else:
+            fields.append(values.get(name, math.nan))
+    return row(*fields)
+
+
+def records(row: Any, rows: Any) -> list[dict[Any, Any]]:
+    """Rows as values by column."""
+    return frame(row, rows).to_dict("records")
+
+
+def table(row: Any, rows: list[dict[str, Any]]) -> pd.DataFrame:
+    """A table of values by column, NaN where there is none."""
+    return pd.DataFrame(rows, columns=list(names(row)))
