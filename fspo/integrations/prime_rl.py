@@ -13,7 +13,7 @@ its default): each response of a sequence rule counts once, and the learning rat
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,15 +23,6 @@ from fspo.integrations.fixed import PARTS, fixed_rule, one_each
 from fspo.objective import objective
 
 
-class Inputs(Protocol):
-    """What is read of prime-rl's ``LossInputs``: tensors (T,) of one response."""
-
-    trainer_logprobs: Tensor
-    inference_logprobs: Tensor
-    advantages: Tensor
-    loss_mask: Tensor
-
-
 class Outputs(NamedTuple):
     """What prime-rl reads of its ``LossOutputs``."""
 
@@ -39,12 +30,14 @@ class Outputs(NamedTuple):
     metrics: dict[str, Tensor]
 
 
-def fspo_loss(inputs: Inputs, rule: str = "fspo", **parts: Any) -> Outputs:
+def fspo_loss(inputs: Any, rule: str = "fspo", **parts: Any) -> Outputs:
     """A response's loss: minus its term of the objective, summed over tokens for token and prefix rules.
 
     Parameters
     ----------
     inputs : prime-rl's LossInputs
+        Its ``trainer_logprobs``, ``inference_logprobs``, ``advantages``, ``loss_mask`` and ``loss_weights`` are read:
+        tensors (T,) of one response.
     rule : str
         Preset (`fspo.rules.PRESETS`).
     parts
