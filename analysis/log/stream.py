@@ -158,7 +158,8 @@ class Stream:
                 continue
         if not logs:
             raise UserError(
-                f"{self.files[0].path.parent}: none of {number} rollouts drawn from the log can be read: copy the log again, or remove its damaged files"
+                f"{self.files[0].path.parent}: none of {number} rollouts drawn from the log can be read: copy "
+                "the log again, or remove its damaged files"
             )
         return GradLog.joined(logs), number
 
