@@ -15,10 +15,14 @@ from typing import Any, Literal
 
 from analysis.rules.calibrate import TRAINING_ACCEPTANCE
 from analysis.tables.noise_floor import FOLDER as NOISE
-from fspo.base.errors import UserError, run_cli
+from fspo.base.arguments import checked_count, checked_seed
+from fspo.base.errors import UserError, run_cli, unknown_name
+from fspo.base.files import refuse_foreign
 from fspo.repro.presets import PRESETS, QUICK_RULES, SWEPT, Preset, with_changes
-from fspo.repro.stages import GROUND_FLOOR, Job, Stages, provenance, run_jobs, run_module, source_digest
+from fspo.repro.stages import GROUND_FLOOR, Job, Stages, is_stages, provenance, run_jobs, run_module, source_digest
 from fspo.repro.training import Training
+from fspo.rules import preset
+from proofs_check.output import check_output
 
 DESCRIPTION = """Reproduce the claims about FSPO on this machine, each with an interval and a verdict.
 
@@ -72,10 +76,30 @@ class Options:
     target: float = TRAINING_ACCEPTANCE
     width: str = "neurips"
 
+    def __post_init__(self) -> None:
+        from figures.style import WIDTHS
+
+        if not self.output.strip():
+            raise UserError("--output is empty: name a folder, such as out")
+        if not 0 < self.target < 1:
+            raise UserError(f"--target {self.target}: an acceptance lies strictly between 0 and 1, for example 0.65")
+        if self.width not in WIDTHS:
+            raise unknown_name("--width", self.width, tuple(WIDTHS))
+        for name, most, why in (("rollouts", 10**6, "the length of each run"), ("jobs", 1024, "training processes")):
+            if getattr(self, name) is not None:
+                checked_count(f"--{name}", getattr(self, name), 1, most, why)
+        for name, given in (("rules", self.rules), ("seeds", self.seeds)):
+            if given is not None and (not given or len(set(given)) < len(given)):
+                raise UserError(f"--{name} {given}: name at least one, and each once")
+        for rule in self.rules or ():
+            preset(rule)  # an unknown rule is refused before any work
+        for seed in self.seeds or ():
+            checked_seed("--seeds", seed)
+
     def sizes(self) -> Preset:
         """The preset with the changes asked for."""
         rules, seeds = (None if given is None else tuple(given) for given in (self.rules, self.seeds))
-        changes = {"rules": rules or None, "seeds": seeds, "rollouts": self.rollouts or None, "jobs": self.jobs or None}
+        changes = {"rules": rules, "seeds": seeds, "rollouts": self.rollouts, "jobs": self.jobs}
         return with_changes(PRESETS[self.preset], sweep=self.sweep, **changes)
 
 
@@ -89,6 +113,7 @@ class Reproduction:
 
     def run(self) -> int:
         """All stages; 0 if the theory checks pass and the report is written."""
+        refuse_foreign(self.out, {"stages": is_stages, "checks": _is_checks}, "python paper_repro.py")
         checks = self.checks()
         theory = self.draw_theory(self.maps())
         training = Training(self.out, self.sizes, self.warm_up())
@@ -295,14 +320,19 @@ class Reproduction:
         return {"keys": [job.key for job in runs], "noise": noise, "source": source_digest(*packages, *GROUND_FLOOR)}
 
 
+def _is_checks(folder: Path) -> bool:
+    try:
+        check_output(folder)
+    except UserError:
+        return False
+    return True
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse the options and reproduce."""
     from fspo.base.options import parse
-    from fspo.rules import preset
 
     options = parse(Options, arguments, prog="python paper_repro.py", description=DESCRIPTION)
-    for name in options.rules or ():
-        preset(name)  # an unknown rule is refused before any work
     if options.sweep and (options.preset == "8b" or not set(options.sizes().swept) & set(options.sizes().rules)):
         raise UserError(f"--sweep varies one of {', '.join(SWEPT)} that is trained here: add it to --rules (not in 8b)")
     if options.preset == "8b":

@@ -15,6 +15,7 @@ from analysis.run import Options, analyse_runs
 from analysis.tables.files import read_tables
 from fspo.base.command_line import CommandParser
 from fspo.base.errors import UserError, run_cli
+from fspo.base.files import json_with, refuse_foreign_file
 from fspo.stats.bins import DEFAULT_BINS
 
 COMMANDS = {
@@ -67,7 +68,7 @@ def main(arguments: list[str] | None = None) -> int:
     args = build_parser().parse_args(arguments)
     options = Options(
         bins=args.bins,
-        edges=tuple(args.edges) if args.edges else None,
+        edges=None if args.edges is None else tuple(args.edges),
         window=args.window,
         rules=tuple(args.rules),
         targets=tuple(args.targets),
@@ -75,10 +76,12 @@ def main(arguments: list[str] | None = None) -> int:
         seed=args.seed,
         by=args.by,
     )
-    if args.claims and args.by != Options.by:
+    if args.claims is not None and args.by != Options.by:
         raise UserError("--claims are about lengths: leave --by as it is")
-    if args.claims and not set(TARGETS) <= set(options.targets):
+    if args.claims is not None and not set(TARGETS) <= set(options.targets):
         raise UserError(f"--claims compares rules at the acceptances {list(TARGETS)}: leave --targets as it is")
+    if args.claims is not None:
+        refuse_foreign_file(Path(args.claims), json_with("id", "statement", "verdict"), "python -m analysis --claims")
     with tqdm(
         total=4 * len(args.runs),
         desc="analysis",
@@ -92,17 +95,17 @@ def main(arguments: list[str] | None = None) -> int:
             bar.update(share)
 
         summaries = analyse_runs(args.runs, options, progress)
+    claims = evaluate_claims(read_tables(args.runs)) if args.claims is not None else []
+    if args.claims is not None:
+        write_claims(Path(args.claims), claims)
     for path, summary in summaries.items():
         passed = summary["integrity"]["pass"]
         state = "not checked: no scores" if passed is None else "sound" if passed else "INTEGRITY CHECK FAILED"
         print(f"{path}: {summary['counts']['rows_after_an_update']} rows, rule {summary['rule']}, log {state}")
         for line in [*summary["damage"], *summary["warnings"]]:
             print(f"  {line}")
-    if args.claims:
-        claims = evaluate_claims(read_tables(args.runs))
-        write_claims(Path(args.claims), claims)
-        for claim in claims:
-            print(f"{claim.id} {claim.verdict}: {claim.statement}")
+    for claim in claims:
+        print(f"{claim.id} {claim.verdict}: {claim.statement}")
     return 1 if any(summary["integrity"]["pass"] is False for summary in summaries.values()) else 0
 
 

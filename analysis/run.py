@@ -23,7 +23,7 @@ from analysis.tables.acceptance import AcceptanceTables, tables_of
 from analysis.tables.assumptions import assumption_table
 from analysis.tables.columns import RunKey, frame
 from analysis.tables.cosine import CosineTable
-from analysis.tables.files import TABLES, folder_name, write_tables
+from analysis.tables.files import TABLES, check_folder, folder_name, write_tables
 from analysis.tables.lemma import LemmaTable, integrity
 from analysis.tables.lemma_summary import lemma_summary
 from analysis.tables.moments import moment_tables
@@ -34,6 +34,7 @@ from analysis.tables.population import PopulationTable
 from analysis.tables.reuse import reuse_table
 from analysis.tables.summary import summarize
 from analysis.tables.theory_gap import gap_table
+from fspo.base.arguments import checked_count, checked_seed
 from fspo.base.errors import UserError
 from fspo.base.processes import Job, cores, in_processes
 from fspo.rules import PRESETS, Rule
@@ -41,6 +42,7 @@ from fspo.stats.bins import DEFAULT_BINS, Bins, make_bins
 
 MANY_SCORES = 20_000
 """From as many on it pays to read them in two processes."""
+MOST_DRAWS = 10_000
 Progress = Callable[..., None]
 """A function of a part's name and the share of it that is newly done (1)."""
 
@@ -79,10 +81,12 @@ class Options:
     by: str = LENGTH.name
 
     def __post_init__(self) -> None:
-        if self.draws < 1:
-            raise UserError(f"--draws {self.draws}: the random control needs at least 1 draw")
-        if self.window < 1:
-            raise UserError(f"--window {self.window}: a window has at least 1 rollout")
+        checked_count("--draws", self.draws, 1, MOST_DRAWS, "the random control keeps all draws in memory")
+        checked_count("--window", self.window, 1, 2**31, "a window has at least 1 rollout")
+        checked_seed("--seed", self.seed)
+        for name, given in (("--rules", self.rules), ("--targets", self.targets)):
+            if len(set(given)) < len(given):
+                raise UserError(f"{name} {list(given)}: name each once")
 
 
 def shared_bins(runs: Sequence[Run], options: Options) -> Bins:
@@ -201,6 +205,10 @@ def analyse_runs(
     options = options or Options()
     make_cases(options.rules, options.targets)  # bad names are refused before any work
     partition = find_partition(options.by)
+    if len({Path(path).resolve() for path in paths}) < len(paths):
+        raise UserError("the same run folder is named twice: name each run once")
+    for path in paths:
+        check_folder(Path(path) / folder_name(partition))
     runs = [load_run(path, partition) for path in paths]
     bins = shared_bins(runs, options)
     summaries: dict[Path, dict[str, Any]] = {}

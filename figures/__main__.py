@@ -6,12 +6,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from figures import Drawn, draw_all, of_runs, of_theory
 from fspo.base.command_line import CommandParser
 from fspo.base.errors import UserError, run_cli
-from fspo.base.files import write_text
+from fspo.base.files import json_with, refuse_foreign, write_text
 
 EXAMPLES = """examples:
   python -m figures runs/fspo-seed0
@@ -29,16 +31,33 @@ EXAMPLES = """examples:
 """
 
 
-def write_captions(results: list[Drawn], output: Path, by: str = "") -> Path:
-    """``captions.json`` (``captions-by-X.json`` of a partition): name, title, caption or reason, numbers."""
+_NO_CAPTIONS = "[]\n"
+
+
+def captions_file(folder: Path, by: str = "") -> Path:
+    """``captions.json``, or ``captions-by-X.json`` of a partition."""
+    return folder / (f"captions-by-{by}.json" if by else "captions.json")
+
+
+def write_captions(results: list[Drawn], path: Path) -> None:
+    """Write the captions: name, title, caption or reason, numbers."""
     fields = [
         {"name": r.name, "title": r.title, "caption": r.caption, "skipped": r.skipped}
         | ({"numbers": r.numbers.name} if r.numbers else {})
         for r in results
     ]
-    path = output / (f"captions-by-{by}.json" if by else "captions.json")
     write_text(path, json.dumps(fields, indent=2) + "\n")
-    return path
+
+
+def check_output(folder: Path) -> None:
+    """Refuse a folder with figures that are not ours: our folders hold captions, which are begun before any figure.
+
+    Raises
+    ------
+    UserError
+        If it is such a folder, or a file.
+    """
+    refuse_foreign(folder, {"captions*.json": json_with("name", "title", "skipped")}, "python -m figures")
 
 
 def build_parser() -> CommandParser:
@@ -81,17 +100,39 @@ def main(arguments: list[str] | None = None) -> int:
     measured = load(runs, values.by) if runs else Tables({})
     theory = load_theory(values.theory) if values.theory else Tables({})
     trained = load_trained_sweep(swept) if swept else Tables({})
+    check_output(output)
     tables = Tables(measured.frames | theory.frames | trained.frames, measured.summaries, measured.partition)
     modules = of_runs.FIGURES if runs else ()
     modules += (of_theory.FIGURES if values.theory else ()) + (of_runs.TRAINED if swept else ())
-    results = draw_all(tables, output, values.width, values.only, modules)
-    for item in results:
-        print(f"skipped  {item.name}: {item.skipped}" if item.skipped else f"drawn    {item.pdf} and .png")
-    if all(item.skipped for item in results):
-        cure = "run python -m analysis on a longer run" if runs else "run python -m proofs_check.maps again"
-        raise UserError(f"nothing could be drawn (reasons above): {cure}")
-    write_captions(results, output, "" if tables.by_length else tables.partition.slug)
+    captions = captions_file(output, "" if tables.by_length else tables.partition.slug)
+    with _begun(captions):
+        results = draw_all(tables, output, values.width, values.only, modules)
+        for item in results:
+            print(f"skipped  {item.name}: {item.skipped}" if item.skipped else f"drawn    {item.pdf} and .png")
+        if all(item.skipped for item in results):
+            cure = "run python -m analysis on a longer run" if runs else "run python -m proofs_check.maps again"
+            raise UserError(f"nothing could be drawn (reasons above): {cure}")
+        write_captions(results, captions)
     return 0
+
+
+@contextmanager
+def _begun(captions: Path) -> Iterator[None]:
+    """Write empty captions before any figure, so that a folder of a killed process is known as ours.
+
+    They are taken back, with a folder that was made for them, where nothing was drawn.
+    """
+    new, folder = not captions.exists(), captions.parent
+    made = not folder.exists()
+    if new:
+        write_text(captions, _NO_CAPTIONS)
+    try:
+        yield
+    finally:
+        if new and list(folder.iterdir()) == [captions] and captions.read_text(encoding="utf-8") == _NO_CAPTIONS:
+            captions.unlink()
+            if made:
+                folder.rmdir()
 
 
 if __name__ == "__main__":

@@ -10,13 +10,16 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from fspo.base.arguments import checked_seed
 from fspo.base.command_line import CommandParser
-from fspo.base.errors import UserError, run_cli
+from fspo.base.errors import run_cli
 from proofs_check.catalogue import CHECKS
-from proofs_check.checks.t08_identity import log_checks
+from proofs_check.checks.t08_identity import MOST_ROLLOUTS, log_checks
 from proofs_check.frame import Check, Row, exit_status, select
+from proofs_check.output import check_output
 from proofs_check.report import format_table, write_report
 from proofs_check.run import run_checks
+from proofs_check.tools.log_rows import log_damage
 
 EXAMPLES = """examples:
   python -m proofs_check
@@ -43,10 +46,9 @@ def run_suite(
     Raises
     ------
     UserError
-        For ``jobs < 1``, or an ``out`` that is no folder.
+        For ``jobs < 1``, or an ``out`` that is no folder, or holds files that are not ours.
     """
-    if out.exists() and not out.is_dir():
-        raise UserError(f"--out {out} is a file: name a folder")
+    check_output(out)
     start = time.perf_counter()
     with tqdm(total=len(checks), unit="check", disable=not progress, file=sys.stderr) as bar:
 
@@ -65,7 +67,7 @@ def build_parser() -> CommandParser:
     parser = CommandParser(
         prog="python -m proofs_check",
         description="Check the statements of docs/theory.md. Exit status 0: all pass and every control fails; "
-        "1: not so; 2: bad input.",
+        "1: not so, or a part of the log of --log cannot be read; 2: bad input.",
         examples=EXAMPLES,
     )
     parser.add_argument("--only", default="", help="statements, separated by commas, such as T3,T7; empty for all")
@@ -90,12 +92,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for check in chosen:
             print(f"{check.statement:4} {check.method:12} {check.name}  [controls: {'; '.join(check.controls)}]")
         return 0
-    if options.seed < 0:
-        raise UserError(f"seed={options.seed} must be >= 0")
+    checked_seed("--seed", options.seed)
+    damage = [] if options.log is None else log_damage(options.log, MOST_ROLLOUTS)
     rows, status = run_suite(options.out, chosen, options.seed, options.jobs, options.strict, not options.no_progress)
     print(format_table(rows))
     print(f"report: {options.out}/proofs_check.json (.md, .tex)")
-    return status
+    for line in damage:
+        print(f"left out of the log {options.log}, because it cannot be read: {line}")
+    return max(status, int(bool(damage)))
 
 
 if __name__ == "__main__":

@@ -6,9 +6,12 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 
+from fspo.base.arguments import checked_count
 from fspo.base.errors import UserError
 from proofs_check.catalogue import CHECKS
 from proofs_check.frame import Check, Raw, Row, assemble, run_one
+
+MOST_JOBS = 1024
 
 
 def _run_key(index: int, key: str, seed: int) -> Raw:
@@ -35,8 +38,7 @@ def run_checks(
     -------
     list of Row, in the order of ``checks``.
     """
-    if jobs < 1:
-        raise UserError(f"jobs={jobs} must be at least 1")
+    checked_count("--jobs", jobs, 1, MOST_JOBS, "the number of processes")
     if len({check.key for check in checks}) != len(checks):
         raise UserError("two checks share one name; give each (statement, method, name) once")
     raws: list[Raw] = []

@@ -50,7 +50,7 @@ def admit(run: str | Path) -> Patient:
     everything = Rows(columns)
     train = np.isin(phase, ("train", ""))
     if not train.any():
-        raise UserError(f"{path}: no row of phase train; the doctor examines a training run")
+        raise UserError(f"{path}: no row of phase train: name a run folder whose trainer has made updates")
     # an imported table that has no S carries NaN in its place: there it is unknown, in any other log it is broken
     unknown = {"log_ratio", "advantage"} if "imported_from" in log.metadata else set()
     logged = frozenset(
@@ -78,7 +78,10 @@ def _scalars_alone(path: Path) -> Patient:
     notes = ["no gradient log: only metrics.jsonl is examined, and most checks need rows"]
     metrics = _metrics(path, notes)
     if not metrics:
-        raise UserError(f"{path} has no gradient log and no number in {METRICS}: nothing to examine")
+        raise UserError(
+            f"{path} has no gradient log and no number in {METRICS}: nothing to examine; name a run that "
+            "has begun to train"
+        )
     names = [*(name for name in READ if name != "phase"), "cluster"]
     empty = {name: np.zeros(0, np.int64 if name in (*IDS, "cluster") else np.float64) for name in names}
     return Patient(path, None, None, Rows(empty), Rows(empty), frozenset(), metrics, tuple(notes))
@@ -149,7 +152,7 @@ def _aggregation(path: Path, log: GradLog) -> str | None:
     try:
         config = yaml.safe_load(file.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"{file} is no valid YAML: {str(error).splitlines()[0]}") from error
+        raise UserError(f"{file} is no YAML: {str(error).splitlines()[0]}; mend it or move it away") from error
     rule = config.get("rule") if isinstance(config, dict) else None
     if not isinstance(rule, dict):
         return None

@@ -11,6 +11,7 @@ from analysis.doctor.examine import CHECKS, examine
 from analysis.doctor.findings import check_threshold
 from analysis.tables.files import write_json
 from fspo.base.command_line import CommandParser
+from fspo.base.files import json_with, refuse_foreign_file
 from fspo.stats.intervals import PERCENT
 
 EXAMPLES = """examples:
@@ -40,11 +41,13 @@ def main(arguments: list[str]) -> int:
     """Examine runs, print the findings and return the exit status."""
     args = build_parser().parse_args(arguments)
     check_threshold(args.fail_on, list(CHECKS))
+    if args.json is not None:
+        refuse_foreign_file(Path(args.json), json_with("run", "findings"), "python -m analysis doctor")
     diagnoses = []
     for run in tqdm(args.runs, desc="doctor", unit="run", disable=not sys.stderr.isatty()):
         diagnoses.append(examine(run, args.target))
+    if args.json is not None:
+        write_json(Path(args.json), [d.to_dict() for d in diagnoses])
     for diagnosis in diagnoses:
         print("\n".join(diagnosis.lines(verbose=args.verbose)))
-    if args.json:
-        write_json(Path(args.json), [d.to_dict() for d in diagnoses])
     return int(any(d.fails(args.fail_on) for d in diagnoses))

@@ -54,6 +54,6 @@ def main(arguments: list[str]) -> int:
         tokenizer=args.tokenizer,
     )
     with tqdm(desc="import", unit="row", unit_scale=True, disable=not sys.stderr.isatty()) as bar:
-        report = import_run(source, args.out or f"{stem}-imported", options, bar.update)
+        report = import_run(source, f"{stem}-imported" if args.out is None else args.out, options, bar.update)
     print("\n".join(report.lines()))
     return 0

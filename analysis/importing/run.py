@@ -90,6 +90,8 @@ def import_run(
     UserError
         For a source of which nothing can be read, or a target that is there already; nothing is left behind.
     """
+    if not str(out).strip():
+        raise UserError("--out is empty: name a folder")
     options, target = options or ImportOptions(), Path(out)
     rule = options.trained_rule()
     if options.aggregation is not None and options.aggregation not in get_args(Aggregation):
@@ -107,8 +109,14 @@ def import_run(
             part.mkdir(parents=True)
             _import_table(sources, part, rule, options, report, progress)
             import_scalars(sources, part, options.updates_per_rollout, report)
+            told_by = {"length", "log_ratio", "response"}  # texts are a trainer's own dump: rewards are told of them
+            if report.rows and not told_by & (report.columns | report.derived).keys():
+                raise UserError(
+                    f"{source} has neither lengths nor log-ratios, so nothing could be told by length: name their "
+                    "columns with --columns '{length: COLUMN, log_ratio: COLUMN}', or give --tokenizer"
+                )
             if not report.rows and not report.metric_lines:
-                empty = f"{source} holds neither a response nor a scalar: its files are empty"
+                empty = f"{source} holds neither a response nor a scalar: its files are empty, name others"
                 raise UserError(report.damage[0] if report.damage else empty)
             (part / "import.json").write_text(json.dumps(report.to_dict(), indent=2) + "\n", encoding="utf-8")
             if target.is_dir():
@@ -209,6 +217,11 @@ def _derived(convert: Converter, options: ImportOptions, report: Report) -> None
         report.derived["rollout"] = f"{used['step']}, {each} to a rollout"
         if each > 1:
             report.derived["updates_since_rollout"] = f"{used['step']} modulo {each}"
+    wanting = [name for name in ("length", "log_ratio") if name not in used and name not in report.derived]
+    if wanting:
+        report.notes.append(
+            f"no {' and no '.join(wanting)}: nothing can be told by length; name the columns with --columns"
+        )
     if "step" not in used:
         report.notes.append("no step: all responses count as one update of one rollout")
     if "response_id" not in used and "times_used" not in used:

@@ -223,7 +223,9 @@ def _seed(path: Path, metadata: Mapping[str, Any]) -> float:
         try:
             config = yaml.safe_load(file.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-            raise UserError(f"{file} is no valid YAML: {str(error).splitlines()[0]}") from error
+            raise UserError(
+                f"{file} is no valid YAML: {str(error).splitlines()[0]}; mend it, or move it away"
+            ) from error
     seed = config.get("seed") if isinstance(config, dict) else None
     seed = metadata.get("seed") if seed is None else seed
     return float(seed) if isinstance(seed, (int, float)) else float("nan")

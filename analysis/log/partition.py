@@ -108,7 +108,7 @@ def coordinates(
     """
     if partition.column not in log:
         raise UserError(
-            f"--by {partition.name}: the log has no column {partition.column!r} (fspo.gradlog.schema.COLUMNS, user.*)"
+            f"--by {partition.name}: the log has no column {partition.column!r}: log it, or choose another --by"
         )
     values = log.column(partition.column)
     if values.dtype == object or values.dtype.kind in "US":
@@ -116,7 +116,8 @@ def coordinates(
         names = list(categories) or sorted(texts.unique())
         if len(names) > MAX_CATEGORIES:
             raise UserError(
-                f"--by {partition.name}: {len(names)} different texts; at most {MAX_CATEGORIES} can be bins"
+                f"--by {partition.name}: {len(names)} different texts, of which at most "
+                f"{MAX_CATEGORIES} can be bins: choose another column"
             )
         return texts.map({name: i for i, name in enumerate(names)}).to_numpy(np.float64), tuple(names)
     numbers = values.astype(np.float64)

@@ -177,7 +177,7 @@ def leave_one_out(reward: Floats, cluster: Ints, response: Ints) -> Floats:
 def windows(rollout: Ints, size: int) -> Ints:
     """First rollout of each row's window; a window is ``size`` successive rollouts of the log."""
     if size < 1:
-        raise UserError(f"--window {size}: a window has at least 1 rollout")
+        raise UserError(f"--window {size}: a window has at least 1 rollout, so give 1 or more")
     numbers = np.unique(rollout)
     place = np.searchsorted(numbers, rollout)
     return numbers[(place // size) * size]

@@ -157,7 +157,10 @@ class Stream:
             except UserError:  # counted in the pass over the whole log
                 continue
         if not logs:
-            raise UserError(f"{self.files[0].path.parent}: none of {number} rollouts drawn from the log can be read")
+            raise UserError(
+                f"{self.files[0].path.parent}: none of {number} rollouts drawn from the log can be read: copy "
+                "the log again, or remove its damaged files"
+            )
         return GradLog.joined(logs), number
 
     def categories(self) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from typing import Any
 from analysis.log.loading import load_run
 from fspo.base.command_line import CommandParser
 from fspo.base.errors import UserError
-from fspo.base.files import write_text
+from fspo.base.files import refuse_foreign_file, write_text
 from fspo.rules import Preset, calibrate, preset
 
 TRAINING_ACCEPTANCE = 0.65
@@ -64,6 +64,22 @@ def calibrate_run(run: str | Path, names: Sequence[str], target: float) -> dict[
     return found
 
 
+def refuse_clipped(run: str | Path) -> None:
+    """Refuse a run whose rule clips: clipping keeps S small, so ranges calibrated there would be too narrow.
+
+    Raises
+    ------
+    UserError
+        With the name of the rule that trained. A log that names no rule is taken for unclipped.
+    """
+    loaded = load_run(run)
+    if loaded.rule is not None and loaded.rule.shape != "none":
+        raise UserError(
+            f"{run} was trained with rule {loaded.trained_rule!r}, which clips and so keeps S small: calibrate on an "
+            "unclipped run, which python -m fspo.train --rule.preset none makes"
+        )
+
+
 def calibrates(found: Preset) -> bool:
     """Whether a preset has a range on whole sequences."""
     return found.rule.level == "sequence" and found.rule.shape != "none"
@@ -72,6 +88,14 @@ def calibrates(found: Preset) -> bool:
 def write_calibration(path: Path, ranges: Mapping[str, Any]) -> None:
     """Write the ranges as JSON, whole or not at all."""
     write_text(path, json.dumps(ranges, indent=2) + "\n")
+
+
+def _is_calibration(path: Path) -> bool:
+    try:
+        content = json.loads(path.read_bytes())
+    except ValueError:
+        return False
+    return isinstance(content, dict) and all(isinstance(f, dict) and "realised" in f for f in content.values())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -86,11 +110,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--target", type=float, default=TRAINING_ACCEPTANCE, help="band acceptance")
     parser.add_argument("--output", type=str | None, default=None, help="write the ranges to this JSON file too")
     options = parser.parse_args(arguments)
+    if options.output is not None:
+        refuse_foreign_file(Path(options.output), _is_calibration, "python -m analysis calibrate")
+    refuse_clipped(options.run)
     ranges = calibrate_run(options.run, options.rules, options.target)
     for name in options.rules:
         fit = ranges.get(name)
         flags = f" --rule.range_lo {fit['range_lo']:.9g} --rule.range_hi {fit['range_hi']:.9g}" if fit else ""
         print(f"--rule.preset {name}{flags}")
-    if options.output:
+    if options.output is not None:
         write_calibration(Path(options.output), ranges)
     return 0

@@ -83,12 +83,17 @@ class SubsetSums:
 
     def without(self, other: SubsetSums) -> SubsetSums:
         """The sums without those over some of the rows."""
-        names = ("count", "clusters", "coordinate", "pairs")
         bases = {
             kind: Base(**{name: values - getattr(other.bases[kind], name) for name, values in vars(base).items()})
             for kind, base in self.bases.items()
         }
-        return SubsetSums(*(getattr(self, name) - getattr(other, name) for name in names), bases)
+        return SubsetSums(
+            self.count - other.count,
+            self.clusters - other.clusters,
+            self.coordinate - other.coordinate,
+            self.pairs - other.pairs,
+            bases,
+        )
 
 
 @dataclass

@@ -27,7 +27,7 @@ from analysis.stats.lre import lre_estimates
 from analysis.tables.acceptance import Reason
 from analysis.tables.columns import UNKNOWN, Interval, RunKey, frame
 from analysis.tables.cosine import CosineRow, CosineTable
-from analysis.tables.files import folder_name
+from analysis.tables.files import check_folder, folder_name
 from analysis.tables.population import PopulationTable
 from fspo.base.command_line import CommandParser
 from fspo.base.errors import UserError, unknown_name
@@ -248,6 +248,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Sweep each run, write its table, print it."""
     args = build_parser().parse_args(arguments)
     for path in args.runs:
+        check_folder(Path(path) / folder_name())
         run = load_run(path)
         if run.streamed:
             print(f"{path}: {run.sampled['text']}", file=sys.stderr)

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from analysis.log.partition import LENGTH, Partition
 from analysis.tables.acceptance import AcceptanceRow, ClipSideRow, LreRow, RangeRow, SmoothRow, TrendRow
 from analysis.tables.assumptions import AssumptionRow
-from analysis.tables.columns import frame
+from analysis.tables.columns import RunKey, frame
 from analysis.tables.cosine import CosineRow
 from analysis.tables.lemma import LemmaRow
 from analysis.tables.lemma_summary import LemmaSummaryRow
@@ -25,7 +27,7 @@ from analysis.tables.population import PopulationRow
 from analysis.tables.reuse import ReuseRow
 from analysis.tables.theory_gap import GapRow
 from fspo.base.errors import UserError
-from fspo.base.files import whole_file, write_text, writing
+from fspo.base.files import begins_with, json_with, refuse_foreign, whole_file, write_text, writing
 
 FOLDER = "analysis"
 TABLES: dict[str, Any] = {
@@ -54,6 +56,27 @@ TABLES: dict[str, Any] = {
 def folder_name(partition: Partition = LENGTH) -> str:
     """Folder of a run's tables: ``analysis``, or ``analysis-by-entropy`` for another partition."""
     return FOLDER if partition == LENGTH else f"{FOLDER}-by-{partition.slug}"
+
+
+def check_folder(folder: Path) -> None:
+    """Refuse a folder with tables that are not ours.
+
+    Raises
+    ------
+    UserError
+        If it holds files that the analysis would overwrite and did not write, or is a file.
+    """
+    ours: dict[str, Callable[[Path], bool]] = {"summary.json": json_with("run", "counts", "integrity")}
+    for name in TABLES:
+        ours |= {f"{name}.csv": begins_with(",".join(RunKey._fields)), f"{name}.parquet": _is_table}
+    refuse_foreign(folder, ours | {"sweep.csv": begins_with("run,setting,value,rule")}, "python -m analysis")
+
+
+def _is_table(path: Path) -> bool:
+    try:
+        return tuple(pq.read_schema(path).names[: len(RunKey._fields)]) == RunKey._fields
+    except (pa.ArrowException, OSError):
+        return False
 
 
 def write_tables(folder: Path, tables: Mapping[str, pd.DataFrame], summary: Mapping[str, Any]) -> None:

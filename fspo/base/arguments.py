@@ -70,6 +70,32 @@ def number(name: str, value: Any, low: float = -np.inf, high: float = np.inf, **
     return float(array)
 
 
+def checked_seed(name: str, seed: int) -> int:
+    """A seed in [0, 2**63), the range that every random generator of the suite takes.
+
+    Raises
+    ------
+    UserError
+        For any other number.
+    """
+    if not 0 <= seed < 2**63:
+        raise UserError(f"{name} {seed} must be >= 0 and < 2**63: give another whole number")
+    return seed
+
+
+def checked_count(name: str, value: int, low: int, high: int, why: str) -> int:
+    """A whole number in [low, high].
+
+    Raises
+    ------
+    UserError
+        For any other number, with ``why``.
+    """
+    if not low <= value <= high:
+        raise UserError(f"{name} {value} must be at least {low} and at most {high}: {why}")
+    return value
+
+
 def checked_lengths(lengths: ArrayLike) -> NDArray[np.float64]:
     """Lengths in tokens as float64, none below 1."""
     return numbers("lengths", lengths, 1, why="tokens")

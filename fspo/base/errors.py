@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from difflib import get_close_matches
@@ -20,13 +21,21 @@ def unknown_name(kind: str, name: str, known: list[str] | tuple[str, ...]) -> Us
 
 
 def run_cli(main: Callable[[], int | None]) -> NoReturn:
-    """Run a command-line entry point; a UserError becomes one line on stderr and exit status 2."""
+    """Run a command-line entry point and exit with its status.
+
+    A UserError becomes one line on stderr and exit status 2. A reader of the output that ends first, as in
+    ``... | head``, ends the command silently with status 141, as the shell's own tools do.
+    """
     try:
         status = main()
+        sys.stdout.flush()
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         print("interrupted: finished work is kept; run the same command again to go on", file=sys.stderr)
         sys.exit(130)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes again at its end
+        sys.exit(128 + 13)
     sys.exit(status or 0)

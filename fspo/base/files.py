@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -32,6 +33,21 @@ def writing(path: Path, *others: type[Exception]) -> Iterator[None]:
 
 
 @contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turn a file or folder that cannot be read into one line.
+
+    Raises
+    ------
+    UserError
+        If the block raises OSError.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}; change its permissions") from error
+
+
+@contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
     """Give a temporary path beside ``path``; it takes that name when the block ends, and goes when the block fails.
 
@@ -57,3 +73,86 @@ def write_text(path: Path, text: str) -> None:
     """Write UTF-8 text, whole or not at all."""
     with whole_file(path) as part:
         part.write_text(text, encoding="utf-8")
+
+
+def refuse_foreign(folder: Path, ours: Mapping[str, Callable[[Path], bool]], writer: str, option: str = "") -> None:
+    """Refuse a folder with files that would be overwritten although ``writer`` did not write them.
+
+    A folder that is missing or empty may be used. Any other must hold at least one of the files that the writer
+    writes, and each of those that it holds must look like the writer's own.
+
+    Parameters
+    ----------
+    folder : Path
+    ours : mapping of str to function
+        Name (or pattern) of each file that the writer may write, and a test of whether a file of that name is its own.
+    writer : str
+        The command, for the message.
+    option : str
+        The option that named the folder, for the message.
+
+    Raises
+    ------
+    UserError
+        If it is a file, or not the writer's.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{option} {folder} is a file: name a folder".strip())
+    with reading(folder):
+        present = [path for path in folder.iterdir() if not path.name.startswith(".part-")] if folder.exists() else []
+    known = [(path, own) for name, own in ours.items() for path in present if path.match(name)]
+    for path, own in known:
+        _refuse_unless(_holds(own, path), path, writer, "name another folder")
+    if present and not known:
+        raise UserError(f"{folder} holds files, and none that {writer} wrote: name a new or an empty folder")
+
+
+def refuse_foreign_file(path: Path, own: Callable[[Path], bool], writer: str) -> None:
+    """The same for a file that is to be written: it must be missing, or one that ``writer`` wrote.
+
+    Raises
+    ------
+    UserError
+        If it is a folder, or another file.
+    """
+    if path.is_dir():
+        raise UserError(f"{path} is a folder: name a file")
+    if path.exists():
+        _refuse_unless(_holds(own, path), path, writer, "name another file")
+
+
+def _refuse_unless(own: bool, path: Path, writer: str, cure: str) -> None:
+    if not own:
+        raise UserError(f"{path} is there, and {writer} did not write it, so it is not overwritten: {cure}")
+
+
+def _holds(own: Callable[[Path], bool], path: Path) -> bool:
+    with reading(path):
+        return own(path)
+
+
+def begins_with(*starts: str) -> Callable[[Path], bool]:
+    """A test of files: whether the text begins with one of these."""
+    most = max(len(start.encode()) for start in starts)
+
+    def own(path: Path) -> bool:
+        if not path.is_file():
+            return False
+        with path.open("rb") as file:
+            return file.read(most).startswith(tuple(start.encode() for start in starts))
+
+    return own
+
+
+def json_with(*keys: str) -> Callable[[Path], bool]:
+    """A test of files: whether it is JSON, an object with these keys or a list of such objects."""
+
+    def own(path: Path) -> bool:
+        try:
+            content = json.loads(path.read_bytes()) if path.is_file() else None
+        except (ValueError, RecursionError):
+            return False
+        objects = content if isinstance(content, list) else [content]
+        return all(isinstance(found, dict) and set(keys) <= found.keys() for found in objects)
+
+    return own

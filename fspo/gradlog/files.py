@@ -70,6 +70,11 @@ def broken(path: Path, error: BaseException) -> str:
     return f"{path.name}: {text[0] if text else type(error).__name__}"
 
 
+def unreadable(folder: Path, damage: str) -> UserError:
+    """The error of a log of which no file can be read."""
+    return UserError(f"no readable file in {folder}: {damage}; copy the log again, or name another run")
+
+
 def log_files(run: str | Path, rollouts: tuple[int, int] | None = None) -> tuple[list[LogFile], list[str]]:
     """The readable files of a run by name, and one line for each that is not.
 
@@ -101,7 +106,7 @@ def log_files(run: str | Path, rollouts: tuple[int, int] | None = None) -> tuple
         except (UserError, pa.ArrowException, OSError, ValueError) as error:
             damage.append(broken(path, error))
     if not files:
-        raise UserError(f"no readable file in {folder}: {damage[0]}")
+        raise unreadable(folder, damage[0])
     return files, damage
 
 
@@ -114,7 +119,7 @@ def _footer(path: Path) -> LogFile:
         _check_version(header)
         run = json.loads(header.get(b"fspo.run", b"{}"))
         if not isinstance(run, dict):
-            raise UserError("its header fspo.run is no JSON object")
+            raise UserError("its header fspo.run is no JSON object; remove the file from the folder")
         places = {found.schema.column(i).path.split(".")[0]: i for i in range(found.num_columns)}
         places |= {found.schema.column(i).path: i for i in range(found.num_columns)}
         groups = tuple(_group(found.row_group(g), places, path) for g in range(found.num_row_groups))

@@ -80,7 +80,7 @@ class GradLogWriter:
         if unknown or missing:
             raise UserError(
                 f"gradient log: unknown columns {sorted(unknown)}, missing columns {missing} "
-                "(fspo.gradlog.schema.COLUMNS)"
+                "(name columns as fspo.gradlog.schema.COLUMNS does, others user.NAME)"
             )
         n = len(np.atleast_1d(rows["log_ratio"]))
         columns = [self._column(f, rows.get(f.name), n, rows) for f in self.schema]
@@ -159,7 +159,10 @@ class GradLog:
         import pyarrow.compute as pc
 
         if name not in self.table.column_names:
-            raise UserError(f"the gradient log has no column {name!r}; it has {', '.join(self.table.column_names)}")
+            raise UserError(
+                f"the gradient log has no column {name!r}: let the trainer write it, or read one of "
+                f"{', '.join(self.table.column_names)}"
+            )
         values = self.table[name]
         if pa.types.is_dictionary(values.type):
             values = values.cast(values.type.value_type)
@@ -206,7 +209,7 @@ class GradLog:
         try:
             return Rule(**self.metadata["rule"])
         except TypeError as error:
-            raise UserError(f"the rule in the log's header is none: {error}") from None
+            raise UserError(f"the rule in the log's header is none: {error}; write Rule.to_dict() there") from None
 
 
 def step_drift_stats(log: GradLog) -> dict[int, DriftStats]:
@@ -275,7 +278,7 @@ def read_files(
             except (pa.ArrowException, ValueError) as error:
                 damage.append(f"{gradfiles.broken(file.path, error)} ({table.num_rows} rows lost)")
     if not tables:
-        raise UserError(f"no readable file in {parts[0][0].path.parent}: {damage[0]}")
+        raise gradfiles.unreadable(parts[0][0].path.parent, damage[0])
     metadata = next((file.metadata for file, _ in parts if file.metadata), {})
     return GradLog(_joined(_of_one_width(tables, names, damage)), metadata, damage)
 

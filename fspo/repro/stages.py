@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from fspo.base.errors import UserError
-from fspo.base.files import write_text
+from fspo.base.files import json_with, write_text
 
 GROUND_FLOOR = ("fspo.base", "fspo.stats", "fspo.rules", "fspo.theory", "fspo.gradlog")
 """The rooms of fspo without torch: what analysis, proofs_check and figures may import, and so depend on."""
@@ -73,6 +73,12 @@ def provenance(command: Sequence[str], seeds: Sequence[int]) -> dict[str, Any]:
     versions = {name: version(name) for name in packages}
     said = {"command": " ".join(["python", *command]), "seeds": list(seeds), "python": platform.python_version()}
     return said | versions | {"cores": os.cpu_count()}
+
+
+def is_stages(folder: Path) -> bool:
+    """Whether a folder holds stamps alone."""
+    stamps = [path for path in folder.glob("*") if not path.name.startswith(".part-")]
+    return folder.is_dir() and all(json_with("key", "seconds", "result")(path) for path in stamps)
 
 
 @dataclass

@@ -11,9 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fspo.base.arguments import checked_count
 from fspo.base.errors import UserError
 
 DEFAULT_BINS = 6
+MOST_BINS = 1000
 MANY = 20_000
 """Beyond this many different values ties no longer matter, and plain quantiles are the edges."""
 
@@ -32,9 +34,13 @@ class Bins:
 
     def __post_init__(self) -> None:
         if len(self.edges) < 2:
-            raise UserError(f"edges {list(self.edges)}: give at least two, for example --edges 1 16 64 257")
+            raise UserError(f"edges {list(self.edges)}: give at least two, for example --edges '[1,16,64,257]'")
+        if not np.all(np.isfinite(self.edges)):
+            raise UserError(f"edges {list(self.edges)} must be finite: give the least and the greatest value as ends")
+        if len(self) > MOST_BINS:
+            raise UserError(f"{len(self)} bins are too many: give at most {MOST_BINS + 1} edges")
         if any(b <= a for a, b in zip(self.edges, self.edges[1:], strict=False)):
-            raise UserError(f"edges {list(self.edges)} must increase strictly")
+            raise UserError(f"edges {list(self.edges)} must increase strictly: sort them, and name each once")
 
     def __len__(self) -> int:
         return len(self.edges) - 1
@@ -69,8 +75,7 @@ def quantile_bins(values: ArrayLike, number: int = DEFAULT_BINS) -> Bins:
         If ``number`` < 1 or there are no values.
     """
     data = np.asarray(values)
-    if number < 1:
-        raise UserError(f"--bins {number}: at least 1 bin is needed")
+    checked_count("--bins", number, 1, MOST_BINS, "6 are the default")
     if data.size == 0:
         raise UserError("no responses to make bins from: the log has no row after an update")
     whole = bool(np.all(data == np.round(data)))
@@ -98,5 +103,20 @@ def _plain(edge: float, whole: bool) -> float:
 
 
 def make_bins(values: ArrayLike, number: int = DEFAULT_BINS, edges: Sequence[float] | None = None) -> Bins:
-    """The requested edges, or quantile bins of ``values``."""
-    return Bins(tuple(_plain(e, e == int(e)) for e in edges)) if edges else quantile_bins(values, number)
+    """The requested edges, or quantile bins of ``values``.
+
+    Raises
+    ------
+    UserError
+        For edges between which there is no value, or that are no edges; as :func:`quantile_bins` without edges.
+    """
+    if edges is None:
+        return quantile_bins(values, number)
+    bins = Bins(tuple(_plain(e, float(e).is_integer()) for e in edges))
+    data = np.asarray(values)
+    if data.size and not np.any((data >= bins.edges[0]) & (data < bins.edges[-1])):
+        raise UserError(
+            f"--edges {list(bins.edges)}: no response lies between them; they reach from {np.min(data):g} to "
+            f"{np.max(data):g}, so give edges around these"
+        )
+    return bins

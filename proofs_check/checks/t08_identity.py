@@ -171,7 +171,7 @@ def log_checks(run: Path) -> tuple[Check, ...]:
     """
     log = read_log(run, columns=("rollout",))
     if len(log) == 0:
-        raise UserError(f"the gradient log of {run} has no training rows: nothing to check")
+        raise UserError(f"the gradient log of {run} has no training rows: name a run that has made an update")
     _ = log.rule
     label = f"on the log {run.name or run}"
     made_false: dict[str, Function] = {

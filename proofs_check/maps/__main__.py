@@ -6,12 +6,17 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from fspo.base.arguments import checked_count, checked_seed
 from fspo.base.command_line import CommandParser
-from fspo.base.errors import UserError, run_cli, unknown_name
+from fspo.base.errors import run_cli, unknown_name
 from proofs_check.maps import curves, online
 from proofs_check.maps.build import PARTS, build_tables
 from proofs_check.maps.tables import write_table
+from proofs_check.output import check_output
+from proofs_check.run import MOST_JOBS
 
+MOST_DRAWS = 10_000_000
+"""Responses of each length that a simulated row may hold in memory."""
 CURVES, ONLINE = "curves", "online"
 """The parts beside those of the maps: tables of ``proofs_check.maps.curves`` and ``proofs_check.maps.online``."""
 EXAMPLES = """examples:
@@ -50,8 +55,11 @@ def build_parser() -> CommandParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Build the tables, write them, print their names."""
     options = build_parser().parse_args(arguments)
-    if options.out.exists() and not options.out.is_dir():
-        raise UserError(f"--out {options.out} is a file: name a folder")
+    check_output(options.out)
+    checked_seed("--seed", options.seed)
+    checked_count("--jobs", options.jobs, 1, MOST_JOBS, "the number of processes")
+    if options.draws:
+        checked_count("--draws", options.draws, 2, MOST_DRAWS, "or 0 for closed forms alone")
     known = (*PARTS, CURVES, ONLINE)
     only = [name.strip() for name in options.only.split(",") if name.strip()] or known
     for name in only:

@@ -52,7 +52,7 @@ def build_tables(
         if name not in PARTS:
             raise unknown_name("part", name, PARTS)
     if jobs < 1:
-        raise UserError(f"jobs={jobs} must be at least 1")
+        raise UserError(f"jobs={jobs} must be at least 1: the number of processes")
     if seed < 0:
         raise UserError(f"seed={seed} must be >= 0")
     if draws < 0 or draws == 1:

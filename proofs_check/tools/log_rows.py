@@ -8,7 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
+from fspo.base.errors import UserError
 from fspo.gradlog import GradLogWriter, read_log
+from fspo.gradlog.files import log_files
 from fspo.rules import DriftStats, Rule, preset
 from proofs_check.tools.policy import make_bandit
 
@@ -122,6 +124,25 @@ def write_update(run: Path, rollout: int, update: Update, exact: bool) -> None:
     writer.flush(rollout)
 
 
+def spaced_rollouts(run: Path, most: int | None = None) -> list[int]:
+    """The rollouts of a log; evenly spaced ones where it has more than ``most``."""
+    known = np.unique(read_log(run, columns=("rollout",)).column("rollout"))
+    if most is not None and known.size > most:
+        known = known[np.unique(np.linspace(0, known.size - 1, most).round().astype(int))]
+    return [int(number) for number in known]
+
+
+def log_damage(run: Path, most: int | None = None) -> list[str]:
+    """A line for each file or row group that ``read_updates`` leaves out because it cannot be read."""
+    damage = list(log_files(run)[1])
+    for rollout in spaced_rollouts(run, most):
+        try:
+            damage += read_log(run, rollouts=(rollout, rollout)).damage
+        except UserError as error:
+            damage.append(str(error))
+    return list(dict.fromkeys(damage))
+
+
 def read_updates(run: Path, rollouts: list[int] | None = None, most: int | None = None) -> Iterator[tuple[int, Update]]:
     """(step, rows) of each update of a log: training rows at first use, with a score and A != 0.
 
@@ -130,13 +151,11 @@ def read_updates(run: Path, rollouts: list[int] | None = None, most: int | None 
     UserError
         If there is no log, or its header names no rule.
     """
-    if rollouts is None:
-        known = np.unique(read_log(run, columns=("rollout",)).column("rollout"))
-        if most is not None and known.size > most:
-            known = known[np.unique(np.linspace(0, known.size - 1, most).round().astype(int))]
-        rollouts = [int(number) for number in known]
-    for rollout in rollouts:
-        log = read_log(run, rollouts=(rollout, rollout))
+    for rollout in spaced_rollouts(run, most) if rollouts is None else rollouts:
+        try:
+            log = read_log(run, rollouts=(rollout, rollout))
+        except UserError:  # log_damage names what cannot be read
+            continue
         if any(name not in log for name in NEEDED):
             continue
         if "times_used" in log:

@@ -68,3 +68,8 @@ def test_bad_input_names_the_cure(shared: Path, tmp_path: Path) -> None:
         calibrate_run(shared, ["fspoo"], 0.85)
     with pytest.raises(UserError, match="between 0 and 1"):
         calibrate_run(shared, ["fspo"], 1.5)
+
+
+def test_a_clipped_run_is_refused(simulate) -> None:
+    with pytest.raises(UserError, match=r"trained with rule 'fspo', which clips.*--rule.preset none"):
+        main(["calibrate", str(simulate("clipped", width=0))])

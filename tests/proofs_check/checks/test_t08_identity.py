@@ -143,3 +143,15 @@ def test_a_damaged_direction_is_found_from_outside(tmp_path):
     assert residual(turned, read, read.n) > 1e-3
     assert residual(read, update, read.n) < 1e-3  # float16 alone
     assert judge(written_identity(np.random.default_rng(2), tamper=corrupted)) is Verdict.FAIL
+
+
+def test_a_torn_log_is_told_and_is_no_success(tmp_path, capsys):
+    made(tmp_path / "mine")
+    files = sorted((tmp_path / "mine" / "gradlog").glob("*.parquet"))
+    arguments = ["--only", "T8", "--method", "finite identity", "--log", str(tmp_path / "mine"), "--jobs", "1"]
+    arguments += ["--out", str(tmp_path / "out"), "--no-progress"]
+    assert cli.main(arguments) == 0
+    assert "left out" not in capsys.readouterr().out
+    files[-1].write_bytes(files[-1].read_bytes()[:-100])
+    assert cli.main(arguments) == 1
+    assert f"because it cannot be read: {files[-1].name}" in capsys.readouterr().out

@@ -1,0 +1,26 @@
+"""The output folder of ``python -m proofs_check`` and ``python -m proofs_check.maps``, which may be one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fspo.base.files import begins_with, json_with, refuse_foreign
+from proofs_check.maps.tables import COLUMNS, file_name
+from proofs_check.report import to_latex, to_markdown
+
+
+def check_output(folder: Path) -> None:
+    """Refuse a folder with files that these commands would overwrite and did not write.
+
+    Raises
+    ------
+    UserError
+        If it is such a folder, or a file.
+    """
+    ours = {
+        "proofs_check.json": json_with("rows", "summary", "exit_status"),
+        "proofs_check.md": begins_with(to_markdown([])),
+        "proofs_check.tex": begins_with(to_latex([]).splitlines()[0]),
+    }
+    ours |= {file_name(table): begins_with(",".join(list(columns)[:2])) for table, columns in COLUMNS.items()}
+    refuse_foreign(folder, ours, "python -m proofs_check", "--out")
