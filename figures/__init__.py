@@ -2,7 +2,8 @@
 
 The folders ``of_runs`` and ``of_theory`` hold them and list their names. Each module has ``TITLE``, ``CAPTION``,
 ``caption(tables)``, ``figure(tables, style)`` and an ax-level function that takes computed arrays. Where TITLE speaks
-of length, ``TITLE_BY`` is the title for bins of another quantity, ``{label}`` its name. ``draw_all`` draws all.
+of length, ``TITLE_BY`` is the title for bins of another quantity, with ``{label}`` for its name. ``draw_all`` draws
+them all.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLoca
 from numpy.typing import ArrayLike
 
 from analysis.log.partition import LENGTH, Partition
+from figures.estimates import Law
 from figures.style import OUTSIDE_COLORS, OUTSIDE_MARKERS, Look, Style, rule_label
 
 
@@ -55,6 +56,14 @@ def outside_legend(shown: Iterable[str]) -> tuple[list[Line2D], list[str]]:
     names = list(shown)
     marks = {name: {"color": OUTSIDE_COLORS[name], "marker": OUTSIDE_MARKERS[name]} for name in names}
     return [Line2D([], [], linestyle="none", **marks[name]) for name in names], names
+
+
+def draw_law(ax: Axes, law: Law, markersize: float, **curve: Any) -> None:
+    """A rule's curve, and its simulated points with their intervals."""
+    points = law.points
+    look = {"color": points.look.color, "marker": points.look.marker, "markersize": markersize}
+    ax.plot(law.x, law.y, color=points.look.color, linestyle=points.look.linestyle, zorder=2, **curve)
+    whiskers(ax, points.at, points.estimate, points.low, points.high, **look)
 
 
 def cell_axes(ax: Axes) -> None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import astuple, dataclass
@@ -26,6 +25,7 @@ from tqdm import tqdm
 from analysis.stats.error_law import usable
 from analysis.stats.lre import lre_estimates
 from analysis.stats.smooth import smooth_acceptance
+from fspo.base.errors import run_cli
 from fspo.base.files import write_text
 from fspo.stats.clusters import Floats, Ints, ratios
 from fspo.stats.intervals import CONFIDENCE, PERCENT, t_quantile
@@ -321,8 +321,8 @@ curve that bends more sharply than they can follow does not hold; the bins have 
 """
 
 
-def main() -> None:
-    """Write docs/coverage.md."""
+def main() -> int:
+    """Write docs/coverage.md, or check it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--replicates", type=int, default=400, help="simulated logs for each design")
     parser.add_argument("--output", type=Path, default=PAGE, help="where the page goes")
@@ -331,9 +331,10 @@ def main() -> None:
     if options.quick:
         found = disagreements(options.output.read_text(encoding="utf-8"), small_designs(), 100)
         print("\n".join(found) or f"{options.output}: the rows that were simulated anew agree")
-        sys.exit(1 if found else 0)
+        return 1 if found else 0
     write_text(options.output, page(options.replicates))
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    run_cli(main)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
-from numpy.typing import NDArray
 
 from figures.draw import new_axes, panel_grid, percent_axis, rule_legend, spread, whiskers
-from figures.style import Look, Style, looks
+from figures.estimates import Estimates, by_run
+from figures.style import Style, looks
 from figures.tables import Frame, Tables, drawable, need, reasons, shared_log
 from fspo.rules import PRESETS
 from fspo.stats.intervals import PERCENT
@@ -33,18 +32,6 @@ QUANTITIES = {
 }
 
 
-@dataclass(frozen=True)
-class Curve:
-    """One rule's estimates of one quantity against the range factor, arrays (K,)."""
-
-    rule: str
-    look: Look
-    factor: NDArray[np.float64]
-    estimate: NDArray[np.float64]
-    low: NDArray[np.float64]
-    high: NDArray[np.float64]
-
-
 def range_factor(rule: str, value: str) -> float:
     """The multiple of the preset's upper half-width in log space that ``value`` ("lo hi") stands for."""
     band, high = PRESETS[rule].rule, float(value.split()[1])
@@ -62,24 +49,14 @@ def select(tables: Tables) -> Frame:
     return rows.assign(factor=factors)
 
 
-def curves(rows: Frame, quantity: str) -> list[Curve]:
-    """One Curve for each rule; settings without an estimate are left out."""
-    found = []
-    for rule, look in looks(rows["rule"]).items():
-        part = rows[(rows["rule"] == rule) & (rows["quantity"] == quantity) & rows["estimate"].notna()]
-        columns = (part.sort_values("factor")[c].to_numpy(float) for c in ("factor", "estimate", "ci_low", "ci_high"))
-        found.append(Curve(rule, look, *columns))
-    return found
-
-
-def plot_sensitivity(data: Sequence[Curve], ax: Axes | None = None) -> Axes:
+def plot_sensitivity(data: Sequence[Estimates], ax: Axes | None = None) -> Axes:
     """Lines with points and intervals on a base-2 factor axis; rules side by side at a factor."""
     ax = new_axes(ax)
     shift = 2 ** spread(len(data), min(0.16, 0.6 / len(data)))
     for curve, move in zip(data, shift, strict=True):
         look = {"color": curve.look.color, "marker": curve.look.marker, "linestyle": curve.look.linestyle}
-        whiskers(ax, curve.factor * move, curve.estimate, curve.low, curve.high, linewidth=0.8, **look)
-    factors = np.unique(np.concatenate([c.factor for c in data]))
+        whiskers(ax, curve.at * move, curve.estimate, curve.low, curve.high, linewidth=0.8, **look)
+    factors = np.unique(np.concatenate([c.at for c in data]))
     ax.set_xscale("log", base=2)
     if factors.size:
         ax.set_xlim(factors.min() / 1.35, factors.max() * 1.35)
@@ -107,7 +84,7 @@ def figure(tables: Tables, style: Style) -> Figure:
         columns = 2 if style.narrow else len(shown)
         fig, axes = panel_grid(style, len(shown), 1.5, handles, labels, columns=columns)
         for ax, quantity in zip(axes, shown, strict=True):
-            plot_sensitivity(curves(rows, quantity), ax).set_title(QUANTITIES[quantity])
+            plot_sensitivity(by_run(rows[rows["quantity"] == quantity], "factor"), ax).set_title(QUANTITIES[quantity])
             if quantity == "band":
                 percent_axis(ax.yaxis)
             if quantity in ("cosine", "mse"):

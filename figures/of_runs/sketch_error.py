@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -12,6 +11,7 @@ from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
 from figures.draw import decade_axis, label_left, length_axis, new_axes, panel_grid, spread, whiskers
+from figures.estimates import Estimates, estimates_of
 from figures.style import Look, Style
 from figures.tables import Frame, NothingToDraw, Tables, drawable
 from fspo.stats.intervals import PERCENT
@@ -35,18 +35,6 @@ LOOKS = {
 OTHER = Look("#882255", "v", (0, (2.5, 1.2)))
 
 
-@dataclass(frozen=True)
-class Errors:
-    """One number of projection columns (0: none): errors by width, arrays (W,)."""
-
-    projection: int
-    look: Look
-    width: NDArray[np.float64]
-    rmse: NDArray[np.float64]
-    low: NDArray[np.float64]
-    high: NDArray[np.float64]
-
-
 def select(tables: Tables) -> Frame:
     """Rows that can be drawn."""
     rows = drawable(tables["sketch_error"], ("rmse", "hashing"))
@@ -56,27 +44,25 @@ def select(tables: Tables) -> Frame:
     return rows
 
 
-def errors(rows: Frame) -> list[Errors]:
+def errors(rows: Frame) -> list[Estimates]:
     """The rows of one panel by number of projection columns, none first."""
-    found = []
-    for k, part in rows.groupby("projection"):
-        part = part.sort_values("width")
-        columns = (part[name].to_numpy(float) for name in ("width", "rmse", "ci_low", "ci_high"))
-        found.append(Errors(int(k), LOOKS.get(int(k), OTHER), *columns))
-    return found
+    return [
+        estimates_of(part, label(int(k)), LOOKS.get(int(k), OTHER), "width", "rmse")
+        for k, part in rows.groupby("projection")
+    ]
 
 
-def plot_errors(data: Sequence[Errors], width: NDArray, hashing: NDArray, ax: Axes | None = None) -> Axes:
+def plot_errors(data: Sequence[Estimates], width: NDArray, hashing: NDArray, ax: Axes | None = None) -> Axes:
     """Points with intervals on logarithmic axes, and the line of hashing alone over ``width``, arrays (W,)."""
     ax = new_axes(ax)
     ax.plot(width, hashing, color="#b5b5b5", linewidth=2.4, zorder=1.5, solid_capstyle="round")
     shift = 2 ** spread(len(data), 0.06)
     for item, factor in zip(data, shift, strict=True):
-        ax.plot(item.width * factor, item.rmse, color=item.look.color, linestyle=item.look.linestyle, linewidth=0.8)
+        ax.plot(item.at * factor, item.estimate, color=item.look.color, linestyle=item.look.linestyle, linewidth=0.8)
         style = {"color": item.look.color, "marker": item.look.marker}
-        whiskers(ax, item.width * factor, item.rmse, item.low, item.high, **style)
+        whiskers(ax, item.at * factor, item.estimate, item.low, item.high, **style)
     length_axis(ax, width)
-    ends = [e for item in data for e in (item.rmse, item.low, item.high)]
+    ends = [e for item in data for e in (item.estimate, item.low, item.high)]
     decade_axis(ax.yaxis, np.concatenate([*ends, hashing]))
     ax.set_xlabel("width of the sketch")
     return ax

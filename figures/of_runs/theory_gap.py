@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
 
 from analysis.log.partition import LENGTH, Partition
 from analysis.tables.theory_gap import INGREDIENTS
@@ -24,7 +22,8 @@ from figures.draw import (
     spread,
     whiskers,
 )
-from figures.style import Look, Style, looks
+from figures.estimates import Estimates, by_run
+from figures.style import Style, looks
 from figures.tables import Frame, Tables, count_words, drawable, need
 from fspo.stats.intervals import PERCENT
 
@@ -41,18 +40,6 @@ PARTS = ("gap", *INGREDIENTS, "rest")
 WORDS = {"gap": "measured − theory", "H": "H (spread)"}
 
 
-@dataclass(frozen=True)
-class Part:
-    """One run's contribution of one part by bin, arrays (K,)."""
-
-    rule: str
-    look: Look
-    place: NDArray[np.float64]
-    estimate: NDArray[np.float64]
-    low: NDArray[np.float64]
-    high: NDArray[np.float64]
-
-
 def select(tables: Tables) -> Frame:
     """Rows by bin of the parts that are drawn."""
     rows = tables["theory_gap"]
@@ -60,27 +47,16 @@ def select(tables: Tables) -> Frame:
     return drawable(need(rows, "no rule with a band on whole sequences has trained"))
 
 
-def parts(rows: Frame, name: str) -> list[Part]:
-    """One Part for each run."""
-    found = []
-    for rule, look in looks(rows["trained_rule"]).items():
-        own = rows[(rows["trained_rule"] == rule) & (rows["part"] == name)]
-        for _, part in own.sort_values("bin").groupby("run"):
-            columns = (part[c].to_numpy(float) for c in ("bin_mean", "estimate", "ci_low", "ci_high"))
-            found.append(Part(rule, look, *columns))
-    return found
-
-
-def plot_part(data: Sequence[Part], partition: Partition = LENGTH, ax: Axes | None = None) -> Axes:
+def plot_part(data: Sequence[Estimates], partition: Partition = LENGTH, ax: Axes | None = None) -> Axes:
     """Points with intervals over the bins, rules side by side; the line at 0 is no difference."""
     ax = new_axes(ax)
     rules = list(dict.fromkeys(d.rule for d in data))
     shift = dict(zip(rules, spread(len(rules), min(0.12, 0.7 / len(rules))), strict=True))
-    place = np.concatenate([d.place for d in data])
+    place = np.concatenate([d.at for d in data])
     ax.axhline(0.0, color="#9a9a9a", linewidth=0.8, zorder=1.5)
     for d in data:
         look = {"color": d.look.color, "marker": d.look.marker, "markersize": 2.8, "interval_width": 0.8}
-        at = beside(d.place, shift[d.rule], partition, float(np.ptp(place)))
+        at = beside(d.at, shift[d.rule], partition, float(np.ptp(place)))
         whiskers(ax, at, d.estimate, d.low, d.high, linestyle=d.look.linestyle, linewidth=0.5, **look)
     bin_axis(ax, partition, place)
     percent_axis(ax.yaxis)
@@ -100,7 +76,8 @@ def figure(tables: Tables, style: Style) -> Figure:
         columns = 2 if style.narrow else 4
         fig, axes = panel_grid(style, len(PARTS), 1.3, handles, labels, columns=columns, sharey=True)
         for ax, name in zip(axes, PARTS, strict=True):
-            plot_part(parts(rows, name), tables.partition, ax).set_title(WORDS.get(name, name))
+            data = by_run(rows[rows["part"] == name], "bin_mean", "trained_rule")
+            plot_part(data, tables.partition, ax).set_title(WORDS.get(name, name))
             ax.set_xlabel("")
         for ax in axes[-columns:]:
             ax.set_xlabel("length $L$ (tokens)" if tables.by_length else axis_label(tables.partition))

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
 
-from figures.draw import decade_axis, label_left, new_axes, panel_grid, percent_axis, rule_legend, whiskers
-from figures.style import Look, Style, looks, rule_label
+from figures.draw import decade_axis, draw_law, label_left, new_axes, panel_grid, percent_axis, rule_legend
+from figures.estimates import Law, estimates_of
+from figures.style import Style, looks, rule_label
 from figures.tables import Tables, count_words, percent
 from fspo.stats.intervals import PERCENT
 
@@ -28,20 +27,6 @@ CAPTION = (
 TITLES = {"no drift error": "no drift", "drift -sigma^2/2": "drift $\\mu=-\\sigma^2/2$"}
 
 
-@dataclass(frozen=True)
-class Law:
-    """One rule's curve and its simulated points; lengths in tokens, acceptances as shares."""
-
-    rule: str
-    look: Look
-    length: NDArray[np.float64]
-    acceptance: NDArray[np.float64]
-    at: NDArray[np.float64]
-    simulated: NDArray[np.float64]
-    low: NDArray[np.float64]
-    high: NDArray[np.float64]
-
-
 def laws(tables: Tables) -> dict[str, list[Law]]:
     """The laws of each panel."""
     table = tables["acceptance_laws"]
@@ -54,8 +39,7 @@ def laws(tables: Tables) -> dict[str, list[Law]]:
             if own.empty:
                 continue
             law = (curve[name].to_numpy(float) for name in ("length", "acceptance"))
-            drawn = (points[name].to_numpy(float) for name in ("length", "acceptance", "ci_low", "ci_high"))
-            found.setdefault(panel, []).append(Law(rule, look, *law, *drawn))
+            found.setdefault(panel, []).append(Law(*law, estimates_of(points, rule, look, "length", "acceptance")))
     return found
 
 
@@ -63,12 +47,8 @@ def plot_laws(data: Sequence[Law], ax: Axes | None = None) -> Axes:
     """Curves, and points with intervals."""
     ax = new_axes(ax)
     for law in data:
-        ax.plot(law.length, law.acceptance, color=law.look.color, linestyle=law.look.linestyle, zorder=2)
-        whiskers(
-            ax, law.at, law.simulated, law.low, law.high,
-            color=law.look.color, marker=law.look.marker, markersize=2.8,
-        )  # fmt: skip
-    decade_axis(ax.xaxis, np.concatenate([law.length for law in data]))
+        draw_law(ax, law, markersize=2.8)
+    decade_axis(ax.xaxis, np.concatenate([law.x for law in data]))
     ax.set_ylim(-0.03, 1.03)
     percent_axis(ax.yaxis)
     ax.set_xlabel("response length $L$ (tokens)")
@@ -79,7 +59,7 @@ def caption(tables: Tables) -> str:
     """The caption with the table's numbers."""
     table = tables["acceptance_laws"]
     worst = [
-        f"{rule_label(law.rule)} {percent(float(law.acceptance.min()))}" for data in [*laws(tables).values()][-1:]
+        f"{rule_label(law.points.rule)} {percent(float(law.y.min()))}" for data in [*laws(tables).values()][-1:]
         for law in data
     ]  # fmt: skip
     return CAPTION.format(
@@ -93,7 +73,7 @@ def caption(tables: Tables) -> str:
 def figure(tables: Tables, style: Style) -> Figure:
     """One panel for each drift of the tokens (docs/theory.md T1, T2)."""
     found = laws(tables)
-    drawn = looks(law.rule for data in found.values() for law in data)
+    drawn = looks(law.points.rule for data in found.values() for law in data)
     with style.context():
         fig, axes = panel_grid(style, len(found), 1.75, *rule_legend(drawn), most=2, sharey=True)
         for ax, (panel, data) in zip(axes, found.items(), strict=True):

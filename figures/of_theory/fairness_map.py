@@ -11,7 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from numpy.typing import NDArray
 
-from figures.draw import few_ticks, label_left, new_axes, panel_grid, rule_legend, whiskers
+from figures.draw import draw_law, few_ticks, label_left, new_axes, panel_grid, rule_legend
+from figures.estimates import Law, estimates_of
 from figures.style import Look, Style, looks, rule_label
 from figures.tables import Frame, NothingToDraw, Tables, percent
 from fspo.stats.intervals import PERCENT
@@ -59,20 +60,6 @@ FACTORS = {
 MEASURES = {"band": "$a$", "update": "$a_{upd}$", "weight": "$b$"}
 
 
-@dataclass(frozen=True)
-class Line:
-    """One rule along one factor: arrays over the grid, and the simulated points with their intervals."""
-
-    rule: str
-    look: Look
-    value: NDArray[np.float64]
-    lre: NDArray[np.float64]
-    at: NDArray[np.float64]
-    simulated: NDArray[np.float64]
-    low: NDArray[np.float64]
-    high: NDArray[np.float64]
-
-
 def line_looks(rules: Iterable[str]) -> dict[str, Look]:
     """The looks of the map's rules in the order of LINES."""
     names = set(rules)
@@ -89,11 +76,11 @@ def one_factor(tables: Tables) -> Frame:
     return rows[rows["target"] == max(shared)]
 
 
-def lines(tables: Tables) -> dict[str, list[Line]]:
+def lines(tables: Tables) -> dict[str, list[Law]]:
     """The rules of each factor, in the order of FACTORS."""
     table = one_factor(tables)
     known = line_looks(table["rule"])
-    found: dict[str, list[Line]] = {}
+    found: dict[str, list[Law]] = {}
     for name, factor in FACTORS.items():
         rows = table[(table["factor"] == name) & (table["measure"] == factor.measure)]
         for rule, look in known.items():
@@ -102,22 +89,18 @@ def lines(tables: Tables) -> dict[str, list[Line]]:
             if not closed["lre_inf"].notna().any():
                 continue
             curve = (closed[column].to_numpy(float) for column in ("value", "lre_inf"))
-            points = (drawn[column].to_numpy(float) for column in ("value", "lre_inf", "lre_inf_low", "lre_inf_high"))
-            found.setdefault(name, []).append(Line(rule, look, *curve, *points))
+            points = estimates_of(drawn, rule, look, "value", "lre_inf", ("lre_inf_low", "lre_inf_high"))
+            found.setdefault(name, []).append(Law(*curve, points))
     if not found:
         raise NothingToDraw("no factor has a finite LRE")
     return found
 
 
-def plot_factor(data: Sequence[Line], factor: Factor, ax: Axes | None = None) -> Axes:
+def plot_factor(data: Sequence[Law], factor: Factor, ax: Axes | None = None) -> Axes:
     """LRE of each rule along one factor."""
     ax = new_axes(ax)
     for line in data:
-        ax.plot(line.value, line.lre, color=line.look.color, linestyle=line.look.linestyle, linewidth=0.9, zorder=2)
-        whiskers(
-            ax, line.at, line.simulated, line.low, line.high,
-            color=line.look.color, marker=line.look.marker, markersize=2.4,
-        )  # fmt: skip
+        draw_law(ax, line, markersize=2.4, linewidth=0.9)
     if factor.scale == "log2":
         ax.set_xscale("log", base=2)
     elif factor.scale == "atanh":
@@ -177,13 +160,13 @@ def caption(tables: Tables) -> str:
 def figure(tables: Tables, style: Style) -> Figure:
     """One panel for each factor."""
     found = lines(tables)
-    drawn = line_looks(line.rule for data in found.values() for line in data)
+    drawn = line_looks(line.points.rule for data in found.values() for line in data)
     with style.context():
         columns = min(len(found), 2 if style.narrow else 4)
         fig, axes = panel_grid(style, len(found), 1.15, *rule_legend(drawn), columns=columns, sharey=True)
         for ax, (name, data) in zip(axes, found.items(), strict=True):
             plot_factor(data, FACTORS[name], ax)
-        top = max(float(np.nanmax([np.nanmax(line.lre), *line.high])) for data in found.values() for line in data)
+        top = max(float(np.nanmax([np.nanmax(line.y), *line.points.high])) for data in found.values() for line in data)
         axes[0].set_ylim(-1e-3 * top, 1.1 * top)
         label_left(axes, "$LRE_\\infty$")
     return fig

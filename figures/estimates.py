@@ -1,0 +1,52 @@
+"""Estimates of one rule as arrays, which several figures draw as points with intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from figures.style import Look, looks
+from figures.tables import Frame
+
+ENDS = ("ci_low", "ci_high")
+
+
+@dataclass(frozen=True)
+class Estimates:
+    """One rule's estimates with their intervals, arrays (K,); ``at`` is where they stand along the other axis."""
+
+    rule: str
+    look: Look
+    at: NDArray[np.float64]
+    estimate: NDArray[np.float64]
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Law:
+    """One rule's curve, arrays (K,), and the simulated points beside it."""
+
+    x: NDArray[np.float64]
+    y: NDArray[np.float64]
+    points: Estimates
+
+
+def estimates_of(
+    rows: Frame, rule: str, look: Look, at: str, value: str = "estimate", ends: Sequence[str] = ENDS
+) -> Estimates:
+    """The rows with a value, in the order of the column ``at``."""
+    rows = rows[rows[value].notna()].sort_values(at)
+    return Estimates(rule, look, *(rows[name].to_numpy(float) for name in (at, value, *ends)))
+
+
+def by_run(rows: Frame, at: str, rule: str = "rule") -> list[Estimates]:
+    """Estimates of each rule in drawing order, and of each run of a rule; ``rule`` is the column that names it."""
+    return [
+        estimates_of(part, name, look, at)
+        for name, look in looks(rows[rule]).items()
+        for _, part in rows[rows[rule] == name].groupby("run")
+    ]
