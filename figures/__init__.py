@@ -1,8 +1,8 @@
 """Publication figures: tables in, Figure out. One module for each figure; none computes a statistic of its own.
 
 The folders ``of_runs`` and ``of_theory`` hold them and list their names. Each module has ``TITLE``, ``CAPTION``,
-``caption(tables)``, ``figure(tables, style)`` and an ax-level function that takes computed arrays. Where TITLE speaks of
-length, ``TITLE_BY`` is the title for bins of something else, with ``{label}`` for what it is. ``draw_all`` writes all.
+``caption(tables)``, ``figure(tables, style)`` and an ax-level function that takes computed arrays. Where TITLE names
+the length, ``TITLE_BY`` is the title for bins of something else, ``{label}`` in it. ``draw_all`` writes all figures.
 """
 
 from __future__ import annotations
