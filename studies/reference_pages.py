@@ -18,6 +18,8 @@ from analysis.sweeps.counterfactual import SweepRow
 from analysis.sweeps.trained import TrainedSweepRow
 from analysis.tables.columns import BinKey, CaseKey, RuleKey, RunKey, columns, names
 from analysis.tables.files import TABLES
+from fspo.base.command_line import CommandParser
+from fspo.base.errors import run_cli
 from fspo.base.files import write_text
 from fspo.gradlog.files import FOLDER, file_name
 from fspo.gradlog.schema import COLUMNS, REQUIRED, SCHEMA_VERSION, USER_PREFIX
@@ -118,7 +120,7 @@ first_use = log.query("phase == 'train' and times_used == 0")
 ```
 
 `fspo.gradlog.read_log("RUN")` reads it with damaged files named and left out, and `GradLogWriter` writes it. A row's
-sketch is `score_norm` times `score_unit`; sketches of different rollouts have different projections and are never added.
+sketch is `score_norm` times `score_unit`. Sketches of different rollouts have different projections: never add them.
 """
 
 
@@ -127,10 +129,11 @@ PAGES = {"tables.md": tables_page, "log_format.md": log_format_page}
 
 def main() -> None:
     """Write the pages."""
+    CommandParser(prog="python studies/reference_pages.py", description=__doc__ or "").parse_args()
     for name, page in PAGES.items():
         write_text(DOCS / name, page())
         print(DOCS / name)
 
 
 if __name__ == "__main__":
-    main()
+    run_cli(main)

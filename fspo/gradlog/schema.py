@@ -36,9 +36,7 @@ COLUMNS: dict[str, LogColumn] = {
     "length": LogColumn("int32", "L, unmasked response tokens, end-of-sequence included", "tokens"),
     "truncated": LogColumn("bool", "the response met the token limit", "yes or no"),
     "entropy": LogColumn("float32", "mean entropy of the policy over the response's tokens", "nats"),
-    "log_ratio": LogColumn(
-        "float64", "S, log of the sequence's importance ratio: new less old log-probability, summed over tokens", "nats"
-    ),
+    "log_ratio": LogColumn("float64", "S, sum over tokens of new less old log-probability", "nats"),
     "engine_log_ratio": LogColumn("float64", "trainer's old log-probability minus the sampler's, summed", "nats"),
     "sum_sq_log_ratio": LogColumn("float64", "sum over tokens of s_t^2", "nats squared"),
     "k3_sum": LogColumn("float64", "sum over tokens of exp(s_t)-1-s_t", "nats"),
@@ -56,11 +54,11 @@ COLUMNS: dict[str, LogColumn] = {
     "score_status": LogColumn("string", "ok, not_taken or failed", "text"),
     "score_norm": LogColumn(
         "float32",
-        "norm of the stored score psi, the gradient of the response's log-probability",
+        "norm of the stored score psi (gradient of log-probability)",
         "nats per unit of the parameters",
     ),
     "score_unit": LogColumn(
-        "list", "psi over its norm, fixed width, float16 (exact scores: float32); null where not taken", "number"
+        "list", "psi over its norm, float16 (exact scores: float32); null where not taken", "number"
     ),
 }
 REQUIRED = ("rollout", "step", "prompt_id", "response_id", "length", "log_ratio", "advantage")
