@@ -158,7 +158,7 @@ def test_files_named_exist(name):
 TOP = {path.name for path in ROOT.iterdir() if not path.name.startswith(".") and path.name != "out"}
 
 
-SUBCOMMANDS = ("doctor", "import", "sweep")
+SUBCOMMANDS = ("calibrate", "doctor", "import", "sweep")
 
 
 def commands(text: str) -> list[list[str]]:

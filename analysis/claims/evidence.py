@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -19,17 +19,24 @@ NAN = float("nan")
 
 @dataclass(frozen=True)
 class Claim:
-    """One claim with its estimate, interval and verdict."""
+    """One claim with its estimate, interval and verdict: an entry of claims.json.
 
-    id: str
-    statement: str
-    estimand: str
-    margin: float
-    estimate: float
-    ci_low: float
-    ci_high: float
-    verdict: Verdict
-    details: dict[str, Any] = field(default_factory=dict)
+    Written by ``python -m analysis RUN ... --claims FILE``. docs/theory.md section 11.
+    """
+
+    id: Annotated[str, "C1 to C7", "text"]
+    statement: Annotated[str, "what is claimed", "text"]
+    estimand: Annotated[str, "what estimate is about", "text"]
+    margin: Annotated[float, "margin of the claim's test, fixed before any run", "the estimand's"]
+    estimate: Annotated[float, "the estimand's estimate over runs and seeds", "the estimand's"]
+    ci_low: Annotated[float, "lower end of its interval", "the estimand's"]
+    ci_high: Annotated[float, "upper end of its interval", "the estimand's"]
+    verdict: Annotated[Verdict, "supported, not supported or inconclusive", "text"]
+    details: Annotated[
+        dict[str, Any],
+        "the estimates behind it, by name, and the power of the test",
+        "JSON",
+    ] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for claims.json."""

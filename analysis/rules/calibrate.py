@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, NamedTuple
 
 from analysis.log.loading import load_run
 from fspo.base.command_line import CommandParser
@@ -21,6 +21,19 @@ clipping keeps S small, so a rule's own run accepts more."""
 EXAMPLES = """examples:
   python -m analysis calibrate out/quick/runs/none-seed0 --rules '[rloo,gspo,fspo]' --target 0.65
 """
+
+
+class CalibratedRange(NamedTuple):
+    """A preset's range at a wanted band acceptance: an entry of the JSON file of ``calibrate``, by the preset's name.
+
+    Written by ``python -m analysis calibrate RUN --output FILE``. docs/theory.md section 2.
+    """
+
+    range_lo: Annotated[float, "c_lo of the calibrated band", "nats; the rule's shape says times which power of L"]
+    range_hi: Annotated[float, "c_hi of the calibrated band", "as range_lo"]
+    target: Annotated[float, "wanted band acceptance over all responses", "share"]
+    realised: Annotated[float, "band acceptance of the calibrated range on the run's rows", "share"]
+    rows: Annotated[int, "rows of the run that were used", "rows"]
 
 
 def calibrate_run(run: str | Path, names: Sequence[str], target: float) -> dict[str, dict[str, Any]]:
@@ -38,7 +51,7 @@ def calibrate_run(run: str | Path, names: Sequence[str], target: float) -> dict[
     Returns
     -------
     dict
-        By preset: ``range_lo``, ``range_hi``, ``target``, ``realised`` (on these rows), ``rows``.
+        By preset the fields of ``CalibratedRange``.
     """
     loaded = load_run(run)
     rows = loaded.rows
@@ -54,13 +67,7 @@ def calibrate_run(run: str | Path, names: Sequence[str], target: float) -> dict[
         stats = rows.drift_stats(rule)
         fitted = calibrate(rule, rows.S, rows.length, rows.A, target, stats)
         realised = fitted.acceptance(rows.S, rows.length, rows.A, stats)
-        found[name] = {
-            "range_lo": fitted.range_lo,
-            "range_hi": fitted.range_hi,
-            "target": target,
-            "realised": realised,
-            "rows": len(rows),
-        }
+        found[name] = CalibratedRange(fitted.range_lo, fitted.range_hi, target, realised, len(rows))._asdict()
     return found
 
 

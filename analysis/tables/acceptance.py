@@ -35,7 +35,7 @@ Measure = Annotated[
     "band: a_band, share in the band; update: a_upd, share that is not cut; weight: b, sum of M w over sum of w",
     "text",
 ]
-Reason = Annotated[str, "why there is no number; else empty", "text"]
+Reason = Annotated[str, "why there is no number, or which rows it leaves out; else empty", "text"]
 Count = Annotated[int, "rows: one for each response and update", "rows"]
 Clusters = Annotated[int, "clusters, prompts of one rollout, with a row", "clusters"]
 

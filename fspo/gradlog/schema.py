@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -13,38 +13,53 @@ SCHEMA_VERSION = (1, 0)
 """major.minor: further minors are read, another major is refused by name."""
 USER_PREFIX = "user."
 
-COLUMNS: dict[str, tuple[str, str]] = {
-    # name: (arrow type, meaning with its unit)
-    "rollout": ("int32", "number of the rollout, from 0"),
-    "step": ("int32", "optimizer updates done before this row's update, over the run"),
-    "updates_since_rollout": ("int16", "optimizer updates between the rollout and this row"),
-    "times_used": ("int16", "updates that used this response before; 0: first use"),
-    "phase": ("string", "train, audit (fresh responses at the same parameters) or noise"),
-    "policy_version": ("int32", "step of the parameters that S and psi were computed at"),
-    "behaviour_version": ("int32", "step of the parameters that sampled the response"),
-    "prompt_id": ("int64", "prompt number over the run; (rollout, prompt_id) is a cluster"),
-    "response_id": ("int64", "response number over the run"),
-    "length": ("int32", "L, unmasked response tokens, end-of-sequence included"),
-    "truncated": ("bool", "the response met the token limit"),
-    "entropy": ("float32", "mean entropy of the policy over the response's tokens, nats"),
-    "log_ratio": ("float64", "S, nats"),
-    "engine_log_ratio": ("float64", "trainer's old log-probability minus the sampler's, summed, nats"),
-    "sum_sq_log_ratio": ("float64", "sum over tokens of s_t^2, nats squared"),
-    "k3_sum": ("float64", "sum over tokens of exp(s_t)-1-s_t, nats"),
-    "reward": ("float32", "reward of the response"),
-    "advantage": ("float32", "A, the value that the objective used"),
-    "rule": ("string", "label of the rule that trained"),
-    "lo": ("float64", "lower edge of the band on S, nats"),
-    "hi": ("float64", "upper edge of the band on S, nats"),
-    "drift": ("float64", "m, centre of the band per token, nats"),
-    "drift_source": ("string", "none, two_pass or lagged"),
-    "band_accept": ("bool", "lo <= S <= hi"),
-    "side": ("int8", "-1 cut below, 0 kept, +1 cut above, 2 dual clip"),
-    "multiplier": ("float32", "M"),
-    "weight": ("float32", "w, exponent capped"),
-    "score_status": ("string", "ok, not_taken or failed"),
-    "score_norm": ("float32", "norm of the stored psi"),
-    "score_unit": ("list", "psi over its norm, fixed width, float16 (exact scores: float32); null where not taken"),
+
+class LogColumn(NamedTuple):
+    """One column: Arrow type, meaning, unit, and the schema version that has it first."""
+
+    kind: str
+    meaning: str
+    unit: str
+    since: str = "1.0"
+
+
+COLUMNS: dict[str, LogColumn] = {
+    "rollout": LogColumn("int32", "number of the rollout, from 0", "number"),
+    "step": LogColumn("int32", "optimizer updates done before this row's update, over the run", "updates"),
+    "updates_since_rollout": LogColumn("int16", "optimizer updates between the rollout and this row", "updates"),
+    "times_used": LogColumn("int16", "updates that used this response before; 0: first use", "updates"),
+    "phase": LogColumn("string", "train, audit (fresh responses at the same parameters) or noise", "text"),
+    "policy_version": LogColumn("int32", "step of the parameters that S and the score psi were computed at", "updates"),
+    "behaviour_version": LogColumn("int32", "step of the parameters that sampled the response", "updates"),
+    "prompt_id": LogColumn("int64", "prompt number over the run; (rollout, prompt_id) is a cluster", "number"),
+    "response_id": LogColumn("int64", "response number over the run", "number"),
+    "length": LogColumn("int32", "L, unmasked response tokens, end-of-sequence included", "tokens"),
+    "truncated": LogColumn("bool", "the response met the token limit", "yes or no"),
+    "entropy": LogColumn("float32", "mean entropy of the policy over the response's tokens", "nats"),
+    "log_ratio": LogColumn("float64", "S, sum over tokens of new less old log-probability", "nats"),
+    "engine_log_ratio": LogColumn("float64", "trainer's old log-probability minus the sampler's, summed", "nats"),
+    "sum_sq_log_ratio": LogColumn("float64", "sum over tokens of s_t^2", "nats squared"),
+    "k3_sum": LogColumn("float64", "sum over tokens of exp(s_t)-1-s_t", "nats"),
+    "reward": LogColumn("float32", "reward of the response", "reward"),
+    "advantage": LogColumn("float32", "A, the value that the objective used", "number"),
+    "rule": LogColumn("string", "label of the rule that trained", "text"),
+    "lo": LogColumn("float64", "lower edge of the band on S", "nats"),
+    "hi": LogColumn("float64", "upper edge of the band on S", "nats"),
+    "drift": LogColumn("float64", "m, centre of the band per token", "nats per token"),
+    "drift_source": LogColumn("string", "none, two_pass or lagged", "text"),
+    "band_accept": LogColumn("bool", "lo <= S <= hi", "yes or no"),
+    "side": LogColumn("int8", "-1 cut below, 0 kept, +1 cut above, 2 dual clip", "number"),
+    "multiplier": LogColumn("float32", "M, what the clip multiplies the weight by", "number"),
+    "weight": LogColumn("float32", "w = exp(S) or exp(S/L), the exponent capped", "number"),
+    "score_status": LogColumn("string", "ok, not_taken or failed", "text"),
+    "score_norm": LogColumn(
+        "float32",
+        "norm of the stored score psi (gradient of log-probability)",
+        "nats per unit of the parameters",
+    ),
+    "score_unit": LogColumn(
+        "list", "psi over its norm, float16 (exact scores: float32); null where not taken", "number"
+    ),
 }
 REQUIRED = ("rollout", "step", "prompt_id", "response_id", "length", "log_ratio", "advantage")
 """What another trainer must at least write; every other column may be null or missing."""
@@ -66,8 +81,13 @@ def schema(
         "list": pa.list_(pa.float32() if exact else pa.float16(), width),
     }
     fields = [
-        pa.field(name, types.get(kind) or getattr(pa, kind)(), nullable=name not in REQUIRED, metadata={"doc": doc})
-        for name, (kind, doc) in COLUMNS.items()
+        pa.field(
+            name,
+            types.get(kind) or getattr(pa, kind)(),
+            nullable=name not in REQUIRED,
+            metadata={"doc": f"{meaning}; {unit}"},
+        )
+        for name, (kind, meaning, unit, _) in COLUMNS.items()
         if name != "score_unit" or width > 0
     ]
     fields += [
@@ -86,7 +106,7 @@ def typed(table: pa.Table) -> pa.Table:
     import pyarrow as pa
 
     for place, f in enumerate(table.schema):
-        kind = COLUMNS.get(f.name, ("", ""))[0]
+        kind = COLUMNS[f.name].kind if f.name in COLUMNS else ""
         if kind == "bool" and not pa.types.is_boolean(f.type):
             table = table.set_column(place, f.name, table[f.name].cast(pa.bool_()))
         elif kind.startswith(("int", "float")) and not (pa.types.is_integer(f.type) or pa.types.is_floating(f.type)):

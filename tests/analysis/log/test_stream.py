@@ -140,7 +140,9 @@ def test_damage_of_a_streamed_log_is_counted_and_the_rest_analysed(simulate, str
     data[place + 200 : place + 260] = bytes(60)  # sound footer, broken page
     files[3].write_bytes(data)
     run = load_run(path)
+    notes, counts = run.notes, dict(run.counts)
     found, summary = analyse(run, shared_bins([run], FEW), FEW)
+    assert (run.notes, run.counts) == (notes, counts)  # a run does not change: what a step notices it returns
     assert set(found["over_time"]["window"]) == {0, 2, 4, 5}
     assert len(summary["damage"]) == 2
     assert files[1].name in summary["damage"][0]

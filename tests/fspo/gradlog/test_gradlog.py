@@ -73,7 +73,8 @@ def test_round_trip_of_every_column(tmp_path):
     log = read_log(tmp_path)
     assert len(log) == 6
     assert not log.damage
-    for name, (kind, _) in COLUMNS.items():
+    for name, column in COLUMNS.items():
+        kind = column.kind
         if name == "score_unit":
             continue
         value = given_[name]

@@ -1,0 +1,139 @@
+"""Write the pages of docs/ that list what the code declares: docs/tables.md and docs/log_format.md.
+
+    python studies/reference_pages.py
+
+A column's meaning and unit stand in the code alone; tests compare the pages with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from inspect import getdoc
+from pathlib import Path
+from typing import Any
+
+from analysis.claims.evidence import Claim
+from analysis.rules.calibrate import CalibratedRange
+from analysis.sweeps.counterfactual import SweepRow
+from analysis.sweeps.trained import TrainedSweepRow
+from analysis.tables.columns import BinKey, CaseKey, RuleKey, RunKey, columns, names
+from analysis.tables.files import TABLES
+from fspo.base.command_line import CommandParser
+from fspo.base.errors import run_cli
+from fspo.base.files import write_text
+from fspo.gradlog.files import FOLDER, file_name
+from fspo.gradlog.schema import COLUMNS, REQUIRED, SCHEMA_VERSION, USER_PREFIX
+from proofs_check.maps.tables import COLUMNS as MAPS
+
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+GENERATED = "This page is written by `python studies/reference_pages.py`; change the code that it names.\n"
+KEYS: dict[str, Any] = {"run": RunKey, "rule": RuleKey, "case": CaseKey, "bin": BinKey}
+ELSEWHERE: dict[str, Any] = {
+    "sweep.csv": SweepRow,
+    "trained_sweep.csv": TrainedSweepRow,
+    "claims.json": Claim,
+    "calibrate": CalibratedRange,
+}
+"""Tables and JSON files that other commands write, by their name on the page."""
+
+
+def grid(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table of Markdown."""
+    lines = [list(head), ["---"] * len(head), *([str(cell).replace("|", "\\|") for cell in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+
+
+def section(title: str, row: Any) -> str:
+    """A table's part of the page: what a row is, then its columns; those of a key are named by the largest key."""
+    ours = set(names(row))
+    within = {key: set(names(kind)) for key, kind in KEYS.items() if kind is not row and set(names(kind)) <= ours}
+    largest = [key for key in within if not any(within[key] < other for other in within.values())]
+    shared = set().union(*within.values())
+    words = " and ".join(f"[{key}](#key-{key})" for key in largest)
+    lead = f"Columns of {words}, and:\n\n" if largest else ""
+    rows = ((f"`{c.name}`", c.meaning, c.unit) for c in columns(row) if c.name not in shared)
+    return f"{title}\n\n{getdoc(row)}\n\n{lead}{grid(('column', 'meaning', 'unit'), rows)}"
+
+
+def tables_page() -> str:
+    """docs/tables.md."""
+    parts = [
+        "# Tables\n",
+        "Every column of every table, with its meaning and unit. Empty cells are missing numbers; the column `reason` "
+        "says why.\n\n" + GENERATED,
+        "`python -m analysis RUN` writes `RUN/analysis/NAME.csv` and the same as `NAME.parquet`, `--by X` writes "
+        "`RUN/analysis-by-X/`. A table without rows has its columns still. Estimates have intervals `ci_low`, `ci_high`"
+        " (or `NAME_ci_low`, `NAME_ci_high`).\n",
+        "## Keys\n",
+        "Columns that several tables share.\n",
+        *(section(f"### Key {name}", row) for name, row in KEYS.items()),
+        "## Tables of an analysed run\n",
+        *(section(f"### {name}", row) for name, row in TABLES.items()),
+        "## Of other commands\n",
+        *(section(f"### {name}", row) for name, row in ELSEWHERE.items()),
+        "## Of the theory's maps\n",
+        "`python -m proofs_check.maps` writes them as CSV; meanings name the unit where there is one.\n",
+        *(
+            f"### {name}\n\n{grid(('column', 'meaning'), ((f'`{c}`', m) for c, m in t.items()))}"
+            for name, t in MAPS.items()
+        ),
+    ]
+    return "\n".join(parts)
+
+
+def log_format_page() -> str:
+    """docs/log_format.md."""
+    version = "{}.{}".format(*SCHEMA_VERSION)
+    rows = (
+        (f"`{name}`", kind, meaning, unit, "no" if name in REQUIRED else "yes", since)
+        for name, (kind, meaning, unit, since) in COLUMNS.items()
+    )
+    return f"""# The gradient log
+
+Schema {version}. A reader takes every minor version of its major version, and refuses another major version by name.
+{GENERATED}
+## Files
+
+`RUN/{FOLDER}/{file_name(12, 0)}`: one Parquet file for each rollout and process, one row for each response and
+update. A file is written whole under a temporary name and renamed, so a killed run leaves no half file.
+
+## Header
+
+Each file's Arrow schema metadata holds `fspo.schema`, the version, and `fspo.run`, a JSON object: `rule` (the fields of
+`fspo.rules.Rule`; without it the rows of the rule that trained are left out), `seed`, and `scores` (how the scores were
+taken: `mode`, `width`). Each column's metadata holds `doc`, its meaning and unit.
+
+## Columns
+
+A column that is not required may be null or missing. A user's own columns are named `{USER_PREFIX}NAME`; they are
+numbers or text, one value for each row.
+
+{grid(("column", "type", "meaning", "unit", "may be null", "since"), rows)}
+## Read it
+
+```python
+import pandas as pd
+
+log = pd.read_parquet("RUN/{FOLDER}")  # all files, sketches included
+log = pd.read_parquet("RUN/{FOLDER}", columns=["phase", "times_used", "length", "log_ratio", "advantage"])
+first_use = log.query("phase == 'train' and times_used == 0")
+```
+
+`fspo.gradlog.read_log("RUN")` reads it with damaged files named and left out, and `GradLogWriter` writes it. A row's
+sketch is `score_norm` times `score_unit`. Sketches of different rollouts have different projections: never add them.
+"""
+
+
+PAGES = {"tables.md": tables_page, "log_format.md": log_format_page}
+
+
+def main() -> None:
+    """Write the pages."""
+    CommandParser(prog="python studies/reference_pages.py", description=__doc__ or "").parse_args()
+    for name, page in PAGES.items():
+        write_text(DOCS / name, page())
+        print(DOCS / name)
+
+
+if __name__ == "__main__":
+    run_cli(main)
