@@ -35,11 +35,9 @@ class Bins:
     def __post_init__(self) -> None:
         if len(self.edges) < 2:
             raise UserError(f"edges {list(self.edges)}: give at least two, for example --edges '[1,16,64,257]'")
-        if not np.all(np.isfinite(self.edges)):
-            raise UserError(f"edges {list(self.edges)} must be finite: give the least and the greatest value as ends")
         if len(self) > MOST_BINS:
             raise UserError(f"{len(self)} bins are too many: give at most {MOST_BINS + 1} edges")
-        if any(b <= a for a, b in zip(self.edges, self.edges[1:], strict=False)):
+        if not all(a < b for a, b in zip(self.edges, self.edges[1:], strict=False)):
             raise UserError(f"edges {list(self.edges)} must increase strictly: sort them, and name each once")
 
     def __len__(self) -> int:
@@ -112,6 +110,8 @@ def make_bins(values: ArrayLike, number: int = DEFAULT_BINS, edges: Sequence[flo
     """
     if edges is None:
         return quantile_bins(values, number)
+    if not np.all(np.isfinite(edges)):
+        raise UserError(f"edges {list(edges)} must be finite: give the least and the greatest value as ends")
     bins = Bins(tuple(_plain(e, float(e).is_integer()) for e in edges))
     data = np.asarray(values)
     if data.size and not np.any((data >= bins.edges[0]) & (data < bins.edges[-1])):
