@@ -122,7 +122,7 @@ def policy_window(bandit, psi, rng, prompts, group, width):
     reward = bandit.advantages  # deterministic in the response: the group's baseline is what varies
     rows = make_rows(
         n,
-        bandit.log_ratios.sum(1)[old],
+        bandit.token_log_ratios.sum(1)[old],
         np.zeros(n),
         bandit.responses.lengths[old],
         prompt,
@@ -154,7 +154,7 @@ def test_inner_products_are_unbiased_on_an_exact_policy():
             parts = table._pools[name].parts
             values.append([parts[p].total[0][1, 0] for p in ("inner", "left", "right")])  # column 0: unclipped
     # by enumeration: a response's expected advantage is its reward minus the mean reward of the old policy
-    p, S = bandit.p_old / bandit.p_old.sum(), bandit.log_ratios.sum(1)
+    p, S = bandit.p_old / bandit.p_old.sum(), bandit.token_log_ratios.sum(1)
     reward = bandit.advantages
     w = np.exp(S)
     true_g = (p * w * (reward - p @ reward)) @ psi
