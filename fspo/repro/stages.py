@@ -24,9 +24,9 @@ from typing import Any
 from fspo.base.errors import UserError
 from fspo.base.files import json_with, write_text
 
-GROUND_FLOOR = ("fspo.base", "fspo.stats", "fspo.rules", "fspo.theory", "fspo.gradlog")
-"""The rooms of fspo without torch: what analysis, proofs_check and figures may import, and so depend on."""
-
+GROUND_FLOOR = ("fspo.base", "fspo.stats", "fspo.rules", "fspo.theory", "fspo.gradlog", "fspo.config")
+"""The folders of fspo that import no torch and no pandas: analysis, proofs_check and figures import these of fspo, and
+so depend on their sources."""
 
 _SOURCES = (".py", ".v", ".j2", ".yaml")
 
