@@ -99,5 +99,7 @@ def _wanted(args: Any) -> list[tuple[str, AnswerConfig]]:
 
 if __name__ == "__main__":
     from fspo.base.errors import run_cli
+    from fspo.base.processes import end_with_launcher
 
+    end_with_launcher()
     run_cli(main)

@@ -25,7 +25,7 @@ from fspo.models.load import check_vocabulary, load_model, load_tokenizer
 from fspo.rollouts.collect import Collector
 from fspo.tasks.dataset import DatasetTask
 from fspo.train import checkpoint
-from fspo.train.launch import CONFIG
+from fspo.train.claim import CONFIG
 
 
 def evaluate(args: Any, wanted: list[tuple[str, AnswerConfig]], sampling: SamplingConfig) -> None:
