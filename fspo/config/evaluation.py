@@ -17,8 +17,10 @@ class AnswerConfig:
         Responses a prompt.
     temperature : float
         0 is greedy.
-    max_new_tokens, max_prompt_tokens : int
-        A response is cut at the first; a prompt beyond the second is not asked, counts as wrong and is counted.
+    max_new_tokens : int
+        A response is cut here.
+    max_prompt_tokens : int
+        A longer prompt is not asked, counts as wrong and is counted.
     seed : int
         Of the noise, which belongs to the prompt and the response's number: all models see the same.
     chat_template : bool, optional

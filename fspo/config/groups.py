@@ -48,8 +48,12 @@ class OptimConfig:
         After the warm-up; constant.
     warmup_updates : int
         Updates over which the learning rate grows linearly; without them the first updates of a small model blow up.
-    beta1, beta2, weight_decay : float
-        As in torch.optim.AdamW.
+    beta1 : float
+        Decay of AdamW's mean of gradients.
+    beta2 : float
+        Decay of AdamW's mean of squared gradients.
+    weight_decay : float
+        Decoupled, as in torch.optim.AdamW.
     max_grad_norm : float
         The gradient's norm is clipped here; .inf clips nothing.
     max_skipped_updates : int

@@ -50,12 +50,22 @@ class RuleConfig:
     preset : str
         none, rloo, gspo, fspo, fspo-kl, fspo-gaussian, fspo-tilted, fspo-truncate, fspo-cap, fspo-signed, fspo-auto,
         fspo-adaptive, fspo-conformal, power, grpo, ctpo.
-    range_lo, range_hi : float, optional
-        Lower and upper range: eps for rloo, gspo, grpo; c (nats per root token) for fspo.
+    range_lo : float, optional
+        Lower range of the band: eps for rloo, gspo, grpo; c (nats per root token) for fspo.
+    range_hi : float, optional
+        Upper range, in the same unit.
     gamma : float, optional
         Exponent of preset "power".
-    drift, drift_source, outside, dual : optional
-        As in `fspo.rules.Rule`.
+    drift : {"none", "kl", "gaussian", "tilted", "signed"}, optional
+        Centre of the band per token: 0, the mean of -k3, of -sigma^2/2, of +sigma^2/2, or the mean log-ratio of the
+        responses whose advantage has the same sign.
+    drift_source : {"two_pass", "lagged"}, optional
+        Where the drift's sums come from: a pass over the minibatch before its update, or the update before.
+    outside : {"drop", "truncate", "cap"}, optional
+        What happens outside the band: the response gets no gradient where the clip is active, its weight is held at
+        the edge there, or its weight is held at the upper edge whatever the sign of the advantage.
+    dual : float, optional
+        Dual clip d > 1: a response with A < 0 and S beyond d times the upper half-width is cut too.
     adapt : {"none", "range", "exponent", "bins"}, optional
         What follows a target acceptance online, so that no pilot run is needed: with any preset on whole sequences.
     target : float, optional
