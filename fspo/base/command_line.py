@@ -10,7 +10,7 @@ from jsonargparse import ArgumentParser, DefaultHelpFormatter
 
 from fspo.base.errors import UserError
 
-WRONG_VALUE = re.compile(r'Parser key "([\w.\-]+)": (.*)(?:Got value|Given value): (.*)$')
+WRONG_VALUE = re.compile(r'Parser key "([\w.\-]+)": (.*)(?:Got value|Given value): ?(.*)$')
 """jsonargparse's complaint about a value, in one line: the key, why, the value."""
 
 

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, TypeVar, get_args, get_type_hints
 
 import yaml
 from jsonargparse import ArgumentError, ArgumentParser
@@ -51,7 +51,7 @@ def parse(cls: type[ConfigT], args: Sequence[str] | None, *, prog: str, descript
     try:
         namespace = parser.parse_args(words)
         namespace.pop("config", None)
-        _check_groups(cls, namespace)
+        _check_values(cls, namespace)
         return cls(**_values(cls, parser.instantiate(namespace)))
     except UserError:
         raise
@@ -92,7 +92,7 @@ def _file_text(path: str, cls: type) -> str:
         return "{}"
     if not isinstance(root, yaml.MappingNode):
         raise UserError(f"{path} is no mapping of options to values: write lines such as `rollouts: 30`")
-    _refuse_empty_groups(root, cls, path)
+    _check_group(root, cls, path)
     return text
 
 
@@ -107,6 +107,8 @@ def _check_yaml(text: str, where: str) -> yaml.Node | None:
 
     def walk(node: yaml.Node, around: tuple[yaml.Node, ...]) -> None:
         place = f"{where}, line {node.start_mark.line + 1}"
+        if node.tag not in yaml.SafeLoader.yaml_constructors:
+            raise UserError(f"{place}: the tag {node.tag!r} is not read: write a plain value")
         if any(node is one for one in around):
             raise UserError(f"{place}: a value refers to itself by its anchor: write it out")
         children: list[yaml.Node] = list(node.value) if isinstance(node, yaml.SequenceNode) else []
@@ -136,14 +138,18 @@ def _check_yaml(text: str, where: str) -> yaml.Node | None:
     return root
 
 
-def _refuse_empty_groups(node: yaml.MappingNode, cls: type, where: str, prefix: str = "") -> None:
-    """Refuse ``batch:`` without a value where ``batch`` is a group of options; jsonargparse takes the defaults."""
+def _check_group(node: yaml.MappingNode, cls: type, where: str, prefix: str = "") -> None:
+    """Refuse names that are numbers, and ``batch:`` without a value: jsonargparse takes the defaults of that group."""
     hints = get_type_hints(cls)
     for key, value in node.value:
+        if not key.tag.endswith((":str", ":merge")):
+            raise UserError(
+                f"{where}, line {key.start_mark.line + 1}: {key.value!r} names no option: write NAME: VALUE"
+            )
         if not is_dataclass(hint := hints.get(key.value)):
             continue
         if isinstance(value, yaml.MappingNode):
-            _refuse_empty_groups(value, hint, where, f"{prefix}{key.value}.")  # type: ignore[arg-type]
+            _check_group(value, hint, where, f"{prefix}{key.value}.")  # type: ignore[arg-type]
         elif isinstance(value, yaml.ScalarNode) and value.tag.endswith(":null"):
             raise UserError(
                 f"{where}, line {key.start_mark.line + 1}: {prefix}{key.value} is empty, but it is a group of options: "
@@ -151,16 +157,18 @@ def _refuse_empty_groups(node: yaml.MappingNode, cls: type, where: str, prefix: 
             )
 
 
-def _check_groups(cls: type, namespace: Any, prefix: str = "") -> None:
-    """Refuse ``batch: 3`` where ``batch`` is a group of options; jsonargparse stumbles over it."""
+def _check_values(cls: type, namespace: Any, prefix: str = "") -> None:
+    """Refuse what jsonargparse lets through: ``batch: 3`` for a group of options, null where a value is needed."""
     for name, hint in get_type_hints(cls).items():
+        if getattr(namespace, name) is None and type(None) not in get_args(hint):
+            raise UserError(f"{prefix}{name} is null: give it a value, or leave it out")
         if is_dataclass(hint):
             value = getattr(namespace, name)
             if not hasattr(value, "__dict__"):
                 raise UserError(
                     f"{prefix}{name} is {value!r}, but it is a group of options: set {prefix}{name}.<option>"
                 )
-            _check_groups(hint, value, f"{prefix}{name}.")  # type: ignore[arg-type]
+            _check_values(hint, value, f"{prefix}{name}.")  # type: ignore[arg-type]
 
 
 def _values(cls: type, namespace: Any) -> dict[str, Any]:
@@ -195,6 +203,8 @@ def _explain(message: str, cls: type) -> str:
             return str(unknown_name(f"value of {key}:", value, re.findall(r"'([^']*)'", choices[1])))
         if found := wrong_value(key, why, value):
             return found
+    if match := re.fullmatch(r"argument (--\S+): expected one argument", message):
+        return f"{match[1]} lacks its value: write {match[1]}=VALUE (so too where the value starts with '-')"
     return message
 
 
