@@ -12,7 +12,7 @@ BIN := $(VENV)/bin
 VERL_TREE ?= .verl
 READY := $(VENV)/ready
 
-.PHONY: help repro test test-slow test-verl proofs docs-pages check bench bench-gpu clean
+.PHONY: help repro test test-slow test-verl proofs pages check bench bench-gpu clean
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
@@ -45,8 +45,9 @@ $(VERL_TREE)/ready: $(READY)
 proofs: $(READY) ## every check of the theory, none may be left out
 	$(BIN)/python -m proofs_check --strict
 
-docs-pages: $(READY) ## write the pages of docs/ that list what the code declares
+pages: $(READY) ## write the pages of docs/ that list what the code declares
 	$(BIN)/python studies/reference_pages.py
+	$(BIN)/python studies/options_page.py
 
 check: $(READY) ## ruff and pyright
 	$(BIN)/ruff check .

@@ -26,14 +26,12 @@ from transformers import AutoModelForCausalLM, PretrainedConfig
 
 from fspo.base.command_line import CommandParser
 from fspo.base.errors import UserError, run_cli
-from fspo.config import OptimConfig
+from fspo.config import ObjectiveConfig, OptimConfig, SamplingConfig, ScoreConfig
 from fspo.models.load import DTYPES, embedded_config, ready_for_training
-from fspo.objective import ObjectiveConfig
 from fspo.plan.models import shape_of
-from fspo.policy.scores import ScoreConfig
 from fspo.rollouts.batches import RolloutBatch, plan_microbatches
 from fspo.rules import preset
-from fspo.sampling.sample import SamplingConfig, sample
+from fspo.sampling.sample import sample
 from fspo.train.optimizers import make_optimizer, optimizer_step
 from fspo.train.recorder import score_shards
 from fspo.train.updates import Updater

@@ -19,10 +19,11 @@ from torch import Tensor, nn
 
 from fspo.base.command_line import CommandParser
 from fspo.base.errors import run_cli
+from fspo.config import ScoreConfig
 from fspo.models.load import build_embedded_model, load_model
 from fspo.policy.logprobs import make_batch, token_log_probs
 from fspo.policy.score_check import coverage
-from fspo.policy.scores import ScoreConfig, score
+from fspo.policy.scores import score
 from fspo.tasks.chain_add import build_tokenizer, warmup_stream
 
 PROJECTIONS = (8, 16, 32)

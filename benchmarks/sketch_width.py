@@ -23,9 +23,10 @@ from figures.tables import Tables
 from fspo.base.command_line import CommandParser
 from fspo.base.errors import UserError, run_cli
 from fspo.base.files import write_text
+from fspo.config import ScoreConfig
 from fspo.models.load import build_embedded_model, load_model
 from fspo.policy.score_check import drop_cosines, pair_cosines
-from fspo.policy.scores import ScoreConfig, exact_scores, score
+from fspo.policy.scores import exact_scores, score
 from fspo.stats.intervals import sample_interval
 
 WIDTHS = (64, 128, 256, 512, 1024, 2048, 4096, 8192)

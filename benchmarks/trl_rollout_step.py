@@ -53,7 +53,7 @@ def now() -> tuple[float, float]:
 def run_fspo(model: str, rollouts: int, threads: int, folder: str, score_every: int) -> dict[str, Any]:
     """This trainer, timed from outside: the same clocks around the same work as TRL's."""
     from fspo import config as c
-    from fspo.sampling.sample import SamplingConfig
+    from fspo.config import SamplingConfig
     from fspo.train.trainer import Trainer
 
     imports = peak_mib()

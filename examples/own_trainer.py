@@ -11,9 +11,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fspo.config import BatchConfig, EvalConfig, OptimConfig, RuleConfig, TrainConfig
+from fspo.config import BatchConfig, EvalConfig, OptimConfig, RuleConfig, SamplingConfig, TrainConfig
 from fspo.models.load import build_embedded_model, load_tokenizer
-from fspo.sampling.sample import SamplingConfig
 from fspo.tasks import Example, Rewards
 from fspo.train.trainer import Trainer
 

@@ -8,49 +8,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
-from typing import NamedTuple, get_args
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fspo.base.errors import UserError, unknown_name
-from fspo.rules import MAX_EXPONENT, Aggregation, Applied, DriftStats, Rule, token_sums
-
-
-@dataclass(frozen=True)
-class ObjectiveConfig:
-    """How terms become one number.
-
-    Attributes
-    ----------
-    aggregation : {"response", "sequence", "token", "constant"}
-        See `aggregate`, which says what each does to long responses.
-    constant_length : int, optional
-        The C of ``"constant"``, tokens; usually the response limit.
-    kl_coef : float
-        Weight of the k3 estimate of KL(new||reference), per token, subtracted from the objective.
-
-    Raises
-    ------
-    UserError
-        For values outside their range, with the cure.
-    """
-
-    aggregation: Aggregation = "response"
-    constant_length: int | None = None
-    kl_coef: float = 0.0
-
-    def __post_init__(self) -> None:
-        """Refuse impossible values."""
-        if self.aggregation not in get_args(Aggregation):
-            raise unknown_name("aggregation", str(self.aggregation), get_args(Aggregation))
-        if (self.aggregation == "constant") != (self.constant_length is not None):
-            raise UserError("constant_length belongs to aggregation 'constant' and to no other; set both or neither")
-        if self.constant_length is not None and self.constant_length < 1:
-            raise UserError(f"constant_length={self.constant_length} must be >= 1 token; use the response limit")
-        if not (math.isfinite(self.kl_coef) and self.kl_coef >= 0):
-            raise UserError(f"kl_coef={self.kl_coef} must be finite and >= 0 (0 switches the term off)")
+from fspo.base.errors import UserError
+from fspo.config import ObjectiveConfig
+from fspo.rules import MAX_EXPONENT, Applied, DriftStats, Rule, token_sums
 
 
 @dataclass(frozen=True)

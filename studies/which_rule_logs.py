@@ -19,11 +19,19 @@ import numpy as np
 from tqdm import tqdm
 
 from fspo.base.errors import run_cli
-from fspo.config import BatchConfig, EvalConfig, LogConfig, ModelConfig, OptimConfig, RuleConfig, TrainConfig
+from fspo.config import (
+    BatchConfig,
+    EvalConfig,
+    LogConfig,
+    ModelConfig,
+    OptimConfig,
+    RuleConfig,
+    SamplingConfig,
+    ScoreConfig,
+    TrainConfig,
+)
 from fspo.models.load import build_embedded_model, load_tokenizer
 from fspo.models.warmup import warm_up
-from fspo.policy.scores import ScoreConfig
-from fspo.sampling.sample import SamplingConfig
 from fspo.tasks import Example, Rewards
 from fspo.train.trainer import Trainer
 

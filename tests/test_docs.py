@@ -173,7 +173,7 @@ def programs() -> dict[tuple[str, ...], set[str]]:
     for name in PAGES:
         for words in commands(page(name)):
             program = tuple(words[1:3] if words[1] == "-m" else words[1:2])
-            if program[-1] == "analysis" and words[3] in SUBCOMMANDS:
+            if program[-1] == "analysis" and words[3:] and words[3] in SUBCOMMANDS:
                 program = (*program, words[3])
             options = {word.split("=")[0] for word in words if word.startswith("--")}
             known.setdefault(program, set()).update(options)

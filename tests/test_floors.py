@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable, Iterable, Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -10,16 +12,48 @@ import pytest
 from fspo.repro.stages import GROUND_FLOOR
 
 ROOT = Path(__file__).parents[1]
-OURS = ("fspo", "analysis", "proofs_check", "figures", "fspo.repro.presets", "paper_repro")
-OURS += ("tests", "benchmarks", "examples")
+OURS = ("fspo", "analysis", "proofs_check", "figures", "paper_repro", "tests", "benchmarks", "studies", "examples")
 NO_TORCH = ("torch", "transformers", "accelerate", "trl", "peft", "datasets", "verl")
+TRAINING = [path for path in sorted((ROOT / "fspo").iterdir()) if (path / "__init__.py").is_file()]
+TRAINING.remove(ROOT / "fspo" / "evaluate")
 GROUND = [ROOT.joinpath(*name.split(".")) for name in GROUND_FLOOR]
 
 
-def imported(path: Path) -> set[str]:
+FLOORS = (
+    ("base",),
+    ("stats", "rules"),
+    ("theory", "gradlog"),
+    ("config",),
+    ("objective", "advantages", "tasks", "sampling"),
+    ("models",),
+    ("distributed",),
+    ("policy",),
+    ("rollouts",),
+    ("train",),
+    ("evaluate", "plan", "integrations", "repro"),
+)
+"""The rooms of fspo from the ground up: a room imports itself and rooms of the floors below."""
+STILL_UPWARD = {
+    "fspo.distributed.sharding imports fspo.policy.score_sites",
+    "fspo.rollouts.draw imports fspo.train.metrics",
+    "fspo.rollouts.draw imports fspo.train.updates",
+}
+"""Imports upward that are still there: this set only shrinks."""
+
+
+def when_loaded(tree: ast.AST) -> Iterator[ast.AST]:
+    """Nodes that run when a module is loaded: outside functions and outside ``if TYPE_CHECKING``."""
+    for node in ast.iter_child_nodes(tree):
+        lazy = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        if not lazy and not (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)):
+            yield node
+            yield from when_loaded(node)
+
+
+def imported(path: Path, nodes: Callable[[ast.AST], Iterable[ast.AST]] = ast.walk) -> set[str]:
     """Dotted names that a file imports anywhere; of our packages, modules and not what they define."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in nodes(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -67,7 +101,8 @@ PROOFS_FLOORS = (("frame", "models"), ("tools",), ("checks", "formal", "maps"), 
         (GROUND, GROUND_FLOOR, (*NO_TORCH, "pandas", "matplotlib")),
         ([ROOT / "analysis"], (*GROUND_FLOOR, "analysis"), (*NO_TORCH, "matplotlib")),
         ([ROOT / "proofs_check"], (*GROUND_FLOOR, "proofs_check"), (*NO_TORCH, "matplotlib")),
-        ([ROOT / "fspo"], ("fspo", "fspo.evaluate.accuracy"), ("matplotlib",)),
+        ([ROOT / "fspo"], ("fspo",), ("matplotlib",)),
+        (TRAINING, ("fspo",), ("pandas",)),  # evaluate writes its tables with pandas
         # of the checks only the names of their maps; no statistics
         (
             [ROOT / "figures"],
@@ -75,7 +110,7 @@ PROOFS_FLOORS = (("frame", "models"), ("tools",), ("checks", "formal", "maps"), 
             (*NO_TORCH, "scipy", "sympy", "mpmath"),
         ),
     ],
-    ids=["ground floor", "analysis", "proofs_check", "fspo", "figures"],
+    ids=["ground floor", "analysis", "proofs_check", "fspo", "training", "figures"],
 )
 def test_imports_go_downwards(folders: list[Path], allowed: tuple[str, ...], forbidden: tuple[str, ...]) -> None:
     files = sources(*folders)
@@ -104,3 +139,49 @@ def test_an_import_upwards_is_seen() -> None:
     assert breaches([ROOT / "figures" / "draw.py"], ("figures",), ()) == [
         "figures/draw.py imports analysis.log.partition"
     ]
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def upward(modules: dict[str, set[str]]) -> set[str]:
+    """Imports between rooms of fspo that do not go down."""
+    floor = {f"fspo.{room}": number for number, rooms in enumerate(FLOORS) for room in rooms}
+    return {
+        f"{name} imports {other}"
+        for name, others in modules.items()
+        for other in others
+        if (room := ".".join(name.split(".")[:2])) in floor
+        and (below := ".".join(other.split(".")[:2])) != room
+        and below.startswith("fspo.")
+        and floor[below] >= floor[room]
+    }
+
+
+def test_rooms_of_fspo_import_downwards() -> None:
+    modules = {module_name(path): imported(path) for path in sources(ROOT / "fspo")}
+    rooms = {name.split(".")[1] for name in modules if "." in name}
+    assert rooms == {room for floor in FLOORS for room in floor}  # a new room gets a floor
+    assert upward(modules) - STILL_UPWARD == set()
+    assert upward({"fspo.rules.rule": {"fspo.config", "fspo.base.errors"}}) == {"fspo.rules.rule imports fspo.config"}
+
+
+def circle(modules: dict[str, set[str]]) -> list[str]:
+    """Modules of one circle of imports, empty where there is none."""
+    try:
+        TopologicalSorter({name: others & modules.keys() for name, others in modules.items()}).prepare()
+    except CycleError as error:
+        return error.args[1]
+    return []
+
+
+def test_modules_import_in_no_circle() -> None:
+    files = sources(
+        *(ROOT / name for name in ("fspo", "analysis", "proofs_check", "figures", "studies", "paper_repro"))
+    )
+    modules = {module_name(path): imported(path, when_loaded) for path in files}
+    assert len(modules) > 200
+    assert circle(modules) == []
+    assert set(circle({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}})) == {"a", "b", "c"}

@@ -105,8 +105,8 @@ def _is_calibration(path: Path) -> bool:
     return isinstance(content, dict) and all(isinstance(f, dict) and "realised" in f for f in content.values())
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the options that give each rule its calibrated range."""
+def build_parser() -> CommandParser:
+    """The command line."""
     parser = CommandParser(
         prog="python -m analysis calibrate",
         description="Calibrate clip ranges on an unclipped run, so that rules are compared at one acceptance.",
@@ -116,7 +116,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rules", type=list[str], default=["rloo", "gspo", "fspo"], help="presets")
     parser.add_argument("--target", type=float, default=TRAINING_ACCEPTANCE, help="band acceptance")
     parser.add_argument("--output", type=str | None, default=None, help="write the ranges to this JSON file too")
-    options = parser.parse_args(arguments)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the options that give each rule its calibrated range."""
+    options = build_parser().parse_args(arguments)
     if options.output is not None:
         refuse_foreign_file(Path(options.output), _is_calibration, "python -m analysis calibrate")
     refuse_clipped(options.run)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from argparse import RawDescriptionHelpFormatter
 from typing import Any, NoReturn
 
 from jsonargparse import ArgumentParser, DefaultHelpFormatter
 
 from fspo.base.errors import UserError
-from fspo.base.options import WRONG_VALUE, wrong_value
+
+WRONG_VALUE = re.compile(r'Parser key "([\w.\-]+)": (.*)(?:Got value|Given value): ?(.*)$')
+"""jsonargparse's complaint about a value, in one line: the key, why, the value."""
 
 
 class HelpFormatter(DefaultHelpFormatter, RawDescriptionHelpFormatter):
@@ -39,3 +42,14 @@ class CommandParser(ArgumentParser):
             key, why, value = match.groups()
             message = wrong_value(f"--{key}", why, value.strip("'")) or message
         raise UserError(f"{message} ({self.prog} --help shows the options)") from ex
+
+
+def wrong_value(key: str, why: str, value: str) -> str | None:
+    """What to give in the place of a value of the wrong type; None if ``why`` does not name a type."""
+    kinds = dict.fromkeys(re.findall(r"Expected an? (?:<class '(\w+)'>|([\w.\[\], ]+?))(?= -|\.|$| Given)", why))
+    wanted = [kind for pair in kinds for kind in pair if kind and kind != "NoneType"]
+    if not wanted:
+        return None
+    if wanted[0] in {"list", "tuple"}:
+        return f"{key} is {value!r}: give a list in brackets, such as '[{value.strip('[]() ')}]'"
+    return f"{key} is {value!r}: give a value of type {' or '.join(wanted)}"

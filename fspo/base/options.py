@@ -6,32 +6,24 @@ jsonargparse parses, checks types and prints the help; here its errors become on
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, TypeVar, get_args, get_type_hints
 
+import yaml
+from jsonargparse import ArgumentError, ArgumentParser
+
+from fspo.base.command_line import WRONG_VALUE, HelpFormatter, wrong_value
 from fspo.base.errors import UserError, unknown_name
 from fspo.base.files import write_text
 
 ConfigT = TypeVar("ConfigT")
 
-WRONG_VALUE = re.compile(r'Parser key "([\w.\-]+)": (.*)(?:Got value|Given value): (.*)$')
-"""jsonargparse's complaint about a value, in one line: the key, why, the value."""
 
-
-def parse(cls: type[ConfigT], args: Sequence[str] | None, *, prog: str, description: str) -> ConfigT:
-    """Build a configuration dataclass from a command line with an optional ``--config FILE``.
-
-    Raises
-    ------
-    UserError
-        Unknown keys (with the nearest right name), wrong types, impossible values.
-    """
-    from jsonargparse import ArgumentError, ArgumentParser
-
-    from fspo.base.command_line import HelpFormatter
-
+def make_parser(cls: type, prog: str, description: str) -> ArgumentParser:
+    """The parser of a configuration dataclass, with ``--config FILE``."""
     parser = ArgumentParser(
         prog=prog,
         description=description,
@@ -42,10 +34,24 @@ def parse(cls: type[ConfigT], args: Sequence[str] | None, *, prog: str, descript
     )
     parser.add_argument("--config", action="config", help="YAML file; the command line wins over it")
     parser.add_class_arguments(cls, None)
+    return parser
+
+
+def parse(cls: type[ConfigT], args: Sequence[str] | None, *, prog: str, description: str) -> ConfigT:
+    """Build a configuration dataclass from a command line with an optional ``--config FILE``.
+
+    Raises
+    ------
+    UserError
+        Unknown keys (with the nearest right name), wrong types, impossible values, a file that is no mapping of
+        options or names one twice.
+    """
+    words = _checked_words(sys.argv[1:] if args is None else args, cls)
+    parser = make_parser(cls, prog, description)
     try:
-        namespace = parser.parse_args(args)
+        namespace = parser.parse_args(words)
         namespace.pop("config", None)
-        _check_groups(cls, namespace)
+        _check_values(cls, namespace)
         return cls(**_values(cls, parser.instantiate(namespace)))
     except UserError:
         raise
@@ -53,16 +59,116 @@ def parse(cls: type[ConfigT], args: Sequence[str] | None, *, prog: str, descript
         raise UserError(_explain(" ".join(str(error).split()), cls)) from error
 
 
-def _check_groups(cls: type, namespace: Any, prefix: str = "") -> None:
-    """Refuse ``batch: 3`` where ``batch`` is a group of options; jsonargparse stumbles over it."""
+def _checked_words(args: Sequence[str], cls: type) -> list[str]:
+    """The command line with each configuration file's name replaced by the file's text, once its YAML is sound."""
+    words: list[str] = []
+    previous = ""
+    for word in args:
+        name, equals, value = word.partition("=")
+        if previous == "--config":
+            words.append(_file_text(word, cls))
+        elif name == "--config" and equals:
+            words += ["--config", _file_text(value, cls)]
+        else:
+            given = value if equals and word.startswith("--") else word
+            if given.startswith(("{", "[")):
+                _check_yaml(given, f"{previous or name} {given[:40]}")
+            words.append(word)
+        previous = word
+    return words
+
+
+def _file_text(path: str, cls: type) -> str:
+    """Text of a configuration file that is a mapping of options, each named once."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise UserError(f"the configuration file {path!r} is no text in UTF-8: give the path of a YAML file") from None
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        why = getattr(error, "strerror", None) or error
+        raise UserError(f"cannot read the configuration file {path!r} ({why}): give the path of a YAML file") from error
+    root = _check_yaml(text, path)
+    if root is None:
+        return "{}"
+    if not isinstance(root, yaml.MappingNode):
+        raise UserError(f"{path} is no mapping of options to values: write lines such as `rollouts: 30`")
+    _check_group(root, cls, path)
+    return text
+
+
+def _check_yaml(text: str, where: str) -> yaml.Node | None:
+    """The nodes of a YAML text. YAML itself allows a key twice, of which it keeps the last, and values in themselves.
+
+    Raises
+    ------
+    UserError
+        If it cannot be read, names a key twice, or has a value that refers to itself.
+    """
+
+    def walk(node: yaml.Node, around: tuple[yaml.Node, ...]) -> None:
+        place = f"{where}, line {node.start_mark.line + 1}"
+        if node.tag not in yaml.SafeLoader.yaml_constructors:
+            raise UserError(f"{place}: the tag {node.tag!r} is not read: write a plain value")
+        if any(node is one for one in around):
+            raise UserError(f"{place}: a value refers to itself by its anchor: write it out")
+        children: list[yaml.Node] = list(node.value) if isinstance(node, yaml.SequenceNode) else []
+        if isinstance(node, yaml.MappingNode):
+            seen: set[str] = set()
+            for key, value in node.value:
+                if not isinstance(key, yaml.ScalarNode):
+                    raise UserError(f"{place}: a name is no text: write NAME: VALUE")
+                if key.value in seen and key.value != "<<":
+                    raise UserError(f"{where}, line {key.start_mark.line + 1}: {key.value!r} stands twice: keep one")
+                seen.add(key.value)
+                children.append(value)
+        for child in children:
+            walk(child, (*around, node))
+
+    try:
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        if root is not None:
+            walk(root, ())
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        place = f", line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
+        why = getattr(error, "problem", None) or " ".join(str(error).split())
+        raise UserError(f"{where}{place}: it is no YAML ({why}): correct it") from error
+    except RecursionError:
+        raise UserError(f"{where}: its values are nested too deeply: write them flat") from None
+    return root
+
+
+def _check_group(node: yaml.MappingNode, cls: type, where: str, prefix: str = "") -> None:
+    """Refuse names that are numbers, and ``batch:`` without a value: jsonargparse takes the defaults of that group."""
+    hints = get_type_hints(cls)
+    for key, value in node.value:
+        if not key.tag.endswith((":str", ":merge")):
+            raise UserError(
+                f"{where}, line {key.start_mark.line + 1}: {key.value!r} names no option: write NAME: VALUE"
+            )
+        if not is_dataclass(hint := hints.get(key.value)):
+            continue
+        if isinstance(value, yaml.MappingNode):
+            _check_group(value, hint, where, f"{prefix}{key.value}.")  # type: ignore[arg-type]
+        elif isinstance(value, yaml.ScalarNode) and value.tag.endswith(":null"):
+            raise UserError(
+                f"{where}, line {key.start_mark.line + 1}: {prefix}{key.value} is empty, but it is a group of options: "
+                f"leave it out, or set {prefix}{key.value}.<option>"
+            )
+
+
+def _check_values(cls: type, namespace: Any, prefix: str = "") -> None:
+    """Refuse what jsonargparse lets through: ``batch: 3`` for a group of options, null where a value is needed."""
     for name, hint in get_type_hints(cls).items():
+        if getattr(namespace, name) is None and type(None) not in get_args(hint):
+            raise UserError(f"{prefix}{name} is null: give it a value, or leave it out")
         if is_dataclass(hint):
             value = getattr(namespace, name)
             if not hasattr(value, "__dict__"):
                 raise UserError(
                     f"{prefix}{name} is {value!r}, but it is a group of options: set {prefix}{name}.<option>"
                 )
-            _check_groups(hint, value, f"{prefix}{name}.")  # type: ignore[arg-type]
+            _check_values(hint, value, f"{prefix}{name}.")  # type: ignore[arg-type]
 
 
 def _values(cls: type, namespace: Any) -> dict[str, Any]:
@@ -97,20 +203,9 @@ def _explain(message: str, cls: type) -> str:
             return str(unknown_name(f"value of {key}:", value, re.findall(r"'([^']*)'", choices[1])))
         if found := wrong_value(key, why, value):
             return found
-    if match := re.search(r"File does not exist: (.*)", message):
-        return f"cannot read the configuration file {match[1]}: give the path of a YAML file"
+    if match := re.fullmatch(r"argument (--\S+): expected one argument", message):
+        return f"{match[1]} lacks its value: write {match[1]}=VALUE (so too where the value starts with '-')"
     return message
-
-
-def wrong_value(key: str, why: str, value: str) -> str | None:
-    """What to give in the place of a value of the wrong type; None if ``why`` does not name a type."""
-    kinds = dict.fromkeys(re.findall(r"Expected an? (?:<class '(\w+)'>|([\w.\[\], ]+?))(?= -|\.|$| Given)", why))
-    wanted = [kind for pair in kinds for kind in pair if kind and kind != "NoneType"]
-    if not wanted:
-        return None
-    if wanted[0] in {"list", "tuple"}:
-        return f"{key} is {value!r}: give a list in brackets, such as '[{value.strip('[]() ')}]'"
-    return f"{key} is {value!r}: give a value of type {' or '.join(wanted)}"
 
 
 def unknown_option(name: str, names: Sequence[str]) -> UserError:
@@ -137,6 +232,4 @@ def to_dict(config: Any) -> dict[str, Any]:
 
 def save(config: Any, path: Path) -> None:
     """Write the resolved configuration as YAML, whole or not at all."""
-    import yaml
-
     write_text(path, yaml.safe_dump(to_dict(config), sort_keys=False))

@@ -1,9 +1,14 @@
-"""Work of one analysis on several cores: processes that share what was read before they were started."""
+"""Processes: work of one analysis on several cores, and processes that end with the one that started them."""
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing as mp
 import os
+import signal
+import sys
+import threading
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, wait
@@ -84,3 +89,23 @@ def _run(job: Job, out: Connection) -> None:
         pass
     except BaseException:
         out.send(("failed", traceback.format_exc()))
+
+
+def end_with_parent() -> None:
+    """Have this process end when the one that started it ends, however that ends (SIGKILL too)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # 1: PR_SET_PDEATHSIG
+    else:
+        threading.Thread(target=_watch, args=(os.getppid(),), daemon=True).start()
+
+
+def _watch(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(1)
+
+
+def end_with_launcher() -> None:
+    """The same for a worker of torchrun (or accelerate launch), which would train on without its launcher."""
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        end_with_parent()

@@ -6,18 +6,12 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 
 from fspo.base.errors import UserError
-from fspo.config.groups import (
-    BatchConfig,
-    EvalConfig,
-    LogConfig,
-    ModelConfig,
-    OptimConfig,
-    RuleConfig,
-    TaskConfig,
-    check_least,
-)
-from fspo.models.warmup_training import WarmupConfig
-from fspo.sampling.sample import SamplingConfig
+from fspo.config.groups import BatchConfig, EvalConfig, OptimConfig, TaskConfig
+from fspo.config.log import LogConfig
+from fspo.config.model import ModelConfig, WarmupConfig
+from fspo.config.ranges import SEEDS, check_ranges, number
+from fspo.config.rule import RuleConfig
+from fspo.config.sampling import SamplingConfig
 
 
 @dataclass(frozen=True)
@@ -49,15 +43,15 @@ class TrainConfig:
     """
 
     output: str = "out/run"
-    rollouts: int = 30
-    seed: int = 0
-    threads: int = 2
-    checkpoint_every: int = 5
-    keep_checkpoints: int = 2
+    rollouts: int = number(30, 1)
+    seed: int = number(0, 0, SEEDS)
+    threads: int = number(2, 0, 1024)
+    checkpoint_every: int = number(5, 0)
+    keep_checkpoints: int = number(2, 1)
     trackers: tuple[str, ...] | None = None
     resume: bool = False
     cpu: bool = False
-    processes: int | None = None
+    processes: int | None = number(None, 1)
     model: ModelConfig = field(default_factory=ModelConfig)
     task: TaskConfig = field(default_factory=TaskConfig)
     rule: RuleConfig = field(default_factory=RuleConfig)
@@ -69,17 +63,16 @@ class TrainConfig:
     warmup: WarmupConfig = field(default_factory=WarmupConfig)
 
     def __post_init__(self) -> None:
+        check_ranges(self, "")
+        if not self.output.strip() or "\0" in self.output:
+            raise UserError(f"output is {self.output!r}: give the path of the run folder")
         rule = self.rule.rule()
-        self.rule.objective()
         if self.sampling.temperature <= 0:
             raise UserError("sampling.temperature must be > 0 for training: greedy responses have no log-ratios")
         if self.rule.advantage_estimator() == "rloo" and self.batch.responses < 2:
             raise UserError("advantage 'rloo' leaves one response out: set batch.responses to 2 or more")
         if rule.weight == "geometric" and self.rule.objective().aggregation == "constant":
             raise UserError("aggregation 'constant' with a geometric weight divides by length twice; use 'response'")
-        check_least(self, "", rollouts=1, seed=0, threads=0, checkpoint_every=0, keep_checkpoints=1)
-        if self.processes is not None:
-            check_least(self, "", processes=1)
         updates, first = self.batch.minibatches * self.batch.epochs, -self.batch.minibatches
         wrong = [m for m in self.log.score_minibatches if not first <= m < updates]
         if wrong:

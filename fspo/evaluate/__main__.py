@@ -6,32 +6,14 @@ for all models: avg@k and pass@k with intervals over prompts, truncation, accura
 
 from __future__ import annotations
 
-import re
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
-
-import pandas as pd
-import torch
-from accelerate import PartialState
-from accelerate.utils import broadcast_object_list
-from tqdm.auto import tqdm
+from typing import Any, get_args
 
 from fspo.base.command_line import CommandParser
-from fspo.base.errors import UserError
-from fspo.base.files import whole_file, write_text
-from fspo.evaluate.accuracy import Answers, markdown, results, results_by_length
-from fspo.evaluate.benchmarks import AnswerFile, Settings, answer, answers, header, load_benchmark
-from fspo.models.load import check_vocabulary, load_model, load_tokenizer
-from fspo.rollouts.collect import Collector
-from fspo.sampling.sample import ENGINES, SamplingConfig
+from fspo.base.errors import UserError, unknown_name
+from fspo.config import ENGINES, Dtype, SamplingConfig
+from fspo.config.evaluation import AnswerConfig
 from fspo.stats.intervals import PERCENT
-from fspo.tasks.dataset import DatasetTask
 from fspo.tasks.sets import BENCHMARKS
-from fspo.train import checkpoint
-from fspo.train.launch import CONFIG
 
 EXAMPLES = """examples:
   python -m fspo.evaluate --benchmarks math500,aime24,aime25 --models Qwen/Qwen3-1.7B-Base out/fspo out/rloo
@@ -80,41 +62,28 @@ def build_parser() -> CommandParser:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Answer what is missing, then write and print the tables."""
+    """Check the command line, then answer what is missing and write the tables."""
     args = build_parser().parse_args(arguments)
-    state = PartialState(cpu=args.cpu or not torch.cuda.is_available())
-    output = Path(args.output)
     wanted = _wanted(args)
-    labels = {model: _label(model) for model in dict.fromkeys(args.models)}
-    if len(set(labels.values())) < len(labels):
-        raise UserError("two of --models have the same name: give their folders different names")
-    tasks = _tasks(args, [name for name, _ in wanted])
-    try:
-        found: dict[tuple[str, str], Answers] = {}
-        for model, label in labels.items():
-            loaded: list[Any] = []
-            for (_, settings), task in zip(wanted, tasks, strict=True):
-                path = output / "answers" / re.sub(r"[^\w.-]+", "_", label) / f"{task.name}.jsonl"
-                lines = _answered(args, state, path, model, loaded, task, settings, f"{label} {task.name}")
-                found[task.name, label] = answers(lines, settings.samples)
-    finally:
-        for task in tasks:
-            task.close()
-    if state.is_main_process:
-        _write(
-            output, {key: found[key] for key in sorted(found, key=lambda key: [t.name for t in tasks].index(key[0]))}
-        )
+    sampling = SamplingConfig(args.temperature, args.max_new_tokens, args.engine, args.batch_size)
+    if args.dtype not in (None, *get_args(Dtype)):
+        raise unknown_name("dtype", args.dtype, get_args(Dtype))
+    if not args.output.strip() or not all(model.strip() for model in args.models):
+        raise UserError("--output or one of --models is empty: give a folder")
+    from fspo.evaluate.run import evaluate
+
+    evaluate(args, wanted, sampling)
     return 0
 
 
-def _wanted(args: Any) -> list[tuple[str, Settings]]:
+def _wanted(args: Any) -> list[tuple[str, AnswerConfig]]:
     """Benchmarks in the order asked for, with how each is answered."""
     wanted = []
     for entry in filter(None, (entry.strip() for entry in args.benchmarks.split(","))):
         name, _, count = entry.partition("@")
-        if count and not count.isdigit():
+        if count and not (count.isdecimal() and len(count) < 10):
             raise UserError(f"--benchmarks {entry}: write NAME@K with a whole number K")
-        settings = Settings(
+        settings = AnswerConfig(
             samples=int(count) if count else args.samples,
             temperature=args.temperature,
             max_new_tokens=args.max_new_tokens,
@@ -122,115 +91,15 @@ def _wanted(args: Any) -> list[tuple[str, Settings]]:
             seed=args.seed,
             chat_template=args.chat_template,
         )
-        for option, least in (("samples", 1), ("max_prompt_tokens", 1), ("seed", 0)):
-            if getattr(settings, option) < least:
-                raise UserError(f"{option} is {getattr(settings, option)}: use {least} or more")
         wanted.append((name, settings))
     if not wanted:
         raise UserError(f"--benchmarks is empty: name some of {', '.join(BENCHMARKS)}, or a file")
     return wanted
 
 
-def _tasks(args: Any, names: list[str]) -> list[DatasetTask]:
-    options = {} if args.suffix is None else {"suffix": args.suffix}
-    tasks = [load_benchmark(name, Path(args.data_dir) if args.data_dir else None, options) for name in names]
-    for task in tasks:
-        task.name = Path(task.name).stem
-    if len({task.name for task in tasks}) < len(tasks):
-        raise UserError("two of --benchmarks have the same name: give their files different names")
-    return tasks
-
-
-def _label(model: str) -> str:
-    """Name of a model in the table: a run folder stands for the model that it exported."""
-    path = Path(model)
-    if path.name == checkpoint.EXPORT and (path.parent / CONFIG).is_file():
-        path = path.parent
-    return str(path).strip("/") if path.name else path.resolve().name
-
-
-def _source(model: str) -> str:
-    exported = Path(model) / checkpoint.EXPORT
-    whole = any((exported / name).is_file() for name in ("config.json", "adapter_config.json"))
-    return str(exported) if whole else model
-
-
-def _answered(
-    args: Any,
-    state: PartialState,
-    path: Path,
-    model: str,
-    loaded: list[Any],
-    task: DatasetTask,
-    settings: Settings,
-    title: str,
-) -> list[dict[str, Any]]:
-    """Lines of one answer file, after answering what it lacked; the model is loaded when the first is missing."""
-    with _first_process(state) as shared:
-        if state.is_main_process:
-            file = AnswerFile(path, header(_source(model), task, settings))
-            shared[0] = file.lines
-    lines: dict[int, dict[str, Any]] = shared[0]
-    missing = [i for i in range(task.size("train")) if i not in lines]
-    if not missing:
-        return [lines[i] for i in sorted(lines)]
-    if not loaded:
-        dtype = args.dtype or ("float32" if str(state.device) == "cpu" else "bfloat16")
-        net = load_model(_source(model), dtype, attn_implementation=args.attn_implementation).to(state.device)  # type: ignore[arg-type]
-        tokenizer = load_tokenizer(_source(model))
-        check_vocabulary(net, tokenizer)
-        loaded += [net, tokenizer]
-    net, tokenizer = loaded
-    sampling = SamplingConfig(settings.temperature, settings.max_new_tokens, args.engine, args.batch_size)
-    collector = Collector(
-        task,
-        tokenizer,
-        sampling,
-        settings.seed,
-        rank=state.process_index,
-        world=state.num_processes,
-        chat_template=settings.chat_template,
-        max_prompt_tokens=settings.max_prompt_tokens,
-    )
-    total = task.size("train")
-    with tqdm(total=total, initial=len(lines), desc=title, unit="prompt", disable=not state.is_main_process) as bar:
-
-        def keep(rows: list[dict[str, Any]]) -> None:
-            if state.is_main_process:
-                file.append(rows)
-            lines.update({row["prompt"]: row for row in rows})
-            bar.update(len(rows))
-
-        answer(net, collector, missing, settings, args.batch_size, keep, texts=args.texts)
-    return [lines[i] for i in sorted(lines)]
-
-
-@contextmanager
-def _first_process(state: PartialState) -> Iterator[list[Any]]:
-    """A list whose content, set by the main process in the block, every process has afterwards; errors too."""
-    shared: list[Any] = [None, None]
-    try:
-        yield shared
-    except UserError as error:
-        shared[1] = str(error)
-    if state.num_processes > 1:
-        broadcast_object_list(shared)
-    if shared[1] is not None:
-        raise UserError(shared[1])
-
-
-def _write(output: Path, found: dict[tuple[str, str], Answers]) -> None:
-    rows = results(found)
-    for name, table in (("results", rows), ("length_bins", results_by_length(found))):
-        with whole_file(output / f"{name}.csv") as part:
-            pd.DataFrame(table).to_csv(part, index=False)
-    text = markdown(rows)
-    write_text(output / "results.md", text)
-    print(text, end="")
-    print(f"tables: {output}/results.csv, results.md, length_bins.csv; answers: {output}/answers", file=sys.stderr)
-
-
 if __name__ == "__main__":
     from fspo.base.errors import run_cli
+    from fspo.base.processes import end_with_launcher
 
+    end_with_launcher()
     run_cli(main)

@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 
 from fspo.base.errors import UserError, unknown_name
 from fspo.base.files import write_text
+from fspo.config.evaluation import AnswerConfig
 from fspo.evaluate.accuracy import Answers
 from fspo.rollouts.collect import Collector
 from fspo.tasks import build_config
@@ -28,32 +29,6 @@ from fspo.tasks.sets import BENCHMARKS, known_options
 
 SOLVED = 1.0
 """Least reward of a correct response."""
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How a benchmark is answered; a file of answers belongs to one of them.
-
-    Attributes
-    ----------
-    samples : int
-        Responses a prompt.
-    temperature : float
-        0 is greedy.
-    max_new_tokens, max_prompt_tokens : int
-        A response is cut at the first; a prompt beyond the second is not asked, counts as wrong and is counted.
-    seed : int
-        Of the noise, which belongs to the prompt and the response's number: all models see the same.
-    chat_template : bool, optional
-        Force the tokenizer's template on or off.
-    """
-
-    samples: int
-    temperature: float
-    max_new_tokens: int
-    max_prompt_tokens: int
-    seed: int
-    chat_template: bool | None = None
 
 
 def load_benchmark(name: str, data_dir: Path | None, options: dict[str, Any]) -> DatasetTask:
@@ -180,7 +155,7 @@ class AnswerFile:
         self.lines |= {row["prompt"]: row for row in rows}
 
 
-def header(model: str, task: DatasetTask, settings: Settings) -> dict[str, Any]:
+def header(model: str, task: DatasetTask, settings: AnswerConfig) -> dict[str, Any]:
     """First line of an answer file."""
     return {"model": model_key(model), "benchmark": task.name, "data": data_key(task), **asdict(settings)}
 
@@ -189,7 +164,7 @@ def answer(
     model: PreTrainedModel,
     collector: Collector,
     missing: Sequence[int],
-    settings: Settings,
+    settings: AnswerConfig,
     batch_size: int,
     keep: Callable[[list[dict[str, Any]]], None],
     *,

@@ -13,9 +13,10 @@ from torch import Tensor
 
 from fspo import gradlog
 from fspo.base.errors import UserError
+from fspo.config import ScoreConfig
 from fspo.objective import Records
 from fspo.policy.score_hooks import ScoreHooks
-from fspo.policy.scores import ScoreConfig, Scores
+from fspo.policy.scores import Scores
 from fspo.rules import Rule
 from fspo.train.log_rows import Responses, Update, log_rows
 

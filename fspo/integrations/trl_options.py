@@ -6,8 +6,7 @@ from dataclasses import dataclass, field, fields
 from importlib.metadata import PackageNotFoundError, version
 
 from fspo.base.errors import UserError
-from fspo.config import RuleConfig
-from fspo.objective import ObjectiveConfig
+from fspo.config import ObjectiveConfig, RuleConfig
 from fspo.rules import Rule
 
 SUPPORTED = "1.16"

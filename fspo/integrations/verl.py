@@ -22,8 +22,9 @@ from verl.trainer.ppo.core_algos import register_policy_loss
 from verl.workers.config import ActorConfig, PolicyLossConfig
 
 from fspo.base.errors import UserError
+from fspo.config import ObjectiveConfig
 from fspo.integrations.fixed import PARTS, fixed_rule, one_each
-from fspo.objective import ObjectiveConfig, objective
+from fspo.objective import objective
 from fspo.rules import Rule, preset
 
 NAME = "fspo"

@@ -4,49 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
 from fspo.base.errors import UserError, unknown_name
+from fspo.config import Dtype, LoraOptions
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase, Qwen3Config, Qwen3ForCausalLM
 
 EMBEDDED = "embedded"
-Dtype = Literal["float32", "bfloat16"]
 DTYPES: dict[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 # Field names under which Hugging Face configurations keep a dropout probability.
 _DROPOUT_WORDS = ("dropout", "pdrop")
-
-
-@dataclass(frozen=True)
-class LoraOptions:
-    """Train low-rank adapters instead of all weights (extra ``lora``).
-
-    Attributes
-    ----------
-    rank : int
-        Rank of each adapter.
-    alpha : float
-        Scale of the adapters; their output is multiplied by alpha / rank.
-    target_modules : list of str or str
-        Module names, or ``"all-linear"``.
-    seed : int
-        Seed of the adapters' random half.
-    """
-
-    rank: int = 16
-    alpha: float = 32.0
-    target_modules: list[str] | str = "all-linear"
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        """Refuse impossible values."""
-        if self.rank < 1 or not self.alpha > 0:
-            raise UserError(f"lora rank {self.rank}, alpha {self.alpha}: use a rank of 1 or more and alpha > 0")
 
 
 @contextmanager

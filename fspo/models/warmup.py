@@ -21,8 +21,9 @@ from filelock import FileLock
 
 from fspo.base.errors import UserError
 from fspo.base.files import cache_folder
+from fspo.config import WarmupConfig
 from fspo.models.load import build_embedded_model
-from fspo.models.warmup_training import RECIPE, WarmupConfig, measure, train
+from fspo.models.warmup_training import RECIPE, measure, train
 from fspo.tasks import build_config
 from fspo.tasks.chain_add import ChainAddConfig, build_tokenizer, warmup_text
 

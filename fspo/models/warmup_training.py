@@ -10,7 +10,7 @@ steps), so the gate is there to refuse a model that has not learned at all, whic
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import Any, cast
 
@@ -19,9 +19,9 @@ import torch
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
-from fspo.base.errors import UserError
+from fspo.config import SamplingConfig, WarmupConfig
 from fspo.models.load import build_embedded_model
-from fspo.sampling.sample import SamplingConfig, sample
+from fspo.sampling.sample import sample
 from fspo.tasks.chain_add import (
     PROMPT_TOKENS,
     ChainAdd,
@@ -35,63 +35,6 @@ RECIPE = 1  # raise it when this module changes what it learns
 _IGNORED = -100  # cross_entropy's default ignore_index
 _LEARNING_RATE_FLOOR = 0.05
 _RAMP_STEPS = 100
-
-
-@dataclass(frozen=True)
-class WarmupConfig:
-    """How the embedded model is warmed up.
-
-    Parameters
-    ----------
-    steps : int
-        Optimizer steps.
-    examples_per_step : int
-        Examples in each of them, about 70 tokens each.
-    slip_from : float
-        Share of the schedule after which the examples hold the task's slips.
-    muon_lr : float
-        Learning rate of the layers' matrices.
-    adamw_lr : float
-        Learning rate of embeddings, output layer and norms.
-    seed : int
-        Seed of the initial weights and the data.
-    min_accuracy : float
-        The gate: accuracy of sampled responses on the eval split that the warm-up must reach.
-    eval_examples : int
-        Prompts that the gate measures on.
-    attempts : int
-        Seeds to try, seed, seed + 1, ..., before giving up.
-    threads : int
-        CPU threads; the result depends on them in the last bits.
-    cache_dir : str, optional
-        Folder of the cache; by default FSPO_CACHE or ~/.cache/fspo.
-    """
-
-    steps: int = 900
-    examples_per_step: int = 16
-    slip_from: float = 0.7
-    muon_lr: float = 0.01
-    adamw_lr: float = 4e-3
-    seed: int = 0
-    min_accuracy: float = 0.15
-    eval_examples: int = 512
-    attempts: int = 3
-    threads: int = 1
-    cache_dir: str | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse impossible values."""
-        for name in ("steps", "examples_per_step", "eval_examples", "attempts", "threads"):
-            if getattr(self, name) < 1:
-                raise UserError(f"warmup {name} is {getattr(self, name)}: use 1 or more")
-        for name in ("muon_lr", "adamw_lr"):
-            if not (math.isfinite(getattr(self, name)) and getattr(self, name) > 0):
-                raise UserError(f"warmup {name} is {getattr(self, name)}: use a number above 0")
-        for name in ("slip_from", "min_accuracy"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise UserError(f"warmup {name} is {getattr(self, name)}: use a share from 0 to 1")
-        if self.seed < 0:
-            raise UserError(f"warmup seed is {self.seed}: use 0 or more")
 
 
 def train(config: WarmupConfig, task: ChainAddConfig) -> PreTrainedModel:

@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-import json as json_format
+import json
 import sys
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
 
 from fspo.base.errors import UserError
 from fspo.base.files import write_text
-from fspo.base.options import parse, to_dict
-from fspo.config import TrainConfig
-from fspo.models.load import LoraOptions
-from fspo.plan.machine import MachineConfig, longest_microbatch
-from fspo.plan.memory import RESERVE, Plan, plan
-from fspo.plan.models import shape_of
-from fspo.plan.sampling import engine_of
-from fspo.plan.settings import positions_warning
+from fspo.base.options import parse
+from fspo.config.machine import PlanConfig
 
 EXAMPLES = """Plan a run: memory of each GPU by phase of a rollout, and how many tokens a step has. No weights are
 loaded and nothing is computed: the training code runs on tensors without storage. Exits with 1 if it does not fit.
@@ -29,197 +20,21 @@ examples:
   python -m fspo.plan --config fspo/presets/qwen3-1.7b.yaml --machine.gpus 1 --json plan.json
   python -m fspo.plan --model.name_or_path FOLDER --batch.tokens 32768 --machine.response_tokens 1500
 """
-GIB = 2**30
-MOST_GPUS = 1024
-
-
-@dataclass(frozen=True)
-class PlanConfig(TrainConfig):
-    """A training run and the machine that it is planned for.
-
-    Parameters
-    ----------
-    machine : MachineConfig
-    json : str, optional
-        Write the plan to this file too.
-    """
-
-    machine: MachineConfig = field(default_factory=MachineConfig)
-    json: str | None = None
-
-    def training(self) -> TrainConfig:
-        """The run alone."""
-        return TrainConfig(**{f.name: getattr(self, f.name) for f in fields(TrainConfig)})
-
-
-@dataclass(frozen=True)
-class Change:
-    """One option set to another value.
-
-    Attributes
-    ----------
-    text : str
-        As on the command line.
-    config, machine : TrainConfig, MachineConfig
-        With the change.
-    """
-
-    text: str
-    config: TrainConfig
-    machine: MachineConfig
-
-
-def _set(config: TrainConfig, group: str, **values: Any) -> TrainConfig:
-    return replace(config, **{group: replace(getattr(config, group), **values)})
-
-
-def changes(config: TrainConfig, machine: MachineConfig, phase: str) -> Iterator[Change]:
-    """What would make a phase smaller, the least costly first."""
-    if phase == "rollout":
-        size = min(config.sampling.batch_size, -(-config.batch.prompts * config.batch.responses // machine.gpus))
-        while size > 1:
-            size = (size + 1) // 2
-            yield Change(f"--sampling.batch_size {size}", _set(config, "sampling", batch_size=size), machine)
-    elif phase != "optimizer step":
-        _, prompt, response = longest_microbatch(config)
-        tokens = config.batch.tokens
-        while tokens > prompt + response:
-            tokens = max(prompt + response, tokens // 2)
-            yield Change(f"--batch.tokens {tokens}", _set(config, "batch", tokens=tokens), machine)
-        if not config.model.gradient_checkpointing:
-            changed = _set(config, "model", gradient_checkpointing=True)
-            yield Change("--model.gradient_checkpointing true", changed, machine)
-    if machine.sharding == "ddp" and machine.gpus > 1:
-        yield Change("--machine.sharding fsdp2", config, replace(machine, sharding="fsdp2"))
-    if config.optim.name == "adamw" and config.model.lora is None:
-        changed = _set(_set(config, "optim", name="adamw8bit"), "model", dtype="bfloat16")
-        text = "--optim.name adamw8bit --model.dtype bfloat16 --machine.mixed_precision no"
-        yield Change(text, changed, replace(machine, mixed_precision="no"))
-    if config.model.lora is None:
-        yield Change("--model.lora '{rank: 16}'", _set(config, "model", lora=LoraOptions()), machine)
-
-
-def cures(config: TrainConfig, machine: MachineConfig) -> list[str] | None:
-    """Options that together make the run fit; None where none do.
-
-    The largest phase is cured first, by the first change that is enough for it, else by the last of its kind.
-    """
-    done: list[str] = []
-    now = plan(config, machine)
-    while not now.fits and len(done) < 8:
-        totals = now.totals
-        phase = max(totals, key=totals.__getitem__)
-        best: tuple[Change, Plan] | None = None
-        for change in changes(config, machine, phase):
-            try:
-                found = plan(change.config, change.machine)
-            except UserError:  # the run would refuse it
-                continue
-            if found.totals[phase] >= totals[phase]:
-                continue
-            if found.totals[phase] <= found.capacity:
-                best = change, found
-                break
-            if best is None or found.totals[phase] < best[1].totals[phase]:
-                best = change, found
-        if best is None:
-            return None
-        done.append(best[0].text)
-        config, machine, now = best[0].config, best[0].machine, best[1]
-    # Later values of an option win, so that earlier ones need not be told.
-    last = {text.split()[0]: text for text in done}
-    return list(last.values()) if now.fits else None
-
-
-def enough_gpus(config: TrainConfig, machine: MachineConfig) -> int | None:
-    """The number of GPUs, doubled until the run fits as it is; None where sharding does not help."""
-    gpus = machine.gpus
-    while machine.sharding != "ddp" and gpus < MOST_GPUS:
-        gpus *= 2
-        try:
-            if plan(config, replace(machine, gpus=gpus)).fits:
-                return gpus
-        except UserError:  # the run would refuse it there
-            continue
-    return None
-
-
-def table(found: Plan) -> str:
-    """GiB of each part (rows) in each phase (columns)."""
-    phases = {name: parts for name, parts in found.phases.items() if parts}
-    rows = list(dict.fromkeys(part for parts in phases.values() for part in parts))
-    width = max(len(row) for row in [*rows, "together"]) + 2
-
-    def line(name: str, values: list[str]) -> str:
-        return f"{name:<{width}}" + "".join(f"{value:>16}" for value in values)
-
-    lines = [line("GiB a GPU", list(phases))]
-    for row in rows:
-        values = [f"{parts[row] / GIB:.2f}" if row in parts else "" for parts in phases.values()]
-        lines.append(line(row, values))
-    totals = found.totals
-    lines.append(line("together", [f"{totals[name] / GIB:.2f}" for name in phases]))
-    return "\n".join(lines)
-
-
-def report(config: TrainConfig, machine: MachineConfig) -> tuple[str, dict[str, Any], bool]:
-    """The plan as text and as plain values, and whether it fits."""
-    found = plan(config, machine)
-    model, totals = found.model, found.totals
-    phase = max(totals, key=totals.__getitem__)
-    parts = [
-        f"{config.model.name_or_path}: {model.total / 1e9:.3f}e9 parameters, {model.trainable / 1e9:.3f}e9 of them "
-        f"trained, {model.layers} layers",
-        f"{machine.gpus} GPUs of {machine.memory:g} GiB, {machine.sharding}, mixed precision "
-        f"{machine.mixed_precision}, weights {config.model.dtype}, {config.optim.name}, "
-        f"sampling by {engine_of(config, model)}",
-        "",
-        table(found),
-        "",
-        *(f"{name:<44}{value:>14,.6g}" for name, value in found.tokens.items()),
-        "",
-    ]
-    verdict = (
-        f"the largest phase, {phase}, takes {found.peak / GIB:.1f} of {found.capacity / GIB:.1f} GiB "
-        f"({RESERVE:.0%} of a GPU are left to CUDA, communication and fragmentation)"
-    )
-    cure, gpus = None, None
-    if found.fits:
-        parts.append(f"fits: {verdict}")
-    else:
-        cure, gpus = cures(config, machine), enough_gpus(config, machine)
-        parts.append(f"does not fit: {verdict}")
-        parts += [f"  it fits with {' '.join(cure)}"] if cure else ["  no change of its options alone makes it fit"]
-        parts += [f"  it fits as it is on {gpus} GPUs"] if gpus else []
-    warnings = config.warnings() + positions_warning(config, shape_of(config.model.name_or_path))
-    parts += [f"warning: {warning}" for warning in warnings]
-    values = {
-        "model": {k: v for k, v in asdict(model).items() if k != "shapes"},
-        "machine": to_dict(machine),
-        "bytes": found.phases,
-        "totals": totals,
-        "tokens": found.tokens,
-        "capacity": found.capacity,
-        "fits": found.fits,
-        "cure": cure,
-        "gpus_that_fit": gpus,
-        "warnings": warnings,
-        "config": to_dict(config),
-    }
-    return "\n".join(parts), values, found.fits
 
 
 def main(args: list[str] | None = None) -> int:
     """Print the plan; 0 if the run fits, else 1."""
     words = list(sys.argv[1:] if args is None else args)
     wanted = parse(PlanConfig, words, prog="python -m fspo.plan", description=EXAMPLES)
+    from fspo.plan.report import report
+
     text, values, fits = report(wanted.training(), wanted.machine)
     print(text)
     if wanted.json:
         path = Path(wanted.json)
         if path.is_dir():
             raise UserError(f"--json {path} is a folder: name a file in it")
-        write_text(path, json_format.dumps(values, indent=1) + "\n")
+        write_text(path, json.dumps(values, indent=1) + "\n")
     return 0 if fits else 1
 
 

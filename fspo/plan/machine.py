@@ -1,47 +1,12 @@
-"""The machine that a run is planned for, and how many tokens and responses each step then has."""
+"""How many tokens and responses each step has on the machine that a run is planned for."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import ceil, isfinite
-from typing import Literal
+from math import ceil
 
-from fspo.base.errors import UserError
 from fspo.config import TrainConfig
+from fspo.config.machine import MachineConfig
 from fspo.plan.models import Sizes
-
-Sharding = Literal["fsdp2", "ddp"]
-
-
-@dataclass(frozen=True)
-class MachineConfig:
-    """Where the run goes.
-
-    Parameters
-    ----------
-    gpus : int
-        On all nodes together.
-    memory : float
-        Of each, GiB.
-    sharding : {"fsdp2", "ddp"}
-        How weights, gradients and moments are spread; one GPU holds everything anyway.
-    mixed_precision : {"bf16", "no"}
-        As in the accelerate configuration: computing in bfloat16 with float32 weights behind.
-    response_tokens : int, optional
-        Mean length of a response, for the token counts; by default sampling.max_new_tokens.
-    """
-
-    gpus: int = 8
-    memory: float = 80.0
-    sharding: Sharding = "fsdp2"
-    mixed_precision: Literal["bf16", "no"] = "bf16"
-    response_tokens: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.gpus < 1 or not (self.memory > 0 and isfinite(self.memory)):
-            raise UserError(f"machine: {self.gpus} GPUs of {self.memory} GiB: use one or more GPUs with memory above 0")
-        if self.response_tokens is not None and self.response_tokens < 1:
-            raise UserError(f"machine.response_tokens is {self.response_tokens}: use 1 or more")
 
 
 def longest_microbatch(config: TrainConfig) -> tuple[int, int, int]:

@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
 from transformers import PretrainedConfig, PreTrainedModel
 
-from fspo.models.load import Dtype, LoraOptions
+from fspo.config import Dtype, LoraOptions
 from fspo.plan.models import meta_model
 from fspo.policy.linear_logprobs import TILE_ELSEWHERE
 from fspo.policy.logprobs import BIG_VOCABULARY, make_batch, token_log_probs

@@ -9,9 +9,10 @@ from math import ceil
 import torch
 from transformers import PretrainedConfig
 
-from fspo.config import TrainConfig
-from fspo.models.load import DTYPES, Dtype, LoraOptions
-from fspo.plan.machine import MachineConfig, longest_microbatch, token_counts
+from fspo.config import Dtype, LoraOptions, TrainConfig
+from fspo.config.machine import MachineConfig
+from fspo.models.load import DTYPES
+from fspo.plan.machine import longest_microbatch, token_counts
 from fspo.plan.measure import DEEP, SHALLOW, forward_pass, padded_rows, update_pass
 from fspo.plan.models import Shape, Sizes, meta_model, shape_of, sizes
 from fspo.plan.sampling import rollout

@@ -9,7 +9,8 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel, Qwen3Config
 
 from fspo.base.errors import UserError
-from fspo.models.load import DTYPES, EMBEDDED, Dtype, LoraOptions, embedded_config, ready_for_training
+from fspo.config import Dtype, LoraOptions
+from fspo.models.load import DTYPES, EMBEDDED, embedded_config, ready_for_training
 
 COMMON = {"vocab_size": 151_936, "head_dim": 128, "num_key_value_heads": 8, "max_position_embeddings": 32_768}
 """What Qwen3-1.7B and 8B share (their config.json on the Hugging Face hub)."""

@@ -8,9 +8,10 @@ from math import ceil
 import torch
 from transformers import PretrainedConfig
 
-from fspo.config import TrainConfig
-from fspo.models.load import DTYPES, Dtype
-from fspo.plan.machine import MachineConfig, sampled_rows
+from fspo.config import Dtype, TrainConfig
+from fspo.config.machine import MachineConfig
+from fspo.models.load import DTYPES
+from fspo.plan.machine import sampled_rows
 from fspo.plan.measure import prompt_pass
 from fspo.plan.models import Shape, Sizes
 from fspo.sampling.fast import CacheLayer

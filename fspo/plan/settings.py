@@ -5,7 +5,7 @@ from __future__ import annotations
 from transformers import PretrainedConfig
 
 from fspo.config import TrainConfig
-from fspo.plan.machine import MachineConfig
+from fspo.config.machine import MachineConfig
 from fspo.plan.models import Sizes
 from fspo.sampling.vllm import check_alone
 from fspo.train.launch import check_passes

@@ -9,8 +9,9 @@ import torch
 from torch import nn
 
 from fspo.base.errors import UserError
+from fspo.config import ScoreConfig
 from fspo.policy.score_hooks import unwrap
-from fspo.policy.scores import Batch, ScoreConfig, exact_scores, score
+from fspo.policy.scores import Batch, exact_scores, score
 
 MEMORY_LIMIT = 8 * 2**30
 """Bytes of exact gradients that a check may hold."""

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import torch
 from torch import nn
 
-from fspo.base.errors import UserError, unknown_name
+from fspo.base.errors import UserError
+from fspo.config import ScoreConfig
 from fspo.distributed.tensors import is_part
 from fspo.policy.logprobs import token_log_probs
 from fspo.policy.score_hooks import ScoreHooks, unwrap
@@ -23,36 +23,6 @@ from fspo.policy.score_hooks import ScoreHooks, unwrap
 __all__ = ["ScoreConfig", "ScoreHooks", "Scores", "exact_scores", "score"]
 
 Batch = Mapping[str, torch.Tensor]
-
-
-@dataclass(frozen=True)
-class ScoreConfig:
-    """How scores are taken.
-
-    Attributes
-    ----------
-    mode : "sketch" or "exact"
-        A hashed sketch, or the whole gradient (small models: it takes P numbers a response).
-    width : int or None
-        Entries of the sketch; None keeps as many as there are (no hashing).
-    projection : int or None
-        k, the columns of each Rademacher projection; None projects nothing.
-    redraw : bool
-        Draw new projections for every rollout, so that sketch errors average out over a run.
-    """
-
-    mode: Literal["sketch", "exact"] = "sketch"
-    width: int | None = 2048
-    projection: int | None = 16
-    redraw: bool = True
-
-    def __post_init__(self) -> None:
-        if self.mode not in ("sketch", "exact"):
-            raise unknown_name("score mode", self.mode, ("sketch", "exact"))
-        for name in ("width", "projection"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UserError(f"scores.{name} must be at least 1 (or null), not {value}")
 
 
 @dataclass

@@ -6,12 +6,10 @@ that is killed anywhere goes on where it stopped.
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import json
 import os
 import platform
-import signal
 import subprocess
 import sys
 import time
@@ -23,10 +21,12 @@ from typing import Any
 
 from fspo.base.errors import UserError
 from fspo.base.files import json_with, write_text
+from fspo.base.processes import end_with_parent
+from fspo.train.claim import mark
 
-GROUND_FLOOR = ("fspo.base", "fspo.stats", "fspo.rules", "fspo.theory", "fspo.gradlog")
-"""The rooms of fspo without torch: what analysis, proofs_check and figures may import, and so depend on."""
-
+GROUND_FLOOR = ("fspo.base", "fspo.stats", "fspo.rules", "fspo.theory", "fspo.gradlog", "fspo.config")
+"""The folders of fspo that import no torch and no pandas: analysis, proofs_check and figures import these of fspo, and
+so depend on their sources."""
 
 _SOURCES = (".py", ".v", ".j2", ".yaml")
 
@@ -132,12 +132,6 @@ class Job:
     rollouts: int
 
 
-def _die_with_parent() -> None:
-    """Linux: have the kernel end this process when its parent dies, however it dies."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGTERM)
-
-
 def rollouts_done(run: Path) -> int:
     """Training lines in a run's metrics."""
     path = run / "metrics.jsonl"
@@ -161,6 +155,7 @@ def prepare(job: Job) -> None:
             aside = aside.with_name(aside.name + "+")
         os.replace(job.run, aside)
     job.run.mkdir(parents=True, exist_ok=True)
+    mark(job.run)  # the trainer refuses folders that are not its own
     stamp.write_text(job.key + "\n")
 
 
@@ -193,7 +188,7 @@ def run_jobs(
                 command = [sys.executable, "-m", "fspo.train", *job.arguments, "--resume", "true"]
                 with (job.run / "train.log").open("ab") as log:
                     started = subprocess.Popen(
-                        command, stdout=log, stderr=subprocess.STDOUT, env=environment, preexec_fn=_die_with_parent
+                        command, stdout=log, stderr=subprocess.STDOUT, env=environment, preexec_fn=end_with_parent
                     )
                 running.append((job, started))
             time.sleep(0.5)

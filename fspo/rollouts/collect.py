@@ -16,10 +16,11 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from fspo.advantages import Estimator, GroupStats, advantages
 from fspo.base.errors import UserError
 from fspo.base.files import write_text
+from fspo.config import SamplingConfig
 from fspo.distributed.layout import layout_of
 from fspo.models.load import eos_token_ids
 from fspo.rollouts.batches import RolloutBatch
-from fspo.sampling.sample import SamplingConfig, sample
+from fspo.sampling.sample import sample
 from fspo.tasks import Example, Task, encode_prompt
 
 Stream = Literal["train", "eval", "audit"]

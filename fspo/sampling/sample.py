@@ -11,61 +11,22 @@ with its own noise.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal, get_args
 
 import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from fspo.base.errors import UserError, unknown_name
+from fspo.base.errors import UserError
+from fspo.config import SamplingConfig
 from fspo.sampling.fast import plain_attention_layers, run_fast
 from fspo.sampling.generate import run_generate
 from fspo.sampling.picking import Noise, Progress, trim
 
-Engine = Literal["auto", "fast", "generate", "vllm"]
-ENGINES: tuple[str, ...] = get_args(Engine)
 FAST_PARAMETERS = 1_000_000_000
 """``auto`` leaves models from here on, where they run on an accelerator, to transformers' generation."""
-
-
-@dataclass(frozen=True)
-class SamplingConfig:
-    """How responses are sampled.
-
-    Attributes
-    ----------
-    temperature : float
-        Divides the logits; 0 takes the most probable token.
-    max_new_tokens : int
-        Longest response, its end token included.
-    engine : {"auto", "fast", "generate", "vllm"}
-        ``"auto"`` takes the fast engine on a CPU and for models below 1e9 parameters, if the model's layers are
-        plain attention; else ``"generate"``.
-    batch_size : int
-        Responses sampled at once; vLLM gets all of them and fills its cache by itself.
-    vllm_url : str
-        Address of the server for engine ``"vllm"``.
-    """
-
-    temperature: float = 1.0
-    max_new_tokens: int = 264
-    engine: Engine = "auto"
-    batch_size: int = 512
-    vllm_url: str = "http://localhost:8000"
-
-    def __post_init__(self) -> None:
-        """Refuse impossible values."""
-        if not (math.isfinite(self.temperature) and self.temperature >= 0):
-            raise UserError(f"sampling temperature is {self.temperature}: use a finite number >= 0 (0 is greedy)")
-        for name in ("max_new_tokens", "batch_size"):
-            if getattr(self, name) < 1:
-                raise UserError(f"sampling {name} is {getattr(self, name)}: use 1 or more")
-        if self.engine not in ENGINES:
-            raise unknown_name("sampling engine", self.engine, ENGINES)
 
 
 @dataclass

@@ -63,5 +63,7 @@ def main(args: list[str] | None = None) -> int:
 
 if __name__ == "__main__":
     from fspo.base.errors import run_cli
+    from fspo.base.processes import end_with_launcher
 
+    end_with_launcher()
     run_cli(main)

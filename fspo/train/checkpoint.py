@@ -93,6 +93,7 @@ def save(
     )
     if not writes:
         return target
+    _refuse_non_finite(weights | moments, target)
     with _whole_folder(folder / f".part-{os.getpid()}", target) as made:
         made.mkdir(parents=True)
         save_file(weights, made / "model.safetensors")
@@ -101,6 +102,16 @@ def save(
     for old in list_checkpoints(run)[:-keep] if keep > 0 else []:
         _remove(old)
     return target
+
+
+def _refuse_non_finite(tensors: dict[str, torch.Tensor], target: Path) -> None:
+    """Raise UserError if a weight or moment is infinite or NaN: such a model is no result."""
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and not torch.isfinite(tensor).all():
+            raise UserError(
+                f"training has diverged: {name} has values that are not finite, so {target} is not written; the "
+                "checkpoints before are kept. Lower optim.learning_rate or raise optim.warmup_updates"
+            )
 
 
 @contextmanager
@@ -140,6 +151,7 @@ def export(run: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
     tensors = whole_state(tensors, writes)
     if not writes:
         return target
+    _refuse_non_finite(tensors, target)
     bars = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
@@ -189,12 +201,3 @@ def load(path: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -
         # Adam keeps its step count on the CPU
         optimizer.state[p][kind] = value if value.ndim == 0 else shard_like(value, p)
     return state
-
-
-def clean(run: Path) -> None:
-    """Remove half-written checkpoints and models."""
-    for part in [*(run / FOLDER).glob(".part-*"), *run.glob(".part-*")]:
-        if part.is_dir():
-            shutil.rmtree(part, ignore_errors=True)
-        else:
-            part.unlink()

@@ -1,4 +1,4 @@
-"""Start of a run: an Accelerator with the processes that were asked for, the policy, and a run folder of its own."""
+"""Start of a run: an Accelerator with the processes that were asked for, and the policy."""
 
 from __future__ import annotations
 
@@ -8,19 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from accelerate import Accelerator
 from accelerate.utils import DistributedDataParallelKwargs
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from fspo import gradlog
 from fspo.base.errors import UserError
-from fspo.base.options import save, to_dict
 from fspo.config import TrainConfig
 from fspo.distributed.layout import check_sharding, refuse_deepspeed
 from fspo.models.load import EMBEDDED, check_vocabulary, load_model, load_tokenizer
 from fspo.models.warmup import warm_up
-from fspo.train import checkpoint
 
 _group: Any = None
 """The last run's process group. Were DDP's reducer its last owner, its end would join gloo's threads while it holds the
@@ -126,82 +122,3 @@ def check_passes(sharded: bool, config: TrainConfig) -> None:
             "with sharded weights every process must run the same passes over whole microbatches: set "
             "log.coverage_every to 0 and log.scores.mode to sketch"
         )
-
-
-def claim_folder(accelerator: Accelerator, config: TrainConfig) -> None:
-    """Make the run folder, or take up the run that it holds. Nothing in it is changed yet but half-written files.
-
-    Raises
-    ------
-    UserError
-        If it holds another run, holds this one and ``resume`` is off, or cannot be written.
-    """
-    run = Path(config.output)
-    saved = run / CONFIG
-    traces = [
-        saved,
-        run / "metrics.jsonl",
-        *(run / gradlog.FOLDER).glob("*.parquet"),
-        *checkpoint.list_checkpoints(run),
-    ]
-    found = next((trace for trace in traces if trace.exists()), None)
-    if found and not config.resume:
-        raise UserError(
-            f"{run} holds a run already ({found.name}): add --resume true to go on, or choose another --output"
-        )
-    if found and not saved.exists():
-        raise UserError(f"{run} holds {found.name} but no {CONFIG}, so no run to resume: choose another --output")
-    if found:
-        _check_same_run(config, saved)
-    accelerator.wait_for_everyone()
-    if accelerator.is_main_process:
-        try:
-            run.mkdir(parents=True, exist_ok=True)
-            (run / ".part-probe").touch()
-            checkpoint.clean(run)
-        except OSError as error:
-            raise UserError(f"cannot write to {run}: {error.strerror}; choose another --output") from error
-    accelerator.wait_for_everyone()
-
-
-def save_config(accelerator: Accelerator, config: TrainConfig) -> None:
-    """Save the resolved configuration with the run, once everything that it names has been loaded."""
-    if accelerator.is_main_process:
-        save(config, Path(config.output) / CONFIG)
-    accelerator.wait_for_everyone()
-
-
-CONFIG = "config.yaml"
-_MAY_CHANGE = {
-    "resume",
-    "rollouts",
-    "threads",
-    "cpu",
-    "processes",
-    "output",
-    "checkpoint_every",
-    "keep_checkpoints",
-    "trackers",
-}
-
-
-def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in values.items():
-        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
-    return found
-
-
-def _check_same_run(config: TrainConfig, saved: Path) -> None:
-    """Refuse to resume under settings that would change what the run is."""
-    try:
-        before = _flat(yaml.safe_load(saved.read_text(encoding="utf-8")))
-    except (yaml.YAMLError, AttributeError, UnicodeDecodeError) as error:
-        raise UserError(f"{saved} is damaged: restore it, or choose another --output") from error
-    now = _flat(to_dict(config))
-    for key in sorted(before.keys() | now.keys()):
-        if key.split(".")[0] not in _MAY_CHANGE and before.get(key) != now.get(key):
-            raise UserError(
-                f"{saved} was written with {key}={before.get(key)}, not {now.get(key)}: resume with the saved settings "
-                f"(--config {saved} --resume true) or choose another --output"
-            )

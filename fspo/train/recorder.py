@@ -14,11 +14,11 @@ from transformers import PreTrainedModel
 
 from fspo import gradlog
 from fspo.base.errors import UserError
-from fspo.config import TrainConfig
+from fspo.config import ScoreConfig, TrainConfig
 from fspo.distributed.layout import layout_of
 from fspo.policy.score_check import MEMORY_LIMIT, coverage
 from fspo.policy.score_hooks import ScoreHooks
-from fspo.policy.scores import ScoreConfig, score
+from fspo.policy.scores import score
 from fspo.rollouts.batches import RolloutBatch
 from fspo.rules import Rule
 from fspo.tasks import Task

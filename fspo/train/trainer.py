@@ -30,8 +30,9 @@ from fspo.rules.online import OnlineRule
 from fspo.tasks import Task, make_task
 from fspo.train import checkpoint, guard
 from fspo.train.checkpoint import TrainState
+from fspo.train.claim import check_log, claim_folder, release_folder, save_config
 from fspo.train.held_out import evaluate
-from fspo.train.launch import check_passes, claim_folder, load_policy, make_accelerator, save_config
+from fspo.train.launch import check_passes, load_policy, make_accelerator
 from fspo.train.live_cosine import live_cosine
 from fspo.train.metrics import MetricsFile, add_update
 from fspo.train.optimizers import make_optimizer, optimizer_step, set_learning_rate
@@ -117,6 +118,7 @@ class Trainer:
     def _restore(self) -> TrainState:
         found = checkpoint.list_checkpoints(self.run) if self.config.resume else []
         state = checkpoint.load(found[-1], self.raw, self.optimizer) if found else TrainState()
+        check_log(self.run, state.rollout)
         if self.is_main and self.config.resume:
             MetricsFile(self.run).keep_before(state.rollout)
             gradlog.discard_from(self.run, state.rollout)
@@ -127,6 +129,12 @@ class Trainer:
 
     def train(self) -> dict[str, float]:
         """Run all rollouts that are left; the last rollout's metrics (and the last evaluation's)."""
+        try:
+            return self._train()
+        finally:
+            release_folder(self.run)
+
+    def _train(self) -> dict[str, float]:
         for warning in self.config.warnings():
             self.reporter.warn(warning, warning)
         with self.reporter.training(self.rule.label, self.state.rollout, self.state.step):

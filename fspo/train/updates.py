@@ -14,8 +14,9 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
 
+from fspo.config import ObjectiveConfig
 from fspo.distributed.layout import layout_of
-from fspo.objective import ObjectiveConfig, denominator_for, objective
+from fspo.objective import denominator_for, objective
 from fspo.policy.logprobs import make_batch, token_log_probs
 from fspo.policy.scores import Scores
 from fspo.rollouts.batches import Microbatch, RolloutBatch

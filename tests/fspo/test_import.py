@@ -24,6 +24,36 @@ def test_diagnostics_and_checks_need_no_torch_and_no_plotting(module):
     assert set(found.stdout.split()) <= {"pandas"}
 
 
+COMMAND = """
+import runpy, sys
+sys.argv = sys.argv[1:]
+try:
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+except SystemExit as stop:
+    status = stop.code
+print("status", status, *[m for m in {heavy} if m in sys.modules])
+"""
+
+
+@pytest.mark.parametrize("command", ["fspo.train", "fspo.plan", "fspo.evaluate"])
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        (["--help"], 0),
+        (["--no-such-option", "3"], 2),
+        (["--seed", "-1"], 2),
+        (["--seed", "x"], 2),
+        (["--batch_size", ".nan", "--optim.learning_rate", ".nan"], 2),
+    ],
+    ids=["help", "wrong name", "out of range", "wrong type", "not finite"],
+)
+def test_help_and_a_refused_option_import_nothing_heavy(command, words, status):
+    needed = ["--benchmarks", "math500", "--models", "m"] if command == "fspo.evaluate" else []
+    code = COMMAND.format(heavy=HEAVY)
+    found = subprocess.run([sys.executable, "-c", code, command, *needed, *words], capture_output=True, text=True)
+    assert found.stdout.splitlines()[-1] == f"status {status}", found.stdout[-500:] + found.stderr
+
+
 def test_the_check_can_fail():
     code = f"import sys, fspo.objective; print(*[m for m in {HEAVY!r} if m in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -286,7 +286,7 @@ def test_an_empty_batch_has_loss_0_and_a_graph():
         (lambda: ObjectiveConfig("respons"), "'response'"),  # type: ignore[arg-type]
         (lambda: ObjectiveConfig("constant"), "constant_length"),
         (lambda: ObjectiveConfig("token", constant_length=4), "constant_length"),
-        (lambda: ObjectiveConfig("constant", constant_length=0), ">= 1"),
+        (lambda: ObjectiveConfig("constant", constant_length=0), "constant_length is 0: use 1 or more"),
         (lambda: ObjectiveConfig(kl_coef=-1.0), "kl_coef"),
         (lambda: run(preset("fspo").rule, [[0.1]], [1.0], ObjectiveConfig(kl_coef=0.1)), "ref"),
         (lambda: run(preset("fspo").rule, [[0.1]], [1.0, 2.0]), "advantages"),

@@ -14,8 +14,8 @@ import torch
 
 from fspo.base.errors import UserError, run_cli
 from fspo.evaluate import __main__ as evaluate
-from fspo.evaluate.__main__ import _label
 from fspo.evaluate.accuracy import pass_at_k
+from fspo.evaluate.run import _label
 from fspo.models.load import LoraOptions, load_model, load_tokenizer
 from fspo.tasks.verify import math_factory
 from fspo.train import checkpoint

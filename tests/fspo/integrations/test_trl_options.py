@@ -34,7 +34,7 @@ def config(tmp_path, **options):
         ({"rule": "fspo-kl"}, "set drift_source='lagged'"),
         ({"rule": "fspoo"}, "did you mean 'fspo'"),
         ({"outside": "clip"}, "rule outside 'clip'"),
-        ({"range_lo": -1.0}, "range_lo=-1.0 must be > 0"),
+        ({"range_lo": -1.0}, "range_lo is -1.0: use a number above 0"),
         ({"aggregation": "mean"}, "aggregation 'mean'"),
         ({"rule": "gspo", "aggregation": "constant"}, "divides by length twice"),
         ({"score_every": -1}, "score_every is -1"),

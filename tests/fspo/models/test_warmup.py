@@ -16,7 +16,8 @@ import pytest
 import torch
 
 from fspo.base.errors import UserError
-from fspo.models.load import build_embedded_model, load_model, load_tokenizer, warmup
+from fspo.models import warmup
+from fspo.models.load import build_embedded_model, load_model, load_tokenizer
 from fspo.models.warmup import dependencies, warm_up
 from fspo.models.warmup_training import WarmupConfig, batch, learning_rate_scale, measure, train
 from fspo.tasks.chain_add import ChainAddConfig, warmup_text

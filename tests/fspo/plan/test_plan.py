@@ -16,9 +16,11 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from fspo.base.errors import UserError
 from fspo.base.options import parse
 from fspo.config import TrainConfig
+from fspo.config.machine import MachineConfig
 from fspo.models.load import ready_for_training
 from fspo.plan import __main__ as command
-from fspo.plan.machine import MachineConfig, longest_microbatch, token_counts
+from fspo.plan import report as planned
+from fspo.plan.machine import longest_microbatch, token_counts
 from fspo.plan.memory import plan
 from fspo.plan.models import meta_model, shape_of, sizes
 from fspo.plan.sampling import cache_bytes
@@ -225,7 +227,7 @@ def test_host_and_disk() -> None:
 def test_counts_of_a_step() -> None:
     arguments = ("--batch.prompts", "128", "--batch.responses", "8", "--batch.minibatches", "8", "--batch.epochs", "2")
     config = qwen(*arguments, "--batch.tokens", "16384", "--task.max_prompt_tokens", "1024")
-    config = command._set(config, "sampling", max_new_tokens=4096, batch_size=64)
+    config = planned._set(config, "sampling", max_new_tokens=4096, batch_size=64)
     machine, model = MachineConfig(gpus=8, response_tokens=1024), sizes(meta_model(shape_of("Qwen/Qwen3-8B-Base")))
     found = token_counts(config, machine, model, longest_microbatch(config)[0])
     assert found["responses of a rollout"] == 1024
@@ -290,12 +292,12 @@ def test_a_folder_with_a_config_is_enough(tmp_path: Path, capsys: pytest.Capture
     ("arguments", "message"),
     [
         (["--model.name_or_path", "/nowhere/model"], r"no shape of '/nowhere/model': give a folder with config.json"),
-        (["--machine.gpus", "0"], r"use one or more GPUs"),
+        (["--machine.gpus", "0"], r"machine\.gpus is 0: use 1 or more"),
         (["--machine.response_tokens", "0"], r"use 1 or more"),
         (["--machine.shardin", "ddp"], r"did you mean 'machine.sharding'"),
         (["--machine.sharding", "fsdp"], r"did you mean 'fsdp2'"),
         ([*TINY, "--json", "."], r"is a folder: name a file"),
-        (["--machine.memory", "1e400"], r"use one or more GPUs with memory above 0"),
+        (["--machine.memory", "1e400"], r"machine\.memory is inf: use 1000000 or less"),
         (["--sampling.engine", "vllm"], r"the vllm engine serves one training process"),
         (["--machine.gpus", "3", "--optim.name", "adamw8bit"], r"3 processes cannot share \d+ rows"),
         (["--log.coverage_every", "1"], r"set log.coverage_every to 0"),

@@ -11,7 +11,7 @@ from accelerate.commands.config.config_args import load_config_from_file
 import fspo
 from fspo.base.options import parse
 from fspo.config import TrainConfig
-from fspo.plan.machine import MachineConfig
+from fspo.config.machine import MachineConfig
 from fspo.plan.memory import plan
 
 PRESETS = Path(fspo.__file__).parent / "presets"

@@ -116,7 +116,7 @@ def test_frozen_model_and_bad_input_name_the_cure():
     model = build()
     with pytest.raises(UserError, match="lacks response_mask"):
         score(model, {k: v for k, v in batch_of().items() if k != "response_mask"})
-    with pytest.raises(UserError, match=r"scores\.width must be at least 1"):
+    with pytest.raises(UserError, match=r"log\.scores\.width is 0: use 1 or more"):
         ScoreConfig(width=0)
     with pytest.raises(UserError, match="did you mean 'sketch'"):
         ScoreConfig(mode="sketsh")  # type: ignore[arg-type]

@@ -132,8 +132,8 @@ def test_children_die_with_a_killed_parent(tmp_path: Path) -> None:
 
     script = (
         "import subprocess, sys, time\n"
-        "from fspo.repro.stages import _die_with_parent\n"
-        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'], preexec_fn=_die_with_parent)\n"
+        "from fspo.base.processes import end_with_parent\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'], preexec_fn=end_with_parent)\n"
         "print(child.pid, flush=True)\n"
         "time.sleep(60)\n"
     )

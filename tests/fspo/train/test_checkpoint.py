@@ -11,6 +11,7 @@ import torch
 from fspo.base.errors import UserError
 from fspo.train import checkpoint
 from fspo.train.checkpoint import TrainState
+from fspo.train.claim import clean
 
 
 def trained(seed: int = 0, dtype: torch.dtype = torch.float32) -> tuple[torch.nn.Module, torch.optim.AdamW]:
@@ -56,7 +57,7 @@ def test_only_the_newest_are_kept_and_half_ones_removed(tmp_path: Path) -> None:
     (tmp_path / "checkpoints" / ".part-1").mkdir()
     (tmp_path / "checkpoints" / "step-00000099").mkdir()  # without state.json: not whole
     assert [p.name for p in checkpoint.list_checkpoints(tmp_path)] == ["step-00000010", "step-00000012"]
-    checkpoint.clean(tmp_path)
+    clean(tmp_path)
     assert not list((tmp_path / "checkpoints").glob(".part*"))
 
 

@@ -8,6 +8,7 @@ import tiny_run
 from fspo.base.errors import UserError
 from fspo.gradlog import read_log
 from fspo.train.checkpoint import list_checkpoints
+from fspo.train.claim import mark
 
 # A lagged drift and audits: more state to get wrong.
 ARGUMENTS = [
@@ -79,6 +80,7 @@ def test_finished_run_resumes_to_nothing(whole: Path) -> None:
 def test_existing_run_is_refused_and_kept(tmp_path: Path, trace: str) -> None:
     path = tmp_path / "run" / trace
     path.parent.mkdir(parents=True)
+    mark(tmp_path / "run")
     path.write_text("precious")
     with pytest.raises(UserError, match=r"holds a run already.*--resume true.*--output"):
         tiny_run.trainer(tmp_path / "run")

@@ -10,6 +10,8 @@ import pytest
 import tiny_run
 
 from fspo.base.errors import UserError, run_cli
+from fspo.base.options import save
+from fspo.config import TrainConfig
 from fspo.gradlog import read_log
 from fspo.train import __main__ as train
 
@@ -121,15 +123,16 @@ def test_a_model_on_disk_trains_on_a_data_set(tmp_path: Path, template: str | No
 
 def test_existing_run_in_a_real_process(tmp_path: Path) -> None:
     """One line, no traceback, exit status 2, nothing lost (the other cases call `main`)."""
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "config.yaml").write_text("rollouts: 3\n")
+    config = TrainConfig(output=str(tmp_path / "run"))
+    save(config, tmp_path / "run" / "config.yaml")
+    before = (tmp_path / "run" / "config.yaml").read_text()
     done = run("--output", str(tmp_path / "run"), "--task.name", "gym:chain_sum")
     assert done.returncode == 2
     assert done.stderr.startswith("error: ")
     assert done.stderr.count("\n") == 1
     assert done.stdout == ""
     assert "holds a run already" in done.stderr
-    assert (tmp_path / "run" / "config.yaml").read_text() == "rollouts: 3\n"
+    assert (tmp_path / "run" / "config.yaml").read_text() == before
 
 
 @pytest.mark.parametrize("arguments", [["--config", "/nowhere/run.yaml"], ["--batch.promts", "3"]])

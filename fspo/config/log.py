@@ -1,0 +1,80 @@
+"""The gradient log and the scores in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Literal
+
+from fspo.base.errors import UserError, unknown_name
+from fspo.config.ranges import MOST, check_ranges, number
+
+
+@dataclass(frozen=True)
+class ScoreConfig:
+    """How scores are taken.
+
+    Parameters
+    ----------
+    mode : "sketch" or "exact"
+        A hashed sketch, or the whole gradient (small models: it takes P numbers a response).
+    width : int or None
+        Entries of the sketch; None keeps as many as there are (no hashing).
+    projection : int or None
+        k, the columns of each Rademacher projection; None projects nothing.
+    redraw : bool
+        Draw new projections for every rollout, so that sketch errors average out over a run.
+    """
+
+    mode: Literal["sketch", "exact"] = "sketch"
+    width: int | None = number(2048, 1)
+    projection: int | None = number(16, 1)
+    redraw: bool = True
+
+    def __post_init__(self) -> None:
+        if self.mode not in ("sketch", "exact"):
+            raise unknown_name("score mode", self.mode, ("sketch", "exact"))
+        check_ranges(self, "log.scores")
+
+
+@dataclass(frozen=True)
+class LogConfig:
+    """The gradient log.
+
+    Parameters
+    ----------
+    scores : ScoreConfig
+        Sketch of each response's score.
+    score_every : int
+        Rollouts between score passes; 0 for never.
+    score_minibatches : tuple of int
+        Updates of a rollout whose responses are scored, counted from 0; negative ones count back from the end of the
+        first pass. The last of the first pass is at first use after most updates.
+    audit_every : int
+        Rollouts between audits (fresh responses at the parameters of the scored update); 0 for never.
+    coverage_every : int
+        Rollouts between measurements of the sketch against full gradients on a few responses; 0 for never.
+    entropy : bool
+        Log the policy's entropy (costs one pass over the logits).
+    length_edges : tuple of int
+        Edges of the live length bins, tokens.
+    samples : int
+        Responses of each rollout that are kept as text under ``rollouts/``.
+    """
+
+    scores: ScoreConfig = field(default_factory=ScoreConfig)
+    score_every: int = number(1, 0)
+    score_minibatches: tuple[int, ...] = (-1,)
+    audit_every: int = number(0, 0)
+    coverage_every: int = number(0, 0)
+    entropy: bool = True
+    length_edges: tuple[int, ...] = (1, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
+    samples: int = number(8, 0)
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "log")
+        edges = self.length_edges
+        if not edges or edges[0] not in (0, 1) or any(b <= a for a, b in pairwise(edges)) or edges[-1] > MOST:
+            raise UserError(f"log.length_edges is {list(edges)}: start at 1 and let the edges rise, to {MOST} at most")
+        if (self.audit_every or self.coverage_every) and not (self.score_every and self.score_minibatches):
+            raise UserError("log.audit_every and log.coverage_every need score passes: set log.score_every to 1")

@@ -1,0 +1,64 @@
+"""The machine that a run is planned for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Literal
+
+from fspo.base.errors import UserError
+from fspo.config.ranges import check_ranges, number
+from fspo.config.train import TrainConfig
+
+Sharding = Literal["fsdp2", "ddp"]
+
+
+@dataclass(frozen=True)
+class MachineConfig:
+    """Where the run goes.
+
+    Parameters
+    ----------
+    gpus : int
+        On all nodes together.
+    memory : float
+        Of each, GiB.
+    sharding : {"fsdp2", "ddp"}
+        How weights, gradients and moments are spread; one GPU holds everything anyway.
+    mixed_precision : {"bf16", "no"}
+        As in the accelerate configuration: computing in bfloat16 with float32 weights behind.
+    response_tokens : int, optional
+        Mean length of a response, for the token counts; by default sampling.max_new_tokens.
+    """
+
+    gpus: int = number(8, 1, 10**6)
+    memory: float = number(80.0, 0, 1e6, above=True)
+    sharding: Sharding = "fsdp2"
+    mixed_precision: Literal["bf16", "no"] = "bf16"
+    response_tokens: int | None = number(None, 1)
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "machine")
+
+
+@dataclass(frozen=True)
+class PlanConfig(TrainConfig):
+    """A training run and the machine that it is planned for.
+
+    Parameters
+    ----------
+    machine : MachineConfig
+    json : str, optional
+        Write the plan to this file too.
+    """
+
+    machine: MachineConfig = field(default_factory=MachineConfig)
+    json: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.json is not None and not self.json.strip():
+            raise UserError("json is empty: give the path of a file, or leave it out")
+
+    def training(self) -> TrainConfig:
+        """The run alone."""
+        return TrainConfig(**{f.name: getattr(self, f.name) for f in fields(TrainConfig)})

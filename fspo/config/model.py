@@ -1,0 +1,109 @@
+"""The policy, its adapters, and the warm-up of the embedded model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from fspo.config.ranges import SEEDS, check_ranges, number
+
+Dtype = Literal["float32", "bfloat16"]
+
+
+@dataclass(frozen=True)
+class LoraOptions:
+    """Train low-rank adapters instead of all weights (extra ``lora``).
+
+    Parameters
+    ----------
+    rank : int
+        Rank of each adapter.
+    alpha : float
+        Scale of the adapters; their output is multiplied by alpha / rank.
+    target_modules : list of str or str
+        Module names, or ``"all-linear"``.
+    seed : int
+        Seed of the adapters' random half.
+    """
+
+    rank: int = number(16, 1, 65536)
+    alpha: float = number(32.0, 0, 1e6, above=True)
+    target_modules: list[str] | str = "all-linear"
+    seed: int = number(0, 0, SEEDS)
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "model.lora")
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The policy.
+
+    Parameters
+    ----------
+    name_or_path : str
+        "embedded" (a small Qwen3, warmed up on the task first), a folder or a Hugging Face name.
+    tokenizer : str, optional
+        Tokenizer's folder or name where it is not the model's.
+    dtype : {"float32", "bfloat16"}
+        Type of the weights.
+    attn_implementation : str, optional
+        As in transformers: "sdpa", "eager", "flash_attention_2".
+    gradient_checkpointing : bool
+        Recompute activations in the backward pass.
+    lora : LoraOptions, optional
+        Train adapters instead of all weights (extra "lora").
+    """
+
+    name_or_path: str = "embedded"
+    tokenizer: str | None = None
+    dtype: Dtype = "float32"
+    attn_implementation: str | None = None
+    gradient_checkpointing: bool = False
+    lora: LoraOptions | None = None
+
+
+@dataclass(frozen=True)
+class WarmupConfig:
+    """How the embedded model is warmed up.
+
+    Parameters
+    ----------
+    steps : int
+        Optimizer steps.
+    examples_per_step : int
+        Examples in each of them, about 70 tokens each.
+    slip_from : float
+        Share of the schedule after which the examples hold the task's slips.
+    muon_lr : float
+        Learning rate of the layers' matrices.
+    adamw_lr : float
+        Learning rate of embeddings, output layer and norms.
+    seed : int
+        Seed of the initial weights and the data.
+    min_accuracy : float
+        The gate: accuracy of sampled responses on the eval split that the warm-up must reach.
+    eval_examples : int
+        Prompts that the gate measures on.
+    attempts : int
+        Seeds to try, seed, seed + 1, ..., before giving up.
+    threads : int
+        CPU threads; the result depends on them in the last bits.
+    cache_dir : str, optional
+        Folder of the cache; by default FSPO_CACHE or ~/.cache/fspo.
+    """
+
+    steps: int = number(900, 1)
+    examples_per_step: int = number(16, 1)
+    slip_from: float = number(0.7, 0, 1)
+    muon_lr: float = number(0.01, 0, 1, above=True)
+    adamw_lr: float = number(4e-3, 0, 1, above=True)
+    seed: int = number(0, 0, SEEDS)
+    min_accuracy: float = number(0.15, 0, 1)
+    eval_examples: int = number(512, 1)
+    attempts: int = number(3, 1)
+    threads: int = number(1, 1, 1024)
+    cache_dir: str | None = None
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "warmup")

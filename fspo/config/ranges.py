@@ -1,0 +1,95 @@
+"""The range of each number among the options, written where the option stands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from math import inf
+from typing import Any
+
+from fspo.base.errors import UserError
+
+MOST = 10**9
+"""Largest count that makes sense anywhere; a larger one is a slip of the keyboard."""
+SEEDS = 2**32 - 1
+"""Largest seed that every random generator of a run takes (NumPy's is the narrowest)."""
+
+
+@dataclass(frozen=True)
+class Range:
+    """The numbers that an option may have.
+
+    Attributes
+    ----------
+    low, high : float
+        Least and greatest value.
+    above, below : bool
+        ``low`` itself, ``high`` itself is refused.
+    also : tuple of float
+        Values outside the range that are allowed as well.
+    """
+
+    low: float
+    high: float
+    above: bool = False
+    below: bool = False
+    also: tuple[float, ...] = ()
+
+    def cure(self, value: float) -> str | None:
+        """What to use in the place of ``value``; None if it may stay."""
+        if value in self.also:
+            return None
+        low, high = _text(self.low), _text(self.high)
+        if not (value > self.low if self.above else value >= self.low):  # NaN too
+            wanted = f"a number above {low}" if self.above else f"{low} or more"
+        elif not (value < self.high if self.below else value <= self.high):
+            wanted = f"a number below {high}" if self.below else f"{high} or less"
+        else:
+            return None
+        return "use " + "".join(f"{_text(one)}, or " for one in self.also) + wanted
+
+    def __str__(self) -> str:
+        """As an interval: ``(0, 1]``, ``[1, 1000000000]``."""
+        left, right = "(" if self.above else "[", ")" if self.below else "]"
+        others = "".join(f" or {_text(one)}" for one in self.also)
+        return f"{left}{_text(self.low)}, {_text(self.high)}{right}{others}"
+
+
+def _text(value: float) -> str:
+    if value == inf:
+        return ".inf"  # as YAML writes it
+    return str(value) if isinstance(value, int) else f"{value:.12g}"
+
+
+def number(
+    default: float | None,
+    low: float,
+    high: float = MOST,
+    *,
+    above: bool = False,
+    below: bool = False,
+    also: tuple[float, ...] = (),
+) -> Any:
+    """A dataclass field for a number with its range; None as default makes it optional."""
+    return field(default=default, metadata={"range": Range(low, high, above, below, also)})
+
+
+def check_ranges(config: Any, group: str) -> None:
+    """Refuse numbers outside the ranges that the fields of ``config`` name.
+
+    Parameters
+    ----------
+    group : str
+        Name of the group of options, "" for the options of no group.
+
+    Raises
+    ------
+    UserError
+        Naming the option, its value and the bound that it breaks.
+    """
+    for one in fields(config):
+        value = getattr(config, one.name)
+        allowed: Range | None = one.metadata.get("range")
+        if allowed is None or value is None:
+            continue
+        if cure := allowed.cure(value):
+            raise UserError(f"{group + '.' if group else ''}{one.name} is {value}: {cure}")

@@ -1,0 +1,122 @@
+"""The clip rule and the objective."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import get_args
+
+from fspo.base.errors import UserError, unknown_name
+from fspo.config.ranges import check_ranges, number
+from fspo.rules import Adapt, Aggregation, Drift, DriftSource, Estimator, Outside, Rate, Rule, preset
+
+
+@dataclass(frozen=True)
+class ObjectiveConfig:
+    """How terms become one number.
+
+    Parameters
+    ----------
+    aggregation : {"response", "sequence", "token", "constant"}
+        `fspo.objective.aggregate` says what each does to long responses.
+    constant_length : int, optional
+        The C of ``"constant"``, tokens; usually the response limit.
+    kl_coef : float
+        Weight of the k3 estimate of KL(new||reference), per token, subtracted from the objective.
+
+    Raises
+    ------
+    UserError
+        For values outside their range, with the cure.
+    """
+
+    aggregation: Aggregation = "response"
+    constant_length: int | None = number(None, 1)
+    kl_coef: float = number(0.0, 0, 1e6)
+
+    def __post_init__(self) -> None:
+        if self.aggregation not in get_args(Aggregation):
+            raise unknown_name("aggregation", str(self.aggregation), get_args(Aggregation))
+        if (self.aggregation == "constant") != (self.constant_length is not None):
+            raise UserError("constant_length belongs to aggregation 'constant' and to no other; set both or neither")
+        check_ranges(self, "rule")
+
+
+@dataclass(frozen=True)
+class RuleConfig:
+    """The clip rule: a preset, with any of its parts changed (docs/theory.md section 2).
+
+    Parameters
+    ----------
+    preset : str
+        none, rloo, gspo, fspo, fspo-kl, fspo-gaussian, fspo-tilted, fspo-truncate, fspo-cap, fspo-signed, fspo-auto,
+        fspo-adaptive, fspo-conformal, power, grpo, ctpo.
+    range_lo : float, optional
+        Lower range of the band: eps for rloo, gspo, grpo; c (nats per root token) for fspo.
+    range_hi : float, optional
+        Upper range, in the same unit.
+    gamma : float, optional
+        Exponent of preset "power".
+    drift : {"none", "kl", "gaussian", "tilted", "signed"}, optional
+        Centre of the band per token: 0, the mean of -k3, of -sigma^2/2, of +sigma^2/2, or the mean log-ratio of the
+        responses whose advantage has the same sign.
+    drift_source : {"two_pass", "lagged"}, optional
+        Where the drift's sums come from: a pass over the minibatch before its update, or the update before.
+    outside : {"drop", "truncate", "cap"}, optional
+        What happens outside the band: the response gets no gradient where the clip is active, its weight is held at
+        the edge there, or its weight is held at the upper edge whatever the sign of the advantage.
+    dual : float, optional
+        Dual clip d > 1: a response with A < 0 and S beyond d times the upper half-width is cut too.
+    adapt : {"none", "range", "exponent", "bins"}, optional
+        What follows a target acceptance online, so that no pilot run is needed: with any preset on whole sequences.
+    target : float, optional
+        The acceptance to follow.
+    target_rate : {"band", "update"}, optional
+        Of all responses, or of those with A != 0 the share that is not cut.
+    advantage : {"rloo", "grpo", "dr_grpo"}, optional
+        Advantage estimator, by default the preset's.
+    aggregation : {"response", "token", "sequence", "constant"}, optional
+        How terms become a loss, by default the preset's.
+    constant_length : int, optional
+        Divisor of the "constant" aggregation, tokens.
+    kl_coef : float
+        Weight of the KL term against the initial model.
+    """
+
+    preset: str = "fspo"
+    range_lo: float | None = number(None, 0, 1e6, above=True)
+    range_hi: float | None = number(None, 0, 1e6, above=True)
+    gamma: float | None = number(None, 0, 2)
+    drift: Drift | None = None
+    drift_source: DriftSource | None = None
+    outside: Outside | None = None
+    dual: float | None = number(None, 1, 1e6, above=True)
+    adapt: Adapt | None = None
+    target: float | None = number(None, 0, 1, above=True, below=True)
+    target_rate: Rate | None = None
+    advantage: Estimator | None = None
+    aggregation: Aggregation | None = None
+    constant_length: int | None = number(None, 1)
+    kl_coef: float = number(0.0, 0, 1e6)
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "rule")
+        self.rule()
+        self.objective()
+
+    def rule(self) -> Rule:
+        """The clip rule."""
+        names = ("range_lo", "range_hi", "gamma", "drift", "drift_source", "outside", "dual")
+        names += ("adapt", "target", "target_rate")
+        return preset(self.preset, **{n: getattr(self, n) for n in names if getattr(self, n) is not None}).rule
+
+    def advantage_estimator(self) -> Estimator:
+        """The advantage estimator."""
+        return self.advantage or preset(self.preset).advantage
+
+    def objective(self) -> ObjectiveConfig:
+        """Aggregation and KL term."""
+        return ObjectiveConfig(
+            aggregation=self.aggregation or preset(self.preset).aggregation,
+            constant_length=self.constant_length,
+            kl_coef=self.kl_coef,
+        )

@@ -1,0 +1,192 @@
+"""A folder that is not a run's is refused and left alone; a run has one writer; what a run lacks is told."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import tiny_run
+import torch
+
+from fspo.base.errors import UserError
+from fspo.train import __main__ as train
+from tests.fspo.train.test_train_cli import arguments
+
+HOLD = """
+import sys
+from pathlib import Path
+from fspo.train.claim import _lock
+_lock(Path(sys.argv[1]))
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def tree(folder: Path) -> dict[str, bytes | None]:
+    return {str(p.relative_to(folder)): p.read_bytes() if p.is_file() else None for p in sorted(folder.rglob("*"))}
+
+
+@pytest.mark.parametrize("resume", ["true", "false"])
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"model/model.safetensors": "weights of years", "model/notes.txt": "mine"},
+        {"README.md": "a project"},
+        {"config.yaml": "server: {port: 80}\n"},
+        {"config.yaml": "rollouts: 3\nrule: {preset: gspo}\n"},  # written by hand for --config
+        {"config.yaml": "[1, 2"},
+        {"checkpoints/step-1/x": "of another program", "metrics.jsonl": "{}\n"},
+        {".part-probe-of-mine/x": "1", "gradlog/x": "y"},
+    ],
+)
+def test_a_folder_of_others_is_refused_and_left_as_it_is(tmp_path: Path, files: dict[str, str], resume: str) -> None:
+    run = tmp_path / "run"
+    for name, text in files.items():
+        (run / name).parent.mkdir(parents=True, exist_ok=True)
+        (run / name).write_text(text)
+    before = tree(run)
+    with pytest.raises(UserError, match=r"choose another --output") as error:
+        train.main(arguments(tmp_path, "--resume", resume))
+    assert "\n" not in str(error.value)
+    assert tree(run) == before
+
+
+def test_an_empty_folder_is_taken_and_a_run_from_before_the_mark_goes_on(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    tiny_run.trainer(run).train()
+    assert json.loads((run / "run.json").read_text())["writer"] is None
+    (run / "run.json").unlink()
+    with pytest.raises(UserError, match=r"holds a run already \(config.yaml\): add --resume true"):
+        tiny_run.trainer(run)
+    tiny_run.trainer(run, "--resume", "true", "--rollouts", "3").train()
+    assert [line["rollout"] for line in tiny_run.metrics(run, "train")] == [0, 1, 2]
+
+
+def test_one_live_writer_and_a_killed_one_is_forgotten(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    tiny_run.trainer(run).train()
+    before = tree(run / "gradlog") | tree(run / "model")
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(run)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert holder.stdout.readline() == "held\n"
+        again = ["--resume", "true", "--rollouts", "3"]
+        with pytest.raises(UserError, match=rf"is being written by process {holder.pid} on \S+ since .*: wait until"):
+            tiny_run.trainer(run, *again)
+        assert tree(run / "gradlog") | tree(run / "model") == before
+    finally:
+        holder.kill()
+        holder.wait()
+    assert json.loads((run / "run.json").read_text())["writer"]["pid"] == holder.pid
+    tiny_run.trainer(run, *again).train()
+    assert [line["rollout"] for line in tiny_run.metrics(run, "train")] == [0, 1, 2]
+
+
+def test_a_writer_on_another_host_is_named_with_the_cure(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    tiny_run.trainer(run).train()
+    writer = {"pid": 7, "host": "far-away", "since": "2026-01-01T00:00:00+00:00"}
+    (run / "run.json").write_text(json.dumps({"fspo": "0.1.0", "writer": writer}))
+    again = ["--resume", "true", "--rollouts", "3"]
+    with pytest.raises(UserError, match=r"process 7 on far-away since 2026.*make sure that it has ended"):
+        tiny_run.trainer(run, *again)
+    (run / "run.json").unlink()
+    tiny_run.trainer(run, *again).train()
+
+
+def until(true: Callable[[], bool], seconds: float, what: str) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, what
+        time.sleep(0.1)
+
+
+def children(pid: int) -> list[int]:
+    found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [int(child) for child in found]
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_workers_end_with_a_killed_torchrun_and_a_second_command_is_refused(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    words = arguments(tmp_path, "--rollouts", "100000", "--checkpoint_every", "1", "--cpu", "true", "--resume", "true")
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2"]
+    command += ["--master_port", str(tiny_run.free_port()), "-m", "fspo.train", *words]
+    with (tmp_path / "log").open("wb") as log:
+        launcher = subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | {"TQDM_DISABLE": "1"})
+    workers: list[int] = []
+    try:
+        ready = run / "checkpoints"
+        until(lambda: any(ready.glob("step-*")), 200, (tmp_path / "log").read_text())
+        workers = children(launcher.pid)
+        assert len(workers) >= 2
+        writer = json.loads((run / "run.json").read_text())["writer"]
+        assert writer["pid"] in workers
+        with pytest.raises(UserError, match=rf"being written by process {writer['pid']}"):
+            train.main(words)
+        launcher.send_signal(signal.SIGKILL)
+        launcher.wait()
+        until(lambda: not any(alive(pid) for pid in workers), 20, "workers train on without their launcher")
+    finally:
+        for pid in [launcher.pid, *filter(alive, workers)]:
+            if pid != launcher.pid or launcher.poll() is None:
+                os.kill(pid, signal.SIGKILL)
+    done = max(line["rollout"] for line in tiny_run.metrics(run, "train"))
+    assert train.main([*words, "--rollouts", str(done + 2)]) == 0
+    assert [line["rollout"] for line in tiny_run.metrics(run, "train")] == list(range(done + 2))
+
+
+@pytest.mark.parametrize("gone", ["metrics.jsonl", "gradlog", "gradlog/rollout-00000000-rank-0000.parquet"])
+def test_a_run_whose_log_is_gone_does_not_go_on(tmp_path: Path, gone: str) -> None:
+    run = tmp_path / "run"
+    tiny_run.trainer(run).train()
+    path = run / gone
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    with pytest.raises(UserError, match=rf"after rollout 1, but rollout 0 is missing in its {gone.split('/')[0]}"):
+        tiny_run.trainer(run, "--resume", "true", "--rollouts", "3")
+
+
+def test_weights_that_are_not_finite_are_never_saved(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    trainer = tiny_run.trainer(run, "--rollouts", "3", "--checkpoint_every", "1")
+    flush = trainer.log.flush
+
+    def broken_after_the_second(rollout: int) -> None:  # between the last update and the checkpoint
+        flush(rollout)
+        if rollout == 1:
+            with torch.no_grad():
+                next(iter(trainer.raw.parameters()))[0, 0] = float("inf")
+
+    trainer.log.flush = broken_after_the_second
+    with pytest.raises(UserError, match=r"diverged: model\.embed_tokens\.weight has values that are not finite.*step-"):
+        trainer.train()
+    assert len(list((run / "checkpoints").glob("step-*"))) == 1
+    assert not (run / "model").exists()
+    tiny_run.trainer(run, "--resume", "true", "--rollouts", "3").train()
+    assert (run / "model").is_dir()
+
+
+def test_a_model_that_is_not_finite_is_never_exported(tmp_path: Path) -> None:
+    net = tiny_run.model()
+    net.spare = torch.nn.Parameter(torch.tensor([float("nan")]))  # no response depends on it
+    with pytest.raises(UserError, match=r"diverged: spare has values that are not finite"):
+        tiny_run.trainer(tmp_path / "run", net=net).train()
+    assert not (tmp_path / "run" / "model").exists()
+    assert not list((tmp_path / "run").glob("checkpoints/step-*"))
