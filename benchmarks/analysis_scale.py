@@ -28,7 +28,7 @@ from tqdm import tqdm
 from fspo.base.command_line import CommandParser
 from fspo.base.errors import UserError, run_cli
 from fspo.gradlog import GradLogWriter
-from fspo.rules import DriftStats, preset
+from fspo.rules import preset
 
 PROMPTS, GROUP, MINIBATCHES, EPOCHS = 625, 8, 4, 2
 A_ROLLOUT = PROMPTS * GROUP * EPOCHS
@@ -56,8 +56,7 @@ def write_rollout(writer: GradLogWriter, rollout: int, prompts: int, width: int,
         at = np.arange(size) + (update % MINIBATCHES) * size
         S, L, A = walk[at], length[at].astype(np.float64), advantage[at].astype(np.float64)
         square = SIGMA**2 * L * update * rng.gamma(50, 1 / 50, size)
-        stats = DriftStats(float(0.5 * square.sum()), float(square.sum()), float(L.sum()))
-        done = rule.apply(S, L, A, stats)
+        done = rule.apply(S, L, A)
         rows: dict[str, Any] = {
             "rollout": rollout,
             "step": rollout * MINIBATCHES * EPOCHS + update,

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fspo.base.errors import UserError
 from fspo.config import ObjectiveConfig
-from fspo.rules import MAX_EXPONENT, Applied, DriftStats, Rule, token_sums
+from fspo.rules import Applied, DriftStats, Rule, capped, token_sums
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,7 @@ class Records:
     clipped_weight: Tensor  # float64, M w, exact where the logged M is held (fspo.rules.Applied)
     lo: Tensor  # float64, edges of the band on S
     hi: Tensor
+    drift: Tensor  # float64, m, centre of the band, nats per token; 0 where the rule has no drift
     band_accept: Tensor  # bool
     capped: Tensor  # bool: the exponent met MAX_EXPONENT
     cut_low: Tensor  # int64, cut counts: responses (sequence rules) or tokens
@@ -50,9 +51,9 @@ class Records:
         """Every field as a numpy array (B,)."""
         return {field.name: getattr(self, field.name).cpu().numpy() for field in fields(self)}
 
-    def drift_stats(self) -> DriftStats:
-        """Sums of this batch for a rule's drift (not reduced over processes)."""
-        return DriftStats(float(self.k3_sum.sum()), float(self.sum_sq_log_ratio.sum()), float(self.length.sum()))
+    def drift_stats(self, advantages: Tensor | None = None) -> DriftStats:
+        """Sums of this batch for a rule's drift, by sign too with advantages (B,); not reduced over processes."""
+        return DriftStats.of(self.k3_sum, self.sum_sq_log_ratio, self.length, self.log_ratio, advantages)
 
 
 class ObjectiveOutput(NamedTuple):
@@ -82,17 +83,17 @@ def log_ratios(new: Tensor, old: Tensor, mask: Tensor) -> Tensor:
     return torch.where(mask, new.to(dtype), 0.0) - torch.where(mask, old.detach().to(dtype), 0.0)
 
 
-def straight_through(value: Tensor, coefficient: Tensor, carrier: Tensor) -> Tensor:
-    """A tensor with the value of ``value`` and the gradient ``coefficient * grad carrier``.
+def straight_through(value: Tensor, coefficient: Tensor, log_ratio: Tensor) -> Tensor:
+    """A tensor with the value of ``value`` and the gradient ``coefficient * grad log_ratio``.
 
-    ``carrier - carrier.detach()`` is exactly 0, so a large S, a 1/L or a low precision cannot disturb the value.
+    ``log_ratio - log_ratio.detach()`` is exactly 0, so a large S, a 1/L or a low precision cannot disturb the value.
     """
-    value, coefficient = value.detach().to(carrier.dtype), coefficient.detach().to(carrier.dtype)
-    return value + coefficient * (carrier - carrier.detach())
+    value, coefficient = value.detach().to(log_ratio.dtype), coefficient.detach().to(log_ratio.dtype)
+    return value + coefficient * (log_ratio - log_ratio.detach())
 
 
 def surrogate(
-    s: Tensor, mask: Tensor, advantages: Tensor, rule: Rule, stats: DriftStats | None = None
+    s: Tensor, mask: Tensor, advantages: Tensor, rule: Rule, m: Tensor | float | None = None
 ) -> tuple[Tensor, Applied]:
     """The clipped terms and what the rule did (docs/theory.md section 2).
 
@@ -102,6 +103,8 @@ def surrogate(
         From `log_ratios`.
     mask : Tensor (B, T), bool
     advantages : Tensor (B,)
+    m : float or Tensor (B,), optional
+        Centre of the band, nats per token (`Rule.centre`); needed where the rule has a drift.
 
     Returns
     -------
@@ -114,26 +117,26 @@ def surrogate(
     applied : Applied
         float64 tensors of the same shape.
     """
-    exact, counts = s.detach().to(torch.float64), mask.to(torch.float64)
+    log_ratio, counts = s.detach().to(torch.float64), mask.to(torch.float64)
     A = torch.where(mask.any(-1), advantages.detach().to(torch.float64), 0.0)  # an empty row moves nothing
     if rule.level == "sequence":
-        carrier = s.sum(-1)
+        moved = s.sum(-1)  # what has the gradient
         n = counts.sum(-1).clamp(min=1)
-        S = exact.sum(-1)
+        S = log_ratio.sum(-1)
     else:
-        carrier, A = s, A[:, None]
-        n = torch.ones_like(exact) if rule.level == "token" else counts.cumsum(-1).clamp(min=1)
-        S = exact if rule.level == "token" else exact.cumsum(-1)
-    applied = rule.apply(S, n, A, stats)
+        moved, A = s, A[:, None]
+        n = torch.ones_like(log_ratio) if rule.level == "token" else counts.cumsum(-1).clamp(min=1)
+        S = log_ratio if rule.level == "token" else log_ratio.cumsum(-1)
+    applied = rule.apply(S, n, A, m)
     if rule.weight == "geometric":
-        carrier = carrier / n.to(carrier.dtype)
-    return straight_through(applied.edge_weight * A, applied.clipped_weight * A, carrier), applied
+        moved = moved / n.to(moved.dtype)
+    return straight_through(applied.edge_weight * A, applied.clipped_weight * A, moved), applied
 
 
 def kl_terms(new: Tensor, ref: Tensor, mask: Tensor) -> Tensor:
     """k3 estimate of KL(new||reference) for each token (B, T), 0 outside the mask; exponent capped, gradient kept."""
     x = -log_ratios(new, ref, mask)
-    x_capped = x - (x.detach() - MAX_EXPONENT).clamp(min=0)
+    x_capped = x + (capped(x.detach()) - x.detach())
     return torch.expm1(x_capped) - x
 
 
@@ -189,7 +192,7 @@ def objective(
     rule: Rule,
     config: ObjectiveConfig | None = None,
     *,
-    stats: DriftStats | None = None,
+    m: Tensor | float | None = None,
     denominator: float | None = None,
     ref: Tensor | None = None,
 ) -> ObjectiveOutput:
@@ -204,9 +207,10 @@ def objective(
     advantages : Tensor (B,)
     rule : Rule
     config : ObjectiveConfig, optional
-    stats : DriftStats, optional
-        Sums over the **global** minibatch, for a rule with a drift: `Records.drift_stats` of a first pass, added
-        up over microbatches and processes.
+    m : float or Tensor (B,), optional
+        Centre of the band, nats per token, for a rule with a drift: ``rule.centre(stats, advantages)``, where stats
+        are the sums over the **global** minibatch (`Records.drift_stats` of a first pass, added up with ``+`` over
+        microbatches and processes).
     denominator : float, optional
         See `aggregate`. Under data-parallel averaging of gradients multiply the loss by the number of processes.
     ref : Tensor (B, T), optional
@@ -220,23 +224,25 @@ def objective(
     Raises
     ------
     UserError
-        For shapes that do not fit, a missing reference, or missing drift statistics.
+        For shapes that do not fit, a missing reference, or a missing centre.
     """
     config = config or ObjectiveConfig()
     _check(new, old, mask, advantages, ref, config)
     mask = mask.to(torch.bool)
     s = log_ratios(new, old, mask)
-    terms, applied = surrogate(s, mask, advantages, rule, stats)
+    terms, applied = surrogate(s, mask, advantages, rule, m)
     loss = -aggregate(terms, mask, config, denominator)
     kl = None
     if ref is not None:
         kl = kl_terms(new, ref, mask)
         if config.kl_coef > 0:
             loss = loss + config.kl_coef * aggregate(kl, mask, config, denominator)
-    return ObjectiveOutput(loss, _records(s.detach().to(torch.float64), mask, advantages.detach(), applied, kl))
+    return ObjectiveOutput(loss, _records(s.detach().to(torch.float64), mask, advantages.detach(), applied, m, kl))
 
 
-def _records(s: Tensor, mask: Tensor, advantages: Tensor, applied: Applied, kl: Tensor | None) -> Records:
+def _records(
+    s: Tensor, mask: Tensor, advantages: Tensor, applied: Applied, m: Tensor | float | None, kl: Tensor | None
+) -> Records:
     k3_sum, sum_sq, _ = token_sums(s, mask)
     length = mask.sum(-1)
     active = (advantages != 0) & (length > 0)
@@ -262,6 +268,7 @@ def _records(s: Tensor, mask: Tensor, advantages: Tensor, applied: Applied, kl: 
         clipped_weight=mean(applied.clipped_weight),
         lo=nan if per_token else applied.lo,
         hi=nan if per_token else applied.hi,
+        drift=torch.zeros_like(k3_sum) + (0.0 if m is None else m),
         band_accept=(applied.in_band | ~mask).all(-1) if per_token else applied.in_band,
         capped=(applied.capped & mask).any(-1) if per_token else applied.capped,
         cut_low=total(side == -1),

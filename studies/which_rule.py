@@ -36,7 +36,7 @@ from analysis.tables.cosine import CosineRow, CosineTable
 from analysis.tables.population import PopulationRow, PopulationTable
 from fspo.base.errors import UserError, run_cli
 from fspo.base.files import write_text
-from fspo.rules import PRESETS, Rule
+from fspo.rules import PRESETS, Rule, TokenMeans
 from fspo.rules.online import OnlineRule
 from fspo.stats.bins import Bins
 from fspo.stats.intervals import CONFIDENCE, PERCENT, sample_interval
@@ -108,18 +108,19 @@ def model_rule(name: str, policy: Policy, rng: np.random.Generator) -> Rule:
 def model_rows(model: str) -> list[Row]:
     """Exact bias, variance and cosine of every band and outside at equal band acceptance in one model."""
     policy = MODELS[model][1]()
-    stats, rng = policy.stats(1.0), np.random.default_rng(0)
-    free = policy.moments(Rule("none"), stats)
+    rng = np.random.default_rng(0)
+    free = policy.moments(Rule("none"), 0.0)
     own = (free.second - float(free.g @ free.g)) / PROMPTS
     found: list[Row] = []
     for name in MODEL_BANDS:
         shape = model_rule(name, policy, rng)
+        centre = shape.centre(TokenMeans(policy.kl, 2 * policy.kl))
         for target in TARGETS:
-            fitted = policy.calibrated(shape, stats, target)
+            fitted = policy.calibrated(shape, centre, target)
             for outside in OUTSIDES if fitted is not None else ():
                 assert fitted is not None
                 rule = Rule(**{**fitted.to_dict(), "outside": outside})
-                m = policy.moments(rule, stats)
+                m = policy.moments(rule, centre)
                 error = m.g_clip - m.g
                 mse = float(error @ error) + (m.second - float(m.g_clip @ m.g_clip)) / PROMPTS
                 place = {"unit": model, "rule": name, "outside": outside, "target": target}

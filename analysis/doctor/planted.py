@@ -148,9 +148,9 @@ def write_run(run: Path, plan: Plan, seed: int) -> Path:
 
 def _rows(rule: Rule, S: np.ndarray, L: np.ndarray, A: np.ndarray, square: np.ndarray) -> dict[str, Any]:
     k3 = square / 2
-    stats = DriftStats(float(k3.sum()), float(square.sum()), float(L.sum()))
+    m = rule.centre(DriftStats.of(k3, square, L))
     with np.errstate(invalid="ignore"):
-        done = rule.apply(S, L, A, stats)
+        done = rule.apply(S, L, A, m)
     return {
         "log_ratio": S,
         "sum_sq_log_ratio": square,
@@ -159,7 +159,7 @@ def _rows(rule: Rule, S: np.ndarray, L: np.ndarray, A: np.ndarray, square: np.nd
         "rule": rule.label,
         "lo": done.lo,
         "hi": done.hi,
-        "drift": rule.drift_per_token(stats),
+        "drift": m,
         "drift_source": "two_pass" if rule.needs_stats else "none",
         "band_accept": done.in_band,
         "side": done.side,

@@ -14,7 +14,7 @@ from analysis.importing.names import COLUMNS
 from analysis.importing.tables import Chunk
 from analysis.importing.values import Floats, Ints, Values, as_values
 from fspo.base.errors import UserError, unknown_name
-from fspo.rules import Rule
+from fspo.rules import Rule, token_k3
 
 COPIED = (
     *("updates_since_rollout", "times_used", "policy_version", "behaviour_version"),
@@ -210,7 +210,7 @@ class Converter:
         if s is None and "log_ratio" not in got and {"new", "old"} <= found.keys():
             s = found["new"] - found["old"]
         if s is not None:
-            total = {"log_ratio": s, "sum_sq_log_ratio": s * s, "k3_sum": np.expm1(np.minimum(s, 20.0)) - s}
+            total = {"log_ratio": s, "sum_sq_log_ratio": s * s, "k3_sum": token_k3(s)}
             out |= {name: np.bincount(row, values, n) for name, values in total.items()}
         elif "log_ratio" in got:
             out["log_ratio"] = self._numbers(got, "log_ratio", path, chosen)

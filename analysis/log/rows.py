@@ -7,36 +7,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from fspo.base.errors import UserError
-from fspo.rules import DriftStats, Rule
+from fspo.rules import Rule, TokenMeans
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 USES = ("first", "reused")
 SUBSETS = ("all", "nonzero")
-
-
-@dataclass(frozen=True)
-class RowDrift:
-    """The drift statistics of each row's own minibatch, arrays (N,) where ``DriftStats`` has numbers.
-
-    ``Rule.band`` reads only ``k3`` and ``sigma2`` and broadcasts, so all minibatches go through one call.
-    """
-
-    k3: Floats
-    sigma2: Floats
-    by_sign: Floats
-
-    def signed(self, A: Floats) -> Floats:
-        """Each row's mean log-ratio per token over its minibatch's responses with the sign of its A (N,)."""
-        del A  # the rows' own advantages are in it
-        return self.by_sign
 
 
 @dataclass(frozen=True)
@@ -63,7 +46,7 @@ class Rows:
     by_sign_lagged: Floats
     lo: Floats  # edges as logged; NaN if not logged
     hi: Floats
-    drift: Floats  # as logged; NaN if not logged
+    drift: Floats  # m of the rule that trained, per token, as logged; NaN if not logged
     side: Ints
     multiplier: Floats
     weight: Floats
@@ -89,18 +72,23 @@ class Rows:
         """All rows, or those with A != 0 ("nonzero")."""
         return self if subset == "all" else self.take(self.A != 0)
 
-    def drift_stats(self, rule: Rule) -> DriftStats:
-        """What ``rule`` centres its band on in each row's minibatch."""
-        lagged = rule.drift_source == "lagged"
-        now = self.k3, self.sigma2, self.by_sign
-        return cast(
-            DriftStats, RowDrift(*((self.k3_lagged, self.sigma2_lagged, self.by_sign_lagged) if lagged else now))
-        )
+    def centre(self, rule: Rule) -> Floats | float:
+        """Centre m of ``rule``'s band in each row's minibatch, nats per token: (N,), or 0 where it has no drift.
 
-    def logged_stats(self, rule: Rule) -> DriftStats:
-        """Statistics that give back the logged drift of the rule that trained."""
-        sigma2 = 2 * self.drift if rule.drift == "tilted" else -2 * self.drift
-        return cast(DriftStats, RowDrift(-self.drift, sigma2, self.drift))
+        NaN where the log lacks what the drift needs.
+        """
+        if rule.drift_source == "lagged":
+            k3, sigma2, by_sign = self.k3_lagged, self.sigma2_lagged, self.by_sign_lagged
+        else:
+            k3, sigma2, by_sign = self.k3, self.sigma2, self.by_sign
+        # by_sign is that of the row's own sign, so it stands for both
+        return rule.centre(TokenMeans(k3, sigma2, by_sign, by_sign), self.A)
+
+    def edges(self, rule: Rule) -> tuple[Floats, Floats]:
+        """Edges (N,) of the band of the rule that trained: as logged, or from its logged centre where they are not."""
+        lo, hi = rule.band(self.length, self.drift if rule.needs_stats else None)
+        logged = ~(np.isnan(self.lo) | np.isnan(self.hi))
+        return np.where(logged, self.lo, lo), np.where(logged, self.hi, hi)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from analysis.log.partition import LENGTH, Partition, coordinates
 from analysis.log.rows import Floats, Ints, Learnt, Rows, in_order, leave_one_out, numbered, repeated
-from fspo.gradlog import GradLog, step_drift_stats
+from fspo.gradlog import GradLog
 
 ROW_COLUMNS = (
     *("rollout", "step", "updates_since_rollout", "times_used", "prompt_id", "response_id", "length", "log_ratio"),
@@ -187,14 +187,15 @@ def _rows(log: GradLog, partition: Partition, scale: Scale | None) -> tuple[Rows
 
 
 def _drifts(log: GradLog, step: Ints) -> Floats:
+    """Mean k3 and s^2 per token of each row's step, which is one global minibatch, and of the step before (4, N)."""
     if not len(step):
         return np.zeros((4, 0))
-    stats = step_drift_stats(log)
-    steps = np.array(sorted(stats))
-    now = np.array([(stats[s].k3, stats[s].sigma2) for s in steps])
-    before = np.vstack([np.zeros((1, 2)), now[:-1]])
-    at = np.searchsorted(steps, step)
-    return np.concatenate([now[at].T, before[at].T])
+    code = np.unique(step, return_inverse=True)[1]
+    columns = ("k3_sum", "sum_sq_log_ratio", "length")
+    k3, square, tokens = (np.bincount(code, log.column(c).astype(np.float64)) for c in columns)
+    now = np.stack([k3, square]) / tokens
+    before = np.concatenate([np.zeros((2, 1)), now[:, :-1]], axis=1)
+    return np.concatenate([now[:, code], before[:, code]])
 
 
 def _drifts_by_sign(log: GradLog, step: Ints) -> Floats:

@@ -10,12 +10,14 @@ import numpy as np
 from analysis.log.rows import Floats, Ints, Rows
 from analysis.rules.evaluate import Case
 from analysis.rules.replay import pieces
-from analysis.rules.sums import Sums
+from analysis.rules.sums import Cuts, Part, Sums
 from fspo.base.errors import UserError
-from fspo.rules import MAX_EXPONENT, Rule, excess_quantiles, scaled
+from fspo.rules import Clip, Edges, Rule, excess_quantiles, scaled
 
 Member = tuple[int, Case]
 NO_ADVANTAGE = UserError("every response of this window has A = 0: no update acceptance is to be matched")
+ROUNDING = 1e-9
+"""Relative: far above the error of an excess, far below the distance of two rows that a calibration tells apart."""
 
 
 @dataclass
@@ -67,44 +69,99 @@ class Placed:
         Of the last step.
     below, above : array (N,)
         Half-widths.
-    centre : array (N,), optional
-        m_L; None where the band has no drift.
+    centre : array (N,)
+        m_L; 0 where the band has no drift.
     over, under : array (N,)
-        Factors on the half-widths at which the row is just below the upper edge, above the lower one.
+        Factors on the half-widths at which S lies on the upper edge, and on the lower one.
     """
 
     rule: Rule
     window: int
+    rows: Rows
     below: Floats
     above: Floats
-    centre: Floats | None
+    centre: Floats
     over: Floats
     under: Floats
 
     @staticmethod
-    def of(band: Band, first: int, rows: Rows) -> Placed:
-        """The band on the rows of the window that starts at the rollout ``first``."""
-        rule, drift = band.rule, band.rule.drift_per_token(rows.drift_stats(band.rule), rows.A)
+    def of(band: Band, first: int, rows: Rows) -> Placed | None:
+        """The band on the rows of the window that starts at the rollout ``first``; None where its centre is unknown."""
+        rule, m = band.rule, rows.centre(band.rule)
+        if not np.all(np.isfinite(m)):
+            return None
         if band.states is None:
             below, above = rule.half_widths(rows.length)
         else:
             below, above = np.empty(len(rows)), np.empty(len(rows))
             for at, rule in pieces(band.rule, band.states, rows):
                 below[at], above[at] = rule.half_widths(rows.length[at])
-        centre = np.asarray(drift) * rows.length if rule.needs_stats else None
-        centred = rows.S if centre is None else rows.S - centre
+        centre = band.rule.sum_centre(rows.length, m)
+        centred = rows.S - centre
         # a band that stands still has one range for all windows
         window = -1 if band.states is None else first
-        return Placed(rule, window, below, above, centre, centred / above, centred / -below)
+        return Placed(rule, window, rows, below, above, centre, centred / above, centred / -below)
 
-    def edge_weights(self, at: Ints, high: np.ndarray, factor: Floats, length: Floats) -> Floats:
-        """Weight (R,) at the upper or lower edge of some rows, the half-widths times a factor each."""
-        edge = factor * np.where(high, self.above[at], -self.below[at])
-        if self.centre is not None:
-            edge += self.centre[at]
-        if self.rule.weight == "geometric":
-            edge /= length[at]
-        return np.exp(np.minimum(edge, MAX_EXPONENT))
+    @property
+    def excess(self) -> Floats:
+        """The factor (N,) at which each row just enters the band."""
+        return np.maximum(self.over, self.under)
+
+    def rejected(self, factors: Sequence[float]) -> list[Ints]:
+        """Rows outside the band, its half-widths times each of the factors."""
+        some = Candidates(self, slice(None), self.excess, factors)
+        return some.by_factor(~((some.edges.lo <= some.S) & (some.edges.hi >= some.S)))
+
+
+class Candidates:
+    """Rows that a band may reject or cut, its half-widths times each of M factors, one behind the other (R,).
+
+    They are those whose excess is not clearly below the factor; the rule itself decides on each of them, so rounding
+    moves no row across an edge. A row without S is among them.
+
+    Parameters
+    ----------
+    rows : int array (n,) or slice
+        The rows of the placed band that are looked at.
+    excess : array (n,)
+        Factor at which each of them is just kept.
+    """
+
+    def __init__(self, placed: Placed, rows: Ints | slice, excess: Floats, factors: Sequence[float]) -> None:
+        found = [np.flatnonzero(~(excess <= factor * (1 - ROUNDING))) for factor in factors]
+        sizes = [len(at) for at in found]
+        self._at, self._ends = np.concatenate(found), np.cumsum(sizes)
+        at, factor = self._at if isinstance(rows, slice) else rows[self._at], np.repeat(factors, sizes)
+        self.S, self.length, self.A = placed.rows.S[at], placed.rows.length[at], placed.rows.A[at]
+        centre = placed.centre[at]
+        self.edges = Edges(centre - factor * placed.below[at], centre + factor * placed.above[at], centre)
+
+    def by_factor(self, chosen: np.ndarray) -> list[Ints]:
+        """Those of a mask (R,), for each factor."""
+        before = np.append(0, np.cumsum(chosen))[self._ends]
+        return np.split(self._at[chosen], before[:-1])
+
+    def cut(self, clip: Clip, part: Part) -> CutRows:
+        """Those that the clip cuts."""
+        side = clip.side(self.S, self.A, self.edges)
+        cut = side != 0
+        edges = self.edges if cut.all() else Edges(*(x[cut] for x in self.edges))
+        return CutRows(Cuts(part, self.by_factor(cut)), side[cut], self.S[cut], self.length[cut], edges)
+
+
+@dataclass(frozen=True)
+class CutRows:
+    """Rows (R,) that a clip cuts, for each of several factors on its band."""
+
+    cuts: Cuts
+    side: Ints
+    S: Floats
+    length: Floats
+    edges: Edges
+
+    def clipped_weight(self, clip: Clip) -> Floats:
+        """What the clip leaves of their weights."""
+        return clip.clipped_weight(self.side, clip.edge_weight(self.S, self.length, self.side, self.edges))
 
 
 class Factors:

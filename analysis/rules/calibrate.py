@@ -64,9 +64,9 @@ def calibrate_run(run: str | Path, names: Sequence[str], target: float) -> dict[
         rule = preset(name).rule
         if not calibrates(preset(name)):
             continue
-        stats = rows.drift_stats(rule)
-        fitted = calibrate(rule, rows.S, rows.length, rows.A, target, stats)
-        realised = fitted.acceptance(rows.S, rows.length, rows.A, stats)
+        m = rows.centre(rule)
+        fitted = calibrate(rule, rows.S, rows.length, rows.A, target, m)
+        realised = fitted.acceptance(rows.S, rows.length, rows.A, m)
         found[name] = CalibratedRange(fitted.range_lo, fitted.range_hi, target, realised, len(rows))._asdict()
     return found
 

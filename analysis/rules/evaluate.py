@@ -124,20 +124,15 @@ def evaluate(case: Case, rows: Rows, window: Ints, rate: Rate) -> Outcome:
     failed = Outcome(np.zeros(n, np.int64), np.zeros(n, bool), nothing, nothing, nothing, {})
     if n == 0:
         return replace(failed, reason="no rows")
-    rule = case.rule
-    stats = rows.logged_stats(rule) if case.source == "trained" else rows.drift_stats(rule)
-    if rule.needs_stats and not np.all(np.isfinite(rule.drift_per_token(stats, rows.A))):
-        return replace(
-            failed, reason=f"the log lacks what drift {rule.drift!r} needs (k3_sum, sum_sq_log_ratio, drift)"
-        )
-    if case.source == "trained" and rule.edges_vary:
-        if not np.all(np.isfinite(rows.lo) & np.isfinite(rows.hi) & np.isfinite(rows.drift)):
-            return replace(failed, reason="the log lacks the edges of a band that changes from row to row (lo, hi)")
-        centre = rows.drift * rows.length
-        return _outcome(rule.apply_band(rows.S, rows.length, rows.A, rows.lo, rows.hi, centre), {})
-    if case.source != "matched" and case.states is None:
-        applied = rule.apply(rows.S, rows.length, rows.A, stats)
-        return _outcome(applied, {-1: (rule.range_lo, rule.range_hi)})
+    rule, trained = case.rule, case.source == "trained"
+    m = rows.drift if trained and rule.needs_stats else rows.centre(rule)
+    if not np.all(np.isfinite(m)):
+        return replace(failed, reason=lacking(rule))
+    if trained and rule.edges_vary and np.any(np.isnan(rows.lo) | np.isnan(rows.hi)):
+        return replace(failed, reason="the log lacks the edges of a band that changes from row to row (lo, hi)")
+    if trained or (case.source == "given" and case.states is None):
+        applied = rule.apply(rows.S, rows.length, rows.A, m, rows.edges(rule) if trained else None)
+        return _outcome(applied, {} if rule.edges_vary and trained else {-1: (rule.range_lo, rule.range_hi)})
     parts: list[tuple[np.ndarray, Any]] = []
     ranges: dict[int, tuple[float, float]] = {}
     for first in np.unique(window):
@@ -146,20 +141,25 @@ def evaluate(case: Case, rows: Rows, window: Ints, rate: Rate) -> Outcome:
         taken = [(at, r, inside.take(at)) for at, r in pieces(rule, case.states, inside)]
         factor = 1.0
         if case.source == "matched":
-            excess = [standardized_excess(r, p.S, p.length, p.A, p.drift_stats(r), rate) for _, r, p in taken]
+            excess = [standardized_excess(r, p.S, p.length, p.A, p.centre(r), rate) for _, r, p in taken]
             try:
                 factor = excess_quantile(np.concatenate(excess), case.target, rule.label)
                 taken = [(at, scaled(r, factor), p) for at, r, p in taken]
             except UserError as error:
                 return replace(failed, reason=f"window {first}: {error}")
         ranges[int(first)] = (taken[-1][1].range_lo, taken[-1][1].range_hi)
-        parts += [(here[at], r.apply(p.S, p.length, p.A, p.drift_stats(r))) for at, r, p in taken]
+        parts += [(here[at], r.apply(p.S, p.length, p.A, p.centre(r))) for at, r, p in taken]
     order = np.argsort(np.concatenate([here for here, _ in parts]))
     names = ("side", "in_band", "weight", "clipped_weight", "multiplier")
     joined: dict[str, Any] = {
         f: np.concatenate([np.asarray(getattr(applied, f)) for _, applied in parts])[order] for f in names
     }
     return Outcome(**joined, ranges=ranges)
+
+
+def lacking(rule: Rule) -> str:
+    """Why a log cannot tell a band's centre."""
+    return f"the log lacks what drift {rule.drift!r} needs (k3_sum, sum_sq_log_ratio, drift)"
 
 
 def narrow(outcome: Outcome, which: Ints) -> Outcome:

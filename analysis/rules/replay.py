@@ -8,9 +8,9 @@ from itertools import groupby
 
 import numpy as np
 
-from analysis.log.rows import Ints, Learnt, Rows, in_order
+from analysis.log.rows import Floats, Ints, Learnt, Rows, in_order
 from analysis.log.stream import Stream
-from fspo.rules import DriftStats, Rule, standardized_excess
+from fspo.rules import Rule, standardized_excess
 from fspo.rules.online import OnlineRule
 
 
@@ -33,13 +33,13 @@ class Replay:
         self._online = OnlineRule(rule)
         self._rollout: int | None = None
 
-    def add(self, rows: Learnt, stats: DriftStats | None = None) -> None:
-        """Show the rows of some later steps."""
+    def add(self, rows: Learnt, m: Floats | float | None = None) -> None:
+        """Show the rows of some later steps; ``m`` is the centre of the template's band, as in `Rule.apply`."""
         if not len(rows.step):
             return
         rate, excess = self.rule.target_rate, np.full(len(rows.step), np.nan)
         counted = rows.A != 0 if rate == "update" else slice(None)
-        excess[counted] = standardized_excess(self.rule, rows.S, rows.length, rows.A, stats, rate)
+        excess[counted] = standardized_excess(self.rule, rows.S, rows.length, rows.A, m, rate)
         starts = np.flatnonzero(np.diff(rows.step, prepend=rows.step[:1] - 1))
         for start, stop in zip(starts.tolist(), [*starts[1:].tolist(), len(rows.step)], strict=True):
             now = int(rows.rollout[start])
@@ -66,7 +66,7 @@ def replay(rule: Rule, rows: Rows) -> dict[int, Rule]:
     """
     replayed = Replay(rule)
     ordered = rows.take(in_order(rows.step, rows.response))
-    replayed.add(Learnt.of(ordered), ordered.drift_stats(rule) if rule.needs_stats else None)
+    replayed.add(Learnt.of(ordered), ordered.centre(rule))
     return replayed.states
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from analysis.log.rows import Floats, Ints
 from analysis.rules.layout import Layout
-from fspo.rules import MAX_EXPONENT
+from fspo.rules import Weight, exponent, importance_weight
 from fspo.stats.clusters import totals
 
 SMALL = 1e-3
@@ -133,8 +133,7 @@ class Part:
             if kind == "one":
                 self._weights[kind] = np.ones(len(self.S))
             else:
-                exponent = self.S if kind == "sequence" else self.S / self.L
-                self._weights[kind] = np.exp(np.minimum(exponent, MAX_EXPONENT))
+                self._weights[kind] = importance_weight(exponent(self.S, self.L, cast(Weight, kind)))
         return self._weights[kind]
 
     def base(self, kind: str) -> Base:

@@ -13,11 +13,11 @@ import numpy as np
 
 from analysis.log.loading import Run
 from analysis.log.rows import SUBSETS, USES, Floats, Ints, Rows
-from analysis.rules.bands import Band, Factors, Member, Placed
-from analysis.rules.evaluate import Case, Outcome, narrow
+from analysis.rules.bands import Band, Candidates, CutRows, Factors, Member, Placed
+from analysis.rules.evaluate import Case, Outcome, lacking, narrow
 from analysis.rules.layout import Layout
 from analysis.rules.sums import Column, Cuts, Part, SubsetSums, Sums, merge
-from fspo.rules import Rate, Rule
+from fspo.rules import Rate
 
 SIDES = {"low": -1, "high": 1, "dual": 2}
 SMOOTHED = {"all": "band", "nonzero": "update"}
@@ -169,15 +169,6 @@ class Tally:
         self._weights(sums, [i], acting, cuts, done.clipped_weight[nonzero[cut]])
         self._sides(sums, [i], cuts, done.side[nonzero[cut]])
 
-    def _lacks(self, rule: Rule, rows: Rows, sums: Sums, members: Sequence[Member]) -> bool:
-        if not rule.needs_stats or np.all(np.isfinite(rule.drift_per_token(rows.drift_stats(rule), rows.A))):
-            return False
-        for i, _ in members:
-            for rate in RATES:
-                reason = f"the log lacks what drift {rule.drift!r} needs (k3_sum, sum_sq_log_ratio, drift)"
-                sums.reasons.setdefault((i, rate), reason)
-        return True
-
     def _logged(self, rows: Rows, sums: Sums, whole: Part, acting: Part, nonzero: Ints) -> None:
         """A token or prefix rule that trained, from the logged columns: band = all tokens in band, update = mean M."""
         for part, subset, at in ((whole, "all", slice(None)), (acting, "nonzero", nonzero)):
@@ -194,35 +185,40 @@ class Tally:
 
     def _band(self, first: int, band: Band, rows: Rows, sums: Sums, whole: Part, acting: Part, nonzero: Ints) -> None:
         """One band with everything that may happen outside it, at its own range and at every target."""
-        if self._lacks(band.rule, rows, sums, band.all):
-            return
         placed = Placed.of(band, first, rows)
+        if placed is None:
+            for i, _ in band.all:
+                for rate in RATES:
+                    sums.reasons.setdefault((i, rate), lacking(band.rule))
+            return
         drop = band.members.get("drop", [])
-        excess = np.maximum(placed.over, placed.under)
-        if chosen := Factors(placed, first, drop, excess).note(drop, "band", sums):
-            cuts = [np.flatnonzero(excess > factor) for _, factor in chosen]
-            self._rejected(sums, [i for i, _ in chosen], cuts, whole, acting, nonzero)
-        over, up = placed.over[nonzero], rows.A[nonzero] > 0
-        active = np.where(up, over, placed.under[nonzero])
-        for outsides, excess in ((("drop", "truncate"), active), (("cap",), over)):
+        if chosen := Factors(placed, first, drop, placed.excess).note(drop, "band", sums):
+            cases, factors = zip(*chosen, strict=True)
+            self._rejected(sums, cases, placed.rejected(factors), whole, acting, nonzero)
+        for outsides in (("drop", "truncate"), ("cap",)):  # those that cut the same rows
             members = [member for outside in outsides for member in band.members.get(outside, [])]
-            factors = Factors(placed, first, members, excess)
-            known: dict[tuple[float, ...], Cuts] = {}
-            for outside in outsides:
-                chosen = factors.note(band.members.get(outside, []), "update", sums)
-                if not chosen:
-                    continue
-                cases, sizes = zip(*chosen, strict=True)
-                if sizes not in known:
-                    known[sizes] = Cuts(acting, [np.flatnonzero(excess > factor) for factor in sizes])
-                cuts = known[sizes]
-                high = up[cuts.at] | (outside == "cap")
-                if outside == "drop":
-                    self._weights(sums, cases, acting, cuts, np.zeros(len(cuts.at)))
-                    self._sides(sums, cases, cuts, np.where(high, 1, -1))
-                    continue
-                edge = placed.edge_weights(nonzero[cuts.at], high, np.array(sizes)[cuts.place], rows.length)
-                self._weights(sums, cases, acting, cuts, edge)
+            if members:
+                self._cut(first, placed, members, sums, acting, nonzero)
+
+    def _cut(
+        self, first: int, placed: Placed, members: Sequence[Member], sums: Sums, acting: Part, nonzero: Ints
+    ) -> None:
+        """Update and weight acceptance of a band's members that cut the same rows."""
+        clip, A = members[0][1].rule.clip, placed.rows.A[nonzero]
+        excess = clip.excess(placed.over[nonzero], placed.under[nonzero], A)
+        factors = Factors(placed, first, members, excess)
+        known: dict[tuple[float, ...], CutRows] = {}
+        for outside in dict.fromkeys(case.rule.outside for _, case in members):
+            chosen = factors.note([member for member in members if member[1].rule.outside == outside], "update", sums)
+            if not chosen:
+                continue
+            cases, sizes = zip(*chosen, strict=True)
+            if sizes not in known:
+                known[sizes] = Candidates(placed, nonzero, excess, sizes).cut(clip, acting)
+            cut = known[sizes]
+            self._weights(sums, cases, acting, cut.cuts, cut.clipped_weight(clip._replace(outside=outside)))
+            if outside == "drop":
+                self._sides(sums, cases, cut.cuts, cut.side)
 
     def merge(self, other: Mapping[str, Sums]) -> None:
         """Add the sums by use of later windows."""

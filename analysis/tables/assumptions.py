@@ -22,6 +22,7 @@ from analysis.tables.acceptance import View
 from analysis.tables.columns import UNKNOWN, Interval, RunKey, mean_at
 from analysis.tables.lemma import LemmaRow
 from analysis.tables.moments import GRID, Subset, exponent, standardized, update_scale
+from fspo.rules import importance_weight
 from fspo.stats.bins import Bins
 from fspo.stats.clusters import MIN_CLUSTERS, TOO_FEW, Ratios, dense, ratios
 from fspo.stats.intervals import sample_interval, simultaneous_half_widths, t_quantile
@@ -149,7 +150,7 @@ def _of_subset(run: Run, subset: str, view: View, scale: Floats, number: int) ->
     wide = DEPENDENCE_TOLERANCE
     text = "exp(s) - 1 of different tokens are uncorrelated: long-run over one-step variance is 1 (T9)"
     add("token dependence", dependence(view), 1 - wide, 1 + wide, text)
-    weight = ratios(np.exp(np.minimum(S, 20.0)), cluster, np.zeros(count, np.int64), 1)
+    weight = ratios(importance_weight(S), cluster, np.zeros(count, np.int64), 1)
     wide = WEIGHT_TOLERANCE
     add("mean weight", _mean(weight, 0), 1 - wide, 1 + wide, "the mean of exp(S) is 1 (T9)")
     text = "E[exp S|L] is 1 in every bin: lengths do not shift (T9)"
@@ -194,7 +195,7 @@ def worst_drift(view: View, number: int) -> Interval:
 
 def worst_weight(view: View, number: int) -> Interval:
     """Largest |E[exp S|L] - 1| over bins."""
-    return _worst_ratio(np.exp(np.minimum(view.rows.S, 20.0)), view, number, np.ones(number), 1.0)
+    return _worst_ratio(importance_weight(view.rows.S), view, number, np.ones(number), 1.0)
 
 
 def drift_by_sign(view: View) -> Interval:

@@ -24,7 +24,7 @@ from analysis.scores.products import Columns, Products, UpdateGram
 from analysis.scores.sketches import ScoredWindow
 from analysis.tables.acceptance import Reason
 from analysis.tables.columns import UNKNOWN, BinKey, CaseKey, Interval, RuleKey, RunKey
-from fspo.rules import MAX_EXPONENT
+from fspo.rules import importance_weight
 from fspo.stats.bins import Bins
 from fspo.stats.clusters import MIN_CLUSTERS, TOO_FEW
 
@@ -252,4 +252,4 @@ class _Use:
 
 def rows_weight(window: ScoredWindow) -> Floats:
     """The common weight exp(S) (n,), the exponent capped as everywhere."""
-    return np.exp(np.minimum(window.rows.S, MAX_EXPONENT))
+    return importance_weight(window.rows.S)

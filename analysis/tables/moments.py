@@ -16,6 +16,7 @@ from analysis.log.loading import Run
 from analysis.log.rows import SUBSETS, USES, Floats, Ints, windows
 from analysis.tables.acceptance import Clusters, Count, Reason, View
 from analysis.tables.columns import UNKNOWN, BinKey, Interval, RunKey, mean_at
+from fspo.rules import importance_weight
 from fspo.stats.bins import Bins
 from fspo.stats.clusters import MIN_CLUSTERS, TOO_FEW, dense, ratios
 from fspo.stats.intervals import CONFIDENCE, EQUIVALENCE, simultaneous_half_widths, t_quantile
@@ -133,7 +134,7 @@ def _moments(key: tuple[RunKey, str, str], view: View, scale: Floats, bins: Bins
             out.append(MomentRow(*key, place, *counts, *nothing, TOO_FEW))
             continue
         cluster = dense(view.cluster[at])
-        weight = ratios(np.exp(np.minimum(S[at], 20.0)), cluster, np.zeros(at.sum(), np.int64), 1)
+        weight = ratios(importance_weight(S[at]), cluster, np.zeros(at.sum(), np.int64), 1)
         row = MomentRow(
             *(*key, place, *counts, mean_at(mean, k), mean_at(drift, k), variance_interval(S[at], cluster)),
             *(k3.value[k], mean_at(weight, 0), shape_of(z[at], cluster), ""),

@@ -15,7 +15,7 @@ from analysis.log.rows import Floats
 from analysis.rules.evaluate import evaluate, trained_case
 from analysis.tables.acceptance import Clusters, Count, Reason
 from analysis.tables.columns import UNKNOWN, Interval, RunKey, mean_at
-from fspo.rules import MAX_EXPONENT
+from fspo.rules import importance_weight
 from fspo.stats.clusters import MIN_CLUSTERS, TOO_FEW, dense, ratios
 from fspo.stats.intervals import proportion_interval
 
@@ -60,7 +60,7 @@ def reuse_table(run: Run) -> list[ReuseRow]:
 def _row(run: Run, used: int, updates: int, at: np.ndarray, out_of_band: Floats | None) -> ReuseRow:
     rows = run.rows.take(at)
     cluster, one = dense(rows.cluster), np.zeros(len(rows), np.int64)
-    weight = np.exp(np.minimum(rows.S, MAX_EXPONENT))
+    weight = importance_weight(rows.S)
     clusters = int(cluster.max()) + 1
     few = clusters < MIN_CLUSTERS
     square = float(np.sum(weight**2))

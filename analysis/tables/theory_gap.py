@@ -66,7 +66,7 @@ def gap_table(run: Run, bins: Bins, window_size: int) -> list[GapRow]:
     if not keep.any() or run.rule is None or run.rule.level != "sequence" or run.rule.shape == "none":
         return []
     view = View.of(run.rows.take(keep), bins, windows(run.rows.rollout, window_size)[keep])
-    rule, stats = run.rule, view.rows.logged_stats(run.rule)
+    rule = run.rule
     if rule.needs_stats and not np.all(np.isfinite(view.rows.drift)):
         return []
     share = MOST_ROWS / len(view.rows)
@@ -74,14 +74,9 @@ def gap_table(run: Run, bins: Bins, window_size: int) -> list[GapRow]:
         number = int(view.cluster.max()) + 1
         drawn = np.random.default_rng(0).random(number) < share
         view = view.take(drawn[view.cluster], bins)
-        stats = view.rows.logged_stats(rule)
     rows, clusters = view.rows, int(view.cluster.max()) + 1
-    if rule.edges_vary:
-        lo, hi = rows.lo, rows.hi
-    else:
-        lo, hi = (np.broadcast_to(edge, len(rows)) for edge in rule.band(rows.length, stats)[:2])
-    drift = np.asarray(rule.drift_per_token(stats, rows.A))
-    centre = drift * rows.length if rule.needs_stats else np.zeros(len(rows))
+    lo, hi = rows.edges(rule)
+    centre = rows.drift * rows.length if rule.needs_stats else np.zeros(len(rows))
     root, sign = np.sqrt(rows.length), np.sign(rows.A).astype(np.int64) + 1
 
     def split(at: np.ndarray) -> dict[str, Floats]:

@@ -21,7 +21,7 @@ from fspo.base.files import writing
 from fspo.gradlog import files as gradfiles
 from fspo.gradlog.files import FOLDER, NAME, file_name
 from fspo.gradlog.schema import REQUIRED, schema, typed
-from fspo.rules import DriftStats, Rule
+from fspo.rules import Rule
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -210,14 +210,6 @@ class GradLog:
             return Rule(**self.metadata["rule"])
         except TypeError as error:
             raise UserError(f"the rule in the log's header is none: {error}; write Rule.to_dict() there") from None
-
-
-def step_drift_stats(log: GradLog) -> dict[int, DriftStats]:
-    """Drift statistics of each update (train rows of one step are one global minibatch)."""
-    step = log.column("step")
-    steps, index = np.unique(step, return_inverse=True)
-    k3, sq, n = (np.bincount(index, log.column(c).astype(np.float64)) for c in ("k3_sum", "sum_sq_log_ratio", "length"))
-    return {int(s): DriftStats(float(a), float(b), float(c)) for s, a, b, c in zip(steps, k3, sq, n, strict=True)}
 
 
 def read_log(

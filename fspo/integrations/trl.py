@@ -13,7 +13,6 @@ import inspect
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 import torch
 from torch import Tensor
 from transformers import TrainerCallback
@@ -167,7 +166,6 @@ class FSPOTrainer(GRPOTrainer):
         accumulation = self.current_gradient_accumulation_steps if training else 1
         since = self.state.global_step - self.log_rows.start_step
         rule = self.memory.online.rule
-        stats = self.memory.lagged if rule.needs_stats else None
         loss, records = objective(
             new,
             old,
@@ -175,7 +173,7 @@ class FSPOTrainer(GRPOTrainer):
             inputs["advantages"],
             rule,
             self.objective_config,
-            stats=stats,
+            m=self.memory.centre(inputs["advantages"]),
             denominator=self._denominator(inputs, mask, accumulation),
             ref=inputs.get("ref_per_token_logps"),
         )
@@ -185,8 +183,7 @@ class FSPOTrainer(GRPOTrainer):
             self._metrics["train" if training else "eval"]["aux_loss"].append(mean.item())
         entropy = torch.where(mask, entropies.detach().float(), 0.0).sum(1)  # type: ignore[union-attr]
         advantages = inputs["advantages"].double().cpu().numpy()
-        drift = np.broadcast_to(rule.drift_per_token(stats, advantages), advantages.shape)
-        self._report("train" if training else "eval", records, entropy, rule, drift)
+        self._report("train" if training else "eval", records, entropy, rule)
         if training and PREFIX + "response_id" in inputs:
             if self.memory.needed:
                 self.memory.add(inputs[PREFIX + "response_id"].cpu().numpy(), records, advantages)
@@ -201,7 +198,6 @@ class FSPOTrainer(GRPOTrainer):
                 records,
                 step=self.state.global_step,
                 times_used=self._step % self.args.generate_every // self.args.first_pass,
-                drift=drift,
                 entropy=entropy / records.length.clamp(min=1),
                 engine_log_ratio=engine,
                 scores=scores,
@@ -237,7 +233,7 @@ class FSPOTrainer(GRPOTrainer):
             rollout=log.rollout,
         )
 
-    def _report(self, mode: str, records: Records, entropy: Tensor, rule: Rule, drift: np.ndarray) -> None:
+    def _report(self, mode: str, records: Records, entropy: Tensor, rule: Rule) -> None:
         """TRL's metric names; clip shares are of responses (tokens for token rules) with A != 0."""
         found = self._metrics[mode]
         parts = [
@@ -254,7 +250,7 @@ class FSPOTrainer(GRPOTrainer):
         if self.beta != 0:
             found["kl"].append(kl / max(tokens, 1.0))
         if self.rule.needs_stats:
-            found["fspo/drift_per_token"].append(float(drift.mean()))
+            found["fspo/drift_per_token"].append(records.drift.mean().item())
         if rule.adapt != "none":
             for name in ("range_lo", "range_hi", "gamma"):
                 if (value := getattr(rule, name)) is not None:

@@ -7,7 +7,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -116,7 +115,6 @@ class TrlLog:
         *,
         step: int,
         times_used: int,
-        drift: np.ndarray,
         entropy: Tensor,
         engine_log_ratio: Tensor | None,
         scores: Scores | None,
@@ -128,7 +126,6 @@ class TrlLog:
         inputs : dict
             TRL's microbatch, with the tensors of `ids`, ``fspo_reward`` and ``fspo_truncated``.
         records : Records
-        drift : ndarray (B,)
         entropy, engine_log_ratio : Tensor (B,)
         """
         source = self.rule.drift_source if self.rule.needs_stats else "none"
@@ -141,4 +138,5 @@ class TrlLog:
             engine_log_ratio=None if engine_log_ratio is None else engine_log_ratio.cpu().numpy(),
         )
         update = Update(self.rollout, step, self.start_step, self.rule.label, source, "train", since, times_used)
-        self.writer.append(log_rows(update, responses, records.to_numpy(), drift=drift, scores=scores))
+        rows = records.to_numpy()
+        self.writer.append(log_rows(update, responses, rows, drift=rows["drift"], scores=scores))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from accelerate.utils import gather_object
@@ -15,7 +16,7 @@ from accelerate.utils import gather_object
 from fspo.base.errors import UserError
 from fspo.base.files import write_text
 from fspo.objective import Records
-from fspo.rules import DriftStats, Rule, sign_sums
+from fspo.rules import DriftStats, Rule
 from fspo.rules.online import OnlineRule
 
 FILE = "fspo_rule.json"
@@ -34,14 +35,18 @@ class UpdateMemory:
 
     def __init__(self, rule: Rule) -> None:
         self.online = OnlineRule(rule)
-        self.lagged = DriftStats(source="lagged")
+        self.lagged = DriftStats()
         self.needed = rule.needs_stats or rule.adapt != "none"
         self._parts: list[np.ndarray] = []
+
+    def centre(self, advantages: Any) -> Any:
+        """Centre of the present update's band: a number, or an array or tensor (B,) like the advantages."""
+        return self.online.rule.centre(self.lagged, advantages)
 
     def begin_rollout(self) -> None:
         """A new generation: no update has moved it yet."""
         self.online.end_rollout()
-        self.lagged = DriftStats(source="lagged")
+        self.lagged = DriftStats()
         self._parts = []
 
     def add(self, response_id: np.ndarray, records: Records, advantages: np.ndarray) -> None:
@@ -57,8 +62,8 @@ class UpdateMemory:
         rows = rows[:, rows[3] > 0]  # TRL masks truncated completions out as a whole: no token, no S
         _, A, S, n, k3, square = rows[:, np.argsort(rows[0], kind="stable")]
         if moved:
-            self.online.observe(S, n, A, self.lagged)
-        self.lagged = DriftStats(float(k3.sum()), float(square.sum()), float(n.sum()), "lagged", *sign_sums(S, n, A))
+            self.online.observe(S, n, A, self.centre(A))
+        self.lagged = DriftStats.of(k3, square, n, S, A)
 
     def save(self, checkpoint: str | Path) -> None:
         """Keep what the band has learned in a checkpoint's folder."""

@@ -1,9 +1,21 @@
-"""Clip rules (docs/theory.md section 2): the family, its drift statistics, calibration and presets."""
+"""Clip rules (docs/theory.md section 2): the family, what it does outside its band, drift, calibration and presets."""
 
 from fspo.rules.calibration import calibrate, excess_quantile, excess_quantiles, scaled, standardized_excess
-from fspo.rules.drift import MAX_EXPONENT, DriftSource, DriftStats, drift_stats, sign_sums, token_sums
+from fspo.rules.clip import (
+    MAX_EXPONENT,
+    Applied,
+    Clip,
+    Edges,
+    Outside,
+    Weight,
+    capped,
+    exponent,
+    importance_weight,
+    token_k3,
+)
+from fspo.rules.drift import DriftSource, DriftStats, TokenMeans, drift_stats, token_sums
 from fspo.rules.presets import PRESETS, Aggregation, Estimator, Preset, preset
-from fspo.rules.rule import Adapt, Applied, Drift, Outside, Rate, Rule, Shape, Weight
+from fspo.rules.rule import Adapt, Drift, Rate, Rule, Shape
 
 __all__ = [
     "MAX_EXPONENT",
@@ -11,23 +23,29 @@ __all__ = [
     "Adapt",
     "Aggregation",
     "Applied",
+    "Clip",
     "Drift",
     "DriftSource",
     "DriftStats",
+    "Edges",
     "Estimator",
     "Outside",
     "Preset",
     "Rate",
     "Rule",
     "Shape",
+    "TokenMeans",
     "Weight",
     "calibrate",
+    "capped",
     "drift_stats",
     "excess_quantile",
     "excess_quantiles",
+    "exponent",
+    "importance_weight",
     "preset",
     "scaled",
-    "sign_sums",
     "standardized_excess",
+    "token_k3",
     "token_sums",
 ]

@@ -10,35 +10,37 @@ import numpy as np
 
 from fspo.base.arguments import as_numbers, number
 from fspo.base.errors import UserError
-from fspo.rules.drift import Array, DriftStats
+from fspo.rules.clip import Array
 from fspo.rules.rule import EPS_SHAPES, Rate, Rule, checked_rows
 
 _MAX_LOG_RANGE = 700.0  # exp of more overflows float64
 
 
 def standardized_excess(
-    rule: Rule, S: Array, n: Array, A: Array, stats: DriftStats | None = None, rate: Rate = "band"
+    rule: Rule, S: Array, n: Array, A: Array, m: Array | None = None, rate: Rate = "band"
 ) -> np.ndarray:
     """The factor on both half-widths at which each row is just accepted (float64).
 
     A row is accepted by the rule with half-widths scaled by f (in log space) exactly when its excess is <= f.
-    ``rate="update"`` takes the rows with A != 0 and the side on which the rule is active. NaN where S is NaN.
+    ``rate="update"`` takes the rows with A != 0 and the edges that cut them (`fspo.rules.clip.Clip.excess`). NaN where
+    S is NaN. ``m`` is the band's centre as in `Rule.apply`.
 
     Raises
     ------
     UserError
-        For another rate, lengths below 1, advantages that are not finite, or shapes that do not go together.
+        For another rate, lengths below 1, advantages or an m that are not finite, or shapes that do not go together.
     """
     S, n, A = checked_rows(S, n, A, rate)
     below, above = rule.half_widths(n)
-    centred = S - rule.drift_per_token(stats, A) * n
+    centre = rule.sum_centre(n, m)
+    if not np.all(np.isfinite(centre)):
+        raise UserError(f"rule {rule.label!r}: the band's centre m is not finite; look for log-ratios that are NaN")
+    centred = S - centre
     over, under = centred / above, -centred / below
     if rate == "band":
         return np.maximum(over, under)
-    if rule.outside == "cap":
-        return over[A != 0]
-    negative = under if rule.dual is None else np.maximum(under, over / rule.dual)
-    return np.where(A > 0, over, negative)[A != 0]
+    moves = A != 0
+    return rule.clip.excess(over[moves], under[moves], A[moves])
 
 
 def scaled(rule: Rule, factor: float) -> Rule:
@@ -70,7 +72,7 @@ def calibrate(
     n: Array,
     A: Array,
     target: float,
-    stats: DriftStats | None = None,
+    m: Array | None = None,
     rate: Rate = "band",
 ) -> Rule:
     """Scale the rule's range so that it accepts the share ``target`` of the given rows.
@@ -81,6 +83,8 @@ def calibrate(
         Log-ratios, lengths and advantages of responses that have seen at least one update.
     target : float
         Wanted share, in (0, 1).
+    m : float or array, optional
+        Centre of the band, as in `Rule.apply`.
     rate : {"band", "update"}
         Band acceptance over all rows, or update acceptance over A != 0 (docs/theory.md section 1).
 
@@ -96,7 +100,7 @@ def calibrate(
     """
     if rule.shape == "none":
         raise UserError("rule 'none' has no range to calibrate; choose a shape with a band")
-    return scaled(rule, excess_quantile(standardized_excess(rule, S, n, A, stats, rate), target, rule.label))
+    return scaled(rule, excess_quantile(standardized_excess(rule, S, n, A, m, rate), target, rule.label))
 
 
 def excess_quantile(excess: np.ndarray, target: float, label: str = "") -> float:

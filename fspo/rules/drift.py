@@ -1,25 +1,36 @@
-"""The statistics of a minibatch from which a rule's drift follows (docs/theory.md section 2)."""
+"""The statistics of a minibatch from which the centre of a rule's band follows (docs/theory.md section 2)."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import astuple, dataclass
+from typing import Literal, NamedTuple
 
 from array_api_compat import array_namespace
 
 from fspo.base.errors import UserError
+from fspo.rules.clip import Array, token_k3
 
-Array = Any  # a numpy array or a torch tensor
 DriftSource = Literal["two_pass", "lagged"]
 
-MAX_EXPONENT = 20.0
-"""S is capped here before ``exp`` (docs/theory.md section 2); the gradient is kept, the event counted."""
+
+class TokenMeans(NamedTuple):
+    """Means per token of a minibatch, for `Rule.centre`: numbers, or arrays (N,) with one for each row's minibatch.
+
+    A model whose means are known has them without any sum; a minibatch's tokens are summed in `DriftStats`.
+    """
+
+    k3: Array  # nats
+    sigma2: Array  # nats squared
+    positive: Array = 0.0  # log-ratio, nats, of responses with A > 0
+    negative: Array = 0.0  # of responses with A < 0
 
 
 @dataclass(frozen=True)
 class DriftStats:
-    """Sums over the tokens of one global minibatch from which a rule's drift follows.
+    """Sums over the tokens of one global minibatch; those of two parts of it are added with ``+``.
+
+    With 0 tokens every mean is 0: the drift before the first minibatch.
 
     Attributes
     ----------
@@ -28,9 +39,7 @@ class DriftStats:
     sum_sq : float
         Sum over tokens of ``s_t**2`` (nats squared).
     num_tokens : float
-        Number of tokens. With 0 tokens the drift is 0 (a lagged drift before the first minibatch).
-    source : {"two_pass", "lagged"}
-        Whether the sums come from the same minibatch or from the previous one.
+        Number of tokens.
     positive_sum, positive_tokens, negative_sum, negative_tokens : float
         Sum of ``s_t`` (nats) and number of tokens over responses with A > 0 and with A < 0.
     """
@@ -38,35 +47,70 @@ class DriftStats:
     k3_sum: float = 0.0
     sum_sq: float = 0.0
     num_tokens: float = 0.0
-    source: DriftSource = "two_pass"
     positive_sum: float = 0.0
     positive_tokens: float = 0.0
     negative_sum: float = 0.0
     negative_tokens: float = 0.0
 
+    @staticmethod
+    def of(k3_sum: Array, sum_sq: Array, n: Array, S: Array | None = None, A: Array | None = None) -> DriftStats:
+        """From responses' own sums, arrays (B,), as Python floats; not reduced over processes.
+
+        Parameters
+        ----------
+        k3_sum, sum_sq, n : arrays (B,)
+            Sum over each response's tokens of k3 and of ``s_t**2``, and their number.
+        S, A : arrays (B,), optional
+            Log-ratios and advantages: they give the sums by sign, which drift ``signed`` needs.
+
+        Raises
+        ------
+        UserError
+            If the shapes differ, or an advantage or the S of a row with A != 0 is not finite.
+        """
+        sums = [float(x.sum()) for x in (k3_sum, sum_sq, n)]
+        if S is None or A is None:
+            return DriftStats(*sums)
+        if not tuple(S.shape) == tuple(n.shape) == tuple(A.shape):
+            raise UserError(f"S {tuple(S.shape)}, n {tuple(n.shape)} and A {tuple(A.shape)} must have one shape")
+        by_sign = [float(x[rows].sum()) for rows in (A > 0, A < 0) for x in (S, n)]
+        if not all(math.isfinite(x) for x in (*by_sign, float(A.sum()))):
+            raise UserError(
+                "S or A is not finite: mask such tokens, or look for rewards or log-probabilities that are NaN"
+            )
+        return DriftStats(*sums, *by_sign)
+
+    def __add__(self, other: DriftStats) -> DriftStats:
+        """The sums over both parts' tokens."""
+        return DriftStats(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
+
     @property
     def k3(self) -> float:
         """Mean k3 per token, nats."""
-        return self.k3_sum / self.num_tokens if self.num_tokens else 0.0
+        return _mean(self.k3_sum, self.num_tokens)
 
     @property
     def sigma2(self) -> float:
         """Mean squared log-ratio per token, nats squared."""
-        return self.sum_sq / self.num_tokens if self.num_tokens else 0.0
+        return _mean(self.sum_sq, self.num_tokens)
 
-    def signed(self, A: Array) -> Array:
-        """Mean log-ratio per token over the responses whose advantage has the sign of A, nats; 0 where A is 0."""
-        xp = array_namespace(A)
-        up = self.positive_sum / self.positive_tokens if self.positive_tokens else 0.0
-        down = self.negative_sum / self.negative_tokens if self.negative_tokens else 0.0
-        zero = xp.zeros_like(A)
-        return xp.where(A > 0, zero + up, xp.where(A < 0, zero + down, zero))
+    @property
+    def positive(self) -> float:
+        """Mean log-ratio per token over the responses with A > 0, nats."""
+        return _mean(self.positive_sum, self.positive_tokens)
+
+    @property
+    def negative(self) -> float:
+        """Mean log-ratio per token over the responses with A < 0, nats."""
+        return _mean(self.negative_sum, self.negative_tokens)
 
 
-def drift_stats(
-    log_ratios: Array, mask: Array, source: DriftSource = "two_pass", advantages: Array | None = None
-) -> DriftStats:
-    """Sums over the unmasked tokens of ``log_ratios`` (B, T), as Python floats (not reduced over processes).
+def _mean(total: float, count: float) -> float:
+    return total / count if count else 0.0
+
+
+def drift_stats(log_ratios: Array, mask: Array, advantages: Array | None = None) -> DriftStats:
+    """Sums over the unmasked tokens of ``log_ratios`` (B, T).
 
     Parameters
     ----------
@@ -81,39 +125,15 @@ def drift_stats(
     if tuple(log_ratios.shape) != tuple(mask.shape):
         raise UserError(f"log_ratios {tuple(log_ratios.shape)} and mask {tuple(mask.shape)} must have one shape")
     k3, sq, count = token_sums(log_ratios, mask)
-    sums = float(k3.sum()), float(sq.sum()), float(count.sum())
-    if not all(math.isfinite(x) for x in sums):
+    if not all(math.isfinite(float(x.sum())) for x in (k3, sq)):
         raise UserError("a token's log-ratio is not finite: mask it, or look for log-probabilities that are broken")
     xp = array_namespace(log_ratios)
     S = xp.sum(xp.where(mask, log_ratios, xp.zeros_like(log_ratios)), axis=-1)
-    by_sign = () if advantages is None else sign_sums(S, count, advantages)
-    return DriftStats(*sums, source, *by_sign)
-
-
-def sign_sums(S: Array, n: Array, A: Array) -> tuple[float, float, float, float]:
-    """Sum of S and of n over rows with A > 0, then over those with A < 0 (the order of DriftStats).
-
-    Raises
-    ------
-    UserError
-        If the shapes differ, or an advantage or the S of a row with A != 0 is not finite.
-    """
-    if not tuple(S.shape) == tuple(n.shape) == tuple(A.shape):
-        raise UserError(f"S {tuple(S.shape)}, n {tuple(n.shape)} and A {tuple(A.shape)} must have one shape")
-    found = tuple(float(x[rows].sum()) for rows in (A > 0, A < 0) for x in (S, n))
-    if not all(math.isfinite(x) for x in (*found, float(A.sum()))):
-        raise UserError("S or A is not finite: mask such tokens, or look for rewards or log-probabilities that are NaN")
-    return found[0], found[1], found[2], found[3]
+    return DriftStats.of(k3, sq, count, S, advantages)
 
 
 def token_sums(log_ratios: Array, mask: Array) -> tuple[Array, Array, Array]:
-    """Per response (B,): sum of k3 = exp(s)-1-s (exponent capped), sum of s**2, number of tokens."""
+    """Per response (B,): sum of k3 (`token_k3`), sum of s**2, number of tokens."""
     xp = array_namespace(log_ratios)
     s = xp.where(mask, log_ratios, xp.zeros_like(log_ratios))
-    k3 = xp.expm1(capped(xp, s)) - s
-    return xp.sum(k3, axis=-1), xp.sum(s * s, axis=-1), xp.sum(xp.astype(mask, s.dtype), axis=-1)
-
-
-def capped(xp: Any, exponent: Array) -> Array:
-    """The exponent, at most MAX_EXPONENT."""
-    return xp.where(exponent > MAX_EXPONENT, xp.full_like(exponent, MAX_EXPONENT), exponent)
+    return xp.sum(token_k3(s), axis=-1), xp.sum(s * s, axis=-1), xp.sum(xp.astype(mask, s.dtype), axis=-1)

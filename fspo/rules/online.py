@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from fspo.base.errors import UserError
-from fspo.rules import DriftStats, Rule, excess_quantile, scaled, standardized_excess
+from fspo.rules import Rule, excess_quantile, scaled, standardized_excess
 
 GAIN = 0.5
 """Least step of the range's logarithm, in units of (target - accepted share); before, the t-th step is 1/sqrt(t)."""
@@ -109,7 +109,7 @@ class OnlineRule:
             return replace(rule, factors=self._factors())
         return rule
 
-    def observe(self, S: Any, n: Any, A: Any, stats: DriftStats | None = None) -> None:
+    def observe(self, S: Any, n: Any, A: Any, m: Any = None) -> None:
         """Learn from one update's rows, over all processes.
 
         Parameters
@@ -117,13 +117,13 @@ class OnlineRule:
         S, n, A : arrays (N,)
             Log-ratios, lengths and advantages of responses that have seen an update since their rollout. Rows whose
             S is not finite are left out.
-        stats : DriftStats, optional
-            What the rule's drift was taken from in this update.
+        m : float or array (N,), optional
+            Centre of the band in this update, as in `Rule.apply`.
         """
         if self.template.adapt == "none":
             return
         S, n, A = (np.asarray(x, np.float64) for x in (S, n, A))
-        excess = standardized_excess(self.template, S, n, A, stats, self.template.target_rate)
+        excess = standardized_excess(self.template, S, n, A, m, self.template.target_rate)
         lengths = n if self.template.target_rate == "band" else n[A != 0]
         self.learn(excess, lengths)
 

@@ -2,27 +2,27 @@
 
 A rule is a band ``[lo, hi]`` on a sum of ``n`` log-ratios, a weight, and what happens outside the band
 (docs/theory.md section 2). ``n`` is the response length for sequence rules, ``t`` for prefix rules and 1 for
-token rules. The arithmetic is plain: numpy arrays and torch tensors go through the same lines.
+token rules. The rule says where the band lies; what happens outside it is decided in fspo/rules/clip.py. The arithmetic
+is plain: numpy arrays and torch tensors go through the same lines.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from array_api_compat import array_namespace
 
 from fspo.base.arguments import as_numbers, one_shape
 from fspo.base.errors import UserError, unknown_name
-from fspo.rules.drift import MAX_EXPONENT, Array, DriftSource, DriftStats, capped
+from fspo.rules.clip import Applied, Array, Clip, Edges, Outside, Weight
+from fspo.rules.drift import DriftSource, DriftStats, TokenMeans
 
 Shape = Literal["none", "fixed", "linear", "sqrt", "power", "token", "prefix"]
 Drift = Literal["none", "kl", "gaussian", "tilted", "signed"]
 Adapt = Literal["none", "range", "exponent", "bins"]
-Outside = Literal["drop", "truncate", "cap"]
-Weight = Literal["sequence", "geometric"]
 Rate = Literal["band", "update"]
 
 EPS_SHAPES = ("fixed", "linear", "token")
@@ -36,26 +36,7 @@ _CHOICES = {
     "adapt": get_args(Adapt),
     "target_rate": get_args(Rate),
 }
-_MAX_LOG_MULTIPLIER = 80.0  # exp(80) is finite in float32; `clipped_weight` is exact beyond it
 _EXPONENTS = {"fixed": 0.0, "linear": 1.0, "sqrt": 0.5, "token": 1.0, "prefix": 0.5}
-
-
-class Applied(NamedTuple):
-    """What a rule does to each response (or token): arrays of the shape of S.
-
-    ``clipped_weight`` is M*w, computed without forming M; it multiplies ``A * psi`` in the gradient.
-    ``edge_weight`` gives the objective's value ``edge_weight * A``; it is ``weight`` where nothing is cut.
-    """
-
-    side: Array  # int8: -1 cut below, 0 kept, +1 cut above, 2 dual
-    multiplier: Array  # M >= 0; where truncated, its logarithm is held within +-80
-    weight: Array  # w = exp(S) or exp(S/n), exponent capped at MAX_EXPONENT
-    clipped_weight: Array
-    edge_weight: Array
-    in_band: Array  # bool: lo <= S <= hi
-    lo: Array
-    hi: Array
-    capped: Array  # bool: the exponent met MAX_EXPONENT
 
 
 @dataclass(frozen=True)
@@ -170,8 +151,13 @@ class Rule:
 
     @property
     def needs_stats(self) -> bool:
-        """Whether ``band`` needs a DriftStats."""
+        """Whether the band's centre follows from a minibatch's DriftStats; without it the centre is 0."""
         return self.drift != "none"
+
+    @property
+    def clip(self) -> Clip:
+        """What happens outside the band."""
+        return Clip(self.outside, self.dual, self.weight)
 
     @property
     def edges_vary(self) -> bool:
@@ -202,13 +188,23 @@ class Rule:
             found = xp.where(n >= length, xp.full_like(n, factor), found)
         return found
 
-    def drift_per_token(self, stats: DriftStats | None = None, A: Array | None = None) -> Array:
-        """The drift m in nats per token: m_L = m * n (docs/theory.md section 2).
+    def centre(self, stats: DriftStats | TokenMeans | None = None, A: Array | None = None) -> Array:
+        """The centre m of the band, nats per token; on a sum of n log-ratios it is m_L = m n.
+
+        The drifts are docs/theory.md section 2's.
 
         Parameters
         ----------
+        stats : DriftStats or TokenMeans, optional
+            Of the global minibatch; needed where the rule has a drift.
         A : array (N,), optional
-            Advantages, needed by drift ``signed``, whose m is an array of this shape; otherwise m is a number.
+            Advantages; needed by drift ``signed``.
+
+        Returns
+        -------
+        float, or array
+            One number for all rows; drift ``signed`` has an array of the shape of A (0 where A = 0), and ``TokenMeans``
+            of arrays give an array.
 
         Raises
         ------
@@ -218,30 +214,44 @@ class Rule:
         if self.drift == "none":
             return 0.0
         if stats is None:
-            raise UserError(f"rule {self.label!r} centres its band on a drift: pass stats=DriftStats(...)")
-        if self.drift == "signed":
-            if A is None:
-                raise UserError(f"rule {self.label!r} centres its band by the sign of A: pass the advantages")
-            return stats.signed(A)
-        return {"kl": -stats.k3, "gaussian": -stats.sigma2 / 2, "tilted": stats.sigma2 / 2}[self.drift]
+            raise UserError(f"rule {self.label!r} centres its band on a drift: pass the minibatch's DriftStats")
+        if self.drift != "signed":
+            return {"kl": -stats.k3, "gaussian": -stats.sigma2 / 2, "tilted": stats.sigma2 / 2}[self.drift]
+        if A is None:
+            raise UserError(f"rule {self.label!r} centres its band by the sign of A: pass the advantages")
+        xp = array_namespace(A)
+        zero = xp.zeros_like(A, dtype=xp.float64)
+        return xp.where(A > 0, zero + stats.positive, xp.where(A < 0, zero + stats.negative, zero))
 
-    def band(self, n: Array, stats: DriftStats | None = None, A: Array | None = None) -> tuple[Array, Array]:
+    def band(self, n: Array, m: Array | None = None) -> tuple[Array, Array]:
         """Lower and upper edge of the band on S, nats.
 
         Parameters
         ----------
         n : array, floating
             Number of summed log-ratios.
-        stats : DriftStats, optional
-            Needed where the rule has a drift.
-        A : array, optional
-            Advantages; needed where the drift is ``signed``.
+        m : float or array, optional
+            From `centre`; needed where the rule has a drift.
         """
         below, above = self.half_widths(n)
-        centre = self.drift_per_token(stats, A) * n
+        centre = self.sum_centre(n, m)
         return centre - below, centre + above
 
-    def apply(self, S: Array, n: Array, A: Array, stats: DriftStats | None = None) -> Applied:
+    def sum_centre(self, n: Array, m: Array | None = None) -> Array:
+        """The centre m_L = m n of the band on a sum of n log-ratios, nats; 0 where the rule has no drift.
+
+        Raises
+        ------
+        UserError
+            If the rule has a drift and ``m`` is missing.
+        """
+        if m is None and self.needs_stats:
+            raise UserError(f"rule {self.label!r} centres its band on a drift: pass m=rule.centre(stats, A)")
+        return (0.0 if m is None else m) * n
+
+    def apply(
+        self, S: Array, n: Array, A: Array, m: Array | None = None, logged: tuple[Array, Array] | None = None
+    ) -> Applied:
         """Clip: side, multiplier and weights of each row (docs/theory.md section 2, "Active side").
 
         Parameters
@@ -252,41 +262,18 @@ class Rule:
             Number of log-ratios in each sum, same shape or broadcastable.
         A : array, floating
             Advantages, same shape or broadcastable. A = 0 is never cut: it has no gradient under any rule.
+        m : float or array, optional
+            Centre of the band, nats per token, from `centre`; needed where the rule has a drift.
+        logged : pair of arrays, optional
+            Lower and upper edges that a log holds, in place of this rule's own.
         """
         xp = array_namespace(S)
         n, A = xp.astype(n, S.dtype) + xp.zeros_like(S), xp.astype(A, S.dtype) + xp.zeros_like(S)
-        return self.apply_band(S, n, A, *self.band(n, stats, A), self.drift_per_token(stats, A) * n)
+        lo, hi = self.band(n, m) if logged is None else logged
+        return self.clip.apply(S, n, A, Edges(lo, hi, self.sum_centre(n, m)))
 
-    def apply_band(self, S: Array, n: Array, A: Array, lo: Array, hi: Array, centre: Array) -> Applied:
-        """``apply`` with given edges and centre m_L, for example a log's own, all arrays of one floating type."""
-        xp = array_namespace(S)
-        above, below = hi < S, lo > S
-        never = xp.zeros_like(above)
-        if self.outside == "cap":
-            cut_hi, cut_lo, cut_dual, dual = above & (A != 0), never, never, hi
-        else:
-            cut_hi, cut_lo = above & (A > 0), below & (A < 0)
-            dual = hi if self.dual is None else centre + self.dual * (hi - centre)
-            cut_dual = never if self.dual is None else (A < 0) & (dual < S)
-        edge = xp.where(cut_hi, hi, xp.where(cut_lo, lo, xp.where(cut_dual, dual, S)))
-        side = xp.astype(cut_hi, xp.int8) - xp.astype(cut_lo, xp.int8) + 2 * xp.astype(cut_dual, xp.int8)
-        scale = n if self.weight == "geometric" else xp.ones_like(n)
-        exponent, edge_exponent = capped(xp, S / scale), capped(xp, edge / scale)
-        weight, edge_weight = xp.exp(exponent), xp.exp(edge_exponent)
-        cut = side != 0
-        if self.outside == "drop":
-            multiplier = xp.astype(~cut, S.dtype)
-            clipped_weight = xp.where(cut, xp.zeros_like(weight), weight)
-        else:
-            log_multiplier = xp.clip(edge_exponent - exponent, -_MAX_LOG_MULTIPLIER, _MAX_LOG_MULTIPLIER)
-            multiplier = xp.where(cut, xp.exp(log_multiplier), xp.ones_like(weight))
-            clipped_weight = edge_weight
-        in_band = (lo <= S) & (hi >= S)
-        met_cap = S / scale > MAX_EXPONENT
-        return Applied(side, multiplier, weight, clipped_weight, edge_weight, in_band, lo, hi, met_cap)
-
-    def acceptance(self, S: Array, n: Array, A: Array, stats: DriftStats | None = None, rate: Rate = "band") -> float:
-        """Share of rows in the band (all rows), or not cut (rows with A != 0).
+    def acceptance(self, S: Array, n: Array, A: Array, m: Array | None = None, rate: Rate = "band") -> float:
+        """Share of rows in the band (all rows), or not cut (rows with A != 0); ``m`` as in `apply`.
 
         Raises
         ------
@@ -294,7 +281,7 @@ class Rule:
             If there is no such row, or ``checked_rows`` refuses them.
         """
         S, n, A = checked_rows(S, n, A, rate)
-        applied = self.apply(S, n, A, stats)
+        applied = self.apply(S, n, A, m)
         accepted = applied.in_band if rate == "band" else applied.side[A != 0] == 0
         if accepted.size == 0:
             raise UserError("no rows, or none with A != 0: an acceptance needs at least one")

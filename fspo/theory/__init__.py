@@ -5,7 +5,7 @@ Everything is numpy in float64. Log-ratios are in nats, lengths in tokens, accep
 
 from fspo.theory.acceptance import (
     band_acceptance,
-    gaussian_stats,
+    gaussian_means,
     interval_probability,
     matching_sigma,
     update_acceptance,
@@ -51,7 +51,7 @@ __all__ = [
     "cosine_bound",
     "cosine_lemma",
     "drift_error_bound",
-    "gaussian_stats",
+    "gaussian_means",
     "interval_probability",
     "lre",
     "lre_bound",

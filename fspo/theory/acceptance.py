@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from fspo.base.arguments import checked_lengths, number, numbers, one_shape
 from fspo.base.errors import UserError
-from fspo.rules import DriftStats, Rule
+from fspo.rules import Rule, TokenMeans
 from fspo.theory.reweighting import Floats, relative_acceptance
 
 _ROUNDING = 1e-9  # sums of probabilities may exceed 1 by this
@@ -49,9 +49,7 @@ def interval_probability(lo: ArrayLike, hi: ArrayLike) -> Floats:
     return np.maximum(np.where(narrow, inside, ndtr(b) - ndtr(a)), 0.0)
 
 
-def band_acceptance(
-    rule: Rule, lengths: ArrayLike, mu: float, sigma: ArrayLike, stats: DriftStats | None = None
-) -> Floats:
+def band_acceptance(rule: Rule, lengths: ArrayLike, mu: float, sigma: ArrayLike, m: float | None = None) -> Floats:
     """Acceptance a(l) of a rule's band when S given L=l is N(mu l, sigma^2 l) (docs/theory.md section 4).
 
     Parameters
@@ -59,8 +57,9 @@ def band_acceptance(
     lengths : array (K,), >= 1
     mu : float, nats per token
     sigma : float or array (K,), nats per root token, > 0
-    stats : DriftStats, optional
-        For a rule with a drift; ``gaussian_stats`` makes the one that equals the model's.
+    m : float, optional
+        Centre of the band, nats per token, for a rule with a drift: ``rule.centre(gaussian_means(sigma))`` is the
+        model's.
 
     Raises
     ------
@@ -70,20 +69,18 @@ def band_acceptance(
     lengths, mu = checked_lengths(lengths), number("mu", mu)
     sigma = numbers("sigma", sigma, 0, above=True, why="nats per root token")
     one_shape("lengths and sigma", lengths, sigma)
-    lo, hi = rule.band(lengths, stats)
+    lo, hi = rule.band(lengths, m)
     scale = sigma * np.sqrt(lengths)
     return interval_probability((lo - mu * lengths) / scale, (hi - mu * lengths) / scale)
 
 
-def weight_acceptance(
-    rule: Rule, lengths: ArrayLike, mu: float, sigma: float, stats: DriftStats | None = None
-) -> Floats:
+def weight_acceptance(rule: Rule, lengths: ArrayLike, mu: float, sigma: float, m: float | None = None) -> Floats:
     """Weight acceptance b(l) of a two-sided drop under the Gaussian model (T13).
 
     Weighting by exp(S) shifts the normal law's mean from mu l to (mu + sigma^2) l.
     """
     sigma = number("sigma", sigma, 0, above=True, why="nats per root token")
-    return band_acceptance(rule, lengths, number("mu", mu) + sigma**2, sigma, stats)
+    return band_acceptance(rule, lengths, number("mu", mu) + sigma**2, sigma, m)
 
 
 def matching_sigma(rule: Rule, lengths: ArrayLike, p: ArrayLike, acceptance: float) -> float | None:
@@ -123,11 +120,10 @@ def matching_sigma(rule: Rule, lengths: ArrayLike, p: ArrayLike, acceptance: flo
     return math.exp(root)
 
 
-def gaussian_stats(sigma: float, num_tokens: float = 1.0) -> DriftStats:
-    """Drift statistics of iid N(-sigma^2/2, sigma^2) tokens to leading order: k3 = sigma^2/2 per token."""
+def gaussian_means(sigma: float) -> TokenMeans:
+    """Means per token of iid N(-sigma^2/2, sigma^2) tokens to leading order: k3 = sigma^2/2."""
     sigma = number("sigma", sigma, 0, above=True, why="nats per root token")
-    num_tokens = number("num_tokens", num_tokens, 0, above=True)
-    return DriftStats(num_tokens * sigma**2 / 2, num_tokens * sigma**2, num_tokens)
+    return TokenMeans(sigma**2 / 2, sigma**2)
 
 
 def update_acceptance(

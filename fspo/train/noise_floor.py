@@ -26,7 +26,7 @@ from fspo.models.load import EMBEDDED
 from fspo.objective import objective
 from fspo.rollouts.batches import RolloutBatch, plan_microbatches
 from fspo.rollouts.counts import Counts
-from fspo.rules import DriftStats
+from fspo.rules import DriftStats, drift_stats
 from fspo.train import checkpoint
 from fspo.train.log_rows import Update, log_rows, responses_of
 from fspo.train.trainer import Trainer
@@ -199,15 +199,15 @@ def _log(
     stats = _stats(updater, shards, values) if updater.rule.needs_stats else None
     for shard, new in zip(shards, values, strict=True):
         old = shard.old.to(new.dtype)
-        out = objective(new, old, shard.mask, shard.advantages, updater.rule, updater.objective, stats=stats, ref=new)
-        drift = 0.0 if stats is None else updater.rule.drift_per_token(stats, shard.advantages)
-        source = "none" if stats is None else stats.source
+        m = updater.rule.centre(stats, shard.advantages)
+        out = objective(new, old, shard.mask, shard.advantages, updater.rule, updater.objective, m=m, ref=new)
+        rows, source = out.records.to_numpy(), "none" if stats is None else "two_pass"
         writer.append(
             log_rows(
                 Update(0, 0, batch.behaviour_version, updater.rule.label, source, "noise"),
                 responses_of(batch, shard),
-                out.records.to_numpy(),
-                drift=drift.cpu().numpy() if isinstance(drift, torch.Tensor) else drift,
+                rows,
+                drift=rows["drift"],
                 user={SOURCE: [name] * len(shard.micro.rows)},
             )
         )
@@ -215,8 +215,7 @@ def _log(
 
 def _stats(updater: Updater, shards: list[Shard], values: list[torch.Tensor]) -> DriftStats:
     """Drift statistics of all processes' tokens."""
-    sums = np.zeros(7)
+    sums = DriftStats()
     for shard, new in zip(shards, values, strict=True):
-        s = torch.where(shard.mask, new.double() - shard.old.double(), 0.0)
-        sums += updater.drift_sums(s, shard)
-    return updater.global_stats(sums, "two_pass")
+        sums += drift_stats(new.double() - shard.old.double(), shard.mask, shard.advantages.double())
+    return updater.over_processes(sums)

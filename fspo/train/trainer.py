@@ -251,7 +251,8 @@ class Trainer:
             records = self.updater.accumulate(shards, stats, rule)
             cause = self._step(counts, guard.find(self.accelerator, records))
         if cause is None and rule.adapt != "none" and since > 0:  # before the first update S is 0
-            self.online.observe(*self.updater.global_rows(records), stats)
+            S, n, A = self.updater.global_rows(records)
+            self.online.observe(S, n, A, rule.centre(stats, A))
         self.log.update(batch, records, step=step, since=since, epoch=epoch)
         add_update(counts, records, rule, config, since=since, epoch=epoch)
         if self.is_main and rule.adapt != "none":
@@ -260,7 +261,7 @@ class Trainer:
                     counts.add(f"rule/{name}", value)
         self.state = replace(self.state, step=step + 1)
         if cause != "loss" and self.rule.needs_stats and self.rule.drift_source == "lagged":
-            self.state = replace(self.state, lagged=asdict(self.updater.sums(records)))
+            self.state = replace(self.state, lagged=asdict(self.updater.lagged_stats(records)))
         if not scored:
             return {}
         return measured | live_cosine(records, self.rule, self.updater.objective, config.log.length_edges)
@@ -269,7 +270,7 @@ class Trainer:
         if not self.rule.needs_stats:
             return None
         if since == 0:  # every log-ratio is exactly 0 before the first update
-            return DriftStats(source=self.rule.drift_source)
+            return DriftStats()
         if self.rule.drift_source == "lagged":
             return DriftStats(**(self.state.lagged or {}))
         with self.reporter.timed("drift"):

@@ -7,7 +7,7 @@ from the same forward over the same shard, so S = 0 exactly before the first upd
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from fspo.objective import denominator_for, objective
 from fspo.policy.logprobs import make_batch, token_log_probs
 from fspo.policy.scores import Scores
 from fspo.rollouts.batches import Microbatch, RolloutBatch
-from fspo.rules import DriftSource, DriftStats, Rule, sign_sums, token_sums
+from fspo.rules import DriftStats, Rule, drift_stats
 
 Tensors = dict[str, torch.Tensor]
 
@@ -150,29 +150,20 @@ class Updater:
     @torch.no_grad()
     def drift_stats(self, shards: Sequence[Shard]) -> DriftStats:
         """Two-pass drift statistics of the global minibatch at the present parameters."""
-        sums = np.zeros(7)
+        sums = DriftStats()
         for shard in shards:
             new, _ = self.log_probs(shard.batch)
-            if shard.micro.dummy:  # run all the same: with sharding every process must
-                continue
-            sums += self.drift_sums(torch.where(shard.mask, (new - shard.old).double(), 0.0), shard)
-        return self.global_stats(sums, "two_pass")
+            if not shard.micro.dummy:  # a dummy runs all the same: with sharding every process must
+                sums += drift_stats((new - shard.old).double(), shard.mask, shard.advantages.double())
+        return self.over_processes(sums)
 
-    def drift_sums(self, s: torch.Tensor, shard: Shard) -> np.ndarray:
-        """What one shard's log-ratios (B, T), 0 outside the mask, add to the sums of `global_stats` (7,)."""
-        parts = token_sums(s, shard.mask)
-        return np.array(
-            [*(float(part.sum()) for part in parts), *sign_sums(s.sum(-1), parts[2], shard.advantages.double())]
-        )
-
-    def sums(self, records: Sequence[Record]) -> DriftStats:
-        """Drift statistics of a minibatch from its records, for the next one (lagged)."""
-        sums = np.zeros(7)
+    def lagged_stats(self, records: Sequence[Record]) -> DriftStats:
+        """Drift statistics of the global minibatch from its records, for the next minibatch."""
+        sums = DriftStats()
         for record in records:
-            rows = record.rows
-            sums[:3] += [float(rows[name].sum()) for name in ("k3_sum", "sum_sq_log_ratio", "length")]
-            sums[3:] += sign_sums(rows["log_ratio"], rows["length"], record.advantages)
-        return self.global_stats(sums, "lagged")
+            k3, square, n, S = (record.rows[name] for name in ("k3_sum", "sum_sq_log_ratio", "length", "log_ratio"))
+            sums += DriftStats.of(k3, square, n, S, record.advantages)
+        return self.over_processes(sums)
 
     @staticmethod
     def global_rows(records: Sequence[Record]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -190,11 +181,10 @@ class Updater:
         order = np.argsort(rows)
         return S[order], n[order], A[order]
 
-    def global_stats(self, sums: np.ndarray, source: DriftSource) -> DriftStats:
-        """Drift statistics of all processes from each one's sums (7,), in the order of DriftStats."""
-        local = torch.tensor(sums, dtype=torch.float64, device=self.accelerator.device)
-        k3, square, tokens, *by_sign = self.accelerator.reduce(local, "sum").tolist()  # type: ignore[union-attr]
-        return DriftStats(k3, square, tokens, source, *by_sign)
+    def over_processes(self, sums: DriftStats) -> DriftStats:
+        """The sums over all processes of each one's."""
+        local = torch.tensor(astuple(sums), dtype=torch.float64, device=self.accelerator.device)
+        return DriftStats(*self.accelerator.reduce(local, "sum").tolist())  # type: ignore[union-attr]
 
     def accumulate(self, shards: Sequence[Shard], stats: DriftStats | None, rule: Rule | None = None) -> list[Record]:
         """Add the minibatch's gradient to the parameters' ``.grad`` and return the record of each real shard.
@@ -204,6 +194,8 @@ class Updater:
 
         Parameters
         ----------
+        stats : DriftStats, optional
+            Of the global minibatch, where the rule has a drift.
         rule : Rule, optional
             This update's rule where it changes from one to the next (fspo/rules/online.py).
         """
@@ -227,7 +219,7 @@ class Updater:
                     shard.advantages,
                     rule,
                     self.objective,
-                    stats=stats,
+                    m=rule.centre(stats, shard.advantages),
                     denominator=denominator,
                     ref=shard.ref,
                 )
@@ -235,9 +227,8 @@ class Updater:
                     scale = 0.0 if shard.micro.dummy else float(self.accelerator.num_processes)
                     self.accelerator.backward(loss * scale)
             if not shard.micro.dummy:
-                A = shard.advantages.cpu().numpy()
-                drift = np.broadcast_to(rule.drift_per_token(stats, A), A.shape).astype(np.float64)
-                found.append(Record(shard, records.to_numpy(), drift))
+                rows = records.to_numpy()
+                found.append(Record(shard, rows, rows["drift"]))
         return found
 
     @torch.no_grad()

@@ -46,7 +46,7 @@ def fair_from_edges(rng: np.random.Generator, gamma: float = 0.5, with_drift: bo
             a.append(balls.normal_probability(lo, hi))
         slacks += [arb(10) ** -30 - abs(value / a[0] - 1) for value in a]
         rule = preset("fspo-gaussian", range_lo=c_lo, range_hi=c_hi).rule
-        value = theory.band_acceptance(rule, LENGTHS, -(sigma**2) / 2, sigma, theory.gaussian_stats(sigma))
+        value = theory.band_acceptance(rule, LENGTHS, -(sigma**2) / 2, sigma, rule.centre(theory.gaussian_means(sigma)))
         found.append(inside(value, a, 1e-10))
     spread, agreed = decide(slacks, "relative spread"), worst(*found)
     return agreed if spread.margin >= 0 and not agreed.margin >= 0 else spread

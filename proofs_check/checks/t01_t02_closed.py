@@ -42,7 +42,7 @@ def fair_closed(rng: np.random.Generator, gamma: float = 0.5, drift: str = "gaus
         sigma = 10 ** rng.uniform(-3, 0)
         u_lo, u_hi = 10 ** rng.uniform(-2, 1.6, 2)
         rule = sqrt_band(u_lo * sigma, u_hi * sigma, gamma, drift)
-        a = theory.band_acceptance(rule, LENGTHS, -(sigma**2) / 2, sigma, theory.gaussian_stats(sigma))
+        a = theory.band_acceptance(rule, LENGTHS, -(sigma**2) / 2, sigma, rule.centre(theory.gaussian_means(sigma)))
         exact = exact_probability(-rule.range_lo, rule.range_hi, 0.0, sigma)
         errors.append(close(a, np.full(LENGTHS.shape, exact), 1e-8))
         p = rng.dirichlet(np.full(LENGTHS.size, 0.5))
@@ -64,7 +64,7 @@ def converse(rng: np.random.Generator, drift: str = "gaussian") -> Outcome:
 
         def difference(gamma: float, sigma=sigma, u_lo=u_lo, u_hi=u_hi, pair=pair) -> float:
             rule = Rule("power", u_lo * sigma, u_hi * sigma, gamma=gamma, drift=drift)  # type: ignore[arg-type]
-            a = theory.band_acceptance(rule, pair, -(sigma**2) / 2, sigma, theory.gaussian_stats(sigma))
+            a = theory.band_acceptance(rule, pair, -(sigma**2) / 2, sigma, rule.centre(theory.gaussian_means(sigma)))
             return float(a[0] - a[1])
 
         # nearer than 0 and 1, where long responses are all rejected or all accepted in double precision

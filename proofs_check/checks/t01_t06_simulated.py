@@ -24,7 +24,7 @@ from proofs_check.models import (
     MarkovTokens,
     ScaledStudent,
     StudentTokens,
-    matching_stats,
+    matching_means,
 )
 from proofs_check.tools.compare import close, frequencies, holds, homogeneous, within
 from proofs_check.tools.sampling import acceptance_counts
@@ -108,9 +108,9 @@ def scale_law(rng: np.random.Generator, beta: float | None = None, draws: int = 
 def student_sums(rng: np.random.Generator, heavy: bool = True, draws: int = 60_000) -> Outcome:
     """T5: sums of Student-t tokens, drawn one by one, follow the inverted characteristic function's law."""
     model, rule = StudentTokens(MU, SIGMA, df=4.0), preset("fspo-kl", range_hi=0.02).rule
-    lengths, matched = np.array([1.0, 2, 4, 16, 128]), matching_stats(model)
+    lengths = np.array([1.0, 2, 4, 16, 128])
     found = counts(rng, model, rule, lengths, draws)
-    lo, hi = rule.band(lengths, matched)
+    lo, hi = rule.band(lengths, rule.centre(matching_means(model)))
     exact = model.cdf(hi, lengths) - model.cdf(lo, lengths)
     expected = exact if heavy else np.full(5, normal_share(1.0, 0.02 / SIGMA))
     return frequencies(found, draws, expected, wanted=0.01, df=model.df, draws=draws)
@@ -128,7 +128,7 @@ def student_envelope(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
         envelope = factor * theory.berry_esseen_bound(rho3, lengths)
         for u_lo, u_hi in [(0.6, 0.6), *rng.uniform(0.1, 2.5, (4, 2))]:
             rule = Rule("sqrt", u_lo * SIGMA, u_hi * SIGMA, drift="kl")
-            lo, hi = rule.band(lengths, matching_stats(model))
+            lo, hi = rule.band(lengths, rule.centre(matching_means(model)))
             gap = np.abs(model.cdf(hi, lengths) - model.cdf(lo, lengths) - normal_share(u_lo, u_hi))
             slack.append(np.min((envelope - gap) / envelope))
             largest = max(largest, float(np.max(gap / envelope)))
@@ -150,7 +150,7 @@ def markov_acceptance(model: MarkovTokens, rule: Rule, length: float) -> float:
     n, (m0, m1), (v0, v1) = int(length), model.state_means, model.state_variances
     ones = np.arange(n + 1)
     mean, scale = m0 * (n - ones) + m1 * ones, np.sqrt(v0 * (n - ones) + v1 * ones)
-    lo, hi = rule.band(np.array([length]), matching_stats(model))
+    lo, hi = rule.band(np.array([length]), rule.centre(matching_means(model)))
     return float(occupation(model, n) @ (special.ndtr((hi - mean) / scale) - special.ndtr((lo - mean) / scale)))
 
 
@@ -171,7 +171,7 @@ def markov_limit(rng: np.random.Generator, long_run: bool = True) -> Outcome:
     del rng
     rule, lengths = preset("fspo-kl").rule, np.array([64.0, 256, 1024, 4096, 16384, 65536])
     scale = MARKOV.sigma if long_run else math.sqrt(MARKOV.one_step_variance)
-    lo, hi = rule.band(lengths, matching_stats(MARKOV))
+    lo, hi = rule.band(lengths, rule.centre(matching_means(MARKOV)))
     a = MARKOV.cdf(hi, lengths) - MARKOV.cdf(lo, lengths)
     gap = np.abs(a - normal_share(rule.range_lo / scale, rule.range_hi / scale))
     lre = np.array([theory.lre(np.ones(3), a[i : i + 3]).inf for i in range(4)])

@@ -13,7 +13,7 @@ from proofs_check.models import (
     AutoregressiveTokens,
     ExponentialTokens,
     TokenByToken,
-    matching_stats,
+    matching_means,
 )
 from proofs_check.tools.compare import close, frequencies, holds, worst
 from proofs_check.tools.sampling import band_counts
@@ -32,8 +32,8 @@ def berry_esseen_closed(rng: np.random.Generator, factor: float = 1.0, cases: in
         sigma = 0.03
         model = ExponentialTokens(-(sigma**2) / 2, sigma)
         rule = Rule("sqrt", u_lo * sigma, u_hi * sigma, drift="kl")
-        lo, hi = rule.band(lengths, matching_stats(model))
-        gaussian = theory.band_acceptance(rule, lengths, model.mu, sigma, matching_stats(model))
+        lo, hi = rule.band(lengths, rule.centre(matching_means(model)))
+        gaussian = theory.band_acceptance(rule, lengths, model.mu, sigma, rule.centre(matching_means(model)))
         truth = model.cdf(hi, lengths) - model.cdf(lo, lengths)
         envelope = factor * theory.berry_esseen_bound(model.RHO3, lengths)
         slack.append(np.min((envelope - np.abs(truth - gaussian)) / envelope))
@@ -49,10 +49,10 @@ def berry_esseen_simulated(rng: np.random.Generator, skewed: bool = True, draws:
     sigma, lengths = 0.03, np.array([1.0, 4, 16, 64, 1024])
     model = ExponentialTokens(-(sigma**2) / 2, sigma)
     rule = preset("fspo-kl", range_hi=0.02).rule
-    stats = matching_stats(model)
+    m = rule.centre(matching_means(model))
     counts = band_counts(rng, rule, model, lengths, draws)
-    lo, hi = rule.band(lengths, stats)
-    gaussian = theory.band_acceptance(rule, lengths, model.mu, sigma, stats)
+    lo, hi = rule.band(lengths, m)
+    gaussian = theory.band_acceptance(rule, lengths, model.mu, sigma, m)
     expected = model.cdf(hi, lengths) - model.cdf(lo, lengths) if skewed else gaussian
     return frequencies(counts, draws, expected, wanted=0.01, draws=draws)
 

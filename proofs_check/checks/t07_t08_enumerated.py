@@ -116,7 +116,7 @@ def sampled_update(rng: np.random.Generator, keep_weight: bool = True, draws: in
     directions = rng.standard_normal((bandit.new.size, 8))
     rows = rng.choice(bandit.p_old.size, draws, p=bandit.p_old / bandit.p_old.sum())
     S, n = bandit.log_ratio, bandit.lengths
-    applied = rule.apply(S, n, bandit.advantages, bandit.drift_stats())
+    applied = rule.apply(S, n, bandit.advantages, rule.centre(bandit.drift_stats()))
     projected = bandit.psi @ directions
     weight = applied.clipped_weight if keep_weight else applied.multiplier
     terms = (weight * bandit.advantages)[:, None] * projected

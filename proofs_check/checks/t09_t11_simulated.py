@@ -17,7 +17,7 @@ from proofs_check.models import (
     ScaledGamma,
     ScaledStudent,
     ShiftedLengths,
-    matching_stats,
+    matching_means,
 )
 from proofs_check.tools.compare import frequencies, homogeneous, mean_is
 from proofs_check.tools.sampling import acceptance_counts
@@ -73,7 +73,7 @@ def heavy_symmetric(rng: np.random.Generator, skewed: bool = False, draws: int =
     for length, positive in zip(GRID, np.linspace(0.1, 0.9, GRID.size), strict=True):
         model = IndependentAdvantage(law, float(positive))
         seed = int(rng.integers(1 << 62))
-        kept = acceptance_counts(model, rule, [length], draws, seed, stats=matching_stats(law), rate="update")
+        kept = acceptance_counts(model, rule, [length], draws, seed, m=rule.centre(matching_means(law)), rate="update")
         found.append(int(kept[0]))
     return homogeneous(found, draws, wanted=0.005, draws=draws)
 

@@ -13,9 +13,9 @@ import numpy as np
 from hypothesis import strategies as st
 
 from fspo import theory
-from fspo.rules import DriftStats, Rule
+from fspo.rules import Rule
 from proofs_check.frame import Check, Method, Outcome
-from proofs_check.models import GaussianTokens, matching_stats
+from proofs_check.models import GaussianTokens, matching_means
 from proofs_check.tools.compare import mean_is
 from proofs_check.tools.falsify import counterexample
 from proofs_check.tools.policy import (
@@ -128,7 +128,7 @@ def edge_attack(rng: np.random.Generator, drift: str = "gaussian", share: float 
         c = u * sigma
         length = max(1.0, float(np.round((u / sigma) ** 2 * 10**log_shift)))
         rule = Rule("sqrt", c, c, drift=drift)  # type: ignore[arg-type]
-        edge = float(rule.band(np.array([length]), theory.gaussian_stats(sigma * math.sqrt(share)))[1][0])
+        edge = float(rule.band(np.array([length]), rule.centre(theory.gaussian_means(sigma * math.sqrt(share))))[1][0])
         with mp.workdps(50):
             top = (mp.mpf(c) / mp.mpf(sigma)) ** 2 / 2
             stated = mp.log(mp.mpf(theory.upper_edge_supremum(c / sigma)))
@@ -172,13 +172,13 @@ def weight_moments(rng: np.random.Generator, shift: float = 2.0, draws: int = 10
     samples, expected = [], []
     for gamma in (0.4, 0.5, 0.6):
         rule = Rule("power", 0.05, 0.04, gamma=gamma, drift="kl")
-        stats = matching_stats(model)
+        m = rule.centre(matching_means(model))
         n = np.broadcast_to(lengths, (draws, lengths.size))
-        applied = rule.apply(model.sample(rng, n), n, np.ones_like(n), stats)
+        applied = rule.apply(model.sample(rng, n), n, np.ones_like(n), m)
         weight = np.where(applied.in_band, applied.weight, 0.0)
         for k, moved in ((1, 1.0), (2, shift)):
             scale = np.exp(k * model.mu * lengths + k**2 * sigma**2 * lengths / 2)
-            expected += list(scale * theory.band_acceptance(rule, lengths, model.mu + moved * sigma**2, sigma, stats))
+            expected += list(scale * theory.band_acceptance(rule, lengths, model.mu + moved * sigma**2, sigma, m))
             samples.append(weight**k)
     found = mean_is(np.concatenate(samples, axis=1), np.array(expected), wanted=0.02, draws=draws)
     first, second = np.array(expected).reshape(3, 2, 3)[1]
@@ -214,14 +214,13 @@ def sign_attack(
         mass = np.repeat(weights, len(signs))
         half = c / 8 + 1 / 16
         rule = Rule("sqrt", half, half + wider / 8, drift="kl", dual=dual)
-        stats = DriftStats(k3 / 8, 1.0, 1.0)
         kept = []
         for length, positive in zip(lengths, shares, strict=True):
             total = 0
             for sign, share in ((1.0, positive), (-1.0, 8 - positive)):
                 S = (z + (shift / 8 if sign > 0 else 0.0)) * math.sqrt(length) - k3 / 8 * length
                 n, A = np.full(z.size, length), np.full(z.size, sign)
-                total += share * int(mass @ (rule.apply(S, n, A, stats).multiplier == 1))
+                total += share * int(mass @ (rule.apply(S, n, A, -k3 / 8).multiplier == 1))
             kept.append(total)
         return max(kept) - min(kept) - 0.5  # whole numbers: below 1 they are equal
 

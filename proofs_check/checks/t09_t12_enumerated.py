@@ -9,9 +9,9 @@ from functools import partial
 import numpy as np
 
 from fspo import theory
-from fspo.rules import DriftStats, Rule, calibrate, preset
+from fspo.rules import Rule, calibrate, preset
 from proofs_check.frame import Check, Method, Outcome
-from proofs_check.models import GaussianTokens, LogRatioModel, ScaledGamma, matching_stats
+from proofs_check.models import GaussianTokens, LogRatioModel, ScaledGamma, matching_means
 from proofs_check.tools.compare import close, frequencies, holds, homogeneous, mean_is, worst
 from proofs_check.tools.policy import (
     Bandit,
@@ -79,10 +79,10 @@ def edge_supremum(rng: np.random.Generator, drift: str = "gaussian") -> Outcome:
     for _ in range(40):
         sigma, u = 10 ** rng.uniform(-2.5, -1), rng.uniform(0.2, 3.0)
         rule = Rule("sqrt", 0.5 * u * sigma, u * sigma, drift=drift)  # type: ignore[arg-type]
-        stats = theory.gaussian_stats(sigma)
+        m = rule.centre(theory.gaussian_means(sigma))
 
-        def edge(log_length: float, rule=rule, stats=stats) -> float:
-            return -float(rule.band(np.array([math.exp(log_length)]), stats)[1][0])
+        def edge(log_length: float, rule=rule, m=m) -> float:
+            return -float(rule.band(np.array([math.exp(log_length)]), m)[1][0])
 
         centre = 2 * math.log(u / sigma)
         top = np.asarray(fminbound(edge, centre - 3, centre + 3, xtol=1e-10)).item()
@@ -97,16 +97,17 @@ def sign_identity(rng: np.random.Generator, crossed: bool = False) -> Outcome:
     for i in range(12):
         bandit = make_bandit(rng, step=0.3)
         S, n = bandit.log_ratio, bandit.lengths
-        stats, A = bandit.drift_stats(), bandit.advantages
-        rule = calibrate(preset("fspo-kl", range_hi=0.02).rule, S, n, A, 0.7, stats)
+        A, rule = bandit.advantages, preset("fspo-kl", range_hi=0.02).rule
+        m = rule.centre(bandit.drift_stats())
+        rule = calibrate(rule, S, n, A, 0.7, m)
         rule = replace(rule, dual=1.5) if i % 2 else rule
-        lo, hi = rule.band(n, stats)
-        dual = stats_dual(rule, n, hi, stats)
+        lo, hi = rule.band(n, m)
+        dual = dual_edge(rule, hi, m * n)
         _, _, _, a = strata(bandit, rule)
         for k, length in enumerate(np.unique(n[A != 0])):
             at = n == length
             mass = {sign: np.where(at & (np.sign(A) == sign), bandit.p_old, 0.0) for sign in (1, -1)}
-            total = {sign: max(float(m.sum()), 1e-300) for sign, m in mass.items()}
+            total = {sign: max(float(part.sum()), 1e-300) for sign, part in mass.items()}
             tail = {
                 "high": mass[1] @ (hi < S) / total[1],
                 "low": mass[-1] @ (lo > S) / total[-1],
@@ -121,11 +122,10 @@ def sign_identity(rng: np.random.Generator, crossed: bool = False) -> Outcome:
     return Outcome(math.log10(1e-11 / max(error, 1e-17)), "decades", note=f"largest error {error:.1e}")
 
 
-def stats_dual(rule: Rule, n: np.ndarray, hi: np.ndarray, stats: DriftStats) -> np.ndarray:
+def dual_edge(rule: Rule, hi: np.ndarray, centre: np.ndarray) -> np.ndarray:
     """dual_L = m_L + d (hi_L - m_L), written out from section 1; infinite without a dual clip."""
     if rule.dual is None:
-        return np.full(n.shape, math.inf)
-    centre = -stats.k3 * n
+        return np.full(hi.shape, math.inf)
     return centre + rule.dual * (hi - centre)
 
 
@@ -144,7 +144,7 @@ def sign_fairness(
     A = np.where(rng.random(n.shape) < np.linspace(0.1, 0.9, lengths.size), 1.0, -1.0)
     S = model.sample(rng, n) + shift * np.sqrt(n) * (A > 0)
     rule = preset("fspo-kl", range_lo=0.03, range_hi=c_hi, dual=dual).rule
-    kept = rule.apply(S, n, A, matching_stats(model)).multiplier == 1
+    kept = rule.apply(S, n, A, rule.centre(matching_means(model))).multiplier == 1
     return homogeneous(kept.sum(axis=0), draws, wanted=0.01, draws=draws)
 
 
@@ -198,7 +198,7 @@ def sign_simulated(rng: np.random.Generator, forget_sign: bool = False, draws: i
     positive = np.array([0.2, 0.5, 0.9])
     n = np.broadcast_to(lengths, (draws, 3))
     A = np.where(rng.random(n.shape) < positive, 1.0, -1.0)
-    kept = rule.apply(model.sample(rng, n), n, A, matching_stats(model)).multiplier == 1
+    kept = rule.apply(model.sample(rng, n), n, A, rule.centre(matching_means(model))).multiplier == 1
     high = theory.interval_probability(0.05 / sigma, np.inf)
     low = theory.interval_probability(-np.inf, -0.02 / sigma)
     expected = theory.update_acceptance(0.5 if forget_sign else positive, high, low)

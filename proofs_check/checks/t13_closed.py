@@ -10,7 +10,7 @@ import numpy as np
 from fspo import theory
 from fspo.rules import Rule, preset
 from proofs_check.frame import Check, Method, Outcome
-from proofs_check.models import GaussianTokens, matching_stats
+from proofs_check.models import GaussianTokens, matching_means
 from proofs_check.tools.compare import close, holds, mean_is, worst
 
 
@@ -22,7 +22,7 @@ def weight_quadrature(rng: np.random.Generator, as_band: bool = False) -> Outcom
         sigma, length = 10 ** rng.uniform(-2, -1), float(np.round(10 ** rng.uniform(0.5, 3)))
         u_lo, u_hi = rng.uniform(0.3, 2.0, 2)
         rule = Rule("sqrt", u_lo * sigma, u_hi * sigma, drift=drifts[i % 4])  # type: ignore[arg-type]
-        stats, mu = theory.gaussian_stats(sigma), -(sigma**2) / 2
+        means, mu = theory.gaussian_means(sigma), -(sigma**2) / 2
         with mp.workdps(30):
             drift = {"none": 0, "kl": mu, "gaussian": mu, "tilted": -mu}[rule.drift] * mp.mpf(length)
             lo, hi = drift - rule.range_lo * mp.sqrt(length), drift + rule.range_hi * mp.sqrt(length)
@@ -31,7 +31,7 @@ def weight_quadrature(rng: np.random.Generator, as_band: bool = False) -> Outcom
             whole = mp.e ** (mean + scale**2 / 2)
             exact = float(inside / whole)
         formula = theory.band_acceptance if as_band else theory.weight_acceptance
-        outcomes.append(close(formula(rule, [length], mu, sigma, stats), exact, 1e-10))
+        outcomes.append(close(formula(rule, [length], mu, sigma, rule.centre(means)), exact, 1e-10))
     return worst(*outcomes)
 
 
@@ -41,9 +41,9 @@ def weight_fairness(rng: np.random.Generator, drift: str = "tilted") -> Outcome:
     lengths = np.array([1.0, 10, 100, 1_000, 10_000])
     for _ in range(100):
         sigma, (u_lo, u_hi) = 10 ** rng.uniform(-2.5, -1), rng.uniform(0.3, 2.0, 2)
-        stats, mu = theory.gaussian_stats(sigma), -(sigma**2) / 2
+        means, mu = theory.gaussian_means(sigma), -(sigma**2) / 2
         fair = Rule("sqrt", u_lo * sigma, u_hi * sigma, drift=drift)  # type: ignore[arg-type]
-        b = theory.weight_acceptance(fair, lengths, mu, sigma, stats)
+        b = theory.weight_acceptance(fair, lengths, mu, sigma, fair.centre(means))
         largest = max(largest, theory.lre(np.ones(5), b).inf)
         even = Rule("sqrt", u_lo * sigma, u_lo * sigma)
         a_even, b_even = (f(even, lengths[:3], mu, sigma) for f in (theory.band_acceptance, theory.weight_acceptance))
@@ -56,18 +56,18 @@ def weight_fairness(rng: np.random.Generator, drift: str = "tilted") -> Outcome:
 def weight_example(rng: np.random.Generator, sigma: float = 0.03) -> Outcome:
     """T13's example: .683, .495, .630, and cosine .848 at LRE = 0."""
     del rng
-    stats, mu = theory.gaussian_stats(sigma), -(sigma**2) / 2
+    means, mu = theory.gaussian_means(sigma), -(sigma**2) / 2
     centred, plain = Rule("sqrt", 0.03, 0.03, drift="gaussian"), Rule("sqrt", 0.03, 0.03)
     found = [
-        *theory.band_acceptance(centred, [1000.0], mu, sigma, stats),
-        *theory.weight_acceptance(centred, [1000.0], mu, sigma, stats),
+        *theory.band_acceptance(centred, [1000.0], mu, sigma, centred.centre(means)),
+        *theory.weight_acceptance(centred, [1000.0], mu, sigma, centred.centre(means)),
         *theory.band_acceptance(plain, [1000.0], mu, sigma),
         *theory.weight_acceptance(plain, [1000.0], mu, sigma),
     ]
     pair = [10.0, 2000.0]
     g = np.array([[1.0, 0.0], [-0.6, 0.8]])
-    b = theory.weight_acceptance(centred, pair, mu, sigma, stats)
-    a = theory.band_acceptance(centred, pair, mu, sigma, stats)
+    b = theory.weight_acceptance(centred, pair, mu, sigma, centred.centre(means))
+    a = theory.band_acceptance(centred, pair, mu, sigma, centred.centre(means))
     lemma = theory.cosine_lemma(np.array([0.5, 0.5]), a, g, b[:, None] * g)
     gaps = np.abs(np.array([*found, lemma.cosine]) - [0.683, 0.495, 0.630, 0.630, 0.848])
     return holds([5e-4 - gaps.max(), 1e-9 - lemma.lre.inf], "probability", cosine=round(lemma.cosine, 4))
@@ -77,11 +77,12 @@ def weight_simulated(rng: np.random.Generator, as_band: bool = False, draws: int
     """T13: the mean of w over in-band responses of ``rule.apply`` is b(l) (E w = 1)."""
     sigma, lengths = 0.03, np.array([16.0, 64, 256, 1000])
     model = GaussianTokens(-(sigma**2) / 2, sigma)
-    rule, stats = preset("fspo-kl").rule, matching_stats(model)
+    rule = preset("fspo-kl").rule
+    m = rule.centre(matching_means(model))
     n = np.broadcast_to(lengths, (draws, lengths.size))
-    applied = rule.apply(model.sample(rng, n), n, np.ones_like(n), stats)
+    applied = rule.apply(model.sample(rng, n), n, np.ones_like(n), m)
     formula = theory.band_acceptance if as_band else theory.weight_acceptance
-    expected = formula(rule, lengths, model.mu, sigma, stats)
+    expected = formula(rule, lengths, model.mu, sigma, m)
     return mean_is(np.where(applied.in_band, applied.weight, 0.0), expected, wanted=0.01, draws=draws)
 
 

@@ -12,7 +12,7 @@ from fspo.rules import Rule
 from fspo.rules.online import GAIN, MAX_HALF_WIDTH, OnlineRule, conformal_quantile
 from fspo.theory import Floats
 from proofs_check.frame import Check, Method, Outcome
-from proofs_check.models import FractionalNoise, GaussianTokens, Heteroscedastic, LogRatioModel, matching_stats
+from proofs_check.models import FractionalNoise, GaussianTokens, Heteroscedastic, LogRatioModel, matching_means
 from proofs_check.tools.compare import bonferroni, holds, mean_is
 from proofs_check.tools.settings import MU, SIGMA, TARGET
 
@@ -68,11 +68,11 @@ def telescoping(rng: np.random.Generator, exponent: float = 0.5) -> Outcome:
         moved = 0.0
         for t in range(60):
             S, n = drawn(rng, GaussianTokens(MU, SIGMA * math.exp(0.02 * t)), 64)
-            stats, A = matching_stats(GaussianTokens(MU, SIGMA)), np.ones(64)
+            means, A = matching_means(GaussianTokens(MU, SIGMA)), np.ones(64)
             if t:
-                share = online.rule.apply(S, n, A, stats).in_band.mean()
+                share = online.rule.apply(S, n, A, online.rule.centre(means)).in_band.mean()
                 moved += max(0.5, t**-exponent) * (TARGET - share)
-            online.observe(S, n, A, stats)
+            online.observe(S, n, A, online.template.centre(means))
             if t == 0:
                 start = online.state["log_scale"]
         gaps.append(1e-9 - abs(online.state["log_scale"] - start - moved))
@@ -83,7 +83,7 @@ def learnt_acceptance(
     rng: np.random.Generator, adapt: str, model: LogRatioModel, target: float = TARGET, chains: int = 50
 ) -> Outcome:
     """Mean acceptance at four lengths after 80 updates of 256 rows, over independent runs: the target at each."""
-    stats, found = matching_stats(model), []
+    means, found = matching_means(model), []
     for _ in range(chains):
         online = OnlineRule(template(adapt))
         kept = []
@@ -91,8 +91,10 @@ def learnt_acceptance(
             S, n = drawn(rng, model, 256)
             if t >= 80:
                 at = np.tile(GRID, 16)
-                kept.append(online.rule.apply(model.sample(rng, at), at, np.ones_like(at), stats).in_band)
-            online.observe(S, n, np.ones_like(S), stats)
+                kept.append(
+                    online.rule.apply(model.sample(rng, at), at, np.ones_like(at), online.rule.centre(means)).in_band
+                )
+            online.observe(S, n, np.ones_like(S), online.template.centre(means))
             if t % 8 == 7:
                 online.end_rollout()
         found.append(np.mean(kept, axis=0).reshape(16, GRID.size).mean(0))
@@ -125,14 +127,16 @@ def beta_binomial(rng: np.random.Generator, rule: str = "conformal", past: float
     lengths, new, runs = np.array([12.0, 100.0, 900.0]), 200, 400
     k = math.ceil((n + 1) * TARGET)
     law, model, counts = betabinom(new, k, n + 1 - k), HETEROSCEDASTIC, []
-    stats = matching_stats(model)
+    means = matching_means(model)
     for _ in range(runs):
         online = OnlineRule(template("bins" if rule == "conformal" else "range"))
         at = np.repeat(lengths, n)
-        online.observe(past * (model.sample(rng, at) - MU * at) + MU * at, at, np.ones_like(at), stats)
+        online.observe(
+            past * (model.sample(rng, at) - MU * at) + MU * at, at, np.ones_like(at), online.template.centre(means)
+        )
         online.end_rollout()
         at = np.repeat(lengths, new)
-        applied = online.rule.apply(model.sample(rng, at), at, np.ones_like(at), stats)
+        applied = online.rule.apply(model.sample(rng, at), at, np.ones_like(at), online.rule.centre(means))
         counts.append(applied.in_band.reshape(3, new).sum(1))
     p_values, means = [], np.mean(counts, axis=0) / new
     for column in np.array(counts).T:

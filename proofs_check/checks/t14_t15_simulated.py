@@ -12,6 +12,7 @@ from scipy import stats
 from fspo.rules.online import EACH_ROLLOUT, MEMORY, OnlineRule
 from fspo.theory import Floats, relative_acceptance
 from proofs_check.frame import Check, Method, Outcome
+from proofs_check.models import matching_means
 from proofs_check.tools.compare import bonferroni, mean_is
 from proofs_check.tools.online_runs import (
     FAIR,
@@ -23,7 +24,6 @@ from proofs_check.tools.online_runs import (
     TIES,
     Learnt,
     learnt,
-    model_stats,
     survey,
     template,
     text_table,
@@ -109,15 +109,15 @@ def conformal_bins(
     k, outcomes, gaps = math.ceil((MEMORY + 1) * TARGET), [], []
     for name in models:
         model, accepted = MODELS[name], np.empty((runs, BINS.size))
-        stats_ = model_stats(model)
+        means = matching_means(model)
         for run in range(runs):
             online = OnlineRule(template(rule))
             for _ in range(PAST):
                 n = np.concatenate([rng.choice(LENGTHS[np.floor(np.log2(LENGTHS)) == b], EACH_ROLLOUT) for b in BINS])
-                online.observe(model.sample(rng, n), n, np.ones_like(n), stats_)
+                online.observe(model.sample(rng, n), n, np.ones_like(n), online.template.centre(means))
                 online.end_rollout()
             n = np.tile(LENGTHS, 48)
-            kept = online.rule.apply(model.sample(rng, n), n, np.ones_like(n), stats_).in_band
+            kept = online.rule.apply(model.sample(rng, n), n, np.ones_like(n), online.rule.centre(means)).in_band
             accepted[run] = kept.reshape(48, BINS.size, 2).mean(axis=(0, 2))
         promised = k / (MEMORY + 1)
         outcomes.append((at_least if name in TIES else mean_is)(accepted, np.full(BINS.size, promised), wanted=0.03))

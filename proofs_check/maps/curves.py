@@ -17,12 +17,12 @@ from scipy.stats import binom, binomtest
 
 from fspo import theory
 from fspo.base.errors import UserError
-from fspo.rules import DriftStats, Rule, preset
+from fspo.rules import Rule, preset
 from fspo.stats.intervals import CONFIDENCE
 from proofs_check.frame import generator
 from proofs_check.maps.matching import matched
 from proofs_check.maps.tables import to_frame, write_table
-from proofs_check.models import ExponentialTokens, GaussianTokens, StudentTokens, matching_stats
+from proofs_check.models import ExponentialTokens, GaussianTokens, StudentTokens, matching_means
 from proofs_check.tools.balls import lre_enclosure
 from proofs_check.tools.lemma_claims import STATED, Strata, Terms, sharp_strata
 from proofs_check.tools.lemma_search import descend, random_strata
@@ -58,8 +58,8 @@ def interval(hits: int, draws: int) -> tuple[float, float]:
     return found.low, found.high
 
 
-def matched_rule(name: str, mu: float, sigma: float, target: float) -> tuple[Rule, DriftStats | None]:
-    """The preset with its range scaled until its mean acceptance over LENGTHS in the Gaussian model is ``target``.
+def matched_rule(name: str, mu: float, sigma: float, target: float) -> tuple[Rule, float]:
+    """The preset, and its centre m, scaled until its mean acceptance over LENGTHS in the Gaussian model is ``target``.
 
     Raises
     ------
@@ -67,11 +67,11 @@ def matched_rule(name: str, mu: float, sigma: float, target: float) -> tuple[Rul
         If no range gives the target.
     """
     base = preset(name).rule
-    stats = matching_stats(GaussianTokens(mu, sigma)) if base.needs_stats else None
-    found = matched(base, lambda rule: float(theory.band_acceptance(rule, LENGTHS, mu, sigma, stats).mean()), target)
+    m = base.centre(matching_means(GaussianTokens(mu, sigma))) if base.needs_stats else 0.0
+    found = matched(base, lambda rule: float(theory.band_acceptance(rule, LENGTHS, mu, sigma, m).mean()), target)
     if found is None:
         raise UserError(f"rule {name!r} reaches no mean acceptance of {target}: choose one in (0, 1) and a band")
-    return found, stats
+    return found, m
 
 
 def acceptance_laws(rng: np.random.Generator, draws: int) -> Iterator[Row]:
@@ -79,14 +79,14 @@ def acceptance_laws(rng: np.random.Generator, draws: int) -> Iterator[Row]:
     for panel, (mu, rules) in LAWS.items():
         model = GaussianTokens(mu, SIGMA)
         for place, name in enumerate(rules):
-            rule, stats = matched_rule(name, mu, SIGMA, ACCEPTANCE)
+            rule, m = matched_rule(name, mu, SIGMA, ACCEPTANCE)
             head = {"panel": panel, "mu": mu, "sigma": SIGMA, "target": ACCEPTANCE, "rule": name}
-            a = theory.band_acceptance(rule, LENGTHS, mu, SIGMA, stats)
+            a = theory.band_acceptance(rule, LENGTHS, mu, SIGMA, m)
             for length, value in zip(LENGTHS, a, strict=True):
                 yield {**head, "kind": "law", "length": length, "acceptance": value}
             for length in np.round(SIMULATED_LENGTHS * 10 ** (0.1 * place)).tolist() if draws else ():
                 S = model.sample(rng, np.full(draws, length))
-                hits = int(rule.apply(S, np.full(draws, length), np.ones(draws), stats).in_band.sum())
+                hits = int(rule.apply(S, np.full(draws, length), np.ones(draws), m).in_band.sum())
                 low, high = interval(hits, draws)
                 yield {
                     **head, "kind": "simulated", "length": length, "acceptance": hits / draws,

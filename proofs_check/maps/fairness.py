@@ -51,7 +51,7 @@ def acceptance(setting: Setting, rule: Rule, measure: Measure) -> Floats | None:
     array (K,), or None where E[w | l] is infinite.
     """
     positive, negative, share = setting.positive, setting.negative, setting.share
-    lo, hi = rule.band(setting.lengths, setting.stats)
+    lo, hi = rule.band(setting.lengths, rule.centre(setting.means))
     if measure == "update":
         cut_high, cut_low = positive.probability(hi, _INFINITE), negative.probability(-_INFINITE, lo)
         return update_acceptance(share, cut_high, cut_low)
@@ -89,7 +89,7 @@ def rows_of(setting: Setting, measures: tuple[str, ...], rng: np.random.Generato
 
 def _rule_rows(setting: Setting, rule: Rule, measure: Any, target: float, sample: _Sample | None) -> list[Row]:
     base = _row(setting, rule.name, rule, measure, target)
-    if not math.isfinite(rule.drift_per_token(setting.stats)):
+    if not math.isfinite(rule.centre(setting.means)):
         return [base | _missing(f"the estimate behind drift {rule.drift} has no finite mean")]
     start = with_asymmetry(rule, setting.asymmetry)
     if acceptance(setting, start, measure) is None:
@@ -159,7 +159,7 @@ class _Sample:
 
     def lre_of(self, rule: Rule, measure: Measure) -> Row:
         """LRE with its simultaneous interval."""
-        applied = rule.apply(self.S, self.setting.lengths, self.A, self.setting.stats)
+        applied = rule.apply(self.S, self.setting.lengths, self.A, rule.centre(self.setting.means))
         kept = applied.in_band if measure != "update" else applied.side == 0
         weight = applied.weight if measure == "weight" else np.ones_like(self.S)
         return simulated_lre(self.setting.p, np.where(kept, weight, 0.0), weight)

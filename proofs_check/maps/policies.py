@@ -24,7 +24,7 @@ import numpy as np
 from scipy.special import ndtr, ndtri
 
 from fspo.base.errors import UserError
-from fspo.rules import DriftStats, Rule, scaled, standardized_excess
+from fspo.rules import Rule, scaled, standardized_excess
 from fspo.theory import Floats, interval_probability
 from proofs_check.maps.matching import matched
 from proofs_check.maps.settings import SIGMA
@@ -71,15 +71,16 @@ class Policy(Protocol):
         """The model's name in the tables."""
         ...
 
-    def stats(self, centre: float) -> DriftStats:
-        """Drift statistics that put a rule's centre at |centre| KL per token."""
+    @property
+    def kl(self) -> float:
+        """KL of the step per token, nats: minus the mean of S per token."""
         ...
 
-    def calibrated(self, rule: Rule, stats: DriftStats, target: float) -> Rule | None:
+    def calibrated(self, rule: Rule, m: float, target: float) -> Rule | None:
         """The rule scaled to a mean band acceptance; None where no range gives it."""
         ...
 
-    def moments(self, rule: Rule, stats: DriftStats) -> Moments:
+    def moments(self, rule: Rule, m: float) -> Moments:
         """Exact moments under a rule."""
         ...
 
@@ -124,24 +125,24 @@ class LocationPolicy:
         """Standard deviation of S in each stratum, nats."""
         return self.sigma * self.headers * np.sqrt(self.lengths)
 
-    def stats(self, centre: float) -> DriftStats:
-        """See Policy. KL per token is E[tau^2/2] / E[L], exactly minus the mean of S per token."""
-        kl = abs(centre) * float(self.p @ self.tau**2) / 2 / float(self.p @ self.lengths)
-        return DriftStats(kl, 2 * kl, 1.0)
+    @property
+    def kl(self) -> float:
+        """See Policy: E[tau^2/2] / E[L]."""
+        return float(self.p @ self.tau**2) / 2 / float(self.p @ self.lengths)
 
-    def band_acceptance(self, rule: Rule, stats: DriftStats) -> Floats:
+    def band_acceptance(self, rule: Rule, m: float) -> Floats:
         """a_band of each stratum."""
-        lo, hi = rule.band(self.lengths, stats)
+        lo, hi = rule.band(self.lengths, m)
         return interval_probability(lo / self.tau + self.tau / 2, hi / self.tau + self.tau / 2)
 
-    def calibrated(self, rule: Rule, stats: DriftStats, target: float) -> Rule | None:
+    def calibrated(self, rule: Rule, m: float, target: float) -> Rule | None:
         """See Policy."""
-        return matched(rule, lambda r: float(self.p @ self.band_acceptance(r, stats)), target)
+        return matched(rule, lambda r: float(self.p @ self.band_acceptance(r, m)), target)
 
-    def moments(self, rule: Rule, stats: DriftStats) -> Moments:
+    def moments(self, rule: Rule, m: float) -> Moments:
         """See Policy."""
         tau, n = self.tau[:, None], self.lengths[:, None]
-        lo, hi = rule.band(self.lengths, stats)
+        lo, hi = rule.band(self.lengths, m)
         z, density = _nodes(self.tau, (lo / self.tau + self.tau / 2, hi / self.tau + self.tau / 2))
         S = tau * z - tau**2 / 2
         w = np.exp(S)
@@ -159,7 +160,7 @@ class LocationPolicy:
             (1 - mean_reward, above, phi, above + t * phi),
             (-mean_reward, below, -phi, below - t * phi),
         ):
-            applied = rule.apply(S, n, np.full_like(S, A), stats)
+            applied = rule.apply(S, n, np.full_like(S, A), m)
             f = applied.clipped_weight
             for into, factor in ((g, w), (g_clip, f)):
                 weighted = density * factor * A
@@ -174,7 +175,7 @@ class LocationPolicy:
         def given_length(values: Floats) -> Floats:
             return _bins(which, self.p * values) / p
 
-        band = self.band_acceptance(rule, stats)
+        band = self.band_acceptance(rule, m)
         rates = [given_length(v) for v in (band, kept, weight, clipped, square)]
         return Moments(g, g_clip, second, lengths, p, p, *rates)
 
@@ -235,21 +236,17 @@ class SoftmaxPolicy:
         S, n, mass = bandit.log_ratio, bandit.lengths, bandit.p_old
         return cls(name, S, n, bandit.advantages, mass, bandit.psi, -float(mass @ S) / float(mass @ n))
 
-    def stats(self, centre: float) -> DriftStats:
-        """See Policy."""
-        return DriftStats(abs(centre) * self.kl, 2 * abs(centre) * self.kl, 1.0)
-
-    def calibrated(self, rule: Rule, stats: DriftStats, target: float) -> Rule:
+    def calibrated(self, rule: Rule, m: float, target: float) -> Rule:
         """See Policy: the range at which the accepted mass comes nearest to the target."""
-        excess = standardized_excess(rule, self.S, self.n, self.A, stats)
+        excess = standardized_excess(rule, self.S, self.n, self.A, m)
         order = np.argsort(excess)
         excess, mass = excess[order], np.cumsum(self.mass[order])
         k = int(np.argmin(np.abs(mass[:-1] - target)))
         return scaled(rule, float(excess[k] + excess[k + 1]) / 2)
 
-    def moments(self, rule: Rule, stats: DriftStats) -> Moments:
+    def moments(self, rule: Rule, m: float) -> Moments:
         """See Policy."""
-        applied = rule.apply(self.S, self.n, self.A, stats)
+        applied = rule.apply(self.S, self.n, self.A, m)
         f, w = applied.clipped_weight, np.exp(self.S)
         lengths, which = np.unique(self.n, return_inverse=True)
         live = self.mass * (self.A != 0)

@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 import numpy as np
 
-from fspo.rules import Drift, DriftStats, Outside, Rule
+from fspo.rules import Outside, Rule
 from fspo.theory import Floats, cosine, lre
 from proofs_check.maps.models import MODELS
 from proofs_check.maps.policies import Moments, Policy
@@ -24,28 +24,27 @@ CRITERIA = ("mse", "mse_direction", "mse_scaled")
 Row = dict[str, Any]
 
 
-def rule_for(policy: Policy, gamma: float, centre: float, outside: Outside) -> tuple[Rule, DriftStats]:
-    """A band of exponent gamma centred at centre * KL per token, before calibration, and its drift statistics."""
-    drift: Drift = "none" if centre == 0 else "kl" if centre < 0 else "tilted"
-    return Rule("power", 1.0, 1.0, gamma=gamma, drift=drift, outside=outside), policy.stats(centre)
+def rule_for(policy: Policy, gamma: float, centre: float, outside: Outside) -> tuple[Rule, float]:
+    """A band of exponent gamma, before calibration, and its centre m = centre * KL per token."""
+    return Rule("power", 1.0, 1.0, gamma=gamma, outside=outside), centre * policy.kl
 
 
 def rows_of(name: str, step: Callable[[], object] = lambda: None) -> tuple[list[Row], list[Row]]:
     """Rows of mse_map and of price_by_length for one model; ``step`` is called after each of ``steps()`` bands."""
     policy = MODELS[name][1]()
     base = {"model": name}
-    none, stats = Rule("none"), DriftStats()
-    unclipped = policy.moments(none, stats)
+    none = Rule("none")
+    unclipped = policy.moments(none, 0.0)
     free = {"gamma": math.nan, "centre": math.nan, "acceptance": 1.0, "outside": "none", "half_width": math.nan}
     every = [base | free | row for row in _price(unclipped, "none")]
-    by_length = list(_by_length(base | free, none, stats, unclipped))
+    by_length = list(_by_length(base | free, none, 0.0, unclipped))
     for gamma in GAMMAS:
         for centre in CENTRES:
             for target in ACCEPTANCES:
-                for row, rule, its_stats, moments in _outsides(policy, gamma, centre, target):
+                for row, rule, m, moments in _outsides(policy, gamma, centre, target):
                     every += [base | row | price for price in _price(moments, rule.outside)]
                     if target == BY_LENGTH and centre in (-1, 0, 1):
-                        by_length += _by_length(base | row, rule, its_stats, moments)
+                        by_length += _by_length(base | row, rule, m, moments)
             step()
     return every, by_length
 
@@ -55,20 +54,18 @@ def steps() -> int:
     return len(GAMMAS) * len(CENTRES)
 
 
-def _outsides(
-    policy: Policy, gamma: float, centre: float, target: float
-) -> Iterator[tuple[Row, Rule, DriftStats, Moments]]:
+def _outsides(policy: Policy, gamma: float, centre: float, target: float) -> Iterator[tuple[Row, Rule, float, Moments]]:
     """Drop, truncate and cap with one calibrated band: the band does not depend on what happens outside it."""
-    first, stats = rule_for(policy, gamma, centre, "drop")
-    found = policy.calibrated(first, stats, target)
+    first, m = rule_for(policy, gamma, centre, "drop")
+    found = policy.calibrated(first, m, target)
     if found is None:
         return
     for outside in get_args(Outside):
         rule = replace(found, outside=outside)
-        moments = policy.moments(rule, stats)
+        moments = policy.moments(rule, m)
         width = found.range_hi * float(moments.p @ moments.lengths) ** gamma
         row = {"gamma": gamma, "centre": centre, "acceptance": target, "outside": outside, "half_width": width}
-        yield row, rule, stats, moments
+        yield row, rule, m, moments
 
 
 def _price(m: Moments, outside: str) -> Iterator[Row]:
@@ -99,17 +96,17 @@ def _price(m: Moments, outside: str) -> Iterator[Row]:
         }
 
 
-def _by_length(base: Row, rule: Rule, stats: DriftStats, m: Moments) -> Iterator[Row]:
+def _by_length(base: Row, rule: Rule, m: float, moments: Moments) -> Iterator[Row]:
     """Weights by length (T10)."""
     with np.errstate(over="ignore"):
-        edge = np.exp(rule.band(m.lengths, stats)[1])
+        edge = np.exp(rule.band(moments.lengths, m)[1])
     row = {k: v for k, v in base.items() if k != "half_width"}
-    for i, length in enumerate(m.lengths):
-        first, square = m.clipped[i], m.clipped_square[i]
+    for i, length in enumerate(moments.lengths):
+        first, square = moments.clipped[i], moments.clipped_square[i]
         yield row | {
             "length": length,
             "upper_edge": edge[i],
-            "band_acceptance": m.band[i],
+            "band_acceptance": moments.band[i],
             "weight_mean": first,
             "weight_variance": square - first**2,
             "ess_share": first**2 / square if square > 0 else 0.0,  # nothing is kept

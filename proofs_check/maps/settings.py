@@ -29,7 +29,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fspo.base.errors import unknown_name
-from fspo.rules import DriftStats
+from fspo.rules import TokenMeans
 from fspo.theory import Floats, ar1_variance_ratio
 from proofs_check.maps.laws import Law, Normal, Student, Switching
 from proofs_check.models import AutoregressiveTokens
@@ -56,8 +56,8 @@ class Setting:
         Laws of S given l for A > 0 and for A < 0.
     share : array (K,)
         P(A > 0 | l).
-    stats : DriftStats
-        Expectations of the sums that a rule's drift is estimated from; infinite where there is none.
+    means : TokenMeans
+        Expectations of what a rule's centre is estimated from; infinite where there is none.
     asymmetry : float
         c_hi / c_lo.
     simulate : bool
@@ -74,7 +74,7 @@ class Setting:
     positive: Law
     negative: Law
     share: Floats
-    stats: DriftStats
+    means: TokenMeans
     asymmetry: float
     simulate: bool = False
 
@@ -138,9 +138,9 @@ def setting(
     lengths = lengths_on(point["length_ratio"])
     middle = np.log(lengths / MIDDLE) / np.log(lengths[-1] / lengths[0])  # -1/2 ... 1/2
     share = 0.5 - point["sign_share"] * middle
-    model, positive, negative, stats = _laws(point, lengths, share)
+    model, positive, negative, means = _laws(point, lengths, share)
     if point["drift_factor"] != 1:
-        stats = DriftStats(stats.k3 * point["drift_factor"], stats.sigma2 * point["drift_factor"], 1.0)
+        means = TokenMeans(means.k3 * point["drift_factor"], means.sigma2 * point["drift_factor"])
     return Setting(
         factor,
         value,
@@ -152,7 +152,7 @@ def setting(
         positive,
         negative,
         share,
-        stats,
+        means,
         point["asymmetry"],
         simulate,
     )
@@ -182,24 +182,24 @@ def points() -> list[Point]:
     return found
 
 
-def _laws(point: dict[str, float], lengths: Floats, positive: Floats) -> tuple[str, Law, Law, DriftStats]:
-    """Model's name, the laws of S for A > 0 and A < 0, and the drift statistics' expectations per token."""
+def _laws(point: dict[str, float], lengths: Floats, positive: Floats) -> tuple[str, Law, Law, TokenMeans]:
+    """Model's name, the laws of S for A > 0 and A < 0, and expectations per token."""
     mu = -(SIGMA**2) / 2
     if point["tail"] > 0:
         df = 1 / point["tail"]
         law = Student(mu * lengths, lengths, SIGMA, df, MIDDLE)
         square = law.token_scale**2 * df / (df - 2) if df > 2 else math.inf
-        return "student", law, law, DriftStats(math.inf, square + mu**2, 1.0)  # E[e^s] is infinite
+        return "student", law, law, TokenMeans(math.inf, square + mu**2)  # E[e^s] is infinite
     if not math.isnan(point["switching"]):
         low = SIGMA**2 / 5  # variances 1 to 9 around the mean sigma^2
         law = Switching(lengths, low, 9 * low, point["switching"])
-        return "markov", law, law, _token_stats(mu, SIGMA**2)
+        return "markov", law, law, _token_means(mu, SIGMA**2)
     if point["ar1"] != 0:
         ar = point["ar1"]
         tokens = AutoregressiveTokens(mu, SIGMA, ar)
         variance = SIGMA**2 * lengths * ar1_variance_ratio(ar, lengths)
         law = Normal(mu * lengths, np.sqrt(variance), lambda rng, n: tokens.sample(rng, np.tile(lengths, (n, 1))))
-        return "ar1", law, law, _token_stats(mu, SIGMA**2 * (1 - ar) / (1 + ar))
+        return "ar1", law, law, _token_means(mu, SIGMA**2 * (1 - ar) / (1 + ar))
     variance = SIGMA**2 * lengths * (lengths / MIDDLE) ** (2 * point["exponent"] - 1)
     mean = -variance / 2
     if not math.isnan(point["drift_error"]):
@@ -209,13 +209,13 @@ def _laws(point: dict[str, float], lengths: Floats, positive: Floats) -> tuple[s
     # pooled over tokens, as the estimates are; a token of a response of length l is N(mean/l, variance/l)
     tokens = lengths / lengths.sum()
     sides = [(tokens * positive, mean + shift), (tokens * (1 - positive), mean - shift)]
-    found = [_token_stats(m / lengths, variance / lengths, w) for w, m in sides]
-    stats = DriftStats(sum(s.k3_sum for s in found), sum(s.sum_sq for s in found), 1.0)
+    found = [_token_means(m / lengths, variance / lengths, w) for w, m in sides]
+    means = TokenMeans(sum(one.k3 for one in found), sum(one.sigma2 for one in found))
     name = "gaussian" if point["exponent"] == 0.5 else "power_law"
-    return name, Normal(mean + shift, scale), Normal(mean - shift, scale), stats
+    return name, Normal(mean + shift, scale), Normal(mean - shift, scale), means
 
 
-def _token_stats(mean: Floats | float, variance: Floats | float, share: Floats | float = 1.0) -> DriftStats:
+def _token_means(mean: Floats | float, variance: Floats | float, share: Floats | float = 1.0) -> TokenMeans:
     """Expectations of k3 and s^2 over tokens N(mean, variance), summed with ``share`` (1 token in all)."""
     k3 = np.expm1(mean + variance / 2) - mean
-    return DriftStats(float(np.sum(share * k3)), float(np.sum(share * (variance + mean**2))), 1.0)
+    return TokenMeans(float(np.sum(share * k3)), float(np.sum(share * (variance + mean**2))))

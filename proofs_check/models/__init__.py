@@ -1,6 +1,6 @@
 """Log-ratio models: laws of S given the length L, sampled in one call (docs/theory.md section 4).
 
-Each model knows its drift ``mu`` and scale ``sigma`` per token, so that a rule's ``DriftStats`` can be made from it,
+Each model knows its drift ``mu`` and scale ``sigma`` per token, so that the centre of a rule's band follows from it,
 its exact ``mean`` and ``variance`` at each length, and where it has one its exact ``cdf``. ``MODELS`` names them all.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from fspo.base.errors import UserError, unknown_name
-from proofs_check.models.base import JointModel, LogRatioModel, TokenModel, matching_stats
+from proofs_check.models.base import JointModel, LogRatioModel, TokenModel, matching_means
 from proofs_check.models.joint import AdvantageDrift, IndependentAdvantage, ShiftedLengths
 from proofs_check.models.scaled import (
     AutoregressiveTokens,
@@ -76,5 +76,5 @@ __all__ = [
     "TokenByToken",
     "TokenModel",
     "make_model",
-    "matching_stats",
+    "matching_means",
 ]

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fspo.base.errors import UserError
-from fspo.rules import DriftStats
+from fspo.rules import TokenMeans
 from fspo.theory import Floats
 
 
@@ -64,11 +64,11 @@ class TokenModel(LogRatioModel, Protocol):
         ...
 
 
-def matching_stats(model: LogRatioModel) -> DriftStats:
-    """Statistics for which drift ``kl`` gives exactly mu (mu <= 0): k3 = -mu; sigma^2 per token beside it."""
+def matching_means(model: LogRatioModel) -> TokenMeans:
+    """Means for which drift ``kl`` gives exactly mu (mu <= 0): k3 = -mu; sigma^2 per token beside it."""
     if not model.mu <= 0:
         raise UserError("drift 'kl' is -k3 <= 0: it can match only a model with mu <= 0")
-    return DriftStats(-model.mu, model.sigma**2, 1.0)
+    return TokenMeans(-model.mu, model.sigma**2)
 
 
 def check_moments(mu: float, sigma: float) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from fspo.base.errors import UserError
 from fspo.gradlog import GradLogWriter, read_log
 from fspo.gradlog.files import log_files
-from fspo.rules import DriftStats, Rule, preset
+from fspo.rules import Rule, preset
 from proofs_check.tools.policy import make_bandit
 
 NEEDED = ("score_status", "score_norm", "score_unit")
@@ -41,12 +41,8 @@ class Update:
     edges: tuple[np.ndarray, np.ndarray] | None = None
 
     def applied(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Multiplier, weight and clipped weight of each row, by the rule at the logged drift."""
-        if self.edges is not None:
-            found = self.rule.apply_band(self.S, self.n, self.A, *self.edges, np.asarray(self.drift * self.n))
-            return found.multiplier, found.weight, found.clipped_weight
-        sigma2 = 2 * self.drift if self.rule.drift == "tilted" else -2 * self.drift
-        found = self.rule.apply(self.S, self.n, self.A, DriftStats(float(-self.drift), float(sigma2), 1.0))
+        """Multiplier, weight and clipped weight of each row, by the rule at the logged centre and edges."""
+        found = self.rule.apply(self.S, self.n, self.A, self.drift, self.edges)
         return found.multiplier, found.weight, found.clipped_weight
 
     def scale(self) -> np.ndarray:
@@ -89,10 +85,9 @@ def sample_updates(rng: np.random.Generator, rows: int = 600) -> list[Update]:
         A = np.round(bandit.advantages[at] * 16) / 16  # exact in the log's float32
         wide = 0.02 if name == "gspo" else 0.1
         rule = preset(name, range_lo=wide, range_hi=wide, outside=outside).rule
-        stats = bandit.drift_stats()
         keep = A != 0
         psi = bandit.psi[at[keep]]
-        found.append(Update(rule, rule.drift_per_token(stats), S[keep], n[keep], A[keep], psi))
+        found.append(Update(rule, rule.centre(bandit.drift_stats()), S[keep], n[keep], A[keep], psi))
     return found
 
 

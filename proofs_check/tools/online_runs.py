@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from fspo.rules import DriftStats, Rule, excess_quantile, preset, scaled, standardized_excess
+from fspo.rules import Rule, TokenMeans, excess_quantile, preset, scaled, standardized_excess
 from fspo.rules.online import OnlineRule
 from fspo.stats.intervals import PERCENT
 from fspo.theory import Floats
@@ -31,6 +31,7 @@ from proofs_check.models import (
     ScaledStudent,
     ShiftedLengths,
     StudentTokens,
+    matching_means,
 )
 from proofs_check.tools.lre_interval import simulated_lre
 from proofs_check.tools.settings import MU, SIGMA, TARGET
@@ -113,11 +114,6 @@ def template(name: str, drift: str = "kl") -> Rule:
     return rule if rule.adapt == "none" else replace(rule, range_lo=0.3, range_hi=0.3, target=TARGET)
 
 
-def model_stats(model: LogRatioModel) -> DriftStats:
-    """Statistics for which drift ``kl`` is the model's mu and ``gaussian`` its -sigma^2/2."""
-    return DriftStats(-model.mu, model.sigma**2, 1.0)
-
-
 def drawn(rng: np.random.Generator, model: LogRatioModel, rows: int) -> tuple[Floats, Floats, Floats]:
     """S, L and A of independent responses; A does not matter to a band's acceptance."""
     n = rng.choice(LENGTHS, rows)
@@ -132,7 +128,7 @@ def learnt(
     A rule that follows no target gets the range that accepts TARGET of a run's first LEARN updates, as a pilot run
     would set it.
     """
-    drift, k = model_stats(model), LENGTHS.size
+    means, k = matching_means(model), LENGTHS.size
     accepted = np.zeros((len(rules), runs, k))
     squares, gammas = np.zeros((len(rules), runs)), np.zeros((len(rules), runs))
     for run in range(runs):
@@ -140,30 +136,30 @@ def learnt(
         for t in range(LEARN + JUDGE):
             if t == LEARN:
                 rows = tuple(np.concatenate(part) for part in zip(*pilot, strict=True))
-                online = [_calibrated(one, rows, drift) for one in online]
+                online = [_calibrated(one, rows, means) for one in online]
             if t >= LEARN:
                 n = np.tile(LENGTHS, EACH)
                 S = model.sample(rng, n)
                 for i, one in enumerate(online):
-                    kept = one.rule.apply(S, n, np.ones_like(n), drift).in_band.reshape(EACH, k)
+                    kept = one.rule.apply(S, n, np.ones_like(n), one.rule.centre(means)).in_band.reshape(EACH, k)
                     accepted[i, run] += kept.mean(axis=0) / JUDGE
                     squares[i, run] += squared_lre(kept) / JUDGE
             rows = drawn(rng, model, ROWS)
             pilot.append(rows)
             for one in online:
-                one.observe(*rows, drift)
+                one.observe(*rows, one.template.centre(means))
                 if t % ROLLOUT == ROLLOUT - 1:
                     one.end_rollout()
         gammas[:, run] = [0.5 if one.rule.gamma is None else one.rule.gamma for one in online]
     return tuple(Learnt(*parts) for parts in zip(accepted, squares, gammas, strict=True))
 
 
-def _calibrated(online: OnlineRule, rows: tuple[Floats, ...], drift: DriftStats) -> OnlineRule:
+def _calibrated(online: OnlineRule, rows: tuple[Floats, ...], means: TokenMeans) -> OnlineRule:
     rule = online.template
     if rule.adapt != "none":
         return online
     S, n, A = rows
-    return OnlineRule(scaled(rule, excess_quantile(standardized_excess(rule, S, n, A, drift), TARGET)))
+    return OnlineRule(scaled(rule, excess_quantile(standardized_excess(rule, S, n, A, rule.centre(means)), TARGET)))
 
 
 def squared_lre(kept: Floats) -> float:

@@ -156,13 +156,14 @@ def make_bandit(rng: np.random.Generator, vocabulary: int = 3, max_length: int =
 
 def calibrated(bandit: Bandit, name: str, target: float) -> Rule:
     """The preset with the range at which it accepts ``target`` of the bandit's responses."""
-    n, stats = bandit.lengths, bandit.drift_stats()
-    return calibrate(preset(name).rule, bandit.log_ratio, n, bandit.advantages, target, stats)
+    rule = preset(name).rule
+    m = rule.centre(bandit.drift_stats())
+    return calibrate(rule, bandit.log_ratio, bandit.lengths, bandit.advantages, target, m)
 
 
 def update_terms(bandit: Bandit, rule: Rule) -> tuple[Floats, Floats]:
     """M w A psi and w A psi of each response, (N, new.size)."""
-    applied = rule.apply(bandit.log_ratio, bandit.lengths, bandit.advantages, bandit.drift_stats())
+    applied = rule.apply(bandit.log_ratio, bandit.lengths, bandit.advantages, rule.centre(bandit.drift_stats()))
     psi = bandit.psi * bandit.advantages[:, None]
     return applied.clipped_weight[:, None] * psi, applied.weight[:, None] * psi
 
@@ -179,7 +180,7 @@ def strata(
     keep = np.flatnonzero((bandit.advantages != 0) & (drawn > 0))
     mass = drawn[keep]
     S, A, lengths = bandit.log_ratio[keep], bandit.advantages[keep], bandit.lengths[keep]
-    applied = rule.apply(S, lengths, A, bandit.drift_stats())
+    applied = rule.apply(S, lengths, A, rule.centre(bandit.drift_stats()))
     psi = bandit.psi[keep]
     # a geometric weight's gradient carries 1/n (docs/theory.md section 2)
     scale = A / (lengths if rule.weight == "geometric" else 1.0)

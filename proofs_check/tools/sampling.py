@@ -18,9 +18,9 @@ from numpy.typing import ArrayLike, NDArray
 from tqdm import tqdm
 
 from fspo.base.errors import UserError
-from fspo.rules import DriftStats, Rate, Rule
+from fspo.rules import Rate, Rule
 from fspo.theory import Floats
-from proofs_check.models.base import JointModel, LogRatioModel, checked_lengths, matching_stats
+from proofs_check.models.base import JointModel, LogRatioModel, checked_lengths, matching_means
 
 BLOCK = 1 << 20
 """Draws that share one random stream."""
@@ -35,7 +35,7 @@ def acceptance_counts(
     draws: int,
     seed: int | np.random.SeedSequence,
     *,
-    stats: DriftStats | None = None,
+    m: float | None = None,
     rate: Rate = "band",
     jobs: int = 1,
     progress: bool = False,
@@ -50,8 +50,8 @@ def acceptance_counts(
     draws : int
         Draws for each length.
     seed : int or SeedSequence
-    stats : DriftStats, optional
-        For a rule with a drift; the model's own (``matching_stats``) unless given.
+    m : float, optional
+        Centre of a band with a drift, nats per token; the model's own (``matching_means``) unless given.
     rate : {"band", "update"}
         In the band, or not cut (docs/theory.md section 1; T11).
     jobs : int
@@ -73,11 +73,11 @@ def acceptance_counts(
         raise UserError(f"rate {rate!r} is not counted here; use 'band' or 'update'")
     if rule.level != "sequence":
         raise UserError(f"rule {rule.label!r} clips {rule.level}s: draw the model's paths() and apply it to them")
-    if rule.needs_stats and stats is None:
-        stats = matching_stats(model)
+    if rule.needs_stats and m is None:
+        m = rule.centre(matching_means(model))
 
     def in_band(rng: np.random.Generator, n: Floats) -> int:
-        lo, hi = rule.band(n[:1], stats)
+        lo, hi = rule.band(n[:1], m)
         S = model.sample(rng, n)
         return int(np.count_nonzero((lo <= S) & (hi >= S)))
 
@@ -88,7 +88,7 @@ def acceptance_counts(
 
         def one_chunk(rng: np.random.Generator, n: Floats) -> int:
             S, A = pairs(rng, n)
-            return int(np.count_nonzero(rule.apply(S, n, A, stats).side == 0))
+            return int(np.count_nonzero(rule.apply(S, n, A, m).side == 0))
     else:
         raise UserError("update acceptance needs the sign of A: wrap the model in IndependentAdvantage")
 
@@ -103,7 +103,7 @@ def band_counts(
 ) -> np.ndarray:
     """In-band counts of the rule object itself on drawn S, one entry for each length."""
     n = np.broadcast_to(lengths, (draws, lengths.size))
-    applied = rule.apply(model.sample(rng, n), n, np.ones_like(n), matching_stats(model))
+    applied = rule.apply(model.sample(rng, n), n, np.ones_like(n), rule.centre(matching_means(model)))
     return applied.in_band.sum(axis=0)
 
 

@@ -56,10 +56,9 @@ def write_log(run: Path, plan: Plan = Plan()) -> Path:
                 spread = plan.sigma * np.sqrt(length)
                 walk += plan.drift * plan.sigma**2 * length + spread * rng.standard_normal(n)
             S, L, A = walk[at], length[at].astype(float), advantage[at]
-            tokens = L.sum()
             k3, square = 0.5 * plan.sigma**2 * L * max(update, 0), plan.sigma**2 * L * max(update, 0)
-            stats = DriftStats(float(k3.sum()), float(square.sum()), float(tokens))
-            done = rule.apply(S, L, A, stats)
+            m = rule.centre(DriftStats.of(k3, square, L), A)
+            done = rule.apply(S, L, A, m)
             scored = update == plan.minibatches - 1 and plan.width > 0
             psi = directions[0] + 0.02 * L[:, None] * directions[1] + rng.standard_normal((size, plan.width))
             norm = np.linalg.norm(psi, axis=1)
@@ -80,7 +79,7 @@ def write_log(run: Path, plan: Plan = Plan()) -> Path:
                 "rule": rule.label,
                 "lo": done.lo,
                 "hi": done.hi,
-                "drift": rule.drift_per_token(stats),
+                "drift": m,
                 "drift_source": "none",
                 "band_accept": done.in_band,
                 "side": done.side,

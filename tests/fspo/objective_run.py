@@ -11,11 +11,13 @@ STATS = DriftStats(k3_sum=0.04, sum_sq=0.16, num_tokens=4.0, **SIGNED)
 SEQUENCE = ObjectiveConfig("sequence")
 
 
-def run(rule, s, A, config=None, mask=None, **options):
+def run(rule, s, A, config=None, mask=None, stats=None, **options):
     """J = -loss and dJ/ds for log-ratios ``s`` (B, T), float64."""
     s = torch.tensor(s, dtype=torch.float64)
     new = (s - 1.3).requires_grad_()
     mask = torch.ones_like(s, dtype=torch.bool) if mask is None else torch.as_tensor(mask)
-    out = objective(new, torch.full_like(s, -1.3), mask, torch.tensor(A, dtype=torch.float64), rule, config, **options)
+    A = torch.tensor(A, dtype=torch.float64)
+    m = None if stats is None else rule.centre(stats, A)
+    out = objective(new, torch.full_like(s, -1.3), mask, A, rule, config, m=m, **options)
     (grad,) = torch.autograd.grad(-out.loss, new)
     return -out.loss.item(), grad.numpy(), out.records

@@ -121,8 +121,8 @@ def ppo(rule, s, mask, A, stats):
         S, scale, A, lo, hi = s, 1.0, A[:, None], math.log1p(-rule.range_lo), math.log1p(rule.range_hi)
     else:
         S, scale = (s * mask).sum(1), n if rule.weight == "geometric" else 1.0
-        lo, hi = rule.band(n, stats, A)
-    centre = rule.drift_per_token(stats, A) * n if rule.shape != "token" else 0.0
+        lo, hi = rule.band(n, rule.centre(stats, A))
+    centre = rule.centre(stats, A) * n if rule.shape != "token" else 0.0
     j = np.minimum(np.exp(S / scale) * A, np.exp(np.clip(S, lo, hi) / scale) * A)
     if rule.dual is not None and rule.shape != "none":
         j = np.where(A < 0, np.maximum(j, np.exp((centre + rule.dual * (hi - centre)) / scale) * A), j)
@@ -143,7 +143,7 @@ def test_drop_is_the_gradient_of_ppos_minimum(name, dual):
     mask[:, 0] = True
     spread = {"gspo": 1e-3, "rloo": 0.2, "grpo": 0.4, "power": 0.1}.get(name, 0.05)
     s, A = rng.normal(0, spread, (B, T)), rng.choice([-1.3, -0.4, 0.0, 0.9], B)
-    stats = DriftStats(2e-3, 4e-3, 1.0, "two_pass", 5e-3, 1.0, -1e-2, 1.0)
+    stats = DriftStats(2e-3, 4e-3, 1.0, 5e-3, 1.0, -1e-2, 1.0)
     rule = preset(name, dual=dual).rule
     J, grad, records = run(rule, s, A, SEQUENCE, mask, stats=stats)
     assert pytest.approx(ppo(rule, s, mask, A, stats), rel=1e-12) == J
@@ -183,7 +183,7 @@ def test_gradient_is_clipped_weight_times_advantage_times_score(name, outside, s
     theta, log_probs, old, mask, A = softmax_policy(seed)
     rule = preset(name, outside=outside).rule
     new = log_probs()
-    out = objective(new, old, mask, A, rule, ObjectiveConfig("response"), stats=STATS)
+    out = objective(new, old, mask, A, rule, ObjectiveConfig("response"), m=rule.centre(STATS))
     (grad,) = torch.autograd.grad(-out.loss, theta, retain_graph=True)
     expected = torch.zeros_like(grad)
     for i in range(len(A)):
@@ -291,7 +291,7 @@ def test_an_empty_batch_has_loss_0_and_a_graph():
         (lambda: run(preset("fspo").rule, [[0.1]], [1.0], ObjectiveConfig(kl_coef=0.1)), "ref"),
         (lambda: run(preset("fspo").rule, [[0.1]], [1.0, 2.0]), "advantages"),
         (lambda: run(preset("fspo").rule, [[0.1]], [1.0], None, [[True, True]]), "mask"),
-        (lambda: run(preset("fspo-kl").rule, [[0.1]], [1.0]), "stats"),
+        (lambda: run(preset("fspo-kl").rule, [[0.1]], [1.0]), r"m=rule\.centre"),
     ],
 )
 def test_bad_input_is_refused_with_the_cure(call, word):

@@ -104,7 +104,9 @@ def test_finite_for_huge_ratios_and_very_long_responses(name, size, dtype):
         new = torch.full((1, T), -1.0, dtype=dtype, requires_grad=True)
         old = new.detach().clone()
         old[0, 0] -= size  # S = size, within the dtype's resolution
-        out = objective(new, old, torch.ones(1, T, dtype=torch.bool), torch.tensor([A]), preset(name).rule, stats=STATS)
+        rule, advantages = preset(name).rule, torch.tensor([A])
+        m = rule.centre(STATS, advantages)
+        out = objective(new, old, torch.ones(1, T, dtype=torch.bool), advantages, rule, m=m)
         out.loss.backward()
         assert torch.isfinite(out.loss)
         assert torch.isfinite(new.grad).all()

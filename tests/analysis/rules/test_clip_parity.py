@@ -76,8 +76,6 @@ COMBINATIONS = [
     )
     if valid(c := Combination(*values)) and (c.source == "two_pass" or (c.drift != "none" and c.shape == "sqrt"))
 ]
-DUAL_FAILS = pytest.mark.xfail(strict=True, reason="the fast sums know no dual clip: they keep what it cuts")
-SUMMED = [pytest.param(c, id=str(c), marks=[DUAL_FAILS] if c.dual and c.shape != "none" else []) for c in COMBINATIONS]
 
 
 # -- plain formulas -------------------------------------------------------------------------------------------------
@@ -298,7 +296,7 @@ def test_band_acceptance_summed(combination, log, cases, summed):
             agree(case, log.rows, use, found, "band", subset)
 
 
-@pytest.mark.parametrize("combination", SUMMED)
+@pytest.mark.parametrize("combination", COMBINATIONS, ids=str)
 def test_update_and_weight_summed(combination, log, cases, summed):
     for case, found in zip(cases[combination], summed[combination], strict=True):
         for use, measure in product(("first", "reused"), ("update", "weight")):
@@ -358,7 +356,6 @@ def test_no_rows_give_a_reason_and_no_sums(log, cases):
     assert set(look_through(first, BINS, [case], WINDOW)[0].uses) == {"first"}
 
 
-@pytest.mark.xfail(strict=True, reason="the fast sums count a row without S as in the band; loading leaves it out")
 def test_a_row_without_S_summed(log):
     S = log.rows.S.copy()
     S[::7] = np.nan

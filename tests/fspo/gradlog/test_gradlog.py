@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fspo.base.errors import UserError
-from fspo.gradlog import GradLogWriter, discard_from, read_log, step_drift_stats
+from fspo.gradlog import GradLogWriter, discard_from, read_log
 from fspo.gradlog import schema as gradschema
 from fspo.gradlog.files import file_name
 from fspo.gradlog.schema import COLUMNS, REQUIRED
@@ -316,22 +316,6 @@ def test_flush_writes_whole_files_once(tmp_path):
     assert [p.name for p in path.parent.iterdir()] == [file_name(0, 0)]
     assert writer.flush(1) is None  # the rows are gone from memory
     assert json.loads(pq.read_schema(path).metadata[b"fspo.run"]) == {}
-
-
-def test_drift_stats_of_each_step_by_hand(tmp_path):
-    writer = GradLogWriter(tmp_path)
-    writer.append(
-        {
-            "rollout": 0, "step": [5, 5, 6], "prompt_id": 0, "response_id": [1, 2, 3], "length": [10, 30, 7],
-            "log_ratio": np.zeros(3), "advantage": np.zeros(3),
-            "k3_sum": [0.1, 0.3, 0.5], "sum_sq_log_ratio": [1.0, 3.0, 0.7],
-        }
-    )  # fmt: skip
-    writer.flush(0)
-    stats = step_drift_stats(read_log(tmp_path))
-    assert set(stats) == {5, 6}
-    assert (stats[5].k3, stats[5].sigma2, stats[5].num_tokens) == pytest.approx((0.01, 0.1, 40.0))
-    assert (stats[6].k3, stats[6].sigma2) == pytest.approx((0.5 / 7, 0.1))
 
 
 @settings(max_examples=20)

@@ -243,7 +243,7 @@ def test_centre_is_taken_off_before_the_range_is_learnt():
     online = auto(0.5, drift="signed")
     A = np.array([1.0, -1.0, 1.0, -1.0])
     S = 10 * np.where(A > 0, 0.3, -0.2) + math.sqrt(10) * np.array([0.1, -0.1, 0.3, -0.3])
-    online.observe(S, np.full(4, 10.0), A, stats)
+    online.observe(S, np.full(4, 10.0), A, online.template.centre(stats, A))
     assert online.rule.range_hi == pytest.approx(0.2)  # between .1 and .3
 
 

@@ -1,6 +1,7 @@
 """The rules against hand-worked edges and weights, mpmath, and properties."""
 
 import math
+from dataclasses import astuple
 
 import mpmath
 import numpy as np
@@ -15,6 +16,7 @@ from fspo.rules import (
     PRESETS,
     DriftStats,
     Rule,
+    TokenMeans,
     calibrate,
     drift_stats,
     preset,
@@ -24,6 +26,7 @@ from fspo.rules import (
 )
 
 STATS = DriftStats(k3_sum=0.04, sum_sq=0.16, num_tokens=4.0)  # k3 = .01, sigma^2 = .04 per token
+DRIFTS = ("none", "kl", "gaussian", "tilted", "signed")
 SEQUENCE_RULES = [name for name, p in PRESETS.items() if p.rule.level == "sequence"]
 BOUNDED_RULES = [name for name in SEQUENCE_RULES if name != "none"]
 
@@ -51,20 +54,24 @@ EDGES = [
 
 @pytest.mark.parametrize(("name", "n", "lo", "hi"), EDGES)
 def test_edges_of_every_preset(name, n, lo, hi):
-    found = preset(name).rule.band(np.array([float(n)]), STATS)
+    rule = preset(name).rule
+    found = rule.band(np.array([float(n)]), rule.centre(STATS, np.ones(1)))
     np.testing.assert_allclose(np.concatenate(found), [lo, hi], rtol=1e-9, atol=1e-10)
 
 
 def test_edges_by_the_sign_of_the_advantage():
     stats = DriftStats(positive_sum=0.8, positive_tokens=40.0, negative_sum=-0.5, negative_tokens=10.0)
     A = np.array([2.0, -0.5, 0.0])
-    lo, hi = preset("fspo-signed").rule.band(np.full(3, 4.0), stats, A)
+    rule = preset("fspo-signed").rule
+    m = rule.centre(stats, A)
+    assert m.tolist() == [0.02, -0.05, 0.0]
+    lo, hi = rule.band(np.full(3, 4.0), m)
     np.testing.assert_allclose(lo, [0.08 - 0.06, -0.2 - 0.06, -0.06])  # 4 * .02, 4 * -.05, 0
     np.testing.assert_allclose(hi, [0.08 + 0.06, -0.2 + 0.06, 0.06])
-    found = preset("fspo-signed").rule.apply(np.array([0.13, -0.3, 9.0]), np.full(3, 4.0), A, stats)
+    found = rule.apply(np.array([0.13, -0.3, 9.0]), np.full(3, 4.0), A, m)
     assert found.side.tolist() == [0, -1, 0]
     with pytest.raises(UserError, match="advantages"):
-        preset("fspo-signed").rule.band(np.ones(3), stats)
+        rule.centre(stats)
 
 
 def test_sums_by_sign():
@@ -73,8 +80,30 @@ def test_sums_by_sign():
     found = drift_stats(ratios, mask, advantages=np.array([1.0, -1.0, 0.0, -0.5]))
     assert (found.positive_sum, found.positive_tokens) == (1.5, 2.0)
     assert (found.negative_sum, found.negative_tokens) == (-3.75, 5.0)
-    assert found.signed(np.array([3.0, -1.0, 0.0])).tolist() == [0.75, -0.75, 0.0]
-    assert DriftStats().signed(np.array([3.0, -1.0])).tolist() == [0.0, 0.0]
+    rule = preset("fspo-signed").rule
+    assert rule.centre(found, np.array([3.0, -1.0, 0.0])).tolist() == [0.75, -0.75, 0.0]
+    assert rule.centre(DriftStats(), np.array([3.0, -1.0])).tolist() == [0.0, 0.0]
+
+
+def test_sums_of_two_parts_are_those_of_the_whole():
+    rng = np.random.default_rng(0)
+    s, mask, A = rng.normal(0, 0.1, (7, 5)), rng.random((7, 5)) < 0.7, np.array([-1.0, 2.0, 0.0, -1.0, 2.0, 2.0, -1.0])
+    whole = drift_stats(s, mask, A)
+    parts = drift_stats(s[:3], mask[:3], A[:3]) + drift_stats(s[3:], mask[3:], A[3:])
+    np.testing.assert_allclose(astuple(parts), astuple(whole), rtol=1e-12)
+    assert all(astuple(whole))
+    rows = (np.array([0.1, 0.2]), np.array([0.3, 0.4]), np.array([3, 4]), np.array([0.5, -0.7]), np.array([1.0, -1.0]))
+    assert astuple(DriftStats.of(*rows)) == pytest.approx((0.3, 0.7, 7.0, 0.5, 3.0, -0.7, 4.0))
+
+
+def test_centre_of_means_by_row():
+    means = TokenMeans(k3=np.array([0.1, 0.2]), sigma2=np.array([0.04, 0.06]), positive=0.5, negative=-0.25)
+    centres = {drift: Rule("sqrt", 0.1, 0.1, drift=drift).centre(means, np.array([-1.0, 1.0])) for drift in DRIFTS}
+    assert centres["none"] == 0.0
+    np.testing.assert_allclose(centres["kl"], [-0.1, -0.2])
+    np.testing.assert_allclose(centres["gaussian"], [-0.02, -0.03])
+    np.testing.assert_allclose(centres["tilted"], [0.02, 0.03])
+    np.testing.assert_allclose(centres["signed"], [-0.25, 0.5])
 
 
 def test_factors_by_length():
@@ -139,7 +168,7 @@ def test_apply_by_hand(outside, dual, S, A, side, m, clipped, edge):
 def test_dual_edge_is_measured_from_the_drift():
     # gaussian drift: centre -.08, hi -.02, so the dual edge at d=3 is -.08 + 3 * .06 = .10
     rule = Rule("sqrt", 0.03, 0.03, drift="gaussian", dual=3.0)
-    applied = rule.apply(np.array([0.09, 0.11]), np.array([4, 4]), np.array([-1.0, -1.0]), STATS)
+    applied = rule.apply(np.array([0.09, 0.11]), np.array([4, 4]), np.array([-1.0, -1.0]), rule.centre(STATS))
     assert applied.side.tolist() == [0, 2]
     assert applied.edge_weight[1] == pytest.approx(math.exp(0.10))
 
@@ -157,9 +186,8 @@ def test_exponent_cap_and_extremes():
     assert applied.capped.tolist() == [True, True, False, False]
     np.testing.assert_allclose(applied.weight, np.exp([MAX_EXPONENT, MAX_EXPONENT, -1e4, 19.0]))
     for name in SEQUENCE_RULES:
-        for part in preset(name).rule.apply(S.astype(np.float32), n.astype(np.float32), A.astype(np.float32), STATS)[
-            :5
-        ]:
+        rule, rows = preset(name).rule, [x.astype(np.float32) for x in (S, n, A)]
+        for part in rule.apply(*rows, rule.centre(STATS, A))[:5]:
             assert np.isfinite(part).all(), name
     # truncate, A < 0, S far below lo: M = exp(lo - S) overflows and is held, the clipped weight is exact
     applied = preset("fspo-truncate").rule.apply(np.array([-1e4]), np.array([4]), np.array([-1.0]))
@@ -185,8 +213,9 @@ def test_nan_is_passed_through_never_cut():
 def test_numpy_and_torch_agree(name, rows, dtype):
     S, n, A = (np.array(x, dtype=dtype) for x in zip(*rows, strict=True))
     rule = preset(name).rule
-    ours = rule.apply(S, n, A, STATS)
-    theirs = rule.apply(torch.as_tensor(S), torch.as_tensor(n), torch.as_tensor(A), STATS)
+    ours = rule.apply(S, n, A, rule.centre(STATS, A))
+    S, n, A = (torch.as_tensor(x) for x in (S, n, A))
+    theirs = rule.apply(S, n, A, rule.centre(STATS, A))
     for field in ours._fields:
         x, y = getattr(ours, field), getattr(theirs, field).numpy()
         if x.dtype.kind == "f":
@@ -221,15 +250,16 @@ def _rows(seed, size=200):
 @given(rule=rules_with_a_band, seed=st.integers(0, 10**6), target=st.floats(0.6, 0.99))
 def test_calibrate_meets_the_target(rule, seed, target):
     S, n, A = _rows(seed)
+    m = rule.centre(STATS_SMALL, A)
     for rate in ("band", "update"):
         count = S.size if rate == "band" else int((A != 0).sum())
         try:
-            found = calibrate(rule, S, n, A, target, STATS_SMALL, rate)
+            found = calibrate(rule, S, n, A, target, m, rate)
         except UserError:  # one active side only: even a band of no width accepts more
             assert rate == "update"
-            assert scaled(rule, 1e-9).acceptance(S, n, A, STATS_SMALL, rate) > target - 1 / count
+            assert scaled(rule, 1e-9).acceptance(S, n, A, m, rate) > target - 1 / count
             continue
-        assert abs(found.acceptance(S, n, A, STATS_SMALL, rate) - target) <= 0.5 / count + 1e-12
+        assert abs(found.acceptance(S, n, A, m, rate) - target) <= 0.5 / count + 1e-12
         ratio = np.array(found.half_widths(n)) / np.array(rule.half_widths(n))
         np.testing.assert_allclose(ratio, ratio[0, 0], rtol=1e-6)  # shape and asymmetry are kept, in log space
 
@@ -241,9 +271,10 @@ STATS_SMALL = DriftStats(k3_sum=1.25e-3, sum_sq=2.5e-3, num_tokens=1.0)
 @given(rule=rules_with_a_band, seed=st.integers(0, 10**6), factor=st.floats(0.2, 3))
 def test_excess_is_the_factor_at_which_a_row_is_just_accepted(rule, seed, factor):
     S, n, A = _rows(seed, 50)
-    applied = scaled(rule, factor).apply(S, n, A, STATS_SMALL)
+    m = rule.centre(STATS_SMALL, A)
+    applied = scaled(rule, factor).apply(S, n, A, m)
     for rate, accepted in (("band", applied.in_band), ("update", (applied.side == 0)[A != 0])):
-        excess = standardized_excess(rule, S, n, A, STATS_SMALL, rate)
+        excess = standardized_excess(rule, S, n, A, m, rate)
         clear = np.abs(excess - factor) > 1e-9
         np.testing.assert_array_equal((excess <= factor)[clear], accepted[clear])
 
@@ -285,8 +316,8 @@ def test_token_sums_against_mpmath():
     np.testing.assert_allclose(k3, [float(x) for x in expected], rtol=1e-12)
     np.testing.assert_allclose(sq, [4.000001, 0.25 + 1e-12])
     assert count.tolist() == [2, 2]
-    stats = drift_stats(torch.as_tensor(s), torch.as_tensor(mask), "lagged")
-    assert (stats.num_tokens, stats.source) == (4.0, "lagged")
+    stats = drift_stats(torch.as_tensor(s), torch.as_tensor(mask))
+    assert stats.num_tokens == 4.0
     assert stats.k3 == pytest.approx(float(sum(expected)) / 4)
     assert stats.sigma2 == pytest.approx((4.000001 + 0.25 + 1e-12) / 4)
 
@@ -297,7 +328,7 @@ def test_masked_nan_does_not_reach_the_sums():
 
 
 def test_no_tokens_means_no_drift():
-    assert preset("fspo-kl").rule.drift_per_token(DriftStats()) == 0.0
+    assert preset("fspo-kl").rule.centre(DriftStats()) == 0.0
 
 
 @pytest.mark.parametrize(
@@ -325,7 +356,9 @@ def test_impossible_rules_are_refused(fields, word):
 
 
 def test_drift_without_stats_and_unknown_presets_are_refused():
-    with pytest.raises(UserError, match="stats"):
+    with pytest.raises(UserError, match="DriftStats"):
+        preset("fspo-kl").rule.centre()
+    with pytest.raises(UserError, match="pass m="):
         preset("fspo-kl").rule.band(np.ones(1))
     with pytest.raises(UserError, match="'fspo-kl'"):
         preset("fspo-k1")

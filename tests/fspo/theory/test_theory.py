@@ -9,7 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from fspo.base.errors import UserError
-from fspo.rules import DriftStats, Rule, preset
+from fspo.rules import Rule, preset
 from fspo.theory import (
     PHI_1,
     accepted_lengths,
@@ -20,7 +20,7 @@ from fspo.theory import (
     cosine_bound,
     cosine_lemma,
     drift_error_bound,
-    gaussian_stats,
+    gaussian_means,
     interval_probability,
     lre,
     lre_bound,
@@ -60,8 +60,9 @@ def test_interval_probability_by_hand():
 @pytest.mark.parametrize("mu", [0.0, -(SIGMA**2) / 2, 2e-4])
 @pytest.mark.parametrize("name", ["rloo", "gspo", "fspo", "fspo-kl", "fspo-gaussian", "fspo-tilted", "power"])
 def test_acceptance_of_every_band_at_50_digits(name, mu, weighted):
-    rule, stats = preset(name, range_lo=0.011 if name == "gspo" else 0.05).rule, gaussian_stats(SIGMA)
-    found = (weight_acceptance if weighted else band_acceptance)(rule, LENGTHS, mu, SIGMA, stats)
+    rule = preset(name, range_lo=0.011 if name == "gspo" else 0.05).rule
+    m = rule.centre(gaussian_means(SIGMA))
+    found = (weight_acceptance if weighted else band_acceptance)(rule, LENGTHS, mu, SIGMA, m)
     for length, a in zip(LENGTHS, found, strict=True):
         with mpmath.workdps(50):
             L, sigma = mpmath.mpf(length), mpmath.mpf(SIGMA)
@@ -79,9 +80,8 @@ def test_acceptance_of_every_band_at_50_digits(name, mu, weighted):
 
 
 def test_t1_equal_acceptance_for_every_length_and_only_for_the_root():
-    a = band_acceptance(
-        Rule("sqrt", 0.02, 0.05, drift="gaussian"), LENGTHS, -(SIGMA**2) / 2, SIGMA, gaussian_stats(SIGMA)
-    )
+    mu = -(SIGMA**2) / 2
+    a = band_acceptance(Rule("sqrt", 0.02, 0.05, drift="gaussian"), LENGTHS, mu, SIGMA, mu)
     np.testing.assert_allclose(a, float(exact_interval(-2 / 3, 5 / 3)), rtol=1e-9)
     p = np.full(len(LENGTHS), 1 / len(LENGTHS))
     assert lre(p, a).inf < 1e-9
@@ -109,13 +109,13 @@ def test_t2_gspos_numbers():
 
 
 def test_t13_numbers():
-    stats, mu = gaussian_stats(0.03), -(0.03**2) / 2
+    mu = -(0.03**2) / 2
     gaussian, none, tilted = (Rule("sqrt", 0.03, 0.03, drift=d) for d in ("gaussian", "none", "tilted"))
-    a, b = band_acceptance(gaussian, [1000], mu, 0.03, stats), weight_acceptance(gaussian, [1000], mu, 0.03, stats)
+    a, b = band_acceptance(gaussian, [1000], mu, 0.03, mu), weight_acceptance(gaussian, [1000], mu, 0.03, mu)
     assert (round(a[0], 3), round(b[0], 3)) == (0.683, 0.495)
     a, b = band_acceptance(none, [1000], mu, 0.03), weight_acceptance(none, [1000], mu, 0.03)
     assert (round(a[0], 3), round(b[0], 3)) == (0.630, 0.630)
-    flat = weight_acceptance(tilted, LENGTHS, mu, 0.03, stats)  # the band that is fair in weight
+    flat = weight_acceptance(tilted, LENGTHS, mu, 0.03, -mu)  # the band that is fair in weight
     np.testing.assert_allclose(flat, 0.682689492137086, rtol=1e-9)
 
 
@@ -171,9 +171,8 @@ def test_lre_refuses(p, a, word):
 
 
 def drifted(c_lo, c_hi, m, mu, lengths):
-    """a(l) of a sqrt band centred at m l; a drift of m comes from the gaussian or the tilted centre."""
-    rule = Rule("sqrt", c_lo, c_hi, drift="gaussian" if m <= 0 else "tilted")
-    return band_acceptance(rule, lengths, mu, SIGMA, DriftStats(0.0, 2 * abs(m), 1.0))
+    """a(l) of a sqrt band centred at m l."""
+    return band_acceptance(Rule("sqrt", c_lo, c_hi), lengths, mu, SIGMA, m)
 
 
 # a_0, x and B in one place: standardised ranges u = c / sigma, drift errors x_l

@@ -150,14 +150,14 @@ def test_the_optimiser_finds_a_wrong_constant_in_the_bound(monkeypatch):
     assert outcome.margin < 0
 
 
-def widened(self, n, stats=None):
+def widened(self, n, m=None):
     below, above = self.half_widths(n)
-    centre = self.drift_per_token(stats) * n
+    centre = self.sum_centre(n, m)
     return centre - below, centre + 1.05 * above
 
 
-def uncut(self, S, n, A, stats=None):
-    applied = ORIGINAL_APPLY(self, S, n, A, stats)
+def uncut(self, S, n, A, m=None, logged=None):
+    applied = ORIGINAL_APPLY(self, S, n, A, m, logged)
     return applied._replace(
         multiplier=np.ones_like(applied.multiplier),
         clipped_weight=applied.weight,
@@ -168,8 +168,8 @@ def uncut(self, S, n, A, stats=None):
 ORIGINAL_APPLY = Rule.apply
 
 
-def undualled(self, S, n, A, stats=None):
-    return ORIGINAL_APPLY(dataclasses.replace(self, dual=None), S, n, A, stats)
+def undualled(self, S, n, A, m=None, logged=None):
+    return ORIGINAL_APPLY(dataclasses.replace(self, dual=None), S, n, A, m, logged)
 
 
 @pytest.mark.parametrize(

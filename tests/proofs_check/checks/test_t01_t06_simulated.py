@@ -24,7 +24,7 @@ from proofs_check.models import (
     ScaledStudent,
     ShiftedLengths,
     StudentTokens,
-    matching_stats,
+    matching_means,
 )
 from proofs_check.tools.compare import within
 
@@ -64,7 +64,7 @@ def test_normal_share():
 def test_markov_acceptance_by_all_state_sequences():
     model, length = MarkovTokens(-0.01, 0.2, 0.6, 0.3, 0.7, 2.0), 5
     rule = Rule("sqrt", 0.1, 0.3, drift="kl")
-    lo, hi = rule.band(np.array([5.0]), matching_stats(model))
+    lo, hi = rule.band(np.array([5.0]), rule.centre(matching_means(model)))
     means, variances, total = model.state_means, model.state_variances, 0.0
     for states in product((0, 1), repeat=length):
         chance = model.share if states[0] else 1 - model.share
@@ -116,9 +116,9 @@ def test_a_broken_model_or_formula_is_found(monkeypatch, part, owner, name, brok
     assert fails(part)
 
 
-def off_centre(self, n, stats=None, A=None):
+def off_centre(self, n, m=None):
     below, above = self.half_widths(n)
-    centre = self.drift_per_token(stats, A) * n
+    centre = self.sum_centre(n, m)
     return centre - below, centre + 1.05 * above * n**0.01
 
 

@@ -75,7 +75,7 @@ def test_closed_rates_are_what_the_rule_does(factor, index, rule, width):
     rng, n = np.random.default_rng(index), 2000
     positive = rng.random((n, point.lengths.size)) < point.share
     S = np.where(positive, point.positive.sample(rng, n), point.negative.sample(rng, n))
-    applied = rule.apply(S, point.lengths, np.where(positive, 1.0, -1.0), point.stats)
+    applied = rule.apply(S, point.lengths, np.where(positive, 1.0, -1.0), rule.centre(point.means))
     for measure, kept in (("band", applied.in_band), ("update", applied.side == 0)):
         exact = acceptance(point, rule, measure)
         error = kept.mean(axis=0) - exact

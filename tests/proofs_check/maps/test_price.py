@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy import optimize, stats
 
 from fspo.base.errors import UserError
-from fspo.rules import DriftStats, Rule
+from fspo.rules import Rule
 from proofs_check.maps import price
 from proofs_check.maps.models import MODELS
 from proofs_check.maps.policies import LocationPolicy, SoftmaxPolicy
@@ -28,7 +28,7 @@ def location(**options) -> LocationPolicy:
 
 def test_without_clipping_the_bias_is_0_and_the_sample_size_is_known():
     policy = LocationPolicy("one", np.array([700.0]), np.ones(1), np.ones(1), np.array([0.4]), overlap=0.3)
-    rows = list(price._price(policy.moments(NONE, DriftStats()), "none"))
+    rows = list(price._price(policy.moments(NONE, 0.0), "none"))
     assert [row["n"] for row in rows] == list(price.PROMPTS)
     for row in rows:
         assert row["ess_share"] == pytest.approx(math.exp(-(0.03**2) * 700), rel=1e-10)
@@ -42,7 +42,7 @@ def test_without_clipping_the_bias_is_0_and_the_sample_size_is_known():
 @given(st.floats(0.01, 0.08), st.floats(-0.9, 0.9))
 def test_the_true_update_is_the_gradient_of_the_mean_reward(sigma, overlap):
     policy = location(sigma=sigma, overlap=overlap)
-    g = policy.moments(NONE, DriftStats()).g
+    g = policy.moments(NONE, 0.0).g
     # mean reward of the new policy: <v, Z> is N(h sqrt(L) <v, Delta>, 1)
     size = policy.headers * np.sqrt(LENGTHS)
     slope = P @ (size * stats.norm.pdf(size * overlap * sigma - stats.norm.isf(policy.positive)))
@@ -141,7 +141,7 @@ def test_softmax_moments_agree_with_sampled_updates():
 def test_location_models_are_calibrated_and_kept_on_an_importance_ratio(name):
     policy = MODELS[name][1]()
     assert policy.p.sum() == pytest.approx(1)
-    m = policy.moments(NONE, DriftStats())
+    m = policy.moments(NONE, 0.0)
     np.testing.assert_allclose(m.weight, 1, rtol=1e-9)
     for gamma in price.GAMMAS:
         rule, drift = price.rule_for(policy, gamma, -1.0, "drop")

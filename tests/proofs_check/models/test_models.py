@@ -33,7 +33,7 @@ from proofs_check.models import (
     StudentTokens,
     TokenByToken,
     make_model,
-    matching_stats,
+    matching_means,
 )
 
 LENGTHS = np.array([1.0, 5, 40])
@@ -300,13 +300,13 @@ def test_token_by_token_fills_each_length_whatever_the_order():
     np.testing.assert_allclose(S, 100 * lengths, atol=0.1)
 
 
-def test_matching_stats_centre_the_kl_band_on_the_model():
+def test_matching_means_centre_the_kl_band_on_the_model():
     model = GaussianTokens(-0.003, 0.2)
     rule = preset("fspo-kl").rule
-    lo, hi = rule.band(LENGTHS, matching_stats(model))
+    lo, hi = rule.band(LENGTHS, rule.centre(matching_means(model)))
     np.testing.assert_allclose((lo + hi) / 2, model.mu * LENGTHS)
     with pytest.raises(UserError, match="mu <= 0"):
-        matching_stats(GaussianTokens(0.1, 0.2))
+        matching_means(GaussianTokens(0.1, 0.2))
 
 
 NEEDS = {"ar1": {"ar": 0.5}}

@@ -16,7 +16,7 @@ from proofs_check.models import (
     IndependentAdvantage,
     MarkovTokens,
     ScaledGamma,
-    matching_stats,
+    matching_means,
 )
 from proofs_check.tools import sampling
 from proofs_check.tools.sampling import acceptance_counts
@@ -55,7 +55,7 @@ def test_counts_equal_rule_apply_on_the_same_draws(monkeypatch, jobs, rate):
     model = SIGNED if rate == "update" else MODEL
     found = acceptance_counts(model, RULE, LENGTHS, 3700, 5, rate=rate, jobs=jobs)
     for count, length, (S, A) in zip(found, LENGTHS, draws_of(model, 5, LENGTHS, 3700), strict=True):
-        applied = RULE.apply(S, np.full(S.size, length), A, matching_stats(model))
+        applied = RULE.apply(S, np.full(S.size, length), A, RULE.centre(matching_means(model)))
         accepted = applied.in_band if rate == "band" else applied.side == 0
         assert S.size == 3700
         assert count == np.count_nonzero(accepted)
@@ -65,7 +65,7 @@ def test_counts_follow_the_exact_law():
     model = ScaledGamma(-0.00045, 0.03, shape=0.5)
     draws = 300_000
     found = acceptance_counts(model, RULE, LENGTHS, draws, 1)
-    lo, hi = RULE.band(np.array(LENGTHS), matching_stats(model))
+    lo, hi = RULE.band(np.array(LENGTHS), RULE.centre(matching_means(model)))
     p = model.cdf(hi, LENGTHS) - model.cdf(lo, LENGTHS)
     # exact binomial test of each: fails by chance with probability 3e-6
     for k, q in zip(found, p, strict=True):

@@ -1,0 +1,164 @@
+"""The clip: which rows it cuts, at which edge, and what is left of their weights (docs/theory.md section 2).
+
+This page decides it for everyone. The trainer and the evaluation of a log's rows ask ``Clip.apply``; the sums over a
+whole log ask ``Clip.side`` and ``Clip.edge_weight`` of the few rows that ``Clip.excess`` says a band may cut. The
+arithmetic is plain: numpy arrays and torch tensors go through the same lines.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple
+
+from array_api_compat import array_namespace
+
+Array = Any  # a numpy array or a torch tensor
+Outside = Literal["drop", "truncate", "cap"]
+Weight = Literal["sequence", "geometric"]
+
+MAX_EXPONENT = 20.0
+"""An exponent is capped here before ``exp`` (docs/theory.md section 2); the gradient is kept, the event counted."""
+_MAX_LOG_MULTIPLIER = 80.0  # exp(80) is finite in float32; `clipped_weight` is exact beyond it
+
+
+def capped(exponent: Array) -> Array:
+    """The exponent, at most MAX_EXPONENT; NaN stays."""
+    xp = array_namespace(exponent)
+    return xp.where(exponent > MAX_EXPONENT, xp.full_like(exponent, MAX_EXPONENT), exponent)
+
+
+def importance_weight(exponent: Array) -> Array:
+    """The importance weight ``exp(min(exponent, MAX_EXPONENT))``; the exponent is S, S/n or s_t, nats."""
+    return array_namespace(exponent).exp(capped(exponent))
+
+
+def token_k3(log_ratio: Array) -> Array:
+    """``exp(s) - 1 - s`` of each log-ratio (nats), the k3 estimate of KL(old||new), its exponent capped."""
+    return array_namespace(log_ratio).expm1(capped(log_ratio)) - log_ratio
+
+
+def exponent(S: Array, n: Array, weight: Weight) -> Array:
+    """The exponent of a rule's weight: S, or S/n where it is geometric."""
+    return S / n if weight == "geometric" else S
+
+
+class Edges(NamedTuple):
+    """A band on S and its centre: arrays of the shape of S, nats."""
+
+    lo: Array
+    hi: Array
+    centre: Array  # m_L: from here a dual clip is measured
+
+
+class Applied(NamedTuple):
+    """What a rule does to each response (or token): arrays of the shape of S.
+
+    ``clipped_weight`` is M*w, computed without forming M; it multiplies ``A * psi`` in the gradient.
+    ``edge_weight`` gives the objective's value ``edge_weight * A``; it is ``weight`` where nothing is cut.
+    """
+
+    side: Array  # int8: -1 cut below, 0 kept, +1 cut above, 2 dual
+    multiplier: Array  # M >= 0; where truncated, its logarithm is held within +-80
+    weight: Array  # w = exp(S) or exp(S/n), exponent capped at MAX_EXPONENT
+    clipped_weight: Array
+    edge_weight: Array
+    in_band: Array  # bool: lo <= S <= hi
+    lo: Array
+    hi: Array
+    capped: Array  # bool: the exponent met MAX_EXPONENT
+
+
+class Clip(NamedTuple):
+    """What happens outside a band, whatever the edges.
+
+    ============ ========================================================= ===========================
+    ``outside``  cut                                                       weight of a row that is cut
+    ============ ========================================================= ===========================
+    drop         above the band with A > 0; below it, or dual, with A < 0  0 (PPO's min)
+    truncate     the same rows                                             held at the edge
+    cap          above the band, whatever the sign of A                    held at the edge
+    ============ ========================================================= ===========================
+
+    A row with A = 0 is never cut, because it has no gradient under any rule; nor is a row whose S is NaN.
+
+    Attributes
+    ----------
+    outside : {"drop", "truncate", "cap"}
+    dual : float, optional
+        d > 1: with A < 0 a row above the dual edge ``m + d (hi - m)`` is cut too.
+    weight : {"sequence", "geometric"}
+        exp(S), or exp(S/n).
+    """
+
+    outside: Outside
+    dual: float | None
+    weight: Weight
+
+    def side(self, S: Array, A: Array, edges: Edges) -> Array:
+        """Which edge cuts each row: int8, -1 the lower, +1 the upper, 2 the dual edge, 0 none."""
+        xp = array_namespace(S)
+        above = edges.hi < S
+        if self.outside == "cap":
+            return xp.astype(above & (A != 0), xp.int8)
+        side = xp.astype(above & (A > 0), xp.int8) - xp.astype((edges.lo > S) & (A < 0), xp.int8)
+        if self.dual is not None:
+            side = side + 2 * xp.astype((self._dual_edge(edges) < S) & (A < 0), xp.int8)
+        return side
+
+    def edge(self, S: Array, side: Array, edges: Edges) -> Array:
+        """The edge that cuts each row; S itself where none does."""
+        xp = array_namespace(S)
+        edge = xp.where(side == 1, edges.hi, xp.where(side == -1, edges.lo, S))
+        return edge if self.dual is None else xp.where(side == 2, self._dual_edge(edges), edge)
+
+    def edge_weight(self, S: Array, n: Array, side: Array, edges: Edges) -> Array:
+        """The weight at the edge that cuts each row; its own weight where none does."""
+        return importance_weight(exponent(self.edge(S, side, edges), n, self.weight))
+
+    def clipped_weight(self, side: Array, edge_weight: Array) -> Array:
+        """M*w: what is left of each row's weight."""
+        xp = array_namespace(edge_weight)
+        return xp.where(side != 0, xp.zeros_like(edge_weight), edge_weight) if self.outside == "drop" else edge_weight
+
+    def excess(self, over: Array, under: Array, A: Array) -> Array:
+        """The factor on both half-widths at which each row is just not cut: `side` read the other way round.
+
+        Parameters
+        ----------
+        over, under : arrays (N,)
+            Factors at which S lies on the upper and on the lower edge: ``(S - m_L) / above``, ``(m_L - S) / below``.
+        A : array (N,)
+            Advantages other than 0.
+        """
+        xp = array_namespace(over)
+        if self.outside == "cap":
+            return over
+        negative = under if self.dual is None else xp.maximum(under, over / self.dual)
+        return xp.where(A > 0, over, negative)
+
+    def apply(self, S: Array, n: Array, A: Array, edges: Edges) -> Applied:
+        """Everything that the clip does to rows; all arrays of one shape and one floating type."""
+        xp = array_namespace(S)
+        side = self.side(S, A, edges)
+        own = exponent(S, n, self.weight)
+        weight, edge_weight = importance_weight(own), self.edge_weight(S, n, side, edges)
+        if self.outside == "drop":
+            multiplier = xp.astype(side == 0, S.dtype)
+        else:
+            at_edge = exponent(self.edge(S, side, edges), n, self.weight)
+            log_multiplier = xp.clip(capped(at_edge) - capped(own), -_MAX_LOG_MULTIPLIER, _MAX_LOG_MULTIPLIER)
+            multiplier = xp.where(side != 0, xp.exp(log_multiplier), xp.ones_like(weight))
+        return Applied(
+            side,
+            multiplier,
+            weight,
+            self.clipped_weight(side, edge_weight),
+            edge_weight,
+            in_band=(edges.lo <= S) & (edges.hi >= S),
+            lo=edges.lo,
+            hi=edges.hi,
+            capped=own > MAX_EXPONENT,
+        )
+
+    def _dual_edge(self, edges: Edges) -> Array:
+        assert self.dual is not None
+        return edges.centre + self.dual * (edges.hi - edges.centre)
