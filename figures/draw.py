@@ -54,8 +54,8 @@ def rule_legend(drawn: Mapping[str, Look], marks: bool = True, lines: bool = Tru
 def outside_legend(shown: Iterable[str]) -> tuple[list[Line2D], list[str]]:
     """Handles and labels of a legend of what happens outside the band."""
     names = list(shown)
-    marks = {name: {"color": OUTSIDE_COLORS[name], "marker": OUTSIDE_MARKERS[name]} for name in names}
-    return [Line2D([], [], linestyle="none", **marks[name]) for name in names], names
+    handles = [Line2D([], [], color=OUTSIDE_COLORS[o], marker=OUTSIDE_MARKERS[o], linestyle="none") for o in names]
+    return handles, names
 
 
 def draw_law(ax: Axes, law: Law, markersize: float, **curve: Any) -> None:

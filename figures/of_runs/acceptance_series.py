@@ -84,7 +84,7 @@ def floors(tables: Tables) -> list[Floor]:
     """The noise floor of each run that has one; sources that never put a response out stand together as one."""
     found = []
     for run, whole, by_bin in noise_by_run(tables, "out_of_band"):
-        own = pd.concat([whole, by_bin])
+        own: Frame = pd.concat([whole, by_bin])
         quiet = own.groupby("source")["out_of_band"].transform("max") == 0
         own = own.assign(name=own["source"].where(~quiet, "every source" if quiet.all() else "other sources"))
         for name, part in own.drop_duplicates(["name", "bin"]).groupby("name", sort=False):

@@ -38,8 +38,8 @@ def laws(tables: Tables) -> dict[str, list[Law]]:
             curve, points = own[own["kind"] == "law"], own[own["kind"] == "simulated"]
             if own.empty:
                 continue
-            law = (curve[name].to_numpy(float) for name in ("length", "acceptance"))
-            found.setdefault(panel, []).append(Law(*law, estimates_of(points, rule, look, "length", "acceptance")))
+            x, y = (curve[name].to_numpy(float) for name in ("length", "acceptance"))
+            found.setdefault(panel, []).append(Law(x, y, estimates_of(points, rule, look, "length", "acceptance")))
     return found
 
 

@@ -88,9 +88,9 @@ def lines(tables: Tables) -> dict[str, list[Law]]:
             closed, drawn = own[own["method"] == "closed"], own[own["method"] == "simulated"]
             if not closed["lre_inf"].notna().any():
                 continue
-            curve = (closed[column].to_numpy(float) for column in ("value", "lre_inf"))
+            x, y = (closed[column].to_numpy(float) for column in ("value", "lre_inf"))
             points = estimates_of(drawn, rule, look, "value", "lre_inf", ("lre_inf_low", "lre_inf_high"))
-            found.setdefault(name, []).append(Law(*curve, points))
+            found.setdefault(name, []).append(Law(x, y, points))
     if not found:
         raise NothingToDraw("no factor has a finite LRE")
     return found
