@@ -103,6 +103,21 @@ PROOFS_FLOORS = (
 check. Above them all stand the commands, each ``__main__``."""
 
 
+FSPO_FLOORS = (
+    ("base",),
+    ("rules", "stats"),
+    ("theory", "gradlog"),
+    ("config",),
+    ("objective", "advantages", "sampling", "tasks"),
+    ("models", "distributed"),
+    ("policy",),
+    ("rollouts",),
+    ("train",),
+    ("evaluate", "plan", "integrations", "repro"),
+)
+"""Rooms of fspo from the ground up. A room may import the floors below it and itself."""
+
+
 @pytest.mark.parametrize(
     ("folders", "allowed", "forbidden"),
     [
@@ -139,6 +154,21 @@ def test_the_rooms_of_proofs_check_import_downwards(floor: int) -> None:
 def test_every_room_of_proofs_check_stands_on_a_floor() -> None:
     rooms = {path.stem for path in PROOFS.iterdir() if path.stem.islower() and "__" not in path.stem}
     assert rooms == {room for rooms in PROOFS_FLOORS for room in rooms}
+
+
+@pytest.mark.parametrize("floor", range(len(FSPO_FLOORS)))
+def test_the_rooms_of_fspo_import_downwards(floor: int) -> None:
+    below = tuple(f"fspo.{room}" for rooms in FSPO_FLOORS[:floor] for room in rooms)
+    for room in FSPO_FLOORS[floor]:
+        files = sources(ROOT / "fspo" / room)
+        assert files
+        found = breaches(files, (*below, f"fspo.{room}"), ())
+        assert [line for line in found if not line.endswith(" imports fspo")] == []  # the package itself: its version
+
+
+def test_every_room_of_fspo_stands_on_a_floor() -> None:
+    rooms = {path.stem for path in (ROOT / "fspo").iterdir() if "__" not in path.stem and path.stem != "presets"}
+    assert rooms == {room for rooms in FSPO_FLOORS for room in rooms}
 
 
 def test_an_import_upwards_is_seen() -> None:
