@@ -1,4 +1,4 @@
-"""Advantages of responses from the rewards of their groups (all responses to one prompt). NumPy alone."""
+"""Advantages of responses from the rewards of their groups (all responses to one prompt); needs NumPy only."""
 
 from __future__ import annotations
 
@@ -16,22 +16,25 @@ GRPO_EPS = 1e-4
 """Added to the group's standard deviation, as TRL 1.16's GRPOTrainer does."""
 
 ROUNDING = 64 * np.finfo(np.float64).eps
-"""Rewards of a group are equal if they differ by at most this share of the largest: 0.1 + 0.2 is not exactly 0.3."""
+"""Rewards of a group count as equal if they differ by at most this share of the largest absolute reward.
+
+Floating-point sums need it: 0.1 + 0.2 is not exactly 0.3.
+"""
 
 MOST_APART = 1e100
-"""Rewards of a group that are further apart are refused: the square of their distance must stay a finite number."""
+"""A group is refused if two of its rewards are further apart: the square of their distance must stay finite."""
 
 
 @dataclass(frozen=True)
 class GroupStats:
-    """What the metrics need to know about the groups.
+    """Counts of the groups of a rollout, for the metrics.
 
     Attributes
     ----------
     num_groups : int
         Number of groups.
     num_zero_std_groups : int
-        Groups whose rewards are all equal up to rounding (``ROUNDING``): each of their advantages is exactly 0.
+        Groups whose rewards are all equal up to ``ROUNDING``: every advantage of such a group is exactly 0.
     """
 
     num_groups: int
@@ -41,7 +44,7 @@ class GroupStats:
 def advantages(
     rewards: np.ndarray, group_ids: np.ndarray, estimator: Estimator = "rloo"
 ) -> tuple[np.ndarray, GroupStats]:
-    """Group-relative advantages.
+    """Return the advantage of each response relative to its group.
 
     With r_i the reward, m and s the mean and the standard deviation of its group, and G the group's size:
 
@@ -72,7 +75,7 @@ def advantages(
     ------
     UserError
         Unknown estimator, wrong shapes, a reward that is not finite, rewards so far apart that their squares leave
-        float64's range, or a group of one under ``rloo``, which has no other response to compare with.
+        float64's range, or under ``rloo`` a group of one response, which has no other response to compare with.
     """
     if estimator not in ESTIMATORS:
         raise unknown_name("advantage estimator", str(estimator), ESTIMATORS)
@@ -105,7 +108,7 @@ def advantages(
             f"numbers less than {MOST_APART:g} apart"
         )
     different = high - low > ROUNDING * np.maximum(np.abs(low), np.abs(high))
-    # Rewards relative to the group's first one: no loss of digits when rewards share a large offset.
+    # Subtract the first reward of each group: rewards that share a large offset would lose digits otherwise.
     first = np.full(size.shape, rewards.size)
     np.minimum.at(first, group, np.arange(rewards.size))
     relative = np.where(different[group], rewards - rewards[first][group], 0.0)

@@ -21,11 +21,11 @@ from fspo.rules import Applied, DriftStats, Rule, capped, token_sums
 
 @dataclass(frozen=True)
 class Records:
-    """One entry for each response (B,), detached; what the gradient log and the metrics are made of.
+    """One entry for each response (B,), detached: the gradient log and the metrics are made of these columns.
 
     For token and prefix rules ``multiplier`` and the weights are means over the response's tokens, ``side`` is 0,
-    ``lo`` and ``hi`` are NaN, ``band_accept`` says that every token is in its band, ``capped`` that any token met
-    the cap.
+    ``lo`` and ``hi`` are NaN, ``band_accept`` says that every token is in its band, and ``capped`` that the exponent
+    of at least one token was held at MAX_EXPONENT.
     """
 
     length: Tensor  # int64, unmasked tokens
@@ -35,20 +35,20 @@ class Records:
     side: Tensor  # int8: -1, 0, +1, 2 (dual)
     multiplier: Tensor  # float64, M
     weight: Tensor  # float64, w
-    clipped_weight: Tensor  # float64, M w, exact where the logged M is held (fspo.rules.Applied)
+    clipped_weight: Tensor  # float64, M w; stays exact where the logged M is held at a limit (fspo.rules.Applied)
     lo: Tensor  # float64, edges of the band on S
     hi: Tensor
     drift: Tensor  # float64, m, centre of the band, nats per token; 0 where the rule has no drift
     band_accept: Tensor  # bool
-    capped: Tensor  # bool: the exponent met MAX_EXPONENT
-    cut_low: Tensor  # int64, cut counts: responses (sequence rules) or tokens
+    capped: Tensor  # bool: the exponent was held at MAX_EXPONENT
+    cut_low: Tensor  # int64, number clipped below the band: 0 or 1 (sequence rules), or the number of tokens
     cut_high: Tensor
     cut_dual: Tensor
-    count: Tensor  # int64, what the cut counts are shares of: those with A != 0
+    count: Tensor  # int64, denominator of the clip shares: responses or tokens with A != 0
     kl: Tensor  # float64, k3 estimate of KL(new||reference) summed over tokens, nats; 0 without a reference
 
     def to_numpy(self) -> dict[str, np.ndarray]:
-        """Every field as a numpy array (B,)."""
+        """Return every field as a numpy array (B,)."""
         return {field.name: getattr(self, field.name).cpu().numpy() for field in fields(self)}
 
     def drift_stats(self, advantages: Tensor | None = None) -> DriftStats:
@@ -57,27 +57,27 @@ class Records:
 
 
 class ObjectiveOutput(NamedTuple):
-    """The scalar to minimise and the per-response records."""
+    """The scalar loss to minimise and the records of each response."""
 
     loss: Tensor
     records: Records
 
 
 def log_ratios(new: Tensor, old: Tensor, mask: Tensor) -> Tensor:
-    """``s_t = new - old`` in float32 or better, exactly 0 outside the mask.
+    """Return the token log-ratios ``s_t = new - old`` in float32 or better, exactly 0 outside the mask.
 
     Parameters
     ----------
     new, old : Tensor (B, T)
-        Log-probabilities of the tokens, nats. ``old`` is detached. Whatever stands outside the mask, NaN and
-        infinities included, reaches neither the value nor the gradient.
+        Log-probabilities of the tokens, nats. ``old`` is detached. Entries outside the mask, NaN and infinities
+        included, reach neither the value nor the gradient.
     mask : Tensor (B, T), bool
         True on response tokens; holes are allowed.
 
     Returns
     -------
     Tensor (B, T)
-        float32, or float64 where an input is float64.
+        float32, or float64 if one of the inputs is float64.
     """
     dtype = torch.promote_types(torch.promote_types(new.dtype, old.dtype), torch.float32)
     return torch.where(mask, new.to(dtype), 0.0) - torch.where(mask, old.detach().to(dtype), 0.0)
@@ -95,12 +95,12 @@ def straight_through(value: Tensor, coefficient: Tensor, log_ratio: Tensor) -> T
 def surrogate(
     s: Tensor, mask: Tensor, advantages: Tensor, rule: Rule, m: Tensor | float | None = None
 ) -> tuple[Tensor, Applied]:
-    """The clipped terms and what the rule did (docs/theory.md section 2).
+    """Return the clipped surrogate terms and the record of what the rule did (docs/theory.md section 2).
 
     Parameters
     ----------
     s : Tensor (B, T)
-        From `log_ratios`.
+        Token log-ratios from `log_ratios`, nats.
     mask : Tensor (B, T), bool
     advantages : Tensor (B,)
     m : float or Tensor (B,), optional
@@ -109,11 +109,11 @@ def surrogate(
     Returns
     -------
     terms : Tensor, (B,) for sequence rules, (B, T) for token and prefix rules
-        Value ``w_edge A``, where ``w_edge`` is w inside the band and its value at the edge where cut. Gradient
-        ``M w A grad(S)`` with ``S`` the response's sum; divided by L where the weight is geometric. Token rules:
-        ``M_t w_t A grad(s_t)``, w_t = exp(s_t). Prefix rules: ``M_t w_t A grad(s_t)``, w_t = exp(S_t): the
-        per-decision importance sampling theorem (Precup, Sutton and Singh 2000) weights the score of token t
-        by the ratio of the decisions up to t, and it is the score of that token alone that belongs to it.
+        The value is ``w_edge A``, where ``w_edge`` is the weight w inside the band and the weight of the edge where
+        the response is clipped. The gradient is ``M w A grad(S)``, S the log-ratio of the response; it is divided by
+        L if the weight is geometric. Token rules: ``M_t w_t A grad(s_t)``, w_t = exp(s_t). Prefix rules:
+        ``M_t w_t A grad(s_t)``, w_t = exp(S_t): the per-decision importance sampling theorem (Precup, Sutton and
+        Singh 2000) weights the score of token t, and of no other token, by the ratio of the tokens up to t.
     applied : Applied
         float64 tensors of the same shape.
     """
@@ -134,14 +134,17 @@ def surrogate(
 
 
 def kl_terms(new: Tensor, ref: Tensor, mask: Tensor) -> Tensor:
-    """k3 estimate of KL(new||reference) for each token (B, T), 0 outside the mask; exponent capped, gradient kept."""
+    """Return the k3 estimate of KL(new||reference) for each token (B, T), nats; 0 outside the mask.
+
+    The exponent is held at MAX_EXPONENT, and its gradient is kept there.
+    """
     x = -log_ratios(new, ref, mask)
     x_capped = x + (capped(x.detach()) - x.detach())
     return torch.expm1(x_capped) - x
 
 
 def aggregate(terms: Tensor, mask: Tensor, config: ObjectiveConfig, denominator: float | None = None) -> Tensor:
-    """Sum the terms of a batch over the denominator: the 0-d objective.
+    """Sum the terms of a batch and divide by the denominator; return the objective as a 0-d tensor.
 
     ========== ============================= =================================================================
     name       formula                       length
@@ -150,20 +153,20 @@ def aggregate(terms: Tensor, mask: Tensor, config: ObjectiveConfig, denominator:
                                              are summed, ``J_i = sum_t j_it``: long responses move more.
     sequence   mean_i (1/L_i) sum_t j_it     each response counts once; a token of a long response counts less
     token      sum_it j_it / sum_i L_i       a response counts in proportion to its length
-    constant   sum_it j_it / (B C)           the same weights, with a denominator that no batch can move
+    constant   sum_it j_it / (B C)           the weights of "token", with a denominator that no length can change
     ========== ============================= =================================================================
 
-    A sequence rule has one term a response, which stands on each of its tokens (j_it = J_i): "sequence" is then
-    "response", while "token" and "constant" weight whole responses by their length, which undoes a band that is
-    fair in length.
+    A sequence rule has one term J_i for each response, and each of its tokens gets that term (j_it = J_i). Then
+    "sequence" equals "response", while "token" and "constant" weight responses by their length, which undoes a band
+    that is fair in length.
 
     Parameters
     ----------
     terms : Tensor (B,) or (B, T)
     mask : Tensor (B, T), bool
-        Rows without a token count nowhere, so padding rows change nothing.
+        Rows without a token count in no sum, so padding rows change nothing.
     denominator : float, optional
-        The global one: sum of `denominator_for` over microbatches and processes. Default: this batch's own.
+        Sum of `denominator_for` over all microbatches and processes of the update. By default that of this batch.
     """
     lengths = mask.sum(-1)
     by_token = config.aggregation in ("token", "constant")
@@ -178,7 +181,7 @@ def aggregate(terms: Tensor, mask: Tensor, config: ObjectiveConfig, denominator:
 
 
 def denominator_for(config: ObjectiveConfig, mask: Tensor) -> float:
-    """This batch's share of the global denominator; sum it over microbatches and processes."""
+    """Return what this batch adds to the denominator of its update; sum it over microbatches and processes."""
     if config.aggregation == "token":
         return float(mask.sum())
     return float(mask.any(-1).sum()) * (config.constant_length or 1)
@@ -196,12 +199,12 @@ def objective(
     denominator: float | None = None,
     ref: Tensor | None = None,
 ) -> ObjectiveOutput:
-    """The loss of one microbatch and its records.
+    """Return the loss of one microbatch and the records of its responses.
 
     Parameters
     ----------
     new, old : Tensor (B, T)
-        Log-probabilities under the current and the behaviour parameters, from the same code path.
+        Log-probabilities under the current and the behaviour parameters, nats, from the same code path.
     mask : Tensor (B, T), bool
         True on response tokens; holes allowed.
     advantages : Tensor (B,)
@@ -212,10 +215,10 @@ def objective(
         are the sums over the **global** minibatch (`Records.drift_stats` of a first pass, added up with ``+`` over
         microbatches and processes).
     denominator : float, optional
-        See `aggregate`. Under data-parallel averaging of gradients multiply the loss by the number of processes.
+        See `aggregate`. If data parallelism averages gradients, multiply the loss by the number of processes.
     ref : Tensor (B, T), optional
-        Log-probabilities under the reference model; needed where ``config.kl_coef > 0``. The KL term is one per
-        token whatever the rule, aggregated by the same formula: "response" sums it over the response's tokens.
+        Log-probabilities under the reference model, nats; needed if ``config.kl_coef > 0``. Every rule has one KL
+        term for each token, aggregated by the same formula: "response" sums it over the response's tokens.
 
     Returns
     -------

@@ -1,1 +1,1 @@
-"""What every room uses: one-line errors, checks of input, whole files, the command line, keyed random numbers."""
+"""Helpers of all other packages: one-line errors, checks of input, files, the command line, keyed random numbers."""

@@ -1,4 +1,4 @@
-"""Numbers that a formula may take: everything else is a UserError that names the argument and its range."""
+"""Checks of numeric arguments: a value that a formula cannot take raises a UserError with its name and range."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from fspo.base.errors import UserError
 
 
 def as_numbers(name: str, value: ArrayLike) -> NDArray[np.float64]:
-    """``value`` as float64, NaN and all.
+    """Return ``value`` as a float64 array; NaN and infinities are kept.
 
     Raises
     ------
     UserError
-        For anything that is no number or no regular array of numbers.
+        If ``value`` is not a number and not a regular array of numbers.
     """
     try:
         return np.asarray(value, np.float64)
@@ -34,21 +34,21 @@ def numbers(
     infinite: bool = False,
     why: str = "",
 ) -> NDArray[np.float64]:
-    """``value`` as float64 within [low, high].
+    """Return ``value`` as a float64 array after checking that every entry lies within [low, high].
 
     Parameters
     ----------
     name, why : str
-        How the message calls the argument, and what it adds.
+        Name of the argument in the error message, and a reason to add to that message.
     above : bool
-        ``low`` itself is refused.
+        Whether ``low`` itself is refused.
     infinite : bool
-        Infinite values are allowed; NaN never is.
+        Whether infinite values are allowed; NaN never is.
 
     Raises
     ------
     UserError
-        For anything that is no number, NaN, or outside the range.
+        If an entry is not a number, is NaN or lies outside the range.
     """
     array = as_numbers(name, value)
     good = (array > low) if above else (array >= low)
@@ -63,7 +63,7 @@ def numbers(
 
 
 def number(name: str, value: Any, low: float = -np.inf, high: float = np.inf, **options: Any) -> float:
-    """The same for one number."""
+    """Return one number after the checks of `numbers`, whose options it takes."""
     array = numbers(name, value, low, high, **options)
     if array.ndim:
         raise UserError(f"{name} must be one number, not an array of shape {array.shape}")
@@ -71,12 +71,12 @@ def number(name: str, value: Any, low: float = -np.inf, high: float = np.inf, **
 
 
 def checked_seed(name: str, seed: int) -> int:
-    """A seed in [0, 2**63), the range that every random generator of the suite takes.
+    """Return a seed after checking that it lies in [0, 2**63), the range that all our random generators take.
 
     Raises
     ------
     UserError
-        For any other number.
+        If it lies outside.
     """
     if not 0 <= seed < 2**63:
         raise UserError(f"{name} {seed} must be >= 0 and < 2**63: give another whole number")
@@ -84,12 +84,12 @@ def checked_seed(name: str, seed: int) -> int:
 
 
 def checked_count(name: str, value: int, low: int, high: int, why: str) -> int:
-    """A whole number in [low, high].
+    """Return a whole number after checking that it lies in [low, high].
 
     Raises
     ------
     UserError
-        For any other number, with ``why``.
+        If it lies outside; the message ends with ``why``.
     """
     if not low <= value <= high:
         raise UserError(f"{name} {value} must be at least {low} and at most {high}: {why}")
@@ -97,17 +97,17 @@ def checked_count(name: str, value: int, low: int, high: int, why: str) -> int:
 
 
 def checked_lengths(lengths: ArrayLike) -> NDArray[np.float64]:
-    """Lengths in tokens as float64, none below 1."""
+    """Return lengths (tokens) as float64; raise UserError if one is below 1."""
     return numbers("lengths", lengths, 1, why="tokens")
 
 
 def one_shape(names: str, *arrays: NDArray[np.float64]) -> None:
-    """Refuse arrays that cannot be broadcast against each other.
+    """Raise UserError unless the arrays can be broadcast against each other.
 
     Raises
     ------
     UserError
-        With their names and shapes.
+        The message holds ``names`` and the shapes.
     """
     try:
         np.broadcast_shapes(*(array.shape for array in arrays))

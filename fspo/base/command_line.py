@@ -1,4 +1,4 @@
-"""What every command line of the suite has in common: help that keeps its examples' lines, errors of one line."""
+"""The argument parser of all commands: its help keeps the line breaks of examples, its errors are one line."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ WRONG_VALUE = re.compile(r'Parser key "([\w.\-]+)": (.*)(?:Got value|Given value
 
 
 class HelpFormatter(DefaultHelpFormatter, RawDescriptionHelpFormatter):
-    """jsonargparse's help (types and defaults) with the line breaks of descriptions and examples kept."""
+    """Format help as jsonargparse does (types and defaults), and keep the line breaks of descriptions and examples."""
 
 
 class CommandParser(ArgumentParser):
-    """A parser whose errors are a `UserError`, for `fspo.base.errors.run_cli`: one line and exit status 2.
+    """An argument parser that raises `UserError`, which `fspo.base.errors.run_cli` prints as one line with status 2.
 
     Parameters
     ----------
     prog : str
         The command as a user types it.
     description : str
-        What it does; line breaks are kept.
+        What the command does; line breaks are kept.
     examples : str
-        Command lines, shown below the options as they are.
+        Example command lines, shown below the options with their line breaks.
     """
 
     def __init__(self, prog: str | None = None, description: str = "", examples: str = "", **options: Any) -> None:
@@ -36,7 +36,7 @@ class CommandParser(ArgumentParser):
         super().__init__(prog=prog, description=description, **options)
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        """Raise a UserError that names the way to the options."""
+        """Raise a UserError that points to ``--help``."""
         message = " ".join(message.split())
         if match := WRONG_VALUE.match(message):
             key, why, value = match.groups()

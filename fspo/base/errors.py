@@ -1,4 +1,4 @@
-"""The one error that users are meant to see, and the wrapper that prints it without a traceback."""
+"""The error class for bad input, and the wrapper of commands that prints it without a traceback."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class UserError(ValueError):
 
 
 def unknown_name(kind: str, name: str, known: list[str] | tuple[str, ...]) -> UserError:
-    """Build the error for a name that does not exist, with the nearest right one first."""
+    """Build the error for a name that does not exist; its message suggests the nearest known name."""
     near = get_close_matches(name, known, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}? " if near else ""
     return UserError(f"unknown {kind} {name!r}: {hint}choose from {', '.join(known)}")
@@ -23,8 +23,8 @@ def unknown_name(kind: str, name: str, known: list[str] | tuple[str, ...]) -> Us
 def run_cli(main: Callable[[], int | None]) -> NoReturn:
     """Run a command-line entry point and exit with its status.
 
-    A UserError becomes one line on stderr and exit status 2. A reader of the output that ends first, as in
-    ``... | head``, ends the command silently with status 141, as the shell's own tools do.
+    A UserError becomes one line on stderr and exit status 2. If the reader of the output ends first, as in
+    ``... | head``, the command ends silently with status 141, as shell tools do.
     """
     try:
         status = main()
@@ -36,6 +36,6 @@ def run_cli(main: Callable[[], int | None]) -> NoReturn:
         print("interrupted: finished work is kept; run the same command again to go on", file=sys.stderr)
         sys.exit(130)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes again at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes stdout again at exit
         sys.exit(128 + 13)
     sys.exit(status or 0)

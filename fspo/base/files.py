@@ -1,4 +1,4 @@
-"""Files that are whole or not there: written under a temporary name and renamed."""
+"""Writing of files: each is written under a temporary name and then renamed, so no reader finds half a file."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ from fspo.base.errors import UserError
 
 
 def cache_folder(given: str | Path | None = None) -> Path:
-    """Where things that can be made again are kept: ``given``, else FSPO_CACHE, else ~/.cache/fspo. Not made here."""
+    """Return the cache folder: ``given``, else the variable FSPO_CACHE, else ~/.cache/fspo. It is not created here."""
     return Path(given or os.environ.get("FSPO_CACHE") or "~/.cache/fspo").expanduser()
 
 
 @contextmanager
 def writing(path: Path, *others: type[Exception]) -> Iterator[None]:
-    """Turn a full disk, a read-only folder and the like into one line; ``others`` are what a library makes of them.
+    """Turn a write error of the block (a full disk, a read-only folder) into a UserError of one line.
+
+    ``others`` are exceptions beside OSError that a library raises for such errors.
 
     Raises
     ------
@@ -34,7 +36,7 @@ def writing(path: Path, *others: type[Exception]) -> Iterator[None]:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Turn a file or folder that cannot be read into one line.
+    """Turn a read error of the block into a UserError of one line.
 
     Raises
     ------
@@ -49,9 +51,9 @@ def reading(path: Path) -> Iterator[None]:
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """Give a temporary path beside ``path``; it takes that name when the block ends, and goes when the block fails.
+    """Yield a temporary path beside ``path``; rename it to ``path`` when the block ends, remove it if the block fails.
 
-    Folders are made. A killed process leaves ``.part-PID-NAME`` behind, which no reader takes for the file.
+    Missing folders are created. A killed process leaves ``.part-PID-NAME`` behind, a name that no reader looks for.
 
     Raises
     ------
@@ -70,22 +72,22 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write UTF-8 text, whole or not at all."""
+    """Write text as UTF-8 through `whole_file`: after an error the file has its old content or does not exist."""
     with whole_file(path) as part:
         part.write_text(text, encoding="utf-8")
 
 
 def refuse_foreign(folder: Path, ours: Mapping[str, Callable[[Path], bool]], writer: str, option: str = "") -> None:
-    """Refuse a folder with files that would be overwritten although ``writer`` did not write them.
+    """Raise UserError if ``writer`` would overwrite files in the folder that it did not write.
 
-    A folder that is missing or empty may be used. Any other must hold at least one of the files that the writer
-    writes, and each of those that it holds must look like the writer's own.
+    A folder that is missing or empty may be used. Any other folder must hold at least one file with a name that the
+    writer uses, and each file with such a name must pass its test.
 
     Parameters
     ----------
     folder : Path
     ours : mapping of str to function
-        Name (or pattern) of each file that the writer may write, and a test of whether a file of that name is its own.
+        Name (or pattern) of each file that the writer may write, and a test of whether the writer wrote a given file.
     writer : str
         The command, for the message.
     option : str
@@ -94,7 +96,7 @@ def refuse_foreign(folder: Path, ours: Mapping[str, Callable[[Path], bool]], wri
     Raises
     ------
     UserError
-        If it is a file, or not the writer's.
+        If ``folder`` is a file, or holds files that the writer did not write.
     """
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{option} {folder} is a file: name a folder".strip())
@@ -108,12 +110,12 @@ def refuse_foreign(folder: Path, ours: Mapping[str, Callable[[Path], bool]], wri
 
 
 def refuse_foreign_file(path: Path, own: Callable[[Path], bool], writer: str) -> None:
-    """The same for a file that is to be written: it must be missing, or one that ``writer`` wrote.
+    """Raise UserError unless the file at ``path`` is missing or passes the test ``own``: ``writer`` wrote it.
 
     Raises
     ------
     UserError
-        If it is a folder, or another file.
+        If ``path`` is a folder, or a file that fails the test.
     """
     if path.is_dir():
         raise UserError(f"{path} is a folder: name a file")
@@ -132,7 +134,7 @@ def _holds(own: Callable[[Path], bool], path: Path) -> bool:
 
 
 def begins_with(*starts: str) -> Callable[[Path], bool]:
-    """A test of files: whether the text begins with one of these."""
+    """Return a test of files: whether the content begins with one of the strings."""
     most = max(len(start.encode()) for start in starts)
 
     def own(path: Path) -> bool:
@@ -145,7 +147,7 @@ def begins_with(*starts: str) -> Callable[[Path], bool]:
 
 
 def json_with(*keys: str) -> Callable[[Path], bool]:
-    """A test of files: whether it is JSON, an object with these keys or a list of such objects."""
+    """Return a test of files: whether the content is a JSON object with these keys, or a list of such objects."""
 
     def own(path: Path) -> bool:
         try:

@@ -1,4 +1,4 @@
-"""Uniform random numbers addressed by what they are for, so that no batching or process count can move them."""
+"""Uniform random numbers that depend on a key (purpose, seed, address) alone, not on batches or processes."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ _WORDS_PER_BLOCK = 4  # Philox 4x64 gives four words for each counter value.
 
 
 def keyed_uniforms(purpose: int, seed: int, address: tuple[int, int], start: int, count: int) -> np.ndarray:
-    """Uniforms ``start .. start + count - 1`` of the stream at ``address``.
+    """Return uniform numbers ``start .. start + count - 1`` of the random stream with this key.
 
     Parameters
     ----------
     purpose : int
-        A constant of the caller: streams of different purposes never meet.
+        A constant that the caller chooses; streams with different purposes are independent.
     seed : int
         In [0, 2**64).
     address : tuple of int
         Two numbers in [0, 2**64), for example (rollout, response).
     start, count : int
-        Position of the first number and how many.
+        Position of the first number in the stream, and how many numbers to return.
 
     Returns
     -------
@@ -31,7 +31,7 @@ def keyed_uniforms(purpose: int, seed: int, address: tuple[int, int], start: int
     Notes
     -----
     Counter-based Philox 4x64 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"), read through
-    ``random_raw``: NumPy guarantees that stream, not the ones of its distributions.
+    ``random_raw``: NumPy guarantees this raw stream between versions, but not the streams of its distributions.
     """
     if not 0 <= seed < 2**64 or not all(0 <= part < 2**64 for part in address):
         raise UserError(f"seed {seed} or address {address} is outside [0, 2**64): use non-negative numbers")

@@ -1,6 +1,7 @@
-"""Typed dataclasses from a YAML file and the command line, and back to YAML.
+"""Configuration dataclasses: read from a YAML file and the command line, and written back to YAML.
 
-jsonargparse parses, checks types and prints the help; here its errors become one line with the nearest right name.
+jsonargparse parses, checks types and prints the help. This module turns its errors into one line that suggests the
+nearest known name.
 """
 
 from __future__ import annotations
@@ -176,7 +177,7 @@ def _values(cls: type, namespace: Any) -> dict[str, Any]:
 
 
 def option_names(cls: type, prefix: str = "") -> list[str]:
-    """Dotted names of every option of a configuration dataclass."""
+    """Return the dotted names of all options of a configuration dataclass, groups included."""
     names = []
     for name, hint in get_type_hints(cls).items():
         names.append(prefix + name)
@@ -209,7 +210,7 @@ def _explain(message: str, cls: type) -> str:
 
 
 def unknown_option(name: str, names: Sequence[str]) -> UserError:
-    """The error for an option that does not exist; siblings are tried before all names."""
+    """Build the error for an option that does not exist; it suggests a name of the same group if one is near."""
     group = name.rpartition(".")[0]
     siblings = [n for n in names if n.rpartition(".")[0] == group]
     error = unknown_name("option", name, siblings or list(names))
@@ -220,7 +221,7 @@ def unknown_option(name: str, names: Sequence[str]) -> UserError:
 
 
 def to_dict(config: Any) -> dict[str, Any]:
-    """Plain values of a configuration, for config.yaml (tuples become lists)."""
+    """Return a configuration as nested dicts of plain values, for config.yaml (tuples become lists)."""
 
     def plain(value: Any) -> Any:
         if isinstance(value, dict):

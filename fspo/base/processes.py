@@ -17,13 +17,13 @@ from typing import Any
 from fspo.base.errors import UserError
 
 MOST = 8
-"""Processes at most: each holds a chunk of the log."""
+"""Largest number of processes; the limit bounds memory, because each process holds a chunk of the log."""
 Job = Callable[[Callable[[], None]], Any]
-"""A function of a signal that it gives at each step it is done with."""
+"""A function that takes a callback, calls it after each step of its work, and returns its result."""
 
 
 def cores() -> int:
-    """Processes to use: the cores that this one may run on, or 1 where processes cannot share memory."""
+    """Return the number of processes to use: the available cores, at most MOST; 1 on systems without fork."""
     if "fork" not in mp.get_all_start_methods():
         return 1
     affinity = getattr(os, "sched_getaffinity", None)
@@ -31,17 +31,17 @@ def cores() -> int:
 
 
 def in_processes(jobs: Sequence[Job], step: Callable[[], None] = lambda: None) -> list[Any]:
-    """The results of the jobs in their order; each runs in a process of its own, all at once.
+    """Run each job in a separate process, all at the same time, and return their results in the order of the jobs.
 
     Parameters
     ----------
     step : callable
-        Called here at each signal of a job.
+        Called in this process each time that a job reports a step.
 
     Raises
     ------
     UserError
-        The first one of a job, or if a process was killed (memory).
+        The first UserError that a job raised, or if a process was killed (most likely for want of memory).
     """
     if len(jobs) == 1 or cores() == 1:
         return [job(step) for job in jobs]

@@ -1,4 +1,4 @@
-"""The registry of tasks and the order in which their examples are visited."""
+"""The registry of tasks, and the order in which training visits their examples."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def make_task(name: str, options: Mapping[str, Any] | None = None) -> Task:
     Raises
     ------
     UserError
-        Unknown task, unknown option (both with the nearest right name), or an impossible value.
+        Unknown task or option (the message suggests the nearest known name), or an impossible value.
     """
     options = dict(options or {})
     kind, _, rest = name.partition(":")
@@ -78,7 +78,7 @@ _BUILDERS: dict[str, Callable[[dict[str, Any]], Task]] = {
 
 
 def build_config(cls: type[ConfigT], options: Mapping[str, Any], kind: str) -> ConfigT:
-    """Make a configuration dataclass from named options, checking names and value types.
+    """Build a configuration dataclass from named options after checking their names and types.
 
     Parameters
     ----------
@@ -87,12 +87,12 @@ def build_config(cls: type[ConfigT], options: Mapping[str, Any], kind: str) -> C
     options : mapping
         Field name -> value.
     kind : str
-        What the options are, for the message: ``"option of task dataset"``.
+        How the error message calls an option: ``"option of task dataset"``.
 
     Raises
     ------
     UserError
-        An unknown name (with the nearest right one), a missing one, or a value of the wrong type.
+        An unknown name (the message suggests the nearest known one), a missing option, or a value of the wrong type.
     """
     from jsonargparse import ArgumentError, ArgumentParser
 
@@ -122,7 +122,7 @@ def _check_names(cls: type, options: Mapping[str, Any], kind: str) -> None:
 
 @lru_cache(maxsize=4)
 def _epoch_permutation(size: int, seed: int, epoch: int) -> np.ndarray:
-    # Sorting raw Philox words, not Generator.permutation, whose stream NumPy may change between versions.
+    # Raw Philox words are sorted, because NumPy may change the stream of Generator.permutation between versions.
     words = np.random.Philox(seed=np.random.SeedSequence([seed, epoch])).random_raw(size)
     order = np.argsort(words, kind="stable")
     order.flags.writeable = False
@@ -130,19 +130,19 @@ def _epoch_permutation(size: int, seed: int, epoch: int) -> np.ndarray:
 
 
 def prompt_order(size: int | None, seed: int, start: int, count: int) -> np.ndarray:
-    """Example indices at positions ``start .. start + count - 1`` of the training stream.
+    """Return the example indices at positions ``start .. start + count - 1`` of the training stream.
 
-    The stream is a sequence of epochs, each a permutation of all examples that depends on (seed, epoch)
-    alone, so a resumed run finds its place from one number.
+    The stream is a sequence of epochs. Each epoch is a permutation of all examples that depends on (seed, epoch)
+    alone, so a resumed run continues from its position, a single number.
 
     Parameters
     ----------
     size : int or None
-        Number of examples; None (an endless task) gives the identity.
+        Number of examples. With None (an endless task) the example at position i is example i.
     seed : int
         At least 0.
     start, count : int
-        First position and how many.
+        First position, and number of positions.
 
     Returns
     -------

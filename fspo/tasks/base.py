@@ -1,4 +1,4 @@
-"""What a task is: examples as a pure function of their index, verifiable rewards, prompts as token ids."""
+"""The interface of a task: examples as a pure function of their index, verifiable rewards, prompts as token ids."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STATUSES: tuple[str, ...] = get_args(Status)
 
 @dataclass(frozen=True)
 class Example:
-    """One prompt with what its verifier needs.
+    """One prompt with the reference answer that its verifier needs.
 
     Attributes
     ----------
@@ -48,9 +48,10 @@ class Rewards:
     values : numpy.ndarray
         Float64 (N,), finite; 0 where the status is not ``"ok"``.
     status : list of str
-        N times ``"ok"``, ``"timeout"`` or ``"error"``: a verifier that hung or raised is no wrong answer.
+        N times ``"ok"``, ``"timeout"`` or ``"error"``, so that a verifier that hung or raised is not counted as a
+        wrong answer.
     messages : dict
-        Message of a failed verification -> how often it came in this call.
+        Message of a failed verification -> number of responses with this message in this call.
     """
 
     values: np.ndarray
@@ -58,7 +59,7 @@ class Rewards:
     messages: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Refuse rewards that would silently poison an update."""
+        """Raise UserError for rewards that would spoil an update without notice: wrong shape, NaN or infinite."""
         self.values = np.asarray(self.values, dtype=np.float64)
         if self.values.shape != (len(self.status),):
             raise UserError(
@@ -73,26 +74,26 @@ class Rewards:
             raise UserError(f"reward of response {bad} is {self.values[bad]}: a task must return finite rewards")
 
     def count(self, status: str) -> int:
-        """Number of responses with this status."""
+        """Return the number of responses with this status."""
         return self.status.count(status)
 
 
 @runtime_checkable
 class Task(Protocol):
-    """What the trainer asks of a task."""
+    """The methods that the trainer calls on a task."""
 
     name: str
 
     def size(self, split: Split) -> int | None:
-        """Number of examples in a split; None when the split is endless."""
+        """Return the number of examples in a split; None when the split is endless."""
         ...
 
     def example(self, split: Split, index: int) -> Example:
-        """Example at ``index``: a pure function of the task's options, the split and the index."""
+        """Return the example at ``index``, a pure function of the task's options, the split and the index."""
         ...
 
     def score(self, examples: Sequence[Example], responses: Sequence[str], finished: Sequence[bool]) -> Rewards:
-        """Rewards of ``responses[i]`` to ``examples[i]``; ``finished[i]`` is False for a truncated one."""
+        """Return the rewards of ``responses[i]`` to ``examples[i]``; ``finished[i]`` is False for a truncated one."""
         ...
 
 
@@ -112,7 +113,7 @@ def check_batch(examples: Sequence[Example], responses: Sequence[str], finished:
 
 
 def check_prompt(prompt: Any) -> str | None:
-    """Say what is wrong with a prompt, or None when it is non-empty text or well-formed chat messages."""
+    """Return what is wrong with a prompt; None when it is non-empty text or well-formed chat messages."""
     if isinstance(prompt, str):
         return None if prompt.strip() else "the prompt is empty"
     if not isinstance(prompt, list):
@@ -131,14 +132,14 @@ def check_prompt(prompt: Any) -> str | None:
 
 
 def encode_prompt(tokenizer: Any, prompt: Prompt, chat_template: bool | None = None) -> list[int]:
-    """Token ids of a prompt, ready for generation.
+    """Return the token ids of a prompt, ready for generation.
 
     Parameters
     ----------
     tokenizer : transformers.PreTrainedTokenizerBase
         With or without a chat template.
     prompt : str or list of dict
-        Plain text counts as one user message where a template is applied.
+        Plain text counts as one user message if a template is applied.
     chat_template : bool or None
         True applies the tokenizer's template, False never does (messages are then joined by blank lines);
         None applies it when the tokenizer has one.
@@ -146,9 +147,9 @@ def encode_prompt(tokenizer: Any, prompt: Prompt, chat_template: bool | None = N
     Returns
     -------
     list of int
-        At least one id. A prompt whose last message is the assistant's is continued, any other one is
-        followed by the template's generation prompt. Plain text gets the tokenizer's own special tokens, less
-        a closing end-of-sequence token, after which nothing should be generated.
+        At least one id. If the last message is the assistant's, the response continues that message; after any
+        other message the template's generation prompt is added. Plain text gets the tokenizer's special tokens,
+        except a closing end-of-sequence token, after which a model generates nothing.
 
     Raises
     ------
@@ -169,7 +170,7 @@ def encode_prompt(tokenizer: Any, prompt: Prompt, chat_template: bool | None = N
         text = prompt if isinstance(prompt, str) else "\n\n".join(message["content"] for message in prompt)
         ids = list(tokenizer(text)["input_ids"])
         eos = tokenizer.eos_token_id
-        # A tokenizer whose post-processor closes each text would otherwise end the response before it starts.
+        # Some tokenizers append an end token to each text. It is removed: a response after it would be empty.
         if (
             len(ids) > 1
             and ids[-1] == eos

@@ -1,9 +1,10 @@
 """The embedded task: chain-add. Start at x, add d n times modulo 100, and write every step out.
 
 A prompt is ``?:CCSS+DD=`` and a step ``CCSS+DD`` with a separator: counter (additions left), state and d, two digits
-each, least significant digit first so that a carry only looks back. The last step ends with the end token in the
-separator's place. So ``?:3071+52=`` (add 25 three times to 17) may go on ``2024+52,1076+52;0029+52<eos>``: a correct
-response has 8 tokens a step, 8 to 256 in all, and nothing has to be looked up further back than the step before.
+each, least significant digit first, so that the model has seen the lower digit before it needs the carry. The last
+step ends with the end token in place of the separator. So ``?:3071+52=`` (add 25 three times to 17) may go on
+``2024+52,1076+52;0029+52<eos>``. A correct response has 8 tokens per step, 8 to 256 in all, and each step can be
+computed from the step before it alone.
 """
 
 from __future__ import annotations
@@ -47,10 +48,11 @@ class ChainAddConfig:
     max_steps : int
         Largest number of additions n, 1 to 99; n is log-uniform in 1..max_steps.
     double_share : float
-        Share of warm-up steps that do two additions at once: correct answers then have more than one length.
+        Share of steps in the warm-up data that do two additions at once, so that correct responses to one prompt
+        differ in length.
     slip : float
-        Probability that a warm-up step writes a wrong state, which is carried on. It sets the accuracy that RL
-        starts from, about (1 - slip) ** steps.
+        Probability that a step in the warm-up data writes a wrong state, from which the next step goes on. It sets
+        the accuracy that RL starts from, about (1 - slip) ** steps.
     """
 
     seed: int = 0
@@ -70,8 +72,9 @@ class ChainAddConfig:
 
 
 def held_out(start: int, addend: int) -> bool:
-    """Whether the pair (start, addend) belongs to the eval split, whatever the number of steps."""
-    # A fixed integer hash (Knuth's multiplier): no run-to-run salt, no pattern along either digit.
+    """Return whether the pair (start, addend) belongs to the eval split, for any number of steps."""
+    # A fixed integer hash (Knuth's multiplier). Python's hash() of text differs between runs, and a plain modulus
+    # would follow the digits.
     return (((start * MODULUS + addend) * 2654435761) % 2**32 >> 16) % HELD_OUT == 0
 
 
@@ -87,7 +90,7 @@ def _pairs(evaluation: bool) -> tuple[tuple[int, int], ...]:
 
 
 def _problem(config: ChainAddConfig, stream: str, seed: int, index: int) -> tuple[int, int, int, np.ndarray]:
-    """Draw (n, x, d) of one example; the remaining uniforms, four a step, are for its warm-up response."""
+    """Draw (n, x, d) of one example and return them with further uniforms, four per step of a warm-up response."""
     if index < 0:
         raise UserError(f"chain-add example {index} does not exist: use an index of 0 or more")
     spare = 4 * config.max_steps if stream == "warmup" else 0
@@ -98,12 +101,12 @@ def _problem(config: ChainAddConfig, stream: str, seed: int, index: int) -> tupl
 
 
 def prompt_text(steps: int, start: int, addend: int) -> str:
-    """Write the prompt: ten characters, the last eight in the form of a step."""
+    """Return the prompt: ten characters, of which the last eight have the form of a step."""
     return f"?:{two_digits(steps)}{two_digits(start)}+{two_digits(addend)}="
 
 
 class ChainAdd:
-    """chain-add as a task: both splits are endless, and a pair (start, addend) occurs in one of them only."""
+    """The task chain-add. Both splits are endless, and each pair (start, addend) occurs in only one of them."""
 
     name = "chain-add"
 
@@ -111,12 +114,12 @@ class ChainAdd:
         self.config = config or ChainAddConfig()
 
     def size(self, split: Split) -> int | None:
-        """None: both splits are endless."""
+        """Return None, because both splits are endless."""
         check_split(split)
         return None
 
     def example(self, split: Split, index: int) -> Example:
-        """Example ``index``, a pure function of (config, split, index)."""
+        """Return example ``index``, a pure function of (config, split, index)."""
         check_split(split)
         steps, start, addend, _ = _problem(self.config, split, self.config.seed, index)
         return Example(
@@ -127,13 +130,13 @@ class ChainAdd:
         )
 
     def score(self, examples: Sequence[Example], responses: Sequence[str], finished: Sequence[bool]) -> Rewards:
-        """Reward 1 when the response ended and its last step reads counter 0 and the right state, else 0.
+        """Give reward 1 if the response ended and its last step has counter 0 and the right state, else 0.
 
         Parameters
         ----------
         examples : sequence of Example
         responses : sequence of str
-            Decoded responses; a written-out end token at the end is ignored.
+            Decoded responses; the text of an end token at the end is ignored.
         finished : sequence of bool
             Whether the response ended with the end token.
         """
@@ -148,9 +151,9 @@ class ChainAdd:
 
 
 def warmup_text(config: ChainAddConfig, seed: int, index: int) -> tuple[str, str]:
-    """Write supervised example ``index``: (prompt, response without its end token).
+    """Return supervised example ``index``: (prompt, response without its end token).
 
-    A pure function of its arguments. The pairs (start, addend) are those of the train split.
+    The result depends on the arguments alone. The pairs (start, addend) are those of the train split.
     """
     left, state, addend, draws = _problem(config, "warmup", seed, index)
     prompt = prompt_text(left, state, addend)
@@ -178,12 +181,12 @@ def warmup_stream(seed: int, config: ChainAddConfig | None = None, start: int = 
 
 
 def max_response_tokens(config: ChainAddConfig) -> int:
-    """Tokens of the longest correct response and one step more: room for a miscount to show."""
+    """Return the response limit, tokens: the longest correct response plus one step, so that a miscount is visible."""
     return STEP_TOKENS * (config.max_steps + 1)
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
-    """Build the character-level tokenizer: 24 tokens (pad 0, eos 1, unk 2), none of them added to a text."""
+    """Build the character-level tokenizer of 24 tokens (pad 0, eos 1, unk 2); it adds no special token to a text."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 

@@ -1,4 +1,4 @@
-"""Which columns of a data set hold the prompt and the answer: the layouts of well-known sets, told apart by a row."""
+"""Names of the columns that hold prompt and answer in well-known data sets; the first row tells which set it is."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 MARKED = r"regex:####\s*(.+)"
-"""How GSM8K marks the answer at the end of a worked solution."""
+"""Extraction pattern for GSM8K, which writes ``####`` before the answer at the end of a worked solution."""
 
 
 @dataclass(frozen=True)
 class Columns:
-    """Where a row's prompt and answer are.
+    """The columns that hold the prompt and the answer of a row.
 
     Attributes
     ----------
     prompt, answer : str
-        Column names; a dot goes into a nested one: ``reward_model.ground_truth``.
+        Column names; a dot leads into a nested column: ``reward_model.ground_truth``.
     extract : str
-        What of the answer column is the answer, as in `fspo.tasks.verify.make_extractor`.
+        How the answer is extracted from the answer column, as in `fspo.tasks.verify.make_extractor`.
     """
 
     prompt: str = "prompt"
@@ -28,7 +28,7 @@ class Columns:
 
 
 LAYOUTS: dict[str, Columns] = {
-    # The first one whose columns a row has is taken.
+    # The order matters: `detect` takes the first layout whose columns the row has.
     "DAPO-Math-17k": Columns("prompt", "reward_model.ground_truth"),
     "prompt and answer": Columns("prompt", "answer"),
     "GSM8K": Columns("question", "answer", MARKED),
@@ -41,18 +41,20 @@ LAYOUTS: dict[str, Columns] = {
 def detect(
     row: Mapping[str, Any], prompt: str | None = None, answer: str | None = None, extract: str | None = None
 ) -> Columns:
-    """Columns of a data set from its first row; capitals in column names do not matter.
+    """Find the columns of a data set from its first row; upper and lower case in column names are not distinguished.
 
     Parameters
     ----------
     row : mapping
+        Column name -> value.
     prompt, answer, extract : str, optional
-        Parts that the user named; they win.
+        Names that the user gave; they replace those of the layout.
 
     Returns
     -------
     Columns
-        The named parts in the first layout that the row has, else in that of ``prompt`` and ``answer``.
+        The first layout whose columns the row has, with the user's names put in; by default the columns ``prompt``
+        and ``answer``.
     """
     for layout in LAYOUTS.values():
         found = [_spelt(row, prompt or layout.prompt), _spelt(row, answer or layout.answer)]
@@ -67,7 +69,7 @@ def detect(
 
 
 def cell(row: Mapping[str, Any], column: str) -> Any:
-    """Value of a column, whose dots go into nested ones; KeyError where there is none."""
+    """Return the value of a column (dots lead into nested columns); raise KeyError if the row lacks it."""
     if column in row:
         return row[column]
     value: Any = row
@@ -79,7 +81,7 @@ def cell(row: Mapping[str, Any], column: str) -> Any:
 
 
 def _spelt(row: Mapping[str, Any], column: str) -> str | None:
-    """The column's name as the row spells it; None where it has none."""
+    """Return the name of a column in the row's spelling (upper or lower case); None if the row lacks it."""
     for name in (column, *(name for name in row if isinstance(name, str) and name.lower() == column.lower())):
         try:
             cell(row, name)

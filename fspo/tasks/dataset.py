@@ -1,4 +1,4 @@
-"""(prompt, answer) rows from jsonl, parquet or a Hugging Face dataset as a task with a verifier."""
+"""The task made of a data set: rows (prompt, answer) from jsonl, parquet or Hugging Face, judged by a verifier."""
 
 from __future__ import annotations
 
@@ -29,27 +29,27 @@ class DatasetConfig:
     path : str
         A ``.jsonl`` or ``.parquet`` file, a local folder or a name for Hugging Face ``datasets``.
     subset, split : str
-        Of a Hugging Face dataset.
+        Subset and split of a Hugging Face dataset.
     eval_path, eval_split : str, optional
         Held-out rows from another file, or from another split of ``path``. Without either, a share of the rows
         is held out.
     eval_share : float
-        That share of the *distinct* prompts, at least one, chosen by ``seed``; no held-out prompt trains. 0 holds
-        out none.
+        Share of the *distinct* prompts to hold out, at least one prompt, chosen by ``seed``; no held-out prompt is
+        trained on. 0 holds out none.
     prompt_column, answer_column : str, optional
-        A prompt is text or a list of ``{"role", "content"}`` messages; an answer is text or a number. A dot goes into
-        a nested column. Without a name the layout of the first row tells (`fspo.tasks.columns.LAYOUTS`: DAPO-Math-17k,
-        DeepScaleR, MATH-500, AIME, GSM8K, and prompt and answer).
+        Names of the columns. A prompt is text or a list of ``{"role", "content"}`` messages; an answer is text or a
+        number. A dot leads into a nested column. By default the first row tells the layout
+        (`fspo.tasks.columns.LAYOUTS`: DAPO-Math-17k, DeepScaleR, MATH-500, AIME, GSM8K, or prompt and answer).
     system, suffix : str
-        Put before a prompt (a system message where the prompt is a chat) and after it, for example
+        Text put before a prompt (as a system message if the prompt is a chat) and after it, for example
         ``"\\nPut the final answer in \\boxed{}."``.
     answer_extract : str, optional
-        What of the answer column is the answer, as ``extract`` in `fspo.tasks.verify.VerifierConfig`; by default what
-        stands after ``####`` in GSM8K's layout and all of it in the others.
+        How the answer is extracted from the answer column, as ``extract`` in `fspo.tasks.verify.VerifierConfig`; by
+        default the text after ``####`` in GSM8K's layout, and all of the text in the others.
     bad_rows : str
-        ``"error"`` stops at a row that cannot be used; ``"skip"`` counts and leaves it out.
+        ``"error"`` stops if a row cannot be used; ``"skip"`` leaves such rows out and counts them.
     repeats : str
-        ``"drop"`` keeps the first of the rows with one prompt and counts the others; ``"keep"`` keeps all.
+        ``"drop"`` keeps the first of the rows that share a prompt and counts the others; ``"keep"`` keeps all.
     judge : VerifierConfig
         The verifier and its limits.
     """
@@ -90,14 +90,14 @@ def _as_answer(value: Any) -> str | None:
 
 
 class _Reader:
-    """Turns rows into examples, one by one; the first row with columns tells the layout."""
+    """Turns rows into examples, one by one; the first row that is an object tells the layout of the columns."""
 
     def __init__(self, config: DatasetConfig) -> None:
         self.config = config
         self.columns: Columns | None = None
 
     def example(self, row: Any, prompt_id: str) -> Example | str:
-        """Return the example in a row, or what is wrong with the row and how to mend it."""
+        """Return the example in a row, or a message that says what is wrong with the row and how to mend it."""
         config = self.config
         if isinstance(row, str):
             return f"{row}: correct the row"
@@ -133,7 +133,7 @@ class _Reader:
         return Example(prompt_id=prompt_id, prompt=self.dress(prompt), answer=answer.strip())
 
     def dress(self, prompt: Prompt) -> Prompt:
-        """Add the system text and the suffix."""
+        """Return the prompt with the configuration's system text and suffix added."""
         system, suffix = self.config.system, self.config.suffix
         if isinstance(prompt, str):
             return (f"{system}\n\n" if system else "") + prompt + suffix
@@ -155,14 +155,14 @@ def _key(prompt: Prompt) -> str:
 
 
 class DatasetTask:
-    """Rows of a data set with a verifier.
+    """The task whose examples are the rows of a data set.
 
     ``skipped`` counts the rows left out under ``bad_rows="skip"``, ``repeated`` those under ``repeats="drop"``.
 
     Raises
     ------
     UserError
-        A source that cannot be read; an unusable row (file, place and cure are named); no usable row.
+        If the source cannot be read, a row cannot be used (the message names file, place and cure), or no row can.
     """
 
     def __init__(self, config: DatasetConfig, name: str = "dataset") -> None:
@@ -198,7 +198,7 @@ class DatasetTask:
                     continue
                 if self.config.repeats == "drop":
                     first = answers.setdefault(_key(example.prompt), example.answer)
-                    if len(answers) == len(examples):  # the prompt was there before
+                    if len(answers) == len(examples):  # an earlier row has this prompt
                         repeated, conflicts = repeated + 1, conflicts + (first != example.answer)
                         continue
                 examples.append(example)
@@ -236,21 +236,21 @@ class DatasetTask:
         )
 
     def close(self) -> None:
-        """Stop the verifier's workers."""
+        """Stop the worker processes of the verifier."""
         self._verifier.close()
 
     def size(self, split: Split) -> int:
-        """Number of examples in a split."""
+        """Return the number of examples in a split."""
         check_split(split)
         return len(self._examples[split])
 
     def example(self, split: Split, index: int) -> Example:
-        """Example at ``index`` in the order of the source."""
+        """Return the example at ``index``, in the order of the rows."""
         size = self.size(split)
         if not 0 <= index < size:
             raise UserError(f"the data set has {size} {split} examples: index {index} does not exist")
         return self._examples[split][index]
 
     def score(self, examples: Sequence[Example], responses: Sequence[str], finished: Sequence[bool]) -> Rewards:
-        """Rewards of ``responses[i]`` to ``examples[i]``."""
+        """Return the rewards of ``responses[i]`` to ``examples[i]``."""
         return self._verifier.score(examples, responses, finished)

@@ -1,4 +1,4 @@
-"""Any reasoning-gym dataset as a task, scored by the package's own ``score_answer``."""
+"""Tasks from reasoning-gym: any dataset of that package, scored by the package's ``score_answer``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fspo.tasks.verify import make_extractor
 
 ANSWER_TAG = "regex:<answer>\\s?(.*?)\\s?</answer>"
 MAX_REDRAWS = 200
-REDRAW_STRIDE = 7919  # prime, so a redraw walks away from the index that it replaces
+REDRAW_STRIDE = 7919  # prime: redraws jump far from the index that they replace
 CACHED_ENTRIES = 4096
 
 
@@ -29,20 +29,20 @@ class GymConfig:
     Attributes
     ----------
     seed : int
-        Together with the index it determines an example.
+        Seed of the examples; an example depends on the seed and its index.
     size, eval_size : int
-        Training and held-out examples. No held-out question is a training question.
+        Numbers of training and of held-out examples. No held-out question is a training question.
     graded : bool
-        Use the package's score as it is; otherwise a score of 1 (full marks) gives 1 and any other one 0.
+        Use the package's score as the reward; otherwise a score of 1 (full marks) gives 1 and any other one 0.
     instruction : str
-        What precedes the question: a key of the package's ``SYSTEM_PROMPTS``, or ``"none"``.
+        Text before the question: a key of the package's ``SYSTEM_PROMPTS``, or ``"none"``.
     extract : str
-        What of the response is scored, as in `fspo.tasks.verify.VerifierConfig`; ``"answer-tag"`` is the text between
-        the last ``<answer>`` and ``</answer>``.
+        Part of the response that is scored, as in `fspo.tasks.verify.VerifierConfig`; ``"answer-tag"`` is the text
+        between the last ``<answer>`` and ``</answer>``.
     require_finished : bool
-        Give a response that was cut at the length limit 0 without looking at it.
+        Give reward 0 to a response that was cut at the length limit, without judging it.
     timeout_s, workers
-        See `fspo.tasks.verifier_pool.VerifierPool`; some scorers evaluate what the model wrote.
+        See `fspo.tasks.verifier_pool.VerifierPool`. The limit matters: some scorers evaluate what the model wrote.
     """
 
     seed: int = 0
@@ -77,7 +77,7 @@ def make_gym_task(dataset: str, options: Mapping[str, Any]) -> GymTask:
     Raises
     ------
     UserError
-        The package is missing, or an unknown dataset or option (with the nearest right name).
+        If the package is missing, or for an unknown dataset or option (the message suggests the nearest known name).
     """
     from fspo.tasks import build_config
 
@@ -107,7 +107,7 @@ def _build_dataset(name: str, options: Mapping[str, Any], seed: int, size: int) 
 
 
 def score_factory(name: str, options: Mapping[str, Any], seed: int, size: int, extract: str) -> Callable[..., float]:
-    """Build the scorer in a worker: the package's ``score_answer`` on what is extracted from the response."""
+    """Build the scorer in a worker process: ``score_answer`` applied to the text extracted from the response."""
     dataset = _build_dataset(name, options, seed, size)
     return partial(_score_entry, dataset, make_extractor(ANSWER_TAG if extract == "answer-tag" else extract))
 
@@ -118,11 +118,11 @@ def _score_entry(dataset: Any, extractor: Callable[[str], str | None], response:
 
 
 class GymTask:
-    """A reasoning-gym dataset; build it with `make_gym_task`.
+    """The task of one reasoning-gym dataset; build it with `make_gym_task`.
 
-    The first ``eval_size`` positions of one seeded dataset are held out and the next ``size`` ones train. A
-    position whose question is held out, or which the package fails to generate, is replaced by another training
-    position, chosen by its index alone.
+    The first ``eval_size`` positions of one seeded dataset are held out; the next ``size`` positions are for
+    training. A training position is replaced by another one if its question is held out or the package fails to
+    generate it; which one depends on the index alone.
     """
 
     def __init__(self, dataset: str, config: GymConfig, options: Mapping[str, Any]) -> None:
@@ -135,7 +135,8 @@ class GymTask:
         if config.instruction not in SYSTEM_PROMPTS and config.instruction != "none":
             raise unknown_name("instruction", config.instruction, [*SYSTEM_PROMPTS, "none"])
         self._instruction = SYSTEM_PROMPTS.get(config.instruction, "")
-        # Items are seeded by seed + index in the package, so plain seeds 0 and 1 would share nearly all of them.
+        # The package seeds an item by seed + index, so datasets with seeds 0 and 1 would share nearly all items. The
+        # seed is therefore hashed first.
         base = np.random.SeedSequence([config.seed, zlib.crc32(dataset.encode())])
         seed = int(base.generate_state(1)[0])
         total = config.eval_size + config.size
@@ -154,11 +155,11 @@ class GymTask:
         self._held_out: frozenset[str] | None = None
 
     def close(self) -> None:
-        """Stop the scoring workers."""
+        """Stop the worker processes that score."""
         self._pool.close()
 
     def size(self, split: Split) -> int:
-        """Number of examples in a split."""
+        """Return the number of examples in a split."""
         check_split(split)
         return self.config.size if split == "train" else self.config.eval_size
 
@@ -188,11 +189,11 @@ class GymTask:
         return self._held_out
 
     def example(self, split: Split, index: int) -> Example:
-        """Example at ``index``, a pure function of the options, the split and the index."""
+        """Return the example at ``index``, a pure function of the options, the split and the index."""
         entry = self._entry(split, int(index))
         question = entry["question"]
         metadata = entry.get("metadata") or {}
-        # Without one right answer (graph colouring, ...) the package leaves it out and judges by a checker.
+        # A question with many right answers (graph colouring, ...) has no "answer" entry: a checker judges it.
         answer = entry.get("answer")
         return Example(
             prompt_id=f"{split}-{index}",
@@ -206,7 +207,7 @@ class GymTask:
         )
 
     def score(self, examples: Sequence[Example], responses: Sequence[str], finished: Sequence[bool]) -> Rewards:
-        """Rewards of ``responses[i]`` to ``examples[i]``, which must come from this task."""
+        """Return the rewards of ``responses[i]`` to ``examples[i]``, which must come from this task."""
         check_batch(examples, responses, finished)
         judged = [i for i in range(len(responses)) if finished[i] or not self.config.require_finished]
         calls = []

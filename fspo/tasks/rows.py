@@ -1,4 +1,4 @@
-"""Rows of a jsonl or parquet file, a folder or a Hugging Face data set, each with its place for messages."""
+"""Reader of rows from a jsonl or parquet file, a folder or a Hugging Face data set, with places for messages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ JSONL_SUFFIXES = (".jsonl", ".ndjson")
 FILE_SUFFIXES = (*JSONL_SUFFIXES, ".parquet")
 
 Row = tuple[str, Any]
-"""Where a row stands ("line 3"), and the row: a dict, or the message of what is wrong with it."""
+"""The place of a row ("line 3"), and the row: a dict, or a message that says why it cannot be read."""
 
 
 def _read_jsonl(path: Path) -> Iterator[Row]:
@@ -62,7 +62,7 @@ def _read_hub(path: str, subset: str | None, split: str) -> Iterator[Row]:
             data = datasets.load_dataset(path, subset, split=split)
     except UserError:
         raise
-    except Exception as error:  # the library raises many kinds, some of them bare
+    except Exception as error:  # the library raises many types, plain Exception among them
         text = " ".join(str(error).split())[:300]
         raise UserError(
             f"cannot load dataset {path!r} (subset {subset}, split {split}): {text}: check path, subset and split"
@@ -72,19 +72,19 @@ def _read_hub(path: str, subset: str | None, split: str) -> Iterator[Row]:
 
 
 def read_rows(path: str, subset: str | None = None, split: str = "train") -> Iterable[Row]:
-    """Rows of a source, lazily.
+    """Return an iterator over the rows of a source, which are read one after another.
 
     Parameters
     ----------
     path : str
         A ``.jsonl``, ``.ndjson`` or ``.parquet`` file, a local folder, or a name for Hugging Face ``datasets``.
     subset, split : str
-        Of a folder or a Hugging Face data set.
+        Subset and split of a folder or a Hugging Face data set.
 
     Raises
     ------
     UserError
-        If the source is missing or cannot be read; while iterating for a damaged parquet file.
+        If the source is missing or cannot be read. A damaged parquet file raises it during the iteration.
     """
     file = Path(path)
     suffix = file.suffix.lower()

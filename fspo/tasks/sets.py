@@ -1,4 +1,4 @@
-"""Well-known training sets and benchmarks: where they are on the Hugging Face hub and what their prompts need."""
+"""Well-known training sets and benchmarks: their names on the Hugging Face hub and the options that they need."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ BOXED = "\n\nPlease reason step by step, and put your final answer within \\boxe
 _MATH = {"judge": {"verifier": "math"}}
 
 TRAINING_SETS: dict[str, dict[str, Any]] = {
-    # Options of fspo.tasks.dataset.DatasetConfig. DAPO's file holds each prompt about a hundred times, and its
-    # prompts say themselves where the answer belongs.
+    # Options of fspo.tasks.dataset.DatasetConfig. DAPO's file holds each prompt about a hundred times, so repeats
+    # are dropped. Its prompts say where to put the answer, so they get no suffix.
     "dapo-math-17k": {"path": "BytedTsinghua-SIA/DAPO-Math-17k", "repeats": "drop", **_MATH},
     "deepscaler": {"path": "agentica-org/DeepScaleR-Preview-Dataset", "repeats": "drop", "suffix": BOXED, **_MATH},
     "gsm8k": {"path": "openai/gsm8k", "subset": "main", "eval_split": "test", "suffix": BOXED, **_MATH},
@@ -24,13 +24,13 @@ BENCHMARKS: dict[str, dict[str, Any]] = {
 }
 
 _PLACE = ("subset", "split", "eval_split")
-"""Options that belong to the hub's copy and not to a file of the user's."""
+"""Options that apply to the copy on the hub, and not to a file that the user names."""
 
 
 def known_options(known: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """A known set's options under the user's own, which win; ``judge`` is merged field by field.
+    """Return the options of a known set, replaced by the user's where given; ``judge`` is merged field by field.
 
-    With the user's own ``path`` the hub's subset and splits are left out.
+    If the user gives ``path``, the subset and the splits of the hub's copy are left out.
     """
     merged = {key: value for key, value in known.items() if "path" not in options or key not in _PLACE}
     merged |= options

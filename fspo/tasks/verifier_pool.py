@@ -1,7 +1,7 @@
-"""Verifiers in worker processes that can be killed: nothing a response contains may hang or crash training.
+"""Verifiers in worker processes that can be killed: no content of a response can hang or crash training.
 
-No ``signal.alarm``: it works in the main thread alone, and elsewhere makes every reward 0. The worker that exceeds
-its time limit is killed by its parent (pebble's ProcessPool), whatever it is doing, and replaced.
+A worker that exceeds its time limit is killed by its parent (pebble's ProcessPool) and replaced. ``signal.alarm`` is
+not used: it works in the main thread alone, and in other threads it would make every reward 0.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from fspo.tasks.base import Rewards
 log = logging.getLogger("fspo.tasks.verify")
 
 START_GRACE_S = 120.0
-"""Beyond the time limit, how long no answer may come (workers starting up) before the pool counts as broken."""
+"""Seconds without any answer, beyond the time limit, after which the pool counts as broken; covers workers' start."""
 MAX_LOGGED_MESSAGES = 20
 
 Verify = Callable[..., Any]
@@ -40,7 +40,10 @@ _setup_error = ""
 
 
 def _set_up_worker(factory: Callable[..., Verify], args: tuple, memory_limit_gib: float | None) -> None:
-    """Build the verifier before the clock of the first call starts; a failure is reported by each call."""
+    """Build the verifier in a worker, before the time limit of the first call begins.
+
+    A failure is stored, and every later call reports it.
+    """
     global _verify, _setup_error
     try:
         _verify = factory(*args)
@@ -63,7 +66,7 @@ def _limit_memory(gib: float) -> None:
 
 
 def _call(kwargs: Mapping[str, Any]) -> tuple[float, str]:
-    """Value and error message ('' when there is none) of one verification."""
+    """Run one verification; return its value and its error message ('' when there is none)."""
     if _verify is None:
         return 0.0, f"the verifier could not be loaded ({_setup_error})"
     try:
@@ -78,7 +81,7 @@ def as_reward(value: Any) -> float:
     Raises
     ------
     UserError
-        Anything but a finite number or a bool.
+        If ``value`` is anything but a finite number or a bool.
     """
     if isinstance(value, np.generic):
         value = value.item()
@@ -99,11 +102,11 @@ def _stop(pool: ProcessPool) -> None:
 
 
 class VerifierPool:
-    """Runs one verifier on many responses, each call under a time limit.
+    """Runs one verifier on many responses in worker processes, each call under a time limit.
 
-    Workers start at the first call and are stopped by `close`, by leaving the ``with`` block, when the object is
-    collected or at interpreter exit. Calls from any thread work. The start method is ``spawn``, so a script that
-    scores must guard its entry point by ``if __name__ == "__main__"``.
+    Workers start at the first call. They stop at `close`, at the end of the ``with`` block, when the object is
+    garbage-collected, and at interpreter exit. Calls from any thread work. The start method is ``spawn``, so a script
+    that scores must guard its entry point by ``if __name__ == "__main__"``.
 
     Parameters
     ----------
@@ -112,11 +115,11 @@ class VerifierPool:
     args : tuple
         Picklable arguments of the factory.
     workers : int
-        Processes.
+        Number of worker processes.
     timeout_s : float
-        Time limit of one call in seconds, from when a worker takes it up.
+        Time limit of one call in seconds, counted from the moment at which a worker begins it.
     memory_limit_gib : float, optional
-        Address space that a worker may take beyond what it holds after set-up (Linux); a call that wants more
+        Address space, GiB, that a worker may take beyond what it holds after set-up (Linux); a call that needs more
         ends as an error.
     """
 
@@ -152,7 +155,7 @@ class VerifierPool:
         self.close()
 
     def close(self) -> None:
-        """Kill the workers; a later call starts new ones."""
+        """Kill the workers; a later call of `score` starts new ones."""
         with self._lock:
             if self._finalizer is not None:
                 self._finalizer()
@@ -171,25 +174,25 @@ class VerifierPool:
             return self._pool
 
     def score(self, calls: Sequence[Mapping[str, Any]]) -> Rewards:
-        """Verify each call (the keyword arguments of one ``verify``).
+        """Run ``verify`` once for each entry of ``calls``, which holds its keyword arguments.
 
         Returns
         -------
         Rewards
-            Value 0 and status ``"timeout"`` or ``"error"`` where the verifier hung, raised, died or returned no
-            finite number. Each new message is logged once.
+            Value 0 and status ``"timeout"`` or ``"error"`` if the verifier hung, raised, died or returned no
+            finite number. Each new error message is logged once.
 
         Raises
         ------
         UserError
-            When workers cannot be started at all.
+            If the workers cannot be started.
         """
         values = np.zeros(len(calls))
         status = ["ok"] * len(calls)
         messages: Counter[str] = Counter()
         todo = list(range(len(calls)))
         for attempt in range(2):
-            # A worker that dies while idle (killed by the system, say) breaks the pool: once, start a new one.
+            # A worker that dies while idle (killed by the system, say) breaks the pool. A new pool is tried once.
             futures = self._schedule([calls[i] for i in todo])
             broken = []
             for i, future in zip(todo, futures, strict=True):

@@ -1,7 +1,7 @@
-r"""Verifiable rewards: exact match, math-verify, or a function of the user's, from a response and an answer.
+r"""Verifiers that give a response its reward: exact match, math-verify, or a function that the user names.
 
-What may hang (math-verify, user functions, user regular expressions) runs in killable workers
-(`fspo.tasks.verifier_pool`); plain text comparison, linear in the text's length, runs in place.
+Verifiers that may hang (math-verify, user functions, user regular expressions) run in worker processes that can be
+killed (`fspo.tasks.verifier_pool`). Plain text comparison takes time linear in the text and runs in this process.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _BRACES = re.compile(r"\\boxed\s*\{|\\.|[{}]", re.DOTALL)
 
 @dataclass(frozen=True)
 class VerifierConfig:
-    """How responses are judged.
+    """How responses are judged by a verifier.
 
     Attributes
     ----------
@@ -44,14 +44,14 @@ class VerifierConfig:
         ``"exact"``, ``"math"`` (math-verify: mathematical equality) or ``"module:function"``, a function that
         takes any of the keywords prompt, response, answer, info, finished and returns a number.
     extract : str
-        What of the response is judged: ``"none"`` all of it, ``"boxed"`` the last ``\\boxed{...}``,
+        Part of the response that is judged: ``"none"`` all of it, ``"boxed"`` the last ``\\boxed{...}``,
         ``"last-number"`` the last number (compared as a number), ``"regex:<pattern>"`` the last match (its first
-        group where it has one). Nothing found is a wrong answer. ``"math"`` finds the answer by itself.
+        group if the pattern has one). A response without such a part is wrong. ``"math"`` finds the answer by itself.
     case_sensitive : bool
-        For ``"exact"``.
+        Whether ``"exact"`` distinguishes upper and lower case.
     require_finished : bool
-        Give a response that was cut at the length limit 0 without looking at it. Off by default: it is then
-        judged as it stands, as TRL and verl do.
+        Give reward 0 to a response that was cut at the length limit, without judging it. By default such a response
+        is judged like any other, as TRL and verl do.
     timeout_s, workers, memory_limit_gib
         See `fspo.tasks.verifier_pool.VerifierPool`.
     """
@@ -66,17 +66,17 @@ class VerifierConfig:
 
 
 def normalise(text: str, case_sensitive: bool = True) -> str:
-    """Unicode NFKC, runs of white space to one blank, ends stripped; without case when asked."""
+    """Normalise a text: Unicode NFKC, one blank for each run of white space, ends stripped, case folded if asked."""
     text = " ".join(unicodedata.normalize("NFKC", text).split())
     return text if case_sensitive else text.casefold()
 
 
 def last_boxed(text: str) -> str | None:
-    r"""Content of the last complete ``\boxed{...}`` with balanced braces; None when there is none.
+    r"""Return the content of the last complete ``\boxed{...}`` with balanced braces; None when there is none.
 
-    One pass: a response that repeats an unclosed ``\boxed{`` for ever costs linear time.
+    The text is read once, so a response that repeats an unclosed ``\boxed{`` many times takes linear time.
     """
-    open_braces: list[int] = []  # where each open brace's content starts; -1 for one that is not a box's
+    open_braces: list[int] = []  # start of the content of each open brace; -1 if the brace opens no \boxed
     best, found = -1, None
     for token in _BRACES.finditer(text):
         if token.group() == "}":
@@ -89,7 +89,7 @@ def last_boxed(text: str) -> str | None:
 
 
 def last_number(text: str) -> str | None:
-    """Last number, as plain digits: thousands separators dropped; None when there is none.
+    """Return the last number of a text without thousands separators; None when there is none.
 
     A sign after a digit, letter or closing bracket is an operator: the last number of ``5-3`` is 3.
     """
@@ -100,12 +100,12 @@ def last_number(text: str) -> str | None:
 
 
 def make_extractor(how: str) -> Callable[[str], str | None]:
-    """Function from a text to the part that is judged.
+    """Return the function that extracts from a text the part that is judged, or None if the text lacks it.
 
     Raises
     ------
     UserError
-        Unknown name or a regular expression that does not compile.
+        If ``how`` is unknown, or is a regular expression that does not compile.
     """
     if how == "none":
         return str
@@ -132,7 +132,7 @@ def _last_match(pattern: re.Pattern[str], text: str) -> str | None:
 
 
 def exact_match(response: str, answer: str, *, extract: str = "none", case_sensitive: bool = True) -> float:
-    """1.0 when what is extracted from the response equals the answer after `normalise`, else 0.0.
+    """Return 1.0 if the text extracted from the response equals the answer after `normalise`, else 0.0.
 
     With ``"last-number"`` both sides are compared as decimal numbers: ``1,234.50`` equals ``1234.5``.
     """
@@ -152,16 +152,16 @@ def _exact_factory(extract: str, case_sensitive: bool) -> Callable[..., float]:
 
 
 def math_factory(extract: str = "none") -> Callable[..., float]:
-    """Build math-verify's comparison, its own ``signal.alarm`` switched off (the pool keeps the time)."""
+    """Build the comparison by math-verify, without its ``signal.alarm``: `VerifierPool` keeps the time limit."""
     from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
 
     logging.getLogger("math_verify").setLevel(logging.ERROR)
-    # A boxed answer wins over anything else; without one the last formula or number counts.
+    # A boxed answer comes first; without one the last formula or number counts.
     forms = [LatexExtractionConfig(boxed_match_priority=0), ExprExtractionConfig()]
     extractor = make_extractor(extract)
 
     def parse_bare(text: str) -> list:
-        # LaTeX is recognised inside math delimiters only, which answer columns rarely have.
+        # math-verify recognises LaTeX inside math delimiters only. Answer columns rarely have them, so add them.
         marked = text if any(mark in text for mark in ("$", "\\boxed", "\\(", "\\[")) else f"${text}$"
         for form in (marked, text):
             parsed = parse(form, extraction_config=forms, parsing_timeout=0, raise_on_error=True)
@@ -184,16 +184,16 @@ def math_factory(extract: str = "none") -> Callable[..., float]:
 
 
 def load_function(path: str) -> Callable[..., Any]:
-    """Import ``module:function`` and check that it can be called with what a reward function gets.
+    """Import ``module:function`` and check that a reward function's keywords (USER_ARGUMENTS) fill its parameters.
 
     Raises
     ------
     UserError
-        No such module or function, or a parameter that nothing fills.
+        If the module or function does not exist, or a required parameter is not one of these keywords.
     """
     module_name, _, name = path.partition(":")
     here = os.getcwd()
-    if here not in sys.path and "" not in sys.path:  # console scripts do not see the working folder
+    if here not in sys.path and "" not in sys.path:  # a console script does not search the working folder
         sys.path.insert(0, here)
     try:
         function = getattr(importlib.import_module(module_name), name)
@@ -224,7 +224,7 @@ def _parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
 
 
 def user_factory(path: str) -> Callable[..., Any]:
-    """Load a user's function and pass it those keywords that it takes."""
+    """Load a user's function and return a verifier that passes it those keywords that it takes."""
     function = load_function(path)
     parameters = _parameters(function)
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
@@ -237,12 +237,12 @@ def user_factory(path: str) -> Callable[..., Any]:
 
 
 class Verifier:
-    """Judges responses to examples as its configuration says.
+    """Judges responses to examples by the verifier that its configuration names.
 
     Raises
     ------
     UserError
-        Unknown verifier or extraction, a missing package, or a reward function that cannot be loaded.
+        For an unknown verifier or extraction, a missing package, or a reward function that cannot be loaded.
     """
 
     def __init__(self, config: VerifierConfig) -> None:
@@ -253,7 +253,7 @@ class Verifier:
         options = {"workers": config.workers, "timeout_s": config.timeout_s}
         self._is_user_function = ":" in config.verifier
         if config.verifier == "exact":
-            if config.extract.startswith("regex:"):  # a pattern may backtrack for ever
+            if config.extract.startswith("regex:"):  # a pattern may backtrack without end
                 self.pool = VerifierPool(_exact_factory, (config.extract, config.case_sensitive), **options)
             else:
                 self._in_place = _exact_factory(config.extract, config.case_sensitive)
@@ -267,18 +267,18 @@ class Verifier:
             if config.extract != "none":
                 raise UserError("extract has no effect on your own reward function: remove it")
             load_function(config.verifier)
-            # No memory limit: a user's function may load a model.
+            # There is no memory limit here, because a user's function may load a model.
             self.pool = VerifierPool(user_factory, (config.verifier,), **options)
         else:
             raise unknown_name("verifier", config.verifier, VERIFIERS)
 
     def close(self) -> None:
-        """Stop the workers, if there are any."""
+        """Stop the worker processes, if there are any."""
         if self.pool is not None:
             self.pool.close()
 
     def score(self, examples: Sequence[Example], responses: Sequence[str], finished: Sequence[bool]) -> Rewards:
-        """Rewards of ``responses[i]`` to ``examples[i]``."""
+        """Return the rewards of ``responses[i]`` to ``examples[i]``."""
         check_batch(examples, responses, finished)
         judged = [i for i in range(len(responses)) if finished[i] or not self.config.require_finished]
         values = np.zeros(len(responses))
