@@ -24,14 +24,13 @@ from fspo.base.errors import UserError
 from fspo.base.files import whole_file, write_text
 from fspo.evaluate.accuracy import Answers, markdown, results, results_by_length
 from fspo.evaluate.benchmarks import AnswerFile, Settings, answer, answers, header, load_benchmark
+from fspo.gradlog.run_folder import CONFIG, MODEL
 from fspo.models.load import check_vocabulary, load_model, load_tokenizer
 from fspo.rollouts.collect import Collector
 from fspo.sampling.sample import ENGINES, SamplingConfig
 from fspo.stats.intervals import PERCENT
 from fspo.tasks.dataset import DatasetTask
 from fspo.tasks.sets import BENCHMARKS
-from fspo.train import checkpoint
-from fspo.train.launch import CONFIG
 
 EXAMPLES = """examples:
   python -m fspo.evaluate --benchmarks math500,aime24,aime25 --models Qwen/Qwen3-1.7B-Base out/fspo out/rloo
@@ -144,13 +143,13 @@ def _tasks(args: Any, names: list[str]) -> list[DatasetTask]:
 def _label(model: str) -> str:
     """Name of a model in the table: a run folder stands for the model that it exported."""
     path = Path(model)
-    if path.name == checkpoint.EXPORT and (path.parent / CONFIG).is_file():
+    if path.name == MODEL and (path.parent / CONFIG).is_file():
         path = path.parent
     return str(path).strip("/") if path.name else path.resolve().name
 
 
 def _source(model: str) -> str:
-    exported = Path(model) / checkpoint.EXPORT
+    exported = Path(model) / MODEL
     whole = any((exported / name).is_file() for name in ("config.json", "adapter_config.json"))
     return str(exported) if whole else model
 

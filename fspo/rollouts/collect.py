@@ -17,6 +17,7 @@ from fspo.advantages import Estimator, GroupStats, advantages
 from fspo.base.errors import UserError
 from fspo.base.files import write_text
 from fspo.distributed.layout import layout_of
+from fspo.gradlog.run_folder import ROLLOUTS
 from fspo.models.load import eos_token_ids
 from fspo.rollouts.batches import RolloutBatch
 from fspo.sampling.sample import SamplingConfig, sample
@@ -203,7 +204,7 @@ def write_samples(run: Path, batch: RolloutBatch, tokenizer: PreTrainedTokenizer
     """Keep ``count`` responses, spread over the rollout, as text: ``rollouts/rollout-00000012.jsonl``."""
     if not count:
         return
-    path = run / "rollouts" / f"rollout-{batch.rollout:08d}.jsonl"
+    path = run / ROLLOUTS / f"rollout-{batch.rollout:08d}.jsonl"
     lines = [
         {
             "rollout": batch.rollout,

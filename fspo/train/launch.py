@@ -13,11 +13,12 @@ from accelerate import Accelerator
 from accelerate.utils import DistributedDataParallelKwargs
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from fspo import gradlog
 from fspo.base.errors import UserError
 from fspo.base.options import save, to_dict
 from fspo.config import TrainConfig
 from fspo.distributed.layout import check_sharding, refuse_deepspeed
+from fspo.gradlog.files import log_paths
+from fspo.gradlog.run_folder import CONFIG, METRICS
 from fspo.models.load import EMBEDDED, check_vocabulary, load_model, load_tokenizer
 from fspo.models.warmup import warm_up
 from fspo.train import checkpoint
@@ -140,8 +141,8 @@ def claim_folder(accelerator: Accelerator, config: TrainConfig) -> None:
     saved = run / CONFIG
     traces = [
         saved,
-        run / "metrics.jsonl",
-        *(run / gradlog.FOLDER).glob("*.parquet"),
+        run / METRICS,
+        *log_paths(run),
         *checkpoint.list_checkpoints(run),
     ]
     found = next((trace for trace in traces if trace.exists()), None)
@@ -171,7 +172,6 @@ def save_config(accelerator: Accelerator, config: TrainConfig) -> None:
     accelerator.wait_for_everyone()
 
 
-CONFIG = "config.yaml"
 _MAY_CHANGE = {
     "resume",
     "rollouts",
