@@ -27,7 +27,7 @@ from scipy import stats as sps
 from tqdm import tqdm
 
 from analysis.log.loading import load_run
-from analysis.rules.evaluate import BANDS, OUTSIDES, make_cases
+from analysis.rules.evaluate import BANDS, OUTSIDES, TARGETS, make_cases
 from analysis.scores.sketch_error import effective_width
 from analysis.scores.sketches import ScoredWindows
 from analysis.tables.columns import RunKey, frame
@@ -46,7 +46,6 @@ from proofs_check.maps.policies import LocationPolicy, Policy, SoftmaxPolicy
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "which_rule.md"
-TARGETS = (0.95, 0.85)
 PROMPTS = 512
 """Responses of the models' update: its variance is that of one response over this."""
 REFERENCE = ("fspo", "drop")
