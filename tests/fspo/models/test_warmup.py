@@ -17,7 +17,8 @@ import torch
 
 from fspo.base.errors import UserError
 from fspo.base.files import digest_of
-from fspo.models.load import build_embedded_model, load_model, load_tokenizer, warmup
+from fspo.models import warmup
+from fspo.models.load import build_embedded_model, load_model, load_tokenizer
 from fspo.models.warmup import dependencies, warm_up
 from fspo.models.warmup_training import WarmupConfig, batch, learning_rate_scale, measure, train
 from fspo.tasks.chain_add import ChainAddConfig, warmup_text
