@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from analysis.rules.calibrate import TRAINING_ACCEPTANCE
-from analysis.tables.noise_floor import FOLDER as NOISE
 from fspo.base.arguments import checked_count, checked_seed
 from fspo.base.errors import UserError, run_cli, unknown_name
 from fspo.base.files import refuse_foreign
+from fspo.gradlog.run_folder import ANALYSIS, CONFIG, NOISE, SUMMARY
 from fspo.repro.presets import PRESETS, QUICK_RULES, SWEPT, Preset, with_changes
 from fspo.repro.stages import GROUND_FLOOR, Job, Stages, is_stages, provenance, run_jobs, run_module, source_digest
 from fspo.repro.training import Training
@@ -207,7 +207,7 @@ class Reproduction:
         """Variants of the swept rules, trained and analysed in the bins of the other runs; the table's key."""
         from analysis.sweeps.trained import Entry, write_trained_sweep
 
-        edges = json.loads((done[0].run / "analysis" / "summary.json").read_text(encoding="utf-8"))["edges"]
+        edges = json.loads((done[0].run / ANALYSIS / SUMMARY).read_text(encoding="utf-8"))["edges"]
         sweep = training.sweep(ranges, done)
         trained, found = sweep.train(self.sizes.jobs)
         entries = [
@@ -229,7 +229,7 @@ class Reproduction:
 
         def work() -> None:
             shutil.rmtree(job.run / NOISE, ignore_errors=True)  # of another key, or of a killed measurement
-            run_module("fspo.train", "--config", str(job.run / "config.yaml"), "--noise-floor")
+            run_module("fspo.train", "--config", str(job.run / CONFIG), "--noise-floor")
 
         return self.stages.run("noise-floor", {"run": job.key, "source": source_digest("fspo")}, work)[0]
 

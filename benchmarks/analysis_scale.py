@@ -27,7 +27,10 @@ from tqdm import tqdm
 
 from fspo.base.command_line import CommandParser
 from fspo.base.errors import UserError, run_cli
+from fspo.base.files import whole_folder
 from fspo.gradlog import GradLogWriter
+from fspo.gradlog.files import log_paths
+from fspo.gradlog.run_folder import GRADLOG
 from fspo.rules import preset
 
 PROMPTS, GROUP, MINIBATCHES, EPOCHS = 625, 8, 4, 2
@@ -107,9 +110,9 @@ def write_log(run: Path, rows: int, width: int = 0, prompts: int = PROMPTS) -> P
 
 def smaller(run: Path, of: Path, rows: int) -> Path:
     """A run of the first rows of another."""
-    (run / "gradlog").mkdir(parents=True)
-    for path in sorted((of / "gradlog").iterdir())[: rows // A_ROLLOUT]:
-        os.link(path, run / "gradlog" / path.name)
+    (run / GRADLOG).mkdir(parents=True)
+    for path in log_paths(of)[: rows // A_ROLLOUT]:
+        os.link(path, run / GRADLOG / path.name)
     return run
 
 
@@ -153,8 +156,8 @@ def measure(folder: Path, most: int, scored: int, width: int) -> dict[str, Any]:
     """All measurements."""
     whole = folder / f"rows-{most}"
     if not whole.exists():
-        write_log(folder / "part", most)
-        (folder / "part").rename(whole)
+        with whole_folder(whole) as part:
+            write_log(part, most)
     by_rows = []
     for rows in (most // 16, most // 4, most):
         run = whole if rows == most else folder / f"rows-{rows}"
@@ -179,8 +182,8 @@ def measure(folder: Path, most: int, scored: int, width: int) -> dict[str, Any]:
     if scored:
         run = folder / f"scored-{scored}-{width}"
         if not run.exists():
-            write_log(folder / "part", scored, width, prompts=64)
-            (folder / "part").rename(run)
+            with whole_folder(run) as part:
+                write_log(part, scored, width, prompts=64)
         results["with_sketches"] = {"rows": scored, "width": width, **timed(run)}
     results["versions"] = versions("numpy", "scipy", "pandas", "pyarrow", "fspo")
     return results

@@ -13,6 +13,7 @@ import pandas as pd
 from analysis.log.partition import LENGTH, Partition, find_partition
 from analysis.tables.files import TABLES, folder_name
 from fspo.base.errors import UserError
+from fspo.gradlog.run_folder import SUMMARY
 
 NAMES = (*TABLES, "sweep")
 """Tables that ``python -m analysis`` and ``python -m analysis sweep`` write (docs/theory.md names the quantities)."""
@@ -144,7 +145,7 @@ def load(runs: Sequence[Path], by: str = LENGTH.name) -> Tables:
         found = {name: _read(folder, name, f"{cure} again") for name in NAMES}
         if all(frame is None for frame in found.values()):
             raise UserError(f"no analysis tables in {folder}: {cure} first")
-        summary = folder / "summary.json"
+        summary = folder / SUMMARY
         if summary.is_file():
             summaries[label] = json.loads(summary.read_text())
         for name, frame in found.items():

@@ -30,6 +30,7 @@ from analysis.doctor.planted import DEFECTS, Plan, write_run
 from analysis.importing.run import import_run
 from fspo.base.errors import UserError, run_cli
 from fspo.base.files import write_text
+from fspo.gradlog.metrics_file import MetricsFile
 
 RESULTS = Path(__file__).parent / "results" / "doctor_against_rldoctor.json"
 
@@ -43,8 +44,7 @@ def ours(run: Path) -> tuple[list[str], float]:
 
 def records(run: Path) -> list[dict[str, Any]]:
     """The scalars of a run; what could not be written as a number in JSON is NaN again, as other loggers have it."""
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    train = [line for line in lines if line["phase"] == "train"]
+    train = MetricsFile(run).of_phase("train")
     return [{k: math.nan if v is None else v for k, v in line.items() if k != "phase"} for line in train]
 
 

@@ -21,7 +21,8 @@ from analysis.tables.files import TABLES
 from fspo.base.command_line import CommandParser
 from fspo.base.errors import run_cli
 from fspo.base.files import write_text
-from fspo.gradlog.files import FOLDER, file_name
+from fspo.gradlog.files import file_name
+from fspo.gradlog.run_folder import GRADLOG
 from fspo.gradlog.schema import COLUMNS, REQUIRED, SCHEMA_VERSION, USER_PREFIX
 from proofs_check.maps.tables import COLUMNS as MAPS
 
@@ -94,7 +95,7 @@ Schema {version}. A reader takes every minor version of its major version, and r
 {GENERATED}
 ## Files
 
-`RUN/{FOLDER}/{file_name(12, 0)}`: one Parquet file for each rollout and process, one row for each response and
+`RUN/{GRADLOG}/{file_name(12, 0)}`: one Parquet file for each rollout and process, one row for each response and
 update. A file is written whole under a temporary name and renamed, so a killed run leaves no half file.
 
 ## Header
@@ -114,8 +115,8 @@ numbers or text, one value for each row.
 ```python
 import pandas as pd
 
-log = pd.read_parquet("RUN/{FOLDER}")  # all files, sketches included
-log = pd.read_parquet("RUN/{FOLDER}", columns=["phase", "times_used", "length", "log_ratio", "advantage"])
+log = pd.read_parquet("RUN/{GRADLOG}")  # all files, sketches included
+log = pd.read_parquet("RUN/{GRADLOG}", columns=["phase", "times_used", "length", "log_ratio", "advantage"])
 first_use = log.query("phase == 'train' and times_used == 0")
 ```
 

@@ -14,7 +14,6 @@ examples:
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import math
 import sys
@@ -28,14 +27,15 @@ from scipy import stats as sps
 from tqdm import tqdm
 
 from analysis.log.loading import load_run
-from analysis.rules.evaluate import BANDS, OUTSIDES, make_cases
+from analysis.rules.evaluate import BANDS, OUTSIDES, TARGETS, make_cases
 from analysis.scores.sketch_error import effective_width
 from analysis.scores.sketches import ScoredWindows
 from analysis.tables.columns import RunKey, frame
 from analysis.tables.cosine import CosineRow, CosineTable
 from analysis.tables.population import PopulationRow, PopulationTable
 from fspo.base.errors import UserError, run_cli
-from fspo.base.files import write_text
+from fspo.base.files import digest, write_text
+from fspo.gradlog.metrics_file import MetricsFile
 from fspo.rules import PRESETS, Rule, TokenMeans
 from fspo.rules.online import OnlineRule
 from fspo.stats.bins import Bins
@@ -46,7 +46,6 @@ from proofs_check.maps.policies import LocationPolicy, Policy, SoftmaxPolicy
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "which_rule.md"
-TARGETS = (0.95, 0.85)
 PROMPTS = 512
 """Responses of the models' update: its variance is that of one response over this."""
 REFERENCE = ("fspo", "drop")
@@ -58,7 +57,7 @@ Row = dict[str, Any]
 
 def kept(folder: Path, name: str, key: str, work: Callable[[], list[Row]]) -> list[Row]:
     """Rows of one part, from the folder where they were computed for the same key before."""
-    path = folder / f"{name}-{hashlib.sha256(key.encode()).hexdigest()[:12]}.json"
+    path = folder / f"{name}-{digest(key)[:12]}.json"
     if path.is_file():
         return json.loads(path.read_text())
     rows = work()
@@ -176,12 +175,12 @@ def trained_rows(paths: Sequence[Path]) -> list[Row]:
     found: list[Row] = []
     for path in paths:
         name, _, seed = path.name.rpartition("-seed")
-        if not (path / "metrics.jsonl").is_file() or not name:
+        metrics = MetricsFile(path)
+        if not metrics.path.is_file() or not name:
             raise UserError(f"{path} is no trained run named RULE-seedN: give folders that fspo.train wrote")
-        lines = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
-        train = [line for line in lines if line["phase"] == "train"]
+        train = metrics.of_phase("train")
         late = [line for line in train if line["rollout"] >= LEAST_RANGE]
-        held = [line["eval/reward"] for line in lines if line["phase"] == "eval"]
+        held = [line["eval/reward"] for line in metrics.of_phase("eval")]
         values = {
             "reward, all rollouts": float(np.mean([line["reward"] for line in train])),
             "reward, last 5": float(np.mean([line["reward"] for line in train[-5:]])),

@@ -88,3 +88,30 @@ def test_a_second_level_is_found(line: str):
 )
 def test_other_uses_of_the_number_are_no_level(line: str):
     assert not list(levels(ast.parse(line)))
+
+
+def literals(tree: ast.AST) -> set[str]:
+    """Texts that the code uses, docstrings left out."""
+    explained = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    return {
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in explained
+    }
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "metrics.jsonl", "gradlog", "import.json", "summary.json"])
+def test_names_in_a_run_folder_stand_once(name: str):
+    found = [path for path in sources() if name in literals(ast.parse(path.read_text(encoding="utf-8")))]
+    assert [str(path.relative_to(ROOT)) for path in found] == ["fspo/gradlog/run_folder.py"]
+
+
+def test_files_are_renamed_into_place_and_hashed_in_one_module():
+    calls: dict[str, set[str]] = {"sha256": set(), "replace": set()}
+    for path in sources():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Attribute) and ast.unparse(node) in ("os.replace", "hashlib.sha256"):
+                calls[node.attr].add(str(path.relative_to(ROOT)))
+    # hashes of many parts are fed piece by piece; a superseded run folder is put aside, not written
+    assert calls["sha256"] == {"fspo/base/files.py", "fspo/models/warmup.py", "fspo/repro/stages.py"}
+    assert calls["replace"] == {"fspo/base/files.py", "fspo/repro/stages.py"}

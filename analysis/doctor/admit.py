@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 from numpy.typing import NDArray
 
 from analysis.doctor.patient import Patient, Rows, pairs
 from analysis.log.usable import counted_updates
 from fspo.base.errors import UserError
-from fspo.gradlog import FOLDER, GradLog, read_log
+from fspo.gradlog import GradLog, read_log
+from fspo.gradlog.files import log_paths, rollout_of
+from fspo.gradlog.metrics_file import MetricsFile
+from fspo.gradlog.run_folder import METRICS, saved_config
 from fspo.rules import PRESETS
 
 READ = (
@@ -22,7 +23,6 @@ READ = (
     *("log_ratio", "reward", "advantage", "lo", "hi", "band_accept", "side", "multiplier", "weight", "drift"),
 )
 IDS = ("rollout", "step", "prompt_id", "response_id")
-METRICS = "metrics.jsonl"
 MAX_ROWS = 1_000_000
 """Beyond this many rows evenly spread rollouts are read: intervals are narrow by then, and memory is bounded."""
 
@@ -38,7 +38,7 @@ def admit(run: str | Path) -> Patient:
     path = Path(run)
     if not path.is_dir():
         raise UserError(f"{path} is no folder: give a run folder, or make one with `python -m analysis import`")
-    if not any((path / FOLDER).glob("*.parquet")) and (path / METRICS).is_file():
+    if not log_paths(path) and (path / METRICS).is_file():
         return _scalars_alone(path)
     log, spread = _read(path)
     if len(log) == 0:
@@ -93,10 +93,10 @@ def _read(path: Path) -> tuple[GradLog, str]:
     import pyarrow.parquet as pq
 
     sizes: dict[int, int] = {}
-    for file in sorted((path / FOLDER).glob("rollout-*.parquet")):
+    for file in log_paths(path):
         try:
             rows = pq.read_metadata(file).num_rows
-            rollout = int(file.name.split("-")[1])
+            rollout = rollout_of(file)
         except (pa.ArrowInvalid, OSError, ValueError):
             continue  # read_log counts it as damage
         sizes[rollout] = sizes.get(rollout, 0) + rows
@@ -146,14 +146,7 @@ def _aggregation(path: Path, log: GradLog) -> str | None:
     """How the loss was averaged: the log's header, config.yaml, or that config's preset."""
     if isinstance(named := log.metadata.get("aggregation"), str):
         return named
-    file = path / "config.yaml"
-    if not file.is_file():
-        return None
-    try:
-        config = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"{file} is no YAML: {str(error).splitlines()[0]}; mend it or move it away") from error
-    rule = config.get("rule") if isinstance(config, dict) else None
+    rule = saved_config(path).get("rule")
     if not isinstance(rule, dict):
         return None
     named = rule.get("aggregation")
@@ -163,22 +156,12 @@ def _aggregation(path: Path, log: GradLog) -> str | None:
 
 def _metrics(path: Path, notes: list[str]) -> dict[str, list[tuple[float, float]]]:
     found: dict[str, list[tuple[float, float]]] = {}
-    file = path / METRICS
-    if not file.is_file():
-        return found
-    torn = 0
-    for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
-            record = json.loads(line) if line.strip() else {}
-        except json.JSONDecodeError:
-            torn += 1
-            continue
-        if not isinstance(record, dict) or record.get("phase", "train") != "train":
-            continue
+    file = MetricsFile(path)
+    for record in file.of_phase("train"):
         rollout = record.get("rollout", math.nan)
         for name, value in record.items():
             if isinstance(value, (int, float)) and math.isfinite(value):
                 found.setdefault(name, []).append((float(rollout), float(value)))
-    if torn:
-        notes.append(f"damaged: {torn} lines of metrics.jsonl")
+    if torn := len(file.read()[1]):
+        notes.append(f"damaged: {torn} lines of {METRICS}")
     return found

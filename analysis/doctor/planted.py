@@ -8,7 +8,6 @@ The metrics are what a trainer would log of these very rows, under TRL's names a
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from fspo.gradlog import GradLogWriter
+from fspo.gradlog.metrics_file import MetricsFile
 from fspo.rules import DriftStats, Rule, preset
 
 
@@ -141,8 +141,7 @@ def write_run(run: Path, plan: Plan, seed: int) -> Path:
             variance += plan.sigma**2
             walk[at] += plan.pull * A[at]
         writer.flush(rollout)
-    text = "".join(json.dumps(line) + "\n" for line in lines)
-    (run / "metrics.jsonl").write_text(text, encoding="utf-8")
+    MetricsFile(run).write_all(lines)
     return run
 
 

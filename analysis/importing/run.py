@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -20,7 +18,9 @@ from analysis.importing.sources import Sources, find_sources
 from analysis.importing.tables import Chunk, read_chunks
 from analysis.importing.values import as_values
 from fspo.base.errors import UserError, unknown_name
+from fspo.base.files import whole_folder, write_text
 from fspo.gradlog import GradLogWriter
+from fspo.gradlog.run_folder import IMPORT
 from fspo.gradlog.schema import USER_PREFIX
 from fspo.rules import PRESETS, Aggregation, Rule, preset
 
@@ -99,33 +99,23 @@ def import_run(
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise UserError(f"{target} is there already: name another folder with --out")
     sources = find_sources(source)
-    part = target.with_name(f".part-{os.getpid()}-{target.name}")
     report = Report(str(source), str(target), ignored=list(sources.ignored))
     for kind in ("table", "state", "scalars", "events"):
         if files := getattr(sources, kind):
             report.files[kind] = [file.name for file in files]
-    try:
-        try:
-            part.mkdir(parents=True)
-            _import_table(sources, part, rule, options, report, progress)
-            import_scalars(sources, part, options.updates_per_rollout, report)
-            told_by = {"length", "log_ratio", "response"}  # texts are a trainer's own dump: rewards are told of them
-            if report.rows and not told_by & (report.columns | report.derived).keys():
-                raise UserError(
-                    f"{source} has neither lengths nor log-ratios, so nothing could be told by length: name their "
-                    "columns with --columns '{length: COLUMN, log_ratio: COLUMN}', or give --tokenizer"
-                )
-            if not report.rows and not report.metric_lines:
-                empty = f"{source} holds neither a response nor a scalar: its files are empty, name others"
-                raise UserError(report.damage[0] if report.damage else empty)
-            (part / "import.json").write_text(json.dumps(report.to_dict(), indent=2) + "\n", encoding="utf-8")
-            if target.is_dir():
-                target.rmdir()
-            os.replace(part, target)
-        except OSError as error:
-            raise UserError(f"cannot write {target}: {error.strerror or error}; name another place") from error
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
+    with whole_folder(target) as part:
+        _import_table(sources, part, rule, options, report, progress)
+        import_scalars(sources, part, options.updates_per_rollout, report)
+        told_by = {"length", "log_ratio", "response"}  # texts are a trainer's own dump: rewards are told of them
+        if report.rows and not told_by & (report.columns | report.derived).keys():
+            raise UserError(
+                f"{source} has neither lengths nor log-ratios, so nothing could be told by length: name their "
+                "columns with --columns '{length: COLUMN, log_ratio: COLUMN}', or give --tokenizer"
+            )
+        if not report.rows and not report.metric_lines:
+            empty = f"{source} holds neither a response nor a scalar: its files are empty, name others"
+            raise UserError(report.damage[0] if report.damage else empty)
+        write_text(part / IMPORT, json.dumps(report.to_dict(), indent=2) + "\n")
     return report
 
 

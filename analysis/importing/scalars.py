@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -14,10 +13,11 @@ from analysis.importing.report import Report
 from analysis.importing.sources import Sources, state_records
 from analysis.importing.tables import events, read_chunks
 from fspo.base.errors import UserError
+from fspo.gradlog.metrics_file import MetricsFile
 
 
 def import_scalars(sources: Sources, run: Path, updates_per_rollout: int, report: Report) -> None:
-    """Write RUN/metrics.jsonl from every scalar of the sources, one line a step and phase."""
+    """Write the run's metrics from every scalar of the sources, one line a step and phase."""
     lines: dict[tuple[str, int], dict[str, float]] = defaultdict(dict)
     unknown: dict[str, None] = {}
     for step, name, value in _scalars(sources, report):
@@ -33,11 +33,10 @@ def import_scalars(sources: Sources, run: Path, updates_per_rollout: int, report
             report.different_metrics[plain] = why
     report.unknown_metrics = sorted(unknown)
     report.metric_lines = len(lines)
-    with (run / "metrics.jsonl").open("w", encoding="utf-8") as file:
-        for (phase, step), values in sorted(lines.items(), key=lambda item: (item[0][1], item[0][0])):
-            rollout = max(step - sources.first_step, 0) // updates_per_rollout
-            place = {"rollout": rollout, "step": step, "phase": phase}
-            file.write(json.dumps(place | values) + "\n")
+    MetricsFile(run).write_all(
+        {"rollout": max(step - sources.first_step, 0) // updates_per_rollout, "step": step, "phase": phase, **values}
+        for (phase, step), values in sorted(lines.items(), key=lambda item: (item[0][1], item[0][0]))
+    )
 
 
 def _scalars(sources: Sources, report: Report) -> Iterator[tuple[int, str, float]]:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from analysis.importing.names import COLUMNS, MARKS
 from fspo.base.errors import UserError
-from fspo.gradlog import FOLDER
+from fspo.gradlog.run_folder import GRADLOG
 
 Kind = Literal["state", "scalars", "events", "table"]
 TABLES = (".parquet", ".csv", ".jsonl", ".jsonl.gz")
@@ -64,7 +64,7 @@ def find_sources(source: str | Path) -> Sources:
         return found
     if not path.is_dir():
         raise UserError(f"{path} does not exist: name a trainer's output folder or one of its log files")
-    if (path / FOLDER).is_dir():
+    if (path / GRADLOG).is_dir():
         raise UserError(f"{path} holds a gradient log already: run `python -m analysis {path}`")
     found = Sources()
     for file in sorted(path.rglob("*"), key=_order):

@@ -6,7 +6,6 @@ What cannot be read of a file is counted in its ``damage``, one line a file, and
 from __future__ import annotations
 
 import gzip
-import json
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fspo.base.errors import UserError
+from fspo.base.files import json_lines
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -124,25 +124,18 @@ def _csv(path: Path, damage: list[str]) -> Iterator[Chunk]:
 
 def _json_lines(path: Path, damage: list[str], rows: int) -> Iterator[Chunk]:
     records: list[dict[str, Any]] = []
-    size = number = bad = 0
+    start = number = bad = 0
     why = ""
     try:
         with gzip.open(path, "rb") if path.name.endswith(".gz") else path.open("rb") as file:
-            for number, line in enumerate(file, 1):
-                if not line.strip():
-                    continue
-                try:
-                    record = json.loads(line)
-                    if not isinstance(record, dict):
-                        raise ValueError("it is no JSON object; a row has the form {'step': 1, ...}")
-                except (ValueError, RecursionError) as error:  # a torn line, or bytes that are no text
-                    bad, why = bad + 1, why or f"line {number}: {_reason(error)}"
+            for number, record in json_lines(file):
+                if isinstance(record, str):
+                    bad, why = bad + 1, why or f"line {number}: {record}"
                     continue
                 records.append(record)
-                size += len(line)
-                if len(records) >= rows or size >= CHUNK_BYTES:
+                if len(records) >= rows or file.tell() - start >= CHUNK_BYTES:
                     yield _columns(records)
-                    records, size = [], 0
+                    records, start = [], file.tell()
     except (OSError, EOFError, zlib.error) as error:
         what = f"{path}: what follows line {number} cannot be read: {_reason(error)}"
         damage.append(what if number else str(unreadable(path, error)))

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
 from analysis.log.notes import Notes
 from analysis.log.partition import LENGTH, Partition
@@ -18,6 +17,7 @@ from analysis.log.usable import ROW_COLUMNS, Scale, usable
 from fspo.base.errors import UserError
 from fspo.gradlog import GradLog, read_files
 from fspo.gradlog.files import LogFile, log_files
+from fspo.gradlog.run_folder import saved_config
 from fspo.rules import Rule
 
 IN_MEMORY = 300_000
@@ -217,15 +217,6 @@ def _rule(metadata: Mapping[str, Any], log: GradLog) -> tuple[Rule | None, str]:
 
 
 def _seed(path: Path, metadata: Mapping[str, Any]) -> float:
-    config: Any = {}
-    file = path / "config.yaml"
-    if file.is_file():
-        try:
-            config = yaml.safe_load(file.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-            raise UserError(
-                f"{file} is no valid YAML: {str(error).splitlines()[0]}; mend it, or move it away"
-            ) from error
-    seed = config.get("seed") if isinstance(config, dict) else None
+    seed = saved_config(path).get("seed")
     seed = metadata.get("seed") if seed is None else seed
     return float(seed) if isinstance(seed, (int, float)) else float("nan")

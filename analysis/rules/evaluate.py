@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
@@ -21,13 +21,14 @@ from analysis.log.loading import Run
 from analysis.log.rows import Floats, Ints, Rows
 from analysis.rules.replay import pieces, replay
 from fspo.base.errors import UserError, unknown_name
-from fspo.rules import PRESETS, Rate, Rule, excess_quantile, scaled, standardized_excess
+from fspo.rules import PRESETS, Outside, Rate, Rule, excess_quantile, scaled, standardized_excess
 
-OUTSIDES = ("drop", "truncate", "cap")
+OUTSIDES: tuple[Outside, ...] = get_args(Outside)
 TARGETS = (0.95, 0.85)
-BANDS = (
-    *("rloo", "gspo", "fspo", "fspo-kl", "fspo-gaussian", "fspo-tilted", "fspo-signed"),
-    *("fspo-auto", "fspo-adaptive", "fspo-conformal", "power"),
+BANDS = tuple(
+    name
+    for name, (rule, _, _) in PRESETS.items()
+    if rule.level == "sequence" and rule.shape != "none" and rule.outside == "drop"
 )
 """Every sequence band among the presets; fspo-truncate and fspo-cap are fspo's band with another outside."""
 

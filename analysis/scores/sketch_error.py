@@ -8,13 +8,13 @@ them, and resampling prompts does not show them. So they are added to every inte
 
 from __future__ import annotations
 
-import json
 import math
 
 import numpy as np
 
 from analysis.log.loading import Run
 from analysis.log.rows import Floats
+from fspo.gradlog.metrics_file import MetricsFile
 
 METRIC = "score/cosine_error"
 """Root mean square error of a pair's cosine, which training measures on a few responses (log.coverage_every)."""
@@ -28,17 +28,8 @@ def effective_width(run: Run) -> tuple[float, str]:
     """
     if run.score_options.get("mode") == "exact":
         return math.inf, "exact scores"
-    errors = []
-    path = run.path / "metrics.jsonl"
-    if path.is_file():
-        for line in path.read_text(errors="replace").splitlines():
-            if METRIC not in line:
-                continue
-            try:
-                errors.append(float(json.loads(line)[METRIC]))
-            except (json.JSONDecodeError, KeyError, TypeError, ValueError):
-                continue
-    errors = [e for e in errors if math.isfinite(e) and e > 0]
+    logged = [record.get(METRIC) for record in MetricsFile(run.path).read()[0]]
+    errors = [float(e) for e in logged if isinstance(e, int | float) and math.isfinite(e) and e > 0]
     if errors:
         return 1 / float(np.mean(np.square(errors))), f"measured in training ({len(errors)} times)"
     stored = run.score_options.get("width")

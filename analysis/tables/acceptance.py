@@ -24,7 +24,7 @@ from analysis.stats.smooth import smooth_cells
 from analysis.tables.columns import UNKNOWN, BinKey, CaseKey, Interval, RuleKey, RunKey
 from fspo.stats.bins import Bins
 from fspo.stats.clusters import MIN_CLUSTERS, TOO_FEW, Ratios, dense, ratios_of_sums
-from fspo.stats.intervals import EQUIVALENCE, mean_interval, proportion_interval
+from fspo.stats.intervals import EQUIVALENCE, PERCENT, mean_interval, proportion_interval
 from fspo.stats.slopes import Slope, no_slope, slope_of_sums
 
 MEASURES = ("band", "update", "weight")
@@ -126,7 +126,7 @@ class SmoothRow(NamedTuple):
     measure: Measure
     coordinate: Annotated[float, "where the curve is evaluated", "tokens (--by: the coordinate's unit)"]
     estimate: Annotated[Interval, "acceptance; the interval holds at all points of the curve together", "share"]
-    pointwise_low: Annotated[float, "lower end of the 95 % interval at this point alone", "share"]
+    pointwise_low: Annotated[float, f"lower end of the {PERCENT} interval at this point alone", "share"]
     pointwise_high: Annotated[float, "upper end of it", "share"]
     parameters: Annotated[float, "coefficients of the spline", "number"]
     reason: Reason

@@ -28,8 +28,8 @@ from analysis.tables.reuse import ReuseRow
 from analysis.tables.theory_gap import GapRow
 from fspo.base.errors import UserError
 from fspo.base.files import begins_with, json_with, refuse_foreign, whole_file, write_text, writing
+from fspo.gradlog.run_folder import ANALYSIS, SUMMARY
 
-FOLDER = "analysis"
 TABLES: dict[str, Any] = {
     "acceptance": AcceptanceRow,
     "clip_sides": ClipSideRow,
@@ -55,7 +55,7 @@ TABLES: dict[str, Any] = {
 
 def folder_name(partition: Partition = LENGTH) -> str:
     """Folder of a run's tables: ``analysis``, or ``analysis-by-entropy`` for another partition."""
-    return FOLDER if partition == LENGTH else f"{FOLDER}-by-{partition.slug}"
+    return ANALYSIS if partition == LENGTH else f"{ANALYSIS}-by-{partition.slug}"
 
 
 def check_folder(folder: Path) -> None:
@@ -66,7 +66,7 @@ def check_folder(folder: Path) -> None:
     UserError
         If it holds files that the analysis would overwrite and did not write, or is a file.
     """
-    ours: dict[str, Callable[[Path], bool]] = {"summary.json": json_with("run", "counts", "integrity")}
+    ours: dict[str, Callable[[Path], bool]] = {SUMMARY: json_with("run", "counts", "integrity")}
     for name in TABLES:
         ours |= {f"{name}.csv": begins_with(",".join(RunKey._fields)), f"{name}.parquet": _is_table}
     refuse_foreign(folder, ours | {"sweep.csv": begins_with("run,setting,value,rule")}, "python -m analysis")
@@ -83,13 +83,13 @@ def write_tables(folder: Path, tables: Mapping[str, pd.DataFrame], summary: Mapp
     """Write every table as CSV and Parquet, and summary.json last: where it is, the tables are whole."""
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "summary.json").unlink(missing_ok=True)
+        (folder / SUMMARY).unlink(missing_ok=True)
     for name, table in tables.items():
         with whole_file(folder / f"{name}.csv") as part:
             table.to_csv(part, index=False)
         with whole_file(folder / f"{name}.parquet") as part:
             table.to_parquet(part, index=False)
-    write_json(folder / "summary.json", summary)
+    write_json(folder / SUMMARY, summary)
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -122,7 +122,7 @@ def read_tables(runs: Iterable[str | Path], partition: Partition = LENGTH) -> di
     parts: dict[str, list[pd.DataFrame]] = {name: [] for name in TABLES}
     for run in runs:
         folder = Path(run) / folder_name(partition)
-        if not (folder / "summary.json").is_file():
+        if not (folder / SUMMARY).is_file():
             by = "" if partition == LENGTH else f" --by {partition.name}"
             raise UserError(f"{run} has no finished analysis: run `python -m analysis {run}{by}` first")
         for name in TABLES:

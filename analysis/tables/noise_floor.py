@@ -17,11 +17,11 @@ from analysis.tables.acceptance import Clusters, Count, Reason
 from analysis.tables.columns import UNKNOWN, BinKey, Interval, RunKey, mean_at
 from fspo.base.errors import UserError
 from fspo.gradlog import GradLog, read_log
+from fspo.gradlog.run_folder import GRADLOG, NOISE
 from fspo.stats.bins import Bins
 from fspo.stats.clusters import MIN_CLUSTERS, TOO_FEW, dense, ratios
 from fspo.stats.intervals import proportion_interval
 
-FOLDER = "noise"
 SOURCE = "user.source"
 
 
@@ -55,10 +55,10 @@ def read_noise(run: Run) -> tuple[GradLog | None, Notes]:
         run.partition.column,
         SOURCE,
     ]
-    if not (run.path / FOLDER / "gradlog").is_dir():
+    if not (run.path / NOISE / GRADLOG).is_dir():
         return None, Notes()
     try:
-        log = read_log(run.path / FOLDER, columns=columns, phases=("noise",))
+        log = read_log(run.path / NOISE, columns=columns, phases=("noise",))
     except UserError as error:
         return None, Notes(damage=(f"noise floor: {error}",))
     return log, Notes(damage=tuple(f"noise floor: {line}" for line in log.damage))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from typing import Annotated, Any, NamedTuple
 
@@ -14,6 +13,7 @@ from analysis.log.rows import Floats, Rows
 from analysis.rules.evaluate import Outcome
 from analysis.tables.acceptance import Clusters, Count, Means, Reason
 from analysis.tables.columns import BinKey, Interval, RunKey
+from fspo.gradlog.metrics_file import MetricsFile
 from fspo.stats.bins import Bins
 from fspo.stats.clusters import MIN_CLUSTERS, TOO_FEW, dense, ratios, totals
 from fspo.stats.intervals import proportion_interval
@@ -95,22 +95,9 @@ def _and_all(sums: Floats) -> Floats:
 
 def training_table(run: Run) -> tuple[list[TrainingRow], Notes]:
     """The numbers of metrics.jsonl, one row a value, and one line for each line that cannot be read."""
-    path = run.path / "metrics.jsonl"
-    if not path.is_file():
-        return [], Notes()
     table: list[TrainingRow] = []
-    damage: list[str] = []
-    for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line)
-        except json.JSONDecodeError as error:
-            damage.append(f"metrics.jsonl line {number}: {error.msg}")
-            continue
-        if not isinstance(record, dict):
-            damage.append(f"metrics.jsonl line {number}: no JSON object")
-            continue
+    records, damage = MetricsFile(run.path).read()
+    for record in records:
         place = (
             RunKey.of(run),
             _number(record.get("rollout")),

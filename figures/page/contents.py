@@ -14,6 +14,9 @@ from analysis.tables.lemma_summary import NO_GUARANTEE, QUANTITIES, SHARE
 from analysis.tables.theory_gap import INGREDIENTS
 from figures.page.report import Picture, Section, plain
 from figures.tables import Frame
+from fspo.base.files import json_lines
+from fspo.gradlog.metrics_file import MetricsFile
+from fspo.gradlog.run_folder import ANALYSIS, ROLLOUTS, SUMMARY
 from fspo.stats.intervals import PERCENT
 
 OWN_SECTION = dict.fromkeys(("sensitivity_range", "sensitivity_settings", "sensitivity_trained"), "sensitivity")
@@ -40,13 +43,13 @@ def skipped(captions: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def warnings(run: Path) -> list[str]:
     """What the analysis of a run has to say against its log."""
-    summary = json.loads((run / "analysis" / "summary.json").read_text(encoding="utf-8"))
+    summary = json.loads((run / ANALYSIS / SUMMARY).read_text(encoding="utf-8"))
     return [f"{run.name}: {line}" for line in (*summary["damage"], *summary["warnings"])]
 
 
 def read_all(runs: Sequence[Path], name: str) -> Frame:
     """One table of several runs, one under the other; runs without rows are left out."""
-    found = [pd.read_parquet(run / "analysis" / f"{name}.parquet") for run in runs]
+    found = [pd.read_parquet(run / ANALYSIS / f"{name}.parquet") for run in runs]
     found = [frame for frame in found if len(frame)]
     return pd.concat(found, ignore_index=True) if found else pd.DataFrame()
 
@@ -228,7 +231,7 @@ def summary(
     verdicts = [str(claim["verdict"]) for claim in claims]
     counted = ", ".join(f"{verdicts.count(v)} {v}" for v in dict.fromkeys(verdicts))
     held = "all hold" if checks["status"] == 0 else "SOME FAIL (see Theory)"
-    read = [json.loads((run / "analysis" / "summary.json").read_text(encoding="utf-8")) for run in runs]
+    read = [json.loads((run / ANALYSIS / SUMMARY).read_text(encoding="utf-8")) for run in runs]
     sound = sum(bool(found["integrity"]["pass"]) for found in read)
     ill = [Path(d["run"]).name for d in diagnoses if d["findings"]]
     return [
@@ -248,9 +251,8 @@ def check_rows(checks: Mapping[str, Any]) -> list[Row]:
 
 def run_row(run: Path, ranges: Mapping[str, Any]) -> Row:
     """Length, acceptance and held-out reward of one run."""
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-    train = [row for row in rows if row["phase"] == "train"]
-    held_out = [row for row in rows if row["phase"] == "eval"]
+    metrics = MetricsFile(run)
+    train, held_out = metrics.of_phase("train"), metrics.of_phase("eval")
     outside = sum(row["clip_ratio/out_of_band"] for row in train) / len(train)
     return {
         "run": run.name,
@@ -265,10 +267,11 @@ def run_row(run: Path, ranges: Mapping[str, Any]) -> Row:
 
 def samples(run: Path) -> list[Row]:
     """The longest right and the longest wrong response kept from a run's last rollout, and what they answered."""
-    files = sorted((run / "rollouts").glob("rollout-*.jsonl"))
+    files = sorted((run / ROLLOUTS).glob("rollout-*.jsonl"))
     if not files:
         return []
-    lines = [json.loads(line) for line in files[-1].read_text(encoding="utf-8").splitlines()]
+    with files[-1].open(encoding="utf-8") as stream:
+        lines = [line for _, line in json_lines(stream) if not isinstance(line, str)]
     best: dict[bool, Row] = {}
     for line in sorted(lines, key=lambda found: found["length"]):
         best[line["reward"] > 0] = line

@@ -1,12 +1,16 @@
-"""Writing of files: each is written under a temporary name and then renamed, so no reader finds half a file."""
+"""Files and folders that no reader finds half-written, JSON lines, and digests."""
 
 from __future__ import annotations
 
+import glob
+import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from fspo.base.errors import UserError
 
@@ -32,6 +36,11 @@ def writing(path: Path, *others: type[Exception]) -> Iterator[None]:
     except (OSError, *others) as error:
         why = " ".join(str(getattr(error, "strerror", None) or error).split())
         raise UserError(f"cannot write {path}: {why}; make room or name another place") from error
+
+
+def _part(path: Path) -> Path:
+    """The temporary name of a file or folder while this process writes it."""
+    return path.with_name(f".part-{os.getpid()}-{path.name}")
 
 
 @contextmanager
@@ -60,7 +69,7 @@ def whole_file(path: Path) -> Iterator[Path]:
     UserError
         If the file cannot be written.
     """
-    part = path.with_name(f".part-{os.getpid()}-{path.name}")
+    part = _part(path)
     try:
         with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -69,6 +78,57 @@ def whole_file(path: Path) -> Iterator[Path]:
     finally:
         if part.exists():
             part.unlink()
+
+
+@contextmanager
+def whole_folder(path: Path, *others: type[Exception]) -> Iterator[Path]:
+    """Give an empty temporary folder beside ``path``; it takes that name when the block ends, in place of an old one.
+
+    It goes when the block fails, and the old one stays. A killed process leaves ``.part-PID-NAME`` behind
+    (:func:`remove_parts`). Errors as in :func:`writing`.
+
+    Raises
+    ------
+    UserError
+        If the folder cannot be written.
+    """
+    path = path.resolve()
+    part = _part(path)
+    try:
+        with writing(path, *others):
+            shutil.rmtree(part, ignore_errors=True)
+            part.mkdir(parents=True)
+            yield part
+            if path.exists():
+                remove_folder(path)
+            os.replace(part, path)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def remove_folder(path: Path) -> None:
+    """Remove a folder; killed half-way, nothing that looks whole is left."""
+    rubbish = path.with_name(f".part-old-{path.name}")
+    shutil.rmtree(rubbish, ignore_errors=True)
+    os.replace(path, rubbish)
+    shutil.rmtree(rubbish)
+
+
+def remove_parts(folder: Path, name: str = "") -> int:
+    """Remove what killed processes left half-written in ``folder``, and count it; nobody may be writing there.
+
+    Parameters
+    ----------
+    name : str
+        End of the names that the files or folders would have taken; any by default.
+    """
+    parts = list(folder.glob(f".part-*{glob.escape(name)}"))
+    for part in parts:
+        if part.is_dir():
+            shutil.rmtree(part, ignore_errors=True)
+        else:
+            part.unlink()
+    return len(parts)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -158,3 +218,33 @@ def json_with(*keys: str) -> Callable[[Path], bool]:
         return all(isinstance(found, dict) and set(keys) <= found.keys() for found in objects)
 
     return own
+
+
+def json_lines(lines: Iterable[str | bytes]) -> Iterator[tuple[int, dict[str, Any] | str]]:
+    """Records of JSON lines, each with the number of its line from 1; empty lines are passed over.
+
+    In place of a record that cannot be read stands what is wrong with its line.
+    """
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+        except json.JSONDecodeError as error:
+            record = f"no valid JSON ({error.msg} at column {error.colno})"
+        except (ValueError, RecursionError) as error:  # bytes that are no text; brackets without end
+            record = f"no valid JSON ({error})"
+        else:
+            if not isinstance(record, dict):
+                record = f"the row is {type(record).__name__}, not an object of names and values"
+        yield number, record
+
+
+def digest(content: bytes | str) -> str:
+    """Short hash of bytes or of UTF-8 text, for names and stamps."""
+    return hashlib.sha256(content.encode() if isinstance(content, str) else content).hexdigest()[:16]
+
+
+def digest_of(value: Any) -> str:
+    """Short hash of plain values, whatever the order of their keys; other values enter by their text."""
+    return digest(json.dumps(value, sort_keys=True, default=str))

@@ -6,7 +6,6 @@ all its responses. Lines are appended a batch at a time and synced; a torn last 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Callable, Sequence
@@ -18,7 +17,7 @@ import numpy as np
 from transformers import PreTrainedModel
 
 from fspo.base.errors import UserError, unknown_name
-from fspo.base.files import write_text
+from fspo.base.files import digest, digest_of, write_text
 from fspo.config.evaluation import AnswerConfig
 from fspo.evaluate.accuracy import Answers
 from fspo.rollouts.collect import Collector
@@ -81,7 +80,7 @@ def _on_disk(name: str, data_dir: Path | None) -> Path | None:
 def data_key(task: DatasetTask) -> str:
     """Digest of a benchmark's prompts and answers."""
     every = [task.example("train", i) for i in range(task.size("train"))]
-    return _digest(json.dumps([[e.prompt, e.answer] for e in every], sort_keys=True).encode())
+    return digest_of([[e.prompt, e.answer] for e in every])
 
 
 def model_key(model: str) -> str:
@@ -98,12 +97,8 @@ def model_key(model: str) -> str:
         with file.open("rb") as stream:
             head = stream.read(1 << 20)
             stream.seek(max(0, file.stat().st_size - (1 << 20)))
-            parts.append(f"{file.name} {file.stat().st_size} {_digest(head)} {_digest(stream.read())}")
-    return _digest("\n".join(parts).encode())
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()[:16]
+            parts.append(f"{file.name} {file.stat().st_size} {digest(head)} {digest(stream.read())}")
+    return digest("\n".join(parts))
 
 
 class AnswerFile:

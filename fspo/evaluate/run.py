@@ -21,11 +21,10 @@ from fspo.config import SamplingConfig
 from fspo.config.evaluation import AnswerConfig
 from fspo.evaluate.accuracy import Answers, markdown, results, results_by_length
 from fspo.evaluate.benchmarks import AnswerFile, answer, answers, header, load_benchmark
+from fspo.gradlog.run_folder import CONFIG, MODEL
 from fspo.models.load import check_vocabulary, load_model, load_tokenizer
 from fspo.rollouts.collect import Collector
 from fspo.tasks.dataset import DatasetTask
-from fspo.train import checkpoint
-from fspo.train.claim import CONFIG
 
 
 def evaluate(args: Any, wanted: list[tuple[str, AnswerConfig]], sampling: SamplingConfig) -> None:
@@ -74,13 +73,13 @@ def _tasks(args: Any, names: list[str]) -> list[DatasetTask]:
 def _label(model: str) -> str:
     """Name of a model in the table: a run folder stands for the model that it exported."""
     path = Path(model)
-    if path.name == checkpoint.EXPORT and (path.parent / CONFIG).is_file():
+    if path.name == MODEL and (path.parent / CONFIG).is_file():
         path = path.parent
     return str(path).strip("/") if path.name else path.resolve().name
 
 
 def _source(model: str) -> str:
-    exported = Path(model) / checkpoint.EXPORT
+    exported = Path(model) / MODEL
     whole = any((exported / name).is_file() for name in ("config.json", "adapter_config.json"))
     return str(exported) if whole else model
 

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from fspo.base.errors import UserError
 from fspo.gradlog import schema as gradschema
+from fspo.gradlog.run_folder import GRADLOG
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-FOLDER = "gradlog"
 NAME = re.compile(r"rollout-(\d{8})-rank-(\d{4})\.parquet")
 FEW_VALUES = ("phase", "score_status", "rule", "drift_source")
 """Columns of text with a handful of values, read as codes."""
@@ -28,6 +28,25 @@ FEW_VALUES = ("phase", "score_status", "rule", "drift_source")
 def file_name(rollout: int, rank: int) -> str:
     """Name of one file of the log."""
     return f"rollout-{rollout:08d}-rank-{rank:04d}.parquet"
+
+
+def log_paths(run: str | Path) -> list[Path]:
+    """Paths of a run's log files by rollout, then process, whether they can be read or not."""
+    return sorted(path for path in (Path(run) / GRADLOG).glob("*.parquet") if NAME.fullmatch(path.name))
+
+
+def rollout_of(path: Path) -> int:
+    """The rollout in a log file's name.
+
+    Raises
+    ------
+    ValueError
+        If the name is not one of a log file.
+    """
+    match = NAME.fullmatch(path.name)
+    if match is None:
+        raise ValueError(f"{path.name} is no name of a log file")
+    return int(match[1])
 
 
 @dataclass(frozen=True)
@@ -90,12 +109,8 @@ def log_files(run: str | Path, rollouts: tuple[int, int] | None = None) -> tuple
     """
     import pyarrow as pa
 
-    folder = Path(run) / FOLDER
-    paths = [
-        p
-        for p in sorted(folder.glob("*.parquet"))
-        if (m := NAME.fullmatch(p.name)) and (rollouts is None or rollouts[0] <= int(m[1]) <= rollouts[1])
-    ]
+    folder = Path(run) / GRADLOG
+    paths = [p for p in log_paths(run) if rollouts is None or rollouts[0] <= rollout_of(p) <= rollouts[1]]
     if not paths:
         raise UserError(f"no gradient log under {folder}: give the run folder that the trainer or GradLogWriter wrote")
     files: list[LogFile] = []

@@ -8,7 +8,6 @@ stored direction is that of psi, and not of a clipped gradient, any sequence rul
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fspo.base.errors import UserError
-from fspo.base.files import writing
+from fspo.base.files import remove_parts, whole_file
 from fspo.gradlog import files as gradfiles
-from fspo.gradlog.files import FOLDER, NAME, file_name
+from fspo.gradlog.files import file_name, log_paths, rollout_of
+from fspo.gradlog.run_folder import GRADLOG
 from fspo.gradlog.schema import REQUIRED, schema, typed
 from fspo.rules import Rule
 
@@ -56,7 +56,7 @@ class GradLogWriter:
         metadata: Mapping[str, Any] | None = None,
         user_columns: Mapping[str, str] | None = None,
     ) -> None:
-        self.folder = Path(run) / FOLDER
+        self.folder = Path(run) / GRADLOG
         self.folder.mkdir(parents=True, exist_ok=True)
         self.rank = rank
         self.width = width
@@ -110,24 +110,20 @@ class GradLogWriter:
         if not self._batches:
             return None
         path = self.folder / file_name(rollout, self.rank)
-        part = path.with_suffix(f".part-{os.getpid()}")
-        with writing(path):
+        with whole_file(path) as part:
             table = pa.Table.from_batches(self._batches, self.schema)
             pq.write_table(table, part, compression="zstd", write_page_checksum=True)
-            os.replace(part, path)
         self._batches = self._batches if keep else []
         return path
 
 
 def discard_from(run: str | Path, rollout: int) -> int:
     """Remove files of rollouts >= ``rollout`` and half-written ones (a resumed run repeats them); their number."""
-    count = 0
-    for path in sorted((Path(run) / FOLDER).glob("*")):
-        match = NAME.fullmatch(path.name)
-        if (match and int(match[1]) >= rollout) or ".part-" in path.name:
-            path.unlink()
-            count += 1
-    return count
+    count = remove_parts(Path(run) / GRADLOG)
+    repeated = [path for path in log_paths(run) if rollout_of(path) >= rollout]
+    for path in repeated:
+        path.unlink()
+    return count + len(repeated)
 
 
 @dataclass

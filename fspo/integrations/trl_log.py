@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,9 @@ from torch import Tensor
 
 from fspo import gradlog
 from fspo.base.errors import UserError
+from fspo.base.files import whole_file
 from fspo.config import ScoreConfig
+from fspo.gradlog.files import log_paths, rollout_of
 from fspo.objective import Records
 from fspo.policy.score_hooks import ScoreHooks
 from fspo.policy.scores import Scores
@@ -35,7 +36,7 @@ def keep_steps_before(run: str | Path, step: int) -> int:
     import pyarrow.parquet as pq
 
     following = 0
-    for path in sorted((Path(run) / gradlog.FOLDER).glob("rollout-*.parquet")):
+    for path in log_paths(run):
         if step == 0:
             raise UserError(
                 f"{path.parent} holds the gradient log of another run: choose another output_dir, or go on with "
@@ -47,10 +48,9 @@ def keep_steps_before(run: str | Path, step: int) -> int:
             path.unlink()
             continue
         if len(kept) < len(table):
-            part = path.with_suffix(f".part-{os.getpid()}")
-            pq.write_table(kept, part, compression="zstd")
-            os.replace(part, path)
-        following = max(following, 1 + int(path.name.split("-")[1]))
+            with whole_file(path) as part:
+                pq.write_table(kept, part, compression="zstd")
+        following = max(following, 1 + rollout_of(path))
     return following
 
 

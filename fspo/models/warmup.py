@@ -5,9 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 import platform
-import shutil
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -20,7 +18,7 @@ import transformers
 from filelock import FileLock
 
 from fspo.base.errors import UserError
-from fspo.base.files import cache_folder
+from fspo.base.files import cache_folder, digest, digest_of, remove_parts, whole_folder
 from fspo.config import WarmupConfig
 from fspo.models.load import build_embedded_model
 from fspo.models.warmup_training import RECIPE, measure, train
@@ -63,7 +61,7 @@ def warm_up(
         task = build_config(ChainAddConfig, task or {}, "option of task chain-add")
     root = cache_folder(cache_dir or config.cache_dir)
     depends = dependencies(config, task)
-    target = root / f"warmup-{_digest(depends)}"
+    target = root / f"warmup-{digest_of(depends)}"
     if (target / SUMMARY).is_file():
         return target
     try:
@@ -71,14 +69,9 @@ def warm_up(
         with FileLock(root / f"{target.name}.lock"):
             if (target / SUMMARY).is_file():  # another process was faster
                 return target
-            part = root / f"{target.name}.part"
-            shutil.rmtree(part, ignore_errors=True)  # of a killed process; the lock says nobody writes it
-            part.mkdir()
-            try:
+            remove_parts(root, target.name)  # the lock says that nobody writes it
+            with whole_folder(target) as part:
                 _fill(part, config, task, depends)
-                os.replace(part, target)
-            finally:
-                shutil.rmtree(part, ignore_errors=True)
     except OSError as error:
         raise UserError(
             f"cannot keep the warm-up in {root} ({error.strerror or error}): set warmup.cache_dir to a folder that "
@@ -100,17 +93,13 @@ def dependencies(config: WarmupConfig, task: ChainAddConfig) -> dict[str, Any]:
         "recipe": RECIPE,
         "config": options,
         "task": asdict(task),
-        "data": _digest([warmup_text(task, config.seed, i) for i in range(64)]),
-        "tokenizer": hashlib.sha256(build_tokenizer().backend_tokenizer.to_str().encode()).hexdigest()[:16],
+        "data": digest_of([warmup_text(task, config.seed, i) for i in range(64)]),
+        "tokenizer": digest(build_tokenizer().backend_tokenizer.to_str()),
         "initial_weights": weights.hexdigest()[:16],
         "torch": torch.__version__,
         "transformers": transformers.__version__,
         "machine": f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}",
     }
-
-
-def _digest(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _fill(folder: Path, config: WarmupConfig, task: ChainAddConfig, depends: dict[str, Any]) -> None:

@@ -20,8 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from fspo.base.errors import UserError
-from fspo.base.files import json_with, write_text
+from fspo.base.files import digest_of, json_with, write_text
 from fspo.base.processes import end_with_parent
+from fspo.gradlog.metrics_file import MetricsFile
+from fspo.gradlog.run_folder import MODEL
 from fspo.train.claim import mark
 
 GROUND_FLOOR = ("fspo.base", "fspo.stats", "fspo.rules", "fspo.theory", "fspo.gradlog", "fspo.config")
@@ -29,11 +31,6 @@ GROUND_FLOOR = ("fspo.base", "fspo.stats", "fspo.rules", "fspo.theory", "fspo.gr
 so depend on their sources."""
 
 _SOURCES = (".py", ".v", ".j2", ".yaml")
-
-
-def digest(value: Any) -> str:
-    """Short hash of plain values."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
 def source_digest(*packages: str) -> str:
@@ -104,7 +101,7 @@ class Stages:
         result
             What ``work`` returned (plain values), from the stamp if it was done before.
         """
-        key = digest(inputs)
+        key = digest_of(inputs)
         stamp = self.folder / f"{name}.json"
         if stamp.is_file():
             done = json.loads(stamp.read_text(encoding="utf-8"))
@@ -134,14 +131,13 @@ class Job:
 
 def rollouts_done(run: Path) -> int:
     """Training lines in a run's metrics."""
-    path = run / "metrics.jsonl"
-    return path.read_text(encoding="utf-8").count('"phase": "train"') if path.exists() else 0
+    return len(MetricsFile(run).of_phase("train"))
 
 
 def is_finished(job: Job) -> bool:
     """Whether the job's model was written under the same key."""
     stamp = job.run / "key.txt"
-    return (job.run / "model").is_dir() and stamp.exists() and stamp.read_text().strip() == job.key
+    return (job.run / MODEL).is_dir() and stamp.exists() and stamp.read_text().strip() == job.key
 
 
 def prepare(job: Job) -> None:
@@ -156,7 +152,7 @@ def prepare(job: Job) -> None:
         os.replace(job.run, aside)
     job.run.mkdir(parents=True, exist_ok=True)
     mark(job.run)  # the trainer refuses folders that are not its own
-    stamp.write_text(job.key + "\n")
+    write_text(stamp, job.key + "\n")
 
 
 def run_jobs(

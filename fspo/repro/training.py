@@ -8,8 +8,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from fspo.base.files import digest_of
 from fspo.repro.presets import Preset, Variant, variants
-from fspo.repro.stages import Job, digest, run_jobs, source_digest
+from fspo.repro.stages import Job, run_jobs, source_digest
 
 Ranges = Mapping[str, Mapping[str, Any]]
 """Calibrated ``range_lo`` and ``range_hi`` by rule."""
@@ -57,7 +58,7 @@ class Training:
             **self.sizes.options,
             **(variant.options if variant else {}),
         }
-        key = digest({"options": options, "source": source_digest("fspo"), "torch": version("torch")})
+        key = digest_of({"options": options, "source": source_digest("fspo"), "torch": version("torch")})
         arguments = tuple(part for name, value in options.items() for part in (f"--{name}", str(value)))
         return Job(Path(options["output"]), key, arguments, rollouts)
 

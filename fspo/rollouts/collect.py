@@ -18,6 +18,7 @@ from fspo.base.errors import UserError
 from fspo.base.files import write_text
 from fspo.config import SamplingConfig
 from fspo.distributed.layout import layout_of
+from fspo.gradlog.run_folder import ROLLOUTS
 from fspo.models.load import eos_token_ids
 from fspo.rollouts.batches import RolloutBatch
 from fspo.sampling.sample import sample
@@ -204,7 +205,7 @@ def write_samples(run: Path, batch: RolloutBatch, tokenizer: PreTrainedTokenizer
     """Keep ``count`` responses, spread over the rollout, as text: ``rollouts/rollout-00000012.jsonl``."""
     if not count:
         return
-    path = run / "rollouts" / f"rollout-{batch.rollout:08d}.jsonl"
+    path = run / ROLLOUTS / f"rollout-{batch.rollout:08d}.jsonl"
     lines = [
         {
             "rollout": batch.rollout,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from fspo.base.errors import UserError, unknown_name
+from fspo.base.files import json_lines
 
 JSONL_SUFFIXES = (".jsonl", ".ndjson")
 FILE_SUFFIXES = (*JSONL_SUFFIXES, ".parquet")
@@ -18,13 +18,7 @@ Row = tuple[str, Any]
 
 def _read_jsonl(path: Path) -> Iterator[Row]:
     with path.open(encoding="utf-8-sig") as stream:
-        for number, line in enumerate(stream, start=1):
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-            except json.JSONDecodeError as error:
-                row = f"no valid JSON ({error.msg} at column {error.colno})"
+        for number, row in json_lines(stream):
             yield f"line {number}", row
 
 

@@ -7,10 +7,6 @@ depends on (noise, data order, learning rate) is a function of the configuration
 from __future__ import annotations
 
 import json
-import os
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,12 +17,10 @@ from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from fspo.base.errors import UserError
-from fspo.base.files import writing
+from fspo.base.files import remove_folder, whole_folder
 from fspo.distributed.tensors import put, shard_like, whole_state
+from fspo.gradlog.run_folder import CHECKPOINTS, MODEL
 from fspo.train.optimizers import CODES, SCALE, low_moment, moment_parts
-
-FOLDER = "checkpoints"
-EXPORT = "model"
 
 
 @dataclass
@@ -78,8 +72,7 @@ def save(
 
     Every process calls it, since sharded tensors are gathered; the one that ``writes`` writes.
     """
-    folder = run / FOLDER
-    target = folder / f"step-{state.step:08d}"
+    target = run / CHECKPOINTS / f"step-{state.step:08d}"
     parameters = trainable(model)
     weights = whole_state(parameters, writes)
     moments = whole_state(
@@ -94,13 +87,12 @@ def save(
     if not writes:
         return target
     _refuse_non_finite(weights | moments, target)
-    with _whole_folder(folder / f".part-{os.getpid()}", target) as made:
-        made.mkdir(parents=True)
+    with whole_folder(target, SafetensorError) as made:
         save_file(weights, made / "model.safetensors")
         save_file(moments, made / "optimizer.safetensors")
         (made / "state.json").write_text(json.dumps(asdict(state)), encoding="utf-8")
     for old in list_checkpoints(run)[:-keep] if keep > 0 else []:
-        _remove(old)
+        remove_folder(old)
     return target
 
 
@@ -114,28 +106,6 @@ def _refuse_non_finite(tensors: dict[str, torch.Tensor], target: Path) -> None:
             )
 
 
-@contextmanager
-def _whole_folder(part: Path, target: Path) -> Iterator[Path]:
-    """A folder that takes the place of ``target`` when it is whole; on a full disk it goes and the old one stays."""
-    try:
-        with writing(target, SafetensorError):
-            shutil.rmtree(part, ignore_errors=True)
-            yield part
-            if target.exists():  # the same step once more
-                _remove(target)
-            os.replace(part, target)
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
-
-
-def _remove(path: Path) -> None:
-    """Remove a folder; killed half-way, nothing that looks whole is left."""
-    rubbish = path.with_name(f".part-old-{path.name}")
-    shutil.rmtree(rubbish, ignore_errors=True)
-    os.replace(path, rubbish)
-    shutil.rmtree(rubbish)
-
-
 def export(run: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, writes: bool = True) -> Path:
     """Save the trained model and its tokenizer as a Hugging Face folder (adapters alone with LoRA).
 
@@ -143,7 +113,7 @@ def export(run: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
     """
     from transformers.utils import logging
 
-    part, target = run / f".part-{EXPORT}", run / EXPORT
+    target = run / MODEL
     tensors: dict[str, torch.Tensor] = trainable(model)
     if not hasattr(model, "peft_config"):
         once = dict(model.named_parameters()) | dict(model.named_buffers())  # tied ones
@@ -155,7 +125,7 @@ def export(run: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
     bars = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
-        with _whole_folder(part, target):
+        with whole_folder(target, SafetensorError) as part:
             model.save_pretrained(part, state_dict=tensors)
             tokenizer.save_pretrained(part)
     finally:
@@ -166,7 +136,7 @@ def export(run: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
 
 def list_checkpoints(run: Path) -> list[Path]:
     """Whole checkpoints, oldest first."""
-    return sorted(p for p in (run / FOLDER).glob("step-*") if (p / "state.json").is_file())
+    return sorted(p for p in (run / CHECKPOINTS).glob("step-*") if (p / "state.json").is_file())
 
 
 def load(path: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> TrainState:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import atexit
 import json
 import os
-import shutil
 import socket
 from collections.abc import Iterator
 from contextlib import suppress
@@ -20,19 +19,17 @@ from typing import TYPE_CHECKING, Any
 import yaml
 from filelock import FileLock, Timeout
 
-from fspo import __version__, gradlog
+from fspo import __version__
 from fspo.base.errors import UserError
-from fspo.base.files import write_text
+from fspo.base.files import remove_parts, write_text
 from fspo.base.options import save, to_dict
 from fspo.config import TrainConfig
+from fspo.gradlog.files import log_paths
+from fspo.gradlog.run_folder import CHECKPOINTS, CONFIG, GRADLOG, LOCK, MARK, METRICS, MODEL
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
-CONFIG = "config.yaml"
-MARK = "run.json"
-LOCK = "run.lock"
-METRICS, CHECKPOINTS, EXPORT = "metrics.jsonl", "checkpoints", "model"
 _OF_EVERY_RUN = {"output", "rollouts", "seed", "model", "task", "rule", "batch", "optim"}
 """Options that stand in each config.yaml that the trainer wrote, whatever its version."""
 _MAY_CHANGE = {
@@ -96,17 +93,14 @@ def _claim(run: Path, config: TrainConfig) -> None:
 
 def clean(run: Path) -> None:
     """Remove half-written files, checkpoints and models."""
-    for part in [*run.glob(".part-*"), *(run / CHECKPOINTS).glob(".part-*")]:
-        if part.is_dir():
-            shutil.rmtree(part, ignore_errors=True)
-        else:
-            part.unlink()
+    remove_parts(run / CHECKPOINTS)
+    remove_parts(run)
 
 
 def _traces(run: Path) -> Iterator[Path]:
     """What a run leaves behind, the first thing first."""
     files = [run / CONFIG, run / METRICS]
-    files += [*(run / gradlog.FOLDER).glob("*.parquet"), *(run / CHECKPOINTS).glob("step-*"), run / EXPORT]
+    files += [*log_paths(run), *(run / CHECKPOINTS).glob("step-*"), run / MODEL]
     return (file for file in files if file.exists())
 
 
@@ -219,8 +213,8 @@ def check_log(run: Path, rollouts: int) -> None:
                 if values["phase"] == "train":
                     logged.add(values["rollout"])
     for rollout in range(rollouts):
-        rows = next((run / gradlog.FOLDER).glob(f"rollout-{rollout:08d}-rank-*.parquet"), None)
-        gone = METRICS if rollout not in logged else gradlog.FOLDER if rows is None else None
+        rows = next((run / GRADLOG).glob(f"rollout-{rollout:08d}-rank-*.parquet"), None)
+        gone = METRICS if rollout not in logged else GRADLOG if rows is None else None
         if gone:
             raise UserError(
                 f"{run} has a checkpoint after rollout {rollouts - 1}, but rollout {rollout} is missing in its {gone}: "

@@ -8,16 +8,12 @@ rule that trains with its own unclipped one, own weight included; `python -m ana
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from fspo.base.errors import UserError
-from fspo.base.files import writing
 from fspo.config import TrainConfig
 from fspo.rollouts.counts import Counts, length_bins
 from fspo.rules import Rule
@@ -111,34 +107,3 @@ def finished(counts: Counts, edges: tuple[int, ...]) -> dict[str, float]:
                 values[f"length_bin/{i}/length_hi"] = edges[i + 1]
         values.pop(f"length_bin/{i}/kept", None)
     return values
-
-
-class MetricsFile:
-    """``metrics.jsonl``: one JSON object a line, flushed at once; a resumed run cuts what it repeats."""
-
-    def __init__(self, run: Path) -> None:
-        self.path = run / "metrics.jsonl"
-
-    def write(self, values: dict[str, Any]) -> None:
-        """Append a line."""
-        clean = {k: (None if isinstance(v, float) and not math.isfinite(v) else v) for k, v in values.items()}
-        with writing(self.path), self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(clean) + "\n")
-
-    def keep_before(self, rollout: int) -> None:
-        """Drop train lines of rollouts >= ``rollout``, evaluations after it and a torn last line."""
-        if not self.path.exists():
-            return
-        kept = []
-        for line in self.path.read_text(encoding="utf-8").splitlines():
-            try:
-                row = json.loads(line)
-            except json.JSONDecodeError:
-                continue
-            # An evaluation after rollout r - 1 is numbered r and precedes the checkpoint; the one before any
-            # training has no checkpoint and is repeated.
-            if row["rollout"] < rollout or (row["phase"] == "eval" and row["rollout"] == rollout > 0):
-                kept.append(line + "\n")
-        part = self.path.with_suffix(".part")
-        part.write_text("".join(kept), encoding="utf-8")
-        part.replace(self.path)

@@ -22,17 +22,16 @@ from fspo import gradlog
 from fspo.base.errors import UserError
 from fspo.config import TrainConfig
 from fspo.distributed.layout import asked_for
+from fspo.gradlog.run_folder import CONFIG, MODEL, NOISE
 from fspo.models.load import EMBEDDED
 from fspo.objective import objective
 from fspo.rollouts.batches import RolloutBatch, plan_microbatches
 from fspo.rollouts.counts import Counts
 from fspo.rules import DriftStats, drift_stats
-from fspo.train import checkpoint
 from fspo.train.log_rows import Update, log_rows, responses_of
 from fspo.train.trainer import Trainer
 from fspo.train.updates import Shard, Updater
 
-FOLDER = "noise"
 """Folder of the measurement inside a run folder."""
 SOURCE = "source"
 """The log's column ``user.source``: which change of the computation a row belongs to."""
@@ -120,12 +119,12 @@ def noise_config(config: TrainConfig) -> TrainConfig:
     """
     if asked_for("FSDP"):
         raise UserError("the noise floor is measured on whole models: start it without FSDP")
-    run, folder = Path(config.output), Path(config.output) / FOLDER
-    if (folder / "config.yaml").exists():
+    run, folder = Path(config.output), Path(config.output) / NOISE
+    if (folder / CONFIG).exists():
         raise UserError(f"{folder} holds a measurement already: remove it to measure again")
     model = config.model
-    if (run / checkpoint.EXPORT / "config.json").is_file():
-        model = replace(model, name_or_path=str(run / checkpoint.EXPORT), tokenizer=None)
+    if (run / MODEL / "config.json").is_file():
+        model = replace(model, name_or_path=str(run / MODEL), tokenizer=None)
     elif model.name_or_path == EMBEDDED:
         print(f"{run} has no exported model yet: measuring the model that training starts from", file=sys.stderr)
     return replace(

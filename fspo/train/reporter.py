@@ -16,9 +16,10 @@ from tqdm.auto import tqdm
 
 from fspo.base.files import writing
 from fspo.config import TrainConfig
+from fspo.gradlog.metrics_file import MetricsFile
 from fspo.rollouts.counts import Counts
 from fspo.train.launch import init_trackers
-from fspo.train.metrics import MetricsFile, finished
+from fspo.train.metrics import finished
 
 
 class Reporter:

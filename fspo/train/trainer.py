@@ -21,6 +21,8 @@ from fspo import gradlog
 from fspo.base.errors import UserError
 from fspo.config import TrainConfig
 from fspo.distributed.layout import layout_of
+from fspo.gradlog.metrics_file import MetricsFile
+from fspo.gradlog.run_folder import MODEL
 from fspo.rollouts.batches import RolloutBatch, plan_microbatches, plan_minibatches
 from fspo.rollouts.collect import Collector, write_samples
 from fspo.rollouts.counts import Counts
@@ -34,7 +36,7 @@ from fspo.train.claim import check_log, claim_folder, release_folder, save_confi
 from fspo.train.held_out import evaluate
 from fspo.train.launch import check_passes, load_policy, make_accelerator
 from fspo.train.live_cosine import live_cosine
-from fspo.train.metrics import MetricsFile, add_update
+from fspo.train.metrics import add_update
 from fspo.train.optimizers import make_optimizer, optimizer_step, set_learning_rate
 from fspo.train.recorder import ScoreLog
 from fspo.train.reporter import Reporter
@@ -155,7 +157,7 @@ class Trainer:
             every = config.checkpoint_every
             if done == config.rollouts or (every and done % every == 0):
                 self._checkpoint()
-        if not (self.run / checkpoint.EXPORT).exists():
+        if not (self.run / MODEL).exists():
             self._export()
         return last
 

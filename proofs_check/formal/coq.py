@@ -21,7 +21,8 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from fspo.base.files import cache_folder
+from fspo.base.errors import UserError
+from fspo.base.files import cache_folder, remove_parts, whole_folder
 
 PACKAGES = ("coq", "libcoq-stdlib", "libcoq-core-ocaml", "libzarith-ocaml", "libfindlib-ocaml", "libgmp10")
 NO_DOWNLOAD = "FSPO_NO_DOWNLOAD"
@@ -131,7 +132,7 @@ def find_coq() -> Coq:
                 raise
     except Timeout:
         raise CoqMissing(f"another process has been fetching Coq for more than {FETCH_SECONDS:g} s") from None
-    except (OSError, tarfile.TarError) as error:
+    except (OSError, tarfile.TarError, UserError) as error:
         raise CoqMissing(f"Coq could not be unpacked into {home}: {error}") from error
 
 
@@ -183,11 +184,9 @@ def _environment(coq: Coq, scratch: Path) -> Mapping[str, str]:
 def _fetch(home: Path) -> Coq:
     """Download and unpack the packages; the folder appears whole or not at all. The caller holds the lock."""
     deadline = time.monotonic() + FETCH_SECONDS
-    for stale in home.glob(".part-*"):  # of a killed process
-        shutil.rmtree(stale, ignore_errors=True)
+    remove_parts(home)
     with tempfile.TemporaryDirectory(prefix=".part-", dir=home) as part:
-        scratch, root = Path(part) / "packages", Path(part) / "root"
-        scratch.mkdir()
+        scratch = Path(part)
         options: list[str] = []
         listed = _command(["apt-get", "download", "--print-uris", *PACKAGES], scratch, deadline)
         if listed.returncode != 0:  # no package lists: fetch a private copy of them
@@ -205,13 +204,11 @@ def _fetch(home: Path) -> Coq:
         packages = sorted(scratch.glob("*.deb"))
         if len(packages) != len(PACKAGES):
             raise CoqMissing(f"apt-get fetched {len(packages)} of {len(PACKAGES)} packages of Coq")
-        root.mkdir()
-        for package in packages:
-            _unpack(package, root)
-        coq = Coq(str(root / "usr/bin/coqc"), _version(str(root / "usr/bin/coqc"), root), root)
-        shutil.rmtree(target, ignore_errors=True)
-        os.replace(root, target)
-        return Coq(str(target / "usr/bin/coqc"), coq.version, target)
+        with whole_folder(target) as root:
+            for package in packages:
+                _unpack(package, root)
+            found = _version(str(root / "usr/bin/coqc"), root)
+        return Coq(str(target / "usr/bin/coqc"), found, target)
 
 
 def _unpack(package: Path, root: Path) -> None:

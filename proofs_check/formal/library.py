@@ -6,11 +6,8 @@ real numbers, and no script holds a goal that was given up.
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 import re
-import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -20,7 +17,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from fspo.base.files import cache_folder, write_text
+from fspo.base.files import cache_folder, digest, whole_folder, write_text
 from proofs_check.formal.coq import Coq, Run, run_coqc
 
 SCRIPTS = Path(__file__).parent
@@ -120,25 +117,32 @@ def compiled(coq: Coq) -> Path | Refused:
 @cache
 def _compiled(coq: Coq, named_texts: tuple[tuple[str, str], ...]) -> Path | Refused:
     texts = dict(named_texts)
-    digest = hashlib.sha256(repr((coq.version, sorted(texts.items()))).encode()).hexdigest()[:16]
+    key = digest(repr((coq.version, sorted(texts.items()))))
     home = cache_folder() / "coq"
-    target = home / f"proofs-{digest}"
+    target = home / f"proofs-{key}"
     home.mkdir(parents=True, exist_ok=True)
     with FileLock(home / f"{target.name}.lock"):
         if (target / "whole").is_file():
             return target
-        with tempfile.TemporaryDirectory(prefix=".part-", dir=home) as scratch:
-            part = Path(scratch) / "proofs"
-            part.mkdir()
-            for name, text in texts.items():
-                (part / f"{name}.v").write_text(text, encoding="utf-8")
-                run = run_coqc(coq, part, name)
-                if not run.ok:
-                    return Refused(run.first_error, theorem_at(text, run.error_line))
-            (part / "whole").touch()
-            shutil.rmtree(target, ignore_errors=True)
-            os.replace(part, target)
+        try:
+            with whole_folder(target) as part:
+                for name, text in texts.items():
+                    (part / f"{name}.v").write_text(text, encoding="utf-8")
+                    run = run_coqc(coq, part, name)
+                    if not run.ok:
+                        raise _RefusalError(Refused(run.first_error, theorem_at(text, run.error_line)))
+                (part / "whole").touch()
+        except _RefusalError as error:
+            return error.refused
     return target
+
+
+class _RefusalError(Exception):
+    """coqc refused a script, so the folder of compiled scripts is not made."""
+
+    def __init__(self, refused: Refused) -> None:
+        super().__init__(refused)
+        self.refused = refused
 
 
 def ask(coq: Coq, module: str, theorems: Sequence[str], library: Path, changed: str | None = None) -> Proved | Refused:
@@ -173,7 +177,7 @@ def ask(coq: Coq, module: str, theorems: Sequence[str], library: Path, changed: 
 
 def _answer(coq: Coq, library: Path, script: str) -> Run:
     """coqc on a script. It is a function of the script, the library and Coq's version, so it is run once for each."""
-    kept = library / "answers" / f"{hashlib.sha256(script.encode()).hexdigest()[:16]}.json"
+    kept = library / "answers" / f"{digest(script)}.json"
     if kept.is_file():
         return Run(**json.loads(kept.read_text(encoding="utf-8")))
     with tempfile.TemporaryDirectory() as scratch:

@@ -114,9 +114,9 @@ def arm(point: str, count: int) -> None:
 
     import pyarrow.parquet as pq
 
+    from fspo.gradlog.metrics_file import MetricsFile
     from fspo.rollouts import collect
     from fspo.train import checkpoint, updates
-    from fspo.train.metrics import MetricsFile
 
     seen = 0
 

@@ -250,7 +250,7 @@ def test_tables_that_contradict_themselves(tmp_path, columns, message):
     [
         ("t.parquet", b"PAR1 but no more", "cannot be read"),
         ("t.jsonl", b'{"prompt": ', "1 of 1 lines cannot be read"),
-        ("t.jsonl", b"[1, 2]\n", "line 1: it is no JSON object"),
+        ("t.jsonl", b"[1, 2]\n", "line 1: the row is list"),
         ("t.jsonl.gz", b"no gzip", "cannot be read"),
         ("t.csv", b"", "neither trainer_state"),
         ("t.csv", b"prompt,advantage\na\nb\n", "2 rows left out, the first has 1 columns in the place of 2"),

@@ -70,7 +70,7 @@ def test_the_trained_rules_band_is_the_logs(name, simulate):
 
 def test_signed_drift_of_rows_is_that_of_their_minibatch(simulate):
     rows = load_run(simulate(rule=preset("fspo").rule, rollouts=2)).rows
-    drift = rows.centre(preset("fspo-signed").rule)
+    drift = np.asarray(rows.centre(preset("fspo-signed").rule))
     for i in np.random.default_rng(0).choice(len(rows), 20):
         same = (rows.step == rows.step[i]) & (np.sign(rows.A) == np.sign(rows.A[i]))
         exact = rows.S[same].sum() / rows.length[same].sum() if rows.A[i] else 0.0

@@ -299,7 +299,7 @@ def test_nothing_readable_is_an_error(tmp_path):
 def test_half_files_are_neither_read_nor_kept(tmp_path):
     write(tmp_path, 0, 1, 2)
     folder = tmp_path / "gradlog"
-    half = folder / "rollout-00000003-rank-0000.part-77"
+    half = folder / ".part-77-rollout-00000003-rank-0000.parquet"
     half.write_bytes(b"PAR1")
     assert len(read_log(tmp_path)) == 18
     assert discard_from(tmp_path, 2) == 2

@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from fspo.base.errors import UserError
+from fspo.base.files import digest_of
 from fspo.models import warmup
 from fspo.models.load import build_embedded_model, load_model, load_tokenizer
 from fspo.models.warmup import dependencies, warm_up
@@ -134,7 +135,7 @@ def test_every_dependency_changes_the_name(monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(module, name, value)
             changed.append(dependencies(TINY, TASK))
-    names = {warmup._digest(item) for item in (base, *changed)}
+    names = {digest_of(item) for item in (base, *changed)}
     assert len(names) == 1 + len(changed)
     assert dependencies(replace(TINY, cache_dir="elsewhere"), TASK) == base
 
@@ -155,7 +156,7 @@ def test_gate_tries_the_next_seed_then_gives_up(tmp_path, monkeypatch, caplog):
     with pytest.raises(UserError, match=r"0\.100.*raise warmup\.steps"):
         warm_up(replace(config, seed=7, attempts=2), TASK, tmp_path)
     assert tried[2:] == [7, 8]
-    assert not list(tmp_path.glob("*.part"))
+    assert not list(tmp_path.glob(".part-*"))
 
 
 def test_untrained_model_misses_the_gate(tmp_path):
@@ -173,22 +174,22 @@ def test_killed_warm_up_starts_again(tmp_path):
     )
     try:
         deadline = time.monotonic() + 60
-        while not list(tmp_path.glob("*.part")):
+        while not list(tmp_path.glob(".part-*")):
             assert process.poll() is None
             assert time.monotonic() < deadline
             time.sleep(0.05)
     finally:
         process.send_signal(signal.SIGKILL)
         process.wait()
-    (left,) = tmp_path.glob("*.part")
+    (left,) = tmp_path.glob(".part-*")
     # What the killed run left behind, under the name that the next one wants.
-    name = f"warmup-{warmup._digest(dependencies(TINY, TASK))}"
-    left.rename(tmp_path / f"{name}.part")
-    (tmp_path / f"{name}.part" / "model.safetensors").write_bytes(b"half")
+    name = f"warmup-{digest_of(dependencies(TINY, TASK))}"
+    left.rename(tmp_path / f".part-77-{name}")
+    (tmp_path / f".part-77-{name}" / "model.safetensors").write_bytes(b"half")
     folder = warm_up(TINY, TASK, tmp_path)
     assert folder.name == name
     load_model(folder)
-    assert not list(tmp_path.glob("*.part"))
+    assert not list(tmp_path.glob(".part-*"))
 
 
 def test_unwritable_cache(tmp_path):

@@ -186,8 +186,8 @@ def test_exponent_cap_and_extremes():
     assert applied.capped.tolist() == [True, True, False, False]
     np.testing.assert_allclose(applied.weight, np.exp([MAX_EXPONENT, MAX_EXPONENT, -1e4, 19.0]))
     for name in SEQUENCE_RULES:
-        rule, rows = preset(name).rule, [x.astype(np.float32) for x in (S, n, A)]
-        for part in rule.apply(*rows, rule.centre(STATS, A))[:5]:
+        rule, (s, l, a) = preset(name).rule, (x.astype(np.float32) for x in (S, n, A))
+        for part in rule.apply(s, l, a, rule.centre(STATS, A))[:5]:
             assert np.isfinite(part).all(), name
     # truncate, A < 0, S far below lo: M = exp(lo - S) overflows and is held, the clipped weight is exact
     applied = preset("fspo-truncate").rule.apply(np.array([-1e4]), np.array([4]), np.array([-1.0]))

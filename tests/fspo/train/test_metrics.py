@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fspo.advantages import GroupStats
+from fspo.gradlog.metrics_file import MetricsFile
 from fspo.rollouts.counts import Counts, add_rollout, length_bins
 from fspo.train.live_cosine import live_lemma, strata_sums
-from fspo.train.metrics import MetricsFile, add_update_rows, finished
+from fspo.train.metrics import add_update_rows, finished
 
 EDGES = (1, 4, 8)
 
