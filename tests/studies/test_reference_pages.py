@@ -19,7 +19,7 @@ from analysis.tables.columns import columns, names
 from analysis.tables.files import TABLES
 from fspo.gradlog import GradLogWriter
 from fspo.gradlog.schema import COLUMNS, REQUIRED
-from fspo.rules import preset
+from fspo.rules import Rule, preset
 from studies.reference_pages import DOCS, ELSEWHERE, KEYS, PAGES
 from tests.analysis.conftest import Plan, write_log
 
@@ -94,7 +94,8 @@ def test_what_other_commands_write_has_the_declared_columns(run, tmp_path):
     assert tuple(table.columns) == names(SweepRow)
     assert len(table)
     ranges = tmp_path / "ranges.json"
-    assert main(["calibrate", str(run), "--rules", "[fspo]", "--output", str(ranges)]) == 0
+    unclipped = write_log(tmp_path / "none", Plan(rule=Rule("none"), rollouts=1, prompts=16, width=0))
+    assert main(["calibrate", str(unclipped), "--rules", "[fspo]", "--output", str(ranges)]) == 0
     assert tuple(json.loads(ranges.read_text())["fspo"]) == names(CalibratedRange)
     write_trained_sweep(tmp_path / "trained_sweep.csv", [Entry("fspo", "dual", "2", "rule.dual=2", (), "too odd")])
     trained = pd.read_csv(tmp_path / "trained_sweep.csv")
