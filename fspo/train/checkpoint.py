@@ -23,6 +23,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from fspo.base.errors import UserError
 from fspo.base.files import writing
 from fspo.distributed.tensors import put, shard_like, whole_state
+from fspo.models.load import no_progress_bar
 from fspo.train.optimizers import CODES, SCALE, low_moment, moment_parts
 
 FOLDER = "checkpoints"
@@ -141,8 +142,6 @@ def export(run: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
 
     Every process calls it, as `save`.
     """
-    from transformers.utils import logging
-
     part, target = run / f".part-{EXPORT}", run / EXPORT
     tensors: dict[str, torch.Tensor] = trainable(model)
     if not hasattr(model, "peft_config"):
@@ -152,15 +151,9 @@ def export(run: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
     if not writes:
         return target
     _refuse_non_finite(tensors, target)
-    bars = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        with _whole_folder(part, target):
-            model.save_pretrained(part, state_dict=tensors)
-            tokenizer.save_pretrained(part)
-    finally:
-        if bars:
-            logging.enable_progress_bar()
+    with no_progress_bar(), _whole_folder(part, target):
+        model.save_pretrained(part, state_dict=tensors)
+        tokenizer.save_pretrained(part)
     return target
 
 
