@@ -22,20 +22,6 @@ _DROPOUT_WORDS = ("dropout", "pdrop")
 
 
 @contextmanager
-def no_progress_bar() -> Iterator[None]:
-    """Silence transformers' progress bars while the block loads or saves."""
-    from transformers.utils import logging
-
-    bars = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if bars:
-            logging.enable_progress_bar()
-
-
-@contextmanager
 def local_seed(seed: int) -> Iterator[None]:
     """Run with torch's CPU generator seeded, and give the caller's generator back untouched."""
     with torch.random.fork_rng(devices=[]):

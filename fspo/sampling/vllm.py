@@ -34,8 +34,8 @@ from transformers import PreTrainedModel
 
 from fspo.base.errors import UserError
 from fspo.base.files import writing
-from fspo.models.load import no_progress_bar
 from fspo.sampling.picking import Progress
+from fspo.sampling.saving import save_model
 
 MARK = "written-by-fspo"
 """A file in the folder of weights. A folder that holds other files and not this one is somebody's model: left alone."""
@@ -228,8 +228,7 @@ def write_weights(model: PreTrainedModel, folder: Path) -> None:
         (folder / MARK).touch()
         _claim(folder)
         shutil.rmtree(part, ignore_errors=True)
-        with no_progress_bar():
-            model.save_pretrained(part)
+        save_model(model, part)
         new = {path.name for path in part.iterdir()}
         for old in folder.glob("model*.safetensors*"):
             if old.name not in new:

@@ -23,7 +23,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from fspo.base.errors import UserError
 from fspo.base.files import writing
 from fspo.distributed.tensors import put, shard_like, whole_state
-from fspo.models.load import no_progress_bar
+from fspo.sampling.saving import save_model
 from fspo.train.optimizers import CODES, SCALE, low_moment, moment_parts
 
 FOLDER = "checkpoints"
@@ -151,8 +151,8 @@ def export(run: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
     if not writes:
         return target
     _refuse_non_finite(tensors, target)
-    with no_progress_bar(), _whole_folder(part, target):
-        model.save_pretrained(part, state_dict=tensors)
+    with _whole_folder(part, target):
+        save_model(model, part, state_dict=tensors)
         tokenizer.save_pretrained(part)
     return target
 
