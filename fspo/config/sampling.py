@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal, get_args
+from urllib.parse import urlsplit
 
-from fspo.base.errors import unknown_name
+from fspo.base.errors import UserError, unknown_name
 from fspo.config.ranges import check_ranges, number
 
 Engine = Literal["auto", "fast", "generate", "vllm"]
@@ -29,6 +30,13 @@ class SamplingConfig:
         Responses sampled at once; vLLM gets all of them and fills its cache by itself.
     vllm_url : str
         Address of the server for engine ``"vllm"``.
+    vllm_weights : str
+        Folder that this server serves. The trainer writes the model there and has it loaded again after updates; a
+        server on another machine needs it under the same path on a shared file system. A folder that holds other
+        files is refused.
+    vllm_timeout : float
+        Seconds that one request to this server may take. The requests of a rollout are under way at once, so each
+        may take as long as the whole rollout.
     """
 
     temperature: float = number(1.0, 1e-3, 1e3, also=(0,))
@@ -36,8 +44,22 @@ class SamplingConfig:
     engine: Engine = "auto"
     batch_size: int = number(512, 1)
     vllm_url: str = "http://localhost:8000"
+    vllm_weights: str = "out/vllm"
+    vllm_timeout: float = number(1800.0, 0, 1e6, above=True)
 
     def __post_init__(self) -> None:
         check_ranges(self, "sampling")
+        _check_url(self.vllm_url)
         if self.engine not in ENGINES:
             raise unknown_name("sampling engine", self.engine, ENGINES)
+
+
+def _check_url(url: str) -> None:
+    """Raise UserError unless this is the address of a server."""
+    try:
+        parts = urlsplit(url)
+        good = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # a port that is no number
+        good = False
+    if not good:
+        raise UserError(f"sampling.vllm_url is {url!r}: write http://HOST:PORT")

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -24,6 +25,7 @@ from fspo.config import SamplingConfig
 from fspo.sampling.fast import plain_attention_layers, run_fast
 from fspo.sampling.generate import run_generate
 from fspo.sampling.picking import Noise, Progress, trim
+from fspo.sampling.vllm import Server, run_vllm
 
 FAST_PARAMETERS = 1_000_000_000
 """``auto`` leaves models from here on, where they run on an accelerator, to transformers' generation."""
@@ -97,7 +99,7 @@ def sample(
     _check(model, prompts, keys, eos, config)
     engine = choose_engine(model, config.engine)
     if engine == "vllm":
-        return _by_vllm(model, prompts, Noise(seed, rollout, keys), config, eos, progress)
+        return _by_vllm(model, prompts, config, eos, progress)
     run, at_once = _RUNS[engine], config.batch_size
     order = np.argsort([len(prompt) for prompt in prompts], kind="stable")
     results: list[tuple[np.ndarray, np.ndarray, bool]] = [_NOTHING] * len(prompts)
@@ -118,6 +120,22 @@ def sample(
             )
             for i, result in zip(rows, trim(tokens, logprobs, eos), strict=True):
                 results[i] = result
+    return _responses(results)
+
+
+def _by_vllm(
+    model: PreTrainedModel,
+    prompts: Sequence[Sequence[int]],
+    config: SamplingConfig,
+    eos: list[int],
+    progress: Progress | None,
+) -> Responses:
+    server = Server(config.vllm_url, Path(config.vllm_weights).resolve(), config.vllm_timeout)
+    rows, steps = [list(prompt) for prompt in prompts], config.max_new_tokens
+    return _responses(list(run_vllm(model, rows, server, config.temperature, steps, eos, progress)))
+
+
+def _responses(results: list[tuple[np.ndarray, np.ndarray, bool]]) -> Responses:
     if not all(np.isfinite(row).all() for _, row, _ in results):
         raise UserError(
             "the model gives logits that are not finite: training has diverged or the weights are damaged; "
@@ -126,31 +144,12 @@ def sample(
     return Responses([r[0] for r in results], [r[1] for r in results], np.array([r[2] for r in results], bool))
 
 
-def _by_vllm(
-    model: PreTrainedModel,
-    prompts: Sequence[Sequence[int]],
-    noise: Noise,
-    config: SamplingConfig,
-    eos: list[int],
-    progress: Progress | None,
-) -> Responses:
-    from fspo.sampling.vllm import run_vllm
-
-    rows, steps = [list(prompt) for prompt in prompts], config.max_new_tokens
-    tokens, logprobs = run_vllm(model, rows, noise, config.temperature, steps, eos, config.vllm_url, progress)
-    return Responses(tokens, logprobs, np.array([row[-1] not in eos for row in tokens], bool))
-
-
 _RUNS = {"fast": run_fast, "generate": run_generate}
 _NOTHING = (np.empty(0, np.int64), np.empty(0, np.float32), False)
 
 
 def choose_engine(model: PreTrainedModel, wanted: str) -> str:
     """Name the engine that ``wanted`` means for this model; UserError when ``"fast"`` cannot run it."""
-    if wanted == "vllm":
-        from fspo.sampling.vllm import check_vllm
-
-        check_vllm()
     if wanted in ("generate", "vllm"):
         return wanted
     fits = plain_attention_layers(model) > 0

@@ -1,101 +1,261 @@
-"""The ``vllm`` engine of `fspo.sampling.sample.sample`: a vLLM server, through the client that TRL keeps.
+"""The ``vllm`` engine of `fspo.sampling.sample.sample`: a vLLM server, spoken to over HTTP.
+
+The server runs in a process and a Python environment of its own. Weights reach it through a folder that both see: the
+trainer writes them there and has the server load them again. That needs no GPU; a server on another machine needs the
+folder under the same path on a shared file system.
 
 vLLM draws with noise of its own, so responses are not those of the other engines and a resumed run does not repeat what
-it lost. Its log-probs are logged beside the trainer's (``engine_log_ratio``) and used for nothing else; they belong to
-the sampling temperature only if the server runs with ``--logprobs-mode processed_logprobs``.
+it lost. Its log-probs are logged beside the trainer's (``engine_log_ratio``) and used for nothing else.
 """
 
 from __future__ import annotations
 
-from importlib.util import find_spec
+import hashlib
+import http.client
+import json
+import os
+import shlex
+import shutil
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import numpy as np
+import torch
 from accelerate import PartialState
+from filelock import FileLock, Timeout
+from safetensors import SafetensorError
 from transformers import PreTrainedModel
 
 from fspo.base.errors import UserError
-from fspo.sampling.picking import Noise, Progress
+from fspo.base.files import writing
+from fspo.sampling.picking import Progress
+from fspo.sampling.saving import save_model
 
-SERVER = (
-    'vllm serve MODEL --logprobs-mode processed_logprobs --weight-transfer-config \'{"backend": "nccl"}\' '
-    "(with VLLM_SERVER_DEV_MODE=1)"
-)
-_clients: dict[str, tuple[Any, int | None]] = {}
-"""By address: the client and the weights that its server has, as `_version` counts them."""
+MARK = "written-by-fspo"
+"""A file in the folder of weights. A folder that holds other files and not this one is somebody's model: left alone."""
+REQUEST_PROMPTS = 32
+"""Prompts of one request; all requests of a rollout are under way at once, and the server schedules them."""
+
+_locks: dict[Path, FileLock] = {}
+"""Folders that this process writes weights to."""
+_sent: dict[Server, str] = {}
+"""Digest of the weights that each server was last told to load."""
+
+
+@dataclass(frozen=True)
+class Server:
+    """A vLLM server.
+
+    Attributes
+    ----------
+    url : str
+        Its address.
+    folder : Path
+        The model folder that it serves, absolute.
+    timeout : float
+        Seconds that one request may take.
+    """
+
+    url: str
+    folder: Path
+    timeout: float = field(compare=False)
+
+    def command(self) -> str:
+        """The shell command that starts it."""
+        address = urlsplit(self.url)
+        return (
+            "VLLM_SERVER_DEV_MODE=1 python -m vllm.entrypoints.openai.api_server "
+            f"--model {shlex.quote(str(self.folder))} --logprobs-mode processed_logprobs --skip-tokenizer-init "
+            f"--host {address.hostname} --port {address.port or 80}"
+        )
+
+    def ask(self, path: str, body: dict[str, Any] | None = None) -> Any:
+        """GET, or POST a body, and read JSON.
+
+        Raises
+        ------
+        UserError
+            If the server does not answer in time, or answers with an error.
+        """
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self.url.rstrip("/") + path, data, {"Content-Type": "application/json"})
+        # a server of one's own is not behind a proxy
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        again = (
+            f"start it with `{self.command()}` and give the same command again, in training with --resume true (the "
+            "last checkpoint is kept)"
+        )
+        try:
+            with opener.open(request, timeout=self.timeout) as reply:
+                return json.loads(reply.read() or b"null")
+        except urllib.error.HTTPError as error:
+            text = " ".join(error.read().decode(errors="replace").split())[:300]
+            raise UserError(f"the vLLM server at {self.url} refused {path} ({error.code} {text}): {again}") from error
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            why = " ".join(str(getattr(error, "reason", None) or error).split()) or type(error).__name__
+            raise UserError(f"no vLLM server answers at {self.url} ({why}): {again}") from error
+
+    def model(self) -> str:
+        """Name of the model that it serves; UserError when that is not the folder's."""
+        reply = self.ask("/v1/models")
+        for served in reply.get("data", []) if isinstance(reply, dict) else []:
+            if (root := served.get("root")) and Path(root).resolve() == self.folder:
+                return served["id"]
+        raise UserError(
+            f"the vLLM server at {self.url} does not serve {self.folder}, to which the weights are written: start it "
+            f"with `{self.command()}`"
+        )
+
+    def send(self, model: PreTrainedModel, end: int) -> None:
+        """Have the server load the model's weights, unless it was told to load the same ones before.
+
+        Parameters
+        ----------
+        end : int
+            A token that ends responses: with it alone allowed, log-probs of the sampling law must be 0.
+
+        Raises
+        ------
+        UserError
+            If the weights cannot be written or loaded, or the server gives log-probs of another law than it samples.
+        """
+        digest = _digest(model)
+        if _sent.get(self) == digest:
+            return
+        _sent.pop(self, None)
+        write_weights(model, self.folder)
+        name = self.model()
+        self.ask("/collective_rpc", {"method": "reload_weights"})
+        self.ask("/reset_prefix_cache", {})
+        only = {"temperature": 1.0, "max_tokens": 1, "allowed_token_ids": [end]}
+        if abs(self.complete(name, [[end]], only)[0][1][0]) > 1e-6:
+            raise UserError(
+                f"the vLLM server at {self.url} gives log-probs of another law than it samples from: start it with "
+                f"`{self.command()}`"
+            )
+        _sent[self] = digest
+
+    def complete(self, name: str, prompts: list[list[int]], options: dict[str, Any]) -> list[tuple[list, list]]:
+        """Tokens and log-probs of one response to each prompt, in their order; UserError when any is missing."""
+        body = {"model": name, "prompt": prompts, "logprobs": 0, "return_token_ids": True}
+        # a server without a tokenizer has no other names for tokens
+        body |= {"return_tokens_as_token_ids": True, "detokenize": False}
+        # said, because vLLM takes what is not said from the model's generation configuration
+        body |= {"top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
+        reply = self.ask("/v1/completions", body | options)
+        found: list[tuple[list, list]] = [([], [])] * len(prompts)
+        try:
+            for choice in reply["choices"]:
+                found[choice["index"]] = choice["token_ids"], choice["logprobs"]["token_logprobs"]
+        except (KeyError, TypeError, IndexError) as error:
+            raise UserError(f"the server at {self.url} answers in another form than vLLM 0.32: install that") from error
+        if not all(tokens and len(tokens) == len(logprobs) and None not in logprobs for tokens, logprobs in found):
+            raise UserError(f"the vLLM server at {self.url} left out tokens or log-probs: start it again")
+        return found
 
 
 def run_vllm(
     model: PreTrainedModel,
     prompts: list[list[int]],
-    noise: Noise,
+    server: Server,
     temperature: float,
     steps: int,
     eos: list[int],
-    url: str,
     progress: Progress | None,
-) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Send the model's weights where they changed, then sample; tokens int64 and log-probs float32, each (L_i,).
+) -> Iterator[tuple[np.ndarray, np.ndarray, bool]]:
+    """Send the model's weights where they changed, then sample.
+
+    Yields
+    ------
+    tokens : numpy.ndarray
+        Int64 (L_i,).
+    logprobs : numpy.ndarray
+        Float32 (L_i,), by the server, at the sampling temperature; 0 under greedy sampling.
+    truncated : bool
 
     Raises
     ------
     UserError
-        If vLLM is not installed, the server does not answer or fails, or a response is missing: none is left out.
+        If the server does not answer or fails, or a response is missing: none is left out.
     """
-    check_vllm()
     check_alone(PartialState().num_processes, hasattr(model, "peft_config"))
-    try:
-        client = _synced(model, url)
-        reply = client.generate(
-            prompts,
-            temperature=temperature,
-            max_tokens=steps,
-            logprobs=0,
-            # No seed: each row is a request of its own, and one seed would give a prompt's rows the same response.
-            generation_kwargs={"stop_token_ids": eos},
-        )
-    except Exception as error:  # the client raises bare ones
-        _clients.pop(url, None)
-        text = " ".join(str(error).split())[:300]
-        raise UserError(f"the vLLM server at {url} failed ({text}): start it with {SERVER}") from error
-    tokens, logprobs = reply["completion_ids"], reply["logprobs"]
-    if len(tokens) != len(prompts) or not all(tokens) or logprobs is None:
-        raise UserError(f"the vLLM server at {url} gave {len(tokens)} responses to {len(prompts)} prompts: restart it")
-    if progress is not None:
-        progress(len(tokens), sum(map(len, tokens)))
-    return (
-        [np.array(row, np.int64) for row in tokens],
-        [np.array([0.0 if temperature == 0 else float(value[0]) for value in row], np.float32) for row in logprobs],
-    )
+    server.send(model, eos[0])
+    name = server.model()
+    # No seed: it would belong to the request, and equal prompts would get equal responses.
+    options = {"temperature": temperature, "max_tokens": steps, "ignore_eos": True, "stop_token_ids": eos}
+    parts = [prompts[first : first + REQUEST_PROMPTS] for first in range(0, len(prompts), REQUEST_PROMPTS)]
 
+    def ask(part: list[list[int]]) -> list[tuple[list, list]]:
+        return server.complete(name, part, options)
 
-def check_vllm() -> None:
-    """Raise UserError unless vLLM and TRL are installed."""
-    for name in ("vllm", "trl"):
-        if find_spec(name) is None:
-            raise UserError(
-                f"the vllm engine needs {name}: pip install 'fspo[vllm]', or set the sampling engine to 'generate'"
-            )
+    with ThreadPoolExecutor(len(parts)) as pool:
+        for rows in pool.map(ask, parts):
+            if progress is not None:
+                progress(len(rows), sum(len(tokens) for tokens, _ in rows))
+            for tokens, logprobs in rows:
+                values = np.array(logprobs, np.float32)
+                yield np.array(tokens, np.int64), values * 0 if temperature == 0 else values, tokens[-1] not in eos
 
 
 def check_alone(processes: int, lora: bool) -> None:
     """Raise UserError where weights would have to come from several processes or from adapters."""
     if processes > 1 or lora:
-        raise UserError("the vllm engine serves one training process without LoRA: use the generate engine instead")
+        raise UserError("the vllm engine serves one training process without LoRA: set the sampling engine to 'auto'")
 
 
-def _synced(model: PreTrainedModel, url: str) -> Any:
-    from trl.generation.vllm_client import VLLMClient
+def write_weights(model: PreTrainedModel, folder: Path) -> None:
+    """Write the model to a folder that a server serves: each file is whole at any time.
 
-    if url not in _clients:
-        client = VLLMClient(base_url=url, connection_timeout=60.0)
-        client.init_communicator(device=model.device)
-        _clients[url] = (client, None)
-    client, had = _clients[url]
-    # in-place updates raise a parameter's version; another model has other addresses
-    version = hash(tuple((p.data_ptr(), p._version) for p in model.parameters()))
-    if had != version:
-        client.update_model_params(model)
-        client.reset_prefix_cache()
-        _clients[url] = (client, version)
-    return client
+    Raises
+    ------
+    UserError
+        If the folder holds files that were not written here, another process writes to it, or it cannot be written.
+    """
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / MARK).exists():
+        raise UserError(
+            f"{folder} holds files that this program did not write: name a new or empty "
+            "folder with sampling.vllm_weights"
+        )
+    part = folder / ".part"
+    with writing(folder, SafetensorError):
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / MARK).touch()
+        _claim(folder)
+        shutil.rmtree(part, ignore_errors=True)
+        save_model(model, part)
+        new = {path.name for path in part.iterdir()}
+        for old in folder.glob("model*.safetensors*"):
+            if old.name not in new:
+                old.unlink()
+        for name in new:
+            os.replace(part / name, folder / name)
+        part.rmdir()
+
+
+def _claim(folder: Path) -> None:
+    """Keep other processes from writing to the folder until this one ends."""
+    if folder in _locks:
+        return
+    lock = FileLock(folder / ".lock")
+    try:
+        lock.acquire(blocking=False)
+    except Timeout as error:
+        raise UserError(
+            f"another run sends its weights through {folder}: give each run a vLLM server (sampling.vllm_url) and a "
+            "folder (sampling.vllm_weights) of its own"
+        ) from error
+    _locks[folder] = lock
+
+
+def _digest(model: PreTrainedModel) -> str:
+    """Digest of the model's weights."""
+    found = hashlib.sha256()
+    for value in model.state_dict().values():
+        found.update(value.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy())
+    return found.hexdigest()

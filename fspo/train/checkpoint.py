@@ -20,6 +20,7 @@ from fspo.base.errors import UserError
 from fspo.base.files import remove_folder, whole_folder
 from fspo.distributed.tensors import put, shard_like, whole_state
 from fspo.gradlog.run_folder import CHECKPOINTS, MODEL
+from fspo.sampling.saving import save_model
 from fspo.train.optimizers import CODES, SCALE, low_moment, moment_parts
 
 
@@ -111,8 +112,6 @@ def export(run: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
 
     Every process calls it, as `save`.
     """
-    from transformers.utils import logging
-
     target = run / MODEL
     tensors: dict[str, torch.Tensor] = trainable(model)
     if not hasattr(model, "peft_config"):
@@ -122,15 +121,9 @@ def export(run: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
     if not writes:
         return target
     _refuse_non_finite(tensors, target)
-    bars = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        with whole_folder(target, SafetensorError) as part:
-            model.save_pretrained(part, state_dict=tensors)
-            tokenizer.save_pretrained(part)
-    finally:
-        if bars:
-            logging.enable_progress_bar()
+    with whole_folder(target, SafetensorError) as part:
+        save_model(model, part, state_dict=tensors)
+        tokenizer.save_pretrained(part)
     return target
 
 

@@ -42,6 +42,9 @@ _MAY_CHANGE = {
     "checkpoint_every",
     "keep_checkpoints",
     "trackers",
+    "sampling.vllm_url",
+    "sampling.vllm_weights",
+    "sampling.vllm_timeout",
 }
 _held: dict[Path, FileLock] = {}
 """Locks of this process, which may make several trainers on one folder after each other."""
@@ -237,7 +240,7 @@ def _check_same_run(config: TrainConfig, saved: Path) -> None:
         raise UserError(f"{saved} is damaged: restore it, or choose another --output") from error
     now = _flat(to_dict(config))
     for key in sorted(before.keys() | now.keys()):
-        if key.split(".")[0] not in _MAY_CHANGE and before.get(key) != now.get(key):
+        if not {key, key.split(".")[0]} & _MAY_CHANGE and before.get(key) != now.get(key):
             raise UserError(
                 f"{saved} was written with {key}={before.get(key)}, not {now.get(key)}: resume with the saved settings "
                 f"(--config {saved} --resume true) or choose another --output"

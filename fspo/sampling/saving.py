@@ -1,0 +1,20 @@
+"""Models as Hugging Face folders: for a server that samples, and at the end of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedModel
+from transformers.utils import logging
+
+
+def save_model(model: PreTrainedModel, folder: Path, **options: Any) -> None:
+    """Call the model's ``save_pretrained`` with these options, without its progress bar."""
+    bars = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        model.save_pretrained(folder, **options)
+    finally:
+        if bars:
+            logging.enable_progress_bar()

@@ -1,0 +1,91 @@
+"""A vLLM server on the CPU, from an environment of its own (`make .vllm/ready`), for tests and studies."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from fspo.base.errors import UserError
+
+PYTHON = Path(__file__).resolve().parent.parent / ".vllm" / "bin" / "python"
+STARTS_WITHIN = 400.0
+"""Seconds in which a server must answer; the embedded model's takes about 20 on an idle core."""
+
+
+@dataclass
+class Running:
+    """A server that answers.
+
+    Attributes
+    ----------
+    url : str
+    process : subprocess.Popen
+    """
+
+    url: str
+    process: subprocess.Popen[bytes]
+
+    def kill(self) -> None:
+        """End it, and the engine's process that it started, at once."""
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, 9)
+            self.process.wait()
+
+
+def missing(python: Path = PYTHON) -> str:
+    """Why no server can be started, or an empty string."""
+    return "" if (python.parent.parent / "ready").exists() else f"no vLLM in {python.parent.parent}: make test-vllm"
+
+
+@contextmanager
+def serve(
+    folder: Path, *, dtype: str = "float32", logprobs: str = "processed_logprobs", python: Path = PYTHON
+) -> Iterator[Running]:
+    """Serve a model folder on a free port of this machine while the block runs; the log is ``FOLDER.log``.
+
+    Raises
+    ------
+    UserError
+        If vLLM is not installed, or the server ends or says nothing within `STARTS_WITHIN`.
+    """
+    if why := missing(python):
+        raise UserError(why)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [str(python), "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder)]
+    command += ["--dtype", dtype, "--logprobs-mode", logprobs, "--host", "127.0.0.1", "--port", str(port)]
+    command += ["--enforce-eager", "--skip-tokenizer-init"]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environment |= {"VLLM_SERVER_DEV_MODE": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+    log = folder.with_name(f"{folder.name}.log")
+    with log.open("wb") as file:
+        # a session of its own, so that the engine's process ends with it
+        process = subprocess.Popen(
+            command, stdout=file, stderr=file, env=environment, cwd=folder, start_new_session=True
+        )
+    running = Running(f"http://127.0.0.1:{port}", process)
+    try:
+        _wait(running, log)
+        yield running
+    finally:
+        running.kill()
+
+
+def _wait(running: Running, log: Path) -> None:
+    until = time.monotonic() + STARTS_WITHIN
+    while time.monotonic() < until and running.process.poll() is None:
+        try:
+            with urllib.request.urlopen(f"{running.url}/health", timeout=5):
+                return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.5)
+    raise UserError(f"the vLLM server did not start: see {log}")
