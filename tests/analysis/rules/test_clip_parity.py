@@ -156,7 +156,10 @@ def matched_factor(rule, rows, centre, below, above, target, rate):
 
 
 def plain(case, rows, rate):
-    """A case on all rows of one use, window by window; None where no range gives the target."""
+    """A case on the rows of one use, window by window, and the numbers of these rows.
+
+    Left out are the rows of a window in which no range gives the target.
+    """
     window, parts, order = windows(rows.rollout, WINDOW), [], []
     for first in np.unique(window):
         at = np.flatnonzero(window == first)
@@ -165,12 +168,15 @@ def plain(case, rows, rate):
         if case.source == "matched":
             factor = matched_factor(case.rule, here, centre, below, above, case.target, rate)
             if not factor > 0:
-                return None
+                continue
             below, above = factor * below, factor * above
         parts.append(clip(case.rule, here, centre, below, above))
         order.append(at)
-    back = np.argsort(np.concatenate(order))
-    return Plain(*(np.concatenate([p[i] for p in parts])[back] for i in range(4)))
+    if not parts:
+        return None, np.zeros(0, int)
+    at = np.concatenate(order)
+    back = np.argsort(at)
+    return Plain(*(np.concatenate([p[i] for p in parts])[back] for i in range(4))), at[back]
 
 
 # -- the log, and the three ways on it ------------------------------------------------------------------------------
@@ -205,9 +211,8 @@ def fast(run, cases):
                 reason = sums.reasons.get((i, "band" if measure == "band" else "update"))
                 if column is not None and not reason:
                     kind = cases[i - offset].rule.weight if measure == "weight" else "one"
-                    counted = sums.counted(i, "band" if measure == "band" else "update", subset)
-                    if counted.count[-1]:
-                        here[measure, subset] = column.y.sum(0), counted.bases[kind].d.sum(0)
+                    base = sums.counted(i, "band" if measure == "band" else "update", subset).bases[kind]
+                    here[measure, subset] = column.y.sum(0), base.d.sum(0)
             for side in ("low", "high", "dual"):
                 if (i, side) in sums.sides:
                     here[side] = sums.sides[i, side].sum(0)
@@ -251,22 +256,15 @@ def by_bin(values, rows):
     return np.bincount(BINS.index(rows.coordinate), values, len(BINS))
 
 
-def with_a_range(case, rows, rate):
-    """The rows of the windows in which some range gives the target: the sums leave the others out."""
-    window = windows(rows.rollout, WINDOW)
-    fine = [first for first in np.unique(window) if plain(case, rows.take(window == first), rate) is not None]
-    return rows.take(np.isin(window, fine))
-
-
 def agree(case, rows, use, found, measure, subset):
     """The fast sums of one measure are the plain ones."""
-    rate = "band" if measure == "band" else "update"
-    here = with_a_range(case, rows.use(use), rate)
-    if not len(here):
+    expected, at = plain(case, rows.use(use), "band" if measure == "band" else "update")
+    if expected is None:
         assert (measure, subset) not in found[use]
         return
-    expected, part = plain(case, here, rate), here.subset(subset)
-    keep = slice(None) if subset == "all" else here.A != 0
+    part = rows.use(use).take(at)
+    keep = slice(None) if subset == "all" else part.A != 0
+    part = part.subset(subset)
     for ours, values in zip(found[use][measure, subset], expected.measure(measure), strict=True):
         np.testing.assert_allclose(ours, by_bin(values[keep], part), rtol=1e-9, err_msg=f"{case.key} {use} {measure}")
 
@@ -287,8 +285,8 @@ def test_the_log_has_every_awkward_row(log):
 def test_row_by_row(combination, log, cases):
     for case, use, rate in product(cases[combination], ("first", "reused"), ("band", "update")):
         rows = log.rows.use(use)
-        found, expected = evaluate(case, rows, windows(rows.rollout, WINDOW), rate), plain(case, rows, rate)
-        if expected is None:
+        found, (expected, at) = evaluate(case, rows, windows(rows.rollout, WINDOW), rate), plain(case, rows, rate)
+        if len(at) < len(rows):
             assert found.reason
             continue
         np.testing.assert_array_equal(found.side, expected.side)
@@ -312,10 +310,10 @@ def test_update_and_weight_summed(combination, log, cases, summed):
             agree(case, log.rows, use, found, measure, "nonzero")
         if combination.outside == "drop":
             for use in ("first", "reused"):
-                rows = with_a_range(case, log.rows.use(use), "update")
-                expected = plain(case, rows, "update") if len(rows) else None
+                rows = log.rows.use(use)
+                expected, at = plain(case, rows, "update")
                 for name, side in (("low", -1), ("high", 1), ("dual", 2)) if expected else ():
-                    count = by_bin(1.0 * (expected.side == side), rows)
+                    count = by_bin(1.0 * (expected.side == side), rows.take(at))
                     np.testing.assert_array_equal(found[use].get(name, np.zeros(len(BINS))), count, err_msg=name)
 
 

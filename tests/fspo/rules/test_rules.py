@@ -22,6 +22,7 @@ from fspo.rules import (
     preset,
     scaled,
     standardized_excess,
+    token_k3,
     token_sums,
 )
 
@@ -193,6 +194,24 @@ def test_exponent_cap_and_extremes():
     applied = preset("fspo-truncate").rule.apply(np.array([-1e4]), np.array([4]), np.array([-1.0]))
     assert applied.clipped_weight[0] == pytest.approx(math.exp(-0.06))
     assert applied.multiplier[0] == pytest.approx(math.exp(80))
+    # S above the cap and held at an edge below it: M w is the edge's weight, so M = exp(.06 - 20)
+    applied = preset("fspo-truncate").rule.apply(np.array([60.0]), np.array([4]), np.array([1.0]))
+    assert applied.multiplier[0] == pytest.approx(math.exp(0.06 - 20))
+    assert applied.multiplier[0] * applied.weight[0] == pytest.approx(applied.clipped_weight[0])
+
+
+def test_k3_is_capped_and_both_edges_lie_in_the_band():
+    assert token_k3(np.array([21.0]))[0] == pytest.approx(math.expm1(20) - 21)
+    edges = Rule("sqrt", 0.03, 0.03).apply(np.array([-0.06, 0.06]), np.array([4, 4]), np.array([1.0, -1.0]))
+    assert edges.in_band.tolist() == [True, True]
+    assert edges.side.tolist() == [0, 0]
+
+
+def test_cap_excess_looks_at_the_upper_edge_alone():
+    excess = standardized_excess(
+        Rule("sqrt", 0.03, 0.03, outside="cap"), [0.12, -0.12, 0.03], [4, 4, 4], [-1.0, -1.0, 1.0], rate="update"
+    )
+    np.testing.assert_allclose(excess, [2.0, -2.0, 0.5])
 
 
 def test_nan_is_passed_through_never_cut():
