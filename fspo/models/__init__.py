@@ -1,1 +1,1 @@
-"""Causal language models and tokenizers: loading, the embedded model, its supervised warm-up."""
+"""Causal language models and tokenizers: how they are loaded, the embedded model, and its supervised warm-up."""

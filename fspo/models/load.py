@@ -1,4 +1,4 @@
-"""Models and tokenizers: the embedded Qwen3 that needs no download, and any Hugging Face causal LM."""
+"""Load models and tokenizers: the embedded Qwen3, which needs no download, and any Hugging Face causal LM."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _DROPOUT_WORDS = ("dropout", "pdrop")
 
 @contextmanager
 def local_seed(seed: int) -> Iterator[None]:
-    """Run with torch's CPU generator seeded, and give the caller's generator back untouched."""
+    """Seed torch's CPU random generator for the block, and restore the generator's earlier state afterwards."""
     with torch.random.fork_rng(devices=[]):
         torch.random.default_generator.manual_seed(seed)
         yield
 
 
 def embedded_config() -> Qwen3Config:
-    """Configuration of the embedded model."""
+    """Return the configuration of the embedded model."""
     from transformers import Qwen3Config
 
     from fspo.tasks.chain_add import build_tokenizer
@@ -54,12 +54,12 @@ def embedded_config() -> Qwen3Config:
 
 
 def build_embedded_model(seed: int = 0) -> Qwen3ForCausalLM:
-    """Build the embedded model, randomly initialised: 0.40M parameters, 24 tokens, float32, eval mode.
+    """Build the embedded model with random weights: 0.40M parameters, 24 tokens, float32, eval mode.
 
     Parameters
     ----------
     seed : int
-        The weights depend on it alone; torch's global generator is neither read nor moved.
+        The weights depend on the seed alone; torch's global generator is neither used nor changed.
     """
     from transformers import Qwen3ForCausalLM
 
@@ -77,7 +77,7 @@ def load_model(
     lora: LoraOptions | None = None,
     seed: int = 0,
 ) -> PreTrainedModel:
-    """Load a causal language model ready for training: dropout off, eval mode, on the CPU.
+    """Load a causal language model and make it ready for training: dropout off, eval mode, on the CPU.
 
     Parameters
     ----------
@@ -118,7 +118,7 @@ def load_model(
             )
         model, report = loaded
         absent = sorted(report["missing_keys"])
-        if absent:  # transformers would go on with random weights
+        if absent:  # transformers would use random weights for them
             raise UserError(
                 f"{name_or_path} lacks {len(absent)} of the model's weights ({absent[0]}, ...): its files are "
                 "incomplete or of another architecture; download or save it again"
@@ -131,12 +131,12 @@ def load_model(
 def ready_for_training(
     model: PreTrainedModel, name: str, *, gradient_checkpointing: bool = False, lora: LoraOptions | None = None
 ) -> PreTrainedModel:
-    """Switch dropout off, and gradient checkpointing (non-reentrant) and adapters on where asked for; eval mode.
+    """Return the model in eval mode without dropout; add gradient checkpointing (non-reentrant) and adapters if asked.
 
     Raises
     ------
     UserError
-        An option is impossible for this model, which the message calls ``name``.
+        If an option is impossible for this model, which the message calls ``name``.
     """
     switch_dropout_off(model)
     if gradient_checkpointing:
@@ -152,7 +152,7 @@ def switch_dropout_off(model: torch.nn.Module) -> None:
     """Set every dropout probability of the model and its configuration to 0.
 
     The sampler, the old and the new log-probs must come from one policy: with dropout S would not be 0 at the first
-    minibatch. Works for models that read their configuration in the forward pass as well.
+    minibatch. The configuration is changed too, because some models read it in the forward pass.
     """
     for module in model.modules():
         if isinstance(module, torch.nn.modules.dropout._DropoutNd):
@@ -170,13 +170,13 @@ def switch_dropout_off(model: torch.nn.Module) -> None:
 def load_tokenizer(name_or_path: str | Path) -> PreTrainedTokenizerBase:
     """Load a tokenizer with a pad token, padding on the left; ``"embedded"`` needs no files.
 
-    A tokenizer without a pad token pads with its end (or unknown) token: masks, never token values, tell padding from
-    text here.
+    A tokenizer without a pad token pads with its end token. That is safe, because masks and not token values tell
+    padding from text.
 
     Raises
     ------
     UserError
-        The files are missing, or there is no token to pad with.
+        If the files are missing, or the tokenizer has no end token.
     """
     from transformers import AutoTokenizer
 
@@ -186,7 +186,7 @@ def load_tokenizer(name_or_path: str | Path) -> PreTrainedTokenizerBase:
         return build_tokenizer()
     with _readable(name_or_path):
         tokenizer = AutoTokenizer.from_pretrained(name_or_path, padding_side="left")
-    if set(tokenizer.get_vocab().values()) <= set(tokenizer.all_special_ids):  # what transformers makes of no files
+    if set(tokenizer.get_vocab().values()) <= set(tokenizer.all_special_ids):  # the result of missing files
         raise UserError(
             f"cannot load the tokenizer of {str(name_or_path)!r}: its files (tokenizer.json) are missing; save the "
             "tokenizer there, or name another with model.tokenizer"
@@ -199,7 +199,7 @@ def load_tokenizer(name_or_path: str | Path) -> PreTrainedTokenizerBase:
 
 
 def eos_token_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Token ids that end a response: the tokenizer's and those of the model's generation configuration."""
+    """Return the ids of end tokens: the tokenizer's and those of the model's generation configuration."""
     ids = {int(cast(int, tokenizer.eos_token_id))}
     listed = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
     ids.update([listed] if isinstance(listed, int) else listed or [])
@@ -218,7 +218,7 @@ def check_vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase)
 
 @contextmanager
 def _readable(name_or_path: str | Path) -> Iterator[None]:
-    """Turn a loader's error into one line."""
+    """Turn an error of a loader into a UserError of one line."""
     from safetensors import SafetensorError
 
     try:
@@ -245,7 +245,7 @@ def _add_lora(model: PreTrainedModel, options: LoraOptions) -> PreTrainedModel:
         lora_dropout=0.0,
         task_type="CAUSAL_LM",
     )
-    # Checkpointed layers drop the graph when their input, the frozen embedding, needs no gradient.
+    # Gradient checkpointing drops the graph of a layer whose input needs no gradient, as behind a frozen embedding.
     model.enable_input_require_grads()
     try:
         with local_seed(options.seed):

@@ -1,4 +1,4 @@
-"""Supervised warm-up of the embedded model: one to two minutes on one thread, once; later runs find it in the cache."""
+"""Supervised warm-up of the embedded model: it takes one to two minutes once, and later runs read it from the cache."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def warm_up(
     task: ChainAddConfig | Mapping[str, Any] | None = None,
     cache_dir: str | Path | None = None,
 ) -> Path:
-    """Give the folder of the warmed-up embedded model, training it when the cache has none.
+    """Return the folder of the warmed-up embedded model; train the model first if the cache does not hold it.
 
     Parameters
     ----------
@@ -43,18 +43,18 @@ def warm_up(
     task : ChainAddConfig or mapping, optional
         Options of chain-add.
     cache_dir : path, optional
-        Wins over ``config.cache_dir``.
+        Replaces ``config.cache_dir``.
 
     Returns
     -------
     Path
-        Model (safetensors) and tokenizer as ``save_pretrained`` writes them, and ``warmup.json``. The folder appears
-        whole or not at all; processes that ask at once wait for the one that trains.
+        Folder with the model (safetensors) and the tokenizer as ``save_pretrained`` writes them, and ``warmup.json``.
+        It gets its name only when it is complete. Processes that call at the same time wait for the one that trains.
 
     Raises
     ------
     UserError
-        No attempt passed the gate, or the cache cannot be written.
+        If no attempt reached ``config.min_accuracy``, or the cache cannot be written.
     """
     config = config or WarmupConfig()
     if not isinstance(task, ChainAddConfig):
@@ -67,7 +67,7 @@ def warm_up(
     try:
         root.mkdir(parents=True, exist_ok=True)
         with FileLock(root / f"{target.name}.lock"):
-            if (target / SUMMARY).is_file():  # another process was faster
+            if (target / SUMMARY).is_file():  # another process has trained the model meanwhile
                 return target
             remove_parts(root, target.name)  # the lock says that nobody writes it
             with whole_folder(target) as part:
@@ -81,9 +81,10 @@ def warm_up(
 
 
 def dependencies(config: WarmupConfig, task: ChainAddConfig) -> dict[str, Any]:
-    """All that the warmed-up weights depend on; their names in the cache are its hash.
+    """Return everything that the warmed-up weights depend on; its hash names the folder in the cache.
 
-    Data, tokenizer and initial weights enter as hashes of what the code makes, so that a change of the code is seen.
+    Data, tokenizer and initial weights enter as hashes of the values that the code makes now, so that a change of the
+    code changes the name.
     """
     options = {k: v for k, v in asdict(config).items() if k != "cache_dir"}
     weights = hashlib.sha256()
@@ -103,7 +104,7 @@ def dependencies(config: WarmupConfig, task: ChainAddConfig) -> dict[str, Any]:
 
 
 def _fill(folder: Path, config: WarmupConfig, task: ChainAddConfig, depends: dict[str, Any]) -> None:
-    """Train until an attempt passes the gate, then write the model to ``folder``."""
+    """Train with one seed after another until a model reaches ``config.min_accuracy``; write it to ``folder``."""
     best = 0.0
     for attempt in range(config.attempts):
         trial = replace(config, seed=config.seed + attempt)

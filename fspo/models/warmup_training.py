@@ -1,10 +1,10 @@
-"""What the supervised warm-up trains on and how, and how good the result is.
+"""Training of the supervised warm-up: its data, its optimizers and the accuracy of the result.
 
-The warm-up data hold slips (wrong states that are carried on), which bound the accuracy that RL starts from. They come
-in the last part of the schedule only: from the start they are noise that slows the learning of the addition tables.
-Weight matrices are trained by Muon and everything else by AdamW: in trials AdamW alone needed about three times the
-steps. Learning is abrupt and its moment varies with the seed (accuracy .43 with seed 0, .19 with seed 1 after 900
-steps), so the gate is there to refuse a model that has not learned at all, which sits below .1.
+The warm-up data hold slips (wrong states from which the response goes on), which bound the accuracy that RL starts
+from. They come in the last part of the schedule only, because slips from the start slow the learning of the addition
+tables. Muon trains the weight matrices of the layers and AdamW everything else: in trials AdamW alone needed about
+three times the steps. The model learns abruptly, and when depends on the seed (after 900 steps the accuracy is .43 with
+seed 0 and .19 with seed 1). The least accuracy is set to refuse a model that has not learned at all, which is below .1.
 """
 
 from __future__ import annotations
@@ -31,14 +31,17 @@ from fspo.tasks.chain_add import (
     warmup_text,
 )
 
-RECIPE = 1  # raise it when this module changes what it learns
+RECIPE = 1  # raise it when a change of this module changes the trained weights
 _IGNORED = -100  # cross_entropy's default ignore_index
 _LEARNING_RATE_FLOOR = 0.05
 _RAMP_STEPS = 100
 
 
 def train(config: WarmupConfig, task: ChainAddConfig) -> PreTrainedModel:
-    """Train a fresh embedded model on the warm-up data; eval mode. A function of its arguments and the machine."""
+    """Train a new embedded model on the warm-up data and return it in eval mode.
+
+    The weights depend on the arguments and the machine alone.
+    """
     model = cast(Any, build_embedded_model(config.seed)).train()
     inner = [p for name, p in model.named_parameters() if p.ndim == 2 and ".layers." in name]
     ids = {id(p) for p in inner}
@@ -69,17 +72,17 @@ def train(config: WarmupConfig, task: ChainAddConfig) -> PreTrainedModel:
 
 
 def learning_rate_scale(step: int, steps: int) -> float:
-    """Scale of both learning rates: a linear ramp times a cosine down to a small floor."""
+    """Return the factor of both learning rates at a step: a linear ramp times a cosine that falls to a small floor."""
     cosine = 0.5 * (1 + math.cos(math.pi * step / steps))
     ramp = min(1.0, (step + 1) / min(_RAMP_STEPS, steps))
     return ramp * (_LEARNING_RATE_FLOOR + (1 - _LEARNING_RATE_FLOOR) * cosine)
 
 
 def batch(config: WarmupConfig, task: ChainAddConfig, step: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Batch ``step``: token ids, position ids and labels, int64 (rows, width).
+    """Return batch ``step``: token ids, position ids and labels, int64 (rows, width).
 
-    Examples are packed into rows as wide as the longest possible one; positions start again at each example, from
-    which transformers builds the mask that keeps them apart. Labels are the next response token, or ignored.
+    Several examples are packed into one row. Positions start again at 0 for each example, and transformers builds
+    from them the mask that keeps examples apart. A label is the next response token, or the ignored index.
     """
     if step < config.slip_from * config.steps:
         task = replace(task, slip=0.0)
@@ -121,13 +124,13 @@ def _encode(prompt: str, response: str) -> np.ndarray:
 
 
 def measure(model: Any, task: ChainAddConfig, examples: int, seed: int = 0) -> dict[str, float]:
-    """Accuracy of responses sampled at temperature 1 on the eval split, overall and by number of additions.
+    """Measure the accuracy of responses sampled at temperature 1 on the eval split, overall and by number of additions.
 
     Returns
     -------
     dict
-        ``accuracy``, its standard error ``accuracy_se``, ``mean_length``, ``truncated`` (share), and
-        ``accuracy_A_B`` for n in A..B where there are such examples.
+        ``accuracy``, its standard error ``accuracy_se``, ``mean_length`` (tokens), ``truncated`` (share), and
+        ``accuracy_A_B`` for examples with A to B additions, if there are any.
     """
     chain = ChainAdd(task)
     tokenizer = build_tokenizer()
