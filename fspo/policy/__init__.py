@@ -1,1 +1,1 @@
-"""What is read from a policy: log-probabilities of response tokens, and scores (their gradients), sketched or exact."""
+"""Log-probabilities of response tokens under a policy, and scores (their gradients), as sketches or in full."""

@@ -1,8 +1,9 @@
-"""Log-softmax of chosen tokens straight from hidden states and the output layer's weight, tile by tile.
+"""Log-probabilities of chosen tokens from hidden states and the output layer's weight, tile by tile.
 
-Logits (tokens x vocabulary) exist one tile at a time, in float32, forward and backward: memory is linear in tokens.
-The backward pass computes each tile's logits again. `torch.nn.functional.linear_cross_entropy` (no temperature, no
-entropy, torch 2.13 on), TRL's and Liger's kernels were measured beside it: `benchmarks/logprobs.py`.
+Only one tile of the logits (tokens x vocabulary) exists at a time, in float32, in the forward and the backward pass, so
+memory is linear in the number of tokens. The backward pass computes the logits of each tile again.
+`benchmarks/logprobs.py` compares this code with `torch.nn.functional.linear_cross_entropy` (from torch 2.13 on; it has
+no temperature and no entropy) and with the kernels of TRL and Liger.
 """
 
 from __future__ import annotations
@@ -17,26 +18,32 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 TILE = {"cpu": 2**20}
-"""Logits of one tile by device: 4 MiB, which a CPU's caches hold; elsewhere `TILE_ELSEWHERE`."""
+"""Number of logits in one tile, by device type: 4 MiB fit a CPU's caches. Other devices use `TILE_ELSEWHERE`."""
 TILE_ELSEWHERE = 2**24
 
 
 class Listener(Protocol):
-    """Hears the gradient of the logits during the backward pass, tile by tile."""
+    """Receives the gradient of the logits, tile by tile, during the backward pass."""
 
     def begin(self, vocabulary: int, dtype: torch.dtype) -> bool:
-        """A backward pass begins; True where it asks for no parameter's gradient, as autograd does not tell."""
+        """Prepare for a backward pass; return True if no parameter needs a gradient in it.
+
+        Autograd does not pass that information on, so the listener must know it.
+        """
         ...
 
     def tile(self, delta: Tensor, rows: slice, columns: slice) -> None:
-        """Take d(loss)/d(output of the layer) of some tokens and vocabulary entries; the buffer is used again."""
+        """Take d(loss)/d(output of the layer) of some tokens and vocabulary entries; the next tile overwrites it."""
 
     def finish(self) -> None:
-        """All tiles were heard."""
+        """Finish the backward pass after the last tile."""
 
 
 def tile_shape(tokens: int, vocabulary: int, device: torch.device, logits: int | None = None) -> tuple[int, int]:
-    """Tokens and vocabulary entries of one tile of at most ``logits`` logits: a square, or all tokens where few."""
+    """Return the numbers of tokens and vocabulary entries of a tile with at most ``logits`` logits.
+
+    The tile is square; with fewer tokens than that it holds all tokens and is wider.
+    """
     budget = logits or TILE.get(device.type, TILE_ELSEWHERE)
     rows = max(1, min(tokens, isqrt(budget)))
     return rows, max(1, min(vocabulary, budget // rows))
@@ -53,12 +60,11 @@ def linear_log_probs(
     tile: tuple[int, int] | None = None,
     listener: Listener | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """Log-probability of each target under softmax((hidden weight^T + bias) / temperature).
+    """Return the log-probability of each target under softmax((hidden weight^T + bias) / temperature).
 
-    Products have float32 results (bfloat16 operands are never rounded in between), sums over the vocabulary run on
-    in float64: for given logits the error stays below 1e-6 nats; from hidden states it is that of a float32 logit,
-    some 1e-7 of the largest logit over the temperature. Under autocast the operands are rounded to its type, as in a
-    Linear layer.
+    Products of bfloat16 operands are summed in float32, and sums over the vocabulary are carried in float64. For given
+    logits the error stays below 1e-6 nats. Logits made from hidden states have the error of float32, about 1e-7 of
+    the largest logit over the temperature. Under autocast the operands are rounded to its type, as in a Linear layer.
 
     Parameters
     ----------
@@ -66,11 +72,11 @@ def linear_log_probs(
     weight, bias : Tensors (V, H) and (V,)
     targets : Tensor (N,), int64
     entropy : bool
-        Also return entropies.
+        Whether to return entropies too.
     tile : (int, int), optional
         Tokens and vocabulary entries of a tile; `tile_shape` chooses by default.
     listener : Listener, optional
-        Hears the logits' gradient.
+        Receives the gradient of the logits.
 
     Returns
     -------
@@ -88,36 +94,40 @@ def linear_log_probs(
 
 
 def _plain(device: torch.device) -> AbstractContextManager:
-    """The products below have the types that they are given."""
+    """Switch autocast off for the block, so that products keep the types of their operands."""
     return torch.autocast(device.type, enabled=False)
 
 
 class _Logits:
-    """Makes tiles of logits from operands of one type, with results in float32 or float64."""
+    """Computes tiles of logits from operands of one type, with results in float32 or float64."""
 
     def __init__(
         self, hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: float, dtype: torch.dtype, tile: tuple
     ) -> None:
         self.dtype = dtype
         self.wide = torch.promote_types(dtype, torch.float32)
-        # cuBLAS multiplies 16-bit numbers into 32-bit sums; elsewhere the operands are widened, which is exact.
+        # cuBLAS multiplies 16-bit operands into 32-bit sums. On other devices the operands are widened first; both
+        # ways lose no digit of a product.
         self.mixed = hidden.is_cuda and torch.version.hip is None and dtype != self.wide
         self.hidden, self.weight, self.bias, self.temperature = self.operand(hidden), weight, bias, temperature
         self.rows, self.columns = tile
         self._buffer = hidden.new_empty(self.rows * self.columns, dtype=self.wide)
 
     def operand(self, x: Tensor) -> Tensor:
-        """A factor of a product."""
+        """Return a factor of a product, in the type in which it is multiplied."""
         return x.to(self.dtype) if self.mixed else x.to(self.dtype).to(self.wide)
 
     def blocks(self) -> Iterator[tuple[slice, Tensor]]:
-        """Blocks of the vocabulary, with their weights."""
+        """Yield the blocks of the vocabulary, each with its rows of the weight."""
         for start in range(0, len(self.weight), self.columns):
             block = slice(start, min(start + self.columns, len(self.weight)))
             yield block, self.operand(self.weight[block])
 
     def tiles(self, block: slice, weight: Tensor) -> Iterator[tuple[slice, Tensor]]:
-        """The block's logits, not yet over the temperature, for some tokens at a time, in one buffer."""
+        """Yield the logits of a block for some tokens at a time, not yet divided by the temperature.
+
+        All tiles share one buffer, so the next tile overwrites the one before.
+        """
         for start in range(0, len(self.hidden), self.rows):
             rows = slice(start, min(start + self.rows, len(self.hidden)))
             count, width = rows.stop - rows.start, len(weight)
@@ -131,22 +141,22 @@ class _Logits:
             yield rows, x
 
     def relative(self, x: Tensor, top: Tensor) -> Tensor:
-        """``(x - top) / temperature`` in place: dividing first would round big logits."""
+        """Compute ``(x - top) / temperature`` in place; dividing before subtracting would round large logits."""
         x -= top[:, None]
         if self.temperature != 1.0:
             x /= self.temperature
         return x
 
     def add_product(self, total: Tensor, a: Tensor, b: Tensor) -> None:
-        """``total += a @ b`` for a wide ``total``."""
+        """Add ``a @ b`` to ``total``, which has the wide type (float32 or float64)."""
         if self.mixed:
-            total += torch.mm(a.to(self.dtype), b, out_dtype=self.wide)  # addmm takes a wide total from torch 2.10 on
+            total += torch.mm(a.to(self.dtype), b, out_dtype=self.wide)  # addmm_ takes a wide total from torch 2.10 on
         else:
             total.addmm_(a, b)
 
 
 def _places(targets: Tensor, block: slice) -> tuple[Tensor, Tensor]:
-    """Whether a target lies in the block, and its column there (0 where it does not), both (n, 1)."""
+    """Return whether each target lies in the block, and its column there (0 if it does not), both (n, 1)."""
     inside = (targets >= block.start) & (targets < block.stop)
     return inside[:, None], torch.where(inside, targets - block.start, 0)[:, None]
 
@@ -170,7 +180,7 @@ class _LinearLogProbs(torch.autograd.Function):
         with _plain(hidden.device):
             logits = _Logits(hidden, weight, bias, temperature, dtype, tile)
             count, finfo = len(targets), torch.finfo(logits.wide)
-            # Of exp(z), z = (x - top) / temperature, over the columns so far: the sum, and the sum with weights z.
+            # With z = (x - top) / temperature, over the columns so far: total = sum exp(z), moment = sum z exp(z).
             top = hidden.new_full((count,), finfo.min, dtype=logits.wide)
             total, moment, picked = (hidden.new_zeros(count, dtype=torch.float64) for _ in range(3))
             for block, part in logits.blocks():
@@ -178,7 +188,7 @@ class _LinearLogProbs(torch.autograd.Function):
                     inside, column = _places(targets[rows], block)
                     picked[rows] += torch.where(inside, x.gather(1, column), 0.0)[:, 0]
                     new = torch.maximum(top[rows], x.amax(1))
-                    shift = ((top[rows].double() - new) / temperature).clamp_(min=-1e300)  # times 0, not 0 * inf
+                    shift = ((top[rows].double() - new) / temperature).clamp_(min=-1e300)  # avoids 0 * inf
                     scale = shift.exp()
                     logits.relative(x, new)
                     if entropy:
@@ -217,7 +227,7 @@ class _LinearLogProbs(torch.autograd.Function):
             of_weight = torch.empty_like(weight) if to_weight else None
             of_bias = weight.new_zeros(len(weight), dtype=wide) if to_bias else None
             for block, part in logits.blocks():
-                # Summed over tokens in float32, rounded to the weight's type once.
+                # The sum over tokens is taken in float32 and rounded to the weight's type only once.
                 own = weight.new_zeros(part.shape, dtype=wide) if to_weight else None
                 for rows, x in logits.tiles(block, part):
                     inside, column = _places(targets[rows], block)

@@ -1,6 +1,7 @@
-"""Log-probabilities of response tokens under a causal language model, lean in memory, one code path for all uses.
+"""Log-probabilities of response tokens under a causal language model, with little memory; all uses share this code.
 
-Old and new log-probabilities must come from here with the same batch: then S is exactly 0 before the first update.
+Old and new log-probabilities must both be computed here with the same batch: then S is exactly 0 before the first
+update.
 """
 
 from __future__ import annotations
@@ -23,26 +24,32 @@ from fspo.distributed.tensors import is_part
 from fspo.policy.linear_logprobs import Listener, linear_log_probs, tile_shape
 
 BIG_VOCABULARY = 8192
-"""From here on logits always exist tile by tile; below, they are made whole in the model while they fit one tile."""
+"""Vocabulary size from which logits are always computed tile by tile.
+
+A model with a smaller vocabulary computes all logits at once if they fit in one tile.
+"""
 _PROBE = (3.0, -70.0, 1024.0)
-"""Numbers that a model must hand through, if what its output layer returns is what the model returns."""
-# Models whose forward does something to the logits after the output layer (scaling, soft caps).
+"""Test numbers appended to the output layer's result: if the model returns them unchanged, it did not alter logits."""
+# Models whose forward changes the logits after the output layer (scaling, soft caps): they must compute all logits.
 _WHOLE: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
 
 class HeadReader(Protocol):
-    """Takes scores at an output layer inside which log-probs are computed (`fspo.policy.score_hooks.ScoreHooks`)."""
+    """Collects scores at an output layer that computes log-probs; see `fspo.policy.score_hooks.ScoreHooks`."""
 
     def owns(self, hook: object) -> bool:
-        """Whether a forward hook of the output layer is this reader's."""
+        """Return whether a forward hook of the output layer belongs to this reader."""
         ...
 
     def listener(self, head: nn.Module, hidden: Tensor, rows: Tensor) -> Listener | None:
-        """What hears the gradient of the logits of tokens with inputs ``hidden`` (N, H), of responses ``rows`` (N,)."""
+        """Return the listener for the gradient of the logits of N tokens; None if no score is taken.
+
+        ``hidden`` (N, H) are the layer's inputs at these tokens; ``rows`` (N,) numbers the response of each token.
+        """
         ...
 
     def flat_rows(self, rows: Tensor) -> AbstractContextManager[None]:
-        """Enter where the layer runs on flattened tokens (N, H), which belong to the responses ``rows`` (N,)."""
+        """Return a context in which the layer runs on flattened tokens (N, H) of the responses ``rows`` (N,)."""
         ...
 
 
@@ -53,14 +60,14 @@ def make_batch(
     padding_side: Literal["right", "left"] = "right",
     device: torch.device | str | None = None,
 ) -> dict[str, Tensor]:
-    """Pad prompt + response pairs to one batch.
+    """Pad pairs of prompt and response to one batch.
 
     Parameters
     ----------
     prompts, responses : sequences of N token id sequences
         A prompt has at least one token: the first response token is predicted from it.
     pad_token_id : int
-        Any id of the vocabulary; masks, not its value, mark padding.
+        Any id of the vocabulary; the masks and not this id tell where padding is.
 
     Returns
     -------
@@ -109,31 +116,31 @@ def token_log_probs(
     tokens: int | None = None,
     scores: HeadReader | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """Log-probability of each response token given what precedes it.
+    """Compute the log-probability of each response token given all tokens before it.
 
-    Only the positions that predict response tokens meet the output layer, and for vocabularies from
-    `BIG_VOCABULARY` on, or more tokens than fit, logits exist one tile at a time, inside the output layer's own
-    forward (so that DDP, FSDP2 and their like see it run); tiles are computed again in the backward pass. An output
-    layer that is no plain Linear (LoRA on it) runs on a few tokens at a time. A model that changes its logits after
-    the output layer (soft caps, scales) gets them whole, with a warning.
+    The output layer runs only on positions that predict response tokens. If the vocabulary has `BIG_VOCABULARY`
+    entries or more, or the logits do not fit in one tile, they exist one tile at a time. Tiles are computed inside
+    the output layer's forward, so that DDP and FSDP2 see that layer run, and again in the backward pass. An output
+    layer that is not a plain Linear (with LoRA on it) runs on a few tokens at a time. A model that changes its logits
+    after the output layer (soft caps, scales) computes all of them at once, with a warning.
 
     Parameters
     ----------
     model : Module
         A Hugging Face causal language model, also inside peft or DDP.
     batch : mapping
-        As from `make_batch`; ``position_ids`` is left out for models that know none (ALiBi).
+        The result of `make_batch`; ``position_ids`` is not passed to models that take none (ALiBi).
     temperature : float
-        The sampler's, > 0: logits are divided by it.
+        The sampler's temperature, > 0: logits are divided by it.
     entropy : bool
-        Also return the entropy of each response token's distribution.
+        Whether to return the entropy of each response token's distribution too.
     logits : int, optional
         Most logits of one tile; by default `fspo.policy.linear_logprobs.TILE`.
     tokens : int, optional
-        Make tiles of so many tokens and the whole vocabulary, whatever its size: what tiles do to the numbers.
+        Use tiles of this many tokens and all vocabulary entries, to measure how tiles change the result.
     scores : HeadReader, optional
-        The `ScoreHooks` inside whose context this pass runs. Without it their hooks count as another's, and logits
-        are made whole.
+        The `ScoreHooks` in whose context this pass runs. Without it their hooks count as foreign, and all logits are
+        computed at once.
 
     Returns
     -------
@@ -155,7 +162,8 @@ def token_log_probs(
     predicting = mask[:, 1:]
     columns = predicting.any(0).nonzero().squeeze(-1)
     if columns.numel() == 0:
-        # The graph must exist on every process, or data parallel training waits for ever.
+        # Without a response token one position is computed all the same: every process needs a graph, because data
+        # parallel training would wait for it without end.
         columns = torch.zeros(1, dtype=torch.int64, device=mask.device)
     asked = _Asked(predicting, columns, batch["input_ids"][mask], temperature, entropy, logits, tokens, scores)
     values, entropies = asked.of(model, batch)
@@ -166,7 +174,7 @@ def token_log_probs(
 
 
 def _select(logits: Tensor, targets: Tensor, temperature: float, entropy: bool) -> tuple[Tensor, Tensor | None]:
-    """Log-probs (N,) and entropies (N,) from logits (N, V), in float32 or better."""
+    """Return log-probs (N,) and entropies (N,) of the targets from logits (N, V), in float32 or better."""
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     if temperature != 1.0:
         logits = logits / temperature
@@ -180,7 +188,7 @@ def _select(logits: Tensor, targets: Tensor, temperature: float, entropy: bool) 
 
 @dataclass(frozen=True)
 class _Asked:
-    """What is asked of a model: the tokens whose log-probs are wanted, and how."""
+    """A request for log-probs: the tokens that are wanted and the options of `token_log_probs`."""
 
     predicting: Tensor  # (B, T - 1): positions that predict a response token
     columns: Tensor  # (K,): columns with such a position
@@ -192,7 +200,7 @@ class _Asked:
     scores: HeadReader | None
 
     def of(self, model: nn.Module, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor | None]:
-        """Log-probs (N,) and entropies (N,)."""
+        """Run the model on the batch and return the log-probs (N,) and entropies (N,) of the wanted tokens."""
         core = _core(model)
         parameters = inspect.signature(core.forward).parameters
         inputs: dict[str, Any] = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"]}
@@ -219,11 +227,14 @@ class _Asked:
         return values + 0.0 * features.sum() if len(values) == 0 else values, entropies
 
     def selected(self, features: Tensor, keeps: bool) -> Tensor:
-        """Rows (N, F) of what the model computed at ``columns`` alone, or everywhere."""
+        """Return the features (N, F) at the N predicting positions.
+
+        The model computed ``features`` at ``columns`` alone if ``keeps``, else at every position.
+        """
         return (features if keeps else features[:, self.columns])[self.predicting[:, self.columns]]
 
     def rows(self) -> Tensor:
-        """The response that each token belongs to, (N,)."""
+        """Return the number of the response that each token belongs to, (N,)."""
         return self.predicting.nonzero()[:, 0]
 
     def _too_many(self, head: nn.Module) -> bool:
@@ -233,7 +244,7 @@ class _Asked:
         return not whole or self.tokens is not None
 
     def answer(self, head: nn.Module, forward: Callable[[Tensor], Tensor], hidden: Tensor) -> tuple[Tensor, Any]:
-        """Log-probs and entropies from selected hidden states (N, H), inside the output layer's forward."""
+        """Return log-probs and entropies from selected hidden states (N, H); runs inside the output layer's forward."""
         vocabulary = _vocabulary(head)
         tile = tile_shape(len(self.targets), vocabulary, hidden.device, self.logits)
         if self.tokens is not None:
@@ -257,10 +268,13 @@ class _Asked:
 def _select_in_chunks(
     forward: Callable[[Tensor], Tensor], asked: _Asked, hidden: Tensor, tokens: int
 ) -> tuple[Tensor, Tensor | None]:
-    """Log-probs of ``tokens`` tokens at a time through an output layer of any kind; recomputed in the backward pass."""
+    """Compute log-probs for ``tokens`` tokens at a time through an output layer of any kind.
+
+    The backward pass computes each part again (gradient checkpointing).
+    """
 
     def chunk(h: Tensor, t: Tensor, r: Tensor) -> tuple[Tensor, Tensor | None]:
-        # Inside the checkpointed chunk, so that the recomputation enters it too.
+        # The context is entered inside the checkpointed function, so that the recomputation enters it too.
         with asked.scores.flat_rows(r) if asked.scores is not None else nullcontext():
             return _select(forward(h), t, asked.temperature, asked.entropy)
 
@@ -274,7 +288,7 @@ def _select_in_chunks(
 
 
 def _core(model: nn.Module) -> nn.Module:
-    """The causal LM itself, out of DDP and peft."""
+    """Return the causal LM inside DDP and peft wrappers."""
     if isinstance(model, nn.parallel.DistributedDataParallel):
         model = cast(nn.Module, model.module)
     return model.get_base_model() if hasattr(model, "get_base_model") else model  # type: ignore[operator]
@@ -285,13 +299,13 @@ def _vocabulary(head: nn.Module) -> int:
 
 
 def _output_layer(core: nn.Module, scores: HeadReader | None) -> nn.Module | None:
-    """The layer that makes the logits, where log-probs may be computed inside it."""
+    """Return the layer that makes the logits; None if log-probs must not be computed inside it."""
     if core in _WHOLE or not hasattr(core, "get_output_embeddings"):
         return None
     head = core.get_output_embeddings()  # type: ignore[operator]
     if not isinstance(getattr(head, "weight", None), Tensor):
         return None
-    # Other people's hooks expect the real output; those that gather sharded weights do not care.
+    # A foreign hook expects logits as the layer's output. Hooks of torch.distributed only gather sharded weights.
     hooks = [*head._forward_hooks.values(), *head._forward_pre_hooks.values()]
     foreign = [
         hook
@@ -303,7 +317,10 @@ def _output_layer(core: nn.Module, scores: HeadReader | None) -> nn.Module | Non
 
 @contextmanager
 def _answering(head: nn.Module, asked: _Asked, keeps: bool) -> Iterator[list[Tensor | None]]:
-    """Let the output layer return log-probs and the probe, (1, 1, N + 3); yields a list that gets the entropies."""
+    """Make the output layer return log-probs and the test numbers `_PROBE`, (1, 1, N + 3), during the block.
+
+    The yielded list receives the entropies.
+    """
     entropies: list[Tensor | None] = []
     before, original = head.__dict__.get("forward"), head.forward
 
@@ -323,7 +340,7 @@ def _answering(head: nn.Module, asked: _Asked, keeps: bool) -> Iterator[list[Ten
 
 
 def _untouched(answer: Tensor, count: int) -> Tensor | None:
-    """The log-probs (N,) in a model's answer; None where the model did something to them."""
+    """Return the log-probs (N,) in a model's output; None if the model changed the output layer's result."""
     probe = torch.tensor(_PROBE, dtype=answer.dtype, device=answer.device)
     exact = answer.dtype in (torch.float32, torch.float64) and answer.shape == (1, 1, count + len(probe))
     return answer[0, 0, :count] if exact and torch.equal(answer[0, 0, count:].detach(), probe) else None

@@ -1,4 +1,4 @@
-"""How good the sketch is on a given batch: covered share of the gradient and errors, against the exact one."""
+"""Measure a sketch on a batch against the exact gradient: the covered share of the gradient, and its errors."""
 
 from __future__ import annotations
 
@@ -14,29 +14,30 @@ from fspo.policy.score_hooks import unwrap
 from fspo.policy.scores import Batch, exact_scores, score
 
 MEMORY_LIMIT = 8 * 2**30
-"""Bytes of exact gradients that a check may hold."""
+"""Most bytes of exact gradients that `coverage` may hold."""
 
 
 @dataclass
 class Coverage:
-    """The sketch against the exact gradient on one batch.
+    """Comparison of the sketch with the exact gradient on one batch.
 
     Attributes
     ----------
     share : ndarray, shape (B,), float64
         Share of ||psi||^2 on the parameters that the sketch covers; NaN where the score failed.
     uncovered : dict of str to str
-        The other trainable parameters, and why.
+        Each trainable parameter that the sketch does not cover, and the reason.
     uncovered_share : dict of str to float
-        Their share of the sum of ||psi||^2 over the batch.
+        Share of each such parameter in the sum of ||psi||^2 over the batch.
     norm_ratio : ndarray, shape (B,), float64
         Norm of the sketch over the exact norm.
     pair_cosine_rmse : float
-        Root mean square error of the cosine over all pairs i < j. NaN for fewer than 2 good responses.
+        Root mean square error of the sketches' cosines over all pairs i < j. NaN for fewer than 2 good responses.
     subset_cosine_rmse : float
-        Root mean square error of cos(sum of all, sum of a random part), with random weights of both signs,
-        over 64 draws that drop 15 % of the responses (as an update and its clipped version). NaN as above.
+        Root mean square error of cos(sum of all scores, sum of a random part of them), with random weights of both
+        signs, over 64 draws that drop 15 % of the responses (as a clipped update does). NaN as above.
     exact_pair_cosines, sketch_pair_cosines : ndarray, shape (pairs,), float64
+        Cosines of the pairs i < j, from exact gradients and from sketches.
     """
 
     share: np.ndarray
@@ -59,7 +60,7 @@ def coverage(
     rollout: int = 0,
     logits: int | None = None,
 ) -> Coverage:
-    """Measure the sketch on a batch, against every trainable parameter's exact gradient.
+    """Compare the sketch of a batch with the exact gradient of all trainable parameters.
 
     Parameters
     ----------
@@ -115,23 +116,26 @@ def _split(exact: torch.Tensor, sizes: dict[str, int]) -> list[tuple[str, torch.
 
 
 def pair_cosines(gram: np.ndarray) -> np.ndarray:
-    """Cosines of all pairs i < j, from inner products (n, n)."""
+    """Return the cosines of all pairs i < j, from inner products (n, n)."""
     norms = np.sqrt(np.diag(gram))
     return (gram / np.outer(norms, norms))[np.triu_indices(len(gram), 1)]
 
 
 def drop_cosines(gram: np.ndarray, seed: int, draws: int = 64, share: float = 0.15) -> np.ndarray:
-    """Cosines of updates with their clipped versions: sums with random weights, of all and of a random part.
+    """Return cosines of simulated updates with their clipped versions.
+
+    Each update is a sum of scores with random weights; the clipped one leaves out a random part of the responses.
 
     Parameters
     ----------
     gram : ndarray, shape (n, n)
         Inner products of the responses' scores.
     seed : int
-        Weights and parts are the same for every Gram matrix of this size.
+        The same seed gives the same weights and parts for every Gram matrix of this size.
     draws : int
+        Number of simulated updates.
     share : float
-        Of responses that are dropped.
+        Share of responses that are dropped.
 
     Returns
     -------

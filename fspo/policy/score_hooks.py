@@ -1,8 +1,8 @@
 """Hooks that sketch the score psi = grad S of every response during one backward pass to the embeddings.
 
 For a layer y_t = W x_t the gradient of response i is G_i = sum_t delta_t x_t^T, delta_t = dS_i/dy_t
-(docs/theory.md section 1 for psi and S). The hooks see x on the way forward and delta on the way back,
-project both to k numbers a token at once, and hash P_out^T G_i P_in into the sketch. Weight gradients are
+(docs/theory.md section 1 for psi and S). The hooks get x in the forward pass and delta in the backward pass,
+project each to k numbers per token at once, and hash P_out^T G_i P_in into the sketch. Gradients of weights are
 never formed: `backward` asks autograd for the gradient at the embeddings' output alone.
 """
 
@@ -38,20 +38,20 @@ def unwrap(model: nn.Module) -> nn.Module:
 class ScoreHooks:
     """Sketch every response's score around a forward pass of any Hugging Face causal LM.
 
-    Only trainable parameters are covered (with LoRA: the adapters). Rules: Linear and Conv1D weights and
-    embeddings by two projections, tied weights as the sum of their uses under one draw; biases and the
-    weights of normalisation layers (any module affine in an element-wise weight, checked on the data)
-    entry by entry. Whatever no rule covers is named in `uncovered`, never left out in silence. Rows of the
-    batch are responses; sequences packed into one row are not told apart.
+    Only trainable parameters are covered (with LoRA: the adapters). Weights of Linear, Conv1D and embedding layers
+    are sketched by two projections; a tied weight is the sum of its uses under the same projections. Biases and the
+    weights of normalisation layers (any module that is affine in an element-wise weight, which is checked on the
+    data) are kept entry by entry. A parameter that no such rule covers is named in `uncovered`. Each row of the batch
+    is one response; several sequences packed into one row are not told apart.
 
     Parameters
     ----------
     model : nn.Module
-        The model, wrapped or not. Its parameters and their `.grad` are not touched.
+        The model, wrapped or not. Its parameters and their `.grad` stay unchanged.
     width, projection : int or None
         See `fspo.policy.sketch.Sketcher`.
     seed, rollout : int
-        What the projections depend on, beside the parameters' names.
+        The projections depend on these and on the parameters' names.
 
     Raises
     ------
@@ -92,12 +92,12 @@ class ScoreHooks:
         self._rules = {"linear": self._linear, "conv1d": self._linear, "scale": self._scale, "embedding": self._lookup}
         self._listening: nn.Module | None = None
         self._flat_rows: torch.Tensor | None = None  # see flat_rows
-        self._backward = False  # inside backward: forward calls are recomputations
+        self._backward = False  # True during backward, where forward calls are recomputations
         self._reset(0, 0)
 
     @property
     def uncovered(self) -> dict[str, str]:
-        """Trainable parameters missing from the sketch, with the reason; known for sure after `backward`."""
+        """Trainable parameters that are missing from the sketch, with the reason; complete only after `backward`."""
         missing = {n: "no rule for this parameter" for n in self.trainable if n not in self.sketcher.shapes}
         silent = [n for n in self.sketcher.shapes if self._total is not None and n not in self._heard]
         return missing | dict.fromkeys(silent, "its module was not called, or S does not depend on it") | self._rejected
@@ -129,7 +129,7 @@ class ScoreHooks:
         self._rejected |= dict.fromkeys([n for n in (site.weight, site.bias) if n], reason)
 
     def _by_response(self, x: torch.Tensor) -> torch.Tensor | None:
-        """View activations as (B, tokens, features); None where rows cannot be told apart."""
+        """Return activations as (B, tokens, features); None if the rows of the batch cannot be told apart."""
         if x.dim() >= 3 and x.shape[0] == self._batch:
             return x.reshape(self._batch, -1, x.shape[-1])
         if x.dim() >= 2 and x.shape[:-1].numel() == self._batch * self._length:
@@ -137,7 +137,7 @@ class ScoreHooks:
         return None
 
     def _lookup(self, module: nn.Module, args: tuple, output: torch.Tensor) -> torch.Tensor | None:
-        """Cut the graph at an embedding's output: gradients are asked for there, not at its weight."""
+        """Hook of an embedding: cut the graph at its output, where `backward` asks for the gradient."""
         if not torch.is_grad_enabled():
             return None
         if self._backward:  # recomputed by gradient checkpointing
@@ -147,7 +147,7 @@ class ScoreHooks:
             self._reset(ids.shape[0], ids.shape[1])
         site, scale = self._sites.get(module), float(getattr(module, "embed_scale", 1.0))
         root = output.detach()
-        if root.shape[0] == 1 < self._batch:  # positions shared by all rows: give each row its own gradient
+        if root.shape[0] == 1 < self._batch:  # all rows share the positions: separate their gradients
             root, ids = root.expand(self._batch, *root.shape[1:]), ids.expand(self._batch, -1)
         if site is not None:
             plain = nn.functional.embedding(thinned(ids[:1].unsqueeze(-1))[..., 0], whole(module.weight)) * scale
@@ -159,10 +159,10 @@ class ScoreHooks:
         return root
 
     def _linear(self, module: nn.Module, args: tuple, output: torch.Tensor) -> torch.Tensor | None:
-        """Project a Linear's input now, its output's gradient later."""
+        """Hook of a Linear: project its input now, and the gradient of its output in the backward pass."""
         if not torch.is_grad_enabled() or not output.requires_grad or output is args[0]:
             return None
-        if module is self._listening:  # its output are log-probs, and `listener` has its input
+        if module is self._listening:  # it returned log-probs, and `listener` has its input
             self._listening = None
             return None
         site, x, labels = self._sites[module], args[0], self._flat_rows
@@ -197,17 +197,17 @@ class ScoreHooks:
     # -- the output layer, where `fspo.policy.logprobs.token_log_probs` computes log-probs inside it ------------
 
     def owns(self, hook: object) -> bool:
-        """Whether a module's forward hook is one of these."""
+        """Return whether a forward hook of a module belongs to this object."""
         return hook in self._rules.values()
 
     @contextmanager
     def flat_rows(self, rows: torch.Tensor) -> Iterator[None]:
-        """Run an output layer on some tokens, flattened to (N, features).
+        """During the block, take inputs (N, features) of the output layer as flattened tokens of the batch.
 
         Parameters
         ----------
         rows : Tensor, shape (N,), int64
-            The response that each token belongs to.
+            Number of the response that each token belongs to.
         """
         before, self._flat_rows = self._flat_rows, rows
         try:
@@ -216,15 +216,17 @@ class ScoreHooks:
             self._flat_rows = before
 
     def listener(self, head: nn.Module, hidden: torch.Tensor, rows: torch.Tensor) -> HeadListener | None:
-        """Listen to an output layer that makes log-probs tile by tile (`fspo.policy.linear_logprobs`).
+        """Return a listener for an output layer that computes log-probs tile by tile; None if it is not scored.
+
+        See `fspo.policy.linear_logprobs` for the calls that a listener receives.
 
         Parameters
         ----------
         head : Linear
         hidden : Tensor, shape (N, H)
-            Its input at the tokens whose log-probs are asked for.
+            Input of the layer at the tokens whose log-probs are computed.
         rows : Tensor, shape (N,), int64
-            The response that each belongs to.
+            Number of the response that each token belongs to.
         """
         site = self._sites.get(head)
         if site is None or not torch.is_grad_enabled():
@@ -245,7 +247,7 @@ class ScoreHooks:
     def _sum_rows(
         self, left: torch.Tensor, labels: torch.Tensor | None, right: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """Add up flattened tokens (or their outer products) by response: (N, k) to (B, k) or (B, k, k')."""
+        """Sum flattened tokens (N, k) by response to (B, k), or their outer products with ``right`` to (B, k, k')."""
         assert labels is not None
         if right is None:
             return left.new_zeros(self._batch, left.shape[1]).index_add_(0, labels, left)
@@ -256,11 +258,14 @@ class ScoreHooks:
         return total
 
     def _scale(self, module: nn.Module, args: tuple, output: torch.Tensor) -> torch.Tensor | None:
-        """Normalisation layers, output = f(x; 0) + weight * (f(x; 1) - f(x; 0)) + bias, entry by entry."""
+        """Hook of a normalisation layer: score its weight and bias entry by entry.
+
+        Its output must be f(x; 0) + weight * (f(x; 1) - f(x; 0)) + bias, f(x; v) the output with all weights v.
+        """
         if not torch.is_grad_enabled() or not output.requires_grad:
             return None
         site = self._sites[module]
-        # A copy: FSDP2 frees gathered weights after the forward pass.
+        # The weight is copied, because FSDP2 frees gathered weights after the forward pass.
         weight, x = whole(module.weight).clone(), args[0].detach()
         if len(args) != 1 or x.shape != output.shape or x.shape[-weight.dim() :] != weight.shape:
             self._reject(site, "not an element-wise weight of its only input")
@@ -276,7 +281,7 @@ class ScoreHooks:
                 self._reject(site, "not affine in its weight")
                 return None
             self._offsets[module] = bool(zero.any())
-        # Plain output = weight * unit: the gradient is sum_t delta * output / weight, without recomputing unit.
+        # If output = weight * unit, the gradient is sum_t delta * output / weight, and unit is not computed again.
         plain = getattr(module, "bias", None) is None and not self._offsets[module]
         divide = plain and float(weight.abs().min()) > 1e-3
 
@@ -324,7 +329,7 @@ class ScoreHooks:
         Raises
         ------
         UserError
-            If no forward pass went through the input embedding, or checkpointing is re-entrant.
+            If no forward pass went through the input embedding, or gradient checkpointing is re-entrant.
         """
         if not self._roots:
             raise UserError("no forward pass was seen: call the model with input_ids inside the ScoreHooks context")
@@ -350,7 +355,7 @@ class ScoreHooks:
         return self._total
 
     def _embedding_part(self, site: Site, ids: torch.Tensor | None, grad: torch.Tensor) -> torch.Tensor:
-        """P_row^T (sum_t onehot(id_t) grad_t^T) P_col, shape (B, kept rows, kept columns)."""
+        """Return P_row^T (sum_t onehot(id_t) grad_t^T) P_col of an embedding, shape (B, kept rows, kept columns)."""
         assert ids is not None
         entries, dtype = self.trainable[str(site.weight)][0], self._dtype(grad)
         right = self.sketcher.project(grad, site.col_key).to(dtype)

@@ -1,4 +1,4 @@
-"""Which modules a score can be read from, and the pieces that its hooks are made of."""
+"""The modules from which a score can be read, and the building blocks of `fspo.policy.score_hooks`."""
 
 from __future__ import annotations
 
@@ -14,50 +14,50 @@ from transformers.pytorch_utils import Conv1D
 from fspo.policy.sketch import Sketcher
 
 CHECKED_TOKENS = 8
-"""Tokens of the first row, spread over it, on which a module's rule is compared with its output."""
+"""Number of tokens, spread over the first row, on which the assumed formula of a module is compared with its output."""
 
 
 class Tap(torch.autograd.Function):
-    """The identity; on the way back it hands the gradient and a saved tensor to `receive`.
+    """The identity function; its backward pass calls `receive` with the gradient and a saved tensor.
 
-    The tensor goes through `save_for_backward`, so that gradient checkpointing drops and recomputes it.
+    The tensor goes through `save_for_backward`, so that gradient checkpointing drops it and computes it again.
     """
 
     @staticmethod
     def forward(ctx: Any, output: torch.Tensor, saved: torch.Tensor, receive: Callable) -> torch.Tensor:
-        """A view of the output, of any shape."""
+        """Return a view of the output, which may have any shape."""
         ctx.save_for_backward(saved)
         ctx.receive = receive
         return output.view_as(output)
 
     @staticmethod
     def backward(ctx: Any, delta: torch.Tensor) -> tuple[torch.Tensor, None, None]:  # type: ignore[override]
-        """The gradient as it came, received on the way."""
+        """Call `receive` with the gradient and return the gradient unchanged."""
         ctx.receive(delta, *ctx.saved_tensors)
         return delta, None, None
 
 
 class HeadListener:
-    """Sums what an output layer's score needs over the tiles of the logits' gradient.
+    """Sums over the tiles of the logits' gradient what the score of an output layer needs.
 
-    Only the projection of the gradient is kept, (N, k); without projection it is the gradient itself, (N, V), as
-    small models alone allow.
+    Only the projection of the gradient is kept, (N, k). Without a projection the gradient itself is kept, (N, V),
+    which needs a small model.
 
     Parameters
     ----------
     sketcher : Sketcher
     key : str
-        Of the projection over the vocabulary.
+        Key of the projection over the vocabulary.
     labels : Tensor, shape (N,), int64
-        The response of each token.
+        Number of the response that each token belongs to.
     batch : int
         B, the number of responses.
     bias : int
-        V where the layer's bias is scored, else 0.
+        V if the layer's bias is scored, else 0.
     receive : function of (Tensor (N, k), Tensor (B, V) or None)
-        Called once all tiles were heard.
+        Called with the sums after the last tile.
     alone : function of () -> bool
-        Whether the present backward pass asks for no parameter's gradient.
+        Returns whether no parameter needs a gradient in the present backward pass.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class HeadListener:
         self._bias: torch.Tensor | None = None
 
     def begin(self, vocabulary: int, dtype: torch.dtype) -> bool:
-        """A backward pass begins; whether it asks for no parameter's gradient."""
+        """Prepare the sums of a backward pass; return whether no parameter needs a gradient in it."""
         self._matrix = self.sketcher.matrix(self.key, vocabulary, dtype)
         width = vocabulary if self._matrix is None else self._matrix.shape[1]
         left = torch.zeros(len(self.labels), width, dtype=dtype, device=self.labels.device)
@@ -85,7 +85,7 @@ class HeadListener:
         return self.alone()
 
     def tile(self, delta: torch.Tensor, rows: slice, columns: slice) -> None:
-        """Take the gradient at some tokens and vocabulary entries."""
+        """Add the gradient of some tokens and vocabulary entries to the sums."""
         assert self._left is not None
         if self._matrix is None:
             self._left[rows, columns] = delta
@@ -95,7 +95,7 @@ class HeadListener:
             self._bias[:, columns].index_add_(0, self.labels[rows], delta)
 
     def finish(self) -> None:
-        """Hand the sums over."""
+        """Pass the sums to `receive`."""
         left, bias, self._left, self._bias = self._left, self._bias, None, None
         assert left is not None
         self.receive(left, bias)
@@ -103,7 +103,7 @@ class HeadListener:
 
 @dataclass(frozen=True)
 class Site:
-    """One hooked module: its kind and the names of its trainable parameters (None: frozen or absent)."""
+    """A hooked module: its kind, the names of its trainable parameters (None: frozen or absent), projection keys."""
 
     kind: str  # "linear", "conv1d", "embedding", "scale"
     name: str
@@ -114,8 +114,8 @@ class Site:
 
 
 def _kind(module: nn.Module) -> str | None:
-    """Which rule covers a module's own parameters; None where no rule does."""
-    forward = type(module).forward  # a subclass that overrides forward is not trusted to be the same map
+    """Return the rule that scores the direct parameters of a module; None if no rule does."""
+    forward = type(module).forward  # a subclass that overrides forward may compute something else
     if forward is nn.Linear.forward:
         return "linear"
     if forward is Conv1D.forward:
@@ -129,13 +129,13 @@ def _kind(module: nn.Module) -> str | None:
 
 
 def find_sites(model: nn.Module, names: dict[int, str]) -> dict[nn.Module, Site]:
-    """The modules that a rule covers.
+    """Return the modules whose parameters can be scored, each with its `Site`.
 
     Parameters
     ----------
     model : nn.Module
     names : dict of int to str
-        Names of the trainable parameters by id().
+        ``id(parameter)`` -> name, for the trainable parameters.
     """
     uses: dict[str, int] = {}
     found: list[tuple[nn.Module, str, str, str | None, str | None]] = []
@@ -151,8 +151,8 @@ def find_sites(model: nn.Module, names: dict[int, str]) -> dict[nn.Module, Site]
     for module, path, kind, weight, bias in found:
         row, col = f"{weight}/row", f"{weight}/col"
         if kind == "linear" and weight and uses[weight] == 1:
-            # Layers of one block that read the same input (q, k, v; gate, up) share its projection,
-            # so that it is computed once; their other sides are independent.
+            # Layers of one block that read the same input (q, k, v; gate, up) share the projection of that input,
+            # so that it is computed once. The projections of their outputs are independent.
             col = f"{path.rpartition('.')[0]}/input"
         sites[module] = Site(kind, path, weight, bias, row, col)
     return sites
@@ -160,18 +160,18 @@ def find_sites(model: nn.Module, names: dict[int, str]) -> dict[nn.Module, Site]
 
 @lru_cache(maxsize=1)
 def shared_sketcher(shapes: tuple[tuple[str, tuple[int, ...]], ...], *draw: Any) -> Sketcher:
-    """The passes of one rollout share their tables."""
+    """Return the Sketcher of these shapes and this draw; the last one is cached for all passes of a rollout."""
     return Sketcher(dict(shapes), *draw)
 
 
 def thinned(x: torch.Tensor) -> torch.Tensor:
-    """A few tokens of the first row of (B, tokens, ...), or a few rows of (N, features)."""
+    """Return a few tokens of the first row of (B, tokens, ...), or a few rows of (N, features)."""
     step = max(1, x.shape[x.dim() > 2] // CHECKED_TOKENS)
     return x[:1, ::step] if x.dim() > 2 else x[::step]
 
 
 def output_with_weight(module: nn.Module, x: torch.Tensor, value: float) -> torch.Tensor:
-    """A module's output with every weight set to `value` and no bias; no hook of the module runs."""
+    """Return the output of a module with every weight set to `value` and no bias, without running its hooks."""
     twin = object.__new__(type(module))  # copy.copy would run the constructor of a module that FSDP2 has wrapped
     own = {n: torch.zeros(p.shape, dtype=p.dtype, device=p.device) for n, p in module.named_parameters()}
     own["weight"] += value
@@ -181,6 +181,9 @@ def output_with_weight(module: nn.Module, x: torch.Tensor, value: float) -> torc
 
 
 def close(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Equal up to rounding in float32 (norm layers compute in it) or coarser; a failed row's NaN equals NaN."""
+    """Return whether two tensors are equal up to rounding in float32, or in their own type if that is coarser.
+
+    Normalisation layers compute in float32. NaN equals NaN, so that a failed row does not count as a difference.
+    """
     eps = max(torch.finfo(t.dtype).eps for t in (a, b, torch.empty(0)))
     return torch.allclose(a.double(), b.double(), rtol=8 * eps, atol=8 * eps * float(b.abs().max()), equal_nan=True)

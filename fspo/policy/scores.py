@@ -1,7 +1,7 @@
-"""The score psi = grad log pi(y) of every response of a batch: sketched, or exact for small models.
+"""The score psi = grad log pi(y) of every response of a batch, as a sketch or, for small models, in full.
 
-`score` makes one forward and one backward pass; the backward pass stops at the embeddings and writes no
-parameter gradient. docs/theory.md section 1 defines psi and S.
+`score` makes one forward and one backward pass. The backward pass stops at the embeddings and writes no gradient of a
+parameter. docs/theory.md section 1 defines psi and S.
 """
 
 from __future__ import annotations
@@ -32,17 +32,16 @@ class Scores:
     Attributes
     ----------
     norm : ndarray, shape (B,), float32
-        Norm of the SKETCH of psi (of psi itself in exact mode), so that
-        norm_i norm_j <unit_i, unit_j> = <sketch_i, sketch_j> is an unbiased inner product of scores.
-        NaN where the score failed.
+        Norm of the SKETCH of psi (of psi itself in exact mode). So norm_i norm_j <unit_i, unit_j> =
+        <sketch_i, sketch_j> is an unbiased estimate of the inner product of two scores. NaN where the score failed.
     unit : ndarray, shape (B, D), float16 (exact mode: float32)
-        Sketch over its norm. NaN where the score failed; write nulls, never zeros.
+        Sketch divided by its norm. NaN where the score failed; files must hold nulls there, never zeros.
     log_prob : ndarray, shape (B,), float64
         Summed log-probability of each response's tokens, nats.
     status : list of str, length B
         "ok", or "failed" where the score is not finite or the response has no token.
     uncovered : dict of str to str
-        Trainable parameters that the scores leave out, and why.
+        Each trainable parameter that the scores leave out, and the reason.
     """
 
     norm: np.ndarray
@@ -54,7 +53,10 @@ class Scores:
 
 @contextmanager
 def _without_dropout(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode, except for the flag that gradient checkpointing reads; restored on the way out."""
+    """Put the model in eval mode for the block, but keep the flag that gradient checkpointing reads.
+
+    The training flag of each module is restored afterwards.
+    """
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     for module, training in modes:
@@ -71,7 +73,7 @@ def _without_dropout(model: nn.Module) -> Iterator[None]:
 def _summed(
     model: nn.Module, batch: Batch, temperature: float, logits: int | None, hooks: ScoreHooks | None = None
 ) -> torch.Tensor:
-    """S up to a constant: the log-probability of each response (B,)."""
+    """Return S up to a constant: the log-probability of each response (B,), nats."""
     tokens, _ = token_log_probs(model, batch, temperature, logits=logits, scores=hooks)
     return tokens.masked_fill(~batch["response_mask"].bool(), 0.0).sum(1)
 
@@ -79,7 +81,7 @@ def _summed(
 def exact_scores(
     model: nn.Module, batch: Batch, temperature: float = 1.0, *, logits: int | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Gradient of S in all trainable parameters, one response at a time: the oracle of the sketch.
+    """Compute the gradient of S in all trainable parameters, one response at a time, to check the sketch against.
 
     Parameters
     ----------
@@ -91,11 +93,12 @@ def exact_scores(
     gradients : Tensor, shape (B, P)
         In the order of `model.named_parameters()`, in the parameters' widest dtype.
     log_prob : Tensor, shape (B,)
+        Summed log-probability of each response's tokens, nats.
 
     Raises
     ------
     UserError
-        For parameters that FSDP2 has sharded.
+        If FSDP2 has sharded the parameters.
     """
     model = unwrap(model)
     parameters = [p for p in model.parameters() if p.requires_grad]
@@ -124,7 +127,7 @@ def score(
     rollout: int = 0,
     logits: int | None = None,
 ) -> Scores:
-    """Take the score psi of every response of a batch at the model's present parameters.
+    """Compute the score psi of every response of a batch at the model's present parameters.
 
     Parameters
     ----------
@@ -138,9 +141,9 @@ def score(
         Divides the logits, as in the loss.
     config : ScoreConfig, optional
     seed, rollout : int
-        All calls with the same pair share their projections, so their scores can be compared.
+        Calls with the same pair use the same projections, so their scores can be compared.
     logits : int, optional
-        Most logits that exist at a time, as in `fspo.policy.logprobs.token_log_probs`.
+        Most logits of one tile, as in `fspo.policy.logprobs.token_log_probs`.
 
     Returns
     -------
@@ -157,7 +160,7 @@ def score(
         raise UserError(f"the batch to score lacks {', '.join(missing)}")
     shape = batch["input_ids"].shape
     tensors = {k: v for k, v in batch.items() if isinstance(v, torch.Tensor) and v.shape == shape}
-    # Without position ids a left-padded row would count its padding.
+    # A model without position ids would count the padding on the left as positions.
     tensors.setdefault("position_ids", (batch["attention_mask"].long().cumsum(1) - 1).clamp(min=0))
     model = unwrap(model)
     if config.mode == "exact":

@@ -1,4 +1,4 @@
-"""Random projections and signed hashing: a fixed-width sketch that keeps inner products in expectation.
+"""Sketches of gradients by random projection and signed hashing: fixed width, inner products kept in expectation.
 
 A gradient is a list of named parts. A matrix part G becomes P_row^T G P_col with entries of P +-1/sqrt(k);
 a vector part is kept as it is. All parts are then hashed with random signs into one vector of `width`
@@ -6,8 +6,8 @@ buckets (a count sketch). For any two gradients u, v under the same draw,
 
     E <sketch(u), sketch(v)> = <u, v>,
 
-because E[P P^T] = I on either side and two different entries meet in a bucket with independent signs.
-Where all parts together have no more than `width` entries they are laid side by side, without collisions.
+because E[P P^T] = I on either side, and two different entries in one bucket have independent signs.
+If all parts together have at most `width` entries, they are laid side by side and no two share a bucket.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def random_words(seed: int, rollout: int, name: str, count: int) -> np.ndarray:
     seed, rollout : int
         The run's seed and the rollout's number.
     name : str
-        What the words are for; other names give independent words.
+        Name of the use; different names give independent words.
     count : int
         Number of words.
 
@@ -57,21 +57,21 @@ def random_signs(seed: int, rollout: int, name: str, shape: tuple[int, ...]) -> 
 
 
 class Sketcher:
-    """The draw of one rollout: projections, buckets and signs for every part, made when first asked for.
+    """The random projections, buckets and signs of one rollout, made for each part at its first use.
 
     Parameters
     ----------
     shapes : mapping of str to tuple of int
         Name and shape of each part; two-dimensional parts are projected, all others kept entry by entry.
     width : int or None
-        Buckets of the sketch; None lays the parts side by side whatever their number of entries.
+        Number of buckets of the sketch; None lays all parts side by side, however many entries they have.
     projection : int or None
         k, the columns of each projection; a side with at most k entries is not projected. None projects
-        nothing, and the sketch is the gradient itself, hashed or (width None) bare.
+        nothing: the sketch is the gradient itself, hashed or (width None) not.
     seed, rollout : int
-        What the draw depends on, beside the names.
+        The random numbers depend on these and on the names.
     device : torch.device or str
-        Where the tables live.
+        Device of the tables.
     """
 
     def __init__(
@@ -96,23 +96,23 @@ class Sketcher:
         self._table = cache(self._make_table)
 
     def side(self, length: int) -> int:
-        """Entries that a side of `length` keeps: k, or all of them where there are no more than k."""
+        """Return how many entries a side of `length` has after the projection: k, or `length` if that is less."""
         return length if self.projection is None else min(length, self.projection)
 
     def _matrix(self, key: str, length: int, dtype: torch.dtype) -> torch.Tensor | None:
-        """Projection P * sqrt(k), entries +-1 (exact in every dtype), shape (length, k); None: do not project."""
+        """Return P * sqrt(k), shape (length, k), entries +-1 (exact in every dtype); None if nothing is projected."""
         if self.side(length) == length:
             return None
         signs = random_signs(self.seed, self.rollout, key, (length, self.side(length)))
         return torch.from_numpy(signs).to(self.device, dtype)
 
     def project(self, x: torch.Tensor, key: str) -> torch.Tensor:
-        """Multiply the last axis of `x`, (..., length), by P * sqrt(k) of `key`; gives (..., k)."""
+        """Multiply the last axis of `x`, (..., length), by the matrix P * sqrt(k) of `key`; return (..., k)."""
         matrix = self.matrix(key, x.shape[-1], x.dtype)
         return x if matrix is None else x @ matrix
 
     def _make_table(self, name: str, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-        """Bucket and signed scale of each entry of a part."""
+        """Return the bucket and the signed scale of each entry of a part."""
         start, size = self._spans[name]
         shape = self.shapes[name]
         scale = 1.0
@@ -130,18 +130,18 @@ class Sketcher:
         )
 
     def zeros(self, rows: int, dtype: torch.dtype) -> torch.Tensor:
-        """An empty sketch of `rows` gradients, shape (rows, width)."""
+        """Return the sketch of `rows` zero gradients, shape (rows, width)."""
         return torch.zeros(rows, self.width, dtype=dtype, device=self.device)
 
     def add(self, total: torch.Tensor, name: str, part: torch.Tensor) -> None:
-        """Hash one part, already projected, into `total` in place.
+        """Hash one part, which is already projected, and add it to `total` in place.
 
         Parameters
         ----------
         total : Tensor, shape (B, width)
         name : str
         part : Tensor, shape (B, ...)
-            For a matrix part P_row^T G P_col * k, shape (B, rows kept, columns kept); else the part itself.
+            For a matrix part P_row^T G P_col * k, shape (B, kept rows, kept columns); else the part itself.
         """
         buckets, scale = self._table(name, total.dtype)
         flat = part.reshape(part.shape[0], -1).to(total.dtype) * scale
