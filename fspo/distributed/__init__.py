@@ -1,5 +1,5 @@
-"""Parameters that are spread over processes, asked through one interface: `fspo.distributed.layout.layout_of`.
+"""Models whose parameters may be sharded over processes, behind one interface: `fspo.distributed.layout.layout_of`.
 
-No other room names FSDP2 or its tensors. A process that holds the whole model has the layout `plain`, one that holds
-its shards `fsdp2`; `tensors` turns single tensors whole and into this process's part.
+No other package uses FSDP2 or its tensors directly. The layout is `plain` if each process holds all parameters and
+`fsdp2` if it holds shards. `tensors` gathers single tensors and cuts them into the parts of the processes.
 """

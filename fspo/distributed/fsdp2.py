@@ -1,7 +1,7 @@
-"""The layout of FSDP2: each process holds some rows of every parameter, of its gradient and of its moments.
+"""The layout of FSDP2: each process holds some rows of every parameter, its gradient and its optimizer moments.
 
 accelerate shards the model in place (`torch.distributed.fsdp.fully_shard`). A forward pass gathers the parameters layer
-by layer, with all processes at once: sharded code must run the same number of passes everywhere.
+by layer, and all processes take part. So every process must run the same number of passes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fspo.distributed.tensors import whole
 
 
 class Fsdp2:
-    """Parameters in shards (`fspo.distributed.layout.Layout`)."""
+    """The layout of a model that FSDP2 has sharded; implements `fspo.distributed.layout.Layout`."""
 
     in_step = True
 
@@ -29,9 +29,10 @@ class Fsdp2:
 
     @contextmanager
     def gathered(self) -> Iterator[None]:
-        """Gather all parameters once and keep them while the block runs."""
+        """Gather all parameters once and keep them during the block."""
         model = self.model
-        # Where accelerate keeps weights from the forward to the backward pass: at the root and the output layer.
+        # accelerate keeps the gathered weights of the root and of the output layer until the backward pass. The same
+        # settings are restored after the block.
         head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None  # type: ignore
         plugin = AcceleratorState().fsdp_plugin
         again = plugin is None or bool(plugin.reshard_after_forward)
@@ -46,20 +47,23 @@ class Fsdp2:
                 part.set_reshard_after_forward(again and part is not model and part is not head, recurse=False)
 
     def shard(self, accelerator: Accelerator, model: torch.nn.Module) -> torch.nn.Module:
-        """A model without an optimizer, spread as the policy is."""
+        """Shard another model, which has no optimizer, as the policy is sharded, and return it."""
         return fsdp2_prepare_model(accelerator, model)
 
     def accumulating(
         self, accelerator: Accelerator, model: torch.nn.Module, *, last: bool
     ) -> AbstractContextManager[None]:
-        """Shards of the gradient are added up: without the reduction each process would hold a whole gradient."""
+        """Return an empty context: every microbatch reduces its gradient to shards, which are added up.
+
+        Without that reduction each process would hold the gradient of all parameters.
+        """
         return nullcontext()
 
     def clip_gradient(self, accelerator: Accelerator, model: torch.nn.Module, max_norm: float) -> float:
-        """Clip the gradient's norm; the norm before.
+        """Clip the norm of the gradient and return the norm before clipping.
 
-        Gathered parameters are let go of first, because the optimizer's step would leave them behind the new ones.
-        (Passes without gradients end with the output layer still gathered: accelerate expects a backward pass.)
+        Gathered parameters are freed first, because they would keep their old values after the optimizer's step. A
+        pass without gradients leaves the output layer gathered: accelerate expects a backward pass to free it.
         """
         for part in self.parts:
             part.reshard()

@@ -1,4 +1,4 @@
-"""How a model's parameters lie on the processes: the interface, and which layout a model has."""
+"""The interface to a model whose parameters may be sharded over processes, and the choice of its layout."""
 
 from __future__ import annotations
 
@@ -17,45 +17,48 @@ from fspo.distributed.plain import Plain
 
 
 class Layout(Protocol):
-    """What the trainer asks of a model that may be sharded."""
+    """Operations of the trainer that depend on how a model's parameters are spread over processes."""
 
     in_step: bool
     """Whether every process must run the same number of passes."""
 
     def gathered(self) -> AbstractContextManager[None]:
-        """Hold whole weights while the block runs: forward passes without gradients in it need no other process.
+        """Hold all weights on this process during the block, so that forward passes without gradients need no other.
 
-        Every process must enter. It costs the memory of one whole model in the type that the forward computes in.
+        Every process must enter. It costs the memory of one unsharded model in the type of the forward pass.
         """
         ...
 
     def shard(self, accelerator: Accelerator, model: torch.nn.Module) -> torch.nn.Module:
-        """Lay out another model, which has no optimizer, in the same way."""
+        """Spread another model, which has no optimizer, over the processes in the same way, and return it."""
         ...
 
     def accumulating(
         self, accelerator: Accelerator, model: torch.nn.Module, *, last: bool
     ) -> AbstractContextManager[None]:
-        """Enter for the passes of one microbatch of an update, of which it is the ``last`` with a gradient or not."""
+        """Return a context for the passes of one microbatch; ``last``: the last of its update that has a gradient."""
         ...
 
     def clip_gradient(self, accelerator: Accelerator, model: torch.nn.Module, max_norm: float) -> float:
-        """Clip the norm of the gradient over all processes, right before the optimizer's step; the norm before."""
+        """Clip the norm of the gradient over all processes and return the norm before clipping.
+
+        Call it right before the optimizer's step.
+        """
         ...
 
 
 def layout_of(model: torch.nn.Module) -> Layout:
-    """The layout of a model, also inside DDP."""
+    """Return the layout of a model, which may be wrapped in DDP."""
     return Fsdp2(model) if isinstance(model, FSDPModule) else Plain()
 
 
 def asked_for(name: str) -> bool:
-    """Whether accelerate's configuration asks for ``FSDP`` or ``DEEPSPEED``."""
+    """Return whether accelerate's configuration asks for ``name``, which is ``FSDP`` or ``DEEPSPEED``."""
     return os.environ.get(f"ACCELERATE_USE_{name}", "false").lower() == "true"
 
 
 def refuse_deepspeed() -> None:
-    """Raise UserError where accelerate's configuration asks for DeepSpeed; call it before an Accelerator is made."""
+    """Raise UserError if accelerate's configuration asks for DeepSpeed; call it before an Accelerator is made."""
     if asked_for("DEEPSPEED"):
         raise UserError(
             "the accelerate configuration asks for DeepSpeed, which is not supported: shard with FSDP2, as "
@@ -64,14 +67,14 @@ def refuse_deepspeed() -> None:
 
 
 def check_sharding(accelerator: Accelerator) -> None:
-    """Refuse what would silently train otherwise than asked for.
+    """Raise UserError if accelerate would not shard the model as its configuration asks.
 
     Raises
     ------
     UserError
         If sharding was asked for and accelerate runs plain data parallelism (it does on a CPU), or for FSDP 1.
     """
-    if not asked_for("FSDP") or accelerator.num_processes == 1:  # one process holds everything, sharded or not
+    if not asked_for("FSDP") or accelerator.num_processes == 1:  # one process holds all parameters anyway
         return
     if accelerator.distributed_type != DistributedType.FSDP:
         raise UserError(

@@ -1,4 +1,4 @@
-"""The layout of one process, and of data parallel ones: each holds the whole model."""
+"""The layout of one process, or of data-parallel processes of which each holds all parameters."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from accelerate import Accelerator
 
 
 class Plain:
-    """Every process holds the whole model (`fspo.distributed.layout.Layout`)."""
+    """The layout in which every process holds all parameters; implements `fspo.distributed.layout.Layout`."""
 
     in_step = False
 
     def gathered(self) -> AbstractContextManager[None]:
-        """Weights are whole already."""
+        """Return an empty context, because every process holds all weights already."""
         return nullcontext()
 
     def shard(self, accelerator: Accelerator, model: torch.nn.Module) -> torch.nn.Module:
-        """A model without an optimizer, on this process's device."""
+        """Move another model, which has no optimizer, to the device of this process, and return it."""
         return model.to(accelerator.device)
 
     def accumulating(
         self, accelerator: Accelerator, model: torch.nn.Module, *, last: bool
     ) -> AbstractContextManager[None]:
-        """Gradients are added up on each process and averaged over processes in the last microbatch."""
+        """Return the context of one microbatch; only the last one averages the summed gradients over processes."""
         return nullcontext() if last else accelerator.no_sync(model)  # type: ignore[return-value]
 
     def clip_gradient(self, accelerator: Accelerator, model: torch.nn.Module, max_norm: float) -> float:
-        """Clip the gradient's norm; the norm before."""
+        """Clip the norm of the gradient and return the norm before clipping."""
         return float(accelerator.clip_grad_norm_(model.parameters(), max_norm))  # type: ignore[arg-type]

@@ -1,7 +1,7 @@
-"""Single tensors of a sharded model: the whole tensor, this process's part of it, and the way back.
+"""Single tensors of a sharded model: gather the full tensor, take this process's part, and write values back.
 
-Under FSDP2 each parameter, gradient and optimizer moment is a DTensor of which a process holds some rows. Every
-function here also takes a plain tensor, which is whole already. Those that gather must be called by all processes.
+Under FSDP2 each parameter, gradient and optimizer moment is a DTensor of which a process holds some rows. The
+functions also take a plain tensor, of which each process holds all rows. All processes must call those that gather.
 """
 
 from __future__ import annotations
@@ -15,44 +15,45 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 
 
 def is_part(tensor: object) -> bool:
-    """Whether this process holds a part of the tensor, not the whole."""
+    """Return whether this process holds only some rows of the tensor."""
     return isinstance(tensor, DTensor)
 
 
 def whole(tensor: object) -> torch.Tensor:
-    """A tensor's values without its graph, gathered where it is sharded."""
+    """Return the full tensor without its graph; a sharded one is gathered from all processes."""
     value = cast(torch.Tensor, tensor).detach()
     return value.full_tensor() if isinstance(value, DTensor) else value
 
 
 def local(tensor: torch.Tensor) -> Any:
-    """This process's rows of the tensor."""
+    """Return the rows of the tensor that this process holds."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def holders(tensor: torch.Tensor) -> int:
-    """Number of processes that the tensor is spread over."""
+    """Return the number of processes over which the tensor is spread."""
     return tensor.device_mesh.size() if isinstance(tensor, DTensor) else 1
 
 
 def first_row(tensor: torch.Tensor) -> int:
-    """Number of the first row that this process holds."""
+    """Return the number of the first row that this process holds."""
     if not isinstance(tensor, DTensor):
         return 0
     return compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)[1][0]
 
 
 def joined(rows: torch.Tensor, like: torch.Tensor, shape: torch.Size, stride: tuple[int, ...]) -> torch.Tensor:
-    """The whole tensor of which each process gives its ``rows``, spread as the sharded tensor ``like`` is."""
+    """Gather the full tensor of which each process gives ``rows``, which lie as those of the sharded ``like``."""
     assert isinstance(like, DTensor)
     made = DTensor.from_local(rows, like.device_mesh, like.placements, run_check=False, shape=shape, stride=stride)
     return whole(made)
 
 
 def shard_like(value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """A whole tensor on the device of the parameter ``like``, sharded as it is.
+    """Return a full tensor moved to the device of the parameter ``like`` and sharded in the same way.
 
-    Nothing is sent: every process has read the same file, of which memory mapping loads the rows that it takes.
+    Processes send each other nothing: every process passes the same values. They come from one file, and memory
+    mapping loads only the rows that a process takes.
     """
     if isinstance(like, DTensor):
         return distribute_tensor(value, like.device_mesh, like.placements, src_data_rank=None).to(like.device)
@@ -60,18 +61,18 @@ def shard_like(value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 
 
 def put(parameter: torch.Tensor, value: torch.Tensor) -> None:
-    """Write a whole tensor into a parameter."""
+    """Write a full tensor into a parameter, which may be sharded."""
     with torch.no_grad():
         parameter.copy_(shard_like(value, parameter))
 
 
 def whole_state(tensors: Mapping[str, torch.Tensor], keep: bool) -> dict[str, torch.Tensor]:
-    """Whole tensors on the CPU, for a file, one gathered after another.
+    """Gather full tensors to the CPU, one after another, so that a process can write them to a file.
 
     Parameters
     ----------
     keep : bool
-        Whether this process needs the tensors: those that write no file take part and keep none.
+        Whether this process keeps the tensors. A process that writes no file only takes part in the gathering.
     """
     found = {}
     for name, tensor in tensors.items():

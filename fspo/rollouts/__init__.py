@@ -1,1 +1,1 @@
-"""From prompts to the responses of a rollout, their rewards and advantages, and the plan of its minibatches."""
+"""Rollouts: responses to prompts, their rewards and advantages, and the plan of minibatches and microbatches."""

@@ -1,7 +1,7 @@
 """A rollout as plain arrays, and the plan that cuts it into minibatches and microbatches.
 
-Every process holds the whole rollout (token ids are small) and makes the same plan from (seed, rollout). Old and new
-log-probs of a row come from one microbatch, so S = 0 exactly before the first update.
+Every process holds all responses of the rollout (token ids are small) and makes the same plan from (seed, rollout). Old
+and new log-probs of a response come from the same microbatch, so S is exactly 0 before the first update.
 """
 
 from __future__ import annotations
@@ -21,19 +21,20 @@ class RolloutBatch:
     Attributes
     ----------
     rollout, behaviour_version : int
-        Number of the rollout; optimizer updates done when it was sampled.
+        Number of the rollout; number of updates done before it was sampled.
     prompts, responses : list of N int64 arrays
         Token ids.
     sampler_log_prob : (N,) float64
         Summed log-probability under the sampler, nats.
     truncated : (N,) bool
+        Whether the response was cut at the length limit.
     rewards, advantages : (N,) float64
     reward_status : (N,) str
         ok, timeout or error.
     prompt_ids, response_ids : (N,) int64
-        Numbers over the run.
+        Numbers that are unique over the run.
     info : dict of (N,) object arrays
-        The task's own columns; None where an example lacks one.
+        Columns that the task adds for the log; None where an example lacks one.
     """
 
     rollout: int
@@ -54,16 +55,16 @@ class RolloutBatch:
 
     @property
     def lengths(self) -> np.ndarray:
-        """Response lengths L, tokens (N,)."""
+        """Response lengths L in tokens, (N,)."""
         return np.array([len(r) for r in self.responses], np.int64)
 
     @property
     def total_lengths(self) -> np.ndarray:
-        """Prompt and response together, tokens (N,)."""
+        """Lengths of prompt and response together in tokens, (N,)."""
         return np.array([len(p) + len(r) for p, r in zip(self.prompts, self.responses, strict=True)], np.int64)
 
     def take(self, rows: np.ndarray) -> RolloutBatch:
-        """The responses at ``rows``, a mask (N,) or numbers."""
+        """Return the responses at ``rows``, which is a mask (N,) or row numbers."""
         at = np.arange(len(self))[rows]
         return replace(
             self,
@@ -86,7 +87,7 @@ _ARRAYS = (
 
 
 def join(parts: Sequence[RolloutBatch]) -> RolloutBatch:
-    """Responses of one rollout's parts, one after the other."""
+    """Join parts of one rollout to one batch, in their order."""
     names = list(dict.fromkeys(name for part in parts for name in part.info))
     blank = [np.full(len(part), None, object) for part in parts]
     return replace(
@@ -102,7 +103,9 @@ def join(parts: Sequence[RolloutBatch]) -> RolloutBatch:
 
 
 def plan_minibatches(batch: RolloutBatch, count: int, seed: int) -> list[np.ndarray]:
-    """Rows of each minibatch; a prompt's responses stay together so that a minibatch at first use is independent.
+    """Divide the responses into ``count`` minibatches at random and return the rows of each.
+
+    The responses to a prompt stay together, so that minibatches are independent of each other at their first use.
 
     Raises
     ------
@@ -122,7 +125,10 @@ def plan_minibatches(batch: RolloutBatch, count: int, seed: int) -> list[np.ndar
 
 @dataclass(frozen=True)
 class Microbatch:
-    """Rows that go through the model together; ``dummy`` ones fill up a process and weigh nothing."""
+    """Responses that pass through the model together, with or without a gradient (``trains``).
+
+    A ``dummy`` microbatch has weight 0; it gives a process without work the same number of passes as the others.
+    """
 
     rows: np.ndarray
     trains: bool
@@ -132,18 +138,20 @@ class Microbatch:
 def plan_microbatches(
     rows: np.ndarray, total_lengths: np.ndarray, trains: np.ndarray, tokens: int, *, rank: int = 0, world: int = 1
 ) -> list[Microbatch]:
-    """This process's microbatches: rows of similar length, at most ``tokens`` padded tokens each.
+    """Return the microbatches of this process: rows of similar length, at most ``tokens`` tokens each with padding.
 
-    Rows without a gradient (``trains`` False) go apart: they need no backward pass. Every process gets the same
-    number of each kind, so that collective operations meet: parts are halved, and where that does not do, filled up
-    with dummies.
+    Rows without a gradient (``trains`` False) get separate microbatches, which need no backward pass. Every process
+    gets the same number of each kind, so that collective operations match. To reach that number the biggest
+    microbatches are halved, and if that is not enough, dummies are added.
 
     Parameters
     ----------
     rows : (n,) int
         Rows of one minibatch.
     total_lengths, trains : (N,)
-        Tokens and whether the row has a gradient, by row.
+        Length of prompt and response in tokens, and whether the row has a gradient.
+    rank, world : int
+        Number of this process, and number of processes.
     """
     found: list[Microbatch] = []
     for kind in (True, False):
@@ -155,7 +163,7 @@ def plan_microbatches(
             if end == len(chosen) or (end + 1 - start) * total_lengths[chosen[end]] > tokens:
                 parts.append(chosen[start:end])
                 start = end
-        while len(parts) % world and max(map(len, parts)) > 1:  # work for every process: halve the biggest
+        while len(parts) % world and max(map(len, parts)) > 1:  # halve the biggest: every process needs one
             i = int(np.argmax([len(part) * total_lengths[part[-1]] * (len(part) > 1) for part in parts]))
             parts[i : i + 1] = np.array_split(parts[i], 2)
         for i in range(0, len(parts), world):

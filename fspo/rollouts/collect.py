@@ -1,4 +1,4 @@
-"""From prompts to a rollout: sample, decode, verify, share between processes, and give advantages."""
+"""Collect a rollout: sample responses, decode and verify them, share them between processes, give advantages."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ from fspo.tasks import Example, Task, encode_prompt
 
 Stream = Literal["train", "eval", "audit"]
 Drop = Literal["truncated", "failed"]
-"""Responses that may be left without a gradient: cut at the length limit; not judged."""
+"""Kinds of responses that an option leaves without a gradient: cut at the length limit, or verification failed."""
 ALONE = "alone"
-"""Why a judged response has no gradient when all others to its prompt failed and are dropped: it lacks a baseline."""
+"""Reason for a response without a gradient: all others to its prompt failed and are dropped, so it has no baseline."""
 _STREAMS: dict[Stream, int] = {"train": 0, "eval": 1, "audit": 2}
 
 
 @dataclass
 class Prompts:
-    """P prompts as token ids, with what their verifier needs."""
+    """P prompts as token ids, with the examples that their verifier needs."""
 
     examples: list[Example]
     tokens: list[list[int]]
-    ids: np.ndarray  # (P,) number of the prompt over the run
+    ids: np.ndarray  # (P,) number of the prompt, unique over the run
     too_long: int = 0
 
 
 @dataclass
 class Collector:
-    """Samples and verifies responses on every process and gives each of them the whole rollout.
+    """Samples and verifies responses, divided over the processes, and gives every process all of them.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ class Collector:
     sampling : SamplingConfig
     seed : int
     rank, world : int
-        This process and how many there are.
+        Number of this process, and number of processes.
     max_prompt_tokens : int
         Longer prompts are left out and counted.
     """
@@ -70,7 +70,7 @@ class Collector:
     def prompts(
         self, split: Literal["train", "eval"], indices: np.ndarray, ids: np.ndarray, *, none_fits: bool = False
     ) -> Prompts:
-        """Encode the examples at ``indices``; ``ids`` number them over the run.
+        """Encode the prompts of the examples at ``indices``; ``ids`` are their numbers over the run.
 
         Raises
         ------
@@ -105,9 +105,9 @@ class Collector:
         sampling: SamplingConfig | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> RolloutBatch:
-        """Sample ``responses`` to each prompt and verify them; advantages are left at 0.
+        """Sample ``responses`` responses to each prompt and verify them; their advantages stay 0.
 
-        The noise depends on (seed, stream, rollout, response number over the run, position) alone.
+        The sampling noise depends on (seed, stream, rollout, number of the response over the run, position) alone.
         """
         began = time.perf_counter()
         count = len(prompts.examples)
@@ -173,10 +173,11 @@ class Collector:
 
 
 def give_advantages(batch: RolloutBatch, estimator: Estimator, drop: Sequence[Drop] = ()) -> GroupStats:
-    """Fill in the batch's advantages.
+    """Compute the advantages of a batch and store them in it; return the counts of its groups.
 
-    A response whose verification failed counts with reward 0. Those that ``drop`` names get advantage 0, so no
-    gradient; a failed one then has no part in its group's baseline either. They stay in the batch and in the log.
+    A response whose verification failed counts with reward 0. Responses of a kind that ``drop`` names get advantage 0,
+    so no gradient, and stay in the batch and in the log. If ``drop`` names ``failed``, the failed ones are not part of
+    their group's baseline either.
     """
     judged = np.full(len(batch), True)
     if "failed" in drop:
@@ -188,7 +189,7 @@ def give_advantages(batch: RolloutBatch, estimator: Estimator, drop: Sequence[Dr
 
 
 def dropped(batch: RolloutBatch, drop: Sequence[Drop]) -> np.ndarray:
-    """Why each response gets no gradient (N,): ``failed``, ``truncated``, `ALONE`, or an empty string."""
+    """Return the reason (N,) why each response is dropped: ``failed``, ``truncated``, `ALONE`, or "" if it is not."""
     why = np.full(len(batch), "", dtype="<U16")
     if "truncated" in drop:
         why[batch.truncated] = "truncated"
@@ -202,7 +203,7 @@ def dropped(batch: RolloutBatch, drop: Sequence[Drop]) -> np.ndarray:
 
 
 def write_samples(run: Path, batch: RolloutBatch, tokenizer: PreTrainedTokenizerBase, count: int) -> None:
-    """Keep ``count`` responses, spread over the rollout, as text: ``rollouts/rollout-00000012.jsonl``."""
+    """Write ``count`` responses, spread over the rollout, as text to ``rollouts/rollout-00000012.jsonl``."""
     if not count:
         return
     path = run / ROLLOUTS / f"rollout-{batch.rollout:08d}.jsonl"

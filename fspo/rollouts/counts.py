@@ -1,6 +1,7 @@
-"""Counts of a run's metrics: pairs of a numerator and a count, divided once; and those of a rollout before its updates.
+"""Metrics of a run as pairs of a numerator and a count, and the metrics of a rollout before its updates.
 
-Names are TRL's where the meaning is TRL's.
+Pairs of several processes and minibatches are added up before the one division. Metrics that mean the same as in TRL
+have TRL's names.
 """
 
 from __future__ import annotations
@@ -17,47 +18,47 @@ from fspo.stats.bins import Bins
 
 
 class Counts:
-    """Named (numerator, count) pairs; ``merge`` adds those of another process or minibatch."""
+    """Named pairs (numerator, count); ``merge`` adds the pairs of another process or minibatch."""
 
     def __init__(self) -> None:
         self._pairs: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
 
     def add(self, name: str, numerator: float, count: float = 1.0) -> None:
-        """Add to a ratio."""
+        """Add to the numerator and the count of a metric."""
         pair = self._pairs[name]
         pair[0] += float(numerator)
         pair[1] += float(count)
 
     def merge(self, other: dict[str, list[float]]) -> None:
-        """Add another process's pairs."""
+        """Add the pairs of another process or minibatch."""
         for name, (numerator, count) in other.items():
             self.add(name, numerator, count)
 
     def pairs(self) -> dict[str, list[float]]:
-        """The raw pairs, to be gathered."""
+        """Return the pairs before division, so that they can be gathered from all processes."""
         return {name: list(pair) for name, pair in self._pairs.items()}
 
     def get(self, name: str) -> float:
-        """One ratio; NaN where the count is 0."""
+        """Return numerator / count of one metric; NaN if the count is 0."""
         numerator, count = self._pairs.get(name, (0.0, 0.0))
         return numerator / count if count else math.nan
 
     def values(self) -> dict[str, float]:
-        """Every ratio with a count."""
+        """Return numerator / count of every metric whose count is not 0."""
         return {name: n / c for name, (n, c) in sorted(self._pairs.items()) if c}
 
 
 def length_bins(lengths: np.ndarray, edges: tuple[int, ...]) -> list[np.ndarray]:
-    """Masks (N,) of the bins [edge_i, edge_i+1), the last one open."""
+    """Return the mask (N,) of each bin of lengths [edge_i, edge_i+1); the last bin has no upper edge."""
     index = Bins((*edges, math.inf)).index(lengths)
     return [index == i for i in range(len(edges))]
 
 
 def add_rollout(counts: Counts, batch: RolloutBatch, groups: GroupStats) -> None:
-    """Add what is known of a rollout before its updates: rewards, lengths, verifier failures.
+    """Add the metrics of a rollout that are known before its updates: rewards, lengths, verifier failures.
 
-    ``reward_std`` is the mean over groups of their standard deviation (ddof = 1). TRL 1.16 logs another number under
-    this name, the standard deviation of the whole batch's rewards.
+    ``reward_std`` is the mean over groups of the standard deviation of a group's rewards (ddof = 1). TRL 1.16 logs
+    another number under this name, the standard deviation of all rewards of the batch.
     """
     n = len(batch)
     _, group, size = np.unique(batch.prompt_ids, return_inverse=True, return_counts=True)
@@ -75,14 +76,14 @@ def add_rollout(counts: Counts, batch: RolloutBatch, groups: GroupStats) -> None
 def add_drops(
     counts: Counts, lengths: np.ndarray, why: np.ndarray, reasons: Sequence[str], edges: tuple[int, ...]
 ) -> None:
-    """Count the responses that were sampled and got no gradient: ``dropped/REASON`` and ``length_bin/i/dropped``.
+    """Add the shares of sampled responses without a gradient: ``dropped/REASON`` and ``length_bin/i/dropped``.
 
     Parameters
     ----------
     lengths, why : (N,)
-        Of all sampled responses; an empty string for one that was not dropped.
+        Length in tokens and reason of each sampled response; the reason is an empty string if it was not dropped.
     reasons : sequence of str
-        All that can occur; those that did not are 0.
+        All reasons that can occur; one that did not occur gets the share 0.
     """
     for reason in reasons:
         counts.add(f"dropped/{reason}", (why == reason).sum(), len(why))

@@ -1,10 +1,10 @@
-"""The responses that a rollout trains on, and those that audit it.
+"""Draw the responses that a rollout trains on, and fresh responses that audit an update.
 
-Prompts of the stream come in order, and are redrawn where they teach nothing.
-Prompts that are too long are passed over, so that a rollout always has ``batch.prompts`` groups; with ``batch.redraws``
-groups whose rewards are all equal give way to further prompts (dynamic sampling, Yu et al. 2025, arXiv:2503.14476).
-What is passed over, redrawn or left without a gradient is counted, responses by length bin. The place in the stream is
-one number of the run's state, so a resumed run goes on with the next prompt.
+Prompts come from the training stream in its order. Prompts that are too long are skipped, so a rollout always has
+``batch.prompts`` groups. With ``batch.redraws`` a group whose rewards are all equal is replaced by a group of a further
+prompt (dynamic sampling, Yu et al. 2025, arXiv:2503.14476). Skipped prompts, replaced groups and responses without a
+gradient are counted, responses by length bin. The position in the stream is one number in the state of the run, so a
+resumed run goes on with the next prompt.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from fspo.sampling.picking import Progress
 from fspo.tasks import prompt_order
 
 NO_SIGNAL = "no_signal"
-_MOST_DRAWN = 20  # times the prompts that are wanted: beyond it the data set hardly has prompts that fit
+_MOST_DRAWN = 20  # limit on skipped prompts, as a multiple of batch.prompts: beyond it nearly no prompt fits
 
 
 @dataclass
 class Drawn:
-    """A rollout and what was left out on the way.
+    """A rollout, and counts of the prompts and groups that it left out.
 
     Attributes
     ----------
@@ -41,11 +41,11 @@ class Drawn:
     position : int
         Number of the next prompt in the stream.
     too_long, passed : int
-        Prompts that were too long, and all that were looked at.
+        Number of prompts that were too long, and of all prompts that were read from the stream.
     redrawn : list of RolloutBatch
-        Groups without signal that gave way to others.
+        Groups with equal rewards that were replaced by others.
     rounds : int
-        How often further prompts were drawn.
+        Number of times that further prompts were drawn to replace such groups.
     """
 
     batch: RolloutBatch
@@ -57,7 +57,7 @@ class Drawn:
     rounds: int = 0
 
     def count(self, counts: Counts, config: TrainConfig) -> None:
-        """Add the rollout to the metrics."""
+        """Add the metrics of this rollout to ``counts``."""
         add_rollout(counts, self.batch, self.groups)
         counts.add("prompts/too_long", self.too_long, self.passed)
         reasons: list[str] = [*config.batch.drop, *([ALONE] if "failed" in config.batch.drop else [])]
@@ -84,19 +84,19 @@ def draw(
     position: int,
     progress: Callable[[int], Progress] | None = None,
 ) -> Drawn:
-    """Sample and verify a rollout; every process gets the whole of it.
+    """Sample and verify a rollout; every process gets all its responses.
 
     Parameters
     ----------
     position : int
         Number of the stream's next prompt.
     progress : callable, optional
-        From a number of responses to `fspo.sampling.sample.sample`'s progress callback.
+        Takes a number of responses and returns the progress callback of `fspo.sampling.sample.sample`.
 
     Raises
     ------
     UserError
-        If hardly a prompt fits ``task.max_prompt_tokens``.
+        If nearly every prompt exceeds ``task.max_prompt_tokens``.
     """
     wanted, responses = config.batch.prompts, config.batch.responses
     first, too_long = position, 0
@@ -131,15 +131,15 @@ def draw_audit(
     *,
     step: int,
 ) -> RolloutBatch:
-    """Fresh responses to the prompts of a minibatch at the present parameters.
+    """Sample fresh responses to the prompts of a minibatch at the present parameters, to audit its update.
 
-    The minibatch is at first use, so its weighted gradient and the fresh one (w = 1) estimate the same update
-    (docs/theory.md section 5, "Which truth").
+    The minibatch is at its first use. So its gradient with importance weights and the gradient of the fresh responses
+    (w = 1) estimate the same update (docs/theory.md section 5, "Which truth").
 
     Parameters
     ----------
     rows : (n,) int
-        This process's rows of the minibatch; the prompts are those of all processes' rows.
+        Rows of the minibatch on this process; the prompts of all processes' rows are used.
     """
     ids = np.unique(batch.prompt_ids[np.concatenate(gather_object([rows]))])
     first, count = int(ids.min()), int(ids.max() - ids.min()) + 1
@@ -151,7 +151,10 @@ def draw_audit(
 
 
 def has_signal(batch: RolloutBatch) -> np.ndarray:
-    """Whether a group's rewards differ, (P,) bool by rising prompt number; a failed verification says nothing."""
+    """Return whether the rewards of each group differ, (P,) bool by rising prompt number.
+
+    Responses whose verification failed are left out.
+    """
     _, group = np.unique(batch.prompt_ids, return_inverse=True)
     known = batch.reward_status == "ok"
     low, high = np.full(group.max() + 1, np.inf), np.full(group.max() + 1, -np.inf)
@@ -161,7 +164,7 @@ def has_signal(batch: RolloutBatch) -> np.ndarray:
 
 
 def next_prompts(collector: Collector, config: TrainConfig, position: int, count: int) -> tuple[Prompts, int, int]:
-    """The stream's next ``count`` prompts that fit, the position after them, and how many were too long."""
+    """Return the stream's next ``count`` prompts that fit, the position after them, and the number of too long ones."""
     found, first = Prompts([], [], np.zeros(0, np.int64)), position
     while (lacking := count - len(found.examples)) > 0:
         if position - first >= _MOST_DRAWN * config.batch.prompts:
