@@ -1,1 +1,1 @@
-"""The engines behind `fspo.sampling.sample.sample`: all but vLLM draw the same tokens from the same keyed uniforms."""
+"""Sampling of responses by one of several engines; all but vLLM draw the same tokens from the same keyed uniforms."""

@@ -1,4 +1,4 @@
-"""The ``fast`` engine: a short loop over the model's forward with one preallocated cache that drops finished rows."""
+"""The ``fast`` sampling engine: a loop over the model's forward with a preallocated cache that drops finished rows."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from fspo.sampling.picking import Noise, Progress, base_model, pad_left, pick_to
 
 
 class CacheLayer(CacheLayerMixin):
-    """Keys and values of one attention layer in a preallocated buffer of which the first rows are in use.
+    """Keys and values of one attention layer in preallocated buffers, whose first rows are the unfinished responses.
 
-    It keeps all positions, also for layers with a sliding window: their mask leaves the old ones out.
+    It keeps all positions. Layers with a sliding window need no special case: their mask leaves old positions out.
     """
 
     keys: torch.Tensor
@@ -32,7 +32,7 @@ class CacheLayer(CacheLayerMixin):
         self.rows, self.capacity, self.length = rows, capacity, 0
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        """Allocate both buffers in the type and on the device of the first states."""
+        """Allocate both buffers with the type and on the device of the first keys and values."""
         self.keys, self.values = (
             x.new_empty(self.rows, x.shape[1], self.capacity, x.shape[3]) for x in (key_states, value_states)
         )
@@ -41,7 +41,7 @@ class CacheLayer(CacheLayerMixin):
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Append states (rows, heads, positions, size) and return views of all that these rows hold."""
+        """Append keys and values (rows, heads, positions, size); return views of all positions of these rows."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         rows, first = key_states.shape[0], self.length
@@ -51,12 +51,12 @@ class CacheLayer(CacheLayerMixin):
         return self.keys[:rows, :, : self.length], self.values[:rows, :, : self.length]
 
     def spread(self, source: torch.Tensor) -> None:
-        """Give row i what row source[i] holds."""
+        """Copy the content of row source[i] to row i, for every i."""
         for buffer in (self.keys, self.values):
             buffer[: len(source), :, : self.length] = buffer[source, :, : self.length]
 
     def keep(self, rows: np.ndarray) -> None:
-        """Move row rows[i] to place i and forget the rest; a row that keeps its place is not copied."""
+        """Move row rows[i] to place i and drop all other rows; a row that keeps its place is not copied."""
         to = np.flatnonzero(rows != np.arange(len(rows)))
         if len(to) == 0:
             return
@@ -65,20 +65,20 @@ class CacheLayer(CacheLayerMixin):
             buffer[place, :, : self.length] = buffer[origin, :, : self.length]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """(key length, offset) for the mask of the next ``query_length`` tokens."""
+        """Return (key length, offset) for the attention mask of the next ``query_length`` tokens."""
         return self.length + query_length, 0
 
     def get_seq_length(self) -> int:
-        """Positions held."""
+        """Return the number of positions that are stored."""
         return self.length
 
     def get_max_length(self) -> int:
-        """Positions that fit."""
+        """Return the number of positions that fit in the buffers."""
         return self.capacity
 
 
 def plain_attention_layers(model: PreTrainedModel) -> int:
-    """Number of layers when each keeps keys and values of its own; 0 for recurrent, shared and other caches."""
+    """Return the number of layers if each stores separate keys and values; 0 for recurrent, shared and other caches."""
     config = model.config
     if getattr(model, "_is_stateful", False) or getattr(config, "is_encoder_decoder", False):
         return 0
@@ -147,7 +147,7 @@ def run_fast(
 
 
 def _survivors(alive: np.ndarray) -> np.ndarray:
-    """Order of the surviving rows in which few rows move: the last survivors fill the holes of the dead."""
+    """Return an order of the unfinished rows in which few rows move: the last ones fill the gaps of finished rows."""
     count = int(alive.sum())
     keep = np.arange(count)
     keep[~alive[:count]] = count + np.flatnonzero(alive[count:])
@@ -161,9 +161,9 @@ def _forward(
     position: torch.Tensor,
     cache: Cache,
 ) -> torch.Tensor:
-    """Next-token logits (B, V) after the last column of ``ids``."""
+    """Return the logits (B, V) of the token after the last column of ``ids``."""
     extra = {"position_ids": position, "logits_to_keep": 1}
-    known = _parameters(type(base_model(model)))  # models without positions know neither
+    known = _parameters(type(base_model(model)))  # some models take no position_ids or no logits_to_keep
     output = model(
         input_ids=ids,
         attention_mask=mask,
@@ -180,5 +180,5 @@ def _parameters(kind: type) -> frozenset[str]:
 
 
 def _positions(mask: torch.Tensor) -> torch.Tensor:
-    """Position of each token counted from the first real one; 0 on the padding."""
+    """Return the position of each token, counted from the first token that is not padding; 0 on padding."""
     return (mask.cumsum(-1) - 1).clamp(min=0)

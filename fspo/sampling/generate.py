@@ -1,4 +1,4 @@
-"""The ``generate`` engine: transformers' own generation, whose greedy search is left one token to choose."""
+"""The ``generate`` sampling engine: transformers' greedy search with all logits but the sampled token's set to -inf."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ from fspo.sampling.picking import Noise, Progress, base_model, pad_left, pick_to
 
 
 class _Picker(LogitsProcessor):
-    """Leave only the keyed inverse-CDF token to transformers' greedy search, and note its log-probability."""
+    """Sample a token by keyed noise and set all other logits to -inf, so that greedy search takes it.
+
+    ``logprobs`` collects the log-probabilities of the sampled tokens.
+    """
 
     def __init__(self, noise: Noise, width: int, temperature: float) -> None:
         self.noise, self.width, self.temperature = noise, width, temperature
@@ -56,8 +59,8 @@ def run_generate(
                 max_new_tokens=steps, do_sample=False, eos_token_id=eos, pad_token_id=pad
             ),
             logits_processor=LogitsProcessorList([picker]),
-            # Under FSDP2 transformers would wait for all processes at each token. Here weights are whole already, and
-            # a process may have fewer batches than another, or none.
+            # Under FSDP2 transformers would wait for all processes at each token. Here each process holds all weights,
+            # and a process may have fewer batches than another, or none.
             synced_gpus=False,
         )
     tokens = output[:, ids.shape[1] :].cpu().numpy()
@@ -69,7 +72,10 @@ def run_generate(
 
 @contextmanager
 def _plain_generation(model: PreTrainedModel) -> Iterator[None]:
-    """Hide the model's own generation defaults: a repetition penalty or top-p would change the distribution."""
+    """Hide the model's generation defaults during the block.
+
+    A repetition penalty or top-p among them would change the distribution.
+    """
     base = base_model(model)
     kept = base.generation_config
     base.generation_config = GenerationConfig()

@@ -1,4 +1,4 @@
-"""What the engines share: keyed uniforms, the token that one picks, prompts padded on the left, responses cut."""
+"""Helpers of the sampling engines: keyed uniforms, the choice of a token, padding of prompts, cutting of responses."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from fspo.base.keyed_noise import keyed_uniforms
 Progress = Callable[[int, int], None]
 
 NOISE_PURPOSE = 0x5A3E
-_NOISE_BLOCK = 256  # positions of noise held at once
-PICK_ELEMENTS = 1 << 24  # logits turned into a CDF at once: 128 MiB in float64
+_NOISE_BLOCK = 256  # number of positions for which uniforms are computed at once
+PICK_ELEMENTS = 1 << 24  # most logits turned into a CDF at once: 128 MiB in float64
 
 
 def pick_tokens(
     logits: torch.Tensor, uniforms: torch.Tensor | None, temperature: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Pick one token a row by inverse CDF.
+    """Pick one token for each row by inverse CDF.
 
     Parameters
     ----------
@@ -56,14 +56,15 @@ def _inverse_cdf(logits: torch.Tensor, uniforms: torch.Tensor, temperature: floa
     logprobs = torch.log_softmax(logits / temperature, -1)
     cdf = logprobs.exp().cumsum(-1, dtype=torch.float64)
     total = cdf[:, -1:]
-    # Strictly below the total, so that the first entry above the target belongs to a token of positive probability.
+    # The target stays strictly below the total, so that the first CDF entry above it belongs to a token of positive
+    # probability.
     target = torch.minimum(uniforms[:, None] * total, torch.nextafter(total, torch.zeros_like(total)))
     tokens = torch.searchsorted(cdf, target, right=True).clamp_(max=logits.shape[-1] - 1)
     return tokens[:, 0], logprobs.gather(-1, tokens)[:, 0]
 
 
 class Noise:
-    """The uniforms of some rows, computed a block of positions at a time."""
+    """The uniforms of a batch of responses, computed for a block of positions at a time."""
 
     def __init__(self, seed: int, rollout: int, keys: np.ndarray) -> None:
         self.seed, self.rollout, self.keys = seed, rollout, keys
@@ -71,7 +72,10 @@ class Noise:
         self.table = np.empty((0, 0))
 
     def at(self, position: int, rows: np.ndarray, device: torch.device) -> torch.Tensor:
-        """Float64 (len(rows),): the uniforms of these rows at a position; rows only ever leave."""
+        """Return the uniforms of these rows at a position, float64 (len(rows),).
+
+        Within a block of positions ``rows`` may only lose rows: others have no noise computed.
+        """
         block, column = divmod(position, _NOISE_BLOCK)
         if block != self.block:
             self.block, self.table = block, np.zeros((len(self.keys), _NOISE_BLOCK))
@@ -82,12 +86,12 @@ class Noise:
 
 
 def base_model(model: PreTrainedModel) -> Any:
-    """The Hugging Face model inside a peft wrapper, or the model itself."""
+    """Return the Hugging Face model inside a peft wrapper, or the model itself."""
     return model.get_base_model() if hasattr(model, "peft_config") and hasattr(model, "get_base_model") else model  # type: ignore[operator]
 
 
 def pad_left(prompts: Sequence[Sequence[int]], pad: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Token ids int64 and mask int64, both (B, longest), with the padding on the left."""
+    """Pad prompts on the left; return token ids int64 and mask int64, both (B, longest prompt)."""
     width = max(len(prompt) for prompt in prompts)
     ids = np.full((len(prompts), width), pad, dtype=np.int64)
     mask = np.zeros((len(prompts), width), dtype=np.int64)

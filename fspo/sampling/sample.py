@@ -1,8 +1,8 @@
-"""Sampling of responses behind one interface, with noise that belongs to the response and not to the batch.
+"""Sampling of responses by one function for all engines, with noise that depends on the response and not on the batch.
 
 Token t of response k in rollout r is the inverse CDF of the model's distribution at one uniform u(seed, r, k, t) from a
-counter-based generator (`fspo.base.keyed_noise`). So batch size, order, number of processes and engine change nothing
-but the last bits of the logits.
+counter-based generator (`fspo.base.keyed_noise`). So batch size, order, number of processes and engine change only the
+last bits of the logits.
 
 Two engines draw the same tokens: ``fast``, a short loop over the model's forward with one preallocated key-value cache
 that drops finished rows, and ``generate``, transformers' own generation. A third, ``vllm``, has a vLLM server sample
@@ -28,7 +28,7 @@ from fspo.sampling.picking import Noise, Progress, trim
 from fspo.sampling.vllm import Server, run_vllm
 
 FAST_PARAMETERS = 1_000_000_000
-"""``auto`` leaves models from here on, where they run on an accelerator, to transformers' generation."""
+"""Number of parameters from which engine ``auto`` uses ``generate`` for a model that runs on an accelerator."""
 
 
 @dataclass
@@ -40,7 +40,7 @@ class Responses:
     tokens : list of numpy.ndarray
         Int64 (L_i,), L_i >= 1; the end token is included when it was sampled.
     logprobs : list of numpy.ndarray
-        Float32 (L_i,), the sampler's own log-probability of each token in nats at the sampling temperature (0 under
+        Float32 (L_i,), log-probability of each token under the sampler at the sampling temperature, nats (0 under
         greedy sampling, whose distribution is a point mass).
     truncated : numpy.ndarray
         Bool (N,), True when max_new_tokens ended the response.
@@ -52,7 +52,7 @@ class Responses:
 
     @property
     def lengths(self) -> np.ndarray:
-        """Int64 (N,), response lengths in tokens."""
+        """Response lengths in tokens, int64 (N,)."""
         return np.array([len(row) for row in self.tokens], dtype=np.int64)
 
 
@@ -74,18 +74,18 @@ def sample(
     ----------
     model : transformers.PreTrainedModel
         A causal LM (or a peft model around one). It runs in eval mode without gradients; each module's training
-        flag is given back.
+        flag is restored afterwards.
     prompts : sequence of N sequences of int
-        Token ids, at least one each, of any lengths; equal prompts are read once.
+        Token ids, at least one each, of any lengths. The fast engine runs equal prompts through the model once.
     keys : numpy.ndarray
         Int64 (N,), the response's number within the rollout over all processes.
     seed, rollout : int
-        With the key and the position they name the noise.
+        The sampling noise depends on these, the key and the position.
     config : SamplingConfig
     eos_token_id : int or sequence of int
         Tokens that end a response.
     pad_token_id : int
-        Fills short prompts on the left; it is masked.
+        Id that fills short prompts on the left; padding is masked.
     progress : callable, optional
         Called now and then with (responses, tokens) finished since the last call.
 
@@ -103,7 +103,7 @@ def sample(
     run, at_once = _RUNS[engine], config.batch_size
     order = np.argsort([len(prompt) for prompt in prompts], kind="stable")
     results: list[tuple[np.ndarray, np.ndarray, bool]] = [_NOTHING] * len(prompts)
-    # Not inference_mode: a buffer that the model renews in its forward could never be used in training again.
+    # inference_mode is not used: a buffer that the model renews in its forward could not be used in training later.
     with _frozen(model), torch.no_grad():
         for first in range(0, len(order), at_once):
             rows = order[first : first + at_once]
@@ -163,7 +163,7 @@ def choose_engine(model: PreTrainedModel, wanted: str) -> str:
 
 @contextmanager
 def _frozen(model: torch.nn.Module) -> Iterator[None]:
-    """Run in eval mode and give each module its own training flag back."""
+    """Put the model in eval mode for the block, and restore each module's training flag afterwards."""
     flags = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
