@@ -1,4 +1,4 @@
-"""The formulas of docs/theory.md, each written once: acceptance laws, LRE, bounds, the cosine lemma, T8's split.
+"""The formulas of docs/theory.md: acceptance laws, Length Reweighting Error, bounds, the cosine lemma and its split.
 
 Everything is numpy in float64. Log-ratios are in nats, lengths in tokens, acceptances are probabilities.
 """

@@ -1,4 +1,4 @@
-"""Acceptance of a rule's band under the Gaussian model (docs/theory.md section 4), and of an update (T9..T11, T13)."""
+"""Band acceptance under the Gaussian model (docs/theory.md section 4), update and weight acceptance (T9..T11, T13)."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ _NODES, _NODE_WEIGHTS = np.polynomial.legendre.leggauss(20)
 
 
 def interval_probability(lo: ArrayLike, hi: ArrayLike) -> Floats:
-    """Phi(hi) - Phi(lo) for lo <= hi to nearly full relative precision, far tails and narrow intervals included.
+    """Return Phi(hi) - Phi(lo) for lo <= hi to nearly full relative precision, also far out and for narrow intervals.
 
-    Intervals right of 0 are mirrored, so nothing is subtracted from 1. Where the two values of Phi would still
-    cancel (the density varies by less than a factor e or so between the edges) the density is integrated by
-    Gauss-Legendre quadrature, which is exact to rounding there. Below about 1e-308 the result is 0.
+    Intervals right of 0 are mirrored, so that two values near 1 are never subtracted. In narrow intervals, where the
+    two values of Phi would still cancel (the density varies by less than a factor of about e between the edges), the
+    density is integrated by Gauss-Legendre quadrature, which is exact to rounding there. A result below about 1e-308
+    becomes 0.
 
     Raises
     ------
     UserError
-        For NaN, or lo > hi.
+        If an edge is NaN, or lo > hi.
     """
     from scipy.special import ndtr
 
@@ -50,7 +51,7 @@ def interval_probability(lo: ArrayLike, hi: ArrayLike) -> Floats:
 
 
 def band_acceptance(rule: Rule, lengths: ArrayLike, mu: float, sigma: ArrayLike, m: float | None = None) -> Floats:
-    """Acceptance a(l) of a rule's band when S given L=l is N(mu l, sigma^2 l) (docs/theory.md section 4).
+    """Return the acceptance a(l) of a rule's band when S given L = l is N(mu l, sigma^2 l) (docs/theory.md section 4).
 
     Parameters
     ----------
@@ -58,8 +59,8 @@ def band_acceptance(rule: Rule, lengths: ArrayLike, mu: float, sigma: ArrayLike,
     mu : float, nats per token
     sigma : float or array (K,), nats per root token, > 0
     m : float, optional
-        Centre of the band, nats per token, for a rule with a drift: ``rule.centre(gaussian_means(sigma))`` is the
-        model's.
+        Centre of the band, nats per token; needed if the rule has a drift. The centre of the Gaussian model is
+        ``rule.centre(gaussian_means(sigma))``.
 
     Raises
     ------
@@ -75,16 +76,16 @@ def band_acceptance(rule: Rule, lengths: ArrayLike, mu: float, sigma: ArrayLike,
 
 
 def weight_acceptance(rule: Rule, lengths: ArrayLike, mu: float, sigma: float, m: float | None = None) -> Floats:
-    """Weight acceptance b(l) of a two-sided drop under the Gaussian model (T13).
+    """Return the weight acceptance b(l) of a rule that drops on both sides, under the Gaussian model (T13).
 
-    Weighting by exp(S) shifts the normal law's mean from mu l to (mu + sigma^2) l.
+    Weighting by exp(S) shifts the mean of the normal law from mu l to (mu + sigma^2) l.
     """
     sigma = number("sigma", sigma, 0, above=True, why="nats per root token")
     return band_acceptance(rule, lengths, number("mu", mu) + sigma**2, sigma, m)
 
 
 def matching_sigma(rule: Rule, lengths: ArrayLike, p: ArrayLike, acceptance: float) -> float | None:
-    """The sigma at which a driftless rule accepts the share ``acceptance`` of the model with mu = 0 (section 4).
+    """Return the sigma at which a rule without drift has the given acceptance in the model with mu = 0 (section 4).
 
     Parameters
     ----------
@@ -96,7 +97,7 @@ def matching_sigma(rule: Rule, lengths: ArrayLike, p: ArrayLike, acceptance: flo
     Returns
     -------
     float or None
-        Nats per root token; None if no sigma gives it (an unbounded rule).
+        Nats per root token; None if no sigma gives that acceptance (a rule without a band).
 
     Raises
     ------
@@ -121,7 +122,7 @@ def matching_sigma(rule: Rule, lengths: ArrayLike, p: ArrayLike, acceptance: flo
 
 
 def gaussian_means(sigma: float) -> TokenMeans:
-    """Means per token of iid N(-sigma^2/2, sigma^2) tokens to leading order: k3 = sigma^2/2."""
+    """Return the token means for iid N(-sigma^2/2, sigma^2) token log-ratios, to leading order: k3 = sigma^2/2."""
     sigma = number("sigma", sigma, 0, above=True, why="nats per root token")
     return TokenMeans(sigma**2 / 2, sigma**2)
 
@@ -129,7 +130,7 @@ def gaussian_means(sigma: float) -> TokenMeans:
 def update_acceptance(
     positive: ArrayLike, cut_high: ArrayLike, cut_low: ArrayLike, cut_dual: ArrayLike = 0.0
 ) -> Floats:
-    """T11: a_upd(l) for drop.
+    """Return the update acceptance a_upd(l) of a rule that drops (T11).
 
     Parameters
     ----------
@@ -151,7 +152,10 @@ def update_acceptance(
 
 
 def upper_edge_supremum(u_hi: float) -> float:
-    """T10: sup over L of exp(m_L + c_hi sqrt(L)) for m_L = -L sigma^2/2, reached at L = (u_hi/sigma)^2."""
+    """Return the supremum over L of the upper edge's weight, exp(u_hi^2/2) (T10).
+
+    It is sup exp(m_L + c_hi sqrt(L)) for m_L = -L sigma^2/2 and u_hi = c_hi/sigma, reached at L = (u_hi/sigma)^2.
+    """
     u_hi = number("u_hi", u_hi, 0, above=True, why="c_hi / sigma")
     if u_hi**2 / 2 > _MAX_LOG:
         raise UserError(f"exp(u_hi^2/2) overflows at u_hi={u_hi:g}: take its logarithm, u_hi^2/2 nats")

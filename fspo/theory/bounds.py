@@ -1,4 +1,7 @@
-"""How far acceptance strays where an assumption fails: drift error (T3), scale error (T4), tails (T5), tokens (T6)."""
+"""Bounds on the change of acceptance if an assumption fails.
+
+They cover drift errors (T3), scale errors (T4), tails that are not Gaussian (T5) and dependent tokens (T6).
+"""
 
 from __future__ import annotations
 
@@ -12,15 +15,15 @@ from fspo.base.errors import UserError
 from fspo.theory.reweighting import Floats
 
 PHI_1 = math.exp(-0.5) / math.sqrt(2 * math.pi)
-"""phi(1), the supremum of |t phi(t)|: the constant of T3 and T4."""
+"""phi(1), the supremum of |t phi(t)|: the constant in the bounds T3 and T4."""
 BERRY_ESSEEN_IID = 0.4748
-"""Shevtsova (2011), independent identically distributed summands (T5)."""
+"""Berry-Esseen constant for independent, identically distributed summands, by Shevtsova (2011) (T5)."""
 BERRY_ESSEEN_INDEPENDENT = 0.56
-"""Independent but not identically distributed summands (T5)."""
+"""Berry-Esseen constant for independent summands with different distributions (T5)."""
 
 
 def drift_error_bound(u_lo: float, u_hi: float, x: ArrayLike) -> Floats:
-    """T3: bound B_l on |a(l) - a_0| for standardised ranges u and drift errors x_l (K,)."""
+    """Return the bound B_l (K,) on |a(l) - a_0| for standardised ranges u and drift errors x_l (K,) (T3)."""
     u_lo, u_hi = (number(name, u, 0, infinite=True) for name, u in (("u_lo", u_lo), ("u_hi", u_hi)))
     x = numbers("x", x, why="drift errors in standard units")
     slope = abs(_phi(u_hi) - _phi(u_lo))
@@ -28,12 +31,15 @@ def drift_error_bound(u_lo: float, u_hi: float, x: ArrayLike) -> Floats:
 
 
 def scale_error_bound(tau: float) -> float:
-    """T4: B = 2 phi(1) tau bounds |a(l) - a_0| when every |log(sigma_l/sigma)| <= tau."""
+    """Return B = 2 phi(1) tau, which bounds |a(l) - a_0| if every |log(sigma_l/sigma)| <= tau (T4)."""
     return 2 * PHI_1 * number("tau", tau, 0, why="it is the largest |log(sigma_l / sigma)|")
 
 
 def lre_bound(bound: float, a_0: float, *, one_sided: bool) -> float | None:
-    """LRE_inf <= B/(a_0-B) (T3, all drift errors of one sign) or 2B/(a_0-B) (T3, T4); None: no guarantee."""
+    """Return the bound on LRE_inf that follows from |a(l) - a_0| <= B; None if there is none (B >= a_0).
+
+    It is B/(a_0 - B) if all drift errors have one sign (T3), else 2B/(a_0 - B) (T3, T4).
+    """
     bound = number("B", bound, 0, infinite=True, why="it bounds |a(l) - a_0|")
     a_0 = number("a_0", a_0, 0, 1, above=True, why="an acceptance")
     if bound >= a_0:
@@ -42,16 +48,16 @@ def lre_bound(bound: float, a_0: float, *, one_sided: bool) -> float | None:
 
 
 def berry_esseen_bound(rho3: float, lengths: ArrayLike, *, identical: bool = True) -> Floats:
-    """T5: bound on |a(l) - a_Gauss(l)| for independent tokens; rho3 = E|s-mu|^3/sigma^3 >= 1."""
+    """Return the bound on |a(l) - a_Gauss(l)| for independent tokens with rho3 = E|s-mu|^3/sigma^3 >= 1 (T5)."""
     rho3 = number("rho3", rho3, 1, why="E|s-mu|^3/sigma^3 is at least 1 (Jensen); check the moments")
     constant = BERRY_ESSEEN_IID if identical else BERRY_ESSEEN_INDEPENDENT
     return 2 * constant * rho3 / np.sqrt(checked_lengths(lengths))
 
 
 def ar1_variance_ratio(ar: float, lengths: ArrayLike) -> Floats:
-    """T6: Var S_l / (l sigma^2) for stationary Gaussian AR(1) tokens, sigma^2 their long-run variance.
+    """Return Var S_l / (l sigma^2) for stationary Gaussian AR(1) tokens with long-run variance sigma^2 (T6).
 
-    Half its absolute logarithm is the scale error tau_l of T4.
+    Half the absolute logarithm of this ratio is the scale error tau_l of T4.
     """
     if not -1 < number("ar", ar) < 1:
         raise UserError(f"ar={ar} must lie in (-1, 1) for stationary tokens")

@@ -1,4 +1,4 @@
-"""What clipping does to the direction of the update: the cosine lemma and its split (T7, T8; section 5)."""
+"""The cosine lemma: how clipping changes the direction of the update, and its split by cause (T7, T8; section 5)."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from fspo.theory.reweighting import LRE, Floats, relative_acceptance
 
 
 def cosine_bound(rho: float) -> float | None:
-    """T7: cos(g_clip, g) >= sqrt(1 - rho^2) if rho < 1; None means "no guarantee"."""
+    """Return the lower bound sqrt(1 - rho^2) on cos(g_clip, g) if rho < 1; None if there is no guarantee (T7)."""
     rho = number("rho", rho, 0, infinite=True, why="it is a ratio of norms")
     return math.sqrt((1 - rho) * (1 + rho)) if rho < 1 else None
 
 
 @dataclass(frozen=True)
 class CosineLemma:
-    """Every quantity of T7 and T8 for one set of strata.
+    """All quantities of T7 and T8 for one set of strata.
 
-    ``bound`` is None where T7 promises nothing. ``identity_residual`` is
-    ||g_clip/a_bar - (g + e_len + e_in)|| / ||g||, rounding if code and log are sound.
+    ``bound`` is None if T7 gives no guarantee. ``identity_residual`` is ||g_clip/a_bar - (g + e_len + e_in)|| / ||g||;
+    it is 0 up to rounding, or code or log have an error.
     """
 
     cosine: float
@@ -42,17 +42,17 @@ class CosineLemma:
 
     @property
     def e_len_ratio(self) -> float:
-        """||e_len|| / ||g||: what length reweighting alone costs."""
+        """||e_len|| / ||g||: relative error of the update by length reweighting alone."""
         return float(np.linalg.norm(self.e_len)) / self.g_norm
 
     @property
     def e_in_ratio(self) -> float:
-        """||e_in|| / ||g||: what clipping inside a length costs."""
+        """||e_in|| / ||g||: relative error of the update by clipping among responses of one length."""
         return float(np.linalg.norm(self.e_in)) / self.g_norm
 
 
 def cosine(u: ArrayLike, v: ArrayLike) -> float:
-    """Cosine of two vectors; NaN if one is 0 (the direction of nothing).
+    """Return the cosine of two vectors; NaN if one is 0, because a zero vector has no direction.
 
     Raises
     ------
@@ -69,18 +69,18 @@ def cosine(u: ArrayLike, v: ArrayLike) -> float:
 
 
 def cosine_lemma(p: ArrayLike, a: ArrayLike, g: ArrayLike, clipped: ArrayLike) -> CosineLemma:
-    """T7 and T8 for finite strata (docs/theory.md section 5).
+    """Compute the quantities of T7 and T8 for a finite number of strata (docs/theory.md section 5).
 
     Parameters
     ----------
     p : array (K,)
         Share of each stratum among responses with A != 0 (normalised here).
     a : array (K,)
-        Normaliser of each stratum: a_upd for drop, b for truncate and cap.
+        Acceptance of each stratum, by which its clipped gradient is normalised: a_upd for drop, b for truncate and cap.
     g : array (K, D)
-        g_l = E[w A psi | stratum].
+        Mean gradient of each stratum, g_l = E[w A psi | stratum].
     clipped : array (K, D)
-        E[M w A psi | stratum] = a(l) (g_l + delta_l); must be 0 where a(l) = 0.
+        Mean clipped gradient, E[M w A psi | stratum] = a(l) (g_l + delta_l); must be 0 where a(l) = 0.
 
     Raises
     ------

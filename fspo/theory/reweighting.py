@@ -1,4 +1,4 @@
-"""Length Reweighting Error: what an acceptance that depends on the length does to the lengths (section 3)."""
+"""Length Reweighting Error: how an acceptance that depends on the length changes the lengths (docs/theory.md, 3)."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class LRE:
 
     @classmethod
     def of(cls, p: Floats, r: Floats, mean: float) -> LRE:
-        """From what ``relative_acceptance`` gives."""
+        """Build it from the three results of ``relative_acceptance``: shares p, relative acceptances r, mean a_bar."""
         return cls(float(np.max(np.abs(r[p > 0]))), float(p @ np.abs(r)), float(np.sqrt(p @ r**2)), mean)
 
 
 def relative_acceptance(p: ArrayLike, a: ArrayLike) -> tuple[Floats, Floats, float]:
-    """Normalised p, r(l) = a(l)/a_bar - 1 and a_bar.
+    """Return the normalised length shares p, the relative acceptance r(l) = a(l)/a_bar - 1, and the mean a_bar.
 
     Raises
     ------
@@ -48,16 +48,16 @@ def relative_acceptance(p: ArrayLike, a: ArrayLike) -> tuple[Floats, Floats, flo
     if not mean > 0:
         raise UserError("a_bar = 0: nothing is accepted, so LRE is not defined; widen the band")
     above = accepted - mean
-    above = above - shares @ above  # takes out the rounding of the mean: a constant a(l) gives r = 0 far below it
+    above = above - shares @ above  # removes the rounding error of the mean, so that a constant a(l) gives r = 0
     return shares, above / mean, mean
 
 
 def lre(p: ArrayLike, a: ArrayLike) -> LRE:
-    """LRE_inf, LRE_1 and LRE_2 of acceptances ``a`` (K,) under length shares ``p`` (K,); section 3."""
+    """Return LRE_inf, LRE_1 and LRE_2 of acceptances ``a`` (K,) under length shares ``p`` (K,); section 3."""
     return LRE.of(*relative_acceptance(p, a))
 
 
 def accepted_lengths(p: ArrayLike, a: ArrayLike) -> Floats:
-    """q(l) = p(l) a(l) / a_bar, the length shares of the accepted responses (section 3)."""
+    """Return the length shares of the accepted responses, q(l) = p(l) a(l) / a_bar (section 3)."""
     p, r, _ = relative_acceptance(p, a)
     return p * (1 + r)
