@@ -1,1 +1,1 @@
-"""Ratios of sums over clusters with their intervals, and bins."""
+"""Statistics of clustered rows: ratios and slopes with their intervals, and bins of length."""

@@ -1,6 +1,6 @@
-"""Bins of length, or of another partition's coordinate: quantile bins by default, edges on request.
+"""Bins of length, or of another coordinate: quantile bins by default, or edges that the user gives.
 
-They are fixed once for all rules and runs that are compared.
+All rules and runs that are compared use the same bins.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fspo.base.errors import UserError
 DEFAULT_BINS = 6
 MOST_BINS = 1000
 MANY = 20_000
-"""Beyond this many different values ties no longer matter, and plain quantiles are the edges."""
+"""Number of different values above which the edges are plain quantiles, because ties no longer matter."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Bins:
     Parameters
     ----------
     edges : tuple of numbers, strictly increasing, at least two
-        In tokens for lengths.
+        Edges, in tokens for lengths.
     """
 
     edges: tuple[float, ...]
@@ -44,21 +44,21 @@ class Bins:
         return len(self.edges) - 1
 
     def index(self, values: ArrayLike) -> NDArray[np.int64]:
-        """Bin of each value (N,), in 0..K-1."""
+        """Return the bin of each value, int (N,) in 0..K-1."""
         inner = np.asarray(self.edges[1:-1])
         return np.searchsorted(inner, np.asarray(values), side="right").astype(np.int64)
 
     def limits(self, k: int) -> tuple[float, float]:
-        """Lower and upper edge of bin ``k``; -1 stands for all bins."""
+        """Return the lower and upper edge of bin ``k``; -1 stands for all bins together."""
         return (self.edges[0], self.edges[-1]) if k < 0 else (self.edges[k], self.edges[k + 1])
 
 
 def quantile_bins(values: ArrayLike, number: int = DEFAULT_BINS) -> Bins:
-    """Bins with about equal counts; ties make fewer bins, never an empty one.
+    """Return bins with about equal counts; ties can make fewer bins, but never an empty one.
 
-    From the least value on, a bin is closed where its count is nearest to an equal share of what is left: a
-    value that many responses have fills a bin of its own and the others share the rest. No bin has less than
-    about a quarter of an equal share.
+    Values are taken in rising order. A bin is closed where its count is nearest to an equal share of the values that
+    are left, so a value that many responses have fills one bin alone and the other bins share the rest. No bin has
+    less than about a quarter of an equal share.
 
     Parameters
     ----------
@@ -101,12 +101,13 @@ def _plain(edge: float, whole: bool) -> float:
 
 
 def make_bins(values: ArrayLike, number: int = DEFAULT_BINS, edges: Sequence[float] | None = None) -> Bins:
-    """The requested edges, or quantile bins of ``values``.
+    """Return bins with the requested ``edges``, or without them quantile bins of ``values``.
 
     Raises
     ------
     UserError
-        For edges between which there is no value, or that are no edges; as :func:`quantile_bins` without edges.
+        If the edges are infinite, do not increase or have no value between them; without edges as
+        :func:`quantile_bins`.
     """
     if edges is None:
         return quantile_bins(values, number)

@@ -1,8 +1,8 @@
-"""Array kernels: ratios of sums over clusters, their linearised covariance, and intervals.
+"""Ratios of sums over clusters by length bin, and their linearised covariance.
 
-A cluster is (rollout, prompt): the responses of one prompt share its difficulty and, through the advantage,
-each other's rewards. Everything here is a ratio ``sum y / sum d`` by length bin; the covariance comes from the
-clusters' influence values ``z_c = (y_c - r d_c) / sum d``, each over one minus its share of ``sum d`` as in a
+A cluster is (rollout, prompt): the responses to one prompt depend on each other by its difficulty and, through the
+advantage, by each other's rewards. Each ratio is ``sum y / sum d``. Its covariance comes from the influence values of
+the clusters, ``z_c = (y_c - r d_c) / sum d``, each divided by one minus the cluster's share of ``sum d`` as in a
 delete-one jackknife.
 """
 
@@ -17,27 +17,28 @@ from numpy.typing import ArrayLike, NDArray
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 MIN_CLUSTERS = 5
-"""Below this many clusters a cell of a table is NaN, with the reason."""
+"""Least number of clusters for an estimate; with fewer, a table holds NaN and the reason."""
 TOO_FEW = f"fewer than {MIN_CLUSTERS} clusters"
 BORROW = 10.0
-"""Clusters with a rarer outcome at which their own covariance counts as much as a model's."""
+"""Number of clusters with the rarer outcome at which observed covariance and a model's have equal weight."""
 
 
 @dataclass(frozen=True)
 class Ratios:
-    """Ratios by bin; the last entry is all bins together.
+    """Ratios of sums by bin; the last entry is for all bins together.
 
     Attributes
     ----------
     value, variance : array (K+1,)
+        Each ratio and its variance.
     count, clusters : array (K+1,)
-        Rows and clusters with a row.
+        Number of rows, and of clusters that have a row.
     influence : array (C, K+1)
-        z_c; their cross products times C/(C-1) are the covariance.
+        Influence values z_c of the clusters; their cross products times C/(C-1) are the covariance.
     rows, sums, base : array (C, K)
-        Rows, numerators and denominators by cluster and bin.
+        Number of rows, numerators and denominators by cluster and bin.
     binary : bool
-        Rates of indicators.
+        Whether the ratios are shares of rows (the numerator is an indicator).
     """
 
     value: Floats
@@ -57,25 +58,25 @@ class Ratios:
 
 
 def totals(code: Ints, number: int, values: ArrayLike | None = None) -> Floats:
-    """Sums of values (N,), or numbers of rows, by code 0..number-1."""
+    """Return the sum of values (N,) for each code 0..number-1; without values the number of rows."""
     return np.asarray(np.bincount(code, values, number), np.float64)
 
 
 def sum_by(cluster: Ints, bins: Ints, number: int, values: ArrayLike) -> Floats:
-    """Sums by cluster and bin (C, K) for dense cluster numbers."""
+    """Return sums of values by cluster and bin (C, K); cluster numbers are dense, 0..C-1."""
     clusters = int(cluster.max()) + 1 if cluster.size else 0
     return totals(cluster * number + bins, clusters * number, values).reshape(clusters, number)
 
 
 def dense(cluster: Ints) -> Ints:
-    """Cluster numbers 0..C-1."""
+    """Renumber clusters as 0..C-1."""
     return np.unique(cluster, return_inverse=True)[1].reshape(-1).astype(np.int64)
 
 
 def ratios(
     y: ArrayLike, cluster: Ints, bins: Ints, number: int, d: ArrayLike | None = None, *, binary: bool = False
 ) -> Ratios:
-    """Cluster-aware ratios sum(y)/sum(d) by bin and overall.
+    """Compute the ratios sum(y)/sum(d) by bin and overall, with variances that take clusters into account.
 
     Parameters
     ----------
@@ -84,8 +85,8 @@ def ratios(
     cluster, bins : int array (N,)
         ``cluster`` numbered densely (:func:`dense`), ``bins`` in 0..number-1.
     binary : bool
-        y is an indicator: where a bin has only 0s or only 1s the linearised variance is 0 and is replaced by
-        that of a proportion with two more successes and failures among its clusters.
+        Whether y is an indicator. If a bin then has only 0s or only 1s, its linearised variance is 0 and is replaced
+        by that of a proportion with two more successes and two more failures among its clusters.
     """
     y = np.asarray(y, np.float64)
     rows = sum_by(cluster, bins, number, np.ones_like(y))
@@ -97,14 +98,14 @@ def ratios(
 def ratios_of_sums(
     rows: Floats, ys: Floats, ds: Floats, *, clusters: Ints | None = None, binary: bool = False
 ) -> Ratios:
-    """:func:`ratios` from sums by cluster and bin.
+    """Compute the result of :func:`ratios` from sums by cluster and bin.
 
     Parameters
     ----------
     rows, ys, ds : array (C, K)
-        Rows, numerators and denominators; a cluster may be a union of several, which are then as independent.
+        Number of rows, numerators and denominators. An entry may stand for several clusters together.
     clusters : int array (K+1,), optional
-        Number of clusters with a row, where the sums are of unions.
+        Number of clusters with a row; needed if entries stand for several clusters.
     """
     sums, base = ys, ds
     ys = np.column_stack([ys, ys.sum(1)])
@@ -117,9 +118,9 @@ def ratios_of_sums(
         influence = np.where(total > 0, (ys - value * ds) / total, 0.0)
     met: Ints = np.sum(counts > 0, axis=0) if clusters is None else clusters
     present = max(len(ys), 2)
-    # the step that deleting the cluster would make; without it, uneven clusters make intervals too short
+    # Scale to the change that deleting the cluster would make. Otherwise uneven clusters make intervals too short.
     influence = influence / (1 - leverage) * (present - 1) / present
-    with np.errstate(over="ignore"):  # the clipped weights of a collapsed run over weights that are all but 0
+    with np.errstate(over="ignore"):  # a collapsed run divides by weights near 0
         variance = np.sum(influence**2, axis=0) * present / (present - 1)
     if binary:
         flat = (variance < 1e-300) & (met > 0)
@@ -128,13 +129,19 @@ def ratios_of_sums(
 
 
 def flat_variance(clusters: ArrayLike) -> Any:
-    """Variance of a share where all clusters agree: that of two more successes and failures among them."""
+    """Return the variance of a share that is 0 or 1 in all clusters.
+
+    It is the variance with two more successes and two more failures among the clusters.
+    """
     met = np.asarray(clusters, np.float64)
     share = 2 / (met + 4)
     return share * (1 - share) / met
 
 
 def borrowed(rare: ArrayLike) -> Floats:
-    """Weight of the clusters' own covariance, where ``rare`` clusters show the rarer outcome; the rest is a model's."""
+    """Return the weight of the observed covariance if ``rare`` clusters show the rarer outcome.
+
+    The rest, one minus this weight, belongs to the covariance of a model.
+    """
     rare = np.asarray(rare, np.float64)
     return rare / (rare + BORROW)

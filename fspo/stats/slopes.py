@@ -1,4 +1,4 @@
-"""Cluster-robust regression slopes."""
+"""Slopes of a linear regression with cluster-robust standard errors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fspo.stats.intervals import EQUIVALENCE, t_quantile
 
 @dataclass(frozen=True)
 class Slope:
-    """A cluster-robust regression slope, its intervals at ``CONFIDENCE`` and ``EQUIVALENCE`` (ci90), and two tests."""
+    """A regression slope with cluster-robust intervals at ``CONFIDENCE`` and ``EQUIVALENCE`` (ci90), and two tests."""
 
     slope: float
     se: float
@@ -22,14 +22,14 @@ class Slope:
     ci_high: float
     ci90_low: float
     ci90_high: float
-    p_value: float  # of slope = 0, two-sided
-    tost_p: float  # of |slope| >= margin, two one-sided tests
+    p_value: float  # p-value of the hypothesis slope = 0, two-sided
+    tost_p: float  # p-value of the hypothesis |slope| >= margin, two one-sided tests
     clusters: int
     reason: str = ""
 
 
 def no_slope(reason: str) -> Slope:
-    """All NaN, with the reason."""
+    """Return a slope whose numbers are all NaN, with the reason why there is no estimate."""
     nan = float("nan")
     return Slope(nan, nan, nan, nan, nan, nan, nan, nan, 0, reason)
 
@@ -43,15 +43,16 @@ def cluster_slope(
     strata: Ints | None = None,
     margin: float,
 ) -> Slope:
-    """Least squares of y on x with cluster-robust (CR1) standard error and t on C-1 degrees.
+    """Fit y on x by least squares, with cluster-robust (CR1) standard error and Student's t on C-1 degrees of freedom.
 
     Parameters
     ----------
     y : array (N,)
-        A rate: indicators or multipliers. Where fewer than ``MIN_CLUSTERS`` clusters hold anything but its usual
-        value (all accepted, or nearly) residuals tell too little, and the variance is at least that of a proportion
-        with two more successes and failures among the clusters.
+        Indicators or multipliers. If fewer than ``MIN_CLUSTERS`` clusters hold a value other than the median (nearly
+        all responses accepted), residuals tell too little. The variance is then at least that of a proportion with
+        two more successes and two more failures among the clusters.
     x, weight : array (N,)
+        Regressor and weight of each row; all weights are 1 by default.
     cluster : int array (N,), dense
     strata : int array (N,), optional
         x is centred within each stratum (fixed effects); all rows by default.
@@ -73,16 +74,16 @@ def cluster_slope(
 
 
 def slope_of_sums(wx: Floats, wxx: Floats, wxy: Floats, weight: float, unusual: int, *, margin: float) -> Slope:
-    """:func:`cluster_slope` from sums by cluster.
+    """Compute the result of :func:`cluster_slope` from sums by cluster.
 
     Parameters
     ----------
     wx, wxx, wxy : array (C,)
-        Sums of w x, w x^2 and w x y, x and y less their means (in the stratum).
+        Sums of w x, w x^2 and w x y, with x and y centred at their means (of the stratum).
     weight : float
         Sum of w.
     unusual : int
-        Clusters with another value of y than its median.
+        Number of clusters that hold a value of y other than its median.
     """
     clusters, spread = len(wx), float(np.sum(wxx))
     if clusters < MIN_CLUSTERS:
