@@ -1,4 +1,4 @@
-"""The clip rules inside other people's trainers: `trl` (a trainer class), `verl` (a plugin), `prime_rl` (a loss).
+"""The clip rules inside other trainers: `trl` (a trainer class), `verl` (a plugin), `prime_rl` (a loss function).
 
-All call `fspo.objective.objective`; none is imported here, because most need their own library.
+All of them call `fspo.objective.objective`. None is imported here, because `trl` and `verl` need these libraries.
 """

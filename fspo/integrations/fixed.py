@@ -1,4 +1,4 @@
-"""What trainers share that show a loss function one microbatch, or one response, at a time."""
+"""Helpers for trainers whose loss function sees only one microbatch, or one response, at a time."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from fspo.base.errors import UserError
 from fspo.rules import Rule, preset
 
 PARTS = ("range_lo", "range_hi", "gamma", "drift", "outside", "dual")
-"""Parts of a rule that can be changed there."""
+"""Parts of a preset that can be changed in such trainers."""
 
 
 def fixed_rule(name: str, parts: Mapping[str, Any], shows: str) -> Rule:
-    """A preset with some of `PARTS` changed (None: as they are), refused where its band needs a whole update.
+    """Return the rule of a preset with some of `PARTS` changed (None keeps a part).
 
     Parameters
     ----------
     shows : str
-        Who shows what, for the message: "verl shows a loss one microbatch".
+        What the trainer passes to a loss, for the message: "verl shows a loss one microbatch".
 
     Raises
     ------
     UserError
-        For a rule that does not exist or cannot work there.
+        If the preset does not exist, or its band needs all responses of an update at once.
     """
     rule = preset(name, **{part: value for part, value in parts.items() if value is not None}).rule
     if rule.needs_stats:
@@ -42,7 +42,7 @@ def fixed_rule(name: str, parts: Mapping[str, Any], shows: str) -> Rule:
 
 
 def one_each(advantages: Tensor, mask: Tensor, cure: str) -> Tensor:
-    """The advantage of each response (B,) from one that is repeated over its tokens (B, T), float64.
+    """Return the advantage of each response, float64 (B,), from advantages repeated over its tokens (B, T).
 
     Raises
     ------

@@ -1,14 +1,15 @@
-"""The clip rules as prime-rl's custom loss, one response at a time; needs nothing of prime-rl to be imported.
+"""The clip rules as a custom loss of prime-rl, one response at a time; this module imports nothing of prime-rl.
 
     [trainer.loss]
     type = "custom"
     import_path = "fspo.integrations.prime_rl.fspo_loss"
     kwargs = { rule = "fspo", range_lo = 0.03, range_hi = 0.03 }
 
-Written after prime-rl's documentation of its custom loss; never run inside prime-rl. Its old log-probs are those of the
-inference engine, so S holds the engine's mismatch too, which grows with length, and with asynchronous rollouts every
-S has moved. prime-rl divides the sum of all responses' losses by a number that is the same for all of them (tokens, by
-its default): each response of a sequence rule counts once, and the learning rate absorbs the scale.
+Written after prime-rl's documentation of its custom loss; it was never run inside prime-rl. prime-rl passes log-probs
+of the inference engine as the old ones, so S also holds the mismatch between engine and trainer, which grows with
+length. With asynchronous rollouts S is not 0 even at the first update. prime-rl divides the sum of all losses by one
+number (by default the number of tokens). So each response counts once under a sequence rule, and that number only
+scales the learning rate.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ from fspo.objective import objective
 
 
 class Outputs(NamedTuple):
-    """What prime-rl reads of its ``LossOutputs``."""
+    """The fields of prime-rl's ``LossOutputs`` that prime-rl reads."""
 
     loss: Tensor
     metrics: dict[str, Tensor]
 
 
 def fspo_loss(inputs: Any, rule: str = "fspo", **parts: Any) -> Outputs:
-    """A response's loss: minus its term of the objective, summed over tokens for token and prefix rules.
+    """Return the loss of one response: minus its term of the objective, summed over tokens for token and prefix rules.
 
     Parameters
     ----------
@@ -41,7 +42,7 @@ def fspo_loss(inputs: Any, rule: str = "fspo", **parts: Any) -> Outputs:
     rule : str
         Preset (`fspo.rules.PRESETS`).
     parts
-        Of `fspo.integrations.fixed.PARTS`, where they differ from the preset's.
+        Parts of the rule that differ from the preset's; names as in `fspo.integrations.fixed.PARTS`.
 
     Raises
     ------

@@ -1,10 +1,10 @@
-"""TRL's `GRPOTrainer` with a clip rule: TRL generates, rewards and optimises; the loss is `fspo.objective`'s.
+"""TRL's `GRPOTrainer` with a clip rule: TRL generates, rewards and optimises, and `fspo.objective` gives the loss.
 
 >>> from fspo.integrations.trl import FSPOConfig, FSPOTrainer
 >>> args = FSPOConfig("out", rule="fspo", steps_per_generation=4)
 >>> FSPOTrainer(model, reward_funcs=reward, args=args, train_dataset=data).train()
 
-The run's gradient log lies under ``output_dir``: ``python -m analysis out``.
+The gradient log of the run is written under ``output_dir``; ``python -m analysis out`` analyses it.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _FORWARD = [
         "compute_aux_loss",
     )
 ]  # fmt: skip
-"""Inputs of images and the like, which TRL hands from its batches to the model."""
+"""Names of further model inputs (images and the like), which TRL passes from its batches to the model."""
 
 
 class _Begin(TrainerCallback):
-    """Numbers the rollouts from where a resumed run stands, before its first one."""
+    """Callback that prepares the gradient log at the start of training and flushes it at the end."""
 
     def __init__(self, trainer: FSPOTrainer) -> None:
         self.trainer = trainer
@@ -54,10 +54,10 @@ class _Begin(TrainerCallback):
 
 
 class FSPOTrainer(GRPOTrainer):
-    """`trl.GRPOTrainer` whose policy loss is a clip rule's, and which writes the gradient log.
+    """`trl.GRPOTrainer` with the loss of a clip rule; it also writes the gradient log.
 
-    The loss of an update is ``-sum(terms) / denominator`` over its microbatches and processes. Like TRL's own
-    per-token normaliser, the denominator is the generation batch's, scaled to one update, so it does not depend on
+    The loss of an update is ``-sum(terms) / denominator`` over its microbatches and processes. The denominator is
+    that of the generation batch, scaled to one update, as TRL's per-token normaliser is. So it does not depend on
     which responses share a microbatch.
 
     Parameters
@@ -69,7 +69,8 @@ class FSPOTrainer(GRPOTrainer):
     Raises
     ------
     UserError
-        For other ``args``, options under which the rule would not apply, or an ``output_dir`` with another run's log.
+        If ``args`` is no FSPOConfig, its options would keep the rule from applying, or ``output_dir`` holds the log of
+        another run.
     """
 
     args: FSPOConfig
@@ -95,10 +96,10 @@ class FSPOTrainer(GRPOTrainer):
         )
         self.add_callback(_Begin(self))
 
-    # -- what TRL hands over -----------------------------------------------------------------------------------------
+    # -- methods that TRL calls --------------------------------------------------------------------------------------
 
     def begin_log(self, step: int) -> None:
-        """Drop rows that a resumed run will repeat; ``step``: updates done."""
+        """Remove log rows that a resumed run will repeat, and set the rollout number; ``step``: updates done."""
         output = str(self.args.output_dir)
         if self.accelerator.is_main_process:
             keep_steps_before(output, step)
@@ -106,7 +107,7 @@ class FSPOTrainer(GRPOTrainer):
         self.log_rows.rollout = keep_steps_before(output, step) - 1
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        self.log_rows.flush(keep=True)  # before the checkpoint: a kill in between loses no row that it counts on
+        self.log_rows.flush(keep=True)  # before the checkpoint, which assumes these rows on disk
         if self.rule.adapt != "none" and self.args.should_save:
             self.memory.save(Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}")
         super()._save_checkpoint(model, trial)
@@ -137,7 +138,7 @@ class FSPOTrainer(GRPOTrainer):
         return output
 
     def _truncated(self, output: dict[str, Any]) -> Tensor:
-        """Rows whose last token ends nothing; rows that TRL has masked out as truncated."""
+        """Return which responses were truncated: the last token is no end token, or TRL has masked the response out."""
         length = output["completion_mask"].sum(1)
         last = output["completion_ids"].gather(1, (length - 1).clamp(min=0)[:, None])[:, 0]
         ends = torch.tensor([*self.eos_token_ids, self._tokenizer.pad_token_id], device=last.device)
@@ -205,18 +206,18 @@ class FSPOTrainer(GRPOTrainer):
         return loss
 
     def _sum(self, local: Tensor) -> Tensor:
-        """Over all processes."""
+        """Return the sum over all processes."""
         return cast(Tensor, self.accelerator.reduce(local, "sum"))
 
     def _denominator(self, inputs: dict[str, Any], mask: Tensor, accumulation: int) -> float:
         total = inputs.get(PREFIX + "denominator")
         if not self.model.training or total is None:
             return denominator_for(self.objective_config, mask) * accumulation
-        share = accumulation / self.args.first_pass  # of the generation batch that is one update's
+        share = accumulation / self.args.first_pass  # share of one update in the generation batch
         return float(total) / self.accelerator.num_processes * share
 
     def _score(self, inputs: dict[str, Any], ids: Tensor, attention: Tensor, mask: Tensor) -> Scores | None:
-        """Scores on the last update of the first pass, of every score_every-th rollout."""
+        """Take scores at the last update of the first pass in every score_every-th rollout; else return None."""
         every, log = self.args.score_every, self.log_rows
         chosen = max(self.args.first_pass // self.args.gradient_accumulation_steps, 1) - 1
         if not every or log.rollout % every or self.state.global_step - log.start_step != chosen:
@@ -234,7 +235,7 @@ class FSPOTrainer(GRPOTrainer):
         )
 
     def _report(self, mode: str, records: Records, entropy: Tensor, rule: Rule) -> None:
-        """TRL's metric names; clip shares are of responses (tokens for token rules) with A != 0."""
+        """Add metrics under TRL's names; clip shares are of responses (tokens for token rules) with A != 0."""
         found = self._metrics[mode]
         parts = [
             records.cut_low, records.cut_high, records.cut_dual, records.count, records.band_accept,
@@ -258,6 +259,6 @@ class FSPOTrainer(GRPOTrainer):
 
 
 def _mask(batch: dict[str, Any]) -> Tensor:
-    """Tokens of the loss (B, T), bool: completions without what tools wrote."""
+    """Return the mask of the loss, bool (B, T): completion tokens except those that tools wrote."""
     mask = batch["completion_mask"].bool()
     return mask if batch.get("tool_mask") is None else mask & batch["tool_mask"].bool()

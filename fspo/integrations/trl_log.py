@@ -21,16 +21,16 @@ from fspo.rules import Rule
 from fspo.train.log_rows import Responses, Update, log_rows
 
 PREFIX = "fspo_"
-"""Of the tensors that travel with TRL's batches, so that ids follow the responses through its shuffling."""
+"""Prefix of our tensors in TRL's batches; they go through TRL's shuffling together with the responses."""
 
 
 def keep_steps_before(run: str | Path, step: int) -> int:
-    """Drop rows of updates >= ``step`` (a resumed run repeats them); the number of the next rollout.
+    """Remove log rows of updates >= ``step``, which a resumed run repeats; return the number of the next rollout.
 
     Raises
     ------
     UserError
-        If ``step`` is 0 and the folder already holds a log: it belongs to another run.
+        If ``step`` is 0 and the folder already holds a log, which then belongs to another run.
     """
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
@@ -55,19 +55,19 @@ def keep_steps_before(run: str | Path, step: int) -> int:
 
 
 class TrlLog:
-    """Numbers rollouts and responses, and writes this process's rows.
+    """Writer of the gradient log of a TRL run: numbers rollouts and responses, and writes the rows of this process.
 
     Parameters
     ----------
     run : str
         ``output_dir``.
     rank, world : int
-        This process and their number.
+        Number of this process, and number of processes.
     rule : Rule
     metadata : dict
-        For the header.
+        Further entries of the log's header.
     model : Module, optional
-        Unwrapped, for the width of the sketches; None if no score is ever taken.
+        Unwrapped model, which sets the width of the sketches; None if no score is ever taken.
     """
 
     def __init__(
@@ -90,17 +90,20 @@ class TrlLog:
         self.rollout, self.start_step = -1, 0
 
     def begin_rollout(self, step: int) -> None:
-        """Write the rollout that is over and number the next one; ``step``: updates done before it."""
+        """Write the rows of the last rollout and begin the next one; ``step``: updates done before it."""
         self.flush()
         self.rollout += 1
         self.start_step = step
 
     def flush(self, *, keep: bool = False) -> None:
-        """Write the rows so far; ``keep`` them where the rollout goes on."""
+        """Write the rows collected so far; with ``keep`` they stay in memory too, because the rollout goes on."""
         self.writer.flush(self.rollout, keep=keep)
 
     def ids(self, rows: int, generations: int, device: torch.device) -> dict[str, Tensor]:
-        """Prompt and response numbers over the run of this process's rows of a new rollout (whole groups in order)."""
+        """Return the prompt and response numbers, unique over the run, of this process's rows of a new rollout.
+
+        The rows of a group follow each other.
+        """
         index = self.rank * rows + torch.arange(rows, device=device)
         first = self.rollout * rows * self.world
         return {
@@ -119,7 +122,7 @@ class TrlLog:
         engine_log_ratio: Tensor | None,
         scores: Scores | None,
     ) -> None:
-        """Add one microbatch's rows.
+        """Add the rows of one microbatch.
 
         Parameters
         ----------

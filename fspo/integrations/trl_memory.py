@@ -1,7 +1,7 @@
-"""What one update inside TRL leaves for the next: the lagged drift, and the band that follows its target.
+"""State that an update inside TRL passes to the next one: the lagged drift, and the range of an adaptive band.
 
-TRL shows the loss one microbatch at a time; the rows of an update are put together here, over all processes, in the
-order of their numbers, so that every process learns the same.
+TRL passes the loss one microbatch at a time. The rows of an update are collected here, over all processes and in the
+order of their response numbers, so that every process computes the same state.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ FILE = "fspo_rule.json"
 
 
 class UpdateMemory:
-    """The rows of the present update, and what earlier ones have taught.
+    """The rows of the present update, and the state that earlier updates have left.
 
     Attributes
     ----------
     online : OnlineRule
         ``online.rule`` is the present update's rule.
     lagged : DriftStats
-        Sums of the update before; 0 before the first update of a rollout, where every S is 0.
+        Sums over the rows of the update before; 0 at the first update of a rollout, where every S is 0.
     """
 
     def __init__(self, rule: Rule) -> None:
@@ -40,42 +40,45 @@ class UpdateMemory:
         self._parts: list[np.ndarray] = []
 
     def centre(self, advantages: Any) -> Any:
-        """Centre of the present update's band: a number, or an array or tensor (B,) like the advantages."""
+        """Return the centre of the present band, nats per token: a number, or an array or tensor (B,)."""
         return self.online.rule.centre(self.lagged, advantages)
 
     def begin_rollout(self) -> None:
-        """A new generation: no update has moved it yet."""
+        """Begin a rollout: no update has trained on its responses yet, so the lagged sums are 0."""
         self.online.end_rollout()
         self.lagged = DriftStats()
         self._parts = []
 
     def add(self, response_id: np.ndarray, records: Records, advantages: np.ndarray) -> None:
-        """One microbatch's rows, each array (B,)."""
+        """Add the rows of one microbatch; each array is (B,)."""
         found = records.to_numpy()
         names = ("log_ratio", "length", "k3_sum", "sum_sq_log_ratio")
         self._parts.append(np.stack([response_id, advantages, *(found[name] for name in names)]).astype(np.float64))
 
     def end_update(self, *, moved: bool) -> None:
-        """All rows of the update are in; ``moved``: an update of this rollout came before, so S is not 0."""
+        """Update the state after the last microbatch of an update.
+
+        ``moved`` says that an earlier update of this rollout has changed the weights, so that S is not 0.
+        """
         rows = np.concatenate([part for own in gather_object([self._parts]) for part in own], 1)
         self._parts = []
-        rows = rows[:, rows[3] > 0]  # TRL masks truncated completions out as a whole: no token, no S
+        rows = rows[:, rows[3] > 0]  # truncated responses that TRL has masked out have no token
         _, A, S, n, k3, square = rows[:, np.argsort(rows[0], kind="stable")]
         if moved:
             self.online.observe(S, n, A, self.centre(A))
         self.lagged = DriftStats.of(k3, square, n, S, A)
 
     def save(self, checkpoint: str | Path) -> None:
-        """Keep what the band has learned in a checkpoint's folder."""
+        """Write the state of the adaptive band to the folder of a checkpoint."""
         write_text(Path(checkpoint) / FILE, json.dumps(self.online.state))
 
     def load(self, checkpoint: str | Path) -> None:
-        """Go on from a checkpoint.
+        """Restore the state of the adaptive band from the folder of a checkpoint.
 
         Raises
         ------
         UserError
-            If it holds no state of the rule, or one that cannot be read.
+            If the folder holds no such state, or it cannot be read.
         """
         path = Path(checkpoint) / FILE
         try:

@@ -1,4 +1,4 @@
-"""Options of `fspo.integrations.trl.FSPOTrainer`, and what is refused because the rule would silently not apply."""
+"""Options of `fspo.integrations.trl.FSPOTrainer`; settings under which the rule would silently not apply are refused."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SUPPORTED = "1.16"
 
 
 def check_version(installed: str | None) -> None:
-    """Refuse a TRL of another release, or none.
+    """Raise UserError if TRL is not installed or is another release than `SUPPORTED`.
 
     Raises
     ------
@@ -28,7 +28,7 @@ def check_version(installed: str | None) -> None:
 
 
 def installed_version(package: str) -> str | None:
-    """Version of an installed package, or None."""
+    """Return the version of an installed package; None if it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -46,7 +46,7 @@ _REPLACED = {
     "epsilon_high": "range_hi",
     "delta": "dual",
 }
-"""TRL's own clip, by the options that take its place."""
+"""Options of TRL's own clipped loss -> our options that replace them."""
 
 _IGNORED = {
     "top_entropy_quantile": "drops tokens from the loss, so the weight of a response would not be that of its tokens",
@@ -58,12 +58,13 @@ _IGNORED = {
 
 @dataclass
 class FSPOConfig(GRPOConfig):
-    """TRL's `GRPOConfig` with a clip rule; advantages stay TRL's (``scale_rewards``).
+    """TRL's `GRPOConfig` with a clip rule; TRL computes the advantages (``scale_rewards``).
 
-    Three defaults differ from TRL's, because the others would come before the rule or beside it:
-    ``vllm_importance_sampling_correction=False``, ``use_bias_correction_kl=False`` and ``disable_dropout=True``
-    (dropout makes S random). ``beta`` weighs the plain k3 estimate of KL(new||reference), aggregated like the
-    rule's terms: "response" sums it over a response's tokens, where TRL's losses take means.
+    Three defaults differ from TRL's: ``vllm_importance_sampling_correction=False`` and
+    ``use_bias_correction_kl=False``, because TRL's corrections would change responses before the rule or beside it,
+    and ``disable_dropout=True``, because dropout makes S random. ``beta`` weighs the plain k3 estimate of
+    KL(new||reference), aggregated like the rule's terms: "response" sums it over a response's tokens, where TRL's
+    losses take means.
 
     Parameters
     ----------
@@ -121,25 +122,25 @@ class FSPOConfig(GRPOConfig):
         )
 
     def clip_rule(self) -> Rule:
-        """The clip rule."""
+        """Return the clip rule: the preset with the parts that were changed."""
         return self._parts().rule()
 
     def objective(self) -> ObjectiveConfig:
-        """Aggregation and KL term."""
+        """Return the aggregation and the weight of the KL term."""
         return self._parts().objective()
 
     @property
     def first_pass(self) -> int:
-        """Microbatches (forward and backward passes) of one pass over a generation."""
+        """Number of microbatches (forward and backward passes) in one pass over the responses of a generation."""
         return int(self.steps_per_generation or self.gradient_accumulation_steps)
 
     @property
     def generate_every(self) -> int:
-        """Microbatches between generations."""
+        """Number of microbatches between two generations."""
         return self.first_pass * self.num_iterations
 
     def check(self) -> None:
-        """Refuse what contradicts the rule.
+        """Raise UserError for options that contradict the rule.
 
         Raises
         ------

@@ -1,14 +1,14 @@
 # pyright: reportMissingImports=false
 """The clip rules as a policy loss of verl: ``actor_rollout_ref.actor.policy_loss.loss_mode=fspo``.
 
-verl finds this module by its entry point (group ``verl.plugins``) wherever both are installed, workers included. The
-preset's parts are changed through `FSPOLossConfig`:
+verl finds this module by its entry point (group ``verl.plugins``) in every process where both packages are installed,
+workers included. Parts of the preset are changed through `FSPOLossConfig`:
 
     actor_rollout_ref.actor.policy_loss._target_=fspo.integrations.verl.FSPOLossConfig
     +actor_rollout_ref.actor.policy_loss.range_hi=0.05
 
 Written against verl 0.9. verl adds KL and entropy terms itself. Its loss functions see one microbatch and no prompt
-numbers: there are no drifts, no adaptive bands and no gradient log here.
+numbers, so rules with a drift, adaptive bands and the gradient log are not available here.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _REPLACED = {
 
 @dataclass
 class FSPOLossConfig(PolicyLossConfig):
-    """verl's `PolicyLossConfig` with the parts of a rule; without it ``loss_mode=fspo`` takes preset "fspo".
+    """verl's `PolicyLossConfig` with the parts of a rule; without this class ``loss_mode=fspo`` uses preset "fspo".
 
     Parameters
     ----------
@@ -51,8 +51,8 @@ class FSPOLossConfig(PolicyLossConfig):
     range_lo, range_hi, gamma, drift, outside, dual : optional
         Parts that differ from the preset's (`fspo.rules.Rule`).
     rollout_correction : optional
-        verl's own; give it ``${algorithm.rollout_correction}``, so that what comes before the band is refused here.
-        A loss function cannot see it otherwise.
+        Set it to ``${algorithm.rollout_correction}``, so that corrections which change responses before the band does
+        are refused here. A loss function cannot see them otherwise.
 
     Raises
     ------
@@ -68,7 +68,7 @@ class FSPOLossConfig(PolicyLossConfig):
     drift: str | None = None
     outside: str | None = None
     dual: float | None = None
-    rollout_correction: Any = None  # verl's own default names a correction that nobody asked for
+    rollout_correction: Any = None  # None, because verl's default is a correction that the user did not ask for
 
     def __post_init__(self) -> None:
         if self.loss_mode != NAME:
@@ -80,7 +80,7 @@ class FSPOLossConfig(PolicyLossConfig):
         self.clip_rule()
 
     def clip_rule(self) -> Rule:
-        """The clip rule."""
+        """Return the clip rule: the preset with the parts that were changed."""
         return fixed_rule(self.rule, {n: getattr(self, n) for n in PARTS}, "verl shows a loss one microbatch")
 
 
@@ -94,28 +94,28 @@ def fspo_loss(
     config: ActorConfig | None = None,
     rollout_is_weights: Tensor | None = None,
 ) -> tuple[Tensor, dict[str, Any]]:
-    """verl's policy loss with a clip rule.
+    """Compute verl's policy loss with a clip rule.
 
     Parameters
     ----------
     old_log_prob, log_prob, advantages, response_mask : Tensor (B, T)
-        As verl hands them over; an advantage is one number for each response, repeated over its tokens.
+        As verl passes them; an advantage is one number for each response, repeated over its tokens.
     loss_agg_mode : str
-        verl's, with verl's global denominators. A rule on whole responses takes "seq-mean-token-mean" alone.
+        Name of verl's aggregation, with verl's global denominators. A sequence rule takes "seq-mean-token-mean" alone.
     config : ActorConfig
     rollout_is_weights : Tensor, optional
-        Refused.
+        Must be None; weights are refused.
 
     Returns
     -------
     loss : Tensor ()
     metrics : dict
-        Under verl's names; clip shares are of responses (of tokens for token rules) with A != 0.
+        Metrics under verl's names; clip shares are of responses (of tokens for token rules) with A != 0.
 
     Raises
     ------
     UserError
-        For settings under which the rule would not be what it says, each with its cure.
+        For settings that would change what the rule does; each message names the cure.
     """
     assert config is not None
     chosen = config.policy_loss
@@ -142,7 +142,10 @@ def fspo_loss(
 
 
 def _check_correction(correction: Any) -> None:
-    """Refuse what takes the sampler's log-probs for the old ones, or drops and weighs responses before the band."""
+    """Raise UserError for rollout corrections that the band does not allow.
+
+    They use the sampler's log-probs as the old ones, or drop or weigh responses before the band does.
+    """
     for name, why in (
         ("bypass_mode", "takes the sampler's log-probs for the old ones, so that its mismatch is part of S"),
         ("rollout_rs", "drops tokens or responses by the sampler's mismatch, which grows with length"),
@@ -174,8 +177,8 @@ def _check(rule: Rule, config: ActorConfig, mode: str, weights: Tensor | None) -
 
 
 def _aggregation(mask: Tensor, mode: str, info: dict[str, Any]) -> tuple[Any, float]:
-    """Our aggregation and the denominator that make verl's ``agg_loss`` in this mode."""
-    per_process = info.get("dp_size") or 1  # gradients are averaged over so many processes
+    """Return our aggregation and the denominator that together equal verl's ``agg_loss`` in this mode."""
+    per_process = info.get("dp_size") or 1  # verl averages gradients over this many processes
 
     def whole(name: str, local: Tensor) -> float:
         if info.get(name) is None and per_process > 1:
