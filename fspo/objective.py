@@ -52,7 +52,10 @@ class Records:
         return {field.name: getattr(self, field.name).cpu().numpy() for field in fields(self)}
 
     def drift_stats(self, advantages: Tensor | None = None) -> DriftStats:
-        """Sums of this batch for a rule's drift, by sign too with advantages (B,); not reduced over processes."""
+        """Return the sums over this batch from which a rule's drift is estimated (not reduced over processes).
+
+        With ``advantages`` (B,) the sums over the responses of each sign of the advantage are given too.
+        """
         return DriftStats.of(self.k3_sum, self.sum_sq_log_ratio, self.length, self.log_ratio, advantages)
 
 
@@ -84,9 +87,10 @@ def log_ratios(new: Tensor, old: Tensor, mask: Tensor) -> Tensor:
 
 
 def straight_through(value: Tensor, coefficient: Tensor, log_ratio: Tensor) -> Tensor:
-    """A tensor with the value of ``value`` and the gradient ``coefficient * grad log_ratio``.
+    """Return a tensor that has the value of ``value`` and the gradient ``coefficient * grad(log_ratio)``.
 
-    ``log_ratio - log_ratio.detach()`` is exactly 0, so a large S, a 1/L or a low precision cannot disturb the value.
+    ``log_ratio - log_ratio.detach()`` is exactly 0 and only carries the gradient, so a large S, a factor 1/L or a low
+    precision cannot disturb the value.
     """
     value, coefficient = value.detach().to(log_ratio.dtype), coefficient.detach().to(log_ratio.dtype)
     return value + coefficient * (log_ratio - log_ratio.detach())
@@ -104,7 +108,7 @@ def surrogate(
     mask : Tensor (B, T), bool
     advantages : Tensor (B,)
     m : float or Tensor (B,), optional
-        Centre of the band, nats per token (`Rule.centre`); needed where the rule has a drift.
+        Centre of the band, nats per token (`Rule.centre`); needed if the rule has a drift.
 
     Returns
     -------
@@ -120,7 +124,7 @@ def surrogate(
     log_ratio, counts = s.detach().to(torch.float64), mask.to(torch.float64)
     A = torch.where(mask.any(-1), advantages.detach().to(torch.float64), 0.0)  # an empty row moves nothing
     if rule.level == "sequence":
-        moved = s.sum(-1)  # what has the gradient
+        moved = s.sum(-1)  # the log-ratio that keeps its gradient
         n = counts.sum(-1).clamp(min=1)
         S = log_ratio.sum(-1)
     else:
@@ -211,9 +215,9 @@ def objective(
     rule : Rule
     config : ObjectiveConfig, optional
     m : float or Tensor (B,), optional
-        Centre of the band, nats per token, for a rule with a drift: ``rule.centre(stats, advantages)``, where stats
-        are the sums over the **global** minibatch (`Records.drift_stats` of a first pass, added up with ``+`` over
-        microbatches and processes).
+        Centre of the band, nats per token; needed if the rule has a drift. It is ``rule.centre(stats, advantages)``,
+        where ``stats`` are the sums over the minibatch of all processes: `Records.drift_stats` of a first pass, added
+        up with ``+`` over microbatches and processes.
     denominator : float, optional
         See `aggregate`. If data parallelism averages gradients, multiply the loss by the number of processes.
     ref : Tensor (B, T), optional

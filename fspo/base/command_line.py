@@ -11,7 +11,7 @@ from jsonargparse import ArgumentParser, DefaultHelpFormatter
 from fspo.base.errors import UserError
 
 WRONG_VALUE = re.compile(r'Parser key "([\w.\-]+)": (.*)(?:Got value|Given value): ?(.*)$')
-"""jsonargparse's complaint about a value, in one line: the key, why, the value."""
+"""Pattern of jsonargparse's message about a wrong value, in one line; its groups are the key, the reason, the value."""
 
 
 class HelpFormatter(DefaultHelpFormatter, RawDescriptionHelpFormatter):
@@ -45,7 +45,7 @@ class CommandParser(ArgumentParser):
 
 
 def wrong_value(key: str, why: str, value: str) -> str | None:
-    """What to give in the place of a value of the wrong type; None if ``why`` does not name a type."""
+    """Return the message for a value of the wrong type; None if jsonargparse's reason ``why`` names no type."""
     kinds = dict.fromkeys(re.findall(r"Expected an? (?:<class '(\w+)'>|([\w.\[\], ]+?))(?= -|\.|$| Given)", why))
     wanted = [kind for pair in kinds for kind in pair if kind and kind != "NoneType"]
     if not wanted:

@@ -24,7 +24,7 @@ ConfigT = TypeVar("ConfigT")
 
 
 def make_parser(cls: type, prog: str, description: str) -> ArgumentParser:
-    """The parser of a configuration dataclass, with ``--config FILE``."""
+    """Build the parser of a configuration dataclass: one option for each field, and ``--config FILE``."""
     parser = ArgumentParser(
         prog=prog,
         description=description,
@@ -44,8 +44,8 @@ def parse(cls: type[ConfigT], args: Sequence[str] | None, *, prog: str, descript
     Raises
     ------
     UserError
-        Unknown keys (with the nearest right name), wrong types, impossible values, a file that is no mapping of
-        options or names one twice.
+        For an unknown option (the message suggests the nearest known one), a wrong type, an impossible value, or a
+        file that is not a mapping of options or names one twice.
     """
     words = _checked_words(sys.argv[1:] if args is None else args, cls)
     parser = make_parser(cls, prog, description)
@@ -61,7 +61,10 @@ def parse(cls: type[ConfigT], args: Sequence[str] | None, *, prog: str, descript
 
 
 def _checked_words(args: Sequence[str], cls: type) -> list[str]:
-    """The command line with each configuration file's name replaced by the file's text, once its YAML is sound."""
+    """Return the command line with each name of a configuration file replaced by the file's text.
+
+    The YAML of these files, and of values that begin with a bracket, is checked first.
+    """
     words: list[str] = []
     previous = ""
     for word in args:
@@ -80,12 +83,12 @@ def _checked_words(args: Sequence[str], cls: type) -> list[str]:
 
 
 def _file_text(path: str, cls: type) -> str:
-    """Text of a configuration file that is a mapping of options, each named once."""
+    """Return the text of a configuration file after checking that it maps options to values and names each once."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except UnicodeDecodeError:
         raise UserError(f"the configuration file {path!r} is no text in UTF-8: give the path of a YAML file") from None
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+    except (OSError, ValueError) as error:  # ValueError: the name holds a NUL character
         why = getattr(error, "strerror", None) or error
         raise UserError(f"cannot read the configuration file {path!r} ({why}): give the path of a YAML file") from error
     root = _check_yaml(text, path)
@@ -98,12 +101,15 @@ def _file_text(path: str, cls: type) -> str:
 
 
 def _check_yaml(text: str, where: str) -> yaml.Node | None:
-    """The nodes of a YAML text. YAML itself allows a key twice, of which it keeps the last, and values in themselves.
+    """Parse a YAML text and return its root node; None for an empty text.
+
+    The YAML library accepts a key that stands twice (it keeps the last value) and values that contain themselves.
+    Both are refused here.
 
     Raises
     ------
     UserError
-        If it cannot be read, names a key twice, or has a value that refers to itself.
+        If the text cannot be parsed, names a key twice, or has a value that refers to itself.
     """
 
     def walk(node: yaml.Node, around: tuple[yaml.Node, ...]) -> None:
@@ -140,7 +146,10 @@ def _check_yaml(text: str, where: str) -> yaml.Node | None:
 
 
 def _check_group(node: yaml.MappingNode, cls: type, where: str, prefix: str = "") -> None:
-    """Refuse names that are numbers, and ``batch:`` without a value: jsonargparse takes the defaults of that group."""
+    """Raise UserError for an option name that is a number, and for a group of options without a value (``batch:``).
+
+    jsonargparse would silently use the defaults of such a group.
+    """
     hints = get_type_hints(cls)
     for key, value in node.value:
         if not key.tag.endswith((":str", ":merge")):
@@ -159,7 +168,10 @@ def _check_group(node: yaml.MappingNode, cls: type, where: str, prefix: str = ""
 
 
 def _check_values(cls: type, namespace: Any, prefix: str = "") -> None:
-    """Refuse what jsonargparse lets through: ``batch: 3`` for a group of options, null where a value is needed."""
+    """Raise UserError for values that jsonargparse accepts wrongly.
+
+    They are a plain value for a group of options (``batch: 3``), and null for an option that needs a value.
+    """
     for name, hint in get_type_hints(cls).items():
         if getattr(namespace, name) is None and type(None) not in get_args(hint):
             raise UserError(f"{prefix}{name} is null: give it a value, or leave it out")
@@ -232,5 +244,5 @@ def to_dict(config: Any) -> dict[str, Any]:
 
 
 def save(config: Any, path: Path) -> None:
-    """Write the resolved configuration as YAML, whole or not at all."""
+    """Write the resolved configuration as YAML; an error leaves no half-written file."""
     write_text(path, yaml.safe_dump(to_dict(config), sort_keys=False))

@@ -1,4 +1,4 @@
-"""Processes: work of one analysis on several cores, and processes that end with the one that started them."""
+"""Run the jobs of an analysis in several forked processes, and let a process end when its parent ends."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _run(job: Job, out: Connection) -> None:
 
 
 def end_with_parent() -> None:
-    """Have this process end when the one that started it ends, however that ends (SIGKILL too)."""
+    """Make this process end when its parent process ends, even if the parent is killed by SIGKILL."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # 1: PR_SET_PDEATHSIG
     else:
@@ -106,6 +106,6 @@ def _watch(parent: int) -> None:
 
 
 def end_with_launcher() -> None:
-    """The same for a worker of torchrun (or accelerate launch), which would train on without its launcher."""
+    """Call `end_with_parent` in a worker of torchrun or accelerate launch, which would outlive its launcher."""
     if "TORCHELASTIC_RUN_ID" in os.environ:
         end_with_parent()
