@@ -1,4 +1,4 @@
-"""Files and folders that no reader finds half-written, JSON lines, and digests."""
+"""Writing of files and folders so that no reader finds half of one, reading of JSON lines, and short hashes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def writing(path: Path, *others: type[Exception]) -> Iterator[None]:
 
 
 def _part(path: Path) -> Path:
-    """The temporary name of a file or folder while this process writes it."""
+    """Return the temporary path of a file or folder while this process writes it."""
     return path.with_name(f".part-{os.getpid()}-{path.name}")
 
 
@@ -82,15 +82,15 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def whole_folder(path: Path, *others: type[Exception]) -> Iterator[Path]:
-    """Give an empty temporary folder beside ``path``; it takes that name when the block ends, in place of an old one.
+    """Yield an empty temporary folder beside ``path``; when the block ends, it replaces the folder at ``path``.
 
-    It goes when the block fails, and the old one stays. A killed process leaves ``.part-PID-NAME`` behind
-    (:func:`remove_parts`). Errors as in :func:`writing`.
+    If the block fails, the temporary folder is removed and an old folder at ``path`` stays. A killed process leaves
+    ``.part-PID-NAME`` behind, which :func:`remove_parts` removes.
 
     Raises
     ------
     UserError
-        If the folder cannot be written.
+        If the block raises OSError or one of ``others``, as in :func:`writing`.
     """
     path = path.resolve()
     part = _part(path)
@@ -107,7 +107,7 @@ def whole_folder(path: Path, *others: type[Exception]) -> Iterator[Path]:
 
 
 def remove_folder(path: Path) -> None:
-    """Remove a folder; killed half-way, nothing that looks whole is left."""
+    """Rename a folder to a temporary name and remove it, so that a kill leaves no incomplete folder at ``path``."""
     rubbish = path.with_name(f".part-old-{path.name}")
     shutil.rmtree(rubbish, ignore_errors=True)
     os.replace(path, rubbish)
@@ -115,12 +115,14 @@ def remove_folder(path: Path) -> None:
 
 
 def remove_parts(folder: Path, name: str = "") -> int:
-    """Remove what killed processes left half-written in ``folder``, and count it; nobody may be writing there.
+    """Remove the temporary files and folders that killed processes left in ``folder``; return their number.
+
+    No other process may be writing there.
 
     Parameters
     ----------
     name : str
-        End of the names that the files or folders would have taken; any by default.
+        Only those are removed whose final name would end with ``name``; all by default.
     """
     parts = list(folder.glob(f".part-*{glob.escape(name)}"))
     for part in parts:
@@ -221,9 +223,9 @@ def json_with(*keys: str) -> Callable[[Path], bool]:
 
 
 def json_lines(lines: Iterable[str | bytes]) -> Iterator[tuple[int, dict[str, Any] | str]]:
-    """Records of JSON lines, each with the number of its line from 1; empty lines are passed over.
+    """Yield the number (from 1) and the record of each JSON line; empty lines are skipped.
 
-    In place of a record that cannot be read stands what is wrong with its line.
+    For a line that cannot be read the record is a text that says what is wrong with it.
     """
     for number, line in enumerate(lines, 1):
         if not line.strip():
@@ -232,7 +234,7 @@ def json_lines(lines: Iterable[str | bytes]) -> Iterator[tuple[int, dict[str, An
             record = json.loads(line)
         except json.JSONDecodeError as error:
             record = f"no valid JSON ({error.msg} at column {error.colno})"
-        except (ValueError, RecursionError) as error:  # bytes that are no text; brackets without end
+        except (ValueError, RecursionError) as error:  # not UTF-8; brackets nested too deeply
             record = f"no valid JSON ({error})"
         else:
             if not isinstance(record, dict):
@@ -241,10 +243,10 @@ def json_lines(lines: Iterable[str | bytes]) -> Iterator[tuple[int, dict[str, An
 
 
 def digest(content: bytes | str) -> str:
-    """Short hash of bytes or of UTF-8 text, for names and stamps."""
+    """Return a short hash (16 hexadecimal digits) of bytes or of text as UTF-8, for file names and stamps."""
     return hashlib.sha256(content.encode() if isinstance(content, str) else content).hexdigest()[:16]
 
 
 def digest_of(value: Any) -> str:
-    """Short hash of plain values, whatever the order of their keys; other values enter by their text."""
+    """Return a short hash of plain values that ignores the order of keys; other values enter as their ``str()``."""
     return digest(json.dumps(value, sort_keys=True, default=str))

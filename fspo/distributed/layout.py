@@ -23,9 +23,10 @@ class Layout(Protocol):
     """Whether every process must run the same number of passes."""
 
     def gathered(self) -> AbstractContextManager[None]:
-        """Hold all weights on this process during the block, so that forward passes without gradients need no other.
+        """Return a context in which this process holds all weights and can run forward passes without the others.
 
-        Every process must enter. It costs the memory of one unsharded model in the type of the forward pass.
+        Passes in it make no gradients. Every process must enter. It costs the memory of one unsharded model in the
+        type of the forward pass.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""Options of `fspo.integrations.trl.FSPOTrainer`; settings under which the rule would silently not apply are refused."""
+"""Options of `fspo.integrations.trl.FSPOTrainer`; settings that would silently switch the rule off are refused."""
 
 from __future__ import annotations
 

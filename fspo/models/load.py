@@ -186,7 +186,7 @@ def load_tokenizer(name_or_path: str | Path) -> PreTrainedTokenizerBase:
         return build_tokenizer()
     with _readable(name_or_path):
         tokenizer = AutoTokenizer.from_pretrained(name_or_path, padding_side="left")
-    if set(tokenizer.get_vocab().values()) <= set(tokenizer.all_special_ids):  # the result of missing files
+    if set(tokenizer.get_vocab().values()) <= set(tokenizer.all_special_ids):  # so with missing files
         raise UserError(
             f"cannot load the tokenizer of {str(name_or_path)!r}: its files (tokenizer.json) are missing; save the "
             "tokenizer there, or name another with model.tokenizer"

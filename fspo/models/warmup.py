@@ -69,7 +69,7 @@ def warm_up(
         with FileLock(root / f"{target.name}.lock"):
             if (target / SUMMARY).is_file():  # another process has trained the model meanwhile
                 return target
-            remove_parts(root, target.name)  # the lock says that nobody writes it
+            remove_parts(root, target.name)  # left by killed processes: we hold the lock
             with whole_folder(target) as part:
                 _fill(part, config, task, depends)
     except OSError as error:

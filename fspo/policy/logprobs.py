@@ -162,8 +162,7 @@ def token_log_probs(
     predicting = mask[:, 1:]
     columns = predicting.any(0).nonzero().squeeze(-1)
     if columns.numel() == 0:
-        # Without a response token one position is computed all the same: every process needs a graph, because data
-        # parallel training would wait for it without end.
+        # Compute one position even without a response token: data-parallel training waits for a graph of each process.
         columns = torch.zeros(1, dtype=torch.int64, device=mask.device)
     asked = _Asked(predicting, columns, batch["input_ids"][mask], temperature, entropy, logits, tokens, scores)
     values, entropies = asked.of(model, batch)

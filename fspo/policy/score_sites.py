@@ -151,8 +151,8 @@ def find_sites(model: nn.Module, names: dict[int, str]) -> dict[nn.Module, Site]
     for module, path, kind, weight, bias in found:
         row, col = f"{weight}/row", f"{weight}/col"
         if kind == "linear" and weight and uses[weight] == 1:
-            # Layers of one block that read the same input (q, k, v; gate, up) share the projection of that input,
-            # so that it is computed once. The projections of their outputs are independent.
+            # Layers of one block that read the same input (q, k, v; gate, up) share the projection of that input.
+            # It is then computed once. The projections of the layers' outputs are independent.
             col = f"{path.rpartition('.')[0]}/input"
         sites[module] = Site(kind, path, weight, bias, row, col)
     return sites

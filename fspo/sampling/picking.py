@@ -56,8 +56,7 @@ def _inverse_cdf(logits: torch.Tensor, uniforms: torch.Tensor, temperature: floa
     logprobs = torch.log_softmax(logits / temperature, -1)
     cdf = logprobs.exp().cumsum(-1, dtype=torch.float64)
     total = cdf[:, -1:]
-    # The target stays strictly below the total, so that the first CDF entry above it belongs to a token of positive
-    # probability.
+    # The target stays below the total: then the first CDF entry above it belongs to a token of positive probability.
     target = torch.minimum(uniforms[:, None] * total, torch.nextafter(total, torch.zeros_like(total)))
     tokens = torch.searchsorted(cdf, target, right=True).clamp_(max=logits.shape[-1] - 1)
     return tokens[:, 0], logprobs.gather(-1, tokens)[:, 0]

@@ -149,7 +149,7 @@ _NOTHING = (np.empty(0, np.int64), np.empty(0, np.float32), False)
 
 
 def choose_engine(model: PreTrainedModel, wanted: str) -> str:
-    """Name the engine that ``wanted`` means for this model; UserError when ``"fast"`` cannot run it."""
+    """Return the engine that ``wanted`` means for this model; raise UserError if engine ``"fast"`` cannot run it."""
     if wanted in ("generate", "vllm"):
         return wanted
     fits = plain_attention_layers(model) > 0

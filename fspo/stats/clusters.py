@@ -53,7 +53,7 @@ class Ratios:
 
     @property
     def shares(self) -> bool:
-        """Whether every value is a share, of rows or of weights: no numerator is below 0 or above its denominator."""
+        """Whether every ratio is a share (of rows or of weights): each numerator lies between 0 and its denominator."""
         return self.binary or bool(np.all((self.sums >= 0) & (self.sums <= self.base * (1 + 1e-9))))
 
 

@@ -73,8 +73,7 @@ class ChainAddConfig:
 
 def held_out(start: int, addend: int) -> bool:
     """Return whether the pair (start, addend) belongs to the eval split, for any number of steps."""
-    # A fixed integer hash (Knuth's multiplier). Python's hash() of text differs between runs, and a plain modulus
-    # would follow the digits.
+    # Knuth's multiplicative hash is the same in every run, and its result follows neither number's digits.
     return (((start * MODULUS + addend) * 2654435761) % 2**32 >> 16) % HELD_OUT == 0
 
 

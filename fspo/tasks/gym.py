@@ -135,8 +135,7 @@ class GymTask:
         if config.instruction not in SYSTEM_PROMPTS and config.instruction != "none":
             raise unknown_name("instruction", config.instruction, [*SYSTEM_PROMPTS, "none"])
         self._instruction = SYSTEM_PROMPTS.get(config.instruction, "")
-        # The package seeds an item by seed + index, so datasets with seeds 0 and 1 would share nearly all items. The
-        # seed is therefore hashed first.
+        # The seed is hashed: the package seeds items by seed + index, so seeds 0 and 1 would share nearly all items.
         base = np.random.SeedSequence([config.seed, zlib.crc32(dataset.encode())])
         seed = int(base.generate_state(1)[0])
         total = config.eval_size + config.size

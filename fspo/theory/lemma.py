@@ -42,12 +42,12 @@ class CosineLemma:
 
     @property
     def e_len_ratio(self) -> float:
-        """||e_len|| / ||g||: relative error of the update by length reweighting alone."""
+        """||e_len|| / ||g||: error of the clipped update that length reweighting alone makes, relative to ||g||."""
         return float(np.linalg.norm(self.e_len)) / self.g_norm
 
     @property
     def e_in_ratio(self) -> float:
-        """||e_in|| / ||g||: relative error of the update by clipping among responses of one length."""
+        """||e_in|| / ||g||: error that clipping makes among responses of one length, relative to ||g||."""
         return float(np.linalg.norm(self.e_in)) / self.g_norm
 
 
