@@ -28,22 +28,22 @@ class Records:
     of at least one token was held at MAX_EXPONENT.
     """
 
-    length: Tensor  # int64, unmasked tokens
+    length: Tensor  # int64, number of unmasked tokens
     log_ratio: Tensor  # float64, S in nats
-    sum_sq_log_ratio: Tensor  # float64, sum of s_t^2
-    k3_sum: Tensor  # float64, sum of exp(s_t) - 1 - s_t
-    side: Tensor  # int8: -1, 0, +1, 2 (dual)
-    multiplier: Tensor  # float64, M
-    weight: Tensor  # float64, w
+    sum_sq_log_ratio: Tensor  # float64, sum of s_t^2 over the tokens
+    k3_sum: Tensor  # float64, sum of exp(s_t) - 1 - s_t over the tokens
+    side: Tensor  # int8: clipped below (-1), not at all (0), above (1), at the dual clip (2)
+    multiplier: Tensor  # float64, multiplier M of the gradient
+    weight: Tensor  # float64, importance weight w
     clipped_weight: Tensor  # float64, M w; stays exact where the logged M is held at a limit (fspo.rules.Applied)
-    lo: Tensor  # float64, edges of the band on S
-    hi: Tensor
+    lo: Tensor  # float64, lower edge of the band on S, nats
+    hi: Tensor  # float64, upper edge of the band on S, nats
     drift: Tensor  # float64, m, centre of the band, nats per token; 0 where the rule has no drift
-    band_accept: Tensor  # bool
+    band_accept: Tensor  # bool: S lies in the band
     capped: Tensor  # bool: the exponent was held at MAX_EXPONENT
     cut_low: Tensor  # int64, number clipped below the band: 0 or 1 (sequence rules), or the number of tokens
-    cut_high: Tensor
-    cut_dual: Tensor
+    cut_high: Tensor  # int64, number clipped above the band, counted as in cut_low
+    cut_dual: Tensor  # int64, number clipped at the dual clip, counted as in cut_low
     count: Tensor  # int64, denominator of the clip shares: responses or tokens with A != 0
     kl: Tensor  # float64, k3 estimate of KL(new||reference) summed over tokens, nats; 0 without a reference
 
@@ -122,7 +122,7 @@ def surrogate(
         float64 tensors of the same shape.
     """
     log_ratio, counts = s.detach().to(torch.float64), mask.to(torch.float64)
-    A = torch.where(mask.any(-1), advantages.detach().to(torch.float64), 0.0)  # an empty row moves nothing
+    A = torch.where(mask.any(-1), advantages.detach().to(torch.float64), 0.0)  # a row without tokens gets no gradient
     if rule.level == "sequence":
         moved = s.sum(-1)  # the log-ratio that keeps its gradient
         n = counts.sum(-1).clamp(min=1)

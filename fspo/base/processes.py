@@ -17,7 +17,7 @@ from typing import Any
 from fspo.base.errors import UserError
 
 MOST = 8
-"""Largest number of processes; the limit bounds memory, because each process holds a chunk of the log."""
+"""Largest number of processes. The limit bounds memory: each process holds a part of the log."""
 Job = Callable[[Callable[[], None]], Any]
 """A function that takes a callback, calls it after each step of its work, and returns its result."""
 
