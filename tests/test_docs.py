@@ -86,7 +86,7 @@ def test_numbers_of_the_base_case_are_those_of_the_map():
     point = setting("exponent", 0.5)
     rows = rows_of(point, ("band", "update", "weight"), np.random.default_rng(0), 0)
     found = {(row["measure"], row["rule"]): row["lre_inf"] for row in rows if row["target"] == 0.85}
-    rules = ("fspo-kl", "fspo", "power-0.75", "fspo-tilted", "gspo", "rloo")
+    rules = ("fspo-kl", "fspo", "power-0.75", "fspo-tilted", "linear", "fixed")
     lines = {line.split("|")[1].strip(): line for line in section(9).splitlines() if line.startswith("| `")}
     for words, measure in (("`a_band`", "band"), ("`a_upd`, drop", "update"), ("`b`, two-sided drop", "weight")):
         stated = [float(cell) for cell in lines[words].strip("|").split("|")[1:]]

@@ -115,4 +115,5 @@ def test_files_are_renamed_into_place_and_hashed_in_one_module():
     # hashes of many parts are fed piece by piece; a superseded run folder is put aside, not written
     pieces = {"fspo/models/warmup.py", "fspo/repro/stages.py", "fspo/sampling/vllm.py"}
     assert calls["sha256"] == {"fspo/base/files.py"} | pieces
-    assert calls["replace"] == {"fspo/base/files.py", "fspo/repro/stages.py"}
+    # a vLLM server reads a folder that must stay in place, so its files are replaced one by one
+    assert calls["replace"] == {"fspo/base/files.py", "fspo/repro/stages.py", "fspo/sampling/vllm.py"}
