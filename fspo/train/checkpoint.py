@@ -143,6 +143,8 @@ def load(path: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -
     try:
         weights, moments = load_file(path / "model.safetensors"), load_file(path / "optimizer.safetensors")
         state = TrainState(**json.loads((path / "state.json").read_text(encoding="utf-8")))
+        if state.lagged is not None:
+            state.lagged.pop("source", None)  # version 0.1 kept it there too; the rule names it
     except (OSError, SafetensorError, ValueError, TypeError) as error:
         raise UserError(f"{path} is damaged ({error}): remove it to go on from the checkpoint before it") from error
     parameters = trainable(model)

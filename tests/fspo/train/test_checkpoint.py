@@ -2,6 +2,7 @@
 
 import copy
 import pickletools
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import tiny_run
 import torch
 
 from fspo.base.errors import UserError
+from fspo.rules import DriftStats
 from fspo.train import checkpoint
 from fspo.train.checkpoint import TrainState
 from fspo.train.claim import clean
@@ -39,6 +41,14 @@ def test_round_trip_is_exact_and_trains_on_alike(tmp_path: Path, dtype: torch.dt
         step(net, optimizer)
         step(other, fresh)
     assert all(torch.equal(a, b) for a, b in zip(net.parameters(), other.parameters(), strict=True))
+
+
+def test_the_lagged_drift_of_version_0_1_is_read(tmp_path: Path) -> None:
+    net, optimizer = trained()
+    state = TrainState(rollout=1, lagged=asdict(DriftStats(k3_sum=0.5, num_tokens=8.0)) | {"source": "lagged"})
+    path = checkpoint.save(tmp_path, net, optimizer, state, keep=2)
+    found = checkpoint.load(path, net, optimizer)
+    assert DriftStats(**found.lagged) == DriftStats(k3_sum=0.5, num_tokens=8.0)
 
 
 def test_nothing_is_pickled(tmp_path: Path) -> None:
