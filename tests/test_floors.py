@@ -19,22 +19,6 @@ TRAINING.remove(ROOT / "fspo" / "evaluate")
 GROUND = [ROOT.joinpath(*name.split(".")) for name in GROUND_FLOOR]
 
 
-FLOORS = (
-    ("base",),
-    ("stats", "rules"),
-    ("theory", "gradlog"),
-    ("config",),
-    ("objective", "advantages", "tasks", "sampling"),
-    ("models",),
-    ("distributed",),
-    ("policy",),
-    ("rollouts",),
-    ("train",),
-    ("evaluate", "plan", "integrations", "repro"),
-)
-"""The rooms of fspo from the ground up: a room imports itself and rooms of the floors below."""
-
-
 def when_loaded(tree: ast.AST) -> Iterator[ast.AST]:
     """Nodes that run when a module is loaded: outside functions and outside ``if TYPE_CHECKING``."""
     for node in ast.iter_child_nodes(tree):
@@ -176,28 +160,6 @@ def test_an_import_upwards_is_seen() -> None:
 def module_name(path: Path) -> str:
     parts = path.relative_to(ROOT).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-
-
-def upward(modules: dict[str, set[str]]) -> set[str]:
-    """Imports between rooms of fspo that do not go down."""
-    floor = {f"fspo.{room}": number for number, rooms in enumerate(FLOORS) for room in rooms}
-    return {
-        f"{name} imports {other}"
-        for name, others in modules.items()
-        for other in others
-        if (room := ".".join(name.split(".")[:2])) in floor
-        and (below := ".".join(other.split(".")[:2])) != room
-        and below.startswith("fspo.")
-        and floor[below] >= floor[room]
-    }
-
-
-def test_rooms_of_fspo_import_downwards() -> None:
-    modules = {module_name(path): imported(path) for path in sources(ROOT / "fspo")}
-    rooms = {name.split(".")[1] for name in modules if "." in name}
-    assert rooms == {room for floor in FLOORS for room in floor}  # a new room gets a floor
-    assert upward(modules) == set()
-    assert upward({"fspo.rules.rule": {"fspo.config", "fspo.base.errors"}}) == {"fspo.rules.rule imports fspo.config"}
 
 
 def circle(modules: dict[str, set[str]]) -> list[str]:
