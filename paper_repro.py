@@ -22,7 +22,7 @@ from fspo.repro.presets import PRESETS, QUICK_RULES, SWEPT, Preset, with_changes
 from fspo.repro.stages import GROUND_FLOOR, Job, Stages, is_stages, provenance, run_jobs, run_module, source_digest
 from fspo.repro.training import Training
 from fspo.rules import preset
-from proofs_check.output import check_output
+from proofs_check.maps.output import check_output
 
 DESCRIPTION = """Reproduce the claims about FSPO on this machine, each with an interval and a verdict.
 

@@ -16,7 +16,7 @@ from fspo.base.errors import run_cli
 from proofs_check.catalogue import CHECKS
 from proofs_check.checks.t08_identity import MOST_ROLLOUTS, log_checks
 from proofs_check.frame import Check, Row, exit_status, select
-from proofs_check.output import check_output
+from proofs_check.maps.output import check_output
 from proofs_check.report import format_table, write_report
 from proofs_check.run import run_checks
 from proofs_check.tools.log_rows import log_damage

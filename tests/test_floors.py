@@ -71,11 +71,10 @@ def breaches(paths: list[Path], allowed: tuple[str, ...], forbidden: tuple[str, 
 PROOFS = ROOT / "proofs_check"
 PROOFS_FLOORS = (
     ("frame", "models"),
-    ("tools",),
+    ("tools", "report"),
     ("checks", "formal", "maps"),
     ("catalogue",),
-    ("report", "run"),
-    ("output",),
+    ("run",),
 )
 """Rooms of proofs_check from the ground up. A room may import the floors below it and itself, but a check no other
 check. Above them all stand the commands, each ``__main__``."""

@@ -11,8 +11,8 @@ from fspo.base.command_line import CommandParser
 from fspo.base.errors import run_cli, unknown_name
 from proofs_check.maps import curves, online
 from proofs_check.maps.build import PARTS, build_tables
+from proofs_check.maps.output import check_output
 from proofs_check.maps.tables import write_table
-from proofs_check.output import check_output
 from proofs_check.run import MOST_JOBS
 
 MOST_DRAWS = 10_000_000
