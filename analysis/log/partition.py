@@ -80,7 +80,7 @@ def find_partition(name: str) -> Partition:
     Raises
     ------
     UserError
-    If no partition has this name.
+        If no partition has this name.
     """
     if name.startswith(USER_PREFIX) and len(name) > len(USER_PREFIX):
         return Partition(name, name.removeprefix(USER_PREFIX), name)

@@ -77,7 +77,7 @@ def refuse_clipped(run: str | Path) -> None:
     Raises
     ------
     UserError
-    If the run's rule clips; the message names the rule. A log that names no rule counts as unclipped.
+        If the run's rule clips; the message names the rule. A log that names no rule counts as unclipped.
     """
     loaded = load_run(run)
     if loaded.rule is not None and loaded.rule.shape != "none":

@@ -52,11 +52,11 @@ class ScoredWindow:
     ----------
     rows : Rows (n,)
     vectors : array (n, D), float64
-    A psi, not multiplied by the weight.
-bins, update, cluster : int arrays (n,)
-    Length bin, number of the update within the window, and number of (rollout, prompt) within the run.
-fresh : dict of step -> Fresh
-    Audits of the window's updates at first use.
+        A psi, not multiplied by the weight.
+    bins, update, cluster : int arrays (n,)
+        Length bin, number of the update within the window, and number of (rollout, prompt) within the run.
+    fresh : dict of step -> Fresh
+        Audits of the window's updates at first use.
     """
 
     window: int
