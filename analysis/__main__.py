@@ -24,7 +24,7 @@ COMMANDS = {
     "import": "analysis.importing.command",
     "sweep": "analysis.sweeps.counterfactual",
 }
-"""First arguments that are no run folder; a folder of that name is reached as ./import."""
+"""First arguments that name a command instead of a run folder. A run folder with such a name is given as ./import."""
 EXAMPLES = """examples:
   python -m analysis out/quick/runs/fspo-seed0
   python -m analysis RUN_A RUN_B RUN_C --claims claims.json
@@ -38,7 +38,7 @@ EXAMPLES = """examples:
 
 
 def build_parser() -> CommandParser:
-    """The command line."""
+    """Return the parser of the command line."""
     p = CommandParser(
         prog="python -m analysis",
         description="Diagnose run folders by response length: tables in RUN/analysis, one set of bins for all runs.\n"
@@ -61,7 +61,7 @@ def build_parser() -> CommandParser:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Analyse, print one line a run, and the claims on request; or run another command."""
+    """Analyse runs and print one line for each, and judge the claims on request; or run another command."""
     arguments = sys.argv[1:] if arguments is None else arguments
     if arguments and arguments[0] in COMMANDS:
         return import_module(COMMANDS[arguments[0]]).main(arguments[1:])

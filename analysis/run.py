@@ -1,4 +1,4 @@
-"""One run from its folder to its tables."""
+"""Analyse one run, from its folder to its tables."""
 
 from __future__ import annotations
 
@@ -41,32 +41,32 @@ from fspo.rules import PRESETS, Rule
 from fspo.stats.bins import DEFAULT_BINS, Bins, make_bins
 
 MANY_SCORES = 20_000
-"""From as many on it pays to read them in two processes."""
+"""Number of scores from which on reading them in two processes is faster."""
 MOST_DRAWS = 10_000
 Progress = Callable[..., None]
-"""A function of a part's name and the share of it that is newly done (1)."""
+"""Function that is called with the name of a part and the share of it that was done since the last call (default 1)."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """How to analyse; the same for every run and rule that are compared.
+    """Options of an analysis, the same for all runs and rules that are compared.
 
     Parameters
     ----------
     bins : int
         Number of quantile bins.
     edges : list of numbers, optional
-        Edges of the bins instead (in tokens, for lengths).
+        Edges of the bins, instead of quantiles (in tokens, for lengths).
     window : int
-        Rollouts in which a matched range is calibrated and a window of the lemma is pooled.
+        Number of rollouts in a window. A matched range is calibrated, and the lemma is pooled, in each window.
     rules : list of str
-        Bands evaluated counterfactually, by preset name.
+        Preset names of the bands that are evaluated counterfactually.
     targets : list of float
-        Matched acceptances.
+        Acceptances that matched ranges are calibrated to.
     draws : int
-        Draws of the random-drop control.
+        Number of draws of the control that drops responses at random.
     seed : int
-        Seed of the control.
+        Seed of this control.
     by : str
         What responses are binned by: a name of analysis.log.partition.PARTITIONS, or ``user.COLUMN``.
     """
@@ -90,27 +90,27 @@ class Options:
 
 
 def shared_bins(runs: Sequence[Run], options: Options) -> Bins:
-    """One set of bins for all runs: the edges asked for, or quantiles of all their coordinates together."""
+    """Return the bins for all runs: the given edges, or quantiles of the coordinates of all runs together."""
     return make_bins(np.concatenate([run.rows.coordinate for run in runs]), options.bins, options.edges)
 
 
 def analyse(
     run: Run, bins: Bins, options: Options, progress: Progress = lambda part, share=1.0: None
 ) -> tuple[dict[str, pd.DataFrame], dict[str, Any]]:
-    """All tables of one run, and its summary.
+    """Make all tables of one run, and its summary.
 
     Parameters
     ----------
     run : Run
-        From :func:`analysis.log.loading.load_run`.
+        A run from :func:`analysis.log.loading.load_run`.
     progress : callable
-        Told the name of a part and the share of it that is newly done.
+        Called with the name of a part and the share of it that was done since the last call.
     """
     states, rows = _before(run, bins, options)
     cases = make_cases(options.rules, options.targets, None if run.streamed else run.rows, states)
     trained = trained_case(run)
     tally, found = look_through(run, bins, cases, options.window, lambda share: progress("acceptance", share))
-    run = replace(run, counts=found.notes.counts)  # of the whole log, where it is streamed
+    run = replace(run, counts=found.notes.counts)  # of a streamed log, the pass has counted all rows
     rows |= _tables(run, tally)
     progress("acceptance", 0.0)
     everything = cases if trained is None else [trained, *cases]
@@ -132,15 +132,15 @@ def analyse(
 
 
 TableRows = dict[str, list[Any]]
-"""Rows by table: named tuples of the types in TABLES."""
+"""Rows by table name; each row is a named tuple of the table's type in TABLES."""
 
 
 def _scored(
     run: Run, bins: Bins, options: Options, cases: list[Case], width: float
 ) -> tuple[TableRows, dict[str, Any], Notes]:
-    """The tables made from scores, the counts of these, and what reading noticed; of many scores in two processes.
+    """Make the tables from scores, with the counts and notes of reading them; use two processes for many scores.
 
-    Either process reads all scores: what the tables hold until the end is far more than a window.
+    Either process reads all scores, because the tables hold far more than a window until the end.
     """
     key = RunKey.of(run)
     cosines = CosineTable(key, bins, cases, options.targets, options.draws, options.seed, width)
@@ -162,14 +162,14 @@ def _scored(
     many = run.counts.get("scores_taken", 0) >= MANY_SCORES and cores() > 1
     shares = [("cosine", "population"), ("lemma",)] if many else [tuple(tables)]
     found = in_processes([partial(collect, names) for names in shares])
-    _, counts, notes = found[0]  # the other process reads the same windows
+    _, counts, notes = found[0]  # every process reads the same windows and so has the same counts
     return {name: rows for part, *_ in found for name, rows in part.items()}, counts, notes
 
 
 def _before(run: Run, bins: Bins, options: Options) -> tuple[dict[str, dict[int, Rule]], TableRows]:
-    """States of the bands that follow a target, where they are not in memory, and moments, reuse and gap.
+    """Replay the bands that follow a target on a streamed log, and make the tables moments, reuse and theory_gap.
 
-    Of a large log in two processes.
+    A large log uses two processes.
     """
 
     def described(_: Callable[[], None]) -> TableRows:
@@ -186,7 +186,7 @@ def _before(run: Run, bins: Bins, options: Options) -> tuple[dict[str, dict[int,
 
 
 def _tables(run: Run, tally: Tally) -> TableRows:
-    """The tables of acceptances; of a large log in a process for each use."""
+    """Make the acceptance tables; for a large log in one process for each use."""
     jobs: list[Job] = [lambda _, use=use: vars(tables_of(run, tally, (use,))) for use in tally.uses]
     parts = in_processes(jobs) if run.streamed else [job(lambda: None) for job in jobs]
     return {name: [row for part in parts for row in part[name]] for name in vars(AcceptanceTables())}
@@ -195,15 +195,15 @@ def _tables(run: Run, tally: Tally) -> TableRows:
 def analyse_runs(
     paths: Sequence[str | Path], options: Options | None = None, progress: Progress = lambda part, share=1.0: None
 ) -> dict[Path, dict[str, Any]]:
-    """Analyse run folders with common bins and write RUN/analysis; the summaries by folder.
+    """Analyse run folders with common bins, write RUN/analysis, and return the summaries by folder.
 
     Raises
     ------
     UserError
-        For bad input; folders analysed before it keep their tables.
+        If the input is bad. Folders that were analysed before the error keep their tables.
     """
     options = options or Options()
-    make_cases(options.rules, options.targets)  # bad names are refused before any work
+    make_cases(options.rules, options.targets)  # refuse unknown names before any work is done
     partition = find_partition(options.by)
     if len({Path(path).resolve() for path in paths}) < len(paths):
         raise UserError("the same run folder is named twice: name each run once")

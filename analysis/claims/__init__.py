@@ -1,1 +1,1 @@
-"""The claims C1 to C7: estimand, margin and verdict of each."""
+"""The claims C1 to C7: what each estimates, its margin, and how it is judged."""

@@ -1,9 +1,9 @@
-"""The claims that every length is accepted alike (C1, C7); see analysis.claims.catalogue, which lists them.
+"""The claims that responses of every length are accepted alike (C1, C7). :mod:`analysis.claims.catalogue` lists them.
 
-"Every length alike" is a statement about the whole curve a(l). A trend of 0 does not say it: a hump has none. So
-support asks for two equivalence tests, of the trend and of the bin that deviates most (LRE_inf, simultaneous bands),
-each within its margin; one of them beyond its margin refutes. The test of a constant acceptance is printed beside
-them with its power: it tells whether bins differ at all, and not by how much.
+The claim is about the curve a(l) at every length. A trend of 0 is not enough: a curve with a hump can have one. So
+support needs two equivalence tests, of the trend and of the bin that deviates most (LRE_inf, simultaneous bands), each
+within its margin. If one of them is beyond its margin, the claim is refuted. The test of a constant acceptance is
+printed beside them with its power; it tells whether bins differ at all, and not by how much.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ FAIR, RIVALS = "fspo", ("rloo", "gspo")
 LEARNT = "fspo-adaptive"
 TARGET = 0.85
 LRE_MARGIN = 0.05
-"""Largest LRE_inf that passes for 0: no bin of lengths accepts 5 % more or less often than the mean."""
+"""Largest LRE_inf that counts as 0: no bin of lengths accepts 5 % more or less often than the mean."""
 CONSTANT, SEEN = "test of a constant acceptance", "LRE_2 seen with 80 % probability, worst run"
-"""Names in the details of these claims."""
+"""Names of two entries in the details of these claims."""
 _SLOPE = "slope"
 
 
 def fair_in_length(tables: Tables) -> Claim:
-    """C1: fspo's trend and worst bin within their margins, and the signs of its rivals' trends, on their own runs."""
+    """Judge C1: fspo's trend and worst bin are within their margins; its rivals' trends have the predicted signs."""
     where: dict[str, Any] = {"source": "trained", "measure": "band", "subset": "all", "use": "first"}
     found, matched = {}, {}
     for rule in (FAIR, *RIVALS):
@@ -70,10 +70,10 @@ def fair_in_length(tables: Tables) -> Claim:
 
 
 def learns_to_be_fair(tables: Tables) -> Claim:
-    """C7: as C1, for fspo-adaptive's band on every log, its exponent from earlier updates of that log.
+    """Judge C7: like C1, for the band of fspo-adaptive on every log, with its exponent learnt from earlier updates.
 
-    The mean over logs is not yet every log: one whose bins differ, by the test of a constant acceptance corrected for
-    the number of logs and by more than the trend's margin, refutes the claim too.
+    The mean over logs does not speak for every log. So the claim is also refuted by a single log whose bins differ, by
+    the test of a constant acceptance (corrected for the number of logs) and by more than the trend's margin.
     """
     where: dict[str, Any] = {"source": "matched", "measure": "band", "subset": "all", "outside": "drop"}
     found, found90, unequal = {}, {}, {}
@@ -116,14 +116,14 @@ def learns_to_be_fair(tables: Tables) -> Claim:
 
 
 class Curve:
-    """How far the acceptance of the bins is from one constant, over the runs of one rule.
+    """How far the acceptances of the bins are from a constant, over the runs of one rule.
 
     Attributes
     ----------
     largest, mean : Estimate
         LRE_inf and LRE_2.
     tested : DataFrame
-        LRE_2's rows of the runs that have a test of a constant acceptance.
+        Rows of LRE_2 for the runs in which the constant acceptance was tested.
     """
 
     def __init__(self, largest: Estimate, mean: Estimate, tested: pd.DataFrame) -> None:
@@ -131,7 +131,7 @@ class Curve:
 
     @staticmethod
     def of(rows: pd.DataFrame) -> Curve:
-        """From rows of the table lre."""
+        """Make the estimates from rows of the table lre."""
         by_norm = {norm: select(rows, norm=norm) for norm in ("inf", "l2")}
         ends = {norm: found.rename(columns=_NAMES) for norm, found in by_norm.items()}
         tested = by_norm["l2"]
@@ -140,16 +140,16 @@ class Curve:
 
     @property
     def equal(self) -> bool:
-        """The bin that deviates most lies within the margin."""
+        """Whether the bin that deviates most lies within the margin."""
         return self.largest.high < LRE_MARGIN
 
     @property
     def unequal(self) -> bool:
-        """Beyond the margin: some bin, or (a sharper test, as LRE_2 is at most LRE_inf) all of them together."""
+        """Whether some bin, or all bins together, lie beyond the margin (LRE_2 <= LRE_inf, tested more sharply)."""
         return self.largest.low > LRE_MARGIN or self.mean.low > LRE_MARGIN
 
     def details(self) -> dict[str, Any]:
-        """For a claim's details: estimates, and the test of a constant acceptance with what it could have seen."""
+        """Return entries for a claim's details: the estimates, and the test of a constant acceptance with its power."""
         columns = ("wald_p", "detectable")
         found = {c: self.tested.reindex(columns=[c])[c].to_numpy(np.float64) for c in columns}
         test: dict[str, Any] = {"runs": len(self.tested)}

@@ -1,10 +1,9 @@
-"""The claims C1..C7: estimand, margin and test of each are fixed here, before any full run; each can fail.
+"""The claims C1..C7. What each estimates, its margin and its test were fixed before any full run; each can fail.
 
-A claim reads the tables of several runs (rules x seeds). Seeds are the outer unit where there are at least two:
-the mean over seeds with Student's t over them. With one seed the interval is the run's own (clusters of responses),
-which says nothing about other seeds; the details give the number of seeds. "Supported" needs every part of the
-statement to hold at its interval (no correction is needed for that), "not supported" needs one part to be refuted,
-and all else is "inconclusive".
+A claim reads the tables of several runs (rules x seeds). With at least two seeds, the estimate is the mean over seeds
+with Student's t over them. With one seed, the interval is the run's (over clusters of responses) and says nothing
+about other seeds; the details give the number of seeds. A claim is "supported" if every part of its statement holds at
+its interval (which needs no correction), "not supported" if one part is refuted, and otherwise "inconclusive".
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ _TEXT = ("subset", "use", "reason")
 
 
 def smallest_lre(tables: Tables) -> Claim:
-    """C2: fspo's bias-corrected LRE_2^2 of a_band is below each rival's."""
+    """Judge C2: fspo's bias-corrected LRE_2^2 of a_band is below that of each rival."""
     rows = {}
     printed: dict[str, Any] = {}
     for rule in (FAIR, *RIVALS):
@@ -75,7 +74,7 @@ def smallest_lre(tables: Tables) -> Claim:
 
 
 def highest_cosine(tables: Tables) -> Claim:
-    """C3: fspo's lead in cosine over each rival, overall and in the worst bin, at 95 % kept on every log."""
+    """Judge C3: fspo leads each rival in cosine, overall and in the worst bin, at 95 % acceptance on every log."""
     parts: dict[str, Estimate] = {}
     where = {"source": "matched", "target": 0.95, "outside": "drop", "weight": "sequence", "use": "first", "bin": -1}
     for rule in RIVALS:
@@ -119,7 +118,8 @@ def _cosines(tables: Tables) -> dict[str, Any]:
 
 
 def _seen_bins(moments: pd.DataFrame) -> pd.DataFrame:
-    """Bins with an estimate, of runs in which the others hold few rows: else "in any bin" would be said of some."""
+    """Keep the bins that have an estimate. Drop a run if its other bins hold too many rows, because the claim is about
+    every bin."""
     bins = moments.loc[moments["bin"].to_numpy(int) >= 0]
     known = np.isfinite(bins["var_S"].to_numpy(float))
     count = bins["count"].to_numpy(float)
@@ -130,7 +130,7 @@ def _seen_bins(moments: pd.DataFrame) -> pd.DataFrame:
 
 
 def gaussian_model(tables: Tables) -> Claim:
-    """C4: normal law by bin, variance proportional to L, drift -KL."""
+    """Judge C4: in each bin S is normal, its variance is proportional to L, and its drift is -KL."""
     slope = select(tables["scaling"], subset="all", use="first", sign="all")
     found = combine(slope, "slope_2H", "ci_low", "ci_high")
     found90 = combine(slope, "slope_2H", "ci90_low", "ci90_high", 0.90) if len(slope) else Estimate()
@@ -146,7 +146,7 @@ def gaussian_model(tables: Tables) -> Claim:
         drift = combine_largest(worst_by_run(absolute(errors)))
         law = pd.DataFrame(base | {"value": c["ks_distance"], "low": c["ks_ci_low"], "high": c["ks_ci_high"]})
         normal = combine_largest(worst_by_run(law))
-    margin = 2 * EXPONENT_TOLERANCE  # of 2H
+    margin = 2 * EXPONENT_TOLERANCE  # the table gives 2H, the tolerance is for H
     holds = [
         found90.low > 1 - margin and found90.high < 1 + margin,
         normal.high < LAW_TOLERANCE,
@@ -181,19 +181,19 @@ def gaussian_model(tables: Tables) -> Claim:
 
 
 def final_reward(rows: pd.DataFrame) -> float:
-    """Mean held-out reward over the last fifth of the evaluations."""
+    """Return the mean held-out reward over the last fifth of the evaluations."""
     values = rows.sort_values(["rollout", "step"])["value"].to_numpy(np.float64)
     return float(values[-max(len(values) // 5, 1) :].mean())
 
 
 def drawdown(rows: pd.DataFrame) -> float:
-    """Deepest fall of the training reward below its running maximum."""
+    """Return the deepest fall of the training reward below its running maximum."""
     values = rows.sort_values(["rollout", "step"])["value"].to_numpy(np.float64)
     return float(np.max(np.maximum.accumulate(values) - values))
 
 
 def trains_as_well(tables: Tables) -> Claim:
-    """C5: non-inferior final reward and drawdown, paired by seed."""
+    """Judge C5: final reward and drawdown are not inferior, paired by seed."""
     parts: dict[str, Estimate] = {}
     measures: dict[str, tuple[dict[str, Any], Callable[[pd.DataFrame], float]]] = {
         "final held-out reward": ({"name": "eval/reward", "phase": "eval"}, final_reward),
@@ -232,7 +232,7 @@ def trains_as_well(tables: Tables) -> Claim:
 
 
 def edge_keeps_direction(tables: Tables) -> Claim:
-    """C6: gain in cosine of truncating and of capping over dropping, at fspo's band, 95 % and 85 % kept."""
+    """Judge C6: at fspo's band with 95 % and 85 % acceptance, truncating and capping gain cosine over dropping."""
     parts: dict[str, Estimate] = {}
     for outside in ("truncate", "cap"):
         for target in TARGETS:
@@ -267,16 +267,16 @@ CLAIMS: tuple[Callable[[Tables], Claim], ...] = (
 
 
 def evaluate_claims(tables: Tables) -> list[Claim]:
-    """Every claim on the tables of several runs (:func:`analysis.tables.files.read_tables`), each with its power."""
+    """Judge every claim, with its power, on the tables of several runs (:func:`analysis.tables.files.read_tables`)."""
     return [with_power(claim(tables)) for claim in CLAIMS]
 
 
 def with_power(claim: Claim) -> Claim:
-    """The claim with ``details["power"]``: what difference these runs could have seen.
+    """Return the claim with ``details["power"]``: which difference these runs could have detected.
 
-    ``detectable`` is the smallest true difference from 0 that a two-sided 5 % test finds with 80 % probability, from
-    the width of the interval (Student's t over seeds where there are several); ``parts`` gives it for each estimate
-    of the details. An interval's longer arm counts.
+    ``detectable`` is the smallest true difference from 0 that a two-sided 5 % test detects with 80 % probability. It is
+    computed from the longer arm of the interval (Student's t over seeds where there are several). ``parts`` gives it
+    for each estimate in the details.
     """
     parts = {name: _detectable(part) for name, part in _estimates(claim.details, ())}
     main = {"value": claim.estimate, "low": claim.ci_low, "high": claim.ci_high}
@@ -287,7 +287,7 @@ def with_power(claim: Claim) -> Claim:
     else:
         sentence = f"These runs would have seen a true difference of {found:.2g} with 80 % probability"
         sentence += f"; the margin is {claim.margin:g}." if claim.margin > 0 else "."
-        half = 0.84 * max(claim.estimate - claim.ci_low, claim.ci_high - claim.estimate)  # of a 90 % interval
+        half = 0.84 * max(claim.estimate - claim.ci_low, claim.ci_high - claim.estimate)  # arm of a 90 % interval
         if 0 < claim.margin <= half:
             sentence += " Without any difference their interval would still reach beyond the margin."
     seen = claim.details.get(CONSTANT, {}).get(SEEN, NAN)
@@ -298,7 +298,7 @@ def with_power(claim: Claim) -> Claim:
 
 
 def _estimates(details: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Every estimate within nested details, named by its path."""
+    """Yield every estimate within nested details, with its path as name."""
     for name, value in details.items():
         if isinstance(value, Mapping):
             if {"value", "low", "high", "seeds"} <= value.keys():
@@ -313,5 +313,5 @@ def _detectable(part: Mapping[str, Any]) -> float:
 
 
 def write_claims(path: Path, claims: Sequence[Claim]) -> None:
-    """Write claims.json whole."""
+    """Write claims.json atomically."""
     write_json(path, [claim.to_dict() for claim in claims])

@@ -1,4 +1,4 @@
-"""How a claim's numbers are combined over runs and seeds, and how parts make a verdict."""
+"""Combine a claim's numbers over runs and seeds, and make a verdict of its parts."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ class Claim:
     ] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for claims.json."""
+        """Return the claim as plain values for claims.json."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number with its interval, over how many seeds and runs."""
+    """A number with its interval, and the numbers of seeds and runs that it is from."""
 
     value: float = NAN
     low: float = NAN
@@ -58,7 +58,7 @@ class Estimate:
 
 
 def select(table: pd.DataFrame, **where: Any) -> pd.DataFrame:
-    """Rows with the given column values; none if a column is missing. Floats match within 1e-9."""
+    """Return the rows with the given column values; none if a column is missing. Floats match within 1e-9."""
     keep = np.ones(len(table), bool)
     for column, value in where.items():
         if column not in table:
@@ -71,14 +71,14 @@ def select(table: pd.DataFrame, **where: Any) -> pd.DataFrame:
 
 
 def groups(rows: pd.DataFrame, columns: list[str]) -> Iterator[tuple[tuple[Any, ...], pd.DataFrame]]:
-    """Rows by the values of some columns; NaN is a value."""
+    """Yield rows grouped by the values of some columns; NaN counts as a value."""
     found: Any = rows.groupby(columns, dropna=False)
     for values, some in found:
         yield tuple(values), some
 
 
 def seed_means(rows: pd.DataFrame, value: str) -> dict[float, float]:
-    """Mean of a column by known seed."""
+    """Return the mean of a column for each seed; rows with an unknown seed are left out."""
     return {
         float(seed): float(some[value].to_numpy(float).mean())
         for (seed,), some in groups(rows, ["seed"])
@@ -87,10 +87,10 @@ def seed_means(rows: pd.DataFrame, value: str) -> dict[float, float]:
 
 
 def combine(rows: pd.DataFrame, value: str, low: str, high: str, level: float = CONFIDENCE) -> Estimate:
-    """One estimate from rows of runs; seeds are the outer unit where there are at least two.
+    """Combine the rows of several runs into one estimate, with an interval over seeds where there are at least two.
 
-    With one seed, runs are averaged and so are their half-widths, which is right whatever their dependence: runs of
-    one seed share prompts and sampling noise, so most of their responses are the same.
+    With one seed, the runs are averaged and so are their half-widths. Runs of one seed share prompts and sampling
+    noise, so they depend on each other, and averaged half-widths are never too short, whatever the dependence.
     """
     if len(rows):
         rows = rows.loc[np.isfinite(rows.reindex(columns=[value, low, high]).to_numpy(np.float64)).all(axis=1)]
@@ -107,14 +107,14 @@ def combine(rows: pd.DataFrame, value: str, low: str, high: str, level: float = 
 
 
 def _known_mean(rows: pd.DataFrame, column: str) -> float:
-    """Mean of the entries that are not NaN; NaN without any."""
+    """Return the mean of the entries that are not NaN; NaN if there are none."""
     known = rows[column].to_numpy(np.float64)
     known = known[~np.isnan(known)]
     return float(known.mean()) if len(known) else NAN
 
 
 def difference(one: pd.DataFrame, other: pd.DataFrame, value: str, low: str, high: str) -> Estimate:
-    """``one`` minus ``other``, runs of different rules: paired by seed, or MOVER on one seed's own intervals."""
+    """Return ``one`` minus ``other``, runs of two rules: paired by seed, or by MOVER from the intervals of one seed."""
     a, b = combine(one, value, low, high), combine(other, value, low, high)
     if not (np.isfinite(a.value) and np.isfinite(b.value)):
         return Estimate()
@@ -129,29 +129,29 @@ def difference(one: pd.DataFrame, other: pd.DataFrame, value: str, low: str, hig
 
 
 def verdict_of(holds: Sequence[bool], refuted: Sequence[bool]) -> Verdict:
-    """All parts hold: supported; one is refuted: not supported; else inconclusive."""
+    """Return "supported" if all parts hold, "not supported" if one is refuted, and otherwise "inconclusive"."""
     if any(refuted):
         return "not supported"
     return "supported" if holds and all(holds) else "inconclusive"
 
 
 def plain(parts: Mapping[str, Estimate]) -> dict[str, Any]:
-    """Plain values of named estimates."""
+    """Return named estimates as plain values."""
     return {name: asdict(part) for name, part in parts.items()}
 
 
 def absolute(rows: pd.DataFrame) -> pd.DataFrame:
-    """Absolute values with the interval folded at 0 (columns value, low, high)."""
+    """Return absolute values with the interval folded at 0 (columns value, low, high)."""
     low, high = rows["low"].to_numpy(float), rows["high"].to_numpy(float)
     nearest = np.where((low <= 0) & (high >= 0), 0.0, np.minimum(np.abs(low), np.abs(high)))
     return rows.assign(value=np.abs(rows["value"]), low=nearest, high=np.maximum(np.abs(low), np.abs(high)))
 
 
 def worst_by_run(rows: pd.DataFrame) -> pd.DataFrame:
-    """Largest value, low and high of each run: an interval of the largest of K magnitudes, never too short.
+    """Return the largest value, low and high of each run: an interval of the largest of K magnitudes, never too short.
 
-    The largest high covers the largest truth. The largest of K lows would lie above it up to K times too often, so
-    each low is first moved down to level 1 - (1 - CONFIDENCE)/K (Bonferroni), not below 0.
+    The largest high covers the largest truth. The largest of K lows lies above the largest truth up to K times too
+    often, so each low is first moved down to level 1 - (1 - CONFIDENCE)/K (Bonferroni), but not below 0.
     """
     number = rows.groupby(["run", "seed"], dropna=False)["value"].transform("count").to_numpy(float)
     tail = (1 - CONFIDENCE) / 2
@@ -165,16 +165,16 @@ def worst_by_run(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def combine_largest(rows: pd.DataFrame) -> Estimate:
-    """``combine`` for largest magnitudes (:func:`worst_by_run`).
+    """Combine the largest magnitudes of runs (:func:`worst_by_run`) like :func:`combine`, with a lower low end.
 
-    Noise alone makes the largest of several magnitudes positive, in every seed alike, so the spread over seeds does
-    not show it: the low end is at most the mean of the runs' own lows.
+    Noise alone makes the largest of several magnitudes positive, to the same degree in every seed, so the spread over
+    seeds does not show it. Therefore the low end is at most the mean of the runs' low ends.
     """
     found = combine(rows, "value", "low", "high")
     return replace(found, low=min(found.low, _known_mean(rows, "low"))) if found.seeds >= 2 else found
 
 
 def least_of(parts: Mapping[str, Estimate]) -> Estimate:
-    """The smallest estimate among those that exist."""
+    """Return the smallest of the estimates that are not NaN."""
     finite = [p for p in parts.values() if np.isfinite(p.value)]
     return min(finite, key=lambda p: p.value) if finite else Estimate()

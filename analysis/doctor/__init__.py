@@ -1,1 +1,1 @@
-"""What is wrong with a run: findings, each with its evidence and a cure."""
+"""Find what is wrong with a run. Each finding has its evidence and a cure."""

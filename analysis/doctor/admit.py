@@ -1,4 +1,4 @@
-"""A run folder read for the doctor: a gradient log, of any trainer, or metrics.jsonl alone."""
+"""Read a run folder for the doctor: the gradient log of any trainer, or only metrics.jsonl."""
 
 from __future__ import annotations
 
@@ -24,11 +24,12 @@ READ = (
 )
 IDS = ("rollout", "step", "prompt_id", "response_id")
 MAX_ROWS = 1_000_000
-"""Beyond this many rows evenly spread rollouts are read: intervals are narrow by then, and memory is bounded."""
+"""Largest number of rows that are read. Of a longer log evenly spread rollouts are read: that bounds the memory, and
+intervals are narrow with so many rows."""
 
 
 def admit(run: str | Path) -> Patient:
-    """Read a run folder.
+    """Read a run folder for the checks.
 
     Raises
     ------
@@ -51,7 +52,7 @@ def admit(run: str | Path) -> Patient:
     train = np.isin(phase, ("train", ""))
     if not train.any():
         raise UserError(f"{path}: no row of phase train: name a run folder whose trainer has made updates")
-    # an imported table that has no S carries NaN in its place: there it is unknown, in any other log it is broken
+    # an imported table without S has NaN in its place, which means unknown; in any other log NaN means broken
     unknown = {"log_ratio", "advantage"} if "imported_from" in log.metadata else set()
     logged = frozenset(
         name for name in READ if name in log and not (name in unknown and np.isnan(columns[name][train]).all())
@@ -74,7 +75,7 @@ def admit(run: str | Path) -> Patient:
 
 
 def _scalars_alone(path: Path) -> Patient:
-    """A run of which only scalars are known, as other trainers log."""
+    """Read a run of which only scalars are known, as other trainers log them."""
     notes = ["no gradient log: only metrics.jsonl is examined, and most checks need rows"]
     metrics = _metrics(path, notes)
     if not metrics:
@@ -88,7 +89,7 @@ def _scalars_alone(path: Path) -> Patient:
 
 
 def _read(path: Path) -> tuple[GradLog, str]:
-    """The log, or evenly spread rollouts of a long one and a line that says so."""
+    """Read the log, or evenly spread rollouts of a long one; return it with a line that says which."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -98,7 +99,7 @@ def _read(path: Path) -> tuple[GradLog, str]:
             rows = pq.read_metadata(file).num_rows
             rollout = rollout_of(file)
         except (pa.ArrowInvalid, OSError, ValueError):
-            continue  # read_log counts it as damage
+            continue  # read_log reports it as damage
         sizes[rollout] = sizes.get(rollout, 0) + rows
     total = sum(sizes.values())
     if total <= MAX_ROWS or len(sizes) < 2:
@@ -113,7 +114,7 @@ def _read(path: Path) -> tuple[GradLog, str]:
 
 
 def _columns(log: GradLog, notes: list[str]) -> dict[str, NDArray[Any]]:
-    """Every column as float64 (N,), NaN where null; identifiers as integers."""
+    """Return every column as float64 (N,), NaN where null; identifiers as integers."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -143,7 +144,7 @@ def _columns(log: GradLog, notes: list[str]) -> dict[str, NDArray[Any]]:
 
 
 def _aggregation(path: Path, log: GradLog) -> str | None:
-    """How the loss was averaged: the log's header, config.yaml, or that config's preset."""
+    """Find how the loss was averaged, from the log's header, config.yaml, or the preset that config.yaml names."""
     if isinstance(named := log.metadata.get("aggregation"), str):
         return named
     rule = saved_config(path).get("rule")

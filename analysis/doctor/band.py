@@ -1,4 +1,4 @@
-"""Checks of the rule on its rows: where the band lies, how much it takes, and what carries the update that is left."""
+"""Checks of the band and its effect: where it lies, how much it rejects, and which responses make up the update."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ from fspo.stats.intervals import mean_interval
 
 BINS = 8
 TOO_TIGHT, TOO_WIDE = 0.5, 0.995
-"""Band acceptance outside of which a rule without a stated target is far from any use: it takes most, or nothing."""
+"""Band acceptances below and above which a rule without a stated target rejects most responses, or almost none."""
 FAR = 2.0
-"""Half-widths from the band's centre beyond which E[S] says drift, even where the median still lies inside."""
+"""Distance of E[S] from the band's centre, in half-widths, that is reported as drift even if the median is inside."""
 MARGIN = 0.1
-"""How far from a stated target the acceptance may lie."""
+"""Largest distance of the acceptance from a stated target that is not reported."""
 TOP_SHARE, RULED = 0.2, 0.05
-"""Mean share of an update's largest weight, and share of updates that one response rules, that make a finding."""
+"""Smallest mean share of an update's largest weight, and smallest share of updates that one response dominates, that
+are reported."""
 MIN_UPDATE = 8
-"""Responses with a gradient that an update must have before its largest weight is looked at."""
+"""Number of responses with a gradient below which an update's largest weight is not looked at."""
 
 
 def drift(p: Patient) -> Answer:
-    """Responses that lie beyond one edge as a rule, not as an exception: the drift is larger than the band."""
+    """Check whether most responses of some length lie beyond one edge, because the drift is larger than the band."""
     name = "drift"
     rows = p.moved
     if few := enough(rows):
@@ -38,7 +39,7 @@ def drift(p: Patient) -> Answer:
         return not_checked(name, "the log names no band on S")
     bins = quantile_bins(rows.L, BINS)
     index = bins.index(rows.L)
-    worst: tuple[float, int, str, Evidence] | None = None  # how far beyond what is allowed, above 1 is a finding
+    worst: tuple[float, int, str, Evidence] | None = None  # (score, bin, side, share); a score above 1 is reported
     for k in range(len(bins)):
         at = index == k
         here = rows.take(at)
@@ -48,7 +49,7 @@ def drift(p: Patient) -> Answer:
             share = here.share(f"{side} the band, {_span(here)}", beyond, level=0.99)
             mean = here.mean("", here.S)
             edge = float(np.median((band[0] if side == "below" else band[1])[at]))
-            shift = mean.high / edge if side == "below" else mean.low / edge  # of the interval's nearer end
+            shift = mean.high / edge if side == "below" else mean.low / edge  # the interval's end nearer to 0
             score = max(2 * share.low, shift / FAR if np.isfinite(edge) and edge != 0 else 0.0)
             if worst is None or score > worst[0]:
                 worst = (score, k, side, share)
@@ -93,7 +94,7 @@ def _span(rows: Rows) -> str:
 
 
 def heavy_weights(p: Patient) -> Answer:
-    """One or two responses that make up an update."""
+    """Check whether one or two responses dominate an update by their weight."""
     name = "heavy_weights"
     rows = p.moved
     if few := enough(rows):
@@ -151,14 +152,14 @@ def heavy_weights(p: Patient) -> Answer:
 
 
 def _over_updates(label: str, y: np.ndarray, rollout: np.ndarray) -> Evidence:
-    """Mean over updates with a rollout as the cluster."""
+    """Return the mean over updates, with rollouts as clusters."""
     r = ratios(y, dense(rollout.astype(np.int64)), np.zeros(len(y), np.int64), 1)
     low, high = mean_interval(r.value, r.variance, r.clusters)
     return Evidence(label, float(r.value[-1]), float(low[-1]), float(high[-1]), "share")
 
 
 def acceptance(p: Patient, target: float | None = None) -> Answer:
-    """Band acceptance, and the range that would give the wanted one."""
+    """Check the band acceptance, and give the range that would lead to the wanted acceptance."""
     name = "acceptance"
     rows = p.moved
     if few := enough(rows):
@@ -199,7 +200,7 @@ def acceptance(p: Patient, target: float | None = None) -> Answer:
 
 
 def _ranges(p: Patient, rows: Rows, target: float) -> list[Evidence]:
-    """The range that accepts ``target``, with Woodruff's interval (the quantiles at the acceptance's own interval)."""
+    """Return the range that accepts ``target``, with Woodruff's interval (quantiles at the acceptance's ends)."""
     rule = p.rule
     if rule is None:
         return []

@@ -1,4 +1,4 @@
-"""Checks of what reaches the rule: rewards, advantages, truncation, missing responses, and how the loss is averaged."""
+"""Checks of a rule's input: rewards, advantages, truncation and missing responses, and how the loss is averaged."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from analysis.doctor.findings import Answer, Evidence, Severity, clear, found, n
 from analysis.doctor.patient import MIN_ROWS, Patient, Rows, enough
 
 FEW_ADVANTAGES = 0.1
-"""Below this share of responses with A != 0 nearly the whole batch is spent for nothing."""
+"""Share of responses with A != 0 below which nearly all of the batch is wasted."""
 TRUNCATED, MOSTLY_TRUNCATED = 0.05, 0.3
 WHOLE_GROUPS = 0.1
-"""Share of the groups that must have a size for it to count as the one they were sampled with."""
+"""Share of the groups that must have a size for it to count as the size that was sampled."""
 MIN_LENGTHS = 20
-"""Different lengths that a log must hold before a heap at the longest one is taken for the token limit."""
+"""Number of different lengths that a log needs before many responses of the longest length mean the token limit."""
 DROPPED = 0.002
-"""Share of responses that may be missing (a verifier that crashed, a torn line) before it is a finding."""
+"""Share of missing responses up to which nothing is reported (a verifier may crash, a line may be torn)."""
 
 
 def advantages_zero(p: Patient) -> Answer:
-    """No response, or hardly one, has an advantage."""
+    """Check whether no response, or hardly any, has an advantage."""
     name = "advantages_zero"
     if not p.rows.has("advantage"):
         return _equal_rewards(p, name)
@@ -65,7 +65,7 @@ def advantages_zero(p: Patient) -> Answer:
 
 
 def _equal_rewards(p: Patient, name: str) -> Answer:
-    """Without advantages: groups whose rewards are all equal, from the metrics."""
+    """Check a log without advantages: the metrics tell how many groups have equal rewards."""
     equal = p.over_lines("frac_reward_zero_std", "groups with one reward for all, from the metrics")
     if equal is None:
         return not_checked(name, "the log has no advantages, nor the metrics enough lines with frac_reward_zero_std")
@@ -83,7 +83,7 @@ def _equal_rewards(p: Patient, name: str) -> Answer:
 
 
 def _limit_from_metrics(p: Patient, name: str, few: str) -> Answer:
-    """Without lengths: the share of truncated responses that the metrics report."""
+    """Check a log without lengths: the metrics tell the share of truncated responses."""
     share = p.over_lines("completions/clipped_ratio", "truncated responses, from the metrics")
     if share is None:
         return not_checked(name, f"responses of known length: {few}; nor have the metrics enough lines")
@@ -100,7 +100,7 @@ def _limit_from_metrics(p: Patient, name: str, few: str) -> Answer:
 
 
 def truncation(p: Patient) -> Answer:
-    """Responses cut off at the token limit, which "clipped" also means in other places."""
+    """Check for responses that were cut off at the token limit (which some trainers call "clipped")."""
     name = "truncation"
     rows = p.responses
     rows = rows.take(rows["length"] >= 1)
@@ -147,16 +147,16 @@ def truncation(p: Patient) -> Answer:
 
 
 def dropped_sequences(p: Patient) -> Answer:
-    """Responses that were sampled and never reached the rule, or reached it without a gradient."""
+    """Check for responses that were sampled and then did not reach the rule, or reached it without a gradient."""
     name = "dropped_sequences"
     rows = p.responses
     if few := enough(rows):
         return not_checked(name, few)
     count = np.bincount(rows.cluster)
     size = _group_size(count)
-    whole = np.ceil(count / size).astype(np.int64) * size  # a prompt may come twice in a rollout
+    whole = np.ceil(count / size).astype(np.int64) * size  # a multiple: a prompt may occur twice in a rollout
     short = (count < whole)[rows.cluster]
-    once = ~pd.Series(rows.cluster).duplicated().to_numpy()  # by first appearance, as clusters are numbered
+    once = ~pd.Series(rows.cluster).duplicated().to_numpy()  # one row a cluster, in the order of cluster numbers
     missing = rows.take(once).mean(
         "responses missing from their groups",
         (whole - count).astype(np.float64),
@@ -204,7 +204,7 @@ def dropped_sequences(p: Patient) -> Answer:
 
 
 def _group_size(count: np.ndarray) -> int:
-    """The size that groups were sampled with, from their sizes (G,); 1 if there is none to be seen."""
+    """Guess the size that groups were sampled with from their sizes (G,); 1 if they show none."""
     frequency = np.bincount(count) / len(count)
     usual = int(frequency.argmax())
     if np.all(count % usual == 0):
@@ -214,7 +214,7 @@ def _group_size(count: np.ndarray) -> int:
 
 
 def _missing_length(p: Patient, rows: Rows, whole: np.ndarray) -> list[Evidence]:
-    """What the missing ones' mean length must be for the metrics' mean over all sampled responses to hold."""
+    """Compute the mean length of the missing responses, from the metrics' mean length over all sampled ones."""
     sampled = np.array(p.metrics.get("completions/mean_length", []))
     if not len(sampled):
         return []
@@ -236,7 +236,7 @@ def _missing_length(p: Patient, rows: Rows, whole: np.ndarray) -> list[Evidence]
 
 
 def _muted(p: Patient) -> Evidence | None:
-    """Rows that the rule kept (side 0) with multiplier 0."""
+    """Return the share of rows that the rule kept (side 0) and that still have multiplier 0."""
     if not p.finite.has("multiplier", "side") or (p.rule is not None and p.rule.level != "sequence"):
         return None
     live = p.finite.take((p.finite["advantage"] != 0) & np.isfinite(p.finite["multiplier"]))
@@ -246,7 +246,7 @@ def _muted(p: Patient) -> Evidence | None:
 
 
 def length_weighted(p: Patient) -> Answer:
-    """A sequence rule whose terms are averaged by token."""
+    """Check for a sequence rule whose terms are averaged by token."""
     name = "length_weighted"
     if p.aggregation is None:
         return not_checked(name, "how the loss was averaged is not in the log (`import --aggregation` says it)")

@@ -1,4 +1,4 @@
-"""All checks of one run."""
+"""Run all checks on one run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CHECKS: dict[str, Callable[[Patient], Answer]] = {
 
 
 def examine(run: str | Path, target: float | None = None) -> Diagnosis:
-    """Examine a run folder.
+    """Examine a run folder with every check.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ def examine(run: str | Path, target: float | None = None) -> Diagnosis:
     Raises
     ------
     UserError
-        If there is no log to examine, or the target is no share.
+        If there is no log to examine, or the target does not lie strictly between 0 and 1.
     """
     if target is not None and not 0 < target < 1:
         raise UserError(f"--target {target}: an acceptance lies strictly between 0 and 1, for example 0.9")

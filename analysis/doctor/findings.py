@@ -1,4 +1,4 @@
-"""What a check answers, and how it is printed."""
+"""The answers of the checks, and how they are printed."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ class Severity(IntEnum):
     """How bad a finding is."""
 
     INFO = 1  # worth knowing; the run may be sound
-    WARNING = 2  # the run does something else than it seems to
-    CRITICAL = 3  # the run does not learn, or not from what it is given
+    WARNING = 2  # the run does something else than it seems to do
+    CRITICAL = 3  # the run does not learn, or learns from wrong input
 
     @property
     def label(self) -> str:
-        """Lower case, as on the command line."""
+        """The severity's name in lower case, as on the command line."""
         return self.name.lower()
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """One number, with its interval over clusters (rollout, prompt) where it is an estimate."""
+    """A number that supports an answer, with an interval over clusters (rollout, prompt) if it is an estimate."""
 
     name: str
     value: float
     low: float = math.nan
     high: float = math.nan
-    unit: str = ""  # "share" is printed in percent
+    unit: str = ""  # the unit "share" is printed in percent
 
     def __str__(self) -> str:
         if self.unit == "share":
@@ -46,7 +46,7 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Answer:
-    """What one check says about a run.
+    """The answer of one check about a run.
 
     Attributes
     ----------
@@ -54,11 +54,11 @@ class Answer:
         Name of the check, for ``--fail-on``.
     status : {"found", "clear", "not checked"}
     severity : Severity, optional
-        Of a finding.
+        Severity of a finding.
     summary : str
-        One sentence: what is found, or why the check could not be made.
+        One sentence: what was found, or why the check could not be made.
     cure : str
-        What to change, for a finding.
+        What the user should change, for a finding.
     """
 
     id: str
@@ -70,28 +70,28 @@ class Answer:
 
     @property
     def found(self) -> bool:
-        """Whether this is a finding."""
+        """Whether the check found something wrong."""
         return self.status == "found"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
+        """Return the answer as plain values for JSON."""
         content = asdict(self)
         content["severity"] = self.severity.label if self.severity else None
         return content
 
 
 def found(id: str, severity: Severity, summary: str, cure: str, *evidence: Evidence) -> Answer:
-    """A finding."""
+    """Return the answer of a check that found something wrong."""
     return Answer(id, "found", summary, evidence, severity, cure)
 
 
 def clear(id: str, summary: str, *evidence: Evidence) -> Answer:
-    """Checked, and nothing found."""
+    """Return the answer of a check that found nothing wrong."""
     return Answer(id, "clear", summary, evidence)
 
 
 def not_checked(id: str, why: str) -> Answer:
-    """The log lacks what the check needs."""
+    """Return the answer of a check whose data the log lacks."""
     return Answer(id, "not checked", why)
 
 
@@ -111,12 +111,12 @@ class Diagnosis:
         return sorted((a for a in self.answers if a.found), key=lambda a: -(a.severity or 0))
 
     def fails(self, threshold: str) -> bool:
-        """Whether there is a finding of this name, or of this severity or a worse one.
+        """Return whether there is a finding with this name, or with this severity or a worse one.
 
         Raises
         ------
         UserError
-            If the threshold is neither.
+            If the threshold is neither the name of a check nor a severity.
         """
         names = [severity.label for severity in Severity]
         checks = [answer.id for answer in self.answers]
@@ -127,7 +127,7 @@ class Diagnosis:
         raise unknown_name("finding or severity", threshold, [*names, *checks])
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
+        """Return all answers as plain values for JSON."""
         findings = self.findings
         worst = findings[0].severity if findings else None
         return {
@@ -142,7 +142,7 @@ class Diagnosis:
         }
 
     def lines(self, *, verbose: bool = False) -> list[str]:
-        """For the terminal."""
+        """Return the lines that are printed on the terminal."""
         out = [f"{self.run}: {self.rows} rows, rule {self.rule}"]
         out += [f"  note: {note}" for note in self.notes]
         for answer in self.findings:
@@ -164,12 +164,12 @@ class Diagnosis:
 
 
 def check_threshold(threshold: str, ids: list[str]) -> None:
-    """Refuse a threshold that names nothing, before any work.
+    """Refuse a threshold that is no check's name and no severity, before any work is done.
 
     Raises
     ------
     UserError
-        With the nearest right name.
+        If the threshold is refused; the message names the nearest right one.
     """
     try:
         Diagnosis("", "", 0, tuple(not_checked(i, "") for i in ids)).fails(threshold)

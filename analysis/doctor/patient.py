@@ -1,4 +1,4 @@
-"""What the checks look at: the rows of a run as plain arrays, its metrics, and intervals over its clusters."""
+"""The data that the checks read: the rows of a run as arrays, its metrics, and intervals over its clusters."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 MIN_LINES = 8
-"""Lines of metrics.jsonl that a scalar needs before it is judged, where there are no rows to look at."""
+"""Number of lines of metrics.jsonl that a scalar needs before it is judged, where there are no rows."""
 MIN_ROWS = 50
-"""Below this many rows a share says too little to be a finding."""
+"""Number of rows below which a share is not reported."""
 
 
 class Rows:
-    """Columns of some rows, each (N,); NaN where unknown. A selection copies a column when it is asked for.
+    """Columns of some rows, each (N,), NaN where unknown. A selected column is copied only when it is read.
 
     Parameters
     ----------
     columns : dict of arrays
-        Of all rows.
+        Columns of all rows.
     which : int array (N,), optional
-        The rows that are meant; all by default.
+        Index of the selected rows; by default all rows.
     """
 
     def __init__(self, columns: dict[str, NDArray[Any]], which: Ints | None = None) -> None:
@@ -53,36 +53,36 @@ class Rows:
         return len(self.columns["log_ratio"]) if self.which is None else len(self.which)
 
     def take(self, which: NDArray[Any]) -> Rows:
-        """The rows of a mask (N,)."""
+        """Return the rows that a mask (N,) selects."""
         index = np.flatnonzero(which)
         return Rows(self.columns, index if self.which is None else self.which[index])
 
     def has(self, *names: str) -> bool:
-        """Whether every one of these is known somewhere."""
+        """Return whether each of these columns has a known value in some row."""
         return all(bool(np.isfinite(self[name]).any()) for name in names)
 
     @cached_property
     def S(self) -> Floats:
-        """log_ratio."""
+        """The log-ratio S of each row (N,), nats."""
         return self["log_ratio"]
 
     @cached_property
     def L(self) -> Floats:
-        """length, at least 1."""
+        """The length of each row (N,), tokens, at least 1."""
         return np.maximum(self["length"], 1.0)
 
     @cached_property
     def cluster(self) -> Ints:
-        """Dense numbers of (rollout, prompt)."""
+        """The number of each row's (rollout, prompt) (N,), without gaps."""
         return pd.factorize(self["cluster"])[0].astype(np.int64)
 
     @cached_property
     def clusters(self) -> int:
-        """How many clusters there are."""
+        """Number of clusters."""
         return int(self.cluster.max()) + 1 if len(self) else 0
 
     def share(self, name: str, event: NDArray[Any], level: float = CONFIDENCE) -> Evidence:
-        """Share of rows with an event (N,), with its interval."""
+        """Return the share of rows with an event (N,), with its interval."""
         if len(self) == 0:
             return Evidence(name, math.nan, unit="share")
         zero = np.zeros(len(self), np.int64)
@@ -91,7 +91,7 @@ class Rows:
         return Evidence(name, float(r.value[-1]), float(low[-1]), float(high[-1]), "share")
 
     def mean(self, name: str, y: Floats, d: Floats | None = None, unit: str = "") -> Evidence:
-        """Ratio sum(y) / sum(d), or the mean of y (N,), with its interval."""
+        """Return the ratio sum(y) / sum(d), or without d the mean of y (N,), with its interval."""
         if len(self) == 0:
             return Evidence(name, math.nan, unit=unit)
         r = ratios(y, self.cluster, np.zeros(len(self), np.int64), 1, d)
@@ -101,16 +101,16 @@ class Rows:
 
 @dataclass(frozen=True)
 class Patient:
-    """One run.
+    """The data of one run.
 
     Attributes
     ----------
     rows : Rows
-        Of phase train, finite or not.
+        Rows of the phase train, also those with numbers that are not finite.
     noise : Rows
-        Of phase noise (a rollout at learning rate 0).
+        Rows of the phase noise (a rollout at learning rate 0).
     metrics : dict
-        Values of metrics.jsonl by name, train lines only, in order; each (rollout, value).
+        Name of a metric to its (rollout, value) pairs from the train lines of metrics.jsonl, in order.
     """
 
     path: Path
@@ -124,17 +124,17 @@ class Patient:
 
     @cached_property
     def finite(self) -> Rows:
-        """Train rows with a finite S and at least one token."""
+        """The train rows with a finite S and at least one token."""
         return self.rows.take(np.isfinite(self.rows.S) & (self.rows["length"] >= 1))
 
     @cached_property
     def moved(self) -> Rows:
-        """Of these, rows that have seen an update since their rollout."""
+        """Those rows of ``finite`` whose policy was updated since their rollout."""
         return self.finite.take(self.finite["updates_since_rollout"] >= 1)
 
     @cached_property
     def unmoved(self) -> Rows:
-        """Rows at the parameters that the old log-probabilities were taken with: S there is numerics alone."""
+        """Rows with the parameters of the old log-probabilities; any S other than 0 comes from numerics there."""
         still = self.finite.take(self.finite["updates_since_rollout"] == 0)
         if len(self.noise) == 0:
             return still
@@ -143,12 +143,12 @@ class Patient:
 
     @cached_property
     def responses(self) -> Rows:
-        """Each response once, at its first row."""
+        """The first row of each response."""
         again = pd.Series(pairs(self.rows["rollout"], self.rows["response_id"])).duplicated().to_numpy()
         return self.rows.take(~again)
 
     def band(self, rows: Rows) -> tuple[Floats, Floats] | None:
-        """Edges of the band on S (N,): as logged, or by the header's rule; None where there is none."""
+        """Return the edges of the band on S (N,), as logged or from the header's rule; None if there is no band."""
         if rows.has("lo", "hi") and not np.isinf(rows["lo"]).all():
             return rows["lo"], rows["hi"]
         rule = self.rule
@@ -157,7 +157,7 @@ class Patient:
         return rule.band(rows.L)
 
     def out_of_band(self, rows: Rows) -> Mask | None:
-        """Whether S lies outside the band (N,); for token rules whether any token does."""
+        """Return whether S lies outside the band (N,), for token rules whether any token does; None if unknown."""
         band = self.band(rows)
         if band is not None:
             return (band[0] > rows.S) | (band[1] < rows.S)
@@ -166,11 +166,14 @@ class Patient:
         return None
 
     def metric(self, name: str) -> Floats:
-        """Values of a metric, in order; empty if it was not logged."""
+        """Return the values of a metric, in order; empty if it was not logged."""
         return np.array([value for _, value in self.metrics.get(name, [])])
 
     def over_lines(self, name: str, label: str) -> Evidence | None:
-        """Mean of a logged share over the last quarter of metrics.jsonl, lines taken as independent; None: too few."""
+        """Return the mean of a logged share over the last quarter of metrics.jsonl, or None if it has too few lines.
+
+        The interval takes lines as independent.
+        """
         values = self.metric(name)
         if len(values) < MIN_LINES:
             return None
@@ -179,7 +182,7 @@ class Patient:
 
 
 def enough(rows: Rows) -> str:
-    """Why these rows are too few for a finding; "" if they are not."""
+    """Say why rows are too few for a finding; return "" if they are enough."""
     if len(rows) < MIN_ROWS:
         return f"{len(rows)} rows, {MIN_ROWS} are wanted"
     if rows.clusters < MIN_CLUSTERS:
@@ -188,6 +191,6 @@ def enough(rows: Rows) -> str:
 
 
 def pairs(a: Ints, b: Ints) -> Ints:
-    """A number for each pair (N,), by hashing: sorting rows of two columns takes a hundred times as long."""
+    """Return a number for each pair (N,), by hashing, which is a hundred times as fast as sorting two columns."""
     first, second = pd.factorize(a)[0].astype(np.int64), pd.factorize(b)[0].astype(np.int64)
     return first * (int(second.max(initial=0)) + 1) + second

@@ -1,9 +1,9 @@
-"""Simulated runs with one defect each, and healthy ones: what the doctor must find, and must not.
+"""Simulate runs with one defect each, which the doctor must find, and healthy runs, in which it must find nothing.
 
-S is a walk: each update adds, to a response of L tokens, a normal step of variance sigma^2 L and mean -sigma^2 L / 2
-(so E[e^S] = 1 at first use), and moves trained-on responses along their advantage. Groups share length and
-difficulty; rewards are 0 or 1 and rise as the run learns; advantages are standardised in the group, as GRPO does.
-The metrics are what a trainer would log of these very rows, under TRL's names and one line an update.
+S is a random walk. Each update adds a normal step of variance sigma^2 L and mean -sigma^2 L / 2 to the S of a response
+of L tokens (so E[e^S] = 1 at first use), and moves responses that are trained on along their advantage. The responses
+of a group share length and difficulty. Rewards are 0 or 1 and rise as the run learns; advantages are standardised in
+the group, as in GRPO. The metrics are what a trainer would log of these rows, under TRL's names, one line an update.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from fspo.rules import DriftStats, Rule, preset
 
 @dataclass(frozen=True)
 class Plan:
-    """A run to simulate; the defaults are healthy.
+    """A run to simulate. The defaults make a healthy run.
 
     Parameters
     ----------
     sigma : float
         Spread of one update's step of S, nats per root token.
     pull : float
-        Nats that a pass over a response moves its S for each unit of A.
+        How far a pass over a response moves its S for each unit of A, nats.
     noise : float
-        Numerical noise of S, nats per root token, there before any update too.
+        Numerical noise of S, nats per root token, present even before the first update.
     recomputed : {"", "update", "epoch"}
-        When the old log-probabilities are taken again.
+        When the old log-probabilities are wrongly computed again: never, at each update or at each epoch.
     limit : int
-        Token limit; what would be longer is cut off and gets reward 0.
+        Token limit; longer responses are cut off and get reward 0.
     drop_above : int, optional
-        Responses longer than this are thrown away after the advantages were taken.
+        Length above which responses are discarded after the advantages were computed.
     broken_verifier : bool
-        Every reward is 0.
+        If True, every reward is 0.
     not_finite : float
         Share of rows whose S is NaN.
     aggregation : str
-        Said in the log's header.
+        How the loss is averaged, according to the log's header.
     """
 
     rule: Rule = field(default_factory=lambda: preset("fspo").rule)
@@ -81,7 +81,7 @@ DEFECTS: dict[str, Plan] = {
     ),
     "acceptance": Plan(rule=preset("fspo", range_lo=0.008, range_hi=0.008).rule),
 }
-"""A plan for each finding; what stands behind a dash is another way to the same one."""
+"""A plan for each finding, by the finding's name. A name with a dash is a second way to the finding before the dash."""
 
 
 def write_run(run: Path, plan: Plan, seed: int) -> Path:
@@ -179,7 +179,7 @@ def _metrics(
     side, A = np.asarray(rows["side"]), np.asarray(rows["advantage"])
     each = L if plan.aggregation == "token" else np.ones_like(L)
     x = np.asarray(rows["multiplier"]) * np.asarray(rows["weight"]) * A * each / each.sum()
-    # scores of norm sqrt(L) in nearly orthogonal directions, and what all responses share
+    # norm of the sum of scores of norm sqrt(L) in nearly orthogonal directions, plus a part that all responses share
     grad_norm = float(np.sqrt(np.sum(x * x * L) + (0.05 * np.sum(np.abs(x)) * np.sqrt(L.mean())) ** 2))
     values = {
         "reward": everyone["reward"].mean(),

@@ -1,4 +1,4 @@
-"""Checks of the log-ratio S itself: is it there, is it finite, does it measure the policy or the arithmetic?"""
+"""Checks of the log-ratio S: whether it exists, is finite, and measures the policy rather than numerical error."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ CLIP_RATIOS = tuple(
     for prefix in ("", "imported/")
 )
 RESET = 0.05
-"""S^2/L that falls below this share of an earlier update's has been measured from new old log-probabilities."""
+"""If S^2/L falls below this share of an earlier update's, the old log-probabilities were computed again in between."""
 FLOOR_SHARE = 0.2
-"""A clip ratio of which at least this share is there before any update is numerics."""
+"""If at least this share of the clip ratio is present before any update, the clip ratio is blamed on numerics."""
 FLOOR_MINIMUM = 0.002
-"""Out-of-band share before any update below which the noise floor is of no interest."""
+"""Out-of-band share before any update up to which the noise floor is not reported."""
 GROWS = 2.0
-"""Noise of S/sqrt(L) that is this many times larger in the longer half grows with length."""
+"""If the noise S/sqrt(L) of the longer half is this many times that of the shorter half, it grows with length."""
 
 
 def s_zero(p: Patient) -> Answer:
-    """S identically 0 because nothing moved between the rollout and the update."""
+    """Check whether S is 0 everywhere because nothing changed between the rollout and the update."""
     name = "s_zero"
     if len(p.finite) == 0:
         return _never_clipped(p, name)
@@ -60,7 +60,7 @@ def s_zero(p: Patient) -> Answer:
 
 
 def _never_clipped(p: Patient, name: str) -> Answer:
-    """Without S: a clip ratio that is exactly 0 in every line of the metrics."""
+    """Check a log without S: whether the metrics' clip ratio is exactly 0 in every line."""
     for metric in CLIP_RATIOS:
         share = p.over_lines(metric, f"{metric} in the metrics")
         if share is not None and not p.metric(metric).any():
@@ -79,7 +79,7 @@ def _never_clipped(p: Patient, name: str) -> Answer:
 
 
 def old_recomputed(p: Patient) -> Answer:
-    """Old log-probabilities taken again with the new weights."""
+    """Check whether the old log-probabilities were computed again with the new weights."""
     name = "old_recomputed"
     if few := enough(p.moved):
         return not_checked(name, f"too few rows after an update: {few}")
@@ -147,7 +147,7 @@ def _by_update(p: Patient) -> dict[int, Evidence]:
 
 
 def _growth_by_update(p: Patient) -> Evidence:
-    """What S^2/L gains from the rollout to its last update, by a straight line."""
+    """Return the growth of S^2/L from the rollout to its last update, from a straight line."""
     rows = p.finite
     since = rows["updates_since_rollout"]
     most = float(since.max())
@@ -157,7 +157,7 @@ def _growth_by_update(p: Patient) -> Evidence:
 
 
 def not_finite(p: Patient) -> Answer:
-    """S or A that is NaN or infinite."""
+    """Check for S or A that is NaN or infinite."""
     name = "not_finite"
     rows = p.rows
     known = [c for c in ("log_ratio", "advantage") if c in p.logged]
@@ -180,7 +180,7 @@ def not_finite(p: Patient) -> Answer:
 
 
 def numerics(p: Patient) -> Answer:
-    """A clip ratio that is there before the first update."""
+    """Check for a clip ratio that is present before the first update, so that numerics cause it."""
     name = "numerics"
     still = p.unmoved
     if few := enough(still):
@@ -216,7 +216,7 @@ def numerics(p: Patient) -> Answer:
 
 
 def _growth(rows: Rows) -> tuple[Evidence, ...]:
-    """Noise S^2/L of the longer half over that of the shorter half, the square root taken."""
+    """Return the root of the ratio of the noise S^2/L in the longer half to that in the shorter half."""
     middle = np.median(rows.L)
     short, long = rows.take(middle >= rows.L), rows.take(middle < rows.L)
     if enough(short) or enough(long):

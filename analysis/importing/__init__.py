@@ -1,1 +1,1 @@
-"""Other trainers' logs (TRL, verl, TensorBoard, plain tables) turned into a run folder without sketches."""
+"""Turn other trainers' logs (TRL, verl, TensorBoard, plain tables) into a run folder without sketches."""

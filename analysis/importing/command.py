@@ -18,7 +18,7 @@ EXAMPLES = """examples:
 
 
 def build_parser() -> CommandParser:
-    """The command line."""
+    """Return the parser of the command line."""
     p = CommandParser(
         prog="python -m analysis import",
         description="Make a run folder (a gradient log without sketches, and metrics.jsonl) from another trainer's\n"
@@ -39,7 +39,7 @@ def build_parser() -> CommandParser:
 
 
 def main(arguments: list[str]) -> int:
-    """Import, and print what was used and what is wanting."""
+    """Import a source, and print what was used and what is missing."""
     args = build_parser().parse_args(arguments)
     source = Path(args.source)
     stem = source.resolve().name if source.is_dir() else source.name.split(".")[0]

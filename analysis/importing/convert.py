@@ -1,4 +1,4 @@
-"""A chunk of a foreign table as columns of the gradient log (fspo.gradlog)."""
+"""Convert a chunk of a foreign table to columns of the gradient log (fspo.gradlog)."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ COPIED = (
     *("updates_since_rollout", "times_used", "policy_version", "behaviour_version"),
     *("engine_log_ratio", "sum_sq_log_ratio", "k3_sum", "drift", "lo", "hi", "multiplier", "weight"),
 )
-"""Numbers that are taken as they are."""
-_VERL_UID = re.compile(r"(.+)_\d+_\d+")  # {sample}_{rollout}_{output}: the sample is the prompt
+"""Columns with numbers that are copied unchanged."""
+_VERL_UID = re.compile(r"(.+)_\d+_\d+")  # {sample}_{rollout}_{output}, where the sample identifies the prompt
 
 
 def choose_columns(available: Iterable[str], given: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Our name to the table's column: the given ones, then the first alias that is there.
+    """Map our column names to the table's: the given names first, then the first known alias that the table has.
 
     Raises
     ------
     UserError
-        If a given name is not one of ours, or its column is not there.
+        If a given name is not one of our columns, or the table lacks the column given for it.
     """
     present = {str(name).lower(): str(name) for name in available}
     chosen: dict[str, str] = {}
@@ -52,20 +52,20 @@ def choose_columns(available: Iterable[str], given: Mapping[str, str] | None = N
 
 @dataclass
 class Converter:
-    """Turns chunks into rows; it numbers what the table does not number.
+    """Converts chunks to rows of the gradient log, and numbers prompts, responses and rollouts if the table does not.
 
     Parameters
     ----------
     given : mapping
-        Our column name to theirs, where the table's name is not known here.
+        Our column name to the table's, for names that are not known aliases.
     updates_per_rollout : int
-        Optimizer updates between rollouts, where the table counts steps only.
+        Optimizer updates between rollouts, where the table counts only steps.
     group_size : int, optional
-        Successive responses that share a prompt, where the table has no prompt.
+        Number of successive responses that share a prompt, where the table names no prompt.
     rule : Rule, optional
-        The rule that trained: its band, side and weights are added. Sequence rules without a drift.
+        The rule that trained, a sequence rule without a drift: its band, side and weights are added to the rows.
     tokenizer : path, optional
-        A tokenizer.json that counts tokens where the table has only text.
+        A tokenizer.json, used to count tokens where the table has only text.
     first_step : int
         Number of the run's first update.
     """
@@ -78,8 +78,8 @@ class Converter:
     first_step: int = 0
     rows: int = 0
     not_finite: int = 0
-    kinds: dict[str, str] = field(default_factory=dict)  # our name: how its column was read
-    notes: dict[str, None] = field(default_factory=dict)  # in order, each once
+    kinds: dict[str, str] = field(default_factory=dict)  # our column name to how the table's column was read
+    notes: dict[str, None] = field(default_factory=dict)  # lines for the report, in order, each once
 
     def __post_init__(self) -> None:
         if self.updates_per_rollout < 1:
@@ -89,7 +89,7 @@ class Converter:
         self._tokenizer = _load_tokenizer(self.tokenizer) if self.tokenizer else None
 
     def convert(self, chunk: Chunk, path: Path, chosen: Mapping[str, str]) -> dict[str, Any]:
-        """Columns of the gradient log for a chunk (N,)."""
+        """Return the columns of the gradient log (N,) for a chunk."""
         got = {ours: as_values(chunk[theirs]) for ours, theirs in chosen.items() if theirs in chunk}
         n = len(next(iter(chunk.values())))
         self.kinds |= {ours: found.kind for ours, found in got.items()}
@@ -176,7 +176,7 @@ class Converter:
         return mean
 
     def _tokens(self, got: Mapping[str, Values], path: Path, chosen: Mapping[str, str], n: int) -> dict[str, Any]:
-        """S, its token sums, L and the engine's ratio, from whatever of new, old, sampler and log_ratio there is."""
+        """Compute S, its token sums, L and the engine's ratio from the given ones of new, old, sampler, log_ratio."""
         out: dict[str, Any] = {}
         found: dict[str, Floats] = {}
         row = np.zeros(0, np.int64)
@@ -271,7 +271,7 @@ def _mask(got: Mapping[str, Values], flat: Floats, path: Path, chosen: Mapping[s
 
 
 def _within(row: Ints, length: Floats, path: Path, chosen: Mapping[str, str]) -> np.ndarray:
-    """Tokens whose place in their response is below its length: what lies behind is padding."""
+    """Return whether each token's position is below its response's length; tokens behind it are padding."""
     count = np.bincount(row, minlength=len(length))
     short = np.flatnonzero(count < np.nan_to_num(length))
     if len(short):

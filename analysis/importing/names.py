@@ -1,13 +1,13 @@
-"""What other trainers call things: columns of per-response tables, and scalar metrics.
+"""The names that other trainers use: columns of per-response tables, and scalar metrics.
 
-A scalar takes our name only where it means the same; ``DIFFERENT`` says why a like-named one does not. The names were
-read in the sources of TRL 1.16 (``trl/trainer/grpo_trainer.py``) and verl 0.9.1 (``verl/trainer/ppo``).
+A scalar gets our name only if it means the same. ``DIFFERENT`` says why a scalar with a similar name does not. The
+names come from the sources of TRL 1.16 (``trl/trainer/grpo_trainer.py``) and verl 0.9.1 (``verl/trainer/ppo``).
 """
 
 from __future__ import annotations
 
 COLUMNS: dict[str, tuple[str, ...]] = {
-    # ours: theirs, the more exact name first; case is ignored
+    # our name: their names, the most specific one first; case is ignored
     "rollout": ("rollout", "rollout_id", "generation_step"),
     "step": ("step", "global_step", "training_step", "train_step", "iteration"),
     "updates_since_rollout": ("updates_since_rollout",),
@@ -57,10 +57,11 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "multiplier": ("multiplier",),
     "weight": ("weight",),
 }
-"""Per-response columns. ``new``, ``old``, ``sampler``, ``log_ratio`` and ``entropy`` are numbers or lists by token."""
+"""Per-response columns. ``new``, ``old``, ``sampler``, ``log_ratio`` and ``entropy`` are a number or a list over
+tokens."""
 
 MARKS = ("prompt", "response", "advantage", "log_ratio", "new", "old")
-"""A file with one of these is a table of responses; one without is a log of scalars."""
+"""A file with one of these columns is a table of responses; a file without any is a log of scalars."""
 
 METRICS: dict[str, str] = {
     # TRL; keys of the evaluation carry the prefix eval_
@@ -79,7 +80,7 @@ METRICS: dict[str, str] = {
     "actor/entropy": "entropy",
     "actor/grad_norm": "grad_norm",
     "actor/lr": "learning_rate",
-    # this suite's own, through a tracker
+    # names of this project, logged through a tracker
     "clip_ratio/out_of_band": "clip_ratio/out_of_band",
     "seq_log_ratio/mean": "seq_log_ratio/mean",
     "seq_log_ratio/std": "seq_log_ratio/std",
@@ -101,18 +102,18 @@ DIFFERENT: dict[str, str] = {
 }
 
 FOREIGN = "imported/"
-"""Every other scalar keeps its own name behind this prefix."""
+"""Prefix before the original name of every scalar that has no counterpart here."""
 
 
 def metric_name(name: str) -> tuple[str, str, str, str]:
-    """What a scalar is stored as.
+    """Return under which phase and name a scalar is stored.
 
     Returns
     -------
     phase : "train" or "eval"
-    plain : their name without the prefix of the phase
-    stored : our name, or theirs behind ``FOREIGN``
-    why : "" where the meaning is ours, "unknown", or what differs
+    plain : the original name without the prefix of its phase
+    stored : our name, or the original name behind ``FOREIGN``
+    why : "" if the meaning is the same as ours, "unknown", or how it differs
     """
     phase, plain = "train", name
     for prefix in ("train/", "eval/", "eval_"):

@@ -1,4 +1,4 @@
-"""What an import used, what it did not know, and which diagnostics it leaves without data."""
+"""The report of an import: what was used, what was unknown, and which diagnostics lack data."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 NEEDS: dict[str, tuple[tuple[str, ...], ...]] = {
-    # diagnostic: columns it needs; of several tuples any one will do
+    # diagnostic: the columns that it needs; where there are several tuples, any one of them is enough
     "acceptance by length, LRE, scaling of Var(S|L)": (("log_ratio", "length"),),
     "update acceptance and clip sides (A != 0)": (("log_ratio", "length", "advantage"),),
     "intervals over prompts": (("prompt_id",),),
@@ -23,29 +23,29 @@ NEEDS: dict[str, tuple[tuple[str, ...], ...]] = {
 
 @dataclass
 class Report:
-    """The outcome of one import, printed and kept as import.json."""
+    """The report of one import, which is printed and stored as import.json."""
 
     source: str
     run: str
-    files: dict[str, list[str]] = field(default_factory=dict)  # by kind
+    files: dict[str, list[str]] = field(default_factory=dict)  # names of the files by kind
     rows: int = 0
     rollouts: int = 0
     not_finite: int = 0
-    columns: dict[str, str] = field(default_factory=dict)  # ours: theirs
-    derived: dict[str, str] = field(default_factory=dict)  # ours: from what
+    columns: dict[str, str] = field(default_factory=dict)  # our column to theirs
+    derived: dict[str, str] = field(default_factory=dict)  # our column to what it was computed from
     user_columns: list[str] = field(default_factory=list)
     unknown_columns: list[str] = field(default_factory=list)
-    metrics: dict[str, str] = field(default_factory=dict)  # theirs: ours
-    different_metrics: dict[str, str] = field(default_factory=dict)  # theirs: why not ours
+    metrics: dict[str, str] = field(default_factory=dict)  # their metric to ours
+    different_metrics: dict[str, str] = field(default_factory=dict)  # their metric to why it is not ours
     unknown_metrics: list[str] = field(default_factory=list)
     metric_lines: int = 0
-    not_stored: Counter[str] = field(default_factory=Counter)  # values that are no number
+    not_stored: Counter[str] = field(default_factory=Counter)  # counts of values that are not numbers
     notes: list[str] = field(default_factory=list)
     ignored: list[str] = field(default_factory=list)
-    damage: list[str] = field(default_factory=list)  # a line for each file of which something is lost
+    damage: list[str] = field(default_factory=list)  # one line for each file that could not be read completely
 
     def missing(self) -> dict[str, str]:
-        """Diagnostics that cannot be computed, and the columns that are wanting."""
+        """Return the diagnostics that cannot be computed, each with the columns that it lacks."""
         have = set(self.columns) | set(self.derived)
         found: dict[str, str] = {}
         for diagnostic, ways in NEEDS.items():
@@ -55,11 +55,11 @@ class Report:
         return found
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for import.json."""
+        """Return the report as plain values for import.json."""
         return {**self.__dict__, "not_stored": dict(self.not_stored), "cannot_be_computed": self.missing()}
 
     def lines(self) -> list[str]:
-        """For the terminal."""
+        """Return the lines that are printed on the terminal."""
         out = [f"{self.source} -> {self.run}"]
         for kind, names in self.files.items():
             shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

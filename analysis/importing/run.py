@@ -1,4 +1,4 @@
-"""From a source to a run folder: everything is written beside the target and renamed when it is whole."""
+"""Import a source into a run folder, which is written beside the target and renamed when it is complete."""
 
 from __future__ import annotations
 
@@ -25,32 +25,32 @@ from fspo.gradlog.schema import USER_PREFIX
 from fspo.rules import PRESETS, Aggregation, Rule, preset
 
 AVERAGES = ", ".join(get_args(Aggregation))
-"""Ways to average the loss, as ``--aggregation`` takes them (fspo/objective.py)."""
+"""Ways to average the loss that ``--aggregation`` accepts (fspo/objective.py)."""
 BUFFER = 500_000
-"""Rows held back so that each rollout becomes one file; a table out of order makes several."""
-_MAX_PARTS = 10_000  # four digits in a file's name
+"""Number of rows held back so that each rollout becomes one file. A table that is not in order needs several files."""
+_MAX_PARTS = 10_000  # a file's name has four digits for its number
 
 
 @dataclass(frozen=True)
 class ImportOptions:
-    """How a source is read.
+    """Options of an import.
 
     Parameters
     ----------
     columns : mapping
-        Our column name to the table's, for names that are not known.
+        Our column name to the table's, for names that are not known aliases.
     rule : str, optional
         Preset of the rule that trained.
     range_lo, range_hi : float, optional
-        Its range where it is not the preset's.
+        Range of the rule, if it is not the preset's.
     aggregation : str, optional
-        How the trainer averaged: response, sequence, token or constant (fspo/objective.py).
+        How the trainer averaged the loss: response, sequence, token or constant (fspo/objective.py).
     updates_per_rollout : int
-        Optimizer updates between two rollouts, where the table counts steps only.
+        Optimizer updates between two rollouts, where the table counts only steps.
     group_size : int, optional
-        Successive responses that share a prompt, where the table names none.
+        Number of successive responses that share a prompt, where the table names no prompt.
     tokenizer : str, optional
-        tokenizer.json that counts tokens where there is only text.
+        A tokenizer.json, used to count tokens where there is only text.
     """
 
     columns: Mapping[str, str] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class ImportOptions:
     tokenizer: str | None = None
 
     def trained_rule(self) -> Rule | None:
-        """The rule, None if none was named."""
+        """The rule that trained; None if the options name none."""
         if self.rule is None:
             if self.range_lo is not None or self.range_hi is not None:
                 raise UserError("--range-lo and --range-hi belong to a rule: name it with --rule")
@@ -78,17 +78,17 @@ def import_run(
     options: ImportOptions | None = None,
     progress: Callable[[int], Any] = lambda _: None,
 ) -> Report:
-    """Read a foreign log and write the run folder ``out``.
+    """Read the log of another trainer and write the run folder ``out``.
 
     Parameters
     ----------
     progress : callable
-        Told the number of rows of each chunk.
+        Called with the number of rows of each chunk.
 
     Raises
     ------
     UserError
-        For a source of which nothing can be read, or a target that is there already; nothing is left behind.
+        If nothing of the source can be read, or the target exists already. Nothing is left behind then.
     """
     if not str(out).strip():
         raise UserError("--out is empty: name a folder")
@@ -106,7 +106,7 @@ def import_run(
     with whole_folder(target) as part:
         _import_table(sources, part, rule, options, report, progress)
         import_scalars(sources, part, options.updates_per_rollout, report)
-        told_by = {"length", "log_ratio", "response"}  # texts are a trainer's own dump: rewards are told of them
+        told_by = {"length", "log_ratio", "response"}  # a dump of texts is enough: it tells rewards by response
         if report.rows and not told_by & (report.columns | report.derived).keys():
             raise UserError(
                 f"{source} has neither lengths nor log-ratios, so nothing could be told by length: name their "
@@ -182,7 +182,7 @@ def _import_table(
 
 
 def _derived(convert: Converter, options: ImportOptions, report: Report) -> None:
-    """Which of our columns came about from others; report.columns keeps those that were copied."""
+    """Report which of our columns were computed from others; ``report.columns`` keeps those that were copied."""
     used, kinds = report.columns, convert.kinds
     listed = [name for name in ("log_ratio", "new", "old", "sampler") if kinds.get(name) == "list"]
     if "new" in used and "old" in used and "log_ratio" not in used:
@@ -230,13 +230,13 @@ def _chunks(sources: Sources, damage: list[str]) -> Iterator[tuple[Path, Chunk]]
 
 
 def _present(given: Mapping[str, str], chunk: Chunk) -> dict[str, str]:
-    """The given names that this chunk has: a later file may lack one, which is then null."""
+    """Return those given names that the chunk has. A later file may lack a column, whose values are null then."""
     have = {str(name).lower() for name in chunk}
     return {ours: theirs for ours, theirs in given.items() if theirs.lower() in have}
 
 
 def _only_number(chunk: Chunk, spare: list[str], sources: Sources) -> str | None:
-    """TRL's completions name a reward by its function: the one column of numbers that is left."""
+    """Return the only column of numbers that is left: TRL's completions name the reward column by its function."""
     if not sources.trl:
         return None
     numbers = [name for name in spare if as_values(chunk[name]).kind == "number"]
@@ -244,7 +244,7 @@ def _only_number(chunk: Chunk, spare: list[str], sources: Sources) -> str | None
 
 
 def _user_columns(chunk: Chunk, spare: list[str]) -> dict[str, str]:
-    """Names and Arrow types of the columns that are kept as they are."""
+    """Return the names and Arrow types of the columns that are kept unchanged."""
     kinds = {"number": "float64", "text": "string"}
     found = {name: as_values(chunk[name]) for name in spare}
     return {n: kinds[v.kind] for n, v in found.items() if v.kind == "number" or (v.kind == "text" and _short(v.array))}
@@ -262,7 +262,7 @@ def _user_values(column: Any, kind: str) -> Any:
 
 
 class _Store:
-    """Rows by rollout; a rollout is written when the table has gone past it, or when too many rows wait."""
+    """Stores rows by rollout. A rollout is written when the table has passed it, or when too many rows are waiting."""
 
     def __init__(self, writer: GradLogWriter) -> None:
         self.writer = writer
@@ -310,5 +310,5 @@ def _take(values: Any, at: np.ndarray, n: int) -> Any:
 
 
 def rule_names() -> str:
-    """Presets that --rule takes."""
+    """Return the names of the presets that --rule accepts."""
     return ", ".join(PRESETS)

@@ -1,4 +1,4 @@
-"""Scalars of other trainers as metrics.jsonl: our names where the meaning is ours, theirs behind a prefix."""
+"""Write other trainers' scalars to metrics.jsonl: under our names if they mean the same, else behind a prefix."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def import_scalars(sources: Sources, run: Path, updates_per_rollout: int, report
     for step, name, value in _scalars(sources, report):
         phase, plain, stored, why = metric_name(name)
         if stored in lines[phase, step]:
-            continue  # a tracker repeats what the trainer's own history holds
+            continue  # a tracker repeats what the trainer's history file has
         lines[phase, step][stored] = value
         if why == "":
             report.metrics[plain if phase == "train" else f"{phase}/{plain}"] = stored

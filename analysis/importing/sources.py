@@ -1,4 +1,4 @@
-"""Which files a source holds, and what each of them is."""
+"""Find the files of a source, and tell what kind each of them is."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MARKING = {alias for name in MARKS for alias in COLUMNS[name]}
 
 @dataclass
 class Sources:
-    """The files to read, by kind, each list in the order of the training."""
+    """The files to read, by kind, each list in the order of training."""
 
     state: list[Path] = field(default_factory=list)  # TRL: trainer_state.json
     scalars: list[Path] = field(default_factory=list)  # one JSON object or CSV line a step
@@ -31,12 +31,12 @@ class Sources:
 
     @property
     def trl(self) -> bool:
-        """Whether these are TRL's files."""
+        """Whether the files are TRL's."""
         return bool(self.state) or any(file.name.startswith("completions_") for file in self.table)
 
     @property
     def first_step(self) -> int:
-        """Number of a run's first update: TRL logs it when it is done, as 1."""
+        """Number of a run's first update: 1 for TRL, which logs an update when it is done, and otherwise 0."""
         return 1 if self.trl else 0
 
     def __bool__(self) -> bool:
@@ -44,12 +44,12 @@ class Sources:
 
 
 def find_sources(source: str | Path) -> Sources:
-    """Look at a file, or at every file below a folder.
+    """Find the source files in a folder and below it, or look at a single file.
 
     Raises
     ------
     UserError
-        If there is nothing, or nothing that can be read.
+        If there is no file, or none that can be read.
     """
     path = Path(source)
     if path.is_file():
@@ -79,7 +79,7 @@ def find_sources(source: str | Path) -> Sources:
             getattr(found, kind).append(file)
         elif file.name.endswith(TABLES):
             found.ignored.append(f"{file.relative_to(path)}: neither scalars by step nor responses")
-    if len(found.state) > 1:  # each checkpoint repeats the whole history up to its step
+    if len(found.state) > 1:  # every checkpoint contains the history up to its step: keep the last
         steps = {file: _last_step(file, found.ignored) for file in found.state}
         found.state = [max(found.state, key=lambda file: (steps[file], -len(file.parts)))]
     if not found:
@@ -92,17 +92,17 @@ def find_sources(source: str | Path) -> Sources:
 
 
 def _order(path: Path) -> tuple[tuple[int, Any], ...]:
-    """Names with their numbers as numbers: verl writes 1.jsonl, 2.jsonl, 10.jsonl."""
+    """Return a sort key that compares the numbers in names as numbers: verl writes 1.jsonl, 2.jsonl, 10.jsonl."""
     return tuple((1, int(p)) if p.isdigit() else (0, p) for p in re.split(r"(\d+)", str(path)))
 
 
 def kind_of(path: Path) -> Kind | None:
-    """What a file is, by its name and its first row; None for a file that is no source.
+    """Tell what kind of source a file is, from its name and first row; None for a file that is no source.
 
     Raises
     ------
     UserError
-        If its name promises a source and it cannot be read.
+        If its name is that of a source and the file cannot be read.
     """
     if path.name == "trainer_state.json":
         return "state"
@@ -122,12 +122,12 @@ def kind_of(path: Path) -> Kind | None:
 
 
 def read_state(path: Path) -> dict[str, Any]:
-    """A trainer_state.json.
+    """Read a trainer_state.json.
 
     Raises
     ------
     UserError
-        If it is not one.
+        If the file is no trainer state.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -147,7 +147,7 @@ def _last_step(path: Path, ignored: list[str]) -> int:
 
 
 def state_records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(step, scalars) of each entry of a trainer's history."""
+    """Yield (step, scalars) for each entry of a trainer's history."""
     for entry in read_state(path)["log_history"]:
         if isinstance(entry, dict) and isinstance(entry.get("step"), int):
             yield entry["step"], {k: v for k, v in entry.items() if k not in ("step", "epoch")}

@@ -1,6 +1,6 @@
-"""Files read in chunks of rows: Parquet, CSV and JSON lines; TensorBoard's events one by one.
+"""Read Parquet, CSV and JSON lines files in chunks of rows, and TensorBoard files event by event.
 
-What cannot be read of a file is counted in its ``damage``, one line a file, and the rest of it is given.
+If part of a file cannot be read, one line for the file is added to ``damage``, and the rest of the file is returned.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 CHUNK = 50_000
-"""Rows of one chunk of a table; JSON lines with token lists are cut earlier, after ``CHUNK_BYTES``."""
+"""Rows in a chunk of a table. Chunks of JSON lines with token lists are smaller: they end after ``CHUNK_BYTES``."""
 CHUNK_BYTES = 32 * 2**20
 Chunk = dict[str, "pa.Array | list[Any]"]
 
 
 def first_row(path: Path) -> dict[str, Any]:
-    """The first row of a table by column, {} if it has none.
+    """Return the first row of a table as a dict by column, {} if it has no row.
 
     Raises
     ------
@@ -51,7 +51,7 @@ def first_row(path: Path) -> dict[str, Any]:
 
 
 def unreadable(path: Path, error: Exception | str) -> UserError:
-    """The error of a damaged file."""
+    """Return the error to raise for a damaged file."""
     return UserError(f"{path} cannot be read: {_reason(error)}; repair it or move it away")
 
 
@@ -60,12 +60,12 @@ def _reason(error: Exception | str) -> str:
 
 
 def read_chunks(path: Path, damage: list[str], rows: int = CHUNK) -> Iterator[Chunk]:
-    """Chunks of at most ``rows`` rows: column name to values (an Arrow array, or a list for JSON lines).
+    """Yield chunks of at most ``rows`` rows: column name to values (an Arrow array, or a list for JSON lines).
 
     Parameters
     ----------
     damage : list of str
-        Gets one line where rows, or all of the file, cannot be read.
+        Receives one line if some rows, or the complete file, cannot be read.
     """
     if path.name.endswith(".parquet"):
         return _parquet(path, damage, rows)
@@ -151,7 +151,7 @@ def _columns(records: list[dict[str, Any]]) -> Chunk:
 
 
 def events(path: Path, damage: list[str]) -> Iterator[tuple[int, str, float]]:
-    """(step, tag, value) of each scalar of a TensorBoard file; ``damage`` as for :func:`read_chunks`.
+    """Yield (step, tag, value) for each scalar of a TensorBoard file; ``damage`` as in :func:`read_chunks`.
 
     Raises
     ------
@@ -176,7 +176,7 @@ def events(path: Path, damage: list[str]) -> Iterator[tuple[int, str, float]]:
                     number = np.asarray(tensor_util.make_ndarray(value.tensor))
                     if number.size == 1 and number.dtype.kind in "fiu":
                         yield int(event.step), value.tag, float(number.reshape(-1)[0])
-    except Exception as error:  # tensorboard's DataLossError and protobuf's DecodeError have no common base
+    except Exception as error:  # tensorboard's DataLossError and protobuf's DecodeError share no narrower base class
         what = f"{path}: what follows step {last} cannot be read: {_reason(error)}"
         damage.append(str(unreadable(path, error)) if last is None else what)
     else:

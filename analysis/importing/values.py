@@ -1,4 +1,4 @@
-"""One column of a chunk as numbers, lists of numbers, or text, whatever file it came from."""
+"""Read one column of a chunk as numbers, lists of numbers or text, from any kind of file."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Values:
-    """A column of N rows.
+    """A column with N values.
 
     Attributes
     ----------
     kind : {"number", "list", "text"}
     array : pyarrow.Array
-        As read; lists from CSV are parsed.
+        The values as read; lists from CSV are parsed.
     """
 
     kind: Literal["number", "list", "text"]
@@ -35,7 +35,7 @@ class Values:
         return len(self.array)
 
     def numbers(self) -> Floats:
-        """(N,), NaN where null; True is 1. Only for kind "number"."""
+        """Return the values as numbers (N,), NaN where null and 1 for True. Only for the kind "number"."""
         import pyarrow as pa
 
         array = self.array
@@ -44,7 +44,7 @@ class Values:
         return np.asarray(array.cast(pa.float64()).to_numpy(zero_copy_only=False), np.float64)
 
     def lists(self) -> tuple[Floats, Ints]:
-        """All entries one after the other, and the row of each. Only for kind "list"."""
+        """Return all entries of the lists in one array, and the row of each entry. Only for the kind "list"."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -56,7 +56,7 @@ class Values:
         )
 
     def ids(self) -> Ints:
-        """(N,) whole numbers that name the values: integers as they are, anything else by a hash of its text."""
+        """Return whole numbers (N,) that identify the values: integers unchanged, others by a hash of their text."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -70,12 +70,12 @@ class Values:
         return names[coded.indices.to_numpy(zero_copy_only=False)]
 
     def texts(self) -> list[str]:
-        """(N,) strings."""
+        """Return the values as strings (N,)."""
         return [_text(value) for value in self.array.to_pylist()]
 
 
 def hashed(text: str) -> int:
-    """A number in [0, 2**63) that depends on the text alone."""
+    """Hash a text to a number in [0, 2**63) that depends only on the text."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
 
 
@@ -84,7 +84,7 @@ def _text(value: Any) -> str:
 
 
 def as_values(column: pa.Array | list[Any]) -> Values:
-    """Tell what a column holds; strings that are JSON lists of numbers (CSV) become lists."""
+    """Find the kind of a column's values; strings that are JSON lists of numbers (CSV) become lists."""
     import pyarrow as pa
 
     if isinstance(column, list):

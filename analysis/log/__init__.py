@@ -1,1 +1,1 @@
-"""A run folder as arrays of rows: which rows can be used, in memory or streamed, and what they are binned by."""
+"""Read a run folder's gradient log into arrays: which rows can be analysed, from memory or streamed, and their bins."""

@@ -1,4 +1,4 @@
-"""One run from its folder: its rows, the rule that trained, and what was found wrong while reading."""
+"""Read one run from its folder: its rows, the rule that trained it, and warnings about damaged or missing data."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fspo.gradlog.run_folder import saved_config
 from fspo.rules import Rule
 
 IN_MEMORY = 300_000
-"""Rows up to which a log is read whole."""
+"""Largest number of rows with which a log is read into memory at once. A larger log is streamed."""
 SAMPLED = {
     "bins": "all",
     "moments": "all",
@@ -35,7 +35,8 @@ SAMPLED = {
     "calibrate": "all",
     "sweep": "first",
 }
-"""What is made of the sample of a streamed log, and of which use of its rows; everything else is of all rows."""
+"""Results of a streamed log that are made from a sample of its rows, each with the rows that it uses: "all" sampled
+rows, or those at "first" use. Every other result is made from all rows of the log."""
 COUNTED = {
     "updates_since_rollout": "counted from each rollout's first step (where all rollouts have one step and S is not "
     "0, every row counts as after an update)",
@@ -45,68 +46,70 @@ COUNTED = {
 
 @dataclass(frozen=True)
 class Run:
-    """One run.
+    """One training run, as read from its folder.
 
     Attributes
     ----------
     rows : Rows
-        All that can be analysed; of a streamed run those of a sample of whole rollouts.
+        All rows that can be analysed; of a streamed run, the rows of a sample of rollouts, each rollout complete.
     counts : mapping of str to int
-        How many rows of each kind the log has; of a streamed run, the sample.
+        How many rows of each kind the log has; of a streamed run, how many the sample has.
     notes : Notes
-        What loading noticed. What later steps notice they return: a run does not change.
+        Warnings and damage that loading met. Later steps return their notes and do not change these.
     stream : Stream, optional
-        The log, where it is too large for memory.
+        The log's files, where the log is too large for memory.
     """
 
     path: Path
     name: str
-    seed: float  # NaN if unknown
+    seed: float  # training seed; NaN if unknown
     trained_rule: str
     rule: Rule | None
     rows: Rows
-    logged: frozenset[str]  # columns that the log has
+    logged: frozenset[str]  # columns that have a value in the log
     counts: Mapping[str, int]
     notes: Notes
     score_options: dict[str, Any] = field(default_factory=dict)  # how scores were taken, from the log's header
     partition: Partition = LENGTH
     stream: Stream | None = None
-    sampled: dict[str, Any] = field(default_factory=dict)  # of a streamed run: what ``rows`` are used for
+    sampled: dict[str, Any] = field(default_factory=dict)  # of a streamed run: which results are made from the sample
 
     @property
     def clusters(self) -> int:
-        """Number of (rollout, prompt) in ``rows``."""
+        """Number of clusters, that is of distinct (rollout, prompt), in ``rows``."""
         return int(self.rows.cluster.max()) + 1
 
     @property
     def source(self) -> InMemory | Stream:
-        """The log in chunks of whole windows."""
+        """The log in chunks that never split a window."""
         return self.stream or InMemory(self.rows, self.counts)
 
     @property
     def streamed(self) -> bool:
-        """Whether ``rows`` is a sample and the whole log is read window by window."""
+        """Whether ``rows`` is a sample, because the log is too large for memory and is read window by window."""
         return self.stream is not None
 
     def windows(self, size: int) -> Iterator[tuple[int, Rows]]:
-        """The rows of each window of ``size`` successive rollouts, with the window's first rollout."""
+        """Yield the rows of each window of ``size`` successive rollouts, with the window's first rollout."""
         for chunk in self.source.chunks(size):
             yield from self.source.windows(chunk, size)[0]
 
 
 def load_run(path: str | Path, partition: Partition = LENGTH) -> Run:
-    """Read a run folder's gradient log, without sketches.
+    """Read a run folder's gradient log, without the score sketches.
 
     Parameters
     ----------
     path : path
+    path : path
+        Run folder.
     partition : Partition
-        What the bins will be made of; rows without a value are left out and counted.
+        The coordinate that the bins divide. Rows without a value of it are left out and counted.
 
     Raises
     ------
     UserError
-        If the folder has no readable log, no row that can be analysed, or not the partition's column.
+        If the folder has no readable log, no row that can be analysed, or no column that the partition needs.
     """
     path = Path(path)
     if not path.is_dir():
@@ -152,7 +155,7 @@ def load_run(path: str | Path, partition: Partition = LENGTH) -> Run:
 
 
 def _sampled(rows: Rows, rollouts: int, of: int) -> dict[str, Any]:
-    """What was made of a sample, with its rows, and a line that says so."""
+    """Return which results are made from how many sampled rows, and a line of text that tells the reader so."""
     number = {"all": len(rows), "first": int(np.count_nonzero(rows.used == 0))}
     groups = ("; ".join(name for name, use in SAMPLED.items() if use == which) for which in number)
     text = (
@@ -164,7 +167,7 @@ def _sampled(rows: Rows, rollouts: int, of: int) -> dict[str, Any]:
 
 
 def warnings_of(counts: Mapping[str, int], partition: Partition) -> list[str]:
-    """What the counts of a log warn of."""
+    """Return a warning for each kind of row that was left out, and for a log in which S never moves."""
     texts = {
         "rows_not_finite": "rows left out: S or A is not finite, or the length is below 1",
         "rows_repeated": "rows left out: the same response twice in one update",
@@ -179,7 +182,7 @@ def warnings_of(counts: Mapping[str, int], partition: Partition) -> list[str]:
 
 
 def logged_columns(files: list[LogFile]) -> frozenset[str]:
-    """Columns with a value in some file."""
+    """Return the columns that have a value in at least one file."""
     return frozenset(
         name
         for name in ROW_COLUMNS
@@ -188,7 +191,7 @@ def logged_columns(files: list[LogFile]) -> frozenset[str]:
 
 
 def _nothing(counts: Mapping[str, int]) -> str:
-    """Why no row can be analysed, and the cure."""
+    """Say why no row can be analysed, and what the user can do about it."""
     if not counts["rows"]:
         return "the log holds no row of the phase train: let the trainer write its updates, or remove the empty files"
     if counts["rows_without_S"] == counts["rows"]:

@@ -1,4 +1,4 @@
-"""What a step noticed beside its result."""
+"""Warnings, damage and row counts that an analysis step reports beside its result."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Notes:
-    """Lines for the reader of a run, and counts. Notes are added: each line is kept once, counts are summed.
+    """Lines of text for the reader of an analysis, and row counts. ``+`` keeps each line once and sums the counts.
 
     Attributes
     ----------
     damage : tuple of str
-        What could not be read.
+        Which parts of the log could not be read.
     warnings : tuple of str
-        What to know before the tables are believed.
+        What the reader should know before trusting the tables.
     counts : mapping of str to int
-        Numbers of rows, by a key of ``summary.json``'s counts.
+        Numbers of rows, keyed like the counts in ``summary.json``.
     """
 
     damage: tuple[str, ...] = ()
@@ -33,5 +33,5 @@ class Notes:
 
     @property
     def lines(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Damage and warnings."""
+        """The two kinds of lines: damage, then warnings."""
         return self.damage, self.warnings

@@ -1,7 +1,7 @@
-"""What responses are binned by: length, or any other number that a log has for each response.
+"""The coordinate that divides responses into bins: their length, or any other number that the log has for each.
 
-The theory speaks of lengths, and its statements about strata (T7, T8, the reweighting error) hold for any partition
-that does not depend on what the clipping does. Rules still see S and L; only the strata change.
+The theory speaks of lengths. Its statements about strata (T7, T8, the reweighting error) hold for any partition that
+does not depend on what the clipping does. A rule still sees S and L; the partition changes only the bins.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from fspo.gradlog.schema import USER_PREFIX
 
 Floats = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 MAX_CATEGORIES = 24
-"""A column of text with more values than this is a name, not a partition."""
+"""Largest number of different values of a text column that can be bins. A column with more is taken for a name."""
 
 
 @dataclass(frozen=True)
 class Partition:
-    """A coordinate of responses.
+    """A coordinate by which responses are put into bins.
 
     Attributes
     ----------
     name : str
-        As on the command line.
+        Name on the command line (``--by``).
     label : str
-        For an axis, with the unit.
+        Text for a figure's axis, with the unit.
     column : str
-        Column of the log that it needs.
+        Column of the log that holds the coordinate.
     logarithmic : bool
-        Whether trends are in doublings rather than in standard deviations.
+        True if a trend is the change for each doubling of the coordinate, False if for each standard deviation.
     categories : tuple of str
-        Of a column of text: the coordinate is the place of its value here.
+        The texts of a text column, in order. The coordinate is the position of a row's text in this tuple.
     """
 
     name: str
@@ -47,13 +47,13 @@ class Partition:
 
     @property
     def slug(self) -> str:
-        """Name without the dot of user columns, for names of files and folders."""
+        """The name with underscores for dots, fit for file and folder names."""
         return self.name.replace(".", "_")
 
     def trend_coordinate(self, values: Floats, spread: float | None = None) -> Floats:
-        """Abscissa of a trend: log2 of the coordinate, or the coordinate over its standard deviation.
+        """Return the abscissa of a trend: log2 of the coordinate, or the coordinate over its standard deviation.
 
-        ``spread`` is that deviation, where ``values`` (N,) are a part of the whole.
+        Pass the standard deviation of the complete log as ``spread`` where ``values`` (N,) are only a part of the log.
         """
         if self.logarithmic:
             return np.log2(values)
@@ -75,12 +75,12 @@ PARTITIONS = {
 
 
 def find_partition(name: str) -> Partition:
-    """A partition by name; ``user.X`` is the log's own column X.
+    """Return the partition of a name; ``user.X`` is a partition by the log's column ``user.X``.
 
     Raises
     ------
     UserError
-        For an unknown name.
+        If no partition has this name.
     """
     if name.startswith(USER_PREFIX) and len(name) > len(USER_PREFIX):
         return Partition(name, name.removeprefix(USER_PREFIX), name)
@@ -92,19 +92,19 @@ def find_partition(name: str) -> Partition:
 def coordinates(
     log: GradLog, partition: Partition, cluster: np.ndarray, categories: Sequence[str] = ()
 ) -> tuple[Floats, tuple[str, ...]]:
-    """Each row's coordinate (N,), NaN where it has none, and the categories of a column of text.
+    """Return each row's coordinate (N,), NaN where it has none, and the categories of a text column.
 
     Parameters
     ----------
     cluster : int array (N,)
-        (rollout, prompt) of each row, numbered densely: what ``difficulty`` averages over.
+        Number of each row's (rollout, prompt), without gaps. ``difficulty`` is the mean reward over a cluster.
     categories : sequence of str
-        Of a column of text, where ``log`` is a part of the whole.
+        Categories of the complete log, where ``log`` is only a part of it and the column holds text.
 
     Raises
     ------
     UserError
-        If the log does not have the column, or the column is no partition.
+        If the log lacks the column, or the column holds too many different texts to be bins.
     """
     if partition.column not in log:
         raise UserError(
@@ -122,7 +122,7 @@ def coordinates(
         return texts.map({name: i for i, name in enumerate(names)}).to_numpy(np.float64), tuple(names)
     numbers = values.astype(np.float64)
     if partition.name == "difficulty":
-        # a row is one response and update: each of a prompt's responses is used equally often
+        # each response of a prompt has one row for each update, so a mean over rows is a mean over responses
         known = np.isfinite(numbers)
         count = np.bincount(cluster, known)
         with np.errstate(invalid="ignore", divide="ignore"):

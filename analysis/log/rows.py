@@ -1,6 +1,6 @@
-"""The rows of a log that the diagnostics use, as plain arrays (analysis.log.usable makes them).
+"""The rows of a log that the diagnostics use, as arrays. :mod:`analysis.log.usable` makes them.
 
-First-use rows (``times_used`` = 0) and trained-on rows are never mixed (docs/theory.md section 1, "First use").
+First-use rows (``times_used`` = 0) and reused rows are never mixed (docs/theory.md section 1, "First use").
 """
 
 from __future__ import annotations
@@ -24,68 +24,68 @@ SUBSETS = ("all", "nonzero")
 
 @dataclass(frozen=True)
 class Rows:
-    """Arrays (N,), one entry a response and update."""
+    """Columns of a log as arrays (N,). Each entry belongs to one response in one update."""
 
     rollout: Ints
     step: Ints
     used: Ints
-    updates: Ints  # since the rollout
+    updates: Ints  # updates of the policy since the response was sampled
     length: Floats
     S: Floats
     A: Floats
-    cluster: Ints  # (rollout, prompt_id), numbered
+    cluster: Ints  # number of the pair (rollout, prompt_id)
     prompt: Ints
     reward: Floats  # NaN if not logged
-    leave_one_out: Floats  # reward minus the mean of the prompt's other responses; NaN if there is none
-    k3_sum: Floats  # of the response, nats; NaN if not logged
-    k3: Floats  # per token of the row's minibatch
+    leave_one_out: Floats  # reward minus the mean reward of the prompt's other responses; NaN if it has no others
+    k3_sum: Floats  # sum of k3 over the response's tokens, nats; NaN if not logged
+    k3: Floats  # mean of k3 per token of the row's minibatch
     sigma2: Floats
-    k3_lagged: Floats  # of the minibatch before
+    k3_lagged: Floats  # mean of k3 per token of the minibatch before
     sigma2_lagged: Floats
     by_sign: Floats  # mean log-ratio per token of the minibatch's rows with the same sign of A; 0 where A = 0
     by_sign_lagged: Floats
-    lo: Floats  # edges as logged; NaN if not logged
+    lo: Floats  # lower edge of the band as logged, nats; NaN if not logged
     hi: Floats
-    drift: Floats  # m of the rule that trained, per token, as logged; NaN if not logged
+    drift: Floats  # logged centre m per token of the rule that trained, nats; NaN if not logged
     side: Ints
     multiplier: Floats
     weight: Floats
     band_accept: NDArray[np.bool_]
-    response: Ints  # (rollout, step, response) names a row
-    coordinate: Floats  # what the bins are made of: the length, or another partition's
+    response: Ints  # response_id; (rollout, step, response) identifies a row
+    coordinate: Floats  # the number that is binned: the length, or another partition's coordinate
     trend: Floats  # abscissa of trends: log2 of the length (analysis.log.partition)
 
     def __len__(self) -> int:
         return len(self.S)
 
     def take(self, which: NDArray[Any] | slice) -> Rows:
-        """The rows of a mask, index or slice."""
+        """Return the rows that a mask, an index array or a slice selects."""
         return Rows(**{f.name: getattr(self, f.name)[which] for f in fields(self)})
 
     def use(self, use: str) -> Rows:
-        """First-use or trained-on rows, or "all"."""
+        """Return the rows at first use ("first"), the reused rows ("reused"), or all ("all")."""
         if use == "all":
             return self
         return self.take(self.used == 0 if use == "first" else self.used > 0)
 
     def subset(self, subset: str) -> Rows:
-        """All rows, or those with A != 0 ("nonzero")."""
+        """Return all rows ("all"), or those with A != 0 ("nonzero")."""
         return self if subset == "all" else self.take(self.A != 0)
 
     def centre(self, rule: Rule) -> Floats | float:
-        """Centre m of ``rule``'s band in each row's minibatch, nats per token: (N,), or 0 where it has no drift.
+        """Return the centre m of ``rule``'s band in each row's minibatch, nats per token: (N,), or 0 without a drift.
 
-        NaN where the log lacks what the drift needs.
+        The centre is NaN where the log lacks the columns that the drift is computed from.
         """
         if rule.drift_source == "lagged":
             k3, sigma2, by_sign = self.k3_lagged, self.sigma2_lagged, self.by_sign_lagged
         else:
             k3, sigma2, by_sign = self.k3, self.sigma2, self.by_sign
-        # by_sign is that of the row's own sign, so it stands for both
+        # by_sign holds the mean over rows with the same sign of A as the row, so it is right for either sign
         return rule.centre(TokenMeans(k3, sigma2, by_sign, by_sign), self.A)
 
     def edges(self, rule: Rule) -> tuple[Floats, Floats]:
-        """Edges (N,) of the band of the rule that trained: as logged, or from its logged centre where they are not."""
+        """Return the band's edges (N,) of the rule that trained: as logged, else computed from the logged centre."""
         lo, hi = rule.band(self.length, self.drift if rule.needs_stats else None)
         logged = ~(np.isnan(self.lo) | np.isnan(self.hi))
         return np.where(logged, self.lo, lo), np.where(logged, self.hi, hi)
@@ -93,7 +93,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Learnt:
-    """What a rule that follows a target is shown of a log, arrays (N,) in the order of steps and responses."""
+    """Columns (N,) from which an adaptive range learns, in the order of steps and of responses within a step."""
 
     rollout: Ints
     step: Ints
@@ -103,12 +103,12 @@ class Learnt:
 
     @staticmethod
     def of(rows: Rows) -> Learnt:
-        """Rows in this order."""
+        """Return these columns of ``rows``, in the order that ``rows`` has."""
         return Learnt(rows.rollout, rows.step, rows.S, rows.length, rows.A)
 
 
 def in_order(step: Ints, response: Ints) -> Ints | slice:
-    """The order of the rows by step, and by response within it."""
+    """Return the index that sorts rows by step and then by response; a slice of all rows if they are sorted."""
     later, same = step[1:] > step[:-1], step[1:] == step[:-1]
     if np.all(later | (same & (response[1:] >= response[:-1]))):
         return slice(None)
@@ -116,7 +116,7 @@ def in_order(step: Ints, response: Ints) -> Ints | slice:
 
 
 def numbered(*keys: Ints) -> Ints:
-    """Dense numbers (N,) of the distinct tuples, in their order."""
+    """Number the distinct tuples of the keys without gaps, in sorted order; return each row's number (N,)."""
     code = _combined(keys)
     if code is None:
         return np.unique(np.stack(keys, axis=1), axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
@@ -125,7 +125,7 @@ def numbered(*keys: Ints) -> Ints:
 
 
 def repeated(*keys: Ints) -> NDArray[np.bool_]:
-    """Which tuples (N,) stood before."""
+    """Return True (N,) for each row whose tuple of keys occurred in an earlier row."""
     code = _combined(keys)
     if code is not None and np.all(code[1:] > code[:-1]):
         return np.zeros(len(code), bool)
@@ -134,7 +134,7 @@ def repeated(*keys: Ints) -> NDArray[np.bool_]:
 
 
 def _combined(keys: tuple[Ints, ...]) -> Ints | None:
-    """One number a tuple, in the tuples' order; None if they do not fit into 62 bits."""
+    """Return one integer for each row's tuple of keys, in the tuples' order; None if they need more than 62 bits."""
     if not len(keys[0]):
         return keys[0]
     lows = [int(key.min()) for key in keys]
@@ -148,9 +148,9 @@ def _combined(keys: tuple[Ints, ...]) -> Ints | None:
 
 
 def leave_one_out(reward: Floats, cluster: Ints, response: Ints) -> Floats:
-    """Reward minus the mean reward of the other responses of its cluster (N,); NaN where it is the only one.
+    """Return the reward minus the mean reward of the cluster's other responses (N,); NaN where there are no others.
 
-    A response with several rows counts once (docs/theory.md section 5, fresh reference).
+    A response that has several rows counts once (docs/theory.md section 5, fresh reference).
     """
     if not len(reward):
         return reward
@@ -163,7 +163,7 @@ def leave_one_out(reward: Floats, cluster: Ints, response: Ints) -> Floats:
 
 
 def windows(rollout: Ints, size: int) -> Ints:
-    """First rollout of each row's window; a window is ``size`` successive rollouts of the log."""
+    """Return for each row (N,) the first rollout of its window; a window is ``size`` successive rollouts of the log."""
     if size < 1:
         raise UserError(f"--window {size}: a window has at least 1 rollout, so give 1 or more")
     numbers = np.unique(rollout)

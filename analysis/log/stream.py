@@ -1,8 +1,8 @@
-"""Where the rows of a run come from: a log in memory, which is one chunk, or one that is too large for memory.
+"""Read the rows of a run, either from a log in memory, which is one chunk, or from files too large for memory.
 
-A large log is read in chunks of whole windows, and what needs all rows together is made of a sample of whole rollouts.
-A chunk is a few successive windows, so that calibration, clusters and minibatches are whole in it. Nothing else of the
-log is held but its files' footers and the numbers of its rollouts.
+A large log is read in chunks. A chunk is a few successive windows, and no window is split, so calibration, clusters and
+minibatches are complete within a chunk. Results that need all rows at the same time are made from a sample of
+rollouts. Beside the current chunk, memory holds only the files' footers and the list of rollouts.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from fspo.gradlog import GradLog, read_files
 from fspo.gradlog.files import LogFile
 
 CHUNK = 200_000
-"""Rows that are read at once, where windows are not larger."""
+"""Number of rows that a chunk aims at. A chunk is larger where one window has more rows."""
 SAMPLE = 200_000
-"""Rows of whole rollouts for what needs all rows together."""
+"""About how many rows are sampled, as complete rollouts, for results that need all rows at the same time."""
 UNUSED = ("reward", "rule")
-"""Columns that sums by window do without."""
+"""Columns that are not read for the sums over windows, because these sums do not need them."""
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """Successive rollouts first..last of the log, and the parts of files that hold them."""
+    """The successive rollouts ``first`` to ``last`` of the log, and the row groups of files that hold them."""
 
     first: int
     last: int
@@ -39,32 +39,32 @@ class Chunk:
 
 @dataclass(frozen=True)
 class InMemory:
-    """A log that was read whole: its usable rows, and how many rows of each kind it has."""
+    """A log that is held in memory: its usable rows, and how many rows of each kind it has."""
 
     rows: Rows
     counts: Mapping[str, int]
 
     def chunks(self, size: int) -> list[Chunk]:
-        """The whole log, whatever the number ``size`` of rollouts in a window."""
+        """Return the complete log as one chunk, whatever the number ``size`` of rollouts in a window."""
         del size
         return [Chunk(0, np.iinfo(np.int64).max)]  # every rollout
 
     def windows(self, chunk: Chunk, size: int) -> tuple[list[tuple[int, Rows]], Notes]:
-        """As :meth:`Stream.windows`."""
+        """Return the windows of the log, like :meth:`Stream.windows`."""
         del chunk
         return list(split(self.rows, windows(self.rows.rollout, size))), Notes(counts=self.counts)
 
 
 @dataclass(frozen=True)
 class Stream:
-    """The files of one run.
+    """The files of a run whose log is too large for memory.
 
     Attributes
     ----------
-    rollouts : int array
-        Their numbers, increasing.
-    rows : array
-        About how many rows each has.
+    rollouts : int array (R,)
+        Numbers of the log's rollouts, increasing.
+    rows : array (R,)
+        About how many rows each rollout has.
     """
 
     files: tuple[LogFile, ...]
@@ -75,7 +75,7 @@ class Stream:
 
     @staticmethod
     def of(files: Sequence[LogFile], partition: Partition) -> Stream:
-        """Rollouts from the files' statistics; where a row group holds several, from its column."""
+        """Read the rollouts from the files' footers, or from the rollout column where a row group holds several."""
         rows: dict[int, float] = {}
         for file in files:
             for number, group in enumerate(file.groups):
@@ -83,7 +83,7 @@ class Stream:
                 if group.first != group.last and "rollout" in file.columns:
                     try:
                         column = read_files([(file, (number,))], ["rollout"], None).column("rollout")
-                    except UserError:  # counted when its rows are asked for
+                    except UserError:  # the damage is reported when this row group is read for its rows
                         continue
                     inside = np.unique(column).tolist()
                 for rollout in inside:
@@ -92,7 +92,7 @@ class Stream:
         return Stream(tuple(files), partition, np.array(numbers), np.array([rows[n] for n in numbers]))
 
     def chunks(self, size: int) -> list[Chunk]:
-        """The log in order; each chunk is whole windows of ``size`` rollouts."""
+        """Return the log's chunks in order; each is made of windows of ``size`` rollouts, none of them split."""
         found: list[Chunk] = []
         start, held = 0, 0.0
         for stop in range(size, len(self.rollouts) + size, size):
@@ -112,7 +112,7 @@ class Stream:
         return Chunk(first, last, tuple(parts))
 
     def read(self, chunk: Chunk, columns: Sequence[str]) -> GradLog:
-        """The chunk's rows of the phase train."""
+        """Read the chunk's rows of the phase "train"."""
         log = read_files(chunk.parts, columns, ("train",))
         if any(
             file.groups[g].first < chunk.first or file.groups[g].last > chunk.last
@@ -124,7 +124,7 @@ class Stream:
         return log
 
     def windows(self, chunk: Chunk, size: int) -> tuple[list[tuple[int, Rows]], Notes]:
-        """Usable rows of each window of a chunk with the window's first rollout; counts of all rows, and damage."""
+        """Return each window's first rollout and usable rows, and notes: counts of all rows, and damage."""
         columns = [c for c in dict.fromkeys([*ROW_COLUMNS, self.partition.column]) if c not in UNUSED]
         columns += [self.partition.column] if self.partition.column in UNUSED else []
         try:
@@ -137,16 +137,16 @@ class Stream:
         return found, Notes(damage=tuple(log.damage), counts=counts)
 
     def learnt(self, chunk: Chunk) -> Learnt:
-        """What a rule that follows a target is shown of a chunk; nothing where it cannot be read."""
+        """Read the columns of a chunk from which an adaptive range learns; empty arrays if the chunk cannot be read."""
         try:
             log = self.read(chunk, [*dict.fromkeys([*LEARNT, self.partition.column])])
-        except UserError:  # counted in the pass over the whole log
+        except UserError:  # the pass over the complete log reports the damage
             none, nothing = np.zeros(0, np.int64), np.zeros(0)
             return Learnt(none, none, nothing, nothing, nothing)
         return learnt(log, self.partition, self.scale)
 
     def sample(self) -> tuple[GradLog, int]:
-        """About ``SAMPLE`` rows, of evenly spaced whole rollouts, and the number of these rollouts."""
+        """Read about ``SAMPLE`` rows, as evenly spaced complete rollouts; return them and the number of rollouts."""
         share = min(SAMPLE / max(float(self.rows.sum()), 1.0), 1.0)
         number = min(max(round(share * len(self.rollouts)), 1), len(self.rollouts))
         chosen = self.rollouts[((np.arange(number) + 0.5) * len(self.rollouts) / number).astype(np.int64)]
@@ -154,7 +154,7 @@ class Stream:
         for rollout in chosen.tolist():
             try:
                 logs.append(self.read(self._chunk(rollout, rollout), [*ROW_COLUMNS, self.partition.column]))
-            except UserError:  # counted in the pass over the whole log
+            except UserError:  # the pass over the complete log reports the damage
                 continue
         if not logs:
             raise UserError(
@@ -164,7 +164,7 @@ class Stream:
         return GradLog.joined(logs), number
 
     def categories(self) -> tuple[str, ...]:
-        """Distinct values of the partition's column, where it holds text."""
+        """Return the distinct values of the partition's column, for a column that holds text."""
         seen: set[str] = set()
         for file in self.files:
             try:
@@ -176,7 +176,7 @@ class Stream:
 
 
 def split(rows: Rows, window: Ints) -> Iterator[tuple[int, Rows]]:
-    """The rows of each window, increasing; ``window`` (N,) is the first rollout of each row's."""
+    """Yield each window's first rollout and rows, in order; ``window`` (N,) is the first rollout of a row's window."""
     if np.any(window[1:] < window[:-1]):
         order = np.argsort(window, kind="stable")
         rows, window = rows.take(order), window[order]

@@ -1,6 +1,6 @@
-"""Which rows of a log can be analysed, and how many cannot: from the log to :class:`analysis.log.rows.Rows`.
+"""Select the rows of a log that can be analysed, and count the others. The result is :class:`analysis.log.rows.Rows`.
 
-Only rows with a finite S and at least one update since their rollout (before that S = 0); every other one is counted.
+A row can be analysed if S is finite and the policy was updated since the rollout, because S = 0 before that.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ ROW_COLUMNS = (
     *("score_status", "rule"),
 )
 LEARNT = ("rollout", "step", "updates_since_rollout", "prompt_id", "response_id", "length", "log_ratio", "advantage")
-"""Columns that :func:`learnt` reads."""
+"""Columns that :func:`learnt` reads from the log."""
 
 
 @dataclass(frozen=True)
 class Scale:
-    """What rows of one part of a log need to know of the whole.
+    """Facts about the complete log that are needed to read a part of it alone.
 
     Attributes
     ----------
     spread : float
-        Standard deviation of the coordinate, for trends (analysis.log.partition).
+        Standard deviation of the coordinate, the unit of trends (:mod:`analysis.log.partition`).
     categories : tuple of str
-        Of a partition that is a column of text.
+        Texts of the partition's column, where it holds text.
     """
 
     spread: float
@@ -42,15 +42,15 @@ class Scale:
 
 
 def usable(log: GradLog, partition: Partition, scale: Scale | None = None) -> tuple[Rows, dict[str, int]]:
-    """The rows that can be analysed, and how many of each kind there were (keys of ``summary.json``'s counts).
+    """Return the rows that can be analysed, and the number of rows of each kind (counts of ``summary.json``).
 
-    Left out are rows whose S or A is not finite or whose length is below 1, the same response twice in one update,
-    rows without a coordinate, and rows before the first update since their rollout.
+    Rows are left out if S or A is not finite, if the length is below 1, if the same response stood in the same update
+    before, if they have no coordinate, or if the policy was not yet updated since their rollout.
 
     Parameters
     ----------
     scale : Scale, optional
-        Of the whole log, where ``log`` is a part.
+        Facts about the complete log, where ``log`` is only a part of it.
     """
     log, counts = _sound(log)
     rows, updates = _rows(log, partition, scale)
@@ -70,12 +70,12 @@ def usable(log: GradLog, partition: Partition, scale: Scale | None = None) -> tu
 
 
 def learnt(log: GradLog, partition: Partition, scale: Scale | None = None) -> Learnt:
-    """The rows that :func:`usable` keeps, with a few of their columns, in the order of steps and responses.
+    """Return the rows that :func:`usable` keeps, with a few of their columns, ordered by step and response.
 
     Parameters
     ----------
     log : GradLog
-        With the columns ``LEARNT`` and the partition's.
+        A log with the columns ``LEARNT`` and the partition's column.
     """
     log, _ = _sound(log)
     integers = ("rollout", "step", "response_id")
@@ -91,7 +91,7 @@ def learnt(log: GradLog, partition: Partition, scale: Scale | None = None) -> Le
 
 
 def _sound(log: GradLog) -> tuple[GradLog, dict[str, int]]:
-    """The log's rows with finite numbers, each response once in an update, and the counts of the others."""
+    """Drop rows with numbers that are not finite and repeats of a response in an update; return the rest and counts."""
     S, length = log.column("log_ratio"), log.column("length")
     good = np.isfinite(S) & np.isfinite(log.column("advantage")) & (length >= 1)
     counts = {"rows": len(log), "rows_not_finite": len(log) - int(np.count_nonzero(good))}
@@ -111,17 +111,17 @@ def _sound(log: GradLog) -> tuple[GradLog, dict[str, int]]:
 
 
 def _updates(log: GradLog, rollout: Ints, step: Ints) -> Ints:
-    """Updates since the rollout (N,); where they are not logged, they are counted."""
+    """Return each row's number of updates since its rollout (N,), as logged or else counted from the steps."""
     if "updates_since_rollout" in log:
         return log.column("updates_since_rollout").astype(np.int64, copy=False)
     return counted_updates(rollout, step, log.column("log_ratio"))[0]
 
 
 def counted_updates(rollout: Ints, step: Ints, S: Floats) -> tuple[Ints, bool]:
-    """Updates since the rollout (N,) where the log does not say, and whether the steps number rollouts.
+    """Count each row's updates since its rollout (N,) from the steps, and say whether steps number rollouts.
 
-    Counted from each rollout's first step. Where every rollout has one step alone and yet S moves, the steps count
-    rollouts and not updates: then all rows stand after an update.
+    The count starts at each rollout's first step. If every rollout has a single step and yet S is not 0, then a step
+    is a rollout and not an update, and all rows count as after an update.
     """
     number, code = np.unique(rollout, return_inverse=True)
     first = np.full(len(number), np.iinfo(np.int64).max)
@@ -187,7 +187,7 @@ def _rows(log: GradLog, partition: Partition, scale: Scale | None) -> tuple[Rows
 
 
 def _drifts(log: GradLog, step: Ints) -> Floats:
-    """Mean k3 and s^2 per token of each row's step, which is one global minibatch, and of the step before (4, N)."""
+    """Return mean k3 and mean s^2 per token of each row's step and of the step before (4, N); a step is a minibatch."""
     if not len(step):
         return np.zeros((4, 0))
     code = np.unique(step, return_inverse=True)[1]
@@ -199,7 +199,7 @@ def _drifts(log: GradLog, step: Ints) -> Floats:
 
 
 def _drifts_by_sign(log: GradLog, step: Ints) -> Floats:
-    """Mean log-ratio per token over the step's (and the step before's) rows with the sign of each row's A (2, N)."""
+    """Return the mean log-ratio per token, in each row's step and the one before, of rows with its sign of A (2, N)."""
     S, n, A = (log.column(c).astype(np.float64) for c in ("log_ratio", "length", "advantage"))
     code = np.unique(step, return_inverse=True)[1]
     found = np.zeros((2, len(S)))
@@ -213,7 +213,7 @@ def _drifts_by_sign(log: GradLog, step: Ints) -> Floats:
 
 
 def _appearances(rollout: Ints, response: Ints, step: Ints) -> Ints:
-    """How many earlier rows of the same (rollout, response) there are."""
+    """Count for each row (N,) the earlier rows of the same (rollout, response)."""
     order = np.lexsort((step, response, rollout))
     same = np.zeros(len(order), bool)
     same[1:] = (rollout[order][1:] == rollout[order][:-1]) & (response[order][1:] == response[order][:-1])

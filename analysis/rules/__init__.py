@@ -1,1 +1,1 @@
-"""What a clip rule does to the rows of a log: replayed, row by row, or summed by length bin."""
+"""What clip rules do to the rows of a log, computed row by row or summed by length bin."""

@@ -1,4 +1,4 @@
-"""A band at its own range and at every target at once: half-widths, each row's excess, factors on the range."""
+"""Place a band on the rows of a window, and evaluate it at its given range and at every target at the same time."""
 
 from __future__ import annotations
 
@@ -17,20 +17,22 @@ from fspo.rules import Clip, Edges, Rule, excess_quantiles, scaled
 Member = tuple[int, Case]
 NO_ADVANTAGE = UserError("every response of this window has A = 0: no update acceptance is to be matched")
 ROUNDING = 1e-9
-"""Relative: far above the error of an excess, far below the distance of two rows that a calibration tells apart."""
+"""Relative margin: far larger than the rounding error of an excess, far smaller than the gaps between rows that
+matter to a calibration."""
 
 
 @dataclass
 class Band:
-    """One band, with everything that may happen outside it.
+    """One band, with all cases that use it.
 
     Attributes
     ----------
     rule : Rule
-        Of the band alone; where it follows a target, what it starts from.
+        Rule of the band; for a band whose range follows a target, the rule that it starts from.
     states : mapping of step -> Rule, optional
-        Of a band that follows a target.
+        For a band whose range follows a target: the rule in force at each step.
     members : dict of outside -> list of (number, case)
+        The cases, by what happens outside the band.
     """
 
     rule: Rule
@@ -39,7 +41,7 @@ class Band:
 
     @staticmethod
     def of(cases: Sequence[Case]) -> list[Band]:
-        """The bands among the counterfactual cases, in their order."""
+        """Collect the bands of the counterfactual cases, in the order of the cases."""
         found: dict[str, Band] = {}
         for i, case in enumerate(cases):
             if case.source != "trained":
@@ -49,30 +51,30 @@ class Band:
 
     @property
     def all(self) -> list[Member]:
-        """Every member."""
+        """All cases that use the band."""
         return [member for members in self.members.values() for member in members]
 
     def twin(self, case: Case) -> int | None:
-        """The member that cuts the same rows as a truncating one, and drops them."""
+        """Return the number of the dropping case that cuts the same rows as a truncating case, or None."""
         key = case.key | {"outside": "drop"}
-        same = (i for i, other in self.members.get("drop", []) if repr(other.key) == repr(key))  # NaN equals itself
+        same = (i for i, other in self.members.get("drop", []) if repr(other.key) == repr(key))  # repr: NaN != NaN
         return next(same, None)
 
 
 @dataclass(frozen=True)
 class Placed:
-    """A band on the rows (N,) of one window.
+    """A band placed on the rows (N,) of one window.
 
     Attributes
     ----------
     rule : Rule
-        Of the last step.
+        The rule in force at the window's last step.
     below, above : array (N,)
-        Half-widths.
+        Half-widths of the band on either side of its centre, nats.
     centre : array (N,)
-        m_L; 0 where the band has no drift.
+        Centre m_L, nats; 0 where the band has no drift.
     over, under : array (N,)
-        Factors on the half-widths at which S lies on the upper edge, and on the lower one.
+        Factors on the half-widths that would put the upper edge, and the lower edge, exactly at S.
     """
 
     rule: Rule
@@ -86,7 +88,7 @@ class Placed:
 
     @staticmethod
     def of(band: Band, first: int, rows: Rows) -> Placed | None:
-        """The band on the rows of the window that starts at the rollout ``first``; None where its centre is unknown."""
+        """Place the band on the rows of the window that begins with rollout ``first``; None without a known centre."""
         rule, m = band.rule, rows.centre(band.rule)
         if not np.all(np.isfinite(m)):
             return None
@@ -98,33 +100,33 @@ class Placed:
                 below[at], above[at] = rule.half_widths(rows.length[at])
         centre = band.rule.sum_centre(rows.length, m)
         centred = rows.S - centre
-        # a band that stands still has one range for all windows
+        # a band that does not follow a target has the same range in all windows, noted under -1
         window = -1 if band.states is None else first
         return Placed(rule, window, rows, below, above, centre, centred / above, centred / -below)
 
     @property
     def excess(self) -> Floats:
-        """The factor (N,) at which each row just enters the band."""
+        """Factor (N,) on the half-widths at which the band just accepts each row."""
         return np.maximum(self.over, self.under)
 
     def rejected(self, factors: Sequence[float]) -> list[Ints]:
-        """Rows outside the band, its half-widths times each of the factors."""
+        """Return for each factor the rows that lie outside the band, with its half-widths times the factor."""
         some = Candidates(self, slice(None), self.excess, factors)
         return some.by_factor(~((some.edges.lo <= some.S) & (some.edges.hi >= some.S)))
 
 
 class Candidates:
-    """Rows that a band may reject or cut, its half-widths times each of M factors, one behind the other (R,).
+    """Rows that a band may reject or cut with its half-widths times each of M factors, stored together (R,).
 
-    They are those whose excess is not clearly below the factor; the rule itself decides on each of them, so rounding
-    moves no row across an edge. A row without S is among them.
+    A row is a candidate unless its excess is clearly below the factor. The rule then decides on each candidate, so
+    rounding of the excess moves no row across an edge. Rows whose S is NaN are candidates.
 
     Parameters
     ----------
     rows : int array (n,) or slice
-        The rows of the placed band that are looked at.
+        The rows of the placed band that are considered.
     excess : array (n,)
-        Factor at which each of them is just kept.
+        Factor at which each considered row is just accepted.
     """
 
     def __init__(self, placed: Placed, rows: Ints | slice, excess: Floats, factors: Sequence[float]) -> None:
@@ -137,12 +139,12 @@ class Candidates:
         self.edges = Edges(centre - factor * placed.below[at], centre + factor * placed.above[at], centre)
 
     def by_factor(self, chosen: np.ndarray) -> list[Ints]:
-        """Those of a mask (R,), for each factor."""
+        """Split the candidates that a mask (R,) selects by factor: one index array for each factor."""
         before = np.append(0, np.cumsum(chosen))[self._ends]
         return np.split(self._at[chosen], before[:-1])
 
     def cut(self, clip: Clip, part: Part) -> CutRows:
-        """Those that the clip cuts."""
+        """Return the candidates that the clip cuts."""
         side = clip.side(self.S, self.A, self.edges)
         cut = side != 0
         edges = self.edges if cut.all() else Edges(*(x[cut] for x in self.edges))
@@ -151,7 +153,7 @@ class Candidates:
 
 @dataclass(frozen=True)
 class CutRows:
-    """Rows (R,) that a clip cuts, for each of several factors on its band."""
+    """Rows (R,) that a clip cuts, for several factors on the half-widths of its band, one factor after another."""
 
     cuts: Cuts
     side: Ints
@@ -160,19 +162,19 @@ class CutRows:
     edges: Edges
 
     def clipped_weight(self, clip: Clip) -> Floats:
-        """What the clip leaves of their weights."""
+        """Return the weights (R,) that the clip leaves to the cut rows."""
         return clip.clipped_weight(self.side, clip.edge_weight(self.S, self.length, self.side, self.edges))
 
 
 class Factors:
-    """Factors on a placed band's half-widths that give each target its acceptance of some rows."""
+    """Factors on the half-widths of a placed band, one for each target, that give some rows the target acceptance."""
 
     def __init__(self, placed: Placed, first: int, members: Sequence[Member], excess: Floats) -> None:
         self.placed, self.first = placed, first
         self.found: dict[float, tuple[float, Rule] | UserError] = {}
         rule, targets = placed.rule, sorted({case.target for _, case in members if case.source == "matched"})
         if not len(excess):
-            targets = []  # no response of this window counts: there is nothing to match, and nothing is left out
+            targets = []  # no row counts in this window, so there is nothing to match and nothing to leave out
         try:
             factors: list[float | UserError] = list(excess_quantiles(excess, targets, rule.label)) if targets else []
         except UserError:
@@ -184,7 +186,7 @@ class Factors:
                 self.found[target] = error
 
     def note(self, members: Sequence[Member], rate: str, sums: Sums) -> list[tuple[int, float]]:
-        """Each member that can be evaluated with its factor; its range, or why it has none, is put down."""
+        """Return the cases that have a range, each with its factor; record each case's range, or why it has none."""
         out: list[tuple[int, float]] = []
         for i, case in members:
             found = self.found.get(case.target, NO_ADVANTAGE) if case.source == "matched" else (1.0, self.placed.rule)

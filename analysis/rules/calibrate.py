@@ -1,4 +1,4 @@
-"""Ranges at one band acceptance from one shared unclipped run: ``python -m analysis calibrate RUN``."""
+"""Calibrate clip ranges to one band acceptance on a shared unclipped run: ``python -m analysis calibrate RUN``."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from fspo.base.files import refuse_foreign_file, write_text
 from fspo.rules import Preset, calibrate, preset
 
 TRAINING_ACCEPTANCE = 0.65
-"""Band acceptance on the shared unclipped run. There the ranges are near the published ones (rloo 0.2, fspo 0.03);
-clipping keeps S small, so a rule's own run accepts more."""
+"""Default band acceptance on the shared unclipped run. It gives ranges near the published ones (rloo 0.2, fspo 0.03).
+A run that clips keeps S small, so it accepts more than this with the same range."""
 
 EXAMPLES = """examples:
   python -m analysis calibrate out/quick/runs/none-seed0 --rules '[rloo,gspo,fspo]' --target 0.65
@@ -24,7 +24,7 @@ EXAMPLES = """examples:
 
 
 class CalibratedRange(NamedTuple):
-    """A preset's range at a wanted band acceptance: an entry of the JSON file of ``calibrate``, by the preset's name.
+    """The range that gives a preset a wanted band acceptance: an entry of ``calibrate``'s JSON file, by preset name.
 
     Written by ``python -m analysis calibrate RUN --output FILE``. docs/theory.md section 2.
     """
@@ -37,21 +37,21 @@ class CalibratedRange(NamedTuple):
 
 
 def calibrate_run(run: str | Path, names: Sequence[str], target: float) -> dict[str, dict[str, Any]]:
-    """Ranges that give each preset the band acceptance ``target`` on a run's rows (docs/theory.md section 2).
+    """Calibrate the range of each preset to the band acceptance ``target`` on a run's rows (docs/theory.md section 2).
 
     Parameters
     ----------
     run : path
-        Run folder of the shared run; its rows with at least one update since their rollout are used.
+        Run folder of the shared run. Rows before the first update since their rollout are not used.
     names : sequence of str
-        Presets of sequence rules; "none" and token or prefix rules keep their own range and are left out.
+        Presets. "none" and rules on tokens or prefixes have no range to calibrate and are left out of the result.
     target : float
         Wanted band acceptance over all responses.
 
     Returns
     -------
     dict
-        By preset the fields of ``CalibratedRange``.
+        The fields of ``CalibratedRange``, by preset name.
     """
     loaded = load_run(run)
     rows = loaded.rows
@@ -72,12 +72,12 @@ def calibrate_run(run: str | Path, names: Sequence[str], target: float) -> dict[
 
 
 def refuse_clipped(run: str | Path) -> None:
-    """Refuse a run whose rule clips: clipping keeps S small, so ranges calibrated there would be too narrow.
+    """Refuse a run that was trained with a clip: clipping keeps S small, so ranges calibrated on it are too narrow.
 
     Raises
     ------
     UserError
-        With the name of the rule that trained. A log that names no rule is taken for unclipped.
+        If the run's rule clips; the message names the rule. A log that names no rule counts as unclipped.
     """
     loaded = load_run(run)
     if loaded.rule is not None and loaded.rule.shape != "none":
@@ -88,12 +88,12 @@ def refuse_clipped(run: str | Path) -> None:
 
 
 def calibrates(found: Preset) -> bool:
-    """Whether a preset has a range on whole sequences."""
+    """Return whether the preset has a range to calibrate: a clip rule on sequences, not on tokens or prefixes."""
     return found.rule.level == "sequence" and found.rule.shape != "none"
 
 
 def write_calibration(path: Path, ranges: Mapping[str, Any]) -> None:
-    """Write the ranges as JSON, whole or not at all."""
+    """Write the ranges as JSON, atomically: a crash leaves the old file."""
     write_text(path, json.dumps(ranges, indent=2) + "\n")
 
 
@@ -106,7 +106,7 @@ def _is_calibration(path: Path) -> bool:
 
 
 def build_parser() -> CommandParser:
-    """The command line."""
+    """Return the parser of the command line."""
     parser = CommandParser(
         prog="python -m analysis calibrate",
         description="Calibrate clip ranges on an unclipped run, so that rules are compared at one acceptance.",

@@ -1,12 +1,13 @@
 """Which rules are evaluated on a log, and what each of them does to its rows.
 
-Bands (shape and drift) times what happens outside, from three sources: "trained" (the rule that trained, at its
-logged drift), "given" (a preset at its own parameters) and "matched" (the range calibrated in each window to a
-wanted acceptance: a_band for band tables, a_upd on A != 0 for update tables; docs/theory.md section 2).
+A case is a band (shape and drift), what happens outside it, and a source of its range. The source is "trained" (the
+rule that trained, at its logged drift), "given" (a preset at its published parameters) or "matched" (the range is
+calibrated in each window to a target acceptance: band acceptance for band tables, update acceptance on the rows with
+A != 0 for update tables; docs/theory.md section 2).
 
-A band that follows a target online is replayed (analysis/rules/replay.py). "given" is what the trainer would have
-done at the preset's own target; for "matched" its shape is that of the replay and its scale is calibrated in the
-window.
+A band whose range follows a target is replayed (:mod:`analysis.rules.replay`). Its "given" case is what the trainer
+would have done at the preset's target. Its "matched" case takes the shape from the replay and calibrates the scale in
+each window.
 """
 
 from __future__ import annotations
@@ -30,36 +31,37 @@ BANDS = tuple(
     for name, (rule, _, _) in PRESETS.items()
     if rule.level == "sequence" and rule.shape != "none" and rule.outside == "drop"
 )
-"""Every sequence band among the presets; fspo-truncate and fspo-cap are fspo's band with another outside."""
+"""All sequence bands among the presets. fspo-truncate and fspo-cap are missing: they are fspo's band with another
+outside."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One rule to evaluate."""
+    """A rule, the source of its range, and the target acceptance of a matched range."""
 
     rule: Rule
     name: str
     source: str  # trained, given, matched
     target: float = float("nan")
     states: Mapping[int, Rule] | None = field(default=None, compare=False, repr=False)
-    """Of a band that follows a target: its rule at each step of the log."""
+    """For a band whose range follows a target: the rule in force at each step of the log."""
 
     @property
     def key(self) -> dict[str, Any]:
-        """Key columns of a table row."""
+        """The key columns of a table row."""
         return {"rule": self.name, "outside": self.rule.outside, "source": self.source, "target": self.target}
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a case does to rows, arrays (N,), or the reason why it cannot be evaluated."""
+    """What a case does to each row, as arrays (N,), or the reason why it cannot be evaluated."""
 
     side: Ints
     in_band: np.ndarray
     weight: Floats
     clipped_weight: Floats
     multiplier: Floats
-    ranges: dict[int, tuple[float, float]]  # by window
+    ranges: dict[int, tuple[float, float]]  # (range_lo, range_hi) by the window's first rollout
     reason: str = ""
 
 
@@ -69,19 +71,19 @@ def make_cases(
     rows: Rows | None = None,
     states: Mapping[str, Mapping[int, Rule]] | None = None,
 ) -> list[Case]:
-    """Counterfactual cases: every band, outside and source.
+    """Make the counterfactual cases: every band with everything that may happen outside it, from every source.
 
     Parameters
     ----------
     rows : Rows, optional
-        All rows of the run, on which bands that follow a target are replayed; without them such bands stand still.
+        All rows of the run, on which bands that follow a target are replayed. Without rows such bands keep their range.
     states : mapping of name -> states, optional
-        Of bands that were replayed before (:func:`analysis.rules.replay.replay_log`).
+        States of bands that were replayed before (:func:`analysis.rules.replay.replay_log`).
 
     Raises
     ------
     UserError
-        For an unknown band, a band that is not on sequences, or a target outside (0, 1).
+        If a band is unknown or not on sequences, or a target is not inside (0, 1).
     """
     cases: list[Case] = []
     for name in bands:
@@ -107,19 +109,19 @@ def make_cases(
 
 
 def trained_case(run: Run) -> Case | None:
-    """The rule that trained, as a case; None if the log does not name one that is defined on sequences."""
+    """Return the rule that trained as a case; None if the log names no rule, or one on tokens or prefixes."""
     if run.rule is None or run.rule.level != "sequence":
         return None
     return Case(run.rule, run.trained_rule, "trained")
 
 
 def common_weight(case: Case) -> Case:
-    """The case's band with the common weight exp(S)."""
+    """Return the case with the weight exp(S), which makes bands with different weights comparable."""
     return replace(case, rule=replace(case.rule, weight="sequence"))
 
 
 def evaluate(case: Case, rows: Rows, window: Ints, rate: Rate) -> Outcome:
-    """Apply a case to rows (N,); ``window`` (N,) numbers the windows in which a matched range is calibrated."""
+    """Apply a case to rows (N,). A matched range is calibrated in each window; ``window`` (N,) numbers the windows."""
     n = len(rows)
     nothing = np.full(n, np.nan)
     failed = Outcome(np.zeros(n, np.int64), np.zeros(n, bool), nothing, nothing, nothing, {})
@@ -159,12 +161,12 @@ def evaluate(case: Case, rows: Rows, window: Ints, rate: Rate) -> Outcome:
 
 
 def lacking(rule: Rule) -> str:
-    """Why a log cannot tell a band's centre."""
+    """Say which columns the log lacks to compute the centre of a rule's band."""
     return f"the log lacks what drift {rule.drift!r} needs (k3_sum, sum_sq_log_ratio, drift)"
 
 
 def narrow(outcome: Outcome, which: Ints) -> Outcome:
-    """The outcome at some rows (M,)."""
+    """Return the outcome at the rows ``which`` (M,)."""
     names = ("side", "in_band", "weight", "clipped_weight", "multiplier")
     return Outcome(**{f: getattr(outcome, f)[which] for f in names}, ranges=outcome.ranges, reason=outcome.reason)
 
@@ -174,9 +176,9 @@ def _outcome(applied: Any, ranges: dict[int, tuple[float, float]]) -> Outcome:
 
 
 def measured(outcome: Outcome, measure: str) -> tuple[Floats, Floats]:
-    """Numerator and denominator (N,) of a measure, docs/theory.md section 1.
+    """Return numerator and denominator (N,) of an acceptance (docs/theory.md section 1).
 
-    "band": in the band. "update": not cut (for drop this is E[M]). "weight": M w over w.
+    "band": S is in the band. "update": not clipped (for drop its mean is E[M]). "weight": M w over w.
     """
     ones = np.ones(len(outcome.side))
     if measure == "band":
@@ -187,5 +189,5 @@ def measured(outcome: Outcome, measure: str) -> tuple[Floats, Floats]:
 
 
 def rate_of(measure: str) -> Rate:
-    """Which acceptance a matched range is calibrated to for a measure."""
+    """Return to which acceptance a matched range is calibrated for the tables of a measure."""
     return "band" if measure == "band" else "update"

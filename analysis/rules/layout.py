@@ -1,8 +1,8 @@
-"""How rows are put into cells while a log is read: groups of clusters, bins, and narrow cells of the coordinate.
+"""How the rows of a log are divided while it is read: groups of clusters, bins, and narrow cells of the coordinate.
 
-Up to ``MOST_CLUSTERS`` clusters each is a group of its own. Beyond, whole clusters are pooled into ``POOLED`` groups by
-a fixed hash: unions of independent clusters are independent, so linearised covariances and the jackknife stay right
-(on ``POOLED`` - 1 degrees of freedom), and memory does not grow with the log.
+With at most ``MOST_CLUSTERS`` clusters, each cluster is a group. With more, a fixed hash pools clusters into
+``POOLED`` groups, so memory does not grow with the log. Unions of independent clusters are independent, so linearised
+covariances and the jackknife stay right, on ``POOLED`` - 1 degrees of freedom.
 """
 
 from __future__ import annotations
@@ -18,27 +18,29 @@ from fspo.stats.bins import Bins
 MOST_CLUSTERS = 4096
 POOLED = 1024
 CELLS = 64
-"""Quantile cells of the coordinate that smooth curves are fitted on where the log is pooled: a row is moved by less
-than one cell, 1/64 of the rows, which a cubic with at most 8 coefficients does not resolve."""
+"""Number of quantile cells of the coordinate on which smooth curves are fitted where clusters are pooled. A row moves
+by less than one cell (1/64 of the rows), which a cubic spline with at most 8 coefficients does not resolve."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Numbers of each row's group, bin and (group, cell) pair.
+    """The division of a run's rows into groups, bins and (group, cell) pairs.
 
     Attributes
     ----------
     bins : Bins
     groups : int
+        Number of groups.
     pooled : bool
+        Whether a group holds several clusters.
     reference : float
-        Value of ``Rows.trend`` near its mean: sums of squares about it lose no digits.
+        A value near the mean of ``Rows.trend``. Sums of squares about it lose no digits.
     values : array (V,)
-        Distinct coordinates, or, where pooled, the mean coordinate of each cell.
+        Distinct coordinates; where clusters are pooled, the mean coordinate of each cell.
     edges : array (V-1,)
-        Inner edges of the cells; empty where not pooled.
+        Inner edges of the cells; empty where clusters are not pooled.
     pairs : int array (P,)
-        Sorted codes group * V + cell that occur; where pooled all of them do, and this is empty.
+        Sorted codes ``group * V + cell`` that occur; empty where clusters are pooled, because there all codes count.
     """
 
     bins: Bins
@@ -51,7 +53,7 @@ class Layout:
 
     @staticmethod
     def of(run: Run, bins: Bins) -> Layout:
-        """The layout of a run, from its rows in memory."""
+        """Make the layout of a run from its rows in memory."""
         rows = run.rows
         reference = float(np.mean(rows.trend))
         if run.clusters <= MOST_CLUSTERS and not run.streamed:
@@ -72,23 +74,23 @@ class Layout:
         return self.groups * len(self.values) if self.pooled else len(self.pairs)
 
     def group(self, rows: Rows) -> Ints:
-        """Group of each row (N,)."""
+        """Return the group of each row (N,)."""
         return hashed(rows.rollout, rows.prompt, self.groups) if self.pooled else rows.cluster
 
     def pair(self, coordinate: Floats, group: Ints) -> Ints:
-        """(group, cell) pair of each row (N,)."""
+        """Return the number of each row's (group, cell) pair (N,)."""
         if self.pooled:
             return group * len(self.values) + np.searchsorted(self.edges, coordinate, side="right")
         return np.searchsorted(self.pairs, group * len(self.values) + np.searchsorted(self.values, coordinate))
 
     def codes(self) -> tuple[Ints, Ints]:
-        """Group and cell of each pair (P,)."""
+        """Return the group and the cell of each pair, two arrays (P,)."""
         codes = np.arange(self.number) if self.pooled else self.pairs
         return codes // len(self.values), codes % len(self.values)
 
 
 def hashed(rollout: Ints, prompt: Ints, number: int) -> Ints:
-    """A fixed, even number in 0..number-1 for each (rollout, prompt) (N,)."""
+    """Hash each (rollout, prompt) (N,) to a number in 0..number-1, evenly and always in the same way."""
     with np.errstate(over="ignore"):
         mixed = rollout.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
         mixed += prompt.astype(np.uint64) * np.uint64(0xC2B2AE3D27D4EB4F)

@@ -1,4 +1,4 @@
-"""Bands that follow a target, replayed on a log: what the trainer would have done, from earlier updates alone."""
+"""Replay a rule with an adaptive range on a log: which band the trainer would have used, from earlier updates only."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from fspo.rules.online import OnlineRule
 
 
 class Replay:
-    """A rule that is shown a log's steps in order, any number of them at a time.
+    """Replays one rule whose range follows a target. The log's steps are shown to it in order, in one or more calls.
 
     Parameters
     ----------
     rule : Rule
-        With ``adapt``: the template.
+        A rule with ``adapt``; its parameters are where the range starts.
 
     Attributes
     ----------
     states : dict of step -> Rule
-        The rule of each step, made before that step's rows were seen.
+        The rule in force at each step, computed before the rows of that step were shown.
     """
 
     def __init__(self, rule: Rule) -> None:
@@ -34,7 +34,7 @@ class Replay:
         self._rollout: int | None = None
 
     def add(self, rows: Learnt, m: Floats | float | None = None) -> None:
-        """Show the rows of some later steps; ``m`` is the centre of the template's band, as in `Rule.apply`."""
+        """Show the rows of later steps; ``m`` is the centre of the starting rule's band, as in `Rule.apply`."""
         if not len(rows.step):
             return
         rate, excess = self.rule.target_rate, np.full(len(rows.step), np.nan)
@@ -51,18 +51,19 @@ class Replay:
 
 
 def replay(rule: Rule, rows: Rows) -> dict[int, Rule]:
-    """The rule of each step of a log whose template this is (docs/theory.md section 2, "Ranges that follow a target").
+    """Replay a rule on the rows of a run (docs/theory.md section 2, "Ranges that follow a target").
 
     Parameters
     ----------
     rule : Rule
-        With ``adapt``.
+        A rule with ``adapt``.
     rows : Rows
-        All rows of the run, of any use: the trainer learns from each of them.
+        All rows of the run, at first use and reused, because the trainer learns from all of them.
 
     Returns
     -------
     dict of step -> Rule
+        The rule in force at each step.
     """
     replayed = Replay(rule)
     ordered = rows.take(in_order(rows.step, rows.response))
@@ -71,14 +72,14 @@ def replay(rule: Rule, rows: Rows) -> dict[int, Rule]:
 
 
 def replay_log(rules: Mapping[str, Rule], stream: Stream, size: int) -> dict[str, dict[int, Rule]]:
-    """:func:`replay` of each rule on a log that is read in chunks of whole windows, whose steps follow each other.
+    """Replay several rules on a log that is read in chunks; return the states of each rule, as from :func:`replay`.
 
     Parameters
     ----------
     rules : mapping of name -> Rule
-        Without a drift.
+        Rules with ``adapt`` and without a drift.
     size : int
-        Rollouts in a window.
+        Number of rollouts in a window; a chunk holds complete windows.
     """
     found = {name: Replay(rule) for name, rule in rules.items()}
     for chunk in stream.chunks(size) if rules else ():
@@ -89,7 +90,7 @@ def replay_log(rules: Mapping[str, Rule], stream: Stream, size: int) -> dict[str
 
 
 def by_step(rows: Rows) -> Iterator[tuple[int, Ints]]:
-    """Each step with the index of its rows."""
+    """Yield each step, increasing, with the indices of its rows."""
     if not len(rows):
         return
     order = np.argsort(rows.step, kind="stable")
@@ -100,9 +101,9 @@ def by_step(rows: Rows) -> Iterator[tuple[int, Ints]]:
 
 
 def pieces(rule: Rule, states: Mapping[int, Rule] | None, rows: Rows) -> Iterator[tuple[Ints, Rule]]:
-    """Index of rows and the rule for them: one piece, or those of a band that follows its target, in order of steps.
+    """Yield indices of rows with the rule in force for them: one piece, or one for each state of a replayed band.
 
-    A state gives the band alone; weight, outside and name are ``rule``'s.
+    A state sets only the band; the weight, what happens outside, the dual clip and the name are ``rule``'s.
     """
     if states is None:
         yield np.arange(len(rows)), rule

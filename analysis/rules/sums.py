@@ -1,4 +1,4 @@
-"""Sums by group of clusters and bin: what all rules share, and what one of them does to the rows of a window."""
+"""Sums over the rows of a log by group of clusters and by bin: those that all rules share, and those of one rule."""
 
 from __future__ import annotations
 
@@ -14,75 +14,76 @@ from fspo.rules import Weight, exponent, importance_weight
 from fspo.stats.clusters import totals
 
 SMALL = 1e-3
-"""Share of a bin's sum of squared weights below which what a cut leaves of them is summed anew."""
+"""If a rule leaves less than this share of a bin's sum of squared weights, the rest is summed again row by row,
+because the difference of two nearly equal sums would lose its digits."""
 
 
 @dataclass
 class Base:
-    """Sums of a weight w by group: of w by bin, of w x and w x^2, and of x less its mean in the window."""
+    """Sums of a weight w by group: w by bin; w x and w x^2; and the same about the window's weighted mean of x."""
 
-    d: Floats  # (G, K)
+    d: Floats  # (G, K) sums of w
     squares: Floats  # (K,) of w^2
-    x: Floats  # (G,)
+    x: Floats  # (G,) sums of w x
     xx: Floats
     within_x: Floats
     within_xx: Floats
 
     @staticmethod
     def of(groups: int, bins: int) -> Base:
-        """Zeros."""
+        """Return sums that are all 0."""
         return Base(np.zeros((groups, bins)), np.zeros(bins), *(np.zeros(groups) for _ in range(4)))
 
 
 @dataclass
 class Column:
-    """Sums of a numerator y by group: by bin, times x, and about the window's means; y^2 by bin; y by pair."""
+    """Sums of a numerator y by group: y by bin; x y; x y about the window's means; and y^2 by bin."""
 
     y: Floats  # (G, K)
     xy: Floats  # (G,)
     within: Floats  # (G,)
-    squares: Floats  # (K,), of weights
-    rejected: Ints  # (P,) rows with y = 0 by (group, cell), or empty
+    squares: Floats  # (K,) sums of y^2, for numerators that are weights
+    rejected: Ints  # (P,) number of rows with y = 0 by (group, cell) pair, or empty
 
     @staticmethod
     def of(groups: int, bins: int, pairs: int) -> Column:
-        """Zeros."""
+        """Return sums that are all 0."""
         return Column(
             np.zeros((groups, bins)), np.zeros(groups), np.zeros(groups), np.zeros(bins), np.zeros(pairs, np.int64)
         )
 
 
 def plus(one: Any, other: Any) -> None:
-    """Add the arrays of one record to another's."""
+    """Add every array attribute of ``other`` to that of ``one``, in place."""
     for name, values in vars(other).items():
         getattr(one, name).__iadd__(values)
 
 
 @dataclass
 class SubsetSums:
-    """What all rules share in one use and subset."""
+    """Sums that all rules share, over the rows of one use and one subset."""
 
-    count: Ints  # (K+1,)
-    clusters: Ints  # (K+1,)
-    coordinate: Floats  # (K+1,)
-    pairs: Ints  # (P,) rows by (group, cell)
+    count: Ints  # (K+1,) rows by bin; the last entry is for all bins
+    clusters: Ints  # (K+1,) clusters with a row
+    coordinate: Floats  # (K+1,) sums of the coordinate
+    pairs: Ints  # (P,) rows by (group, cell) pair
     bases: dict[str, Base] = field(default_factory=dict)
 
     @staticmethod
     def of(layout: Layout) -> SubsetSums:
-        """Zeros."""
+        """Return sums that are all 0."""
         count, clusters, pairs = (np.zeros(n, np.int64) for n in (len(layout.bins) + 1,) * 2 + (layout.number,))
         return SubsetSums(count, clusters, np.zeros(len(layout.bins) + 1), pairs)
 
     def add(self, other: SubsetSums) -> None:
-        """Add the sums over other rows."""
+        """Add the sums over other rows to these, in place."""
         for name in ("count", "clusters", "coordinate", "pairs"):
             getattr(self, name).__iadd__(getattr(other, name))
         for kind, base in other.bases.items():
             plus(self.bases.setdefault(kind, Base.of(*base.d.shape)), base)
 
     def without(self, other: SubsetSums) -> SubsetSums:
-        """The sums without those over some of the rows."""
+        """Return these sums less ``other``, the sums over a part of the same rows."""
         bases = {
             kind: Base(**{name: values - getattr(other.bases[kind], name) for name, values in vars(base).items()})
             for kind, base in self.bases.items()
@@ -98,7 +99,7 @@ class SubsetSums:
 
 @dataclass
 class Sums:
-    """Everything of one use."""
+    """All sums over the rows of one use: "first" or "reused"."""
 
     subsets: dict[str, SubsetSums]
     columns: dict[tuple[int, str, str], Column] = field(default_factory=dict)  # case, measure, subset
@@ -106,13 +107,13 @@ class Sums:
     unlike: Floats = field(default_factory=lambda: np.zeros(0))  # rows by group with a logged multiplier other than 1
     ranges: dict[tuple[int, str], dict[int, tuple[float, float]]] = field(default_factory=dict)  # case, rate
     no_range: dict[tuple[int, str], dict[int, str]] = field(default_factory=dict)
-    """By case and rate: the windows in which no range gives the target, and why."""
+    """For each case and rate, the windows (first rollouts) in which no range gives the target, with the reason."""
     left_out: dict[tuple[int, str, str], SubsetSums] = field(default_factory=dict)
-    """By case, rate and subset: the rows of those windows."""
+    """For each case, rate and subset, the sums over the rows of the windows in ``no_range``."""
     reasons: dict[tuple[int, str], str] = field(default_factory=dict)
 
     def counted(self, i: int, rate: str, subset: str) -> SubsetSums:
-        """The sums over the windows in which a case can be evaluated."""
+        """Return the shared sums over the windows in which the case has a range."""
         found = self.left_out.get((i, rate, subset))
         return self.subsets[subset] if found is None else self.subsets[subset].without(found)
 
@@ -128,7 +129,7 @@ class Part:
         self._bases: dict[str, tuple[Base, Floats]] = {}
 
     def weight(self, kind: str) -> Floats:
-        """w (n,): 1, exp(S) or exp(S/L), the exponent capped."""
+        """Return w (n,) of a kind: 1 ("one"), or exp(S) or exp(S/L) with the exponent held at its limit."""
         if kind not in self._weights:
             if kind == "one":
                 self._weights[kind] = np.ones(len(self.S))
@@ -137,11 +138,11 @@ class Part:
         return self._weights[kind]
 
     def base(self, kind: str) -> Base:
-        """Sums of a weight."""
+        """Return the sums of the weight of a kind."""
         return self._summed(kind)[0]
 
     def _summed(self, kind: str) -> tuple[Base, Floats]:
-        """Sums of a weight, and by group alone (G,)."""
+        """Return the sums of the weight of a kind, by bin and by group alone (G,)."""
         if kind not in self._bases:
             w, (y, xy, squares) = self.weight(kind), self.dense(self.weight(kind))
             xx = totals(self.group, self.groups, w * self.x * self.x)
@@ -153,25 +154,26 @@ class Part:
         return self._bases[kind]
 
     def dense(self, y: Floats) -> tuple[Floats, Floats, Floats]:
-        """Sums by group and bin, times x by group, and squares by bin, of all rows."""
+        """Return the sums of y by group and bin (G, K), of x y by group (G,), and of y^2 by bin (K,), over all rows."""
         by_key = totals(self.key, self.groups * self.number, y).reshape(self.groups, self.number)
         return by_key, totals(self.group, self.groups, self.x * y), totals(self.bins, self.number, y * y)
 
     def add(self, columns: Sequence[Column], kind: str, y: Floats, by_group: Floats, xy: Floats) -> None:
-        """Add sums of M numerators to a column each; within the window x and y are centred on their means.
+        """Add the sums of M numerators y, each to its column. ``within`` takes x and y about their means in the window.
 
         Parameters
         ----------
         y : array (M, G, K)
+            Sums of y by group and bin.
         by_group, xy : array (M, G)
-            Sums of y, and of x y.
+            Sums of y and of x y by group.
         """
         base, s = self._summed(kind)
         total = float(s.sum())
         within = np.zeros_like(xy)
         if total > 0:
             mean_x, mean_y = float(base.x.sum()) / total, by_group.sum(1, keepdims=True) / total
-            # in this order the sums vanish exactly where y does not vary
+            # in this order of subtraction the sums are exactly 0 where y does not vary
             within = (xy - mean_y * base.x) - mean_x * (by_group - mean_y * s)
         for j, column in enumerate(columns):
             column.y += y[j]
@@ -179,7 +181,7 @@ class Part:
             column.within += within[j]
 
     def binary(self, columns: Sequence[Column], cuts: Cuts) -> None:
-        """Add indicators that are 0 in the rows of a cut each and 1 in the others."""
+        """Add indicators to columns: the indicator of a column is 0 in the rows of its cut and 1 in all others."""
         base, s = self._summed("one")
         self.add(columns, "one", base.d - cuts.counts, s - cuts.by_group(), base.x - cuts.by_group(cuts.x))
         for column, cut in zip(columns, cuts.cuts, strict=True):
@@ -187,7 +189,7 @@ class Part:
                 np.add.at(column.rejected, self.pair[cut], 1)
 
     def weighted(self, columns: Sequence[Column], kind: str, cuts: Cuts, clipped: Floats) -> None:
-        """Add the clipped weight: ``clipped`` in the stacked rows of the cuts, the weight in the others."""
+        """Add clipped weights to columns: ``clipped`` (R,) in the rows of the cuts, the plain weight in all others."""
         (base, s), w, m = self._summed(kind), self.weight(kind), len(cuts.cuts)
         before = w[cuts.at]
         lost = before - clipped
@@ -195,7 +197,7 @@ class Part:
         xy = base.x - cuts.by_group(cuts.x * lost)
         code = cuts.place * self.number + self.bins[cuts.at]
         squares = base.squares - totals(code, m * self.number, before * before - clipped * clipped).reshape(m, -1)
-        # what is left of a bin is small beside what is cut: a difference would lose its digits
+        # where little of a bin's sum is left, sum it row by row: the difference of two sums would lose its digits
         small = np.any(squares < SMALL * base.squares, axis=1)
         for j in np.flatnonzero(small):
             left = w.copy()
@@ -208,15 +210,16 @@ class Part:
 
 
 class Cuts:
-    """Several sets of rows of a part, M cuts, one behind the other: what rejects them costs one pass for all.
+    """M sets of rows of a part, called cuts, stored one behind the other so that one pass sums over all of them.
 
     Attributes
     ----------
     at, place : int array (R,)
-        Rows, and which cut each belongs to.
+        Index of each row in the part, and the number of the cut that it belongs to.
     sizes : int array (M,)
+        Number of rows of each cut.
     counts : array (M, G, K)
-        Rows by group and bin.
+        Number of rows of each cut by group and bin.
     """
 
     def __init__(self, part: Part, cuts: Sequence[Ints]) -> None:
@@ -229,17 +232,17 @@ class Cuts:
         self.counts = self.by_key()
 
     def by_key(self, values: Floats | None = None, where: np.ndarray | None = None) -> Floats:
-        """Sums (M, G, K) of values (R,), or numbers of rows, over those of a mask."""
+        """Return the sums (M, G, K) of values (R,), or the numbers of rows, over the rows that a mask (R,) selects."""
         m, g, k = len(self.cuts), self.part.groups, self.part.number
         return totals(self._key if where is None else self._key[where], m * g * k, values).reshape(m, g, k)
 
     def by_group(self, values: Floats | None = None) -> Floats:
-        """The same by group alone (M, G)."""
+        """Return the sums (M, G) of values (R,), or the numbers of rows, by group alone."""
         return totals(self._group, len(self.cuts) * self.part.groups, values).reshape(-1, self.part.groups)
 
 
 def merge(ours: dict[Any, Any], theirs: dict[Any, Any]) -> None:
-    """Add another part's sums to ours, in place; names that we lack are taken over."""
+    """Add another part's sums to ours, in place; take over the entries that ours lacks."""
     for name, found in theirs.items():
         if name in ours:
             plus(ours[name], found)

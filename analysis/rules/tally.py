@@ -1,8 +1,8 @@
-"""Sums by group of clusters and bin of what every rule does to the rows: all that the acceptance tables need.
+"""Collect what every rule does to the rows of a log, as sums by group of clusters and bin, for the acceptance tables.
 
-Rows are added window by window and two tallies of different windows can be merged, so a log of any length takes one
-pass and the memory of one window. A band is looked at once for what happens outside and for all targets: each row's
-standardised excess says which factors on the range accept it, and only the rows that are cut are touched again.
+Rows are added window by window, and tallies of different windows can be merged. So a log of any length takes one pass
+and the memory of one window. A band is placed once for every case that uses it: each row's standardised excess says
+by which factor the range must grow to accept the row, and only the rows that a case cuts are visited again.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from fspo.rules import Rate
 
 SIDES = {"low": -1, "high": 1, "dual": 2}
 SMOOTHED = {"all": "band", "nonzero": "update"}
-"""Which acceptance is drawn as a smooth curve, by subset."""
+"""The acceptance that is drawn as a smooth curve, by subset of rows."""
 RATES: tuple[Rate, Rate] = ("band", "update")
 LOGGED = -1
-"""Number of the case that a token or prefix rule's logged columns are."""
+"""Number that stands for the logged columns of a token or prefix rule, which is no case in ``cases``."""
 
 
 class Tally:
-    """Collects windows of rows; :mod:`analysis.tables.acceptance` makes tables of the sums.
+    """Collects sums over windows of rows; :mod:`analysis.tables.acceptance` makes tables of them.
 
     Parameters
     ----------
     run : Run
-        For the columns that it logged.
+        The run that is analysed; its logged columns and its rule are used.
     layout : Layout
     cases : sequence of Case
     """
@@ -50,11 +50,11 @@ class Tally:
             for i, case in band.members.get("truncate", [])
             if (twin := band.twin(case)) is not None
         }
-        """Cases whose update acceptance is another's: what is cut is dropped or held at the edge."""
+        """For each truncating case, the dropping case that cuts the same rows and so has the same update acceptance."""
         self.uses: dict[str, Sums] = {}
 
     def add(self, first: int, rows: Rows, trained: Outcome | None) -> None:
-        """Use the rows of one whole window, whose first rollout is ``first``, and what the rule that trained did."""
+        """Add the rows of one window, whose first rollout is ``first``; ``trained`` is what the run's rule did."""
         layout = self.layout
         group, bins = layout.group(rows), layout.bins.index(rows.coordinate)
         x, pair = rows.trend - layout.reference, layout.pair(rows.coordinate, group)
@@ -130,7 +130,7 @@ class Tally:
     def _rejected(
         self, sums: Sums, cases: Sequence[int], rejected: Sequence[Ints], whole: Part, acting: Part, nonzero: Ints
     ) -> None:
-        """Band acceptance of some cases in both subsets."""
+        """Add the band acceptance of some cases to both subsets, from the rows that each of them rejects."""
         place = np.full(len(whole.S), -1)
         place[nonzero] = np.arange(len(nonzero))
         some = [found[found >= 0] for found in (place[at] for at in rejected)]
@@ -138,7 +138,7 @@ class Tally:
             part.binary([self._column(sums, i, "band", subset) for i in cases], Cuts(part, cuts))
 
     def _weights(self, sums: Sums, cases: Sequence[int], part: Part, cuts: Cuts, clipped: Floats) -> None:
-        """Update and weight acceptance of some cases, each with a cut and the clipped weights in its rows."""
+        """Add update and weight acceptance of some cases, from each case's cut rows and their clipped weights."""
         if cases[0] not in self.twins:
             part.binary([self._column(sums, i, "update", "nonzero") for i in cases], cuts)
         columns = [self._column(sums, i, "weight", "nonzero") for i in cases]
@@ -155,7 +155,7 @@ class Tally:
                     sums.sides[i, name] = sums.sides[i, name] + count if (i, name) in sums.sides else count
 
     def _done(self, i: int, done: Outcome, sums: Sums, whole: Part, acting: Part, nonzero: Ints) -> None:
-        """What the rule that trained did to the rows."""
+        """Add what the rule that trained did to the rows."""
         for rate in RATES:
             if done.reason:
                 sums.reasons.setdefault((i, rate), done.reason)
@@ -170,7 +170,7 @@ class Tally:
         self._sides(sums, [i], cuts, done.side[nonzero[cut]])
 
     def _logged(self, rows: Rows, sums: Sums, whole: Part, acting: Part, nonzero: Ints) -> None:
-        """A token or prefix rule that trained, from the logged columns: band = all tokens in band, update = mean M."""
+        """Add a token or prefix rule's logged columns: band means all tokens are in the band, update is the mean M."""
         for part, subset, at in ((whole, "all", slice(None)), (acting, "nonzero", nonzero)):
             cuts = Cuts(part, [np.flatnonzero(~rows.band_accept[at])])
             part.binary([self._column(sums, LOGGED, "band", subset)], cuts)
@@ -184,7 +184,7 @@ class Tally:
         sums.unlike += np.bincount(acting.group, y != 1, acting.groups)
 
     def _band(self, first: int, band: Band, rows: Rows, sums: Sums, whole: Part, acting: Part, nonzero: Ints) -> None:
-        """One band with everything that may happen outside it, at its own range and at every target."""
+        """Add all cases of one band: everything that may happen outside it, at its given range and at every target."""
         placed = Placed.of(band, first, rows)
         if placed is None:
             for i, _ in band.all:
@@ -195,7 +195,7 @@ class Tally:
         if chosen := Factors(placed, first, drop, placed.excess).note(drop, "band", sums):
             cases, factors = zip(*chosen, strict=True)
             self._rejected(sums, cases, placed.rejected(factors), whole, acting, nonzero)
-        for outsides in (("drop", "truncate"), ("cap",)):  # those that cut the same rows
+        for outsides in (("drop", "truncate"), ("cap",)):  # drop and truncate cut the same rows, cap cuts others
             members = [member for outside in outsides for member in band.members.get(outside, [])]
             if members:
                 self._cut(first, placed, members, sums, acting, nonzero)
@@ -203,7 +203,7 @@ class Tally:
     def _cut(
         self, first: int, placed: Placed, members: Sequence[Member], sums: Sums, acting: Part, nonzero: Ints
     ) -> None:
-        """Update and weight acceptance of a band's members that cut the same rows."""
+        """Add update and weight acceptance of those cases of a band that cut the same rows."""
         clip, A = members[0][1].rule.clip, placed.rows.A[nonzero]
         excess = clip.excess(placed.over[nonzero], placed.under[nonzero], A)
         factors = Factors(placed, first, members, excess)
@@ -221,7 +221,7 @@ class Tally:
                 self._sides(sums, cases, cut.cuts, cut.side)
 
     def merge(self, other: Mapping[str, Sums]) -> None:
-        """Add the sums by use of later windows."""
+        """Add the sums of another tally, of later windows; ``other`` maps uses to sums."""
         for use, theirs in other.items():
             if use not in self.uses:
                 self.uses[use] = theirs

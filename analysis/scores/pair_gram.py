@@ -1,4 +1,4 @@
-"""Unbiased inner products and variances of an update's vectors, from pairs of responses to different prompts (T12)."""
+"""Unbiased inner products and variances of an update, from pairs of responses to different prompts (T12)."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from analysis.log.rows import Floats, Ints
 
 
 class PairGram:
-    """Inner products of one update's vectors over pairs of responses to different prompts, by bin and overall.
+    """Inner products of an update's score vectors over pairs of responses to different prompts, by bin and overall.
 
     Parameters
     ----------
     left, right : arrays (n, D), (m, D)
-        Vectors of the two sides; the same array twice for one set of responses.
+        Vectors of the two sides; pass the same array twice for one set of responses.
     left_bins, right_bins, left_cluster, right_cluster : int arrays
-        Length bins 0..number-1 and prompts 0..clusters-1, numbered together on both sides.
+        Length bins 0..number-1, and prompts 0..clusters-1 with the same numbers on both sides.
     """
 
     def __init__(
@@ -39,11 +39,12 @@ class PairGram:
         self._right = _Side(right_bins, right_cluster, number, clusters)
 
     def between(self, left: Floats, right: Floats) -> tuple[Floats, Floats]:
-        """Mean over pairs of different prompts with coefficients ``left`` (n, R) and ``right`` (m, R or 1).
+        """Return the mean over pairs of different prompts, with coefficients ``left`` (n, R) and ``right`` (m, R or 1).
 
         Returns
         -------
-        total (K+1, R), without (C, K+1, R): NaN where no pair is left.
+        total (K+1, R), without (C, K+1, R)
+            The mean, and the mean without each prompt; NaN where no pair is left.
         """
         total, without = [], []
         for a, b in zip(self._left.groups, self._right.groups, strict=True):
@@ -59,13 +60,14 @@ class PairGram:
         return np.stack(total), np.stack(without, axis=1)
 
     def variance(self, left: Floats, between: tuple[Floats, Floats]) -> tuple[Floats, Floats]:
-        """tr Cov of the update mean_i left_i v_i, unbiased for independent prompts (T12).
+        """Return tr Cov of the update mean_i left_i v_i, unbiased for independent prompts (T12), and its replicates.
 
         Parameters
         ----------
         left : array (n, R)
+            Coefficients of the vectors.
         between : pair of arrays
-            ``between(left, left)``.
+            The result of ``between(left, left)``.
         """
         total, without = [], []
         for k, a in enumerate(self._left.groups):
@@ -91,7 +93,7 @@ class _Group:
 
 
 class _Side:
-    """Rows of one side by bin; the last group is all of them."""
+    """The rows of one side of the pairs, grouped by bin; the last group holds all rows."""
 
     def __init__(self, bins: Ints, cluster: Ints, number: int, clusters: int) -> None:
         places = [np.flatnonzero(bins == k) for k in range(number)] + [np.arange(len(bins))]

@@ -1,6 +1,6 @@
-"""Inner products of updates, their delete-one-prompt replicates, and intervals of cosines made from them.
+"""Inner products of updates, their delete-one-prompt replicates, and the intervals of cosines made from them.
 
-Windows and runs pool the updates' inner products and squared norms before dividing.
+For a window or a run, the inner products and squared norms of its updates are summed before they are divided.
 """
 
 from __future__ import annotations
@@ -19,37 +19,37 @@ from fspo.stats.intervals import CONFIDENCE, t_quantile
 
 _LARGEST = 1 - 1e-15
 ROUNDING = 1e-12
-"""Share of a pooled squared norm below which what is left of it without a prompt is rounding, and counts as 0."""
+"""If a replicate's squared norm is at most this share of the pooled one, it is rounding error and counts as 0."""
 
 
 @dataclass
 class Products:
-    """Pooled products of one column (a rule or a random draw), with what remains when a cluster is deleted.
+    """Inner products of one column (a rule, or a draw of the random control), with their delete-one-cluster values.
 
     Attributes
     ----------
     total : array (U, K+1)
-        One row an update, last column all bins.
+        One row for each update; the last column is over all bins.
     without : list of arrays (C_u, K+1)
-        The same with one cluster deleted, scaled up by (C/(C-1))^2.
+        The products of each update with one cluster deleted, scaled up by (C/(C-1))^2.
     """
 
     total: list[Floats] = field(default_factory=list)
     without: list[Floats] = field(default_factory=list)
 
     def add(self, total: Floats, without: Floats) -> None:
-        """Append one update."""
+        """Append the products of one update."""
         self.total.append(total)
         self.without.append(without)
 
     def replicates(self) -> tuple[Floats, Floats]:
-        """Pooled value (K+1, ...) and its delete-one replicates (sum C_u, K+1, ...)."""
+        """Return the sum over updates (K+1, ...) and its delete-one-cluster replicates (sum C_u, K+1, ...)."""
         total = np.sum(self.total, axis=0)
         return total, np.concatenate([total - t + w for t, w in zip(self.total, self.without, strict=True)])
 
 
 class UpdateGram:
-    """Inner products of one update's A psi, by bin and cluster."""
+    """The Gram matrix of one update's vectors A psi, summed by bin and cluster."""
 
     def __init__(self, vectors: Floats, bins: Ints, cluster: Ints, number: int) -> None:
         self.number = number
@@ -65,11 +65,12 @@ class UpdateGram:
         self._by_both[cluster * number + bins, np.arange(n)] = 1.0
 
     def products(self, left: Floats, right: Floats) -> tuple[Floats, Floats]:
-        """Inner products of the updates with coefficients ``left`` (n, R) and ``right`` (n, R or 1).
+        """Return inner products of updates that weight the vectors with ``left`` (n, R) and ``right`` (n, R or 1).
 
         Returns
         -------
         total (K+1, R), without (C, K+1, R)
+            The products by bin and overall, and the same with each cluster deleted.
         """
         gram, gram_c, gram_b, gram_bc = self._grams
         symmetric = left is right
@@ -90,7 +91,7 @@ class UpdateGram:
         return total, without * grow
 
     def inner(self, left: Floats, right: Floats) -> Floats:
-        """Inner products (K+1, R) of the updates with coefficients ``left`` and ``right`` (n, R), nothing deleted."""
+        """Return the inner products (K+1, R) for coefficients ``left`` and ``right`` (n, R), without replicates."""
         gram, _, gram_b, _ = self._grams
         by_bin = (self._by_both @ (left * (gram_b @ right))).reshape(self.clusters, self.number, -1).sum(0)
         return np.concatenate([by_bin, np.sum(left * (gram @ right), axis=0)[None]])
@@ -102,15 +103,15 @@ class UpdateGram:
 
 
 def pooled_cosines(inner: Products, left: Products, right: Products) -> tuple[list[Floats], list[NDArray[np.bool_]]]:
-    """Cosines (K+1, R) and their replicates (C, K+1, R); NaN where a pooled squared norm is not positive.
+    """Compute cosines (K+1, R) and their replicates (C, K+1, R); NaN where a pooled squared norm is not positive.
 
-    A replicate's squared norm that is a share of at most ``ROUNDING`` of the pooled one is 0.
+    A replicate's squared norm that is at most the share ``ROUNDING`` of the pooled one counts as 0.
 
     Returns
     -------
     cosines : [array (K+1, R), array (C, K+1, R)]
     nothing_left : [bool array (K+1, R), bool array (C, K+1, R)]
-        Where the norm of ``left`` is 0 and that of ``right`` is not.
+        True where the norm of ``left`` is 0 and that of ``right`` is not.
     """
     cosines: list[Floats] = []
     nothing_left: list[NDArray[np.bool_]] = []
@@ -127,9 +128,10 @@ def pooled_cosines(inner: Products, left: Products, right: Products) -> tuple[li
 
 
 def collapsed(update: Ints) -> Ints:
-    """Strata (C,) of the jackknife: updates, those of a single cluster put together.
+    """Return the jackknife's stratum of each cluster (C,): its update, with single-cluster updates put together.
 
-    A stratum of one shows no variance, though it has some; a lone one joins the largest stratum.
+    A stratum of one cluster would show no variance although it has some. If there is only one such update, it joins the
+    largest stratum.
     """
     update = dense(update)
     count = np.bincount(update)
@@ -140,9 +142,10 @@ def collapsed(update: Ints) -> Ints:
 
 
 def jackknife_se(replicates: Floats, update: Ints, cluster: Ints | None = None) -> Floats:
-    """Standard error (...) from delete-one-cluster replicates (C, ...), stratified by update (C,).
+    """Return the standard error (...) from delete-one-cluster replicates (C, ...), stratified by update (C,).
 
-    ``cluster`` (C,) says which replicates of different updates delete the same cluster; by default none do.
+    ``cluster`` (C,) numbers the cluster that each replicate deletes, where one cluster has responses in several
+    updates; by default every replicate deletes another cluster.
     """
     update = collapsed(update)
     count = np.bincount(update).astype(np.float64)
@@ -166,14 +169,14 @@ def jackknife_se(replicates: Floats, update: Ints, cluster: Ints | None = None) 
 
 @dataclass(frozen=True)
 class Judge:
-    """Intervals of pooled ratios from their delete-one-prompt replicates."""
+    """Computes intervals of pooled ratios from their delete-one-prompt replicates."""
 
     update: Ints
     prompt: Ints
     quantile: float
 
     def positive(self, value: float, replicates: Floats, what: str) -> str:
-        """Why a squared norm cannot stand below a line; empty if it can."""
+        """Say why a squared norm cannot be a denominator; return "" if it can."""
         half = self.quantile * float(jackknife_se(replicates, self.update, self.prompt))
         if not value > 0:
             return f"the squared norm of {what} is estimated as {value:.2g}, not positive: too few responses"
@@ -185,7 +188,7 @@ class Judge:
     def ratio(
         self, above: tuple[float, Floats], below: tuple[float, Floats], noise: float
     ) -> tuple[tuple[float, float, float], str]:
-        """Estimate and interval of ``above / below``; ``noise`` is a further standard error."""
+        """Return estimate and interval of ``above / below``, and a reason; ``noise`` is an extra standard error."""
         nothing = (float("nan"), float("nan"), float("nan"))
         with np.errstate(invalid="ignore", divide="ignore"):
             value, replicates = above[0] / below[0], above[1] / below[1]
@@ -199,25 +202,25 @@ class Judge:
 
 @dataclass
 class SketchTerms:
-    """The sketch's own error in each column's cosine: products by update (U, K+1, R) and the sketch's width."""
+    """The random projection's error in each column's cosine: products by update (U, K+1, R) and the sketch's width."""
 
     inner: Floats
     left: Floats
     right: Floats
     width: float
-    cross: dict[str, Floats] = field(default_factory=dict)  # <c1, c2> with each column's reference (U, K+1, R)
+    cross: dict[str, Floats] = field(default_factory=dict)  # <c1, c2> of a column and its reference (U, K+1, R)
 
     def _at(self, k: int, column: int) -> tuple[Floats, Floats, Floats]:
         right = self.right[:, k, column if self.right.shape[2] > 1 else 0]
         return self.inner[:, k, column], self.left[:, k, column], right
 
     def error(self, k: int, column: int) -> float:
-        """Standard deviation of one cosine; 0 for exact scores."""
+        """Return the standard deviation that the sketch adds to one cosine; 0 for exact scores."""
         n, a, b = self._at(k, column)
         return math.sqrt(max(float(cosine_covariance((n, a), (n, a), a, b, self.width)), 0.0))
 
     def difference_error(self, k: int, column: int, other_k: int, other: int, name: str) -> float:
-        """Standard deviation of a column's cosine minus its reference's; at most that for two different bins."""
+        """Return the sketch's standard deviation of a cosine less its reference's; an upper bound across bins."""
         one, two = self.error(k, column), self.error(other_k, other)
         if k != other_k or name not in self.cross:
             return one + two
@@ -228,7 +231,7 @@ class SketchTerms:
 
 @dataclass
 class Columns:
-    """Cosines of several columns over one use: values (K+2, R), replicates (C, K+2, R); last entry: the worst bin."""
+    """Cosines of several columns over one use: values (K+2, R) and replicates (C, K+2, R) by bin, overall, at worst."""
 
     value: Floats
     replicates: Floats
@@ -236,7 +239,7 @@ class Columns:
     cluster: Ints
     degrees: int
     sketch: SketchTerms
-    nothing_left: list[NDArray[np.bool_]]  # from pooled_cosines
+    nothing_left: list[NDArray[np.bool_]]  # as pooled_cosines returns it
 
     @staticmethod
     def of(
@@ -248,9 +251,9 @@ class Columns:
         cross: dict[str, Floats] | None = None,
         cluster: Ints | None = None,
     ) -> Columns:
-        """Append the worst bin to the bins and the total; ``width`` is the sketch's, infinite for exact scores.
+        """Compute the cosines and append the worst bin's. ``width`` is the sketch's width, infinite for exact scores.
 
-        ``update`` and ``cluster`` (C,) are each replicate's; by default no cluster is in two updates.
+        ``update`` and ``cluster`` (C,) are those of each replicate; by default no cluster has responses in two updates.
         """
         (value, replicates), nothing_left = pooled_cosines(inner, left, right)
         with np.errstate(invalid="ignore"):
@@ -264,9 +267,10 @@ class Columns:
         return Columns(value, replicates, update, cluster, degrees, sketch, nothing_left)
 
     def interval(self, k: int, columns: Sequence[int], level: float = CONFIDENCE) -> tuple[float, float, float]:
-        """Mean cosine over ``columns`` (one rule, or draws of the control) and its Fisher z interval.
+        """Return the mean cosine over ``columns`` (one rule, or draws of the control) and its Fisher z interval.
 
-        The cosine is NaN where a pooled norm is 0, the interval where one is without some prompt (``undefined``).
+        The cosine is NaN where a pooled norm is 0. The interval is NaN where a norm is 0 without some prompt
+        (``undefined``).
         """
         z = np.arctanh(np.clip(self.value[k, columns], -_LARGEST, _LARGEST)).mean()
         replicates = np.arctanh(np.clip(self.replicates[:, k, columns], -_LARGEST, _LARGEST)).mean(1)
@@ -278,10 +282,10 @@ class Columns:
         if not np.isfinite(half):
             return value, float("nan"), float("nan")
         low, high = np.tanh(z - half), np.tanh(z + half)
-        return value, min(value, float(low)), max(value, float(high))  # z is held just below cosine 1
+        return value, min(value, float(low)), max(value, float(high))  # z stays finite, just below that of cosine 1
 
     def undefined(self, k: int, columns: Sequence[int]) -> str:
-        """Why bin ``k`` (or K, all bins) of some columns has no cosine, or no interval; empty if it has both."""
+        """Say why bin ``k`` (K: all bins) has no cosine or no interval in some columns; return "" if it has both."""
         gone, gone_without = self.nothing_left[0][k, columns], self.nothing_left[1][:, k, columns]
         some = f" in some of the {len(columns)} draws" if len(columns) > 1 else ""
         if not np.all(np.isfinite(self.value[k, columns])):
@@ -295,7 +299,7 @@ class Columns:
     def difference(
         self, k: int, one: int, other: int, name: str = "", level: float = CONFIDENCE
     ) -> tuple[float, float, float]:
-        """Cosine of column ``one`` minus ``other``, its reference ``name``, with the paired jackknife interval."""
+        """Return the cosine of column ``one`` less that of its reference ``other``, with the paired interval."""
         gap = float(self.value[k, one] - self.value[k, other])
         replicates = self.replicates[:, k, one] - self.replicates[:, k, other]
         noise = self.sketch.difference_error(self._bin(k, one), one, self._bin(k, other), other, name)
@@ -306,7 +310,7 @@ class Columns:
         return gap, gap - half, gap + half
 
     def _bin(self, k: int, column: int) -> int:
-        """Row of the products behind entry ``k``: of the worst bin, the bin that it is."""
+        """Return the bin behind entry ``k``: ``k`` itself, or for the last entry the bin with the smallest cosine."""
         if k < len(self.value) - 1:
             return k
         found = self.value[:-2, column]

@@ -1,9 +1,9 @@
-"""The sketch's own error in cosines (docs/theory.md section 5, live form: sketched vectors).
+"""The error that score sketches add to cosines (docs/theory.md section 5, live form: sketched vectors).
 
-A random projection keeps inner products with errors ``cov(<a,b>, <c,d>) = (<a,c><b,d> + <a,d><b,c>) / D``, D its
-width (exact for Gaussian projections, the leading order for others). Projections are redrawn each rollout, so the
-errors of different updates are independent and average out over a run, but inside an update all responses share
-them, and resampling prompts does not show them. So they are added to every interval of a cosine.
+A random projection keeps inner products with errors ``cov(<a,b>, <c,d>) = (<a,c><b,d> + <a,d><b,c>) / D``, where D is
+its width (exact for Gaussian projections, the leading order for others). Each rollout has a new projection, so errors
+of different updates are independent and average out over a run. Within an update all responses have the same
+projection, and resampling prompts does not show its error. So the error is added to every interval of a cosine.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from analysis.log.rows import Floats
 from fspo.gradlog.metrics_file import MetricsFile
 
 METRIC = "score/cosine_error"
-"""Root mean square error of a pair's cosine, which training measures on a few responses (log.coverage_every)."""
+"""Metric with the root mean square error of a pair's sketched cosine, which training measures on a few responses
+(log.coverage_every)."""
 
 
 def effective_width(run: Run) -> tuple[float, str]:
-    """D of a run's sketches, and where it comes from.
+    """Return the width D of a run's sketches, and a text that says where it comes from.
 
-    The error that the run measured itself gives ``1 / error^2``; without one the stored width stands in.
-    The width that the log's header names may be missing too (another trainer's log): then D is infinite, and said so.
+    If the run measured its sketch error, D is ``1 / error^2``; otherwise it is the width that the log's header names.
+    If the header names none (a log of another trainer), D is infinite, and the text says so.
     """
     if run.score_options.get("mode") == "exact":
         return math.inf, "exact scores"
@@ -41,18 +42,18 @@ def effective_width(run: Run) -> tuple[float, str]:
 def cosine_covariance(
     first: tuple[Floats, Floats], second: tuple[Floats, Floats], cross: Floats, right: Floats, width: float
 ) -> Floats:
-    """Sketch covariance of two pooled cosines ``sum <c,w> / sqrt(sum <c,c> sum <w,w>)`` over updates.
+    """Return the covariance, by the sketch, of two pooled cosines ``sum <c,w> / sqrt(sum <c,c> sum <w,w>)``.
 
     Parameters
     ----------
     first, second : pairs of arrays (U, ...)
-        ``<c, w>`` and ``<c, c>`` of each update, for the two rules; equal for a variance.
+        ``<c, w>`` and ``<c, c>`` of each update, for the two rules; equal pairs give a variance.
     cross : array (U, ...)
         ``<c1, c2>`` of each update.
     right : array (U, ...)
         ``<w, w>`` of each update.
     width : float
-        D.
+        Width D of the sketch.
 
     Returns
     -------

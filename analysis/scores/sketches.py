@@ -1,9 +1,9 @@
-"""Scores of the logged responses, window by window: w A psi as vectors and as inner products.
+"""Read the scores of the logged responses window by window, as vectors A psi.
 
-The projections are redrawn each rollout, and each update has its own parameters, so vectors of different updates
-are never added. A window's (or a run's) update is the direct sum of its updates' vectors: inner products and squared
-norms of the updates are summed first and divided once (docs/theory.md section 5, "Population cosine").
-Only rows with a score and A != 0 are here (section 1).
+Each rollout has a new projection and each update its parameters, so vectors of different updates are never added. The
+update of a window or run is the direct sum of its updates' vectors: inner products and squared norms of the updates
+are summed first and then divided once (docs/theory.md section 5, "Population cosine"). Only rows with a score and
+A != 0 are read (section 1).
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from fspo.stats.clusters import dense
 
 @dataclass(frozen=True)
 class Fresh:
-    """An audit: new responses sampled at an update's own parameters, with w = 1 (docs/theory.md section 5).
+    """An audit: new responses sampled at the parameters of an update, so w = 1 (docs/theory.md section 5).
 
     Attributes
     ----------
     prompt, coordinate : arrays (m,)
     vectors : array (m, D), float64
-        A psi, A leave-one-out from the logged rewards.
+        A psi, where A is the leave-one-out advantage from the logged rewards.
     """
 
     prompt: Ints
@@ -46,17 +46,17 @@ class Fresh:
 
 @dataclass(frozen=True)
 class ScoredWindow:
-    """Scored rows with A != 0 of one window and use.
+    """The rows of one window and use that have a score and A != 0.
 
     Attributes
     ----------
     rows : Rows (n,)
     vectors : array (n, D), float64
-        A psi (without the weight).
+        A psi, not multiplied by the weight.
     bins, update, cluster : int arrays (n,)
-        Length bin, update number within the window, (rollout, prompt) numbered within the run.
+        Length bin, number of the update within the window, and number of (rollout, prompt) within the run.
     fresh : dict of step -> Fresh
-        Audits of the window's first-use updates.
+        Audits of the window's updates at first use.
     """
 
     window: int
@@ -69,14 +69,14 @@ class ScoredWindow:
     _outcomes: dict[Case, Outcome] = field(default_factory=dict, repr=False, compare=False)
 
     def outcome(self, case: Case) -> Outcome:
-        """What a case does to the rows, a matched range calibrated over all of them; worked out once for all tables."""
+        """Return what a case does to the rows, a matched range calibrated over all of them; results are cached."""
         if case not in self._outcomes:
             self._outcomes[case] = evaluate(case, self.rows, np.full(len(self.rows), self.window), "update")
         return self._outcomes[case]
 
     @property
     def updates(self) -> int:
-        """Number of updates with scores."""
+        """Number of the window's updates that have scores."""
         return int(self.update.max()) + 1 if len(self.update) else 0
 
 
@@ -88,23 +88,23 @@ LEFT_OUT = {
     "fresh_rows_without_advantage": "{} trained responses left out of the reference fresh: " + _NO_ADVANTAGE,
     "fresh_updates_left_out": "{} audited updates left out of the reference fresh: fewer than 2 prompts on a side",
 }
-"""What the tables of scores do without, in words: keys of ``scored`` in summary.json's counts."""
+"""Text for each kind of score that the tables leave out, by its key under ``scored`` in summary.json's counts."""
 
 
 @dataclass
 class ScoredWindows:
-    """The scored windows of a run, each read when it is asked for: memory holds one window at a time.
+    """The scored windows of a run, read one at a time, so that memory holds one window.
 
-    Scores that are not finite, or whose stored direction is not of unit norm, are left out, and so are audits without
-    score or advantage.
+    Left out are scores that are not finite or whose stored direction is not of unit norm, and audits without a score or
+    advantage.
 
     Attributes
     ----------
     size : int
-        Rollouts in a window.
+        Number of rollouts in a window.
     notes : Notes
-        Whole after the last window: how many scores and audits are left out (keys of ``LEFT_OUT``), and the files of
-        which only the sketches cannot be read.
+        Counts of scores and audits that are left out (keys of ``LEFT_OUT``), and the files whose sketches cannot be
+        read; complete after the last window.
     """
 
     run: Run
@@ -124,14 +124,14 @@ class ScoredWindows:
             rollouts = int(known.rollout.min()), int(known.rollout.max())
             try:
                 both = read_log(self.run.path, columns=wanted, rollouts=rollouts, phases=("train", "audit"))
-            except UserError as error:  # the other columns of these files were read
+            except UserError as error:  # only the sketches are damaged: the other columns of these files were read
                 self.notes += Notes(damage=(f"the sketches of rollouts {rollouts[0]} to {rollouts[1]}: {error}",))
                 continue
             self.notes += Notes(damage=tuple(both.damage))
             yield from self._window(first, known, both)
 
     def _window(self, first: int, known: Rows, both: GradLog) -> Iterator[ScoredWindow]:
-        """The scored rows of one window, by use; ``known`` are its usable rows, ``both`` its scores and audits."""
+        """Yield a window's scored rows by use; ``known`` are its usable rows, ``both`` its scores and audits."""
         if "score_unit" not in both:
             return
         audit = both.column("phase") == "audit" if "phase" in both else np.zeros(len(both), bool)
@@ -161,7 +161,7 @@ class ScoredWindows:
 
 
 def audits(log: GradLog, partition: Partition) -> tuple[dict[int, Fresh], Counter[str]]:
-    """The audits among a log's rows, by step, and how many of its rows have no advantage or no sound score."""
+    """Return the audits among a log's rows, by step, and counts of rows without an advantage or a sound score."""
     found: dict[int, Fresh] = {}
     left_out: Counter[str] = Counter()
     if not len(log):
@@ -175,7 +175,7 @@ def audits(log: GradLog, partition: Partition) -> tuple[dict[int, Fresh], Counte
     advantage = leave_one_out(log.column("reward").astype(np.float64), cluster, log.column("response_id"))
     known = np.isfinite(advantage)
     left_out["audit_rows_without_advantage"] += int(np.sum(~known))
-    # the trainer takes no scores where the advantage is 0
+    # rows with advantage 0 do not count as missing, because the trainer takes no scores for them
     left_out["audit_rows_without_score"] += int(np.sum(np.delete(known & ~np.isclose(advantage, 0, atol=1e-9), at)))
     if not len(at):
         return found, left_out
@@ -194,7 +194,7 @@ def audits(log: GradLog, partition: Partition) -> tuple[dict[int, Fresh], Counte
 
 def _sound(psi: NDArray[Any], norm: NDArray[Any]) -> NDArray[np.bool_]:
     with np.errstate(invalid="ignore", divide="ignore"):
-        unit = np.linalg.norm(psi / norm[:, None], axis=1)  # in the sketch's own precision: the margin is wide
+        unit = np.linalg.norm(psi / norm[:, None], axis=1)  # sketches have low precision, so the margin is wide
     return np.isfinite(unit) & (np.abs(unit - 1) < 0.02)
 
 

@@ -1,1 +1,1 @@
-"""Estimates that a table needs beyond plain ratios: Length Reweighting Error, its law, smooth curves."""
+"""Estimates that need more than a ratio: the Length Reweighting Error, the law of its errors, and smooth curves."""

@@ -1,10 +1,10 @@
-"""The law of estimated acceptances about candidate truths: what the intervals of LRE are inverted from.
+"""The law of estimated acceptances under a candidate for the true ones. The intervals of LRE are inverted from it.
 
-Estimates of few rejections have skewed errors whose size goes with the truth, and a covariance that is itself poorly
-known. So the covariance is kept in Pearson units (errors over ``sqrt(a (1-a))``), where it is a matter of design and
-of dependence within prompts alone; bins in which few prompts show a rejection borrow it from a model with one
-intra-prompt correlation; and the size and the skewness of the errors are those of the candidate truth. Shares of
-weight and mean multipliers in [0, 1] are treated alike, as indicators of as many rows as their weights are worth.
+Estimates from few rejections have skewed errors, whose size depends on the truth and whose covariance is itself poorly
+known. So the covariance is kept in Pearson units (errors over ``sqrt(a (1-a))``), where it depends only on the design
+and on dependence within prompts. Bins in which few prompts show a rejection borrow it from a model with one
+intra-prompt correlation. The size and the skewness of the errors are those of the candidate. Shares of weight and mean
+multipliers in [0, 1] are treated like indicators, of as many rows as their weights are worth.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from fspo.stats.intervals import symmetric_root
 
 DRAWS = 2048
 BIN_CLUSTERS = 10
-"""A bin with rows of fewer prompts is left out of LRE: its interval did not hold in docs/coverage.md's study."""
+"""Clusters with rows in a bin below which LRE leaves the bin out: there its interval failed in docs/coverage.md."""
 MOST_LEFT_OUT = 0.1
-"""Share of the rows beyond which leaving bins out leaves too little data."""
+"""Share of the rows in left-out bins above which LRE is not estimated."""
 PSEUDO_ROWS = 2.0
-"""Rows at the mean acceptance added to each bin where an acceptance of exactly 0 or 1 would leave no direction."""
+"""Rows with the mean acceptance that are added to each bin, because an acceptance of exactly 0 or 1 has no logit."""
 FULL_CORRELATION = 1.0
-"""Prompts with a rarer outcome that agree fully within themselves, added to the intra-prompt correlation."""
+"""Imaginary prompts added to the estimate of the intra-prompt correlation, in each of which all rows agree."""
 MOST_SKEW = 3.0
 LARGEST_RATE = 1e100
-"""Weight acceptance beyond which its square leaves float64's range; only a run that collapsed comes near it."""
+"""Largest weight acceptance that is used: squares of larger ones overflow float64. Only collapsed runs reach it."""
 ROUNDING = 1e-12
 
 
 @lru_cache(maxsize=16)
 def standard_draws(dimension: int, number: int = DRAWS, seed: int = 20250911) -> tuple[Floats, Floats]:
-    """Quasi-random standard normals (number, dimension) and uniforms (number,), fixed: no generator's state matters."""
+    """Return quasi-random standard normals (number, dimension) and uniforms (number,), the same in every call."""
     points = qmc.Sobol(dimension + 1, rng=seed).random(number)
     points = np.clip(points, 1e-9, 1 - 1e-9)
     normals, uniforms = special.ndtri(points[:, :-1]), points[:, -1]
@@ -48,12 +48,12 @@ def standard_draws(dimension: int, number: int = DRAWS, seed: int = 20250911) ->
 
 @lru_cache(maxsize=64)
 def _t_factor(dimension: int, df: float) -> Floats:
-    """Factors (number, 1) that make multivariate t errors of the draws."""
+    """Return factors (number, 1) that turn the normal draws into multivariate t draws."""
     return np.sqrt(df / sps.chi2.ppf(standard_draws(dimension)[1], df))[:, None]
 
 
 def skewed(z: Floats, skewness: Floats) -> Floats:
-    """Standard errors with a given skewness from standard normal ones: Pearson III by Wilson and Hilferty's cube."""
+    """Give standard normal errors a skewness, by Wilson and Hilferty's cubic form of a Pearson III law."""
     size = np.maximum(np.abs(skewness), 1e-4)
     sign = np.where(skewness < 0, -1.0, 1.0)
     root = z * (size * sign / 6)
@@ -68,26 +68,26 @@ def skewed(z: Floats, skewness: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class ErrorLaw:
-    """Estimates by bin and the law of their errors.
+    """Estimated acceptances by bin and the law of their errors.
 
     Attributes
     ----------
     p, a : array (K,)
-        Estimated shares and rates of the usable bins.
+        Estimated shares of rows, and acceptances, of the usable bins.
     smooth : array (K,)
-        Rates with ``PSEUDO_ROWS`` at the mean: strictly inside (0, 1) for indicators.
+        Acceptances after adding ``PSEUDO_ROWS`` at the mean; strictly inside (0, 1) for indicators.
     covariance : array (2K, 2K)
-        Of the errors of a in Pearson units and of p.
+        Covariance of the errors of a, in Pearson units, and of p.
     binary : bool
-        Rates of indicators, or shares of weight; else errors are normal and do not change with the truth.
+        True for acceptances of indicators and shares of weight. Otherwise errors are normal, whatever the truth.
     df : float
-        Degrees of freedom of the covariance, by Satterthwaite's rule; at most clusters less 1.
+        Degrees of freedom of the covariance, by Satterthwaite's rule; at most the number of clusters less 1.
     showing : int
-        Prompts with a rarer outcome.
+        Number of prompts that show the rarer outcome.
     noise : float
-        The sampling variance that the plug-in ``sum p r^2`` holds, from the clusters alone.
+        Sampling variance contained in the plug-in ``sum p r^2``, estimated from the clusters alone.
     correlation : float
-        Intra-prompt correlation of the model; NaN where it is not used.
+        Intra-prompt correlation of the model; NaN where the model is not used.
     """
 
     p: Floats
@@ -105,30 +105,30 @@ class ErrorLaw:
         return len(self.p)
 
     def scale(self, a: Floats) -> Floats:
-        """sqrt(a (1-a)) for indicators, 1 else."""
+        """Return sqrt(a (1-a)) for indicators and 1 otherwise."""
         return np.sqrt(np.maximum(a * (1 - a), 0.0)) if self.binary else np.ones_like(a)
 
     def covariance_at(self, a: Floats) -> Floats:
-        """Covariance (2K, 2K) of the estimated (a, p) were ``a`` (K,) the truth."""
+        """Return the covariance (2K, 2K) of the estimated (a, p) if ``a`` (K,) were the truth."""
         s = np.concatenate([self.scale(a), np.ones_like(a)])
         return self.covariance * np.outer(s, s)
 
     @cached_property
     def _parts(self) -> tuple[Floats, Floats, Floats]:
-        """Standard deviations (K,), and by bin (K, M) the standardised errors of a and the drawn shares."""
+        """Standard deviations (K,), standardised errors of a (K, M), and drawn shares (K, M)."""
         k = len(self)
         errors = np.ascontiguousarray(self.errors.T)
         shares = np.maximum(self.p[:, None] + errors[k:], 0.0)
         return np.sqrt(np.diag(self.covariance)[:k]), errors[:k], shares / shares.sum(0)
 
     def _rates(self, a: Floats) -> Floats:
-        """Estimates of a (K, M) were ``a`` (K,) the truth."""
+        """Return draws of the estimated acceptances (K, M) if ``a`` (K,) were the truth."""
         sd, z, _ = self._parts
         scale = self.scale(a)
         size = (scale * sd)[:, None]
         if not self.binary:
             return a[:, None] + size * z
-        # a proportion of 1/sd^2 rows: in Pearson units sd^2 is one over the effective number of rows
+        # a bin counts like a proportion of 1/sd^2 rows, because sd^2 in Pearson units is 1 over the effective rows
         skewness = np.clip((1 - 2 * a) * sd / np.maximum(scale, 1e-9), -MOST_SKEW, MOST_SKEW)
         found = skewed(z, skewness[:, None])
         found *= size
@@ -136,11 +136,11 @@ class ErrorLaw:
         return np.clip(found, 0.0, 1.0, out=found)
 
     def draws(self, a: Floats) -> tuple[Floats, Floats]:
-        """Estimates of p and a (M, K) that the same design would give were ``a`` (K,) the truth."""
+        """Return draws of the estimated p and a (M, K) that the same design would give if ``a`` (K,) were the truth."""
         return self._parts[2].T, self._rates(a).T
 
     def plug_ins(self, a: Floats) -> Floats:
-        """Plug-in LRE_2^2 (M,) of these draws."""
+        """Return the plug-in LRE_2^2 (M,) of the draws that :meth:`draws` gives for the truth ``a``."""
         shares, found = self._parts[2], self._rates(a)
         mean = np.sum(shares * found, axis=0)
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -152,14 +152,14 @@ class ErrorLaw:
 
 
 def usable(found: Ratios) -> np.ndarray:
-    """Bins (K,) with enough clusters."""
+    """Return for each bin (K,) whether it has at least ``BIN_CLUSTERS`` clusters."""
     return found.clusters[: found.rows.shape[1]] >= BIN_CLUSTERS
 
 
 def error_law(found: Ratios) -> tuple[ErrorLaw | None, str]:
-    """The law of the usable bins (at least ``BIN_CLUSTERS`` clusters), or None, and a reason.
+    """Return the error law of the usable bins (at least ``BIN_CLUSTERS`` clusters) or None, and a reason.
 
-    The reason says why there is none, or which share of the rows was left out.
+    The reason says why there is no law, or which share of the rows was left out.
     """
     bins = found.rows.shape[1]
     used = usable(found)
@@ -170,7 +170,7 @@ def error_law(found: Ratios) -> tuple[ErrorLaw | None, str]:
     if dropped > MOST_LEFT_OUT:
         return None, f"too little data: {reason}"
     if not found.binary and bool(np.all(np.abs(found.influence) <= ROUNDING * np.abs(np.nan_to_num(found.value)))):
-        # nothing cut: rates of 1 without spread, which say what as many indicators of 1 say and no more
+        # no row is cut: acceptances of 1 without spread, equal to as many indicators that are all 1
         if not np.all(np.abs(found.value[found.count > 0] - 1) <= ROUNDING):
             return None, "no cluster differs from another, so nothing shows how far the rates may be from the truth"
         value = np.where(found.count > 0, 1.0, np.nan)
@@ -217,11 +217,12 @@ def error_law(found: Ratios) -> tuple[ErrorLaw | None, str]:
 
 
 def worth(rows: Floats, sums: Floats, base: Floats) -> tuple[Floats, Floats]:
-    """Rows and accepted rows (C, K) that shares ``sums / base`` are worth: (sum d)^2 / sum d^2 rows in each bin.
+    """Return the rows and accepted rows (C, K) that shares ``sums / base`` are worth: (sum d)^2 / sum d^2 rows a bin.
 
-    Of the weights only sums by cluster are known: inside a cluster they count as alike. Indicators stay as they are.
+    Only the sums of weights by cluster are known, so the weights within a cluster are taken as equal. Indicators keep
+    their numbers of rows.
     """
-    # weights near 0 would square to 0: a power of two, which rounds nothing, brings each bin's largest sum near 1
+    # squares of weights near 0 underflow, so each bin is scaled by a power of two, which is exact, to sums near 1
     power = -np.frexp(base.max(0))[1]
     sums, base = np.ldexp(sums, power), np.ldexp(base, power)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -231,10 +232,10 @@ def worth(rows: Floats, sums: Floats, base: Floats) -> tuple[Floats, Floats]:
 
 
 def cut_size(lost: Floats, showing: int) -> float:
-    """How much of a row a cut takes: 1 for indicators, less where weights are held at the edge.
+    """Return which share of a row's weight a cut takes: 1 for indicators, less where weights are held at the edge.
 
-    Shares of size s vary by s times as much as indicators of the same mean. A cell that lost several rows looks like
-    one of a larger size, and one prompt with full size is added: the answer is rather too large.
+    Shares of size s vary s times as much as indicators of the same mean. A cell that lost several rows looks like one
+    of a larger size, and one prompt of full size is added, so the result is rather too large than too small.
     """
     total = float(lost.sum())
     found = min(float(np.sum(lost**2)) / total, 1.0) if total > 0 else 1.0
@@ -242,9 +243,9 @@ def cut_size(lost: Floats, showing: int) -> float:
 
 
 def degrees(influence: Floats) -> float:
-    """Degrees of freedom of ``sum z_c^2`` as an estimate of a variance, rounded (Satterthwaite): 2 / its squared cv.
+    """Return the degrees of freedom of the variance estimate ``sum z_c^2`` (Satterthwaite), 2 / (its variation)^2.
 
-    At least 4, at most one less than the number of clusters.
+    The result is rounded, at least 4, and at most the number of clusters less 1.
     """
     squares = influence**2
     total = float(squares.sum())
@@ -256,7 +257,7 @@ def degrees(influence: Floats) -> float:
 
 
 def _errors(covariance: Floats, df: float, k: int) -> Floats:
-    """Draws (M, 2K): standardised errors of a, then errors of p."""
+    """Return draws (M, 2K): standardised errors of a (first K columns), then errors of p."""
     found = (standard_draws(2 * k)[0] @ symmetric_root(covariance)) * _t_factor(2 * k, df)
     sd = np.sqrt(np.diag(covariance)[:k])
     found[:, :k] /= np.where(sd > 0, sd, 1.0)
@@ -264,17 +265,19 @@ def _errors(covariance: Floats, df: float, k: int) -> Floats:
 
 
 def intra_correlation(accepted: Floats, rows: Floats, a: Floats, showing: int, size: float = 1.0) -> float:
-    """Correlation of two Pearson residuals of one prompt, pooled over bins and pairs.
+    """Return the correlation of two Pearson residuals of the same prompt, pooled over bins and pairs.
 
     Parameters
     ----------
     accepted, rows : array (C, K)
+        Accepted rows and rows by cluster and bin.
     a : array (K,), strictly inside (0, 1)
+        Acceptance by bin.
     showing : int
-        Prompts with a rarer outcome; ``FULL_CORRELATION`` further ones that agree fully are added, so that a log
-        with few rejections does not claim independence.
+        Number of prompts that show the rarer outcome. ``FULL_CORRELATION`` prompts in full agreement are added, so that
+        a log with few rejections does not claim independence.
     size : float
-        Of a cut (:func:`cut_size`): variances are that share of those of indicators.
+        Share of a row that a cut takes (:func:`cut_size`); variances are this share of those of indicators.
     """
     variance = a * (1 - a)
     residual = ((accepted - rows * a) / np.sqrt(variance)).sum(1)

@@ -1,10 +1,10 @@
-"""Length Reweighting Error with honest intervals (docs/theory.md section 3).
+"""Length Reweighting Error (LRE) with intervals (docs/theory.md section 3).
 
-LRE_2^2 is bias-corrected: the plug-in ``sum p r^2`` minus the sampling variance that it holds. Its interval inverts
-tests: a candidate stays if the plug-in is not in a tail of its law under that candidate
-(:mod:`analysis.stats.error_law`). Candidates lie on a curve through the estimate that starts at exact fairness and
-keeps the mean acceptance. LRE_inf and LRE_1 have intervals from simultaneous score bands on r; their estimates are the
-plug-in, biased upwards. docs/coverage.md shows how often the intervals hold.
+LRE_2^2 is bias-corrected: the sampling variance that the plug-in ``sum p r^2`` contains is subtracted. Its interval
+inverts tests: a candidate for the true acceptances stays in the interval if the plug-in is not in a tail of its law
+under that candidate (:mod:`analysis.stats.error_law`). The candidates lie on a curve that runs from exact fairness
+through the estimate and keeps the mean acceptance. LRE_inf and LRE_1 are plug-ins, biased upwards, with intervals from
+simultaneous score bands on r. docs/coverage.md shows how often the intervals hold.
 """
 
 from __future__ import annotations
@@ -24,18 +24,19 @@ from fspo.stats.intervals import CONFIDENCE
 
 NORMS = ("inf", "l1", "l2", "l2_squared")
 FARTHEST = 40.0
-"""Ends of the curve of candidates: e^-40 from its limits."""
+"""Position at which the curve of candidates ends on either side; there it is within e^-40 of its limit."""
 TAILS = (0.45, 0.3)
-"""Shares of the wanted error at which the low and the high end are tested: half of it each, less what estimating the
-candidates' direction costs where LRE_2 is of the size of its own noise (docs/coverage.md)."""
+"""Shares of the allowed error that the tests of the low and of the high end use. Each is half, less a reserve for the
+error of the estimated direction of the candidates, which matters where LRE_2 is as small as its noise
+(docs/coverage.md)."""
 
 
 @dataclass(frozen=True)
 class LreEstimate:
-    """One norm's estimate, interval, plug-in value, and why it is NaN.
+    """The estimate of one norm, its interval and plug-in value; ``reason`` says why it is NaN.
 
-    ``wald_p`` and ``detectable`` are the test of a constant acceptance and the LRE_2 that it finds
-    (:func:`constant_test`); the same for every norm.
+    ``wald_p`` is the p-value of the test that acceptance is constant, and ``detectable`` the LRE_2 that this test can
+    detect (:func:`constant_test`). Both are the same for every norm.
     """
 
     norm: str
@@ -49,7 +50,7 @@ class LreEstimate:
 
 
 def lre_estimates(found: Ratios, level: float = CONFIDENCE) -> list[LreEstimate]:
-    """LRE in each norm, with intervals, from cluster-aware acceptances."""
+    """Return the LRE in each norm, with intervals, from acceptances by bin and cluster."""
     law, reason = error_law(found)
     nan = float("nan")
     if law is None:
@@ -75,7 +76,7 @@ def lre_estimates(found: Ratios, level: float = CONFIDENCE) -> list[LreEstimate]
 
 
 def squared(p: Floats, a: Floats) -> Floats:
-    """LRE_2^2 of rates (..., K) and shares (..., K) or (K,)."""
+    """Return LRE_2^2 of acceptances ``a`` (..., K) and shares of rows ``p`` (..., K) or (K,)."""
     mean = np.sum(p * a, axis=-1, keepdims=True)
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.sum(p * (a / mean - 1) ** 2, axis=-1)
@@ -83,22 +84,24 @@ def squared(p: Floats, a: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class Curve:
-    """Candidate rates, all of one mean: from exact fairness (mu = -inf) through the estimate (0) to the farthest.
+    """Candidates for the true acceptances, all with the same mean: from fairness through the estimate to the farthest.
 
-    At each distance it holds the candidate that is nearest to the estimate in the metric of its errors,
-    ``v = (I - mu Sigma)^-1 v_hat`` with v the rates' root-share weighted deviations (in logits for indicators, so that
-    candidates stay in (0, 1)): the direction of a small LRE is itself uncertain, most so where errors are large.
+    The parameter mu is -inf at exact fairness, 0 at the estimate and 1 at the farthest candidate. At each distance the
+    curve holds the candidate nearest to the estimate in the metric of the estimate's errors, ``v = (I - mu Sigma)^-1
+    v_hat``. There v are the deviations of the acceptances from their mean, times the root of the bins' shares (in
+    logits for indicators, so that candidates stay in (0, 1)). The curve is needed because the direction of a small LRE
+    is itself uncertain, most of all where errors are large.
     """
 
     law: ErrorLaw
     root: Floats  # sqrt(p)
-    values: Floats  # of Sigma over the largest
+    values: Floats  # eigenvalues of Sigma over the largest one
     vectors: Floats
-    along: Floats  # components of the estimate
+    along: Floats  # components of the estimate along the eigenvectors
 
     @staticmethod
     def of(law: ErrorLaw) -> Curve:
-        """The curve of one law."""
+        """Make the curve for one error law."""
         k, root = len(law), np.sqrt(law.p)
         centre = np.eye(k) - np.outer(np.ones(k), law.p)
         units = 1 / law.scale(np.full(k, float(law.p @ law.smooth)))
@@ -110,15 +113,16 @@ class Curve:
             return Curve(law, root, np.ones(k), vectors, along)  # no errors: S is 0 everywhere
         largest = values > (1 - 1e-9) * values[-1]
         if np.sqrt(np.sum(along[largest] ** 2)) < 1e-9 * np.sqrt(values[-1]):
-            # no direction of its own: that of the largest errors nearest to a fixed bend, whatever the library's signs
+            # the estimate has no direction: take a fixed bend within the eigenspace of the largest value, so that the
+            # result does not depend on the signs that the linear algebra library chose
             bend = root * (centre @ np.arange(k) ** 2.0)
             along += 1e-9 * np.sqrt(values[-1]) * np.where(largest, vectors.T @ bend, 0.0)
         return Curve(law, root, np.maximum(values / values[-1], 0.0), vectors, along)
 
     def __call__(self, x: float) -> Floats:
-        """Rates (K,) at a position: -inf is fairness, 0 the estimate, +inf the farthest (mu = 1 - e^-x)."""
+        """Return the acceptances (K,) at a position x: -inf is fairness, 0 the estimate, +inf the farthest."""
         mu = -float(np.expm1(-x))
-        # far out mu rounds to 1: the largest value's denominator stays above 0
+        # for large x mu rounds to 1; the floor keeps the denominator of the largest eigenvalue above 0
         left = np.maximum(1 - mu * np.maximum(self.values, 1e-9), 1e-15)
         kept = np.where(self.values > 1e-9, self.along / left, 0.0)
         moved = self.vectors @ kept / self.root
@@ -129,14 +133,14 @@ class Curve:
 def squared_interval(
     law: ErrorLaw, level: float = CONFIDENCE, limits: tuple[Floats, Floats, Floats] | None = None
 ) -> tuple[float, float]:
-    """Interval of LRE_2^2 by test inversion.
+    """Compute the interval of LRE_2^2 by test inversion.
 
     Returns
     -------
     (low, high) : floats
-        Where exact fairness is not refuted ``low`` is at most 0: the plug-in less the upper quantile of its law there,
-        so that the interval of a difference of two LRE_2^2 can use it. ``high`` is at least the noise's own mean, so
-        that a lucky fit never claims more precision than it has.
+        If exact fairness is not rejected, ``low`` is at most 0: the plug-in less the upper quantile of its law under
+        fairness, so that the interval of a difference of two LRE_2^2 can use it. ``high`` is at least the mean of the
+        plug-in under fairness, so that a sample with little noise by chance does not claim too much precision.
     """
     plug_in, curve = float(squared(law.p, law.a)), Curve.of(law)
     low_tail, high_tail = (share * (1 - level) for share in TAILS)
@@ -145,14 +149,14 @@ def squared_interval(
     low = _crossing(law, curve, plug_in, 1 - low_tail, -1.0) if above < plug_in else min(plug_in - above, 0.0)
     high = _crossing(law, curve, plug_in, high_tail, 1.0) if fair[int(high_tail * len(fair))] <= plug_in else 0.0
     if law.binary and law.showing < BORROW:
-        # the few rejections tell no direction: any one bin may accept as little as its band allows, the others alike
+        # few rejections show no direction: any one bin may accept as little as its band allows while the others agree
         _, fewest, _ = bands(law, level) if limits is None else limits
         high = max(high, float(np.max(fewest**2 * law.p / (1 - law.p))))
     return low, max(high, float(np.mean(fair)), low)
 
 
 def _crossing(law: ErrorLaw, curve: Callable[[float], Floats], plug_in: float, q: float, start: float) -> float:
-    """LRE_2^2 of the candidate on a curve under which the plug-in is the quantile q of its law."""
+    """Return LRE_2^2 of the candidate on a curve under which the plug-in is the quantile ``q`` of its law."""
 
     def excess(x: float) -> float:
         values = law.plug_ins(curve(x))
@@ -175,7 +179,7 @@ def _crossing(law: ErrorLaw, curve: Callable[[float], Floats], plug_in: float, q
 
 
 def levelled(moved: Floats, p: Floats, mean: float) -> Floats:
-    """Rates (K,) whose logits differ as ``moved`` and whose mean over p is ``mean``, in (0, 1)."""
+    """Return acceptances (K,) in (0, 1) with mean ``mean`` over p, whose logits differ from each other as ``moved``."""
     level = float(special.logit(mean))
     for _ in range(100):
         a = special.expit(level + moved)
@@ -187,16 +191,17 @@ def levelled(moved: Floats, p: Floats, mean: float) -> Floats:
 
 
 def bands(law: ErrorLaw, level: float = CONFIDENCE) -> tuple[Floats, Floats, Floats]:
-    """r (K,) and simultaneous limits: score tests of ``a(l) = (1 + r) a_bar``, errors sized at the candidate.
+    """Return r (K,) and its simultaneous limits from score tests of ``a(l) = (1 + r) a_bar``.
 
-    The critical value is the upper quantile of the largest of the K statistics under exact fairness.
+    The errors have the size that the candidate r implies. The critical value is the upper quantile, under exact
+    fairness, of the largest of the K statistics.
     """
     p, k, mean = law.p, len(law), float(law.p @ law.a)
     own, others = np.eye(k), law.scale(law.smooth)
     r = law.a / mean - 1
 
     def error(rho: Floats) -> Floats:
-        """Standard error (..., K) of ``a_k - (1 + rho_k) a_bar``, each bin's own rate moved to the candidate's."""
+        """Return the standard error (..., K) of ``a_k - (1 + rho_k) a_bar`` if bin k's true rate is the candidate's."""
         one = (1 + rho)[..., None]
         at = np.minimum(np.maximum(one * mean, 1e-12), 1 - 1e-12) if law.binary else law.a[:, None]
         sizes = np.where(own > 0, law.scale(at), others)
@@ -225,21 +230,21 @@ def bands(law: ErrorLaw, level: float = CONFIDENCE) -> tuple[Floats, Floats, Flo
 
 
 def constant_test(law: ErrorLaw) -> tuple[float, float]:
-    """The test of "a(l) is constant": cluster-robust Wald statistic, Hotelling's F (r has rank K-1).
+    """Test whether acceptance is constant: cluster-robust Wald statistic with Hotelling's F (r has rank K-1).
 
-    The covariance is that of exact fairness (for indicators), as in a score test.
+    For indicators the covariance is that under exact fairness, as in a score test.
 
     Returns
     -------
     (p, detectable) : floats
-        The p-value, and the LRE_2 from which on a test at 5 % rejects with 80 % probability, however the deviation is
-        spread over the bins (in the direction in which it is hardest to see).
+        The p-value, and the LRE_2 from which on a test at 5 % rejects with 80 % probability. It holds for any spread of
+        the deviation over the bins, because it is computed for the direction in which a deviation is hardest to see.
     """
     rank, k = len(law) - 1, len(law)
     if law.df - rank + 1 < 1:
         return float("nan"), float("nan")
     fair = np.full(k, float(law.p @ law.smooth)) if law.binary else law.a
-    # of the candidate alone, so that p is exactly the direction without error, in which r has no part either
+    # all terms come from the candidate, so p is exactly the direction without error, and r has no part in it either
     mean = float(law.p @ fair)
     lever = np.hstack([np.eye(k) / mean - np.outer(fair, law.p) / mean**2, -np.outer(fair, fair) / mean**2])
     covariance = lever @ law.covariance_at(fair) @ lever.T
@@ -253,7 +258,7 @@ def constant_test(law: ErrorLaw) -> tuple[float, float]:
 
 @lru_cache(maxsize=256)
 def _seen(above: int, below: float, level: float = CONFIDENCE, power: float = 0.8) -> float:
-    """Noncentrality at which an F test on these degrees of freedom rejects with probability ``power``."""
+    """Return the noncentrality at which an F test with these degrees of freedom rejects with probability ``power``."""
     critical = float(sps.f.ppf(level, above, below))
 
     def missing(noncentrality: float) -> float:

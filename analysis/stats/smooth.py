@@ -1,10 +1,10 @@
 """Table smooth: acceptance as a smooth curve of length, beside the bins.
 
-Logistic regression of the indicator on a cubic spline of log(1 + L) with knots at quantiles. Their number is fixed by
-how many prompts show the rarer outcome, never by the fit: a penalty chosen on the same data made bands too narrow
-(docs/coverage.md). The band holds at all shown lengths together (max-t); its covariance is the clusters' sandwich with
-each cluster's scores over one minus its share of the information, as in a delete-one jackknife. Rows of one length
-share their basis, so the fit works on counts by length.
+The curve is a logistic regression of the indicator on a cubic spline of log(1 + L), with knots at quantiles. The number
+of knots depends on how many prompts show the rarer outcome and never on the fit, because a penalty chosen on the same
+data made bands too narrow (docs/coverage.md). The band holds at all shown lengths together (max-t). Its covariance is
+the clusters' sandwich with each cluster's scores divided by one minus its share of the information, as in a delete-one
+jackknife. Rows of one length have the same basis, so the fit works on counts by length.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from fspo.stats.intervals import CONFIDENCE, simultaneous_half_widths, t_quantil
 
 POINTS = 25
 LEAST, MOST = 4, 8
-"""Coefficients: LEAST at few prompts with the rarer outcome, one more each time their number grows by half, to MOST."""
+"""Fewest and most coefficients. The fewest apply to FEW prompts with the rarer outcome; half as many more add one."""
 FEW = 20
 ENOUGH = 20
-"""Prompts with the rarer outcome below which there is no curve."""
+"""Number of prompts with the rarer outcome below which no curve is fitted."""
 INNER = 0.025
 """The curve is shown between the quantiles INNER and 1 - INNER of length."""
 
 
 @dataclass(frozen=True)
 class Smooth:
-    """A fitted curve: estimates and bands at ``length`` (P,), number of coefficients, why it is NaN."""
+    """A fitted curve: estimates and bands at ``length`` (P,), its number of coefficients, and why it is NaN."""
 
     length: Floats
     estimate: Floats
@@ -45,7 +45,7 @@ class Smooth:
 
 
 def smooth_acceptance(y: ArrayLike, length: ArrayLike, cluster: Ints, level: float = CONFIDENCE) -> Smooth:
-    """Fit P(y = 1 | L) and its simultaneous band.
+    """Fit P(y = 1 | L) as a curve, with its simultaneous band.
 
     Parameters
     ----------
@@ -63,14 +63,14 @@ def smooth_acceptance(y: ArrayLike, length: ArrayLike, cluster: Ints, level: flo
 
 
 def smooth_cells(values: Floats, rows: Any, hits: Any, level: float = CONFIDENCE) -> Smooth:
-    """:func:`smooth_acceptance` from counts by cluster and distinct length.
+    """Fit the curve of :func:`smooth_acceptance` from counts by cluster and distinct length.
 
     Parameters
     ----------
     values : array (V,), increasing
-        Distinct lengths, or means of narrow cells of length.
+        Distinct lengths, or the mean lengths of narrow cells.
     rows, hits : scipy.sparse.csr_matrix (C, V)
-        Rows, and those among them with y = 1.
+        Numbers of rows, and of rows with y = 1.
     """
     counts, hit_counts = np.asarray(rows.sum(0)).ravel(), np.asarray(hits.sum(0)).ravel()
     total = float(counts.sum())
@@ -99,7 +99,7 @@ def smooth_cells(values: Floats, rows: Any, hits: Any, level: float = CONFIDENCE
     if rare < ENOUGH:
         return _nothing(at, f"too little data: {ENOUGH - rare} more prompts with the rarer outcome are needed")
     basis = int(np.clip(LEAST + np.floor(np.log(max(rare / FEW, 1)) / np.log(1.5)), LEAST, MOST))
-    # as log(1 + L), so that a partition that reaches 0 has a curve too
+    # log(1 + L) instead of log L, because the coordinate of another partition may be 0
     x = np.log1p(values)
     inner = np.unique(np.interp(np.linspace(0, 1, basis - 2)[1:-1], place, x))
     inner = inner[(inner > x[0]) & (inner < x[-1])]
@@ -112,13 +112,13 @@ def smooth_cells(values: Floats, rows: Any, hits: Any, level: float = CONFIDENCE
     leverage = rows @ (weight * np.einsum("li,ij,lj->l", design, bread, design))
     scores /= 1 - np.minimum(leverage, 0.9)[:, None]
     own = float(borrowed(rare))
-    # few rejections tell too little of their own spread: the binomial information stands in for it
+    # few rejections say too little about their spread, so the binomial information replaces part of the estimate
     meat = own * (scores.T @ scores) + (1 - own) * (design * (counts * weight)[:, None]).T @ design
     shown_design = BSpline.design_matrix(np.clip(np.log1p(at), x[0], x[-1]), knots, 3).toarray()
     lever = shown_design @ bread
     covariance = lever @ meat @ lever.T
     line = shown_design @ beta
-    df = min(clusters, rare) - 1  # the others say next to nothing about the spread of the scores
+    df = min(clusters, rare) - 1  # prompts without the rarer outcome say almost nothing about the scores' spread
     together = simultaneous_half_widths(covariance, df, level)
     alone = t_quantile(df, level) * np.sqrt(np.maximum(np.diag(covariance), 0.0))
     curves = [special.expit(line + shift) for shift in (0.0, -together, together, -alone, alone)]
@@ -126,7 +126,7 @@ def smooth_cells(values: Floats, rows: Any, hits: Any, level: float = CONFIDENCE
 
 
 def _distinct(values: Floats) -> tuple[Floats, Ints]:
-    """Sorted distinct values and each entry's place among them; without sorting where they are small whole numbers."""
+    """Return the sorted distinct values and each entry's position among them; small whole numbers need no sorting."""
     if values.min() >= 0 and values.max() < 1e7 and np.all(values == np.floor(values)):
         whole = values.astype(np.int64)
         present = np.flatnonzero(np.bincount(whole))
@@ -138,8 +138,8 @@ def _distinct(values: Floats) -> tuple[Floats, Ints]:
 
 
 def _fit(design: Floats, counts: Floats, hits: Floats) -> tuple[Floats, Floats]:
-    """Coefficients and inverse information of the logistic regression."""
-    # a fiftieth of a row at the mean for each coefficient keeps a stretch without any rejection finite
+    """Fit the logistic regression; return its coefficients and the inverse of its information."""
+    # the ridge adds 1/50 of a row at the mean for each coefficient: a stretch without rejections stays finite
     ridge = 0.02 * np.eye(design.shape[1])
     start = np.full(design.shape[1], special.logit((hits.sum() + 0.5) / (counts.sum() + 1)))
     beta, bread = start, ridge

@@ -1,1 +1,1 @@
-"""What another setting would have done: to one log, or in training."""
+"""What changes with another setting: counterfactually on one log, or in runs that were trained with it."""

@@ -1,7 +1,7 @@
 """``python -m analysis sweep RUN``: what another setting would have done to the same log, one setting at a time.
 
-Counterfactual: the responses, their S, A and scores are the log's, only the rule (or the way the update is made up)
-changes. Trained sweeps need runs of their own (``paper_repro.py --preset full``).
+The sweep is counterfactual. The responses, their S, A and scores are the log's; only the rule changes, or the way in
+which an update is made up. A trained sweep needs runs with the other setting (``paper_repro.py --preset full``).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from fspo.stats.clusters import dense, ratios
 from fspo.stats.intervals import proportion_interval
 
 SWEPT = ("rloo", "gspo", "fspo")
-"""Rules whose range is swept; the other settings change fspo's rule."""
+"""Rules whose range is varied. All other settings vary fspo's rule."""
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
 Transform = Callable[[ScoredWindow], ScoredWindow]
 RowsTransform = Callable[[Rows], Rows]
@@ -66,7 +66,7 @@ class SweepRow(NamedTuple):
 
 @dataclass(frozen=True)
 class Setting:
-    """One point of the sweep: a rule, and what is done to the rows before it sees them."""
+    """One setting of the sweep: a rule, and how the rows and scored windows are changed before the rule is applied."""
 
     name: str
     value: str
@@ -77,13 +77,13 @@ class Setting:
 
 
 def settings(run: Run) -> Iterator[Setting]:
-    """Every point of the sweep on this run's log."""
+    """Yield every setting of the sweep on the run's log."""
     base = PRESETS["fspo"].rule
     for name in SWEPT:
         for factor in FACTORS:
             try:
                 rule = scaled(PRESETS[name].rule, factor)
-            except UserError:  # eps of 1 and more is no lower range
+            except UserError:  # scaled to eps >= 1, the range has no lower edge
                 continue
             yield Setting("range", f"{rule.range_lo:.3g} {rule.range_hi:.3g}", name, rule)
     for dual in (None, 1.5, 2.0, 3.0):
@@ -94,7 +94,7 @@ def settings(run: Run) -> Iterator[Setting]:
         yield Setting("drift", drift, "fspo", replace(base, drift=drift))
     typical = float(np.median(run.rows.length))
     for gamma in (0.0, 0.25, 0.5, 0.75, 1.0):
-        # the half-width at the median length stays fspo's, so that only the exponent changes
+        # keep fspo's half-width at the median length, so that only the exponent changes
         factor = typical ** (0.5 - gamma)
         rule = Rule("power", base.range_lo * factor, base.range_hi * factor, gamma=gamma)
         yield Setting("gamma", f"{gamma:g}", "power", rule)
@@ -108,7 +108,7 @@ def settings(run: Run) -> Iterator[Setting]:
 
 
 def _weighted(power: float) -> Transform:
-    """The update with L^power before each response's score (token means against sums)."""
+    """Multiply each response's score by L^power, for token means against sums."""
 
     def change(window: ScoredWindow) -> ScoredWindow:
         return replace(window, vectors=window.vectors * window.rows.length[:, None] ** power)
@@ -117,7 +117,7 @@ def _weighted(power: float) -> Transform:
 
 
 def _first_responses(rows: Rows, size: int) -> np.ndarray:
-    """Rows of each prompt's first ``size`` responses."""
+    """Return a mask of the rows that belong to the first ``size`` responses of their prompt."""
     pairs = pd.DataFrame({"cluster": rows.cluster, "response": rows.response})
     return (pairs.groupby("cluster")["response"].rank("dense") <= size).to_numpy()
 
@@ -131,7 +131,10 @@ def _smaller(size: int) -> RowsTransform:
 
 
 def _smaller_window(run: Run, size: int) -> Transform:
-    """Advantages of the smaller group need its responses with A = 0 too, so they come from the run's rows."""
+    """Give scored windows the advantages of smaller groups, from all of the run's rows.
+
+    The advantages of a smaller group depend on its responses with A = 0 too, which have no scores.
+    """
     some = _smaller(size)(run.rows)
     names = _names(some)
 
@@ -165,15 +168,15 @@ def _window_at(number: int) -> Transform:
 
 
 def sweep(run: Run, bins: Bins, progress: Callable[[str], None] = lambda _: None) -> tuple[list[SweepRow], Notes]:
-    """The sweep's table (rows of ``SweepRow``), first-use rows only.
+    """Compute the sweep's table (rows of ``SweepRow``) on rows at first use.
 
     Parameters
     ----------
     run : Run
     bins : Bins
-        Of length: what LRE is about.
+        Bins of length, over which LRE is computed.
     progress : callable
-        Told each setting's name once its acceptances are done, and each window of scores.
+        Called with each setting's name when its acceptances are done, and for each window of scores.
     """
     chosen = list(settings(run))
     width, _ = effective_width(run)
@@ -230,7 +233,7 @@ def _row(run: Run, setting: Setting, quantity: str, estimate: Interval, reason: 
 
 
 def build_parser() -> CommandParser:
-    """The command line."""
+    """Return the parser of the command line."""
     p = CommandParser(
         prog="python -m analysis sweep",
         description="What other ranges, drifts, exponents, dual clips, outsides, aggregations, group sizes and "
@@ -245,7 +248,7 @@ def build_parser() -> CommandParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Sweep each run, write its table, print it."""
+    """Sweep each run, write its table and print it."""
     args = build_parser().parse_args(arguments)
     for path in args.runs:
         check_folder(Path(path) / folder_name())
@@ -276,7 +279,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def format_sweep(table: pd.DataFrame, names: Sequence[str]) -> str:
-    """One line a setting: the estimates with their intervals."""
+    """Return one line for each setting: the estimates with their intervals."""
     quantities = list(dict.fromkeys(table["quantity"]))
     lines = ["  ".join(f"{word:24}" for word in ("setting", "value", "rule", *quantities)).rstrip()]
     for key, part in table.groupby(["setting", "value", "rule"], sort=False):

@@ -1,6 +1,6 @@
-"""The table of a trained sweep: what runs with one setting changed came to, beside the rule's own runs.
+"""Make the table of a trained sweep: results of runs with one setting changed, beside the rule's unchanged runs.
 
-Seeds are the outer unit where there are at least two; with one, the interval is the run's own, and the note says so.
+Intervals are over seeds where there are at least two. With one seed the interval is the run's, and the note says so.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ class TrainedSweepRow(NamedTuple):
 
 
 QUANTITIES = {c.name: c.meaning for c in columns(TrainedSweepRow) if c.name in TrainedSweepRow._fields[6:11]}
-"""Of the rule that trained, on its own log: the meaning of each."""
+"""Quantities of the rule that trained, on its log, each with its meaning."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One row to be: a rule, what was changed, the run folders (one for each seed), or why there are fewer or none."""
+    """A row of the table: a rule, the changed setting, its run folders (one a seed), and why some are missing."""
 
     rule: str
     setting: str
@@ -64,7 +64,7 @@ class Entry:
 
 
 def trained_sweep(entries: Sequence[Entry]) -> pd.DataFrame:
-    """A row for each entry: every quantity with ``_ci_low`` and ``_ci_high``, and a note.
+    """Return a row for each entry: every quantity with ``_ci_low`` and ``_ci_high``, and a note.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ def trained_sweep(entries: Sequence[Entry]) -> pd.DataFrame:
     Raises
     ------
     UserError
-        If a run was not analysed.
+        If a run has no finished analysis.
     """
     rows = []
     for entry in entries:
@@ -106,10 +106,10 @@ def _estimates(runs: Sequence[Path]) -> dict[str, Estimate]:
 
 
 def held_out(training: pd.DataFrame) -> pd.DataFrame:
-    """Final held-out reward by seed, with an interval over the held-out prompts.
+    """Return the final held-out reward by seed, with an interval over the held-out prompts.
 
-    The averaged evaluations are of the same prompts, so their standard errors are averaged too: right whatever their
-    dependence.
+    The averaged evaluations use the same prompts, so their standard errors are averaged too, which is never too small
+    whatever their dependence.
     """
     rows = []
     for (run, seed), some in groups(select(training, phase="eval"), ["run", "seed"]):
@@ -133,7 +133,7 @@ def _note(found: dict[str, Estimate], runs: int) -> str:
 
 
 def write_trained_sweep(path: Path, entries: Sequence[Entry]) -> None:
-    """Write the table as CSV, whole."""
+    """Write the table as CSV, atomically."""
     table = trained_sweep(entries)
     with whole_file(path) as part:
         table.to_csv(part, index=False)

@@ -1,6 +1,7 @@
 """Tables acceptance, clip_sides, lre, trend, smooth, ranges: how often a rule accepts, by length (theory.md, 1-3).
 
-Made from sums by group of clusters and bin (:mod:`analysis.rules.tally`), so their cost does not grow with the log.
+They are made from sums by group of clusters and bin (:mod:`analysis.rules.tally`), so their cost does not grow with the
+log.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from fspo.stats.slopes import Slope, no_slope, slope_of_sums
 
 MEASURES = ("band", "update", "weight")
 TREND_MARGIN = 0.01
-"""C1's equivalence margin: change of a(l) for each doubling of L."""
+"""Equivalence margin of claim C1: the change of a(l) for each doubling of L that counts as none."""
 Measure = Annotated[
     str,
     "band: a_band, share in the band; update: a_upd, share that is not cut; weight: b, sum of M w over sum of w",
@@ -110,7 +111,7 @@ class TrendRow(NamedTuple):
 
     @staticmethod
     def of(case: CaseKey, measure: str, over: Slope, within: Slope) -> TrendRow:
-        """From the slope over all rows and the slope within windows."""
+        """Make a row from the slope over all rows and the slope within windows."""
         slope, inside = (Interval(s.slope, s.ci_low, s.ci_high) for s in (over, within))
         ninety = (over.ci90_low, over.ci90_high, over.p_value, over.tost_p, over.se)
         return TrendRow(case, measure, slope, *ninety, over.clusters, over.reason, inside)
@@ -149,7 +150,7 @@ class RangeRow(NamedTuple):
 
 @dataclass
 class AcceptanceTables:
-    """Rows of the six tables."""
+    """The rows of the six tables."""
 
     acceptance: list[AcceptanceRow] = field(default_factory=list)
     clip_sides: list[ClipSideRow] = field(default_factory=list)
@@ -161,17 +162,17 @@ class AcceptanceTables:
 
 @dataclass(frozen=True)
 class View:
-    """Rows of one use, with their bins, windows and dense clusters; ``subset`` narrows it."""
+    """Rows of one use, with their bins, windows and dense cluster numbers. ``take`` selects a subset of them."""
 
     rows: Rows
     bins: Ints
     window: Ints
     cluster: Ints
-    mean: np.ndarray  # (K+1,) of the partition's coordinate, last: all
+    mean: np.ndarray  # (K+1,) mean coordinate by bin, last: over all bins
 
     @staticmethod
     def of(rows: Rows, bins: Bins, window: Ints) -> View:
-        """Rows put into their bins."""
+        """Put rows into their bins."""
         index = bins.index(rows.coordinate)
         k = len(bins)
         count = np.append(np.bincount(index, minlength=k), len(rows)).astype(float)
@@ -180,14 +181,14 @@ class View:
         return View(rows, index, window, dense(rows.cluster), mean)
 
     def take(self, keep: np.ndarray, bins: Bins) -> View:
-        """The rows of a mask."""
+        """Return the view of the rows that a mask selects."""
         return View.of(self.rows.take(keep), bins, self.window[keep])
 
 
 def tables_of(run: Run, tally: Tally, uses: Sequence[str] = USES) -> AcceptanceTables:
-    """The tables acceptance, clip_sides, lre, trend, smooth and ranges, from the sums over all windows.
+    """Make the tables acceptance, clip_sides, lre, trend, smooth and ranges from the sums over all windows.
 
-    Band acceptance does not depend on what happens outside, so counterfactual band rows carry outside = "drop".
+    Band acceptance does not depend on what happens outside, so counterfactual rows of it have outside = "drop".
     """
     tables, run_key = AcceptanceTables(), RunKey.of(run)
     for use in uses:
@@ -220,13 +221,13 @@ def tables_of(run: Run, tally: Tally, uses: Sequence[str] = USES) -> AcceptanceT
 
 @dataclass(frozen=True)
 class Means:
-    """Mean coordinate by bin and overall (K+1,)."""
+    """The mean coordinate by bin, and overall as the last entry (K+1,)."""
 
     mean: np.ndarray
 
     @staticmethod
     def of(found: SubsetSums) -> Means:
-        """Of one subset."""
+        """Compute the means from the sums of one subset."""
         k = np.full(len(found.count), np.nan)
         return Means(np.divide(found.coordinate, found.count, out=k, where=found.count > 0))
 
@@ -241,7 +242,7 @@ def _measure(
     view: Means,
     made: dict[tuple[int, str, str], AcceptanceTables],
 ) -> None:
-    """Add the rows of one case and measure; ``made`` holds those of earlier cases that have the same sums."""
+    """Add the rows of one case and measure; ``made`` caches the rows of earlier cases with the same sums."""
     counted = tally.twins.get(i, i) if measure == "update" else i
     place = counted, measure, case.subset
     column = sums.columns.get(place)
@@ -262,12 +263,12 @@ def _measure(
     tables.acceptance += of_case(rows.acceptance)
     tables.lre += of_case(rows.lre)
     tables.trend += of_case(rows.trend)
-    if counted == i:  # a curve that is the same is drawn once
+    if counted == i:  # write a curve once, not again for a case with the same sums
         tables.smooth += of_case(rows.smooth)
 
 
 def _left_out(sums: Sums, i: int, rate: str, subset: str) -> str:
-    """Which windows are missing from the rows of a case, and why the first of them is; empty if none is."""
+    """Say which windows are missing from the rows of a case, and why the first of them is; "" if none is missing."""
     windows, found = sums.no_range.get((i, rate), {}), sums.left_out.get((i, rate, subset))
     if found is None:
         return ""
@@ -279,7 +280,7 @@ def _left_out(sums: Sums, i: int, rate: str, subset: str) -> str:
 def _estimates(
     case: CaseKey, tally: Tally, sums: Sums, i: int, measure: str, column: Column, view: Means
 ) -> AcceptanceTables:
-    """Rows of one case and measure."""
+    """Make the rows of one case and measure from its sums."""
     bins, shared = tally.layout.bins, sums.counted(i, rate_of(measure), case.subset)
     weighted = measure == "weight"
     rows, base = shared.bases["one"], shared.bases[tally.cases[i].rule.weight if weighted else "one"]
@@ -319,7 +320,7 @@ def _lre_rows(case: CaseKey, measure: str, found: Ratios) -> list[LreRow]:
 
 
 def _unusual(tally: Tally, sums: Sums, i: int, measure: str, column: Column, rows: Base, some: np.ndarray) -> int:
-    """Groups with another value than the usual one: 1 or 0 or, if most multipliers lie between, neither."""
+    """Count the groups that have another value than most: 1 or 0, or neither if most multipliers lie between."""
     if measure == "weight":
         column = sums.columns[tally.twins.get(i, i), "update", "nonzero"]
     count = rows.d[some].sum(1)
@@ -334,14 +335,14 @@ def _unusual(tally: Tally, sums: Sums, i: int, measure: str, column: Column, row
 
 
 def _slopes(column: Column, base: Base, some: np.ndarray, unusual: int) -> tuple[Slope, Slope]:
-    """Trend over all rows, and within windows."""
+    """Return the trend over all rows and the trend within windows."""
     s, y = base.d[some].sum(1), column.y[some].sum(1)
     total = float(s.sum())
     if not total > 0:
         return no_slope("all weights are 0"), no_slope("all weights are 0")
     x, xx, xy = base.x[some], base.xx[some], column.xy[some]
     mean_x, mean_y = float(x.sum()) / total, float(y.sum()) / total
-    # in this order the sums vanish exactly where y does not vary
+    # in this order of subtraction the sums are exactly 0 where y does not vary
     centred = (xy - mean_y * x) - mean_x * (y - mean_y * s)
     over = (x - mean_x * s, xx - 2 * mean_x * x + mean_x**2 * s, centred)
     within = (base.within_x[some], base.within_xx[some], column.within[some])
@@ -361,13 +362,15 @@ def _nothing(tables: AcceptanceTables, case: CaseKey, measure: str, bins: Bins, 
 def acceptance_rows(
     case: CaseKey, measure: str, found: Ratios, view: View | Means, bins: Bins, weights: Column | None = None
 ) -> list[AcceptanceRow]:
-    """Rows of the acceptance table by bin and overall.
+    """Make the rows of the table acceptance, by bin and overall.
 
-    ``weights``, for weight acceptance, adds ``ess_share``: (sum x)^2 / (n sum x^2) of the clipped weights (T10).
+    With ``weights``, for weight acceptance, ``ess_share`` is filled: (sum x)^2 / (n sum x^2) of the clipped weights x
+    (T10).
     """
     low, high = proportion_interval(found.value, found.variance, found.count, found.clusters)
     if not found.binary:
-        # a mean that may exceed 1, unless weights are shared out; where nothing is cut no more certain than a share
+        # a weight ratio may exceed 1, so it is treated as a mean; if nothing is cut, as a share, whose interval is not
+        # empty
         cut = ~found.shares & ((found.variance > ROUNDING) | (np.abs(found.value - 1) > ROUNDING))
         means = mean_interval(found.value, found.variance, found.clusters)
         low, high = np.where(cut, np.maximum(means[0], 0.0), low), np.where(cut, means[1], high)

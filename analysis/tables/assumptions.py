@@ -1,9 +1,9 @@
-"""Table assumptions: what the theory asks of a log (docs/theory.md section 7), each ending in one sentence.
+"""Table assumptions: whether a log meets what the theory assumes (docs/theory.md section 7), each with one sentence.
 
-An assumption holds if its interval lies inside the tolerance, fails if it lies outside, and else there is too little
-data; then the missing rows are those at which the interval, shrinking like one over the root of their number, would
-decide at today's estimate. First-use rows only: the statements are about responses that the parameters were not yet
-updated on. All responses and those with A != 0 stand apart.
+An assumption holds if its interval lies inside the tolerance and fails if it lies outside. Otherwise there is too
+little data, and the table says how many more rows would decide at today's estimate, if the interval shrinks like one
+over the root of their number. Only rows at first use count, because the statements are about responses that the
+parameters were not yet updated on. All responses and those with A != 0 are judged separately.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from fspo.stats.clusters import MIN_CLUSTERS, TOO_FEW, Ratios, dense, ratios
 from fspo.stats.intervals import sample_interval, simultaneous_half_widths, t_quantile
 
 EXPONENT_TOLERANCE = 0.05
-"""Of H around 1/2."""
+"""Largest distance of the exponent H from 1/2."""
 LAW_TOLERANCE = 0.05
-"""Largest distance of two distribution functions, at the twentieths of the normal law."""
+"""Largest distance of two distribution functions, compared at the twentieths of the normal law."""
 DRIFT_TOLERANCE = 0.2
-"""Of x_l in sd's: moves a symmetric band's acceptance by at most phi(1) x^2 = 0.01 (T3)."""
+"""Largest drift x_l, in sd's of S. It moves a symmetric band's acceptance by at most phi(1) x^2 = 0.01 (T3)."""
 DEPENDENCE_TOLERANCE = 0.1
-"""Of the long-run over the one-step variance, around 1."""
+"""Largest distance from 1 of the long-run variance over the one-step variance."""
 WEIGHT_TOLERANCE = 0.05
-"""Of E[exp S] around 1."""
+"""Largest distance of E[exp S] from 1."""
 ETA_TOLERANCE = 0.1
-"""Of eta: what clipping inside lengths takes from rho < 1."""
+"""Largest eta, the part of rho that clipping inside lengths makes."""
 MOST_TIMES = 1000.0
 
 
@@ -62,9 +62,10 @@ class AssumptionRow(NamedTuple):
 
 
 def judge(estimate: Interval, low: float, high: float, rows: int) -> tuple[str, float]:
-    """Verdict of an interval against a tolerance [low, high], and the missing rows (0 where it is decided).
+    """Return the verdict of an interval against a tolerance [low, high], and the missing rows (0 if it is decided).
 
-    Missing rows are NaN where the estimate lies on the tolerance's edge, so that no number would decide.
+    The missing rows are NaN if the estimate lies on an end of the tolerance, because then no number of rows would
+    decide.
     """
     value, below, above = estimate
     if not all(map(math.isfinite, estimate)):
@@ -74,7 +75,7 @@ def judge(estimate: Interval, low: float, high: float, rows: int) -> tuple[str, 
     if above < low or below > high:
         return "fails", 0.0
     if low <= value <= high:
-        # each end must come inside
+        # both ends of the interval must come inside the tolerance
         times = max(
             (value - below) / (value - low) if below < low and value > low else (math.inf if below < low else 0.0),
             (above - value) / (high - value) if above > high and value < high else (math.inf if above > high else 0.0),
@@ -86,12 +87,12 @@ def judge(estimate: Interval, low: float, high: float, rows: int) -> tuple[str, 
 
 
 def assumption_table(run: Run, bins: Bins, window_size: int, lemma: Sequence[LemmaRow]) -> list[AssumptionRow]:
-    """Rows of the table assumptions of one run.
+    """Make the rows of the table assumptions for one run.
 
     Parameters
     ----------
     lemma : rows of the table lemma
-        For eta of the rule that trained (or, without one, of every rule), one value a window or update.
+        Rows with eta of the rule that trained, or without one of every rule; one value for each window or update.
     """
     keep = run.rows.used == 0
     table: list[AssumptionRow] = []
@@ -159,24 +160,24 @@ def _of_subset(run: Run, subset: str, view: View, scale: Floats, number: int) ->
 
 
 def _mean(found: Ratios, k: int) -> Interval:
-    """The mean of bin ``k``; unknown where nothing differs, for then nothing shows the error."""
+    """Return the mean of bin ``k``; unknown if all values are equal, because then nothing shows its error."""
     return Interval(*map(float, mean_at(found, k))) if found.variance[k] > 0 else UNKNOWN
 
 
 def worst(values: Floats, covariance: Floats, df: int) -> Interval:
-    """Largest magnitude and its interval from simultaneous bands; values (K,) may be many."""
+    """Return the largest magnitude of ``values`` (K,) with an interval from simultaneous bands."""
     half = simultaneous_half_widths(covariance, max(df, 1))
     size = np.abs(values)
     return Interval(float(size.max()), float(np.max(np.maximum(size - half, 0.0))), float(np.max(size + half)))
 
 
 def _enough(seen: float, rows: int) -> bool:
-    """Whether a statement about every bin may leave out those with too few clusters."""
+    """Return whether the bins with enough clusters hold enough rows for a statement about every bin."""
     return seen > 0 and seen >= (1 - MOST_LEFT_OUT) * rows
 
 
 def _worst_ratio(y: Floats, view: View, number: int, unit: Floats, target: float = 0.0) -> Interval:
-    """Largest |mean of y in a bin - target| over ``unit`` (K,), bins with enough clusters."""
+    """Return the largest |mean of y in a bin - target| over ``unit`` (K,), among bins with enough clusters."""
     found = ratios(y, view.cluster, view.bins, number)
     used = np.flatnonzero((found.clusters[:number] >= MIN_CLUSTERS) & (unit > 0))
     if not _enough(found.count[used].sum(), len(y)) or not np.any(found.variance[used] > 0):
@@ -187,19 +188,19 @@ def _worst_ratio(y: Floats, view: View, number: int, unit: Floats, target: float
 
 
 def worst_drift(view: View, number: int) -> Interval:
-    """Largest |E[S|L] + L KL| / sd(S) over bins; S + k3 has mean 0 at first use (T9)."""
+    """Return the largest |E[S|L] + L KL| / sd(S) over the bins; at first use S + k3 has mean 0 (T9)."""
     spread = np.array([view.rows.S[view.bins == k].std() if np.any(view.bins == k) else 0.0 for k in range(number)])
     y = view.rows.S + view.rows.k3_sum
     return _worst_ratio(y, view, number, spread) if np.all(np.isfinite(y)) else UNKNOWN
 
 
 def worst_weight(view: View, number: int) -> Interval:
-    """Largest |E[exp S|L] - 1| over bins."""
+    """Return the largest |E[exp S|L] - 1| over the bins."""
     return _worst_ratio(importance_weight(view.rows.S), view, number, np.ones(number), 1.0)
 
 
 def drift_by_sign(view: View) -> Interval:
-    """Drift per token at A > 0 less that at A < 0, times the mean length, over the sd of S."""
+    """Return the drift per token at A > 0 less that at A < 0, times the mean length, over the sd of S."""
     rows = view.rows
     at = rows.A != 0
     if not (np.any(rows.A > 0) and np.any(rows.A < 0)) or not rows.S.std() > 0:
@@ -216,10 +217,11 @@ def drift_by_sign(view: View) -> Interval:
 
 
 def dependence(view: View) -> Interval:
-    """Variance of ``M = S + k3 = sum (exp(s_t) - 1)`` over that of uncorrelated tokens, ``sum E[(exp(s_t) - 1)^2]``.
+    """Return the variance of ``M = S + k3 = sum (exp(s_t) - 1)`` over the one that uncorrelated tokens would have.
 
-    The log has the response's k3 sum, and ``2 k3 = sum s^2 + ...`` stands for the sum of squares: they differ by a
-    share of the size of s. Both sums are uncentred: at first use M has mean 0.
+    The latter is ``sum E[(exp(s_t) - 1)^2]``. The log has only each response's sum of k3, and ``2 k3 = sum s^2 + ...``
+    stands in for the sum of squares; they differ by a share of the size of s. Neither sum is centred, because at first
+    use M has mean 0.
     """
     M, one_step = view.rows.S + view.rows.k3_sum, 2 * view.rows.k3_sum
     if not np.all(np.isfinite(M)) or not one_step.sum() > 0:
@@ -228,10 +230,11 @@ def dependence(view: View) -> Interval:
 
 
 def law_distances(z: Floats, bins: np.ndarray, cluster: np.ndarray, number: int) -> dict[str, Interval]:
-    """Largest distances over the bins, with simultaneous bands, of the law of z: from the normal law of its own sd
-    (normality), from the law over all bins (one law), and of its lower from its upper tail (symmetry).
+    """Return the largest distances, over the bins and with simultaneous bands, of the law of z from three other laws.
 
-    z is centred in its bin; the scale is one for all bins in "one law", and the bin's own in the other two.
+    "normality" compares it with the normal law of the bin's sd, "one law" with the law over all bins, and "symmetry"
+    its lower with its upper tail. z is centred in its bin and scaled by the bin's sd; for "one law" by one sd for all
+    bins.
     """
     names = ("normality", "one law", "symmetry")
     clusters = int(cluster.max()) + 1
@@ -255,7 +258,7 @@ def law_distances(z: Floats, bins: np.ndarray, cluster: np.ndarray, number: int)
         own = u[at] / u[at].std()
         under, over = own[:, None] <= GRID, own[:, None] >= -GRID
         density = np.exp(-(GRID**2) / 2) / np.sqrt(2 * np.pi)
-        # centring and scaling move the law too: -phi(t) times the errors of mean and sd, at the normal law
+        # estimating mean and sd moves the law too, at the normal law by -phi(t) times their errors
         shift = density * own[:, None]
         stretch = density * GRID * (own[:, None] ** 2 - 1) / 2
         values["normality"].append(under.mean(0) - special.ndtr(GRID))
@@ -280,9 +283,10 @@ def _sums(cluster: np.ndarray, values: Floats, clusters: int) -> Floats:
 
 
 def eta_of(lemma: Sequence[LemmaRow]) -> tuple[Interval, int]:
-    """Mean eta over the first-use updates of the rule that trained, Student's t over them.
+    """Return the mean eta over the first-use updates of the rule that trained, with Student's t, and their number.
 
-    Windows repeat their updates, and rules share them: an update counts once, with the mean over rules.
+    Rows over a window repeat its updates, and several rules share an update. So each update counts once, with the mean
+    over the rules.
     """
     rows = [r for r in lemma if r.case.use == "first" and r.updates == 1 and math.isfinite(r.eta)]
     trained = [r for r in rows if r.case.band.source == "trained"]

@@ -32,7 +32,7 @@ class Column(NamedTuple):
 
 
 class Interval(NamedTuple):
-    """A value with the ends of its interval (at fspo.stats.intervals.CONFIDENCE); NaN where there is none."""
+    """A value with the ends of its interval (at the level fspo.stats.intervals.CONFIDENCE); NaN where there is none."""
 
     value: float = math.nan
     low: float = math.nan
@@ -43,7 +43,7 @@ UNKNOWN = Interval()
 
 
 class RunKey(NamedTuple):
-    """Which run."""
+    """The columns that name a run."""
 
     run: Annotated[str, "name of the run folder", "text"]
     trained_rule: Annotated[str, "label of the rule that trained", "text"]
@@ -51,12 +51,12 @@ class RunKey(NamedTuple):
 
     @staticmethod
     def of(run: Run) -> RunKey:
-        """The key of a run."""
+        """Return the key of a run."""
         return RunKey(run.name, run.trained_rule, run.seed)
 
 
 class RuleKey(NamedTuple):
-    """Which rule on which run."""
+    """The columns that name a run and the rule that is evaluated on it."""
 
     run: RunKey
     rule: Annotated[str, "rule that is evaluated: a preset's name, the trained rule's label, or random", "text"]
@@ -71,12 +71,12 @@ class RuleKey(NamedTuple):
 
     @staticmethod
     def of(run: RunKey, case: Case) -> RuleKey:
-        """The key of a rule that is evaluated on a run."""
+        """Return the key of a rule that is evaluated on a run."""
         return RuleKey(run, **case.key)
 
 
 class CaseKey(NamedTuple):
-    """Which rule on which rows of which run."""
+    """The columns that name a run, a rule, and the rows on which the rule is evaluated."""
 
     band: RuleKey
     subset: Annotated[str, "all: every response; nonzero: responses whose advantage A is not 0", "text"]
@@ -86,7 +86,7 @@ class CaseKey(NamedTuple):
 
 
 class BinKey(NamedTuple):
-    """Which bin of response length, or of another partition's coordinate (``--by``)."""
+    """The columns that name a bin of response length, or of another partition's coordinate (``--by``)."""
 
     bin: Annotated[int, "number of the bin from 0; -1: all bins together", "number"]
     bin_lo: Annotated[float, "lower edge of the bin, inside it", "tokens (--by: the coordinate's unit)"]
@@ -95,20 +95,20 @@ class BinKey(NamedTuple):
 
     @staticmethod
     def of(bins: Bins, k: int, mean: float) -> BinKey:
-        """The key of bin ``k``; -1 and K stand for all bins."""
+        """Return the key of bin ``k``; -1 and K both stand for all bins."""
         k = -1 if k == len(bins) else k
         return BinKey(k, *bins.limits(k), mean)
 
 
 def mean_at(found: Ratios, k: int) -> Interval:
-    """A ratio of bin ``k`` with Student's t interval; the interval NaN below ``MIN_CLUSTERS``."""
+    """Return the ratio of bin ``k`` with Student's t interval; the interval is NaN below ``MIN_CLUSTERS`` clusters."""
     low, high = mean_interval(found.value[k], found.variance[k], found.clusters[k])
     return Interval(found.value[k], float(low), float(high))
 
 
 @cache
 def columns(row: Any) -> tuple[Column, ...]:
-    """The columns of a named tuple's rows, in their order."""
+    """Return the columns of a table whose rows are the named tuple ``row``, in order."""
     found: list[Column] = []
     for name, hint in _hints(row):
         if get_origin(hint) is not Annotated:
@@ -125,12 +125,12 @@ def columns(row: Any) -> tuple[Column, ...]:
 
 @cache
 def names(row: Any) -> tuple[str, ...]:
-    """The names of these columns."""
+    """Return the names of the columns of a table whose rows are the named tuple ``row``, in order."""
     return tuple(column.name for column in columns(row))
 
 
 def frame(row: Any, rows: Sequence[tuple[Any, ...]]) -> pd.DataFrame:
-    """A table of rows that are named tuples ``row``; without rows every column is an empty one of float64."""
+    """Make a table from named tuples of the type ``row``; without rows every column is an empty float64 column."""
     if not rows:
         return pd.DataFrame(np.zeros((0, len(names(row)))), columns=list(names(row)))
     return pd.DataFrame(dict(zip(names(row), _values(row, rows), strict=True)))

@@ -1,13 +1,14 @@
-"""Table cosine: alignment of the clipped and the true update, same batch (docs/theory.md section 5).
+"""Table cosine: alignment of the clipped and the true update on the same batch (docs/theory.md section 5).
 
-Every rule is a vector of coefficients on the same A psi, so all of them share one matrix of inner products an
-update: ``<g_clip, g> = c' K w``. Windows and runs pool the updates' inner products and squared norms before dividing.
+Every rule is a vector of coefficients on the same vectors A psi, so all rules share one matrix of inner products for
+each update: ``<g_clip, g> = c' K w``. For a window or a run, inner products and squared norms are summed over its
+updates before they are divided.
 
-Intervals are a delete-one-cluster jackknife within updates (cluster = a rollout's prompt: in several updates, by a
-split or a further epoch, it is one), on Fisher's z for a cosine and on the
-plain scale for differences between rules on the same log, with the sketch's own error added. They are about the
-*same-batch* cosine at this number of responses an update: g_clip and g share their noise, which flatters it against a
-population's (analysis.tables.population).
+Intervals are a delete-one-cluster jackknife within updates, on Fisher's z for a cosine and on the plain scale for
+differences between rules on the same log. A cluster is a rollout's prompt; it stays one cluster if its responses are in
+several updates, by a split or a further epoch. The error of the sketch is added. The intervals are about the
+*same-batch* cosine at this number of responses an update. There g_clip and g share their noise, so it is higher than
+the cosine with a population (analysis.tables.population).
 """
 
 from __future__ import annotations
@@ -57,20 +58,20 @@ class CosineRow(NamedTuple):
 
 
 class CosineTable:
-    """Collects windows, then gives the rows of the table cosine.
+    """Collects windows and makes the rows of the table cosine.
 
     Parameters
     ----------
     key : RunKey
     bins : Bins
     cases : list of Case
-        With the rule that trained among them, if it is defined on sequences.
+        The rules, with the one that trained among them if it is defined on sequences.
     targets : sequence of float
-        Acceptances at which the random control drops, besides the trained rule's own.
+        Acceptances at which the random control drops responses, besides the acceptance of the trained rule.
     draws : int
-        Draws of the random control.
+        Number of draws of the random control.
     seed : int
-        Of the random control.
+        Seed of the random control.
     width : float
         Effective width of the sketch (analysis.scores.sketch_error), infinite for exact scores.
     """
@@ -100,7 +101,7 @@ class CosineTable:
         self._uses: dict[str, _Use] = {}
 
     def add(self, window: ScoredWindow) -> None:
-        """Use one window's scores."""
+        """Add the scores of one window."""
         use = self._uses.setdefault(window.use, _Use(len(self.bins)))
         n = len(window.rows)
         columns: list[Floats] = []
@@ -125,7 +126,7 @@ class CosineTable:
         use.add(window, np.column_stack(columns), weight[:, None], own, self.references)
 
     def rows(self) -> list[CosineRow]:
-        """The rows of the table."""
+        """Return the rows of the table."""
         out: list[CosineRow] = []
         for name, use in self._uses.items():
             update = np.concatenate(use.cluster_update)
@@ -194,13 +195,13 @@ class CosineTable:
 
 
 class _Use:
-    """Products of all columns over the updates of one use."""
+    """The inner products of all columns (rules and draws of the control), over the updates of one use."""
 
     def __init__(self, number: int) -> None:
         self.inner, self.left, self.right = Products(), Products(), Products()
         self.own_inner, self.own_left, self.own_right = Products(), Products(), Products()
         self.cluster_update: list[Ints] = []
-        self.prompt: list[Ints] = []  # (rollout, prompt) of each replicate, (2, C) an update
+        self.prompt: list[Ints] = []  # (rollout, prompt) that each replicate deletes, (2, C) for each update
         self.count, self.cluster_count, self.total = np.zeros(number + 1), np.zeros(number + 1), np.zeros(number + 1)
         self.cross: dict[str, list[Floats]] = {}
         self.reasons: dict[int, str] = {}
@@ -251,5 +252,5 @@ class _Use:
 
 
 def rows_weight(window: ScoredWindow) -> Floats:
-    """The common weight exp(S) (n,), the exponent capped as everywhere."""
+    """Return the common weight exp(S) (n,), with the exponent held at its limit."""
     return importance_weight(window.rows.S)

@@ -1,4 +1,4 @@
-"""Tables on disk: RUN/analysis/NAME.csv and NAME.parquet, written whole and renamed."""
+"""Write and read tables on disk: RUN/analysis/NAME.csv and NAME.parquet, each written completely before its rename."""
 
 from __future__ import annotations
 
@@ -50,21 +50,21 @@ TABLES: dict[str, Any] = {
     "over_time": OverTimeRow,
     "training": TrainingRow,
 }
-"""Every table of an analysed run, by its file's name: the named tuple that its rows are."""
+"""The tables of an analysed run: file name to the named tuple that each row is."""
 
 
 def folder_name(partition: Partition = LENGTH) -> str:
-    """Folder of a run's tables: ``analysis``, or ``analysis-by-entropy`` for another partition."""
+    """Return the name of the tables' folder: ``analysis``, or for example ``analysis-by-entropy`` for a partition."""
     return ANALYSIS if partition == LENGTH else f"{ANALYSIS}-by-{partition.slug}"
 
 
 def check_folder(folder: Path) -> None:
-    """Refuse a folder with tables that are not ours.
+    """Refuse a folder in which the analysis would overwrite files that it did not write.
 
     Raises
     ------
     UserError
-        If it holds files that the analysis would overwrite and did not write, or is a file.
+        If the folder holds such a file, or is itself a file.
     """
     ours: dict[str, Callable[[Path], bool]] = {SUMMARY: json_with("run", "counts", "integrity")}
     for name in TABLES:
@@ -80,7 +80,7 @@ def _is_table(path: Path) -> bool:
 
 
 def write_tables(folder: Path, tables: Mapping[str, pd.DataFrame], summary: Mapping[str, Any]) -> None:
-    """Write every table as CSV and Parquet, and summary.json last: where it is, the tables are whole."""
+    """Write every table as CSV and Parquet, then summary.json: where it exists, the tables are complete."""
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         (folder / SUMMARY).unlink(missing_ok=True)
@@ -93,7 +93,7 @@ def write_tables(folder: Path, tables: Mapping[str, pd.DataFrame], summary: Mapp
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write JSON whole; NaN becomes null, so that any reader takes it."""
+    """Write JSON atomically, with null for NaN, which JSON does not have."""
     write_text(path, json.dumps(_plain(content), indent=2, allow_nan=False) + "\n")
 
 
@@ -112,12 +112,12 @@ def _plain(value: Any) -> Any:
 
 
 def read_tables(runs: Iterable[str | Path], partition: Partition = LENGTH) -> dict[str, pd.DataFrame]:
-    """The tables of several analysed runs, one under the other.
+    """Read the tables of several analysed runs and join each table over the runs.
 
     Raises
     ------
     UserError
-        If a run was not analysed.
+        If a run has no finished analysis.
     """
     parts: dict[str, list[pd.DataFrame]] = {name: [] for name in TABLES}
     for run in runs:

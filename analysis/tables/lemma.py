@@ -1,7 +1,8 @@
 """Table lemma: T7 and T8 on every scored update and window, and the integrity check (docs/theory.md section 5).
 
-On a finite log both hold for the empirical measure up to rounding, so a violation is an error in the log or in the
-code, and the summary calls it that. The findings are rho, the slack and how the lost alignment splits.
+On a finite log both theorems hold exactly for the empirical measure, up to rounding. So a violation is an error in the
+log or in the code, and the summary says so. What a reader learns from the table is rho, the slack, and how the lost
+alignment splits.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from fspo.stats.clusters import totals
 from fspo.theory import CosineLemma, cosine_lemma
 
 TOLERANCE = 1e-8
-"""Largest residual of T8, and violation of T7, that passes as rounding (float64; relative to ||g||)."""
+"""Largest residual of T8, and largest violation of T7, that counts as float64 rounding; relative to ||g||."""
 
 
 class LemmaRow(NamedTuple):
@@ -62,7 +63,7 @@ class LemmaRow(NamedTuple):
 
 @dataclass
 class Strata:
-    """Sums over the responses of one case by update and bin: counts, kept, weights (U, K); vectors (U, K, D)."""
+    """Sums over the responses of one case, by update and bin: counts and weights (U, K), vectors (U, K, D)."""
 
     count: Floats
     kept: Floats
@@ -73,7 +74,7 @@ class Strata:
 
 
 class LemmaTable:
-    """Collects windows, then gives the rows of the table lemma; every case takes the common weight exp(S)."""
+    """Collects windows and makes the rows of the table lemma. Every case takes the common weight exp(S)."""
 
     def __init__(self, key: RunKey, bins: Bins, cases: list[Case]) -> None:
         self.key, self.bins = key, bins
@@ -81,14 +82,14 @@ class LemmaTable:
         self.table: list[LemmaRow] = []
 
     def add(self, window: ScoredWindow) -> None:
-        """Append one row a case and update, and one a case for the whole window where it has several updates."""
+        """Append a row for each case and update, and for each case one over the window if it has several updates."""
         rows, number = window.rows, len(self.bins)
         groups = window.update * number + window.bins
         size = window.updates * number
         weight = rows_weight(window)
         shape = (window.updates, number)
         places = [np.flatnonzero(window.update == u) for u in range(window.updates)]
-        # each update's vectors, and which of its rows are in each bin: sums by update keep the products small
+        # keep each update's vectors apart, with a mask of its rows in each bin: products within one update stay small
         parts = [(at, in_own_span(window.vectors[at]), np.eye(number)[:, window.bins[at]]) for at in places]
 
         def by_bin(values: Floats) -> Floats:
@@ -123,18 +124,18 @@ class LemmaTable:
                 self.table.append(filled(row, case, strata, np.arange(window.updates), direct))
 
     def rows(self) -> list[LemmaRow]:
-        """The rows of the table."""
+        """Return the rows of the table."""
         return self.table
 
 
 def filled(row: LemmaRow, case: Case, strata: Strata, at: Ints, direct: Floats) -> LemmaRow:
-    """The row with the lemma's numbers on the updates ``at``, or the reason why there are none."""
+    """Return the row filled with the lemma's numbers on the updates ``at``, or with the reason why there are none."""
     try:
         lemma, mean = lemma_of(strata, at, drop=case.rule.outside == "drop")
     except UserError as error:
         return row._replace(reason=str(error))
-    # the clipped update summed row by row must be the strata's (an independent path to the same vector); in T8's
-    # units, g_clip / a_bar: where truncation raises weights, a_bar can be 1e9 and rounding grows with it
+    # The clipped update summed row by row must equal the sum over strata, which is computed on another path. Compare
+    # them in T8's units, g_clip / a_bar: truncation can raise weights so that a_bar is 1e9, and rounding grows with it.
     through = strata.g_clip[at].sum(1)
     scale = mean * float(np.linalg.norm(strata.g[at].sum(1)))
     residual = float(np.maximum(lemma.identity_residual, np.linalg.norm(through - direct) / scale))  # NaN stays
@@ -161,9 +162,10 @@ def filled(row: LemmaRow, case: Case, strata: Strata, at: Ints, direct: Floats) 
 
 
 def integrity(table: Sequence[LemmaRow]) -> dict[str, Any]:
-    """Largest T8 residual, T7 violations, and whether both are rounding; ``pass`` is None if nothing was checked.
+    """Return the largest T8 residual, the number of T7 violations, and whether both are rounding.
 
-    A row that was evaluated and has no finite residual, or a bound and no finite slack, is a violation.
+    ``pass`` is None if no row was evaluated. An evaluated row counts as a violation if its residual is not finite, or
+    if it has a bound and no finite slack.
     """
     found = [row for row in table if not row.reason]
     residuals = np.array([row.identity_residual for row in found], np.float64)
@@ -180,14 +182,14 @@ def integrity(table: Sequence[LemmaRow]) -> dict[str, Any]:
 
 
 def in_own_span(vectors: Floats) -> Floats:
-    """The rows (n, D) in an orthonormal basis of their span (n, min(n, D)): every inner product of theirs is kept."""
+    """Return the vectors (n, D) in an orthonormal basis of their span (n, min(n, D)); all inner products are kept."""
     if vectors.shape[0] >= vectors.shape[1]:
         return vectors
     return np.asarray(np.linalg.qr(vectors.T, mode="r")).T
 
 
 def _stacked(parts: list[Floats]) -> Floats:
-    """Arrays of one shape but for their last axis, stacked; the shorter ones end in zeros."""
+    """Stack arrays that differ in their last axis only; pad the shorter ones with zeros."""
     width = max(part.shape[-1] for part in parts)
     out = np.zeros((len(parts), *parts[0].shape[:-1], width))
     for place, part in zip(out, parts, strict=True):
@@ -196,7 +198,7 @@ def _stacked(parts: list[Floats]) -> Floats:
 
 
 def lemma_of(strata: Strata, at: Ints, *, drop: bool) -> tuple[CosineLemma, float]:
-    """T7 and T8 for the direct sum of the updates ``at``; the normaliser is a_upd for drop and b otherwise.
+    """Apply T7 and T8 to the direct sum of the updates ``at``, normalised by a_upd for drop and by b otherwise.
 
     Returns
     -------

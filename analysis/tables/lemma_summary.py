@@ -1,14 +1,14 @@
 """Table lemma_summary: the lemma's quantities (T7) over a run's scored updates, by rule and use, with intervals.
 
-Means over updates with Student's t, and the share of updates with a guarantee (rho < 1) with Wilson's interval. The
-clusters are rollouts: updates of one rollout share its responses. An interval says how far the mean over further
-rollouts like these would lie; training that moves on makes successive rollouts alike, which it does not know.
+The table gives means over updates with Student's t, and the share of updates with a guarantee (rho < 1) with Wilson's
+interval. The clusters are rollouts, because updates of one rollout share its responses. An interval is about the mean
+over further rollouts like these. It is too short where successive rollouts are alike, as they are while training moves.
 
-What is averaged are plug-in values of single updates, each from finitely many responses, and no average removes their
-noise. It adds to every bin's norm more than to the norm of the bins' mean, so kappa, kappa_c, eta and rho are biased
-upward, and the bound and the share with a guarantee downward. (Only where the bins' true updates cancel more strongly
-than noise would is kappa biased downward.) The intervals are about the mean at this number of responses an update;
-they do not cover the value of an infinite batch.
+The means are over plug-in values of single updates, each computed from finitely many responses, and averaging does not
+remove their bias. Noise adds more to the norm of every bin than to the norm of the bins' mean. So kappa, kappa_c, eta
+and rho are biased upward, and the bound and the share with a guarantee downward. (Only where the true updates of the
+bins cancel more strongly than noise would is kappa biased downward.) The intervals are about the mean at this number
+of responses an update; they do not cover the value of an infinite batch.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ QUANTITIES = {
     "bound": (0.0, 1.0),
     "cosine": (-1.0, 1.0),
 }
-"""Columns of the table lemma whose means are taken (``bound`` over the updates that have one), and the values that they
-can have: an interval ends there."""
+"""Columns of the table lemma that are averaged, with the smallest and largest value that each can have; intervals end
+there. ``bound`` is averaged over the updates that have a bound."""
 SHARE = "guaranteed"
 NO_GUARANTEE = "no guarantee"
-"""The reason where no update has a bound: rho >= 1 promises nothing, and nothing is not a bound of 0."""
+"""Reason given where no update has a bound. With rho >= 1 T7 promises nothing, which differs from a bound of 0."""
 
 
 class LemmaSummaryRow(NamedTuple):
@@ -59,14 +59,15 @@ class LemmaSummaryRow(NamedTuple):
 
 
 def lemma_summary(table: Sequence[LemmaRow]) -> list[LemmaSummaryRow]:
-    """Rows by case and use, one a quantity, from the table lemma's rows of single updates.
+    """Make the rows for each case, use and quantity from the rows of single updates in the table lemma.
 
-    ``count`` is the number of updates that an estimate is made of, ``updates`` that of all; an update on which the
-    lemma says nothing (nothing is accepted) has no guarantee. Below ``MIN_CLUSTERS`` rollouts there is no interval.
+    ``count`` is the number of updates in an estimate, ``updates`` the number of all updates. An update on which the
+    lemma says nothing, because nothing is accepted, has no guarantee. There is no interval below ``MIN_CLUSTERS``
+    rollouts.
     """
     groups: dict[str, list[LemmaRow]] = {}
     for row in table:
-        groups.setdefault(repr((row.case, row.weight)), []).append(row)  # as text a target that is NaN equals itself
+        groups.setdefault(repr((row.case, row.weight)), []).append(row)  # repr: a target that is NaN equals itself
     return [line for found in groups.values() for line in _of_case(found)]
 
 
@@ -89,9 +90,9 @@ def _of_case(rows: Sequence[LemmaRow]) -> list[LemmaSummaryRow]:
 
 
 def _mean(values: np.ndarray, rollout: np.ndarray, within: tuple[float, float] | None) -> tuple[Interval, str]:
-    """Mean of values (U,), its interval with the rollouts (U,) as clusters, and why there is none.
+    """Return the mean of values (U,) with its interval over rollouts (U,) as clusters, and why there is none.
 
-    ``within`` is what a value can be; None for the values of a share, 0 and 1.
+    ``within`` is the smallest and largest possible value, or None for a share, whose values are 0 and 1.
     """
     if not len(values):
         return UNKNOWN, "no scored update"

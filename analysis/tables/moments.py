@@ -1,8 +1,8 @@
 """Tables moments and scaling: what section 7 of docs/theory.md assumes about S given L, with intervals.
 
-Rows of several updates and windows are pooled, and S spreads as training goes on. So normality and the exponent H
-are measured on ``z = (S - mean of its bin) / (scale_s sqrt(L))``, where ``scale_s`` is the root of
-sum S^2 / sum L over the rows of the same update: only the shape over lengths within an update is left.
+The rows of several updates and windows are pooled, and S spreads as training goes on. So normality and the exponent H
+are measured on ``z = (S - mean of its bin) / (scale_s sqrt(L))``, where ``scale_s`` is the root of sum S^2 / sum L over
+the rows of the same update. That removes the spread of each update and leaves the shape over lengths.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fspo.stats.intervals import CONFIDENCE, EQUIVALENCE, simultaneous_half_widt
 
 SIGNS = {"all": 0, "positive": 1, "negative": -1}
 GRID = special.ndtri(np.arange(1, 20) / 20)
-"""Points at which the law of z is compared with the normal law: its twentieths."""
+"""Points at which the law of z is compared with the normal law: the twentieths of the normal law."""
 
 Z = "z, S less its bin's mean over (root of sum S^2 / sum L of the update) sqrt(L)"
 Subset = Annotated[str, "all: every response; nonzero: responses whose advantage A is not 0", "text"]
@@ -31,7 +31,7 @@ Use = Annotated[str, "first: no update has used the response before; reused: som
 
 
 class Shape(NamedTuple):
-    """The shape of the law of z (docs/theory.md section 7)."""
+    """Columns that describe the shape of the law of z (docs/theory.md section 7)."""
 
     skew: Annotated[Interval, f"skewness of {Z}", "number"] = UNKNOWN
     excess_kurtosis: Annotated[Interval, "excess kurtosis of z", "number"] = UNKNOWN
@@ -90,14 +90,14 @@ class ScalingRow(NamedTuple):
 
 
 def update_scale(S: Floats, length: Floats, step: Ints) -> Floats:
-    """Root of sum S^2 / sum L over each row's update (N,), nats per root token; 1 where it is 0."""
+    """Return the root of sum S^2 / sum L over each row's update (N,), nats per root token; 1 where it would be 0."""
     code = dense(step)
     scale = np.sqrt(np.bincount(code, S * S) / np.bincount(code, length))
     return np.where(scale > 0, scale, 1.0)[code]
 
 
 def moment_tables(run: Run, bins: Bins, window_size: int) -> tuple[list[MomentRow], list[ScalingRow]]:
-    """The tables moments and scaling of one run."""
+    """Make the tables moments and scaling of one run."""
     moments: list[MomentRow] = []
     scaling: list[ScalingRow] = []
     window = windows(run.rows.rollout, window_size)
@@ -144,7 +144,7 @@ def _moments(key: tuple[RunKey, str, str], view: View, scale: Floats, bins: Bins
 
 
 def standardized(S: Floats, L: Floats, scale: Floats, bins: Ints) -> Floats:
-    """z (N,): S / (scale sqrt(L)) less its mean in the bin."""
+    """Return z (N,): S / (scale sqrt(L)) less its mean in the bin."""
     z = S / (scale * np.sqrt(L))
     count = np.bincount(bins)
     mean = np.divide(np.bincount(bins, z), count, out=np.zeros(len(count)), where=count > 0)
@@ -152,7 +152,7 @@ def standardized(S: Floats, L: Floats, scale: Floats, bins: Ints) -> Floats:
 
 
 def variance_interval(x: Floats, cluster: Ints, level: float = CONFIDENCE) -> Interval:
-    """Variance about the mean and its cluster-aware interval, built on the logarithm."""
+    """Return the variance about the mean, with a cluster-aware interval that is built on the logarithm."""
     cluster = dense(cluster)
     clusters = int(cluster.max()) + 1
     deviation = (x - x.mean()) ** 2
@@ -166,11 +166,11 @@ def variance_interval(x: Floats, cluster: Ints, level: float = CONFIDENCE) -> In
 
 
 def shape_of(z: Floats, cluster: Ints) -> Shape:
-    """Skewness, excess kurtosis (influence-based intervals) and distance of the law of z from a normal law.
+    """Return skewness and excess kurtosis (influence-based intervals) and the distance of z's law from a normal law.
 
-    ``ks_distance`` is the largest |F(t) - Phi(t)| over the normal law's twentieths after z is given unit variance;
-    it bounds how far acceptance of any one-sided edge can be from the Gaussian model's. Its interval comes from
-    simultaneous bands; 0 lies below it when normality is refuted.
+    ``ks_distance`` is the largest |F(t) - Phi(t)| over the normal law's twentieths, after z is given unit variance. It
+    bounds how far the acceptance of a one-sided edge can be from the Gaussian model's. Its interval comes from
+    simultaneous bands and lies above 0 if normality is rejected.
     """
     clusters = int(cluster.max()) + 1
     sd = float(z.std())
@@ -178,7 +178,7 @@ def shape_of(z: Floats, cluster: Ints) -> Shape:
         return Shape()
     u = (z - z.mean()) / sd
     m3, m4 = float(np.mean(u**3)), float(np.mean(u**4))
-    # influence functions of the standardized moments, mean and variance estimated
+    # influence functions of the standardised moments, allowing for the estimated mean and variance
     influences = (
         (m3, u**3 - m3 - 3 * u - 1.5 * m3 * (u**2 - 1)),
         (m4 - 3, u**4 - m4 - 4 * m3 * u - 2 * m4 * (u**2 - 1)),
@@ -192,7 +192,7 @@ def shape_of(z: Floats, cluster: Ints) -> Shape:
     below = (u[:, None] <= GRID).astype(np.float64)
     law = below.mean(0)
     density = np.exp(-(GRID**2) / 2) / np.sqrt(2 * np.pi)
-    # standardizing moves the law too: -phi(t) times the errors of mean and sd, at the normal law
+    # estimating mean and sd moves the law too, at the normal law by -phi(t) times their errors
     influence = below - law + density * u[:, None] + density * GRID * (u[:, None] ** 2 - 1) / 2
     sums = np.zeros((clusters, len(GRID)))
     np.add.at(sums, cluster, influence)
@@ -204,7 +204,7 @@ def shape_of(z: Floats, cluster: Ints) -> Shape:
 
 
 def _scaling(key: tuple[RunKey, str, str], view: View, scale: Floats) -> list[ScalingRow]:
-    """Slope 2H of log Var(S|L) on log L, and the drift per token, overall and by sign of A."""
+    """Make the rows with the slope 2H of log Var(S|L) on log L and the drift per token, overall and by sign of A."""
     out: list[ScalingRow] = []
     for sign, code in SIGNS.items():
         at = np.ones(len(view.rows), bool) if code == 0 else np.sign(view.rows.A) == code
@@ -233,7 +233,7 @@ def _scaling(key: tuple[RunKey, str, str], view: View, scale: Floats) -> list[Sc
 
 
 class Exponent(NamedTuple):
-    """Slope 2H of log Var(S|L) on log L, its interval for tests of equivalence, and why it is NaN."""
+    """The slope 2H of log Var(S|L) on log L, its interval for equivalence tests, and why it is NaN."""
 
     slope: Interval = UNKNOWN
     ci90_low: float = np.nan
@@ -242,15 +242,15 @@ class Exponent(NamedTuple):
 
 
 def exponent(y: Floats, L: Floats, cluster: Ints) -> Exponent:
-    """Slope of log E[y|L] on log L by gamma quasi-likelihood, cluster-robust.
+    """Estimate the slope of log E[y|L] on log L by gamma quasi-likelihood, with cluster-robust errors.
 
-    Solves ``sum (1, x) (y / mu - 1) = 0`` with ``log mu = b0 + b1 x``: every row counts alike whatever its length,
-    and only the mean model is assumed.
+    It solves ``sum (1, x) (y / mu - 1) = 0`` with ``log mu = b0 + b1 x``. Every row has equal weight whatever its
+    length, and only the model of the mean is assumed.
 
     Parameters
     ----------
     y : array (N,), >= 0
-        Squared deviations.
+        Squared deviations of S.
     L : array (N,), tokens
     cluster : int array (N,), dense
     """

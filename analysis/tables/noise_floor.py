@@ -1,7 +1,7 @@
-"""Table noise_floor: what numerics alone do to S, by length bin and source (``python -m fspo.train --noise-floor``).
+"""Table noise_floor: how much S moves by numerics alone, by length bin and source of noise.
 
-With the same weights S is 0. A clip rate, a Var(S)/L or a drift that does not stand above this floor says nothing
-about the policy.
+``python -m fspo.train --noise-floor`` measures it. With unchanged weights S would be 0 in exact arithmetic. A clip
+rate, a Var(S)/L or a drift that is not above this floor says nothing about the policy.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class NoiseRow(NamedTuple):
 
 
 def read_noise(run: Run) -> tuple[GradLog | None, Notes]:
-    """The measurement in the run folder, None if there is none, and what of it is damaged."""
+    """Read the noise measurement in the run folder; None if there is none. The notes tell its damage."""
     columns = [
         "rollout",
         "prompt_id",
@@ -65,7 +65,7 @@ def read_noise(run: Run) -> tuple[GradLog | None, Notes]:
 
 
 def noise_table(run: Run, bins: Bins) -> tuple[list[NoiseRow], Notes]:
-    """One row a source and bin, none without a measurement; and what was noticed."""
+    """Make a row for each source of noise and bin; no rows without a measurement."""
     log, notes = read_noise(run)
     if log is None or SOURCE not in log or run.partition.column not in log:
         return [], notes
@@ -97,7 +97,7 @@ def noise_table(run: Run, bins: Bins) -> tuple[list[NoiseRow], Notes]:
 
 
 def _warnings(run: Run, table: list[NoiseRow]) -> tuple[str, ...]:
-    """One line for each source whose noise is a tenth of the run's own mean square S per token or more."""
+    """Warn of each source whose noise is at least a tenth of the run's mean square S per token."""
     rows = run.rows.use("first")
     if not len(rows) or not table:
         return ()

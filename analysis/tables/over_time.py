@@ -1,4 +1,4 @@
-"""Tables over_time (clip rate by rollout and length bin, as training saw it) and training (metrics in long form)."""
+"""Tables over_time (clip rate by rollout and length bin, over all uses) and training (metrics, one row a value)."""
 
 from __future__ import annotations
 
@@ -52,16 +52,16 @@ class TrainingRow(NamedTuple):
 
 
 def over_time_rows(run: Run, bins: Bins, rows: Rows, outcome: Outcome | None) -> list[OverTimeRow]:
-    """Cut and out-of-band responses of the rule that trained, by rollout and bin; first use and reuse together.
+    """Count cut and out-of-band responses of the rule that trained, by rollout and bin, first use and reuse together.
 
     ``estimate`` is out_of_band / count over all responses; ``cut`` counts responses whose gradient was cut.
 
     Parameters
     ----------
     rows : Rows (N,)
-        Of whole rollouts.
+        Rows of complete rollouts.
     outcome : Outcome, optional
-        Of the rule that trained; of a token or prefix rule the logged columns are read instead.
+        What the rule that trained did. Without it, as for a token or prefix rule, the logged columns are read.
     """
     if outcome is not None:
         if outcome.reason:
@@ -94,7 +94,7 @@ def _and_all(sums: Floats) -> Floats:
 
 
 def training_table(run: Run) -> tuple[list[TrainingRow], Notes]:
-    """The numbers of metrics.jsonl, one row a value, and one line for each line that cannot be read."""
+    """Read the numbers of metrics.jsonl, one row for each value; note each line that cannot be read."""
     table: list[TrainingRow] = []
     records, damage = MetricsFile(run.path).read()
     for record in records:

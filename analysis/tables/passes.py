@@ -1,6 +1,6 @@
-"""The one pass over the windows of a log: sums for the acceptance tables, clip rates over time, checks and counts.
+"""Pass once over the windows of a log: sums for the acceptance tables, clip rates over time, checks and counts.
 
-Several processes each take their share of the log's chunks (a log in memory is one), and their sums are then added.
+Several processes share the log's chunks, and their sums are added at the end. A log in memory is one chunk.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fspo.stats.bins import Bins
 
 @dataclass
 class Found:
-    """What the pass collects."""
+    """Results of the pass over the log."""
 
     uses: dict[str, Sums] = field(default_factory=dict)
     over_time: list[OverTimeRow] = field(default_factory=list)
@@ -32,7 +32,7 @@ class Found:
     notes: Notes = field(default_factory=Notes)
 
     def add(self, other: Found) -> None:
-        """Add what was found in later chunks, but for the sums."""
+        """Add the results of later chunks, except the sums in ``uses``."""
         self.over_time += other.over_time
         self.sides.merge(other.sides)
         self.notes += other.notes
@@ -40,7 +40,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Pass:
-    """How windows are looked at."""
+    """The settings of the pass over the log, and its tally."""
 
     run: Run
     bins: Bins
@@ -49,7 +49,7 @@ class Pass:
     trained: Case | None
 
     def window(self, found: Found, first: int, rows: Rows) -> None:
-        """One window's rows."""
+        """Add the rows of one window to ``found`` and to the tally."""
         outcome = None if self.trained is None else evaluate(self.trained, rows, rows.rollout, "update")
         self.tally.add(first, rows, outcome)
         found.over_time += over_time_rows(self.run, self.bins, rows, outcome)
@@ -57,7 +57,7 @@ class Pass:
             found.sides.add(rows, outcome)
 
     def share(self, chunks: Sequence[Chunk], step: Callable[[], None]) -> Found:
-        """Some chunks of the log, in this process."""
+        """Pass over some chunks of the log in this process; call ``step`` after each."""
         found = Found()
         for chunk in chunks:
             windows, notes = self.run.source.windows(chunk, self.size)
@@ -76,16 +76,16 @@ def look_through(
     size: int,
     progress: Callable[[float], None] = lambda _: None,
 ) -> tuple[Tally, Found]:
-    """Sums and findings of a whole log, with notes of its counts, what of it is damaged, and what the counts warn of.
+    """Pass over the complete log; return its sums and results, with notes of damage, counts and their warnings.
 
     Parameters
     ----------
     cases : sequence of Case
         The rules to evaluate, besides the one that trained.
     size : int
-        Rollouts in a window.
+        Number of rollouts in a window.
     progress : callable
-        Told the share of the log that each step went through.
+        Called with the share of the log that was read since the last call.
     """
     trained = trained_case(run)
     tally = Tally(run, Layout.of(run, bins), cases if trained is None else [trained, *cases])

@@ -1,18 +1,18 @@
 """Table population: cosine and squared error of the clipped update as an estimate of a population's update.
 
-On one batch g_clip and g share their noise, which flatters the cosine. Over pairs of responses to *different*
-prompts the mean of ``u_i v_j <psi_i, psi_j>`` is an unbiased inner product of the expected updates (docs/theory.md
-section 5, "Population cosine"), and with the products within prompts it gives bias, variance and mean squared error
-of the update (T12). The updates' inner products and squared norms are pooled before anything is divided.
+On one batch g_clip and g share their noise, which raises the cosine. Over pairs of responses to *different* prompts the
+mean of ``u_i v_j <psi_i, psi_j>`` is an unbiased inner product of the expected updates (docs/theory.md section 5,
+"Population cosine"). With the products within prompts it gives bias, variance and mean squared error of the update
+(T12). Inner products and squared norms are summed over the updates before they are divided.
 
-References: ``population`` (w A psi of the same responses), ``capped`` (the same with w held at ``CAP``) and ``fresh``
-(new responses at the same parameters, w = 1, advantages leave-one-out from the logged rewards on both sides).
-Only responses at first use: the expectations under the old policy hold for no others.
+The references are ``population`` (w A psi of the same responses), ``capped`` (the same with w held at ``CAP``) and
+``fresh`` (new responses at the same parameters with w = 1; both sides take leave-one-out advantages from the logged
+rewards). Only responses at first use count, because the expectations under the old policy hold for no others.
 
-Intervals: delete-one-prompt jackknife, on the plain scale; a prompt whose responses went to several updates is one
-prompt. a_bar, the scale of a direction, is estimated anew without each prompt: it moves with the products, and held
-fixed it made intervals up to 1.5 times too long, or too short by a third. The ratio is consistent, not unbiased, and
-where the squared norm below the line cannot be told from 0 the answer is NaN with the reason.
+Intervals are a delete-one-prompt jackknife on the plain scale. A prompt whose responses are in several updates is one
+prompt. a_bar, the scale of a direction, is estimated again without each prompt, because it moves with the products: a
+fixed a_bar made intervals up to 1.5 times too long, or too short by a third. The ratio is consistent, not unbiased. If
+the squared norm in the denominator cannot be told from 0, the result is NaN with the reason.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from fspo.stats.clusters import MIN_CLUSTERS, TOO_FEW
 from fspo.stats.intervals import t_quantile
 
 CAP = 2.0
-"""Weight at which the reference ``capped`` holds w."""
+"""Largest weight w in the reference ``capped``."""
 ERRORS = ("bias2", "variance", "mse", "bias2_direction", "variance_direction", "mse_direction")
-"""T12, over the unclipped update's own mean squared error (its variance): below 1 clipping gains more than it costs.
-
-Of the update itself, and of g_clip / a_bar for its direction. Not over ||g||^2, which short runs cannot tell from 0."""
+"""Errors of T12, over the unclipped update's mean squared error (its variance): below 1 clipping gains more than it
+costs. The first three are of the update, the others of g_clip / a_bar, its direction. They are not divided by ||g||^2,
+because short runs cannot tell it from 0."""
 
 
 class PopulationRow(NamedTuple):
@@ -73,21 +73,21 @@ class PopulationRow(NamedTuple):
 
 @dataclass
 class _Pool:
-    """Products over the updates of one reference; an update where a bin has no pair adds nothing to that bin."""
+    """Sums of products over the updates of one reference; an update adds nothing to a bin in which it has no pair."""
 
     parts: dict[str, Products] = field(default_factory=dict)
     update: list[Ints] = field(default_factory=list)
-    prompt: list[Ints] = field(default_factory=list)  # (rollout, prompt) of each replicate, (2, C) an update
+    prompt: list[Ints] = field(default_factory=list)  # (rollout, prompt) each replicate deletes, (2, C) an update
     rows: list[Floats] = field(default_factory=list)
     clusters: Floats | None = None
-    total: Floats | None = None  # of the partition's coordinate
+    total: Floats | None = None  # sum of the partition's coordinate, by bin
 
     def add(
         self, found: dict[str, tuple[Floats, Floats]], prompt: Ints, counts: Floats, clusters: Floats, sums: Floats
     ) -> None:
         for name, (total, without) in found.items():
             gone = np.isnan(total)
-            # a deleted prompt that leaves no pair tells nothing: its replicate is the update itself
+            # if no pair is left without a prompt, nothing shows the prompt's influence: use the undeleted value
             without = np.where(np.isnan(without), total, without)
             self.parts.setdefault(name, Products()).add(np.where(gone, 0.0, total), np.where(gone, 0.0, without))
         some = next(iter(found.values()))[1]
@@ -99,21 +99,21 @@ class _Pool:
 
 
 class PopulationTable:
-    """Collects windows, then gives the rows of the table population.
+    """Collects windows and makes the rows of the table population.
 
     Parameters
     ----------
     key : RunKey
     bins : Bins
     cases : list of Case
-        Every case takes the common weight exp(S); the unclipped rule is added as ``none``.
+        The rules. Each takes the common weight exp(S); the unclipped rule is added as ``none``.
     width : float
         Effective width of the sketch (analysis.scores.sketch_error), infinite for exact scores.
 
     Attributes
     ----------
     left_out : Counter
-        What the reference ``fresh`` does without: ``fresh_rows_without_advantage``, ``fresh_updates_left_out``.
+        Counts of what the reference ``fresh`` leaves out: ``fresh_rows_without_advantage``, ``fresh_updates_left_out``.
     """
 
     def __init__(self, key: RunKey, bins: Bins, cases: list[Case], width: float = math.inf) -> None:
@@ -123,10 +123,10 @@ class PopulationTable:
         self.left_out: Counter[str] = Counter()
         self._pools: dict[str, _Pool] = {}
         self._reasons: dict[int, str] = {}
-        self._cut: dict[int, int] = {}  # updates of which a case left nothing, and so no direction
+        self._cut: dict[int, int] = {}  # number of updates of which a case kept nothing, so they have no direction
 
     def add(self, window: ScoredWindow) -> None:
-        """Use one window's scores at first use; others are passed over."""
+        """Add the scores of one window at first use; ignore windows of reused rows."""
         if window.use != "first":
             return
         rows, number = window.rows, len(self.bins)
@@ -167,8 +167,8 @@ class PopulationTable:
         fresh = window.fresh.get(int(window.rows.step[at][0]))
         if fresh is None:
             return
-        # both sides take the advantage that leaves the response itself out of its baseline; where a prompt has none, it
-        # is all of the prompt's rows that have none, so what is left is whole prompts
+        # Both sides take leave-one-out advantages. A prompt lacks them for all of its rows or for none, so dropping the
+        # rows without one leaves prompts complete.
         swap = window.rows.leave_one_out[at] / window.rows.A[at]
         known = np.isfinite(swap)
         self.left_out["fresh_rows_without_advantage"] += int(np.sum(~known))
@@ -199,7 +199,7 @@ class PopulationTable:
         self._pools.setdefault("fresh", _Pool()).add(found, prompt, *counts)
 
     def rows(self) -> list[PopulationRow]:
-        """The rows of the table."""
+        """Return the rows of the table."""
         out: list[PopulationRow] = []
         for reference, pool in self._pools.items():
             update = np.concatenate(pool.update)
@@ -253,11 +253,11 @@ class PopulationTable:
     def _sketch_error(
         self, pool: _Pool, k: int, i: int, quantity: str, values: dict[str, tuple[Floats, Floats]]
     ) -> float:
-        """What the sketch adds beyond what resampled prompts show: its error in the means themselves."""
+        """Return the sketch's error in the means, which resampling prompts does not show."""
         if quantity != "cosine":
             if quantity.startswith("variance"):
-                return 0.0  # made of the prompts' own vectors, whose errors they show
-            # a squared norm's is sqrt(2 / width) of it, anew in each update
+                return 0.0  # a variance is made of each prompt's vectors, so resampling prompts shows its sketch error
+            # the sketch's error of a squared norm is sqrt(2 / width) of it, independent in each update
             here = {name: found[0][k, i if found[0].shape[1] > 1 else 0] for name, found in values.items()}
             direction = quantity.endswith("_direction")
             bias = here["bias2_direction"] if direction else here["left"] - 2 * here["inner"] + here["right"]
@@ -268,18 +268,18 @@ class PopulationTable:
             for name in ("inner", "left", "right")
         )
         variance = float(cosine_covariance((n, a), (n, a), a, b, self.width))
-        # single updates' products are mostly noise, which may make this 0: at least that of updates that are alike
+        # products of single updates are mostly noise and may make this 0: take at least the error of equal updates
         cosine = float(n.sum() / math.sqrt(a.sum() * b.sum()))
         return math.sqrt(max(variance, (1 - cosine**2) ** 2 / (self.width * len(n))))
 
 
 def _scale(accepted: Floats, whole: Floats, cluster: Ints) -> tuple[Floats, Floats]:
-    """1 / a_bar of an update (R,), and without each prompt (C, R); NaN where nothing is accepted.
+    """Return 1 / a_bar of an update (R,), and without each prompt (C, R); NaN where nothing is accepted.
 
     Parameters
     ----------
     accepted, whole : arrays (n, R)
-        a_bar is the ratio of their sums.
+        a_bar is the sum of ``accepted`` over the sum of ``whole``.
     cluster : int array (n,), dense
     """
     number = int(cluster.max()) + 1
@@ -289,21 +289,22 @@ def _scale(accepted: Floats, whole: Floats, cluster: Ints) -> tuple[Floats, Floa
     above_without, below_without = above - member @ accepted, below - member @ whole
     with np.errstate(invalid="ignore", divide="ignore"):
         found = np.where(above > 0, below / above, np.nan)
-        # what rounding leaves of nothing is nothing
+        # a remainder within rounding of 0 counts as 0
         return found, np.where(above_without > 1e-12 * above, below_without / above_without, np.nan)
 
 
 def _terms(gram: PairGram, c: Floats, w: Floats, scale: tuple[Floats, Floats]) -> dict[str, tuple[Floats, Floats]]:
-    """Pair means of <c, w>, <c, c>, <w, w> and the variances; ``scale`` is :func:`_scale`'s."""
+    """Return pair means of <c, w>, <c, c>, <w, w> and the variances; ``scale`` is the result of :func:`_scale`."""
     inner, left, right = gram.between(c, w), gram.between(c, c), gram.between(w, w)
     variance = gram.variance(c, left)
     whole, without = scale[0], scale[1][:, None, :]
 
     def scaled(of: Callable[[int, Floats], Floats]) -> tuple[Floats, Floats]:
-        """An estimate that holds the scale, and its replicates: the scale moves in them.
+        """Return an estimate that contains the scale 1 / a_bar, and its replicates, in which the scale changes too.
 
-        1 / a_bar is curved and depends on the products, which biases each update's estimate by one over its prompts,
-        however many updates are pooled; the replicates show that bias (Quenouille), and it is taken off.
+        1 / a_bar is not linear and depends on the products. That biases each update's estimate by about one over its
+        number of prompts, however many updates are pooled. The replicates show the bias (Quenouille), and it is
+        subtracted.
         """
         found, moving = of(0, whole), of(1, without)
         gap = of(1, whole) - moving
@@ -323,7 +324,7 @@ def _terms(gram: PairGram, c: Floats, w: Floats, scale: tuple[Floats, Floats]) -
 def _ratio(
     quantity: str, values: dict[str, tuple[Floats, Floats]]
 ) -> tuple[tuple[Floats, Floats], tuple[Floats, Floats]]:
-    """What stands above and below the line, pooled and in each replicate."""
+    """Return numerator and denominator of the quantity's ratio, each pooled and for every replicate."""
 
     def each(f: Any) -> tuple[Floats, Floats]:
         parts = [{name: pair[s] for name, pair in values.items()} for s in (0, 1)]
@@ -346,7 +347,7 @@ def _ratio(
 
 
 def _counts(bins: Ints, cluster: Ints, coordinate: Floats, number: int) -> tuple[Floats, Floats, Floats]:
-    """Rows, prompts and sum of the coordinate by bin and overall (K+1,)."""
+    """Return the number of rows, the number of prompts and the sum of the coordinate, by bin and overall (K+1,)."""
     rows = np.append(np.bincount(bins, minlength=number), len(bins)).astype(np.float64)
     pairs = np.unique(cluster * number + bins) % number
     clusters = np.append(np.bincount(pairs, minlength=number), len(np.unique(cluster))).astype(np.float64)

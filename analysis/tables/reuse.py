@@ -1,7 +1,7 @@
-"""Table reuse: what further epochs on the same responses do, by times used and by updates since the rollout.
+"""Table reuse: what happens to S when responses are used again, by times used and by updates since the rollout.
 
-Expectations under the old policy hold for responses at first use alone (docs/theory.md section 1): from the second
-epoch on the mean of exp S leaves 1, and the rows below describe, they do not test.
+Expectations under the old policy hold only for responses at first use (docs/theory.md section 1). From the second epoch
+on the mean of exp S is no longer 1, so these rows describe and do not test.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ReuseRow(NamedTuple):
 
 
 def reuse_table(run: Run) -> list[ReuseRow]:
-    """One row for each number of earlier uses and each number of updates since the rollout; -1: all updates."""
+    """Make one row for each number of earlier uses and each number of updates since the rollout (-1: all updates)."""
     rows = run.rows
     case = trained_case(run)
     outcome = None if case is None else evaluate(case, rows, np.zeros(len(rows), np.int64), "update")

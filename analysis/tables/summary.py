@@ -1,4 +1,4 @@
-"""summary.json: what was read, whether the log is sound, and the key numbers of one run."""
+"""Make summary.json: what was read, whether the log is sound, and the key numbers of one run."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from analysis.scores.sketches import LEFT_OUT
 from fspo.stats.bins import Bins
 
 SIDE_TOLERANCE = 1e-3
-"""Share of rows whose logged side may differ from the rule's (ties at an edge in lower precision)."""
+"""Largest share of rows whose logged side may differ from the rule's: in lower precision S may tie with an edge."""
 WEIGHT_TOLERANCE = 1e-4
-"""Difference of the logarithms of a logged weight (float32) and the rule's that passes as rounding."""
+"""Largest difference of log weights, the logged one (float32) and the rule's, that counts as rounding."""
 
 
 def summarize(
@@ -32,7 +32,7 @@ def summarize(
     checked: SideCheck,
     notes: Notes,
 ) -> dict[str, Any]:
-    """Content of summary.json; ``notes`` are those of all steps."""
+    """Return the content of summary.json; ``notes`` are the notes of all steps."""
     warnings = list(notes.warnings)
     sides = checked.shares(run.logged)
     integrity = {**integrity, **sides}
@@ -71,16 +71,16 @@ def summarize(
 
 @dataclass
 class SideCheck:
-    """How often the logged side, band and weight differ from what the header's rule gives at the logged drift.
+    """Counts rows whose logged side, band or weight differs from what the header's rule gives at the logged drift.
 
     Attributes
     ----------
     rows : int
-        Rows looked at.
+        Number of rows compared.
     differs : dict of str to int
-        Rows that differ, by column.
+        Number of rows that differ, by column.
     reason : str
-        Why the rule could not be evaluated on some of them.
+        Why the rule could not be evaluated on some rows.
     """
 
     rows: int = 0
@@ -88,7 +88,7 @@ class SideCheck:
     reason: str = ""
 
     def add(self, rows: Rows, found: Outcome) -> None:
-        """Look at some rows (N,) and what the rule that trained does to them."""
+        """Compare some rows (N,) with what the rule that trained does to them."""
         if found.reason:
             self.reason = found.reason
             return
@@ -102,14 +102,14 @@ class SideCheck:
             self.differs[name] = self.differs.get(name, 0) + int(np.count_nonzero(which))
 
     def merge(self, other: SideCheck) -> None:
-        """Add what was found on other rows."""
+        """Add the counts over other rows."""
         self.rows += other.rows
         self.reason = self.reason or other.reason
         for name, count in other.differs.items():
             self.differs[name] = self.differs.get(name, 0) + count
 
     def shares(self, logged: frozenset[str]) -> dict[str, Any]:
-        """Entries of summary.json's integrity, for the columns that were logged."""
+        """Return the entries under integrity in summary.json, for the columns that were logged."""
         if self.reason:
             return {"side_check": self.reason}
         shares = {name: count / self.rows for name, count in self.differs.items() if name in logged}
@@ -117,10 +117,10 @@ class SideCheck:
 
 
 def _same_weight(logged: Floats, expected: Floats) -> NDArray[np.bool_]:
-    """Whether each logged weight (N,), a float32, is the expected one (N,), a float64, up to rounding.
+    """Return whether each logged weight (N,), a float32, equals the expected one (N,), a float64, up to rounding.
 
-    They are compared in log space. Below 1e-38 a float32 is a multiple of 1.4e-45, so there the nearest multiple, or
-    one of its two neighbours, is as near as a log can come; below S = -103.97 that multiple is 0.
+    Weights are compared in log space. Below 1e-38 float32 has only multiples of 1.4e-45, so there a logged weight is
+    right if it is the nearest multiple or one of its two neighbours. Below S = -103.97 the nearest multiple is 0.
     """
     step = float(np.finfo(np.float32).smallest_subnormal)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -129,7 +129,7 @@ def _same_weight(logged: Floats, expected: Floats) -> NDArray[np.bool_]:
 
 
 def key_numbers(tables: dict[str, pd.DataFrame]) -> dict[str, Any]:
-    """The numbers that a reader looks for first: the rule that trained, first use, all lengths."""
+    """Return the numbers that a reader looks for first: the rule that trained, at first use, over all lengths."""
     out: dict[str, Any] = {}
 
     def pick(name: str, **where: Any) -> list[dict[Any, Any]]:

@@ -1,18 +1,18 @@
 """Table theory_gap: measured less theoretical band acceptance of the rule that trained, split into its causes.
 
-The theory is T1's: S given L is N(m_L, sigma^2 L) with the rule's own drift m_L and one sigma an update, in a band of
-the same width that is symmetric about m_L. Its ingredients are replaced by measured ones:
+The theory is T1's. Given L, S is N(m_L, sigma^2 L), with the rule's drift m_L and one sigma for each update. The band
+has the measured width and is symmetric about m_L. Each of these ingredients is then replaced by a measured one:
 
-- asymmetry: the band's own two edges;
+- asymmetry: the two edges that the band really has;
 - drift: the mean of S in the bin;
 - H: the standard deviation of S in the bin, over sigma sqrt(L);
-- tails: the law of the standardised S, all bins together, instead of the normal one;
-- dependence on A: mean and standard deviation by the sign of A in the bin;
-- rest: what is left, a law that changes with length in more than mean and spread.
+- tails: the law of the standardised S, all bins together, instead of the normal law;
+- dependence on A: mean and standard deviation of S by the sign of A in the bin;
+- rest: the remainder, from a law that changes with length in more than mean and spread.
 
-A part is the Shapley value of its ingredient, the mean gain over all orders of replacing them, so parts do not hang
-on an order and with the rest they sum to the whole. Intervals delete groups of clusters (jackknife). Updates in which
-S is 0 throughout are left out: there is no sigma, and nothing to explain.
+The part of an ingredient is its Shapley value: the mean gain over all orders of replacing the ingredients. So the parts
+do not depend on an order, and with the rest they sum to the gap. Intervals come from a jackknife over groups of
+clusters. Updates in which S is 0 throughout are left out, because they have no sigma and nothing to explain.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from fspo.stats.intervals import t_quantile
 INGREDIENTS = ("asymmetry", "drift", "H", "tails", "dependence on A")
 GROUPS = 20
 MOST_ROWS = 100_000
-"""Beyond this many rows whole clusters are drawn, the same ones for every ingredient."""
+"""Largest number of rows that are used. Of more rows, complete clusters are drawn, the same for every ingredient."""
 
 
 class GapRow(NamedTuple):
@@ -60,7 +60,7 @@ class GapRow(NamedTuple):
 
 
 def gap_table(run: Run, bins: Bins, window_size: int) -> list[GapRow]:
-    """Rows by bin (-1: all) and part; first use."""
+    """Make the rows for each bin (-1: all bins) and part, from rows at first use."""
     keep = run.rows.used == 0
     keep &= np.isin(run.rows.step, run.rows.step[keep & (run.rows.S != 0)])
     if not keep.any() or run.rule is None or run.rule.level != "sequence" or run.rule.shape == "none":
@@ -80,7 +80,7 @@ def gap_table(run: Run, bins: Bins, window_size: int) -> list[GapRow]:
     root, sign = np.sqrt(rows.length), np.sign(rows.A).astype(np.int64) + 1
 
     def split(at: np.ndarray) -> dict[str, Floats]:
-        """The parts on some of the rows, sigma of each update estimated on them alone."""
+        """Return the parts on the rows ``at``, with the sigma of each update estimated on these rows."""
         unit = update_scale(rows.S[at], rows.length[at], rows.step[at]) * root[at]
         S, low, high = ((x[at] - centre[at]) / unit for x in (rows.S, lo, hi))
         return parts(S, low, high, view.bins[at], sign[at], len(bins))
@@ -103,7 +103,7 @@ def gap_table(run: Run, bins: Bins, window_size: int) -> list[GapRow]:
                 left = np.array([w[name][k] for w in without])
                 se = float(np.sqrt(np.sum((left - left.mean()) ** 2) * (n - 1) / n))
                 if name in ("measured", "gap", "rest") and whole["measured"][k] in (0, 1):
-                    # all rows agree, so no deletion shows the error of the measured share
+                    # all rows agree, so deleting clusters does not change the measured share and cannot show its error
                     se = float(np.hypot(se, np.sqrt(flat_variance(met))))
                 half = t_quantile(max(n - 1, 1)) * se
             key = RunKey.of(run), BinKey.of(bins, k, view.mean[k]), name, int(at.sum())
@@ -112,12 +112,12 @@ def gap_table(run: Run, bins: Bins, window_size: int) -> list[GapRow]:
 
 
 def parts(S: Floats, lo: Floats, hi: Floats, bins: Ints, sign: Ints, number: int) -> dict[str, Floats]:
-    """Theory, measured, gap and its parts (K+1,), the last entry over all rows.
+    """Return theory, measured, gap and its parts, each (K+1,), with the value over all rows last.
 
     Parameters
     ----------
     S, lo, hi : arrays (N,)
-        Log-ratio and edges of the band less the rule's drift, over sigma sqrt(L).
+        Log-ratio and edges of the band, less the rule's drift, over sigma sqrt(L).
     bins, sign : int arrays (N,)
         Bin, and sign of A plus 1.
     """
@@ -167,7 +167,7 @@ def parts(S: Floats, lo: Floats, hi: Floats, bins: Ints, sign: Ints, number: int
 
 
 def _moments(values: Floats, code: Ints) -> tuple[Floats, Floats]:
-    """Each row's mean and standard deviation of its group (N,)."""
+    """Return for each row (N,) the mean and the standard deviation of its group."""
     counts = np.maximum(np.bincount(code), 1)
     mean = (np.bincount(code, values) / counts)[code]
     return mean, np.sqrt(np.bincount(code, (values - mean) ** 2) / counts)[code]
