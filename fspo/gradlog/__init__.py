@@ -1,4 +1,4 @@
-"""The gradient log: the one contract between a trainer (ours or another's) and the diagnostics."""
+"""The gradient log: the file format by which a trainer (this one or another) hands its responses to the diagnostics."""
 
 from fspo.gradlog.log import GradLog, GradLogWriter, discard_from, read_files, read_log
 

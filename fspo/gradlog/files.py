@@ -1,7 +1,7 @@
-"""Files of a gradient log: their names, version, row groups, and what of them can be read.
+"""Files of a gradient log: their names, their version, their row groups, and reading those that are not damaged.
 
-A file that cannot be read, or is of another major version, is left out and named in one line of damage; of a file
-with a broken stretch the sound row groups are read. Nothing of a log but its footers is read until rows are asked for.
+A file that cannot be read, or has another major version, is left out and named in one line of damage. If a part of a
+file is broken, its undamaged row groups are read. Only the footers of the files are read until rows are asked for.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ if TYPE_CHECKING:
 
 NAME = re.compile(r"rollout-(\d{8})-rank-(\d{4})\.parquet")
 FEW_VALUES = ("phase", "score_status", "rule", "drift_source")
-"""Columns of text with a handful of values, read as codes."""
+"""Columns of text with few distinct values; they are read as dictionary codes to save memory."""
 
 
 def file_name(rollout: int, rank: int) -> str:
-    """Name of one file of the log."""
+    """Return the name of the log file of one rollout and process."""
     return f"rollout-{rollout:08d}-rank-{rank:04d}.parquet"
 
 
 def log_paths(run: str | Path) -> list[Path]:
-    """Paths of a run's log files by rollout, then process, whether they can be read or not."""
+    """List the paths of a run's log files by rollout, then process, including files that cannot be read."""
     return sorted(path for path in (Path(run) / GRADLOG).glob("*.parquet") if NAME.fullmatch(path.name))
 
 
 def rollout_of(path: Path) -> int:
-    """The rollout in a log file's name.
+    """Return the number of the rollout in the name of a log file.
 
     Raises
     ------
     ValueError
-        If the name is not one of a log file.
+        If the name is not that of a log file.
     """
     match = NAME.fullmatch(path.name)
     if match is None:
@@ -51,15 +51,16 @@ def rollout_of(path: Path) -> int:
 
 @dataclass(frozen=True)
 class Group:
-    """One row group.
+    """One row group of a log file.
 
     Attributes
     ----------
     rows : int
+        Number of its rows.
     first, last : int
-        Least and greatest number of a rollout in it; the file's name says it where the file has no statistics.
+        Least and greatest number of a rollout in it, from the file's statistics, or from its name if it has none.
     nulls : dict of str to int
-        Nulls by column, where the file says.
+        Number of nulls by column, for the columns of which the file has statistics.
     """
 
     rows: int
@@ -70,7 +71,7 @@ class Group:
 
 @dataclass(frozen=True)
 class LogFile:
-    """What the footer of one file says."""
+    """One log file as its footer describes it."""
 
     path: Path
     columns: frozenset[str]
@@ -79,28 +80,28 @@ class LogFile:
 
     @property
     def rows(self) -> int:
-        """Rows of all phases."""
+        """Number of rows, over all phases."""
         return sum(group.rows for group in self.groups)
 
 
 def broken(path: Path, error: BaseException) -> str:
-    """One line of damage."""
+    """Describe a file that cannot be read in one line."""
     text = str(error).splitlines()
     return f"{path.name}: {text[0] if text else type(error).__name__}"
 
 
 def unreadable(folder: Path, damage: str) -> UserError:
-    """The error of a log of which no file can be read."""
+    """Make the error for a log of which no file can be read."""
     return UserError(f"no readable file in {folder}: {damage}; copy the log again, or name another run")
 
 
 def log_files(run: str | Path, rollouts: tuple[int, int] | None = None) -> tuple[list[LogFile], list[str]]:
-    """The readable files of a run by name, and one line for each that is not.
+    """List the readable log files of a run by name, and one line of damage for each file that cannot be read.
 
     Parameters
     ----------
     rollouts : (first, last), optional
-        Inclusive range of the names.
+        Inclusive range of the rollouts in the files' names.
 
     Raises
     ------
@@ -171,16 +172,18 @@ def read_rows(
     phases: Iterable[str] | None,
     groups: Sequence[int] | None = None,
 ) -> tuple[list[pa.Table], list[str]]:
-    """Rows of one file, without its header, and a line of damage for each row group that cannot be read.
+    """Read rows of one file, without its header.
+
+    Returns the tables that could be read, and one line of damage for each row group that could not.
 
     Parameters
     ----------
     columns : sequence of str, optional
-        Those of them that the file has, and ``phase``; all by default.
+        Columns to read, if the file has them; ``phase`` is read too. All columns by default.
     phases : iterable of str or None
-        Rows of these phases (null is "train"); None for all.
+        Phases whose rows are kept (a null phase is "train"); None keeps all rows.
     groups : sequence of int, optional
-        Numbers of the row groups; all by default.
+        Numbers of the row groups to read; all by default.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq

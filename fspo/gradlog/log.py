@@ -1,8 +1,9 @@
-"""The gradient log: the one contract between a trainer (ours or another's) and the diagnostics.
+"""The gradient log: its writer, and its rows in memory.
 
-``RUN/gradlog/rollout-00000012-rank-0000.parquet``: one file for each rollout and process, one row for each
-response and update. Files are written whole and renamed, so a killed run leaves no half file. Because the
-stored direction is that of psi, and not of a clipped gradient, any sequence rule can be evaluated afterwards.
+``RUN/gradlog/rollout-00000012-rank-0000.parquet``: there is one file for each rollout and process, with one row for
+each response and update. A file is written under another name and renamed when complete, so a killed run leaves no
+partial log file. The log stores the direction of the score psi, not of a clipped gradient, so any sequence rule can be
+evaluated afterwards.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class GradLogWriter:
-    """Collects rows in memory and writes one whole file a rollout and process.
+    """Collects this process's rows in memory and writes them to one file for each rollout.
 
     Parameters
     ----------
@@ -37,13 +38,14 @@ class GradLogWriter:
     rank : int
         Process index.
     width : int
-        Entries of a sketch; 0 if none is ever taken.
+        Number of entries of a sketch; 0 if no sketch is taken in this run.
     exact : bool
         Store the directions as float32 (full gradients) rather than float16 (sketches).
     metadata : mapping
-        Plain values kept in each file's header: at least ``{"rule": rule.to_dict()}`` so that the log explains itself.
+        Plain values kept in each file's header. They should include ``{"rule": rule.to_dict()}``, because the tables of
+        `python -m analysis` need the rule that trained.
     user_columns : mapping
-        Further columns by name (without ``user.``) and Arrow type name.
+        Further columns: name (without ``user.``) to name of the Arrow type.
     """
 
     def __init__(
@@ -64,7 +66,7 @@ class GradLogWriter:
         self._batches: list[pa.RecordBatch] = []
 
     def append(self, rows: Mapping[str, Any]) -> None:
-        """Add rows: a column is an array (N,), a scalar for all N rows, or missing (null).
+        """Add N rows. A column is an array (N,) or a scalar for all rows; a column that is not given is null.
 
         ``score_unit`` is an array (N, width); rows whose ``score_status`` is not "ok" are stored as null.
 
@@ -100,9 +102,10 @@ class GradLogWriter:
         return pa.array(np.asarray(value) if not isinstance(value, list) else value, type=f.type)
 
     def flush(self, rollout: int, *, keep: bool = False) -> Path | None:
-        """Write the collected rows as this rollout's file, whole or not at all; None if there are none.
+        """Write the collected rows to this rollout's file, completely or not at all.
 
-        ``keep`` them where more rows of the rollout follow: the next flush writes all of them again.
+        Returns the file's path, or None if there are no rows. With ``keep`` the rows stay in memory, and the next flush
+        writes them again together with further rows of the rollout.
         """
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -118,7 +121,10 @@ class GradLogWriter:
 
 
 def discard_from(run: str | Path, rollout: int) -> int:
-    """Remove files of rollouts >= ``rollout`` and half-written ones (a resumed run repeats them); their number."""
+    """Remove the log files of rollouts >= ``rollout``, which a resumed run repeats, and half-written files.
+
+    Returns the number of removed files.
+    """
     count = remove_parts(Path(run) / GRADLOG)
     repeated = [path for path in log_paths(run) if rollout_of(path) >= rollout]
     for path in repeated:
@@ -128,15 +134,15 @@ def discard_from(run: str | Path, rollout: int) -> int:
 
 @dataclass
 class GradLog:
-    """Rows of one run, in memory: an Arrow table, the run's header and what was damaged.
+    """Rows of one run's gradient log in memory: an Arrow table, the run's header and the damage.
 
     Attributes
     ----------
     table : pyarrow.Table
     metadata : dict
-        The run's header, with ``rule`` (see ``Rule.to_dict``) where the trainer wrote it.
+        The run's header, with ``rule`` (see ``Rule.to_dict``) if the trainer wrote it.
     damage : list of str
-        One line for each file that could not be read; the others are here.
+        One line for each file or row group that could not be read. Their rows are missing in the table.
     """
 
     table: pa.Table
@@ -150,7 +156,7 @@ class GradLog:
         return name in self.table.column_names and (len(self) == 0 or self.table[name].null_count < len(self))
 
     def column(self, name: str) -> np.ndarray:
-        """A column as numpy (N,); nulls become NaN in floating columns, and False/0/"" elsewhere."""
+        """Return a column as a numpy array (N,); nulls become NaN in floating columns, and False, 0 or "" in others."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -169,13 +175,16 @@ class GradLog:
         return values.to_numpy()
 
     def count(self, name: str, value: str) -> int:
-        """Rows whose column of text holds a value."""
+        """Count the rows that hold ``value`` in a column of text."""
         import pyarrow.compute as pc
 
         return int(pc.sum(pc.equal(self.table[name], value)).as_py() or 0)  # type: ignore[attr-defined]
 
     def scores(self) -> tuple[np.ndarray, np.ndarray]:
-        """Rows with a score (M,) and their psi (M, D), float32: unit vector times norm."""
+        """Return the numbers (M,) of the rows with a score, and their scores psi (M, D), float32.
+
+        A score is the product of the stored unit vector and the stored norm.
+        """
         taken = self.column("score_status") == "ok"
         index = np.flatnonzero(taken & self.table["score_unit"].is_valid().to_numpy())
         if index.size == 0:
@@ -186,20 +195,20 @@ class GradLog:
         return index, flat * self.column("score_norm")[index, None]
 
     def where(self, mask: np.ndarray) -> GradLog:
-        """The rows with ``mask`` (N,)."""
+        """Return the rows at which ``mask`` (N,) is true."""
         import pyarrow as pa
 
         return GradLog(self.table.filter(pa.array(mask)), self.metadata, self.damage)
 
     @staticmethod
     def joined(logs: Sequence[GradLog]) -> GradLog:
-        """The rows of all, with the first one's header."""
+        """Join the rows of several logs; the header is that of the first."""
         damage = [line for log in logs for line in log.damage]
         return GradLog(_joined([log.table for log in logs]), logs[0].metadata, damage)
 
     @property
     def rule(self) -> Rule:
-        """The rule that trained."""
+        """The rule that trained, from the log's header."""
         if "rule" not in self.metadata:
             raise UserError("the log's header names no rule; pass GradLogWriter(metadata={'rule': rule.to_dict()})")
         try:
@@ -220,18 +229,18 @@ def read_log(
     Parameters
     ----------
     run : path
-        The run folder (the one that holds ``gradlog/``).
+        The run folder, which holds the folder ``gradlog/``.
     columns : sequence of str, optional
-        Only these; leave out ``score_unit`` where sketches are not needed.
+        Columns to read. Leave out ``score_unit`` to save memory if no sketch is needed.
     phases : iterable of str or None
-        Rows of these phases; None for all.
+        Phases whose rows are read; None for all.
     rollouts : (first, last), optional
-        Inclusive range.
+        Inclusive range of rollouts.
 
     Raises
     ------
     UserError
-        If there is no log, or no file of it can be read: not even one of this major schema.
+        If there is no log, or if no file of it can be read. A file of another major version cannot be read.
     """
     files, damage = gradfiles.log_files(run, rollouts)
     kept = None if phases is None else list(phases)
@@ -244,7 +253,7 @@ def read_files(
     phases: Sequence[str] | None,
     damage: Sequence[str] = (),
 ) -> GradLog:
-    """Rows of some files, or of some of their row groups.
+    """Read the rows of some log files, or of some row groups of these files.
 
     Raises
     ------
@@ -272,7 +281,10 @@ def read_files(
 
 
 def _of_one_width(tables: list[pa.Table], names: Sequence[str], damage: list[str]) -> list[pa.Table]:
-    """Tables whose sketches are of the form that most rows have; sketches of another are left out and named."""
+    """Keep the sketches of the width and type that most rows have.
+
+    Other sketches cannot stand in the same column. They are dropped, and a line of damage names their file.
+    """
     unit = "score_unit"
     forms = [table.schema.field(unit).type if unit in table.column_names else None for table in tables]
     rows: dict[pa.DataType, int] = {}
@@ -293,7 +305,7 @@ def _of_one_width(tables: list[pa.Table], names: Sequence[str], damage: list[str
 
 
 def _joined(tables: list[pa.Table]) -> pa.Table:
-    """One table with the columns of all."""
+    """Join tables into one that has every column that any of them has."""
     import pyarrow as pa
 
     joined = pa.concat_tables(tables, promote_options="permissive")

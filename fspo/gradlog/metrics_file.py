@@ -13,20 +13,21 @@ from fspo.gradlog.run_folder import METRICS
 
 
 class MetricsFile:
-    """The one reader and writer of metrics.jsonl.
+    """Reads and writes metrics.jsonl.
 
-    Lines are flushed at once; a resumed run cuts those that it repeats. Values that are not finite are null.
+    Each line is written to the file at once. A resumed run removes the lines of the rollouts that it repeats. Values
+    that are not finite are written as null.
     """
 
     def __init__(self, run: str | Path) -> None:
         self.path = Path(run) / METRICS
 
     def write(self, values: Mapping[str, Any]) -> None:
-        """Append a line."""
+        """Append a line of metrics."""
         self.write_all([values])
 
     def write_all(self, records: Iterable[Mapping[str, Any]]) -> None:
-        """Append lines.
+        """Append several lines of metrics.
 
         Raises
         ------
@@ -37,7 +38,10 @@ class MetricsFile:
             file.writelines(json.dumps({k: _finite(v) for k, v in values.items()}) + "\n" for values in records)
 
     def read(self) -> tuple[list[dict[str, Any]], list[str]]:
-        """Lines in order, and one line of damage for each that cannot be read; nothing where there is no file."""
+        """Return the lines of metrics in order, and a line of damage for each line that cannot be read.
+
+        Both lists are empty if there is no file.
+        """
         if not self.path.is_file():
             return [], []
         records: list[dict[str, Any]] = []
@@ -50,15 +54,21 @@ class MetricsFile:
         return records, damage
 
     def of_phase(self, phase: str) -> list[dict[str, Any]]:
-        """Readable lines of a phase (train, eval); a line without a phase is of train, as other trainers write it."""
+        """Return the readable lines of a phase ("train" or "eval").
+
+        A line without a phase belongs to "train", because other trainers write no phase.
+        """
         return [record for record in self.read()[0] if record.get("phase", "train") == phase]
 
     def keep_before(self, rollout: int) -> None:
-        """Drop train lines of rollouts >= ``rollout``, evaluations after it and lines that cannot be read."""
+        """Remove the lines that a run resumed at ``rollout`` repeats, and the lines that cannot be read.
+
+        A resumed run repeats the rollouts from ``rollout`` on and the evaluations after them.
+        """
         if not self.path.exists():
             return
-        # An evaluation after rollout r - 1 is numbered r and precedes the checkpoint; the one before any training has
-        # no checkpoint and is repeated.
+        # The evaluation after rollout r - 1 has the number r and is made before the checkpoint, so it is kept. The
+        # evaluation before any training (number 0) precedes every checkpoint, so a run from the start repeats it.
         kept = [
             row
             for row in self.read()[0]

@@ -1,4 +1,4 @@
-"""Names of everything in a run folder, and the configuration that it holds."""
+"""Names of the files and folders in a run folder, and reading of its configuration."""
 
 from __future__ import annotations
 
@@ -10,38 +10,38 @@ import yaml
 from fspo.base.errors import UserError
 
 CONFIG = "config.yaml"
-"""Every option of the run, as it was resolved."""
+"""File with the value of every option of the run."""
 MARK = "run.json"
-"""Marks the folder as a run of this trainer, and names the process that writes in it."""
+"""File that marks the folder as a run of this trainer, and names the process that writes to it."""
 LOCK = "run.lock"
-"""Locked while a process writes in the folder."""
+"""File that is locked while a process writes to the folder."""
 METRICS = "metrics.jsonl"
-"""One line a rollout or evaluation (:mod:`fspo.gradlog.metrics_file`)."""
+"""File with one line for each rollout or evaluation (:mod:`fspo.gradlog.metrics_file`)."""
 GRADLOG = "gradlog"
-"""Folder of the gradient log: one Parquet file a rollout and process."""
+"""Folder of the gradient log: one Parquet file for each rollout and process."""
 CHECKPOINTS = "checkpoints"
-"""Folder of step-00000010, ...: weights, optimizer and the numbers to go on from."""
+"""Folder of the checkpoints step-00000010, ...: weights, optimizer moments and counters."""
 ROLLOUTS = "rollouts"
-"""Folder of responses kept as text, one file a rollout."""
+"""Folder of responses kept as text, one file for each rollout."""
 MODEL = "model"
 """Folder of the trained model and its tokenizer, in Hugging Face's format."""
 NOISE = "noise"
-"""Folder of a noise-floor measurement, itself a run folder with a gradient log."""
+"""Folder of a noise-floor measurement; it is a run folder with a gradient log."""
 ANALYSIS = "analysis"
-"""Folder of the tables of `python -m analysis`; other partitions than the length add ``-by-NAME``."""
+"""Folder of the tables of `python -m analysis`; for a partition other than by length its name ends in ``-by-NAME``."""
 SUMMARY = "summary.json"
-"""In the folder of the tables: what the run was, its integrity, warnings and damage."""
+"""File in the folder of the tables: the run's rule and size, checks of its log, warnings and damage."""
 IMPORT = "import.json"
-"""What was read of another trainer's log, in a run folder made by `python -m analysis import`."""
+"""File in a run folder made by `python -m analysis import`: what was read of another trainer's log."""
 
 
 def saved_config(run: str | Path) -> dict[str, Any]:
-    """The options in a run's config.yaml, empty if there is none or it holds no options.
+    """Read the options in a run's config.yaml; empty if there is no such file or it holds no options.
 
     Raises
     ------
     UserError
-        If it cannot be read as YAML.
+        If the file is not valid YAML.
     """
     file = Path(run) / CONFIG
     if not file.is_file():

@@ -10,12 +10,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 SCHEMA_VERSION = (1, 0)
-"""major.minor: further minors are read, another major is refused by name."""
+"""Version (major, minor) of the log's columns. A log with a later minor is read; another major is refused."""
 USER_PREFIX = "user."
 
 
 class LogColumn(NamedTuple):
-    """One column: Arrow type, meaning, unit, and the schema version that has it first."""
+    """One column: its Arrow type, meaning and unit, and the first schema version that has it."""
 
     kind: str
     meaning: str
@@ -62,7 +62,7 @@ COLUMNS: dict[str, LogColumn] = {
     ),
 }
 REQUIRED = ("rollout", "step", "prompt_id", "response_id", "length", "log_ratio", "advantage")
-"""What another trainer must at least write; every other column may be null or missing."""
+"""Columns that every trainer must write; each other column may be null or missing."""
 
 
 def schema(
@@ -72,7 +72,7 @@ def schema(
     *,
     exact: bool = False,
 ) -> pa.Schema:
-    """The Arrow schema for sketches of ``width`` entries (0: no sketch column)."""
+    """Make the Arrow schema of a log whose sketches have ``width`` entries (0: no column for sketches)."""
     import pyarrow as pa
 
     types = {
@@ -102,7 +102,7 @@ def schema(
 
 
 def typed(table: pa.Table) -> pa.Table:
-    """The table with numbers where the schema has numbers, so that files of several trainers go together."""
+    """Cast columns to booleans, numbers or text where the schema has these, so that tables of all trainers join."""
     import pyarrow as pa
 
     for place, f in enumerate(table.schema):

@@ -1,4 +1,4 @@
-"""Clip rules (docs/theory.md section 2): the family, what it does outside its band, drift, calibration and presets."""
+"""Clip rules (docs/theory.md section 2): bands, clipping outside a band, drift, calibration and presets."""
 
 from fspo.rules.calibration import calibrate, excess_quantile, excess_quantiles, scaled, standardized_excess
 from fspo.rules.clip import (

@@ -1,4 +1,4 @@
-"""Ranges that give a wanted acceptance (docs/theory.md section 2)."""
+"""Calibration: find the range at which a rule accepts a given share of responses (docs/theory.md section 2)."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ _MAX_LOG_RANGE = 700.0  # exp of more overflows float64
 def standardized_excess(
     rule: Rule, S: Array, n: Array, A: Array, m: Array | None = None, rate: Rate = "band"
 ) -> np.ndarray:
-    """The factor on both half-widths at which each row is just accepted (float64).
+    """Return each row's excess (float64): the factor on both half-widths at which the row is just accepted.
 
-    A row is accepted by the rule with half-widths scaled by f (in log space) exactly when its excess is <= f.
-    ``rate="update"`` takes the rows with A != 0 and the edges that cut them (`fspo.rules.clip.Clip.excess`). NaN where
-    S is NaN. ``m`` is the band's centre as in `Rule.apply`.
+    The rule with half-widths scaled by f (in log space) accepts a row if and only if its excess is <= f.
+    ``rate="update"`` uses only rows with A != 0 and only the edges that can cut them (`fspo.rules.clip.Clip.excess`).
+    The excess is NaN where S is NaN. ``m`` is the band's centre as in `Rule.apply`.
 
     Raises
     ------
     UserError
-        For another rate, lengths below 1, advantages or an m that are not finite, or shapes that do not go together.
+        For another rate, lengths below 1, advantages or centres that are not finite, or arrays whose shapes do not
+        broadcast.
     """
     S, n, A = checked_rows(S, n, A, rate)
     below, above = rule.half_widths(n)
@@ -44,12 +45,12 @@ def standardized_excess(
 
 
 def scaled(rule: Rule, factor: float) -> Rule:
-    """The rule with both half-widths multiplied by ``factor`` in log space (asymmetry kept).
+    """Return the rule with both half-widths multiplied by ``factor`` in log space; their ratio stays.
 
     Raises
     ------
     UserError
-        If the factor is not positive and finite, or an eps cannot express so wide a band.
+        If the factor is not positive and finite, or if no eps gives so wide a band.
     """
     factor = number("factor", factor, 0, above=True)
     if rule.shape == "none":
@@ -75,12 +76,12 @@ def calibrate(
     m: Array | None = None,
     rate: Rate = "band",
 ) -> Rule:
-    """Scale the rule's range so that it accepts the share ``target`` of the given rows.
+    """Scale the rule's range so that it accepts the share ``target`` of the given responses.
 
     Parameters
     ----------
     S, n, A : arrays (N,)
-        Log-ratios, lengths and advantages of responses that have seen at least one update.
+        Log-ratios, lengths and advantages of responses, scored after at least one update since their rollout.
     target : float
         Wanted share, in (0, 1).
     m : float or array, optional
@@ -91,12 +92,13 @@ def calibrate(
     Returns
     -------
     Rule
-        Same shape and asymmetry; realised acceptance within 1/N of the target where the rows are distinct.
+        Same shape and same ratio of the half-widths. The acceptance of these rows is within 1/N of the target if no
+        two of them have the same excess.
 
     Raises
     ------
     UserError
-        If no range gives the target: an unbounded rule, no rows, or S identically 0.
+        If no range gives the target: the rule has no band, there is no row, or S is 0 everywhere.
     """
     if rule.shape == "none":
         raise UserError("rule 'none' has no range to calibrate; choose a shape with a band")
@@ -104,14 +106,14 @@ def calibrate(
 
 
 def excess_quantile(excess: np.ndarray, target: float, label: str = "") -> float:
-    """The factor on both half-widths that accepts the share ``target`` of rows with this excess (N,).
+    """Return the factor on both half-widths at which the share ``target`` of the rows is accepted.
 
     Parameters
     ----------
     excess : array (N,)
-        From `standardized_excess`; entries that are not finite are left out.
+        Excess of each row, from `standardized_excess`; entries that are not finite are left out.
     label : str
-        The rule's name in messages.
+        Name of the rule in error messages.
 
     Raises
     ------
@@ -122,7 +124,9 @@ def excess_quantile(excess: np.ndarray, target: float, label: str = "") -> float
 
 
 def excess_quantiles(excess: np.ndarray, targets: Sequence[float], label: str = "") -> list[float]:
-    """`excess_quantile` for several targets; midway between two rows, and rows that are equal are accepted together.
+    """Return the factors of `excess_quantile` for several targets.
+
+    A factor lies midway between two neighbouring excesses. Rows with equal excess are accepted together.
 
     Raises
     ------
@@ -144,7 +148,7 @@ def excess_quantiles(excess: np.ndarray, targets: Sequence[float], label: str = 
     for k, target in zip(ranks, targets, strict=True):
         here = ordered[k - 1]
         upper = ordered[k] if k < size and ordered[k] > here else here * (1 + 1e-9)
-        factor = float((here + upper) / 2)  # midway, so that rounding cannot flip a row or split equal ones
+        factor = float((here + upper) / 2)  # midway, so that rounding cannot change which rows are accepted
         if not factor > 0:
             raise UserError(
                 f"rule {label!r} accepts more than {target:.0%} at any range: S is 0 (no update since the "

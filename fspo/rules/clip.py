@@ -1,8 +1,8 @@
 """The clip: which rows it cuts, at which edge, and what is left of their weights (docs/theory.md section 2).
 
-This page decides it for everyone. The trainer and the evaluation of a log's rows ask ``Clip.apply``; the sums over a
-whole log ask ``Clip.side`` and ``Clip.edge_weight`` of the few rows that ``Clip.excess`` says a band may cut. The
-arithmetic is plain: numpy arrays and torch tensors go through the same lines.
+All other code calls the functions here. The trainer and the evaluation of a log's rows call ``Clip.apply``. Sums over a
+complete log use ``Clip.excess`` to find the rows that a band may cut, and call ``Clip.side`` and ``Clip.edge_weight``
+for these alone. The same code computes with numpy arrays and with torch tensors.
 """
 
 from __future__ import annotations
@@ -16,59 +16,65 @@ Outside = Literal["drop", "truncate", "cap"]
 Weight = Literal["sequence", "geometric"]
 
 MAX_EXPONENT = 20.0
-"""An exponent is capped here before ``exp`` (docs/theory.md section 2); the gradient is kept, the event counted."""
-_MAX_LOG_MULTIPLIER = 80.0  # exp(80) is finite in float32; `clipped_weight` is exact beyond it
+"""Largest exponent of an importance weight: a larger one is replaced by it before ``exp`` (docs/theory.md section 2).
+
+The response keeps its gradient, and the event is counted."""
+# exp(80) is finite in float32. The bound is on the reported multiplier M; `clipped_weight` is computed without M.
+_MAX_LOG_MULTIPLIER = 80.0
 
 
 def capped(exponent: Array) -> Array:
-    """The exponent, at most MAX_EXPONENT; NaN stays."""
+    """Return the exponent, or MAX_EXPONENT where it is larger; NaN stays NaN."""
     xp = array_namespace(exponent)
     return xp.where(exponent > MAX_EXPONENT, xp.full_like(exponent, MAX_EXPONENT), exponent)
 
 
 def importance_weight(exponent: Array) -> Array:
-    """The importance weight ``exp(min(exponent, MAX_EXPONENT))``; the exponent is S, S/n or s_t, nats."""
+    """Return the importance weight ``exp(min(exponent, MAX_EXPONENT))``; the exponent is S, S/n or s_t, nats."""
     return array_namespace(exponent).exp(capped(exponent))
 
 
 def token_k3(log_ratio: Array) -> Array:
-    """``exp(s) - 1 - s`` of each log-ratio (nats), the k3 estimate of KL(old||new), its exponent capped."""
+    """Return ``exp(s) - 1 - s`` of each token log-ratio s: the k3 estimate of KL(old||new), nats.
+
+    The exponent is at most MAX_EXPONENT.
+    """
     return array_namespace(log_ratio).expm1(capped(log_ratio)) - log_ratio
 
 
 def exponent(S: Array, n: Array, weight: Weight) -> Array:
-    """The exponent of a rule's weight: S, or S/n where it is geometric."""
+    """Return the exponent of a rule's importance weight: S, or S/n if the weight is geometric."""
     return S / n if weight == "geometric" else S
 
 
 class Edges(NamedTuple):
-    """A band on S and its centre: arrays of the shape of S, nats."""
+    """The edges and the centre of a band on S: arrays of the shape of S, nats."""
 
     lo: Array
     hi: Array
-    centre: Array  # m_L: from here a dual clip is measured
+    centre: Array  # m_L; the distance of the dual edge is measured from it
 
 
 class Applied(NamedTuple):
     """What a rule does to each response (or token): arrays of the shape of S.
 
-    ``clipped_weight`` is M*w, computed without forming M; it multiplies ``A * psi`` in the gradient.
-    ``edge_weight`` gives the objective's value ``edge_weight * A``; it is ``weight`` where nothing is cut.
+    ``clipped_weight`` is M*w, computed without M; it multiplies ``A * psi`` in the gradient. ``edge_weight`` gives the
+    objective's value ``edge_weight * A``; it equals ``weight`` where the response is not cut.
     """
 
     side: Array  # int8: -1 cut below, 0 kept, +1 cut above, 2 dual
-    multiplier: Array  # M >= 0; where truncated, its logarithm is held within +-80
+    multiplier: Array  # M >= 0; under "truncate" and "cap" log M is held within +-80
     weight: Array  # w = exp(S) or exp(S/n), exponent capped at MAX_EXPONENT
     clipped_weight: Array
     edge_weight: Array
     in_band: Array  # bool: lo <= S <= hi
     lo: Array
     hi: Array
-    capped: Array  # bool: the exponent met MAX_EXPONENT
+    capped: Array  # bool: the exponent of the weight exceeds MAX_EXPONENT
 
 
 class Clip(NamedTuple):
-    """What happens outside a band, whatever the edges.
+    """Decides what happens to responses outside a band, wherever its edges lie.
 
     ============ ========================================================= ===========================
     ``outside``  cut                                                       weight of a row that is cut
@@ -94,7 +100,7 @@ class Clip(NamedTuple):
     weight: Weight
 
     def side(self, S: Array, A: Array, edges: Edges) -> Array:
-        """Which edge cuts each row: int8, -1 the lower, +1 the upper, 2 the dual edge, 0 none."""
+        """Return which edge cuts each row: int8, -1 the lower, +1 the upper, 2 the dual edge, 0 none."""
         xp = array_namespace(S)
         above = edges.hi < S
         if self.outside == "cap":
@@ -105,22 +111,24 @@ class Clip(NamedTuple):
         return side
 
     def edge(self, S: Array, side: Array, edges: Edges) -> Array:
-        """The edge that cuts each row; S itself where none does."""
+        """Return the position of the edge that cuts each row, nats; S where none does."""
         xp = array_namespace(S)
         edge = xp.where(side == 1, edges.hi, xp.where(side == -1, edges.lo, S))
         return edge if self.dual is None else xp.where(side == 2, self._dual_edge(edges), edge)
 
     def edge_weight(self, S: Array, n: Array, side: Array, edges: Edges) -> Array:
-        """The weight at the edge that cuts each row; its own weight where none does."""
+        """Return the importance weight at the edge that cuts each row; the row's weight where none does."""
         return importance_weight(exponent(self.edge(S, side, edges), n, self.weight))
 
     def clipped_weight(self, side: Array, edge_weight: Array) -> Array:
-        """M*w: what is left of each row's weight."""
+        """Return M*w, the weight that the clip leaves each row."""
         xp = array_namespace(edge_weight)
         return xp.where(side != 0, xp.zeros_like(edge_weight), edge_weight) if self.outside == "drop" else edge_weight
 
     def excess(self, over: Array, under: Array, A: Array) -> Array:
-        """The factor on both half-widths at which each row is just not cut: `side` read the other way round.
+        """Return the smallest factor on both half-widths at which each row is not cut.
+
+        This inverts `side`: a row is cut by the band scaled by f if and only if its excess is above f.
 
         Parameters
         ----------
@@ -136,7 +144,7 @@ class Clip(NamedTuple):
         return xp.where(A > 0, over, negative)
 
     def apply(self, S: Array, n: Array, A: Array, edges: Edges) -> Applied:
-        """Everything that the clip does to rows; all arrays of one shape and one floating type."""
+        """Clip rows: compute sides, multipliers and weights. All arrays have one shape and one floating dtype."""
         xp = array_namespace(S)
         side = self.side(S, A, edges)
         own = exponent(S, n, self.weight)

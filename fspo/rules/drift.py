@@ -1,4 +1,4 @@
-"""The statistics of a minibatch from which the centre of a rule's band follows (docs/theory.md section 2)."""
+"""Drift statistics: sums over a minibatch's tokens that give the centre of a rule's band (docs/theory.md section 2)."""
 
 from __future__ import annotations
 
@@ -15,22 +15,23 @@ DriftSource = Literal["two_pass", "lagged"]
 
 
 class TokenMeans(NamedTuple):
-    """Means per token of a minibatch, for `Rule.centre`: numbers, or arrays (N,) with one for each row's minibatch.
+    """Means per token of a minibatch, for `Rule.centre`: numbers, or arrays (N,) with those of each row's minibatch.
 
-    A model whose means are known has them without any sum; a minibatch's tokens are summed in `DriftStats`.
+    Used where means are known directly, for example from a log-ratio model. Where the tokens are at hand, `DriftStats`
+    sums them.
     """
 
     k3: Array  # nats
     sigma2: Array  # nats squared
     positive: Array = 0.0  # log-ratio, nats, of responses with A > 0
-    negative: Array = 0.0  # of responses with A < 0
+    negative: Array = 0.0  # log-ratio, nats, of responses with A < 0
 
 
 @dataclass(frozen=True)
 class DriftStats:
-    """Sums over the tokens of one global minibatch; those of two parts of it are added with ``+``.
+    """Sums over the tokens of one minibatch, over all processes. The sums of two parts of it are added with ``+``.
 
-    With 0 tokens every mean is 0: the drift before the first minibatch.
+    With 0 tokens every mean is 0, which is the drift before the first minibatch.
 
     Attributes
     ----------
@@ -54,14 +55,14 @@ class DriftStats:
 
     @staticmethod
     def of(k3_sum: Array, sum_sq: Array, n: Array, S: Array | None = None, A: Array | None = None) -> DriftStats:
-        """From responses' own sums, arrays (B,), as Python floats; not reduced over processes.
+        """Add up the sums of B responses, as Python floats. The result is not summed over processes.
 
         Parameters
         ----------
         k3_sum, sum_sq, n : arrays (B,)
-            Sum over each response's tokens of k3 and of ``s_t**2``, and their number.
+            Each response's sum of k3 and of ``s_t**2`` over its tokens, and its number of tokens.
         S, A : arrays (B,), optional
-            Log-ratios and advantages: they give the sums by sign, which drift ``signed`` needs.
+            Log-ratios and advantages, for the sums by sign of A, which drift ``signed`` needs.
 
         Raises
         ------
@@ -81,7 +82,7 @@ class DriftStats:
         return DriftStats(*sums, *by_sign)
 
     def __add__(self, other: DriftStats) -> DriftStats:
-        """The sums over both parts' tokens."""
+        """Return the sums over the tokens of both parts."""
         return DriftStats(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
 
     @property
@@ -110,12 +111,12 @@ def _mean(total: float, count: float) -> float:
 
 
 def drift_stats(log_ratios: Array, mask: Array, advantages: Array | None = None) -> DriftStats:
-    """Sums over the unmasked tokens of ``log_ratios`` (B, T).
+    """Compute the drift statistics of token log-ratios (B, T), over the tokens where ``mask`` (B, T) is true.
 
     Parameters
     ----------
     advantages : array (B,), optional
-        Gives the sums by sign too, which drift ``signed`` needs.
+        Advantages, for the sums by sign of A, which drift ``signed`` needs.
 
     Raises
     ------
@@ -133,7 +134,7 @@ def drift_stats(log_ratios: Array, mask: Array, advantages: Array | None = None)
 
 
 def token_sums(log_ratios: Array, mask: Array) -> tuple[Array, Array, Array]:
-    """Per response (B,): sum of k3 (`token_k3`), sum of s**2, number of tokens."""
+    """Return for each response (B,) the sum of k3 (`token_k3`), the sum of s**2 and the number of tokens."""
     xp = array_namespace(log_ratios)
     s = xp.where(mask, log_ratios, xp.zeros_like(log_ratios))
     return xp.sum(token_k3(s), axis=-1), xp.sum(s * s, axis=-1), xp.sum(xp.astype(mask, s.dtype), axis=-1)

@@ -1,8 +1,8 @@
-"""Bands that find their own range: what follows a target acceptance online (docs/theory.md section 2, T14, T15).
+"""Adaptive bands: the range changes during training to reach a target acceptance (docs/theory.md section 2, T14, T15).
 
 An `OnlineRule` starts from a template rule. Before each update it gives an ordinary `Rule`, made from earlier
-updates alone; after the update it is shown that update's rows. The trainer and the counterfactual evaluation of a
-log use the same class, so what a log's tables say of such a rule is what the trainer would have done.
+updates alone. After the update it learns from that update's rows. The trainer and the counterfactual evaluation of a
+log use the same class, so the tables of a log show for an adaptive rule what the trainer would have done.
 """
 
 from __future__ import annotations
@@ -18,38 +18,42 @@ from fspo.base.errors import UserError
 from fspo.rules import Rule, excess_quantile, scaled, standardized_excess
 
 GAIN = 0.5
-"""Least step of the range's logarithm, in units of (target - accepted share); before, the t-th step is 1/sqrt(t)."""
+"""Least gain of a step of the range's logarithm: a step is the gain times (target - accepted share).
+
+The gain of step t is 1/sqrt(t) until it has fallen to this value."""
 MAX_HALF_WIDTH = 30.0
-"""The half-width at one log-ratio, nats, above which a range does not grow: e^30 is no ratio that one could clip at."""
+"""Largest half-width at n = 1, nats. A range does not grow beyond it, because no importance ratio comes near e^30."""
 LEAST_LOG_FACTOR = -12.0
 EXPONENTS = (0.0, 2.0)
-"""Bounds of the exponent: outside of them no sum of log-ratios spreads."""
+"""Bounds of the band's exponent in the length. The spread of a sum of n log-ratios grows with an exponent between."""
 LEAST_SPREAD = 0.5
-"""Least unit of log length: in a smaller one, from a first update of like lengths, later steps would overshoot."""
+"""Least standard deviation by which log lengths are divided.
+
+If the lengths in the first update are nearly equal, a smaller divisor would make later steps too large."""
 MEMORY = 512
-"""Scores that the conformal rule keeps in each bin of lengths."""
+"""Number of excesses of past responses that the conformal rule keeps in each bin of lengths."""
 EACH_ROLLOUT = 128
-"""Of which at most this many come from one rollout, evenly spaced in time, so that all its updates are in."""
+"""Largest number of excesses kept of one rollout and bin. They are evenly spaced in time, so every update counts."""
 
 
 @dataclass
 class OnlineState:
-    """What a run must keep to go on: plain numbers for a checkpoint's JSON.
+    """State of an adaptive band as plain numbers, kept in a run's checkpoint so that the run can be resumed.
 
     Attributes
     ----------
     updates : int
-        Updates that were seen.
+        Number of updates that the band has learnt from.
     log_scale, slope : float
-        theta of T14: the half-width is the template's times ``exp(log_scale + slope * z)``, z the standardized log
-        of the length.
+        The parameter theta of T14: the half-width is the template's times ``exp(log_scale + slope * z)``, where z is
+        the standardized logarithm of the length.
     centre, spread : float
         Mean and standard deviation (at least ``LEAST_SPREAD``) of log n in the first update: z = (log n - centre) /
         spread.
     scores : dict of str -> list of float
-        Of the conformal rule, by bin: excess of past rollouts' rows, oldest first.
+        For the conformal rule: excesses of past rollouts' rows by bin of lengths, oldest first.
     pending : dict of str -> list of float
-        The same of the present rollout.
+        Excesses of the present rollout's rows by bin of lengths.
     """
 
     updates: int = 0
@@ -62,19 +66,19 @@ class OnlineState:
 
 
 class OnlineRule:
-    """A rule whose band follows its target.
+    """A rule whose band changes after each update or rollout to reach a target acceptance.
 
     Parameters
     ----------
     rule : Rule
-        The template; with ``adapt="none"`` it is the rule and nothing changes it.
+        The template. With ``adapt="none"`` it is used unchanged.
     state : mapping, optional
-        From `state`, to go on where another run stopped.
+        A value of the property `state`, with which a resumed run goes on.
 
     Raises
     ------
     UserError
-        For a state that another version wrote.
+        If the state was written by a version with other fields.
     """
 
     def __init__(self, rule: Rule, state: dict[str, Any] | None = None) -> None:
@@ -103,20 +107,21 @@ class OnlineRule:
         if rule.adapt == "range":
             return scaled(rule, self._bounded(s.log_scale))
         if rule.adapt == "exponent" and rule.gamma is not None:
-            gamma = min(max(rule.gamma + s.slope / s.spread, EXPONENTS[0]), EXPONENTS[1])  # to rounding, it is
+            # _step bounds the slope so that gamma stays within EXPONENTS. The bounds here remove rounding errors.
+            gamma = min(max(rule.gamma + s.slope / s.spread, EXPONENTS[0]), EXPONENTS[1])
             return replace(scaled(rule, self._bounded(s.log_scale - s.slope * s.centre / s.spread)), gamma=gamma)
         if rule.adapt == "bins" and s.scores:
             return replace(rule, factors=self._factors())
         return rule
 
     def observe(self, S: Any, n: Any, A: Any, m: Any = None) -> None:
-        """Learn from one update's rows, over all processes.
+        """Learn from the responses of one update, over all processes.
 
         Parameters
         ----------
         S, n, A : arrays (N,)
-            Log-ratios, lengths and advantages of responses that have seen an update since their rollout. Rows whose
-            S is not finite are left out.
+            Log-ratios, lengths and advantages of responses, scored after at least one update since their rollout.
+            Responses whose S is not finite are left out.
         m : float or array (N,), optional
             Centre of the band in this update, as in `Rule.apply`.
         """
@@ -128,13 +133,13 @@ class OnlineRule:
         self.learn(excess, lengths)
 
     def learn(self, excess: np.ndarray, lengths: np.ndarray) -> None:
-        """`observe` from each row's excess under the template.
+        """Learn from one update's responses as `observe` does, given the excess of each under the template.
 
         Parameters
         ----------
         excess, lengths : arrays (N,)
-            Of the rows that the target's acceptance counts, from `standardized_excess`; an excess that is not finite
-            is left out.
+            Excess (from `standardized_excess`) and length of the responses that the target acceptance counts. An
+            excess that is not finite is left out.
         """
         good = np.isfinite(excess)
         if not good.all():
@@ -154,7 +159,7 @@ class OnlineRule:
             self._rule = None
 
     def end_rollout(self) -> None:
-        """The rollout's scores become past ones, the oldest are forgotten."""
+        """Move the present rollout's excesses to those of past rollouts, and forget the oldest."""
         s = self._state
         for name, new in s.pending.items():
             if len(new) > EACH_ROLLOUT:
@@ -166,7 +171,7 @@ class OnlineRule:
     # -- range and exponent: stochastic quantile regression of log excess on log length (T14) ----------------------
 
     def _step(self, excess: np.ndarray, log_n: np.ndarray) -> bool:
-        """One step of theta; the first one jumps to the rows' own quantile. Whether anything was learnt."""
+        """Make one step of theta and return whether it was changed. The first step goes to the rows' quantile."""
         s = self._state
         with_slope = self.template.adapt == "exponent"
         if s.updates == 0:
@@ -189,11 +194,11 @@ class OnlineRule:
 
     @cached_property
     def _widest(self) -> float:
-        """Logarithm of the largest factor."""
+        """Logarithm of the largest factor on the template's half-widths (see MAX_HALF_WIDTH)."""
         return math.log(MAX_HALF_WIDTH / max(float(w[0]) for w in self.template.half_widths(np.ones(1))))
 
     def _bounded(self, log_factor: float) -> float:
-        """The factor, held where a rule can express it."""
+        """Return the factor whose logarithm is given, held between the least and the largest that a band may have."""
         return math.exp(min(max(log_factor, LEAST_LOG_FACTOR), self._widest))
 
     # -- conformal factors by bin of lengths (T15) -------------------------------------------------------------------
@@ -201,7 +206,7 @@ class OnlineRule:
     def _factors(self) -> tuple[tuple[float, float], ...]:
         scores = {int(name): np.asarray(found, np.float64) for name, found in self._state.scores.items()}
         pooled = conformal_quantile(np.concatenate(list(scores.values())), self._target)
-        last = max(scores) + 1  # beyond what was seen, the pooled factor
+        last = max(scores) + 1  # bins of longer responses than any seen get the pooled factor
         found = []
         for bin_ in range(last + 1):
             factor = conformal_quantile(scores.get(bin_, ()), self._target)
@@ -211,12 +216,12 @@ class OnlineRule:
 
 
 def _bin(n: np.ndarray) -> np.ndarray:
-    """Bin of each length: floor(log2 n), so that no bin depends on data."""
+    """Return the bin of each length, floor(log2 n); the bins do not depend on data."""
     return (np.frexp(n)[1] - 1).astype(np.int64)
 
 
 def conformal_quantile(scores: Any, target: float) -> float:
-    """The split-conformal quantile: the ceil((n+1) target)-th smallest of n scores; infinite where there is none.
+    """Return the split-conformal quantile: the ceil((n+1) target)-th smallest of n scores; infinite if n is too small.
 
     If these scores and a new one are exchangeable, the new one is at most this with probability at least ``target``,
     and, without ties, at most ``target + 1/(n+1)`` (T15; Vovk, Gammerman and Shafer 2005).
@@ -235,5 +240,5 @@ def conformal_quantile(scores: Any, target: float) -> float:
     if not 0 < target < 1:
         raise UserError(f"target={target} must lie strictly between 0 and 1")
     found = np.asarray(scores, np.float64)
-    k = math.ceil((found.size + 1) * target - 1e-12)  # rounding of the product must not cost a rank
+    k = math.ceil((found.size + 1) * target - 1e-12)  # the rounding error of the product must not raise the rank
     return float(np.partition(found, k - 1)[k - 1]) if k <= found.size else math.inf

@@ -1,4 +1,4 @@
-"""Published methods by their papers' names (docs/theory.md section 2)."""
+"""Presets: published methods by the names that their papers give them (docs/theory.md section 2)."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ class Preset(NamedTuple):
 
 
 TARGET = 0.8
-"""Band acceptance that the adaptive presets follow: about what fixed ranges accepted on short runs of their own, over
-all rows after an update (docs/which_rule.md)."""
+"""Target band acceptance of the adaptive presets.
+
+It is about the band acceptance of the fixed presets, each on a short run that it trained, over all rows after an update
+(docs/which_rule.md)."""
 
 
 def _sqrt(name: str, **options: Any) -> Preset:
@@ -53,12 +55,12 @@ PRESETS: dict[str, Preset] = {
 
 
 def preset(name: str, **changes: Any) -> Preset:
-    """A preset by its paper's name, with any of its rule's fields changed.
+    """Return a preset by name, with ``changes`` made to the fields of its rule.
 
     Raises
     ------
     UserError
-        For an unknown name, with the nearest right one.
+        For an unknown preset or field; the message names the nearest known one.
     """
     if name not in PRESETS:
         raise unknown_name("rule", name, tuple(PRESETS))

@@ -1,9 +1,9 @@
-"""Clip rules: one family in log space, asked by the trainer, the simulations and the diagnostics alike.
+"""Clip rules: one family of bands in log space, used by the trainer, the simulations and the diagnostics alike.
 
 A rule is a band ``[lo, hi]`` on a sum of ``n`` log-ratios, a weight, and what happens outside the band
 (docs/theory.md section 2). ``n`` is the response length for sequence rules, ``t`` for prefix rules and 1 for
-token rules. The rule says where the band lies; what happens outside it is decided in fspo/rules/clip.py. The arithmetic
-is plain: numpy arrays and torch tensors go through the same lines.
+token rules. The rule says where the band lies; fspo/rules/clip.py decides what happens outside it. The same code
+computes with numpy arrays and with torch tensors.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Adapt = Literal["none", "range", "exponent", "bins"]
 Rate = Literal["band", "update"]
 
 EPS_SHAPES = ("fixed", "linear", "token")
-"""Shapes whose range is an eps."""
+"""Shapes whose range is an eps: the band on the ratio is [1 - eps_lo, 1 + eps_hi] at n = 1."""
 _CHOICES = {
     "shape": get_args(Shape),
     "drift": get_args(Drift),
@@ -46,8 +46,9 @@ class Rule:
     Parameters
     ----------
     shape : {"none", "fixed", "linear", "sqrt", "power", "token", "prefix"}
-        How the half-widths grow with ``n``: not at all, like n, sqrt(n), n**gamma; ``token`` is a band on each
-        token's log-ratio, ``prefix`` a sqrt band on prefix sums.
+        How the half-widths grow with ``n``. ``none`` has no band, ``fixed`` does not grow, ``linear``, ``sqrt`` and
+        ``power`` grow like n, sqrt(n) and n**gamma. ``token`` is a band on each token's log-ratio, ``prefix`` a sqrt
+        band on prefix sums.
     range_lo, range_hi : float
         Lower and upper range. ``fixed``, ``linear``, ``token``: eps, half-widths ``-log(1 - eps_lo)`` and
         ``log(1 + eps_hi)`` nats. ``sqrt``, ``power``, ``prefix``: c, half-width ``c * n**gamma`` nats.
@@ -57,30 +58,31 @@ class Rule:
         Centre of the band per token: 0, ``-k3``, ``-sigma^2/2``, ``+sigma^2/2`` (T13), or the mean log-ratio of
         the responses whose advantage has the same sign.
     drift_source : {"two_pass", "lagged"}
-        Where the trainer takes the drift's sums from.
+        Where the trainer takes the drift statistics from: a pass over the minibatch before its update, or the update
+        before.
     outside : {"drop", "truncate", "cap"}
-        What happens outside the band: PPO's min, the weight held at the edge on the active side, or the weight
-        held at the upper edge whatever the sign of the advantage.
+        What happens outside the band: no gradient on the active side (PPO's min), the weight held at the edge on the
+        active side, or the weight held at the upper edge whatever the sign of the advantage.
     dual : float, optional
-        Dual clip d > 1: where A < 0 and S > m + d (hi - m) the response is cut too.
+        Dual clip d > 1: a response with A < 0 and S > m + d (hi - m) is cut too.
     weight : {"sequence", "geometric"}
         exp(S), or exp(S/n) whose gradient carries 1/n (GSPO).
     adapt : {"none", "range", "exponent", "bins"}
-        What follows ``target`` online (fspo/rules/online.py): nothing, the range, the range and the exponent of a
-        ``power`` band, or a factor for each bin of lengths. The ranges given here are where it starts.
+        What is changed during training to reach ``target`` (fspo/rules/online.py): nothing, the range, the range and
+        the exponent of a ``power`` band, or a factor for each bin of lengths. Training starts from the ranges above.
     target : float, optional
-        Wanted acceptance, in (0, 1); set exactly where ``adapt`` is not "none".
+        Wanted acceptance, in (0, 1); needed if ``adapt`` is not "none", refused otherwise.
     target_rate : {"band", "update"}
-        Which acceptance (docs/theory.md section 1).
+        Which acceptance ``target`` is (docs/theory.md section 1).
     factors : sequence of (length, factor)
-        Both half-widths are multiplied by the factor of the last entry whose length is <= n, by 1 below the first.
+        Both half-widths are multiplied by the factor of the last entry whose length is <= n, or by 1 if there is none.
     name : str
         Label in logs and tables.
 
     Raises
     ------
     UserError
-        For values outside their range, with the cure.
+        For values outside their range; the message says what to use.
     """
 
     shape: Shape
@@ -141,35 +143,38 @@ class Rule:
 
     @property
     def label(self) -> str:
-        """The name, or one made from the shape."""
+        """The rule's name, or SHAPE-OUTSIDE if it has none."""
         return self.name or f"{self.shape}-{self.outside}"
 
     @property
     def level(self) -> Literal["sequence", "token", "prefix"]:
-        """What a row of S is: a whole response, one token, or a prefix."""
+        """What one entry of S belongs to: a response, one token, or a prefix of a response."""
         return self.shape if self.shape in ("token", "prefix") else "sequence"
 
     @property
     def needs_stats(self) -> bool:
-        """Whether the band's centre follows from a minibatch's DriftStats; without it the centre is 0."""
+        """Whether the band's centre is computed from a minibatch's DriftStats; if not, the centre is 0."""
         return self.drift != "none"
 
     @property
     def clip(self) -> Clip:
-        """What happens outside the band."""
+        """The clip that this rule applies outside the band."""
         return Clip(self.outside, self.dual, self.weight)
 
     @property
     def edges_vary(self) -> bool:
-        """Whether a log's own edges alone, not its drift and this rule, give each row's band back."""
+        """Whether the band of a logged response can be read only from the log's edges.
+
+        If not, it follows from this rule and the logged drift.
+        """
         return self.adapt != "none" or self.drift == "signed"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for a log's metadata; ``Rule(**d)`` gives the rule back."""
+        """Return the rule as plain values for a log's metadata; ``Rule(**values)`` makes the same rule again."""
         return asdict(self)
 
     def half_widths(self, n: Array) -> tuple[Array, Array]:
-        """Half-widths below and above the drift, nats, in the shape of ``n`` (floating)."""
+        """Return the half-widths below and above the centre, nats, in the shape of ``n`` (floating)."""
         xp = array_namespace(n)
         if self.shape == "none":
             infinite = xp.full_like(n, math.inf)
@@ -189,27 +194,27 @@ class Rule:
         return found
 
     def centre(self, stats: DriftStats | TokenMeans | None = None, A: Array | None = None) -> Array:
-        """The centre m of the band, nats per token; on a sum of n log-ratios it is m_L = m n.
+        """Compute the centre m of the band, nats per token; on a sum of n log-ratios the centre is m_L = m n.
 
-        The drifts are docs/theory.md section 2's.
+        docs/theory.md section 2 defines each drift.
 
         Parameters
         ----------
         stats : DriftStats or TokenMeans, optional
-            Of the global minibatch; needed where the rule has a drift.
+            Statistics of the minibatch over all processes; needed if the rule has a drift.
         A : array (N,), optional
             Advantages; needed by drift ``signed``.
 
         Returns
         -------
         float, or array
-            One number for all rows; drift ``signed`` has an array of the shape of A (0 where A = 0), and ``TokenMeans``
-            of arrays give an array.
+            One number for all rows. Drift ``signed`` gives an array of the shape of A (0 where A = 0), and
+            ``TokenMeans`` that hold arrays give an array.
 
         Raises
         ------
         UserError
-            If the rule has a drift and what it needs is missing.
+            If the rule has a drift, and the statistics or the advantages that the drift needs are missing.
         """
         if self.drift == "none":
             return 0.0
@@ -224,21 +229,21 @@ class Rule:
         return xp.where(A > 0, zero + stats.positive, xp.where(A < 0, zero + stats.negative, zero))
 
     def band(self, n: Array, m: Array | None = None) -> tuple[Array, Array]:
-        """Lower and upper edge of the band on S, nats.
+        """Return the lower and the upper edge of the band on S, nats.
 
         Parameters
         ----------
         n : array, floating
             Number of summed log-ratios.
         m : float or array, optional
-            From `centre`; needed where the rule has a drift.
+            Centre of the band, nats per token, from `centre`; needed if the rule has a drift.
         """
         below, above = self.half_widths(n)
         centre = self.sum_centre(n, m)
         return centre - below, centre + above
 
     def sum_centre(self, n: Array, m: Array | None = None) -> Array:
-        """The centre m_L = m n of the band on a sum of n log-ratios, nats; 0 where the rule has no drift.
+        """Return the centre m_L = m n of the band on a sum of n log-ratios, nats; 0 if the rule has no drift.
 
         Raises
         ------
@@ -252,7 +257,7 @@ class Rule:
     def apply(
         self, S: Array, n: Array, A: Array, m: Array | None = None, logged: tuple[Array, Array] | None = None
     ) -> Applied:
-        """Clip: side, multiplier and weights of each row (docs/theory.md section 2, "Active side").
+        """Clip each row: find its side, multiplier and weights (docs/theory.md section 2, "Active side").
 
         Parameters
         ----------
@@ -265,7 +270,7 @@ class Rule:
         m : float or array, optional
             Centre of the band, nats per token, from `centre`; needed where the rule has a drift.
         logged : pair of arrays, optional
-            Lower and upper edges that a log holds, in place of this rule's own.
+            Lower and upper edges read from a log, used instead of the edges that this rule computes.
         """
         xp = array_namespace(S)
         n, A = xp.astype(n, S.dtype) + xp.zeros_like(S), xp.astype(A, S.dtype) + xp.zeros_like(S)
@@ -273,12 +278,12 @@ class Rule:
         return self.clip.apply(S, n, A, Edges(lo, hi, self.sum_centre(n, m)))
 
     def acceptance(self, S: Array, n: Array, A: Array, m: Array | None = None, rate: Rate = "band") -> float:
-        """Share of rows in the band (all rows), or not cut (rows with A != 0); ``m`` as in `apply`.
+        """Return the band acceptance of all rows, or the update acceptance of rows with A != 0; ``m`` as in `apply`.
 
         Raises
         ------
         UserError
-            If there is no such row, or ``checked_rows`` refuses them.
+            If there is no such row, or if ``checked_rows`` refuses the rows.
         """
         S, n, A = checked_rows(S, n, A, rate)
         applied = self.apply(S, n, A, m)
@@ -289,7 +294,15 @@ class Rule:
 
 
 def checked_rows(S: Array, n: Array, A: Array, rate: str) -> list[np.ndarray]:
-    """Rows as float64 arrays of one shape; S may be NaN (a row that a caller leaves out), lengths and A may not."""
+    """Return S, n and A as float64 arrays of one shape.
+
+    S may be NaN, because callers leave such rows out.
+
+    Raises
+    ------
+    UserError
+        For an unknown rate, shapes that do not broadcast, a length below 1 or NaN, or an advantage that is not finite.
+    """
     if rate not in get_args(Rate):
         raise unknown_name("rate", str(rate), get_args(Rate))
     arrays = [as_numbers(name, x) for name, x in (("S", S), ("n", n), ("A", A))]

@@ -1,1 +1,1 @@
-"""Training: the loop, updates, optimizers, checkpoints, metrics, and the gradient log that a run writes."""
+"""Training: the training loop, its updates, optimizers, checkpoints and metrics, and the rows of the gradient log."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sys
 
-# Idle OpenMP threads that spin slow a neighbour down by a factor of a hundred; must be set before torch loads.
+# Let idle OpenMP threads sleep: threads that spin can slow another process on the same CPU by a factor of a hundred.
+# OpenMP reads this variable once, so it is set before torch loads.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 EXAMPLES = """Train a language model with a sequence-level clip rule and log every response.
@@ -21,11 +22,13 @@ examples:
 """
 
 NOISE_FLOOR = "--noise-floor"
-"""Not a setting of a run, so not part of its configuration: measure instead of training."""
+"""The flag that asks for a measurement of the noise floor instead of training.
+
+It is no setting of a run, so it is not part of the run's configuration."""
 
 
 def main(args: list[str] | None = None) -> int:
-    """Parse the configuration and train."""
+    """Parse the command line, then train or measure the noise floor; return the exit status."""
     from fspo.base.options import parse
     from fspo.config import TrainConfig
 
@@ -51,7 +54,7 @@ def main(args: list[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 130
-    except RuntimeError as error:  # gloo's and NCCL's word for it; the launcher ends this process too
+    except RuntimeError as error:  # gloo and NCCL raise this when another process of the run has ended
         if "onnection closed by peer" not in str(error) and "onnection reset" not in str(error):
             raise
         print("stopped: another process of this run ended; its own line says why", file=sys.stderr)

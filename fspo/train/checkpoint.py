@@ -1,7 +1,8 @@
-"""Checkpoints: safetensors and JSON, no pickle, written whole and renamed.
+"""Checkpoints: weights and optimizer moments as safetensors, counters as JSON, no pickle.
 
-``checkpoints/step-00000010/{model.safetensors, optimizer.safetensors, state.json}``. Everything else that a run
-depends on (noise, data order, learning rate) is a function of the configuration and of the numbers in state.json.
+A checkpoint is a folder ``checkpoints/step-00000010/{model.safetensors, optimizer.safetensors, state.json}``. It is
+written under another name and renamed when it is complete. Everything else that a run depends on (noise, order of the
+data, learning rate) follows from the configuration and from the numbers in state.json.
 """
 
 from __future__ import annotations
@@ -26,24 +27,24 @@ from fspo.train.optimizers import CODES, SCALE, low_moment, moment_parts
 
 @dataclass
 class TrainState:
-    """Numbers of a run at the end of a rollout.
+    """Counters and statistics of a run at the end of a rollout, kept in state.json.
 
     Attributes
     ----------
     rollout : int
-        The next rollout.
+        Number of the next rollout.
     step : int
-        Optimizer updates done.
+        Optimizer updates done, skipped ones included.
     skipped : int
-        Updates skipped for a non-finite gradient.
+        Updates that were skipped (the causes are in fspo/train/guard.py).
     num_tokens : int
-        Tokens of prompts and responses trained on.
+        Tokens of all prompts and responses sampled for training.
     prompts : int, optional
-        Number of the stream's next prompt; None: as many as rollouts times ``batch.prompts``.
+        Number of the next prompt in the stream; None stands for ``rollout`` times ``batch.prompts``.
     lagged : dict
         Drift statistics of the last minibatch (fspo.rules.DriftStats).
     online : dict
-        State of a band that follows its target (fspo.rules.online.OnlineState).
+        State of a band that is adapted to reach a target acceptance (fspo.rules.online.OnlineState).
     """
 
     rollout: int = 0
@@ -56,7 +57,7 @@ class TrainState:
 
 
 def trainable(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Parameters that train, by name; tied ones once."""
+    """Return the trainable parameters by name; tied parameters appear once."""
     return {name: p for name, p in model.named_parameters() if p.requires_grad}
 
 
@@ -69,9 +70,9 @@ def save(
     *,
     writes: bool = True,
 ) -> Path:
-    """Write a checkpoint, then remove all but the newest ``keep``.
+    """Write a checkpoint, remove all but the newest ``keep``, and return the folder of the new one.
 
-    Every process calls it, since sharded tensors are gathered; the one that ``writes`` writes.
+    Every process must call this, because sharded tensors are gathered. Only the process with ``writes`` writes files.
     """
     target = run / CHECKPOINTS / f"step-{state.step:08d}"
     parameters = trainable(model)
@@ -98,7 +99,7 @@ def save(
 
 
 def _refuse_non_finite(tensors: dict[str, torch.Tensor], target: Path) -> None:
-    """Raise UserError if a weight or moment is infinite or NaN: such a model is no result."""
+    """Raise UserError if a weight or a moment is infinite or NaN, because training has diverged then."""
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and not torch.isfinite(tensor).all():
             raise UserError(
@@ -108,14 +109,14 @@ def _refuse_non_finite(tensors: dict[str, torch.Tensor], target: Path) -> None:
 
 
 def export(run: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, writes: bool = True) -> Path:
-    """Save the trained model and its tokenizer as a Hugging Face folder (adapters alone with LoRA).
+    """Save the trained model and its tokenizer as a Hugging Face folder (with LoRA the adapters alone).
 
-    Every process calls it, as `save`.
+    Every process must call this, as with `save`. Returns the folder.
     """
     target = run / MODEL
     tensors: dict[str, torch.Tensor] = trainable(model)
     if not hasattr(model, "peft_config"):
-        once = dict(model.named_parameters()) | dict(model.named_buffers())  # tied ones
+        once = dict(model.named_parameters()) | dict(model.named_buffers())  # names tied tensors once
         tensors = {name: once[name] for name in model.state_dict() if name in once}
     tensors = whole_state(tensors, writes)
     if not writes:
@@ -128,17 +129,17 @@ def export(run: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
 
 
 def list_checkpoints(run: Path) -> list[Path]:
-    """Whole checkpoints, oldest first."""
+    """List the complete checkpoints of a run folder, the oldest first."""
     return sorted(p for p in (run / CHECKPOINTS).glob("step-*") if (p / "state.json").is_file())
 
 
 def load(path: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> TrainState:
-    """Put a checkpoint's weights and moments in place.
+    """Load a checkpoint's weights into the model and its moments into the optimizer; return the counters.
 
     Raises
     ------
     UserError
-        If the checkpoint belongs to another model.
+        If the checkpoint is damaged or belongs to another model.
     """
     try:
         weights, moments = load_file(path / "model.safetensors"), load_file(path / "optimizer.safetensors")
@@ -163,6 +164,6 @@ def load(path: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -
             kind = kind.removesuffix(CODES)
             optimizer.state[p][kind] = low_moment(optimizer, p, kind, value, moments[f"{kind}{SCALE}.{name}"])
             continue
-        # Adam keeps its step count on the CPU
+        # Adam keeps its step count, a tensor without dimensions, on the CPU.
         optimizer.state[p][kind] = value if value.ndim == 0 else shard_like(value, p)
     return state

@@ -1,7 +1,7 @@
-"""A run folder belongs to one run and has one writer: folders of others are refused, and so is a second live process.
+"""A run folder belongs to one run and one process writes to it. A foreign folder and a second writer are refused.
 
-``run.json`` marks the folder as a run of this trainer and names the process that writes in it. ``run.lock`` is locked
-while that process lives, so that a process that was killed is told from one that still trains.
+``run.json`` marks the folder as a run of this trainer and names the process that writes to it. ``run.lock`` is locked
+while that process lives. A free lock shows that the named process has ended, even if it was killed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from accelerate import Accelerator
 
 _OF_EVERY_RUN = {"output", "rollouts", "seed", "model", "task", "rule", "batch", "optim"}
-"""Options that stand in each config.yaml that the trainer wrote, whatever its version."""
+"""Options that every version of the trainer has written to config.yaml. A config.yaml with all of them marks a run."""
 _MAY_CHANGE = {
     "resume",
     "rollouts",
@@ -47,19 +47,20 @@ _MAY_CHANGE = {
     "sampling.vllm_timeout",
 }
 _held: dict[Path, FileLock] = {}
-"""Locks of this process, which may make several trainers on one folder after each other."""
+"""Locks that this process holds, by run folder. One process may train in the same folder several times."""
 
 
 def claim_folder(accelerator: Accelerator, config: TrainConfig) -> None:
-    """Make the run folder, or take up the run that it holds, as its only writer.
+    """Make the run folder, or reopen it to resume its run, and become its only writer.
 
-    Nothing in it is changed yet but half-written files. Every process calls it; the main process looks and writes.
+    Half-written files are removed; nothing else in the folder is changed. Every process must call this; only the main
+    process reads and writes.
 
     Raises
     ------
     UserError
-        On every process, if the folder is not the trainer's, holds another run, holds this one and ``resume`` is off,
-        is being written, or cannot be written.
+        On every process, if the folder was not made by this trainer, if it holds another run, if it holds this run and
+        ``resume`` is off, if another process writes to it, or if it cannot be written.
     """
     refused: list[str | None] = [None]
     if accelerator.is_main_process:
@@ -95,22 +96,22 @@ def _claim(run: Path, config: TrainConfig) -> None:
 
 
 def clean(run: Path) -> None:
-    """Remove half-written files, checkpoints and models."""
+    """Remove half-written files, half-written checkpoints and half-written models from a run folder."""
     remove_parts(run / CHECKPOINTS)
     remove_parts(run)
 
 
 def _traces(run: Path) -> Iterator[Path]:
-    """What a run leaves behind, the first thing first."""
+    """Yield the files and folders in a run folder that show that a run was there; the one written first comes first."""
     files = [run / CONFIG, run / METRICS]
     files += [*log_paths(run), *(run / CHECKPOINTS).glob("step-*"), run / MODEL]
     return (file for file in files if file.exists())
 
 
 def _refuse_foreign(run: Path) -> None:
-    """Refuse a folder with anything in it that is not a run of this trainer.
+    """Raise UserError if the folder holds files and is not a run of this trainer.
 
-    Such a run has the mark, or, if it is from before there was one, a config.yaml that holds a run's options.
+    A run of this trainer has run.json, or, if an older version wrote it, a config.yaml with the options of a run.
     """
     if run.exists() and not run.is_dir():
         raise UserError(f"{run} is a file, so it cannot be written to as a run folder: choose another --output")
@@ -130,12 +131,13 @@ def _refuse_foreign(run: Path) -> None:
 
 
 def _lock(run: Path) -> None:
-    """Become the only writer of a folder until this process ends or lets go.
+    """Become the only writer of a folder until this process ends or releases it.
 
     Raises
     ------
     UserError
-        If a live process writes there, or one of another host did and never let go.
+        If a live process writes to the folder, or if run.json names a writer on another host, of which this host
+        cannot tell whether it has ended.
     """
     key = run.resolve()
     if key in _held:
@@ -162,7 +164,7 @@ def _lock(run: Path) -> None:
 
 
 def _writer(run: Path) -> dict[str, Any]:
-    """The process that writes in a folder, or did when it was killed; empty if there is none."""
+    """Read from run.json which process writes to a folder, or wrote when it was killed; empty if none is named."""
     with suppress(OSError, ValueError):
         found = json.loads((run / MARK).read_text(encoding="utf-8"))
         if isinstance(found, dict) and isinstance(found.get("writer"), dict):
@@ -171,15 +173,15 @@ def _writer(run: Path) -> dict[str, Any]:
 
 
 def mark(run: Path, writer: dict[str, Any] | None = None) -> None:
-    """Mark a folder as a run of this trainer, with the process that writes in it."""
+    """Write run.json, which marks a folder as a run of this trainer and names the process that writes to it."""
     write_text(run / MARK, json.dumps({"fspo": __version__, "writer": writer}) + "\n")
 
 
 def release_folder(run: Path) -> None:
-    """Let another process write in a folder that this one holds; nothing happens where it holds none."""
+    """Release the lock on a run folder, so that another process may write to it; do nothing if it is not held here."""
     lock = _held.pop(run.resolve(), None)
     if lock is not None:
-        with suppress(UserError):  # the disk may be full by now
+        with suppress(UserError):  # a full disk must not stop the release of the lock
             if run.is_dir():
                 mark(run)
         lock.release()
@@ -194,19 +196,21 @@ atexit.register(_release_all)
 
 
 def save_config(accelerator: Accelerator, config: TrainConfig) -> None:
-    """Save the resolved configuration with the run, once everything that it names has been loaded."""
+    """Save the configuration to the run folder; called after all that it names was loaded."""
     if accelerator.is_main_process:
         save(config, Path(config.output) / CONFIG)
     accelerator.wait_for_everyone()
 
 
 def check_log(run: Path, rollouts: int) -> None:
-    """Refuse to go on from a checkpoint whose log is gone: metrics and gradient log must hold each rollout before it.
+    """Check that the metrics and the gradient log hold each of the first ``rollouts`` rollouts.
+
+    A run cannot go on from a checkpoint if its log of the rollouts before the checkpoint is gone.
 
     Raises
     ------
     UserError
-        Naming the first rollout that is missing.
+        If a rollout is missing; the message names the first.
     """
     logged: set[int] = set()
     with suppress(OSError):
@@ -233,7 +237,7 @@ def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _check_same_run(config: TrainConfig, saved: Path) -> None:
-    """Refuse to resume under settings that would change what the run is."""
+    """Raise UserError if a resumed run changes an option other than those that may change."""
     try:
         before = _flat(yaml.safe_load(saved.read_text(encoding="utf-8")))
     except (yaml.YAMLError, AttributeError, UnicodeDecodeError) as error:

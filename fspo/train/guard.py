@@ -1,4 +1,8 @@
-"""Updates that must not be made: found on any process, skipped on all of them, counted, and in the end a stop."""
+"""The guard against broken updates.
+
+An update whose loss, importance weight or gradient is broken on any process is skipped on all processes and counted.
+Too many skipped updates end the run.
+"""
 
 from __future__ import annotations
 
@@ -18,16 +22,17 @@ CAUSES = {
     "weight": f"the importance weight of a response that is not clipped exceeds e^{MAX_EXPONENT:.0f}",
     "gradient": "the gradient is not finite",
 }
-"""Metric ``skipped/NAME`` counts them; an update is skipped for the first of them that holds."""
+"""Reasons to skip an update, by name. The metric ``skipped/NAME`` counts an update under its first reason."""
 
 
 def find(accelerator: Accelerator, records: Sequence[Record]) -> str | None:
-    """What is wrong with a minibatch, over all processes: "loss", "weight" or None."""
+    """Return why a minibatch must not be used, over all processes: "loss", "weight", or None if it is sound."""
     broken, exploded = 0, 0
     for record in records:
         rows, live = record.rows, record.advantages != 0
         broken += int((~np.isfinite(rows["log_ratio"]) & live).sum() + (~np.isfinite(rows["kl"])).sum())
-        # Token rules keep the mean over tokens; a capped token weighs at least its share of it.
+        # For token rules this weight is the mean over the response's tokens. Times the length it is at least the
+        # weight of each single token, so one token at the cap is enough to be noticed.
         heaviest = rows["clipped_weight"] * np.maximum(rows["length"], 1)
         exploded += int((rows["capped"] & live & (heaviest >= 0.999 * math.exp(MAX_EXPONENT))).sum())
     counts = torch.tensor([broken, exploded], dtype=torch.float64, device=accelerator.device)
@@ -36,12 +41,12 @@ def find(accelerator: Accelerator, records: Sequence[Record]) -> str | None:
 
 
 def stop_if_many(skipped: int, limit: int, step: int, cause: str) -> None:
-    """End the run when more updates than ``limit`` were skipped.
+    """Raise UserError, which ends the run, if more than ``limit`` updates were skipped.
 
     Raises
     ------
     UserError
-        Naming the last cause.
+        The message names the cause of the last skipped update.
     """
     if skipped > limit:
         raise UserError(

@@ -20,12 +20,15 @@ def evaluate(
     step: int,
     length_edges: tuple[int, ...],
 ) -> dict[str, float]:
-    """Sample one response to each of the first ``prompts`` held-out prompts; the same noise every time.
+    """Sample one response to each of the first ``prompts`` held-out prompts and return the metrics of the evaluation.
+
+    Every evaluation of a run samples with the same noise, so that evaluations differ by the weights alone.
 
     Returns
     -------
     dict
-        eval/reward with its standard error, mean length, truncation and verifier failures, reward by length bin.
+        Mean reward and its standard error, mean length, share of truncated responses, share of verifier failures,
+        and mean reward by length bin.
     """
     size = collector.task.size("eval")
     indices = np.arange(prompts if size is None else min(prompts, size))

@@ -1,4 +1,4 @@
-"""Start of a run: an Accelerator with the processes that were asked for, and the policy."""
+"""The start of a run: make the Accelerator, check the number of processes, and load the policy and its tokenizer."""
 
 from __future__ import annotations
 
@@ -19,18 +19,21 @@ from fspo.models.load import EMBEDDED, check_vocabulary, load_model, load_tokeni
 from fspo.models.warmup import warm_up
 
 _group: Any = None
-"""The last run's process group. Were DDP's reducer its last owner, its end would join gloo's threads while it holds the
-GIL, which they may want to drop a tensor: the process hangs. A Python owner releases the GIL first (torch 2.13)."""
+"""A Python reference to the last run's process group, kept so that the process can end.
+
+If DDP's reducer frees the group last, its destructor waits for gloo's threads while holding the GIL. One of these
+threads may need the GIL to free a tensor: a deadlock. A Python owner releases the GIL first (torch 2.13)."""
 
 
 def make_accelerator(config: TrainConfig) -> Accelerator:
-    """An Accelerator with the number of processes that was asked for.
+    """Make an Accelerator and check that as many processes run as were asked for.
 
     Raises
     ------
     UserError
-        If accelerate would silently run independent copies (see the launch commands in README.md) or leave the model
-        whole where FSDP was asked for, for DeepSpeed, or for a tracker that it does not know or cannot load.
+        If accelerate would silently run independent copies (see the launch commands in README.md), if it would not
+        shard the model although FSDP was asked for, for DeepSpeed, or for a tracker that accelerate does not know or
+        cannot load.
     """
     refuse_deepspeed()
     for name in config.tracker_names():
@@ -44,12 +47,14 @@ def make_accelerator(config: TrainConfig) -> Accelerator:
             cpu=config.cpu or not torch.cuda.is_available(),
             log_with=list(config.tracker_names()) or None,
             project_dir=config.output,
-            # Rotary tables never change: broadcasting them in each forward would need one collective a microbatch.
+            # DDP would broadcast buffers at each forward pass, one collective operation for each microbatch. The
+            # buffers are tables of the rotary position embedding, which never change, so the broadcast is switched off.
             kwargs_handlers=[DistributedDataParallelKwargs(broadcast_buffers=False)],
         )
     except (ValueError, ImportError) as error:
         raise UserError(f"cannot start accelerate: {' '.join(str(error).split())}") from error
-    accelerator.wait_for_everyone()  # each has joined before one that refuses leaves: all say the same line
+    # All processes join before one of them can stop with an error, so that all of them print the same message.
+    accelerator.wait_for_everyone()
     wanted = config.processes or int(os.environ.get("WORLD_SIZE", "1"))
     if accelerator.num_processes != wanted:
         raise UserError(
@@ -64,7 +69,7 @@ def make_accelerator(config: TrainConfig) -> Accelerator:
 
 
 def init_trackers(accelerator: Accelerator, config: TrainConfig, step: int) -> None:
-    """Start accelerate's trackers; a resumed TensorBoard run drops what it repeats."""
+    """Start accelerate's trackers. TensorBoard drops entries from ``step`` on, because a resumed run repeats them."""
     names = config.tracker_names()
     if names:
         options = {"tensorboard": {"purge_step": step}} if "tensorboard" in names else {}
@@ -72,7 +77,10 @@ def init_trackers(accelerator: Accelerator, config: TrainConfig, step: int) -> N
 
 
 def model_source(config: TrainConfig, accelerator: Accelerator) -> str | Path:
-    """Folder or name of the model; the embedded one is warmed up first (once, the others find it in the cache)."""
+    """Return the folder or name of the model that training starts from.
+
+    The embedded model is warmed up first. The main process does it, and the others then find the result in the cache.
+    """
     if config.model.name_or_path != EMBEDDED:
         return config.model.name_or_path
     if config.task.name != "chain-add":
@@ -92,12 +100,12 @@ def load_policy(
     model: PreTrainedModel | None = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """The model and tokenizer to train, those that are given or else the configuration's.
+    """Return the model and the tokenizer to train: those given, or else those that the configuration names.
 
     Raises
     ------
     UserError
-        If they cannot be loaded or do not belong together.
+        If they cannot be loaded, or if the tokenizer has tokens that the model lacks.
     """
     source = model_source(config, accelerator) if model is None else ""
     tokenizer = tokenizer or load_tokenizer(config.model.tokenizer or source)
@@ -110,12 +118,13 @@ def load_policy(
         seed=config.seed,
     )
     check_vocabulary(model, tokenizer)
-    model.train()  # dropout is off; gradient checkpointing works in train mode only
+    # Gradient checkpointing works only in train mode. Dropout is off, so train mode changes nothing else.
+    model.train()
     return model, tokenizer
 
 
 def check_passes(sharded: bool, config: TrainConfig) -> None:
-    """Refuse score passes that differ from process to process where the model is sharded."""
+    """Raise UserError if the model is sharded and the options ask for score passes that differ between processes."""
     log = config.log
     if sharded and (log.coverage_every or log.scores.mode == "exact"):
         raise UserError(

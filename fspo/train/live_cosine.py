@@ -1,4 +1,7 @@
-"""T7 on a scored minibatch while the run trains (docs/theory.md section 5, live form): metrics under grad_cosine."""
+"""The metrics ``grad_cosine/*``: the cosine between the true and the clipped update of a scored minibatch.
+
+They are statement T7 evaluated while the run trains (docs/theory.md section 5, live form).
+"""
 
 from __future__ import annotations
 
@@ -19,9 +22,9 @@ from fspo.train.updates import Record
 def live_cosine(
     records: Sequence[Record], rule: Rule, objective: ObjectiveConfig, edges: tuple[int, ...]
 ) -> dict[str, float]:
-    """T7 on a scored minibatch, over all processes, which must all call it.
+    """Return the metrics ``grad_cosine/*`` of a scored minibatch, summed over all processes; each must call this.
 
-    Token and prefix rules have no sequence weight and give nothing.
+    The result is empty for token and prefix rules, because these have no weight on the response.
     """
     if rule.level != "sequence":
         return {}
@@ -40,7 +43,8 @@ def _of_shard(
 ) -> dict[str, np.ndarray]:
     good = np.array(scores.status) == "ok"
     rows = {name: record.rows[name][good] for name in ("length", "weight", "clipped_weight", "multiplier")}
-    # Beside w and A, the gradient has another factor before psi: gspo's 1/L, and L under token weighting.
+    # The gradient multiplies psi by w, A and a power of L: 1/L for a geometric weight, and L where the objective
+    # averages over tokens.
     power = int(objective.aggregation in ("token", "constant")) - int(rule.weight == "geometric")
     for name in ("weight", "clipped_weight"):
         rows[name] = rows[name] * rows["length"].astype(np.float64) ** power
@@ -54,14 +58,16 @@ def _add(total: dict[str, np.ndarray], part: dict[str, np.ndarray]) -> None:
 
 
 def strata_sums(rows: dict[str, np.ndarray], psi: np.ndarray, edges: tuple[int, ...]) -> dict[str, np.ndarray]:
-    """Sums over one scored minibatch's rows with A != 0, by length bin, to be added over processes.
+    """Sum what T7 needs over the scored responses with A != 0, by length bin.
+
+    The sums of several shards and processes can be added.
 
     Parameters
     ----------
     rows : dict of (n,) arrays
-        weight, multiplier, clipped_weight, advantage, length of the scored rows.
+        Columns weight, multiplier, clipped_weight, advantage and length of the scored responses.
     psi : (n, D)
-        Their scores.
+        Scores of these responses.
     """
     member = np.stack(length_bins(rows["length"], edges)).astype(np.float64)
     w, clipped = rows["weight"].astype(np.float64), rows["clipped_weight"].astype(np.float64)
@@ -77,7 +83,7 @@ def strata_sums(rows: dict[str, np.ndarray], psi: np.ndarray, edges: tuple[int, 
 
 
 def live_lemma(sums: dict[str, np.ndarray], *, drop: bool) -> tuple[CosineLemma | None, dict[str, float]]:
-    """T7 on one minibatch: the lemma (None where it is not defined) and the metrics under grad_cosine."""
+    """Evaluate T7 on the sums of one minibatch; return the lemma (None if undefined) and the grad_cosine metrics."""
     keep = sums["count"] > 0
     if not keep.any():
         return None, {}

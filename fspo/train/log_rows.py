@@ -1,4 +1,4 @@
-"""The one maker of the gradient log's rows, for the trainer, the noise floor and trainers of other people."""
+"""Builds the rows of the gradient log, for the trainer, the noise floor and the adapters to other trainers alike."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ RECORDED = (
     "multiplier",
     "weight",
 )
-"""Columns that `fspo.objective.Records` has."""
+"""Columns of the gradient log that are copied from `fspo.objective.Records`."""
 
 
 class Update(NamedTuple):
-    """Columns of the gradient log that all rows of one update have in common.
+    """Columns of the gradient log that have one value for all rows of an update.
 
-    ``drift_source`` is "none" where the rule has no drift.
+    ``drift_source`` is "none" if the rule has no drift.
     """
 
     rollout: int
@@ -43,7 +43,7 @@ class Update(NamedTuple):
 
 
 class Responses(NamedTuple):
-    """Columns of the gradient log that n responses have before any update: arrays (n,)."""
+    """Columns of the gradient log that describe n responses and are known before any update: arrays (n,)."""
 
     prompt_id: np.ndarray
     response_id: np.ndarray
@@ -55,7 +55,7 @@ class Responses(NamedTuple):
 
 
 def responses_of(batch: RolloutBatch, shard: Shard) -> Responses:
-    """The responses of a shard."""
+    """Collect these columns for the responses of a shard."""
     rows = shard.micro.rows
     return Responses(
         prompt_id=batch.prompt_ids[rows],
@@ -77,7 +77,7 @@ def log_rows(
     scores: Scores | None = None,
     user: Mapping[str, list[Any]] | None = None,
 ) -> dict[str, Any]:
-    """Columns of the gradient log for n responses of one update, as `fspo.gradlog.GradLogWriter.append` takes them.
+    """Return the gradient log's columns for n responses of one update, for `fspo.gradlog.GradLogWriter.append`.
 
     Parameters
     ----------
@@ -86,9 +86,9 @@ def log_rows(
     drift : (n,) or float, optional
         Centre of the rule's band, nats per token.
     scores : Scores, optional
-        Of the same n responses; the log says "not_taken" without them.
+        Scores of the same n responses; without them the log's score_status is "not_taken".
     user : dict of lists, optional
-        The task's own columns for these responses.
+        Values of the columns that the task adds, for these responses.
     """
     return {
         **update._asdict(),

@@ -1,9 +1,10 @@
-"""Metrics of a run's updates: pairs of a numerator and a count, divided once at the end of a rollout.
+"""Metrics of the updates of a rollout: each is a sum and a count, which are divided once at the end of the rollout.
 
-Names are TRL's where the meaning is TRL's. ``clip_ratio/{low,high,region}_mean`` count cut rows among rows with a
-gradient over every update; ``clip_ratio/out_of_band``, ``length_bin/*``, ``lre_*`` and ``seq_log_ratio/*`` look only
-at rows that have seen an update since their rollout, since S = 0 before. ``grad_cosine/*`` compares the update of the
-rule that trains with its own unclipped one, own weight included; `python -m analysis` takes a common weight for all.
+A metric has the name that it has in TRL if it means the same as there. ``clip_ratio/{low,high,region}_mean`` are shares
+of the rows with a gradient, over all updates. ``clip_ratio/out_of_band``, ``length_bin/*``, ``lre_*`` and
+``seq_log_ratio/*`` leave out the first update after a rollout, because S = 0 there. ``grad_cosine/*`` compares the
+clipped update of the rule that trains with the unclipped update under the same weight; `python -m analysis` uses one
+weight for all rules.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from fspo.train.updates import Record
 
 
 def add_update_rows(counts: Counts, rows: dict[str, np.ndarray], edges: tuple[int, ...], *, moved: bool) -> None:
-    """Add one update's log rows (columns of fspo.gradlog, plus cut_low, cut_high, cut_dual, count) to the counts.
+    """Add the rows of one update to the counts.
+
+    The rows are columns of the gradient log, plus cut_low, cut_high, cut_dual and count.
 
     Parameters
     ----------
@@ -43,7 +46,7 @@ def add_update_rows(counts: Counts, rows: dict[str, np.ndarray], edges: tuple[in
     counts.add("clip_ratio/out_of_band", (~rows["band_accept"]).sum(), n)
     counts.add("weight_capped", rows["capped"].sum(), n)
     live = rows["advantage"] != 0
-    # a_upd: E[M] under drop (T7), the same share whatever happens to a cut row
+    # The update acceptance, which is E[M] where the rule drops (T7). It is the same share for "truncate" and "cap".
     kept = 1 - (rows["cut_low"] + rows["cut_high"] + rows["cut_dual"]) / np.maximum(rows["count"], 1)
     for i, mask in enumerate(length_bins(rows["length"], edges)):
         if not mask.any():
@@ -64,12 +67,12 @@ def add_update(
     since: int,
     epoch: int,
 ) -> None:
-    """Add one update's rows on this process: what the rule cut, and entropy, KL and drift where they are kept.
+    """Add this process's rows of one update to the counts: what the rule cut, and entropy, KL and drift where measured.
 
     Parameters
     ----------
     since, epoch : int
-        Updates since the rollout; passes over it before this one.
+        Number of updates since the rollout; number of passes over the rollout before this one.
     """
     for record in records:
         rows = record.rows | {"advantage": record.advantages}
@@ -83,7 +86,11 @@ def add_update(
 
 
 def finished(counts: Counts, edges: tuple[int, ...]) -> dict[str, float]:
-    """Divide, and derive std, counts by bin and LRE over the live bins (docs/theory.md section 3)."""
+    """Divide the sums by their counts, and add what follows from them.
+
+    Added are the standard deviation of S, the count of each length bin, and LRE over the bins that hold rows
+    (docs/theory.md section 3).
+    """
     pairs, values = counts.pairs(), counts.values()
     square = values.pop("seq_log_ratio/mean_square", None)
     if square is not None:
@@ -96,7 +103,7 @@ def finished(counts: Counts, edges: tuple[int, ...]) -> dict[str, float]:
         p, share = found[:, 1], found[:, 0] / found[:, 1]
         try:
             error = lre(p, 1 - share if column == "out_of_band" else share)
-        except UserError:  # nothing accepted at all: LRE is not defined, and the clip ratios say so
+        except UserError:  # no response was accepted: LRE is not defined, and the clip ratios show why
             continue
         values |= {f"{measure}/inf": error.inf, f"{measure}/l1": error.l1, f"{measure}/l2": error.l2}
     for i, lower in enumerate(edges):

@@ -1,7 +1,8 @@
-"""What numerics alone do to log-counts: one rollout at learning rate 0, scored again in other ways.
+"""The noise floor: one rollout at learning rate 0, whose log-probabilities are computed again in several ways.
 
-With the same weights S is exactly 0. Whatever is measured instead comes from padding, batch composition, the chunked
-output layer, lower precision, the training pass or another sampler: a floor below which a clip rate says nothing.
+The weights do not change, so the log-ratio S is 0 in exact arithmetic. A measured S that is not 0 comes from padding,
+the composition of a batch, the chunked output layer, lower precision, the training pass or another sampler. A clip
+rate that is no higher than with these S says nothing about the rule.
 ``python -m fspo.train --config RUN/config.yaml --noise-floor`` measures it on the run's own model and task and writes
 ``RUN/noise/gradlog``, which ``python -m analysis`` draws beside the run.
 """
@@ -32,24 +33,23 @@ from fspo.train.log_rows import Update, log_rows, responses_of
 from fspo.train.trainer import Trainer
 from fspo.train.updates import Shard, Updater
 
-"""Folder of the measurement inside a run folder."""
 SOURCE = "source"
-"""The log's column ``user.source``: which change of the computation a row belongs to."""
+"""The column ``user.source`` of the log: the change of the computation that a row belongs to."""
 
 ENGINE, ENGINE_MEANING = "engine", "the sampler's own log-probabilities, by their sums"
 
 
 @dataclass(frozen=True)
 class Source:
-    """One way to compute the same log-probabilities again.
+    """One way to compute the log-probabilities of the responses again.
 
     Attributes
     ----------
     name : str
     meaning : str
-        In words for a table.
+        Description in words, for a table.
     score : function of (Updater, RolloutBatch, Shard) -> Tensor (B, T)
-        Log-probs on the shard's own token positions.
+        Computes the log-probs at the token positions of the shard.
     """
 
     name: str
@@ -77,7 +77,7 @@ def _alone(updater: Updater, batch: RolloutBatch, shard: Shard) -> torch.Tensor:
 
 
 def _moved(updater: Updater, batch: RolloutBatch, shard: Shard, rows: np.ndarray) -> torch.Tensor:
-    """Log-probs of ``rows`` in another layout, put back on the shard's token positions (n, T)."""
+    """Compute the log-probs of ``rows`` in another layout and return them at the shard's token positions (n, T)."""
     tensors = updater.tensors(batch, rows)
     values, _ = updater.log_probs(tensors)
     places = [int(np.flatnonzero(shard.micro.rows == row)[0]) for row in rows]
@@ -95,7 +95,7 @@ def _bfloat16(updater: Updater, batch: RolloutBatch, shard: Shard) -> torch.Tens
 
 
 def sources(updater: Updater) -> list[Source]:
-    """The changes that can be measured with this model."""
+    """List the changes of the computation that can be measured with this model."""
     found = [
         Source("again", "the same computation once more", _again),
         Source("training", "the pass that training differentiates", _training),
@@ -109,13 +109,15 @@ def sources(updater: Updater) -> list[Source]:
 
 
 def noise_config(config: TrainConfig) -> TrainConfig:
-    """The run's configuration, on its trained model where there is one, in a folder of its own.
+    """Turn a run's configuration into that of the measurement.
+
+    The measurement uses the trained model if the run has exported one, and writes to a folder inside the run folder.
 
     Raises
     ------
     UserError
-        If that folder holds a measurement already, or accelerate would shard the model: the sources of noise are not
-        in step over the processes then.
+        If that folder holds a measurement already, or if accelerate would shard the model: with sharded weights every
+        process must run the same passes, and the sources of noise do not.
     """
     if asked_for("FSDP"):
         raise UserError("the noise floor is measured on whole models: start it without FSDP")
@@ -142,10 +144,11 @@ def noise_config(config: TrainConfig) -> TrainConfig:
 
 @torch.no_grad()
 def measure(config: TrainConfig, **parts: Any) -> Path:
-    """Sample one rollout and log S of every source; returns the folder.
+    """Sample one rollout, log S for every source of noise, and return the folder of the measurement.
 
-    Rows have phase ``noise`` and the column ``user.source``. ``engine`` rows compare the trainer's log-probs with the
-    sampler's, summed over the response. ``parts`` (model, tokenizer, task) go to the trainer.
+    Rows have the phase ``noise`` and name their source in the column ``user.source``. Rows of the source ``engine``
+    compare the trainer's log-probs with the sampler's, summed over the response. ``parts`` (model, tokenizer, task) are
+    handed to the trainer.
     """
     trainer = Trainer(noise_config(config), **parts)
     updater, rule = trainer.updater, trainer.rule
@@ -180,7 +183,10 @@ def measure(config: TrainConfig, **parts: Any) -> Path:
 
 
 def _spread(batch: RolloutBatch, shard: Shard) -> torch.Tensor:
-    """Log-probs whose sums are the sampler's: the difference is spread evenly over the tokens (only sums are kept)."""
+    """Return token log-probs (B, T) whose sum over a response is the sampler's log-probability of the response.
+
+    Only that sum is kept of the sampler. Its difference to the trainer's sum is spread evenly over the tokens.
+    """
     count = shard.mask.sum(1, keepdim=True)
     target = torch.as_tensor(batch.sampler_log_prob[shard.micro.rows], device=shard.old.device)[:, None]
     total = shard.old.double().sum(1, keepdim=True)
@@ -213,7 +219,7 @@ def _log(
 
 
 def _stats(updater: Updater, shards: list[Shard], values: list[torch.Tensor]) -> DriftStats:
-    """Drift statistics of all processes' tokens."""
+    """Compute the drift statistics over the tokens of all processes."""
     sums = DriftStats()
     for shard, new in zip(shards, values, strict=True):
         sums += drift_stats(new.double() - shard.old.double(), shard.mask, shard.advantages.double())

@@ -1,7 +1,7 @@
-"""Optimizers: AdamW, and AdamW whose two moments take 8 bits each (torchao).
+"""Optimizers: AdamW, and torchao's AdamW whose two moments take 8 bits per number.
 
-torchao is the 8-bit optimizer that knows FSDP2's shards; its stochastic rounding lets bfloat16 weights follow
-updates that are far smaller than the gap between two bfloat16 numbers.
+torchao's 8-bit optimizer works with FSDP2's shards. Its stochastic rounding lets bfloat16 weights follow updates that
+are far smaller than the gap between two bfloat16 numbers.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from fspo.config import OptimConfig
 from fspo.distributed.tensors import first_row, holders, is_part, joined, local, shard_like
 
 BLOCK = 256
-"""Numbers that share a float32 scale in an 8-bit moment."""
+"""Count of consecutive numbers of an 8-bit moment that share one float32 scale."""
 SMALLEST = 4096
-"""Tensors with fewer numbers keep moments in their own type (torchao follows bitsandbytes)."""
+"""Moments of a tensor with fewer numbers keep the tensor's dtype (in torchao, as in bitsandbytes)."""
 
 
 def make_optimizer(parameters: Iterable[nn.Parameter], config: OptimConfig, *, accelerated: bool = False) -> Optimizer:
@@ -30,10 +30,10 @@ def make_optimizer(parameters: Iterable[nn.Parameter], config: OptimConfig, *, a
     Parameters
     ----------
     parameters : iterable of Parameter
-        Those that need no gradient are left out.
+        Parameters that need no gradient are left out.
     config : OptimConfig
     accelerated : bool
-        The parameters will live on an accelerator: AdamW then runs as one fused kernel without temporary tensors.
+        Whether the parameters will be on an accelerator. AdamW then runs as one fused kernel without temporary tensors.
 
     Raises
     ------
@@ -56,14 +56,17 @@ def make_optimizer(parameters: Iterable[nn.Parameter], config: OptimConfig, *, a
 
 
 def moment_bytes(numbers: int, dtype: torch.dtype, name: str) -> int:
-    """Bytes of both moments of a tensor (of one process's part of it, where it is sharded)."""
+    """Return the bytes of both moments of a tensor with so many numbers.
+
+    For a sharded tensor, ``numbers`` counts the part that one process holds.
+    """
     if name == "adamw8bit" and numbers >= SMALLEST and numbers % BLOCK == 0:
         return 2 * (numbers + numbers // BLOCK * 4)
     return 2 * numbers * dtype.itemsize
 
 
 def set_learning_rate(optimizer: Optimizer, rate: float) -> None:
-    """Set the learning rate of all groups; torchao keeps it in a tensor."""
+    """Set the learning rate of all parameter groups. torchao keeps the rate in a tensor, AdamW in a number."""
     for group in optimizer.param_groups:
         if isinstance(group["lr"], Tensor):
             group["lr"].fill_(rate)
@@ -72,9 +75,10 @@ def set_learning_rate(optimizer: Optimizer, rate: float) -> None:
 
 
 def optimizer_step(optimizer: Optimizer, name: str, seed: int, update: int) -> None:
-    """One optimizer step; the noise of stochastic rounding is a function of (seed, update) alone.
+    """Make one optimizer step.
 
-    All processes draw the same noise, so that replicas stay equal, and a resumed run repeats it.
+    The noise of stochastic rounding is a function of (seed, update) alone. So all processes draw the same noise, the
+    copies of the weights stay equal, and a resumed run repeats the noise.
     """
     if name == "adamw":
         optimizer.step()
@@ -83,7 +87,7 @@ def optimizer_step(optimizer: Optimizer, name: str, seed: int, update: int) -> N
     if not optimizer.state:
         _check_shards(optimizer)
     on_cpu = parameter.device.type == "cpu"
-    # On a CPU compiling takes minutes and saves nothing.
+    # torchao compiles its step. On a CPU this takes minutes and saves no time, so the step runs uncompiled there.
     eager = torch.compiler.set_stance("force_eager") if on_cpu else nullcontext()
     with torch.random.fork_rng(devices=[] if on_cpu else [parameter.device]), eager:
         torch.manual_seed((seed * 0x9E3779B1 + update) % 2**63)
@@ -91,7 +95,10 @@ def optimizer_step(optimizer: Optimizer, name: str, seed: int, update: int) -> N
 
 
 def _check_shards(optimizer: Optimizer) -> None:
-    """Refuse shards of different sizes: one process would keep moments in 8 bits and another would not."""
+    """Raise UserError if a sharded parameter has shards of different sizes.
+
+    One process could then keep its moments in 8 bits and another not.
+    """
     for group in optimizer.param_groups:
         for p in group["params"]:
             if is_part(p):
@@ -99,7 +106,7 @@ def _check_shards(optimizer: Optimizer) -> None:
 
 
 def check_rows(rows: int, processes: int) -> None:
-    """Raise UserError where 8-bit moments of so many rows have no equal shards."""
+    """Raise UserError if a parameter with so many rows cannot be sharded equally over the processes."""
     if rows % processes:
         raise UserError(
             f"optim.name adamw8bit needs equal shards, and {processes} processes cannot share {rows} rows: use a "
@@ -108,25 +115,30 @@ def check_rows(rows: int, processes: int) -> None:
 
 
 CODES, SCALE = "#codes", "#scale"
-"""What a checkpoint adds to the name of an 8-bit moment's two parts."""
+"""Suffixes in a checkpoint of the two tensors of an 8-bit moment: the 8-bit codes and the scales of their blocks."""
 
 
 def moment_parts(value: Tensor) -> dict[str, Tensor]:
-    """Plain whole tensors that a moment is made of, by what is added to its name; every process must call it."""
+    """Split a moment into plain tensors, by the suffix of their names in a checkpoint.
+
+    An 8-bit moment has two, which are gathered if it is sharded, so every process must call this. Any other moment is
+    returned unchanged under the suffix "".
+    """
     own = local(value)
     if not hasattr(own, "codes"):
         return {"": value}
     if not is_part(value):
         return {CODES: own.codes, SCALE: own.scale}
-    # One after the other: gathered together they would be results that are still on their way.
+    # The codes are moved to the CPU before the scales are gathered, which waits until they have arrived: a gathered
+    # tensor may be returned before its data have.
     codes = joined(own.codes, value, value.shape, value.stride()).cpu()
     return {CODES: codes, SCALE: joined(own.scale, value, torch.Size([value.numel() // BLOCK]), (1,)).cpu()}
 
 
 def low_moment(optimizer: Any, parameter: Tensor, kind: str, codes: Tensor, scale: Tensor) -> Tensor:
-    """An 8-bit moment from its whole parts, in the shards that the parameter has now.
+    """Make an 8-bit moment from the unsharded codes and scales of a checkpoint, sharded like the parameter.
 
-    Blocks of a shard that begins inside a block of the checkpoint, as another number of processes may make them, are
+    With another number of processes, a shard may begin inside a block of the checkpoint. Its numbers are then
     quantized again.
     """
     made = getattr(optimizer, "optimizer", optimizer)._new_buffer(parameter, kind == "exp_avg")

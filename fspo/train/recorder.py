@@ -1,4 +1,4 @@
-"""What the trainer records of single responses: scores, audits, and the rows of the gradient log."""
+"""Scores of single responses, audits, and the writing of the gradient log during training."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from fspo.train.log_rows import Update, log_rows, responses_of
 from fspo.train.updates import Record, Shard, Updater
 
 COVERAGE_RESPONSES = 4
-"""Responses whose full gradients are held at one time to measure the sketch."""
+"""Number of responses whose full gradients are held in memory together, to measure how well a sketch keeps them."""
 _ARROW_KINDS: tuple[tuple[type, str], ...] = ((bool, "bool"), (int, "int64"), (float, "float64"))
 
 
 class ScoreLog:
-    """Takes scores on chosen updates and writes this process's rows of the gradient log.
+    """Takes the responses' scores on chosen updates and writes this process's rows of the gradient log.
 
     Parameters
     ----------
@@ -39,10 +39,10 @@ class ScoreLog:
     rule : Rule
         The rule that trains.
     model : PreTrainedModel
-        Unwrapped.
+        The model before accelerate wraps it.
     updater : Updater
     task : Task
-        Its first training example's ``info`` gives the log its ``user.*`` columns.
+        The log gets one ``user.*`` column for each entry of ``info`` in the task's first training example.
     """
 
     def __init__(self, config: TrainConfig, rule: Rule, model: PreTrainedModel, updater: Updater, task: Task) -> None:
@@ -72,25 +72,34 @@ class ScoreLog:
         return ScoreHooks(self.model, width=scores.width, projection=scores.projection).sketcher.width
 
     def wanted(self, rollout: int, since: int) -> bool:
-        """Whether the responses of update ``since`` of this rollout are scored."""
+        """Whether scores are taken on update ``since`` of this rollout (0 is the first)."""
         log = self.config.log
         return bool(log.score_every) and rollout % log.score_every == 0 and since in self.config.scored_updates()
 
     def audited(self, rollout: int, since: int) -> bool:
-        """Whether an audit goes with this update: the last scored one of the first pass, once in audit_every."""
+        """Whether an audit is made at this update.
+
+        It is made at the last scored update of the first pass over the rollout, every ``log.audit_every`` rollouts.
+        """
         log, first_pass = self.config.log, range(self.config.batch.minibatches)
         chosen = [m for m in self.config.scored_updates() if m in first_pass]
         due = bool(log.audit_every) and rollout % log.audit_every == 0
         return due and self.wanted(rollout, since) and since == max(chosen, default=-1)
 
     def measured(self, rollout: int, since: int) -> bool:
-        """Whether the sketch is measured on this update: the last scored one, once in coverage_every."""
+        """Whether the sketch is compared with full gradients at this update.
+
+        It is at the last scored update of a rollout, every ``log.coverage_every`` rollouts.
+        """
         every = self.config.log.coverage_every
         due = bool(every) and rollout % every == 0
         return due and self.wanted(rollout, since) and since == max(self.config.scored_updates())
 
     def scored(self, rollout: int, shards: list[Shard]) -> list[Shard]:
-        """The shards, those with a gradient with the scores of their responses."""
+        """Return the shards with the scores of their responses; shards without a gradient have none.
+
+        The first time that scores leave out parameters, one warning is printed.
+        """
         config = self.config
         found = score_shards(
             self.model,
@@ -114,7 +123,11 @@ class ScoreLog:
         return found
 
     def measure_sketch(self, batch: RolloutBatch, shards: list[Shard]) -> dict[str, float]:
-        """Covered share of ||psi||^2 and error of a pair's cosine, on a few of the main process's scored responses."""
+        """Measure the sketch on a few of the main process's scored responses.
+
+        Returns the share of ||psi||^2 that the scored parameters cover and the error of the cosine between the scores
+        of two responses. The result is empty on other processes.
+        """
         config = self.config
         if not self.updater.accelerator.is_main_process:
             return {}
@@ -136,7 +149,7 @@ class ScoreLog:
         return values | {"score/cosine_error": found.pair_cosine_rmse}
 
     def audit(self, fresh: RolloutBatch, shards: list[Shard], step: int) -> None:
-        """Score and log an audit: responses that the present parameters have just sampled, so S = 0 and w = 1."""
+        """Score and log an audit's responses. The present parameters have just sampled them, so S = 0 and w = 1."""
         scored = self.scored(fresh.rollout, shards)
         records = [self.updater.fresh_record(shard) for shard in scored if not shard.micro.dummy]
         self._append(
@@ -149,7 +162,7 @@ class ScoreLog:
         Parameters
         ----------
         step, since, epoch : int
-            Updates before this one: of the run, and since the rollout; passes over the rollout before this one.
+            Updates of the run before this one, updates since the rollout, and passes over the rollout before this one.
         """
         source = self.rule.drift_source if self.rule.needs_stats else "none"
         update = Update(batch.rollout, step, batch.behaviour_version, self.rule.label, source, "train", since, epoch)
@@ -169,7 +182,7 @@ class ScoreLog:
             )
 
     def flush(self, rollout: int) -> None:
-        """Write the rollout's file."""
+        """Write this process's log file of the rollout."""
         self.writer.flush(rollout)
 
 
@@ -183,7 +196,10 @@ def score_shards(
     rollout: int,
     logits: int | None = None,
 ) -> list[Shard]:
-    """The shards, with the scores of every response with A != 0; ``model`` is the unwrapped one."""
+    """Return the shards with the scores of every response with A != 0.
+
+    ``model`` is the model before accelerate wraps it.
+    """
     found = list(shards)
     for i, shard in enumerate(shards):
         if shard.micro.trains and (not shard.micro.dummy or layout_of(model).in_step):
@@ -198,7 +214,7 @@ def _kind(value: Any) -> str:
 
 
 def _user_value(value: Any, kind: str) -> Any:
-    """A value of the task's own column in the column's type; null where it does not fit (tasks mix types)."""
+    """Convert a value of a task's column to the column's type; None if it does not fit, since a task may mix types."""
     if value is None:
         return None
     if kind == "string":

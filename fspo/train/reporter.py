@@ -1,4 +1,4 @@
-"""What a training run shows and writes while it goes: the progress bar, timings, metrics.jsonl and the trackers."""
+"""Reports of a training run: the progress bar, warnings, timings, metrics.jsonl and the trackers."""
 
 from __future__ import annotations
 
@@ -23,13 +23,15 @@ from fspo.train.metrics import finished
 
 
 class Reporter:
-    """Reports of one run; every process holds one, and the main process's bar and file are the ones that exist.
+    """Reports the progress and the metrics of one run.
+
+    Every process has a Reporter, but only that of the main process shows a progress bar and writes metrics.jsonl.
 
     Attributes
     ----------
     metrics : MetricsFile
     seconds : dict of float
-        Wall time of the present rollout's or evaluation's parts.
+        Wall time of each part of the present rollout or evaluation, seconds.
     """
 
     def __init__(self, accelerator: Accelerator, config: TrainConfig) -> None:
@@ -41,7 +43,7 @@ class Reporter:
 
     @contextmanager
     def training(self, label: str, done: int, step: int) -> Iterator[None]:
-        """Bar and trackers of a run that goes on after ``done`` rollouts and ``step`` updates."""
+        """Start the bar and the trackers of a run after ``done`` rollouts and ``step`` updates; end them on exit."""
         init_trackers(self.accelerator, self.config, step)
         with tqdm(
             total=self.config.rollouts,
@@ -50,23 +52,23 @@ class Reporter:
             unit="rollout",
             disable=not self.accelerator.is_main_process,
             dynamic_ncols=True,
-        ) as self._bar:  # closed before an error is printed: it gets a line of its own
+        ) as self._bar:  # on an error the bar is closed first, so that the error is printed on a new line
             yield
         self.accelerator.end_training()
 
     def warn(self, kind: str, message: str) -> None:
-        """Print a warning on the main process, one of each kind."""
+        """Print a warning on the main process, at most once for each kind."""
         if self.accelerator.is_main_process and kind not in self._warned:
             self._warned.add(kind)
             tqdm.write(f"warning: {message}", file=sys.stderr)
 
     def say(self, what: str) -> None:
-        """Name the present work in the progress bar; logs that are no terminal are spared."""
+        """Show in the progress bar what is being done. Output that is no terminal is not redrawn at once."""
         if self._bar is not None:
             self._bar.set_postfix_str(what, refresh=sys.stderr.isatty())
 
     def sampling(self, total: int) -> Callable[[int, int], None]:
-        """From a number of responses over all processes to `fspo.sampling.sample.sample`'s progress callback."""
+        """Make the progress callback of `fspo.sampling.sample.sample`, for ``total`` responses over all processes."""
         total = -(-total // self.accelerator.num_processes)
         done = 0
 
@@ -79,37 +81,37 @@ class Reporter:
         return progress
 
     def restart_clock(self) -> dict[str, float]:
-        """Begin to time the parts of a rollout or evaluation; the dictionary that fills up."""
+        """Begin to time a new rollout or evaluation, and return the dictionary that its times are added to."""
         self.seconds = {}
         return self.seconds
 
     @contextmanager
     def timed(self, name: str) -> Iterator[None]:
-        """Add the block's wall time to a part."""
+        """Add the wall time of the ``with`` block to the time of the part ``name``."""
         began = time.perf_counter()
         yield
         self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - began
 
     def times(self) -> dict[str, float]:
-        """The parts' wall times as metrics, seconds."""
+        """Return the wall time of each part as a metric ``time/NAME``, seconds."""
         return {f"time/{name}": seconds for name, seconds in self.seconds.items()}
 
     def divide(self, counts: Counts) -> dict[str, float]:
-        """Add the counts of all processes and divide once."""
+        """Add the counts of all processes and divide the sums; return the metrics."""
         merged = Counts()
         for pairs in gather_object([counts.pairs()]):
             merged.merge(pairs)
         return finished(merged, self.config.log.length_edges)
 
     def write(self, phase: str, rollout: int, step: int, values: dict[str, Any]) -> None:
-        """A line of metrics.jsonl, and the finite values to the trackers."""
+        """Write a line of metrics.jsonl, and hand the finite values to the trackers."""
         if self.accelerator.is_main_process:
             self.metrics.write({"rollout": rollout, "step": step, "phase": phase, **values})
         with writing(self.run):
             self.accelerator.log({k: v for k, v in values.items() if np.isfinite(v)}, step=step)
 
     def rollout_done(self, label: str, values: dict[str, float]) -> None:
-        """Move the bar on."""
+        """Advance the bar by one rollout and show its reward, clip ratio and mean length."""
         if self._bar is not None:
             self._bar.set_description_str(
                 f"train {label} reward {values['reward']:.3f} "

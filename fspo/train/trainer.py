@@ -1,8 +1,8 @@
-"""The trainer: rollouts with a frozen behaviour policy, several updates each, every response logged.
+"""The trainer: it samples rollouts, makes several updates on each, and logs every response.
 
-One rollout is: prompts -> responses -> rewards -> advantages -> old log-probs -> minibatch updates (on chosen ones a
-score pass first) -> rows of the gradient log -> metrics. All noise is a function of the seed and of numbers kept in
-the checkpoint, so a resumed run repeats what it lost bit by bit.
+One rollout is: prompts -> responses -> rewards -> advantages -> old log-probs -> minibatch updates (chosen updates take
+scores first) -> rows of the gradient log -> metrics. All noise is a function of the seed and of numbers kept in
+the checkpoint, so a resumed run repeats the rollouts that it lost bit by bit.
 """
 
 from __future__ import annotations
@@ -50,12 +50,13 @@ class Trainer:
     ----------
     config : TrainConfig
     model, tokenizer, task : optional
-        Use these instead of those that the configuration names.
+        Used instead of the model, tokenizer and task that the configuration names.
 
     Raises
     ------
     UserError
-        For a run folder that holds another run, a wrong number of processes, or anything that cannot be loaded.
+        If the run folder holds another run, the number of processes is wrong, or the model, the tokenizer or the task
+        cannot be loaded.
     """
 
     def __init__(
@@ -74,7 +75,8 @@ class Trainer:
         self.is_main = self.accelerator.is_main_process
         self.rule = config.rule.rule()
         claim_folder(self.accelerator, config)
-        set_seed(config.seed)  # for weights that a checkpoint lacks; nothing else draws from torch
+        # Weights that a checkpoint lacks are drawn from torch's generator. Nothing else draws from it.
+        set_seed(config.seed)
         self.task = task or make_task(config.task.name, config.task.options)
         if config.eval.every and self.task.size("eval") == 0:
             raise UserError("the task holds out no example: set eval.every to 0, or give it held-out rows")
@@ -130,7 +132,7 @@ class Trainer:
     # -- training ------------------------------------------------------------------------------------------------
 
     def train(self) -> dict[str, float]:
-        """Run all rollouts that are left; the last rollout's metrics (and the last evaluation's)."""
+        """Run all rollouts that are left and return the metrics of the last rollout and of the last evaluation."""
         try:
             return self._train()
         finally:
@@ -152,7 +154,7 @@ class Trainer:
             done = rollout + 1
             if config.eval.every and (done % config.eval.every == 0 or done == config.rollouts):
                 last |= self._evaluate(done)
-            if done == config.rollouts:  # before the checkpoint: a kill in between repeats both
+            if done == config.rollouts:  # export before the checkpoint: if killed in between, a resumed run does both
                 self._export()
             every = config.checkpoint_every
             if done == config.rollouts or (every and done % every == 0):
@@ -189,7 +191,13 @@ class Trainer:
         return values
 
     def sample(self, rollout: int, counts: Counts) -> RolloutBatch:
-        """Sample and verify a rollout, with advantages."""
+        """Sample a rollout, judge its responses, and return it with rewards and advantages; count it in ``counts``.
+
+        Raises
+        ------
+        UserError
+            If the reward of every response failed.
+        """
         config, position = self.config, self.state.prompts
         drawn = draw(
             self.collector,
@@ -208,7 +216,7 @@ class Trainer:
             )
         tokens = self.state.num_tokens + int(drawn.batch.total_lengths.sum())
         self.state = replace(self.state, num_tokens=tokens, prompts=drawn.position)
-        if self.is_main:  # every process holds the same batch: one of them counts it
+        if self.is_main:  # every process holds the same batch, so only one of them counts it
             drawn.count(counts, config)
             if drawn.too_long:
                 self.reporter.warn(
@@ -219,7 +227,10 @@ class Trainer:
         return drawn.batch
 
     def shards(self, batch: RolloutBatch, rows: np.ndarray) -> list[Shard]:
-        """This process's shards of one minibatch, with old log-probs under the present parameters."""
+        """Build this process's shards of one minibatch, with old log-probs under the present parameters.
+
+        ``rows`` are the minibatch's row numbers in ``batch``.
+        """
         needed = batch.advantages != 0 if self.config.rule.kl_coef == 0 else np.ones(len(batch), bool)
         plan = plan_microbatches(
             rows,
@@ -234,7 +245,18 @@ class Trainer:
     def update(
         self, batch: RolloutBatch, shards: list[Shard], counts: Counts, *, since: int, epoch: int
     ) -> dict[str, float]:
-        """One optimizer update on a minibatch, with its score pass, log rows and metrics."""
+        """Make one optimizer update on a minibatch, with its score pass, log rows and metrics.
+
+        Parameters
+        ----------
+        since, epoch : int
+            Updates since the rollout, and passes over the rollout, before this one.
+
+        Returns
+        -------
+        dict
+            Metrics of the score pass; empty if the update takes no scores.
+        """
         config = self.config
         stats, step = self._stats(shards, since), self.state.step
         scored = self.log.wanted(batch.rollout, since)
@@ -252,7 +274,7 @@ class Trainer:
         with self.reporter.timed("update"):
             records = self.updater.accumulate(shards, stats, rule)
             cause = self._step(counts, guard.find(self.accelerator, records))
-        if cause is None and rule.adapt != "none" and since > 0:  # before the first update S is 0
+        if cause is None and rule.adapt != "none" and since > 0:  # before the first update every S is 0
             S, n, A = self.updater.global_rows(records)
             self.online.observe(S, n, A, rule.centre(stats, A))
         self.log.update(batch, records, step=step, since=since, epoch=epoch)
@@ -279,7 +301,10 @@ class Trainer:
             return self.updater.drift_stats(shards)
 
     def _step(self, counts: Counts, cause: str | None) -> str | None:
-        """Clip the gradient and update, or skip the update on all processes alike; why it was skipped."""
+        """Clip the gradient's norm and update the weights, or skip the update on all processes alike.
+
+        Returns why the update was skipped (a key of `fspo.train.guard.CAUSES`), or None if it was made.
+        """
         config = self.config.optim
         rate = config.learning_rate * min(1.0, (self.state.step + 1) / max(config.warmup_updates, 1))
         set_learning_rate(self.optimizer, rate)
@@ -304,7 +329,7 @@ class Trainer:
     # -- audits, evaluation, checkpoints ---------------------------------------------------------------------------
 
     def _audit(self, batch: RolloutBatch, shards: list[Shard]) -> None:
-        """Log fresh responses to the scored minibatch's prompts at the parameters that it is scored at."""
+        """Sample fresh responses to the scored minibatch's prompts with the present parameters, score and log them."""
         rows = np.concatenate([shard.micro.rows for shard in shards])
         fresh = draw_audit(self.collector, self.raw, self.config, batch, rows, step=self.state.step)
         self.log.audit(fresh, self.shards(fresh, np.arange(len(fresh))), self.state.step)

@@ -1,7 +1,7 @@
-"""One rollout's updates: old log-probs, minibatches, clipped objective, scores, log rows.
+"""Log-probabilities and gradients of the clipped objective, computed by one process on its share of a minibatch.
 
-The pieces of one process. A *shard* is a microbatch with its tensors and old log-probs; old and new log-probs come
-from the same forward over the same shard, so S = 0 exactly before the first update.
+A *shard* is a microbatch with its tensors and old log-probs. Old and new log-probs come from the same forward pass over
+the same shard, so S = 0 exactly before the first update.
 """
 
 from __future__ import annotations
@@ -27,19 +27,22 @@ Tensors = dict[str, torch.Tensor]
 
 @dataclass(frozen=True)
 class Shard:
-    """A microbatch on the device.
+    """A microbatch of B responses as tensors on the device, padded to T tokens.
 
     Attributes
     ----------
     micro : Microbatch
+        Which rows of the rollout these are.
     batch : dict of tensors (B, T)
+        Token ids and masks.
     old, ref : tensors (B, T)
-        Old and reference log-probs; ref is None without a KL term.
+        Log-probs of the response tokens under the weights that sampled them, and under the reference model. ref is
+        None without a KL term.
     advantages : tensor (B,)
     entropy : (B,) float64
-        Mean entropy of the behaviour policy, nats; NaN where not asked for.
+        Mean entropy over the response's tokens when it was sampled, nats; NaN if entropy is not logged.
     scores : Scores, optional
-        The responses' scores at the parameters of the present update, where a score pass took them.
+        Scores of the responses at the present parameters, if a score pass took them.
     """
 
     micro: Microbatch
@@ -52,21 +55,21 @@ class Shard:
 
     @property
     def mask(self) -> torch.Tensor:
-        """Response tokens (B, T)."""
+        """Mask (B, T), true at the response tokens."""
         return self.batch["response_mask"]
 
 
 @dataclass(frozen=True)
 class Record:
-    """What the rule did to the responses of one shard in one update.
+    """Log-ratios, weights and clip decisions of the responses of one shard in one update.
 
     Attributes
     ----------
     shard : Shard
     rows : dict of (B,) arrays
-        As `fspo.objective.Records.to_numpy` gives them.
+        The columns of `fspo.objective.Records.to_numpy`.
     drift : (B,) float64, optional
-        Centre of the rule's band, nats per token; None where the shard was not updated on.
+        Centre of the rule's band, nats per token; None for responses of an audit, on which no update is made.
     """
 
     shard: Shard
@@ -90,11 +93,11 @@ class Updater:
         The prepared (possibly wrapped) model.
     rule, objective : Rule, ObjectiveConfig
     temperature : float
-        The sampling temperature: log-ratios belong to the policy that sampled.
+        The sampling temperature. Log-probs are taken at it, because log-ratios compare with the policy that sampled.
     reference : torch.nn.Module, optional
         Frozen initial model for the KL term.
     logits : int, optional
-        Most logits that exist at a time, as in `fspo.policy.logprobs.token_log_probs`.
+        Largest number of logits held in memory at a time, as in `fspo.policy.logprobs.token_log_probs`.
     """
 
     accelerator: Accelerator
@@ -116,15 +119,16 @@ class Updater:
         entropy: bool = False,
         tokens: int | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Log-probs and entropies (B, T) of response tokens, of the policy unless a model is given.
+        """Compute log-probs and entropies (B, T) of response tokens, under the policy unless ``model`` is given.
 
-        ``tokens`` are those of a tile of logits, as in `fspo.policy.logprobs.token_log_probs`.
+        The logits are computed for ``tokens`` tokens at a time, as in `fspo.policy.logprobs.token_log_probs`. The
+        entropies are None unless ``entropy`` is true.
         """
         model = model or self.model
         return token_log_probs(model, batch, self.temperature, entropy=entropy, logits=self.logits, tokens=tokens)
 
     def tensors(self, batch: RolloutBatch, rows: np.ndarray) -> Tensors:
-        """Padded tensors of some rows, on the device."""
+        """Pad the prompts and responses at ``rows`` and return them as tensors on the device."""
         made = make_batch(
             [batch.prompts[i].tolist() for i in rows],
             [batch.responses[i].tolist() for i in rows],
@@ -135,7 +139,7 @@ class Updater:
 
     @torch.no_grad()
     def shard(self, batch: RolloutBatch, micro: Microbatch) -> Shard:
-        """Build a shard: its tensors and its old log-probs under the present parameters."""
+        """Build the shard of a microbatch; the old log-probs are those under the present parameters."""
         tensors = self.tensors(batch, micro.rows)
         old, entropy = self.log_probs(tensors, entropy=self.entropy)
         mean = np.full(len(micro.rows), np.nan)
@@ -149,16 +153,23 @@ class Updater:
 
     @torch.no_grad()
     def drift_stats(self, shards: Sequence[Shard]) -> DriftStats:
-        """Two-pass drift statistics of the global minibatch at the present parameters."""
+        """Compute the drift statistics of the minibatch, over all processes, at the present parameters.
+
+        This is an additional forward pass: the band's centre must be known before the pass that makes the gradient.
+        """
         sums = DriftStats()
         for shard in shards:
             new, _ = self.log_probs(shard.batch)
-            if not shard.micro.dummy:  # a dummy runs all the same: with sharding every process must
+            # A dummy runs forward too, because with sharded weights every process must run the same passes.
+            if not shard.micro.dummy:
                 sums += drift_stats((new - shard.old).double(), shard.mask, shard.advantages.double())
         return self.over_processes(sums)
 
     def lagged_stats(self, records: Sequence[Record]) -> DriftStats:
-        """Drift statistics of the global minibatch from its records, for the next minibatch."""
+        """Compute the drift statistics of a minibatch, over all processes, from its records.
+
+        A rule with lagged drift uses them for the next minibatch.
+        """
         sums = DriftStats()
         for record in records:
             k3, square, n, S = (record.rows[name] for name in ("k3_sum", "sum_sq_log_ratio", "length", "log_ratio"))
@@ -167,9 +178,10 @@ class Updater:
 
     @staticmethod
     def global_rows(records: Sequence[Record]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """S (nats), length (tokens) and A of the minibatch's rows, (n,) each, over all processes.
+        """Gather S (nats), length (tokens) and A of the minibatch's responses from all processes, (n,) each.
 
-        By row number, so alike on every process, however the rows were cut into microbatches.
+        They are sorted by row number, so every process gets the same arrays, however the rows were divided into
+        microbatches.
         """
         parts = gather_object(
             [
@@ -182,22 +194,22 @@ class Updater:
         return S[order], n[order], A[order]
 
     def over_processes(self, sums: DriftStats) -> DriftStats:
-        """The sums over all processes of each one's."""
+        """Add up the drift statistics of all processes."""
         local = torch.tensor(astuple(sums), dtype=torch.float64, device=self.accelerator.device)
         return DriftStats(*self.accelerator.reduce(local, "sum").tolist())  # type: ignore[union-attr]
 
     def accumulate(self, shards: Sequence[Shard], stats: DriftStats | None, rule: Rule | None = None) -> list[Record]:
-        """Add the minibatch's gradient to the parameters' ``.grad`` and return the record of each real shard.
+        """Add the minibatch's gradient to the parameters' ``.grad`` and return the record of each shard but dummies.
 
-        The loss is divided by the minibatch's global denominator, so the gradient does not depend on how rows are
-        cut into microbatches and processes. Shards without a gradient run forward only.
+        The loss is divided by a denominator over the minibatch of all processes, so the gradient does not depend on
+        how rows are divided into microbatches and over processes. Shards without a gradient run forward only.
 
         Parameters
         ----------
         stats : DriftStats, optional
-            Of the global minibatch, where the rule has a drift.
+            Drift statistics of the minibatch over all processes; needed if the rule has a drift.
         rule : Rule, optional
-            This update's rule where it changes from one to the next (fspo/rules/online.py).
+            The rule for this update, if it changes between updates (fspo/rules/online.py). Default: the trained rule.
         """
         rule = self.rule if rule is None else rule
         local = sum(denominator_for(self.objective, s.mask) for s in shards if not s.micro.dummy)
@@ -223,7 +235,9 @@ class Updater:
                     denominator=denominator,
                     ref=shard.ref,
                 )
-                if trains:  # gradients are averaged over processes; the denominator is already global
+                if trains:
+                    # Gradients are averaged over processes, but the denominator already counts all processes' rows.
+                    # The factor undoes the average.
                     scale = 0.0 if shard.micro.dummy else float(self.accelerator.num_processes)
                     self.accelerator.backward(loss * scale)
             if not shard.micro.dummy:
@@ -233,6 +247,6 @@ class Updater:
 
     @torch.no_grad()
     def fresh_record(self, shard: Shard) -> Record:
-        """The record of a shard whose responses the present parameters sampled: S is 0 and nothing is cut."""
+        """Make the record of a shard whose responses the present parameters sampled, so that S is 0 and none is cut."""
         _, records = objective(shard.old, shard.old, shard.mask, shard.advantages, Rule("none"))
         return Record(shard, records.to_numpy())
