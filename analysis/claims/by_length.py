@@ -145,7 +145,10 @@ class Curve:
 
     @property
     def unequal(self) -> bool:
-        """Whether some bin, or all bins together, lie beyond the margin (LRE_2 <= LRE_inf, tested more sharply)."""
+        """Whether some bin lies beyond the margin, by LRE_inf or by LRE_2.
+
+        LRE_2 is at most LRE_inf, so LRE_2 beyond the margin shows it too, and its interval is narrower.
+        """
         return self.largest.low > LRE_MARGIN or self.mean.low > LRE_MARGIN
 
     def details(self) -> dict[str, Any]:

@@ -118,8 +118,10 @@ def _cosines(tables: Tables) -> dict[str, Any]:
 
 
 def _seen_bins(moments: pd.DataFrame) -> pd.DataFrame:
-    """Keep the bins that have an estimate. Drop a run if its other bins hold too many rows, because the claim is about
-    every bin."""
+    """Return the bins that have an estimate, of runs in which the other bins hold few rows.
+
+    Other runs are left out, because the claim is about every bin.
+    """
     bins = moments.loc[moments["bin"].to_numpy(int) >= 0]
     known = np.isfinite(bins["var_S"].to_numpy(float))
     count = bins["count"].to_numpy(float)

@@ -65,7 +65,7 @@ def advantages_zero(p: Patient) -> Answer:
 
 
 def _equal_rewards(p: Patient, name: str) -> Answer:
-    """Check a log without advantages: the metrics tell how many groups have equal rewards."""
+    """Check advantages in a log without them, by the share of groups with equal rewards in the metrics."""
     equal = p.over_lines("frac_reward_zero_std", "groups with one reward for all, from the metrics")
     if equal is None:
         return not_checked(name, "the log has no advantages, nor the metrics enough lines with frac_reward_zero_std")
@@ -83,7 +83,7 @@ def _equal_rewards(p: Patient, name: str) -> Answer:
 
 
 def _limit_from_metrics(p: Patient, name: str, few: str) -> Answer:
-    """Check a log without lengths: the metrics tell the share of truncated responses."""
+    """Check truncation in a log without lengths, by the share of truncated responses in the metrics."""
     share = p.over_lines("completions/clipped_ratio", "truncated responses, from the metrics")
     if share is None:
         return not_checked(name, f"responses of known length: {few}; nor have the metrics enough lines")

@@ -81,7 +81,7 @@ DEFECTS: dict[str, Plan] = {
     ),
     "acceptance": Plan(rule=preset("fspo", range_lo=0.008, range_hi=0.008).rule),
 }
-"""A plan for each finding, by the finding's name. A name with a dash is a second way to the finding before the dash."""
+"""A plan for each finding, by the finding's name. "X-Y" is a second way to cause the finding X."""
 
 
 def write_run(run: Path, plan: Plan, seed: int) -> Path:

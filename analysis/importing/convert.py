@@ -176,7 +176,7 @@ class Converter:
         return mean
 
     def _tokens(self, got: Mapping[str, Values], path: Path, chosen: Mapping[str, str], n: int) -> dict[str, Any]:
-        """Compute S, its token sums, L and the engine's ratio from the given ones of new, old, sampler, log_ratio."""
+        """Compute S, its token sums, L and the engine's ratio from those of the table's columns that it has."""
         out: dict[str, Any] = {}
         found: dict[str, Floats] = {}
         row = np.zeros(0, np.int64)

@@ -35,8 +35,8 @@ class Report:
     derived: dict[str, str] = field(default_factory=dict)  # our column to what it was computed from
     user_columns: list[str] = field(default_factory=list)
     unknown_columns: list[str] = field(default_factory=list)
-    metrics: dict[str, str] = field(default_factory=dict)  # their metric to ours
-    different_metrics: dict[str, str] = field(default_factory=dict)  # their metric to why it is not ours
+    metrics: dict[str, str] = field(default_factory=dict)  # name of their metric to ours
+    different_metrics: dict[str, str] = field(default_factory=dict)  # name of their metric to why it means something else
     unknown_metrics: list[str] = field(default_factory=list)
     metric_lines: int = 0
     not_stored: Counter[str] = field(default_factory=Counter)  # counts of values that are not numbers

@@ -106,7 +106,7 @@ def import_run(
     with whole_folder(target) as part:
         _import_table(sources, part, rule, options, report, progress)
         import_scalars(sources, part, options.updates_per_rollout, report)
-        told_by = {"length", "log_ratio", "response"}  # a dump of texts is enough: it tells rewards by response
+        told_by = {"length", "log_ratio", "response"}  # a dump of texts without lengths is accepted for its rewards
         if report.rows and not told_by & (report.columns | report.derived).keys():
             raise UserError(
                 f"{source} has neither lengths nor log-ratios, so nothing could be told by length: name their "

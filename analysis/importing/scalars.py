@@ -23,7 +23,7 @@ def import_scalars(sources: Sources, run: Path, updates_per_rollout: int, report
     for step, name, value in _scalars(sources, report):
         phase, plain, stored, why = metric_name(name)
         if stored in lines[phase, step]:
-            continue  # a tracker repeats what the trainer's history file has
+            continue  # skip what a tracker repeats of the trainer's history
         lines[phase, step][stored] = value
         if why == "":
             report.metrics[plain if phase == "train" else f"{phase}/{plain}"] = stored

@@ -101,7 +101,6 @@ def load_run(path: str | Path, partition: Partition = LENGTH) -> Run:
     Parameters
     ----------
     path : path
-    path : path
         Run folder.
     partition : Partition
         The coordinate that the bins divide. Rows without a value of it are left out and counted.

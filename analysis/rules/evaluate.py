@@ -100,7 +100,7 @@ def make_cases(
         for outside in OUTSIDES:
             here = replace(rule, outside=outside)
             cases.append(Case(here, name, "given", states=known))
-            if rule.adapt != "range":  # matched, fspo-auto is fspo
+            if rule.adapt != "range":  # matched to a target, fspo-auto has the band of fspo
                 cases += [Case(here, name, "matched", float(target), known) for target in targets]
     for target in targets:
         if not 0 < target < 1:

@@ -22,7 +22,8 @@ from fspo.stats.intervals import CONFIDENCE, simultaneous_half_widths, t_quantil
 
 POINTS = 25
 LEAST, MOST = 4, 8
-"""Fewest and most coefficients. The fewest apply to FEW prompts with the rarer outcome; half as many more add one."""
+"""Fewest and most coefficients of a curve. Up to FEW prompts with the rarer outcome give LEAST coefficients; each time
+their number grows by half there is one more, up to MOST."""
 FEW = 20
 ENOUGH = 20
 """Number of prompts with the rarer outcome below which no curve is fitted."""

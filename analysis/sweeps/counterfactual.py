@@ -45,7 +45,7 @@ RowsTransform = Callable[[Rows], Rows]
 
 
 class SweepRow(NamedTuple):
-    """What another setting would have done to the same log: one row for each setting, value, rule and quantity.
+    """Effect that another setting would have had on the same log: one row for each setting, value, rule and quantity.
 
     First use only. Written by ``python -m analysis sweep RUN``. docs/theory.md sections 1 to 3 and 5, T12.
     """

@@ -24,9 +24,9 @@ Z = 1.959964
 
 
 class TrainedSweepRow(NamedTuple):
-    """What training with one setting changed came to: one row for each rule and changed setting.
+    """Results of training with one setting changed: one row for each rule and changed setting.
 
-    Quantities are of the rule that trained, on its own log. Written by ``paper_repro.py --sweep true``.
+    Quantities are of the rule that trained, on the log of its run. Written by ``paper_repro.py --sweep true``.
     """
 
     setting: Annotated[str, "setting that was changed", "text"]

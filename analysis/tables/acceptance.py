@@ -320,7 +320,7 @@ def _lre_rows(case: CaseKey, measure: str, found: Ratios) -> list[LreRow]:
 
 
 def _unusual(tally: Tally, sums: Sums, i: int, measure: str, column: Column, rows: Base, some: np.ndarray) -> int:
-    """Count the groups that have another value than most: 1 or 0, or neither if most multipliers lie between."""
+    """Count the groups with a row whose value is not the usual one, which is 1 or 0 (none, for most multipliers)."""
     if measure == "weight":
         column = sums.columns[tally.twins.get(i, i), "update", "nonzero"]
     count = rows.d[some].sum(1)

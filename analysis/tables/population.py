@@ -167,8 +167,7 @@ class PopulationTable:
         fresh = window.fresh.get(int(window.rows.step[at][0]))
         if fresh is None:
             return
-        # Both sides take leave-one-out advantages. A prompt lacks them for all of its rows or for none, so dropping the
-        # rows without one leaves prompts complete.
+        # leave-one-out advantages on both sides; a prompt has them for all of its rows or for none, so it stays complete
         swap = window.rows.leave_one_out[at] / window.rows.A[at]
         known = np.isfinite(swap)
         self.left_out["fresh_rows_without_advantage"] += int(np.sum(~known))
@@ -268,7 +267,7 @@ class PopulationTable:
             for name in ("inner", "left", "right")
         )
         variance = float(cosine_covariance((n, a), (n, a), a, b, self.width))
-        # products of single updates are mostly noise and may make this 0: take at least the error of equal updates
+        # noise in the products of single updates may make this variance 0: use at least that of equal updates
         cosine = float(n.sum() / math.sqrt(a.sum() * b.sum()))
         return math.sqrt(max(variance, (1 - cosine**2) ** 2 / (self.width * len(n))))
 
