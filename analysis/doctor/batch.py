@@ -20,7 +20,7 @@ DROPPED = 0.002
 
 
 def advantages_zero(p: Patient) -> Answer:
-    """Check whether no response, or hardly any, has an advantage."""
+    """Check whether few responses, or none, have an advantage other than 0."""
     name = "advantages_zero"
     if not p.rows.has("advantage"):
         return _equal_rewards(p, name)

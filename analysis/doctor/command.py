@@ -1,4 +1,4 @@
-"""``python -m analysis doctor RUN``."""
+"""The command ``python -m analysis doctor RUN``: examine runs and print the findings."""
 
 from __future__ import annotations
 

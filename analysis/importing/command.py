@@ -1,4 +1,4 @@
-"""``python -m analysis import SOURCE``."""
+"""The command ``python -m analysis import SOURCE``: turn another trainer's log into a run folder."""
 
 from __future__ import annotations
 

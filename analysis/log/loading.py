@@ -72,7 +72,7 @@ class Run:
     score_options: dict[str, Any] = field(default_factory=dict)  # how scores were taken, from the log's header
     partition: Partition = LENGTH
     stream: Stream | None = None
-    sampled: dict[str, Any] = field(default_factory=dict)  # of a streamed run: which results are made from the sample
+    sampled: dict[str, Any] = field(default_factory=dict)  # results of a streamed run that are made from a sample
 
     @property
     def clusters(self) -> int:

@@ -113,8 +113,7 @@ class Curve:
             return Curve(law, root, np.ones(k), vectors, along)  # no errors: S is 0 everywhere
         largest = values > (1 - 1e-9) * values[-1]
         if np.sqrt(np.sum(along[largest] ** 2)) < 1e-9 * np.sqrt(values[-1]):
-            # the estimate has no direction: take a fixed bend within the eigenspace of the largest value, so that the
-            # result does not depend on the signs that the linear algebra library chose
+            # the estimate has no direction: take a fixed one, which does not depend on the signs that eigh chose
             bend = root * (centre @ np.arange(k) ** 2.0)
             along += 1e-9 * np.sqrt(values[-1]) * np.where(largest, vectors.T @ bend, 0.0)
         return Curve(law, root, np.maximum(values / values[-1], 0.0), vectors, along)

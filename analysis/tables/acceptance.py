@@ -369,8 +369,7 @@ def acceptance_rows(
     """
     low, high = proportion_interval(found.value, found.variance, found.count, found.clusters)
     if not found.binary:
-        # a weight ratio may exceed 1, so it is treated as a mean; if nothing is cut, as a share, whose interval is not
-        # empty
+        # a weight ratio can exceed 1, so it is a mean; where nothing is cut it has no spread and counts as a share
         cut = ~found.shares & ((found.variance > ROUNDING) | (np.abs(found.value - 1) > ROUNDING))
         means = mean_interval(found.value, found.variance, found.clusters)
         low, high = np.where(cut, np.maximum(means[0], 0.0), low), np.where(cut, means[1], high)

@@ -38,7 +38,7 @@ DEPENDENCE_TOLERANCE = 0.1
 WEIGHT_TOLERANCE = 0.05
 """Largest distance of E[exp S] from 1."""
 ETA_TOLERANCE = 0.1
-"""Largest eta, the part of rho that clipping inside lengths makes."""
+"""Largest eta of T7, the term that clipping inside lengths adds to rho, which must stay below 1."""
 MOST_TIMES = 1000.0
 
 

@@ -134,8 +134,7 @@ def filled(row: LemmaRow, case: Case, strata: Strata, at: Ints, direct: Floats) 
         lemma, mean = lemma_of(strata, at, drop=case.rule.outside == "drop")
     except UserError as error:
         return row._replace(reason=str(error))
-    # the clipped update summed row by row must equal its sum over strata, which is computed on another path;
-    # their difference is taken over a_bar ||g|| (T8's units), because a_bar can be 1e9 and rounding grows with it
+    # sum the clipped update row by row too, and compare in T8's units: a_bar, and rounding with it, can reach 1e9
     through = strata.g_clip[at].sum(1)
     scale = mean * float(np.linalg.norm(strata.g[at].sum(1)))
     residual = float(np.maximum(lemma.identity_residual, np.linalg.norm(through - direct) / scale))  # NaN stays

@@ -123,7 +123,7 @@ class PopulationTable:
         self.left_out: Counter[str] = Counter()
         self._pools: dict[str, _Pool] = {}
         self._reasons: dict[int, str] = {}
-        self._cut: dict[int, int] = {}  # number of updates of which a case kept nothing, so they have no direction
+        self._cut: dict[int, int] = {}  # for each case, the number of updates of which it kept nothing
 
     def add(self, window: ScoredWindow) -> None:
         """Add the scores of one window at first use; ignore windows of reused rows."""
@@ -167,7 +167,7 @@ class PopulationTable:
         fresh = window.fresh.get(int(window.rows.step[at][0]))
         if fresh is None:
             return
-        # leave-one-out advantages on both sides; a prompt has them for all of its rows or for none, so it stays complete
+        # a prompt has leave-one-out advantages for all of its rows or for none, so the kept prompts are complete
         swap = window.rows.leave_one_out[at] / window.rows.A[at]
         known = np.isfinite(swap)
         self.left_out["fresh_rows_without_advantage"] += int(np.sum(~known))
