@@ -23,10 +23,10 @@ _MARKING = {alias for name in MARKS for alias in COLUMNS[name]}
 class Sources:
     """The files to read, by kind, each list in the order of training."""
 
-    state: list[Path] = field(default_factory=list)  # TRL: trainer_state.json
-    scalars: list[Path] = field(default_factory=list)  # one JSON object or CSV line a step
-    events: list[Path] = field(default_factory=list)  # TensorBoard
-    table: list[Path] = field(default_factory=list)  # one row a response
+    state: list[Path] = field(default_factory=list)  # trainer_state.json, by TRL
+    scalars: list[Path] = field(default_factory=list)  # JSON lines or CSV, one line for each step
+    events: list[Path] = field(default_factory=list)  # event files of TensorBoard
+    table: list[Path] = field(default_factory=list)  # tables with one row for each response
     ignored: list[str] = field(default_factory=list)  # files that could have been a source, with the reason
 
     @property

@@ -57,7 +57,7 @@ class Band:
     def twin(self, case: Case) -> int | None:
         """Return the number of the dropping case that cuts the same rows as a truncating case, or None."""
         key = case.key | {"outside": "drop"}
-        same = (i for i, other in self.members.get("drop", []) if repr(other.key) == repr(key))  # repr: NaN != NaN
+        same = (i for i, other in self.members.get("drop", []) if repr(other.key) == repr(key))  # text: NaN equals NaN
         return next(same, None)
 
 

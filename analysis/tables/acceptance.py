@@ -44,7 +44,7 @@ Clusters = Annotated[int, "clusters, prompts of one rollout, with a row", "clust
 class AcceptanceRow(NamedTuple):
     """How often a rule accepts: one row for each rule, set of rows, measure and bin.
 
-    Written always. docs/theory.md sections 1 and 2, T1, T2, T10.
+    Written for every run. docs/theory.md sections 1 and 2, T1, T2, T10.
     """
 
     case: CaseKey
@@ -60,7 +60,7 @@ class AcceptanceRow(NamedTuple):
 class ClipSideRow(NamedTuple):
     """Which side of the band is cut: one row for each rule, set of rows, side and bin.
 
-    Written always; for rules that drop, and the rule that trained. docs/theory.md section 2.
+    Written for every run, for rules that drop and the rule that trained. docs/theory.md section 2.
     """
 
     case: CaseKey
@@ -75,7 +75,7 @@ class ClipSideRow(NamedTuple):
 class LreRow(NamedTuple):
     """Length Reweighting Error of a rule: one row for each rule, set of rows, measure and norm.
 
-    Written always. docs/theory.md section 3.
+    Written for every run. docs/theory.md section 3.
     """
 
     case: CaseKey
@@ -91,7 +91,7 @@ class LreRow(NamedTuple):
 class TrendRow(NamedTuple):
     """Straight-line trend of acceptance over length: one row for each rule, set of rows and measure.
 
-    Written always. docs/theory.md section 3. The unit of slopes is for each doubling of the length; of another
+    Written for every run. docs/theory.md section 3. The unit of slopes is for each doubling of the length; of another
     partition (``--by``) for each standard deviation of its coordinate.
     """
 
@@ -120,7 +120,7 @@ class TrendRow(NamedTuple):
 class SmoothRow(NamedTuple):
     """Acceptance as a smooth curve of length: one row for each rule, set of rows, measure and point of the curve.
 
-    Written always. docs/theory.md section 3. A curve equal to that of another rule is written once.
+    Written for every run. docs/theory.md section 3. A curve equal to that of another rule is written once.
     """
 
     case: CaseKey
@@ -136,7 +136,7 @@ class SmoothRow(NamedTuple):
 class RangeRow(NamedTuple):
     """The range a rule had in a window: one row for each rule, rate and window.
 
-    Written always. docs/theory.md section 2.
+    Written for every run. docs/theory.md section 2.
     """
 
     band: RuleKey

@@ -45,7 +45,7 @@ MOST_TIMES = 1000.0
 class AssumptionRow(NamedTuple):
     """Whether the log meets an assumption of the theory: one row for each assumption and set of rows.
 
-    Written always. docs/theory.md section 7.
+    Written for every run. docs/theory.md section 7.
     """
 
     run: RunKey

@@ -36,7 +36,7 @@ _WORST = "the same of the worst bin; all bins together only"
 class CosineRow(NamedTuple):
     """Cosine of the clipped and the true update on the same batch: one row for each rule, use, weight and bin.
 
-    Written where scores were taken; else empty. docs/theory.md section 5.
+    Empty for a run without scores. docs/theory.md section 5.
     """
 
     case: CaseKey

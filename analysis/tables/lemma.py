@@ -31,7 +31,7 @@ TOLERANCE = 1e-8
 class LemmaRow(NamedTuple):
     """T7 and T8 on a scored update: one row for each rule, use and update, and one for each window of several updates.
 
-    Written where scores were taken; else empty. Every rule takes the common weight exp(S). docs/theory.md section 5,
+    Empty for a run without scores. Every rule takes the common weight exp(S). docs/theory.md section 5,
     T7, T8.
     """
 

@@ -43,7 +43,7 @@ NO_GUARANTEE = "no guarantee"
 class LemmaSummaryRow(NamedTuple):
     """The lemma's quantities over a run's scored updates: one row for each rule, use and quantity.
 
-    Written where scores were taken; else empty. docs/theory.md section 5, T7.
+    Empty for a run without scores. docs/theory.md section 5, T7.
     """
 
     case: CaseKey
@@ -67,7 +67,7 @@ def lemma_summary(table: Sequence[LemmaRow]) -> list[LemmaSummaryRow]:
     """
     groups: dict[str, list[LemmaRow]] = {}
     for row in table:
-        groups.setdefault(repr((row.case, row.weight)), []).append(row)  # repr: a target that is NaN equals itself
+        groups.setdefault(repr((row.case, row.weight)), []).append(row)  # as text a target NaN equals NaN
     return [line for found in groups.values() for line in _of_case(found)]
 
 

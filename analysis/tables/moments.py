@@ -47,7 +47,7 @@ class Shape(NamedTuple):
 class MomentRow(NamedTuple):
     """Moments of the log-ratio S in a bin: one row for each set of rows and bin.
 
-    Written always. docs/theory.md section 7, T1, T5, T9.
+    Written for every run. docs/theory.md section 7, T1, T5, T9.
     """
 
     run: RunKey
@@ -68,7 +68,7 @@ class MomentRow(NamedTuple):
 class ScalingRow(NamedTuple):
     """How Var(S|L) grows with length, and the drift: one row for each set of rows and sign of the advantage A.
 
-    Written always. docs/theory.md section 7, T1, T11.
+    Written for every run. docs/theory.md section 7, T1, T11.
     """
 
     run: RunKey

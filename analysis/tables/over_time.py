@@ -22,7 +22,7 @@ from fspo.stats.intervals import proportion_interval
 class OverTimeRow(NamedTuple):
     """How often the rule that trained clipped: one row for each rollout and bin, first use and reuse together.
 
-    Written where the rule that trained or its logged columns tell; else empty. docs/theory.md section 2.
+    Empty if neither the rule that trained nor its logged columns are known. docs/theory.md section 2.
     """
 
     run: RunKey

@@ -50,7 +50,7 @@ because short runs cannot tell it from 0."""
 class PopulationRow(NamedTuple):
     """The clipped update as an estimate of a population's: one row for each rule, reference, quantity and bin.
 
-    First use only. Written where scores were taken; else empty. docs/theory.md section 5 ("Population cosine"), T12.
+    First use only. Empty for a run without scores. docs/theory.md section 5 ("Population cosine"), T12.
     """
 
     case: CaseKey

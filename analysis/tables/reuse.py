@@ -23,7 +23,7 @@ from fspo.stats.intervals import proportion_interval
 class ReuseRow(NamedTuple):
     """What using responses again does: one row for each number of earlier uses and of updates since the rollout.
 
-    Written always. docs/theory.md section 1 ("First use").
+    Written for every run. docs/theory.md section 1 ("First use").
     """
 
     run: RunKey
