@@ -217,9 +217,9 @@ def test_files_of_another_rule_are_told(simulate, tmp_path):
 def test_what_cannot_be_read_or_written_beside_the_log_is_one_line(simulate, capsys):
     run = simulate(rollouts=1, width=0)
     (run / "analysis").write_text("in the way")
-    with pytest.raises(UserError, match="cannot write"):
+    with pytest.raises(UserError, match="analysis is a file: name a folder"):
         main([str(run)])
-    with pytest.raises(UserError, match="cannot write"):
+    with pytest.raises(UserError, match="analysis is a file: name a folder"):
         main(["sweep", str(run)])
     (run / "analysis").unlink()
     (run / "config.yaml").write_bytes(b"\xff\xfe: :")
@@ -283,14 +283,14 @@ def test_command_line(simulate, tmp_path, capsys):
     ("arguments", "cure"),
     [
         (["missing"], "give the run folder"),
-        (["RUN", "--bins", "0"], "at least 1 bin"),
+        (["RUN", "--bins", "0"], "--bins 0 must be at least 1"),
         (["RUN", "--rules", "[fsop]"], "did you mean 'fspo'"),
         (["RUN", "--rules", "[grpo]"], "choose from"),
         (["RUN", "--targets", "[0.9]", "--claims", "c.json"], "leave --targets as it is"),
         (["RUN", "--targets", "[1.5]"], "strictly between"),
         (["RUN", "--edges", "[5,5]"], "increase strictly"),
         (["RUN", "--window", "0"], "at least 1 rollout"),
-        (["RUN", "--draws", "0"], "at least 1 draw"),
+        (["RUN", "--draws", "0"], "--draws 0 must be at least 1"),
         (["RUN", "--binz", "3"], "--help"),
         ([], "--help"),
     ],

@@ -206,7 +206,7 @@ def test_bad_requests_name_the_cure():
         select(CHECKS, [], "simulate")
     with pytest.raises(UserError, match="--list"):
         select(CHECKS, ["T10"], "finite identity")
-    with pytest.raises(UserError, match="jobs=0"):
+    with pytest.raises(UserError, match="--jobs 0 must be at least 1"):
         run_checks([check(margin(1.0))], jobs=0)
     with pytest.raises(UserError, match="share one name"):
         run_checks([check(margin(1.0)), check(margin(1.0))])

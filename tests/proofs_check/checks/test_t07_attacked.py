@@ -20,7 +20,7 @@ from proofs_check.checks.t07_attacked import (
     reached,
 )
 from proofs_check.frame import Verdict, judge
-from proofs_check.tools import lemma_claims
+from proofs_check.tools import lemma_claims, lemma_search
 from proofs_check.tools.lemma_claims import (
     CROSSED,
     SMALLER_KAPPA_C,
@@ -206,7 +206,7 @@ def test_precision_is_far_beyond_float64():
 @pytest.mark.parametrize(("slacks", "verdict"), [((0.5, math.nan, 0.3), "undecided"), ((-0.5, math.nan, 0.3), "fail")])
 def test_a_case_that_balls_cannot_decide_neither_passes_nor_hides_a_violation(monkeypatch, slacks, verdict):
     judged = iter(slacks)
-    monkeypatch.setattr(attacks, "judge_exactly", lambda *_: lemma_claims.Judgement(next(judged)))
+    monkeypatch.setattr(lemma_search, "judge_exactly", lambda *_: lemma_claims.Judgement(next(judged)))
     case = Strata(np.ones(1), np.ones(1), np.ones((1, 2)), np.zeros((1, 2)))
     tally = Judged(STATED)
     for _ in slacks:
