@@ -1,1 +1,1 @@
-"""Evaluation of finished models on benchmarks: answers that a killed run keeps, accuracy with intervals."""
+"""Evaluation of finished models on benchmarks: sampled answers, kept on disk as they are made, and accuracy tables."""

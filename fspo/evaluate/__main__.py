@@ -1,7 +1,7 @@
 """Evaluation of finished models on benchmarks.
 
-``python -m fspo.evaluate --benchmarks math500,aime24 --models A B`` samples k responses a prompt and writes one table
-for all models: avg@k and pass@k with intervals over prompts, truncation, accuracy by length.
+``python -m fspo.evaluate --benchmarks math500,aime24 --models A B`` samples k responses to each prompt and writes one
+table for all models: avg@k and pass@k with intervals over prompts, truncation, accuracy by length.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ The same command again goes on where it stopped, and adds models and benchmarks 
 
 
 def build_parser() -> CommandParser:
-    """The command line."""
+    """Build the parser of the command line."""
     p = CommandParser(
         prog="python -m fspo.evaluate",
         description="Sample k responses to each prompt of benchmarks, judge them by math-verify, and write one table "
@@ -62,7 +62,7 @@ def build_parser() -> CommandParser:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Check the command line, then answer what is missing and write the tables."""
+    """Check the command line, sample the answers that are missing, and write the tables."""
     args = build_parser().parse_args(arguments)
     wanted = _wanted(args)
     sampling = SamplingConfig(args.temperature, args.max_new_tokens, args.engine, args.batch_size)
@@ -77,7 +77,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _wanted(args: Any) -> list[tuple[str, AnswerConfig]]:
-    """Benchmarks in the order asked for, with how each is answered."""
+    """Return the benchmarks in the order of the command line, each with its sampling settings."""
     wanted = []
     for entry in filter(None, (entry.strip() for entry in args.benchmarks.split(","))):
         name, _, count = entry.partition("@")

@@ -1,7 +1,8 @@
 """Accuracy on benchmarks: avg@k and pass@k with intervals over prompts, accuracy by length, differences of models.
 
-A prompt is a cluster: its responses share its difficulty, so k responses to 30 prompts are 30 observations and not
-30 k. Rates use the same cluster-robust variance and Wilson interval as acceptance (`fspo.stats`).
+The responses to one prompt form a cluster, because they share its difficulty: k responses to each of 30 prompts count
+as 30 observations, not as 30 k. Rates use the same cluster-robust variance and Wilson interval as acceptance
+(`fspo.stats`).
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Answers:
         Number of the prompt.
     correct : (N,) bool
     length : (N,) int
-        Tokens; 0 for a prompt that was too long to be asked, which counts as wrong.
+        Response length, tokens. It is 0 for a prompt that was too long to be asked; such a prompt counts as wrong.
     truncated : (N,) bool
         The response met the token limit.
     failed : (N,) bool
@@ -46,21 +47,21 @@ class Answers:
     failed: NDArray[np.bool_]
 
     def counts(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Prompts (P,) in rising order, their numbers of responses and of correct ones."""
+        """Return the prompts (P,) in rising order, and for each the number of responses and of correct responses."""
         prompts, group, size = np.unique(self.prompt, return_inverse=True, return_counts=True)
         return prompts, size.astype(np.int64), np.bincount(group, self.correct, len(prompts)).astype(np.int64)
 
 
 def pass_at_k(n: ArrayLike, c: ArrayLike, k: int) -> Floats:
-    """Unbiased estimate of the chance that at least one of k responses is correct, by prompt.
+    """Estimate for each prompt the probability that at least one of k responses is correct, without bias.
 
-    ``1 - C(n-c, k) / C(n, k)`` (Chen et al. 2021, arXiv:2107.03374): the share of the k-subsets of a prompt's n
-    responses that hold a correct one.
+    The estimate is ``1 - C(n-c, k) / C(n, k)`` (Chen et al. 2021, arXiv:2107.03374): among the subsets of k of a
+    prompt's n responses, the share that contain a correct response.
 
     Parameters
     ----------
     n, c : array (P,)
-        Responses and correct ones.
+        Numbers of responses and of correct responses.
     k : int
 
     Raises
@@ -74,19 +75,19 @@ def pass_at_k(n: ArrayLike, c: ArrayLike, k: int) -> Floats:
     if (good < 0).any() or (good > size).any():
         raise UserError("more correct responses than responses, or fewer than none: correct the counts")
     wrong = size - good
-    some = wrong >= k  # else every subset holds a correct one
+    some = wrong >= k  # where fewer than k responses are wrong, every subset contains a correct one
     left = np.where(some, wrong - k, 0.0)
     log_none = gammaln(wrong + 1) - gammaln(left + 1) - gammaln(size + 1) + gammaln(size - k + 1)
     return np.where(good == 0, 0.0, np.where(some, 1 - np.exp(log_none), 1.0))
 
 
 def budgets(n: int) -> list[int]:
-    """The k of pass@k that are shown for n responses: powers of two, and n."""
+    """Return the values of k for which pass@k is shown, given n responses to each prompt: powers of two, and n."""
     return sorted({2**i for i in range(n.bit_length()) if 2**i <= n} | {n})
 
 
 def rate(values: ArrayLike, prompt: ArrayLike) -> dict[str, float]:
-    """Mean of indicators or of rates in [0, 1], with an interval over prompts (NaN for fewer than five)."""
+    """Return the mean of values in [0, 1] with an interval over prompts; the interval is NaN for fewer than five."""
     values = np.asarray(values, np.float64)
     found = ratios(values, dense(np.asarray(prompt)), np.zeros(len(values), np.int64), 1, binary=True)
     low, high = proportion_interval(found.value, found.variance, found.count, found.clusters)
@@ -94,7 +95,9 @@ def rate(values: ArrayLike, prompt: ArrayLike) -> dict[str, float]:
 
 
 def measures(answers: Answers) -> list[dict[str, Any]]:
-    """Rows ``measure, value, ci_lo, ci_hi``: avg@n, then pass@k for each k of `budgets`.
+    """Return rows ``measure, value, ci_lo, ci_hi``: one for avg@n, then one for pass@k with each k of `budgets`.
+
+    Here n is the least number of responses to a prompt.
 
     Raises
     ------
@@ -111,15 +114,16 @@ def measures(answers: Answers) -> list[dict[str, Any]]:
 
 
 def difference(one: Answers, other: Answers, k: int | None = None) -> dict[str, float]:
-    """``one`` minus ``other`` on the prompts of both: mean of the prompts' differences with Student's t interval.
+    """Return the accuracy of ``one`` minus that of ``other`` on their common prompts, with Student's t interval.
 
-    Where all prompts differ alike (two models that solve the same ones), the interval is that of a proportion with
-    two more successes and failures, as for rates: a few prompts without a difference do not show that there is none.
+    The difference is taken for each prompt and averaged. If it is the same for all prompts (for example because both
+    models solve the same ones), the interval is that of a proportion with two more successes and two more failures, as
+    for rates. A few prompts without a difference do not show that there is none.
 
     Parameters
     ----------
     k : int, optional
-        Of pass@k; without it the difference is that of avg@n.
+        Compare pass@k; without it avg@n is compared.
     """
     (a, size_a, good_a), (b, size_b, good_b) = one.counts(), other.counts()
     shared, i, j = np.intersect1d(a, b, return_indices=True)
@@ -135,13 +139,16 @@ def difference(one: Answers, other: Answers, k: int | None = None) -> dict[str, 
 
 
 def length_bins(all_answers: Sequence[Answers], number: int = DEFAULT_BINS) -> Bins | None:
-    """Common bins of several models' response lengths; None when no prompt was asked."""
+    """Return bins of response length that are common to several models; None if no prompt was asked."""
     lengths = np.concatenate([a.length[a.length > 0] for a in all_answers])
     return quantile_bins(lengths, number) if len(lengths) else None
 
 
 def by_length(answers: Answers, bins: Bins) -> list[dict[str, Any]]:
-    """Accuracy, truncation and verifier failures by length bin; prompts that were not asked are in none."""
+    """Return one row for each length bin: accuracy, truncated responses and verifier failures.
+
+    Prompts that were too long to be asked belong to no bin.
+    """
     asked = answers.length > 0
     at, cluster = bins.index(answers.length[asked]), dense(answers.prompt[asked])
     if not len(at):
@@ -167,12 +174,12 @@ def by_length(answers: Answers, bins: Bins) -> list[dict[str, Any]]:
 
 
 def results(found: Mapping[tuple[str, str], Answers]) -> list[dict[str, Any]]:
-    """One row for each (benchmark, model) and measure, with the difference from the benchmark's first model.
+    """Return one row for each (benchmark, model) and measure, with the difference from the benchmark's first model.
 
     Parameters
     ----------
     found : mapping of (benchmark, model) -> Answers
-        In the order of the table.
+        The answers, in the order of the table.
     """
     first: dict[str, Answers] = {}
     rows = []
@@ -196,7 +203,7 @@ def results(found: Mapping[tuple[str, str], Answers]) -> list[dict[str, Any]]:
 
 
 def results_by_length(found: Mapping[tuple[str, str], Answers]) -> list[dict[str, Any]]:
-    """Accuracy by length bin of each (benchmark, model); a benchmark's models share their bins."""
+    """Return rows of accuracy by length bin for each (benchmark, model); the models of a benchmark share its bins."""
     rows = []
     for benchmark in dict.fromkeys(name for name, _ in found):
         bins = length_bins([answers for (name, _), answers in found.items() if name == benchmark])
@@ -207,7 +214,7 @@ def results_by_length(found: Mapping[tuple[str, str], Answers]) -> list[dict[str
 
 
 def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Rows of `results` as one Markdown table: a line for each (benchmark, model), rates in per cent."""
+    """Write the rows of `results` as one Markdown table: a line for each (benchmark, model), rates in per cent."""
     lines: dict[tuple[str, str], dict[str, str]] = {}
     for row in rows:
         line = lines.setdefault(

@@ -1,7 +1,8 @@
-"""Benchmarks: their prompts from the hub or a folder, and a model's answers in a file that a killed run keeps.
+"""Benchmarks: loading their prompts from the hub or from disk, and keeping a model's answers in a file.
 
-``OUT/answers/MODEL/BENCHMARK.jsonl`` starts with a line that says what was asked and how; then one line a prompt with
-all its responses. Lines are appended a batch at a time and synced; a torn last line is dropped on the next start.
+The first line of ``OUT/answers/MODEL/BENCHMARK.jsonl`` names the model, the prompts and the sampling settings. Then
+follows one line for each prompt with all its responses. The lines of a batch are appended and synced to the disk
+together, so a killed run keeps them. The next start drops a last line that was not written completely.
 """
 
 from __future__ import annotations
@@ -27,19 +28,19 @@ from fspo.tasks.rows import FILE_SUFFIXES
 from fspo.tasks.sets import BENCHMARKS, known_options
 
 SOLVED = 1.0
-"""Least reward of a correct response."""
+"""Least reward at which a response counts as correct."""
 
 
 def load_benchmark(name: str, data_dir: Path | None, options: dict[str, Any]) -> DatasetTask:
-    """A benchmark by its known name (`fspo.tasks.sets.BENCHMARKS`) or from a file.
+    """Load a benchmark by its known name (`fspo.tasks.sets.BENCHMARKS`) or from a file.
 
     Parameters
     ----------
     name : str
         "math500", "aime24", ..., or the path of a jsonl or parquet file.
     data_dir : path, optional
-        ``NAME.jsonl``, ``NAME.parquet`` or a folder ``NAME`` in it serves instead of the hub; a file there makes a
-        name of its own.
+        Folder with benchmarks on disk. If it holds ``NAME.jsonl``, ``NAME.parquet`` or a folder ``NAME``, this is read
+        instead of the hub, also for a NAME that is not known.
     options : dict
         Further options of `fspo.tasks.dataset.DatasetConfig`.
 
@@ -78,15 +79,16 @@ def _on_disk(name: str, data_dir: Path | None) -> Path | None:
 
 
 def data_key(task: DatasetTask) -> str:
-    """Digest of a benchmark's prompts and answers."""
+    """Return the digest of a benchmark's prompts and answers."""
     every = [task.example("train", i) for i in range(task.size("train"))]
     return digest_of([[e.prompt, e.answer] for e in every])
 
 
 def model_key(model: str) -> str:
-    """Digest of a local folder's weights (ends of each file) and configuration; a hub name stands for itself.
+    """Return a text that changes when the model changes.
 
-    Adapters name the model that they belong to in their configuration.
+    For a local folder it is a digest of the configuration and of the first and last MiB of each file of weights.
+    LoRA adapters name their base model in the configuration, so it is part of the digest. A hub name is returned as is.
     """
     folder = Path(model)
     if not folder.is_dir():
@@ -102,13 +104,13 @@ def model_key(model: str) -> str:
 
 
 class AnswerFile:
-    """The answers of one model to one benchmark.
+    """The file with the answers of one model to one benchmark.
 
     Parameters
     ----------
     path : path
     header : dict
-        What was asked and how, as plain JSON values.
+        The model, the prompts and the sampling settings, as plain JSON values from `header`.
 
     Raises
     ------
@@ -151,7 +153,7 @@ class AnswerFile:
 
 
 def header(model: str, task: DatasetTask, settings: AnswerConfig) -> dict[str, Any]:
-    """First line of an answer file."""
+    """Make the first line of an answer file: the model, the prompts and the sampling settings."""
     return {"model": model_key(model), "benchmark": task.name, "data": data_key(task), **asdict(settings)}
 
 
@@ -165,16 +167,16 @@ def answer(
     *,
     texts: bool = True,
 ) -> None:
-    """Answer the prompts ``missing``, a batch of at most ``batch_size`` responses a process at a time.
+    """Sample and judge answers to the prompts ``missing``, at most ``batch_size`` responses per process at a time.
 
     Parameters
     ----------
     collector : Collector
-        Over the benchmark; each process samples its share and has all responses afterwards.
+        Samples and judges the benchmark's prompts. Each process samples its share and gets all responses.
     keep : callable
-        Gets the lines of each finished batch.
+        Called with the lines of each finished batch.
     texts : bool
-        Keep the responses' text.
+        Whether the lines hold the text of the responses.
     """
     prompts_at_once = max(1, batch_size // settings.samples) * collector.world
     for start in range(0, len(missing), prompts_at_once):
@@ -198,7 +200,10 @@ def answer(
 
 
 def answers(lines: Sequence[dict[str, Any]], samples: int) -> Answers:
-    """Arrays of an answer file's lines; a prompt that was too long has ``samples`` wrong answers of length 0."""
+    """Turn the lines of an answer file into arrays.
+
+    A prompt that was too long to be asked gets ``samples`` wrong answers of length 0.
+    """
     prompt = np.repeat([row["prompt"] for row in lines], samples).astype(np.int64)
 
     def column(name: str, missing: Any) -> np.ndarray:

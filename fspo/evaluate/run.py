@@ -1,4 +1,4 @@
-"""Answers of models to benchmarks: what is missing is sampled and judged, then the tables are written."""
+"""Evaluation of models on benchmarks: sample and judge the answers that are missing, then write the tables."""
 
 from __future__ import annotations
 
@@ -28,13 +28,14 @@ from fspo.tasks.dataset import DatasetTask
 
 
 def evaluate(args: Any, wanted: list[tuple[str, AnswerConfig]], sampling: SamplingConfig) -> None:
-    """Answer what is missing, then write and print the tables.
+    """Sample the answers that are missing, then write and print the tables.
 
     Parameters
     ----------
     args : namespace
-        What the command line of ``python -m fspo.evaluate`` says.
+        Parsed command line of ``python -m fspo.evaluate``.
     wanted : list of (benchmark, AnswerConfig)
+        Benchmarks, each with its sampling settings.
     sampling : SamplingConfig
     """
     state = PartialState(cpu=args.cpu or not torch.cuda.is_available())
@@ -71,7 +72,7 @@ def _tasks(args: Any, names: list[str]) -> list[DatasetTask]:
 
 
 def _label(model: str) -> str:
-    """Name of a model in the table: a run folder stands for the model that it exported."""
+    """Return the name of a model in the tables; a model that a run exported is named by its run folder."""
     path = Path(model)
     if path.name == MODEL and (path.parent / CONFIG).is_file():
         path = path.parent
@@ -95,7 +96,10 @@ def _answered(
     sampling: SamplingConfig,
     title: str,
 ) -> list[dict[str, Any]]:
-    """Lines of one answer file, after answering what it lacked; the model is loaded when the first is missing."""
+    """Answer the prompts that an answer file lacks and return all its lines.
+
+    The model is loaded only if an answer is missing, and kept in ``loaded`` for the next benchmark.
+    """
     with _first_process(state) as shared:
         if state.is_main_process:
             file = AnswerFile(path, header(_source(model), task, settings))
@@ -136,7 +140,10 @@ def _answered(
 
 @contextmanager
 def _first_process(state: PartialState) -> Iterator[list[Any]]:
-    """A list whose content, set by the main process in the block, every process has afterwards; errors too."""
+    """Run the block and share what the main process puts into the yielded list with all processes.
+
+    A UserError in the main process is raised on every process.
+    """
     shared: list[Any] = [None, None]
     try:
         yield shared

@@ -1,1 +1,1 @@
-"""Does a run fit a machine? ``python -m fspo.plan``: memory of each GPU, and token counts of a step."""
+"""``python -m fspo.plan``: find out before a run whether it fits a machine, and how many tokens a step has."""

@@ -1,4 +1,4 @@
-"""Does a run fit a machine? ``python -m fspo.plan --config FILE``: memory of each GPU and token counts of a step."""
+"""``python -m fspo.plan --config FILE``: print the memory that a run needs on each GPU, and its token counts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ examples:
 
 
 def main(args: list[str] | None = None) -> int:
-    """Print the plan; 0 if the run fits, else 1."""
+    """Print the plan; return 0 if the run fits the machine, else 1."""
     words = list(sys.argv[1:] if args is None else args)
     wanted = parse(PlanConfig, words, prog="python -m fspo.plan", description=EXAMPLES)
     from fspo.plan.report import report

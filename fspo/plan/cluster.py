@@ -1,4 +1,4 @@
-"""The commands by which a cluster reproduces the claims at 8B; nothing is run here."""
+"""The shell commands that reproduce the claims with an 8B model on a cluster; this module does not run them."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from fspo.config import TrainConfig
 ROOT = Path(__file__).parents[2]
 CONFIG = Path("fspo", "presets", "qwen3-8b.yaml")
 SHARDED = Path("fspo", "presets", "accelerate", "fsdp2.yaml")
-"""How accelerate shards what a cluster trains: without this file it would hold the whole model on each GPU."""
+"""accelerate's settings for sharded training. Without this file each GPU would hold all weights of the model."""
 CALIBRATION_ROLLOUTS = 20
 
 
 def cluster_commands(rules: Sequence[str], seeds: Sequence[int], out: str, target: float, width: str) -> list[str]:
-    """Shell lines, from the shared unclipped run to the figures.
+    """Return the shell lines of a reproduction, from the shared unclipped run to the figures.
 
     Parameters
     ----------
     rules, seeds
-        What is trained.
+        Presets and seeds; each rule is trained with each seed.
     out : str
         Folder of the results.
     target : float
-        Band acceptance on the shared run that every rule is calibrated to.
+        Band acceptance to which every rule is calibrated on the shared run.
     width : str
-        Venue width of the figures.
+        Venue that sets the width of the figures.
 
     Raises
     ------
     UserError
-        If the 8B configuration is not a valid one.
+        If the configuration of the 8B model is not valid.
     """
     config = parse(TrainConfig, ["--config", str(ROOT / CONFIG)], prog="", description="")
     launch = f"accelerate launch --config_file {SHARDED} -m fspo.train --config {CONFIG}"

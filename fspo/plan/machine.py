@@ -1,4 +1,4 @@
-"""How many tokens and responses each step has on the machine that a run is planned for."""
+"""Counts of tokens and responses in each step of a run on the planned machine."""
 
 from __future__ import annotations
 
@@ -10,25 +10,33 @@ from fspo.plan.models import Sizes
 
 
 def longest_microbatch(config: TrainConfig) -> tuple[int, int, int]:
-    """Rows, prompt and response tokens of the largest microbatch, all rows of full length."""
+    """Return the number of responses, prompt tokens and response tokens of the largest microbatch.
+
+    Every prompt and every response in it has the greatest length that the options allow.
+    """
     prompt, response = config.task.max_prompt_tokens, config.sampling.max_new_tokens
     return max(1, config.batch.tokens // (prompt + response)), prompt, response
 
 
 def sampled_rows(config: TrainConfig, machine: MachineConfig) -> int:
-    """Responses that one GPU samples at once."""
+    """Return the number of responses that one GPU samples at once."""
     return min(config.sampling.batch_size, ceil(config.batch.prompts * config.batch.responses / machine.gpus))
 
 
 def token_counts(config: TrainConfig, machine: MachineConfig, model: Sizes, rows: int) -> dict[str, float]:
-    """Counts of one rollout; lengths are `machine.response_tokens` and the longest prompt."""
+    """Count the tokens, responses and updates of one rollout, by name.
+
+    Every prompt counts with the greatest length and every response with `machine.response_tokens`. ``rows`` is the
+    number of longest responses that fit a microbatch.
+    """
     batch, prompt = config.batch, config.task.max_prompt_tokens
     response = min(machine.response_tokens or config.sampling.max_new_tokens, config.sampling.max_new_tokens)
     responses = batch.prompts * batch.responses
     each = ceil(batch.prompts / batch.minibatches) * batch.responses
     updates = batch.minibatches * batch.epochs
     fitting = max(1, batch.tokens // (prompt + response))
-    passes = 3 if config.model.lora is None else 2  # forward 1, backward 2 (1 without weight gradients)
+    # A forward pass counts 1. A backward pass counts 2, or 1 with LoRA, because the weights then need no gradient.
+    passes = 3 if config.model.lora is None else 2
     passes += config.model.gradient_checkpointing
     return {
         "responses of a rollout": responses,
@@ -46,7 +54,7 @@ def token_counts(config: TrainConfig, machine: MachineConfig, model: Sizes, rows
 
 
 def _log_bytes(config: TrainConfig) -> float:
-    """Sketches (2 bytes a number) and rows (about 200 bytes) of one rollout in the gradient log, before compression."""
+    """Estimate a rollout's bytes in the gradient log before compression: 200 for a row, 2 for a number of a sketch."""
     batch, log = config.batch, config.log
     responses = batch.prompts * batch.responses
     share = len(config.scored_updates()) / batch.minibatches if log.score_every else 0.0

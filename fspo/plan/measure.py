@@ -1,9 +1,9 @@
-"""Memory of one microbatch, from the real training code run on tensors without storage.
+"""Memory of one microbatch, measured by running the training code on tensors without storage.
 
-`fspo.policy.logprobs.token_log_probs` and its backward pass run under PyTorch's FakeTensorMode, and what is alive after
-each operation is added up. Nothing is computed and no weights exist, so Qwen3-8B takes seconds on any machine. Two
-depths are run and the rest is a straight line: decoder layers are alike. (torch's own MemTracker cannot have frozen
-weights.)
+`fspo.policy.logprobs.token_log_probs` and its backward pass run under PyTorch's FakeTensorMode, and the bytes of all
+tensors that exist after each operation are added up. Nothing is computed and no weights exist, so Qwen3-8B takes
+seconds on any machine. The model is run with two numbers of layers; other numbers follow on a straight line, because
+all decoder layers have the same shapes. (torch's MemTracker is not used, because it does not allow frozen weights.)
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from fspo.policy.linear_logprobs import TILE_ELSEWHERE
 from fspo.policy.logprobs import BIG_VOCABULARY, make_batch, token_log_probs
 
 SHALLOW, DEEP = 1, 2
-"""Numbers of layers that are run."""
+"""The two numbers of decoder layers that the measured model has."""
 
 
 class _LiveBytes(TorchDispatchMode):
-    """Adds up the pretended tensors that are alive after each operation.
+    """Adds up the bytes of the fake tensors (tensors without storage) that exist after each operation.
 
-    What depends on masks and token ids alone runs for real, because shapes may depend on their values.
+    Operations on masks and token ids alone are computed on real tensors, because shapes may depend on their values.
     """
 
     def __init__(self) -> None:
@@ -47,9 +47,12 @@ class _LiveBytes(TorchDispatchMode):
         if real:
             with torch._C._DisableTorchDispatch():
                 return func(*args, **kwargs)
-        if func is torch.ops.aten.equal.default:  # the probe behind tiled log-probs: no model here changes its logits
+        # token_log_probs compares logits to find out whether a model changes the output layer's result. The planned
+        # models do not, so the comparison is answered with True.
+        if func is torch.ops.aten.equal.default:
             return True
-        if func is torch.ops.aten.index.Tensor:  # a mask picks as many rows as it has ones
+        # The number of rows that a mask picks depends on its values, so a real mask is replaced by row numbers.
+        if func is torch.ops.aten.index.Tensor:
             args = (args[0], [i for x in args[1] for i in _positions(x)], *args[2:])
         made = func(*args, **kwargs)
         for x in tree_leaves(made):
@@ -59,7 +62,7 @@ class _LiveBytes(TorchDispatchMode):
         return made
 
     def add(self, x: torch.Tensor) -> None:
-        """Count a tensor's storage until it is freed."""
+        """Count the bytes of a tensor's storage from now until it is freed."""
         storage = x.untyped_storage()
         if storage not in self._seen:
             size = storage.nbytes()
@@ -78,7 +81,7 @@ def _positions(index: Any) -> list[Any]:
 
 
 def shallow(config: PretrainedConfig, layers: int) -> PretrainedConfig:
-    """The same model with another number of layers."""
+    """Return the configuration of the same model with another number of layers."""
     found = copy.deepcopy(config)
     found.num_hidden_layers = layers
     if getattr(found, "layer_types", None):
@@ -89,14 +92,14 @@ def shallow(config: PretrainedConfig, layers: int) -> PretrainedConfig:
 def fake_model(
     config: PretrainedConfig, dtype: Dtype, gradient_checkpointing: bool = False, lora: LoraOptions | None = None
 ) -> PreTrainedModel:
-    """The model in train mode on a pretended CPU; call it under FakeTensorMode."""
+    """Make the model in train mode with fake tensors on the CPU; call this under FakeTensorMode."""
     with unset_fake_temporarily():
         model = meta_model(config, dtype, gradient_checkpointing=gradient_checkpointing, lora=lora)
     return model.to_empty(device="cpu").train()
 
 
 def padded_rows(rows: int, prompt: int, response: int, pad: int = 0) -> dict[str, torch.Tensor]:
-    """A microbatch of ``rows`` responses of full length, one of them a token shorter so that there is padding."""
+    """Make a microbatch of ``rows`` responses of length ``response``; one is a token shorter, so that padding exists."""
     lengths = [response] * (rows - 1) + [max(1, response - (rows > 1))]
     return make_batch([[1] * prompt] * rows, [[1] * n for n in lengths], pad)
 
@@ -112,20 +115,20 @@ def update_pass(
     temperature: float = 1.0,
     logits: int | None = None,
 ) -> int:
-    """Bytes at the peak of a forward and backward pass over one microbatch, weights and gradients not counted.
+    """Return the peak bytes of a forward and backward pass over one microbatch, without weights and gradients.
 
-    Gradients of earlier microbatches are there already, as in all microbatches of an update but the first.
+    Gradients exist before the pass, as in every microbatch of an update but the first.
 
     Parameters
     ----------
     config : PretrainedConfig
-        Of a causal language model whose layers are alike.
+        Configuration of a causal language model whose decoder layers have equal shapes.
     batch : mapping
         Real tensors, from `fspo.policy.logprobs.make_batch`.
     layers : int
-        Of the model that runs.
+        Number of decoder layers of the model that runs.
     dtype : {"float32", "bfloat16"}
-        What the pass computes in.
+        The dtype in which the pass computes.
     """
     with FakeTensorMode(allow_non_fake_inputs=True):
         model = fake_model(shallow(config, layers), dtype, gradient_checkpointing, lora)
@@ -147,7 +150,10 @@ def forward_pass(
     entropy: bool = False,
     logits: int | None = None,
 ) -> int:
-    """Bytes at the peak of a pass without gradients, as old log-probs are taken: it does not depend on the depth."""
+    """Return the peak bytes of a pass without gradients, as for old log-probs.
+
+    One decoder layer is run, because without gradients the peak does not depend on the number of layers.
+    """
     with FakeTensorMode(allow_non_fake_inputs=True):
         model = fake_model(shallow(config, SHALLOW), dtype)
 
@@ -159,7 +165,7 @@ def forward_pass(
 
 
 def prompt_pass(config: PretrainedConfig, rows: int, columns: int, dtype: Dtype) -> int:
-    """Bytes at the peak of a pass over prompts without gradients, without the cache that it fills."""
+    """Return the peak bytes of a pass over prompts without gradients, not counting the key-value cache."""
     with FakeTensorMode(allow_non_fake_inputs=True):
         model = fake_model(shallow(config, SHALLOW), dtype)
 
@@ -171,12 +177,15 @@ def prompt_pass(config: PretrainedConfig, rows: int, columns: int, dtype: Dtype)
 
 
 def _tile(config: PretrainedConfig) -> int | None:
-    """Large vocabularies go through in an accelerator's tiles, though the pretended tensors stand on a CPU."""
+    """Return the number of logits that a GPU holds at a time for a large vocabulary, or None for a small one.
+
+    It is passed explicitly, because the fake tensors are on the CPU, for which another number would be chosen.
+    """
     return TILE_ELSEWHERE if config.vocab_size >= BIG_VOCABULARY else None
 
 
 def _peak(model: torch.nn.Module, run: Callable[[], None]) -> int:
-    """Largest number of live bytes during ``run``, above the model's weights, buffers and gradients."""
+    """Return the most bytes of tensors that exist during ``run``, without the model's weights, buffers and gradients."""
     watch = _LiveBytes()
     for p in (*model.parameters(), *model.buffers()):
         watch.add(p)

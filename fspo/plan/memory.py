@@ -1,4 +1,4 @@
-"""Memory of each GPU by phase of a rollout."""
+"""Memory that a run needs on each GPU, by phase of a rollout."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from fspo.policy.scores import ScoreHooks
 from fspo.train.optimizers import moment_bytes
 
 RESERVE = 0.08
-"""Share of a GPU's memory left to the CUDA context, NCCL and fragmentation. An estimate, not measured here."""
+"""Share of a GPU's memory left to the CUDA context, NCCL and fragmentation. It is an estimate, not a measurement."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a step takes.
+    """Memory and token counts of a planned run.
 
     Attributes
     ----------
     model : Sizes
     phases : dict of str to dict of str to int
-        Bytes of each part of a GPU's memory in each phase.
+        For each phase of a rollout, the bytes on one GPU of weights, optimizer, activations and so on.
     tokens : dict of str to float
-        Counts of one rollout and update.
+        Counts of one rollout and update, by name.
     capacity : int
-        Bytes that a GPU offers, less the reserve.
+        Bytes of a GPU's memory, less the reserve.
     """
 
     model: Sizes
@@ -46,17 +46,17 @@ class Plan:
 
     @property
     def totals(self) -> dict[str, int]:
-        """Bytes of each phase."""
+        """Bytes on one GPU in each phase."""
         return {name: sum(parts.values()) for name, parts in self.phases.items()}
 
     @property
     def peak(self) -> int:
-        """Bytes of the largest phase."""
+        """Bytes on one GPU in the phase that needs most."""
         return max(self.totals.values())
 
     @property
     def fits(self) -> bool:
-        """Whether every phase fits."""
+        """Whether every phase fits into a GPU's capacity."""
         return self.peak <= self.capacity
 
 
@@ -70,7 +70,11 @@ def _activations(
     checkpointing: bool,
     lora: str | None,
 ) -> tuple[int, int]:
-    """Bytes of an update pass: without a vocabulary, and what the vocabulary adds (logits, its gradients)."""
+    """Return the peak bytes of an update's forward and backward pass, in two parts.
+
+    The first part is that of the same model with a tiny vocabulary. The second is what the full vocabulary adds: the
+    logits and their gradients.
+    """
     layers = shape.config.num_hidden_layers
     batch = padded_rows(*microbatch)
 
@@ -101,7 +105,7 @@ def _forward(
     logits: int | None,
     entropy: bool,
 ) -> tuple[int, int]:
-    """Bytes of old log-probs, divided as in `_activations`."""
+    """Return the peak bytes of the pass that takes old log-probs, in the two parts of `_activations`."""
     whole, bare = (
         forward_pass(
             config, padded_rows(*microbatch), dtype=dtype, temperature=temperature, entropy=entropy, logits=logits
@@ -115,7 +119,7 @@ _LORA: dict[str | None, LoraOptions] = {}
 
 
 def plan(config: TrainConfig, machine: MachineConfig, shape: PretrainedConfig | None = None) -> Plan:
-    """Memory and token counts of a run.
+    """Compute the memory and the token counts of a run.
 
     Parameters
     ----------
@@ -127,7 +131,8 @@ def plan(config: TrainConfig, machine: MachineConfig, shape: PretrainedConfig | 
     Raises
     ------
     UserError
-        For a model whose shape is not known or not understood, and for settings that the run itself would refuse.
+        If the model's configuration cannot be found, if it is no decoder-only transformer, or if the run would refuse
+        the settings.
     """
     shape = shape or shape_of(config.model.name_or_path)
     found = meta_model(shape, config.model.dtype, lora=config.model.lora)
@@ -172,7 +177,7 @@ def _few_tokens(shape: PretrainedConfig) -> PretrainedConfig:
 
 
 def _dtypes(config: TrainConfig, machine: MachineConfig) -> tuple[torch.dtype, torch.dtype]:
-    """Types that trained weights are kept in and that passes compute in."""
+    """Return the dtype in which trained weights are kept and the dtype in which passes compute."""
     dtype = DTYPES[config.model.dtype]
     if machine.mixed_precision == "no":
         return dtype, dtype
@@ -181,14 +186,14 @@ def _dtypes(config: TrainConfig, machine: MachineConfig) -> tuple[torch.dtype, t
 
 
 def _local(shape: tuple[int, ...], split: int) -> int:
-    """Numbers of a parameter that the first of ``split`` processes holds: FSDP2 cuts the first axis."""
+    """Return how many numbers of a parameter the first of ``split`` processes holds; FSDP2 shards the first axis."""
     if not shape:
         return 1
     return ceil(shape[0] / split) * int(torch.Size(shape[1:]).numel())
 
 
 def _static(config: TrainConfig, machine: MachineConfig, model: Sizes, own: torch.dtype) -> dict[str, int]:
-    """Weights, moments and the reference model."""
+    """Return the bytes on one GPU of the weights, the optimizer's moments and the reference model."""
     split = machine.gpus if machine.sharding != "ddp" else 1
     dtype = DTYPES[config.model.dtype]
     frozen = model.total - model.trainable
@@ -203,7 +208,11 @@ def _static(config: TrainConfig, machine: MachineConfig, model: Sizes, own: torc
 
 
 def _gathered(machine: MachineConfig, model: Sizes, compute: torch.dtype, own: torch.dtype) -> dict[str, int]:
-    """Weights that a pass gathers: the layer in use and the next one, and the output layer, which stays."""
+    """Return the bytes of weights that a pass gathers or casts.
+
+    With sharding these are two decoder layers (that in use and the next) and the output layer, which stays gathered.
+    Without sharding they are the copy of all weights in the dtype of the computation, if that differs.
+    """
     if machine.sharding == "ddp" or machine.gpus == 1:
         casts = machine.mixed_precision == "bf16" and own != compute
         return {"gathered": model.total * compute.itemsize} if casts else {}
@@ -211,24 +220,27 @@ def _gathered(machine: MachineConfig, model: Sizes, compute: torch.dtype, own: t
 
 
 def _buckets(machine: MachineConfig, model: Sizes, own: torch.dtype, compute: torch.dtype) -> int:
-    """Gradients on their way between processes, before they are reduced."""
+    """Return the bytes of gradients that are being averaged over processes."""
     if machine.gpus == 1:
         return 0
-    if machine.sharding == "ddp":  # its buckets are a second copy
+    if machine.sharding == "ddp":  # DDP keeps a second copy of all gradients in its buckets
         return model.trainable * own.itemsize
     share = model.trainable / model.total
     return int(share * (2 * model.layer + model.head) * compute.itemsize)
 
 
 def _step_temporary(config: TrainConfig, model: Sizes, split: int) -> int:
-    """The fused AdamW needs nothing; torchao's compiled one a float32 copy of a parameter or two."""
+    """Return the temporary bytes of an optimizer step.
+
+    The fused AdamW needs none. torchao's compiled step needs up to two float32 copies of the largest parameter.
+    """
     if config.optim.name == "adamw":
         return 0
     return 2 * 4 * max(_local(s, split) for s in model.shapes)
 
 
 def _hooks(config: TrainConfig, model: torch.nn.Module, tokens: int, compute: torch.dtype) -> dict[str, int]:
-    """Projections of the score sketch: tables of signs, the sketch, and each layer's projected inputs."""
+    """Return the bytes that a score pass adds: tables of random signs, sketches, and each layer's projected inputs."""
     scores = config.log.scores
     if scores.mode == "exact":
         trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
@@ -251,7 +263,10 @@ def _hooks(config: TrainConfig, model: torch.nn.Module, tokens: int, compute: to
 
 
 def host_and_disk(config: TrainConfig, model: Sizes) -> dict[str, float]:
-    """GiB beside the GPUs: weights are read whole by each process; a checkpoint is gathered whole by the first one."""
+    """Return the host memory and disk that a run needs, GiB.
+
+    Each process reads all weights at the start. The first process gathers all tensors of a checkpoint.
+    """
     dtype = DTYPES[config.model.dtype]
     copies = 2 if config.rule.kl_coef > 0 else 1
     moments = sum(moment_bytes(int(torch.Size(s).numel()), dtype, config.optim.name) for s in model.shapes)

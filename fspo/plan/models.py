@@ -1,4 +1,4 @@
-"""Shapes of models without their weights: from a folder's config.json, or written here for two Qwen3 models."""
+"""Shapes of models without their weights: read from a folder's config.json, or given here for two Qwen3 models."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fspo.config import Dtype, LoraOptions
 from fspo.models.load import DTYPES, EMBEDDED, embedded_config, ready_for_training
 
 COMMON = {"vocab_size": 151_936, "head_dim": 128, "num_key_value_heads": 8, "max_position_embeddings": 32_768}
-"""What Qwen3-1.7B and 8B share (their config.json on the Hugging Face hub)."""
+"""Values that Qwen3-1.7B and Qwen3-8B have in common (from config.json on the Hugging Face hub)."""
 BUILT_IN: dict[str, dict] = {
     "Qwen3-1.7B-Base": {
         "hidden_size": 2048,
@@ -30,11 +30,11 @@ BUILT_IN: dict[str, dict] = {
         "tie_word_embeddings": False,
     },
 }
-"""Models whose shapes need no file, by the last part of their name."""
+"""Shapes of models for which no file is needed, by the last part of the model's name."""
 
 
 def shape_of(name_or_path: str) -> PretrainedConfig:
-    """Configuration of a model; no weights are loaded.
+    """Return the configuration of a model; no weights are loaded.
 
     Parameters
     ----------
@@ -62,14 +62,14 @@ def shape_of(name_or_path: str) -> PretrainedConfig:
 
 @dataclass(frozen=True)
 class Shape:
-    """A model's configuration, hashable by its JSON."""
+    """A model's configuration that can be hashed and compared, by its JSON text, so that results can be cached."""
 
     json: str
     config: PretrainedConfig = field(compare=False, hash=False)
 
     @classmethod
     def of(cls, config: PretrainedConfig) -> Shape:
-        """From the configuration."""
+        """Wrap a configuration."""
         return cls(config.to_json_string(use_diff=False), config)
 
 
@@ -80,7 +80,7 @@ def meta_model(
     gradient_checkpointing: bool = False,
     lora: LoraOptions | None = None,
 ) -> PreTrainedModel:
-    """The model on torch's meta device: every module and shape, no memory."""
+    """Make the model on torch's meta device, where every module and shape exists and no memory is used."""
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config, dtype=DTYPES[dtype])
         return ready_for_training(model, "the model", gradient_checkpointing=gradient_checkpointing, lora=lora)
@@ -88,21 +88,21 @@ def meta_model(
 
 @dataclass(frozen=True)
 class Sizes:
-    """Parameters of a model.
+    """Numbers of parameters in a model and in its parts.
 
     Attributes
     ----------
     total, trainable : int
-        Tied ones once.
+        Numbers in all parameters and in the trainable ones; tied parameters count once.
     layer, embedding, head : int
-        Of the largest decoder layer, the input embedding, and the final norm with the output layer (with tied weights
-        the embedding's too): what FSDP2 gathers at a time.
+        Numbers in the largest decoder layer, in the input embedding, and in the final norm with the output layer (and
+        the embedding, if its weights are tied to the output layer). FSDP2 gathers each of these at a time.
     layers : int
-        Decoder layers.
+        Number of decoder layers.
     largest : int
-        Entries of the largest trainable parameter.
+        Numbers in the largest trainable parameter.
     shapes : tuple of shapes
-        Of the trainable parameters.
+        Shapes of the trainable parameters.
     """
 
     total: int

@@ -1,4 +1,4 @@
-"""The plan of a run as text: memory of each GPU by phase, token counts of a step, and what would make it fit."""
+"""The plan of a run as text: memory of each GPU by phase, token counts, and options with which the run would fit."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class Change:
     Attributes
     ----------
     text : str
-        As on the command line.
+        The change as it is written on the command line.
     config, machine : TrainConfig, MachineConfig
-        With the change.
+        The configuration after the change.
     """
 
     text: str
@@ -42,7 +42,7 @@ def _set(config: TrainConfig, group: str, **values: Any) -> TrainConfig:
 
 
 def changes(config: TrainConfig, machine: MachineConfig, phase: str) -> Iterator[Change]:
-    """What would make a phase smaller, the least costly first."""
+    """Yield changes of options that reduce the memory of a phase; the change that costs least time comes first."""
     if phase == "rollout":
         size = min(config.sampling.batch_size, -(-config.batch.prompts * config.batch.responses // machine.gpus))
         while size > 1:
@@ -68,9 +68,10 @@ def changes(config: TrainConfig, machine: MachineConfig, phase: str) -> Iterator
 
 
 def cures(config: TrainConfig, machine: MachineConfig) -> list[str] | None:
-    """Options that together make the run fit; None where none do.
+    """Find options that together make the run fit; None if there are none.
 
-    The largest phase is cured first, by the first change that is enough for it, else by the last of its kind.
+    The phase that needs most memory is treated first, by the first change after which it fits. If no single change is
+    enough, the change that saves most is made, and the search goes on.
     """
     done: list[str] = []
     now = plan(config, machine)
@@ -81,7 +82,7 @@ def cures(config: TrainConfig, machine: MachineConfig) -> list[str] | None:
         for change in changes(config, machine, phase):
             try:
                 found = plan(change.config, change.machine)
-            except UserError:  # the run would refuse it
+            except UserError:  # the run would refuse this change
                 continue
             if found.totals[phase] >= totals[phase]:
                 continue
@@ -94,26 +95,26 @@ def cures(config: TrainConfig, machine: MachineConfig) -> list[str] | None:
             return None
         done.append(best[0].text)
         config, machine, now = best[0].config, best[0].machine, best[1]
-    # Later values of an option win, so that earlier ones need not be told.
+    # If an option was changed several times, only its last value is reported.
     last = {text.split()[0]: text for text in done}
     return list(last.values()) if now.fits else None
 
 
 def enough_gpus(config: TrainConfig, machine: MachineConfig) -> int | None:
-    """The number of GPUs, doubled until the run fits as it is; None where sharding does not help."""
+    """Double the number of GPUs until the run fits, and return it; None if sharding over more GPUs does not help."""
     gpus = machine.gpus
     while machine.sharding != "ddp" and gpus < MOST_GPUS:
         gpus *= 2
         try:
             if plan(config, replace(machine, gpus=gpus)).fits:
                 return gpus
-        except UserError:  # the run would refuse it there
+        except UserError:  # the run would refuse this number of GPUs
             continue
     return None
 
 
 def table(found: Plan) -> str:
-    """GiB of each part (rows) in each phase (columns)."""
+    """Write the plan as a table: GiB of weights, optimizer, activations and so on (rows) in each phase (columns)."""
     phases = {name: parts for name, parts in found.phases.items() if parts}
     rows = list(dict.fromkeys(part for parts in phases.values() for part in parts))
     width = max(len(row) for row in [*rows, "together"]) + 2
@@ -131,7 +132,7 @@ def table(found: Plan) -> str:
 
 
 def report(config: TrainConfig, machine: MachineConfig) -> tuple[str, dict[str, Any], bool]:
-    """The plan as text and as plain values, and whether it fits."""
+    """Return the plan as text, the plan as plain values for JSON, and whether the run fits."""
     found = plan(config, machine)
     model, totals = found.model, found.totals
     phase = max(totals, key=totals.__getitem__)

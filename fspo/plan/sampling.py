@@ -1,4 +1,4 @@
-"""Memory of a GPU while it samples, by engine."""
+"""Memory that sampling needs on a GPU, for each sampling engine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fspo.sampling.sample import FAST_PARAMETERS
 
 
 def engine_of(config: TrainConfig, model: Sizes) -> str:
-    """The sampling engine that ``auto`` means on an accelerator, for a model of plain attention layers."""
+    """Return the sampling engine that the run uses on a GPU; ``auto`` is resolved as for plain attention layers."""
     wanted = config.sampling.engine
     if wanted != "auto":
         return wanted
@@ -34,22 +34,25 @@ def rollout(
     model: Sizes,
     compute: torch.dtype,
 ) -> dict[str, int]:
-    """Sampling: gathered weights, the key-value cache, the prompts' activations, the next token's logits."""
+    """Return the bytes that sampling needs on one GPU beside the weights.
+
+    These are the gathered weights, the key-value cache, the activations of the prompts, and the next token's logits.
+    """
     engine = engine_of(config, model)
     prompt, columns = config.task.max_prompt_tokens, config.task.max_prompt_tokens + config.sampling.max_new_tokens
     rows = sampled_rows(config, machine)
     sharded = machine.sharding != "ddp" and machine.gpus > 1
     casts = compute.itemsize < DTYPES[config.model.dtype].itemsize or sharded
     parts = {"gathered": model.total * compute.itemsize} if casts else {}
-    if engine == "vllm":  # samples on a GPU of its own
+    if engine == "vllm":  # the server samples on another GPU
         return parts
     vocabulary = shape.vocab_size
     chosen = min(rows, max(1, PICK_ELEMENTS // vocabulary))
     logits = rows * vocabulary * (compute.itemsize + 4) + chosen * vocabulary * (2 * 4 + 2 * 8)
     cache = rows * columns * cache_bytes(shape, compute)
-    read = ceil(rows / config.batch.responses)  # the fast engine reads equal prompts once
+    read = ceil(rows / config.batch.responses)  # the fast engine passes a prompt once for all its responses
     if engine == "generate":
-        # Its cache grows by a copy of one layer's keys at a time; all but the picked token are masked in a copy.
+        # generate() enlarges the cache by copying one layer's keys at a time, and masks the logits in a copy of them.
         cache += cache // shape.num_hidden_layers // 2
         logits, read = logits + rows * vocabulary * 4, rows
     dtype: Dtype = "bfloat16" if compute == torch.bfloat16 else "float32"
@@ -62,7 +65,7 @@ def _prompts(shape: Shape, rows: int, columns: int, dtype: Dtype) -> int:
 
 
 def cache_bytes(shape: PretrainedConfig, dtype: torch.dtype) -> int:
-    """Bytes of keys and values of one token in all layers, as `fspo.sampling.fast.CacheLayer` keeps them."""
+    """Return the bytes of one token's keys and values in all layers, as `fspo.sampling.fast.CacheLayer` keeps them."""
     heads = getattr(shape, "num_key_value_heads", None) or shape.num_attention_heads
     size = getattr(shape, "head_dim", None) or shape.hidden_size // shape.num_attention_heads
     layer = CacheLayer(1, 1)

@@ -1,4 +1,4 @@
-"""What the run itself would refuse or complain of on the planned machine, said before it starts."""
+"""Checks of a planned run's settings: find before the start what the run would refuse or warn about."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from fspo.train.optimizers import check_rows
 
 
 def refuse(config: TrainConfig, machine: MachineConfig, model: Sizes) -> None:
-    """Refuse settings that the run refuses.
+    """Raise the error with which the run would refuse these settings on this machine, if there is one.
 
     Raises
     ------
     UserError
-        The run's own.
+        The same error as the run would raise.
     """
     if config.sampling.engine == "vllm":
         check_alone(machine.gpus, config.model.lora is not None)
@@ -31,7 +31,7 @@ def refuse(config: TrainConfig, machine: MachineConfig, model: Sizes) -> None:
 
 
 def positions_warning(config: TrainConfig, shape: PretrainedConfig) -> list[str]:
-    """A line where the longest prompt and response together exceed the model's positions."""
+    """Return a warning if the longest prompt and response together exceed the model's positions; else no line."""
     limit = getattr(shape, "max_position_embeddings", None)
     prompt, response = config.task.max_prompt_tokens, config.sampling.max_new_tokens
     if limit is None or prompt + response <= limit:

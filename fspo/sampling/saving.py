@@ -1,4 +1,4 @@
-"""Models as Hugging Face folders: for a server that samples, and at the end of a run."""
+"""Saving a model as a Hugging Face folder: for the server that samples, and at the end of a run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from transformers.utils import logging
 
 
 def save_model(model: PreTrainedModel, folder: Path, **options: Any) -> None:
-    """Call the model's ``save_pretrained`` with these options, without its progress bar."""
+    """Save a model with its ``save_pretrained`` and these options, without showing a progress bar."""
     bars = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:

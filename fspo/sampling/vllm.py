@@ -1,11 +1,12 @@
-"""The ``vllm`` engine of `fspo.sampling.sample.sample`: a vLLM server, spoken to over HTTP.
+"""The ``vllm`` engine of `fspo.sampling.sample.sample`: responses are sampled by a vLLM server over HTTP.
 
-The server runs in a process and a Python environment of its own. Weights reach it through a folder that both see: the
-trainer writes them there and has the server load them again. That needs no GPU; a server on another machine needs the
-folder under the same path on a shared file system.
+The server runs in another process with another Python environment. The trainer writes the weights to a folder that the
+server can read, and then tells the server to load them again. This works without a GPU too. A server on another machine
+needs the folder under the same path on a shared file system.
 
-vLLM draws with noise of its own, so responses are not those of the other engines and a resumed run does not repeat what
-it lost. Its log-probs are logged beside the trainer's (``engine_log_ratio``) and used for nothing else.
+vLLM draws its own random numbers. So its responses differ from those of the other engines, and a resumed run does not
+repeat the rollouts that it lost. Its log-probs are logged beside the trainer's (``engine_log_ratio``); training does
+not use them.
 """
 
 from __future__ import annotations
@@ -38,12 +39,14 @@ from fspo.sampling.picking import Progress
 from fspo.sampling.saving import save_model
 
 MARK = "written-by-fspo"
-"""A file in the folder of weights. A folder that holds other files and not this one is somebody's model: left alone."""
+"""Name of a file that the trainer puts into the folder of weights.
+
+A folder with files but without this one may be another person's model, so nothing is written there."""
 REQUEST_PROMPTS = 32
-"""Prompts of one request; all requests of a rollout are under way at once, and the server schedules them."""
+"""Number of prompts in one request. All requests of a rollout are sent at once, and the server schedules them."""
 
 _locks: dict[Path, FileLock] = {}
-"""Folders that this process writes weights to."""
+"""Locks on the folders to which this process writes weights, by folder."""
 _sent: dict[Server, str] = {}
 """Digest of the weights that each server was last told to load."""
 
@@ -55,9 +58,9 @@ class Server:
     Attributes
     ----------
     url : str
-        Its address.
+        Address of the server.
     folder : Path
-        The model folder that it serves, absolute.
+        Absolute path of the model folder that the server serves.
     timeout : float
         Seconds that one request may take.
     """
@@ -67,7 +70,7 @@ class Server:
     timeout: float = field(compare=False)
 
     def command(self) -> str:
-        """The shell command that starts it."""
+        """Return the shell command that starts the server."""
         address = urlsplit(self.url)
         return (
             "VLLM_SERVER_DEV_MODE=1 python -m vllm.entrypoints.openai.api_server "
@@ -76,7 +79,7 @@ class Server:
         )
 
     def ask(self, path: str, body: dict[str, Any] | None = None) -> Any:
-        """GET, or POST a body, and read JSON.
+        """Send a request and return the JSON of the reply: POST if there is a body, else GET.
 
         Raises
         ------
@@ -85,7 +88,7 @@ class Server:
         """
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.url.rstrip("/") + path, data, {"Content-Type": "application/json"})
-        # a server of one's own is not behind a proxy
+        # The user runs the server, so requests go to it directly even if the environment names a proxy.
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         again = (
             f"start it with `{self.command()}` and give the same command again, in training with --resume true (the "
@@ -102,7 +105,13 @@ class Server:
             raise UserError(f"no vLLM server answers at {self.url} ({why}): {again}") from error
 
     def model(self) -> str:
-        """Name of the model that it serves; UserError when that is not the folder's."""
+        """Return the name under which the server serves the folder's model.
+
+        Raises
+        ------
+        UserError
+            If the server serves another model.
+        """
         reply = self.ask("/v1/models")
         for served in reply.get("data", []) if isinstance(reply, dict) else []:
             if (root := served.get("root")) and Path(root).resolve() == self.folder:
@@ -113,17 +122,19 @@ class Server:
         )
 
     def send(self, model: PreTrainedModel, end: int) -> None:
-        """Have the server load the model's weights, unless it was told to load the same ones before.
+        """Write the model's weights and have the server load them, unless it has loaded the same weights before.
 
         Parameters
         ----------
         end : int
-            A token that ends responses: with it alone allowed, log-probs of the sampling law must be 0.
+            A token that ends responses. One token is sampled with only this token allowed. Its log-prob must be 0 if
+            the server reports log-probs of the distribution that it samples from.
 
         Raises
         ------
         UserError
-            If the weights cannot be written or loaded, or the server gives log-probs of another law than it samples.
+            If the weights cannot be written or loaded, or if the reported log-probs belong to another distribution
+            than the one that is sampled from.
         """
         digest = _digest(model)
         if _sent.get(self) == digest:
@@ -142,11 +153,17 @@ class Server:
         _sent[self] = digest
 
     def complete(self, name: str, prompts: list[list[int]], options: dict[str, Any]) -> list[tuple[list, list]]:
-        """Tokens and log-probs of one response to each prompt, in their order; UserError when any is missing."""
+        """Sample one response to each prompt; return their tokens and log-probs in the order of the prompts.
+
+        Raises
+        ------
+        UserError
+            If a response, a token or a log-prob is missing.
+        """
         body = {"model": name, "prompt": prompts, "logprobs": 0, "return_token_ids": True}
-        # a server without a tokenizer has no other names for tokens
+        # The server has no tokenizer, so it must return token ids and no text.
         body |= {"return_tokens_as_token_ids": True, "detokenize": False}
-        # said, because vLLM takes what is not said from the model's generation configuration
+        # vLLM takes options that are not given from the model's generation configuration, so all are given here.
         body |= {"top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
         reply = self.ask("/v1/completions", body | options)
         found: list[tuple[list, list]] = [([], [])] * len(prompts)
@@ -169,25 +186,26 @@ def run_vllm(
     eos: list[int],
     progress: Progress | None,
 ) -> Iterator[tuple[np.ndarray, np.ndarray, bool]]:
-    """Send the model's weights where they changed, then sample.
+    """Send the model's weights to the server if they have changed, then sample a response to each prompt.
 
     Yields
     ------
     tokens : numpy.ndarray
-        Int64 (L_i,).
+        Tokens of the response, int64 (L_i,).
     logprobs : numpy.ndarray
-        Float32 (L_i,), by the server, at the sampling temperature; 0 under greedy sampling.
+        Their log-probs at the sampling temperature, computed by the server, float32 (L_i,); 0 under greedy sampling.
     truncated : bool
+        Whether the response met the limit of tokens.
 
     Raises
     ------
     UserError
-        If the server does not answer or fails, or a response is missing: none is left out.
+        If the server does not answer or fails, or if a response is missing.
     """
     check_alone(PartialState().num_processes, hasattr(model, "peft_config"))
     server.send(model, eos[0])
     name = server.model()
-    # No seed: it would belong to the request, and equal prompts would get equal responses.
+    # No seed is given. A seed applies to a request, so equal prompts in it would get equal responses.
     options = {"temperature": temperature, "max_tokens": steps, "ignore_eos": True, "stop_token_ids": eos}
     parts = [prompts[first : first + REQUEST_PROMPTS] for first in range(0, len(prompts), REQUEST_PROMPTS)]
 
@@ -204,18 +222,21 @@ def run_vllm(
 
 
 def check_alone(processes: int, lora: bool) -> None:
-    """Raise UserError where weights would have to come from several processes or from adapters."""
+    """Raise UserError if several processes train or if LoRA is used; the vllm engine supports neither."""
     if processes > 1 or lora:
         raise UserError("the vllm engine serves one training process without LoRA: set the sampling engine to 'auto'")
 
 
 def write_weights(model: PreTrainedModel, folder: Path) -> None:
-    """Write the model to a folder that a server serves: each file is whole at any time.
+    """Write the model to the folder that a server serves.
+
+    Each file is written in a folder beside and moved into place, so the server never reads a partial file.
 
     Raises
     ------
     UserError
-        If the folder holds files that were not written here, another process writes to it, or it cannot be written.
+        If the folder holds files that this program did not write, if another process writes to it, or if it cannot be
+        written.
     """
     if folder.is_dir() and any(folder.iterdir()) and not (folder / MARK).exists():
         raise UserError(
@@ -239,7 +260,7 @@ def write_weights(model: PreTrainedModel, folder: Path) -> None:
 
 
 def _claim(folder: Path) -> None:
-    """Keep other processes from writing to the folder until this one ends."""
+    """Lock the folder, so that no other process writes to it until this one ends; UserError if one already does."""
     if folder in _locks:
         return
     lock = FileLock(folder / ".lock")
@@ -254,7 +275,7 @@ def _claim(folder: Path) -> None:
 
 
 def _digest(model: PreTrainedModel) -> str:
-    """Digest of the model's weights."""
+    """Return the digest of the model's weights."""
     found = hashlib.sha256()
     for value in model.state_dict().values():
         found.update(value.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy())
