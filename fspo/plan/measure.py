@@ -99,7 +99,7 @@ def fake_model(
 
 
 def padded_rows(rows: int, prompt: int, response: int, pad: int = 0) -> dict[str, torch.Tensor]:
-    """Make a microbatch of ``rows`` responses of length ``response``; one is a token shorter, so that padding exists."""
+    """Make a microbatch of ``rows`` responses of length ``response``; one is a token shorter, so padding exists."""
     lengths = [response] * (rows - 1) + [max(1, response - (rows > 1))]
     return make_batch([[1] * prompt] * rows, [[1] * n for n in lengths], pad)
 
@@ -185,7 +185,7 @@ def _tile(config: PretrainedConfig) -> int | None:
 
 
 def _peak(model: torch.nn.Module, run: Callable[[], None]) -> int:
-    """Return the most bytes of tensors that exist during ``run``, without the model's weights, buffers and gradients."""
+    """Return the most bytes that tensors take during ``run``, without the model's weights, buffers and gradients."""
     watch = _LiveBytes()
     for p in (*model.parameters(), *model.buffers()):
         watch.add(p)
