@@ -96,6 +96,11 @@ def straight_through(value: Tensor, coefficient: Tensor, log_ratio: Tensor) -> T
     return value + coefficient * (log_ratio - log_ratio.detach())
 
 
+def response_log_ratio(s: Tensor) -> Tensor:
+    """Sum the masked token log-ratios s_t (B, T) of each response to its log-ratio S (B,), nats."""
+    return s.sum(-1)
+
+
 def surrogate(
     s: Tensor, mask: Tensor, advantages: Tensor, rule: Rule, m: Tensor | float | None = None
 ) -> tuple[Tensor, Applied]:
@@ -124,9 +129,9 @@ def surrogate(
     log_ratio, counts = s.detach().to(torch.float64), mask.to(torch.float64)
     A = torch.where(mask.any(-1), advantages.detach().to(torch.float64), 0.0)  # a row without tokens gets no gradient
     if rule.level == "sequence":
-        moved = s.sum(-1)  # the log-ratio that keeps its gradient
+        moved = response_log_ratio(s)  # the log-ratio that keeps its gradient
         n = counts.sum(-1).clamp(min=1)
-        S = log_ratio.sum(-1)
+        S = response_log_ratio(log_ratio)
     else:
         moved, A = s, A[:, None]
         n = torch.ones_like(log_ratio) if rule.level == "token" else counts.cumsum(-1).clamp(min=1)
@@ -266,7 +271,7 @@ def _records(
     side, nan = applied.side, torch.full_like(k3_sum, math.nan)
     return Records(
         length=length,
-        log_ratio=s.sum(-1),
+        log_ratio=response_log_ratio(s),
         sum_sq_log_ratio=sum_sq,
         k3_sum=k3_sum,
         side=torch.zeros_like(length, dtype=torch.int8) if per_token else side,

@@ -25,7 +25,7 @@ from analysis.claims.evidence import (
     verdict_of,
 )
 from analysis.tables.acceptance import TREND_MARGIN
-from fspo.stats.intervals import EQUIVALENCE, PERCENT
+from fspo.stats.intervals import CONFIDENCE, EQUIVALENCE, PERCENT
 
 FAIR, RIVALS = "fspo", ("rloo", "gspo")
 LEARNT = "fspo-adaptive"
@@ -47,7 +47,7 @@ def fair_in_length(tables: Tables) -> Claim:
         matched[f"{rule} at 85 % on every log"] = asdict(
             combine(select(tables["trend"], **on_every), _SLOPE, "ci_low", "ci_high")
         )
-    own90 = combine(select(tables["trend"], **where, rule=FAIR), _SLOPE, "ci90_low", "ci90_high", 0.90)
+    own90 = combine(select(tables["trend"], **where, rule=FAIR), _SLOPE, "ci90_low", "ci90_high", EQUIVALENCE)
     own, (falls, rises) = found[FAIR], [found[rule] for rule in RIVALS]
     curve = Curve.of(select(tables["lre"], **where, rule=FAIR))
     margin = TREND_MARGIN
@@ -82,13 +82,13 @@ def learns_to_be_fair(tables: Tables) -> Claim:
             rows = select(tables["trend"], **where, rule=rule, use=use, target=TARGET)
             name = f"{rule}, {use} use"
             found[name] = combine(rows, _SLOPE, "ci_low", "ci_high")
-            found90[name] = combine(rows, _SLOPE, "ci90_low", "ci90_high", 0.90)
+            found90[name] = combine(rows, _SLOPE, "ci90_low", "ci90_high", EQUIVALENCE)
     main, margin = f"{LEARNT}, first use", TREND_MARGIN
     curve = Curve.of(select(tables["lre"], **where, rule=LEARNT, use="first", target=TARGET))
     tested = curve.tested
     for row in tested.to_dict("records"):
         p = min(float(row["wald_p"]) * len(tested), 1.0)
-        if p < 0.05 and row["ci_low"] > margin:
+        if p < 1 - CONFIDENCE and row["ci_low"] > margin:
             parts = {"LRE_2": row["estimate"], "low": row["ci_low"], "high": row["ci_high"]}
             unequal[f"{row['run']}, seed {row['seed']:g}"] = parts | {"corrected p of a constant acceptance": p}
     own, own90 = found[main], found90[main]

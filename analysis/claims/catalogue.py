@@ -37,7 +37,7 @@ from analysis.rules.evaluate import TARGETS
 from analysis.stats.error_law import MOST_LEFT_OUT
 from analysis.tables.assumptions import DRIFT_TOLERANCE, EXPONENT_TOLERANCE, LAW_TOLERANCE
 from analysis.tables.files import write_json
-from fspo.stats.intervals import detectable, sample_interval
+from fspo.stats.intervals import EQUIVALENCE, detectable, sample_interval
 
 MIN_SEEDS = 5
 REWARD_MARGIN = 0.02
@@ -135,7 +135,7 @@ def gaussian_model(tables: Tables) -> Claim:
     """Judge C4: in each bin S is normal, its variance is proportional to L, and its drift is -KL."""
     slope = select(tables["scaling"], subset="all", use="first", sign="all")
     found = combine(slope, "slope_2H", "ci_low", "ci_high")
-    found90 = combine(slope, "slope_2H", "ci90_low", "ci90_high", 0.90) if len(slope) else Estimate()
+    found90 = combine(slope, "slope_2H", "ci90_low", "ci90_high", EQUIVALENCE) if len(slope) else Estimate()
     m = select(tables["moments"], subset="all", use="first")
     m = _seen_bins(m) if "var_S" in m else m.iloc[:0]
     normal, drift = Estimate(), Estimate()

@@ -17,7 +17,7 @@ from analysis.rules.bands import Band, Candidates, CutRows, Factors, Member, Pla
 from analysis.rules.evaluate import Case, Outcome, lacking, narrow
 from analysis.rules.layout import Layout
 from analysis.rules.sums import Column, Cuts, Part, SubsetSums, Sums, merge
-from fspo.rules import Rate
+from fspo.rules import CUTTING_ALIKE, Rate
 
 SIDES = {"low": -1, "high": 1, "dual": 2}
 SMOOTHED = {"all": "band", "nonzero": "update"}
@@ -195,7 +195,7 @@ class Tally:
         if chosen := Factors(placed, first, drop, placed.excess).note(drop, "band", sums):
             cases, factors = zip(*chosen, strict=True)
             self._rejected(sums, cases, placed.rejected(factors), whole, acting, nonzero)
-        for outsides in (("drop", "truncate"), ("cap",)):  # drop and truncate cut the same rows, cap cuts others
+        for outsides in CUTTING_ALIKE:
             members = [member for outside in outsides for member in band.members.get(outside, [])]
             if members:
                 self._cut(first, placed, members, sums, acting, nonzero)

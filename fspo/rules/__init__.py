@@ -2,6 +2,7 @@
 
 from fspo.rules.calibration import calibrate, excess_quantile, excess_quantiles, scaled, standardized_excess
 from fspo.rules.clip import (
+    CUTTING_ALIKE,
     MAX_EXPONENT,
     Applied,
     Clip,
@@ -18,6 +19,7 @@ from fspo.rules.presets import PRESETS, Aggregation, Estimator, Preset, preset
 from fspo.rules.rule import Adapt, Drift, Rate, Rule, Shape
 
 __all__ = [
+    "CUTTING_ALIKE",
     "MAX_EXPONENT",
     "PRESETS",
     "Adapt",

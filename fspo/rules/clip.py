@@ -14,6 +14,8 @@ from array_api_compat import array_namespace
 Array = Any  # a numpy array or a torch tensor
 Outside = Literal["drop", "truncate", "cap"]
 Weight = Literal["sequence", "geometric"]
+CUTTING_ALIKE: tuple[tuple[Outside, ...], ...] = (("drop", "truncate"), ("cap",))
+"""Every way outside the band, together with those that cut the same rows (`Clip.side`)."""
 
 MAX_EXPONENT = 20.0
 """Largest exponent of an importance weight: a larger one is replaced by it before ``exp`` (docs/theory.md section 2).

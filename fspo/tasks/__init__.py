@@ -24,8 +24,6 @@ __all__ = [
     "prompt_order",
 ]
 
-TASK_NAMES: tuple[str, ...] = ("chain-add", "dataset", *TRAINING_SETS, "gym:<reasoning-gym dataset>")
-
 ConfigT = TypeVar("ConfigT")
 
 
@@ -75,6 +73,7 @@ _BUILDERS: dict[str, Callable[[dict[str, Any]], Task]] = {
     "chain-add": _make_chain_add,
     "dataset": _make_dataset,
 }
+TASK_NAMES: tuple[str, ...] = (*_BUILDERS, *TRAINING_SETS, "gym:<reasoning-gym dataset>")
 
 
 def build_config(cls: type[ConfigT], options: Mapping[str, Any], kind: str) -> ConfigT:

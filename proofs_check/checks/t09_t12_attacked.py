@@ -13,7 +13,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from fspo import theory
-from fspo.rules import Rule
+from fspo.rules import MAX_EXPONENT, Rule
 from proofs_check.frame import Check, Method, Outcome
 from proofs_check.models import GaussianTokens, matching_means
 from proofs_check.tools.compare import mean_is
@@ -148,7 +148,7 @@ def dual_attack(rng: np.random.Generator, dual: float | None = 3.0) -> Outcome:
         S, length, A, outside, c = example
         rule = Rule("sqrt", c, c, dual=dual, outside=outside)  # type: ignore[arg-type]
         applied = rule.apply(np.array([S]), np.array([float(length)]), np.array([A]))
-        edge = min(3.0 * c * math.sqrt(length), 20.0)  # d c sqrt(L), and the cap on every exponent
+        edge = min(3.0 * c * math.sqrt(length), MAX_EXPONENT)  # d c sqrt(L), and the cap on every exponent
         return float(np.log(np.maximum(applied.clipped_weight[0], 1e-300))) - edge - 1e-12
 
     strategy = st.tuples(

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import astuple
+from typing import get_args
 
 import mpmath
 import numpy as np
@@ -12,9 +13,11 @@ from hypothesis import strategies as st
 
 from fspo.base.errors import UserError
 from fspo.rules import (
+    CUTTING_ALIKE,
     MAX_EXPONENT,
     PRESETS,
     DriftStats,
+    Outside,
     Rule,
     TokenMeans,
     calibrate,
@@ -398,3 +401,12 @@ def test_an_eps_cannot_express_any_width() -> None:
     with pytest.raises(UserError, match="more than an eps can express"):
         calibrate(rule, S, np.ones(200), np.ones(200), 0.9)
     assert calibrate(preset("fspo").rule, S, np.ones(200), np.ones(200), 0.9).range_hi > 1e4  # a sqrt band can
+
+
+def test_every_way_outside_the_band_stands_once_among_those_that_cut_alike():
+    assert sorted(way for ways in CUTTING_ALIKE for way in ways) == sorted(get_args(Outside))
+    S, n, A = np.array([-9.0, -9.0, 9.0, 9.0]), np.full(4, 4.0), np.array([1.0, -1.0, 1.0, -1.0])
+    sides = {way: Rule("sqrt", 0.1, 0.1, outside=way).apply(S, n, A).side.tolist() for way in get_args(Outside)}
+    assert sides == {"drop": [0, -1, 1, 0], "truncate": [0, -1, 1, 0], "cap": [0, 0, 1, 1]}
+    for ways in CUTTING_ALIKE:
+        assert len({tuple(sides[way]) for way in ways}) == 1
