@@ -38,7 +38,7 @@ class TaskConfig:
 
 @dataclass(frozen=True)
 class OptimConfig:
-    """The optimizer.
+    """The optimizer and its settings.
 
     Parameters
     ----------
@@ -126,7 +126,7 @@ class BatchConfig:
 
 @dataclass(frozen=True)
 class EvalConfig:
-    """Held-out evaluation.
+    """Evaluation of a training run on held-out prompts.
 
     Parameters
     ----------

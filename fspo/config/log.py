@@ -40,7 +40,7 @@ class ScoreConfig:
 
 @dataclass(frozen=True)
 class LogConfig:
-    """The gradient log.
+    """What a training run logs, and how often.
 
     Parameters
     ----------

@@ -37,7 +37,7 @@ class LoraOptions:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """The policy.
+    """The policy: the model that is trained, and how it is loaded.
 
     Parameters
     ----------

@@ -16,7 +16,7 @@ from fspo.config.sampling import SamplingConfig
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """A training run.
+    """All options of a training run.
 
     Parameters
     ----------

@@ -67,10 +67,10 @@ class Applied(NamedTuple):
     weight: Array  # w = exp(S) or exp(S/n), exponent capped at MAX_EXPONENT
     clipped_weight: Array
     edge_weight: Array
-    in_band: Array  # bool: lo <= S <= hi
+    in_band: Array  # bool: whether lo <= S <= hi
     lo: Array
     hi: Array
-    capped: Array  # bool: the exponent of the weight exceeds MAX_EXPONENT
+    capped: Array  # bool: whether the exponent of the weight exceeds MAX_EXPONENT
 
 
 class Clip(NamedTuple):

@@ -92,7 +92,7 @@ class OnlineRule:
 
     @property
     def state(self) -> dict[str, Any]:
-        """The state as plain values."""
+        """The state of the band as plain values, for a checkpoint."""
         return asdict(self._state)
 
     @property
@@ -177,7 +177,7 @@ class OnlineRule:
         if s.updates == 0:
             try:
                 s.log_scale = math.log(self._bounded(math.log(excess_quantile(excess, self._target))))
-            except UserError:  # S is 0: nothing has moved yet
+            except UserError:  # every S is 0, because the weights have not changed yet: no range can be found
                 return False
             if with_slope:
                 s.centre, s.spread = float(log_n.mean()), max(float(log_n.std()), LEAST_SPREAD)

@@ -53,7 +53,7 @@ _sent: dict[Server, str] = {}
 
 @dataclass(frozen=True)
 class Server:
-    """A vLLM server.
+    """A running vLLM server and the folder of weights that it serves.
 
     Attributes
     ----------

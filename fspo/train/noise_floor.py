@@ -95,7 +95,7 @@ def _bfloat16(updater: Updater, batch: RolloutBatch, shard: Shard) -> torch.Tens
 
 
 def sources(updater: Updater) -> list[Source]:
-    """List the changes of the computation that can be measured with this model."""
+    """List the ways to compute the log-probabilities again that are possible with the updater's model."""
     found = [
         Source("again", "the same computation once more", _again),
         Source("training", "the pass that training differentiates", _training),
@@ -109,7 +109,7 @@ def sources(updater: Updater) -> list[Source]:
 
 
 def noise_config(config: TrainConfig) -> TrainConfig:
-    """Turn a run's configuration into that of the measurement.
+    """Turn a run's configuration into that of a measurement of its noise floor.
 
     The measurement uses the trained model if the run has exported one, and writes to a folder inside the run folder.
 
