@@ -1,7 +1,7 @@
-"""Every option of a run: typed dataclasses, filled from a YAML file and the command line. Nothing here imports torch.
+"""All options of a run as typed dataclasses, filled from a YAML file and the command line. Nothing here imports torch.
 
-jsonargparse parses, checks types and prints the help (fspo/base/options.py). What it cannot know is checked when a
-dataclass is made: the range of each number, which stands with its option, and values that contradict each other.
+jsonargparse parses the options, checks their types and prints the help (fspo/base/options.py). The range of each number
+is declared with its option. Each dataclass checks, when it is made, these ranges and values that contradict each other.
 """
 
 from fspo.config.groups import BatchConfig, EvalConfig, OptimConfig, TaskConfig

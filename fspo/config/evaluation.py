@@ -1,4 +1,4 @@
-"""How models are evaluated on benchmarks."""
+"""Options of the evaluation of models on benchmarks."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ from fspo.config.ranges import SEEDS, check_ranges, number
 
 @dataclass(frozen=True)
 class AnswerConfig:
-    """How a benchmark is answered; a file of answers belongs to one of them.
+    """How answers to a benchmark are sampled. All answers in one file are sampled with the same settings.
 
     Parameters
     ----------
     samples : int
-        Responses a prompt.
+        Responses to each prompt.
     temperature : float
-        0 is greedy.
+        Sampling temperature; 0 takes the most probable token.
     max_new_tokens : int
-        A response is cut here.
+        Greatest length of a response, tokens.
     max_prompt_tokens : int
-        A longer prompt is not asked, counts as wrong and is counted.
+        Greatest length of a prompt, tokens. A longer prompt is not asked and counts as wrong; such prompts are counted.
     seed : int
-        Of the noise, which belongs to the prompt and the response's number: all models see the same.
+        Seed of the sampling noise. The noise depends on the seed, the prompt and the response's number alone, so it is
+        the same for all models.
     chat_template : bool, optional
         Force the tokenizer's template on or off.
     """

@@ -1,4 +1,4 @@
-"""The groups of options: task, optimizer, batch, held-out evaluation."""
+"""Options of the task, the optimizer, the batch and the held-out evaluation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fspo.config.ranges import check_ranges, number
 
 @dataclass(frozen=True)
 class TaskConfig:
-    """What is trained on.
+    """The task: the prompts to train on and how responses are judged.
 
     Parameters
     ----------
@@ -20,11 +20,11 @@ class TaskConfig:
         "chain-add" (embedded), "gym:<reasoning-gym task>", "dataset", or a known training set: "dapo-math-17k",
         "deepscaler", "gsm8k".
     options : dict
-        The task's own options, for example {"path": "train.jsonl", "judge": {"verifier": "math"}}.
+        Options of the task, for example {"path": "train.jsonl", "judge": {"verifier": "math"}}.
     chat_template : bool, optional
         Force the tokenizer's chat template on or off; by default it is used where there is one.
     max_prompt_tokens : int
-        Longer prompts are left out and counted.
+        Greatest length of a prompt, tokens. Longer prompts are left out and counted.
     """
 
     name: str = "chain-add"
@@ -38,24 +38,25 @@ class TaskConfig:
 
 @dataclass(frozen=True)
 class OptimConfig:
-    """The optimizer.
+    """The optimizer and its settings.
 
     Parameters
     ----------
     name : {"adamw", "adamw8bit"}
         "adamw8bit" keeps both moments in 8 bits and rounds bfloat16 weights stochastically (extra "8bit").
     learning_rate : float
-        After the warm-up; constant.
+        Learning rate after the warm-up; it stays constant.
     warmup_updates : int
-        Updates over which the learning rate grows linearly; without them the first updates of a small model blow up.
+        Updates over which the learning rate grows linearly from 0. Without a warm-up a small model may diverge at the
+        first updates.
     beta1 : float
         Decay of AdamW's mean of gradients.
     beta2 : float
         Decay of AdamW's mean of squared gradients.
     weight_decay : float
-        Decoupled, as in torch.optim.AdamW.
+        Decoupled weight decay, as in torch.optim.AdamW.
     max_grad_norm : float
-        The gradient's norm is clipped here; .inf clips nothing.
+        Largest norm of the gradient; a gradient with a larger norm is scaled down to it. .inf clips nothing.
     max_skipped_updates : int
         An update with a loss or gradient that is not finite, or an importance weight beyond e^20 that is not clipped,
         is skipped on all processes and counted; more than this many stop the run.
@@ -76,31 +77,33 @@ class OptimConfig:
 
 @dataclass(frozen=True)
 class BatchConfig:
-    """Sizes of a rollout and how it is cut into updates.
+    """Sizes of a rollout and how it is divided into updates.
 
     Parameters
     ----------
     prompts : int
-        Prompts a rollout, over all processes.
+        Prompts in each rollout, over all processes.
     responses : int
-        Responses a prompt (the group of the advantage).
+        Responses to each prompt; they are the group in which advantages are made.
     minibatches : int
-        Updates a pass over the rollout; whole groups stay together. With minibatches * epochs = 1 every S is 0.
+        Updates in each pass over the rollout. All responses to a prompt are in the same minibatch. With
+        minibatches * epochs = 1 every S is 0.
     epochs : int
         Passes over the rollout.
     tokens : int
         Padded tokens of one microbatch. The default suits the caches of a CPU and a small model; give a GPU more.
     padding_side : {"right", "left"}
-        Side of the padding in the training forward.
+        Side on which sequences are padded in the training pass.
     logits : int, optional
-        Most logits (tokens x vocabulary entries, float32) that exist at a time in training, old log-probs and score
-        passes; by default 2^20 on a CPU and 2^24 (64 MiB) on a GPU.
+        Largest number of logits (tokens x vocabulary entries, float32) held in memory at a time in training, old
+        log-probs and score passes; by default 2^20 on a CPU and 2^24 (64 MiB) on a GPU.
     redraws : int
-        How often at most a rollout draws further prompts for groups whose rewards are all equal (dynamic sampling);
-        what is lacking then is filled up with such groups, whose gradient is 0.
+        How many times at most a rollout draws further prompts to replace groups whose rewards are all equal (dynamic
+        sampling). If some remain after that, they are trained on, and their gradient is 0.
     drop : tuple of {"truncated", "failed"}
-        Responses that get no gradient: those cut at the length limit, those that the verifier could not judge. They
-        are counted by length bin. By default a truncated response is judged as it stands and a failed one has reward 0.
+        Responses that get no gradient: those truncated at the length limit, those that the verifier could not judge.
+        They are counted by length bin. By default a truncated response is judged like any other, and a failed one has
+        reward 0.
     """
 
     prompts: int = number(64, 1)
@@ -123,16 +126,16 @@ class BatchConfig:
 
 @dataclass(frozen=True)
 class EvalConfig:
-    """Held-out evaluation.
+    """Evaluation of a training run on held-out prompts.
 
     Parameters
     ----------
     every : int
         Rollouts between evaluations; 0 for never.
     prompts : int
-        Held-out prompts, one sampled response each.
+        Held-out prompts; one response is sampled to each.
     temperature : float
-        0 is greedy.
+        Sampling temperature; 0 takes the most probable token.
     """
 
     every: int = number(5, 0)

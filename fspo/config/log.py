@@ -1,4 +1,4 @@
-"""The gradient log and the scores in it."""
+"""Options of the gradient log and of the scores in it."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from fspo.config.ranges import MOST, check_ranges, number
 
 @dataclass(frozen=True)
 class ScoreConfig:
-    """How scores are taken.
+    """How scores (gradients of the log-probability of a response) are taken and stored.
 
     Parameters
     ----------
     mode : "sketch" or "exact"
-        A hashed sketch, or the whole gradient (small models: it takes P numbers a response).
+        Store a hashed sketch of the score, or all entries of the score. The latter suits small models alone: it stores
+        one number for each parameter and response.
     width : int or None
-        Entries of the sketch; None keeps as many as there are (no hashing).
+        Entries of the sketch; None stores all projected entries without hashing.
     projection : int or None
-        k, the columns of each Rademacher projection; None projects nothing.
+        Columns of each random sign (Rademacher) projection of a weight's gradient; None projects nothing.
     redraw : bool
         Draw new projections for every rollout, so that sketch errors average out over a run.
     """
@@ -39,17 +40,18 @@ class ScoreConfig:
 
 @dataclass(frozen=True)
 class LogConfig:
-    """The gradient log.
+    """What a training run logs, and how often.
 
     Parameters
     ----------
     scores : ScoreConfig
-        Sketch of each response's score.
+        How scores are taken and stored.
     score_every : int
         Rollouts between score passes; 0 for never.
     score_minibatches : tuple of int
         Updates of a rollout whose responses are scored, counted from 0; negative ones count back from the end of the
-        first pass. The last of the first pass is at first use after most updates.
+        first pass over the rollout. The default, the last update of the first pass, scores responses on which the
+        weights were not yet trained, after the most updates since the rollout.
     audit_every : int
         Rollouts between audits (fresh responses at the parameters of the scored update); 0 for never.
     coverage_every : int
@@ -57,7 +59,7 @@ class LogConfig:
     entropy : bool
         Log the policy's entropy (costs one pass over the logits).
     length_edges : tuple of int
-        Edges of the live length bins, tokens.
+        Edges of the length bins of the metrics, tokens.
     samples : int
         Responses of each rollout that are kept as text under ``rollouts/``.
     """

@@ -1,4 +1,4 @@
-"""The machine that a run is planned for."""
+"""Options of the machine that a run is planned for."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ Sharding = Literal["fsdp2", "ddp"]
 
 @dataclass(frozen=True)
 class MachineConfig:
-    """Where the run goes.
+    """The machine that the run is planned for.
 
     Parameters
     ----------
     gpus : int
-        On all nodes together.
+        Number of GPUs on all nodes together.
     memory : float
-        Of each, GiB.
+        Memory of each GPU, GiB.
     sharding : {"fsdp2", "ddp"}
-        How weights, gradients and moments are spread; one GPU holds everything anyway.
+        Whether weights, gradients and moments are sharded over the GPUs ("fsdp2") or copied to each of them ("ddp").
+        It makes no difference on one GPU.
     mixed_precision : {"bf16", "no"}
-        As in the accelerate configuration: computing in bfloat16 with float32 weights behind.
+        As in the accelerate configuration: "bf16" computes in bfloat16 and keeps float32 weights.
     response_tokens : int, optional
         Mean length of a response, for the token counts; by default sampling.max_new_tokens.
     """
@@ -60,5 +61,5 @@ class PlanConfig(TrainConfig):
             raise UserError("json is empty: give the path of a file, or leave it out")
 
     def training(self) -> TrainConfig:
-        """The run alone."""
+        """Return the options of the training run, without the machine."""
         return TrainConfig(**{f.name: getattr(self, f.name) for f in fields(TrainConfig)})

@@ -1,4 +1,4 @@
-"""The policy, its adapters, and the warm-up of the embedded model."""
+"""Options of the policy, of its adapters, and of the warm-up of the embedded model."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class LoraOptions:
     target_modules : list of str or str
         Module names, or ``"all-linear"``.
     seed : int
-        Seed of the adapters' random half.
+        Seed of the adapters' random initial weights.
     """
 
     rank: int = number(16, 1, 65536)
@@ -37,14 +37,14 @@ class LoraOptions:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """The policy.
+    """The policy: the model that is trained, and how it is loaded.
 
     Parameters
     ----------
     name_or_path : str
         "embedded" (a small Qwen3, warmed up on the task first), a folder or a Hugging Face name.
     tokenizer : str, optional
-        Tokenizer's folder or name where it is not the model's.
+        Folder or name of the tokenizer, if it is not that of the model.
     dtype : {"float32", "bfloat16"}
         Type of the weights.
     attn_implementation : str, optional
@@ -74,7 +74,7 @@ class WarmupConfig:
     examples_per_step : int
         Examples in each of them, about 70 tokens each.
     slip_from : float
-        Share of the schedule after which the examples hold the task's slips.
+        Share of the steps after which the examples contain mistakes, as often as the task's option slip says.
     muon_lr : float
         Learning rate of the layers' matrices.
     adamw_lr : float
@@ -82,11 +82,11 @@ class WarmupConfig:
     seed : int
         Seed of the initial weights and the data.
     min_accuracy : float
-        The gate: accuracy of sampled responses on the eval split that the warm-up must reach.
+        Accuracy of sampled responses to held-out prompts that the warm-up must reach.
     eval_examples : int
-        Prompts that the gate measures on.
+        Held-out prompts on which this accuracy is measured.
     attempts : int
-        Seeds to try, seed, seed + 1, ..., before giving up.
+        Number of seeds (seed, seed + 1, ...) that are tried until one reaches the accuracy.
     threads : int
         CPU threads; the result depends on them in the last bits.
     cache_dir : str, optional

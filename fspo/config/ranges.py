@@ -1,4 +1,4 @@
-"""The range of each number among the options, written where the option stands."""
+"""Ranges of the options that are numbers: how an option declares its range, and how the range is checked."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import Any
 from fspo.base.errors import UserError
 
 MOST = 10**9
-"""Largest count that makes sense anywhere; a larger one is a slip of the keyboard."""
+"""Largest count that an option may have; a larger one is taken for a typing error."""
 SEEDS = 2**32 - 1
 """Largest seed that every random generator of a run takes (NumPy's is the narrowest)."""
 
 
 @dataclass(frozen=True)
 class Range:
-    """The numbers that an option may have.
+    """The values that an option may have.
 
     Attributes
     ----------
     low, high : float
         Least and greatest value.
     above, below : bool
-        ``low`` itself, ``high`` itself is refused.
+        Whether the value must be above ``low``; whether it must be below ``high``.
     also : tuple of float
         Values outside the range that are allowed as well.
     """
@@ -35,11 +35,11 @@ class Range:
     also: tuple[float, ...] = ()
 
     def cure(self, value: float) -> str | None:
-        """What to use in the place of ``value``; None if it may stay."""
+        """Return what to use instead of ``value``, in words; None if the value is allowed."""
         if value in self.also:
             return None
         low, high = _text(self.low), _text(self.high)
-        if not (value > self.low if self.above else value >= self.low):  # NaN too
+        if not (value > self.low if self.above else value >= self.low):  # true for NaN too
             wanted = f"a number above {low}" if self.above else f"{low} or more"
         elif not (value < self.high if self.below else value <= self.high):
             wanted = f"a number below {high}" if self.below else f"{high} or less"
@@ -48,7 +48,7 @@ class Range:
         return "use " + "".join(f"{_text(one)}, or " for one in self.also) + wanted
 
     def __str__(self) -> str:
-        """As an interval: ``(0, 1]``, ``[1, 1000000000]``."""
+        """Write the range as an interval: ``(0, 1]``, ``[1, 1000000000]``."""
         left, right = "(" if self.above else "[", ")" if self.below else "]"
         others = "".join(f" or {_text(one)}" for one in self.also)
         return f"{left}{_text(self.low)}, {_text(self.high)}{right}{others}"
@@ -69,22 +69,22 @@ def number(
     below: bool = False,
     also: tuple[float, ...] = (),
 ) -> Any:
-    """A dataclass field for a number with its range; None as default makes it optional."""
+    """Make a dataclass field for a number with a range; with the default None the option may be left out."""
     return field(default=default, metadata={"range": Range(low, high, above, below, also)})
 
 
 def check_ranges(config: Any, group: str) -> None:
-    """Refuse numbers outside the ranges that the fields of ``config`` name.
+    """Raise UserError if a number in ``config`` is outside the range that its field declares.
 
     Parameters
     ----------
     group : str
-        Name of the group of options, "" for the options of no group.
+        Name of the group of options; "" for options that belong to no group.
 
     Raises
     ------
     UserError
-        Naming the option, its value and the bound that it breaks.
+        The message names the option, its value and the bound that it breaks.
     """
     for one in fields(config):
         value = getattr(config, one.name)

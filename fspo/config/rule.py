@@ -1,4 +1,4 @@
-"""The clip rule and the objective."""
+"""Options of the clip rule and of the objective."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from fspo.rules import Adapt, Aggregation, Drift, DriftSource, Estimator, Outsid
 
 @dataclass(frozen=True)
 class ObjectiveConfig:
-    """How terms become one number.
+    """How the terms of responses and tokens are averaged to one loss.
 
     Parameters
     ----------
     aggregation : {"response", "sequence", "token", "constant"}
         `fspo.objective.aggregate` says what each does to long responses.
     constant_length : int, optional
-        The C of ``"constant"``, tokens; usually the response limit.
+        The divisor C of ``"constant"``, tokens; usually the response limit.
     kl_coef : float
         Weight of the k3 estimate of KL(new||reference), per token, subtracted from the objective.
 
     Raises
     ------
     UserError
-        For values outside their range, with the cure.
+        For values outside their range; the message says what to use.
     """
 
     aggregation: Aggregation = "response"
@@ -51,9 +51,9 @@ class RuleConfig:
         none, rloo, gspo, fspo, fspo-kl, fspo-gaussian, fspo-tilted, fspo-truncate, fspo-cap, fspo-signed, fspo-auto,
         fspo-adaptive, fspo-conformal, power, grpo, ctpo.
     range_lo : float, optional
-        Lower range of the band: eps for rloo, gspo, grpo; c (nats per root token) for fspo.
+        Lower range of the band: eps for rloo, gspo, grpo; c for fspo (nats; the half-width is c times sqrt(length)).
     range_hi : float, optional
-        Upper range, in the same unit.
+        Upper range of the band, in the same unit.
     gamma : float, optional
         Exponent of preset "power".
     drift : {"none", "kl", "gaussian", "tilted", "signed"}, optional
@@ -67,15 +67,18 @@ class RuleConfig:
     dual : float, optional
         Dual clip d > 1: a response with A < 0 and S beyond d times the upper half-width is cut too.
     adapt : {"none", "range", "exponent", "bins"}, optional
-        What follows a target acceptance online, so that no pilot run is needed: with any preset on whole sequences.
+        What is changed during training to reach a target acceptance, so that no pilot run is needed: nothing, the
+        range, the range and the exponent, or a factor for each bin of lengths. Any preset with a band on responses can
+        be adapted; token and prefix rules cannot.
     target : float, optional
-        The acceptance to follow.
+        The acceptance to reach.
     target_rate : {"band", "update"}, optional
-        Of all responses, or of those with A != 0 the share that is not cut.
+        Which acceptance the target is: the share of all responses that lie in the band, or the share of the responses
+        with A != 0 that are not cut.
     advantage : {"rloo", "grpo", "dr_grpo"}, optional
         Advantage estimator, by default the preset's.
     aggregation : {"response", "token", "sequence", "constant"}, optional
-        How terms become a loss, by default the preset's.
+        How the terms of responses and tokens are averaged to a loss, by default the preset's.
     constant_length : int, optional
         Divisor of the "constant" aggregation, tokens.
     kl_coef : float
@@ -104,17 +107,17 @@ class RuleConfig:
         self.objective()
 
     def rule(self) -> Rule:
-        """The clip rule."""
+        """Make the clip rule that the options name."""
         names = ("range_lo", "range_hi", "gamma", "drift", "drift_source", "outside", "dual")
         names += ("adapt", "target", "target_rate")
         return preset(self.preset, **{n: getattr(self, n) for n in names if getattr(self, n) is not None}).rule
 
     def advantage_estimator(self) -> Estimator:
-        """The advantage estimator."""
+        """Return the name of the advantage estimator."""
         return self.advantage or preset(self.preset).advantage
 
     def objective(self) -> ObjectiveConfig:
-        """Aggregation and KL term."""
+        """Return the options of the objective: aggregation and KL term."""
         return ObjectiveConfig(
             aggregation=self.aggregation or preset(self.preset).aggregation,
             constant_length=self.constant_length,

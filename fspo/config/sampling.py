@@ -1,4 +1,4 @@
-"""How responses are sampled."""
+"""Options of the sampling of responses."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ class SamplingConfig:
     temperature : float
         Divides the logits; 0 takes the most probable token.
     max_new_tokens : int
-        Longest response, its end token included.
+        Greatest length of a response, tokens, with its end token.
     engine : {"auto", "fast", "generate", "vllm"}
         ``"auto"`` takes the fast engine on a CPU and for models below 1e9 parameters, if the model's layers are
         plain attention; else ``"generate"``.
     batch_size : int
-        Responses sampled at once; vLLM gets all of them and fills its cache by itself.
+        Responses sampled at once. A vLLM server gets all prompts and decides itself how many it samples at once.
     vllm_url : str
         Address of the server for engine ``"vllm"``.
     vllm_weights : str
-        Folder that this server serves. The trainer writes the model there and has it loaded again after updates; a
-        server on another machine needs it under the same path on a shared file system. A folder that holds other
-        files is refused.
+        Folder that this server serves. The trainer writes the model there, and the server loads it again after
+        updates. A server on another machine needs the folder under the same path on a shared file system. A folder
+        that holds other files is refused.
     vllm_timeout : float
-        Seconds that one request to this server may take. The requests of a rollout are under way at once, so each
-        may take as long as the whole rollout.
+        Seconds that one request to this server may take. All requests of a rollout are sent at once, so each may take
+        as long as sampling the rollout.
     """
 
     temperature: float = number(1.0, 1e-3, 1e3, also=(0,))
@@ -55,11 +55,11 @@ class SamplingConfig:
 
 
 def _check_url(url: str) -> None:
-    """Raise UserError unless this is the address of a server."""
+    """Raise UserError unless ``url`` is the address of a server."""
     try:
         parts = urlsplit(url)
         good = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-    except ValueError:  # a port that is no number
+    except ValueError:  # the port is not a number
         good = False
     if not good:
         raise UserError(f"sampling.vllm_url is {url!r}: write http://HOST:PORT")

@@ -1,4 +1,4 @@
-"""All options of a training run together, and what no group can check alone."""
+"""All options of a training run together, and checks of options that belong to different groups."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from fspo.config.sampling import SamplingConfig
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """A training run.
+    """All options of a training run.
 
     Parameters
     ----------
     output : str
         The run folder.
     rollouts : int
-        Rollouts to train for.
+        Number of rollouts to train for.
     seed : int
-        Seed of everything; sampling noise is keyed by it.
+        Seed of the run; the sampling noise depends on it too.
     threads : int
         Torch threads of each process on the CPU; 0 leaves torch's choice.
     checkpoint_every : int
         Rollouts between checkpoints; 0 keeps only the last.
     keep_checkpoints : int
-        Older ones are removed.
+        Number of newest checkpoints to keep; older ones are removed.
     trackers : tuple of str, optional
-        accelerate's trackers, for example tensorboard or wandb; by default tensorboard where it is installed.
+        accelerate's trackers, for example tensorboard or wandb; by default tensorboard if it is installed.
     resume : bool
-        Go on from the newest checkpoint in the run folder; start a run where there is none.
+        Go on from the newest checkpoint in the run folder; if there is none, start the run.
     cpu : bool
         Train on the CPU even where there is an accelerator.
     processes : int, optional
-        Refuse to start with another number of processes than this.
+        Number of processes that must run; with another number the run refuses to start.
     """
 
     output: str = "out/run"
@@ -84,17 +84,17 @@ class TrainConfig:
             raise UserError("log.audit_every needs a scored update in the first pass: add -1 to log.score_minibatches")
 
     def scored_updates(self) -> set[int]:
-        """Updates of a rollout whose responses are scored, counted from 0."""
+        """Return the updates of a rollout whose responses are scored, counted from 0."""
         return {m + self.batch.minibatches if m < 0 else m for m in self.log.score_minibatches}
 
     def tracker_names(self) -> tuple[str, ...]:
-        """accelerate's trackers that this run uses."""
+        """Return the names of accelerate's trackers that this run uses."""
         if self.trackers is None:
             return ("tensorboard",) if find_spec("tensorboard") else ()
         return self.trackers
 
     def warnings(self) -> list[str]:
-        """Settings that are legal and probably not meant, each with its cure."""
+        """Return a warning for each setting that is allowed but probably not meant; each says what to change."""
         found = []
         if self.batch.minibatches * self.batch.epochs == 1:
             found.append(

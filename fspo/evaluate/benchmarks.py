@@ -141,7 +141,7 @@ class AnswerFile:
             write_text(path, kept)
 
     def append(self, rows: Sequence[dict[str, Any]]) -> None:
-        """Add lines and sync them to the disk."""
+        """Append a line for each prompt to the file and sync the file to the disk."""
         try:
             with self.path.open("ab") as stream:
                 stream.write("".join(json.dumps(row) + "\n" for row in rows).encode())

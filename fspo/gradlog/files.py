@@ -75,7 +75,7 @@ class LogFile:
 
     path: Path
     columns: frozenset[str]
-    metadata: dict[str, Any]  # the run's header
+    metadata: dict[str, Any]  # the run's header, as GradLogWriter got it
     groups: tuple[Group, ...]
 
     @property

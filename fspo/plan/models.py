@@ -69,7 +69,7 @@ class Shape:
 
     @classmethod
     def of(cls, config: PretrainedConfig) -> Shape:
-        """Wrap a configuration."""
+        """Make a Shape from a model's configuration."""
         return cls(config.to_json_string(use_diff=False), config)
 
 
@@ -116,7 +116,7 @@ class Sizes:
 
 
 def sizes(model: PreTrainedModel) -> Sizes:
-    """Count a model's parameters.
+    """Count the numbers in a model's parameters.
 
     Raises
     ------

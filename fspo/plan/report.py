@@ -68,7 +68,7 @@ def changes(config: TrainConfig, machine: MachineConfig, phase: str) -> Iterator
 
 
 def cures(config: TrainConfig, machine: MachineConfig) -> list[str] | None:
-    """Find options that together make the run fit; None if there are none.
+    """Find changes of options that together make the run fit the machine; None if there are none.
 
     The phase that needs most memory is treated first, by the first change after which it fits. If no single change is
     enough, the change that saves most is made, and the search goes on.

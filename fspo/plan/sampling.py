@@ -50,7 +50,7 @@ def rollout(
     chosen = min(rows, max(1, PICK_ELEMENTS // vocabulary))
     logits = rows * vocabulary * (compute.itemsize + 4) + chosen * vocabulary * (2 * 4 + 2 * 8)
     cache = rows * columns * cache_bytes(shape, compute)
-    read = ceil(rows / config.batch.responses)  # the fast engine passes a prompt once for all its responses
+    read = ceil(rows / config.batch.responses)  # the fast engine runs the model on a prompt once for all its responses
     if engine == "generate":
         # generate() enlarges the cache by copying one layer's keys at a time, and masks the logits in a copy of them.
         cache += cache // shape.num_hidden_layers // 2

@@ -13,7 +13,7 @@ from fspo.base.errors import UserError
 from fspo.rules.clip import Array
 from fspo.rules.rule import EPS_SHAPES, Rate, Rule, checked_rows
 
-_MAX_LOG_RANGE = 700.0  # exp of more overflows float64
+_MAX_LOG_RANGE = 700.0  # nats; exp of a much larger number overflows float64
 
 
 def standardized_excess(

@@ -64,15 +64,15 @@ class Applied(NamedTuple):
     objective's value ``edge_weight * A``; it equals ``weight`` where the response is not cut.
     """
 
-    side: Array  # int8: -1 cut below, 0 kept, +1 cut above, 2 dual
+    side: Array  # int8: -1 cut at the lower edge, 0 not cut, +1 at the upper edge, 2 at the dual edge
     multiplier: Array  # M >= 0; under "truncate" and "cap" log M is held within +-80
     weight: Array  # w = exp(S) or exp(S/n), exponent capped at MAX_EXPONENT
     clipped_weight: Array
     edge_weight: Array
-    in_band: Array  # bool: lo <= S <= hi
+    in_band: Array  # bool: whether lo <= S <= hi
     lo: Array
     hi: Array
-    capped: Array  # bool: the exponent of the weight exceeds MAX_EXPONENT
+    capped: Array  # bool: whether the exponent of the weight exceeds MAX_EXPONENT
 
 
 class Clip(NamedTuple):
@@ -119,7 +119,7 @@ class Clip(NamedTuple):
         return edge if self.dual is None else xp.where(side == 2, self._dual_edge(edges), edge)
 
     def edge_weight(self, S: Array, n: Array, side: Array, edges: Edges) -> Array:
-        """Return the importance weight at the edge that cuts each row; the row's weight where none does."""
+        """Return the importance weight at the edge that cuts each row; if none does, that of the row's S."""
         return importance_weight(exponent(self.edge(S, side, edges), n, self.weight))
 
     def clipped_weight(self, side: Array, edge_weight: Array) -> Array:

@@ -25,7 +25,8 @@ MAX_HALF_WIDTH = 30.0
 """Largest half-width at n = 1, nats. A range does not grow beyond it, because no importance ratio comes near e^30."""
 LEAST_LOG_FACTOR = -12.0
 EXPONENTS = (0.0, 2.0)
-"""Bounds of the band's exponent in the length. The spread of a sum of n log-ratios grows with an exponent between."""
+"""Least and greatest exponent gamma of a band c n**gamma. The spread of sums of n log-ratios grows like n to a power
+between them."""
 LEAST_SPREAD = 0.5
 """Least standard deviation by which log lengths are divided.
 
@@ -92,7 +93,7 @@ class OnlineRule:
 
     @property
     def state(self) -> dict[str, Any]:
-        """The state as plain values."""
+        """The state of the band as plain values, for a checkpoint."""
         return asdict(self._state)
 
     @property
@@ -171,13 +172,16 @@ class OnlineRule:
     # -- range and exponent: stochastic quantile regression of log excess on log length (T14) ----------------------
 
     def _step(self, excess: np.ndarray, log_n: np.ndarray) -> bool:
-        """Make one step of theta and return whether it was changed. The first step goes to the rows' quantile."""
+        """Change theta, the parameters of the half-widths (T14), after one update; return whether it was changed.
+
+        The first call sets the range to the quantile of the rows' excess; each later one makes a step.
+        """
         s = self._state
         with_slope = self.template.adapt == "exponent"
         if s.updates == 0:
             try:
                 s.log_scale = math.log(self._bounded(math.log(excess_quantile(excess, self._target))))
-            except UserError:  # S is 0: nothing has moved yet
+            except UserError:  # every S is 0, because the weights have not changed yet: no range can be found
                 return False
             if with_slope:
                 s.centre, s.spread = float(log_n.mean()), max(float(log_n.std()), LEAST_SPREAD)
@@ -240,5 +244,5 @@ def conformal_quantile(scores: Any, target: float) -> float:
     if not 0 < target < 1:
         raise UserError(f"target={target} must lie strictly between 0 and 1")
     found = np.asarray(scores, np.float64)
-    k = math.ceil((found.size + 1) * target - 1e-12)  # the rounding error of the product must not raise the rank
+    k = math.ceil((found.size + 1) * target - 1e-12)  # without 1e-12 a rounding error could raise the rank by 1
     return float(np.partition(found, k - 1)[k - 1]) if k <= found.size else math.inf

@@ -9,8 +9,8 @@ from typing import Any, Literal, NamedTuple
 from fspo.base.errors import unknown_name
 from fspo.rules.rule import Rule
 
-Estimator = Literal["rloo", "grpo", "dr_grpo"]  # computed in fspo/advantages.py
-Aggregation = Literal["response", "token", "sequence", "constant"]  # computed in fspo/objective.py
+Estimator = Literal["rloo", "grpo", "dr_grpo"]  # fspo/advantages.py computes these
+Aggregation = Literal["response", "token", "sequence", "constant"]  # fspo/objective.py computes these
 
 
 class Preset(NamedTuple):

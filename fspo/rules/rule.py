@@ -41,7 +41,7 @@ _EXPONENTS = {"fixed": 0.0, "linear": 1.0, "sqrt": 0.5, "token": 1.0, "prefix": 
 
 @dataclass(frozen=True)
 class Rule:
-    """A clip rule in log space (docs/theory.md section 2).
+    """A clip rule: a band on the log-ratio, a weight, and what happens outside the band (docs/theory.md section 2).
 
     Parameters
     ----------
@@ -135,7 +135,8 @@ class Rule:
             raise UserError(f"rule {self.label!r}: target is what 'adapt' follows; set both or neither")
         if self.target is not None and not 0 < self.target < 1:
             raise UserError(f"rule {self.label!r}: target={self.target} must lie strictly between 0 and 1")
-        pairs = tuple((float(n), float(factor)) for n, factor in self.factors)  # a log's header has lists
+        # The header of a gradient log holds a rule as JSON, so factors read from it are lists, not tuples.
+        pairs = tuple((float(n), float(factor)) for n, factor in self.factors)
         lengths = [n for n, _ in pairs]
         if lengths != sorted(set(lengths)) or not all(factor > 0 for _, factor in pairs):
             raise UserError(f"rule {self.label!r}: factors={self.factors} need rising lengths and factors above 0")

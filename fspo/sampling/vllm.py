@@ -53,7 +53,7 @@ _sent: dict[Server, str] = {}
 
 @dataclass(frozen=True)
 class Server:
-    """A vLLM server.
+    """A running vLLM server and the folder of weights that it serves.
 
     Attributes
     ----------
@@ -230,7 +230,7 @@ def check_alone(processes: int, lora: bool) -> None:
 def write_weights(model: PreTrainedModel, folder: Path) -> None:
     """Write the model to the folder that a server serves.
 
-    Each file is written in a folder beside and moved into place, so the server never reads a partial file.
+    Each file is written to a subfolder first and then moved into place, so the server never reads a partial file.
 
     Raises
     ------

@@ -178,7 +178,7 @@ def mark(run: Path, writer: dict[str, Any] | None = None) -> None:
 
 
 def release_folder(run: Path) -> None:
-    """Release the lock on a run folder, so that another process may write to it; do nothing if it is not held here."""
+    """Release this process's lock on a run folder, if it holds one, so that another process may write to the folder."""
     lock = _held.pop(run.resolve(), None)
     if lock is not None:
         with suppress(UserError):  # a full disk must not stop the release of the lock
@@ -196,7 +196,11 @@ atexit.register(_release_all)
 
 
 def save_config(accelerator: Accelerator, config: TrainConfig) -> None:
-    """Save the configuration to the run folder; called after all that it names was loaded."""
+    """Save the configuration to the run folder.
+
+    The trainer calls this after it has loaded the model, the tokenizer and the task, so that a run that cannot start
+    leaves no config.yaml.
+    """
     if accelerator.is_main_process:
         save(config, Path(config.output) / CONFIG)
     accelerator.wait_for_everyone()

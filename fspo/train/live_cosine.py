@@ -58,7 +58,7 @@ def _add(total: dict[str, np.ndarray], part: dict[str, np.ndarray]) -> None:
 
 
 def strata_sums(rows: dict[str, np.ndarray], psi: np.ndarray, edges: tuple[int, ...]) -> dict[str, np.ndarray]:
-    """Sum what T7 needs over the scored responses with A != 0, by length bin.
+    """Compute the sums of weights and gradients that T7 needs, over scored responses with A != 0, by length bin.
 
     The sums of several shards and processes can be added.
 

@@ -55,7 +55,7 @@ class Responses(NamedTuple):
 
 
 def responses_of(batch: RolloutBatch, shard: Shard) -> Responses:
-    """Collect these columns for the responses of a shard."""
+    """Collect the columns that are known before any update, for the responses of a shard."""
     rows = shard.micro.rows
     return Responses(
         prompt_id=batch.prompt_ids[rows],

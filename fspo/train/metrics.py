@@ -86,10 +86,10 @@ def add_update(
 
 
 def finished(counts: Counts, edges: tuple[int, ...]) -> dict[str, float]:
-    """Divide the sums by their counts, and add what follows from them.
+    """Divide the sums by their counts and return the metrics of a rollout.
 
-    Added are the standard deviation of S, the count of each length bin, and LRE over the bins that hold rows
-    (docs/theory.md section 3).
+    The standard deviation of S, the count of each length bin, and LRE over the bins that hold rows (docs/theory.md
+    section 3) are computed from the sums and added.
     """
     pairs, values = counts.pairs(), counts.values()
     square = values.pop("seq_log_ratio/mean_square", None)

@@ -1,8 +1,8 @@
 """The noise floor: one rollout at learning rate 0, whose log-probabilities are computed again in several ways.
 
 The weights do not change, so the log-ratio S is 0 in exact arithmetic. A measured S that is not 0 comes from padding,
-the composition of a batch, the chunked output layer, lower precision, the training pass or another sampler. A clip
-rate that is no higher than with these S says nothing about the rule.
+the composition of a batch, the chunked output layer, lower precision, the training pass or another sampler. If a run's
+clip rate is no higher than the clip rate of these S, it says nothing about the rule.
 ``python -m fspo.train --config RUN/config.yaml --noise-floor`` measures it on the run's own model and task and writes
 ``RUN/noise/gradlog``, which ``python -m analysis`` draws beside the run.
 """
@@ -95,7 +95,7 @@ def _bfloat16(updater: Updater, batch: RolloutBatch, shard: Shard) -> torch.Tens
 
 
 def sources(updater: Updater) -> list[Source]:
-    """List the changes of the computation that can be measured with this model."""
+    """List the ways to compute the log-probabilities again that are possible with the updater's model."""
     found = [
         Source("again", "the same computation once more", _again),
         Source("training", "the pass that training differentiates", _training),
@@ -109,7 +109,7 @@ def sources(updater: Updater) -> list[Source]:
 
 
 def noise_config(config: TrainConfig) -> TrainConfig:
-    """Turn a run's configuration into that of the measurement.
+    """Turn a run's configuration into that of a measurement of its noise floor.
 
     The measurement uses the trained model if the run has exported one, and writes to a folder inside the run folder.
 

@@ -106,7 +106,7 @@ def _check_shards(optimizer: Optimizer) -> None:
 
 
 def check_rows(rows: int, processes: int) -> None:
-    """Raise UserError if a parameter with so many rows cannot be sharded equally over the processes."""
+    """Raise UserError if ``processes`` processes cannot each hold the same number of a parameter's ``rows`` rows."""
     if rows % processes:
         raise UserError(
             f"optim.name adamw8bit needs equal shards, and {processes} processes cannot share {rows} rows: use a "
@@ -119,7 +119,7 @@ CODES, SCALE = "#codes", "#scale"
 
 
 def moment_parts(value: Tensor) -> dict[str, Tensor]:
-    """Split a moment into plain tensors, by the suffix of their names in a checkpoint.
+    """Split an optimizer's moment into plain tensors, by the suffix of their names in a checkpoint.
 
     An 8-bit moment has two, which are gathered if it is sharded, so every process must call this. Any other moment is
     returned unchanged under the suffix "".
@@ -129,8 +129,8 @@ def moment_parts(value: Tensor) -> dict[str, Tensor]:
         return {"": value}
     if not is_part(value):
         return {CODES: own.codes, SCALE: own.scale}
-    # The codes are moved to the CPU before the scales are gathered, which waits until they have arrived: a gathered
-    # tensor may be returned before its data have.
+    # The codes are moved to the CPU before the scales are gathered. A gathered tensor may be returned before its data
+    # have arrived, and the move waits for them.
     codes = joined(own.codes, value, value.shape, value.stride()).cpu()
     return {CODES: codes, SCALE: joined(own.scale, value, torch.Size([value.numel() // BLOCK]), (1,)).cpu()}
 

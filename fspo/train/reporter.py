@@ -63,7 +63,7 @@ class Reporter:
             tqdm.write(f"warning: {message}", file=sys.stderr)
 
     def say(self, what: str) -> None:
-        """Show in the progress bar what is being done. Output that is no terminal is not redrawn at once."""
+        """Show in the progress bar what is being done. On a terminal the bar is redrawn at once."""
         if self._bar is not None:
             self._bar.set_postfix_str(what, refresh=sys.stderr.isatty())
 
