@@ -52,8 +52,8 @@ def heavy_tails(rng: np.random.Generator, model: LogRatioModel | None = None, dr
 
 
 def long_range(rng: np.random.Generator, formula: float | None = None, draws: int = 200_000) -> Outcome:
-    """Check T1's converse: fractional noise of Hurst exponent H is accepted with probability Phi(c l^(1/2-H)/sigma)
-    terms. H is below 1/2 in one case and above it in the other."""
+    """Check T1's converse: under fractional noise of Hurst exponent H, acceptance is that of half-widths c
+    l^(1/2-H)/sigma. H is below 1/2 in one case and above it in the other."""
     rule, found, expected = preset("fspo-kl", range_hi=0.045).rule, [], []
     for hurst in (0.35, 0.65):
         found.append(counts(rng, FractionalNoise(MU, SIGMA, hurst), rule, GRID, draws))
