@@ -23,10 +23,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Drawn:
-    """What became of one figure: its files and caption, or the reason why it was skipped.
-
-    ``name`` is the files' name: the module's, with the partition where the bins are not of length. ``numbers`` holds
-    the rows that are drawn, as CSV; the theory's figures have none, for their tables are such files already.
+    """What was made of one figure: its files and caption, or the reason why it was skipped.
+    ``name`` is the files' name: the module's, with the partition where the bins are not of length. ``numbers`` is a CSV
+    file of the rows that are drawn; figures of the theory have none, because their tables are such files already.
     """
 
     name: str
@@ -39,17 +38,19 @@ class Drawn:
 
 
 def find_module(name: str) -> ModuleType:
-    """The module that draws a figure, in the folder that lists its name."""
+    """Return the module that draws a figure, in the folder that lists its name."""
     return import_module(f"{(of_theory if name in of_theory.FIGURES else of_runs).__name__}.{name}")
 
 
 def file_name(module: str, tables: Tables) -> str:
-    """``acceptance_by_length``, or ``acceptance-by-entropy`` where the bins are of entropy."""
+    """Return a figure's file name: ``acceptance_by_length``, or ``acceptance-by-entropy`` if the bins are of
+    entropy."""
     return module if tables.by_length else f"{module.removesuffix('_by_length')}-by-{tables.partition.slug}"
 
 
 def heading(module: ModuleType, tables: Tables) -> str:
-    """The module's TITLE; of another partition than length its TITLE_BY, or TITLE with the partition's label."""
+    """Return the module's TITLE; for a partition other than length its TITLE_BY, or TITLE with the partition's
+    label."""
     if tables.by_length:
         return module.TITLE
     return getattr(module, "TITLE_BY", module.TITLE + " (bins: {label})").format(label=tables.partition.label)
@@ -111,7 +112,7 @@ def draw_all(
         except NothingToDraw as reason:
             results.append(Drawn(stem, title, skipped=str(reason)))
             continue
-        except KeyError as missing:  # tables of another version
+        except KeyError as missing:  # the tables were written by another version
             results.append(Drawn(stem, title, skipped=f"its table has no {missing}; write the tables again"))
             continue
         pdf, png = save(picture, Path(output), stem, style)

@@ -35,7 +35,7 @@ _NO_CAPTIONS = "[]\n"
 
 
 def captions_file(folder: Path, by: str = "") -> Path:
-    """``captions.json``, or ``captions-by-X.json`` of a partition."""
+    """Return the path of ``captions.json``, or of ``captions-by-X.json`` for a partition X."""
     return folder / (f"captions-by-{by}.json" if by else "captions.json")
 
 
@@ -50,18 +50,18 @@ def write_captions(results: list[Drawn], path: Path) -> None:
 
 
 def check_output(folder: Path) -> None:
-    """Refuse a folder with figures that are not ours: our folders hold captions, which are begun before any figure.
+    """Raise UserError for a folder with figures but without captions, which this command writes before any figure.
 
     Raises
     ------
     UserError
-        If it is such a folder, or a file.
+        If ``folder`` is such a folder, or a file.
     """
     refuse_foreign(folder, {"captions*.json": json_with("name", "title", "skipped")}, "python -m figures")
 
 
 def build_parser() -> CommandParser:
-    """The command line."""
+    """Return the parser of the command line."""
     from analysis.log.partition import PARTITIONS
     from figures.style import WIDTHS
 
@@ -87,7 +87,7 @@ def build_parser() -> CommandParser:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Draw, print what was drawn and what was skipped, write the captions."""
+    """Draw the figures, print which were drawn and which skipped, and write the captions."""
     from figures.tables import Tables, load, load_theory, load_trained_sweep
 
     values = build_parser().parse_args(arguments)
@@ -118,9 +118,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 @contextmanager
 def _begun(captions: Path) -> Iterator[None]:
-    """Write empty captions before any figure, so that a folder of a killed process is known as ours.
-
-    They are taken back, with a folder that was made for them, where nothing was drawn.
+    """Write empty captions before any figure, so that the folder of a killed process is recognised later.
+    If nothing was drawn, the captions are removed, and the folder too if it was made for them.
     """
     new, folder = not captions.exists(), captions.parent
     made = not folder.exists()

@@ -21,16 +21,15 @@ from figures.style import OUTSIDE_COLORS, OUTSIDE_MARKERS, Look, Style, rule_lab
 
 
 def new_axes(ax: Axes | None) -> Axes:
-    """The given axes, or those of a new figure."""
+    """Return the given axes, or those of a new figure."""
     return Figure(layout="constrained").subplots() if ax is None else ax
 
 
 def whiskers(
     ax: Axes, x: ArrayLike, y: ArrayLike, low: ArrayLike, high: ArrayLike, *, along: str = "y", **look: Any
 ) -> Any:
-    """Points with intervals ``low .. high`` along one axis; an interval that is not finite is left out.
-
-    Intervals need not contain the point (bias-corrected estimates), so they are drawn as lines of their own.
+    """Draw points with intervals ``low .. high`` along one axis; an interval that is not finite is left out.
+    Intervals are separate lines, because they need not contain the point (bias-corrected estimates).
     """
     x, y, low, high = (np.asarray(v, float) for v in (x, y, low, high))
     color = look.get("color", "black")
@@ -43,7 +42,7 @@ def whiskers(
 
 
 def rule_legend(drawn: Mapping[str, Look], marks: bool = True, lines: bool = True) -> tuple[list[Line2D], list[str]]:
-    """Handles and labels of a legend of rules: their colours with their marks, their line styles or both."""
+    """Return handles and labels of a legend of rules: colours with markers, with line styles, or with both."""
     handles = [
         Line2D([], [], color=k.color, marker=k.marker if marks else None, linestyle=k.linestyle if lines else "none")
         for k in drawn.values()
@@ -52,14 +51,14 @@ def rule_legend(drawn: Mapping[str, Look], marks: bool = True, lines: bool = Tru
 
 
 def outside_legend(shown: Iterable[str]) -> tuple[list[Line2D], list[str]]:
-    """Handles and labels of a legend of what happens outside the band."""
+    """Return handles and labels of a legend of what happens outside the band: drop, truncate, cap."""
     names = list(shown)
     handles = [Line2D([], [], color=OUTSIDE_COLORS[o], marker=OUTSIDE_MARKERS[o], linestyle="none") for o in names]
     return handles, names
 
 
 def draw_law(ax: Axes, law: Law, markersize: float, **curve: Any) -> None:
-    """A rule's curve, and its simulated points with their intervals."""
+    """Draw a rule's curve, and its simulated points with their intervals."""
     points = law.points
     look = {"color": points.look.color, "marker": points.look.marker, "markersize": markersize}
     ax.plot(law.x, law.y, color=points.look.color, linestyle=points.look.linestyle, zorder=2, **curve)
@@ -67,7 +66,7 @@ def draw_law(ax: Axes, law: Law, markersize: float, **curve: Any) -> None:
 
 
 def cell_axes(ax: Axes) -> None:
-    """Axes of coloured cells: no grid, no frame, no tick marks."""
+    """Format axes of coloured cells: no grid, no frame, no tick marks."""
     ax.tick_params(length=0)
     ax.grid(False)
     for spine in ax.spines.values():
@@ -75,7 +74,7 @@ def cell_axes(ax: Axes) -> None:
 
 
 def length_axis(ax: Axes, lengths: ArrayLike, most: int = 6) -> None:
-    """A base-2 logarithmic length axis with plain numbers as tick labels, at most so many."""
+    """Make the x axis a base-2 logarithmic length axis with plain numbers, at most ``most`` tick labels."""
     lengths = np.asarray(lengths, float)
     ax.set_xscale("log", base=2)
     low, high = lengths.min() / 1.25, lengths.max() * 1.25
@@ -88,9 +87,8 @@ def length_axis(ax: Axes, lengths: ArrayLike, most: int = 6) -> None:
 
 
 def bin_axis(ax: Axes, partition: Partition, values: ArrayLike, most: int = 6) -> None:
-    """The axis of the bins' coordinate: base-2 logarithmic for length, linear for another partition; labelled.
-
-    ``most`` is how many tick labels there may be.
+    """Format and label the axis of the bins' coordinate: base-2 logarithmic for length, linear for another partition.
+    ``most`` is the largest number of tick labels.
     """
     values = np.asarray(values, float)
     if partition == LENGTH:
@@ -103,27 +101,27 @@ def bin_axis(ax: Axes, partition: Partition, values: ArrayLike, most: int = 6) -
 
 
 def axis_label(partition: Partition) -> str:
-    """The partition's label for an axis; a long one in two lines, for panels are narrow."""
+    """Return the partition's label for an axis. A long one is broken into lines, because panels are narrow."""
     return partition.label if partition == LENGTH else fill(partition.label, 24)
 
 
 def beside(values: ArrayLike, offset: float, partition: Partition, span: float) -> np.ndarray:
-    """Coordinates moved by ``offset`` to the side, so that several rules can stand beside each other at one bin.
-
-    ``offset`` is in doublings of length; of another partition, in fifths of ``span``, the bins' whole width.
+    """Return coordinates shifted by ``offset``, so that the points of several rules stand side by side at one bin.
+    ``offset`` is in doublings of length; for another partition, in fifths of ``span``, the total width of the bins.
     """
     values = np.asarray(values, float)
     return values * 2.0**offset if partition == LENGTH else values + offset * span / 5
 
 
 def few_words(ax: Axes, x: float, y: float, text: str, **where: Any) -> None:
-    """Grey words inside a panel, such as why a row or panel is empty."""
+    """Write grey words inside a panel, such as the reason why a row or a panel is empty."""
     box = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
     ax.text(x, y, text, ha="center", va="center", fontsize=6.5, color="#6a6a6a", linespacing=1.1, bbox=box, **where)
 
 
 def decade_axis(axis: Any, values: ArrayLike) -> None:
-    """A base-10 logarithmic axis over the positive values, with at most six labelled powers; 2 and 5 where one is."""
+    """Make an axis base-10 logarithmic over the positive values, with at most six labelled powers of ten.
+    If only one power is in range, 2 and 5 are labelled too."""
     values = np.asarray(values, float)
     values = values[np.isfinite(values) & (values > 0)]
     low, high = values.min() / 1.4, values.max() * 1.4
@@ -141,12 +139,12 @@ def decade_axis(axis: Any, values: ArrayLike) -> None:
 
 
 def visible(text: str) -> int:
-    """Roughly how many characters of a label are seen, mathematics included."""
+    """Return roughly how many characters of a label are printed, mathematics included."""
     return len(re.sub(r"\\[a-zA-Z]+", "x", re.sub(r"[${}_^\s]", "", text)))
 
 
 def legend_columns(labels: Sequence[str], style: Style) -> int:
-    """How many legend columns the figure's width holds, rows filled evenly."""
+    """Return how many legend columns fit the figure's width, with rows filled evenly."""
     longest = max(visible(text) for text in labels)
     most = max(1, min(len(labels), int(style.width / (0.38 + 0.046 * longest))))
     return -(-len(labels) // -(-len(labels) // most))
@@ -164,10 +162,10 @@ def panel_grid(
     heights: Sequence[float] = (),
     **options: Any,
 ) -> tuple[Figure, list[Axes]]:
-    """A figure with ``panels`` axes in rows of at most ``most`` and one legend above; the height follows both.
-
-    ``columns`` > 0 asks for exactly so many panels a row. ``heights`` are what each row of panels has to hold (inches),
-    ``panel_height`` is then what a row needs besides. ``options`` go to ``Figure.subplots``.
+    """Return a figure with ``panels`` axes in rows of at most ``most`` and one legend above; its height follows from
+    both. ``columns`` > 0 asks for exactly that many panels in a row. ``heights`` are the inches that the contents of
+    each row of panels need; ``panel_height`` is then what a row needs in addition. ``options`` go to
+    ``Figure.subplots``.
     """
     fixed = columns > 0
     columns = columns or style.columns(panels, most)
@@ -190,7 +188,7 @@ def panel_grid(
 def panels_above(
     style: Style, panels: int, panel_height: float, room: float, handles: Sequence[Any], labels: Sequence[str]
 ) -> tuple[Figure, list[Axes], SubplotSpec]:
-    """`panel_grid` of at most three a row with ``room`` (inches) below them, and the place of this room."""
+    """Return a `panel_grid` of at most three panels in a row, and the subplot place of ``room`` inches below them."""
     columns = style.columns(panels, 3)
     rows = -(-panels // columns)
     legend_rows = -(-len(labels) // legend_columns(labels, style))
@@ -203,7 +201,7 @@ def panels_above(
 
 
 def label_left(axes: Sequence[Axes], text: str) -> None:
-    """A y label on the first panel of each row."""
+    """Write a y label on the first panel of each row."""
     for ax in axes:
         spec = ax.get_subplotspec()
         if spec is not None and spec.is_first_col():
@@ -211,7 +209,7 @@ def label_left(axes: Sequence[Axes], text: str) -> None:
 
 
 def title_grid(axes: Sequence[Axes], columns: int, rows: Sequence[str], names: Sequence[str]) -> None:
-    """Titles for panels ordered by ``rows`` and in each by ``names``; the rows' names stand at the left edge."""
+    """Write titles over panels that are ordered by ``rows``, then by ``names``; row names stand at the left edge."""
     for i, ax in enumerate(axes):
         if i < columns or columns < len(names):
             ax.set_title(names[i % len(names)])
@@ -223,17 +221,17 @@ def title_grid(axes: Sequence[Axes], columns: int, rows: Sequence[str], names: S
 
 
 def percent_axis(axis: Any) -> None:
-    """Shares as percentages."""
+    """Format an axis of shares as percentages."""
     axis.set_major_formatter(FuncFormatter(lambda v, _: f"{100 * v:.4g}"))
 
 
 def spread(count: int, step: float) -> np.ndarray:
-    """``count`` offsets around 0, ``step`` apart."""
+    """Return ``count`` offsets around 0, ``step`` apart."""
     return (np.arange(count) - (count - 1) / 2) * step
 
 
 def rule_rows(ax: Axes, labels: Sequence[str]) -> None:
-    """A row for each label, the first on top, with faint lines between rows."""
+    """Make one row for each label, the first on top, with faint lines between rows."""
     ax.set_ylim(len(labels) - 0.5, -0.5)
     ax.set_yticks(range(len(labels)), labels)
     ax.tick_params(axis="y", length=0)
@@ -243,7 +241,7 @@ def rule_rows(ax: Axes, labels: Sequence[str]) -> None:
 
 
 def from_zero(axes: Sequence[Axes]) -> None:
-    """One x range for all axes: from 0, with room for a marker there, to the largest value that is drawn."""
+    """Give all axes one x range, from 0 (with room for a marker there) to the largest value that is drawn."""
     right = max(float(ax.dataLim.x1) for ax in axes)
     right = right if np.isfinite(right) and right > 0 else 1.0
     for ax in axes:
@@ -251,7 +249,7 @@ def from_zero(axes: Sequence[Axes]) -> None:
 
 
 def few_ticks(axis: Any, count: int = 4) -> None:
-    """At most ``count`` intervals between round ticks, fewer where many digits make the labels wide."""
+    """Set at most ``count`` intervals between round ticks, fewer where many digits make the labels wide."""
     axis.axes.autoscale_view()
     low, high = axis.get_view_interval()
     relative = (high - low) / max(abs(low), abs(high), 1e-300)

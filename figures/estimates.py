@@ -16,7 +16,7 @@ ENDS = ("ci_low", "ci_high")
 
 @dataclass(frozen=True)
 class Estimates:
-    """One rule's estimates with their intervals, arrays (K,); ``at`` is where they stand along the other axis."""
+    """One rule's estimates with their intervals, arrays (K,); ``at`` are their coordinates on the other axis."""
 
     rule: str
     look: Look
@@ -38,13 +38,14 @@ class Law:
 def estimates_of(
     rows: Frame, rule: str, look: Look, at: str, value: str = "estimate", ends: Sequence[str] = ENDS
 ) -> Estimates:
-    """The rows with a value, in the order of the column ``at``."""
+    """Return the rows that have a value as Estimates, in the order of the column ``at``."""
     rows = rows[rows[value].notna()].sort_values(at)
     return Estimates(rule, look, *(rows[name].to_numpy(float) for name in (at, value, *ends)))
 
 
 def by_run(rows: Frame, at: str, rule: str = "rule") -> list[Estimates]:
-    """Estimates of each rule in drawing order, and of each run of a rule; ``rule`` is the column that names it."""
+    """Return Estimates of each run of each rule, rules in drawing order; ``rule`` is the column with the rule's
+    name."""
     return [
         estimates_of(part, name, look, at)
         for name, look in looks(rows[rule]).items()

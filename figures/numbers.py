@@ -1,4 +1,4 @@
-"""The numbers of a figure: the rows of the tables that it draws, as a table of their own beside the picture."""
+"""The numbers of a figure: the rows of the tables that it draws, as one CSV table beside the picture."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from figures.tables import Frame, Tables, View
 
 
 def numbers(module: ModuleType, tables: Tables) -> Frame | None:
-    """The rows that ``module`` draws, with a column ``panel`` where it compares in several ways; None if it tells none.
-
-    A module tells them by ``rows(tables)``, or by the frames and views that its ``select(tables)`` gives.
+    """Return the rows that ``module`` draws, with a column ``panel`` if it has several panels; None if it has no rows.
+    The rows come from the module's ``rows(tables)``, or from the frames and views that its ``select(tables)``
+    returns.
     """
     select = getattr(module, "rows", None) or getattr(module, "select", None)
     parts = [] if select is None else _parts(select(tables))

@@ -1,4 +1,4 @@
-"""The one place for widths, fonts, colours, markers and line styles, and for saving a figure twice the same."""
+"""Widths, fonts, colours, markers and line styles of all figures, and saving with reproducible bytes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fspo.base.errors import unknown_name
 from fspo.base.files import whole_file
 
 SMALLEST_FONT = 6.5
-"""Points. No text in any figure is smaller at its printed width."""
+"""Points. At its printed width, no text in any figure is smaller."""
 DPI = 300
 _POINTS_PER_INCH = 72.27
 
@@ -55,8 +55,8 @@ _DOTS = (0, (1.0, 1.6))
 _DASH_DOT_DOT = (0, (5.0, 1.5, 1.0, 1.5, 1.0, 1.5))
 _SHORT_DASH = (0, (2.5, 1.2))
 
-# Okabe and Ito's palette and Tol's muted one: told apart under the common colour-vision deficiencies; marker and
-# line style differ as well, so that a grey print can be read.
+# Okabe and Ito's palette and Tol's muted one, which remain distinct under the common colour-vision deficiencies. Marker
+# and line style differ as well, so that a grey print can be read.
 LOOKS: dict[str, Look] = {
     "none": Look("#000000", "X", _DOTS),
     "rloo": Look("#D55E00", "s", "--"),
@@ -90,10 +90,9 @@ RANDOM_LABEL = "random drop"
 
 
 def looks(rules: Iterable[str]) -> dict[str, Look]:
-    """The look of each rule, in the order in which rules are listed everywhere (known ones first).
-
-    A rule that is not in ``LOOKS`` gets a spare look that depends on its name alone, unless another rule of
-    the same figure has it already.
+    """Return the look of each rule, in the order in which rules are listed everywhere (known ones first).
+    A rule that is not in ``LOOKS`` gets a spare look that depends only on its name, unless another rule of the same
+    figure already has it.
     """
     found: dict[str, Look] = {}
     names = set(rules)
@@ -108,7 +107,7 @@ def looks(rules: Iterable[str]) -> dict[str, Look]:
 
 
 def band_of(rule: str) -> str:
-    """The first preset that has the same band: rules may differ only in what happens outside it, or in weight."""
+    """Return the first preset with the same band. Presets may differ only in what happens outside it, or in weight."""
     from fspo.rules import PRESETS
 
     def key(name: str) -> object:
@@ -118,7 +117,7 @@ def band_of(rule: str) -> str:
 
 
 def rule_label(rule: str) -> str:
-    """A rule's name as printed in a figure."""
+    """Return a rule's name as printed in a figure."""
     return RANDOM_LABEL if rule == "random" else rule
 
 
@@ -149,7 +148,7 @@ class Style:
         return self.width < 4.5
 
     def columns(self, panels: int, most: int = 4) -> int:
-        """How many panels stand side by side: each at least 1.45 inches wide."""
+        """Return how many panels fit side by side, each at least 1.45 inches wide."""
         return max(1, min(panels, most, int(self.width / 1.45)))
 
     @property
@@ -212,19 +211,20 @@ class Style:
 
     @contextmanager
     def context(self) -> Iterator[None]:
-        """Matplotlib's defaults with this style on top, whatever the user's own settings are."""
+        """Use Matplotlib's defaults with this style on top, whatever the user's settings are."""
         with mpl.rc_context():
             mpl.rcdefaults()
             mpl.rcParams.update(cast(Any, self.rc))
             yield
 
     def new_figure(self, height: float) -> Figure:
-        """An empty figure of this venue's width; ``height`` in inches. Call inside ``context``."""
+        """Return an empty figure of this venue's width; ``height`` in inches. Call inside ``context``."""
         return Figure(figsize=(self.width, height), layout="constrained")
 
 
 def save(figure: Figure, folder: Path, name: str, style: Style) -> list[Path]:
-    """Write ``name.pdf`` and ``name.png`` (300 dpi), whole or not at all, the same bytes for the same figure."""
+    """Write ``name.pdf`` and ``name.png`` (300 dpi), with the same bytes for the same figure.
+    A file appears only when it is complete."""
     written = []
     metadata: dict[str, dict[str, Any]] = {"pdf": {"CreationDate": None}, "png": {"Software": None}}
     with style.context():

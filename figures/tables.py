@@ -1,4 +1,4 @@
-"""Reading the analysis tables of one or more runs, or the theory's, and the selections that several figures share."""
+"""Read the analysis tables of runs, or those of the theory; and select the rows that several figures share."""
 
 from __future__ import annotations
 
@@ -33,16 +33,17 @@ TOO_LITTLE = "too little data"
 
 
 Frame = Any
-"""A pandas DataFrame or Series: pandas' own annotations are too wide to check selections against."""
+"""A pandas DataFrame or Series. pandas' type annotations are too wide to check selections of rows."""
 
 
 class NothingToDraw(Exception):
-    """A figure's input is missing or empty; the message says why, in words for the reader of the list."""
+    """Raised if a figure's input is missing or empty; the message says why, and the user reads it."""
 
 
 @dataclass(frozen=True)
 class View:
-    """Rows that one panel compares: its title, the rows, and the run whose log all rules share ("": own logs)."""
+    """Rows that one panel compares: its title, the rows, and the run whose log all rules share ("": each run's own
+    log)."""
 
     title: str
     rows: Frame
@@ -74,11 +75,11 @@ class Tables:
 
     @property
     def bin_word(self) -> str:
-        """What a caption calls a bin's coordinate."""
+        """Return the words for a bin's coordinate in a caption."""
         return "length" if self.by_length else f"“{self.partition.label}”"
 
     def only_by_length(self, why: str) -> None:
-        """NothingToDraw(why) for another partition."""
+        """Raise NothingToDraw(why) unless the bins are of length."""
         if not self.by_length:
             raise NothingToDraw(why)
 
@@ -151,7 +152,7 @@ def load(runs: Sequence[Path], by: str = LENGTH.name) -> Tables:
         for name, frame in found.items():
             if frame is not None and not frame.empty:
                 own: dict[str, Any] = {"run": label}
-                if "trained_rule" not in frame:  # the sweep's table
+                if "trained_rule" not in frame:  # the sweep's table has no such column
                     said = summaries.get(label, {})
                     own |= {"trained_rule": said.get("rule"), "seed": said.get("seed")}
                 parts.setdefault(name, []).append(frame.assign(**own))
@@ -177,7 +178,7 @@ def _read(folder: Path, name: str, cure: str) -> Frame | None:
 
 
 def prefer(frame: Frame, column: str, *values: str | float) -> Frame:
-    """The rows whose ``column`` has the first of ``values`` that occurs; all rows where the column is absent."""
+    """Return the rows whose ``column`` has the first of ``values`` that occurs; all rows if the column is absent."""
     if column not in frame:
         return frame
     for value in values:
@@ -188,14 +189,14 @@ def prefer(frame: Frame, column: str, *values: str | float) -> Frame:
 
 
 def need(frame: Frame, why: str) -> Frame:
-    """The frame, or NothingToDraw(why) if it has no rows."""
+    """Return the frame, or raise NothingToDraw(why) if it has no rows."""
     if frame.empty:
         raise NothingToDraw(why)
     return frame
 
 
 def reasons(frame: Frame) -> str:
-    """The distinct reasons that a table gives for its missing values, for a message."""
+    """Return the distinct reasons that a table gives for its missing values, for a message."""
     if "reason" not in frame:
         return "no reason given"
     texts = sorted({str(r) for r in frame["reason"].dropna() if str(r)})
@@ -203,12 +204,12 @@ def reasons(frame: Frame) -> str:
 
 
 def drawable(frame: Frame, columns: Sequence[str] = ("estimate",)) -> Frame:
-    """Rows whose ``columns`` are all finite.
+    """Return the rows whose ``columns`` are all finite.
 
     Raises
     ------
     NothingToDraw
-        If none is left, with the table's own reasons.
+        If none is left; the message gives the table's reasons.
     """
     numbers = frame[list(columns)].astype(float)
     kept = frame[(numbers.notna() & (numbers.abs() < float("inf"))).all(axis=1)]
@@ -216,7 +217,8 @@ def drawable(frame: Frame, columns: Sequence[str] = ("estimate",)) -> Frame:
 
 
 def shared_log(frame: Frame) -> Frame:
-    """Rows of the run on whose log the rules are compared: the unclipped run if there is one, the lowest seed."""
+    """Return the rows of the run on whose log rules are compared: the unclipped run if there is one, else the lowest
+    seed."""
     order = frame[["run", "trained_rule", "seed"]].drop_duplicates()
     order = order.assign(clipped=order["trained_rule"] != "none")
     run = order.sort_values(["clipped", "seed", "run"], kind="stable")["run"].iloc[0]
@@ -224,10 +226,9 @@ def shared_log(frame: Frame) -> Frame:
 
 
 def views(frame: Frame) -> list[View]:
-    """The ways in which a table compares rules, in the order of a figure's panels.
-
-    All rules on one shared log, at each matched acceptance (at given parameters where nothing was matched); then
-    each run's own rule on its own log. Rule ``none`` cuts nothing and is left out.
+    """Return the ways in which a table compares rules, in the order of a figure's panels.
+    First all rules on one shared log, at each matched acceptance (or at given parameters if nothing was matched); then
+    each run's own rule on its own log. Rule ``none`` clips nothing and is left out.
     """
     frame = frame[frame["rule"] != "none"]
     found: list[View] = []
@@ -252,7 +253,7 @@ def views(frame: Frame) -> list[View]:
 
 
 def view_words(found: Sequence[View]) -> str:
-    """Words for a caption that say which logs the panels are from."""
+    """Return words for a caption that say from which logs the panels are."""
     shared = next((view.run for view in found if view.run), "")
     words = [f"All rules on the log of run {shared}"] if shared else []
     if any(not view.run for view in found):
@@ -262,12 +263,12 @@ def view_words(found: Sequence[View]) -> str:
 
 
 def first_use(frame: Frame) -> Frame:
-    """First-use rows where there are any (docs/theory.md section 1), else whatever use there is."""
+    """Return first-use rows if there are any (docs/theory.md section 1), else rows of any use."""
     return prefer(frame, "use", "first", "all", "reused")
 
 
 def lemma_updates(tables: Tables) -> tuple[Frame, str]:
-    """First-use rows of the table lemma, single updates where there are any, and the words of what one row is."""
+    """Return first-use rows of the table lemma (single updates if it has them), and words for what one row is."""
     rows = first_use(tables["lemma"])
     if "updates" in rows and (rows["updates"] == 1).any():
         return rows[rows["updates"] == 1], "for each scored update"
@@ -275,7 +276,8 @@ def lemma_updates(tables: Tables) -> tuple[Frame, str]:
 
 
 def noise_by_run(tables: Tables, column: str) -> list[tuple[str, Frame, Frame]]:
-    """Each run's rows of its noise floor with a value in ``column``: its name, over all lengths, and by bin."""
+    """Return, for each run, its name and the noise floor's rows with a value in ``column``: over all lengths, and by
+    bin."""
     rows = tables.frames.get("noise_floor")
     found = [] if rows is None else [(str(run), part[part[column].notna()]) for run, part in rows.groupby("run")]
     split = [(run, own[own["bin"] < 0], own[own["bin"] >= 0].sort_values("bin", kind="stable")) for run, own in found]
@@ -283,7 +285,7 @@ def noise_by_run(tables: Tables, column: str) -> list[tuple[str, Frame, Frame]]:
 
 
 def count_words(counts: Frame) -> str:
-    """A count, or its range, for a caption."""
+    """Return a count, or its range, as words for a caption."""
     counts = counts[counts > 0]
     if counts.empty:
         return "0"
@@ -292,5 +294,5 @@ def count_words(counts: Frame) -> str:
 
 
 def percent(share: float) -> str:
-    """A share as a short percentage."""
+    """Return a share as a short percentage."""
     return f"{100 * share:.3g} %"

@@ -1,4 +1,4 @@
-"""``python -m proofs_check``: run the checks, print the table, write the report."""
+"""Run the checks of ``python -m proofs_check``, print the table and write the report."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def run_suite(
     Raises
     ------
     UserError
-        For ``jobs < 1``, or an ``out`` that is no folder, or holds files that are not ours.
+        If ``jobs < 1``, or if ``out`` is not a folder or holds files that this program did not write.
     """
     check_output(out)
     start = time.perf_counter()
@@ -63,7 +63,7 @@ def run_suite(
 
 
 def build_parser() -> CommandParser:
-    """The command line."""
+    """Return the parser of the command line."""
     parser = CommandParser(
         prog="python -m proofs_check",
         description="Check the statements of docs/theory.md. Exit status 0: all pass and every control fails; "
@@ -83,7 +83,7 @@ def build_parser() -> CommandParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Parse the command line, run the checks, print the table; returns the exit status."""
+    """Parse the command line, run the checks, print the table and return the exit status."""
     options = build_parser().parse_args(arguments)
     only = [name.strip() for name in options.only.split(",") if name.strip()]
     own = () if options.log is None else log_checks(options.log)

@@ -1,4 +1,5 @@
-"""All checks, in the order of the statements in docs/theory.md: those of each module of ``checks``, and Coq's."""
+"""List all checks in the order of docs/theory.md's statements: those of each module of ``checks``, and the Coq
+proofs."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ MODULES = (
     *(import_module(f"{checks.__name__}.{module.name}") for module in iter_modules(checks.__path__)),
     formal_checks,
 )
-"""The modules of the folder ``checks`` by name, then the machine proofs."""
+"""The modules of the folder ``checks``, ordered by name, and last the module of the machine-checked (Coq) proofs."""
 
 CHECKS: tuple[Check, ...] = tuple(
     sorted((check for module in MODULES for check in module.CHECKS), key=lambda check: int(check.statement[1:]))

@@ -1,5 +1,4 @@
-"""What a check is, how one is judged, and when the suite may say that all is well.
-
+"""What a check is, how its outcome is judged, and when the suite reports success.
 A check compares a formula of ``fspo.theory`` or a rule of ``fspo.rules`` with an independent computation. Each
 check carries at least one control: the same check with the claim made false. A control that does not fail shows
 that the check could not have failed either, so it counts as a failure of the suite.
@@ -20,11 +19,11 @@ import numpy as np
 from fspo.base.errors import UserError, unknown_name
 
 ALPHA = 1e-3
-"""Probability that any true simulated claim of one run is called false (Holm over the family)."""
+"""Probability that one run of the suite calls any true simulated claim false (Holm's correction over all of them)."""
 
 
 class Verdict(StrEnum):
-    """The answer of one check. ``UNDECIDED`` is for want of data or of a finite margin: it is never a pass."""
+    """The verdict on one check. ``UNDECIDED`` means too little data or a margin of NaN; it never counts as a pass."""
 
     PASS = "pass"
     FAIL = "fail"
@@ -33,7 +32,7 @@ class Verdict(StrEnum):
 
 
 class Method(StrEnum):
-    """How the independent side of a check was obtained."""
+    """How the independent computation of a check is made."""
 
     CLOSED = "closed form"  # against mpmath or another exact formula
     CERTIFIED = "certified"  # enclosures by ball arithmetic, over whole boxes of parameters
@@ -47,13 +46,13 @@ class Method(StrEnum):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a check's function returns.
+    """The result of a check's function.
 
     Deterministic checks give ``margin``: the distance from failing, negative if the claim is false, in ``unit``.
     Simulated checks give ``p_value`` (already corrected inside the check) and ``resolution``, the largest
     half-width of the compared intervals, with the one that was ``wanted``: a coarser one is undecided. A check
-    that could not be run at all gives the reason in ``not_run``. ``details`` is output of a prover that a reader
-    wants to see whole; the report prints it after the table.
+    that could not be run at all gives the reason in ``not_run``. ``details`` is a prover's full output, which
+    the report prints after the table.
     """
 
     margin: float = math.nan
@@ -98,13 +97,13 @@ class Check:
 
     @property
     def key(self) -> str:
-        """A name that is unique in the catalogue."""
+        """Return a name that is unique among all checks."""
         return f"{self.statement}/{self.method}/{self.name}"
 
 
 @dataclass(frozen=True)
 class Row:
-    """One row of the report: a check, its verdict, and what its controls did."""
+    """One row of the report: a check, its verdict, and the verdicts of its controls."""
 
     statement: str
     method: str
@@ -123,14 +122,14 @@ class Row:
 
     @property
     def sound(self) -> bool:
-        """Whether this row leaves the suite's exit status at 0 (not run does, unless strict)."""
+        """Return whether this row allows exit status 0. A check that was not run does, unless strict."""
         if self.verdict is Verdict.NOT_RUN:
             return True
         return self.verdict is Verdict.PASS and self.control is Verdict.FAIL
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's step-down adjusted p-values, in the given order (Holm 1979). NaN stays NaN and counts in the family."""
+    """Return Holm's step-down adjusted p-values, in the given order (Holm 1979). NaN stays NaN and counts as a test."""
     order = sorted((i for i, p in enumerate(p_values) if not math.isnan(p)), key=lambda i: p_values[i])
     adjusted, running = [math.nan] * len(p_values), 0.0
     for rank, i in enumerate(order):
@@ -140,7 +139,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def judge(outcome: Outcome, p_adjusted: float | None = None) -> Verdict:
-    """Verdict of one outcome; ``p_adjusted`` is the p-value after correction over the family."""
+    """Return the verdict on one outcome; ``p_adjusted`` is the p-value after correction over all simulated claims."""
     if outcome.not_run:
         return Verdict.NOT_RUN
     if outcome.p_value is None:
@@ -156,14 +155,15 @@ def judge(outcome: Outcome, p_adjusted: float | None = None) -> Verdict:
 
 
 def generator(seed: int, key: str, role: str) -> np.random.Generator:
-    """A stream that depends on the seed and the check's name alone, not on which other checks run."""
+    """Return a random stream that depends only on the seed, the check's name and the role.
+    It does not depend on which other checks run."""
     words = (zlib.crc32(key.encode()), zlib.crc32(role.encode()))
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=words))
 
 
 @dataclass(frozen=True)
 class Raw:
-    """Outcomes of a check and its controls before the family-wide correction."""
+    """Outcomes of a check and its controls, before Holm's correction over all simulated claims."""
 
     index: int
     outcome: Outcome
@@ -174,8 +174,8 @@ class Raw:
 def run_one(index: int, check: Check, seed: int) -> Raw:
     """Run one check and its controls.
 
-    A claim whose computation raises has failed. A control that raises is undecided, because it did not fail for the
-    reason that it was built for.
+    A claim whose computation raises has failed. A control that raises is undecided, because it did not fail by
+    being judged false.
     """
     start = time.perf_counter()
     outcome = _guarded(check.run, generator(seed, check.key, "claim"), on_error=-math.inf)
@@ -188,15 +188,15 @@ def run_one(index: int, check: Check, seed: int) -> Raw:
 def _guarded(run: Function, rng: np.random.Generator, on_error: float) -> Outcome:
     try:
         return run(rng)
-    except Exception as error:  # a report of forty rows must not be lost to one of them
+    except Exception as error:  # one failed check must not lose the rest of the report
         return Outcome(margin=on_error, unit="exception", note=f"{type(error).__name__}: {error}")
 
 
 def assemble(checks: Sequence[Check], raws: Sequence[Raw]) -> list[Row]:
     """Judge outcomes with Holm's correction over all simulated claims.
 
-    A control's p-value is multiplied by the size of the family: at least as hard on it as on any claim, so a control
-    that fails here would have failed as a claim too.
+    A control's p-value is multiplied by the number of simulated claims, the harshest correction that Holm gives a
+    claim. So a control that fails here would have failed as a claim too.
     """
     simulated = [raw.index for raw in raws if raw.outcome.p_value is not None]
     p_values = [p for raw in raws if (p := raw.outcome.p_value) is not None]
@@ -210,7 +210,7 @@ def _row(check: Check, raw: Raw, p_adjusted: float | None, family: int) -> Row:
     if p_adjusted is not None:
         margin = math.nan if math.isnan(p_adjusted) else math.log10(max(p_adjusted, 1e-300) / ALPHA)
         outcome = replace(outcome, margin=margin, unit="log10(p / alpha)")
-    # every control must fail; the worst one speaks for all
+    # Every control must fail, so the report shows the verdict of the worst one.
     order = (Verdict.PASS, Verdict.NOT_RUN, Verdict.UNDECIDED, Verdict.FAIL)
     return Row(
         check.statement,
@@ -231,7 +231,8 @@ def _row(check: Check, raw: Raw, p_adjusted: float | None, family: int) -> Row:
 
 
 def exit_status(rows: Iterable[Row], strict: bool = False) -> int:
-    """0 if at least one row ran, none fails or is undecided, and every control fails; with ``strict`` all must run."""
+    """Return 0 if at least one check ran, none failed or is undecided, and every control failed; else 1.
+    With ``strict`` every check must have run."""
     rows = list(rows)
     ran = [row for row in rows if row.verdict is not Verdict.NOT_RUN]
     sound = bool(ran) and all(row.sound for row in rows) and (len(ran) == len(rows) or not strict)
@@ -239,12 +240,12 @@ def exit_status(rows: Iterable[Row], strict: bool = False) -> int:
 
 
 def select(checks: Sequence[Check], only: Sequence[str] = (), method: str | None = None) -> list[Check]:
-    """Checks of the given statements and method.
+    """Return the checks of the given statements and method.
 
     Raises
     ------
     UserError
-        For a statement or method that no check has, with the names that exist.
+        If no check has such a statement or method; the message lists the names that exist.
     """
     statements = list(dict.fromkeys(check.statement for check in checks))
     for name in only:

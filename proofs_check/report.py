@@ -18,12 +18,12 @@ COLUMNS = ("id", "method", "check", "verdict", "margin", "control", "seconds")
 
 
 def margin_text(row: Row) -> str:
-    """Margin with its unit."""
+    """Return the margin with its unit."""
     return "" if math.isnan(row.margin) else f"{row.margin:.3g} {row.unit}".strip()
 
 
 def control_text(row: Row) -> str:
-    """How many of the controls failed, as they must; nothing for a check that could not be run."""
+    """Return how many of the controls failed, as they must, or "" for a check that could not be run."""
     if row.verdict is Verdict.NOT_RUN:
         return ""
     failed = sum(verdict == Verdict.FAIL for verdict in row.controls.values())
@@ -43,7 +43,8 @@ def _cells(row: Row) -> tuple[str, ...]:
 
 
 def format_table(rows: Sequence[Row]) -> str:
-    """Fixed-width table, what was not run at its end; then what is not sound, and what was not run, in plain words."""
+    """Return a fixed-width table, followed by sentences on what is not sound and on what was not run.
+    Rows of checks that were not run come last."""
     rows = ran_first(rows)
     cells = [COLUMNS, *(_cells(row) for row in rows)]
     widths = [max(len(line[i]) for line in cells) for i in range(len(COLUMNS))]
@@ -67,12 +68,12 @@ def format_table(rows: Sequence[Row]) -> str:
 
 
 def ran_first(rows: Sequence[Row]) -> list[Row]:
-    """The rows in their order, those that were not run after the others."""
+    """Return the rows in their order, with those of checks that were not run at the end."""
     return sorted(rows, key=lambda row: row.verdict is Verdict.NOT_RUN)
 
 
 def summary(rows: Sequence[Row]) -> str:
-    """One line of counts."""
+    """Return one line with the numbers of checks by verdict and of controls that failed."""
     count = {verdict: sum(row.verdict is verdict for row in rows) for verdict in Verdict}
     ran = [row for row in rows if row.verdict is not Verdict.NOT_RUN]
     controls = [verdict for row in ran for verdict in row.controls.values()]
@@ -82,7 +83,7 @@ def summary(rows: Sequence[Row]) -> str:
 
 
 def to_markdown(rows: Sequence[Row]) -> str:
-    """GitHub table without the seconds."""
+    """Return a GitHub table without the column of seconds."""
     lines = ["| " + " | ".join(COLUMNS[:-1]) + " |", "|" + " --- |" * (len(COLUMNS) - 1)]
     lines += [
         "| " + " | ".join(cell.replace("|", "\\|") for cell in _cells(row)[:-1]) + " |" for row in ran_first(rows)
@@ -91,7 +92,7 @@ def to_markdown(rows: Sequence[Row]) -> str:
 
 
 def to_latex(rows: Sequence[Row]) -> str:
-    """A booktabs ``tabular`` without the seconds."""
+    """Return a booktabs ``tabular`` without the column of seconds."""
     lines = ["\\begin{tabular}{llllll}", "\\toprule", " & ".join(COLUMNS[:-1]) + " \\\\", "\\midrule"]
     lines += [" & ".join(_tex(cell) for cell in _cells(row)[:-1]) + " \\\\" for row in ran_first(rows)]
     return "\n".join([*lines, "\\bottomrule", "\\end{tabular}"]) + "\n"
@@ -121,7 +122,8 @@ def _tex(text: str) -> str:
 
 
 def to_json(rows: Sequence[Row], **run: Any) -> str:
-    """Rows with id, method, verdict, margin and control, and what the run was; strict JSON (no NaN)."""
+    """Return strict JSON (no NaN) of the rows (id, method, verdict, margin, control, ...) and of the run's
+    parameters."""
     records = []
     for row in rows:
         record = asdict(row)
@@ -143,7 +145,7 @@ def _plain(value: Any) -> Any:
 
 
 def write_report(rows: Sequence[Row], folder: Path, **run: Any) -> list[Path]:
-    """Write ``proofs_check.{json,md,tex}`` whole, by renaming."""
+    """Write ``proofs_check.{json,md,tex}``. Each file is renamed into place, so that none is ever incomplete."""
     writers: dict[str, Callable[[], str]] = {
         "proofs_check.json": lambda: to_json(rows, **run),
         "proofs_check.md": lambda: to_markdown(rows),

@@ -1,4 +1,4 @@
-"""Running checks, here or in several processes, and judging them as one family."""
+"""Run checks, in this process or in several, and judge them together."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _run_key(index: int, key: str, seed: int) -> Raw:
 def run_checks(
     checks: Sequence[Check], seed: int = 0, jobs: int = 1, done: Callable[[Check], object] | None = None
 ) -> list[Row]:
-    """Run checks and judge them as one family.
+    """Run checks and judge them together: p-values are corrected over all of them.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ def run_checks(
         Root of every random stream. The same seed gives the same draws whatever ``jobs`` and the selection, and the
         same rows up to rounding: the last bits of a sum depend on how many threads BLAS has in a process.
     jobs : int
-        Processes. Workers find checks of the catalogue by name; any others run here, first.
+        Processes. Workers look up checks of the catalogue by name. Checks outside it run in this process, first.
     done : function, optional
         Called with each check as it finishes (a progress bar).
 

@@ -61,9 +61,10 @@ SMOOTH = (
 APART = " Small panels: each other rule alone, {view}; grey line: {reference} there."
 OWN = " Hollow: as trained, on the log of the rule's own run{against}."
 FRONT = ("rloo", "gspo", "fspo")
-"""The paper's comparison: where there are many rules these share the large panels, and each other has a small one."""
+"""The rules that the paper compares. If there are many rules these share the large panels; each other has a small
+one."""
 TOGETHER = 5
-"""Rules that can share a panel."""
+"""Most rules that share a panel."""
 FLOOR = (
     f" Grey: what numerics alone leave in the band at unchanged weights, by bin; shaded: its {PERCENT} interval "
     "over all responses: {}."
@@ -75,7 +76,7 @@ FLOOR_LOOK: dict[str, Any] = {
 
 
 def select(tables: Tables) -> list[View]:
-    """Band acceptance over all responses at first use, one View a panel; bins and overall."""
+    """Return rows of band acceptance over all responses at first use, one View for each panel, by bin and overall."""
     rows = tables["acceptance"]
     rows = first_use(prefer(rows[rows["measure"] == "band"], "subset", "all", "nonzero"))
     found = views(need(rows, "no rows of band acceptance"))
@@ -83,7 +84,7 @@ def select(tables: Tables) -> list[View]:
     kept = []
     for view in found:
         part = view.rows
-        if view.run:  # counterfactual rules that differ only outside the band have one band acceptance
+        if view.run:  # counterfactual rules that differ only outside the band have the same band acceptance
             part = pd.concat([prefer(p, "outside", "drop", "truncate", "cap") for _, p in part.groupby("rule")])
             part = part[[band_of(rule) == rule or band_of(rule) not in set(part["rule"]) for rule in part["rule"]]]
         kept.append(replace(view, rows=part))
@@ -97,9 +98,8 @@ def plot_acceptance(
     noise: Sequence[Floor] = (),
     smooth: Sequence[Series] | None = None,
 ) -> Axes:
-    """Curves, bands and points of one panel; points of different rules side by side at a bin's mean; noise in grey.
-
-    ``smooth`` are the series whose smooth bands are drawn, those of three rules by default.
+    """Draw curves, bands and points of one panel. Points of different rules stand side by side; the noise floor is
+    grey. ``smooth`` are the series whose smooth bands are drawn, by default those of three rules.
     """
     ax = new_axes(ax)
     rules = list(dict.fromkeys(s.rule for s in data))
@@ -113,7 +113,7 @@ def plot_acceptance(
     for floor in noise:
         ax.axhspan(floor.low, floor.high, color=FLOOR_COLOR, alpha=0.13, linewidth=0, zorder=0.8)
         ax.plot(floor.length, floor.estimate, **FLOOR_LOOK)
-    # a band is wide wherever there are few lengths: it must not set the scale
+    # A smooth band is wide where there are few responses. It must not set the scale.
     ax.autoscale_view()
     low, high = ax.get_ylim()
     for s in smoothed(data) if smooth is None else smooth:
@@ -125,14 +125,16 @@ def plot_acceptance(
 
 
 def smoothed(data: Sequence[Series]) -> list[Series]:
-    """The series whose smooth bands are drawn on a shared panel: those of three rules, for more hide each other."""
+    """Return the series whose smooth bands a shared panel shows: those of at most three rules, since more would
+    overlap."""
     having = [s for s in data if len(s.smooth)]
     rules = sorted({s.rule for s in having}, key=lambda r: (FRONT.index(r) if r in FRONT else len(FRONT), r))
     return [s for s in having if s.rule in rules[: len(FRONT)]]
 
 
 def layout(panels: Sequence[tuple[View, list[Series]]]) -> tuple[list[str], list[Small], str]:
-    """Rules of the large panels; the small ones, where the rules are too many to share one; what these are of."""
+    """Return the rules of the large panels, the small panels (if the rules are too many to share one), and their
+    title."""
     rules = list(looks(s.rule for _, data in panels for s in data))
     if len(rules) <= TOGETHER:
         return rules, [], ""
@@ -157,7 +159,7 @@ def layout(panels: Sequence[tuple[View, list[Series]]]) -> tuple[list[str], list
 
 
 def caption(tables: Tables) -> str:
-    """The caption with its numbers."""
+    """Return the caption with its numbers."""
     found = select(tables)
     panels = _panels(found, tables)
     front, small, title = layout(panels)
@@ -189,12 +191,12 @@ def _apart(small: Sequence[Small], title: str, front: Sequence[str]) -> str:
 
 
 def _reference(front: Sequence[str]) -> str:
-    """The rule that small panels compare with."""
+    """Return the rule with which small panels compare."""
     return FRONT[-1] if FRONT[-1] in front else front[-1]
 
 
 def _kept(data: Sequence[Series], front: Sequence[str]) -> list[Series]:
-    """The series whose smooth bands large panels show where others have small ones: one rule's."""
+    """Return the series whose smooth bands large panels show if there are small panels: those of one rule."""
     return [s for s in data if s.rule == _reference(front)]
 
 
@@ -203,7 +205,7 @@ def _panels(found: Sequence[View], tables: Tables) -> list[tuple[View, list[Seri
 
 
 def figure(tables: Tables, style: Style) -> Figure:
-    """One panel for each way to compare the rules, and small ones where there are many (docs/theory.md T1, T2)."""
+    """Draw one panel for each way to compare the rules, and small ones where there are many (docs/theory.md T1, T2)."""
     panels = _panels(select(tables), tables)
     if not panels:
         raise NothingToDraw("no bin has a finite acceptance")

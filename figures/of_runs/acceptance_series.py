@@ -27,12 +27,13 @@ class Series:
     curve_length: NDArray[np.float64]
     curve: NDArray[np.float64]
     smooth: NDArray[np.float64] = field(default_factory=lambda: np.empty((0, 4)))
-    """Place, lower and upper end of its band, and value of the smooth curve, (P, 4)."""
+    """Coordinate, lower and upper end of the band, and value of the smooth curve, (P, 4)."""
 
 
 @dataclass(frozen=True)
 class Floor:
-    """What one source of numerical noise leaves in a run's band: by bin, arrays (K,), and its interval over all."""
+    """Share of responses that one source of numerical noise puts out of a run's band: by bin, arrays (K,), and
+    overall."""
 
     run: str
     source: str
@@ -45,7 +46,9 @@ class Floor:
 def theory_curve(
     rule: str, lengths: NDArray[np.float64], shares: NDArray[np.float64], overall: float, at: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """T1 and T2 at ``at``: the preset's band under S ~ N(m_L, sigma^2 L), sigma such that the mean is ``overall``.
+    """Return a preset's acceptance at lengths ``at`` by T1 and T2, under S ~ N(m_L, sigma^2 L).
+
+    sigma is chosen so that the mean acceptance is ``overall``.
 
     Parameters
     ----------
@@ -70,7 +73,8 @@ _CASE = ("run", "rule", "outside", "source", "target", "subset", "use", "measure
 
 
 def smooth_band(tables: Tables, case: Frame) -> NDArray[np.float64]:
-    """Place, band and value of the smooth curve of a case (a row of acceptance), (P, 4); empty without one."""
+    """Return coordinate, band and value of a case's smooth curve, (P, 4); ``case`` is its acceptance rows. Empty if
+    none."""
     rows = tables.frames.get("smooth")
     if rows is None:
         return np.empty((0, 4))
@@ -81,7 +85,7 @@ def smooth_band(tables: Tables, case: Frame) -> NDArray[np.float64]:
 
 
 def floors(tables: Tables) -> list[Floor]:
-    """The noise floor of each run that has one; sources that never put a response out stand together as one."""
+    """Return the noise floor of each run that has one. Sources that put no response out of the band are merged."""
     found = []
     for run, whole, by_bin in noise_by_run(tables, "out_of_band"):
         own: Frame = pd.concat([whole, by_bin])
@@ -97,7 +101,7 @@ def floors(tables: Tables) -> list[Floor]:
 
 
 def series(rows: Frame, tables: Tables) -> list[Series]:
-    """One Series for each run and rule of one panel."""
+    """Return one Series for each run and rule of one panel."""
     known = looks(rows["rule"])
     found = []
     for rule, look in known.items():

@@ -18,13 +18,13 @@ from figures.style import rule_label
 
 REFERENCE = "#b9b9b9"
 SMALL_WIDTH, SMALL_HEIGHT = 1.05, 1.0
-"""Inches."""
+"""Width and height of a small panel in inches."""
 WIDEST = 0.5
-"""Of a panel's height: a smooth curve with a wider band says nothing about its course."""
+"""Share of a panel's height. A smooth curve whose band is wider shows nothing about its shape, and is left out."""
 
 
 def plot_smooth(s: Series, ax: Axes, height: float) -> None:
-    """A smooth curve and its band, where that tells anything on a panel of this height."""
+    """Draw a smooth curve and its band, unless the band is too wide for a panel of this height."""
     if not len(s.smooth):
         return
     at, below, above, value = s.smooth.T
@@ -36,18 +36,18 @@ def plot_smooth(s: Series, ax: Axes, height: float) -> None:
 
 @dataclass(frozen=True)
 class Small:
-    """A small panel: one rule on the shared log and as trained, and what it is compared with."""
+    """A small panel: one rule on the shared log and on its own run's log, and the series with which it is compared."""
 
     rule: str
     shared: list[Series]
     trained: list[Series]
     reference: list[Series]
     named: bool
-    """Whether the title says that these are a run's own responses, where other panels are of a shared log."""
+    """Whether the title says that these are a run's own responses, because other panels show a shared log."""
 
 
 def plot_small(small: Small, ax: Axes, partition: Partition) -> None:
-    """One rule alone: points, intervals, law and smooth band; hollow points are of its own run."""
+    """Draw one rule: points, intervals, law and smooth band; hollow points are from its own run."""
     place = np.concatenate([s.length for s in (*small.shared, *small.trained, *small.reference)])
     for s in small.reference:
         ax.plot(s.length, s.estimate, color=REFERENCE, linewidth=1.6, zorder=1.5)
@@ -75,7 +75,7 @@ def plot_small(small: Small, ax: Axes, partition: Partition) -> None:
 def small_panels(
     fig: Figure, below: SubplotSpec, columns: int, small: Sequence[Small], title: str, partition: Partition
 ) -> None:
-    """The panels in a grid at ``below``, all with one y range; ``title`` says what they are of."""
+    """Draw the small panels in a grid at ``below``, all with one y range; ``title`` is their common title."""
     grid = below.subgridspec(-(-len(small) // columns), columns)
     first: Axes | None = None
     for i, panel in enumerate(small):

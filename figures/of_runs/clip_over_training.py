@@ -26,7 +26,7 @@ CAPTION = (
 )
 ONE = f"Shaded: cluster-aware {PERCENT} intervals of the {{lowest}} and the {{highest}} bin."
 ENDS = {True: ("shortest", "longest"), False: ("lowest", "highest")}
-"""What the first and the last bin are called, of length and of another partition."""
+"""Names of the first and the last bin, for length (True) and for another partition (False)."""
 SEVERAL = "Every seed is a thin line ({seeds} seeds)."
 
 
@@ -42,14 +42,14 @@ class Line:
 
 
 def select(tables: Tables) -> Frame:
-    """Rows by bin of the rules that cut something."""
+    """Return the rows by bin of the rules that clip."""
     rows = tables["over_time"]
     rows = need(rows[(rows["bin"] >= 0) & (rows["trained_rule"] != "none")], "only unclipped runs: nothing is out")
     return drawable(rows)
 
 
 def bin_labels(rows: Frame, by_length: bool = True) -> dict[int, str]:
-    """What each bin is called: its lengths (or another coordinate), or its rank where the runs have different bins."""
+    """Return each bin's name: its lengths (or another coordinate), or its rank if the runs have different bins."""
     found = rows[["bin", "bin_lo", "bin_hi"]].drop_duplicates().sort_values("bin")
     if found["bin"].is_unique:
         if by_length:
@@ -60,13 +60,13 @@ def bin_labels(rows: Frame, by_length: bool = True) -> dict[int, str]:
 
 
 def bin_colors(bins: Sequence[int]) -> dict[int, tuple[float, float, float, float]]:
-    """From dark (short) to light (long), in an order that a grey print keeps."""
+    """Return colours from dark (first bin) to light (last), whose order a grey print keeps."""
     at = np.linspace(0.0, 0.82, max(len(bins), 2))
     return {b: colormaps["viridis"](float(x)) for b, x in zip(bins, at, strict=False)}
 
 
 def lines(rows: Frame) -> list[Line]:
-    """One Line for each run and bin of one panel."""
+    """Return one Line for each run and bin of one panel."""
     found = []
     for (_, number), part in rows.sort_values("window").groupby(["run", "bin"]):
         columns = (part[name].to_numpy(float) for name in ("window", "estimate", "ci_low", "ci_high"))
@@ -75,9 +75,8 @@ def lines(rows: Frame) -> list[Line]:
 
 
 def plot_rates(data: Sequence[Line], bins: Sequence[int], *, intervals: bool, ax: Axes | None = None) -> Axes:
-    """A line for each run and bin; intervals, if wanted, shaded for the shortest and the longest bin.
-
-    The intervals of all bins over each other would hide the lines.
+    """Draw a line for each run and bin; shade the intervals of the first and the last bin if ``intervals``.
+    The intervals of all bins together would hide the lines.
     """
     ax = new_axes(ax)
     colors = bin_colors(bins)
@@ -96,7 +95,7 @@ def plot_rates(data: Sequence[Line], bins: Sequence[int], *, intervals: bool, ax
 
 
 def caption(tables: Tables) -> str:
-    """The caption with its numbers."""
+    """Return the caption with its numbers."""
     rows = select(tables)
     seeds = rows.groupby("trained_rule")["run"].nunique()
     runs = ONE if seeds.max() == 1 else SEVERAL
@@ -111,7 +110,7 @@ def caption(tables: Tables) -> str:
 
 
 def figure(tables: Tables, style: Style) -> Figure:
-    """Small multiples, one for each rule that trained."""
+    """Draw small multiples, one for each rule that trained."""
     rows = select(tables)
     rules = list(looks(rows["trained_rule"]))
     labels = bin_labels(rows, tables.by_length)
@@ -134,7 +133,7 @@ def figure(tables: Tables, style: Style) -> Figure:
 
 
 def show_lowest_ticks(axes: Sequence[Axes]) -> None:
-    """Rollout labels below the lowest panel of each column, where the grid's last row is not full."""
+    """Show rollout labels below the lowest panel of each column, for grids whose last row is not full."""
     lowest: dict[int, Axes] = {}
     for ax in axes:
         spec = ax.get_subplotspec()

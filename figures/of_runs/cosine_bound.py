@@ -51,7 +51,7 @@ class Points:
 
 
 def select(tables: Tables) -> tuple[list[View], str]:
-    """Rows with a finite rho and cosine, one View a panel, and what one row is."""
+    """Return rows with finite rho and cosine, one View for each panel, and words for what one row is."""
     rows, unit = lemma_updates(tables)
     trained = rows["source"] == "trained"
     rows = pd.concat([prefer(rows[~trained], "outside", "drop"), rows[trained & (rows["outside"] == "drop")]])
@@ -62,7 +62,7 @@ def select(tables: Tables) -> tuple[list[View], str]:
 
 
 def points(view: View) -> list[Points]:
-    """The updates of each rule."""
+    """Return the updates of each rule as points."""
     found = []
     for rule, look in looks(view.rows["rule"]).items():
         part = view.rows[view.rows["rule"] == rule]
@@ -71,18 +71,18 @@ def points(view: View) -> list[Points]:
 
 
 def means(tables: Tables, view: View) -> Frame:
-    """The rows of the table lemma_summary, rho and cosine, of the cases and runs that a view shows."""
+    """Return the rows of the table lemma_summary (rho and cosine) for the cases and runs that a view shows."""
     table = tables.frames.get("lemma_summary")
     if table is None or table.empty:
         return pd.DataFrame()
     table = first_use(table[table["quantity"].isin(["rho", "cosine"])])
     names = ["run", "rule", "outside", "source", "target"]
     shown = view.rows[names].drop_duplicates()
-    return table.merge(shown, on=names)  # pandas matches a missing target with a missing target
+    return table.merge(shown, on=names)  # pandas lets a missing target match a missing target
 
 
 def plot_means(found: Frame, drawn: Mapping[str, Look], ax: Axes) -> None:
-    """A cross for each case: the interval of its mean rho along x, of its mean cosine along y."""
+    """Draw a cross for each case: the interval of its mean rho along x, of its mean cosine along y."""
     if found.empty:
         return
     for key, own in found.groupby(["run", "rule", "outside", "source", "target"], sort=False, dropna=False):
@@ -96,21 +96,20 @@ def plot_means(found: Frame, drawn: Mapping[str, Look], ax: Axes) -> None:
 
 
 def rows(tables: Tables) -> list[View]:
-    """What is drawn: every panel's updates, and the means over them."""
+    """Return the rows that are drawn: every panel's updates, and the means over them."""
     found, _ = select(tables)
     crosses = [View(f"{view.title}: means over updates", means(tables, view), view.run) for view in found]
     return [*found, *(view for view in crosses if len(view.rows))]
 
 
 def without_guarantee(view: View) -> tuple[int, int]:
-    """How many of the view's updates have no guarantee, and how many there are."""
+    """Return how many of the view's updates have no guarantee (rho >= 1), and how many updates there are."""
     return int((~view.rows["guaranteed"].astype(bool)).sum()), len(view.rows)
 
 
 def plot_bound(data: Sequence[Points], ax: Axes | None = None, lowest: float = 0.0) -> Axes:
-    """Points, the bound, and the region without a guarantee shaded.
-
-    ``lowest`` is a cosine that must be in sight; the rho axis is logarithmic where it goes beyond 4.
+    """Draw the points and the bound, and shade the region without a guarantee.
+    ``lowest`` is a cosine that the axis must include; the rho axis is logarithmic if rho exceeds 4.
     """
     ax = new_axes(ax)
     rho = np.concatenate([p.rho for p in data])
@@ -136,7 +135,7 @@ def plot_bound(data: Sequence[Points], ax: Axes | None = None, lowest: float = 0
 
 
 def caption(tables: Tables) -> str:
-    """The caption with its counts."""
+    """Return the caption with its counts."""
     found, unit = select(tables)
     counts = [(view.title, *without_guarantee(view)) for view in found]
     words = "; ".join(f"{title}: {none} of {total}" for title, none, total in counts)
@@ -144,7 +143,7 @@ def caption(tables: Tables) -> str:
 
 
 def figure(tables: Tables, style: Style) -> Figure:
-    """One panel for each way to compare (docs/theory.md T7)."""
+    """Draw one panel for each way to compare (docs/theory.md T7)."""
     found, _ = select(tables)
     drawn = looks(rule for view in found for rule in view.rows["rule"])
     lowest = min(0.0, *(float(view.rows["cosine"].min()) for view in found))

@@ -40,7 +40,7 @@ class Cosines:
 
 
 def select(tables: Tables) -> list[View]:
-    """Rows over all lengths with the common weight; each view's control rows among them (rule "random")."""
+    """Return rows over all lengths with the common weight; each view's control rows among them (rule "random")."""
     rows = tables["cosine"]
     rows = rows[(rows["bin"] < 0) & (rows["weight"] == "sequence")]
     rows = first_use(need(rows, "no rows with the common weight exp(S)"))
@@ -49,7 +49,8 @@ def select(tables: Tables) -> list[View]:
 
 
 def cosines(view: View, column: str) -> Cosines:
-    """One panel's finite values of ``estimate`` or ``worst_bin``; columns that the table lacks give no interval."""
+    """Return one panel's finite values of ``estimate`` or ``worst_bin``; columns that the table lacks give no
+    interval."""
     rows = view.rows
     if column not in rows:
         raise NothingToDraw(f"the table 'cosine' has no column {column}")
@@ -64,13 +65,13 @@ def cosines(view: View, column: str) -> Cosines:
 
 
 def part_words(part: str, tables: Tables) -> str:
-    """What a panel of ``estimate`` or ``worst_bin`` is titled."""
+    """Return the title of a panel of ``estimate`` or ``worst_bin``."""
     words = PARTS[part][2]
     return "all lengths" if words == "all" and tables.by_length else words
 
 
 def plot_cosines(data: Cosines, rules: Sequence[str], ax: Axes | None = None) -> Axes:
-    """A row for each rule; drop, truncate and cap one under the other."""
+    """Draw a row for each rule, with drop, truncate and cap below each other."""
     ax = new_axes(ax)
     here = [o for o in OUTSIDE_MARKERS if o in data.outside]
     shift = dict(zip(here, spread(len(here), 0.24), strict=True))
@@ -90,7 +91,7 @@ def plot_cosines(data: Cosines, rules: Sequence[str], ax: Axes | None = None) ->
 
 
 def caption(tables: Tables) -> str:
-    """The caption with its numbers."""
+    """Return the caption with its numbers."""
     found = select(tables)
     counts = [view.rows["count"] for view in found if "count" in view.rows]
     return CAPTION.format(
@@ -102,7 +103,7 @@ def caption(tables: Tables) -> str:
 
 
 def figure(tables: Tables, style: Style) -> Figure:
-    """Panels: all lengths and worst bin, for each way to compare (docs/theory.md T7)."""
+    """Draw the figure. Panels: all lengths and worst bin, for each way to compare (docs/theory.md T7)."""
     found = select(tables)
     rules = [r for r in looks(band_of(rule) for view in found for rule in view.rows["rule"]) if r != "random"]
     parts = [p for p in PARTS if p in tables["cosine"]]

@@ -60,14 +60,14 @@ def select(tables: Tables) -> list[View]:
 
 
 def measured(found: Sequence[View]) -> list[str]:
-    """The references with an estimate in some view, in drawing order."""
+    """Return the references that have an estimate in some view, in drawing order."""
     rows = pd.concat([view.rows for view in found])
     known = set(rows.loc[rows["estimate"].notna(), "reference"])
     return [name for name in REFERENCES if name in known]
 
 
 def missing_words(rows: Frame) -> str:
-    """Why there is no estimate: how many times the responses would be needed, where the table knows."""
+    """Return words for a missing estimate: how many times more responses are needed, if the table says it."""
     if rows.empty:
         return "not measured"
     found = [re.search(r"about ([\d.]+) times", str(reason)) for reason in rows["reason"].dropna()]
@@ -79,7 +79,7 @@ def missing_words(rows: Frame) -> str:
 
 
 def caption(tables: Tables) -> str:
-    """The caption with the reasons of what is missing."""
+    """Return the caption with the reasons of what is missing."""
     found = select(tables)
     gone = pd.concat([view.rows[view.rows["estimate"].isna()] for view in found])
     missing = f" Without an estimate: {reasons(gone)}." if len(gone) else ""
@@ -87,7 +87,7 @@ def caption(tables: Tables) -> str:
 
 
 def figure(tables: Tables, style: Style) -> Figure:
-    """Columns: references; rows: ways to compare (docs/theory.md section 5)."""
+    """Draw the figure. Columns: references; rows: ways to compare (docs/theory.md section 5)."""
     found = select(tables)
     names = measured(found)
     panels = [(view, reference) for view in found for reference in names]

@@ -57,7 +57,7 @@ class Floor:
 
 
 def floors(tables: Tables) -> list[Floor]:
-    """The noise floor of each run that has one: of its sources the one with the largest drift."""
+    """Return the noise floor of each run that has one, for the source with the largest drift."""
     found: list[Floor] = []
     for run, whole, _ in noise_by_run(tables, "drift_per_token"):
         worst = whole.loc[whole["drift_per_token"].abs().idxmax()]
@@ -67,7 +67,7 @@ def floors(tables: Tables) -> list[Floor]:
 
 
 def select(tables: Tables) -> Frame:
-    """Rows of all responses, and of each sign."""
+    """Return rows of all responses, and of each sign."""
     tables.only_by_length("it has no bins: draw it without --by")
     rows = first_use(tables["scaling"])
     rows = rows[rows["subset"] == "all"] if (rows["subset"] == "all").any() else rows
@@ -75,7 +75,7 @@ def select(tables: Tables) -> Frame:
 
 
 def drifts(rows: Frame, sign: str) -> Drifts:
-    """One sign's drifts, in the rows' order."""
+    """Return one sign's drifts in the order of rule and run."""
     part = rows[rows["sign"] == sign].sort_values(["trained_rule", "run"])
     if "k3_per_token" not in part:
         part = part.assign(k3_per_token=np.nan)
@@ -86,7 +86,8 @@ def drifts(rows: Frame, sign: str) -> Drifts:
 def plot_drifts(
     data: Sequence[Drifts], rules: Sequence[str], ax: Axes | None = None, noise: Sequence[Floor] = ()
 ) -> Axes:
-    """A row for each rule that trained; all, A > 0 and A < 0 one under the other; units of 1e-3 nats; noise in grey."""
+    """Draw a row for each trained rule with all, A > 0 and A < 0 below each other, in 1e-3 nats; noise floor in
+    grey."""
     ax = new_axes(ax)
     for floor in noise:
         if floor.rule in rules:
@@ -113,7 +114,7 @@ def plot_drifts(
 
 
 def caption(tables: Tables) -> str:
-    """The caption with its numbers."""
+    """Return the caption with its numbers."""
     rows = select(tables)
     words = [f"{floor.run}, {floor.source}: {floor.drift:.1e}" for floor in floors(tables)]
     noise = FLOOR.format("; ".join(words)) if words else ""
@@ -121,7 +122,7 @@ def caption(tables: Tables) -> str:
 
 
 def figure(tables: Tables, style: Style) -> Figure:
-    """One panel, one row for each rule that trained."""
+    """Draw one panel, one row for each rule that trained."""
     rows = select(tables)
     rules = list(looks(rows["trained_rule"]))
     signs = [sign for sign in SIGNS if (rows["sign"] == sign).any()]

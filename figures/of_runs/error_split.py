@@ -39,7 +39,7 @@ class Split:
 
 
 def select(tables: Tables) -> tuple[list[tuple[str, View]], str]:
-    """(title, View) a panel: each way to compare, with what happens outside the band; and what one row is."""
+    """Return (title, View) for each panel (a comparison and what happens outside the band), and words for one row."""
     rows, unit = lemma_updates(tables)
     rows = drawable(rows, ("e_len", "e_in"))
     panels = []
@@ -57,7 +57,7 @@ def select(tables: Tables) -> tuple[list[tuple[str, View]], str]:
 
 
 def splits(rows: Frame) -> list[Split]:
-    """The updates of each rule."""
+    """Return the updates of each rule."""
     found = []
     for rule in looks(rows["rule"]):
         part = rows[rows["rule"] == rule]
@@ -66,13 +66,13 @@ def splits(rows: Frame) -> list[Split]:
 
 
 def scatter_heights(count: int) -> NDArray[np.float64]:
-    """Heights in (-0.12, 0.12) that fill the strip evenly: the golden-ratio sequence, no random numbers."""
+    """Return heights in (-0.12, 0.12) that fill the strip evenly, from the golden-ratio sequence."""
     golden = np.arange(1, count + 1, dtype=np.float64) * 0.6180339887498949
     return 0.24 * np.remainder(golden, 1.0) - 0.12
 
 
 def plot_split(data: Sequence[Split], rules: Sequence[str], ax: Axes | None = None) -> Axes:
-    """A row for each rule: e_len above, e_in below."""
+    """Draw a row for each rule: e_len above, e_in below."""
     ax = new_axes(ax)
     for split in data:
         row = list(rules).index(split.rule)
@@ -89,7 +89,7 @@ def plot_split(data: Sequence[Split], rules: Sequence[str], ax: Axes | None = No
 
 
 def caption(tables: Tables) -> str:
-    """The caption with its counts."""
+    """Return the caption with its counts."""
     panels, unit = select(tables)
     sizes = sorted({len(split.e_in) for _, view in panels for split in splits(view.rows)})
     n = str(sizes[0]) if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
@@ -98,9 +98,8 @@ def caption(tables: Tables) -> str:
 
 
 def arrange(panels: list[tuple[str, View]], style: Style) -> tuple[list[tuple[str, View]], int, list[list[int]]]:
-    """Panels in drawing order, panels a row, and the groups that share an x range (one way to compare each).
-
-    One row for each way to compare where the width allows it, otherwise one column for each.
+    """Return the panels in drawing order, the panels in a row, and the groups of panels that share an x range.
+    A comparison takes one row where the width allows it, otherwise one column.
     """
     ways = list(dict.fromkeys(view.title for _, view in panels))
     by_way = [[item for item in panels if item[1].title == way] for way in ways]
@@ -117,7 +116,7 @@ def arrange(panels: list[tuple[str, View]], style: Style) -> tuple[list[tuple[st
 
 
 def figure(tables: Tables, style: Style) -> Figure:
-    """A panel for each way to compare and each of drop, truncate, cap (docs/theory.md T8)."""
+    """Draw a panel for each way to compare and each of drop, truncate, cap (docs/theory.md T8)."""
     panels, columns, groups = arrange(select(tables)[0], style)
     rules = list(looks(rule for _, view in panels for rule in view.rows["rule"]))
     height = max(0.6, 0.26 * len(rules)) + 0.4

@@ -43,7 +43,7 @@ class Dots:
 
 
 def select(tables: Tables) -> list[View]:
-    """Rows of LRE_2 and LRE_inf that are drawn, one View for each way to compare."""
+    """Return rows of LRE_2 and LRE_inf that are drawn, one View for each way to compare."""
     rows = tables["lre"]
     rows = rows[rows["norm"].isin(list(NORMS))]
     band = prefer(rows[rows["measure"] == "band"], "subset", "all", "nonzero")
@@ -56,14 +56,14 @@ def select(tables: Tables) -> list[View]:
 
 
 def dots(view: View, measure: str, norm: str) -> Dots:
-    """One view's finite estimates of one measure and norm."""
+    """Return one view's finite estimates of one measure and norm."""
     part = view.rows[(view.rows["measure"] == measure) & (view.rows["norm"] == norm) & view.rows["estimate"].notna()]
     columns = (part[name].to_numpy(float) for name in ("estimate", "ci_low", "ci_high"))
     return Dots(view.title, tuple(part["rule"]), *columns)
 
 
 def plot_lre(data: Sequence[Dots], rules: Sequence[str], ax: Axes | None = None) -> Axes:
-    """A row for each rule; the views of a rule one under the other."""
+    """Draw a row for each rule; the views of a rule one under the other."""
     ax = new_axes(ax)
     known = looks(rules)
     shift = spread(len(data), 0.24)
@@ -82,7 +82,7 @@ def plot_lre(data: Sequence[Dots], rules: Sequence[str], ax: Axes | None = None)
 
 
 def caption(tables: Tables) -> str:
-    """The caption with its words for what is compared."""
+    """Return the caption with its words for what is compared."""
     found = select(tables)
     gone = sorted({str(rule) for view in found for rule in view.rows.loc[view.rows["estimate"].isna(), "rule"]})
     missing = f" Without an estimate in some panel: {', '.join(gone)}." if gone else ""
@@ -91,7 +91,7 @@ def caption(tables: Tables) -> str:
 
 
 def figure(tables: Tables, style: Style) -> Figure:
-    """Columns: measures; rows: norms (docs/theory.md section 3)."""
+    """Draw the figure. Columns: measures; rows: norms (docs/theory.md section 3)."""
     found = select(tables)
     rules = list(looks(rule for view in found for rule in view.rows["rule"]))
     norms = [n for n in NORMS if any((view.rows["norm"] == n).any() for view in found)]

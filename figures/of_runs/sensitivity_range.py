@@ -33,14 +33,14 @@ QUANTITIES = {
 
 
 def range_factor(rule: str, value: str) -> float:
-    """The multiple of the preset's upper half-width in log space that ``value`` ("lo hi") stands for."""
+    """Return the range ``value`` ("lo hi") as a multiple of the preset's upper half-width in log space."""
     band, high = PRESETS[rule].rule, float(value.split()[1])
     ratio = high / band.range_hi if band.shape in ("sqrt", "power") else np.log1p(high) / np.log1p(band.range_hi)
     return float(f"{ratio:.2g}")  # the table has three digits
 
 
 def select(tables: Tables) -> Frame:
-    """The range's rows of the sweep of one log, with a column ``factor``."""
+    """Return the sweep's rows on ranges, for one log, with a column ``factor``."""
     tables.only_by_length("the sweep is by length: draw it without --by")
     rows = need(tables["sweep"].query("setting == 'range'"), "the sweep has no ranges")
     rows = shared_log(rows[rows["quantity"].isin(list(QUANTITIES)) & rows["rule"].isin(list(PRESETS))])
@@ -50,7 +50,7 @@ def select(tables: Tables) -> Frame:
 
 
 def plot_sensitivity(data: Sequence[Estimates], ax: Axes | None = None) -> Axes:
-    """Lines with points and intervals on a base-2 factor axis; rules side by side at a factor."""
+    """Draw lines with points and intervals on a base-2 factor axis; rules side by side at a factor."""
     ax = new_axes(ax)
     shift = 2 ** spread(len(data), min(0.16, 0.6 / len(data)))
     for curve, move in zip(data, shift, strict=True):
@@ -68,7 +68,7 @@ def plot_sensitivity(data: Sequence[Estimates], ax: Axes | None = None) -> Axes:
 
 
 def caption(tables: Tables) -> str:
-    """The caption with its run."""
+    """Return the caption with its run."""
     rows = select(tables)
     gone = rows[rows["estimate"].isna()]
     missing = f" Left out where there is too little data ({reasons(gone)})." if len(gone) else ""
@@ -76,7 +76,7 @@ def caption(tables: Tables) -> str:
 
 
 def figure(tables: Tables, style: Style) -> Figure:
-    """A panel for each quantity (docs/theory.md sections 3 and 5, T12)."""
+    """Draw a panel for each quantity (docs/theory.md sections 3 and 5, T12)."""
     rows = select(tables)
     shown = [q for q in QUANTITIES if rows.loc[rows["quantity"] == q, "estimate"].notna().any()]
     with style.context():

@@ -39,7 +39,7 @@ SETTINGS = {
     "group": ("group size", set()),
     "minibatch": ("update no.", set()),
 }
-"""Words for each setting, and the values at which the rule is fspo's own."""
+"""Name of each setting, and its values in the preset fspo."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Rows:
 
 
 def select(tables: Tables) -> tuple[Frame, list[tuple[str, str]]]:
-    """The sweep's rows of one log but for the range, and its (setting, value) in drawing order."""
+    """Return the sweep's rows of one log except those on ranges, and (setting, value) in drawing order."""
     tables.only_by_length("the sweep is by length: draw it without --by")
     rows = tables["sweep"]
     rows = need(rows[rows["setting"].isin(list(SETTINGS)) & rows["quantity"].isin(list(QUANTITIES))], "only ranges")
@@ -64,14 +64,14 @@ def select(tables: Tables) -> tuple[Frame, list[tuple[str, str]]]:
 
 
 def values(rows: Frame, order: Sequence[tuple[str, str]], quantity: str) -> Rows:
-    """One panel's numbers in the order of its rows."""
+    """Return one panel's numbers in the order of its rows."""
     part = rows[rows["quantity"] == quantity].set_index(["setting", "value"])
     columns = [part[name].reindex(order).to_numpy(float) for name in ("estimate", "ci_low", "ci_high")]
     return Rows(*columns, own=np.array([value in SETTINGS[setting][1] for setting, value in order]))
 
 
 def plot_settings(data: Rows, order: Sequence[tuple[str, str]], ax: Axes | None = None) -> Axes:
-    """A row for each value; settings apart by lines; rows without an estimate say so."""
+    """Draw a row for each value, with lines between settings; a row without an estimate says so."""
     ax = new_axes(ax)
     y = np.arange(len(order), dtype=np.float64)
     color = looks(["fspo"])["fspo"].color
@@ -80,7 +80,7 @@ def plot_settings(data: Rows, order: Sequence[tuple[str, str]], ax: Axes | None 
         look = {"color": color, "marker": "o", "fillstyle": fill}
         whiskers(ax, data.estimate[at], y[at], data.low[at], data.high[at], along="x", **look)
     rule_rows(ax, [value for _, value in order])
-    for line in list(ax.lines):  # lines between settings alone
+    for line in list(ax.lines):  # remove the lines between rows, so that lines between settings remain
         if line.get_color() == "#e3e3e3":
             line.remove()
     for i in range(1, len(order)):
@@ -93,7 +93,7 @@ def plot_settings(data: Rows, order: Sequence[tuple[str, str]], ax: Axes | None 
 
 
 def caption(tables: Tables) -> str:
-    """The caption with its run."""
+    """Return the caption with its run."""
     rows, order = select(tables)
     gone = any(np.isnan(values(rows, order, q).estimate).any() for q in QUANTITIES)
     missing = " “Too little data”: no update has enough scored responses." if gone else ""
@@ -101,7 +101,7 @@ def caption(tables: Tables) -> str:
 
 
 def figure(tables: Tables, style: Style) -> Figure:
-    """A column for each quantity, a row for each value of each setting (docs/theory.md sections 2, 3, 5, T12)."""
+    """Draw a column for each quantity, a row for each value of each setting (docs/theory.md sections 2, 3, 5, T12)."""
     rows, order = select(tables)
     shown = [q for q in QUANTITIES if rows.loc[rows["quantity"] == q, "estimate"].notna().any()]
     columns = 2 if style.narrow else len(shown)
@@ -118,7 +118,7 @@ def figure(tables: Tables, style: Style) -> Figure:
             if quantity == "mse":
                 ax.axvline(1.0, color="#9a9a9a", linewidth=0.8, zorder=1.5)
         for ax in axes[::columns]:
-            # the setting's name as the first words of its first row
+            # the first row of a setting begins with the setting's name
             first = [i == 0 or order[i][0] != order[i - 1][0] for i in range(len(order))]
             names = [f"{SETTINGS[s][0]}: {v}" if new else v for (s, v), new in zip(order, first, strict=True)]
             ax.set_yticks(range(len(order)), names)

@@ -1,4 +1,4 @@
-"""What training with one setting changed came to: range, dual clip, outside, aggregation, group, minibatches."""
+"""Results of training with one setting changed: range, dual clip, outside, aggregation, group, minibatches."""
 
 from __future__ import annotations
 
@@ -43,19 +43,19 @@ QUANTITIES = {
 
 
 def rows(tables: Tables) -> Frame:
-    """The table of the trained sweep."""
+    """Return the table of the trained sweep."""
     found = tables["trained_sweep"]
     drawable(found, ("reward",))
     return found
 
 
 def order(table: Frame) -> list[tuple[str, str]]:
-    """(setting, value) in drawing order: settings and values as they first occur."""
+    """Return (setting, value) in drawing order, which is the order of first occurrence."""
     return [(str(s), str(v)) for s, v in table[["setting", "value"]].drop_duplicates().to_numpy()]
 
 
 def plot_variants(table: Frame, places: Sequence[tuple[str, str]], quantity: str, ax: Axes | None = None) -> Axes:
-    """A row for each setting and value, the rules under each other in it."""
+    """Draw a row for each setting and value, the rules under each other in it."""
     ax = new_axes(ax)
     known = looks(table["rule"])
     shift = spread(len(known), 0.24)
@@ -78,7 +78,7 @@ def plot_variants(table: Frame, places: Sequence[tuple[str, str]], quantity: str
 
 
 def caption(tables: Tables) -> str:
-    """The caption with the number of seeds."""
+    """Return the caption with the number of seeds."""
     table = rows(tables)
     gone = table[list(QUANTITIES)].isna().to_numpy().any()
     missing = " Points that are missing: too little data, or not trained (the table says why)." if gone else ""
@@ -86,7 +86,7 @@ def caption(tables: Tables) -> str:
 
 
 def figure(tables: Tables, style: Style) -> Figure:
-    """A column for each quantity, a row for each value of each setting."""
+    """Draw a column for each quantity, a row for each value of each setting."""
     table = rows(tables)
     places = order(table)
     shown = [q for q in QUANTITIES if table[q].notna().any()]

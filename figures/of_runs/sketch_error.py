@@ -36,7 +36,7 @@ OTHER = Look("#882255", "v", (0, (2.5, 1.2)))
 
 
 def select(tables: Tables) -> Frame:
-    """Rows that can be drawn."""
+    """Return the rows that have finite errors."""
     rows = drawable(tables["sketch_error"], ("rmse", "hashing"))
     rows = rows[rows["cosine"].isin(PANELS) & (rows["rmse"] > 0)]
     if rows.empty:
@@ -45,7 +45,7 @@ def select(tables: Tables) -> Frame:
 
 
 def errors(rows: Frame) -> list[Estimates]:
-    """The rows of one panel by number of projection columns, none first."""
+    """Return the rows of one panel by number of projection columns, none first."""
     return [
         estimates_of(part, label(int(k)), LOOKS.get(int(k), OTHER), "width", "rmse")
         for k, part in rows.groupby("projection")
@@ -53,7 +53,7 @@ def errors(rows: Frame) -> list[Estimates]:
 
 
 def plot_errors(data: Sequence[Estimates], width: NDArray, hashing: NDArray, ax: Axes | None = None) -> Axes:
-    """Points with intervals on logarithmic axes, and the line of hashing alone over ``width``, arrays (W,)."""
+    """Draw points with intervals on logarithmic axes, and the line of hashing alone over ``width``, arrays (W,)."""
     ax = new_axes(ax)
     ax.plot(width, hashing, color="#b5b5b5", linewidth=2.4, zorder=1.5, solid_capstyle="round")
     shift = 2 ** spread(len(data), 0.06)
@@ -69,18 +69,18 @@ def plot_errors(data: Sequence[Estimates], width: NDArray, hashing: NDArray, ax:
 
 
 def label(projection: int) -> str:
-    """A projection's name in the legend."""
+    """Return a projection's name in the legend."""
     return f"$k={projection}$" if projection else "no projection"
 
 
 def caption(tables: Tables) -> str:
-    """The caption with its numbers."""
+    """Return the caption with its numbers."""
     rows = select(tables)
     return CAPTION.format(**{name: int(rows[name].iloc[0]) for name in ("parameters", "responses", "redraws")})
 
 
 def figure(tables: Tables, style: Style) -> Figure:
-    """One panel for each kind of cosine."""
+    """Draw one panel for each kind of cosine."""
     rows = select(tables)
     kinds = [name for name in PANELS if (rows["cosine"] == name).any()]
     with style.context():

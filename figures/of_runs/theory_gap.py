@@ -41,14 +41,14 @@ WORDS = {"gap": "measured − theory", "H": "H (spread)"}
 
 
 def select(tables: Tables) -> Frame:
-    """Rows by bin of the parts that are drawn."""
+    """Return the rows by bin of the parts that are drawn."""
     rows = tables["theory_gap"]
     rows = rows[(rows["bin"] >= 0) & rows["part"].isin(list(PARTS))]
     return drawable(need(rows, "no rule with a band on whole sequences has trained"))
 
 
 def plot_part(data: Sequence[Estimates], partition: Partition = LENGTH, ax: Axes | None = None) -> Axes:
-    """Points with intervals over the bins, rules side by side; the line at 0 is no difference."""
+    """Draw points with intervals over the bins, rules side by side; the line at 0 is no difference."""
     ax = new_axes(ax)
     rules = list(dict.fromkeys(d.rule for d in data))
     shift = dict(zip(rules, spread(len(rules), min(0.12, 0.7 / len(rules))), strict=True))
@@ -64,12 +64,12 @@ def plot_part(data: Sequence[Estimates], partition: Partition = LENGTH, ax: Axes
 
 
 def caption(tables: Tables) -> str:
-    """The caption with its numbers."""
+    """Return the caption with its numbers."""
     return CAPTION.format(by=tables.bin_word, n=count_words(select(tables)["count"]))
 
 
 def figure(tables: Tables, style: Style) -> Figure:
-    """A panel for the gap and one for each part, on one scale (docs/theory.md T1)."""
+    """Draw a panel for the gap and one for each part, on one scale (docs/theory.md T1)."""
     rows = select(tables)
     with style.context():
         handles, labels = rule_legend(looks(rows["trained_rule"]))

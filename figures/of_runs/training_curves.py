@@ -40,7 +40,7 @@ class Curve:
 
 
 def select(tables: Tables) -> Frame:
-    """Rows of the metrics that are drawn, with the standard errors of the held-out reward."""
+    """Return rows of the metrics that are drawn, with the standard errors of the held-out reward."""
     tables.only_by_length("it has no bins: draw it without --by")
     rows = tables["training"]
     rows = rows[rows["name"].isin([*PANELS, "eval/reward_stderr"]) & rows["value"].notna()]
@@ -49,7 +49,7 @@ def select(tables: Tables) -> Frame:
 
 
 def curves(rows: Frame, name: str) -> list[Curve]:
-    """One Curve for each run."""
+    """Return one Curve for each run."""
     found = []
     errors = rows[rows["name"] == f"{name}_stderr"]
     rows = rows[rows["name"] == name]
@@ -63,7 +63,7 @@ def curves(rows: Frame, name: str) -> list[Curve]:
 
 
 def plot_curves(data: Sequence[Curve], ax: Axes | None = None) -> Axes:
-    """A thin line for each run; bars of one standard error where one was logged."""
+    """Draw a thin line for each run; bars of one standard error where one was logged."""
     ax = new_axes(ax)
     for curve in data:
         known = np.isfinite(curve.stderr)
@@ -81,7 +81,7 @@ def plot_curves(data: Sequence[Curve], ax: Axes | None = None) -> Axes:
 
 
 def caption(tables: Tables) -> str:
-    """The caption with its numbers."""
+    """Return the caption with its numbers."""
     rows = select(tables)
     seeds = rows.groupby("trained_rule")["run"].nunique()
     bars = "bars: one standard error over prompts" if (rows["name"] == "eval/reward_stderr").any() else "no intervals"
@@ -90,7 +90,7 @@ def caption(tables: Tables) -> str:
 
 
 def figure(tables: Tables, style: Style) -> Figure:
-    """One panel for each metric that was logged."""
+    """Draw one panel for each metric that was logged."""
     rows = select(tables)
     names = [name for name in PANELS if (rows["name"] == name).any()]
     drawn = looks(rows["trained_rule"])

@@ -24,11 +24,11 @@ CAPTION = (
 )
 QUANTITIES = {"bias2": "bias$^2$", "variance": "variance", "mse": "MSE", "mse_direction": "MSE, direction"}
 UNCLIPPED = {"bias2": 0.0, "variance": 1.0, "mse": 1.0, "mse_direction": 1.0}
-"""What the update without clipping has."""
+"""Values of the update without clipping, relative to its variance."""
 
 
 def select(tables: Tables) -> list[View]:
-    """Rows over all responses, one View for each way to compare."""
+    """Return rows over all responses, one View for each way to compare."""
     tables.only_by_length("it is of all responses together: draw it without --by")
     rows = tables["population"]
     rows = rows[(rows["bin"] < 0) & (rows["reference"] == "population") & rows["quantity"].isin(list(QUANTITIES))]
@@ -37,18 +37,19 @@ def select(tables: Tables) -> list[View]:
 
 
 ROW, LEAST, BESIDES = 0.16, 0.45, 0.42
-"""Inches: height of a rule's row, least height of a panel, and what titles and labels of a row of panels take."""
+"""Inches: height of a rule's row, least height of a panel, and space for titles and labels of a row of panels."""
 
 
 def rules_of(view: View) -> list[str]:
-    """The rules of one view, in drawing order."""
+    """Return the rules of one view, in drawing order."""
     return list(looks(band_of(rule) for rule in view.rows["rule"]))
 
 
 def outside_grid(
     found: Sequence[View], names: Sequence[str], style: Style, more: Sequence[tuple[Line2D, str]] = ()
 ) -> tuple[Figure, list[Axes], int]:
-    """A panel for each view and name, a view's panels beside each other with its own rules as rows; panels a row."""
+    """Return a figure with a panel for each view and name, its axes, and the panels in a row.
+    A view's panels stand beside each other and have the view's rules as rows."""
     columns = min(2, len(names)) if style.narrow else len(names)
     here = [o for o in OUTSIDE_MARKERS if any((view.rows["outside"] == o).any() for view in found)]
     handles, labels = outside_legend(here)
@@ -71,14 +72,14 @@ def outside_grid(
 
 
 def outsides(view: View, column: str, name: str) -> Cosines:
-    """One panel's finite estimates: rows of ``view`` whose ``column`` is ``name``."""
+    """Return one panel's finite estimates: rows of ``view`` whose ``column`` is ``name``."""
     rows = view.rows[(view.rows[column] == name) & view.rows["estimate"].notna()]
     values = (rows[c].to_numpy(float) for c in ("estimate", "ci_low", "ci_high"))
     return Cosines(tuple(band_of(r) for r in rows["rule"]), tuple(rows["outside"]), *values, control=float("nan"))
 
 
 def caption(tables: Tables) -> str:
-    """The caption with its numbers."""
+    """Return the caption with its numbers."""
     found = select(tables)
     gone = any(view.rows["estimate"].isna().any() for view in found)
     shown = found[0].rows["count"]
@@ -87,7 +88,8 @@ def caption(tables: Tables) -> str:
 
 
 def figure(tables: Tables, style: Style) -> Figure:
-    """Columns: bias, variance, MSE, MSE of the direction; rows: ways to compare (docs/theory.md T12)."""
+    """Draw the figure. Columns: bias, variance, MSE, MSE of the direction; rows: ways to compare (docs/theory.md
+    T12)."""
     found = select(tables)
     panels = [(view, quantity) for view in found for quantity in QUANTITIES]
     with style.context():

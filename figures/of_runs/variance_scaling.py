@@ -25,7 +25,8 @@ CAPTION = (
 )
 FLOOR = " Dotted: mean square of S that numerics alone make at unchanged weights, of the source that makes most{}."
 IN_SIGHT = 1e-3
-"""Of the smallest measured variance: a noise floor below it is told in words, for it would flatten the figure."""
+"""Share of the smallest measured variance. A lower noise floor is given in words, because it would flatten the
+figure."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class Variances:
 
 @dataclass(frozen=True)
 class Noise:
-    """The loudest source's mean square of S by bin of one run, arrays (K,)."""
+    """Mean square of S by bin, arrays (K,), for the noise source of one run that has the largest."""
 
     run: str
     source: str
@@ -69,7 +70,7 @@ def _usual(rows: Frame) -> Frame:
 
 
 def rows(tables: Tables) -> Frame:
-    """Moments by length bin, of every run."""
+    """Return the moments by length bin of every run."""
     tables.only_by_length("the growth of Var(S) is about length: draw it without --by")
     found = _usual(tables["moments"])
     found = need(found[(found["bin"] >= 0) & (found["var_S"] > 0)], "no length bin with a positive variance of S")
@@ -77,7 +78,7 @@ def rows(tables: Tables) -> Frame:
 
 
 def select(tables: Tables) -> tuple[list[Variances], Exponents]:
-    """The points and fits of every run."""
+    """Return the points and fits of every run."""
     points = rows(tables)
     fits: Frame
     try:
@@ -98,7 +99,7 @@ def select(tables: Tables) -> tuple[list[Variances], Exponents]:
 
 
 def noise_of(tables: Tables) -> list[Noise]:
-    """The noise floor of each run that has one: of its sources the one with the largest mean square."""
+    """Return the noise floor of each run that has one, for the source with the largest mean square."""
     found: list[Noise] = []
     column = "mean_square_per_token"
     for run, whole, by_bin in noise_by_run(tables, column):
@@ -112,13 +113,13 @@ def noise_of(tables: Tables) -> list[Noise]:
 
 
 def in_sight(noise: Noise, data: Sequence[Variances]) -> bool:
-    """Whether a floor is near enough to the measured variances to be drawn beside them."""
+    """Return whether a noise floor is near enough to the measured variances to be drawn."""
     lowest = min(float(v.variance.min()) for v in data)
     return noise.square.size > 0 and float(noise.square.max()) >= IN_SIGHT * lowest
 
 
 def plot_variances(data: Sequence[Variances], ax: Axes | None = None, noise: Sequence[Noise] = ()) -> Axes:
-    """Points, fitted lines, one reference line of slope 1 and noise floors on logarithmic axes."""
+    """Draw points, fitted lines, one reference line of slope 1 and noise floors on logarithmic axes."""
     ax = new_axes(ax)
     rules = list(dict.fromkeys(v.rule for v in data))
     shift = dict(zip(rules, 2 ** spread(len(rules), min(0.05, 0.3 / len(rules))), strict=True))
@@ -145,7 +146,7 @@ def plot_variances(data: Sequence[Variances], ax: Axes | None = None, noise: Seq
 
 
 def plot_exponents(data: Exponents, rules: Sequence[str], ax: Axes | None = None) -> Axes:
-    """A row for each rule that trained, one mark a run; the line at 1 is what the sqrt band needs."""
+    """Draw a row for each rule that trained, one mark a run; the line at 1 is what the sqrt band needs."""
     ax = new_axes(ax)
     for number, (rule, look) in enumerate(looks(rules).items()):
         at = np.array([r == rule for r in data.rule], bool)
@@ -160,7 +161,7 @@ def plot_exponents(data: Exponents, rules: Sequence[str], ax: Axes | None = None
 
 
 def caption(tables: Tables) -> str:
-    """The caption with its numbers."""
+    """Return the caption with its numbers."""
     data, _ = select(tables)
     rows = _usual(tables["moments"])
     found = noise_of(tables)
@@ -175,7 +176,7 @@ def caption(tables: Tables) -> str:
 
 
 def figure(tables: Tables, style: Style) -> Figure:
-    """Two panels: the variances, the exponents (docs/theory.md T1)."""
+    """Draw two panels: the variances, the exponents (docs/theory.md T1)."""
     data, exponents = select(tables)
     rules = list(looks(v.rule for v in data))
     with style.context():

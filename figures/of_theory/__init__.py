@@ -11,4 +11,4 @@ FIGURES = (
     "mse_best",
     "adaptive_models",
 )
-"""In the order of a paper."""
+"""Figures of the theory, in the order of a paper."""

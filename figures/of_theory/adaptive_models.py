@@ -1,4 +1,4 @@
-"""What bands that follow a target leave of LRE under each log-ratio model, dot and interval (T14, T15)."""
+"""LRE that bands which follow a target leave under each log-ratio model, dot and interval (T14, T15)."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ class Dots:
 
 
 def dots(rows: Frame, rule: str, models: Sequence[str]) -> Dots:
-    """One rule's values; NaN where a model is missing."""
+    """Return one rule's values; NaN where a model is missing."""
     own = rows[rows["rule"] == rule].set_index("words").reindex(list(models))
     arrays = (own[name].to_numpy(float) for name in ("lre_inf", "lre_inf_low", "lre_inf_high"))
     return Dots(rule, *arrays)
 
 
 def plot_models(data: Sequence[Dots], models: Sequence[str], ax: Axes | None = None) -> Axes:
-    """A row for each model; its rules one under the other."""
+    """Draw a row for each model; its rules one under the other."""
     ax = new_axes(ax)
     known = looks(d.rule for d in data)
     for d, shift in zip(data, spread(len(data), 0.2), strict=True):
@@ -59,14 +59,14 @@ def plot_models(data: Sequence[Dots], models: Sequence[str], ax: Axes | None = N
 
 
 def caption(tables: Tables) -> str:
-    """The caption with its numbers."""
+    """Return the caption with its numbers."""
     table = need(tables["adaptive_models"], "no model")
     here = [words for drift, words in CENTRES.items() if (table["drift"] == drift).any()]
     return CAPTION.format(runs=int(table["runs"].iloc[0]), centre=f"Bands {' and '.join(here)}")
 
 
 def figure(tables: Tables, style: Style) -> Figure:
-    """One panel for each centre of the bands (docs/theory.md T14, T15)."""
+    """Draw one panel for each centre of the bands (docs/theory.md T14, T15)."""
     table = need(tables["adaptive_models"], "no model")
     models, rules = list(dict.fromkeys(table["words"])), list(dict.fromkeys(table["rule"]))
     drifts = [drift for drift in CENTRES if (table["drift"] == drift).any()]

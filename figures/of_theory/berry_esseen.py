@@ -48,7 +48,7 @@ class Distances:
 
 
 def distances(table: Frame) -> list[Distances]:
-    """The table's laws in its order."""
+    """Return the table's laws in its order."""
     found = []
     for law in table["law"].unique():
         own = table[table["law"] == law].sort_values("length")
@@ -62,7 +62,7 @@ def distances(table: Frame) -> list[Distances]:
 
 
 def plot_distances(data: Distances, ax: Axes | None = None, lowest: float = 1e-5) -> Axes:
-    """Envelope, true distances and simulated points; both axes logarithmic from ``lowest``."""
+    """Draw envelope, true distances and simulated points; both axes logarithmic from ``lowest``."""
     ax = new_axes(ax)
     ax.plot(data.length, data.envelope, color="black", linewidth=1.0, zorder=2.2)
     ax.plot(data.length, data.worst, color=BLUE, zorder=2.3)
@@ -76,14 +76,14 @@ def plot_distances(data: Distances, ax: Axes | None = None, lowest: float = 1e-5
 
 
 def caption(tables: Tables) -> str:
-    """The caption with the table's numbers."""
+    """Return the caption with the table's numbers."""
     table = tables["berry_esseen"]
     shares = [f"{WORDS.get(d.law, d.law)} {np.max(d.worst / d.envelope):.2f}" for d in distances(table)]
     return CAPTION.format(draws=count_words(table["draws"].dropna()), shares=", ".join(shares))
 
 
 def figure(tables: Tables, style: Style) -> Figure:
-    """One panel for each token law (docs/theory.md T5)."""
+    """Draw one panel for each token law (docs/theory.md T5)."""
     found = distances(tables["berry_esseen"])
     with style.context():
         handles = [

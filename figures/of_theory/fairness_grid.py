@@ -24,7 +24,8 @@ CAPTION = (
 )
 RULE = "fspo"
 TIE = 1e-3
-"""Rules whose LRE is this near the least one count as equal; the first of LINES is then shown, fspo before all."""
+"""Rules whose LRE is within this distance of the least count as equal; then the first of LINES is shown, fspo before
+all."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Grid:
 
 
 def grids(tables: Tables) -> tuple[list[Grid], float]:
-    """The table's grids and the acceptance that they are matched at."""
+    """Return the table's grids and the acceptance to which rules are matched."""
     table = tables["fairness_map"]
     rows = table[table["factor_2"].notna() & table["rule"].isin(LINES) & (table["method"] == "closed")]
     if rows.empty:
@@ -75,7 +76,7 @@ def grids(tables: Tables) -> tuple[list[Grid], float]:
 
 
 def plot_grid(data: Grid, norm: Normalize, ax: Axes | None = None) -> Any:
-    """Cells and markers; returns the mesh for a colour bar."""
+    """Draw cells and markers; return the mesh for a colour bar."""
     ax = new_axes(ax)
     known = line_looks(rule for row in data.fairest for rule in row)
     mesh = ax.pcolormesh(data.lre, cmap="cividis", norm=norm, edgecolors="white", linewidth=0.3)
@@ -96,7 +97,7 @@ def plot_grid(data: Grid, norm: Normalize, ax: Axes | None = None) -> Any:
 
 
 def caption(tables: Tables) -> str:
-    """The caption with the table's numbers."""
+    """Return the caption with the table's numbers."""
     found, target = grids(tables)
     shares = []
     for grid in found:
@@ -109,7 +110,7 @@ def caption(tables: Tables) -> str:
 
 
 def figure(tables: Tables, style: Style) -> Figure:
-    """One panel for each pair of factors."""
+    """Draw one panel for each pair of factors."""
     found, _ = grids(tables)
     drawn = line_looks(rule for grid in found for row in grid.fairest for rule in row)
     with style.context():

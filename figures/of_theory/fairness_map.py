@@ -32,12 +32,12 @@ CAPTION = (
 )
 LINES = ("fixed", "power-0.25", "fspo", "power-0.75", "linear", "fspo-kl", "fspo-gaussian", "fspo-tilted")
 OF_PRESET = {"fixed": "rloo", "linear": "gspo", "power-0.75": "power"}
-"""Bands of the map that are drawn like the preset whose band has their exponent."""
+"""The bands of the map that are drawn in the look of a preset, because they have the exponent of its band."""
 
 
 @dataclass(frozen=True)
 class Factor:
-    """How a factor is drawn: its label, the measure shown, the scale of its axis and ticks (empty: chosen)."""
+    """How a factor is drawn: its label, the measure shown, the scale of its axis, and ticks (empty: automatic)."""
 
     label: str
     measure: str = "band"
@@ -61,13 +61,13 @@ MEASURES = {"band": "$a$", "update": "$a_{upd}$", "weight": "$b$"}
 
 
 def line_looks(rules: Iterable[str]) -> dict[str, Look]:
-    """The looks of the map's rules in the order of LINES."""
+    """Return the looks of the map's rules in the order of LINES."""
     names = set(rules)
     return {rule: next(iter(looks([OF_PRESET.get(rule, rule)]).values())) for rule in LINES if rule in names}
 
 
 def one_factor(tables: Tables) -> Frame:
-    """Rows with one factor, at the highest acceptance that every measure was matched at."""
+    """Return rows with one factor, at the highest acceptance to which every measure was matched."""
     table = tables["fairness_map"]
     rows = table[table["factor_2"].isna() & table["rule"].isin(LINES)]
     shared = [t for t, part in rows.groupby("target") if set(part["measure"]) == set(rows["measure"])]
@@ -77,7 +77,7 @@ def one_factor(tables: Tables) -> Frame:
 
 
 def lines(tables: Tables) -> dict[str, list[Law]]:
-    """The rules of each factor, in the order of FACTORS."""
+    """Return the rules of each factor, in the order of FACTORS."""
     table = one_factor(tables)
     known = line_looks(table["rule"])
     found: dict[str, list[Law]] = {}
@@ -97,7 +97,7 @@ def lines(tables: Tables) -> dict[str, list[Law]]:
 
 
 def plot_factor(data: Sequence[Law], factor: Factor, ax: Axes | None = None) -> Axes:
-    """LRE of each rule along one factor."""
+    """Draw LRE of each rule along one factor."""
     ax = new_axes(ax)
     for line in data:
         draw_law(ax, line, markersize=2.4, linewidth=0.9)
@@ -112,7 +112,7 @@ def plot_factor(data: Sequence[Law], factor: Factor, ax: Axes | None = None) -> 
     else:
         few_ticks(ax.xaxis, 3)
         ax.xaxis.set_major_formatter(FuncFormatter(_plain))
-    ax.set_yscale("function", functions=(_root, _square))  # differences near 0 matter most
+    ax.set_yscale("function", functions=(_root, _square))  # a square-root axis, because differences near 0 matter most
     ax.yaxis.set_major_locator(FixedLocator([0, 0.05, 0.2, 0.5, 1]))
     ax.yaxis.set_major_formatter(FuncFormatter(_plain))
     measure = "" if factor.measure == "band" else f" ({MEASURES[factor.measure]})"
@@ -137,7 +137,7 @@ def _atanh(x: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def caption(tables: Tables) -> str:
-    """The caption with the table's acceptance and what is missing from it."""
+    """Return the caption with the table's acceptance and what is missing from it."""
     table = one_factor(tables)
     lines(tables)
     lost = table[table["lre_inf"].isna() & table["note"].notna()]
@@ -158,7 +158,7 @@ def caption(tables: Tables) -> str:
 
 
 def figure(tables: Tables, style: Style) -> Figure:
-    """One panel for each factor."""
+    """Draw one panel for each factor."""
     found = lines(tables)
     drawn = line_looks(line.points.rule for data in found.values() for line in data)
     with style.context():

@@ -1,4 +1,4 @@
-"""The best band of each model, and what a fair exponent or another centre costs there (T12, T13)."""
+"""The best band of each model, and what a fair exponent or another centre costs (T12, T13)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CRITERIA = {"mse": "update as it is", "mse_direction": "direction"}
 
 @dataclass(frozen=True)
 class Best:
-    """One way to treat the outside: relative least errors (K,), one for each model."""
+    """One treatment outside the band (drop, truncate or cap): least relative errors (K,), one for each model."""
 
     outside: str
     any_gamma: NDArray[np.float64]
@@ -37,7 +37,7 @@ class Best:
 
 
 def select(tables: Tables) -> Frame:
-    """Rows of the criteria that are drawn, at the number of prompts of the map."""
+    """Return rows of the criteria that are drawn, at the number of prompts of the map."""
     table = tables["mse_best"]
     table = prefer(table[table["criterion"].isin(CRITERIA)], "n", PROMPTS, table["n"].max())
     if table.empty:
@@ -46,7 +46,7 @@ def select(tables: Tables) -> Frame:
 
 
 def best(rows: Frame, models: Sequence[str]) -> list[Best]:
-    """The rows of one criterion by what happens outside."""
+    """Return the rows of one criterion by what happens outside."""
     found = []
     for outside in OUTSIDE_MARKERS:
         own = rows[rows["outside"] == outside].set_index("model").reindex(list(models))
@@ -56,7 +56,7 @@ def best(rows: Frame, models: Sequence[str]) -> list[Best]:
 
 
 def plot_best(data: Sequence[Best], models: Sequence[str], ax: Axes | None = None) -> Axes:
-    """A row for each model; the three outsides stand one below the other."""
+    """Draw a row for each model, with drop, truncate and cap below each other."""
     ax = new_axes(ax)
     rows = np.arange(len(models))
     for shift, item in zip((-0.25, 0.0, 0.25), data, strict=True):
@@ -72,7 +72,7 @@ def plot_best(data: Sequence[Best], models: Sequence[str], ax: Axes | None = Non
 
 
 def caption(tables: Tables) -> str:
-    """The caption with the best exponents."""
+    """Return the caption with the best exponents."""
     rows = select(tables)
     rows = rows[(rows["criterion"] == "mse") & (rows["outside"] == "any")]
     words = [
@@ -83,7 +83,7 @@ def caption(tables: Tables) -> str:
 
 
 def figure(tables: Tables, style: Style) -> Figure:
-    """One panel for each criterion (docs/theory.md T12)."""
+    """Draw one panel for each criterion (docs/theory.md T12)."""
     rows = select(tables)
     models = list(dict.fromkeys(rows["model"]))
     criteria = [name for name in CRITERIA if (rows["criterion"] == name).any()]

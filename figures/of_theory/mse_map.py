@@ -68,7 +68,7 @@ def cells(tables: Tables) -> tuple[list[Cells], str, int]:
 
 
 def plot_cells(data: Cells, norm: LogNorm, ax: Axes | None = None, filled: bool = False) -> Any:
-    """Cells, a cross where clipping loses and a star in the least cell; returns the mesh for a colour bar."""
+    """Draw cells, a cross where clipping loses and a star in the least cell; return the mesh for a colour bar."""
     ax = new_axes(ax)
     mesh = ax.pcolormesh(data.relative, cmap="cividis_r", norm=norm, edgecolors="white", linewidth=0.2)
     shape = data.relative.shape
@@ -88,7 +88,7 @@ def plot_cells(data: Cells, norm: LogNorm, ax: Axes | None = None, filled: bool 
 
 
 def caption(tables: Tables) -> str:
-    """The caption with the best band."""
+    """Return the caption with the best band."""
     found, model, n = cells(tables)
     best = min(found, key=lambda panel: panel.least[0])
     value, gamma, acceptance = best.least
@@ -98,7 +98,7 @@ def caption(tables: Tables) -> str:
 
 
 def figure(tables: Tables, style: Style) -> Figure:
-    """Rows: what happens outside; columns: centres (docs/theory.md T12, T13)."""
+    """Draw the figure. Rows: what happens outside; columns: centres (docs/theory.md T12, T13)."""
     found, _, _ = cells(tables)
     outsides, centres = list(dict.fromkeys(c.outside for c in found)), list(dict.fromkeys(c.centre for c in found))
     least = min(found, key=lambda panel: panel.least[0])

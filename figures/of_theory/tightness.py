@@ -29,9 +29,9 @@ SOURCES = {
     "optimised": ("optimised", "#D55E00", "s"),
     "T7s": ("T7s", "#0072B2", "o"),
 }
-"""Source -> label, colour, marker."""
+"""Source of strata -> label, colour and marker."""
 SMALLEST = 1e-4
-"""Least rho that is drawn: below, an angle of random strata is rounding."""
+"""Least rho that is drawn. Below it, the angle of random strata is rounding error."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Cloud:
 
 
 def clouds(tables: Tables) -> list[Cloud]:
-    """The sources that have points with a guarantee."""
+    """Return the sources that have points with a guarantee."""
     table = tables["tightness"]
     found = []
     for source in SOURCES:
@@ -58,7 +58,7 @@ def clouds(tables: Tables) -> list[Cloud]:
 
 
 def plot_cosine(data: Sequence[Cloud], ax: Axes | None = None) -> Axes:
-    """Cosines and the bound."""
+    """Draw cosines and the bound."""
     ax = new_axes(ax)
     at = np.linspace(0, 1, 400)[:-1]
     ax.plot(at, [cosine_bound(r) or 0.0 for r in at], color="black", linewidth=1.0, zorder=2.2)
@@ -72,7 +72,7 @@ def plot_cosine(data: Sequence[Cloud], ax: Axes | None = None) -> Axes:
 
 
 def plot_sine(data: Sequence[Cloud], ax: Axes | None = None) -> Axes:
-    """Sines and the bound, both axes logarithmic."""
+    """Draw sines and the bound, both axes logarithmic."""
     ax = new_axes(ax)
     ax.plot([SMALLEST, 1], [SMALLEST, 1], color="black", linewidth=1.0, zorder=2.2)
     for cloud in data:
@@ -94,7 +94,7 @@ def _points(ax: Axes, cloud: Cloud, y: NDArray[np.float64]) -> None:
 
 
 def caption(tables: Tables) -> str:
-    """The caption with its counts."""
+    """Return the caption with its counts."""
     table, data = tables["tightness"], clouds(tables)
     counts, reached = [], []
     for cloud in data:
@@ -106,7 +106,7 @@ def caption(tables: Tables) -> str:
 
 
 def figure(tables: Tables, style: Style) -> Figure:
-    """Cosine and sine (docs/theory.md T7, T7s)."""
+    """Draw the figure. Cosine and sine (docs/theory.md T7, T7s)."""
     data = clouds(tables)
     with style.context():
         looks = [SOURCES[cloud.source] for cloud in data]

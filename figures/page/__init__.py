@@ -1,1 +1,1 @@
-"""The report: one self-contained page."""
+"""The HTML report: one self-contained page."""

@@ -1,4 +1,5 @@
-"""What a reproduction's report says, read from the folders and tables that its stages wrote; computes no statistic."""
+"""Contents of a reproduction's report, read from the folders and tables of its stages; no statistic is computed
+here."""
 
 from __future__ import annotations
 
@@ -21,12 +22,12 @@ from fspo.stats.intervals import PERCENT
 
 OWN_SECTION = dict.fromkeys(("sensitivity_range", "sensitivity_settings", "sensitivity_trained"), "sensitivity")
 OWN_SECTION |= {"theory_gap": "gap"}
-"""Figures that stand in a section of their own instead of among the others."""
+"""Figures that have their own section of the report."""
 Row = dict[str, Any]
 
 
 def pictures(folder: Path, captions: Sequence[Mapping[str, Any]], section: str = "") -> list[Picture]:
-    """The figures of ``captions.json`` that were drawn and belong to a section ("": to none)."""
+    """Return the figures of ``captions.json`` that were drawn and belong to ``section`` ("": to no section)."""
     return [
         Picture(
             folder / f"{f['name']}.png", f["title"], f["caption"], folder / f["numbers"] if "numbers" in f else None
@@ -37,25 +38,25 @@ def pictures(folder: Path, captions: Sequence[Mapping[str, Any]], section: str =
 
 
 def skipped(captions: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A line for each figure that was not drawn, with its reason."""
+    """Return a line for each figure that was not drawn, with its reason."""
     return [f"Not drawn: {f['title']}: {f['skipped']}" for f in captions if f["skipped"]]
 
 
 def warnings(run: Path) -> list[str]:
-    """What the analysis of a run has to say against its log."""
+    """Return the warnings and the damage that a run's analysis reports about its log."""
     summary = json.loads((run / ANALYSIS / SUMMARY).read_text(encoding="utf-8"))
     return [f"{run.name}: {line}" for line in (*summary["damage"], *summary["warnings"])]
 
 
 def read_all(runs: Sequence[Path], name: str) -> Frame:
-    """One table of several runs, one under the other; runs without rows are left out."""
+    """Return one table of several runs, concatenated; runs without rows are left out."""
     found = [pd.read_parquet(run / ANALYSIS / f"{name}.parquet") for run in runs]
     found = [frame for frame in found if len(frame)]
     return pd.concat(found, ignore_index=True) if found else pd.DataFrame()
 
 
 def assumptions(runs: Sequence[Path]) -> Section:
-    """Verdict of every assumption (docs/theory.md section 7) in every run, and the sentences behind them."""
+    """Return verdict of every assumption (docs/theory.md section 7) in every run, and the sentences behind them."""
     table = read_all(runs, "assumptions")
     notes = ["What the theory assumes of S (docs/theory.md section 7): a verdict and an estimate for each run."]
     tables: list[tuple[str, list[Row]]] = []
@@ -75,7 +76,7 @@ def assumptions(runs: Sequence[Path]) -> Section:
 
 
 def theory_gap(runs: Sequence[Path], figures: Sequence[Picture]) -> Section:
-    """Measured less theoretical acceptance over all lengths, and its parts, by run."""
+    """Return the section on measured less theoretical acceptance over all lengths, and its parts, by run."""
     table = read_all(runs, "theory_gap")
     rows: list[Row] = []
     if len(table):
@@ -92,7 +93,8 @@ def _interval(row: Any) -> str:
 
 
 def cosine_lemma(runs: Sequence[Path]) -> Section:
-    """What the cosine lemma (T7) needs and promises, averaged over the updates of first use, by run and rule."""
+    """Return the section on the cosine lemma (T7): its terms and its bound, averaged over first-use updates, by run
+    and rule."""
     table = read_all(runs, "lemma_summary")
     table = table[table["use"] == "first"] if len(table) else table
     if table.empty:
@@ -130,14 +132,14 @@ def _lemma_row(key: Row, own: Frame) -> Row:
 
 
 def _with_interval(row: Any) -> str:
-    """An estimate with its interval, or with the reason why it has none."""
+    """Return an estimate with its interval, or with the reason why it has none."""
     if pd.isna(row["ci_low"]):
         return f"{row['estimate']:.3f} ({row['reason']})"
     return _interval(row)
 
 
 def sensitivity(trained: Path | None, figures: Sequence[Picture]) -> Section:
-    """The sweeps' figures; with the table of the trained one, where it was trained."""
+    """Return the section with the sweeps' figures, and the table of the trained sweep if there is one."""
     if trained is None:
         note = "Counterfactual sweeps of one log alone: --sweep true trains with each setting changed."
         return Section("Sensitivity", [note], figures=figures)
@@ -156,7 +158,7 @@ def sensitivity(trained: Path | None, figures: Sequence[Picture]) -> Section:
 
 
 def reuse(runs: Sequence[Path]) -> list[Row]:
-    """What further epochs on the same responses do: a row for each run and number of earlier uses."""
+    """Return a row for each run and number of earlier uses: the effect of further epochs on the same responses."""
     table = read_all(runs, "reuse")
     if table.empty:
         return []
@@ -172,7 +174,7 @@ def reuse(runs: Sequence[Path]) -> list[Row]:
 
 
 def noise(runs: Sequence[Path]) -> list[Row]:
-    """What numerics alone do to S over all lengths: a row for each run that was measured and source."""
+    """Return a row for each measured run and noise source: what numerics alone do to S over all lengths."""
     table = read_all(runs, "noise_floor")
     if table.empty:
         return []
@@ -191,7 +193,7 @@ def _with_ends(row: Mapping[Any, Any], name: str) -> str:
 
 
 def doctor(diagnoses: Sequence[Mapping[str, Any]]) -> Section:
-    """Findings of ``python -m analysis doctor``, worst first, and how many checks were clear or not possible."""
+    """Return the findings of ``python -m analysis doctor``, worst first, with counts of clear and impossible checks."""
     rank = {"critical": 0, "warning": 1, "info": 2}
     found: list[Row] = []
     counts: list[Row] = []
@@ -227,7 +229,7 @@ def summary(
     diagnoses: Sequence[Mapping[str, Any]],
     runs: Sequence[Path],
 ) -> list[str]:
-    """The first lines of the page: theory checks, claims, logs, findings."""
+    """Return the first lines of the page: theory checks, claims, logs, findings."""
     verdicts = [str(claim["verdict"]) for claim in claims]
     counted = ", ".join(f"{verdicts.count(v)} {v}" for v in dict.fromkeys(verdicts))
     held = "all hold" if checks["status"] == 0 else "SOME FAIL (see Theory)"
@@ -244,13 +246,13 @@ def summary(
 
 
 def check_rows(checks: Mapping[str, Any]) -> list[Row]:
-    """The theory's checks, one row each."""
+    """Return one row for each theory check."""
     wanted = ("id", "method", "verdict", "margin", "control")
     return [{name: row.get(name) for name in wanted} for row in checks["rows"]]
 
 
 def run_row(run: Path, ranges: Mapping[str, Any]) -> Row:
-    """Length, acceptance and held-out reward of one run."""
+    """Return length, acceptance and held-out reward of one run."""
     metrics = MetricsFile(run)
     train, held_out = metrics.of_phase("train"), metrics.of_phase("eval")
     outside = sum(row["clip_ratio/out_of_band"] for row in train) / len(train)
@@ -266,7 +268,7 @@ def run_row(run: Path, ranges: Mapping[str, Any]) -> Row:
 
 
 def samples(run: Path) -> list[Row]:
-    """The longest right and the longest wrong response kept from a run's last rollout, and what they answered."""
+    """Return the longest right and the longest wrong response of a run's last rollout, with their answers."""
     files = sorted((run / ROLLOUTS).glob("rollout-*.jsonl"))
     if not files:
         return []

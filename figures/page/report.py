@@ -27,7 +27,7 @@ VERDICTS = {
 _CLAIM_FIELDS = ("id", "statement", "verdict", "estimand", "estimate", "ci_low", "ci_high", "margin", "test")
 _LONG_TABLE = 30
 _MOST_ROWS = 250
-"""Of a figure's numbers that are shown; a longer table is left to its CSV file."""
+"""Most rows of a figure's numbers that the page shows; a longer table stays in its CSV file."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def write_report(
     provenance: Mapping[str, Any] | None = None,
     summary: Sequence[str] = (),
 ) -> Path:
-    """Write the report, whole or not at all.
+    """Write the report; the file appears only when it is complete.
 
     Parameters
     ----------
@@ -130,7 +130,7 @@ def write_report(
 
 
 def plain(value: Any) -> str:
-    """A value as text: 4 significant digits, "–" for a missing one, lists and mappings inline."""
+    """Return a value as text: 4 significant digits, "–" for a missing one, lists and mappings on one line."""
     if value is None:
         return "–"
     if isinstance(value, str):
@@ -152,7 +152,7 @@ def plain(value: Any) -> str:
 
 
 def estimate_text(fields: Mapping[str, Any]) -> str:
-    """``estimate [ci_low, ci_high]``; empty if there is no estimate."""
+    """Return ``estimate [ci_low, ci_high]``, or "" if there is no estimate."""
     if plain(fields.get("estimate")) == "–":
         return ""
     text = plain(fields["estimate"])
@@ -162,7 +162,7 @@ def estimate_text(fields: Mapping[str, Any]) -> str:
 
 
 def badge(verdict: str) -> dict[str, str]:
-    """Symbol, words and class of a verdict: symbol and words say it without colour."""
+    """Return symbol, words and class of a verdict. Symbol and words show it without colour."""
     symbol, kind = VERDICTS.get(verdict, ("•", "other"))
     return {"symbol": symbol, "text": verdict, "kind": kind}
 
@@ -189,9 +189,9 @@ def _claim(claim: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _detail(name: str, value: Any, lines: list[tuple[str, str]], tables: list[dict[str, Any]]) -> None:
-    """One more field of a claim, as a line or a table.
-
-    An interval, a sentence or a plain value is a line; rows, a mapping of mappings and what a sentence sums up a table.
+    """Add one more field of a claim to ``lines`` or ``tables``.
+    An interval, a sentence or a plain value becomes a line. Rows, a mapping of mappings, and the details that a
+    sentence sums up become a table.
     """
     if value is None or value == "" or (isinstance(value, (list, tuple, dict)) and not value):
         return
@@ -212,7 +212,7 @@ def _detail(name: str, value: Any, lines: list[tuple[str, str]], tables: list[di
 
 
 def _with_interval(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The row with value (or estimate), low and high as one field."""
+    """Return the row with value (or estimate), low and high joined in one field."""
     for value, low, high in (("value", "low", "high"), ("estimate", "ci_low", "ci_high")):
         if {value, low, high} <= set(row):
             text = estimate_text({"estimate": row[value], "ci_low": row[low], "ci_high": row[high]})
@@ -262,7 +262,7 @@ def _sample(sample: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _sections(sections: Sequence[Section], figures: int) -> list[dict[str, Any]]:
-    """The sections that hold something; figures are numbered on from ``figures``."""
+    """Return the sections that hold something; their figures are numbered from ``figures`` on."""
     found = []
     for section in sections:
         if section.notes or section.tables or section.figures:
@@ -286,7 +286,7 @@ def _picture(picture: Picture, number: int) -> dict[str, Any]:
 
 
 def _numbers(file: Path | None) -> dict[str, Any]:
-    """The table of a figure's numbers; columns of one value become words above it."""
+    """Return the table of a figure's numbers; a column with only one value becomes words above the table."""
     if file is None:
         return {"numbers": None}
     try:

@@ -1,4 +1,4 @@
-"""The page of a whole reproduction: every section of report.html, from what the stages left in its folder."""
+"""Write the report of a complete reproduction: every section of report.html, from the stages' files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from figures.page.report import Section, write_report
 
 @dataclass(frozen=True)
 class Page:
-    """The page, and a line for each run whose log is damaged."""
+    """The report's path, and a line for each run whose log is damaged."""
 
     path: Path
     damaged: list[str]

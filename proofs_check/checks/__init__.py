@@ -1,1 +1,1 @@
-"""The checks, named by the statements of docs/theory.md that they check and by their method."""
+"""The checks. Each module is named by the statements of docs/theory.md that it checks and by its method."""

@@ -1,4 +1,5 @@
-"""T1 and T2 certified: which bands are fair, and how the others fail, over boxes of parameters (section 4)."""
+"""T1 and T2 proved by ball arithmetic over boxes of parameters: which bands are fair, and how the others fail
+(section 4)."""
 
 from __future__ import annotations
 
@@ -30,9 +31,8 @@ from proofs_check.tools.settings import AGREEMENT, LENGTHS
 
 @with_precision(POINT_BITS)
 def fair_from_edges(rng: np.random.Generator, gamma: float = 0.5, with_drift: bool = True) -> Outcome:
-    """a(l) from the band's edges in nats, m l -+ c l^gamma, is one number at l = 1 ... 1e7 (spread below 1e-30).
-
-    float64's acceptance of the preset is inside.
+    """Check T1: the acceptance a(l) of the band with edges m l -+ c l^gamma (nats) is one number for l = 1 ... 1e7.
+    The relative spread must be below 1e-30, and float64's acceptance of the preset must lie in the enclosure.
     """
     slacks, found = [], []
     for _ in range(30):
@@ -53,7 +53,8 @@ def fair_from_edges(rng: np.random.Generator, gamma: float = 0.5, with_drift: bo
 
 
 def _converse_slack(u: Span, v: Span, drift_error: float) -> arb:
-    """[a(l1) - a(l2)]/v for half-widths u at l1 and u e^-v at l2, v = (1/2 - gamma) log(l2/l1); > 0 for fair drift."""
+    """Enclose [a(l1) - a(l2)]/v for half-widths u at l1 and u e^-v at l2, where v = (1/2 - gamma) log(l2/l1).
+    The quotient is positive if the drift is fair."""
     if drift_error == 0:
         return -scale_change(u, v)
     x_2 = span(drift_error)
@@ -62,10 +63,9 @@ def _converse_slack(u: Span, v: Span, drift_error: float) -> arb:
 
 
 def converse(rng: np.random.Generator, drift_error: float = 0.0) -> Outcome:
-    """No gamma != 1/2 accepts two lengths equally: each edge moves the same way, at a rate bounded away from 0.
-
-    For v = (1/2 - gamma) log(l2/l1) in [-4, 4], v = 0 included, and u in [.05, 4]; ``drift_error`` (a control) is that
-    of the longer response.
+    """Check T1's converse: a band with gamma != 1/2 accepts no two lengths equally.
+    With v = (1/2 - gamma) log(l2/l1), the acceptance changes with v at a rate bounded away from 0, for all v in [-4, 4]
+    (0 included) and half-widths u in [.05, 4]. ``drift_error`` (a control) is the drift error at the longer length.
     """
     del rng
     sides = ((-4.0, -NEAR), (-NEAR, NEAR), (NEAR, 4.0)) if drift_error == 0 else ((-1.0, -NEAR), (NEAR, 1.0))
@@ -75,14 +75,15 @@ def converse(rng: np.random.Generator, drift_error: float = 0.0) -> Outcome:
 
 
 def _law(z: arb, direction: int) -> arb:
-    """d log a / d log l of a = 2 Phi(z) - 1 with z ~ l^(direction/2), by automatic differentiation."""
+    """Return d log a / d log l of a = 2 Phi(z) - 1 with z ~ l^(direction/2), by automatic differentiation."""
     t = arb_series([arb(0), arb(direction) / 2], prec=2)
     a = (t.exp() * (z / arb(2).sqrt())).erf()
     return a[1] / a[0]
 
 
 def monotone(rng: np.random.Generator, swap: bool = False) -> Outcome:
-    """mu = 0: log a of the fixed band falls in log l, that of the linear band rises, for all z in [1e-6, 12]."""
+    """Check T2 at mu = 0: log a falls in log l for the fixed band and rises for the linear band, for z in [1e-6,
+    12]."""
     del rng
 
     def slack(log_z: Span, shape: int) -> arb:
@@ -96,9 +97,9 @@ def monotone(rng: np.random.Generator, swap: bool = False) -> Outcome:
 
 @with_precision(POINT_BITS)
 def fixed_ratio(rng: np.random.Generator, power: float = 0.5, growth: float = 0.125) -> Outcome:
-    """a(l1)/a(l2) of every fixed band with 0 < b <= 1e-6 sigma is within 1e-6 of its limit, without and with drift.
-
-    a/(2b) lies between the least and the largest density on [-b, b], for all such b at once.
+    """Check T2's limit of a(l1)/a(l2) for fixed bands of half-width b <= 1e-6 sigma, without and with drift.
+    The ratio must lie within 1e-6 of the limit. a/(2b) lies between the least and the largest density on [-b, b], so
+    one enclosure covers all such b.
     """
     gaps = []
     for _ in range(40):
@@ -114,10 +115,9 @@ def fixed_ratio(rng: np.random.Generator, power: float = 0.5, growth: float = 0.
 
 @with_precision(POINT_BITS)
 def drifted_linear(rng: np.random.Generator, threshold: float = 0.5) -> Outcome:
-    """Limits 1, 1/2, 0 of the linear band within 1e-5 for every l >= 1e9/sigma^2, whatever sigma and the upper range.
-
-    The lower edge is sigma sqrt(l) (1/2 - side threshold) in standard units and the upper one at least
-    sigma sqrt(l)/2; both move outwards, or the lower one inwards, as l grows.
+    """Check T2's limits 1, 1/2 and 0 of the linear band within 1e-5, for every l >= 1e9/sigma^2, sigma and upper range.
+    The lower edge is sigma sqrt(l) (1/2 - side threshold) in standard units, the upper one at least sigma sqrt(l)/2.
+    As l grows both move outwards, or the lower one moves inwards.
     """
     del rng
     gaps, root = [], arb(10**9).sqrt()
@@ -130,7 +130,8 @@ def drifted_linear(rng: np.random.Generator, threshold: float = 0.5) -> Outcome:
 
 @with_precision(POINT_BITS)
 def gspo_numbers(rng: np.random.Generator, sigma: str = "0.03") -> Outcome:
-    """gspo at sigma = .03: .09 .25 .31 .06 to their digits, rising then falling, threshold .0245, float64 inside."""
+    """Check T2's example, gspo at sigma = .03: acceptances .09 .25 .31 .06 at 1e2 ... 1e5 tokens, to the digits stated.
+    They rise, then fall; the threshold of sigma is .0245; float64's values lie in the enclosures."""
     del rng
     scale, lengths = arb(sigma), (100, 1_000, 10_000, 100_000)
     lo, hi, mu = (1 - arb("0.0003")).log(), (1 + arb("0.0004")).log(), -scale * scale / 2

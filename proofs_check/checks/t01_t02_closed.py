@@ -1,4 +1,5 @@
-"""T1 and T2: the sqrt band is fair under its drift, every other scale is not (docs/theory.md section 4)."""
+"""T1 and T2: under its drift the sqrt band is fair, and a band of every other scale is not (docs/theory.md section
+4)."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ from proofs_check.tools.settings import DIGITS, LENGTHS
 
 
 def exact_probability(lo: float, hi: float, mean: float, scale: float) -> float:
-    """P(lo <= S <= hi) for S ~ N(mean, scale^2) with 50 digits, from the error function's complement."""
+    """Return P(lo <= S <= hi) for S ~ N(mean, scale^2), computed with 50 digits from the complementary error
+    function."""
     with mp.workdps(DIGITS):
         root = mp.mpf(scale) * mp.sqrt(2)
         a, b = (mp.mpf(lo) - mp.mpf(mean)) / root, (mp.mpf(hi) - mp.mpf(mean)) / root
@@ -28,7 +30,7 @@ def exact_probability(lo: float, hi: float, mean: float, scale: float) -> float:
 
 
 def sqrt_band(c_lo: float, c_hi: float, gamma: float = 0.5, drift: str = "gaussian") -> Rule:
-    """The rule under test: ``sqrt``, or ``power`` for another exponent (a control)."""
+    """Return the rule to test: ``sqrt``, or for another exponent gamma (a control) ``power``."""
     changes = {"range_lo": c_lo, "range_hi": c_hi, "drift": drift}
     if gamma == 0.5:
         return preset("fspo", **changes).rule
@@ -36,7 +38,8 @@ def sqrt_band(c_lo: float, c_hi: float, gamma: float = 0.5, drift: str = "gaussi
 
 
 def fair_closed(rng: np.random.Generator, gamma: float = 0.5, drift: str = "gaussian") -> Outcome:
-    """a(l) of the rule equals Phi(u+) - Phi(-u-) at 50 digits, for every l; LRE of random p vanishes."""
+    """Check T1: a(l) of the rule equals Phi(u+) - Phi(-u-), computed with 50 digits, for every l.
+    LRE is then 0 for random shares p of the lengths."""
     errors, fairness, cases = [], [], 0
     for _ in range(60):
         sigma = 10 ** rng.uniform(-3, 0)
@@ -52,7 +55,7 @@ def fair_closed(rng: np.random.Generator, gamma: float = 0.5, drift: str = "gaus
 
 
 def converse(rng: np.random.Generator, drift: str = "gaussian") -> Outcome:
-    """The exponent at which two random lengths are accepted equally, found by bisection, is 1/2."""
+    """Check T1's converse: bisection finds that two random lengths are accepted equally at the exponent 1/2."""
     from scipy.optimize import brentq
 
     roots = []
@@ -67,7 +70,7 @@ def converse(rng: np.random.Generator, drift: str = "gaussian") -> Outcome:
             a = theory.band_acceptance(rule, pair, -(sigma**2) / 2, sigma, rule.centre(theory.gaussian_means(sigma)))
             return float(a[0] - a[1])
 
-        # nearer than 0 and 1, where long responses are all rejected or all accepted in double precision
+        # The search starts at .4 and .6. Nearer to 0 and 1, long responses are all rejected or all accepted in float64.
         ends = difference(0.4), difference(0.6)
         if not ends[0] > 0 > ends[1]:
             return Outcome(-1.0, "sign change", note=f"no exponent in [.4, .6] equalises lengths {pair.round(1)}")
@@ -76,7 +79,8 @@ def converse(rng: np.random.Generator, drift: str = "gaussian") -> Outcome:
 
 
 def fair_simulated(rng: np.random.Generator, gamma: float = 0.5, drift: str = "kl", draws: int = 100_000) -> Outcome:
-    """Frequencies of ``rule.apply`` on Gaussian S equal Phi(u+) - Phi(-u-) at lengths 4 to 65,536."""
+    """Check T1: the share of Gaussian S that ``rule.apply`` leaves in the band is Phi(u+) - Phi(-u-), lengths 4 to
+    65,536."""
     sigma, lengths = 0.03, 4.0 ** np.arange(1, 9)
     model = GaussianTokens(-(sigma**2) / 2, sigma)
     rule = sqrt_band(0.03, 0.045, gamma, drift)
@@ -86,7 +90,8 @@ def fair_simulated(rng: np.random.Generator, gamma: float = 0.5, drift: str = "k
 
 
 def fair_without_normality(rng: np.random.Generator, gamma: float = 0.5, draws: int = 100_000) -> Outcome:
-    """One skewed law of (S - m_L)/sqrt(L): equal frequencies at every length, with no formula for their value."""
+    """Check T1 without normality: if (S - m_L)/sqrt(L) has one skewed law, all lengths are accepted equally often.
+    The check needs no formula for the acceptance."""
     model = ScaledGamma(mu=-0.0005, sigma=0.03, shape=0.5)
     lengths = 4.0 ** np.arange(1, 9)
     counts = band_counts(rng, sqrt_band(0.03, 0.03, gamma, "kl"), model, lengths, draws)
@@ -102,12 +107,12 @@ def _symmetric_linear(eps: float) -> Rule:
 
 
 def monotone(rng: np.random.Generator, swap: bool = False) -> Outcome:
-    """mu = 0: the fixed band's acceptance falls strictly in l, the linear band's rises strictly."""
+    """Check T2 at mu = 0: acceptance falls strictly in l for the fixed band and rises strictly for the linear band."""
     slack = []
     lengths = np.unique(np.round(10 ** np.linspace(0, 5, 60)))
     for _ in range(40):
         sigma = 10 ** rng.uniform(-2.5, 0)
-        # spans that keep 1 - a above rounding, so that strict monotonicity is visible in double precision
+        # These half-widths keep 1 - a above float64's rounding, so that strict monotonicity can be seen.
         fixed = _symmetric_fixed(sigma * rng.uniform(0.5, 5.0))
         linear = _symmetric_linear(sigma * rng.uniform(0.002, 0.015))
         a_fixed = theory.band_acceptance(fixed, lengths, 0.0, sigma)
@@ -119,7 +124,8 @@ def monotone(rng: np.random.Generator, swap: bool = False) -> Outcome:
 
 
 def fixed_ratio(rng: np.random.Generator, mu_factor: float = 0.5, power: float = 0.5) -> Outcome:
-    """Limits of a(l1)/a(l2) of the fixed band: root law as sigma/b grows, with the exponential factor of the drift."""
+    """Check T2's limit of a(l1)/a(l2) of the fixed band as sigma/b grows: sqrt(l2/l1), with drift times an
+    exponential."""
     outcomes = []
     for _ in range(40):
         l1, l2 = np.sort(np.exp(rng.uniform(0, math.log(3e3), 2)))
@@ -134,7 +140,8 @@ def fixed_ratio(rng: np.random.Generator, mu_factor: float = 0.5, power: float =
 
 
 def drifted_linear(rng: np.random.Generator, threshold: float = 0.5) -> Outcome:
-    """mu = -sigma^2/2: the linear band tends to 1, 1/2 or 0 as -log(1-eps_lo) is above, at or below sigma^2/2."""
+    """Check T2 at mu = -sigma^2/2: the linear band's acceptance tends to 1, 1/2 or 0.
+    The limit depends on whether -log(1 - eps_lo) is above, at or below sigma^2/2."""
     gaps = []
     for _ in range(40):
         sigma = 10 ** rng.uniform(-2, -0.5)
@@ -147,7 +154,8 @@ def drifted_linear(rng: np.random.Generator, threshold: float = 0.5) -> Outcome:
 
 
 def gspo_numbers(rng: np.random.Generator, sigma: float = 0.03) -> Outcome:
-    """GSPO's preset at sigma = .03: .09 .25 .31 .06 at 1e2 ... 1e5 tokens, threshold .0245, by mpmath from scratch."""
+    """Check T2's example, gspo at sigma = .03: acceptances .09 .25 .31 .06 at 1e2 ... 1e5 tokens, threshold .0245.
+    The values are computed again by mpmath, without fspo."""
     del rng
     stated = np.array([0.09, 0.25, 0.31, 0.06])
     rule = preset("gspo").rule
@@ -167,7 +175,7 @@ def gspo_numbers(rng: np.random.Generator, sigma: float = 0.03) -> Outcome:
 
 
 def unfair_simulated(rng: np.random.Generator, mu_error: float = 0.0, draws: int = 50_000) -> Outcome:
-    """Frequencies of ``rule.apply`` for the published fixed and linear bands equal the closed form by length."""
+    """Check T2: for the fixed and linear presets, ``rule.apply`` accepts simulated S as often as the formula says."""
     sigma, lengths = 0.03, np.array([16.0, 64, 256, 1024, 4096, 16384])
     model = GaussianTokens(-(sigma**2) / 2, sigma)
     counts, expected = [], []

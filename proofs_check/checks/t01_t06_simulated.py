@@ -1,6 +1,6 @@
-"""Fairness and its failures under the models that leave T1's hypotheses or keep them (T1, T3 to T6).
+"""Check fairness by simulation, under models that satisfy T1's hypotheses and models that violate them (T1, T3 to T6).
 
-Every simulated check draws through ``proofs_check.tools.sampling`` with the rule object's own band or its ``apply``.
+Every simulated check draws through ``proofs_check.tools.sampling`` and uses the rule's ``band`` or ``apply``.
 """
 
 from __future__ import annotations
@@ -34,24 +34,26 @@ MARKOV = MarkovTokens(MU, SIGMA, persistence=0.9, share=0.2, mean_part=0.7, nois
 
 
 def counts(rng: np.random.Generator, model: LogRatioModel, rule: Rule, lengths: Floats, draws: int) -> np.ndarray:
-    """In-band counts from a seed that the check's own stream gives."""
+    """Count the draws inside the band; the seed comes from the check's random stream ``rng``."""
     return acceptance_counts(model, rule, lengths, draws, int(rng.integers(1 << 62)))
 
 
 def normal_share(u_lo: ArrayLike, u_hi: ArrayLike) -> Floats:
-    """Phi(u_hi) - Phi(-u_lo), by the error function (not through fspo)."""
+    """Return Phi(u_hi) - Phi(-u_lo), computed from the error function and not by fspo."""
     return (special.erf(np.asarray(u_hi) / math.sqrt(2)) + special.erf(np.asarray(u_lo) / math.sqrt(2))) / 2
 
 
 def heavy_tails(rng: np.random.Generator, model: LogRatioModel | None = None, draws: int = 200_000) -> Outcome:
-    """T1: Student-t with 3 degrees of freedom, one law of (S - m_L)/sqrt(L): equal frequencies at every length."""
+    """Check T1: if (S - m_L)/sqrt(L) is Student-t (3 degrees of freedom) at every length, lengths are accepted
+    equally."""
     model = model or ScaledStudent(MU, SIGMA, df=3.0)
     found = counts(rng, model, preset("fspo-kl", range_hi=0.045).rule, GRID, draws)
     return homogeneous(found, draws, wanted=0.005, draws=draws)
 
 
 def long_range(rng: np.random.Generator, formula: float | None = None, draws: int = 200_000) -> Outcome:
-    """T1's converse: noise of Hurst exponent H is accepted at Phi(c l^(1/2-H)/sigma), below and above 1/2."""
+    """Check T1's converse: under fractional noise of Hurst exponent H, acceptance is that of half-widths c
+    l^(1/2-H)/sigma. H is below 1/2 in one case and above it in the other."""
     rule, found, expected = preset("fspo-kl", range_hi=0.045).rule, [], []
     for hurst in (0.35, 0.65):
         found.append(counts(rng, FractionalNoise(MU, SIGMA, hurst), rule, GRID, draws))
@@ -69,7 +71,7 @@ def long_range(rng: np.random.Generator, formula: float | None = None, draws: in
 
 
 def hurst_band(rng: np.random.Generator, gamma: float | None = None, draws: int = 200_000) -> Outcome:
-    """T1's scaling for another exponent: the band c l^H is fair on noise of Hurst exponent H = .65."""
+    """Check T1's scaling for another exponent: on noise of Hurst exponent H = .65 the band c l^H is fair."""
     hurst = 0.65
     rule = preset("power", gamma=hurst if gamma is None else gamma, drift="kl").rule
     found = counts(rng, FractionalNoise(MU, SIGMA, hurst), rule, GRID, draws)
@@ -77,7 +79,8 @@ def hurst_band(rng: np.random.Generator, gamma: float | None = None, draws: int 
 
 
 def drift_inside(rng: np.random.Generator, factor: float = 1.0, draws: int = 1_000_000) -> Outcome:
-    """T3: frequencies with drift errors of both signs lie in a_0 +- B_l; u = 1 touches the quadratic term."""
+    """Check T3: accepted shares lie in a_0 +- B_l for drift errors of both signs.
+    At the ranges used (u = 1) the quadratic term of B_l is attained."""
     x, n = np.array([-0.4, -0.2, 0.2, 0.4]), 256.0
     rule = Rule("sqrt", SIGMA, SIGMA)
     found = [counts(rng, GaussianTokens(-v * SIGMA / math.sqrt(n), SIGMA), rule, np.array([n]), draws)[0] for v in x]
@@ -86,7 +89,8 @@ def drift_inside(rng: np.random.Generator, factor: float = 1.0, draws: int = 1_0
 
 
 def scale_inside(rng: np.random.Generator, factor: float = 1.0, draws: int = 1_000_000) -> Outcome:
-    """T4: sigma_l = sigma (l/l0)^beta stays in a_0 +- 2 phi(1) tau_l, which u = 1 nearly reaches."""
+    """Check T4: with sigma_l = sigma (l/l0)^beta, accepted shares lie in a_0 +- 2 phi(1) tau_l.
+    At the ranges used (u = 1) the bound is nearly attained."""
     model = Heteroscedastic(MU, SIGMA, beta=0.03, l0=256.0)
     found = counts(rng, model, preset("fspo-kl").rule, GRID, draws)
     tau = np.abs(model.scale_error(GRID))
@@ -96,7 +100,7 @@ def scale_inside(rng: np.random.Generator, factor: float = 1.0, draws: int = 1_0
 
 
 def scale_law(rng: np.random.Generator, beta: float | None = None, draws: int = 200_000) -> Outcome:
-    """T4: acceptance at a scale that drifts with l is Phi(c_hi/sigma_l) - Phi(-c_lo/sigma_l)."""
+    """Check T4: if the scale sigma_l changes with the length, acceptance is Phi(c_hi/sigma_l) - Phi(-c_lo/sigma_l)."""
     model, rule = Heteroscedastic(MU, SIGMA, beta=0.1, l0=64.0), preset("fspo-kl", range_hi=0.045).rule
     found = counts(rng, model, rule, GRID, draws)
     sigma = SIGMA * (GRID / 64.0) ** (model.beta if beta is None else beta)
@@ -106,7 +110,8 @@ def scale_law(rng: np.random.Generator, beta: float | None = None, draws: int = 
 
 
 def student_sums(rng: np.random.Generator, heavy: bool = True, draws: int = 60_000) -> Outcome:
-    """T5: sums of Student-t tokens, drawn one by one, follow the inverted characteristic function's law."""
+    """Check T5: sums of Student-t token log-ratios, drawn token by token, follow the law computed from the
+    characteristic function."""
     model, rule = StudentTokens(MU, SIGMA, df=4.0), preset("fspo-kl", range_hi=0.02).rule
     lengths = np.array([1.0, 2, 4, 16, 128])
     found = counts(rng, model, rule, lengths, draws)
@@ -117,7 +122,8 @@ def student_sums(rng: np.random.Generator, heavy: bool = True, draws: int = 60_0
 
 
 def student_envelope(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
-    """T5: the exact law of Student-t sums stays in the envelope, with rho3 by quadrature of the tokens' density."""
+    """Check T5: the law of sums of Student-t tokens, computed without sampling, stays in the Berry-Esseen envelope.
+    rho3 comes from quadrature of the tokens' density."""
     slack, largest = [], 0.0
     lengths = np.array([1.0, 2, 4, 8, 16, 64, 256, 1024])
     for df in (3.5, 5.0, 10.0):
@@ -136,7 +142,8 @@ def student_envelope(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
 
 
 def occupation(model: MarkovTokens, length: int) -> Floats:
-    """P(k of ``length`` tokens in state 1) by recursion over the tokens and the two states."""
+    """Return P(k of ``length`` tokens are in state 1), k = 0 ... length, by recursion over the tokens and the two
+    states."""
     (leave0, leave1), at = model.leaving, np.zeros((2, length + 1))
     at[0, 0], at[1, 1] = 1 - model.share, model.share
     for _ in range(length - 1):
@@ -146,7 +153,8 @@ def occupation(model: MarkovTokens, length: int) -> Floats:
 
 
 def markov_acceptance(model: MarkovTokens, rule: Rule, length: float) -> float:
-    """The band's share of the exact law: Gaussian laws mixed over the recursion's occupation times."""
+    """Return the probability of the band: a mixture of Gaussian laws over the number of tokens in state 1 (by
+    recursion)."""
     n, (m0, m1), (v0, v1) = int(length), model.state_means, model.state_variances
     ones = np.arange(n + 1)
     mean, scale = m0 * (n - ones) + m1 * ones, np.sqrt(v0 * (n - ones) + v1 * ones)
@@ -155,7 +163,8 @@ def markov_acceptance(model: MarkovTokens, rule: Rule, length: float) -> float:
 
 
 def markov_simulated(rng: np.random.Generator, variance: str = "exact", draws: int = 100_000) -> Outcome:
-    """T6: chain-modulated tokens, drawn visit by visit, follow the exact mixture by recursion over the states."""
+    """Check T6: sums of Markov-modulated tokens, drawn state by state, are accepted as often as the mixture law says.
+    The mixture comes from a recursion over the two states."""
     rule, lengths = preset("fspo-kl", range_hi=0.045).rule, np.array([1.0, 4, 16, 64, 256, 1024])
     found = counts(rng, MARKOV, rule, lengths, draws)
     scale = {"long-run": MARKOV.sigma, "one-step": math.sqrt(MARKOV.one_step_variance)}.get(variance)
@@ -167,7 +176,7 @@ def markov_simulated(rng: np.random.Generator, variance: str = "exact", draws: i
 
 
 def markov_limit(rng: np.random.Generator, long_run: bool = True) -> Outcome:
-    """T6: the exact acceptance tends to that of the long-run variance, and LRE_inf to 0, both like 1/l."""
+    """Check T6: acceptance tends to that of the long-run variance, and LRE_inf tends to 0, both like 1/l."""
     del rng
     rule, lengths = preset("fspo-kl").rule, np.array([64.0, 256, 1024, 4096, 16384, 65536])
     scale = MARKOV.sigma if long_run else math.sqrt(MARKOV.one_step_variance)
@@ -175,14 +184,15 @@ def markov_limit(rng: np.random.Generator, long_run: bool = True) -> Outcome:
     a = MARKOV.cdf(hi, lengths) - MARKOV.cdf(lo, lengths)
     gap = np.abs(a - normal_share(rule.range_lo / scale, rule.range_hi / scale))
     lre = np.array([theory.lre(np.ones(3), a[i : i + 3]).inf for i in range(4)])
-    # from one length to four times it a 1/l law falls by 4; 3 leaves room for the next order
+    # A quantity that falls like 1/l falls by 4 when the length grows by 4. The limit 3 leaves room for the next order.
     falls = np.concatenate([gap[:-1] / gap[1:], lre[:-1] / lre[1:]])
     note = f"|a - a_0| {gap[0]:.1e} to {gap[-1]:.1e}, LRE_inf {lre[0]:.1e} to {lre[-1]:.1e}"
     return holds(falls - 3, "fall per factor 4, less 3", note=note, lengths=lengths.tolist())
 
 
 def markov_methods(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
-    """T6: occupation times by transform and by recursion agree; their moments give the closed variance of S."""
+    """Check T6: the number of tokens in each state has the same law by transform and by recursion.
+    Its moments give the closed formula of Var S."""
     errors = []
     for _ in range(10):
         share = float(rng.uniform(0.2, 0.8))

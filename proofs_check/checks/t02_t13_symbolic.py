@@ -1,7 +1,7 @@
-"""Identities by computer algebra (sympy), for all values of their symbols at once.
+"""Check identities by computer algebra (sympy), for all values of their symbols at once.
 
-Each check states what is left over when the two sides of an identity are subtracted; it passes only if sympy reduces
-that to 0. A control's left-over must be a non-zero number at a rational point, found by exact evaluation, so that an
+Each check subtracts the two sides of an identity. It passes only if sympy reduces the difference (the left-over)
+to 0. A control's left-over must be a non-zero number at a rational point, found by exact evaluation, so that an
 expression that sympy merely cannot simplify is undecided and not called false.
 """
 
@@ -18,7 +18,7 @@ import sympy as sp
 
 from proofs_check.frame import Check, Method, Outcome
 
-Expr = Any  # sympy's own annotations are too wide to say more
+Expr = Any  # sympy's type annotations are too wide to be of use
 
 
 def _symbols(names: str, **assumptions: Any) -> Expr:
@@ -51,7 +51,7 @@ def _shown(at: dict[Expr, Expr]) -> str:
 
 
 def lemma_forms(rng: np.random.Generator, factor: int = 1) -> Outcome:
-    """T7: both sums of squares of (a+b)^2 - (1-rho^2) a (a+2b+c)."""
+    """Check T7's proof: (a+b)^2 - (1-rho^2) a (a+2b+c) equals each of its two sums of squares."""
     a, b, c, rho = _symbols("alpha beta gamma rho", real=True)
     left = (a + b) ** 2 - (1 - factor * rho**2) * a * (a + 2 * b + c)
     first = (b + rho**2 * a) ** 2 + (1 - rho**2) * a * (rho**2 * a - c)
@@ -60,9 +60,9 @@ def lemma_forms(rng: np.random.Generator, factor: int = 1) -> Outcome:
 
 
 def sharp_equality(rng: np.random.Generator, orthogonal: bool = True) -> Outcome:
-    """T7s in symbols: e_len = eps v, its norm is each bound of rho, and cos^2 = 1 - rho^2."""
+    """Check the sharp case T7s in symbols: e_len = eps v, each bound of rho equals its norm, and cos^2 = 1 - rho^2."""
     eps, rho = _symbols("epsilon rho", positive=True)
-    # g = (1, 0); eps v = e has norm rho and is orthogonal to g + e
+    # g is (1, 0). The vector eps v = e has norm rho and is orthogonal to g + e.
     along = -(rho**2) if orthogonal else sp.Integer(0)
     across = rho * sp.sqrt(1 - rho**2) if orthogonal else rho
     g, e = sp.Matrix([1, 0]), sp.Matrix([along, across])
@@ -77,7 +77,8 @@ def sharp_equality(rng: np.random.Generator, orthogonal: bool = True) -> Outcome
 
 
 def last_step(rng: np.random.Generator, power: int = 3) -> Outcome:
-    """T7's last inequality: sqrt(1-rho^2) >= (1-rho)/(1+rho) is (1+rho)^3 >= 1 - rho, a polynomial without minus."""
+    """Check T7's last inequality: sqrt(1-rho^2) >= (1-rho)/(1+rho) holds because (1+rho)^3 >= 1 - rho.
+    All coefficients of the polynomial (1+rho)^3 - (1-rho) are positive."""
     rho = _symbols("rho", positive=True)
     squared = (1 - rho**2) - ((1 - rho) / (1 + rho)) ** 2
     claimed = (1 - rho) * ((1 + rho) ** power - (1 - rho)) / (1 + rho) ** 2
@@ -91,12 +92,13 @@ def _dot(u: Iterable[Expr], v: Iterable[Expr]) -> Expr:
 
 
 def strata_identity(rng: np.random.Generator, inner: int = 1) -> Outcome:
-    """T8 for K = 2, 3, 4 strata, component by component, all in symbols; both forms of e_len."""
+    """Check T8 in symbols for K = 2, 3 and 4 strata, for one component of the vectors and both forms of e_len."""
     left_overs: list[Expr] = []
     for K in (2, 3, 4):
         free, a = _symbols(f"p1:{K}", positive=True), _symbols(f"a1:{K + 1}", positive=True)
         p = (*free, 1 - sum(free))
-        g, d = (_symbols(f"{name}:{K}", real=True) for name in ("g", "d"))  # one component of the vectors
+        # one component of the vectors g_l and delta_l
+        g, d = (_symbols(f"{name}:{K}", real=True) for name in ("g", "d"))
         mean, total = _dot(p, a), _dot(p, g)
         clipped = sum(w * x * (y + z) for w, x, y, z in zip(p, a, g, d, strict=True)) / mean
         e_in = inner * sum(w * x * z for w, x, z in zip(p, a, d, strict=True)) / mean
@@ -107,7 +109,8 @@ def strata_identity(rng: np.random.Generator, inner: int = 1) -> Outcome:
 
 
 def slope_peak(rng: np.random.Generator, peak: float = 1.0) -> Outcome:
-    """T3: f'' = -(h(u+ + x) + h(u- - x)), h = t phi has h' = (1 - t^2) phi, so |h| peaks at t = 1 with phi(1)."""
+    """Check T3: f'' = -(h(u+ + x) + h(u- - x)) for h = t phi, and |h| is largest at t = 1, where it is phi(1).
+    The second part follows from h' = (1 - t^2) phi."""
     t, x, below, above = _symbols("t x u_lo u_hi", positive=True)
     phi = sp.exp(-(t**2) / 2) / sp.sqrt(2 * sp.pi)
     h = t * phi
@@ -118,7 +121,7 @@ def slope_peak(rng: np.random.Generator, peak: float = 1.0) -> Outcome:
 
 
 def shifted_peak(rng: np.random.Generator, part: str = "1/2") -> Outcome:
-    """T3: f is symmetric about x* = (u_lo - u_hi)/2, where f' = 0."""
+    """Check T3: the acceptance f(x) is symmetric about x* = (u_lo - u_hi)/2, where f' = 0."""
     x, below, above = _symbols("x u_lo u_hi", positive=True)
     root = sp.sqrt(2)
 
@@ -130,7 +133,7 @@ def shifted_peak(rng: np.random.Generator, part: str = "1/2") -> Outcome:
 
 
 def scale_slope(rng: np.random.Generator, sign: int = 1) -> Outcome:
-    """T4: d Phi(u e^-v)/dv = -z phi(z) with z = u e^-v, on either edge."""
+    """Check T4: d Phi(u e^-v)/dv = -z phi(z) with z = u e^-v, for the upper and the lower edge."""
     u, v = _symbols("u v", positive=True)
     z = u * sp.exp(-v)
     slope = z * sp.exp(-(z**2) / 2) / sp.sqrt(2 * sp.pi)
@@ -139,7 +142,8 @@ def scale_slope(rng: np.random.Generator, sign: int = 1) -> Outcome:
 
 
 def ratio_limits(rng: np.random.Generator, growth: str = "1/8") -> Outcome:
-    """T2: a(l1)/a(l2) -> sqrt(l2/l1), with drift times e^(sigma^2 (l2-l1)/8), as b -> 0; the edge at the threshold."""
+    """Check T2: as b -> 0, a(l1)/a(l2) tends to sqrt(l2/l1), with drift times e^(sigma^2 (l2-l1)/8).
+    Also the lower edge of the linear band is 0 at the threshold."""
     b, sigma, l, m = _symbols("b sigma l1 l2", positive=True)
     left_overs: list[Expr] = []
     for mu, stated in (
@@ -150,19 +154,21 @@ def ratio_limits(rng: np.random.Generator, growth: str = "1/8") -> Outcome:
             sp.erf((b - mu * n) / (sigma * sp.sqrt(2 * n))) / 2 - sp.erf((-b - mu * n) / (sigma * sp.sqrt(2 * n))) / 2
             for n in (l, m)
         ]
-        # l'Hopital: both vanish at b = 0 with slopes that do not
+        # l'Hopital's rule: both acceptances are 0 at b = 0, and their slopes are not.
         slopes: list[Expr] = [sp.diff(a, b).subs(b, 0) for a in acceptance]
         left_overs += [*(a.subs(b, 0) for a in acceptance), slopes[0] / slopes[1] - stated]
-    edge = (-(sigma**2) / 2 * l + sigma**2 / 2 * l) / (sigma * sp.sqrt(l))  # -log(1 - eps) = sigma^2/2
+    # the lower edge where -log(1 - eps) = sigma^2/2
+    edge = (-(sigma**2) / 2 * l + sigma**2 / 2 * l) / (sigma * sp.sqrt(l))
     return vanish([*left_overs, edge], rng)
 
 
 def ar1_series(rng: np.random.Generator, factor: int = 2) -> Outcome:
-    """T6 by induction: V_1, and V_(l+1) - V_l = gamma_0 (1 + 2 sum_(k=1..l) alpha^k) for the closed form V_l."""
+    """Check T6's closed form of V_l = Var S_l of AR(1) tokens by induction over l.
+    The steps are V_1 = gamma_0 and V_(l+1) - V_l = gamma_0 (1 + 2 sum_(k=1..l) alpha^k)."""
     alpha, gamma = _symbols("alpha gamma_0", real=True)
     l = _symbols("l", positive=True)
     long_run = gamma * (1 + alpha) / (1 - alpha)
-    power = _symbols("w", real=True)  # alpha^l
+    power = _symbols("w", real=True)  # the symbol w stands for alpha^l
 
     def V(n: Expr, w: Expr) -> Expr:
         return n * long_run - long_run * factor * alpha * (1 - w) / (1 - alpha**2)
@@ -174,25 +180,26 @@ def ar1_series(rng: np.random.Generator, factor: int = 2) -> Outcome:
 
 
 def edge_parabola(rng: np.random.Generator, drift: str = "-1/2") -> Outcome:
-    """T10: the edge's exponent is u^2/2 minus a square, (sigma sqrt(L) - u)^2/2."""
+    """Check T10: the exponent of the upper edge is u^2/2 - (sigma sqrt(L) - u)^2/2, so u^2/2 bounds it."""
     u, sigma, root = _symbols("u sigma r", positive=True)
     exponent = sp.Rational(drift) * root**2 * sigma**2 + u * sigma * root
     return vanish([exponent - u**2 / 2 + (sigma * root - u) ** 2 / 2], rng)
 
 
 def tilt(rng: np.random.Generator, shift: int = 1) -> Outcome:
-    """T9 (i), T13: e^s N(mu l, sigma^2 l) = e^((mu + sigma^2/2) l) N((mu + sigma^2) l, sigma^2 l); b mirrors a."""
+    """Check T9 (i) and T13: e^s N(mu l, sigma^2 l) = e^((mu + sigma^2/2) l) N((mu + sigma^2) l, sigma^2 l).
+    With drift none and mu = -sigma^2/2, the argument of b is minus the argument of a."""
     s, mu = _symbols("s mu", real=True)
     sigma, l = _symbols("sigma l", positive=True)
     variance = sigma**2 * l
     exponent = s - (s - mu * l) ** 2 / (2 * variance)
     tilted = (mu + sigma**2 / 2) * l - (s - (mu + shift * sigma**2) * l) ** 2 / (2 * variance)
-    x = sigma * sp.sqrt(l) / 2  # drift none at mu = -sigma^2/2: b's argument is the mirror of a's
+    x = sigma * sp.sqrt(l) / 2  # With drift none at mu = -sigma^2/2 the argument of b is minus that of a.
     return vanish([exponent - tilted, (x - shift * sigma * sp.sqrt(l)) + x], rng)
 
 
 def error_split(rng: np.random.Generator, pairs_only: bool = True) -> Outcome:
-    """T12 over all draws of n = 2, 3 prompts from a law on three symbolic points: MSE and the mean over pairs.
+    """Check T12 over all draws of n = 2 and 3 prompts from a law on three symbolic points.
 
     E (mean d - target)^2 = bias^2 + Var/n, and E of the mean of d_i d_j over i != j is (E d)^2; with i = j too
     (a control) it is inflated by Var/n.
@@ -215,7 +222,8 @@ def error_split(rng: np.random.Generator, pairs_only: bool = True) -> Outcome:
 
 
 def sign_split(rng: np.random.Generator, crossed: bool = False) -> Outcome:
-    """T11 from the joint masses of sign and side; equal tails leave no trace of the share of positive A."""
+    """Check T11: a_upd follows from the probabilities of each pair (sign of A, side of the clip).
+    If both tails are equal, a_upd does not depend on the share of positive A."""
     names = "up_low up_in up_high up_dual down_low down_in down_high down_dual"
     mass = dict(zip(names.split(), _symbols(names, positive=True), strict=True))
     up, down = (sum(value for key, value in mass.items() if key.startswith(side)) for side in ("up", "down"))

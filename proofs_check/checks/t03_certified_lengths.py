@@ -1,4 +1,5 @@
-"""LRE certified over all lengths up to 1e6, and float64 against enclosures in the far tails (sections 3, 4)."""
+"""LRE computed with proved error bounds over all lengths up to 1e6, and float64 against such enclosures in the far
+tails (sections 3, 4)."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ MAX_LENGTH = 1_000_000
 
 @with_precision(POINT_BITS)
 def far_tails(rng: np.random.Generator, naive: bool = False, cases: int = 40) -> Outcome:
-    """float64 Phi(hi) - Phi(lo), a(l), LRE, B_l and B/(a_0 - B) against enclosures, for u and |x| to 40 and l to 1e7.
+    """Check that float64's Phi(hi) - Phi(lo), a(l), LRE, B_l and B/(a_0 - B) lie in their enclosures.
+    Half-widths u and drift errors |x| go to 40, lengths to 1e7.
 
     Edges beyond 37 standard units underflow in float64 and are left out. LRE's error is relative to 1 + LRE.
     """
@@ -50,7 +52,7 @@ def far_tails(rng: np.random.Generator, naive: bool = False, cases: int = 40) ->
         found.append(inside(value[seen], exact, AGREEMENT))
         p = rng.dirichlet(np.full(int(seen.sum()), 0.5)) + 1e-9
         if p.size > 2:
-            p[int(np.argmin(value[seen]))] = 0.0  # a length that never occurs has no say in LRE_inf
+            p[int(np.argmin(value[seen]))] = 0.0  # a length with share 0 never occurs and must not change LRE_inf
         found.append(_lre_agrees(p, value[seen], exact))
         rule = Rule("sqrt", u_lo * sigma, u_hi * sigma)
         mu = float(0.3 * rng.choice([-1, 1]) * min(u_lo, u_hi) * sigma / math.sqrt(LENGTHS[-1]))
@@ -79,7 +81,7 @@ def _lre_agrees(p: np.ndarray, value: np.ndarray, exact: list[arb]) -> Outcome:
     first = sum((q * abs(y) for q, y in zip(shares, r, strict=True)), arb(0)) / total
     norms = inside([1 + lre.inf, 1 + lre.l1, 1 + lre.l2], [1 + largest, 1 + first, 1 + square.sqrt()], 1e-11)
     kept = [q * a / (mean * total) for q, a in zip(shares, exact, strict=True) if q > 0]
-    # q = p (1 + r): where nearly nothing is accepted its rounding is that of p
+    # q = p (1 + r). Where nearly nothing is accepted, the rounding error of q is that of p.
     rounding = [q / total for q in shares if q > 0]
     found = theory.accepted_lengths(p, value)[p > 0].tolist()
     shifted = [float((x + arb(y)).mid()) for x, y in zip(rounding, found, strict=True)]
@@ -87,7 +89,7 @@ def _lre_agrees(p: np.ndarray, value: np.ndarray, exact: list[arb]) -> Outcome:
 
 
 def _blocks(length: int) -> Iterator[tuple[int, int]]:
-    """1..length in single lengths at first, then in blocks that grow with the length."""
+    """Split 1..length into single lengths at first, then into blocks that grow with the length."""
     start = 1
     while start <= length:
         stop = min(length, start + start // 48)
@@ -96,10 +98,11 @@ def _blocks(length: int) -> Iterator[tuple[int, int]]:
 
 
 def sums_over_lengths(u_lo: arb, u_hi: arb, step: arb, length: int, power: int) -> tuple[arb, arb, arb]:
-    """Enclosures of a_bar, LRE_inf and LRE_2 for p ~ l^-power on 1..length, x_l = step sqrt(l), step > 0.
+    """Return enclosures of a_bar, LRE_inf and LRE_2 for p ~ l^-power on 1..length, x_l = step sqrt(l), step > 0.
 
     Over a block of n lengths with middle c, Taylor's formula says sum F(l) = n F(c) + F''(c)/2 sum (l-c)^2 +
-    F/24 sum (l-c)^4 with F somewhere in the block; odd orders cancel. Series give the derivatives.
+    F''''/24 sum (l-c)^4, where F'''' is taken somewhere in the block; odd orders cancel. Power series give the
+    derivatives.
     """
     reference = balls.acceptance(u_lo, u_hi, step)
     total, first, second = arb(0), arb(0), arb(0)
@@ -118,7 +121,7 @@ def sums_over_lengths(u_lo: arb, u_hi: arb, step: arb, length: int, power: int) 
 
 
 def _terms(u_lo: arb, u_hi: arb, step: arb, at: arb, power: int, reference: arb) -> list[list[arb]]:
-    """Series in l of p, p (a - reference), p (a - reference)^2."""
+    """Return the power series in l of p, p (a - reference) and p (a - reference)^2, five coefficients each."""
     l = arb_series([at, 1], prec=5)
     x, root = l.sqrt() * step, arb(2).sqrt()
     p = arb_series([arb(1)], prec=5) if power == 0 else l ** (-power)
@@ -132,7 +135,8 @@ def _padded(series: arb_series) -> list[arb]:
 
 
 def _extremes(u_lo: arb, u_hi: arb, step: arb, length: int) -> tuple[arb, arb]:
-    """Least and largest a over 1..length: a rises up to the length l* where x = (u_lo - u_hi)/2, then falls."""
+    """Return the least and the largest acceptance a over the lengths 1..length.
+    a rises up to the length l* where the drift error x is (u_lo - u_hi)/2, then falls."""
     peak = ((u_lo - u_hi) / (2 * step)).max(arb(0)) ** 2
     near = [n for n in range(int(float(peak)) - 1, int(float(peak)) + 3) if 1 <= n <= length]
     values = [balls.acceptance(u_lo, u_hi, step * arb(n).sqrt()) for n in (1, length, *near)]
@@ -144,16 +148,15 @@ def _extremes(u_lo: arb, u_hi: arb, step: arb, length: int) -> tuple[arb, arb]:
 
 @with_precision(128)
 def all_lengths(rng: np.random.Generator, wrong_share: bool = False) -> Outcome:
-    """LRE_inf, LRE_2 and a_bar on all l in 1..1e6 with drift none, for uniform and 1/l shares, against float64.
-
-    Also LRE_2 <= LRE_inf and, where B < a_0, LRE_inf <= B/(a_0 - B) for these enclosures.
+    """Check float64's LRE_inf, LRE_2 and a_bar over all lengths 1..1e6, drift none, shares uniform or 1/l.
+    Check also, on the enclosures, that LRE_2 <= LRE_inf and, where B < a_0, that LRE_inf <= B/(a_0 - B).
     """
     lengths, found, slacks = np.arange(1.0, MAX_LENGTH + 1), [], []
     sigma = float(rng.uniform(0.0008, 0.0015))
     u_lo, u_hi = rng.uniform(0.8, 1.5, 2).tolist()
     rule, step = Rule("sqrt", u_lo * sigma, u_hi * sigma), arb(sigma) / 2
     below, above = (arb(c) / arb(sigma) for c in (rule.range_lo, rule.range_hi))
-    parts = np.array_split(lengths, 16)  # bounds the memory
+    parts = np.array_split(lengths, 16)  # 16 parts, to bound the memory
     a = np.concatenate([theory.band_acceptance(rule, part, -(sigma**2) / 2, sigma) for part in parts])
     reach, a_0 = step * arb(MAX_LENGTH).sqrt(), balls.acceptance(below, above, arb(0))
     bound = abs(normal_density(above) - normal_density(below)) * reach + phi_1() * reach * reach

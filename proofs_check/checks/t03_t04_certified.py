@@ -1,14 +1,17 @@
-"""T3 and T4 certified: the Gaussian model's claims proved over boxes of parameters by ball arithmetic (section 4).
+"""T3 and T4 for the Gaussian model, proved over boxes of parameters by ball arithmetic (section 4).
 
-The suprema of T3 and T4 are touched at single points, where no subdivision ends. There the slack is written as
-K times a positive form, and K > 0 is what the balls prove. With h(t) = t phi(t), K(t) = (phi(1) - h(t))/(t - 1)^2:
+The bounds of T3 and T4 are attained at single points, near which subdividing boxes would never end. There the slack
+is written as K times a positive form, and the balls prove K > 0. With h(t) = t phi(t), K(t) = (phi(1) - h(t))/(t -
+1)^2:
 
-- T3: phi(1)/2 + rho(u, x) = int_0^1 (1-s) [phi(1) - h(u + s x)] ds with rho = (Phi(u+x) - Phi(u) - phi(u) x)/x^2, so
-  it is K's least value times a^2/2 + a x/3 + x^2/12, a = u - 1, which is positive definite.
-- T4: phi(1) + e(u, v) = int_0^1 [phi(1) - h(u e^(-s v))] ds with e = (Phi(u e^-v) - Phi(u))/v.
+- T3: the slack is phi(1)/2 + rho(u, x) = int_0^1 (1-s) [phi(1) - h(u + s x)] ds with rho = (Phi(u+x) - Phi(u) - phi(u)
+x)/x^2; it
+  is at least the least K times a^2/2 + a x/3 + x^2/12, a = u - 1, which is positive definite.
+- T4: the slack is phi(1) + e(u, v) = int_0^1 [phi(1) - h(u e^(-s v))] ds with e = (Phi(u e^-v) - Phi(u))/v.
 
-Elsewhere slacks come from the error function itself. Unbounded tails: for |x| or |v| above ``REACH`` the bound exceeds
-1 or 1/2, which no acceptance or edge can miss by; for |u| above ``FAR`` the remainder is at most h(FAR - REACH)/2.
+Elsewhere the slack is computed from the error function. Outside the boxes: for |x| or |v| above ``REACH`` the bound
+exceeds 1 or 1/2, the most by which an acceptance or an edge can change; for |u| above ``FAR`` the remainder is at
+most h(FAR - REACH)/2.
 """
 
 from __future__ import annotations
@@ -39,14 +42,15 @@ from proofs_check.tools.balls import (
 from proofs_check.tools.settings import AGREEMENT
 
 REACH, FAR = 2.1, 8.0
-SHARP = ((0.7, 1.4), (0.7, 1.4), (0.8, 1.2))  # boxes of u_lo, u_hi and the largest drift error
+SHARP = ((0.7, 1.4), (0.7, 1.4), (0.8, 1.2))  # intervals of u_lo, u_hi and of the largest drift error
 UNEVEN = ((0.4, 0.5), (1.4, 1.6), (0.3, 0.5))
-TURNING = ((1.4, 1.6), (0.4, 0.5), (0.3, 1.1))  # a rises, turns at x* = .45 ... .6, and falls below a_0 after 2 x*
-SIDE = (0.85, 1.35)  # ranges around the sharp ones of T4
+# Here a rises, turns at x* = .45 ... .6, and falls below a_0 after 2 x*.
+TURNING = ((1.4, 1.6), (0.4, 0.5), (0.3, 1.1))
+SIDE = (0.85, 1.35)  # interval of u around 1, where T4's bound is attained
 
 
 def _curvature(t: Span) -> arb:
-    """K over a side near 1: -int_0^1 (1-s) h''(1 + s (t-1)) ds, with -h'' = t (3 - t^2) phi, factor by factor."""
+    """Enclose K on an interval t near 1: K = -int_0^1 (1-s) h''(1 + s (t-1)) ds, with -h'' = t (3 - t^2) phi."""
     lo, hi = t.lo.min(arb(1)), t.hi.max(arb(1))
     least, most = lo * (3 - hi * hi) * normal_density(hi), hi * (3 - lo * lo) * normal_density(lo)
     return least.union(most) / 2
@@ -58,15 +62,14 @@ def _near_one(t: Span) -> bool:
 
 @with_precision(POINT_BITS)
 def supremum(rng: np.random.Generator, excess: float = 0.0) -> Outcome:
-    """h(t) = t phi(t) <= (1 + excess) phi(1) for all t >= 0; h is odd, so this bounds |h|.
-
-    Beyond 8, h(t) <= exp(t - t^2/2) <= e^-24. The float64 constant agrees.
+    """Check that h(t) = t phi(t) <= (1 + excess) phi(1) for all t >= 0; h is odd, so this bounds |h|.
+    Beyond 8, h(t) <= exp(t - t^2/2) <= e^-24. float64's phi(1) is checked too.
     """
     del rng
 
     def slack(t: Span) -> arb:
         if excess == 0 and _near_one(t):
-            return _curvature(t)  # the slack over (t - 1)^2
+            return _curvature(t)  # the slack divided by (t - 1)^2
         return (1 + arb(excess)) * phi_1() - density_slope(t.ball)
 
     error = balls.size(arb(theory.PHI_1) / phi_1() - 1)
@@ -76,7 +79,7 @@ def supremum(rng: np.random.Generator, excess: float = 0.0) -> Outcome:
 
 
 def _drift_remainder(u: Span, x: Span) -> arb:
-    """rho over a box: by the error function away from x = 0, by its integral form near it."""
+    """Enclose rho over a box: by the error function away from x = 0, by the integral form near it."""
     end = Span(u.lo + x.lo, u.hi + x.hi)
     if x.lo >= NEAR or x.hi <= -NEAR:
         centre_u, centre_x = (u.lo + u.hi) / 2, (x.lo + x.hi) / 2
@@ -88,7 +91,7 @@ def _drift_remainder(u: Span, x: Span) -> arb:
         slope_u = gap + density_slope(u.ball) * x.ball
         mean_value = at(centre_u, centre_x) + slope_u * (u.ball - centre_u) + gap * (x.ball - centre_x)
         return mean_value / (x.ball * x.ball)
-    # weights of (1-s) over quarters of [0, 1]
+    # the integral of (1-s) over each quarter of [0, 1] is its weight
     total = arb(0)
     for k, weight in enumerate((7, 5, 3, 1)):
         step = Span(arb(k) / 4, arb(k + 1) / 4).ball
@@ -104,7 +107,7 @@ def _drift_slack(u: Span, x: Span, factor: float = 1.0) -> arb:
 
 
 def _stated_drift_slack(u_lo: arb, u_hi: arb, x: arb, factor: float) -> arb:
-    """B_l - |a - a_0| as T3 writes it, the constant times a factor."""
+    """Return B_l - |a - a_0| as T3 states it, with phi(1) multiplied by ``factor``."""
     slope = abs(normal_density(u_hi) - normal_density(u_lo)) * abs(x)
     change = balls.acceptance(u_lo, u_hi, x) - balls.acceptance(u_lo, u_hi, arb(0))
     return slope + arb(factor) * phi_1() * x * x - abs(change)
@@ -112,10 +115,11 @@ def _stated_drift_slack(u_lo: arb, u_hi: arb, x: arb, factor: float) -> arb:
 
 @with_precision(POINT_BITS)
 def drift_bound(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
-    """|a(l) - a_0| <= B_l for all ranges and drift errors.
+    """Check T3: |a(l) - a_0| <= B_l for all ranges and drift errors.
 
     a - a_0 = D x + (rho(u_hi, x) + rho(u_lo, -x)) x^2 with D = phi(u_hi) - phi(u_lo), so the claim follows from
-    |rho| <= phi(1)/2 for all u and x; rho(-u, -x) = -rho(u, x) leaves one sign. A violation is proved on B_l itself.
+    |rho| <= phi(1)/2 for all u and x; rho(-u, -x) = -rho(u, x) lets one sign of u stand for both. If
+    the claim is false, the violation is proved for B_l as T3 states it.
     """
     error = _float_drift(rng)
     if not error <= AGREEMENT:
@@ -135,7 +139,7 @@ def drift_bound(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
 
 
 def _float_drift(rng: np.random.Generator, cases: int = 300) -> float:
-    """Largest relative distance of float64's B_l from its enclosure."""
+    """Return the largest relative distance of float64's B_l from its enclosure."""
     largest = 0.0
     for _ in range(cases):
         u_lo, u_hi = (10 ** rng.uniform(-2, 1.6, 2)).tolist()
@@ -156,13 +160,14 @@ def _scale_slack(u: Span, v: Span, factor: float = 1.0) -> arb:
 
 
 def _largest(u_lo: Span, u_hi: Span, low: arb, high: Span) -> arb:
-    """sup LRE_inf over drift errors from ``low`` up to each of ``high``: it rises as they spread."""
+    """Enclose the supremum of LRE_inf over drift errors in [low, high], for each end of the interval ``high``.
+    The supremum grows with the interval, so its two ends enclose it."""
     ends = [balls.largest_lre(u_lo, u_hi, Span(low, end)) for end in high]
     return ends[0].union(ends[1])
 
 
 def _drift_lre_slack(u_lo: Span, u_hi: Span, reach: Span, one_sided: bool, same_sign: bool, factor: float) -> arb:
-    """(n B - LRE (a_0 - B))/X^2 with n = 1 or 2: the claim, multiplied out."""
+    """Enclose (n B - LRE (a_0 - B))/X^2 with n = 1 or 2: non-negative where T3's bound LRE <= n B/(a_0 - B) holds."""
     a_0 = _at_zero(u_lo, u_hi)
     slope = abs(normal_density(u_hi.ball) - normal_density(u_lo.ball))
     bound = slope * reach.ball + arb(factor) * phi_1() * reach.ball * reach.ball
@@ -179,12 +184,11 @@ def _at_zero(u_lo: Span, u_hi: Span) -> arb:
 
 
 def drift_lre(rng: np.random.Generator, one_sided: bool = True, same_sign: bool = True, factor: float = 1.0) -> Outcome:
-    """LRE_inf <= n B/(a_0 - B) for all length distributions, straight from the error function over boxes.
-
-    One lies around the ranges where the constant is sharp, one where the ranges differ (false there for mixed signs),
-    for drift errors of one sign also its mirror image, where a turns.
-
-    Nearer to x = 0 the claim follows from the certified |a - a_0| <= B_l by the algebra that the symbolic check proves.
+    """Check T3: LRE_inf <= n B/(a_0 - B) for all length distributions, computed from the error function over boxes.
+    One box lies around the ranges where the constant is attained, one where the ranges differ (for mixed signs the
+    bound with n = 1 is false there). For drift errors of one sign there is also its mirror image, in which a turns.
+    Nearer to x = 0 the claim follows from |a - a_0| <= B_l, which is proved above, by algebra that the symbolic
+    check proves.
     """
     del rng
     slack = partial(_drift_lre_slack, one_sided=one_sided, same_sign=same_sign, factor=factor)
@@ -193,9 +197,8 @@ def drift_lre(rng: np.random.Generator, one_sided: bool = True, same_sign: bool 
 
 @with_precision(POINT_BITS)
 def scale_bound(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
-    """|a(l) - a_0| <= 2 phi(1) tau for all ranges and scales: phi(1) bounds the change of each edge over |v|.
-
-    A violation is proved at u_lo = u_hi, where the two edges add up.
+    """Check T4: |a(l) - a_0| <= 2 phi(1) tau for all ranges and scales, because each edge changes by at most phi(1)
+    |v|. If the claim is false, the violation is proved at u_lo = u_hi, where the changes of the two edges add up.
     """
     del rng
     taus = (1e-4, 0.3, 2.0)
@@ -209,7 +212,7 @@ def scale_bound(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
         change = balls.normal_probability(-u * (-v).exp(), u * (-v).exp()) - balls.normal_probability(-u, u)
         return decide([2 * arb(factor) * phi_1() * abs(v) - abs(change)], "probability", "|a - a_0| above B")
     limit = arb(factor) * phi_1()
-    # u > FAR: the integrand is at most h(FAR/e) for |v| <= 1, and the edge moves by at most Phi's tail for larger v
+    # For u > FAR: if |v| <= 1 the integrand is at most h(FAR/e); for larger v the edge moves by at most Phi's tail.
     tails = limit - density_slope(FAR * arb(-1).exp()), limit - (FAR * arb(-REACH).exp() / arb(2).sqrt()).erfc() / 2
     if not (all(tail > 0 for tail in tails) and limit * REACH > arb(1) / 2):
         return Outcome(note="the tail's bound does not hold")
@@ -217,14 +220,15 @@ def scale_bound(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
 
 
 def _scaled(u_lo: Span, u_hi: Span, v: Span) -> arb:
-    """Acceptance at the scale sigma e^-v over a box: it rises in both ranges and in v."""
+    """Enclose the acceptance at the scale sigma e^-v over a box. It rises in both ranges and in v."""
     ends = ((u_lo.lo, u_hi.lo, v.lo.exp()), (u_lo.hi, u_hi.hi, v.hi.exp()))
     low, high = (balls.normal_probability(-below * scale, above * scale) for below, above, scale in ends)
     return low.union(high)
 
 
 def _scale_lre_slack(u_lo: Span, u_hi: Span, tau: Span, one_sided: bool, same_sign: bool, factor: float) -> arb:
-    """(n B - LRE (a_0 - B))/tau with n = 1 or 2; of one sign the worse of all-larger and all-smaller scales."""
+    """Enclose (n B - LRE (a_0 - B))/tau with n = 1 or 2.
+    For scale errors of one sign LRE is the larger of two cases: all scales larger, all scales smaller."""
     a_0 = _at_zero(u_lo, u_hi)
     bound = 2 * arb(factor) * phi_1() * tau.ball
     more, less = _scaled(u_lo, u_hi, tau), _scaled(u_lo, u_hi, Span(-tau.hi, -tau.lo))
@@ -235,7 +239,8 @@ def _scale_lre_slack(u_lo: Span, u_hi: Span, tau: Span, one_sided: bool, same_si
 def scale_lre(
     rng: np.random.Generator, one_sided: bool = False, same_sign: bool = False, factor: float = 1.0
 ) -> Outcome:
-    """LRE_inf <= n B/(a_0 - B) for all scale errors up to tau, in a box around the sharp ranges, straight from erf."""
+    """Check T4: LRE_inf <= n B/(a_0 - B) for all scale errors up to tau, from the error function.
+    The box lies around the ranges where the bound is attained."""
     del rng
     slack = partial(_scale_lre_slack, one_sided=one_sided, same_sign=same_sign, factor=factor)
     return certify(slack, [(SIDE, SIDE, (0.6, 0.8))]).outcome("(nB - LRE (a_0 - B))/tau")
@@ -243,7 +248,8 @@ def scale_lre(
 
 @with_precision(POINT_BITS)
 def scale_counterexample(rng: np.random.Generator, sides: int = 1) -> Outcome:
-    """u = 1, scales e^(+-.01): LRE_inf exceeds ``sides`` B/(a_0 - B) for p near the larger scale."""
+    """Check T4's counterexample: at u = 1 and scales e^(+-.01), LRE_inf exceeds ``sides`` B/(a_0 - B).
+    Nearly all responses have the length with the larger scale."""
     del rng
     one, tau = span(1.0), span(0.01)
     excess = -_scale_lre_slack(one, one, tau, one_sided=sides == 1, same_sign=False, factor=1.0)

@@ -1,4 +1,4 @@
-"""T3 and T4: how unfair the sqrt band can get when the drift or the scale is not what it assumes (section 4)."""
+"""T3 and T4: how unfair the sqrt band can get if the true drift or scale is not the assumed one (section 4)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from proofs_check.tools.settings import DIGITS
 
 
 def _acceptance(u_lo: ArrayLike, u_hi: ArrayLike, x: np.ndarray) -> np.ndarray:
-    """a as a function of the drift error, by the error function's complement (not through fspo)."""
+    """Return the acceptance a for drift error x, computed from the complementary error function and not by fspo."""
     from scipy.special import erfc
 
     u_lo, u_hi, root = np.asarray(u_lo), np.asarray(u_hi), math.sqrt(2)
@@ -29,7 +29,9 @@ def _acceptance(u_lo: ArrayLike, u_hi: ArrayLike, x: np.ndarray) -> np.ndarray:
 
 
 def _against_bound(a: np.ndarray, bounds: np.ndarray, a_0: np.ndarray, one_sided: bool) -> Outcome:
-    """LRE_inf at the worst p of each grid (all but a sliver of p on the least acceptance) against ``lre_bound``.
+    """Compare LRE_inf under the worst shares p of each grid of lengths with ``lre_bound``.
+
+    The worst p puts all but a sliver on the length with the least acceptance.
 
     Parameters
     ----------
@@ -50,7 +52,7 @@ def _against_bound(a: np.ndarray, bounds: np.ndarray, a_0: np.ndarray, one_sided
     ratios = np.zeros(len(stated))
     ratios[kept] = worst_lre[kept] / np.array([bound for bound in stated if bound is not None])
     errors = []
-    for i in np.argsort(ratios)[-50:]:  # the tightest grids again, by the suite's own LRE at that p
+    for i in np.argsort(ratios)[-50:]:  # For the tightest grids, theory.lre at that p must give the same LRE_inf.
         p = np.where(np.arange(a.shape[1]) == np.argmin(a[i]), 1.0, 1e-12)
         errors.append(abs(theory.lre(p, a[i]).inf - worst_lre[i]) / worst_lre[i])
     if max(errors) > 1e-6:
@@ -60,7 +62,7 @@ def _against_bound(a: np.ndarray, bounds: np.ndarray, a_0: np.ndarray, one_sided
 
 
 def drift_pointwise(rng: np.random.Generator, factor: float = 1.0, cases: int = 4_000) -> Outcome:
-    """|a(l) - a_0| <= B_l over ranges, scales, lengths and drift errors, through the rule object itself."""
+    """Check T3: |a(l) - a_0| <= B_l over ranges, scales, lengths and drift errors, with a from the rule object."""
     slack = []
     lengths = np.unique(np.round(10 ** np.linspace(0, 5, 25)))
     for i in range(cases):
@@ -71,7 +73,7 @@ def drift_pointwise(rng: np.random.Generator, factor: float = 1.0, cases: int = 
         a = theory.band_acceptance(rule, lengths, mu, sigma)
         bound = factor * theory.drift_error_bound(u_lo, u_hi, -mu * np.sqrt(lengths) / sigma)
         a_0 = float(theory.interval_probability(-u_lo, u_hi))
-        # below 1e-6 the difference of two acceptances is mostly rounding
+        # below 1e-6 the difference of two acceptances is mostly rounding error
         seen = bound > 1e-6
         slack.append(np.min(np.where(seen, (bound - np.abs(a - a_0)) / bound, 1.0)))
     return holds(slack, "(B - |a - a0|)/B", rounding=1e-8, cases=cases, lengths=lengths.size)
@@ -85,7 +87,8 @@ def drift_lre(
     even: bool = False,
     cases: int = 20_000,
 ) -> Outcome:
-    """LRE_inf against B/(a_0-B) (one sign, or ``even``: c_lo = c_hi) or 2B/(a_0-B), with p pushed to its worst."""
+    """Check T3: LRE_inf <= B/(a_0-B) for drift errors of one sign (or ``even``: c_lo = c_hi), else 2B/(a_0-B).
+    The shares p of the lengths are the worst ones."""
     u_lo, u_hi = 10 ** rng.uniform(-1, 0.7, (2, cases))
     u_hi = u_lo if even else u_hi
     shape = np.column_stack([np.full(cases, 0.0 if same_sign else -1.0), np.ones(cases), rng.random((cases, 3))])
@@ -100,7 +103,8 @@ def drift_lre(
 def drift_attack(
     rng: np.random.Generator, same_sign: bool = True, factor: float = 1.0, one_sided: bool = True, starts: int = 6
 ) -> Outcome:
-    """An optimiser pushes LRE_inf (a_0 - B)/(n B) up over ranges and drift errors: n = 1 for one sign, 2 for both."""
+    """Check T3 by an optimiser that maximises LRE_inf (a_0 - B)/(n B) over ranges and drift errors.
+    n is 1 for drift errors of one sign and 2 for both."""
     from scipy.optimize import minimize
 
     def ratio(z: np.ndarray) -> float:
@@ -117,13 +121,14 @@ def drift_attack(
     for _ in range(starts):
         result = minimize(lambda z: -ratio(z), rng.normal(0, 0.5, 4), method="Nelder-Mead", options={"maxfev": 600})
         best = max(best, -float(result.fun))
-    if best < 0.99:  # the constant is the best one (T3): a search that does not come near it shows nothing
+    # T3's constant cannot be lowered, so the ratio can reach 1. A search that stays far below shows nothing.
+    if best < 0.99:
         return Outcome(note=f"the optimiser reached a ratio of {best:.6f} only")
     return holds(1 - best, "1 - LRE_inf/bound", rounding=1e-7, note=f"largest ratio reached {best:.6f}")
 
 
 def supremum(rng: np.random.Generator, constant: float | None = None) -> Outcome:
-    """2 phi(1) bounds |a''| everywhere, and is reached: the supremum of |t phi(t)| with 50 digits."""
+    """Check T3: 2 phi(1) bounds |a''| everywhere and is attained. The supremum of |t phi(t)| has 50 digits."""
     del rng
     stated = 2 * theory.PHI_1 if constant is None else constant
     with mp.workdps(DIGITS):
@@ -136,7 +141,7 @@ def supremum(rng: np.random.Generator, constant: float | None = None) -> Outcome
 
 
 def drift_simulated(rng: np.random.Generator, same_drift: bool = True, draws: int = 100_000) -> Outcome:
-    """Drift ``none`` on S with mean -sigma^2/2 L: frequencies are a(l) with x_l = sigma sqrt(l)/2."""
+    """Check T3: with drift ``none`` and S of mean -sigma^2/2 L, accepted shares are a(l) at x_l = sigma sqrt(l)/2."""
     sigma, lengths = 0.03, np.array([4.0, 64, 512, 2048, 8192])
     rule = preset("fspo").rule
     model = GaussianTokens(-(sigma**2) / 2, sigma)
@@ -147,7 +152,7 @@ def drift_simulated(rng: np.random.Generator, same_drift: bool = True, draws: in
 
 
 def scale_pointwise(rng: np.random.Generator, factor: float = 1.0, cases: int = 4_000) -> Outcome:
-    """|a(l) - a_0| <= 2 phi(1) tau through the rule object with a scale for each length."""
+    """Check T4: |a(l) - a_0| <= 2 phi(1) tau, with a from the rule object and one scale for each length."""
     slack = []
     lengths = np.array([1.0, 10, 100, 1e3, 1e4, 1e5])
     for i in range(cases):
@@ -163,7 +168,7 @@ def scale_pointwise(rng: np.random.Generator, factor: float = 1.0, cases: int = 
 
 
 def scale_sharp(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
-    """T4 is sharp: |a - a_0|/B -> 1 as tau -> 0 at c_lo = c_hi = sigma, with 50 digits."""
+    """Check that T4 is sharp: |a - a_0|/B -> 1 as tau -> 0 at c_lo = c_hi = sigma, computed with 50 digits."""
     del rng
     gaps = []
     with mp.workdps(DIGITS):
@@ -171,14 +176,14 @@ def scale_sharp(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
             tau = mp.mpf(10) ** -exponent
             change = mp.ncdf(mp.e**tau) - mp.ncdf(-(mp.e**tau)) - (mp.ncdf(1) - mp.ncdf(-1))
             gaps.append(abs(float(change / (factor * theory.scale_error_bound(float(tau)))) - 1) / float(tau))
-    # the gap is O(tau): bounded after division by tau, with the same constant at every tau
+    # The gap is O(tau), so after division by tau one constant bounds it at every tau.
     return holds(1.0 - np.array(gaps), "1 - |ratio - 1|/tau", note=f"|ratio - 1| <= {max(gaps):.2f} tau")
 
 
 def scale_lre(
     rng: np.random.Generator, one_sided: bool = False, same_sign: bool = False, factor: float = 1.0, cases: int = 20_000
 ) -> Outcome:
-    """LRE_inf <= 2B/(a_0 - B); B/(a_0 - B) where all scale errors share a sign."""
+    """Check T4: LRE_inf <= 2B/(a_0 - B), and B/(a_0 - B) if all scale errors have the same sign."""
     u_lo, u_hi = 10 ** rng.uniform(-1, 0.7, (2, cases, 1))
     tau = 10 ** rng.uniform(-4, 0.0, (cases, 1))
     error = np.column_stack([np.full(cases, 0.0 if same_sign else -1.0), np.ones(cases), rng.random((cases, 3))])
@@ -189,7 +194,7 @@ def scale_lre(
 
 
 def scale_counterexample(rng: np.random.Generator, p_small: float = 1e-6) -> Outcome:
-    """The one-sided form is false: u = 1, scales e^(+-.01) give LRE_inf nearly twice B/(a_0 - B)."""
+    """Check T4's counterexample: at u = 1 and scales e^(+-.01), LRE_inf is nearly twice B/(a_0 - B)."""
     del rng
     tau, sigma = 0.01, 0.03
     rule = Rule("sqrt", sigma, sigma)
@@ -202,7 +207,8 @@ def scale_counterexample(rng: np.random.Generator, p_small: float = 1e-6) -> Out
 
 
 def scale_simulated(rng: np.random.Generator, scaled: bool = True, draws: int = 100_000) -> Outcome:
-    """Scales that change with length: frequencies of the rule equal Phi(c_hi/sigma_l) - Phi(-c_lo/sigma_l)."""
+    """Check T4: if scales change with length, the rule accepts simulated S with Phi(c_hi/sigma_l) -
+    Phi(-c_lo/sigma_l)."""
     rule = preset("fspo", range_hi=0.045).rule
     lengths = np.array([4.0, 64, 1024, 16384])
     sigmas = 0.03 * np.exp([0.1, -0.05, 0.05, -0.1])

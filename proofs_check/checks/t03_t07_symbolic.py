@@ -1,7 +1,7 @@
-"""Inequalities over the reals by an SMT solver (z3): the negation of each claim has no solution.
+"""Prove inequalities over the reals with an SMT solver (z3), which finds no solution of the negated claim.
 
 "unsat" proves the claim for all reals; "sat" is a counterexample, so the claim is false; no answer within the time
-limit leaves it undecided. Vectors enter through their Gram numbers alone, which is all that the proofs use.
+limit leaves it undecided. Vectors enter through their inner products alone, because the proofs use nothing else.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ import z3
 
 from proofs_check.frame import Check, Method, Outcome
 
-Term = Any  # z3's own annotations are unions of every sort
+Term = Any  # z3's type annotations are unions of every sort
 TIME_LIMIT_MS = 60_000
-"""Wall time. A proof takes a second; a crowded machine must not leave it undecided."""
+"""Limit of each proof in milliseconds of wall time. A proof takes a second; the rest is for a busy machine."""
 
 
 def prove(claim: Term, *given: Term, limit: int = TIME_LIMIT_MS) -> Outcome:
-    """Whether ``claim`` follows from ``given``. The assumptions must be satisfiable, or anything would follow."""
+    """Return whether ``claim`` follows from ``given``, the assumptions.
+    The assumptions must be satisfiable: from contradictory ones any claim would follow."""
     solver = z3.Solver()
     solver.set("timeout", limit)
     solver.set("random_seed", 0)
@@ -41,7 +42,7 @@ def prove(claim: Term, *given: Term, limit: int = TIME_LIMIT_MS) -> Outcome:
 
 
 def _all(*outcomes: Outcome) -> Outcome:
-    """Every part proved; one refuted refutes the whole, otherwise one without an answer leaves it undecided."""
+    """Combine the outcomes of all parts: refuted if one part is refuted, else undecided if one part is undecided."""
     refuted = [found for found in outcomes if found.margin < 0]
     open_ = [found for found in outcomes if math.isnan(found.margin)]
     return (refuted or open_ or [outcomes[0]])[0]
@@ -57,7 +58,7 @@ def _reals(names: str) -> Term:
 
 
 def cosine_core(rng: np.random.Generator, factor: str = "1") -> Outcome:
-    """T7: (a+b)^2 >= (1-rho^2) a (a+2b+c) and a+b > 0, from Cauchy-Schwarz and the norm of e."""
+    """Check T7: (a+b)^2 >= (1-rho^2) a (a+2b+c) and a+b > 0 follow from Cauchy-Schwarz and the norm of e."""
     del rng
     alpha, beta, gamma, rho = _reals("alpha beta gamma rho")
     given = [alpha > 0, gamma >= 0, beta * beta <= alpha * gamma, gamma <= rho * rho * alpha, rho >= 0, rho < 1]
@@ -67,7 +68,7 @@ def cosine_core(rng: np.random.Generator, factor: str = "1") -> Outcome:
 
 
 def last_step(rng: np.random.Generator, share: str = "1") -> Outcome:
-    """T7: sqrt(1-rho^2) >= (1 - share rho)/(1+rho), squared and multiplied out, for share = 1."""
+    """Check T7 at share = 1: sqrt(1-rho^2) >= (1 - share rho)/(1+rho), squared and multiplied out."""
     del rng
     (rho,) = _reals("rho")
     right = 1 - _fraction(share) * rho
@@ -75,7 +76,7 @@ def last_step(rng: np.random.Generator, share: str = "1") -> Outcome:
 
 
 def lre_order(rng: np.random.Generator, shrink: str = "1", strata: tuple[int, ...] = (2, 3)) -> Outcome:
-    """LRE_1 <= LRE_2 <= LRE_inf for K = 2 and 3 symbolic strata: y = |r| with shares p that sum to 1."""
+    """Check LRE_1 <= LRE_2 <= LRE_inf for K = 2 and 3 symbolic strata: y = |r|, and the shares p sum to 1."""
     del rng
     factor, found = _fraction(shrink), []
     for K in strata:
@@ -89,7 +90,8 @@ def lre_order(rng: np.random.Generator, shrink: str = "1", strata: tuple[int, ..
 
 
 def from_bound(rng: np.random.Generator, one_sided: bool = False, claimed: int = 2) -> Outcome:
-    """T3, T4: |a - a_bar| (a_0 - B) <= n B a_bar, from |a - a_0| <= B (n = 2) or a range of at most B (n = 1)."""
+    """Check the step of T3 and T4 from the bound B to the LRE: |a - a_bar| (a_0 - B) <= n B a_bar.
+    It follows from |a - a_0| <= B with n = 2, and from max a - min a <= B with n = 1."""
     del rng
     a, mean, a_0, bound, low, high = _reals("a a_bar a_0 B low high")
     given = [bound >= 0, bound < a_0, low <= a, a <= high, low <= mean, mean <= high, low >= a_0 - bound]
@@ -99,7 +101,7 @@ def from_bound(rng: np.random.Generator, one_sided: bool = False, claimed: int =
 
 
 def one_sided_range(rng: np.random.Generator, factor: str = "1") -> Outcome:
-    """T3: max a - min a <= B(X) on drift errors in [0, X], from the pointwise bound at X, at the peak and from it.
+    """Check T3: max a - min a <= B(X) for drift errors in [0, X], given the bounds at X, at the peak, and between them.
 
     f_0, f_p, f_X are a at 0, at the peak m = min(x*, X) (0 if f falls) and at X; D = |phi(u+) - phi(u-)|, k = phi(1).
     Between them f is monotone. Where the peak is inside, f_p - f_X <= k (X - m)^2.

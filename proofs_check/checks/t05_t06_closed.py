@@ -1,4 +1,4 @@
-"""T5 and T6: how unfair the sqrt band can get when normality or independence fails (section 4)."""
+"""T5 and T6: how unfair the sqrt band can get if token log-ratios are not normal or not independent (section 4)."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from proofs_check.models import (
 from proofs_check.tools.compare import close, frequencies, holds, worst
 from proofs_check.tools.sampling import band_counts
 
-ROUNDING = 1e-10  # of a relative slack: a difference of acceptances near 1 carries this much rounding
+ROUNDING = 1e-10  # allowed rounding of a relative slack, which is a difference of acceptances near 1
 
 
 def berry_esseen_closed(rng: np.random.Generator, factor: float = 1.0, cases: int = 300) -> Outcome:
-    """Sums of exponential tokens (gamma law) and of +-1 tokens (binomial law) stay inside the T5 envelope."""
+    """Check T5: sums of exponential tokens (gamma law) and of +-1 tokens (binomial law) stay inside the envelope."""
     from scipy.stats import binom
 
     slack = []
@@ -38,14 +38,15 @@ def berry_esseen_closed(rng: np.random.Generator, factor: float = 1.0, cases: in
         envelope = factor * theory.berry_esseen_bound(model.RHO3, lengths)
         slack.append(np.min((envelope - np.abs(truth - gaussian)) / envelope))
     even = 2.0 ** np.arange(1, 17)
-    atom = binom.pmf(even / 2, even, 0.5)  # P(S = 0) of +-1 tokens, rho3 = 1: a band closed around the atom alone
+    # P(S = 0) of +-1 tokens (rho3 = 1), for a closed band that contains only this atom
+    atom = binom.pmf(even / 2, even, 0.5)
     envelope = factor * theory.berry_esseen_bound(1.0, even)
     slack.append(np.min((envelope - atom) / envelope))
     return holds(slack, "(envelope - gap)/envelope", cases=cases, lengths=lengths.size)
 
 
 def berry_esseen_simulated(rng: np.random.Generator, skewed: bool = True, draws: int = 100_000) -> Outcome:
-    """Frequencies of the rule on sums of exponential tokens equal the gamma law's."""
+    """Check T5: the rule accepts sums of exponential tokens as often as the gamma law says."""
     sigma, lengths = 0.03, np.array([1.0, 4, 16, 64, 1024])
     model = ExponentialTokens(-(sigma**2) / 2, sigma)
     rule = preset("fspo-kl", range_hi=0.02).rule
@@ -58,7 +59,8 @@ def berry_esseen_simulated(rng: np.random.Generator, skewed: bool = True, draws:
 
 
 def ar1_closed(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
-    """Var S_l of AR(1) tokens against the double sum of autocovariances, and T4's bound with its tau_l."""
+    """Check T6: Var S_l of AR(1) tokens equals the double sum of autocovariances, and T4's bound holds with its
+    tau_l."""
     errors, slack = [], []
     for _ in range(40):
         ar, u = float(rng.uniform(-0.95, 0.95)), float(10 ** rng.uniform(-1, 0.7))
@@ -66,7 +68,8 @@ def ar1_closed(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
         direct = []
         for length in lengths.astype(int):
             gap = np.abs(np.subtract.outer(np.arange(length), np.arange(length)))
-            direct.append(np.sum(ar**gap) * (1 - ar) / (1 + ar) / length)  # tokens' variance over the long-run one
+            # variance of a token over its long-run variance
+            direct.append(np.sum(ar**gap) * (1 - ar) / (1 + ar) / length)
         ratio = theory.ar1_variance_ratio(ar, lengths)
         errors.append(close(ratio * factor, direct, 1e-10))
         a = theory.band_acceptance(Rule("sqrt", 0.03 * u, 0.03 * u), lengths, 0.0, 0.03 * np.sqrt(ratio))
@@ -76,7 +79,7 @@ def ar1_closed(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
 
 
 def ar1_rate(rng: np.random.Generator, power: float = 1.0) -> Outcome:
-    """LRE = O(1/l_min): l_min LRE_inf of AR(1) tokens on [l_min, 64 l_min] settles as l_min grows."""
+    """Check T6's rate LRE = O(1/l_min): l_min LRE_inf of AR(1) tokens on [l_min, 64 l_min] converges as l_min grows."""
     del rng
     scaled = []
     for start in (1e3, 1e4, 1e5, 1e6):
@@ -88,7 +91,8 @@ def ar1_rate(rng: np.random.Generator, power: float = 1.0) -> Outcome:
 
 
 def ar1_simulated(rng: np.random.Generator, finite: bool = True, draws: int = 40_000) -> Outcome:
-    """Token by token AR(1) log-ratios through the rule: the exact variance, not its limit, gives the frequencies."""
+    """Check T6: the rule accepts AR(1) log-ratios, drawn token by token, as the variance at each length says.
+    The long-run variance (a control) gives other frequencies."""
     model = AutoregressiveTokens(0.0, 0.03, 0.6)
     rule, lengths = preset("fspo").rule, np.array([1.0, 3, 10, 40])
     counts = band_counts(rng, rule, TokenByToken(model), lengths, draws)

@@ -1,4 +1,5 @@
-"""T5, T6, T10 and T13 certified: other laws, dependence, the edge of the weight, and weights (sections 4 and 6)."""
+"""T5, T6, T10 and T13 proved by ball arithmetic: laws other than the normal, dependent tokens, the upper edge of the
+weight, and acceptance of weight (sections 4 and 6)."""
 
 from __future__ import annotations
 
@@ -26,11 +27,12 @@ from proofs_check.tools.balls import (
 from proofs_check.tools.compare import worst
 from proofs_check.tools.settings import AGREEMENT, LENGTHS
 
-EXACTLY = 1e-30  # a relative spread below it counts as none
+EXACTLY = 1e-30  # a relative spread below this counts as none
 
 
 def _two_point_gaps(p: fmpq, length: int) -> Iterator[arb]:
-    """|F(x) - Phi(x)| and |F(x-) - Phi(x)| at every atom of a sum of two-point tokens, standardised: their supremum."""
+    """Yield |F(x) - Phi(x)| and |F(x-) - Phi(x)| at every atom of a standardised sum of two-point tokens.
+    The supremum of |F - Phi| is among them."""
     q, scale = 1 - p, (arb(p) * arb(1 - p) * length).sqrt()
     odds, mass, below = arb(p) / arb(q), arb(q) ** length, arb(0)
     for k in range(length + 1):
@@ -43,9 +45,11 @@ def _two_point_gaps(p: fmpq, length: int) -> Iterator[arb]:
 
 @with_precision(128)
 def berry_esseen_binomial(rng: np.random.Generator, constant: float = theory.BERRY_ESSEEN_IID) -> Outcome:
-    """Two-point tokens, every l up to 250: the distance to Phi is at most constant rho3/sqrt(l) at every edge.
+    """Check T5 for two-point tokens, every l up to 250: the distance to Phi is at most constant rho3/sqrt(l) at every
+    edge.
 
-    Two edges give T5 for every band. Shares 1/2, 1/10 and .419, which is near Esseen's extremal law.
+    The bound for each of a band's two edges gives T5. The shares are 1/2, 1/10 and .419, which is near Esseen's
+    extremal law.
     """
     del rng
     stated = inside(
@@ -78,14 +82,15 @@ def berry_esseen_binomial(rng: np.random.Generator, constant: float = theory.BER
 
 @with_precision(96)
 def berry_esseen_gamma(rng: np.random.Generator, constant: float = theory.BERRY_ESSEEN_IID) -> Outcome:
-    """Exponential tokens, every l up to 120 and every edge: cells on which both laws rise, so their ends enclose."""
+    """Check T5 for exponential tokens, every l up to 120 and every edge.
+    Both laws rise on each cell of a grid, so their values at the ends of the cell enclose them."""
     del rng
     rho3, slacks, largest = 12 / arb.const_e() - 2, [], arb(0)
     if balls.size(ExponentialTokens.RHO3 / rho3 - 1) > 1e-9:
         return Outcome(-1.0, "rho3", note="the model's rho3 is not 12/e - 2")
     for length in range(1, 121):
         root, cells = arb(length).sqrt(), 16 + 16 * math.isqrt(length)
-        # from the law's left end, where both are small, to 6 and beyond
+        # The grid runs from the law's left end, where both laws are small, to 6, beyond which both are near 1.
         nodes = [-root.min(arb(6)) + (6 + root.min(arb(6))) * k / cells for k in range(cells + 1)]
         gamma = [
             1 - (length + x * root).gamma_upper(length, regularized=1) if k or length > 36 else arb(0)
@@ -103,7 +108,8 @@ def berry_esseen_gamma(rng: np.random.Generator, constant: float = theory.BERRY_
 
 @with_precision(POINT_BITS)
 def ar1_exact(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
-    """Var S_l/(l sigma^2) of float64 against the sum of autocovariances in exact fractions, and l to 1e7 in balls."""
+    """Check T6: float64's Var S_l/(l sigma^2) of AR(1) tokens against the sum of autocovariances in exact fractions.
+    For l up to 1e7 the reference is ball arithmetic."""
     outcomes = []
     for _ in range(30):
         ar = fmpq(int(rng.integers(-97, 98)), 100)
@@ -120,19 +126,19 @@ def ar1_exact(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
 
 
 def _ar1_slack(alpha: Span, inverse: Span, length: int, factor: float) -> arb:
-    """factor/(1 - |alpha|) - l tau_l/|alpha| at l = ``length``; 0 stands for every l >= 100 with 1/l in ``inverse``."""
+    """Return factor/(1 - |alpha|) - l tau_l/|alpha| at l = ``length``.
+    ``length`` = 0 stands for every l >= 100 with 1/l in ``inverse``."""
     a = alpha.ball
     power = a**length if length else (abs(a) ** 100).union(-(abs(a) ** 100))
-    scaled = 2 * (1 - power) / ((1 - a) * (1 + a))  # l (1 - ratio)/alpha
-    y = a * scaled * (arb(1) / length if length else inverse.ball)  # 1/l is no float
+    scaled = 2 * (1 - power) / ((1 - a) * (1 + a))  # this is l (1 - ratio)/alpha
+    y = a * scaled * (arb(1) / length if length else inverse.ball)  # 1/l is a ball, because a float cannot hold it
     growth = [-(-end).log1p() / end if end != 0 else arb(1) for end in (arb(y.lower()), arb(y.upper()))]
-    # -log(1 - y)/y rises in y and is 1 at 0
+    # -log(1 - y)/y rises in y, and at y = 0 it is 1
     return arb(factor) / (1 - abs(a)) - scaled * growth[0].union(growth[1]) / 2
 
 
 def ar1_rate(rng: np.random.Generator, factor: float = 1.1) -> Outcome:
-    """tau_l <= 1.1 |alpha|/((1 - |alpha|) l) for every l and every alpha in [-.95, .95]: the constant of O(1/l).
-
+    """Check T6's constant of O(1/l): tau_l <= 1.1 |alpha|/((1 - |alpha|) l) for every l and alpha in [-.95, .95].
     For l > 100, alpha^l lies within |alpha|^100.
     """
     del rng
@@ -149,9 +155,9 @@ def ar1_rate(rng: np.random.Generator, factor: float = 1.1) -> Outcome:
 
 @with_precision(POINT_BITS)
 def edge_supremum(rng: np.random.Generator, drift: float = -0.5, scale: float = 1.0) -> Outcome:
-    """The upper edge's exponent over u^2 is v + drift v^2 at L = (u v/sigma)^2: at most 1/2 for every L, u and sigma.
-
-    Enclosed to 1e-9 for v in [0, 3]; beyond, v (1 - v/2) < 0. float64's value is inside.
+    """Check T10: the exponent of the upper edge is at most u^2/2 for every L, u and sigma.
+    At L = (u v/sigma)^2 the exponent over u^2 is v + drift v^2. It is enclosed to 1e-9 for v in [0, 3]; beyond,
+    v (1 - v/2) < 0. float64's value lies in the enclosure.
     """
 
     def slack(v: Span) -> arb:
@@ -168,7 +174,7 @@ def edge_supremum(rng: np.random.Generator, drift: float = -0.5, scale: float = 
 
 @with_precision(128)
 def weight_integral(rng: np.random.Generator, as_band: bool = False) -> Outcome:
-    """b(l) = E[M w | l] by rigorous quadrature of e^s N(mu l, sigma^2 l) over the band, against float64."""
+    """Check T13: float64's b(l) = E[M w | l] against quadrature of e^s N(mu l, sigma^2 l) with proved error bounds."""
     outcomes = []
     formula = theory.band_acceptance if as_band else theory.weight_acceptance
     for _ in range(40):
@@ -188,9 +194,8 @@ def weight_integral(rng: np.random.Generator, as_band: bool = False) -> Outcome:
 
 @with_precision(POINT_BITS)
 def weight_fairness(rng: np.random.Generator, centre: float = 0.5) -> Outcome:
-    """Drift + sigma^2/2 makes b(l) the same at l = 1 ... 1e7 (spread below 1e-30); without drift a = b for c_lo = c_hi.
-
-    ``centre`` is the drift over sigma^2; a does spread under it.
+    """Check T13: the drift + sigma^2/2 makes b(l) the same at l = 1 ... 1e7 (relative spread below 1e-30).
+    Without drift, a = b for c_lo = c_hi. ``centre`` is the drift over sigma^2; under it a does vary with l.
     """
     slacks = []
     for _ in range(30):
@@ -209,7 +214,7 @@ def weight_fairness(rng: np.random.Generator, centre: float = 0.5) -> Outcome:
 
 @with_precision(POINT_BITS)
 def weight_example(rng: np.random.Generator, sigma: str = "0.03") -> Outcome:
-    """T13's example to its digits: .683, .495, .630 twice, and cosine .848 at LRE = 0."""
+    """Check T13's example to its digits: .683, .495, .630 twice, and cosine .848 at LRE = 0."""
     del rng
     s = arb(sigma)
     mu, weighted, c = -s * s / 2, s * s / 2, arb("0.03")

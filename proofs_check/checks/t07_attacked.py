@@ -1,7 +1,7 @@
-"""Counterexamples to T7 sought by random search, an optimiser and hypothesis (docs/theory.md section 5).
+"""Search for counterexamples to T7 at random, by an optimiser and with hypothesis (docs/theory.md section 5).
 
 Each search looks for strata with rho < 1 and a sine above rho. A case counts only after ball arithmetic has judged it
-(``lemma_claims``). The same search on a false claim must find its counterexample.
+(``lemma_claims``). The same search must find a counterexample to a false claim.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ from proofs_check.tools.lemma_search import DECADES, Judged, Unpack, descend, ra
 
 
 def random_search(rng: np.random.Generator, claim: Claim = STATED, cases: int = 2_500) -> Outcome:
-    """No random strata with rho < 1 have a sine above rho; all near misses and every tenth case judged in balls."""
+    """Check that no random strata with rho < 1 have a sine above rho.
+    Ball arithmetic judges all near misses and every tenth case."""
     tally, passed = Judged(claim), 0
     for i in range(cases):
         case = random_strata(rng)
@@ -53,7 +54,7 @@ def random_search(rng: np.random.Generator, claim: Claim = STATED, cases: int = 
 
 
 def _free(K: int, D: int, with_delta: bool, even: bool) -> tuple[Unpack, int]:
-    """All of p (or equal shares), a, g and delta free: x (..., n) to strata."""
+    """Return a map from vectors x (..., n) to strata with p (or equal shares), a, g and delta free, and the size n."""
 
     def unpack(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         p = np.ones_like(x[..., :K]) if even else np.exp(x[..., :K])
@@ -65,7 +66,8 @@ def _free(K: int, D: int, with_delta: bool, even: bool) -> tuple[Unpack, int]:
 
 
 def _inside(rng: np.random.Generator, n: int) -> tuple[Unpack, int]:
-    """Random strata, large ones too, with ``n`` random directions to move in."""
+    """Return a map from vectors (..., n) to strata: random strata, some of them large, moved in ``n`` random
+    directions."""
     K, D = int(rng.integers(8, 201)), int(rng.integers(2, 65))
     unpack, size = _free(K, D, with_delta=bool(rng.random() < 0.5), even=False)
     base = 0.1 * rng.standard_normal(size)
@@ -78,7 +80,7 @@ def _inside(rng: np.random.Generator, n: int) -> tuple[Unpack, int]:
 
 
 def maximise(claim: Claim, unpack: Unpack, x0: np.ndarray, steps: int) -> Strata:
-    """Push sin/rho up; rho is kept below 1 by a penalty."""
+    """Maximise sin/rho over the strata; a penalty keeps rho below 1."""
 
     def depth(terms: Terms) -> Any:
         rho = claim.floats(terms)
@@ -90,7 +92,7 @@ def maximise(claim: Claim, unpack: Unpack, x0: np.ndarray, steps: int) -> Strata
 
 
 def optimise(rng: np.random.Generator, claim: Claim = STATED, starts: int = 12, steps: int = 250) -> Judged:
-    """Maximise sin/rho from random starts; stops at the first counterexample."""
+    """Maximise sin/rho from random starts and stop at the first counterexample."""
     tally = Judged(claim)
     for start in range(starts):
         kind = start % 4
@@ -112,13 +114,13 @@ def optimise(rng: np.random.Generator, claim: Claim = STATED, starts: int = 12, 
 
 
 def attack(rng: np.random.Generator, claim: Claim = STATED) -> Outcome:
-    """No counterexample; the least slack is told."""
+    """Check that the optimiser finds no counterexample, and note the least slack."""
     tally = optimise(rng, claim)
     return tally.outcome(6, f"least slack {tally.least:.1e}")
 
 
 def reached(rng: np.random.Generator, claim: Claim = STATED, within: float = 1e-12) -> Outcome:
-    """The bound cannot be lowered: the optimiser comes within ``within`` of sin = rho, and not above."""
+    """Check that the bound cannot be lowered: the optimiser comes within ``within`` of sin = rho, and not above."""
     tally = optimise(rng, claim)
     if tally.suite or not tally.least >= 0:
         return tally.outcome(1)
@@ -128,13 +130,14 @@ def reached(rng: np.random.Generator, claim: Claim = STATED, within: float = 1e-
 
 @st.composite
 def strata_strategy(draw: st.DrawFn) -> Strata:
-    """Strata of small integers, decades and repeats: the degenerate corners, one stratum and dimension 1 among them."""
+    """Draw strata from small integers, powers of ten and repeats.
+    They include degenerate cases: one stratum, dimension 1, zeros."""
     D = draw(st.sampled_from([1, 2, 2, 3, 8, 64]))
     tiny = draw(st.sampled_from([0.0, 0.0, 1e-9, 1e-3]))
-    flat = draw(st.floats(-3, 0))  # how far apart the normalisers are
-    size = draw(st.sampled_from([0.0, 0.0, 1e-6, 1e-2, 0.1]))  # of delta
+    flat = draw(st.floats(-3, 0))  # log10 of the spread of the acceptances
+    size = draw(st.sampled_from([0.0, 0.0, 1e-6, 1e-2, 0.1]))  # size of delta
     distinct = draw(st.integers(1, 6))
-    even = draw(st.booleans())  # else shares over 12 decades, and strata that repeat
+    even = draw(st.booleans())  # even: equal shares; else shares over 12 decades, and strata that repeat
     p, a, g, delta = [], [], [], []
     for _ in range(distinct):
         repeats = 1 if even else draw(st.sampled_from([1, 2, 33]))
@@ -153,7 +156,7 @@ def strata_strategy(draw: st.DrawFn) -> Strata:
 
 
 def hypothesis_search(rng: np.random.Generator, claim: Claim = STATED) -> Outcome:
-    """hypothesis looks for strata that refute the claim, led by sin/rho."""
+    """Let hypothesis search for strata that refute the claim, guided by sin/rho."""
     tally, drawn = Judged(claim), [0]
 
     def refutes(case: Strata) -> bool:
@@ -161,7 +164,7 @@ def hypothesis_search(rng: np.random.Generator, claim: Claim = STATED) -> Outcom
             terms = case.terms()
             rho = float(claim.floats(terms))
         if not (np.any(case.a > 0) and np.isfinite(rho)) or float(np.linalg.norm(case.p @ case.g)) < 1e-6:
-            return False  # g = 0 or nothing accepted: no cosine
+            return False  # g = 0 or nothing is accepted, so there is no cosine
         near = not terms.sine < 0.99 * rho and rho < 1.001
         if 0 < rho < 1 and np.isfinite(terms.sine):
             target(float(terms.sine) / rho)

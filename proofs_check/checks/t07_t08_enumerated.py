@@ -1,4 +1,5 @@
-"""T7 and T8: the cosine lemma and its identity at the sharp case, on an exact policy and on samples (section 5)."""
+"""T7 and T8: the cosine lemma and its identity in the sharp case, on an enumerated policy and on samples (section
+5)."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ LRE_ALONE = replace(WITHOUT_KAPPA, name="LRE without kappa and eta", with_eta=Fa
 
 
 def sharp_case(rng: np.random.Generator, orthogonal: bool = True) -> Outcome:
-    """T7s: two strata that reach the bound to machine precision, for rho from 1e-5 to .999."""
+    """Check T7s: two strata attain the bound to machine precision, for rho from 1e-5 to .999."""
     gaps = []
     for rho in np.concatenate([10.0 ** np.arange(-5, 0), [0.2, 0.5, 0.9, 0.99, 0.999]]):
         eps = min(0.9, 10 ** rng.uniform(-2, -0.1))
@@ -34,7 +35,7 @@ def sharp_case(rng: np.random.Generator, orthogonal: bool = True) -> Outcome:
 
 
 def identity(rng: np.random.Generator, drop_inner: bool = False) -> Outcome:
-    """T8 written out with numpy.longdouble: g_clip/a_bar = g + sum p r (g_l - g) + sum p a/a_bar delta_l."""
+    """Check T8 in numpy.longdouble: g_clip/a_bar = g + sum p r (g_l - g) + sum p a/a_bar delta_l."""
     errors = []
     for _ in range(400):
         case = random_strata(rng)
@@ -56,7 +57,7 @@ def _rules(bandit: Bandit, target: float) -> list[Rule]:
 
 
 def exact_policy(rng: np.random.Generator, claim: Claim = STATED, policies: int = 6) -> Outcome:
-    """T7 and T8 by enumeration of all responses of a softmax policy with its real scores: all rules."""
+    """Check T7 and T8 for all rules by enumeration of all responses of a softmax policy, with the policy's scores."""
     tally, residuals = Judged(claim), []
     for i in range(policies):
         bandit = make_bandit(rng, step=(0.02, 0.1, 0.3)[i % 3])
@@ -76,7 +77,7 @@ def _with_identity(tally: Judged, residuals: list[float]) -> Outcome:
 
 
 def true_update(rng: np.random.Generator, weighted: bool = True) -> Outcome:
-    """sum_l p g_l, enumerated, is the gradient of E_new[A]: central differences of the objective itself."""
+    """Check that sum_l p g_l, enumerated, is the gradient of E_new[A], by central differences of E_new[A]."""
     bandit = make_bandit(rng, vocabulary=2, max_length=4)
     unclipped = preset("none").rule
     p, g, _, _ = strata(bandit, unclipped)
@@ -97,7 +98,7 @@ def true_update(rng: np.random.Generator, weighted: bool = True) -> Outcome:
 
 
 def live_log(rng: np.random.Generator, claim: Claim = STATED, logs: int = 8, draws: int = 4_000) -> Outcome:
-    """The live form: T7 and T8 for the empirical measure of responses drawn from the old policy."""
+    """Check T7 and T8 on samples: the empirical measure of responses drawn from the old policy."""
     tally, residuals = Judged(claim), []
     for i in range(logs):
         bandit = make_bandit(rng, step=(0.02, 0.1)[i % 2])
@@ -110,7 +111,8 @@ def live_log(rng: np.random.Generator, claim: Claim = STATED, logs: int = 8, dra
 
 
 def sampled_update(rng: np.random.Generator, keep_weight: bool = True, draws: int = 200_000) -> Outcome:
-    """Drawn responses clipped by the rule average to g_clip, enumerated from section 2's own words (8 directions)."""
+    """Check that drawn responses, clipped by the rule, average to g_clip along 8 random directions.
+    g_clip is enumerated from section 2's definition of the rule."""
     bandit = make_bandit(rng, max_length=5, step=0.1)
     rule = calibrated(bandit, "fspo-kl", 0.9)
     directions = rng.standard_normal((bandit.new.size, 8))
@@ -120,7 +122,7 @@ def sampled_update(rng: np.random.Generator, keep_weight: bool = True, draws: in
     projected = bandit.psi @ directions
     weight = applied.clipped_weight if keep_weight else applied.multiplier
     terms = (weight * bandit.advantages)[:, None] * projected
-    # drop by its definition: cut where A > 0 and S > hi, or A < 0 and S < lo, with the band written out
+    # Section 2 defines drop: a response is clipped if A > 0 and S > hi, or A < 0 and S < lo.
     drift = -bandit.drift_stats().k3 * n
     above, below = drift + rule.range_hi * np.sqrt(n) < S, drift - rule.range_lo * np.sqrt(n) > S
     kept = ~((bandit.advantages > 0) & above | (bandit.advantages < 0) & below)

@@ -1,8 +1,8 @@
-"""T8 and T7 on a gradient log: the identity on finite data, up to rounding (docs/theory.md section 5, live form).
+"""Check T8 and T7 on a gradient log, where T8 is an identity up to rounding (docs/theory.md section 5, live form).
 
-The suite writes real logs of its own, with ``fspo.gradlog``, from responses of the tabular policy. The same code takes
-a user's run folder (``python -m proofs_check --log RUN``). One side of the comparison sorts rows into bins and asks
-``theory.cosine_lemma``; the other adds the rows up as they are.
+The suite writes logs with ``fspo.gradlog`` from responses of a tabular policy. The same code takes
+a user's run folder (``python -m proofs_check --log RUN``). One side of the comparison sorts rows into bins and calls
+``theory.cosine_lemma``; the other adds up the rows without bins.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from proofs_check.tools.lemma_search import Judged
 from proofs_check.tools.log_rows import Update, binned, direct, read_updates, sample_updates, write_update
 
 ROUNDING = 1e-11
-"""Largest residual of T8, relative to the sum of the terms' norms, that float64 may leave."""
+"""Largest residual of T8 that float64 rounding may leave, relative to the sum of the terms' norms."""
 MOST_ROLLOUTS = 40
-"""Of a user's run at most this many rollouts are read, evenly spaced."""
+"""Most rollouts that are read from a user's run; they are evenly spaced."""
 NOTHING_LOST = replace(STATED, name="rho x 1e-6", factor=1e-6)
 
 
@@ -35,18 +35,18 @@ Tamper = Callable[[Update, np.random.Generator], Update]
 
 
 def untouched(update: Update, rng: np.random.Generator) -> Update:
-    """The log as it is."""
+    """Return the logged update unchanged."""
     del rng
     return update
 
 
 def permuted(update: Update, rng: np.random.Generator) -> Update:
-    """Advantages given to other responses (a control)."""
+    """Return the update with advantages given to other responses (a control)."""
     return replace(update, A=rng.permutation(update.A))
 
 
 def corrupted(update: Update, rng: np.random.Generator) -> Update:
-    """The direction of one kept response with its sign turned (a control)."""
+    """Return the update with the score of one unclipped response multiplied by -1 (a control)."""
     del rng
     heavy = int(np.argmax(update.applied()[2] * np.abs(update.A) * np.linalg.norm(update.psi, axis=1)))
     psi = update.psi.copy()
@@ -55,7 +55,8 @@ def corrupted(update: Update, rng: np.random.Generator) -> Update:
 
 
 def residual(logged: Update, source: Update, bins: np.ndarray, drop_inner: bool = False) -> float:
-    """Largest of |g - g'| and |a_bar (g + e_len + e_in) - g_clip'|, over the terms' mean norm; primes: ``source``."""
+    """Return the residual of T8: the binned ``logged`` update against the rows of ``source``, added up (primes).
+    It is the largest of |g - g'| and |a_bar (g + e_len + e_in) - g_clip'|, over the mean norm of the terms."""
     p, a, g, clipped = binned(logged, bins)
     lemma = theory.cosine_lemma(p, a, g, clipped)
     total = p @ g
@@ -75,10 +76,10 @@ def written_identity(
     tamper: Tamper = untouched,
     drop_inner: bool = False,
 ) -> Outcome:
-    """A log written, read back and binned by length, against the rows it was made from.
+    """Check T8 on a log that is written, read back and binned by length, against the rows from which it was written.
 
-    Twice: against the rows rounded here to what the file can hold (float64 rounding is left), and against the rows
-    in float64 (float16 or float32 rounding of each entry is left, and bounded row by row).
+    The comparison is made twice: with the rows rounded to the file's precision, which leaves float64's rounding, and
+    with the rows in float64, which leaves the file's float16 or float32 rounding, bounded row by row.
     """
     small = np.float32 if exact else np.float16
     unit_error, least = float(np.finfo(small).eps) / 2, float(np.finfo(small).smallest_subnormal)
@@ -93,7 +94,8 @@ def written_identity(
         read = tamper(read, rng)
         cut += int((source.applied()[0] != 1).sum())
         margins.append(_decades(ROUNDING, residual(read, rounded, read.n, drop_inner)))
-        # each entry of a unit vector moves by its relative rounding or by a subnormal, its norm by a float32 rounding
+        # Rounding moves each entry of a unit vector by its relative error or by a subnormal, and its norm by float32's
+        # error.
         allowed = unit_error + least * math.sqrt(source.psi.shape[1]) + 2.0**-23
         margins.append(_decades(allowed, residual(read, source, read.n, drop_inner)))
     if cut < 50:
@@ -102,12 +104,12 @@ def written_identity(
 
 
 def length_bins(n: np.ndarray) -> np.ndarray:
-    """Fixed bins for a user's log: powers of two of the length."""
+    """Return the bin of each length in a user's log: powers of two."""
     return np.floor(np.log2(n))
 
 
 def _usable(run: Path) -> tuple[list[tuple[int, Update]], str]:
-    """Updates of a user's run in which something was clipped, or the reason why there are none."""
+    """Return the updates of a user's run in which something was clipped, or the reason why there are none."""
     found, clipped = 0, []
     for step, update in read_updates(run, most=MOST_ROLLOUTS):
         if update.rule.level != "sequence":
@@ -136,7 +138,7 @@ def _usable(run: Path) -> tuple[list[tuple[int, Update]], str]:
 
 
 def log_identity(rng: np.random.Generator, run: Path, tamper: Tamper = untouched, drop_inner: bool = False) -> Outcome:
-    """T8 on each scored update of a user's run: bins of the lemma against rows added up."""
+    """Check T8 on each scored update of a user's run: the lemma's bins against the rows added up."""
     updates, reason = _usable(run)
     if reason:
         return Outcome(not_run=reason)
@@ -147,7 +149,7 @@ def log_identity(rng: np.random.Generator, run: Path, tamper: Tamper = untouched
 
 
 def log_bound(rng: np.random.Generator, run: Path, claim: Claim = STATED) -> Outcome:
-    """T7 on each scored update of a user's run, each judged in balls."""
+    """Check T7 on each scored update of a user's run, judged by ball arithmetic."""
     del rng
     updates, reason = _usable(run)
     if reason:
@@ -162,7 +164,7 @@ def log_bound(rng: np.random.Generator, run: Path, claim: Claim = STATED) -> Out
 
 
 def log_checks(run: Path) -> tuple[Check, ...]:
-    """T8 and T7 on a user's run folder.
+    """Return the checks of T8 and T7 on a user's run folder.
 
     Raises
     ------

@@ -1,4 +1,5 @@
-"""T9 to T12 a second way: attacked by hypothesis, every outcome of a tiny update enumerated (sections 4 and 6)."""
+"""T9 to T12 by other methods: attacked with hypothesis, and all outcomes of a tiny update enumerated (sections 4,
+6)."""
 
 from __future__ import annotations
 
@@ -31,7 +32,9 @@ from proofs_check.tools.policy import (
 def search(
     rng: np.random.Generator, strategy: st.SearchStrategy[Any], excess: Callable[[Any], float], needed: int, unit: str
 ) -> Outcome:
-    """hypothesis looks for an example with ``excess`` > 0, the amount by which a claim is broken (NaN: no case)."""
+    """Let hypothesis search for an example with ``excess`` > 0.
+    The excess is the amount by which an example breaks the claim; NaN means that the claim says nothing about the
+    example."""
     seen: list[float] = []
 
     def broken(example: Any) -> bool:
@@ -50,7 +53,8 @@ def search(
 
 @st.composite
 def policies(draw: st.DrawFn, banned: bool) -> tuple[np.ndarray, np.ndarray, int]:
-    """Old and new logits from flat to nearly deterministic; ``banned``: the old policy never takes one symbol first."""
+    """Draw old and new logits, from flat to nearly deterministic.
+    If ``banned``, the old policy gives one first symbol probability 0."""
     vocabulary, length = draw(st.integers(1, 3)), draw(st.integers(1, 4))
     shape = (length, vocabulary + 1, vocabulary + 1)
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
@@ -61,9 +65,9 @@ def policies(draw: st.DrawFn, banned: bool) -> tuple[np.ndarray, np.ndarray, int
 
 
 def weights_attack(rng: np.random.Generator, banned: bool = False, skip_first: bool = False) -> Outcome:
-    """T9: no policies break E_old[exp S | L] = p_new(l)/p_old(l), or the martingale property of exp(s_t) - 1.
-
-    Nearly deterministic policies cancel, so a suspect is worked out again at 50 digits, and that is the verdict.
+    """Check T9: no policies break E_old[exp S | L] = p_new(l)/p_old(l) or the martingale property of exp(s_t) - 1.
+    Nearly deterministic policies lose digits by cancellation, so a suspect is computed again with 50 digits, which
+    decide.
     """
     first = 1 if skip_first else 0
 
@@ -86,7 +90,7 @@ def weights_attack(rng: np.random.Generator, banned: bool = False, skip_first: b
 
 
 def _token_probabilities(theta: np.ndarray, responses: Responses) -> np.ndarray:
-    """pi of each token at 50 digits, (N, T), 1 after the end."""
+    """Return the probability of each token with 50 digits, shape (N, T); it is 1 after the end of the response."""
     T, states, symbols = theta.shape
     table = np.array([[[mp.exp(mp.mpf(float(x))) for x in row] for row in at] for at in theta], dtype=object)
     table = table / table.sum(axis=2, keepdims=True)
@@ -100,7 +104,8 @@ def _token_probabilities(theta: np.ndarray, responses: Responses) -> np.ndarray:
 
 
 def _weights_error(p_old: np.ndarray, p_new: np.ndarray, ratios: np.ndarray, lengths: np.ndarray) -> Any:
-    """Largest relative error of the lengths' identity and of the martingale's moments; floats or 50 digits."""
+    """Return the largest relative error of T9's length identity and martingale moments, for floats or 50-digit
+    numbers."""
     drawn, worst = p_old > 0, 0.0
     for length in np.unique(lengths):
         at = lengths == length
@@ -117,9 +122,8 @@ def _weights_error(p_old: np.ndarray, p_new: np.ndarray, ratios: np.ndarray, len
 
 
 def edge_attack(rng: np.random.Generator, drift: str = "gaussian", share: float = 1.0) -> Outcome:
-    """T10: no sigma, range and length put the rule's upper edge above u^2/2 nats; the excess is worked out by mpmath.
-
-    ``share`` < 1 is a drift that falls short of -sigma^2/2 (a control).
+    """Check T10: for no sigma, range and length is the upper edge of the rule above u^2/2 nats (mpmath computes u^2/2).
+    ``share`` < 1 (a control) makes the drift smaller than -sigma^2/2.
     """
 
     def excess(example: tuple[float, float, float]) -> float:
@@ -132,7 +136,7 @@ def edge_attack(rng: np.random.Generator, drift: str = "gaussian", share: float 
         with mp.workdps(50):
             top = (mp.mpf(c) / mp.mpf(sigma)) ** 2 / 2
             stated = mp.log(mp.mpf(theory.upper_edge_supremum(c / sigma)))
-            # the edge is a difference of two terms of the size of c sqrt(L); its rounding is that of each
+            # The edge is the difference of two terms of size c sqrt(L); each contributes its rounding.
             rounding = 8 * mp.mpf(2) ** -53 * (mp.mpf(c) * mp.sqrt(length) + top + 1)
             return float(mp.mpf(edge) - min(stated, top) - rounding)
 
@@ -142,13 +146,14 @@ def edge_attack(rng: np.random.Generator, drift: str = "gaussian", share: float 
 
 
 def dual_attack(rng: np.random.Generator, dual: float | None = 3.0) -> Outcome:
-    """T10: with a dual clip no response has a clipped weight above its dual edge; without one A < 0 is unbounded."""
+    """Check T10: with a dual clip no response has a clipped weight above its dual edge. Without one, A < 0 has no
+    bound."""
 
     def excess(example: tuple[float, int, float, str, float]) -> float:
         S, length, A, outside, c = example
         rule = Rule("sqrt", c, c, dual=dual, outside=outside)  # type: ignore[arg-type]
         applied = rule.apply(np.array([S]), np.array([float(length)]), np.array([A]))
-        edge = min(3.0 * c * math.sqrt(length), MAX_EXPONENT)  # d c sqrt(L), and the cap on every exponent
+        edge = min(3.0 * c * math.sqrt(length), MAX_EXPONENT)  # d c sqrt(L) with d = 3; no exponent is larger
         return float(np.log(np.maximum(applied.clipped_weight[0], 1e-300))) - edge - 1e-12
 
     strategy = st.tuples(
@@ -162,10 +167,12 @@ def dual_attack(rng: np.random.Generator, dual: float | None = 3.0) -> Outcome:
 
 
 def weight_moments(rng: np.random.Generator, shift: float = 2.0, draws: int = 100_000) -> Outcome:
-    """T10: first two moments of in-band weights by length and gamma, and with them their effective sample size.
+    """Check T10's first two moments of the weights in the band by length and gamma; they give the effective sample
+    size.
 
     E[w^k 1(band)] = exp(k mu l + k^2 sigma^2 l/2) a(l) with a at the mean (mu + k sigma^2) l: weighting a normal law by
-    exp(kS) moves its mean by k sigma^2 l. Compared with weights drawn and passed through ``rule.apply``.
+    exp(kS) moves its mean by k sigma^2 l. The reference is the mean over draws
+    of weights from ``rule.apply``.
     """
     sigma, lengths = 0.04, np.array([16.0, 256, 1024])
     model = GaussianTokens(-(sigma**2) / 2, sigma)
@@ -189,7 +196,8 @@ def weight_moments(rng: np.random.Generator, shift: float = 2.0, draws: int = 10
 
 @st.composite
 def symmetric_laws(draw: st.DrawFn) -> tuple[list[int], list[int], int, int, list[int]]:
-    """Atoms z > 0 in eighths and their integer weights, c (off the atoms), k3 and shares of A > 0 in eighths."""
+    """Draw atoms z > 0 (in eighths) and their integer weights, c (off the atoms), k3, and shares of A > 0 (in
+    eighths)."""
     atoms = draw(st.lists(st.integers(0, 12), min_size=1, max_size=5, unique=True))
     weights = draw(st.lists(st.integers(1, 9), min_size=len(atoms), max_size=len(atoms)))
     return atoms, weights, draw(st.integers(1, 12)), draw(st.integers(0, 3)), draw(_SHARES)
@@ -201,9 +209,9 @@ _SHARES = st.lists(st.integers(0, 8), min_size=5, max_size=5)
 def sign_attack(
     rng: np.random.Generator, wider: int = 0, dual: float | None = None, mirrored: bool = True, shift: int = 0
 ) -> Outcome:
-    """T11: no symmetric law and no shares of A > 0 make a_upd of a symmetric sqrt band vary with l, exactly.
-
-    Everything is a small multiple of 1/16 and lengths are powers of 4, so float64 is exact and counts are integers.
+    """Check T11: for no symmetric law and no shares of A > 0 does a_upd of a symmetric sqrt band vary with l.
+    All values are small multiples of 1/16 and lengths are powers of 4, so float64 makes no rounding error and the
+    accepted counts are integers.
     """
     lengths = 4.0 ** np.arange(5)
 
@@ -222,7 +230,7 @@ def sign_attack(
                 n, A = np.full(z.size, length), np.full(z.size, sign)
                 total += share * int(mass @ (rule.apply(S, n, A, -k3 / 8).multiplier == 1))
             kept.append(total)
-        return max(kept) - min(kept) - 0.5  # whole numbers: below 1 they are equal
+        return max(kept) - min(kept) - 0.5  # counts are integers: if they differ by less than 1 they are equal
 
     return search(rng, symmetric_laws(), excess, 100, "counts apart")
 
@@ -230,8 +238,9 @@ def sign_attack(
 def price_exact(
     rng: np.random.Generator, with_bias: bool = True, plug_in: bool = False, one_less: bool = False, prompts: int = 3
 ) -> Outcome:
-    """T12 over every outcome of an update of 3 prompts: its squared error, and ||bias||^2 from pairs."""
-    for _ in range(50):  # a policy of which the rule cuts something
+    """Check T12 over every outcome of an update of 3 prompts: its squared error, and ||bias||^2 from pairs of
+    prompts."""
+    for _ in range(50):  # look for a policy of which the rule clips enough
         bandit = make_bandit(rng, vocabulary=2, max_length=3, step=0.3)
         clipped, true = update_terms(bandit, calibrated(bandit, "fspo", 0.6))
         p, d = bandit.p_old, clipped - true

@@ -1,4 +1,4 @@
-"""T9 to T12: weights against lengths, unbounded weights, the sign of A, and the price (sections 4, 6)."""
+"""T9 to T12: mean weight by length, unbounded weights, the sign of A, and the price of clipping (sections 4, 6)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from proofs_check.tools.policy import (
 
 
 def length_ratio(rng: np.random.Generator, under_new: bool = False) -> Outcome:
-    """T9: E_old[exp S | L] = p_new(l)/p_old(l) over all responses of a policy whose lengths shift."""
+    """Check T9: E_old[exp S | L] = p_new(l)/p_old(l) over all responses of a policy whose lengths shift."""
     outcomes = []
     for _ in range(10):
         bandit = make_bandit(rng, step=0.5)
@@ -40,11 +40,11 @@ def length_ratio(rng: np.random.Generator, under_new: bool = False) -> Outcome:
 
 
 def martingale(rng: np.random.Generator, centred: bool = True) -> Outcome:
-    """T9 (ii): exp(s_t) - 1 have mean 0 and no correlation across positions, by enumeration."""
+    """Check T9 (ii) by enumeration: exp(s_t) - 1 has mean 0 at each position and no correlation between positions."""
     largest = 0.0
     for _ in range(10):
         bandit = make_bandit(rng, step=0.5)
-        # s_t = 0 after the end, so the differences stop there
+        # After the end of a response s_t is 0, and so is the difference.
         difference = np.expm1(bandit.token_log_ratios) if centred else bandit.token_log_ratios
         moments = (difference * bandit.p_old[:, None]).T @ difference
         scale = np.sqrt(np.outer(np.diag(moments), np.diag(moments)))
@@ -56,7 +56,8 @@ def martingale(rng: np.random.Generator, centred: bool = True) -> Outcome:
 
 
 def first_use(rng: np.random.Generator, trained_on: bool = False, batches: int = 1_500, size: int = 32) -> Outcome:
-    """T9 needs first use: after a step on one batch, the mean of exp S is 1 on fresh responses, not on that batch."""
+    """Check that T9 needs first use: after a step on one batch the mean of exp S is 1 on fresh responses.
+    On the batch of the step (a control) it is not."""
     responses = all_responses(2, 4)
     old = 0.5 * rng.standard_normal((4, 3, 3))
     log_old = token_log_probs(old, responses).sum(axis=1)
@@ -72,7 +73,7 @@ def first_use(rng: np.random.Generator, trained_on: bool = False, batches: int =
 
 
 def edge_supremum(rng: np.random.Generator, drift: str = "gaussian") -> Outcome:
-    """T10: the largest upper edge over L, found by an optimiser on the rule's own band, and where it lies."""
+    """Check T10: an optimiser finds the largest upper edge of the rule over L, and the length where it lies."""
     from scipy.optimize import fminbound
 
     outcomes = []
@@ -92,7 +93,8 @@ def edge_supremum(rng: np.random.Generator, drift: str = "gaussian") -> Outcome:
 
 
 def sign_identity(rng: np.random.Generator, crossed: bool = False) -> Outcome:
-    """T11: a_upd from the tails by sign of A equals E[M | l], enumerated, with and without a dual clip."""
+    """Check T11 by enumeration: a_upd from the tails of S by sign of A equals E[M | l], with and without a dual
+    clip."""
     outcomes = []
     for i in range(12):
         bandit = make_bandit(rng, step=0.3)
@@ -115,7 +117,7 @@ def sign_identity(rng: np.random.Generator, crossed: bool = False) -> Outcome:
             }
             positive = float(mass[1].sum() / (mass[1].sum() + mass[-1].sum()))
             high, low = (tail["low"], tail["high"]) if crossed else (tail["high"], tail["low"])
-            beyond = 0.0 if crossed else tail["dual"]  # its tail lies within "high"
+            beyond = 0.0 if crossed else tail["dual"]  # crossed (a control): the dual clip's tail lies within "high"
             stated = theory.update_acceptance(positive, high, low, beyond)
             outcomes.append(abs(float(stated) - a[k]))
     error = float(np.max(outcomes))  # keeps NaN
@@ -123,7 +125,7 @@ def sign_identity(rng: np.random.Generator, crossed: bool = False) -> Outcome:
 
 
 def dual_edge(rule: Rule, hi: np.ndarray, centre: np.ndarray) -> np.ndarray:
-    """dual_L = m_L + d (hi_L - m_L), written out from section 1; infinite without a dual clip."""
+    """Return dual_L = m_L + d (hi_L - m_L), as section 1 defines it; it is infinite without a dual clip."""
     if rule.dual is None:
         return np.full(hi.shape, math.inf)
     return centre + rule.dual * (hi - centre)
@@ -137,7 +139,8 @@ def sign_fairness(
     shift: float = 0.0,
     draws: int = 100_000,
 ) -> Outcome:
-    """T11: S symmetric, independent of A, c_lo = c_hi: equal update acceptance though the sign of A varies with l."""
+    """Check T11: if S is symmetric and independent of A and c_lo = c_hi, update acceptance is the same at all lengths.
+    The share of positive A varies with the length."""
     sigma, lengths = 0.03, np.array([16.0, 64, 256, 1024, 4096])
     model = model or GaussianTokens(-(sigma**2) / 2, sigma)
     n = np.broadcast_to(lengths, (draws, lengths.size))
@@ -149,7 +152,7 @@ def sign_fairness(
 
 
 def sign_closed(rng: np.random.Generator, c_ratio: float = 1.0, dual: float | None = None) -> Outcome:
-    """T11 in closed form: LRE of a_upd is 0 for any share of positive advantages."""
+    """Check T11's formula: LRE of a_upd is 0 for any shares of positive advantages."""
     largest = 0.0
     for _ in range(200):
         u = rng.uniform(0.3, 2.0)
@@ -162,13 +165,14 @@ def sign_closed(rng: np.random.Generator, c_ratio: float = 1.0, dual: float | No
 
 
 def _price_terms(rng: np.random.Generator) -> tuple[Bandit, np.ndarray, np.ndarray]:
-    """A bandit and, for each of its responses, M w A psi and w A psi."""
+    """Return a bandit and, for each of its responses, M w A psi and w A psi."""
     bandit = make_bandit(rng, vocabulary=2, max_length=4, step=0.3)
     return bandit, *update_terms(bandit, calibrated(bandit, "fspo", 0.6))
 
 
 def price(rng: np.random.Generator, with_bias: bool = True, prompts: int = 40, updates: int = 20_000) -> Outcome:
-    """T12: simulated squared error of updates of 40 prompts is ||bias||^2 + tr Cov/n, both enumerated."""
+    """Check T12: the mean squared error of simulated updates of 40 prompts is ||bias||^2 + tr Cov/n, both
+    enumerated."""
     bandit, clipped, true = _price_terms(rng)
     p = bandit.p_old / bandit.p_old.sum()
     bias = p @ (clipped - true)
@@ -180,7 +184,7 @@ def price(rng: np.random.Generator, with_bias: bool = True, prompts: int = 40, u
 
 
 def bias_pairs(rng: np.random.Generator, plug_in: bool = False, prompts: int = 40, updates: int = 20_000) -> Outcome:
-    """T12: inner products over pairs of different prompts estimate ||bias||^2 without bias."""
+    """Check T12: inner products over pairs of different prompts estimate ||bias||^2 without bias."""
     bandit, clipped, true = _price_terms(rng)
     p, d = bandit.p_old / bandit.p_old.sum(), clipped - true
     counts = rng.multinomial(prompts, p, size=updates)
@@ -191,7 +195,7 @@ def bias_pairs(rng: np.random.Generator, plug_in: bool = False, prompts: int = 4
 
 
 def sign_simulated(rng: np.random.Generator, forget_sign: bool = False, draws: int = 100_000) -> Outcome:
-    """T11: frequencies of kept responses equal the closed form where ranges differ and the sign varies with l."""
+    """Check T11: if ranges differ and the share of positive A varies with l, responses are kept as often as stated."""
     sigma, lengths = 0.03, np.array([16.0, 256, 4096])
     model = GaussianTokens(-(sigma**2) / 2, sigma)
     rule = preset("fspo-kl", range_lo=0.02, range_hi=0.05).rule

@@ -1,4 +1,4 @@
-"""T13: acceptance by weight, which the clipped surrogate counts, against acceptance by number (section 4)."""
+"""T13: acceptance of weight, which the clipped surrogate counts, against acceptance of responses (section 4)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from proofs_check.tools.compare import close, holds, mean_is, worst
 
 
 def weight_quadrature(rng: np.random.Generator, as_band: bool = False) -> Outcome:
-    """T13: b(l) by quadrature of exp(s) times the normal density over the band, both written out, at 30 digits."""
+    """Check T13's b(l) against quadrature of exp(s) times the normal density over the band, with 30 digits."""
     outcomes = []
     drifts = ("none", "kl", "gaussian", "tilted")
     for i in range(24):
@@ -36,7 +36,8 @@ def weight_quadrature(rng: np.random.Generator, as_band: bool = False) -> Outcom
 
 
 def weight_fairness(rng: np.random.Generator, drift: str = "tilted") -> Outcome:
-    """T13: drift ``tilted`` flattens b for every range and scale, and drift ``none`` makes a = b at c_lo = c_hi."""
+    """Check T13: drift ``tilted`` makes b the same at all lengths for every range and scale.
+    Drift ``none`` makes a = b at c_lo = c_hi."""
     largest, unequal = 0.0, 0.0
     lengths = np.array([1.0, 10, 100, 1_000, 10_000])
     for _ in range(100):
@@ -54,7 +55,7 @@ def weight_fairness(rng: np.random.Generator, drift: str = "tilted") -> Outcome:
 
 
 def weight_example(rng: np.random.Generator, sigma: float = 0.03) -> Outcome:
-    """T13's example: .683, .495, .630, and cosine .848 at LRE = 0."""
+    """Check T13's example: .683, .495, .630, and cosine .848 at LRE = 0."""
     del rng
     means, mu = theory.gaussian_means(sigma), -(sigma**2) / 2
     centred, plain = Rule("sqrt", 0.03, 0.03, drift="gaussian"), Rule("sqrt", 0.03, 0.03)
@@ -74,7 +75,7 @@ def weight_example(rng: np.random.Generator, sigma: float = 0.03) -> Outcome:
 
 
 def weight_simulated(rng: np.random.Generator, as_band: bool = False, draws: int = 200_000) -> Outcome:
-    """T13: the mean of w over in-band responses of ``rule.apply`` is b(l) (E w = 1)."""
+    """Check T13: the mean of w over responses that ``rule.apply`` leaves in the band is b(l), where E w = 1."""
     sigma, lengths = 0.03, np.array([16.0, 64, 256, 1000])
     model = GaussianTokens(-(sigma**2) / 2, sigma)
     rule = preset("fspo-kl").rule

@@ -1,4 +1,5 @@
-"""T14 and T15: bands that follow a target online, by the trainer's own code (docs/theory.md sections 2 and 6)."""
+"""T14 and T15: bands that follow a target acceptance, updated by the trainer's code (docs/theory.md sections 2 and
+6)."""
 
 from __future__ import annotations
 
@@ -17,25 +18,26 @@ from proofs_check.tools.compare import bonferroni, holds, mean_is
 from proofs_check.tools.settings import MU, SIGMA, TARGET
 
 GRID = 4.0 ** np.arange(2, 6)
-"""Lengths at which acceptance is looked at: 16 to 1,024."""
+"""Lengths at which acceptance is measured: 16 to 1,024."""
 CEILING = math.log(MAX_HALF_WIDTH / 0.003) - 1e-9
 HETEROSCEDASTIC, FRACTIONAL = Heteroscedastic(MU, SIGMA, beta=0.15), FractionalNoise(MU, SIGMA, hurst=0.65)
 
 
 def template(adapt: str, target: float = TARGET) -> Rule:
-    """fspo-kl's band, started ten times too wide, that follows the target."""
+    """Return fspo-kl's band, started ten times too wide, that follows the target acceptance."""
     shape, gamma = ("power", 0.5) if adapt == "exponent" else ("sqrt", None)
     return Rule(shape, 0.3, 0.3, gamma=gamma, drift="kl", adapt=adapt, target=target)  # type: ignore[arg-type]
 
 
 def drawn(rng: np.random.Generator, model: LogRatioModel, number: int) -> tuple[Floats, Floats]:
-    """S and L (N,), L log-uniform between 8 and 2,048."""
+    """Draw S and L, both (N,), with L log-uniform between 8 and 2,048."""
     n = np.exp(rng.uniform(math.log(8), math.log(2048), number)).round()
     return model.sample(rng, n), n
 
 
 def long_run(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
-    """|mean acceptance - target| <= D / (T G_T) for sequences of laws that jump, drift and hide beyond the band."""
+    """Check T14: |mean acceptance - target| <= D / (T G_T) for laws of S that jump, drift, or lie just beyond the
+    band."""
     slack = []
     for _ in range(100):
         target, rows = rng.uniform(0.05, 0.95), int(rng.integers(1, 20))
@@ -44,7 +46,7 @@ def long_run(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
         scale, walk = 0.1, rng.uniform(0, 0.6)
         for _ in range(int(rng.integers(5, 120))):
             S = scale * rng.standard_normal(rows)
-            if rng.random() < 0.2:  # an adversary that sees the band
+            if rng.random() < 0.2:  # an adversary puts every S just inside or just outside the band
                 S = np.full(rows, online.rule.range_hi * rng.choice([0.999, 1.001]))
             if online.state["updates"]:
                 accepted.append(online.rule.apply(S, np.ones(rows), np.ones(rows)).in_band.mean())
@@ -52,7 +54,7 @@ def long_run(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
             online.observe(S, np.ones(rows), np.ones(rows))
             scale = float(np.clip(scale * np.exp(walk * rng.standard_normal()), 1e-3, 3))
         theta.append(online.state["log_scale"])
-        if max(theta) >= CEILING:  # a range that is held is outside the statement
+        if max(theta) >= CEILING:  # T14 says nothing about a range that has reached its limit
             continue
         last = max(GAIN, 1 / math.sqrt(len(accepted)))
         bound = (max(theta) - min(theta)) / (len(accepted) * last)
@@ -61,7 +63,7 @@ def long_run(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
 
 
 def telescoping(rng: np.random.Generator, exponent: float = 0.5) -> Outcome:
-    """The sum of G_t (target - a_t), with gains from the statement, is what theta has moved by, to rounding."""
+    """Check T14: theta moves by the sum of G_t (target - a_t), with the gains G_t that T14 states, up to rounding."""
     gaps = []
     for _ in range(30):
         online = OnlineRule(template("range"))
@@ -82,7 +84,8 @@ def telescoping(rng: np.random.Generator, exponent: float = 0.5) -> Outcome:
 def learnt_acceptance(
     rng: np.random.Generator, adapt: str, model: LogRatioModel, target: float = TARGET, chains: int = 50
 ) -> Outcome:
-    """Mean acceptance at four lengths after 80 updates of 256 rows, over independent runs: the target at each."""
+    """Check that learning reaches the target: mean acceptance at four lengths after 80 updates of 256 responses.
+    The mean is over independent runs."""
     means, found = matching_means(model), []
     for _ in range(chains):
         online = OnlineRule(template(adapt))
@@ -102,9 +105,8 @@ def learnt_acceptance(
 
 
 def rank_bounds(rng: np.random.Generator, correction: int = 1) -> Outcome:
-    """target <= k/(n+1) < target + 1/(n+1) in exact arithmetic, k as the code finds it from 1, ..., n.
-
-    Without the correction the code is shown a score less, so that it takes the ceil(n target)-th of n.
+    """Check T15: target <= k/(n+1) < target + 1/(n+1) in fractions, with k as the code selects it from 1, ..., n.
+    Without the correction (a control) the code gets one score less, so that it takes the ceil(n target)-th of n.
     """
     slack = []
     for n in (1, 2, 9, 19, 40, 99, 128, 512):
@@ -112,16 +114,17 @@ def rank_bounds(rng: np.random.Generator, correction: int = 1) -> Outcome:
             target = Fraction(int(rng.integers(1, 1000)), 1000)
             k = conformal_quantile(np.arange(1, n + correction), float(target))
             if k == math.inf:
-                slack.append(target - Fraction(n, n + 1))  # no rank would do
+                slack.append(target - Fraction(n, n + 1))  # no k is large enough
                 continue
             chance = Fraction(int(k), n + 1)
-            # the second is strict: where it holds, it does so by 1/1000 of 1/(n+1) at least
+            # The second inequality is strict: where it holds, it holds by at least 1/1000 of 1/(n+1).
             slack += [chance - target, target + Fraction(1, n + 1) - chance - Fraction(1, 2000 * (n + 1))]
     return holds([float(x) for x in slack], "probability")
 
 
 def beta_binomial(rng: np.random.Generator, rule: str = "conformal", past: float = 1.0, n: int = 61) -> Outcome:
-    """Accepted of 200 new responses in each bin, by the rule object: beta-binomial, in a law that no sqrt band fits."""
+    """Check T15: of 200 new responses in each bin the rule accepts a beta-binomial number.
+    The law of S is one for which no sqrt band is fair."""
     from scipy.stats import betabinom, kstest
 
     lengths, new, runs = np.array([12.0, 100.0, 900.0]), 200, 400
@@ -142,7 +145,7 @@ def beta_binomial(rng: np.random.Generator, rule: str = "conformal", past: float
     for column in np.array(counts).T:
         place = law.cdf(column) - rng.random(runs) * (
             law.cdf(column) - law.cdf(column - 1)
-        )  # uniform if the law is right
+        )  # uniform if the counts are beta-binomial
         p_values.append(kstest(place, "uniform").pvalue)
     spread = 4 * float(np.max(np.std(counts, axis=0))) / new / math.sqrt(runs)
     note = f"accepted {np.round(means, 3).tolist()}, stated {k / (n + 1):.3f}"

@@ -1,4 +1,5 @@
-"""T14 and T15 under every log-ratio model: where a learnt exponent is fair, what it leaves, what conformal promises."""
+"""T14 and T15 under every log-ratio model: where a learnt exponent is fair, which unfairness it leaves, and what the
+conformal rule guarantees."""
 
 from __future__ import annotations
 
@@ -31,34 +32,38 @@ from proofs_check.tools.online_runs import (
 from proofs_check.tools.settings import TARGET
 
 TOLERANCE = 0.01
-"""Largest |r(l)| that still counts as fair: what the moves of a band around its mean cost is of second order."""
+"""Largest |r(l)| that still counts as fair. The band moves around its mean, which costs a second-order amount."""
 BINS: Floats = np.unique(np.floor(np.log2(LENGTHS)))
 PAST = MEMORY // EACH_ROLLOUT
-"""Rollouts that fill the conformal rule's memory."""
+"""Number of rollouts that fill the conformal rule's memory."""
 
 
 def unfairness(found: Learnt) -> Outcome:
-    """|r(l)| <= TOLERANCE at every length: one-sided t-tests over runs, Bonferroni inside."""
+    """Test that |r(l)| <= TOLERANCE at every length by one-sided t-tests over runs, Bonferroni-corrected over
+    lengths."""
     count, k = found.accepted.shape
     _, r, mean = relative_acceptance(np.full(k, 1 / k), found.accepted.mean(axis=0))
-    own = found.accepted - (1 + r) * found.accepted.mean(axis=1, keepdims=True)  # influence on r, times the mean
+    # each run's influence on r, times the mean acceptance
+    own = found.accepted - (1 + r) * found.accepted.mean(axis=1, keepdims=True)
     error = own.std(axis=0, ddof=1) / math.sqrt(count) / mean
     tails = stats.t.sf((np.abs(r) - TOLERANCE) / error, count - 1)
     return Outcome(p_value=bonferroni(tails), resolution=4 * float(error.max()), wanted=0.04)
 
 
 def untrended(found: Learnt, trend: float = 0.0) -> Outcome:
-    """Mean acceptance TARGET, and no covariance of acceptance with log length (or that ``trend``)."""
+    """Test that mean acceptance is TARGET and that the covariance of acceptance with log length is ``trend`` (0:
+    none)."""
     return mean_is(found.trend, [TARGET, trend], wanted=0.03)
 
 
 def at_target(found: Learnt, target: float = TARGET) -> Outcome:
-    """Mean acceptance over all lengths."""
+    """Test that the mean acceptance over all lengths is ``target``."""
     return mean_is(found.trend[:, :1], [target], wanted=0.03)
 
 
 def at_least(samples: Floats, expected: Floats, wanted: float) -> Outcome:
-    """Means of columns (N, K) not below the stated ones: one-sided t-tests, Bonferroni inside."""
+    """Test that the means of the columns (N, K) are not below ``expected``, by one-sided t-tests,
+    Bonferroni-corrected."""
     error = samples.std(axis=0, ddof=1) / math.sqrt(len(samples))
     tails = stats.t.cdf((samples.mean(axis=0) - expected) / error, len(samples) - 1)
     resolution = 4 * float(error.max()) / float(np.linalg.norm(expected))
@@ -66,7 +71,7 @@ def at_least(samples: Floats, expected: Floats, wanted: float) -> Outcome:
 
 
 def together(outcomes: Sequence[Outcome], note: str = "", details: str = "") -> Outcome:
-    """Several simulated claims as one: the least p-value, corrected for their number, and the poorest resolution."""
+    """Combine simulated outcomes: the least p-value, Bonferroni-corrected, and the coarsest resolution."""
     p_values = [math.nan if one.p_value is None else one.p_value for one in outcomes]
     coarsest = max(outcomes, key=lambda one: one.resolution / one.wanted)
     return Outcome(
@@ -81,14 +86,13 @@ def together(outcomes: Sequence[Outcome], note: str = "", details: str = "") -> 
 def one_model(
     rng: np.random.Generator, rule: str, model: str, claim: Callable[[Learnt], Outcome], runs: int = RUNS
 ) -> Outcome:
-    """One claim about one rule under one model."""
+    """Test one claim about one rule under one model."""
     return claim(learnt(rng, MODELS[model], [template(rule)], runs)[0])
 
 
 def surveyed(rng: np.random.Generator, models: Sequence[str], claim: Callable[[Learnt], Outcome]) -> Outcome:
-    """A claim about fspo-adaptive under each model, and fspo-auto's mean at the target; the details hold every LRE.
-
-    Among them what no statement promises: what is left under models without a power law.
+    """Test a claim about fspo-adaptive under each model, and that fspo-auto's mean acceptance is the target.
+    The details list every LRE, also those under models without a power law, about which no statement says anything.
     """
     found = dict(survey(rng, models={name: MODELS[name] for name in models}))
     claims = [
@@ -102,9 +106,8 @@ def surveyed(rng: np.random.Generator, models: Sequence[str], claim: Callable[[L
 def conformal_bins(
     rng: np.random.Generator, models: Sequence[str] = tuple(MODELS), rule: str = "fspo-conformal", runs: int = 40
 ) -> Outcome:
-    """Acceptance of each bin of lengths by new responses: k/(n+1) on average, at least that where responses tie.
-
-    Past responses fill the rule's memory; a rule that follows no bins learns from the same.
+    """Check T15: new responses of each bin of lengths are accepted with mean k/(n+1), or at least that if S has ties.
+    Past responses fill the rule's memory. A rule without bins (a control) learns from the same responses.
     """
     k, outcomes, gaps = math.ceil((MEMORY + 1) * TARGET), [], []
     for name in models:

@@ -1,1 +1,1 @@
-"""Machine-checked proofs: the Coq scripts (``*.v``), what runs them and what they establish."""
+"""Machine-checked proofs: the Coq scripts (``*.v``), the code that runs Coq, and the list of proved theorems."""

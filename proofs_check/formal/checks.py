@@ -1,7 +1,7 @@
 """Machine-proved checks: theorems that Coq's kernel has accepted, and false ones that it refuses.
 
-A control is the same script with the claim made false. Coq must stop inside the proof of a theorem: a script that is
-refused elsewhere, as for a slip in its syntax, would show nothing and leaves its control undecided.
+A control is the same script with the claim made false. Coq must stop inside the proof of a theorem. If it stops
+elsewhere, for example at a syntax error, the control shows nothing and is undecided.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from proofs_check.formal.library import Refused, ask, compiled, given_up, script
 from proofs_check.frame import Check, Function, Method, Outcome
 
 Change = tuple[str, str]
-"""A text of the script and what takes its place, everywhere."""
+"""A text of the script and the text that replaces it at every occurrence."""
 _UNIT = "foreign axioms"
 
 
 def prove(rng: np.random.Generator, module: str, theorems: Sequence[str], change: Change | None = None) -> Outcome:
-    """Have Coq check theorems of a script, or of the script with a change.
+    """Let Coq check theorems of a script, or of the script after one replacement of text.
 
     Returns
     -------
     Outcome
-        Margin 0 if all theorems rest on the allowed axioms alone, minus the number of others otherwise, ``-inf`` if
-        coqc refuses, NaN if it refuses a changed script outside all proofs. ``not_run`` where Coq cannot be had.
+        Margin 0 if all theorems rest on the allowed axioms alone, else minus the number of other axioms; ``-inf`` if
+        coqc refuses the script, NaN if it refuses a changed script outside all proofs. ``not_run`` without Coq.
         ``details``: each statement as Coq prints it, and its axioms.
     """
     texts = scripts()
@@ -47,7 +47,7 @@ def prove(rng: np.random.Generator, module: str, theorems: Sequence[str], change
         note = f"coqc {coq.version} refuses the proof of {answer.theorem or 'no theorem'}: {answer.error}"
         outside = change is not None and not answer.theorem
         return Outcome(math.nan if outside else -math.inf, _UNIT, note=note, parameters=parameters)
-    # of everything that the theorems may rest on: a word that gives up a goal is found even where it is not used
+    # Search all scripts on which the theorems may rest. A word that gives up a goal counts even in an unused lemma.
     words = [f"{name}.v: {word}" for name, script in texts.items() for word in given_up(script)]
     words += [] if text is None else [f"{module}.v, changed: {word}" for word in given_up(text)]
     foreign = [f"a proof rests on {axiom}" for axiom in answer.foreign]
@@ -56,7 +56,7 @@ def prove(rng: np.random.Generator, module: str, theorems: Sequence[str], change
 
 
 def changed(text: str, change: Change) -> str:
-    """A script with its claim made false.
+    """Return the script with its claim made false by a replacement of text.
 
     Raises
     ------
@@ -70,7 +70,7 @@ def changed(text: str, change: Change) -> str:
 
 
 def without_proof(module: str, theorem: str) -> Change:
-    """The change that gives up one theorem's proof."""
+    """Return the replacement that turns one theorem's proof into ``Admitted``."""
     text = scripts()[module]
     found = re.search(rf"(?:Theorem|Lemma) {theorem}\b.*?\bQed\.", text, re.S)
     if found is None:

@@ -1,8 +1,8 @@
-"""Finding Coq, or fetching it without root, and running its compiler.
+"""Find Coq, or fetch it without root, and run its compiler.
 
-Coq is looked for on the PATH, then in the cache folder (FSPO_CACHE, default ~/.cache/fspo). Else, on Debian and its
-kin, the packages are downloaded by apt-get, which checks them against the signed package lists, and unpacked into the
-cache; nothing is installed and no root is needed. FSPO_NO_DOWNLOAD=1 forbids that.
+Coq is searched for on the PATH, then in the cache folder (FSPO_CACHE, default ~/.cache/fspo). If it is in neither, on
+Debian and its derivatives the packages are downloaded by apt-get, which checks them against the signed package
+lists, and unpacked into the cache; nothing is installed and no root is needed. FSPO_NO_DOWNLOAD=1 forbids that.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from fspo.base.files import cache_folder, remove_parts, whole_folder
 PACKAGES = ("coq", "libcoq-stdlib", "libcoq-core-ocaml", "libzarith-ocaml", "libfindlib-ocaml", "libgmp10")
 NO_DOWNLOAD = "FSPO_NO_DOWNLOAD"
 FETCH_SECONDS = 900.0
-"""Longest that the download and the unpacking may take together."""
+"""Most seconds that download and unpacking may take together."""
 COMPILE_SECONDS = 120.0
-"""Longest that coqc may take for one script; the longest of them needs two seconds."""
+"""Most seconds that coqc may take for one script; the slowest script needs two seconds."""
 _PROGRAMS = ("usr/bin/coqc", "usr/bin/coqchk")
 _LIBRARIES = (".vo", ".cmxs", ".so", "/META")
 
 
 class CoqMissing(Exception):
-    """Coq cannot be had here; the message says why, in plain words."""
+    """Raised if Coq is neither installed nor can be fetched; the message says why."""
 
 
 @dataclass(frozen=True)
 class Coq:
-    """A working Coq.
+    """A Coq installation that runs.
 
     Attributes
     ----------
@@ -59,7 +59,7 @@ class Coq:
 
 @dataclass(frozen=True)
 class Run:
-    """What coqc said about one script. ``ok`` is its exit status 0; ``ended`` is False if it was stopped or killed."""
+    """The result of coqc on one script. ``ok``: exit status 0; ``ended`` is False if coqc was stopped or killed."""
 
     ok: bool
     output: str
@@ -68,18 +68,18 @@ class Run:
 
     @property
     def first_error(self) -> str:
-        """Coq's first error with its place, on one line."""
+        """Return Coq's first error with its place, on one line."""
         return " ".join(self.errors.split())[:300] or "coqc failed without a message"
 
     @property
     def error_line(self) -> int | None:
-        """Line of the first error in the script, from 1."""
+        """Return the line of the first error in the script, counted from 1."""
         found = re.search(r'File "[^"]*", line (\d+), characters [^\n]*\nError', self.errors)
         return int(found[1]) if found else None
 
 
 def run_coqc(coq: Coq, folder: Path, name: str, library: Path | None = None, seconds: float = COMPILE_SECONDS) -> Run:
-    """Compile ``folder/name.v``, with the compiled scripts in ``library`` (default: ``folder``) known as FSPO."""
+    """Compile ``folder/name.v``. The compiled scripts in ``library`` (default: ``folder``) are importable as FSPO."""
     command = [coq.program, "-q", "-Q", str(library or folder), "FSPO", f"{name}.v"]
     try:
         done = subprocess.run(
@@ -89,18 +89,19 @@ def run_coqc(coq: Coq, folder: Path, name: str, library: Path | None = None, sec
         return Run(False, "", f"coqc did not finish {name}.v within {seconds:g} s", ended=False)
     except OSError as error:
         return Run(False, "", f"coqc did not start: {error}", ended=False)
-    if done.returncode < 0:  # killed from outside, as for want of memory: no word on the script
+    # killed from outside, for example because memory ran out: nothing is known about the script
+    if done.returncode < 0:
         return Run(False, "", f"coqc was ended by signal {-done.returncode} in {name}.v", ended=False)
     return Run(done.returncode == 0, done.stdout, done.stderr)
 
 
 def find_coq() -> Coq:
-    """Coq on the PATH, in the cache, or fetched into the cache.
+    """Return Coq from the PATH or from the cache, into which it is fetched if necessary.
 
     Raises
     ------
     CoqMissing
-        With the reason in plain words.
+        If there is no Coq and it cannot be fetched; the message says why.
     """
     installed = shutil.which("coqc")
     if installed:
@@ -121,7 +122,7 @@ def find_coq() -> Coq:
             found = _in_cache(home)
             if found:
                 return found
-            # another process that was asked at the same time has just tried in vain
+            # another process began the same download in the meantime and failed
             failed = home / "fetch.failed"
             if failed.is_file() and failed.stat().st_mtime >= asked:
                 raise CoqMissing(failed.read_text(encoding="utf-8"))
@@ -163,7 +164,8 @@ def _version(program: str, root: Path | None) -> str:
 
 
 def _environment(coq: Coq, scratch: Path) -> Mapping[str, str]:
-    """Environment in which an unpacked Coq finds itself; findlib's settings are written to ``scratch``."""
+    """Return the environment in which an unpacked Coq finds its files; findlib's settings are written to
+    ``scratch``."""
     environment = dict(os.environ)
     if coq.root is None:
         return environment
@@ -182,14 +184,14 @@ def _environment(coq: Coq, scratch: Path) -> Mapping[str, str]:
 
 
 def _fetch(home: Path) -> Coq:
-    """Download and unpack the packages; the folder appears whole or not at all. The caller holds the lock."""
+    """Download and unpack the packages. The folder appears only when it is complete. The caller holds the lock."""
     deadline = time.monotonic() + FETCH_SECONDS
     remove_parts(home)
     with tempfile.TemporaryDirectory(prefix=".part-", dir=home) as part:
         scratch = Path(part)
         options: list[str] = []
         listed = _command(["apt-get", "download", "--print-uris", *PACKAGES], scratch, deadline)
-        if listed.returncode != 0:  # no package lists: fetch a private copy of them
+        if listed.returncode != 0:  # apt has no package lists: fetch a private copy of them
             for folder in ("lists/partial", "cache/archives/partial"):
                 (scratch / folder).mkdir(parents=True)
             options = ["-o", f"Dir::State::lists={scratch}/lists", "-o", f"Dir::Cache={scratch}/cache"]
@@ -212,7 +214,8 @@ def _fetch(home: Path) -> Coq:
 
 
 def _unpack(package: Path, root: Path) -> None:
-    """Unpack what coqc needs: 2 programs, compiled libraries and plug-ins. The rest is two thirds of the packages."""
+    """Unpack only what coqc needs: two programs, compiled libraries and plug-ins. The rest is two thirds of the
+    packages."""
     process = subprocess.Popen(["dpkg-deb", "--fsys-tarfile", str(package)], stdout=subprocess.PIPE)
     assert process.stdout is not None
     with process, tarfile.open(fileobj=process.stdout, mode="r|") as archive:

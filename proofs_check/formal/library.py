@@ -1,4 +1,4 @@
-"""The Coq scripts beside this module: compiled once per version of scripts and Coq, then asked what they prove.
+"""Compile the Coq scripts of this folder, once per version of scripts and Coq, and ask Coq what they prove.
 
 A theorem counts only if coqc accepts its script, ``Print Assumptions`` lists no axiom but those of Coq's classical
 real numbers, and no script holds a goal that was given up.
@@ -29,7 +29,7 @@ ALLOWED_AXIOMS = frozenset(
         "Classical_Prop.classic",
     }
 )
-"""The axioms under Coq's standard library of real numbers (section "Reals" of its documentation)."""
+"""The axioms of Coq's standard library of real numbers (section "Reals" of its documentation)."""
 GIVEN_UP = re.compile(
     r"\b(Admitted|admit|give_up|Abort|Axioms?|Conjecture|Parameters?|bypass_check|type_in_type|"
     r"Unset\s+(?:Guard|Positivity|Universe)\s+Checking)\b"
@@ -40,31 +40,31 @@ _DECLARATION = re.compile(r"^\s*(?:Theorem|Lemma|Corollary)\s+([\w']+)", re.M)
 
 @dataclass(frozen=True)
 class Proved:
-    """What Coq says about theorems: the statement of each, and the axioms that all of them together rest on."""
+    """What Coq prints about theorems: the statement of each, and the axioms on which all of them together rest."""
 
     statements: Mapping[str, str]
     axioms: tuple[str, ...]
 
     @property
     def foreign(self) -> tuple[str, ...]:
-        """Axioms that are not those of the real numbers; a theorem that was given up is its own axiom."""
+        """Return the axioms that are not those of the real numbers. A theorem that was given up counts as an axiom."""
         return tuple(axiom for axiom in self.axioms if axiom not in ALLOWED_AXIOMS)
 
     def __str__(self) -> str:
-        """Statements and axioms, for the report."""
+        """Return the statements and the axioms as text for the report."""
         return "\n".join([*self.statements.values(), f"Axioms: {', '.join(self.axioms) or 'none'}"])
 
 
 @dataclass(frozen=True)
 class Refused:
-    """coqc refused: its message, and the theorem in whose proof it stopped ("" if it was elsewhere)."""
+    """coqc's refusal: its message, and the theorem in whose proof it stopped ("" if it stopped outside all proofs)."""
 
     error: str
     theorem: str
 
 
 def scripts() -> Mapping[str, str]:
-    """Text of every script by name, those that others need first."""
+    """Return the text of every script by name; a script comes after those that it imports."""
     texts = {path.stem: path.read_text(encoding="utf-8") for path in sorted(SCRIPTS.glob("*.v"))}
     needs = {name: _needs(text) for name, text in texts.items()}
     return {name: texts[name] for name in TopologicalSorter(needs).static_order()}
@@ -75,7 +75,7 @@ def _needs(text: str) -> list[str]:
 
 
 def without_comments(text: str) -> str:
-    """A script without its comments, which nest; the line breaks in them stay."""
+    """Return a script without its comments, which may be nested. Line breaks in comments stay, to keep line numbers."""
     kept, depth = [], 0
     for piece in re.split(r"(\(\*|\*\))", text):
         if piece == "(*":
@@ -88,13 +88,13 @@ def without_comments(text: str) -> str:
 
 
 def given_up(text: str) -> list[str]:
-    """Words of a script by which Coq would take something for granted, with their lines."""
+    """Return the words of a script that let Coq assume something without proof, each with its line."""
     bare = without_comments(text)
     return [f"{m[0]} in line {bare.count(chr(10), 0, m.start()) + 1}" for m in GIVEN_UP.finditer(bare)]
 
 
 def theorem_at(text: str, line: int | None) -> str:
-    """The theorem in whose proof a line lies; "" if that line is not in a proof."""
+    """Return the theorem in whose proof a line lies, or "" if the line is in no proof."""
     name, inside = "", False
     for number, content in enumerate(without_comments(text).splitlines(), 1):
         found = _DECLARATION.match(content)
@@ -110,7 +110,7 @@ def theorem_at(text: str, line: int | None) -> str:
 
 
 def compiled(coq: Coq) -> Path | Refused:
-    """Folder of the compiled scripts, made unless the cache has it; or where coqc refused one of them."""
+    """Return the folder of the compiled scripts, or the refusal if coqc refused one. The cache keeps the folder."""
     return _compiled(coq, tuple(scripts().items()))
 
 
@@ -138,7 +138,7 @@ def _compiled(coq: Coq, named_texts: tuple[tuple[str, str], ...]) -> Path | Refu
 
 
 class _RefusalError(Exception):
-    """coqc refused a script, so the folder of compiled scripts is not made."""
+    """Raised if coqc refuses a script, so that the folder of compiled scripts is not made."""
 
     def __init__(self, refused: Refused) -> None:
         super().__init__(refused)
@@ -146,24 +146,24 @@ class _RefusalError(Exception):
 
 
 def ask(coq: Coq, module: str, theorems: Sequence[str], library: Path, changed: str | None = None) -> Proved | Refused:
-    """Statements and axioms of theorems, as coqc prints them.
+    """Ask coqc for the statements and the axioms of theorems.
 
     Parameters
     ----------
     module : str
-        The script that proves them.
+        Name of the script that proves them.
     library : Path
-        From ``compiled``.
+        Folder of compiled scripts, from ``compiled``.
     changed : str, optional
-        Another text of that script, which is compiled and asked in its place.
+        Another text of that script, which is compiled and used in its place.
     """
-    # all that it needs is imported, so that statements are printed in the notation of their script
+    # The scripts that the module imports are imported too, so that Coq prints statements in their notation.
     needs = " ".join([*_needs(scripts()[module]), module])
     text = changed if changed is not None else f"From FSPO Require Import {needs}.\n"
     lines = ["", "From Coq Require Import List Rdefinitions R_sqrt.", "Open Scope R_scope.", "Set Printing Width 110."]
     for theorem in theorems:
         lines += [f'Goal True. idtac "{_MARK}{theorem}". Abort.', f"Check @{theorem}."]
-    # of all at once: Coq walks through the whole library of real numbers each time
+    # Ask for the axioms of all theorems at once, because each request walks through Coq's library of real numbers.
     lines += [
         f'Goal True. idtac "{_MARK}". Abort.',
         f"Definition all_of_them := ({', '.join(f'@{t}' for t in theorems)}).",
@@ -176,7 +176,8 @@ def ask(coq: Coq, module: str, theorems: Sequence[str], library: Path, changed: 
 
 
 def _answer(coq: Coq, library: Path, script: str) -> Run:
-    """coqc on a script. It is a function of the script, the library and Coq's version, so it is run once for each."""
+    """Run coqc on a script, or return the stored answer.
+    The answer depends only on the script, the library and Coq's version, so it is stored beside the library."""
     kept = library / "answers" / f"{digest(script)}.json"
     if kept.is_file():
         return Run(**json.loads(kept.read_text(encoding="utf-8")))

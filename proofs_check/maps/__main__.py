@@ -1,4 +1,4 @@
-"""``python -m proofs_check.maps``: the maps of fairness and price, exact curves, and bands that follow a target."""
+"""Write the tables of ``python -m proofs_check.maps``: maps of fairness and price, curves, and adaptive bands."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from proofs_check.maps.tables import write_table
 from proofs_check.run import MOST_JOBS
 
 MOST_DRAWS = 10_000_000
-"""Responses of each length that a simulated row may hold in memory."""
+"""Most responses of each length that a simulated row may hold in memory."""
 CURVES, ONLINE = "curves", "online"
-"""The parts beside those of the maps: tables of ``proofs_check.maps.curves`` and ``proofs_check.maps.online``."""
+"""Parts that are no maps: the tables of ``proofs_check.maps.curves`` and ``proofs_check.maps.online``."""
 EXAMPLES = """examples:
   python -m proofs_check.maps
       every table, in out/proofs_check
@@ -33,7 +33,7 @@ EXAMPLES = """examples:
 
 
 def build_parser() -> CommandParser:
-    """The command line."""
+    """Return the parser of the command line."""
     parser = CommandParser(
         prog="python -m proofs_check.maps",
         description="Map where each rule is fair and what its clipping costs; write tidy CSV tables.",
@@ -53,7 +53,7 @@ def build_parser() -> CommandParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Build the tables, write them, print their names."""
+    """Build the tables, write them, print their names, and return the exit status."""
     options = build_parser().parse_args(arguments)
     check_output(options.out)
     checked_seed("--seed", options.seed)

@@ -1,4 +1,4 @@
-"""Building the maps' tables, in several processes."""
+"""Build the maps' tables in several processes."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ from proofs_check.maps.tables import to_frame
 
 PARTS = ("fairness", "price")
 CHUNK = 8
-"""Points of the fairness map in one piece of work."""
+"""Points of the fairness map that one task computes."""
 Part = dict[str, list[dict]]
 
 
 def fairness_part(start: int, seed: int, draws: int) -> Part:
-    """Points ``start`` to ``start + CHUNK`` of the fairness map; each has its own random stream."""
+    """Return the rows of points ``start`` to ``start + CHUNK`` of the fairness map; each point has its own random
+    stream."""
     rows = []
     for i, point in enumerate(points()[start : start + CHUNK], start):
         rows += fairness.rows_of(point.setting(), point.measures, np.random.default_rng([seed, i]), draws)
@@ -33,7 +34,7 @@ def fairness_part(start: int, seed: int, draws: int) -> Part:
 
 
 def price_part(name: str) -> Part:
-    """One model of the price."""
+    """Return the rows of one model of the price, in both tables."""
     mse, by_length = price.rows_of(name)
     return {"mse_map": mse, "price_by_length": by_length}
 
@@ -41,7 +42,7 @@ def price_part(name: str) -> Part:
 def build_tables(
     only: Sequence[str] = PARTS, seed: int = 0, draws: int = 20_000, jobs: int = 1, progress: bool = True
 ) -> dict[str, pd.DataFrame]:
-    """All tables by name. The same seed and draws give the same tables whatever ``jobs``.
+    """Return all tables by name. The tables depend on the seed and the draws, not on ``jobs``.
 
     Raises
     ------

@@ -1,7 +1,6 @@
-"""Tables behind the figures of the theory: exact curves beside simulated points with intervals (docs/theory.md).
-
+"""Tables for the figures of the theory: computed curves beside simulated points with intervals (docs/theory.md).
 Four tables: acceptance laws (T1, T2), LRE against drift error (T3), how tight the cosine lemma is (T7), and the
-Berry-Esseen envelope against the truth (T5). ``figures`` draws them and computes nothing.
+Berry-Esseen envelope against the true distance (T5). ``figures`` draws them and computes nothing.
 """
 
 from __future__ import annotations
@@ -32,34 +31,36 @@ Floats = theory.Floats
 Row = dict[str, Any]
 
 SIGMA = 0.03
-"""Nats per root token: the scale of the acceptance laws."""
+"""Scale sigma of the acceptance laws, nats per root token."""
 ACCEPTANCE = 0.85
-"""Mean acceptance over LENGTHS that every rule's range is set to."""
+"""Mean acceptance over LENGTHS; every rule's range is set to reach it."""
 LENGTHS = np.unique(np.round(np.geomspace(1, 1e5, 121)))
-"""Tokens; all equally likely, so nearly uniform in log length."""
+"""Lengths in tokens. They are equally likely, so that log length is nearly uniform."""
 SIMULATED_LENGTHS = np.geomspace(1, 10**4.5, 10)
-"""Of the first rule; each further rule's lie a tenth of a decade beyond, so that points are told apart."""
+"""Lengths at which the first rule is simulated. Each further rule's lengths are a tenth of a decade longer, so that
+its points do not cover the others."""
 LAWS = {
     "no drift error": (0.0, ("rloo", "gspo", "fspo", "power")),
     "drift -sigma^2/2": (-(SIGMA**2) / 2, ("rloo", "gspo", "fspo", "fspo-kl", "power")),
 }
-"""Panel -> drift mu of the tokens (nats) and the rules; all but fspo-kl are centred at 0."""
+"""Panel -> drift mu of the tokens (nats) and the rules. All rules but fspo-kl are centred at 0."""
 RANGES = {"equal": (1.0, 1.0, False), "unequal": (0.5, 1.5, True)}
 """Case -> standardised ranges u_lo, u_hi and whether drift errors of both signs occur."""
 NEAR = 0.1
-"""Relative half-width of the intervals of ranges over which LRE is certified."""
+"""Relative half-width of the intervals of ranges over which an enclosure of LRE is computed."""
 TOKEN_LENGTHS = np.unique(np.round(np.geomspace(1, 4096, 37))).astype(int)
 EXPONENTIAL, STUDENT = ExponentialTokens(0.0, 1.0), StudentTokens(0.0, 1.0, df=5.0)
 
 
 def interval(hits: int, draws: int) -> tuple[float, float]:
-    """Clopper and Pearson's interval of a frequency."""
+    """Return the Clopper-Pearson interval of a frequency."""
     found = binomtest(hits, draws).proportion_ci(CONFIDENCE, method="exact")
     return found.low, found.high
 
 
 def matched_rule(name: str, mu: float, sigma: float, target: float) -> tuple[Rule, float]:
-    """The preset, and its centre m, scaled until its mean acceptance over LENGTHS in the Gaussian model is ``target``.
+    """Return the preset, scaled to a mean acceptance of ``target`` over LENGTHS in the Gaussian model, and its centre
+    m.
 
     Raises
     ------
@@ -75,7 +76,8 @@ def matched_rule(name: str, mu: float, sigma: float, target: float) -> tuple[Rul
 
 
 def acceptance_laws(rng: np.random.Generator, draws: int) -> Iterator[Row]:
-    """T1, T2: a(l) of the rules at matched acceptance, closed form (kind ``law``) and simulated through the rule."""
+    """Yield rows of a(l) of the rules at matched acceptance (T1, T2): the closed form (kind ``law``) and
+    simulations."""
     for panel, (mu, rules) in LAWS.items():
         model = GaussianTokens(mu, SIGMA)
         for place, name in enumerate(rules):
@@ -95,10 +97,10 @@ def acceptance_laws(rng: np.random.Generator, draws: int) -> Iterator[Row]:
 
 
 def drift_lre(rng: np.random.Generator, draws: int) -> Iterator[Row]:
-    """T3: sup over p of LRE_inf for drift errors up to x, its certified enclosures, and the two bounds.
+    """Yield rows of T3: the supremum of LRE_inf over p for drift errors up to x, its enclosures, and the two bounds.
 
     ``low``, ``high`` enclose the value at the stated ranges, ``near_low``, ``near_high`` the values for all ranges
-    within NEAR of them. ``one_sided``, ``two_sided`` are the bounds, empty where nothing is promised.
+    within NEAR of them. ``one_sided``, ``two_sided`` are the bounds, empty where T3 gives none.
     """
     del rng
     count = 9 if draws < 5_000 else 25
@@ -107,9 +109,10 @@ def drift_lre(rng: np.random.Generator, draws: int) -> Iterator[Row]:
         near = [((1 - NEAR) * u, (1 + NEAR) * u) for u in (u_lo, u_hi)]
         for x in np.linspace(0, 1.2, count).tolist():
             least = -x if mixed else 0.0
-            at = np.array([least, x, min(max((u_lo - u_hi) / 2, least), x)])  # T3's proof: f peaks at x*
+            at = np.array([least, x, min(max((u_lo - u_hi) / 2, least), x)])  # T3's proof: the acceptance peaks at x*
             a = theory.interval_probability(-u_lo + at, u_hi + at)
-            worst_p = np.where(np.arange(3) == np.argmin(a), 1.0, 1e-15)  # nearly all on the least accepted length
+            # nearly all weight on the length that is accepted least
+            worst_p = np.where(np.arange(3) == np.argmin(a), 1.0, 1e-15)
             low, high = lre_enclosure(u_lo, u_hi, least, x)
             near_low, near_high = lre_enclosure(near[0], near[1], least, x, pieces=4 if draws < 5_000 else 12)
             bound = float(np.max(theory.drift_error_bound(u_lo, u_hi, at)))
@@ -123,14 +126,15 @@ def drift_lre(rng: np.random.Generator, draws: int) -> Iterator[Row]:
 
 
 def lemma_row(source: str, case: Strata) -> Row:
-    """rho of T7, and the cosine and the sine that the strata have (the sine is exact for small angles)."""
+    """Return T7's rho of the strata, and the cosine and the sine of their two updates.
+    The sine does not cancel at small angles."""
     lemma = case.lemma()
     sine, _ = case.sine()
     return {"source": source, "rho": lemma.rho, "cosine": lemma.cosine, "sine": sine, "guaranteed": lemma.rho < 1}
 
 
 def optimised_strata(rng: np.random.Generator, rho: float, steps: int = 150) -> Strata:
-    """Strata with a rho near the given one, turned as far as L-BFGS can."""
+    """Return strata with rho near the given one, whose clipped update L-BFGS has turned away from the true one."""
     K, D = int(rng.integers(2, 6)), int(rng.integers(2, 9))
 
     def unpack(x: Any) -> tuple[Any, Any, Any, Any]:
@@ -148,7 +152,8 @@ def optimised_strata(rng: np.random.Generator, rho: float, steps: int = 150) -> 
 
 
 def tightness(rng: np.random.Generator, draws: int) -> Iterator[Row]:
-    """T7: rho, cosine and sine of random strata, optimised ones, an exact softmax policy, and T7s."""
+    """Yield rows of T7: rho, cosine and sine of random strata, optimised strata, a softmax policy, and the sharp
+    case."""
     for _ in range(min(max(draws // 10, 100), 2_000)):
         yield lemma_row("random", random_strata(rng))
     for rho in np.linspace(0.05, 0.95, min(max(draws // 1_000, 4), 19)).tolist():
@@ -163,7 +168,8 @@ def tightness(rng: np.random.Generator, draws: int) -> Iterator[Row]:
 
 
 def edge_errors(law: str, length: int) -> tuple[Any, Any]:
-    """Standardised edges z, and F(z) - Phi(z), where F is the tokens' law; both one-sided limits at jumps."""
+    """Return edges z in standard deviations, and F(z) - Phi(z), where F is the law of S; at jumps both one-sided
+    limits."""
     if law == "signs":
         steps = np.arange(length + 1)
         atoms = (2.0 * steps - length) / math.sqrt(length)
@@ -174,35 +180,37 @@ def edge_errors(law: str, length: int) -> tuple[Any, Any]:
         return z, EXPONENTIAL.cdf(z * math.sqrt(length), length) - ndtr(z)
     z = np.linspace(0, 4, 61)
     error = STUDENT.cdf(z * math.sqrt(length), length) - ndtr(z)
-    return np.concatenate([-z[:0:-1], z]), np.concatenate([-error[:0:-1], error])  # symmetric tokens
+    # symmetric tokens: the error at -z is minus the error at z
+    return np.concatenate([-z[:0:-1], z]), np.concatenate([-error[:0:-1], error])
 
 
 def worst_band(z: Floats, error: Floats) -> float:
-    """Largest |a - a_Gauss| over all bands with -u_- <= 0 <= u_+: errors at an upper and a lower edge, combined."""
+    """Return the largest |a - a_Gauss| over all bands with -u_- <= 0 <= u_+, from the errors at both edges."""
     upper, lower = error[z >= 0], error[z <= 0]
     return float(max(upper.max() - lower.min(), lower.max() - upper.min()))
 
 
 def unit_band(law: str, length: int) -> float:
-    """P(|S| <= sigma sqrt(l)), exact."""
+    """Return P(|S| <= sigma sqrt(l)), computed without sampling."""
     root = math.sqrt(length)
     if law == "signs":
         k = np.arange(length + 1)
-        inside = (2 * k - length) ** 2 <= length  # whole numbers: an edge at an atom is inside
+        inside = (2 * k - length) ** 2 <= length  # integers, so that an edge at an atom counts as inside
         return float(binom.pmf(k, length, 0.5)[inside].sum())
     low, high = (EXPONENTIAL if law == "exponential" else STUDENT).cdf(np.array([-root, root]), length)
     return float(high - low)
 
 
 def token_sums(law: str, length: int, rng: np.random.Generator, draws: int) -> Floats:
-    """S / sigma of ``draws`` responses."""
+    """Draw S / sigma of ``draws`` responses."""
     if law == "signs":
         return np.asarray(2.0 * rng.binomial(length, 0.5, draws) - length, np.float64)
     return (EXPONENTIAL if law == "exponential" else STUDENT).sample(rng, np.full(draws, length))
 
 
 def berry_esseen(rng: np.random.Generator, draws: int) -> Iterator[Row]:
-    """T5: the envelope and the true |a - a_Gauss|, of the worst band (``worst``) and of u = 1 (``unit``)."""
+    """Yield rows of T5: the envelope and the true |a - a_Gauss|, for the worst band (``worst``) and for u = 1
+    (``unit``)."""
     gauss = float(theory.interval_probability(-1.0, 1.0))
     powers = 2 ** np.arange(13)
     for law, rho3 in (("exponential", float(EXPONENTIAL.RHO3)), ("signs", 1.0), ("student", STUDENT.rho3)):
@@ -228,7 +236,7 @@ TABLES: dict[str, Callable[[np.random.Generator, int], Iterator[Row]]] = {
     "tightness": tightness,
     "berry_esseen": berry_esseen,
 }
-"""Name of each CSV file and the function that makes its rows."""
+"""Name of each CSV file, and the function that yields its rows."""
 
 
 def write(out: Path, seed: int = 0, draws: int = 20_000, progress: bool = True) -> list[Path]:
@@ -241,7 +249,7 @@ def write(out: Path, seed: int = 0, draws: int = 20_000, progress: bool = True) 
     seed : int
         Root of the random streams, >= 0; each table has its own.
     draws : int
-        Responses for each simulated point, 0 for none; fewer than 5,000 also make grids and strata fewer.
+        Responses for each simulated point, 0 for none. With fewer than 5,000, grids and strata are smaller too.
 
     Raises
     ------
@@ -257,5 +265,6 @@ def write(out: Path, seed: int = 0, draws: int = 20_000, progress: bool = True) 
     written = []
     for name, rows in tqdm(TABLES.items(), desc="curves", unit="table", disable=not progress):
         frame = to_frame(name, rows(generator(seed, name, "curve"), draws))
-        written.append(write_table(Path(out), name, frame, digits=17))  # enclosures are a few ulps wide
+        # the two ends of an enclosure differ in their last digits
+        written.append(write_table(Path(out), name, frame, digits=17))
     return written

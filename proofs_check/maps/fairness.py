@@ -16,13 +16,14 @@ from proofs_check.tools.lre_interval import simulated_lre
 
 Measure = Literal["band", "update", "weight"]
 TARGETS: dict[str, tuple[float, ...]] = {"band": (0.85, 0.5), "update": (0.85, 0.7), "weight": (0.85, 0.5)}
-"""Mean acceptances that rules are matched at. The update sees one side only, so it seldom falls to a half."""
+"""Mean acceptances to which ranges are set. Update acceptance counts one side of the band only, so it seldom falls
+to a half."""
 SIMULATED_TARGET = 0.85
 Row = dict[str, Any]
 
 
 def _power(name: str, gamma: float, **options: Any) -> Rule:
-    """A symmetric band c L^gamma whose half-width is sigma sqrt(L) at the middle length, before calibration."""
+    """Return a symmetric band c L^gamma whose half-width is sigma sqrt(L) at the middle length, before calibration."""
     c = SIGMA * MIDDLE ** (0.5 - gamma)
     return Rule("power", c, c, gamma=gamma, name=name, **options)
 
@@ -37,12 +38,12 @@ RULES: tuple[Rule, ...] = (
     _power("fspo-gaussian", 0.5, drift="gaussian"),
     _power("fspo-tilted", 0.5, drift="tilted"),
 )
-"""The bands compared. All are symmetric, because c_hi/c_lo is a factor of the map; of the presets, rloo has a fixed
-band and gspo a linear one, both with unequal edges."""
+"""The bands that are compared. All are symmetric, because c_hi/c_lo is a factor of the map. The presets rloo (fixed)
+and gspo (linear) have unequal edges, so they are not used."""
 
 
 def acceptance(setting: Setting, rule: Rule, measure: Measure) -> Floats | None:
-    """The rate a(l) of one measure at the setting's lengths, (K,).
+    """Return the acceptance a(l) by one measure at the setting's lengths, (K,).
 
     ``weight`` is E[w; band | l] / E[w | l], a two-sided drop (T13).
 
@@ -68,18 +69,19 @@ _INFINITE = np.array(math.inf)
 
 
 def with_asymmetry(rule: Rule, ratio: float) -> Rule:
-    """The rule with c_hi/c_lo = ratio and the same geometric mean."""
+    """Return the rule with c_hi/c_lo = ratio and the same geometric mean of the two."""
     root = math.sqrt(ratio)
     return replace(rule, range_lo=rule.range_lo / root, range_hi=rule.range_hi * root)
 
 
 def rows_of(setting: Setting, measures: tuple[str, ...], rng: np.random.Generator, draws: int) -> list[Row]:
-    """Every rule, measure and target of one setting; simulated rows too where the setting asks for them."""
+    """Return rows for every rule, measure and target in one setting, and simulated rows if the setting asks for
+    them."""
     rows: list[Row] = []
     sample = _Sample(setting, rng, draws) if setting.simulate and draws else None
     for measure in measures:
         for target in TARGETS[measure]:
-            for name in ("none", "random"):  # equal at all lengths, so nothing is reweighted
+            for name in ("none", "random"):  # both accept all lengths equally, so no length gains weight
                 a = np.full(setting.lengths.size, 1.0 if name == "none" else target)
                 rows.append(_row(setting, name, None, measure, target) | _closed(setting.p, a))
             for rule in RULES:
@@ -146,7 +148,7 @@ def _missing(why: str) -> Row:
 
 
 class _Sample:
-    """Responses of every length of a setting, drawn once and put through each rule's ``apply``."""
+    """Responses of every length of a setting, drawn once; each rule is applied to the same responses."""
 
     def __init__(self, setting: Setting, rng: np.random.Generator, draws: int) -> None:
         self.setting = setting
@@ -158,7 +160,7 @@ class _Sample:
         self.A = np.where(positive, 1.0, -1.0)
 
     def lre_of(self, rule: Rule, measure: Measure) -> Row:
-        """LRE with its simultaneous interval."""
+        """Return LRE of the simulated acceptance, with its simultaneous interval."""
         applied = rule.apply(self.S, self.setting.lengths, self.A, rule.centre(self.setting.means))
         kept = applied.in_band if measure != "update" else applied.side == 0
         weight = applied.weight if measure == "weight" else np.ones_like(self.S)

@@ -1,6 +1,6 @@
-"""Laws of S given the length for the fairness map: exact probabilities of bands, and samples to check them by.
+"""Laws of S given the length for the fairness map: probabilities of bands, and samples to check them.
 
-Every law answers, for the K lengths of its setting at once, with P(lo <= S <= hi | l) and with the weighted mass
+Every law computes, for the K lengths of its setting at once, P(lo <= S <= hi | l) and the weighted mass
 E[e^S; lo <= S <= hi | l] (docs/theory.md sections 1 and 4).
 """
 
@@ -24,37 +24,37 @@ class Law(Protocol):
     """A law of S given each of K lengths."""
 
     def probability(self, lo: Floats, hi: Floats) -> Floats:
-        """P(lo <= S <= hi | l), (K,)."""
+        """Return P(lo <= S <= hi | l), (K,)."""
         ...
 
     def weighted(self, lo: Floats, hi: Floats) -> Floats | None:
-        """E[e^S; lo <= S <= hi | l], (K,); None where the mean weight is infinite."""
+        """Return E[e^S; lo <= S <= hi | l], (K,), or None if the mean weight is infinite."""
         ...
 
     def sample(self, rng: np.random.Generator, draws: int) -> Floats:
-        """S, (draws, K); columns may be lengths of one token path, so rows are independent and columns are not."""
+        """Draw S, (draws, K). Rows are independent; the columns of a row may be sums over one token path."""
         ...
 
 
 @dataclass(frozen=True)
 class Normal:
-    """S given l is N(mean_l, scale_l^2); ``sampler`` replaces the direct draw (token by token, say)."""
+    """S given l is N(mean_l, scale_l^2). ``sampler`` replaces the direct draw, for example by a draw token by token."""
 
     mean: Floats
     scale: Floats
     sampler: Sampler | None = None
 
     def probability(self, lo: Floats, hi: Floats) -> Floats:
-        """See Law."""
+        """Return P(lo <= S <= hi | l), see `Law`."""
         return interval_probability((lo - self.mean) / self.scale, (hi - self.mean) / self.scale)
 
     def weighted(self, lo: Floats, hi: Floats) -> Floats:
-        """See Law. Weighting by e^S moves the mean by the variance (T13)."""
+        """Return E[e^S; lo <= S <= hi | l], see `Law`. Weighting by e^S moves the mean by the variance (T13)."""
         mass = np.exp(self.mean + self.scale**2 / 2)
         return mass * Normal(self.mean + self.scale**2, self.scale).probability(lo, hi)
 
     def sample(self, rng: np.random.Generator, draws: int) -> Floats:
-        """See Law."""
+        """Draw S, see `Law`."""
         if self.sampler:
             return self.sampler(rng, draws)
         return self.mean + self.scale * rng.standard_normal((draws, self.mean.size))
@@ -62,10 +62,10 @@ class Normal:
 
 @dataclass(frozen=True)
 class Student:
-    """S = mean_l + a sum of l independent Student-t tokens, by inversion of the characteristic function (Gil-Pelaez).
+    """S is mean_l plus a sum of l independent Student-t tokens; Gil-Pelaez inversion gives its law.
 
-    The tokens' scale makes the quartiles of the sum at the length ``at`` those of N(0, sigma^2 at), so that degrees
-    of freedom of 2 and fewer, where no variance exists, compare with the others. The mean weight is infinite.
+    At the length ``at`` the quartiles of the sum are those of N(0, sigma^2 at). So laws with 2 or fewer degrees of
+    freedom, which have no variance, can be compared with the others. The mean weight is infinite.
     """
 
     mean: Floats
@@ -77,10 +77,10 @@ class Student:
     _splines: tuple[CubicSpline, ...] = field(init=False, repr=False)
     _units: Floats = field(init=False, repr=False)
 
-    _EDGE = 60.0  # in units of the sum's own scale; beyond it the tail of one token, times l, is matched to the edge
+    _EDGE = 60.0  # in units of the sum's scale; beyond it, the tail is l times that of one token, matched at the edge
 
     def __post_init__(self) -> None:
-        # the sum's width grows like l^(1/2), or like l^(1/df) under a stable law
+        # The width of the sum grows like l^(1/2), or like l^(1/df) under a stable law.
         exponent = max(0.5, 1 / self.df)
         x = np.concatenate([[0.0], np.geomspace(1e-3, self._EDGE, 600)])
         u, weight = _panels(60.0)
@@ -92,23 +92,24 @@ class Student:
             return 0.5 + np.exp(log_phi) @ kernel.T / math.pi
 
         middle = np.array([self.at])
-        first = CubicSpline(x, cdf(middle**exponent, middle)[0])  # tokens of scale 1, in units of at^exponent
+        # law of the sum of tokens of scale 1, in units of at^exponent
+        first = CubicSpline(x, cdf(middle**exponent, middle)[0])
         found = float(first.solve(0.75, extrapolate=False)[0]) * self.at**exponent
         object.__setattr__(self, "token_scale", quartile * self.sigma * math.sqrt(self.at) / found)
-        units = self.lengths**exponent  # in token scales
+        units = self.lengths**exponent  # in units of the token scale
         object.__setattr__(self, "_units", units * self.token_scale)
         object.__setattr__(self, "_splines", tuple(CubicSpline(x, row) for row in cdf(units, self.lengths)))
 
     def probability(self, lo: Floats, hi: Floats) -> Floats:
-        """See Law."""
+        """Return P(lo <= S <= hi | l), see `Law`."""
         return self._cdf(hi) - self._cdf(lo)
 
     def weighted(self, lo: Floats, hi: Floats) -> None:
-        """See Law: a Student-t token has no exponential moment."""
+        """Return None: a Student-t token has no exponential moment (see `Law`)."""
         return
 
     def sample(self, rng: np.random.Generator, draws: int) -> Floats:
-        """See Law: partial sums of token paths."""
+        """Draw S as partial sums of token paths, see `Law`."""
         return self.mean + partial_sums(lambda n, t: self.token_scale * rng.standard_t(self.df, (n, t)), draws, self)
 
     def _cdf(self, s: Floats) -> Floats:
@@ -122,7 +123,7 @@ class Student:
 
 
 def _panels(end: float, panels: int = 300, nodes: int = 20) -> tuple[Floats, Floats]:
-    """Gauss-Legendre nodes and weights on (0, end), finer towards 0."""
+    """Return Gauss-Legendre nodes and weights on (0, end), denser towards 0."""
     edges = end * np.linspace(0, 1, panels + 1) ** 2
     t, w = np.polynomial.legendre.leggauss(nodes)
     mid, half = (edges[1:] + edges[:-1]) / 2, (edges[1:] - edges[:-1]) / 2
@@ -130,7 +131,7 @@ def _panels(end: float, panels: int = 300, nodes: int = 20) -> tuple[Floats, Flo
 
 
 def _log_student_cf(df: float, u: Floats) -> Floats:
-    """Log of the characteristic function of the standard Student t (Hurst 1995), u > 0."""
+    """Return the log of the characteristic function of the standard Student t at u > 0 (Hurst 1995)."""
     x = np.sqrt(df) * u
     v = df / 2
     return np.log(kve(v, x)) - x + v * np.log(x) - gammaln(v) - (v - 1) * math.log(2)
@@ -138,11 +139,11 @@ def _log_student_cf(df: float, u: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class Switching:
-    """Tokens N(-v/2, v) whose variance v follows a stationary two-state Markov chain: an exact mixture of normals.
+    """Tokens N(-v/2, v) whose variance v follows a stationary two-state Markov chain.
 
-    Given the number of tokens in the second state, S is N(-V/2, V) with V the sum of the variances; that number's
-    law comes from the chain's forward recursion. Each token has E[e^s | past] = 1, so this is the log-ratio of a
-    possible policy, with E[e^S | l] = 1.
+    Given the number of tokens in the second state, S is N(-V/2, V) with V the sum of the variances; the
+    law of that number comes from the chain's forward recursion, so the law of S is a mixture of normals. Each token has
+    E[e^s | past] = 1, so this is the log-ratio of a possible policy, with E[e^S | l] = 1.
 
     Parameters
     ----------
@@ -177,10 +178,10 @@ class Switching:
         object.__setattr__(self, "_tables", tuple(tables))
 
     def _counts(self) -> list[Floats]:
-        """Law of the number of tokens in the second state, for each length."""
+        """Return, for each length, the law of the number of tokens in the second state."""
         longest = int(self.lengths.max())
         stay, move = (1 + self.persistence) / 2, (1 - self.persistence) / 2
-        first, second = np.zeros(longest + 1), np.zeros(longest + 1)  # joint law of count and present state
+        first, second = np.zeros(longest + 1), np.zeros(longest + 1)  # joint law of the count and the current state
         first[0], second[1] = 0.5, 0.5
         found = {}
         for t in range(1, longest + 1):
@@ -192,15 +193,16 @@ class Switching:
         return [found[int(length)] for length in self.lengths]
 
     def probability(self, lo: Floats, hi: Floats) -> Floats:
-        """See Law."""
+        """Return P(lo <= S <= hi | l), see `Law`."""
         return self._between(0, lo, hi)
 
     def weighted(self, lo: Floats, hi: Floats) -> Floats:
-        """See Law. Weighting by e^S turns N(-V/2, V) into N(+V/2, V) with the same shares."""
+        """Return E[e^S; lo <= S <= hi | l], see `Law`. Weighting by e^S turns N(-V/2, V) into N(+V/2, V); shares
+        stay."""
         return self._between(1, lo, hi)
 
     def sample(self, rng: np.random.Generator, draws: int) -> Floats:
-        """See Law: partial sums of token paths."""
+        """Draw S as partial sums of token paths, see `Law`."""
 
         def tokens(n: int, t: int) -> Floats:
             start = rng.integers(0, 2, (n, 1))
@@ -227,7 +229,8 @@ class _HasLengths(Protocol):
 
 
 def partial_sums(tokens: Callable[[int, int], Floats], draws: int, law: _HasLengths, chunk: int = 1000) -> Floats:
-    """Sums of the first l tokens of ``draws`` paths for each of the law's lengths, (draws, K), in bounded memory."""
+    """Return sums of the first l tokens of ``draws`` paths for each length l of the law, (draws, K).
+    At most ``chunk`` paths are in memory at once."""
     index = law.lengths.astype(int) - 1
     out = np.empty((draws, index.size))
     for start in range(0, draws, chunk):

@@ -1,4 +1,4 @@
-"""Ranges matched to a mean acceptance that is known in closed form (logs are matched by ``fspo.rules.calibrate``)."""
+"""Set ranges to a mean acceptance that a formula gives. (For logs, ``fspo.rules.calibrate`` does this.)"""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from scipy.optimize import brentq
 
 from fspo.rules import Rule, scaled
 
-_WIDEST = 30.0  # log of the largest factor tried either way
+_WIDEST = 30.0  # log of the largest factor tried in each direction
 
 
 def matched(rule: Rule, mean_acceptance: Callable[[Rule], float], target: float) -> Rule | None:
-    """The rule with its range scaled until its mean acceptance, which rises with the range, is ``target``.
+    """Return the rule with its range scaled so that its mean acceptance, which rises with the range, is ``target``.
 
     Parameters
     ----------
     mean_acceptance : function of a Rule
-        Acceptance in [0, 1], continuous in the range.
+        Returns the mean acceptance, in [0, 1] and continuous in the range.
 
     Returns
     -------
@@ -28,14 +28,14 @@ def matched(rule: Rule, mean_acceptance: Callable[[Rule], float], target: float)
     Raises
     ------
     UserError
-        If an eps cannot express a range as wide as the target needs.
+        If the target needs a range that is wider than an eps can express.
     """
 
     def excess(log_factor: float) -> float:
         return mean_acceptance(scaled(rule, math.exp(log_factor))) - target
 
     low = high = 0.0
-    # outwards in steps, because a far wider range than is needed may be more than an eps can express
+    # Widen in steps: a range far wider than needed may be more than an eps can express.
     while excess(low) > 0 and low > -_WIDEST:
         low -= 1.0
     while excess(high) < 0 and high < _WIDEST:

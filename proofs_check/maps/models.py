@@ -1,4 +1,4 @@
-"""The models of the price: which policy, step and reward each is."""
+"""The models of the price map: the policy, the step and the reward of each."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from proofs_check.tools.policy import Bandit, all_responses, scores
 
 
 def _softmax(name: str, trained: bool) -> SoftmaxPolicy:
-    """Responses of up to 7 tokens over 3 symbols; reward 1 where a random linear score of the response is high.
+    """Return a softmax policy: up to 7 tokens over 3 symbols, reward 1 where a random linear score is high.
 
     The step has a fixed KL(old||new) per response, along the reward's gradient or along a random direction.
     """
@@ -25,7 +25,7 @@ def _softmax(name: str, trained: bool) -> SoftmaxPolicy:
     shape = (positions, symbols + 1, symbols + 1)
     old, score, direction = rng.standard_normal((3, *shape))
     old = old / 2
-    old[:, :, symbols] -= 1.5  # the end is not drawn early, so that no response has a large share
+    old[:, :, symbols] -= 1.5  # makes early ends rare, so that no response has a large share
     responses = all_responses(symbols, positions)
     bandit = Bandit(old, old, responses, np.ones(responses.lengths.size))
     mass, psi = bandit.p_old, scores(old, responses)
@@ -44,11 +44,12 @@ def _softmax(name: str, trained: bool) -> SoftmaxPolicy:
 
 
 SOFTMAX_KL = 0.3
-"""KL(old||new) of the softmax policies, nats per response: near the location models' mean, sigma^2 L/2."""
+"""KL(old||new) of the softmax policies, nats per response: near the location models' mean of sigma^2 L/2."""
 
 
 def _location(name: str, headers: Floats | None = None, shares: Floats | None = None, **options: Any) -> LocationPolicy:
-    """Base lengths, all rewards even; ``headers`` (H,) with ``shares`` (H,) are crossed with the lengths."""
+    """Return a location policy on the base lengths with equal rewards.
+    Each of ``headers`` (H,), with shares ``shares`` (H,), occurs at each length."""
     lengths = lengths_on(RATIO)
     positive = options.pop("positive", np.full(lengths.size, 0.5))
     h = np.ones(1) if headers is None else headers
@@ -62,7 +63,8 @@ def _location(name: str, headers: Floats | None = None, shares: Floats | None = 
 
 
 def _heavy_headers() -> tuple[Floats, Floats]:
-    """Seven values of a lognormal header (Gauss-Hermite, log scale 1/2), mean square 1: S is skewed, heavy-tailed."""
+    """Return seven values of a lognormal header with mean square 1, and their shares: S is skewed and heavy-tailed.
+    They are Gauss-Hermite nodes at log scale 1/2."""
     x, w = np.polynomial.hermite_e.hermegauss(7)
     h = np.exp(x / 2)
     w = w / w.sum()
@@ -96,4 +98,4 @@ MODELS: dict[str, tuple[str, Callable[[], Policy]]] = {
         lambda: _softmax("softmax_trained", trained=True),
     ),
 }
-"""Models of the price: what each is, and how it is made."""
+"""Models of the price map: a description of each, and the function that makes it."""

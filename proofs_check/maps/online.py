@@ -1,4 +1,4 @@
-"""Bands that follow a target under every log-ratio model: LRE after learning (docs/theory.md T14, T15)."""
+"""Table of bands that follow a target, under every log-ratio model: LRE after learning (docs/theory.md T14, T15)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DRIFTS = ("kl", "none")
 
 
 def rows(seed: int = 0, runs: int = RUNS, progress: bool = False) -> Iterator[dict[str, Any]]:
-    """One row for each drift, model and rule; each model has its own random stream."""
+    """Yield one row for each drift, model and rule; each model has its own random stream."""
     models: Mapping[str, LogRatioModel] = MODELS
     with tqdm(total=len(DRIFTS) * len(models), desc="online", disable=not progress, file=sys.stderr) as bar:
         for drift in DRIFTS:
@@ -35,12 +35,12 @@ def rows(seed: int = 0, runs: int = RUNS, progress: bool = False) -> Iterator[di
 
 
 def write(out: Path, seed: int = 0, draws: int = 20_000, progress: bool = True) -> Path | None:
-    """Compute the table and write it into ``out``; there is none without draws.
+    """Compute the table and write it into ``out``; return its path, or None if ``draws`` is 0.
 
     Parameters
     ----------
     draws : int
-        Fewer than 16,000 make the independent runs fewer than RUNS, down to 4.
+        With fewer than 16,000 there are fewer than RUNS independent runs, at least 4.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""The output folder of ``python -m proofs_check`` and ``python -m proofs_check.maps``, which may be one."""
+"""Check the output folder that ``python -m proofs_check`` and ``python -m proofs_check.maps`` may share."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from proofs_check.report import to_latex, to_markdown
 
 
 def check_output(folder: Path) -> None:
-    """Refuse a folder with files that these commands would overwrite and did not write.
+    """Raise UserError for a folder with files that these commands did not write and would overwrite.
 
     Raises
     ------
     UserError
-        If it is such a folder, or a file.
+        If ``folder`` is such a folder, or a file.
     """
     ours = {
         "proofs_check.json": json_with("rows", "summary", "exit_status"),

@@ -1,17 +1,17 @@
-"""Policies whose update has exact first and second moments under any rule: the joint law of (S, A, psi).
+"""Policies for which the first and second moments of the update can be computed under any rule.
 
-`LocationPolicy` is the main one. A response has L tokens x_t in R^D and a header h (1 unless said otherwise) that
-both policies draw alike; x_t ~ N(h theta, I) under the old policy and N(h (theta + Delta), I) under the new one. With
-Z = sum (x_t - h theta)/sqrt(L), z its component along Delta, sigma = |Delta| and tau = sigma h sqrt(L),
+`LocationPolicy` is the main one. A response has L tokens x_t in R^D and a header h (1 unless stated) whose law
+is the same under both policies; x_t ~ N(h theta, I) under the old policy and N(h (theta + Delta), I) under the new one.
+With Z = sum (x_t - h theta)/sqrt(L), z its component along Delta, sigma = |Delta| and tau = sigma h sqrt(L),
 
     S = tau z - tau^2/2,     psi = h sqrt(L) Z - h^2 L Delta,     E[e^S | L, h] = 1 .
 
 The reward is 1 where <v, Z> exceeds a threshold, v a unit vector with <v, Delta> = overlap |Delta|, and A is the
-reward less its mean. Then E[w A psi] is the exact gradient of the new policy's mean reward; given z everything else
-is a half-line moment of a normal law, and one quadrature over z, cut at the rule's own edges, remains.
+reward less its mean. Then E[w A psi] is the exact gradient of the new policy's mean reward; given z, all other
+factors are half-line moments of a normal law, so one quadrature over z remains, split at the edges of the band.
 
-The weight w of the true update is e^S itself. What a rule keeps comes from ``rule.apply``, whose exponent is capped
-at 20: with long steps (models ``far`` and ``heavy``) that cap bounds the variance of the unclipped update.
+The weight w of the true update is e^S, not capped. The clipped weight comes from ``rule.apply``, which caps the
+exponent at 20: with long steps (models ``far`` and ``heavy``) that cap bounds the variance of the unclipped update.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ class Moments:
         E |M w A psi|^2.
     lengths, p : arrays (K,)
     band, kept, weight, clipped, clipped_square : arrays (K,)
-        Given the length: a_band (all responses); over A != 0 the share not cut, E[w], E[M w] and E[(M w)^2].
+        Given the length: band acceptance of all responses; and over responses with A != 0 the share not clipped,
+        E[w], E[M w] and E[(M w)^2].
     p_update : array (K,)
         Shares of the lengths among responses with A != 0.
     """
@@ -64,35 +65,35 @@ class Moments:
 
 
 class Policy(Protocol):
-    """A policy, a step and a reward."""
+    """A model of the price map: a policy, a step away from it, and a reward."""
 
     @property
     def name(self) -> str:
-        """The model's name in the tables."""
+        """Name of the model in the tables."""
         ...
 
     @property
     def kl(self) -> float:
-        """KL of the step per token, nats: minus the mean of S per token."""
+        """KL of the step per token, in nats: minus the mean of S per token."""
         ...
 
     def calibrated(self, rule: Rule, m: float, target: float) -> Rule | None:
-        """The rule scaled to a mean band acceptance; None where no range gives it."""
+        """Return the rule scaled to a mean band acceptance of ``target``, or None if no range gives it."""
         ...
 
     def moments(self, rule: Rule, m: float) -> Moments:
-        """Exact moments under a rule."""
+        """Return the moments of the update under a rule."""
         ...
 
 
 @dataclass(frozen=True)
 class LocationPolicy:
-    """See the module. Strata are pairs of length and header.
+    """The Gaussian policy of the module's docstring. Strata are pairs of length and header.
 
     Attributes
     ----------
     lengths, headers, p, positive : arrays (J,)
-        Of each stratum: L, h, its share, and P(reward = 1) under the old policy.
+        L, h, share, and P(reward = 1) under the old policy, of each stratum.
     sigma : float
         |Delta|, nats per root token at h = 1.
     overlap : float
@@ -122,32 +123,32 @@ class LocationPolicy:
 
     @property
     def tau(self) -> Floats:
-        """Standard deviation of S in each stratum, nats."""
+        """Return the standard deviation of S in each stratum, nats."""
         return self.sigma * self.headers * np.sqrt(self.lengths)
 
     @property
     def kl(self) -> float:
-        """See Policy: E[tau^2/2] / E[L]."""
+        """Return E[tau^2/2] / E[L], see `Policy`."""
         return float(self.p @ self.tau**2) / 2 / float(self.p @ self.lengths)
 
     def band_acceptance(self, rule: Rule, m: float) -> Floats:
-        """a_band of each stratum."""
+        """Return the band acceptance of each stratum."""
         lo, hi = rule.band(self.lengths, m)
         return interval_probability(lo / self.tau + self.tau / 2, hi / self.tau + self.tau / 2)
 
     def calibrated(self, rule: Rule, m: float, target: float) -> Rule | None:
-        """See Policy."""
+        """Return the rule scaled to the target acceptance, see `Policy`."""
         return matched(rule, lambda r: float(self.p @ self.band_acceptance(r, m)), target)
 
     def moments(self, rule: Rule, m: float) -> Moments:
-        """See Policy."""
+        """Return the moments of the update under a rule, see `Policy`."""
         tau, n = self.tau[:, None], self.lengths[:, None]
         lo, hi = rule.band(self.lengths, m)
         z, density = _nodes(self.tau, (lo / self.tau + self.tau / 2, hi / self.tau + self.tau / 2))
         S = tau * z - tau**2 / 2
         w = np.exp(S)
         across = math.sqrt(1 - self.overlap**2)
-        t = (ndtri(1 - self.positive)[:, None] - self.overlap * z) / across  # reward is 1 where z2 > t
+        t = (ndtri(1 - self.positive)[:, None] - self.overlap * z) / across  # the reward is 1 where z2 > t
         phi, below, above = np.exp(-(t**2) / 2) / math.sqrt(2 * math.pi), ndtr(t), ndtr(-t)
         mean_reward = float(self.p @ self.positive)
         size = self.headers[:, None] * np.sqrt(n)
@@ -155,7 +156,7 @@ class LocationPolicy:
         J = self.lengths.size
         g, g_clip, second = np.zeros(2), np.zeros(2), 0.0
         kept, weight, clipped, square = np.zeros((4, J))
-        # advantage, and the 0th, 1st and 2nd moment of z2 over the half line where it is taken
+        # each advantage, with the 0th, 1st and 2nd moment of z2 over the half line on which it occurs
         for A, m0, m1, m2 in (
             (1 - mean_reward, above, phi, above + t * phi),
             (-mean_reward, below, -phi, below - t * phi),
@@ -180,7 +181,7 @@ class LocationPolicy:
         return Moments(g, g_clip, second, lengths, p, p, *rates)
 
     def sample(self, rng: np.random.Generator, draws: int) -> tuple[Floats, Floats, Floats, Floats]:
-        """S, L, A (N,) and psi (N, D): columns are Delta's direction, v's orthogonal part, and the noise."""
+        """Draw S, L, A (N,) and psi (N, D). Columns of psi: Delta's direction, v's part orthogonal to it, and noise."""
         j = rng.choice(self.lengths.size, draws, p=self.p)
         n, h = self.lengths[j], self.headers[j]
         Z = rng.standard_normal((draws, self.dims))
@@ -193,7 +194,7 @@ class LocationPolicy:
 
 
 def _nodes(tau: Floats, cuts: tuple[Floats, Floats], panels: int = 16, order: int = 10) -> tuple[Floats, Floats]:
-    """Gauss-Legendre nodes on pieces of the z axis, cut at the band's edges, and weights times the normal density.
+    """Return Gauss-Legendre nodes on the z axis, split at the band's edges, and weights times the normal density.
 
     The axis reaches 9 beyond 0 and beyond 2 tau, the centre of phi(z) w^2.
     """
@@ -210,8 +211,7 @@ def _nodes(tau: Floats, cuts: tuple[Floats, Floats], panels: int = 16, order: in
 
 @dataclass(frozen=True)
 class SoftmaxPolicy:
-    """The exact tabular softmax policy of `proofs_check.tools.policy`, by enumeration of its N responses.
-
+    """The tabular softmax policy of `proofs_check.tools.policy`, with moments by enumeration of its N responses.
     Attributes
     ----------
     S, n, A, mass : arrays (N,)
@@ -232,12 +232,12 @@ class SoftmaxPolicy:
 
     @classmethod
     def of(cls, name: str, bandit: Bandit) -> SoftmaxPolicy:
-        """All responses of a bandit."""
+        """Return the policy made of all responses of a bandit."""
         S, n, mass = bandit.log_ratio, bandit.lengths, bandit.p_old
         return cls(name, S, n, bandit.advantages, mass, bandit.psi, -float(mass @ S) / float(mass @ n))
 
     def calibrated(self, rule: Rule, m: float, target: float) -> Rule:
-        """See Policy: the range at which the accepted mass comes nearest to the target."""
+        """Return the rule at the range where the accepted probability is nearest to the target, see `Policy`."""
         excess = standardized_excess(rule, self.S, self.n, self.A, m)
         order = np.argsort(excess)
         excess, mass = excess[order], np.cumsum(self.mass[order])
@@ -245,7 +245,7 @@ class SoftmaxPolicy:
         return scaled(rule, float(excess[k] + excess[k + 1]) / 2)
 
     def moments(self, rule: Rule, m: float) -> Moments:
-        """See Policy."""
+        """Return the moments of the update under a rule, see `Policy`."""
         applied = rule.apply(self.S, self.n, self.A, m)
         f, w = applied.clipped_weight, np.exp(self.S)
         lengths, which = np.unique(self.n, return_inverse=True)
@@ -265,5 +265,5 @@ class SoftmaxPolicy:
 
 
 def _bins(which: np.ndarray, values: Floats) -> Floats:
-    """Sums of the values by group."""
+    """Return the sums of the values in each group."""
     return np.asarray(np.bincount(which, values), np.float64)

@@ -9,7 +9,7 @@ factor         value
 =============  =============================================================================================
 drift_error    (0 - mu) sqrt(l_max)/sigma: how far the mean of S at the longest length lies below 0, in standard
                deviations; first use implies sigma sqrt(l_max)/2 (the base case)
-drift_factor   factor on the estimates k3 and sigma^2 from which kl, gaussian and tilted take their centre; 1 is right
+drift_factor   factor on the estimates k3 and sigma^2 from which kl, gaussian and tilted get their centre; 1: no error
 exponent       H of Var(S|l) = sigma^2 l (l/512)^(2H-1), mean -Var/2
 tail           1/degrees of freedom of Student-t tokens (0 is Gaussian), mean -sigma^2 l/2
 ar1            coefficient of stationary Gaussian AR(1) tokens, long-run scale sigma (T6)
@@ -50,18 +50,18 @@ class Setting:
     factor, value, factor_2, value_2
         As in the table; ``factor_2`` is "" outside two-factor grids.
     model : str
-        Name of the law.
+        Name of the law of S.
     lengths, p : arrays (K,)
     positive, negative : Law
         Laws of S given l for A > 0 and for A < 0.
     share : array (K,)
         P(A > 0 | l).
     means : TokenMeans
-        Expectations of what a rule's centre is estimated from; infinite where there is none.
+        Expectations of the means from which a rule's centre is estimated; infinite where they do not exist.
     asymmetry : float
         c_hi / c_lo.
     simulate : bool
-        Whether the map adds simulated rows beside the closed ones.
+        Whether the map also has simulated rows for this setting.
     """
 
     factor: str
@@ -104,25 +104,25 @@ FACTORS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "sign_share": ((0, 0.2, 0.4, 0.6, 0.8), ()),
     "sign_drift": ((-1, -0.5, 0, 0.25, 0.5, 1, 2), (1,)),
 }
-"""Values of each factor, and those at which simulated rows stand beside the closed ones."""
+"""Values of each factor, and those values for which the map also has simulated rows."""
 
 GRIDS: tuple[tuple[str, tuple[float, ...], str, tuple[float, ...], str], ...] = (
     ("drift_error", (0, 0.25, 0.5, 1, 1.5, 2, 3), "exponent", (0.3, 0.4, 0.5, 0.6, 0.7, 0.85, 1), "band"),
     ("length_ratio", (2, 4, 8, 16, 32, 64, 256), "exponent", (0.3, 0.4, 0.5, 0.6, 0.7, 0.85, 1), "band"),
     ("asymmetry", (0.25, 0.5, 0.75, 1, 4 / 3, 2, 4), "sign_share", (0, 0.2, 0.4, 0.6, 0.8), "update"),
 )
-"""Two-factor grids: factor, its values, second factor, its values, the one measure shown."""
+"""Two-factor grids: factor, its values, second factor, its values, and the one measure that is shown."""
 
 
 def lengths_on(ratio: float) -> Floats:
-    """Whole lengths on a logarithmic grid around MIDDLE with l_max/l_min = ratio."""
+    """Return integer lengths on a logarithmic grid around MIDDLE with l_max/l_min = ratio."""
     return np.round(MIDDLE * np.geomspace(ratio**-0.5, ratio**0.5, NUM_LENGTHS))
 
 
 def setting(
     factor: str, value: float, factor_2: str = "", value_2: float = math.nan, simulate: bool = False
 ) -> Setting:
-    """The base case with one factor or two changed.
+    """Return the base case with one or two factors changed.
 
     Raises
     ------
@@ -136,7 +136,7 @@ def setting(
                 raise unknown_name("factor", name, tuple(_BASE))
             point[name] = new
     lengths = lengths_on(point["length_ratio"])
-    middle = np.log(lengths / MIDDLE) / np.log(lengths[-1] / lengths[0])  # -1/2 ... 1/2
+    middle = np.log(lengths / MIDDLE) / np.log(lengths[-1] / lengths[0])  # runs from -1/2 to 1/2
     share = 0.5 - point["sign_share"] * middle
     model, positive, negative, means = _laws(point, lengths, share)
     if point["drift_factor"] != 1:
@@ -160,7 +160,7 @@ def setting(
 
 @dataclass(frozen=True)
 class Point:
-    """A setting yet to be made (its law's tables cost time), and the measures it is shown in."""
+    """A setting before its laws are computed, which costs time, and the measures for which it is shown."""
 
     factor: str
     value: float
@@ -170,12 +170,12 @@ class Point:
     simulate: bool = False
 
     def setting(self) -> Setting:
-        """The setting with its laws."""
+        """Return the setting with its laws."""
         return setting(self.factor, self.value, self.factor_2, self.value_2, self.simulate)
 
 
 def points() -> list[Point]:
-    """Every point of the map: one factor at a time, then the grids."""
+    """Return every point of the map: one factor at a time, then the grids."""
     found = [Point(f, v, simulate=v in drawn) for f, (values, drawn) in FACTORS.items() for v in values]
     for factor, values, factor_2, values_2, measure in GRIDS:
         found += [Point(factor, v, factor_2, w, (measure,)) for v in values for w in values_2]
@@ -183,7 +183,7 @@ def points() -> list[Point]:
 
 
 def _laws(point: dict[str, float], lengths: Floats, positive: Floats) -> tuple[str, Law, Law, TokenMeans]:
-    """Model's name, the laws of S for A > 0 and A < 0, and expectations per token."""
+    """Return the model's name, the laws of S for A > 0 and A < 0, and expectations per token."""
     mu = -(SIGMA**2) / 2
     if point["tail"] > 0:
         df = 1 / point["tail"]
@@ -191,7 +191,7 @@ def _laws(point: dict[str, float], lengths: Floats, positive: Floats) -> tuple[s
         square = law.token_scale**2 * df / (df - 2) if df > 2 else math.inf
         return "student", law, law, TokenMeans(math.inf, square + mu**2)  # E[e^s] is infinite
     if not math.isnan(point["switching"]):
-        low = SIGMA**2 / 5  # variances 1 to 9 around the mean sigma^2
+        low = SIGMA**2 / 5  # token variances have ratio 1 to 9 and mean sigma^2
         law = Switching(lengths, low, 9 * low, point["switching"])
         return "markov", law, law, _token_means(mu, SIGMA**2)
     if point["ar1"] != 0:
@@ -206,7 +206,7 @@ def _laws(point: dict[str, float], lengths: Floats, positive: Floats) -> tuple[s
         mean = mean + (-point["drift_error"] * SIGMA / math.sqrt(lengths[-1]) - mu) * lengths
     shift = point["sign_drift"] * SIGMA * lengths / math.sqrt(lengths[-1])
     scale = np.sqrt(variance)
-    # pooled over tokens, as the estimates are; a token of a response of length l is N(mean/l, variance/l)
+    # Estimates pool tokens, so expectations do too. A token of a response of length l is N(mean/l, variance/l).
     tokens = lengths / lengths.sum()
     sides = [(tokens * positive, mean + shift), (tokens * (1 - positive), mean - shift)]
     found = [_token_means(m / lengths, variance / lengths, w) for w, m in sides]
@@ -216,6 +216,6 @@ def _laws(point: dict[str, float], lengths: Floats, positive: Floats) -> tuple[s
 
 
 def _token_means(mean: Floats | float, variance: Floats | float, share: Floats | float = 1.0) -> TokenMeans:
-    """Expectations of k3 and s^2 over tokens N(mean, variance), summed with ``share`` (1 token in all)."""
+    """Return the expectations of k3 and s^2 over tokens N(mean, variance), summed with ``share`` (which sums to 1)."""
     k3 = np.expm1(mean + variance / 2) - mean
     return TokenMeans(float(np.sum(share * k3)), float(np.sum(share * (variance + mean**2))))

@@ -1,6 +1,6 @@
 """The tables that ``python -m proofs_check.maps`` writes: their columns, each explained once, and the writer.
 
-Readers (figures, papers) take the CSV files; a column's meaning stands here alone.
+Figures and papers read the CSV files; only this module defines the columns.
 """
 
 from __future__ import annotations
@@ -156,16 +156,16 @@ COLUMNS: dict[str, dict[str, str]] = {
         "draws": "responses of a simulated point",
     },
 }
-"""Columns of each table, in order: name and meaning. Empty cells are missing values."""
+"""Columns of each table, in order: name and meaning. An empty cell is a missing value."""
 
 
 def file_name(table: str) -> str:
-    """The table's file in the output folder."""
+    """Return the name of the table's file in the output folder."""
     return f"{table}.csv"
 
 
 def to_frame(table: str, rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
-    """Rows as a frame with exactly the table's columns.
+    """Return the rows as a frame with exactly the table's columns.
 
     Raises
     ------
@@ -183,7 +183,7 @@ def to_frame(table: str, rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
 
 
 def write_table(folder: Path, table: str, frame: pd.DataFrame, digits: int = 10) -> Path:
-    """Write one table whole, with that many significant digits."""
+    """Write one table with ``digits`` significant digits; the file appears only when it is complete."""
     path = folder / file_name(table)
     with whole_file(path) as part:
         frame.to_csv(part, index=False, float_format=f"%.{digits}g")

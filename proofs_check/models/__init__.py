@@ -1,7 +1,7 @@
-"""Log-ratio models: laws of S given the length L, sampled in one call (docs/theory.md section 4).
+"""Log-ratio models: laws of S given the length L (docs/theory.md section 4).
 
-Each model knows its drift ``mu`` and scale ``sigma`` per token, so that the centre of a rule's band follows from it,
-its exact ``mean`` and ``variance`` at each length, and where it has one its exact ``cdf``. ``MODELS`` names them all.
+Each model has a drift ``mu`` and a scale ``sigma`` per token, from which the centre of a rule's band follows, the
+``mean`` and ``variance`` of S at each length, and, if there is a formula, its ``cdf``. ``MODELS`` names them all.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ MODELS: dict[str, type[Any]] = {
 
 
 def make_model(name: str, **parameters: Any) -> Any:
-    """A model by name, such as ``make_model("fractional", mu=0.0, sigma=0.03, hurst=0.6)``.
+    """Return a model by name, such as ``make_model("fractional", mu=0.0, sigma=0.03, hurst=0.6)``.
 
     Raises
     ------
     UserError
-        For an unknown name, a parameter that the model does not have or misses, or one out of its range.
+        For an unknown name, and for parameters that are unknown, missing or out of range.
     """
     if name not in MODELS:
         raise unknown_name("model", name, tuple(MODELS))
@@ -53,7 +53,7 @@ def make_model(name: str, **parameters: Any) -> Any:
             raise unknown_name(f"parameter of model {name!r}", key, tuple(fields))
     try:
         return MODELS[name](**parameters)
-    except TypeError as error:  # the constructor names what is missing
+    except TypeError as error:  # the message of the constructor names the missing parameter
         raise UserError(f"model {name!r}: {str(error).split('() ')[-1]}") from error
 
 

@@ -1,4 +1,4 @@
-"""What a log-ratio model is, and the checks of its input (docs/theory.md section 4)."""
+"""The interface of log-ratio models, and the checks of their input (docs/theory.md section 4)."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from fspo.theory import Floats
 
 
 class LogRatioModel(Protocol):
-    """A law of S given L, sampled in one call; ``mu`` and ``sigma`` are its drift and long-run scale per token.
-
+    """A law of S given L. ``mu`` and ``sigma`` are its drift and long-run scale per token.
     The mean is ``mu * L`` and the variance tends to ``sigma**2 * L``, unless the model says otherwise.
     """
 
@@ -30,49 +29,48 @@ class LogRatioModel(Protocol):
         ...
 
     def sample(self, rng: np.random.Generator, lengths: ArrayLike) -> Floats:
-        """One S for each entry of ``lengths``, in its shape.
+        """Draw one S for each entry of ``lengths``; the result has the shape of ``lengths``.
 
         Raises
         ------
         UserError
-            If ``lengths`` is empty, below 1 or not finite, or not whole where the model counts tokens.
+            If ``lengths`` is empty, below 1 or not finite, or not an integer where the model counts tokens.
         """
         ...
 
 
 @runtime_checkable
 class JointModel(LogRatioModel, Protocol):
-    """A law of (S, A) given L (T11); ``sample`` gives S alone. A is +1 or -1: rules use its sign alone.
-
+    """A law of (S, A) given L (T11); ``sample`` gives S alone. A is +1 or -1, because rules use only its sign.
     ``mu`` is the drift without the part that depends on A, and ``sigma`` the scale given A.
     """
 
     def sample_pair(self, rng: np.random.Generator, lengths: ArrayLike) -> tuple[Floats, Floats]:
-        """One (S, A) for each entry of ``lengths``, in its shape."""
+        """Draw one (S, A) for each entry of ``lengths``; both have the shape of ``lengths``."""
         ...
 
     def positive_share(self, lengths: ArrayLike) -> Floats:
-        """P(A > 0 | L) in the shape of ``lengths``."""
+        """Return P(A > 0 | L) in the shape of ``lengths``."""
         ...
 
 
 class TokenModel(LogRatioModel, Protocol):
-    """A model whose tokens can be drawn one by one, for rules that see tokens or prefixes."""
+    """A log-ratio model whose tokens can be drawn one by one, for rules that clip tokens or prefixes."""
 
     def paths(self, rng: np.random.Generator, draws: int, length: int) -> Floats:
-        """Log-ratios s_t of ``draws`` responses of ``length`` tokens, (draws, length)."""
+        """Draw the token log-ratios s_t of ``draws`` responses of ``length`` tokens, (draws, length)."""
         ...
 
 
 def matching_means(model: LogRatioModel) -> TokenMeans:
-    """Means for which drift ``kl`` gives exactly mu (mu <= 0): k3 = -mu; sigma^2 per token beside it."""
+    """Return the means for which drift ``kl`` equals mu <= 0: k3 = -mu, and sigma^2 per token."""
     if not model.mu <= 0:
         raise UserError("drift 'kl' is -k3 <= 0: it can match only a model with mu <= 0")
     return TokenMeans(-model.mu, model.sigma**2)
 
 
 def check_moments(mu: float, sigma: float) -> None:
-    """Refuse a drift or a scale that no model can have."""
+    """Raise UserError for a drift that is not finite or a scale that is not positive and finite."""
     if not math.isfinite(mu):
         raise UserError(f"mu={mu} must be finite, in nats per token")
     if not (sigma > 0 and math.isfinite(sigma)):
@@ -80,29 +78,29 @@ def check_moments(mu: float, sigma: float) -> None:
 
 
 def check_open(name: str, value: float, low: float, high: float, why: str) -> None:
-    """Refuse a parameter outside the open interval (low, high)."""
+    """Raise UserError unless the parameter lies in the open interval (low, high)."""
     if not low < value < high:
         raise UserError(f"{name}={value} must lie strictly between {low:g} and {high:g}: {why}")
 
 
 def checked_lengths(lengths: ArrayLike, whole: bool = False) -> Floats:
-    """Lengths as float64, in a view that keeps one entry of each repeated axis (it broadcasts to the given shape).
+    """Return lengths as float64, with one entry for each repeated axis; the result broadcasts to the given shape.
 
     Parameters
     ----------
     lengths : array of any shape, tokens
     whole : bool
-        Whether the model counts tokens, so that lengths must be whole numbers.
+        Whether the model counts tokens, so that lengths must be integers.
 
     Raises
     ------
     UserError
-        If ``lengths`` is empty, below 1, not finite, or not whole where it must be.
+        If ``lengths`` is empty, below 1, not finite, or not an integer where it must be.
     """
     given = np.asarray(lengths)
     if given.size == 0:
         raise UserError("lengths are empty: give at least one length")
-    # np.broadcast_to marks repeated axes by stride 0: nothing is computed twice for them
+    # np.broadcast_to gives repeated axes the stride 0. One entry of such an axis is enough to compute with.
     n = given[tuple(slice(None) if stride else slice(0, 1) for stride in given.strides)].astype(np.float64, copy=False)
     if not (n.min() >= 1 and n.max() < math.inf):
         raise UserError("lengths must be finite and >= 1 token; the end of sequence counts")
@@ -112,7 +110,7 @@ def checked_lengths(lengths: ArrayLike, whole: bool = False) -> Floats:
 
 
 def checked_paths(draws: int, length: int) -> tuple[int, int]:
-    """The shape of token paths, refused unless both are whole and >= 1."""
+    """Return the shape of token paths as integers; raise UserError unless both are integers >= 1."""
     if not (draws >= 1 and length >= 1 and draws == int(draws) and length == int(length)):
         raise UserError(f"paths of {draws} draws and {length} tokens: both must be whole numbers >= 1")
     return int(draws), int(length)

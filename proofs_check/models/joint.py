@@ -1,4 +1,4 @@
-"""Models that know more than S: a policy that shifts lengths (T9), and a drift that depends on the advantage (T11)."""
+"""Models that draw more than S: a policy whose lengths shift (T9), and a drift that depends on the advantage (T11)."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from proofs_check.models.base import LogRatioModel, check_moments, check_open, c
 class ShiftedLengths:
     """A policy of independent tokens before and after an update that changes how soon it stops (T9).
 
-    At each token the policy stops with a constant probability, else it emits one of V symbols. S is what these
-    probabilities give, so T9 holds exactly: E_old[exp S | L] = p_new(L)/p_old(L), which is not 1.
+    At each token the policy stops with a constant probability, else it emits one of V symbols. S is
+    computed from these probabilities, so T9 holds exactly: E_old[exp S | L] = p_new(L)/p_old(L), which is not 1.
 
     Parameters
     ----------
@@ -57,42 +57,42 @@ class ShiftedLengths:
 
     @property
     def mu(self) -> float:
-        """Mean of a token before the last, nats; ``mean`` is mu L up to a constant, that of the last token."""
+        """Mean of a token before the last, nats. ``mean`` is mu L plus a constant that the last token adds."""
         return float(np.array(self.old) @ self._symbol_ratios) + self._going_on
 
     @property
     def sigma(self) -> float:
-        """Scale of a token before the last, nats per root token; the last token is a constant."""
+        """Scale of a token before the last, nats per root token. The last token is not random."""
         law, ratios = np.array(self.old), self._symbol_ratios
         return math.sqrt(float(law @ (ratios - law @ ratios) ** 2))
 
     def mean(self, lengths: ArrayLike) -> Floats:
-        """E_old[S | L], nats, exact."""
+        """Return E_old[S | L], nats, by a formula."""
         n = checked_lengths(lengths, whole=True)
         return np.broadcast_to(self.mu * (n - 1) + self._stopping, np.shape(lengths))
 
     def variance(self, lengths: ArrayLike) -> Floats:
-        """Var_old[S | L], nats squared, exact."""
+        """Return Var_old[S | L], nats squared, by a formula."""
         n = checked_lengths(lengths, whole=True)
         return np.broadcast_to(self.sigma**2 * (n - 1), np.shape(lengths))
 
     def length_ratio(self, lengths: ArrayLike) -> Floats:
-        """p_new(l)/p_old(l), which T9 says is E_old[exp S | L = l]."""
+        """Return p_new(l)/p_old(l), which by T9 is E_old[exp S | L = l]."""
         n = checked_lengths(lengths, whole=True)
         return np.broadcast_to(np.exp((n - 1) * self._going_on + self._stopping), np.shape(lengths))
 
     def sample_lengths(self, rng: np.random.Generator, draws: int, *, new: bool = False) -> Floats:
-        """Lengths of responses of the old policy, or of the ``new`` one, (draws,)."""
+        """Draw lengths of responses of the old policy, or of the ``new`` one, (draws,)."""
         return rng.geometric(self.stop_new if new else self.stop_old, draws).astype(np.float64)
 
     def sample(self, rng: np.random.Generator, lengths: ArrayLike) -> Floats:
-        """See LogRatioModel; under the old policy, by the counts of the symbols."""
+        """Draw one S for each length under the old policy, from the counts of the symbols (see `LogRatioModel`)."""
         n = np.broadcast_to(checked_lengths(lengths, whole=True), np.shape(lengths))
         counts = rng.multinomial(n.astype(np.int64) - 1, np.array(self.old) / sum(self.old))
         return counts @ self._symbol_ratios + (n - 1) * self._going_on + self._stopping
 
     def paths(self, rng: np.random.Generator, draws: int, length: int) -> Floats:
-        """See TokenModel."""
+        """Draw token log-ratios, see `TokenModel`."""
         symbols = rng.choice(len(self.old), size=checked_paths(draws, length), p=np.array(self.old) / sum(self.old))
         s = self._symbol_ratios[symbols] + self._going_on
         s[:, -1] = self._stopping
@@ -109,7 +109,7 @@ class AdvantageDrift:
     Parameters
     ----------
     pull : float
-        Drift that the sign of A adds or takes away, nats per token; 0 makes S independent of A.
+        Drift that is added for A > 0 and subtracted for A < 0, nats per token; 0 makes S independent of A.
     positive : float in (0, 1)
         Share of A > 0 at length l0.
     trend : float
@@ -131,23 +131,23 @@ class AdvantageDrift:
             raise UserError("pull and trend must be finite; 0 switches them off")
 
     def positive_share(self, lengths: ArrayLike) -> Floats:
-        """See JointModel."""
+        """Return P(A > 0 | L), see `JointModel`."""
         n = checked_lengths(lengths)
         share = special.expit(special.logit(self.positive) + self.trend * np.log(n / self.l0))
         return np.broadcast_to(share, np.shape(lengths))
 
     def mean(self, lengths: ArrayLike) -> Floats:
-        """E[S | L], nats, exact."""
+        """Return E[S | L], nats, by a formula."""
         n = np.asarray(lengths, np.float64)
         return (self.mu + self.pull * (2 * self.positive_share(lengths) - 1)) * n
 
     def variance(self, lengths: ArrayLike) -> Floats:
-        """Var[S | L], nats squared, exact: the noise and the spread of the two drifts."""
+        """Return Var[S | L], nats squared: the variance of the noise plus that of the two drifts."""
         share, n = self.positive_share(lengths), np.asarray(lengths, np.float64)
         return self.sigma**2 * n + 4 * share * (1 - share) * (self.pull * n) ** 2
 
     def cdf(self, s: ArrayLike, lengths: ArrayLike, sign: int | None = None) -> Floats:
-        """P(S <= s | L), or P(S <= s | L, sign of A) for ``sign`` +1 or -1; exact."""
+        """Return P(S <= s | L), or P(S <= s | L, sign of A) for ``sign`` +1 or -1, by a formula."""
         share, n = self.positive_share(lengths), np.asarray(lengths, np.float64)
         up, down = (
             special.ndtr((np.asarray(s, np.float64) - (self.mu + k * self.pull) * n) / (self.sigma * np.sqrt(n)))
@@ -160,20 +160,20 @@ class AdvantageDrift:
         return up if sign > 0 else down
 
     def sample_pair(self, rng: np.random.Generator, lengths: ArrayLike) -> tuple[Floats, Floats]:
-        """See JointModel."""
+        """Draw one (S, A) for each length, see `JointModel`."""
         n = checked_lengths(lengths)
         A = np.where(rng.random(np.shape(lengths)) < self.positive_share(lengths), 1.0, -1.0)
         S = rng.standard_normal(np.shape(lengths)) * (self.sigma * np.sqrt(n))
         return S + (self.mu + self.pull * A) * n, A
 
     def sample(self, rng: np.random.Generator, lengths: ArrayLike) -> Floats:
-        """See LogRatioModel."""
+        """Draw one S for each length, see `LogRatioModel`."""
         return self.sample_pair(rng, lengths)[0]
 
 
 @dataclass(frozen=True)
 class IndependentAdvantage:
-    """Any model of S with the sign of A drawn independently of it: T11's hypothesis."""
+    """A model of S together with signs of A drawn independently of S: T11's hypothesis."""
 
     model: LogRatioModel
     positive: float = 0.5
@@ -183,23 +183,23 @@ class IndependentAdvantage:
 
     @property
     def mu(self) -> float:
-        """See LogRatioModel."""
+        """Drift of the model of S, nats per token."""
         return self.model.mu
 
     @property
     def sigma(self) -> float:
-        """See LogRatioModel."""
+        """Scale of the model of S, nats per root token."""
         return self.model.sigma
 
     def positive_share(self, lengths: ArrayLike) -> Floats:
-        """See JointModel."""
+        """Return P(A > 0 | L), see `JointModel`."""
         return np.full(np.shape(lengths), self.positive)
 
     def sample_pair(self, rng: np.random.Generator, lengths: ArrayLike) -> tuple[Floats, Floats]:
-        """See JointModel."""
+        """Draw one (S, A) for each length, see `JointModel`."""
         S = self.model.sample(rng, lengths)
         return S, np.where(rng.random(np.shape(lengths)) < self.positive, 1.0, -1.0)
 
     def sample(self, rng: np.random.Generator, lengths: ArrayLike) -> Floats:
-        """See LogRatioModel."""
+        """Draw one S for each length, see `LogRatioModel`."""
         return self.model.sample(rng, lengths)

@@ -1,4 +1,4 @@
-"""Models in which S is a shifted and scaled copy of one standard variable at every length, drawn directly.
+"""Models in which S is, at every length, a shifted and scaled copy of one standard variable Z.
 
 S = mu L + scale(L) Z. The models differ in the law of Z and in how scale(L) grows; only a scale proportional to
 sqrt(L) is fair under the sqrt band (T1).
@@ -18,7 +18,7 @@ from fspo.base.errors import UserError
 from fspo.theory import Floats
 from proofs_check.models.base import check_moments, check_open, checked_lengths, checked_paths
 
-_BLOCK = 1 << 14  # draws that stay in the cache while they are scaled and shifted
+_BLOCK = 1 << 14  # so many draws stay in the processor's cache while they are scaled and shifted
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class ScaleFamily:
     mu: float
     sigma: float
 
-    _WHOLE = False  # whether lengths must be whole numbers
+    _WHOLE = False  # whether lengths must be integers
 
     def __post_init__(self) -> None:
         check_moments(self.mu, self.sigma)
@@ -37,29 +37,30 @@ class ScaleFamily:
         return self.sigma**2 * n
 
     def _fill(self, rng: np.random.Generator, out: Floats) -> None:
-        """Fill a contiguous array with draws of Z."""
+        """Fill a contiguous array with draws of Z, in place."""
         rng.standard_normal(out=out)
 
     def _standard_cdf(self, z: Floats) -> Floats:
         return special.ndtr(z)
 
     def mean(self, lengths: ArrayLike) -> Floats:
-        """E[S | L], nats, exact."""
+        """Return E[S | L], nats, by a formula."""
         return np.broadcast_to(self.mu * checked_lengths(lengths, self._WHOLE), np.shape(lengths))
 
     def variance(self, lengths: ArrayLike) -> Floats:
-        """Var[S | L], nats squared, exact."""
+        """Return Var[S | L], nats squared, by a formula."""
         return np.broadcast_to(self._variance(checked_lengths(lengths, self._WHOLE)), np.shape(lengths))
 
     def cdf(self, s: ArrayLike, lengths: ArrayLike) -> Floats:
-        """P(S <= s | L), exact; ``s`` and ``lengths`` broadcast."""
+        """Return P(S <= s | L) by a formula; ``s`` and ``lengths`` broadcast."""
         n = checked_lengths(lengths, self._WHOLE)
         shape = np.broadcast_shapes(np.shape(s), np.shape(lengths))
         z = (np.asarray(s, np.float64) - self.mu * n) / np.sqrt(self._variance(n))
         return np.broadcast_to(self._standard_cdf(z), shape)
 
     def sample(self, rng: np.random.Generator, lengths: ArrayLike) -> Floats:
-        """See LogRatioModel. Long arrays are made in blocks that stay in the cache."""
+        """Draw one S for each length, see `LogRatioModel`. Long arrays are filled in blocks that fit the processor's
+        cache."""
         n = np.atleast_1d(checked_lengths(lengths, self._WHOLE))
         S = np.empty(np.shape(lengths))
         rows = np.atleast_1d(S)
@@ -74,18 +75,18 @@ class ScaleFamily:
 
 @dataclass(frozen=True)
 class GaussianTokens(ScaleFamily):
-    """Independent N(mu, sigma^2) tokens; S is drawn from its exact law N(mu L, sigma^2 L) (section 4)."""
+    """Independent N(mu, sigma^2) tokens; S is drawn from N(mu L, sigma^2 L) directly (section 4)."""
 
     def paths(self, rng: np.random.Generator, draws: int, length: int) -> Floats:
-        """See TokenModel."""
+        """Draw token log-ratios, see `TokenModel`."""
         return self.mu + self.sigma * rng.standard_normal(checked_paths(draws, length))
 
 
 @dataclass(frozen=True)
 class AutoregressiveTokens(ScaleFamily):
-    """Stationary Gaussian AR(1) tokens with |ar| < 1 (T6). S is exactly Gaussian, so it is drawn directly.
+    """Stationary Gaussian AR(1) tokens with |ar| < 1 (T6). S is Gaussian, so it is drawn directly.
 
-    ``sigma`` is the long-run scale: the tokens' own variance is sigma^2 (1 - ar)/(1 + ar).
+    ``sigma`` is the long-run scale; the variance of one token is sigma^2 (1 - ar)/(1 + ar).
     """
 
     ar: float
@@ -100,7 +101,7 @@ class AutoregressiveTokens(ScaleFamily):
         return self.sigma**2 * n * theory.ar1_variance_ratio(self.ar, n)
 
     def paths(self, rng: np.random.Generator, draws: int, length: int) -> Floats:
-        """See TokenModel; the recursion itself, with a stationary start."""
+        """Draw token log-ratios by the recursion, with a stationary start (see `TokenModel`)."""
         shocks = rng.standard_normal(checked_paths(draws, length))
         token_scale = self.sigma * math.sqrt((1 - self.ar) / (1 + self.ar))
         shocks[:, 1:] *= math.sqrt(1 - self.ar**2)
@@ -140,7 +141,7 @@ class ScaledGamma(ScaleFamily):
 class ScaledStudent(ScaleFamily):
     """S = mu L + sigma sqrt(L) Z with Z a Student t variable of ``df`` > 2 degrees of freedom and variance 1.
 
-    Heavy tails that do not depend on L: fair under the sqrt band (T1). Sums of heavy-tailed tokens are
+    The tails are heavy and do not depend on L, so the sqrt band is fair (T1). Sums of heavy-tailed tokens are
     ``StudentTokens``.
     """
 
@@ -172,7 +173,7 @@ class Heteroscedastic(ScaleFamily):
         check_open("l0", self.l0, 0, math.inf, "it is the length at which the scale is sigma")
 
     def scale_error(self, lengths: ArrayLike) -> Floats:
-        """log(sigma_l / sigma) = beta log(l / l0), whose largest size is T4's tau."""
+        """Return log(sigma_l / sigma) = beta log(l / l0); the largest absolute value is T4's tau."""
         n = checked_lengths(lengths)
         return np.broadcast_to(self.beta * np.log(n / self.l0), np.shape(lengths))
 
@@ -184,8 +185,8 @@ class Heteroscedastic(ScaleFamily):
 class FractionalNoise(ScaleFamily):
     """Fractional Gaussian noise with Hurst exponent H as tokens: S is exactly N(mu L, sigma^2 L^(2H)).
 
-    ``sigma`` is one token's scale, nats; the variance per token has no limit unless H = 1/2. Tokens depend on each
-    other over any distance (H > 1/2) or push back (H < 1/2). The sqrt band is fair only at H = 1/2 (T1).
+    ``sigma`` is one token's scale, nats; the variance per token has no limit unless H = 1/2. Tokens are positively
+    correlated at any distance (H > 1/2) or negatively (H < 1/2). The sqrt band is fair only at H = 1/2 (T1).
     """
 
     hurst: float = 0.6
@@ -198,12 +199,13 @@ class FractionalNoise(ScaleFamily):
         return self.sigma**2 * n ** (2 * self.hurst)
 
     def autocovariance(self, lags: ArrayLike) -> Floats:
-        """Covariance of two tokens that many places apart, nats squared (Mandelbrot and Van Ness 1968)."""
+        """Return the covariance of two tokens ``lags`` places apart, nats squared (Mandelbrot and Van Ness 1968)."""
         k, power = np.abs(np.asarray(lags, np.float64)), 2 * self.hurst
         return self.sigma**2 / 2 * ((k + 1) ** power - 2 * k**power + np.abs(k - 1) ** power)
 
     def paths(self, rng: np.random.Generator, draws: int, length: int) -> Floats:
-        """See TokenModel; exact, by circulant embedding (Davies and Harte 1987), valid for every H in (0, 1)."""
+        """Draw token log-ratios by circulant embedding (Davies and Harte 1987), see `TokenModel`.
+        The method is valid for every H in (0, 1)."""
         draws, length = checked_paths(draws, length)
         row = self.autocovariance(np.arange(length + 1))
         circle = np.concatenate([row, row[-2:0:-1]])

@@ -1,4 +1,4 @@
-"""Models made of tokens whose sum has no law of one shape: skewed, heavy-tailed, and modulated by a Markov chain."""
+"""Models made of skewed, heavy-tailed or Markov-modulated tokens, for which the law of S changes shape with L."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from scipy import special
 from fspo.theory import Floats
 from proofs_check.models.base import TokenModel, check_moments, check_open, checked_lengths, checked_paths
 
-_BLOCK = 1 << 20  # tokens in memory at once where sums are drawn token by token
+_BLOCK = 1 << 20  # most tokens in memory at once where sums are drawn token by token
 _PANEL_NODES, _PANEL_WEIGHTS = np.polynomial.legendre.leggauss(16)
 
 
 @dataclass(frozen=True)
 class _Tokens:
-    """Mean mu L and variance sigma^2 L of independent tokens; subclasses with dependence replace ``_variance``."""
+    """Mean mu L and variance sigma^2 L of independent tokens. Subclasses with dependent tokens replace
+    ``_variance``."""
 
     mu: float
     sigma: float
@@ -30,59 +31,60 @@ class _Tokens:
         return self.sigma**2 * n
 
     def mean(self, lengths: ArrayLike) -> Floats:
-        """E[S | L], nats, exact."""
+        """Return E[S | L], nats, by a formula."""
         return np.broadcast_to(self.mu * checked_lengths(lengths, whole=True), np.shape(lengths))
 
     def variance(self, lengths: ArrayLike) -> Floats:
-        """Var[S | L], nats squared, exact."""
+        """Return Var[S | L], nats squared, by a formula."""
         return np.broadcast_to(self._variance(checked_lengths(lengths, whole=True)), np.shape(lengths))
 
 
 @dataclass(frozen=True)
 class ExponentialTokens(_Tokens):
-    """Independent tokens s = mu + sigma (E - 1), E standard exponential: skewed tokens, S drawn exactly (T5).
+    """Independent tokens s = mu + sigma (E - 1), with E standard exponential: skewed tokens (T5).
 
-    The sum of L exponentials is a gamma variable. E|E - 1|^3 = 12/e - 2, the rho3 of T5.
+    The sum of L exponentials is a gamma variable, from which S is drawn. E|E - 1|^3 = 12/e - 2, the rho3 of T5.
     """
 
     RHO3 = 12 / np.e - 2
 
     def sample(self, rng: np.random.Generator, lengths: ArrayLike) -> Floats:
-        """See LogRatioModel."""
+        """Draw one S for each length, see `LogRatioModel`."""
         n = checked_lengths(lengths, whole=True)
         total = rng.standard_gamma(np.broadcast_to(n, np.shape(lengths)))
         return self.mu * n + self.sigma * (total - n)
 
     def cdf(self, s: ArrayLike, lengths: ArrayLike) -> Floats:
-        """P(S <= s | L), by the regularised incomplete gamma function."""
+        """Return P(S <= s | L), from the regularised incomplete gamma function."""
         n = checked_lengths(lengths, whole=True)
         total = (np.asarray(s, np.float64) - self.mu * n) / self.sigma + n
         shape = np.broadcast_shapes(np.shape(s), np.shape(lengths))
         return np.broadcast_to(special.gammainc(n, np.maximum(total, 0.0)), shape)
 
     def paths(self, rng: np.random.Generator, draws: int, length: int) -> Floats:
-        """See TokenModel."""
+        """Draw token log-ratios, see `TokenModel`."""
         return self.mu + self.sigma * (rng.standard_exponential(checked_paths(draws, length)) - 1)
 
 
 @dataclass(frozen=True)
 class TokenByToken:
-    """Any model of tokens, with S drawn as the sum of a path: slow, and independent of the model's own law of S."""
+    """Draw S of a token model as the sum of a token path. This is slow, and does not use the model's law of S."""
 
     tokens: TokenModel
 
     @property
     def mu(self) -> float:
-        """See LogRatioModel."""
+        """Drift of the token model, nats per token."""
         return self.tokens.mu
 
     @property
     def sigma(self) -> float:
-        """See LogRatioModel."""
+        """Scale of the token model, nats per root token."""
         return self.tokens.sigma
 
     def sample(self, rng: np.random.Generator, lengths: ArrayLike) -> Floats:
-        """See LogRatioModel. Memory is bounded by 2^20 tokens, or by one response if that is longer."""
+        """Draw one S for each length, see `LogRatioModel`.
+        Memory is bounded by 2^20 tokens, or by one response if that is longer."""
         n = np.broadcast_to(checked_lengths(lengths, whole=True), np.shape(lengths))
         S = np.empty(n.shape)
         for length in np.unique(n):
@@ -109,41 +111,41 @@ class StudentTokens(_Tokens):
 
     @property
     def rho3(self) -> float:
-        """E|s - mu|^3 / sigma^3 of T5; infinite for df <= 3."""
+        """Return T5's rho3 = E|s - mu|^3 / sigma^3; infinite for df <= 3."""
         if self.df <= 3:
             return math.inf
         log_moment = special.gammaln((self.df - 3) / 2) - special.gammaln(self.df / 2)
         return (self.df - 2) ** 1.5 * math.exp(log_moment) / math.sqrt(math.pi)
 
     def paths(self, rng: np.random.Generator, draws: int, length: int) -> Floats:
-        """See TokenModel."""
+        """Draw token log-ratios, see `TokenModel`."""
         scale = self.sigma * math.sqrt((self.df - 2) / self.df)
         return self.mu + scale * rng.standard_t(self.df, checked_paths(draws, length))
 
     def sample(self, rng: np.random.Generator, lengths: ArrayLike) -> Floats:
-        """See LogRatioModel. Costs one draw for each token."""
+        """Draw one S for each length, token by token (see `LogRatioModel`)."""
         return TokenByToken(self).sample(rng, lengths)
 
     def cdf(self, s: ArrayLike, lengths: ArrayLike) -> Floats:
-        """P(S <= s | L) by Gil-Pelaez inversion of the tokens' Bessel characteristic function, to about 1e-12."""
+        """Return P(S <= s | L) by Gil-Pelaez inversion of the tokens' characteristic function, to about 1e-12."""
         n = checked_lengths(lengths, whole=True)
         z = (np.asarray(s, np.float64) - self.mu * n) / (self.sigma * np.sqrt(n))
         z, n = np.broadcast_arrays(z, n)
-        found = np.where(z > 0, 1.0, 0.0)  # the answer where z is infinite
+        found = np.where(z > 0, 1.0, 0.0)  # the result where z is infinite
         for length in np.unique(n):
             at = np.isfinite(z) & (n == length)
             found[at] = self._standard_cdf(z[at], float(length))
         return found
 
     def _standard_cdf(self, z: Floats, length: float) -> Floats:
-        """1/2 + (1/pi) int_0^inf sin(tz) phi(t / sqrt(l))^l / t dt for z (N,), by Gauss-Legendre panels."""
+        """Return 1/2 + (1/pi) int_0^inf sin(tz) phi(t / sqrt(l))^l / t dt for z (N,), by Gauss-Legendre panels."""
         if z.size == 0:
             return z
-        end = 45.0  # beyond it phi^l is below e^-42
+        end = 45.0  # beyond this t, phi^l is below e^-42
         while length * self._log_characteristic(np.array([end / math.sqrt(length)]))[0] > -42:
             end *= 1.5
-        panels = int(8 + end * (1 + np.max(np.abs(z))) / 4)  # at most two thirds of a wave of sin(tz) in each
-        # phi has a term |t|^df at 0: the first panel is halved again and again
+        panels = int(8 + end * (1 + np.max(np.abs(z))) / 4)  # each panel holds at most two thirds of a wave of sin(tz)
+        # phi has a term |t|^df at 0, where quadrature converges slowly: the first panel is halved again and again
         edges = np.concatenate([[0.0], end / panels * 0.5 ** np.arange(24, 0, -1), np.linspace(0, end, panels + 1)[1:]])
         half = np.diff(edges)[:, None] / 2
         t = (edges[:-1, None] + half * (1 + _PANEL_NODES)).ravel()
@@ -153,7 +155,7 @@ class StudentTokens(_Tokens):
         return 0.5 + np.concatenate(parts) / math.pi
 
     def _log_characteristic(self, t: Floats) -> Floats:
-        """log E exp(i t T) = log of K_v(x) x^v / (Gamma(v) 2^(v-1)), v = df/2, x = t sqrt(df - 2)."""
+        """Return log E exp(i t T): the log of K_v(x) x^v / (Gamma(v) 2^(v-1)), with v = df/2 and x = t sqrt(df - 2)."""
         v, x = self.df / 2, t * math.sqrt(self.df - 2)
         return np.log(special.kve(v, x)) - x + v * np.log(x) - special.gammaln(v) - (v - 1) * math.log(2)
 
@@ -184,7 +186,7 @@ class MarkovTokens(_Tokens):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_open("share", self.share, 0, 1, "it is the probability of state 1")
-        # both leaving probabilities must be probabilities
+        # the probabilities of leaving each state must lie in [0, 1]
         low = -min(self.share / (1 - self.share), (1 - self.share) / self.share)
         check_open("persistence", self.persistence, low - 1e-12, 1, "both states' leaving probabilities are <= 1")
         check_open("mean_part", self.mean_part, -1e-300, 1, "the rest of the variance is the tokens' noise")
@@ -192,23 +194,23 @@ class MarkovTokens(_Tokens):
 
     @property
     def leaving(self) -> tuple[float, float]:
-        """Probabilities of leaving state 0 and state 1 at each token."""
+        """Return the probabilities of leaving state 0 and state 1 at each token."""
         change = 1 - self.persistence
         return min(1.0, self.share * change), min(1.0, (1 - self.share) * change)
 
     @property
     def between(self) -> float:
-        """One token's variance that comes from the states' means, nats squared."""
+        """Part of one token's variance that comes from the states' different means, nats squared."""
         return self.mean_part * self.sigma**2 * (1 - self.persistence) / (1 + self.persistence)
 
     @property
     def within(self) -> float:
-        """One token's mean variance given its state, nats squared."""
+        """Mean variance of one token given its state, nats squared."""
         return (1 - self.mean_part) * self.sigma**2
 
     @property
     def one_step_variance(self) -> float:
-        """Variance of one token, nats squared: sigma^2 only without dependence."""
+        """Variance of one token, nats squared. It equals sigma^2 only if tokens are independent."""
         return self.within + self.between
 
     @property
@@ -224,24 +226,25 @@ class MarkovTokens(_Tokens):
         return first, first * self.noise_ratio
 
     def _variance(self, n: Floats) -> Floats:
-        """The chain's autocovariance is between * persistence^k; the double sum, summed."""
+        """Return Var[S | L]: the double sum of the chain's autocovariance between * persistence^k, in closed form."""
         k = self.persistence
         double_sum = n * (1 + k) / (1 - k) - 2 * k * (1 - k**n) / (1 - k) ** 2
         return self.within * n + self.between * double_sum
 
     def _given(self, ones: Floats, n: Floats) -> tuple[Floats, Floats]:
-        """Mean and standard deviation of S given the number of tokens in state 1."""
+        """Return the mean and the standard deviation of S given the number of tokens in state 1."""
         (m0, m1), (v0, v1) = self.state_means, self.state_variances
         return m0 * (n - ones) + m1 * ones, np.sqrt(v0 * (n - ones) + v1 * ones)
 
     def sample(self, rng: np.random.Generator, lengths: ArrayLike) -> Floats:
-        """See LogRatioModel. Costs one draw for each visit of a state, not for each token."""
+        """Draw one S for each length, see `LogRatioModel`. One draw is needed for each visit of a state, not for
+        each token."""
         n = np.broadcast_to(checked_lengths(lengths, whole=True), np.shape(lengths))
         mean, scale = self._given(self.sample_occupation(rng, n), n)
         return mean + scale * rng.standard_normal(n.shape)
 
     def sample_occupation(self, rng: np.random.Generator, lengths: ArrayLike) -> Floats:
-        """Numbers of tokens in state 1: the visits' geometric lengths, drawn for all rows at once."""
+        """Draw the number of tokens in state 1, from the geometric lengths of the visits, for all rows at once."""
         n = np.broadcast_to(checked_lengths(lengths, whole=True), np.shape(lengths)).astype(np.int64)
         ones = np.zeros(n.size, np.int64)
         start = rng.random(n.size) < self.share
@@ -258,7 +261,7 @@ class MarkovTokens(_Tokens):
         return ones.reshape(n.shape).astype(np.float64)
 
     def paths(self, rng: np.random.Generator, draws: int, length: int) -> Floats:
-        """See TokenModel; the chain itself, one token after the other."""
+        """Draw token log-ratios by running the chain token by token (see `TokenModel`)."""
         draws, length = checked_paths(draws, length)
         moves, state = rng.random((length, draws)), rng.random(draws) < self.share
         s = rng.standard_normal((draws, length))
@@ -269,7 +272,8 @@ class MarkovTokens(_Tokens):
         return s
 
     def occupation_law(self, length: int) -> Floats:
-        """P(k tokens in state 1), k = 0 ... length: the chain's generating function at the roots of unity, exact."""
+        """Return P(k tokens in state 1), k = 0 ... length, from the generating function of the chain at the roots of
+        unity."""
         _, length = checked_paths(1, length)
         z = np.exp(-2j * np.pi * np.arange(length + 1) / (length + 1))
         (a, b), one = self.leaving, np.ones_like(z)
@@ -280,7 +284,7 @@ class MarkovTokens(_Tokens):
         return np.maximum(law, 0.0)
 
     def cdf(self, s: ArrayLike, lengths: ArrayLike) -> Floats:
-        """P(S <= s | L), exact: the Gaussian laws mixed over the number of tokens in state 1."""
+        """Return P(S <= s | L): the Gaussian laws mixed over the number of tokens in state 1."""
         n = checked_lengths(lengths, whole=True)
         s, n = np.broadcast_arrays(np.asarray(s, np.float64), n)
         found = np.empty(s.shape)

@@ -1,1 +1,1 @@
-"""What checks are made of: ball arithmetic, comparisons, searches, counting, a tabular policy."""
+"""Tools of the checks: ball arithmetic, comparisons, searches, counting of accepted draws, a tabular policy."""

@@ -25,15 +25,15 @@ from proofs_check.frame import Outcome
 Floats = NDArray[np.float64]
 Box = tuple[tuple[float, float], ...]
 BITS = 96
-"""Working precision over boxes; the width of a box, not rounding, decides there."""
+"""Working precision in bits over boxes, where the width of a box and not rounding limits the result."""
 POINT_BITS = 320
-"""Working precision at points, where Phi(hi) - Phi(lo) may lose many digits."""
+"""Working precision in bits at points, where Phi(hi) - Phi(lo) may lose many digits."""
 NEAR = 0.125
-"""Remainders of Taylor's formula are taken as integrals where the step is smaller than this."""
+"""Step below which a remainder of Taylor's formula is computed as an integral."""
 
 
 def with_precision(bits: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Run a function at a working precision (flint's precision is global state)."""
+    """Return a decorator that runs a function at a working precision. (flint's precision is a global variable.)"""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(function)
@@ -47,50 +47,50 @@ def with_precision(bits: int) -> Callable[[Callable[..., Any]], Callable[..., An
 
 
 class Span(NamedTuple):
-    """One side of a box: all values from ``lo`` to ``hi``. Monotone functions are enclosed by their two ends."""
+    """One side of a box: all values from ``lo`` to ``hi``. The values at both ends enclose a monotone function."""
 
     lo: arb
     hi: arb
 
     @property
     def ball(self) -> arb:
-        """A ball that contains the whole side."""
+        """Return a ball that contains all values of the side."""
         return self.lo.union(self.hi)
 
     @property
     def width(self) -> float:
-        """Length of the side."""
+        """Return the length of the side."""
         return float(self.hi - self.lo)
 
 
 def span(lo: float, hi: float | None = None) -> Span:
-    """A side from floats, which are exact as balls; one value gives a side of no width."""
+    """Return a side from floats, which balls represent without rounding. One value gives a side of width 0."""
     return Span(arb(lo), arb(lo if hi is None else hi))
 
 
 def outward(low: arb, high: arb | None = None) -> tuple[float, float]:
-    """Floats below and above a ball (or below one and above another), rounded outwards."""
+    """Return floats below and above a ball (or below one ball and above another), rounded outwards."""
     lower, upper = low.lower(), (low if high is None else high).upper()
     return math.nextafter(float(lower), -math.inf), math.nextafter(float(upper), math.inf)
 
 
 def normal_density(t: arb) -> arb:
-    """phi(t)."""
+    """Return phi(t), the standard normal density."""
     return (-t * t / 2).exp() / (2 * arb.pi()).sqrt()
 
 
 def phi_1() -> arb:
-    """phi(1), the constant of T3 and T4."""
+    """Return phi(1), the constant of T3 and T4."""
     return normal_density(arb(1))
 
 
 def density_slope(t: arb) -> arb:
-    """h(t) = t phi(t), whose largest size is the constant of T3 and T4."""
+    """Return h(t) = t phi(t); the largest |h| is the constant of T3 and T4."""
     return t * normal_density(t)
 
 
 def normal_probability(lo: arb, hi: arb) -> arb:
-    """Phi(hi) - Phi(lo); an interval right of 0 is mirrored, so that nothing is subtracted from 1."""
+    """Return Phi(hi) - Phi(lo). An interval right of 0 is mirrored, so that no digits cancel."""
     root = arb(2).sqrt()
     if lo > 0:
         lo, hi = -hi, -lo
@@ -98,14 +98,14 @@ def normal_probability(lo: arb, hi: arb) -> arb:
 
 
 def acceptance(u_lo: arb, u_hi: arb, x: arb) -> arb:
-    """a = Phi(u_hi + x) - Phi(-u_lo + x), section 4."""
+    """Return the acceptance a = Phi(u_hi + x) - Phi(-u_lo + x) of section 4."""
     return normal_probability(x - u_lo, u_hi + x)
 
 
 def sqrt_band_acceptance(
     c_lo: arb | float, c_hi: arb | float, mu: arb, sigma: arb, length: float, drift: arb | None = None
 ) -> arb:
-    """a(l) of the sqrt band from its edges in nats: m l -+ c sqrt(l) under N(mu l, sigma^2 l)."""
+    """Return a(l) of the sqrt band with the edges m l -+ c sqrt(l) (nats) under N(mu l, sigma^2 l)."""
     root, centre = arb(length).sqrt(), (0 if drift is None else drift) * arb(length)
     edges = (centre - c_lo * root, centre + c_hi * root)
     lo, hi = ((edge - mu * arb(length)) / (sigma * root) for edge in edges)
@@ -113,9 +113,10 @@ def sqrt_band_acceptance(
 
 
 def scale_change(u: Span, v: Span) -> arb:
-    """e(u, v) = (Phi(u e^-v) - Phi(u))/v over a box (T4): from the ends away from v = 0, as an integral near it."""
+    """Enclose e(u, v) = (Phi(u e^-v) - Phi(u))/v over a box (T4).
+    Away from v = 0 it comes from the ends of the box, near it from an integral."""
     if v.lo >= NEAR or v.hi <= -NEAR:
-        # rises in u's image, so ends do for each of the two terms; e is their difference over v
+        # Phi rises, so the values at the ends enclose each of the two terms; e is their difference over v.
         image = Span(u.lo * (-v.hi).exp(), u.hi * (-v.lo).exp())
         centre_u, centre_v = (u.lo + u.hi) / 2, (v.lo + v.hi) / 2
         at = normal_probability(centre_u, centre_u * (-centre_v).exp())
@@ -145,7 +146,7 @@ def acceptance_range(u_lo: Span, u_hi: Span, x: Span) -> tuple[arb, arb]:
 
 @dataclass(frozen=True)
 class Certificate:
-    """What adaptive subdivision found.
+    """The result of a proof by adaptive subdivision of boxes.
 
     ``margin`` is a proved lower bound of the slack over all boxes (>= 0: the claim is proved), or a proved upper
     bound of the slack at ``witness`` (< 0: the claim is false there), or NaN where neither was reached.
@@ -156,7 +157,7 @@ class Certificate:
     witness: tuple[float, ...] = ()
 
     def outcome(self, unit: str, note: str = "") -> Outcome:
-        """The certificate as a check's outcome."""
+        """Return the certificate as the outcome of a check."""
         if math.isnan(self.margin):
             found = f"not decided after {self.boxes} boxes"
         elif self.margin < 0:
@@ -167,7 +168,8 @@ class Certificate:
 
 
 def decide(slacks: Iterable[arb], unit: str, note: str = "") -> Outcome:
-    """Claims ``slack >= 0`` at points: a proved lower bound if all hold, a proved upper bound of one that does not."""
+    """Judge claims ``slack >= 0`` at points.
+    The margin is a proved lower bound if all hold, or a proved upper bound of a slack that is negative."""
     balls = list(slacks)
     if not balls:
         return Outcome(note="nothing to decide")
@@ -180,14 +182,15 @@ def decide(slacks: Iterable[arb], unit: str, note: str = "") -> Outcome:
 
 
 def size(ball: arb) -> float:
-    """A float above |ball|."""
+    """Return a float that is at least |ball|."""
     return math.nextafter(float(ball.abs_upper()), math.inf)
 
 
 def inside(value: ArrayLike, exact: Iterable[arb], tolerance: float) -> Outcome:
-    """float64 values against enclosures: the relative distance in decades below ``tolerance``."""
+    """Compare float64 values with enclosures: the margin is the largest relative distance, in decades below
+    ``tolerance``."""
     errors = [size(arb(v) / ball - 1) for v, ball in zip(np.ravel(value).tolist(), exact, strict=True)]
-    largest = float(np.max(errors))  # keeps NaN, which max would drop
+    largest = float(np.max(errors))  # np.max returns NaN if one entry is NaN; Python's max may drop it
     if not math.isfinite(largest):
         return Outcome(note="a value is not finite, or an enclosure contains 0: no relative error")
     return Outcome(math.log10(tolerance / max(largest, 1e-17)), "decades", note=f"max relative error {largest:.1e}")
@@ -195,16 +198,16 @@ def inside(value: ArrayLike, exact: Iterable[arb], tolerance: float) -> Outcome:
 
 @with_precision(BITS)
 def certify(slack: Callable[..., arb], boxes: Sequence[Box], cap: int = 30_000) -> Certificate:
-    """Prove ``slack >= 0`` over boxes, or find a point where it is < 0, by bisection of the least promising box.
+    """Prove ``slack >= 0`` over boxes, or find a point where it is < 0, by bisecting the box of the least lower bound.
 
     Parameters
     ----------
     slack : function of one Span for each side
-        A ball that contains the slack at every point of the box; a ball with NaN decides nothing.
+        Returns a ball that contains the slack at every point of the box; a ball with NaN decides nothing.
     boxes : sequence of Box
         Sides (lo, hi). A box is cut across the side that is longest relative to its first box.
     cap : int
-        Boxes looked at before giving up.
+        Most boxes that are computed before the proof is given up.
     """
     heap: list[tuple[float, int, Box, Box]] = []
     seen, least = 0, math.inf
@@ -255,7 +258,7 @@ def lre_enclosure(
     x_max: float,
     pieces: int = 32,
 ) -> tuple[float, float]:
-    """Certified enclosure of the largest LRE_inf over all length distributions (section 3, T3).
+    """Enclose the largest LRE_inf over all length distributions, with proved bounds (section 3, T3).
 
     The lengths' drift errors run over [x_min, x_max]; then sup_p LRE_inf = max a / min a - 1.
 
@@ -266,7 +269,7 @@ def lre_enclosure(
     x_min, x_max : float
         Least and largest drift error (dimensionless).
     pieces : int
-        Parts that an interval of ranges is cut into.
+        Parts into which an interval of ranges is cut.
 
     Returns
     -------
@@ -293,8 +296,8 @@ def lre_enclosure(
 
 
 def largest_lre(u_lo: Span, u_hi: Span, x: Span) -> arb:
-    """Max a / min a - 1 over x, enclosed for all ranges of a box."""
+    """Enclose max a / min a - 1 over drift errors x, for all ranges of a box."""
     weak = acceptance_range(Span(u_lo.lo, u_lo.lo), Span(u_hi.lo, u_hi.lo), x)
     strong = acceptance_range(Span(u_lo.hi, u_lo.hi), Span(u_hi.hi, u_hi.hi), x)
-    # both the largest and the least acceptance rise with the ranges
+    # the largest and the least acceptance both rise with the ranges
     return weak[1].union(strong[1]) / weak[0].union(strong[0]) - 1

@@ -1,4 +1,4 @@
-"""Comparisons that turn two computations of one quantity into an Outcome."""
+"""Compare two computations of one quantity and return an Outcome."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TINY = 1e-300
 
 
 def close(value: ArrayLike, exact: ArrayLike, tolerance: float, note: str = "", **parameters: Any) -> Outcome:
-    """Largest relative error against ``tolerance``; the margin is in decades below it."""
+    """Compare values by their largest relative error; the margin is in decades below ``tolerance``."""
     value, exact = np.asarray(value, np.float64), np.asarray(exact, np.float64)
     error = float(np.max(np.abs(value - exact) / np.maximum(np.abs(exact), TINY)))
     if math.isnan(error):
@@ -24,32 +24,34 @@ def close(value: ArrayLike, exact: ArrayLike, tolerance: float, note: str = "", 
 
 
 def holds(slack: ArrayLike, unit: str, rounding: float = 0.0, note: str = "", **parameters: Any) -> Outcome:
-    """An inequality: the least slack, which may be negative by ``rounding`` at most."""
+    """Test an inequality by its least slack, which may be negative by at most ``rounding``."""
     least = float(np.min(slack))
     return Outcome(least + rounding, unit, note=note, parameters=parameters)
 
 
 def worst(*outcomes: Outcome, note: str = "") -> Outcome:
-    """The outcome with the smallest margin (all deterministic, in one unit); NaN wins."""
+    """Return the outcome with the smallest margin; one with margin NaN comes first.
+    All outcomes must be deterministic and in one unit."""
     undecided = [outcome for outcome in outcomes if math.isnan(outcome.margin)]
     found = undecided[0] if undecided else min(outcomes, key=lambda outcome: outcome.margin)
     return Outcome(found.margin, found.unit, note=note or found.note, parameters=found.parameters)
 
 
 def frequencies(counts: ArrayLike, trials: ArrayLike, expected: ArrayLike, wanted: float, **parameters: Any) -> Outcome:
-    """Counts of independent events against their stated probabilities: exact binomial tests, Bonferroni inside.
+    """Test counts of independent events against stated probabilities: binomial tests, Bonferroni-corrected.
 
     Parameters
     ----------
     counts, trials, expected : arrays (K,)
         Successes, trials and stated probabilities.
     wanted : float
-        Largest half-width (four standard errors) of a frequency that counts as a resolution.
+        Largest allowed half-width (four standard errors) of a frequency; above it the outcome is undecided.
 
     Returns
     -------
     Outcome
-        With p-value NaN where a stated probability is NaN, and 0 where one lies outside [0, 1] by more than rounding.
+        With p-value NaN where a stated probability is NaN, and 0 where one lies outside [0, 1] by more than
+        rounding.
     """
     from scipy.stats import binom
 
@@ -57,7 +59,7 @@ def frequencies(counts: ArrayLike, trials: ArrayLike, expected: ArrayLike, wante
     inside = np.clip(expected, 0, 1)
     tails = np.minimum(binom.cdf(counts, trials, inside), binom.sf(counts - 1, trials, inside))
     p_value = bonferroni(2 * tails)
-    if np.any(np.abs(expected - inside) > 1e-12):  # False for NaN, whose p-value is NaN already
+    if np.any(np.abs(expected - inside) > 1e-12):  # a comparison with NaN is False, and its p-value is NaN already
         p_value = 0.0
     observed = counts / trials
     resolution = 4 * float(np.max(np.sqrt(np.maximum(observed * (1 - observed), 1 / trials) / trials)))
@@ -67,7 +69,7 @@ def frequencies(counts: ArrayLike, trials: ArrayLike, expected: ArrayLike, wante
 
 
 def within(counts: ArrayLike, trials: int, low: ArrayLike, high: ArrayLike, wanted: float) -> Outcome:
-    """Frequencies against an envelope: binomial tests of "above low" and "below high", Bonferroni over both sides."""
+    """Test frequencies against an envelope: binomial tests of "above low" and "below high", Bonferroni over both."""
     from scipy.stats import binom
 
     k, low, high = np.broadcast_arrays(np.asarray(counts, np.float64), np.clip(low, 0, 1), np.clip(high, 0, 1))
@@ -84,13 +86,13 @@ def within(counts: ArrayLike, trials: int, low: ArrayLike, high: ArrayLike, want
 
 
 def bonferroni(p_values: ArrayLike) -> float:
-    """The least of several p-values, corrected for their number; NaN if one is NaN (``min`` would drop it)."""
+    """Return the least of several p-values, multiplied by their number; NaN if one of them is NaN."""
     p_values = np.asarray(p_values, np.float64)
     return float(np.minimum(1.0, p_values.size * np.min(p_values)))
 
 
 def homogeneous(counts: ArrayLike, trials: ArrayLike, wanted: float, **parameters: Any) -> Outcome:
-    """Equal success probabilities in K groups, whatever their common value: Pearson's chi-square test."""
+    """Test that K groups have equal success probabilities, whatever their value, by Pearson's chi-square test."""
     from scipy.stats import chi2
 
     counts, trials = (np.asarray(x, np.float64) for x in np.broadcast_arrays(counts, trials))
@@ -106,14 +108,15 @@ def homogeneous(counts: ArrayLike, trials: ArrayLike, wanted: float, **parameter
 
 
 def mean_is(samples: np.ndarray, expected: ArrayLike, wanted: float, **parameters: Any) -> Outcome:
-    """Means of K columns of N independent rows against their stated values: Hotelling's T^2 with its F law.
+    """Test the means of K columns of N independent rows against stated values, by Hotelling's T^2 with its F law.
 
     Parameters
     ----------
     samples : array (N, K)
     expected : array (K,)
     wanted : float
-        Largest four standard errors, relative to the norm of ``expected``, that count as a resolution.
+        Largest allowed four standard errors, relative to the norm of ``expected``; above it the outcome is
+        undecided.
     """
     from scipy.stats import f
 

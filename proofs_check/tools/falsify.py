@@ -1,4 +1,4 @@
-"""hypothesis as a search for counterexamples: seeded, keeping nothing between runs, shrinking nothing."""
+"""Search for counterexamples with hypothesis: seeded, without its database, and without shrinking."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from hypothesis.internal.conjecture import providers
 from hypothesis.strategies import SearchStrategy
 
 EXAMPLES = 700
-"""Examples of one search."""
+"""Most examples that one search draws."""
 _SETTINGS = settings(
     max_examples=EXAMPLES,
     database=None,
     deadline=None,
-    phases=(Phase.generate, Phase.target),  # a counterexample is judged, not read
+    phases=(Phase.generate, Phase.target),  # nobody reads the counterexample, so it is not shrunk
     suppress_health_check=(HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much),
 )
 T = TypeVar("T")
 
 
 def counterexample(rng: np.random.Generator, strategy: SearchStrategy[T], broken: Callable[[T], bool]) -> T | None:
-    """An example of ``strategy`` for which ``broken``, or None after ``EXAMPLES`` of them.
+    """Return an example of ``strategy`` for which ``broken`` is true, or None if none of ``EXAMPLES`` examples is.
 
     ``broken`` may call ``hypothesis.target`` to lead the search. The same generator gives the same examples.
     """
@@ -39,9 +39,8 @@ def counterexample(rng: np.random.Generator, strategy: SearchStrategy[T], broken
 
 
 def _no_constants_of_loaded_modules() -> AbstractContextManager[Any]:
-    """hypothesis also draws numbers that it reads from the source of loaded modules, and keeps them in a folder.
-
-    Then the same seed would give other examples after an edit elsewhere, or in another process. Releases without
+    """Keep hypothesis from drawing numbers that it reads from the source of loaded modules and keeps in a folder.
+    With them, the same seed would give other examples after an edit elsewhere, or in another process. Releases without
     this feature need nothing.
     """
     if hasattr(providers, "Constants") and hasattr(providers.HypothesisProvider, "_local_constants"):

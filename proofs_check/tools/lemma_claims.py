@@ -1,8 +1,8 @@
-"""T7's inequality and false variants of it, in floating point for a search and in balls for the verdict (section 5).
+"""T7's inequality and false variants of it: in floating point for searches, in balls for the verdict (section 5).
 
-A search runs on float64 terms, and on complex ones, which give its gradient to the last bit by the complex step.
-What it finds is judged by ball arithmetic (Arb) on the very same inputs, taken as exact numbers: rounding can neither
-make a counterexample nor hide one.
+A search computes with float64, and with complex numbers for its gradient (complex step, no loss of digits). What it
+finds is judged by ball arithmetic (Arb) on the same inputs, taken as exact numbers: rounding can neither make a
+counterexample nor hide one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from flint import arb, arb_mat, ctx
 from fspo import theory
 
 BITS = 384
-"""Precision of the verdict, 115 decimal digits."""
+"""Precision of the verdict in bits: 115 decimal digits."""
 _EPS = float(np.finfo(np.float64).eps)
 
 
@@ -33,31 +33,33 @@ class Strata:
 
     @classmethod
     def of_gradients(cls, p: np.ndarray, g: np.ndarray, clipped: np.ndarray, a: np.ndarray) -> Strata:
-        """Strata with delta_l worked out; a stratum with a(l) = 0 adds nothing, so its delta is set to 0."""
+        """Return strata with delta_l computed from the gradients.
+        A stratum with a(l) = 0 adds nothing to the update, so its delta is set to 0."""
         positive = (a > 0)[:, None]
         return cls(p, a, g, np.where(positive, clipped / np.where(positive, a[:, None], 1.0) - g, 0.0))
 
     @property
     def clipped(self) -> np.ndarray:
-        """E[M w A psi | stratum] = a (g + delta), rounded once: the number that both sides take as exact."""
+        """Return E[M w A psi | stratum] = a (g + delta) in float64, which both sides of a comparison take as exact."""
         return self.a[:, None] * (self.g + self.delta)
 
     def lemma(self) -> theory.CosineLemma:
-        """The suite's own T7 and T8."""
+        """Return T7 and T8 as ``fspo.theory`` computes them."""
         return theory.cosine_lemma(self.p, self.a, self.g, self.clipped)
 
     def terms(self) -> Terms:
-        """T7's quantities in float64, by this module's own lines."""
+        """Return T7's quantities in float64, computed by this module and not by ``fspo.theory``."""
         return float_terms(self.p, self.a, self.g, self.delta)
 
     def sine(self) -> tuple[float, bool]:
-        """Sine of the angle between g and g_clip, from the component across g, and whether cos > 0."""
+        """Return the sine of the angle between g and g_clip, and whether its cosine is positive.
+        The sine comes from the component of g_clip orthogonal to g."""
         found = self.terms()
         return float(found.sine), bool(found.forward)
 
 
 def sharp_strata(rho: float, eps: float = 0.5, orthogonal: bool = True) -> Strata:
-    """T7s: two strata that reach cos = sqrt(1 - rho^2). ``eps`` is their LRE_inf; g = (1, 0).
+    """Return the sharp case T7s: two strata that attain cos = sqrt(1 - rho^2). ``eps`` is their LRE_inf; g = (1, 0).
 
     eps v = e_len has the norm rho ||g|| and is orthogonal to g + e_len; without ``orthogonal`` (a control) to g.
     """
@@ -80,11 +82,12 @@ class Terms(NamedTuple):
 
 
 def _norm(x: Any) -> Any:
-    return np.sqrt((x * x).sum(axis=-1))  # not the absolute value: the complex step needs an analytic function
+    # A norm without absolute values, because the complex step needs an analytic function.
+    return np.sqrt((x * x).sum(axis=-1))
 
 
 def float_terms(p: Any, a: Any, g: Any, delta: Any) -> Terms:
-    """Terms of strata with leading batch axes: p, a (..., K), g, delta (..., K, D); real or complex."""
+    """Return the terms of strata with leading batch axes: p, a (..., K), g, delta (..., K, D); real or complex."""
     p = p / p.sum(axis=-1, keepdims=True)
     mean = (p * a).sum(axis=-1, keepdims=True)
     r = (a - mean) / mean
@@ -110,7 +113,7 @@ def float_terms(p: Any, a: Any, g: Any, delta: Any) -> Terms:
 
 
 def ball_terms(case: Strata) -> Terms:
-    """The same from the definitions in section 5, in balls that surely hold the exact values."""
+    """Return the terms by the definitions of section 5, in balls that contain the exact values."""
     with ctx.workprec(BITS):
         p = [arb(x) for x in case.p.tolist()]
         a = [arb(x) for x in case.a.tolist()]
@@ -123,7 +126,7 @@ def ball_terms(case: Strata) -> Terms:
         total, update = (weights * g).entries(), (weights * clipped).entries()
         norm = _ball_norm(total)
         along = _dot(total, update)
-        # Lagrange: |x|^2 |y|^2 - <x, y>^2 cancels, but not below 2^-300 at this precision
+        # |x|^2 |y|^2 - <x, y>^2 (Lagrange) cancels, but at this precision its error stays below 2^-300.
         across = _dot(total, total) * _dot(update, update) - along * along
         rows = [[g[k, d] for d in range(D)] for k in range(K)]
         kappa = kappa_c = kappa_c2 = eta = lre_2 = lre_inf = arb(0)
@@ -160,18 +163,18 @@ def _ball_norm(x: Sequence[arb]) -> arb:
 
 
 def _root(x: arb) -> arb:
-    """Square root of a number that is known to be >= 0, though its ball may reach below."""
+    """Return the square root of a number that is known to be >= 0, although its ball may reach below 0."""
     if x > 0:
         return x.sqrt()
-    half = x.upper().sqrt() / 2  # [0, sqrt(upper)]
+    half = x.upper().sqrt() / 2  # gives the ball [0, sqrt(upper)]
     return arb(half.mid(), half.upper())
 
 
 @dataclass(frozen=True)
 class Claim:
-    """If rho < 1 then sin(g_clip, g) <= rho and cos > 0, with rho = factor (min of products + eta).
+    """The claim that rho < 1 implies sin(g_clip, g) <= rho and cos > 0, with rho = factor (min of products + eta).
 
-    ``exponent`` reads the bound as cos >= (1 - rho^2)^exponent; T7's is 1/2.
+    With ``exponent`` the claim is cos >= (1 - rho^2)^exponent; T7 has exponent 1/2.
     """
 
     name: str
@@ -181,20 +184,20 @@ class Claim:
     exponent: float = 0.5
 
     def floats(self, terms: Terms) -> Any:
-        """rho as an array, complex where the terms are."""
+        """Return rho as an array, complex if the terms are complex."""
         stacked: Any = np.stack(np.broadcast_arrays(*(product(terms) for product in self.products)))
         rho = np.take_along_axis(stacked, np.argmin(stacked.real, axis=0)[None], axis=0)[0]
         return self._bound(self.factor * (rho + terms.eta if self.with_eta else rho))
 
     def balls(self, terms: Terms) -> arb:
-        """rho as a ball."""
+        """Return rho as a ball."""
         rho = self.products[0](terms)
         for product in self.products[1:]:
             rho = arb.min(rho, product(terms))
         return self._bound(arb(self.factor) * (rho + terms.eta if self.with_eta else rho))
 
     def _bound(self, rho: Any) -> Any:
-        """The sine that the claim allows."""
+        """Return the largest sine that the claim allows."""
         if self.exponent == 0.5:
             return rho
         if isinstance(rho, arb):
@@ -216,7 +219,7 @@ def _two_kappa_c2(t: Terms) -> Any:
 
 
 STATED = Claim("rho of T7", (_inf_kappa, _inf_kappa_c, _two_kappa_c2))
-"""A minimum is a bound only if each of its terms is one, so each is attacked alone too."""
+"""T7's rho. Its minimum is a bound only if each of its terms is one, so each term is also attacked alone."""
 TERMS = {
     "LRE_inf kappa": Claim("LRE_inf kappa + eta", (_inf_kappa,)),
     "LRE_inf kappa_c": Claim("LRE_inf kappa_c + eta", (_inf_kappa_c,)),
@@ -230,21 +233,21 @@ CROSSED = Claim("LRE_2 kappa_c in the minimum", (*STATED.products, lambda t: t.l
 
 
 def shrunk(claim: Claim, factor: float) -> Claim:
-    """The claim with a constant that is too small (or too large)."""
+    """Return the claim with its constant multiplied by ``factor``."""
     return Claim(f"{claim.name} x {factor:g}", claim.products, factor, claim.with_eta, claim.exponent)
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """What one case says of a claim.
+    """The verdict of one case on a claim.
 
     Attributes
     ----------
     slack : float or None
-        (rho - sin)/rho, its sign certain (NaN if even the balls cannot tell); -1 where cos <= 0; None where rho >= 1
-        promises nothing, or where rho is 0 and the sine too.
+        (rho - sin)/rho with a proved sign, or NaN if the balls cannot decide the sign; -1 if cos <= 0; None if
+        rho >= 1, where the claim says nothing, or if rho and the sine are both 0.
     suite : str
-        Empty, or how ``fspo.theory`` departs from the exact values by more than rounding.
+        Empty, or a sentence on how ``fspo.theory`` differs from the exact values by more than rounding.
     """
 
     slack: float | None
@@ -252,7 +255,8 @@ class Judgement:
 
 
 def judge_exactly(case: Strata, claim: Claim = STATED, suite: bool = True) -> Judgement:
-    """A case judged in balls; with ``suite`` the code's rho and bound are compared with T7's exact ones too."""
+    """Judge a case by ball arithmetic; with ``suite`` compare ``fspo.theory``'s rho and bound with the exact ones
+    too."""
     terms = ball_terms(case)
     with ctx.workprec(BITS):
         rho = claim.balls(terms)
@@ -265,14 +269,13 @@ def judge_exactly(case: Strata, claim: Claim = STATED, suite: bool = True) -> Ju
         else:
             slack = float((rho - terms.sine).mid() / rho.mid())
             uncertain = float((rho - terms.sine).rad() / rho.mid())
-            if abs(slack) <= uncertain:  # equal as far as 100 digits tell, the sharp case, or ill-conditioned
+            if abs(slack) <= uncertain:  # equal to 100 digits (the sharp case), or too ill-conditioned to decide
                 slack = 0.0 if uncertain < 1e-30 else math.nan
         return Judgement(slack, suite_departure(case, terms) if suite else "")
 
 
 def suite_departure(case: Strata, terms: Terms) -> str:
-    """How ``theory.cosine_lemma`` departs from T7's exact rho and bound, or nothing.
-
+    """Return a sentence on how ``theory.cosine_lemma`` differs from T7's exact rho and bound, or "".
     Its rounding grows with the number of terms, with LRE, and with the square of kappa (cancellation in g).
     """
     lemma = case.lemma()

@@ -1,4 +1,4 @@
-"""Rows of one update as a gradient log holds them: made from the tabular policy, written, read, binned, added up."""
+"""Rows of one update as a gradient log holds them: made from the tabular policy, written, read, binned and summed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Update:
     S, n, A : arrays (N,)
     psi : array (N, D)
     edges : pair of arrays (N,), optional
-        The logged band, of a rule whose band the drift alone does not give back.
+        The logged band, needed for a rule whose band does not follow from the drift alone.
     """
 
     rule: Rule
@@ -41,17 +41,17 @@ class Update:
     edges: tuple[np.ndarray, np.ndarray] | None = None
 
     def applied(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Multiplier, weight and clipped weight of each row, by the rule at the logged centre and edges."""
+        """Return multiplier, weight and clipped weight of each row, by the rule at the logged centre and edges."""
         found = self.rule.apply(self.S, self.n, self.A, self.drift, self.edges)
         return found.multiplier, found.weight, found.clipped_weight
 
     def scale(self) -> np.ndarray:
-        """What stands beside w psi: A, and 1/n for a geometric weight (section 2)."""
+        """Return the factor of w psi in each row: A, or A/n for a geometric weight (section 2)."""
         return self.A / (self.n if self.rule.weight == "geometric" else 1.0)
 
 
 def binned(update: Update, bins: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """p, a, g and clipped of the bins (K,), (K,), (K, D), (K, D): the lemma's inputs from the rows of a log."""
+    """Return the lemma's inputs from the rows of a log: p, a (K,), g and clipped (K, D) of each bin."""
     multiplier, weight, clipped_weight = update.applied()
     _, where, count = np.unique(bins, return_inverse=True, return_counts=True)
 
@@ -67,7 +67,7 @@ def binned(update: Update, bins: np.ndarray) -> tuple[np.ndarray, np.ndarray, np
 
 
 def direct(update: Update) -> tuple[np.ndarray, np.ndarray, float]:
-    """g and g_clip added up row by row in extended precision, without bins, and the mean norm of the terms of g."""
+    """Return g and g_clip summed over rows in extended precision, without bins, and the mean norm of the terms of g."""
     _, weight, clipped_weight = update.applied()
     scale, psi = update.scale().astype(np.longdouble), update.psi.astype(np.longdouble)
     size = np.abs(scale) * np.maximum(weight, clipped_weight) * np.sqrt((psi**2).sum(axis=1))
@@ -76,13 +76,14 @@ def direct(update: Update) -> tuple[np.ndarray, np.ndarray, float]:
 
 
 def sample_updates(rng: np.random.Generator, rows: int = 600) -> list[Update]:
-    """Responses of the tabular policy after one update, for bands that drop, truncate and cap."""
+    """Return responses of the tabular policy after one update, for bands that drop, truncate and cap."""
     found = []
     for name, outside in (("fspo", "drop"), ("fspo-kl", "truncate"), ("rloo", "cap"), ("gspo", "drop")):
         bandit = make_bandit(rng, max_length=5, step=0.15)
         at = rng.choice(bandit.p_old.size, rows, p=bandit.p_old / bandit.p_old.sum())
         S, n = bandit.log_ratio[at], bandit.lengths[at]
-        A = np.round(bandit.advantages[at] * 16) / 16  # exact in the log's float32
+        # float32, the type in the log, holds these values without rounding
+        A = np.round(bandit.advantages[at] * 16) / 16
         wide = 0.02 if name == "gspo" else 0.1
         rule = preset(name, range_lo=wide, range_hi=wide, outside=outside).rule
         keep = A != 0
@@ -120,7 +121,7 @@ def write_update(run: Path, rollout: int, update: Update, exact: bool) -> None:
 
 
 def spaced_rollouts(run: Path, most: int | None = None) -> list[int]:
-    """The rollouts of a log; evenly spaced ones where it has more than ``most``."""
+    """Return the rollouts of a log; if there are more than ``most``, that many evenly spaced ones."""
     known = np.unique(read_log(run, columns=("rollout",)).column("rollout"))
     if most is not None and known.size > most:
         known = known[np.unique(np.linspace(0, known.size - 1, most).round().astype(int))]
@@ -128,7 +129,7 @@ def spaced_rollouts(run: Path, most: int | None = None) -> list[int]:
 
 
 def log_damage(run: Path, most: int | None = None) -> list[str]:
-    """A line for each file or row group that ``read_updates`` leaves out because it cannot be read."""
+    """Return a line for each file or row group that ``read_updates`` leaves out because it cannot be read."""
     damage = list(log_files(run)[1])
     for rollout in spaced_rollouts(run, most):
         try:
@@ -139,7 +140,7 @@ def log_damage(run: Path, most: int | None = None) -> list[str]:
 
 
 def read_updates(run: Path, rollouts: list[int] | None = None, most: int | None = None) -> Iterator[tuple[int, Update]]:
-    """(step, rows) of each update of a log: training rows at first use, with a score and A != 0.
+    """Yield (step, rows) of each update of a log: training rows at first use, with a score and A != 0.
 
     Raises
     ------
@@ -149,7 +150,7 @@ def read_updates(run: Path, rollouts: list[int] | None = None, most: int | None 
     for rollout in spaced_rollouts(run, most) if rollouts is None else rollouts:
         try:
             log = read_log(run, rollouts=(rollout, rollout))
-        except UserError:  # log_damage names what cannot be read
+        except UserError:  # log_damage reports what cannot be read
             continue
         if any(name not in log for name in NEEDED):
             continue

@@ -1,4 +1,4 @@
-"""LRE from independent rows, with simultaneous intervals (docs/theory.md section 3)."""
+"""Estimate LRE from independent rows, with simultaneous intervals (docs/theory.md section 3)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fspo.theory import Floats, lre, relative_acceptance
 
 
 def simulated_lre(p: Floats, kept: Floats, weight: Floats) -> dict[str, Any]:
-    """LRE of a(l) = E[kept]/E[weight] from independent rows, with simultaneous intervals.
+    """Estimate LRE of a(l) = E[kept]/E[weight] from independent rows, with simultaneous intervals.
 
     The intervals of r(l) are Student's from the rows' influence on r(l) (delta method), at Sidak's level over the
     lengths; those of LRE follow from them, so they cover both LREs together with at least the stated confidence.

@@ -1,8 +1,8 @@
-"""What bands that follow a target do under each log-ratio model, after they have learnt (docs/theory.md T14, T15).
+"""Measure bands that follow a target, after they have learnt, under each log-ratio model (docs/theory.md T14, T15).
 
-Independent runs of the trainer's own class learn from a model's responses; then each run's bands, as they are before
-later updates, are shown fresh responses of every length. The acceptance at a length is the mean over those updates:
-what training sees in the long run, the estimand of T14 and T15. A run is the unit of every interval.
+Independent runs of the trainer's class learn from a model's responses. Then, before each of several later updates, the
+band is applied to fresh responses of every length. The acceptance at a length is the mean over those updates: the
+long-run acceptance of training, the estimand of T14 and T15. Intervals treat runs as independent.
 """
 
 from __future__ import annotations
@@ -37,14 +37,15 @@ from proofs_check.tools.lre_interval import simulated_lre
 from proofs_check.tools.settings import MU, SIGMA, TARGET
 
 LENGTHS: Floats = np.array([m * 2.0**k for k in range(3, 9) for m in (1.0, 1.5)])
-"""8 to 384 tokens, two lengths in each power of two, in equal shares: runs learn from them and are judged at them."""
+"""Lengths from which runs learn and at which they are judged, with equal shares: 8 to 384 tokens, two in each power
+of two."""
 RULES = ("fspo", "fspo-auto", "fspo-adaptive", "fspo-conformal")
 ROWS, ROLLOUT = 240, 8
-"""Responses of an update, updates of a rollout."""
+"""Number of responses in an update, and of updates in a rollout."""
 LEARN, JUDGE, RUNS = 32, 16, 16
-"""Updates before a run's bands are judged, updates at which they are, and independent runs."""
+"""Numbers of updates before a run's bands are judged, of updates at which they are judged, and of independent runs."""
 EACH = 48
-"""Fresh responses of each length that a judged band is shown."""
+"""Number of fresh responses of each length to which a judged band is applied."""
 
 MODELS: Mapping[str, LogRatioModel] = {
     "gaussian": GaussianTokens(MU, SIGMA),
@@ -73,27 +74,28 @@ WORDS = {
     "shifted-lengths": "policy that stops sooner",
     "advantage-drift": "drift by the sign of A",
 }
-"""What each model is, for tables and figures."""
+"""Description of each model, for tables and figures."""
 FAIR = ("gaussian", "scaled-student", "scaled-gamma")
-"""Where plain FSPO around the drift is exactly fair (T1)."""
+"""Models for which plain FSPO around the drift is fair (T1)."""
 TIES = ("shifted-lengths",)
-"""Where S takes so few values that responses tie: T15 then promises at least its share."""
+"""Models in which S takes so few values that responses tie. T15 then guarantees at least its share."""
 POWER = ("heteroscedastic", "fractional")
-"""Where it is not, and a band of another exponent is: one scale family, Var(S|L) a power of L."""
+"""Models for which plain FSPO is not fair but a band of another exponent is: Var(S|L) is a power of L."""
 
 
 @dataclass(frozen=True)
 class Learnt:
-    """What one rule did under one model.
+    """Results of one rule under one model.
 
     Attributes
     ----------
     accepted : array (RUNS, K)
-        Of each run at each length of ``LENGTHS``, mean over the judged updates.
+        Acceptance of each run at each of ``LENGTHS``, mean over the judged updates.
     squares : array (RUNS,)
-        Mean over a run's judged updates of the squared LRE_2 of that update's band, without the noise of ``EACH``.
+        Squared LRE_2 of one update's band, mean over a run's judged updates, corrected for the noise of ``EACH``
+        draws.
     gamma : array (RUNS,)
-        The band's exponent in the end.
+        The band's exponent after the last update.
     """
 
     accepted: Floats
@@ -102,20 +104,20 @@ class Learnt:
 
     @property
     def trend(self) -> Floats:
-        """Mean acceptance and its covariance with the standardized log length, (RUNS, 2)."""
+        """Return each run's mean acceptance and its covariance with the standardised log length, (RUNS, 2)."""
         z = np.log(LENGTHS)
         z = (z - z.mean()) / z.std()
         return np.stack([self.accepted.mean(axis=1), self.accepted @ z / z.size], axis=1)
 
 
 def template(name: str, drift: str = "kl") -> Rule:
-    """A preset with the given drift, started ten times too wide where it follows a target."""
+    """Return a preset with the given drift. If it follows a target, its range starts ten times too wide."""
     rule = preset(name, drift=drift).rule
     return rule if rule.adapt == "none" else replace(rule, range_lo=0.3, range_hi=0.3, target=TARGET)
 
 
 def drawn(rng: np.random.Generator, model: LogRatioModel, rows: int) -> tuple[Floats, Floats, Floats]:
-    """S, L and A of independent responses; A does not matter to a band's acceptance."""
+    """Draw S, L and A of independent responses. A is 1, because band acceptance does not depend on it."""
     n = rng.choice(LENGTHS, rows)
     return model.sample(rng, n), n, np.ones(rows)
 
@@ -123,10 +125,10 @@ def drawn(rng: np.random.Generator, model: LogRatioModel, rows: int) -> tuple[Fl
 def learnt(
     rng: np.random.Generator, model: LogRatioModel, rules: Sequence[Rule], runs: int = RUNS
 ) -> tuple[Learnt, ...]:
-    """Independent runs of several rules under one model, on the same responses.
+    """Run several rules independently under one model, on the same responses, and return what each learnt.
 
-    A rule that follows no target gets the range that accepts TARGET of a run's first LEARN updates, as a pilot run
-    would set it.
+    The range of a rule that follows no target is set so that it accepts TARGET of the responses of a run's first LEARN
+    updates, as a pilot run would set it.
     """
     means, k = matching_means(model), LENGTHS.size
     accepted = np.zeros((len(rules), runs, k))
@@ -163,7 +165,8 @@ def _calibrated(online: OnlineRule, rows: tuple[Floats, ...], means: TokenMeans)
 
 
 def squared_lre(kept: Floats) -> float:
-    """LRE_2 squared over equal shares from independent indicators (N, K), less the sampling variance that it holds."""
+    """Return LRE_2 squared over equal shares from independent indicators (N, K), less its expected sampling
+    variance."""
     number, k = kept.shape
     a = kept.mean(axis=0)
     noise = (1 - 1 / k) * float(np.mean(a * (1 - a))) / (number - 1)
@@ -173,21 +176,21 @@ def squared_lre(kept: Floats) -> float:
 def survey(
     rng: np.random.Generator, drift: str = "kl", models: Mapping[str, LogRatioModel] = MODELS, runs: int = RUNS
 ) -> Iterator[tuple[str, dict[str, Learnt]]]:
-    """Every rule of RULES under each model in turn: the model's name, and what each rule did."""
+    """Yield, for each model, its name and the results of every rule of RULES."""
     rules = [template(name, drift) for name in RULES]
     for name, model in models.items():
         yield name, dict(zip(RULES, learnt(rng, model, rules, runs), strict=True))
 
 
 def lre_row(found: Learnt) -> dict[str, Any]:
-    """LRE of the long-run acceptance with simultaneous intervals over runs, and LRE_2 of one update's band."""
+    """Return LRE of the long-run acceptance with simultaneous intervals over runs, and LRE_2 of one update's band."""
     shares = np.full(LENGTHS.size, 1 / LENGTHS.size)
     row = simulated_lre(shares, found.accepted, np.ones_like(found.accepted))
     return row | {"lre_2_update": math.sqrt(max(float(found.squares.mean()), 0.0)), "gamma": float(found.gamma.mean())}
 
 
 def text_table(found: Mapping[str, Mapping[str, Learnt]]) -> str:
-    """One line for each model and rule."""
+    """Return a text table with one line for each model and rule."""
     lines = [f"{'model':20}{'rule':16}{f'LRE_2 [{PERCENT}]':24}{f'LRE_inf [{PERCENT}]':24}{'accepted':10}exponent"]
     for model, by_rule in found.items():
         for rule, one in by_rule.items():

@@ -1,8 +1,8 @@
 """A tabular softmax policy small enough that every expectation is a finite sum over all its responses.
 
 At position t the next symbol is drawn from softmax(theta[t, previous symbol]); symbol ``vocabulary`` ends the
-response. Scores are the real ones, psi = grad log pi(y), not random vectors, so statements about the update are
-checked on a policy and not on a picture of one.
+response. Scores are psi = grad log pi(y) and not random vectors, so statements about the update are
+checked on a real policy.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Responses:
     symbols : int array (N, T)
         Symbols, padded with -1 after the end.
     lengths : int array (N,)
-        End symbol included; T where the response was cut off.
+        Number of symbols with the end symbol; T if the response was cut off.
     """
 
     symbols: np.ndarray
@@ -35,7 +35,7 @@ class Responses:
 
 
 def all_responses(vocabulary: int, max_length: int) -> Responses:
-    """Every response over ``vocabulary`` symbols and the end symbol, up to ``max_length`` tokens."""
+    """Return every response over ``vocabulary`` symbols and the end symbol, up to ``max_length`` tokens."""
     if vocabulary < 1 or max_length < 1:
         raise UserError("a policy needs at least one symbol and one position")
     rows = []
@@ -49,12 +49,12 @@ def all_responses(vocabulary: int, max_length: int) -> Responses:
 
 
 def token_log_probs(theta: Floats, responses: Responses) -> Floats:
-    """log pi of each token, (N, T), 0 after the end.
+    """Return log pi of each token, (N, T); 0 after the end.
 
     Parameters
     ----------
     theta : array (T, V + 1, V + 1)
-        Logits by position and previous symbol; the start counts as previous symbol V.
+        Logits by position and previous symbol; at the start the previous symbol is V.
     """
     log_pi = theta - np.log(np.exp(theta).sum(axis=-1, keepdims=True))
     position, previous, symbol, live = _states(theta, responses)
@@ -62,7 +62,7 @@ def token_log_probs(theta: Floats, responses: Responses) -> Floats:
 
 
 def scores(theta: Floats, responses: Responses) -> Floats:
-    """psi = grad over theta of log pi(y), (N, theta.size)."""
+    """Return psi, the gradient of log pi(y) with respect to theta, (N, theta.size)."""
     pi = np.exp(theta) / np.exp(theta).sum(axis=-1, keepdims=True)
     _, previous, symbol, live = _states(theta, responses)
     psi = np.zeros((responses.lengths.size, *theta.shape))
@@ -83,17 +83,17 @@ def _states(theta: Floats, responses: Responses) -> tuple[np.ndarray, np.ndarray
 
 
 PRESETS = ("rloo", "gspo", "fspo", "fspo-kl", "fspo-tilted", "power")
-"""Presets whose updates of a tabular policy are compared with T7 and T8."""
+"""Presets whose updates of a tabular policy are checked against T7 and T8."""
 
 
 @dataclass(frozen=True)
 class Bandit:
-    """Old and new parameters, all responses with their rewards, and the quantities of docs/theory.md section 1.
+    """Old and new parameters, all responses with their advantages, and the quantities of docs/theory.md section 1.
 
     Attributes
     ----------
     old, new : arrays (T, V + 1, V + 1)
-    responses : Responses, N rows: all of them
+    responses : Responses, all N
     advantages : array (N,)
         A; some rows have A = 0.
     """
@@ -105,17 +105,17 @@ class Bandit:
 
     @cached_property
     def token_log_ratios(self) -> Floats:
-        """s_t, (N, T)."""
+        """Token log-ratios s_t, (N, T)."""
         return token_log_probs(self.new, self.responses) - token_log_probs(self.old, self.responses)
 
     @cached_property
     def log_ratio(self) -> Floats:
-        """S, (N,)."""
+        """Log-ratios S, (N,)."""
         return self.token_log_ratios.sum(axis=1)
 
     @cached_property
     def lengths(self) -> Floats:
-        """L in tokens, (N,)."""
+        """Lengths L in tokens, (N,)."""
         return self.responses.lengths.astype(np.float64)
 
     @cached_property
@@ -134,18 +134,18 @@ class Bandit:
         return scores(self.new, self.responses)
 
     def drift_stats(self) -> DriftStats:
-        """Expectations under the old policy of the sums that a rule's drift needs."""
+        """Return the expectations, under the old policy, of the sums from which a rule's drift is computed."""
         s, p = self.token_log_ratios, self.p_old
         k3 = (np.expm1(s) - s).sum(axis=1)
         return DriftStats(float(p @ k3), float(p @ (s**2).sum(axis=1)), float(p @ self.responses.lengths))
 
     def expected_advantage(self, new: Floats) -> float:
-        """E over the policy ``new`` of A: the objective whose gradient is the true update."""
+        """Return E[A] under the policy ``new``: the objective whose gradient is the true update."""
         return float(np.exp(token_log_probs(new, self.responses).sum(axis=1)) @ self.advantages)
 
 
 def make_bandit(rng: np.random.Generator, vocabulary: int = 3, max_length: int = 6, step: float = 0.3) -> Bandit:
-    """A random policy, a random step away from it, and advantages that depend on the response; a fifth are 0."""
+    """Draw a random policy, a random step away from it, and advantages of its responses; a fifth of them are 0."""
     shape = (max_length, vocabulary + 1, vocabulary + 1)
     old = 0.5 * rng.standard_normal(shape)
     responses = all_responses(vocabulary, max_length)
@@ -155,14 +155,14 @@ def make_bandit(rng: np.random.Generator, vocabulary: int = 3, max_length: int =
 
 
 def calibrated(bandit: Bandit, name: str, target: float) -> Rule:
-    """The preset with the range at which it accepts ``target`` of the bandit's responses."""
+    """Return the preset with its range set so that it accepts ``target`` of the bandit's responses."""
     rule = preset(name).rule
     m = rule.centre(bandit.drift_stats())
     return calibrate(rule, bandit.log_ratio, bandit.lengths, bandit.advantages, target, m)
 
 
 def update_terms(bandit: Bandit, rule: Rule) -> tuple[Floats, Floats]:
-    """M w A psi and w A psi of each response, (N, new.size)."""
+    """Return M w A psi and w A psi of each response, (N, new.size)."""
     applied = rule.apply(bandit.log_ratio, bandit.lengths, bandit.advantages, rule.centre(bandit.drift_stats()))
     psi = bandit.psi * bandit.advantages[:, None]
     return applied.clipped_weight[:, None] * psi, applied.weight[:, None] * psi
@@ -171,7 +171,7 @@ def update_terms(bandit: Bandit, rule: Rule) -> tuple[Floats, Floats]:
 def strata(
     bandit: Bandit, rule: Rule, rows: np.ndarray | None = None, normaliser: str | None = None
 ) -> tuple[Floats, Floats, Floats, Floats]:
-    """p(l), g_l, E[M w A psi | l] and the normaliser a(l): exact over all responses, or for sampled ``rows``.
+    """Return p(l), g_l, E[M w A psi | l] and the normaliser a(l), over all responses or over sampled ``rows``.
 
     Strata are lengths, the measure is over A != 0 (p is its joint mass, not normalised to 1), and the normaliser is
     a_upd for drop and b for truncate and cap unless named (docs/theory.md sections 1 and 5).
@@ -182,7 +182,7 @@ def strata(
     S, A, lengths = bandit.log_ratio[keep], bandit.advantages[keep], bandit.lengths[keep]
     applied = rule.apply(S, lengths, A, rule.centre(bandit.drift_stats()))
     psi = bandit.psi[keep]
-    # a geometric weight's gradient carries 1/n (docs/theory.md section 2)
+    # under a geometric weight the gradient has a factor 1/n (docs/theory.md section 2)
     scale = A / (lengths if rule.weight == "geometric" else 1.0)
     groups = np.unique(lengths)
     member = (lengths[None, :] == groups[:, None]) * mass

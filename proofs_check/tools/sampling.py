@@ -1,9 +1,9 @@
-"""How many of many draws of a model a rule accepts: in the cache, on all cores, in bounded memory.
+"""Count how many draws of a model a rule accepts, on all cores and in bounded memory.
 
-The draws of each length are cut into blocks of 2^20. A block has its own stream, named by (length, block) under one
-SeedSequence: the result depends on the seed alone, not on the number of jobs. Within a block the work arrays hold 2^14
-draws, so memory does not grow with the number of draws. Jobs are threads: numpy lets go of the interpreter while it
-fills and compares arrays.
+The draws of each length are cut into blocks of 2^20. A block has its own random stream, named by (length, block) under
+one SeedSequence: the result depends on the seed alone, not on the number of jobs. Within a block the work arrays
+hold 2^14 draws, so memory does not grow with the number of draws. Jobs are threads: numpy releases the interpreter's
+lock while it fills and compares arrays.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from fspo.theory import Floats
 from proofs_check.models.base import JointModel, LogRatioModel, checked_lengths, matching_means
 
 BLOCK = 1 << 20
-"""Draws that share one random stream."""
+"""Number of draws that share one random stream."""
 CHUNK = 1 << 14
-"""Draws in the work arrays at once."""
+"""Number of draws in the work arrays at once."""
 
 
 def acceptance_counts(
@@ -40,7 +40,7 @@ def acceptance_counts(
     jobs: int = 1,
     progress: bool = False,
 ) -> NDArray[np.int64]:
-    """How many of ``draws`` responses of each length a rule accepts.
+    """Count how many of ``draws`` responses of each length a rule accepts.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ def acceptance_counts(
     m : float, optional
         Centre of a band with a drift, nats per token; the model's own (``matching_means``) unless given.
     rate : {"band", "update"}
-        In the band, or not cut (docs/theory.md section 1; T11).
+        Count responses in the band, or responses that are not clipped (docs/theory.md section 1; T11).
     jobs : int
         Threads. The counts do not depend on it.
     progress : bool
@@ -101,14 +101,14 @@ def acceptance_counts(
 def band_counts(
     rng: np.random.Generator, rule: Rule, model: LogRatioModel, lengths: np.ndarray, draws: int
 ) -> np.ndarray:
-    """In-band counts of the rule object itself on drawn S, one entry for each length."""
+    """Return how many drawn S lie in the band according to ``rule.apply``, one number for each length."""
     n = np.broadcast_to(lengths, (draws, lengths.size))
     applied = rule.apply(model.sample(rng, n), n, np.ones_like(n), rule.centre(matching_means(model)))
     return applied.in_band.sum(axis=0)
 
 
 def _chunks(length: float, size: int) -> Iterator[Floats]:
-    """The length, repeated without memory, in pieces of at most CHUNK."""
+    """Yield the length, repeated by broadcasting, in pieces of at most CHUNK entries."""
     for start in range(0, size, CHUNK):
         yield np.broadcast_to(np.float64(length), (min(CHUNK, size - start),))
 
@@ -121,7 +121,7 @@ def _over_blocks(
     jobs: int,
     progress: bool,
 ) -> NDArray[np.int64]:
-    """Sum of ``one_block(rng, length, size)`` over the blocks of each length, with a few blocks in flight."""
+    """Return the sum of ``one_block(rng, length, size)`` over the blocks of each length; a few blocks run at once."""
     n = np.broadcast_to(checked_lengths(lengths), np.shape(lengths))
     if n.ndim != 1:
         raise UserError(f"lengths must be a vector (K,), not of shape {n.shape}")
@@ -151,5 +151,5 @@ def _over_blocks(
                 totals[i] += future.result()
                 bar.update(size)
     finally:
-        pool.shutdown(cancel_futures=True)  # an interrupt or an error ends what has not begun
+        pool.shutdown(cancel_futures=True)  # after an interrupt or an error, blocks that have not begun are cancelled
     return totals

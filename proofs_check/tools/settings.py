@@ -7,14 +7,14 @@ import numpy as np
 from fspo.theory import Floats
 
 MU, SIGMA = -0.00045, 0.03
-"""Drift -sigma^2/2 (nats per token) and scale sigma (nats per root token) of the models that are drawn from."""
+"""Drift -sigma^2/2 (nats per token) and scale sigma (nats per root token) of the models that are sampled."""
 TARGET = 0.8
-"""Acceptance that the online rules follow."""
+"""Target acceptance of the online rules."""
 LENGTHS: Floats = np.array([1.0, 2, 7, 33, 250, 2_000, 16_384, 131_072, 1_000_000, 10_000_000])
-"""Tokens: lengths at which formulas are compared."""
+"""Lengths in tokens at which formulas are compared."""
 GRID: Floats = np.array([4.0, 16, 64, 256, 1024, 4096])
-"""Tokens: lengths at which responses are drawn."""
+"""Lengths in tokens at which responses are drawn."""
 DIGITS = 50
-"""Decimal digits of mpmath's side of a comparison."""
+"""Decimal digits of the computations with mpmath."""
 AGREEMENT = 1e-12
-"""Relative error allowed to the float64 formulas."""
+"""Relative error allowed for the float64 formulas."""
