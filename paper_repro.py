@@ -97,7 +97,7 @@ class Options:
             checked_seed("--seeds", seed)
 
     def sizes(self) -> Preset:
-        """The preset with the changes asked for."""
+        """Return the preset's sizes with the changes of these options."""
         rules, seeds = (None if given is None else tuple(given) for given in (self.rules, self.seeds))
         changes = {"rules": rules, "seeds": seeds, "rollouts": self.rollouts, "jobs": self.jobs}
         return with_changes(PRESETS[self.preset], sweep=self.sweep, **changes)
@@ -112,7 +112,7 @@ class Reproduction:
         self.stages = Stages(self.out / "stages")
 
     def run(self) -> int:
-        """All stages; 0 if the theory checks pass and the report is written."""
+        """Run all stages; return 0 if the theory checks pass and the report is written."""
         refuse_foreign(self.out, {"stages": is_stages, "checks": _is_checks}, "python paper_repro.py")
         checks = self.checks()
         theory = self.draw_theory(self.maps())
@@ -130,7 +130,7 @@ class Reproduction:
         return 0 if checks["status"] == 0 else 1
 
     def checks(self) -> dict[str, Any]:
-        """Theory checks; a failing one is reported and does not stop the rest."""
+        """Run the theory checks. A failed check is reported and does not stop the later stages."""
 
         def work() -> dict[str, Any]:
             folder = self.out / "checks"
@@ -141,7 +141,7 @@ class Reproduction:
         return self.stages.run("checks", {"source": source_digest("proofs_check", *GROUND_FLOOR)}, work)[1]
 
     def maps(self) -> str:
-        """Where the rules are fair and what clipping costs; the key of the tables, which stand beside the checks."""
+        """Write the maps of fairness and of the price of clipping beside the checks; return the key of the tables."""
 
         def work() -> None:
             arguments = ["--out", str(self.out / "checks"), "--jobs", str(self.sizes.jobs)]
@@ -152,7 +152,7 @@ class Reproduction:
         return self.stages.run("maps", inputs | {"source": source_digest("proofs_check", *GROUND_FLOOR)}, work)[0]
 
     def draw_theory(self, maps: str) -> list[dict[str, Any]]:
-        """Figures of the theory, as captions.json lists them."""
+        """Draw the figures of the theory; return the rows of captions.json."""
         folder = self.out / "figures-theory"
 
         def work() -> list[dict[str, Any]]:
@@ -164,7 +164,7 @@ class Reproduction:
         return self.stages.run("figures-theory", inputs, work)[1]
 
     def warm_up(self) -> str:
-        """The embedded model, warmed up once for all runs."""
+        """Warm up the embedded model once for all runs; return its folder."""
         from fspo.config import TrainConfig
         from fspo.models.warmup import warm_up
 
@@ -177,16 +177,16 @@ class Reproduction:
             )
         }
         found = self.stages.run("warm-up", inputs, work)[1]
-        return found if Path(found).is_dir() else work()  # the cache may have been emptied since
+        return found if Path(found).is_dir() else work()  # the cache may have been emptied in the meantime
 
     def train_shared(self, training: Training) -> Job:
-        """The unclipped run that every range is calibrated on."""
+        """Train the unclipped run on which every range is calibrated."""
         job = training.shared()
         self.stages.run("shared-run", {"key": job.key}, lambda: run_jobs([job], 1, "shared unclipped run"))
         return job
 
     def calibrate(self, shared: Job) -> dict[str, Any]:
-        """One band acceptance for all rules."""
+        """Calibrate every rule's range to the same band acceptance."""
         from analysis.rules.calibrate import calibrate_run, write_calibration
 
         def work() -> dict[str, Any]:
@@ -198,13 +198,14 @@ class Reproduction:
         return self.stages.run("calibration", inputs | {"source": source_digest("analysis", *GROUND_FLOOR)}, work)[1]
 
     def train(self, training: Training, ranges: dict[str, Any]) -> list[Job]:
-        """Every rule and seed."""
+        """Train every rule with every seed."""
         jobs = training.rules(ranges)
         self.stages.run("training", {"keys": [j.key for j in jobs]}, lambda: run_jobs(jobs, self.sizes.jobs))
         return jobs
 
     def train_sweep(self, training: Training, ranges: dict[str, Any], done: Sequence[Job]) -> str:
-        """Variants of the swept rules, trained and analysed in the bins of the other runs; the table's key."""
+        """Train the variants of the swept rules and analyse them in the bins of the other runs; return the table's
+        key."""
         from analysis.sweeps.trained import Entry, write_trained_sweep
 
         edges = json.loads((done[0].run / ANALYSIS / SUMMARY).read_text(encoding="utf-8"))["edges"]
@@ -224,17 +225,17 @@ class Reproduction:
         return self.stages.run("sweep-analysis", inputs, work)[0]
 
     def measure_noise(self, runs: Sequence[Job]) -> str:
-        """What numerics alone do to S under the first seed of rule fspo (else the first run); the measurement's key."""
+        """Measure what numerics alone do to S, on the first seed of rule fspo (else the first run); return the key."""
         job = next((job for job in runs if job.run.name.startswith("fspo-seed")), runs[0])
 
         def work() -> None:
-            shutil.rmtree(job.run / NOISE, ignore_errors=True)  # of another key, or of a killed measurement
+            shutil.rmtree(job.run / NOISE, ignore_errors=True)  # from other inputs, or from a killed measurement
             run_module("fspo.train", "--config", str(job.run / CONFIG), "--noise-floor")
 
         return self.stages.run("noise-floor", {"run": job.key, "source": source_digest("fspo")}, work)[0]
 
     def sweep(self, shared: Job) -> str:
-        """What other settings would have done to the unclipped run's log; the table's key."""
+        """Tabulate what other settings would have done to the unclipped run's log; return the table's key."""
 
         def work() -> None:
             run_module("analysis", "sweep", str(shared.run), quiet=True)
@@ -243,7 +244,7 @@ class Reproduction:
         return self.stages.run("sweep", inputs, work)[0]
 
     def diagnose(self, runs: Sequence[Job], noise: str) -> list[dict[str, Any]]:
-        """What is wrong with each run; findings do not stop the rest."""
+        """Run the doctor on each run; its findings do not stop the later stages."""
 
         def work() -> list[dict[str, Any]]:
             path = self.out / "doctor.json"
@@ -254,19 +255,19 @@ class Reproduction:
         return self.stages.run("doctor", self._from(runs, noise, "analysis"), work)[1]
 
     def analyse(self, runs: Sequence[Job], noise: str) -> list[dict[str, Any]]:
-        """Tables of each run, and the claims."""
+        """Write the tables of each run and the claims; return the claims."""
         folders = [str(job.run) for job in runs]
 
         def work() -> list[dict[str, Any]]:
             claims = self.out / "claims.json"
-            # a log that fails its integrity check is told in the report
+            # status 1: the report tells that a log failed its integrity check
             run_module("analysis", *folders, "--claims", str(claims), passing=(0, 1))
             return json.loads(claims.read_text(encoding="utf-8"))
 
         return self.stages.run("analysis", self._from(runs, noise, "analysis"), work)[1]
 
     def draw(self, runs: Sequence[Job], noise: str, swept: str, trained: str) -> list[dict[str, Any]]:
-        """Publication figures, as captions.json lists them."""
+        """Draw the publication figures; return the rows of captions.json."""
         folder = self.out / "figures"
 
         def work() -> list[dict[str, Any]]:
@@ -290,7 +291,7 @@ class Reproduction:
         diagnoses: list[dict[str, Any]],
         jobs: Sequence[Job],
     ) -> None:
-        """report.html, and the verdicts on the terminal."""
+        """Write report.html and print the verdicts."""
         from figures.page.reproduction import write_page
 
         page = write_page(
@@ -316,7 +317,7 @@ class Reproduction:
 
     @staticmethod
     def _from(runs: Sequence[Job], noise: str, *packages: str) -> dict[str, Any]:
-        """What a stage over all runs depends on."""
+        """Return the inputs of a stage over all runs."""
         return {"keys": [job.key for job in runs], "noise": noise, "source": source_digest(*packages, *GROUND_FLOOR)}
 
 
@@ -329,7 +330,7 @@ def _is_checks(folder: Path) -> bool:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Parse the options and reproduce."""
+    """Parse the options and run the reproduction."""
     from fspo.base.options import parse
 
     options = parse(Options, arguments, prog="python paper_repro.py", description=DESCRIPTION)

@@ -44,7 +44,7 @@ target are in the runs with all default rules."""
 
 
 def write_rollout(writer: GradLogWriter, rollout: int, prompts: int, width: int, rng: np.random.Generator) -> None:
-    """One rollout: S is a random walk over updates, N(0, L SIGMA^2) each; every row scored if there is a width."""
+    """Write one rollout: S is a random walk over updates, N(0, L SIGMA^2) each; rows are scored if ``width`` > 0."""
     rule, n = preset("fspo").rule, prompts * GROUP
     prompt = np.repeat(rng.permutation(100_000)[:prompts], GROUP)
     center = np.repeat(rng.uniform(np.log(32), np.log(6000), prompts), GROUP)
@@ -98,7 +98,7 @@ def write_rollout(writer: GradLogWriter, rollout: int, prompts: int, width: int,
 
 
 def write_log(run: Path, rows: int, width: int = 0, prompts: int = PROMPTS) -> Path:
-    """A run of about so many rows."""
+    """Write the log of a run with about ``rows`` rows."""
     run.mkdir(parents=True)
     writer = GradLogWriter(run, width=width, metadata={"rule": preset("fspo").rule.to_dict(), "seed": 0})
     rng = np.random.default_rng(0)
@@ -109,7 +109,7 @@ def write_log(run: Path, rows: int, width: int = 0, prompts: int = PROMPTS) -> P
 
 
 def smaller(run: Path, of: Path, rows: int) -> Path:
-    """A run of the first rows of another."""
+    """Write a run with the first rows of another."""
     (run / GRADLOG).mkdir(parents=True)
     for path in log_paths(of)[: rows // A_ROLLOUT]:
         os.link(path, run / GRADLOG / path.name)
@@ -117,12 +117,12 @@ def smaller(run: Path, of: Path, rows: int) -> Path:
 
 
 def resident(pid: int) -> int:
-    """Bytes of resident memory of a process."""
+    """Return the bytes of resident memory of a process."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def timed(run: Path, *arguments: str) -> dict[str, float]:
-    """Wall and CPU seconds and the highest resident memory of one analysis."""
+    """Return wall seconds, CPU seconds and the highest resident memory of one analysis."""
     load, command = os.getloadavg()[0], [sys.executable, "-m", "analysis", str(run), *arguments]
     took = watch(command, resident, 0.1, env={**os.environ, "OMP_NUM_THREADS": "1"})
     if took.status:
@@ -153,7 +153,7 @@ def main() -> None:
 
 
 def measure(folder: Path, most: int, scored: int, width: int) -> dict[str, Any]:
-    """All measurements."""
+    """Return all measurements."""
     whole = folder / f"rows-{most}"
     if not whole.exists():
         with whole_folder(whole) as part:

@@ -23,7 +23,8 @@ WALL_GOAL, MEMORY_GOAL = 120.0, 2048.0  # seconds, MiB
 
 
 def own_share(pid: int) -> int:
-    """Proportional resident memory of a process, bytes: pages that several share count once in all."""
+    """Return a process's proportional resident memory in bytes, in which a page shared by several processes counts
+    once."""
     rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
     return 1024 * sum(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Pss:"))
 
@@ -58,7 +59,8 @@ def main() -> int:
         "sum_of_check_seconds": sum(row["seconds"] for row in rows),
         "slowest": {f"{row['id']}: {row['name']}": row["seconds"] for row in slowest},
         "exit_status": suite.status,
-        **machine("numpy", "scipy", "mpmath", "fspo"),  # a load average above the number of cores: others were at work
+        # a load average above the number of cores: other processes were running
+        **machine("numpy", "scipy", "mpmath", "fspo"),
     }
     for name, value in results.items():
         print(f"{name}: {value}")

@@ -31,32 +31,32 @@ Way = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def ours(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
-    """Tiles of logits."""
+    """Compute log-probs from tiles of the logits."""
     return linear_log_probs(hidden, weight, None, targets)[0]
 
 
 def plain(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
-    """Logits whole, in float32."""
+    """Compute log-probs from all logits at once, in float32."""
     log_p = torch.nn.functional.linear(hidden, weight).float().log_softmax(-1)
     return log_p.gather(1, targets[:, None])[:, 0]
 
 
 def trl_selective(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
-    """TRL's selective_log_softmax of whole logits."""
+    """Compute log-probs with TRL's selective_log_softmax on all logits."""
     from trl.trainer.utils import selective_log_softmax
 
     return selective_log_softmax(torch.nn.functional.linear(hidden, weight), targets)
 
 
 def trl_chunked(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
-    """TRL's kernel over tiles of logits (its torch version, as on any machine without Triton)."""
+    """Compute log-probs with TRL's kernel on tiles of the logits (its torch version, used where Triton is missing)."""
     from trl.kernels import ChunkedLogProbFunction
 
     return ChunkedLogProbFunction.apply(hidden, weight, None, targets, 1.0, 8192, None, 1.0, ())[0]  # type: ignore[index]
 
 
 def torch_chunked(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
-    """torch's own chunks of tokens."""
+    """Compute log-probs with torch's chunks of tokens."""
     options = torch.nn.LinearCrossEntropyOptions()  # type: ignore[attr-defined]
     loss = torch.nn.functional.linear_cross_entropy  # type: ignore[attr-defined]
     return -loss(hidden, weight, targets, reduction="none", options=options)
@@ -71,7 +71,7 @@ WAYS: dict[str, Way] = {
 
 
 def peak_bytes(step: Callable[[], object]) -> int:
-    """Most live bytes while ``step`` runs, above those at its start."""
+    """Return the most live bytes while ``step`` runs, above those at its start."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as watched:
         step()
     live = most = 0
@@ -83,7 +83,8 @@ def peak_bytes(step: Callable[[], object]) -> int:
 
 
 def measure(dtype: str, tokens: int, features: int, rounds: int, ways: dict[str, Way]) -> dict[str, object]:
-    """Seconds, ratios, peak bytes and errors of each way at one shape; the first round warms up and is left out."""
+    """Return seconds, ratios, peak bytes and errors of each way at one shape; the first round warms up and is left
+    out."""
     draw = torch.Generator().manual_seed(0)
     hidden = torch.randn(tokens, features, generator=draw).to(getattr(torch, dtype)).requires_grad_()
     weight = (3 / features**0.5 * torch.randn(VOCABULARY, features, generator=draw)).to(hidden.dtype).requires_grad_()
@@ -107,7 +108,7 @@ def measure(dtype: str, tokens: int, features: int, rounds: int, ways: dict[str,
     seconds = {name: np.array(values) for name, values in taken.items()}
     peaks = {}
     for name, way in ways.items():
-        hidden.grad = weight.grad = None  # freed before the meter starts, not under it
+        hidden.grad = weight.grad = None  # freed before the measurement starts, so that it is not counted
         peaks[name] = peak_bytes(lambda way=way: step(way))
     with torch.no_grad():
         errors = {name: (way(hidden, weight, targets).double() - expected).abs() for name, way in ways.items()}

@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 def take_turns(steps: Mapping[str, Callable[[], T]], rounds: int, name: str = "timing") -> dict[str, list[T]]:
-    """What each step returns in each round. The steps take turns; the first round warms up and is left out."""
+    """Return what each step returns in each round. Steps take turns; the first round warms up and is left out."""
     from tqdm import tqdm
 
     taken: dict[str, list[T]] = {step: [] for step in steps}
@@ -33,25 +33,25 @@ def take_turns(steps: Mapping[str, Callable[[], T]], rounds: int, name: str = "t
 
 
 def seconds(step: Callable[[], object], clock: Callable[[], float] = time.thread_time) -> float:
-    """Seconds of ``clock`` that a step takes: CPU seconds of this thread unless given."""
+    """Return the seconds of ``clock`` that a step takes (by default CPU seconds of this thread)."""
     start = clock()
     step()
     return clock() - start
 
 
 def peak_mib() -> float:
-    """Resident maximum of this process, MiB (ru_maxrss is in KiB on Linux, bytes on macOS)."""
+    """Return the largest resident memory of this process, MiB (ru_maxrss is in KiB on Linux, bytes on macOS)."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / (2**20 if platform.system() == "Darwin" else 2**10)
 
 
 def family(root: int) -> set[int]:
-    """A process and all its descendants, from /proc (Linux)."""
+    """Return a process and all its descendants, from /proc (Linux)."""
     parents = {}
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             parents[int(entry.name)] = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
-        except OSError:  # it has ended
+        except OSError:  # the process has ended
             continue
     found = {root}
     while children := {pid for pid, parent in parents.items() if parent in found} - found:
@@ -61,7 +61,7 @@ def family(root: int) -> set[int]:
 
 @dataclass(frozen=True)
 class Watched:
-    """What a command took: wall and CPU seconds of all its processes, and the most memory at once, bytes."""
+    """Wall and CPU seconds of all processes of a command, and their most memory at once, bytes."""
 
     status: int
     wall: float
@@ -96,7 +96,7 @@ def watch(command: Sequence[str], memory: Callable[[int], int], pause: float, **
 
 
 def versions(*packages: str) -> dict[str, str | None]:
-    """Installed versions; None where a package is not installed."""
+    """Return the installed versions; None for a package that is not installed."""
     found: dict[str, str | None] = {}
     for name in packages:
         try:
@@ -107,12 +107,12 @@ def versions(*packages: str) -> dict[str, str | None]:
 
 
 def machine(*packages: str) -> dict[str, Any]:
-    """Where a benchmark ran: cores, load average, versions of packages."""
+    """Return the machine of a benchmark: cores, load average, versions of packages."""
     return {"cores": os.cpu_count(), "load_average": os.getloadavg(), "versions": versions(*packages)}
 
 
 def write_results(results: Mapping[str, Any], path: Path) -> None:
-    """Write the results whole or not at all, and say where."""
+    """Write the results, so that the file appears only when it is complete, and print its path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(".part")
     part.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")

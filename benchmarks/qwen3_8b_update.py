@@ -42,7 +42,7 @@ AIMS = {"gradient_log_share": 0.02, "share_of_matmul_rate": 0.40}
 
 
 def random_batch(responses: int, prompt: int, tokens: int, vocabulary: int) -> RolloutBatch:
-    """Random token ids; advantages of both signs."""
+    """Return a batch of random token ids, with advantages of both signs."""
     draw = np.random.default_rng(0)
     return RolloutBatch(
         rollout=0,
@@ -71,7 +71,7 @@ def update_flop(config: PretrainedConfig, parameters: int, rows: int, length: in
 
 
 def median_seconds(work: Callable[[], object], device: torch.device, rounds: int, name: str) -> float:
-    """Median time of ``work`` after one warm-up, the device's work included."""
+    """Return the median time of ``work`` after one warm-up, including the work queued on the device."""
 
     def done() -> None:
         work()
@@ -82,26 +82,26 @@ def median_seconds(work: Callable[[], object], device: torch.device, rounds: int
 
 
 def wait(device: torch.device) -> None:
-    """Until the device has done what it was given."""
+    """Wait until the device has finished its queued work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def matmul_rate(device: torch.device, dtype: torch.dtype, size: int, rounds: int) -> float:
-    """FLOP/s of a square matrix product."""
+    """Return the FLOP/s of a square matrix product."""
     a, b = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
     return 2.0 * size**3 / median_seconds(lambda: a @ b, device, rounds, "matmul")
 
 
 def peak_bytes(device: torch.device) -> int:
-    """Largest memory so far: torch's own tensors on a GPU, the whole process on a CPU."""
+    """Return the largest memory so far: torch's tensors on a GPU, the whole process on a CPU."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     return int(peak_mib() * 2**20)
 
 
 def measure(options: Any) -> dict[str, Any]:
-    """All numbers of one run."""
+    """Return all numbers of one run."""
     accelerator = Accelerator(cpu=options.tiny)
     device = accelerator.device
     config = embedded_config() if options.tiny else shape_of("Qwen3-8B-Base")
@@ -179,7 +179,7 @@ def measure(options: Any) -> dict[str, Any]:
 
 
 def place() -> dict[str, Any]:
-    """Where it ran."""
+    """Return where the benchmark ran."""
     gpu = torch.cuda.get_device_properties(0) if torch.cuda.is_available() else None
     return {
         "gpu": gpu and {"name": gpu.name, "bytes": gpu.total_memory, "cuda": torch.version.cuda},

@@ -36,41 +36,42 @@ PARAMETERS = {
     "markov": MOMENTS,
     "student-tokens": MOMENTS,
 }
-SLOW = {"markov": 32, "student-tokens": 512, "shifted-lengths": 8}  # fewer draws, by this factor
+# these models are slow, so they get fewer draws by this factor
+SLOW = {"markov": 32, "student-tokens": 512, "shifted-lengths": 8}
 GOAL = 0.7
 
 
 def bare(draws: int) -> None:
-    """numpy alone: the same generator fills one array that stays in the cache."""
+    """Draw with numpy alone: the same generator fills one array that stays in the processor's cache."""
     rng, out = np.random.default_rng(0), np.empty(CHUNK)
     for _ in range(draws // CHUNK):
         rng.standard_normal(out=out)
 
 
 def sampled(model: LogRatioModel, draws: int) -> None:
-    """S given L, in the chunks that proofs_check.tools.sampling uses."""
+    """Draw S given L, in the chunks that proofs_check.tools.sampling uses."""
     rng, lengths = np.random.default_rng(0), np.broadcast_to(np.float64(LENGTH), (CHUNK,))
     for _ in range(draws // CHUNK):
         model.sample(rng, lengths)
 
 
 def counted(model: LogRatioModel, draws: int) -> None:
-    """S drawn and counted by a rule."""
+    """Draw S and count how often a rule accepts it."""
     acceptance_counts(model, preset("fspo-kl").rule, [LENGTH], draws, 0)
 
 
 def cpu_seconds(step: Callable[[], object]) -> float:
-    """CPU seconds of the process."""
+    """Return the CPU seconds of a step in this process."""
     return seconds(step, time.process_time)
 
 
 def draws_per_second(draws: int, step: Callable[[int], object]) -> float:
-    """Draws per CPU second of one step."""
+    """Return the draws per CPU second of one step."""
     return draws / cpu_seconds(lambda: step(draws))
 
 
 def rates(draws: int, rounds: int) -> dict[str, float]:
-    """Draws per CPU second, medians; the first round warms up and is left out."""
+    """Return draws per CPU second, medians over rounds; the first round warms up and is left out."""
     gaussian = make_model("gaussian", **MOMENTS)
     own = np.random.default_rng(1).integers(1, 4096, draws // 4).astype(float)
     steps: dict[str, tuple[int, Callable[[int], object]]] = {"standard_normal(out=)": (draws, bare)}
@@ -85,7 +86,7 @@ def rates(draws: int, rounds: int) -> dict[str, float]:
 
 
 def scaling(many: int) -> dict[str, object]:
-    """CPU seconds and memory of counting 10^6 draws and more, and the exponent of a power law through them."""
+    """Return CPU seconds and memory of counting 10^6 draws and more, and the exponent of a power law through them."""
     model, rule = make_model("gaussian", **MOMENTS), preset("fspo-kl").rule
     sizes = np.unique(np.geomspace(min(10**6, many), many, 5).astype(int))
     before, taken, peaks = peak_mib(), [], []
@@ -104,7 +105,7 @@ def scaling(many: int) -> dict[str, object]:
 
 
 def parallel(many: int) -> dict[str, object]:
-    """Wall seconds with one job and with one for each core, counts compared."""
+    """Return wall seconds with one job and with one for each core, and compare the counts."""
     model, rule, found, wall = make_model("gaussian", **MOMENTS), preset("fspo-kl").rule, {}, {}
     for jobs in (1, os.cpu_count() or 1):
         start = time.perf_counter()
@@ -122,7 +123,7 @@ def main() -> None:
     options = parser.parse_args()
     if min(options.draws // (4 * CHUNK), options.rounds, options.many // 10**4) < 1:
         raise UserError(f"--draws needs at least {4 * CHUNK}, --rounds 1 and --many 10000")
-    scaled = scaling(options.many)  # first: memory is measured from a small process
+    scaled = scaling(options.many)  # measured first, while the process is small
     found, together = rates(options.draws, options.rounds), parallel(options.many // 2)
     base = found["standard_normal(out=)"]
     for name, rate in found.items():

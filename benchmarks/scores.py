@@ -30,7 +30,7 @@ PROJECTIONS = (8, 16, 32)
 
 
 def batch_of(rows: int, seed: int) -> dict[str, Tensor]:
-    """Right-padded prompts and worked answers of chain-add."""
+    """Return right-padded prompts and worked answers of the task chain-add."""
     tokenizer = build_tokenizer()
     pairs = itertools.islice(warmup_stream(seed), rows)
     prompts, answers = zip(*pairs, strict=True)
@@ -39,13 +39,13 @@ def batch_of(rows: int, seed: int) -> dict[str, Tensor]:
 
 
 def train_step(model: nn.Module, batch: dict[str, Tensor]) -> None:
-    """Forward and backward pass of S, weight gradients included."""
+    """Run forward and backward pass of S, weight gradients included."""
     token_log_probs(model, batch)[0].sum().backward()
     model.zero_grad()
 
 
 def input_step(model: nn.Module, batch: dict[str, Tensor]) -> None:
-    """Forward and backward pass to the embeddings alone: the floor of a score pass."""
+    """Run forward and backward pass of S to the embeddings alone: the least cost of a score pass."""
     roots: list[Tensor] = []
 
     def cut(_: nn.Module, __: tuple, output: Tensor) -> Tensor:

@@ -29,13 +29,13 @@ from fspo.policy.scores import ScoreHooks, score
 HOOKS_LIMIT, PASS_LIMIT = 0.03, 0.8
 """Wanted: cost of the hooks and of a score pass, as shares of a training pass."""
 LIVE_LIMIT = 0.05
-"""Share of a rollout step that a live path would have to save to be worth building."""
+"""Share of a rollout step that scores made during training would have to save to be worth the code."""
 DTYPES = ("bfloat16", "float32")
 PROMPT = 8
 
 
 def one_layer(dtype: torch.dtype) -> Qwen3ForCausalLM:
-    """Qwen3-8B with one decoder layer and a vocabulary of 256, weights normal with sd .02."""
+    """Return Qwen3-8B with one decoder layer and a vocabulary of 256; weights are normal with sd .02."""
     config = Qwen3Config(
         vocab_size=256,
         hidden_size=4096,
@@ -59,13 +59,13 @@ def one_layer(dtype: torch.dtype) -> Qwen3ForCausalLM:
 
 
 def batch_of(rows: int, columns: int) -> dict[str, Tensor]:
-    """Random tokens, short prompts."""
+    """Return a batch of random tokens with short prompts."""
     ids = np.random.default_rng(0).integers(1, 256, (rows, columns)).tolist()
     return make_batch([row[:PROMPT] for row in ids], [row[PROMPT:] for row in ids], 0)
 
 
 def training_pass(model: nn.Module, batch: dict[str, Tensor]) -> None:
-    """Forward and backward pass of S, weight gradients included."""
+    """Run forward and backward pass of S, weight gradients included."""
     token_log_probs(model, batch)[0].sum().backward()
 
 
@@ -77,7 +77,7 @@ def live_pass(model: nn.Module, batch: dict[str, Tensor]) -> None:
     """
     with ScoreHooks(model) as hooks:
         total = token_log_probs(model, batch, scores=hooks)[0].sum()
-        roots = [root for root, *_ in hooks._roots]  # the embeddings' outputs, where the hooks cut the graph
+        roots = [root for root, *_ in hooks._roots]  # outputs of the embeddings, where the hooks cut the graph
         torch.autograd.backward(total, inputs=[*roots, *(p for p in model.parameters() if p.requires_grad)])
 
 
@@ -90,7 +90,7 @@ PASSES: dict[str, Callable[[nn.Module, dict[str, Tensor]], object]] = {
 
 
 def measure(dtype: str, rows: int, columns: int, rounds: int) -> dict[str, object]:
-    """Seconds of each pass by round, and their ratios; the first round warms up and is left out."""
+    """Return the seconds of each pass by round, and their ratios; the first round warms up and is left out."""
     model, batch = one_layer(getattr(torch, dtype)), batch_of(rows, columns)
 
     def timed(step: Callable[[nn.Module, dict[str, Tensor]], object]) -> float:
@@ -113,7 +113,7 @@ def measure(dtype: str, rows: int, columns: int, rounds: int) -> dict[str, objec
 
 
 def spread(values: np.ndarray) -> dict[str, float]:
-    """Median and quartiles over rounds."""
+    """Return median and quartiles over rounds."""
     low, middle, high = np.quantile(values, [0.25, 0.5, 0.75])
     return {"median": float(middle), "lower_quartile": float(low), "upper_quartile": float(high)}
 

@@ -36,12 +36,13 @@ RESULTS = Path(__file__).parent / "results" / "sketch_error.csv"
 
 
 def cosines(gram: np.ndarray) -> dict[str, np.ndarray]:
-    """Both kinds of cosines from inner products (n, n)."""
+    """Return both kinds of cosines from inner products (n, n)."""
     return {"pair": pair_cosines(gram), "drop": drop_cosines(gram, SEED)}
 
 
 def root_with_interval(squares: np.ndarray) -> tuple[float, float, float]:
-    """Root of the mean over redraws, with Student's t interval; redraws are independent, pairs within one are not."""
+    """Return the root of the mean over redraws, with Student's t interval.
+    Redraws are independent; pairs of responses within one redraw are not."""
     mean, low, high = sample_interval(squares)
     return float(np.sqrt(mean)), float(np.sqrt(max(low, 0.0))), float(np.sqrt(high))
 
@@ -66,7 +67,7 @@ def study(model: torch.nn.Module, batch: dict[str, torch.Tensor], redraws: int) 
             hashing = float(np.sqrt(np.mean((1 - truth[name] ** 2) ** 2) / width))
             rows.append(
                 {
-                    "projection": k or 0,  # 0: none, hashing alone
+                    "projection": k or 0,  # 0: no projection, hashing alone
                     "width": width,
                     "cosine": name,
                     "rmse": rmse,

@@ -29,7 +29,7 @@ from typing import Any
 
 from measuring import RESULTS, machine, peak_mib, write_results
 
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # idle threads that spin slow a neighbour down
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # idle threads that spin would slow the other side down
 
 PROMPTS, RESPONSES, MINIBATCHES, EPOCHS = 64, 8, 4, 2
 UPDATES = MINIBATCHES * EPOCHS
@@ -46,12 +46,12 @@ KEPT = ("completions/mean_length", "reward")
 
 
 def now() -> tuple[float, float]:
-    """Wall and CPU seconds."""
+    """Return wall and CPU seconds."""
     return time.perf_counter(), time.process_time()
 
 
 def run_fspo(model: str, rollouts: int, threads: int, folder: str, score_every: int) -> dict[str, Any]:
-    """This trainer, timed from outside: the same clocks around the same work as TRL's."""
+    """Run this trainer. The clocks stand around the same work as for TRL."""
     from fspo import config as c
     from fspo.config import SamplingConfig
     from fspo.train.trainer import Trainer
@@ -61,7 +61,7 @@ def run_fspo(model: str, rollouts: int, threads: int, folder: str, score_every: 
     parts: list[dict[str, float]] = []
 
     class Timed(Trainer):
-        """Reads the clocks where a rollout begins and where the last one ends (its checkpoint is not part of it)."""
+        """A trainer that reads the clocks when a rollout begins and when the last ends, before the checkpoint."""
 
         def _rollout(self, rollout: int) -> dict[str, float]:
             clocks.append(now())
@@ -93,7 +93,7 @@ def run_fspo(model: str, rollouts: int, threads: int, folder: str, score_every: 
 
 
 def run_trl(model: str, rollouts: int, threads: int, folder: str, microbatch: int) -> dict[str, Any]:
-    """TRL's GRPOTrainer on the same prompts and rewards."""
+    """Run TRL's GRPOTrainer on the same prompts and rewards."""
     import torch
     from datasets import Dataset
     from transformers import TrainerCallback
@@ -173,7 +173,7 @@ def run_trl(model: str, rollouts: int, threads: int, folder: str, microbatch: in
 
 
 def child(side: str, model: str, rollouts: int, threads: int, result: str) -> None:
-    """Run one side and write what it took."""
+    """Run one side in this process and write its times and memory."""
     with tempfile.TemporaryDirectory() as folder:
         if side.startswith("trl"):
             found = run_trl(model, rollouts, threads, folder, int(side.split("-")[1]))
@@ -188,7 +188,7 @@ def child(side: str, model: str, rollouts: int, threads: int, result: str) -> No
 
 
 def measure(sides: list[str], model: str, rollouts: int, rounds: int, threads: int) -> dict[str, list[dict[str, Any]]]:
-    """Every side once a round, each in its own process."""
+    """Run every side once in each round, each in its own process."""
     from tqdm import tqdm
 
     runs: dict[str, list[dict[str, Any]]] = {side: [] for side in sides}
@@ -208,7 +208,7 @@ def measure(sides: list[str], model: str, rollouts: int, rounds: int, threads: i
 
 
 def summarise(runs: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, Any]]:
-    """Means over rounds and rollouts, the first rollout of each process left out; ratios are taken within a round."""
+    """Return means over rounds and rollouts, without the first rollout of each process; ratios are within a round."""
     table: dict[str, dict[str, Any]] = {}
     for side, found in runs.items():
         row: dict[str, Any] = {"what": SIDES[side]}
@@ -224,7 +224,7 @@ def summarise(runs: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, Any]
 
 
 def compare(table: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Add our ratios to TRL, each against the TRL side that is best by that measure."""
+    """Add the ratios of this trainer to TRL, for each measure against TRL's best side."""
     peers = [side for side in table if side.startswith("trl")]
     for side in [s for s in table if s.startswith("fspo")] if peers else []:
         row = table[side]
@@ -238,7 +238,7 @@ def compare(table: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 def show(table: dict[str, dict[str, Any]]) -> str:
-    """The table as text."""
+    """Return the table as text."""
     heads = ("wall s", "CPU s", "peak MiB", "imports", "tokens", "reward")
     lines = [f"{'side':16s}" + "".join(f"{head:>9s}" for head in heads)]
     for side, row in table.items():

@@ -37,7 +37,7 @@ LENGTH_SHARE = 0.6
 """Share of the variance of log-length that lies between prompts."""
 MARGIN = 0.01
 DISAGREES = 1e-3
-"""Probability, over all rows that are checked, that a page which is right is called wrong."""
+"""Probability, over all rows that are checked, that a correct page is called wrong."""
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "coverage.md"
 
 
@@ -50,17 +50,17 @@ class Design:
     bins: int
     equal: bool
     mean: float
-    correlation: float  # of the latent acceptance within a prompt
-    pattern: str  # trend: falls evenly over the bins; one: the last bin alone accepts less
+    correlation: float  # correlation of the latent acceptance within a prompt
+    pattern: str  # trend: acceptance falls evenly over the bins; one: only the last bin accepts less
     lre: float
 
     def shares(self) -> Floats:
-        """Shares (K,) of the bins: equal, or each three quarters of the one before."""
+        """Return the shares (K,) of the bins: equal, or each three quarters of the one before."""
         p = np.ones(self.bins) if self.equal else 0.75 ** np.arange(self.bins)
         return p / p.sum()
 
     def acceptance(self) -> Floats:
-        """True acceptances (K,)."""
+        """Return the true acceptances (K,)."""
         p = self.shares()
         x = (
             -np.arange(self.bins, dtype=float)
@@ -72,13 +72,13 @@ class Design:
 
 
 def effects(rng: np.random.Generator, prompts: int, responses: int, share: float) -> Floats:
-    """Standard normals (prompts, responses) of which ``share`` of the variance is the prompt's."""
+    """Return standard normals (prompts, responses); ``share`` of their variance lies between prompts."""
     own = rng.standard_normal((prompts, responses))
     return np.sqrt(share) * rng.standard_normal((prompts, 1)) + np.sqrt(1 - share) * own
 
 
 def draw(rng: np.random.Generator, design: Design) -> tuple[Floats, Ints, Ints]:
-    """Indicators, clusters and bins (N,) of one simulated log."""
+    """Return indicators of acceptance, clusters and bins (N,) of one simulated log."""
     place = effects(rng, design.prompts, design.responses, LENGTH_SHARE)
     bins = np.searchsorted(special.ndtri(np.cumsum(design.shares())[:-1]), place)
     latent = effects(rng, design.prompts, design.responses, design.correlation)
@@ -92,17 +92,17 @@ class Tally:
     """Counts over the replicates of one design."""
 
     used: int = 0
-    below: int = 0  # truth below the interval of LRE_2
+    below: int = 0  # the truth lies below the interval of LRE_2
     above: int = 0
-    apart: int = 0  # interval of LRE_2 excludes 0
-    largest: int = 0  # LRE_inf covered
+    apart: int = 0  # the interval of LRE_2 excludes 0
+    largest: int = 0  # the interval covers LRE_inf
     wald: int = 0
     left_out: int = 0
     without: int = 0
 
 
 def simulate(design: Design, replicates: int, seed: int = SEED) -> Tally:
-    """Simulated logs of one design; where bins are left out the truth is that of the bins used."""
+    """Simulate logs of one design. If bins are left out, the truth is that of the bins used."""
     rng = np.random.default_rng([seed, zlib.crc32(repr(astuple(design)).encode())])
     tally = Tally()
     p, a = design.shares(), design.acceptance()
@@ -126,7 +126,8 @@ def simulate(design: Design, replicates: int, seed: int = SEED) -> Tally:
 
 
 def designs() -> Iterator[Design]:
-    """The cells: 8 and 16 responses, 32 to 512 prompts, acceptances .5 to .99, fair and unfair, 5 and 8 bins."""
+    """Yield the designs: 8 and 16 responses, 32 to 512 prompts, acceptances .5 to .99, fair and unfair, 5 and 8
+    bins."""
     for prompts, responses in ((32, 8), (32, 16), (128, 8), (512, 16)):
         for truth in (0.0, 0.1, 0.3):
             yield Design(prompts, responses, 5, True, 0.5, 0.2, "trend", truth)
@@ -140,12 +141,12 @@ def designs() -> Iterator[Design]:
 
 
 def small_designs() -> Iterator[Design]:
-    """Cells that take little time."""
+    """Yield the designs that take little time."""
     return (design for design in designs() if design.prompts == 32 and design.responses == 8)
 
 
 def fresh_designs() -> Iterator[Design]:
-    """The hardest cells again, with another seed, and two that were never looked at while the method was made."""
+    """Yield the hardest designs with another seed, and two that were not used while the method was developed."""
     yield Design(128, 8, 8, False, 0.85, 0.2, "one", 0.05)
     yield Design(512, 16, 5, True, 0.5, 0.2, "trend", 0.3)
     yield Design(128, 8, 5, True, 0.5, 0.2, "trend", 0.1)
@@ -155,7 +156,7 @@ def fresh_designs() -> Iterator[Design]:
 
 
 def interval(hits: int, number: int) -> str:
-    """Share with its Monte Carlo interval (Wilson)."""
+    """Return a share with its Monte Carlo interval (Wilson)."""
     if number == 0:
         return ""
     found = sps.binomtest(hits, number).proportion_ci(CONFIDENCE, method="wilson")
@@ -170,7 +171,7 @@ CURVES = {
 
 
 def smooth_and_trend(prompts: int, responses: int, mean: float, replicates: int) -> list[str]:
-    """Size of the trend and equivalence tests and coverage of the smooth band: cells of one row of the table."""
+    """Return one table row: size of the trend and equivalence tests, and coverage of the smooth band."""
     rng = np.random.default_rng([SEED, prompts, responses, int(1000 * mean)])
     cluster = np.repeat(np.arange(prompts), responses)
     trend = equivalent = 0
@@ -197,13 +198,13 @@ def smooth_and_trend(prompts: int, responses: int, mean: float, replicates: int)
 
 
 def labels(design: Design) -> list[str]:
-    """The first cells of a design's row."""
+    """Return the first cells of a design's row."""
     size = [f"{design.prompts} x {design.responses}", f"{design.bins} {'equal' if design.equal else 'unequal'}"]
     return [*size, f"{design.mean:g}", f"{design.correlation:g}", design.pattern, f"{design.lre:g}"]
 
 
 def line(design: Design, t: Tally, replicates: int) -> str:
-    """One row of the table of LRE."""
+    """Return one row of the table of LRE."""
     hits = t.used - t.below - t.above
     cells = [*labels(design), interval(hits, t.used)]
     cells += [f"{t.below / t.used:.3f} / {t.above / t.used:.3f}", f"{t.apart / t.used:.2f}"] if t.used else ["", ""]
@@ -213,7 +214,7 @@ def line(design: Design, t: Tally, replicates: int) -> str:
 
 
 def page(replicates: int) -> str:
-    """The text of docs/coverage.md."""
+    """Return the text of docs/coverage.md."""
     rows, away, near = [], [], []
     for design in tqdm(list(designs()), desc="LRE"):
         t = simulate(design, replicates)

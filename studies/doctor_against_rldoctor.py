@@ -36,20 +36,20 @@ RESULTS = Path(__file__).parent / "results" / "doctor_against_rldoctor.json"
 
 
 def ours(run: Path) -> tuple[list[str], float]:
-    """Ids of our findings at WARNING or above, and the seconds taken."""
+    """Return the ids of this doctor's findings at WARNING or above, and the seconds taken."""
     began = time.perf_counter()
     found = [a.id for a in examine(run).findings if (a.severity or 0) >= Severity.WARNING]
     return found, time.perf_counter() - began
 
 
 def records(run: Path) -> list[dict[str, Any]]:
-    """The scalars of a run; what could not be written as a number in JSON is NaN again, as other loggers have it."""
+    """Return the scalars of a run. A value that JSON cannot hold as a number becomes NaN, as other loggers write it."""
     train = MetricsFile(run).of_phase("train")
     return [{k: math.nan if v is None else v for k, v in line.items() if k != "phase"} for line in train]
 
 
 def theirs(rows: list[dict[str, Any]], config: dict[str, Any] | None = None) -> tuple[list[str], float]:
-    """Names of rldoctor's findings at WARNING or above, and the seconds taken."""
+    """Return the names of rldoctor's findings at WARNING or above, and the seconds taken."""
     import rl_doctor  # type: ignore[import-not-found]
 
     began = time.perf_counter()
@@ -59,7 +59,7 @@ def theirs(rows: list[dict[str, Any]], config: dict[str, Any] | None = None) -> 
 
 
 def planted(seeds: int, folder: Path) -> dict[str, Any]:
-    """Both tools on every planted defect and its healthy twin."""
+    """Run both tools on every planted defect and its healthy twin."""
     rows: list[dict[str, Any]] = []
     healthy: dict[int, tuple[set[str], set[str]]] = {}
     seconds = {"doctor": 0.0, "rldoctor": 0.0}
@@ -87,7 +87,7 @@ def planted(seeds: int, folder: Path) -> dict[str, Any]:
 
 
 def scenarios(seeds: int, folder: Path) -> list[dict[str, Any]]:
-    """Both tools on rldoctor's own scenarios."""
+    """Run both tools on the scenarios that rldoctor ships."""
     from rl_doctor import simulate  # type: ignore[import-not-found]
 
     out = []
@@ -103,7 +103,7 @@ def scenarios(seeds: int, folder: Path) -> list[dict[str, Any]]:
 
 
 def table(title: str, head: tuple[str, str, str], rows: list[tuple[str, str, str]]) -> None:
-    """Print rows, equal ones once."""
+    """Print the rows; equal rows only once."""
     widths = [max(len(r[i]) for r in [head, *rows]) for i in range(3)]
     print(f"\n{title}")
     for row in [head, *rows]:
@@ -111,7 +111,7 @@ def table(title: str, head: tuple[str, str, str], rows: list[tuple[str, str, str
 
 
 def by_seed(rows: list[dict[str, Any]], key: str) -> list[tuple[str, str, str]]:
-    """One line a case: what each tool reports, with in how many seeds."""
+    """Return one line for each case: what each tool reports, and in how many seeds."""
     out = []
     for name in dict.fromkeys(r[key] for r in rows):
         here = [r for r in rows if r[key] == name]

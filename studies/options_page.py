@@ -45,7 +45,7 @@ Row = tuple[str, str, str, str]
 
 
 def type_text(hint: Any) -> str:
-    """A type as a user writes values of it."""
+    """Return a type as a user writes values of it."""
     origin, parts = get_origin(hint), get_args(hint)
     if origin is Literal:
         return ", ".join(f"`{part}`" for part in parts)
@@ -61,7 +61,7 @@ def type_text(hint: Any) -> str:
 
 
 def default_text(value: Any) -> str:
-    """A default as YAML writes it."""
+    """Return a default as YAML writes it."""
     if value is None or value == argparse.SUPPRESS:
         return ""
     if isinstance(value, list | tuple):
@@ -72,7 +72,7 @@ def default_text(value: Any) -> str:
 
 
 def ranges(cls: type, prefix: str = "") -> dict[str, str]:
-    """Range of each number of a configuration dataclass by its dotted name."""
+    """Return the range of each number of a configuration dataclass, by its dotted name."""
     found: dict[str, str] = {}
     hints = get_type_hints(cls)
     for field in fields(cls):
@@ -84,13 +84,13 @@ def ranges(cls: type, prefix: str = "") -> dict[str, str]:
 
 
 def rows(parser: argparse.ArgumentParser, bounds: dict[str, str], prefix: str = "") -> Iterator[Row]:
-    """Option, type, default and meaning of each argument."""
+    """Yield option, type, default and meaning of each argument."""
     for action in parser._actions:
         hint = getattr(action, "_typehint", action.type)
         named = [name for name in action.option_strings if name.startswith("--")]
         if action.help in (None, argparse.SUPPRESS) or action.dest in ("help", "print_config") or "Help" in str(action):
             continue
-        if type(action).__name__ == "_ActionConfigLoad":  # the group itself
+        if type(action).__name__ == "_ActionConfigLoad":  # the action that loads a group, not an option
             continue
         name = f"--{prefix}{named[0][2:]}" if named else str(action.metavar or action.dest)
         kind = " ".join(f"`{choice}`" for choice in action.choices) if action.choices else type_text(hint)
@@ -102,18 +102,18 @@ def rows(parser: argparse.ArgumentParser, bounds: dict[str, str], prefix: str = 
 
 
 def table(found: list[Row]) -> str:
-    """Rows as a Markdown table."""
+    """Return the rows as a Markdown table."""
     lines = [("option", "type", "default", "meaning"), ("---",) * 4, *found]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
 def configured(cls: type, title: str) -> list[Row]:
-    """Rows of a configuration dataclass."""
+    """Return the rows of a configuration dataclass."""
     return list(rows(make_parser(cls, title, ""), ranges(cls)))
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the text of the page."""
     train = configured(TrainConfig, "python -m fspo.train")
     lora = [
         row

@@ -39,7 +39,7 @@ ELSEWHERE: dict[str, Any] = {
 
 
 def grid(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table of Markdown."""
+    """Return a Markdown table."""
     lines = [list(head), ["---"] * len(head), *([str(cell).replace("|", "\\|") for cell in row] for row in rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
 
@@ -57,7 +57,7 @@ def section(title: str, row: Any) -> str:
 
 
 def tables_page() -> str:
-    """docs/tables.md."""
+    """Return the text of docs/tables.md."""
     parts = [
         "# Tables\n",
         "Every column of every table, with its meaning and unit. Empty cells are missing numbers; the column `reason` "
@@ -83,7 +83,7 @@ def tables_page() -> str:
 
 
 def log_format_page() -> str:
-    """docs/log_format.md."""
+    """Return the text of docs/log_format.md."""
     version = "{}.{}".format(*SCHEMA_VERSION)
     rows = (
         (f"`{name}`", kind, meaning, unit, "no" if name in REQUIRED else "yes", since)

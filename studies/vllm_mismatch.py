@@ -46,7 +46,7 @@ RESULTS = ROOT / "studies" / "results" / "vllm_mismatch.json"
 TITLE = "## vLLM in bfloat16 against float32"
 EDGES = (1, 16, 32, 64, 128, 192, 265)
 FRESH_PROMPTS = 256
-"""Prompts whose responses are looked at token by token after the training."""
+"""Number of prompts whose responses are measured token by token after the training."""
 DTYPES = ("bfloat16", "float32")
 
 
@@ -68,7 +68,7 @@ class Mismatch:
 
 
 def trained(dtype: str, rollouts: int, output: Path, threads: int) -> Path:
-    """Train with a server of this type, unless the run is there; then look at single tokens (tokens.json)."""
+    """Train with a server of this dtype unless the run exists, then measure single tokens (tokens.json)."""
     run, folder = output / dtype, output / f"{dtype}-weights"
     if (run / "tokens.json").is_file():
         return run
@@ -119,12 +119,14 @@ def token_mismatch(trainer: Trainer) -> dict[str, list[Any]]:
 
 
 def measured_tokens(found: dict[str, list[Any]]) -> dict[str, Any]:
-    """Root mean square of a token's log-ratio by the response's length and by position; whether tokens err alike."""
+    """Return the root mean square of a token's log-ratio by response length and by position.
+    Also whether the errors of a response's tokens are correlated."""
     cluster, length, total = (np.array(found[name]) for name in ("prompt", "length", "sum"))
     squares = np.array(found["squares"])
     bins = Bins(EDGES)
     lowest = np.maximum(np.array(EDGES[:-1]), 1)
-    counts = np.clip(length[:, None] + 1, lowest, EDGES[1:]) - lowest  # tokens of each response in each range
+    # number of tokens of each response in each range of positions
+    counts = np.clip(length[:, None] + 1, lowest, EDGES[1:]) - lowest
     everywhere = ratios(squares.sum(1), cluster, bins.index(length), len(bins), length)
     rows, places = counts.shape
     at = ratios(squares.ravel(), np.repeat(cluster, places), np.tile(np.arange(places), rows), places, counts.ravel())
@@ -139,13 +141,13 @@ def measured_tokens(found: dict[str, list[Any]]) -> dict[str, Any]:
 
 
 def root(values: Interval) -> Interval:
-    """Square roots; an end below 0 becomes 0."""
+    """Return square roots; an end below 0 becomes 0."""
     value, low, high = (math.sqrt(max(x, 0.0)) for x in values)
     return Interval(value, low, high)
 
 
 def mismatch_of(run: Path) -> Mismatch:
-    """Each response of a run once."""
+    """Return E of each response of a run, each counted once."""
     names = ["rollout", "prompt_id", "times_used", "length", "engine_log_ratio"]
     rows = read_log(run, columns=names).table.to_pandas()
     rows = rows[rows.times_used == 0].dropna()
@@ -155,7 +157,8 @@ def mismatch_of(run: Path) -> Mismatch:
 
 
 def measured(found: Mismatch) -> dict[str, Any]:
-    """Mean, sd and mean weight of E by length, and the exponent H of its sd, with intervals clustered by prompt."""
+    """Return mean, sd and mean weight of E by length, and the exponent H of its sd, with intervals clustered by
+    prompt."""
     bins = Bins(EDGES)
     where = bins.index(found.length)
     mean = ratios(found.E, found.cluster, where, len(bins))
@@ -189,19 +192,19 @@ def measured(found: Mismatch) -> dict[str, Any]:
 
 
 def interval(found: Any, k: int) -> Interval:
-    """Value and 95 % interval of a bin."""
+    """Return value and 95 % interval of a bin."""
     low, high = mean_interval(found.value[k], found.variance[k], found.clusters[k])
     return Interval(float(found.value[k]), float(low), float(high))
 
 
 def say(values: Any, digits: int) -> str:
-    """Value with its interval."""
+    """Return a value with its interval as text."""
     value, low, high = (f"{x:.{digits}f}" for x in values)
     return f"{value} [{low}, {high}]"
 
 
 def section(results: dict[str, Any]) -> str:
-    """The section of the page."""
+    """Return the section of the page."""
     half, full = results["bfloat16"], results["float32"]
     whole, control = half["rows"][-1], full["rows"][-1]
     lines = [
@@ -241,7 +244,7 @@ def section(results: dict[str, Any]) -> str:
         f"- Var(E) is {say(tokens['variance_over_squares'], 2)} times the sum of the tokens' squares: 1 where tokens",
         "  err independently, more where they err alike.",
     ]
-    times = float(f"{whole['sd'][0] / control['sd'][0]:.1e}")  # two digits
+    times = float(f"{whole['sd'][0] / control['sd'][0]:.1e}")  # two significant digits
     alone = tokens["variance_over_squares"]
     if half["exponent"][1] > 0.5 and alone[1] <= 1 <= alone[2]:
         lines += [
@@ -294,7 +297,7 @@ def figure(half: dict[str, Any]) -> None:
 
 
 def write_section(text: str) -> None:
-    """Put the section into the page, in the place of its earlier version."""
+    """Write the section into the page, in place of its earlier version."""
     page = PAGE.read_text(encoding="utf-8") if PAGE.exists() else "# Engine mismatch\n\n" + TITLE + "\n"
     pattern = re.escape(TITLE) + r"\n.*?(?=^## |\Z)"
     write_text(PAGE, re.sub(pattern, lambda _: text + "\n", page, flags=re.M | re.S).rstrip() + "\n")

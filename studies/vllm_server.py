@@ -17,7 +17,7 @@ from fspo.base.errors import UserError
 
 PYTHON = Path(__file__).resolve().parent.parent / ".vllm" / "bin" / "python"
 STARTS_WITHIN = 400.0
-"""Seconds in which a server must answer; the embedded model's takes about 20 on an idle core."""
+"""Seconds within which a server must answer. The embedded model's server takes about 20 on an idle core."""
 
 
 @dataclass
@@ -34,14 +34,14 @@ class Running:
     process: subprocess.Popen[bytes]
 
     def kill(self) -> None:
-        """End it, and the engine's process that it started, at once."""
+        """End the server, and the engine's process that it started, at once."""
         if self.process.poll() is None:
             os.killpg(self.process.pid, 9)
             self.process.wait()
 
 
 def missing(python: Path = PYTHON) -> str:
-    """Why no server can be started, or an empty string."""
+    """Return why no server can be started, or "" if one can."""
     return "" if (python.parent.parent / "ready").exists() else f"no vLLM in {python.parent.parent}: make test-vllm"
 
 
@@ -68,7 +68,7 @@ def serve(
     environment |= {"VLLM_SERVER_DEV_MODE": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
     log = folder.with_name(f"{folder.name}.log")
     with log.open("wb") as file:
-        # a session of its own, so that the engine's process ends with it
+        # the server gets its own session, so that the engine's process can be ended with it
         process = subprocess.Popen(
             command, stdout=file, stderr=file, env=environment, cwd=folder, start_new_session=True
         )

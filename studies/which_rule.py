@@ -47,16 +47,16 @@ from proofs_check.maps.policies import LocationPolicy, Policy, SoftmaxPolicy
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "which_rule.md"
 PROMPTS = 512
-"""Responses of the models' update: its variance is that of one response over this."""
+"""Number of responses in the models' update, by which the variance of one response is divided."""
 REFERENCE = ("fspo", "drop")
 MODEL_BANDS = ("rloo", "gspo", "fspo", "fspo-kl", "fspo-tilted", "power", "fspo-adaptive")
 LEAST_RANGE = 10
-"""Rollouts after which a trained run's acceptance is averaged."""
+"""Number of rollouts after which a trained run's acceptance is averaged."""
 Row = dict[str, Any]
 
 
 def kept(folder: Path, name: str, key: str, work: Callable[[], list[Row]]) -> list[Row]:
-    """Rows of one part, from the folder where they were computed for the same key before."""
+    """Return the rows of one part; they are read from the folder if they were computed there for the same key."""
     path = folder / f"{name}-{digest(key)[:12]}.json"
     if path.is_file():
         return json.loads(path.read_text())
@@ -67,7 +67,8 @@ def kept(folder: Path, name: str, key: str, work: Callable[[], list[Row]]) -> li
 
 
 def log_rows(path: Path) -> list[Row]:
-    """Squared error (T12, over the unclipped update's own) and same-batch cosine of every matched case on one log."""
+    """Return squared error (T12, over that of the unclipped update) and same-batch cosine of every matched case on
+    one log."""
     run = load_run(path)
     bins = Bins((1, int(run.rows.length.max()) + 1))
     cases = [case for case in make_cases(BANDS, TARGETS, run.rows) if case.source == "matched"]
@@ -90,7 +91,7 @@ def log_rows(path: Path) -> list[Row]:
 
 
 def model_rule(name: str, policy: Policy, rng: np.random.Generator) -> Rule:
-    """A preset's band; the exponent of fspo-adaptive is learnt from 100 updates of 256 drawn responses."""
+    """Return a preset's band; the exponent of fspo-adaptive is learnt from 100 updates of 256 drawn responses."""
     rule = PRESETS[name].rule
     if rule.adapt != "exponent":
         return Rule(rule.shape, rule.range_lo, rule.range_hi, gamma=rule.gamma, drift=rule.drift)
@@ -105,7 +106,7 @@ def model_rule(name: str, policy: Policy, rng: np.random.Generator) -> Rule:
 
 
 def model_rows(model: str) -> list[Row]:
-    """Exact bias, variance and cosine of every band and outside at equal band acceptance in one model."""
+    """Return bias, variance and cosine of every band and treatment outside, at equal band acceptance in one model."""
     policy = MODELS[model][1]()
     rng = np.random.default_rng(0)
     free = policy.moments(Rule("none"), 0.0)
@@ -129,7 +130,7 @@ def model_rows(model: str) -> list[Row]:
 
 
 def mean_interval(values: Sequence[float]) -> tuple[float, float, float]:
-    """Mean of the finite values with Student's interval over units; NaN ends with fewer than two."""
+    """Return the mean of the finite values with Student's interval over units; the ends are NaN with fewer than two."""
     return sample_interval([v for v in values if math.isfinite(v)])
 
 
@@ -139,7 +140,7 @@ def median_interval(values: Sequence[float]) -> tuple[float, float, float]:
     One unit may lie anywhere without moving it: ratios of squared errors have no mean that one could rely on.
     """
     x = np.sort(np.asarray(values, np.float64))
-    rank = int(sps.binom.ppf((1 - CONFIDENCE) / 2, x.size, 0.5))  # of the low end; 0: there is none
+    rank = int(sps.binom.ppf((1 - CONFIDENCE) / 2, x.size, 0.5))  # rank of the lower end; 0: there is no interval
     middle = float(np.median(x)) if x.size else math.nan
     return (middle, float(x[rank - 1]), float(x[x.size - rank])) if rank else (middle, math.nan, math.nan)
 
@@ -171,7 +172,7 @@ def compared(rows: list[Row], quantity: str, target: float) -> pd.DataFrame:
 
 
 def trained_rows(paths: Sequence[Path]) -> list[Row]:
-    """Reward and acceptance of trained runs; a folder is called RULE-seedN."""
+    """Return reward and acceptance of trained runs; a folder is called RULE-seedN."""
     found: list[Row] = []
     for path in paths:
         name, _, seed = path.name.rpartition("-seed")
@@ -192,19 +193,19 @@ def trained_rows(paths: Sequence[Path]) -> list[Row]:
 
 
 def number(value: float) -> str:
-    """Three decimals, or three digits where it is large."""
+    """Return a number with three decimals, or with three digits if it is large."""
     return f"{value:.3f}" if abs(value) < 100 else f"{value:.3g}"
 
 
 def cell(row: Any) -> str:
-    """An estimate with its interval."""
+    """Return an estimate with its interval."""
     if not math.isfinite(row["ci_low"]):
         return number(row["estimate"])
     return f"{number(row['estimate'])} [{number(row['ci_low'])}, {number(row['ci_high'])}]"
 
 
 def comparison_table(rows: list[Row], quantities: dict[str, str], targets: Sequence[float] = TARGETS) -> list[str]:
-    """Markdown lines: a row for each case, ordered by the first column; units in brackets."""
+    """Return Markdown lines: a row for each case, ordered by the first column; units in brackets."""
     case = ["rule", "outside"]
     parts: dict[Any, Any] = {(q, t): compared(rows, q, t).set_index(case) for q in quantities for t in targets}
     columns = [f"{words} at {t:.0%}" for words in quantities.values() for t in targets]
@@ -242,7 +243,7 @@ def standing_out(rows: list[Row], quantity: str, words: str, target: float) -> s
 
 
 def training_table(rows: list[Row]) -> list[str]:
-    """Markdown lines: means over seeds, and differences from fspo paired by seed."""
+    """Return Markdown lines: means over seeds, and differences from fspo paired by seed."""
     table = pd.DataFrame(rows)
     quantities = list(dict.fromkeys(table.quantity))
     lines = [f"| rule | seeds | {' | '.join(quantities)} | reward, all rollouts, less fspo's |"]
@@ -258,7 +259,8 @@ def training_table(rows: list[Row]) -> list[str]:
 
 
 def page(logs: list[Row], models: list[Row], trained: list[Row], before: str = "") -> str:
-    """The document; ``before`` it, of which the section on training stays where there are no trained runs."""
+    """Return the document. If there are no trained runs, the section on training is kept from the document
+    ``before``."""
     lines = [
         HEAD.format(
             level=PERCENT, prompts=PROMPTS, logs=len({r["unit"] for r in logs}), models=len({r["unit"] for r in models})

@@ -1,1 +1,1 @@
-"""What the reproduction of the claims is made of: cached stages, and presets."""
+"""Parts of the reproduction of the claims: cached stages, sizes and training runs."""

@@ -1,6 +1,6 @@
 """Sizes of a reproduction, and the settings that its trained sweep changes, one at a time.
 
-Data for ``paper_repro.py``; the sweep over an existing log is ``python -m analysis sweep``.
+``paper_repro.py`` uses them. The sweep over an existing log is ``python -m analysis sweep``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fspo.config import TrainConfig
 
 SWEPT = ("fspo", "rloo", "gspo")
-"""Rules around which settings are varied."""
+"""Rules of which one setting at a time is varied."""
 QUICK_RULES = ("rloo", "gspo", "fspo", "fspo-kl", "fspo-truncate")
 ALL_RULES = (*QUICK_RULES, "fspo-cap", "fspo-gaussian", "fspo-tilted", "power", "grpo", "ctpo", "none")
 
@@ -107,12 +107,14 @@ class Variant:
 
     @property
     def changed(self) -> str:
-        """The options in words: ``rule.dual=2.0``."""
+        """Return the changed options in words: ``rule.dual=2.0``."""
         return " ".join(f"{name}={value}" for name, value in self.options.items())
 
     @property
     def trained_as(self) -> str:
-        """The preset's name where the variant is one (``fspo-truncate``, ``fspo-cap``), else one that says it all."""
+        """Return the name under which the variant is trained.
+        It is a preset's name where the variant is that preset (``fspo-truncate``, ``fspo-cap``), else rule, setting
+        and value."""
         if self.setting == "base":
             return self.rule
         if self.rule == "fspo" and self.setting == "outside":
@@ -121,9 +123,9 @@ class Variant:
 
 
 def variants(sizes: Preset, ranges: Mapping[str, Mapping[str, Any]]) -> list[Variant]:
-    """The swept rules among those that are trained, each as it is and with one setting changed.
+    """Return, for each swept rule that is trained, the rule as it is and with one setting changed at a time.
 
-    Aggregation ``sequence`` is left out: for rules on whole sequences it is ``response``, their own
+    Aggregation ``sequence`` is left out: for sequence rules it equals ``response``, which they use
     (fspo.objective.aggregate).
 
     Parameters
@@ -137,7 +139,7 @@ def variants(sizes: Preset, ranges: Mapping[str, Mapping[str, Any]]) -> list[Var
     list of Variant
         Rule by rule, the base first.
     """
-    from fspo.config import TrainConfig  # torch: not before any work
+    from fspo.config import TrainConfig  # imports torch, so not at the top of the module
 
     default, found = TrainConfig(), {}
     batch = {name: getattr(default.batch, name) for name in ("prompts", "responses", "minibatches")}
@@ -152,7 +154,7 @@ def variants(sizes: Preset, ranges: Mapping[str, Mapping[str, Any]]) -> list[Var
 
 
 def _refused(config: type[TrainConfig], rule: str, options: Mapping[str, Any]) -> str:
-    """Why the trainer takes no such options; empty if it does."""
+    """Return why the trainer refuses these options, or "" if it accepts them."""
     words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
     try:
         parse(config, ["--rule.preset", rule, *words], prog="python -m fspo.train", description="")
@@ -167,7 +169,7 @@ def _around(rule: str, fit: Mapping[str, Any], sizes: Mapping[str, int]) -> Iter
     for word, factor in (("half", 0.5), ("double", 2.0)):
         try:
             wide = scaled(own, factor)
-        except UserError as error:  # eps of 1 and more is no lower range
+        except UserError as error:  # a lower range eps must be below 1
             yield Variant(rule, "range", word, reason=f"not trained: {error}")
             continue
         yield Variant(rule, "range", word, {"rule.range_lo": wide.range_lo, "rule.range_hi": wide.range_hi})
@@ -178,7 +180,7 @@ def _around(rule: str, fit: Mapping[str, Any], sizes: Mapping[str, int]) -> Iter
     constant = {"rule.aggregation": "constant", "rule.constant_length": sizes["tokens"]}
     yield Variant(rule, "aggregation", "constant", constant)
     prompts, responses, minibatches = (sizes[name] for name in ("prompts", "responses", "minibatches"))
-    # as many responses a rollout, so that only the group differs
+    # The number of responses in a rollout stays the same, so that only the group size differs.
     half = {"batch.responses": responses // 2, "batch.prompts": 2 * prompts}
     double = {"batch.responses": 2 * responses, "batch.prompts": prompts // 2}
     yield Variant(rule, "group", "half", half, _odd(responses, "responses a prompt"))
@@ -193,5 +195,5 @@ def _odd(number: int, what: str) -> str:
 
 
 def with_changes(base: Preset, **changes: Any) -> Preset:
-    """The preset with the changes that are not None."""
+    """Return the preset with those changes that are not None."""
     return replace(base, **{name: value for name, value in changes.items() if value is not None})

@@ -1,7 +1,7 @@
-"""Cached stages of a long job, and training processes beside each other: what paper_repro.py is made of.
+"""Run the cached stages of a long job, and several training processes at once, for paper_repro.py.
 
-A stage is done when its stamp holds the hash of everything that it depends on. Stamps are written last, so a job
-that is killed anywhere goes on where it stopped.
+A stage is done when its stamp holds the hash of everything that it depends on. A stamp is written last, so a job
+that is killed continues with the stage at which it stopped.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _SOURCES = (".py", ".v", ".j2", ".yaml")
 
 
 def source_digest(*packages: str) -> str:
-    """Hash of the sources of installed packages (or single modules of theirs), proofs and templates included."""
+    """Return the hash of the sources of packages or single modules, with their proofs and templates."""
     from importlib.util import find_spec
 
     found = hashlib.sha256()
@@ -50,7 +50,7 @@ def source_digest(*packages: str) -> str:
 
 
 def run_module(module: str, *arguments: str, quiet: bool = False, passing: Sequence[int] = (0,)) -> int:
-    """Run ``python -m module`` to its end, its output on stderr (``quiet``: nowhere); returns its status.
+    """Run ``python -m module``, with its output on stderr (``quiet``: discarded), and return its exit status.
 
     Raises
     ------
@@ -65,7 +65,7 @@ def run_module(module: str, *arguments: str, quiet: bool = False, passing: Seque
 
 
 def provenance(command: Sequence[str], seeds: Sequence[int]) -> dict[str, Any]:
-    """What a report says of its making: the command, seeds, versions and cores."""
+    """Return how a report was made: the command, seeds, versions and cores."""
     packages = ("torch", "transformers", "accelerate", "numpy", "fspo")
     versions = {name: version(name) for name in packages}
     said = {"command": " ".join(["python", *command]), "seeds": list(seeds), "python": platform.python_version()}
@@ -73,7 +73,7 @@ def provenance(command: Sequence[str], seeds: Sequence[int]) -> dict[str, Any]:
 
 
 def is_stages(folder: Path) -> bool:
-    """Whether a folder holds stamps alone."""
+    """Return whether a folder holds nothing but stamps."""
     stamps = [path for path in folder.glob("*") if not path.name.startswith(".part-")]
     return folder.is_dir() and all(json_with("key", "seconds", "result")(path) for path in stamps)
 
@@ -130,18 +130,18 @@ class Job:
 
 
 def rollouts_done(run: Path) -> int:
-    """Training lines in a run's metrics."""
+    """Return the number of training lines in a run's metrics."""
     return len(MetricsFile(run).of_phase("train"))
 
 
 def is_finished(job: Job) -> bool:
-    """Whether the job's model was written under the same key."""
+    """Return whether the job's model was written under the same key."""
     stamp = job.run / "key.txt"
     return (job.run / MODEL).is_dir() and stamp.exists() and stamp.read_text().strip() == job.key
 
 
 def prepare(job: Job) -> None:
-    """Take up a run folder, or put one of other inputs aside (never deleted)."""
+    """Make or reuse the job's run folder. A folder with other inputs is renamed, never deleted."""
     stamp = job.run / "key.txt"
     if job.run.exists() and not (stamp.exists() and stamp.read_text().strip() == job.key):
         old = stamp.read_text().strip() if stamp.exists() else f"unknown-{int(time.time())}"
@@ -151,14 +151,14 @@ def prepare(job: Job) -> None:
             aside = aside.with_name(aside.name + "+")
         os.replace(job.run, aside)
     job.run.mkdir(parents=True, exist_ok=True)
-    mark(job.run)  # the trainer refuses folders that are not its own
+    mark(job.run)  # the trainer refuses folders without its mark
     write_text(stamp, job.key + "\n")
 
 
 def run_jobs(
     jobs: Sequence[Job], at_once: int, description: str = "training", stopped: dict[Path, str] | None = None
 ) -> None:
-    """Run training processes, ``at_once`` beside each other, with one progress bar; finished ones are passed over.
+    """Run training processes, ``at_once`` at a time, with one progress bar; finished jobs are skipped.
 
     Parameters
     ----------
@@ -168,7 +168,8 @@ def run_jobs(
     Raises
     ------
     UserError
-        If one fails: the others are ended (they resume next time) and the log's last line is shown.
+        If a process fails. The others are ended (they resume next time), and the message shows the last line of its
+        log.
     """
     from tqdm.auto import tqdm
 

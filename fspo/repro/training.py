@@ -1,4 +1,4 @@
-"""Which runs a reproduction trains: the options of each, and the variants of its sweep."""
+"""The runs that a reproduction trains: the options of each, and the variants of its sweep."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Training:
         threads: int | None = None,
         variant: Variant | None = None,
     ) -> Job:
-        """One training process; ``variant`` is the setting that its sweep changes."""
+        """Return one training process; ``variant`` is the setting that the sweep changes."""
         fit = ranges.get(rule, {})
         name = f"sweep/{variant.trained_as}" if variant else f"runs/{rule}"
         options = {
@@ -52,7 +52,7 @@ class Training:
             "threads": threads or self.sizes.threads,
             "model.name_or_path": self.warm,
             "rule.preset": rule,
-            # one estimator for all rules, so that only the clip rule differs
+            # All rules use one advantage estimator, so that only the clip rule differs.
             "rule.advantage": "grpo",
             **{f"rule.{name}": fit[name] for name in ("range_lo", "range_hi") if name in fit},
             **self.sizes.options,
@@ -63,12 +63,12 @@ class Training:
         return Job(Path(options["output"]), key, arguments, rollouts)
 
     def shared(self) -> Job:
-        """The unclipped run that every range is calibrated on; it runs alone, with the threads of all jobs."""
+        """Return the unclipped run on which every range is calibrated. It runs alone, with the threads of all jobs."""
         threads = self.sizes.jobs * self.sizes.threads
         return self.job("none", self.sizes.seeds[0], self.sizes.calibration_rollouts, {}, threads)
 
     def rules(self, ranges: Ranges) -> list[Job]:
-        """Every rule and seed; the shared run stands for rule "none" at the first seed."""
+        """Return a job for every rule and seed; the shared run is rule "none" at the first seed."""
         return [
             self.job(rule, seed, self.sizes.rollouts, ranges)
             for seed in self.sizes.seeds
@@ -77,7 +77,7 @@ class Training:
         ]
 
     def sweep(self, ranges: Ranges, done: Sequence[Job]) -> Sweep:
-        """Variants of the swept rules; one that is a rule's own run, or another preset's, takes it from ``done``."""
+        """Return the variants of the swept rules. A variant that equals a run in ``done`` uses that run."""
         own = {job.run.name: job for job in done}
         jobs: dict[Path, Job] = {}
         planned: list[tuple[Variant, list[Path]]] = []
@@ -95,7 +95,7 @@ class Training:
 
 @dataclass(frozen=True)
 class Sweep:
-    """The runs of a sweep that have to be trained, and each variant with all of its runs."""
+    """The runs that a sweep must train, and each variant with all of its runs."""
 
     jobs: list[Job]
     planned: list[tuple[Variant, list[Path]]]
@@ -103,12 +103,12 @@ class Sweep:
     def train(self, at_once: int) -> tuple[list[Path], list[tuple[Variant, tuple[Path, ...], str]]]:
         """Train the runs.
 
-        A setting under which training stops itself is a result: its run is left out, and tried again next time.
+        A setting under which training stops with status 2 is a result: its run is left out, and tried again next time.
 
         Returns
         -------
         trained : list of Path
-            The sweep's own runs that were finished.
+            The finished runs that only the sweep needs.
         variants : list of (variant, runs, reason)
             The finished runs of each variant, and why others are missing (empty: none is).
         """
