@@ -131,7 +131,7 @@ def scale_change(u: Span, v: Span) -> arb:
 
 
 def acceptance_range(u_lo: Span, u_hi: Span, x: Span) -> tuple[arb, arb]:
-    """Enclosures of the least and of the largest acceptance over a box.
+    """Return enclosures of the least and of the largest acceptance over a box.
 
     a rises in both ranges. In x it rises up to x* = (u_lo - u_hi)/2 and falls after it, so the least value is at an
     end, and the largest is a(x*) = 2 Phi((u_lo + u_hi)/2) - 1 where x* may lie inside.
