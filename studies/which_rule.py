@@ -328,7 +328,7 @@ CLOSE = "What such short runs of a small model cannot show is how rules differ o
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Compute what is missing, then write the page."""
+    """Measure the logs and models that no earlier call measured, then write docs/which_rule.md."""
     words = (__doc__ or "").strip()
     parser = argparse.ArgumentParser(description=words, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--logs", nargs="*", type=Path, default=[], metavar="RUN", help="run folders with scores")

@@ -137,7 +137,7 @@ def _atanh(x: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def caption(tables: Tables) -> str:
-    """Return the caption with the table's acceptance and what is missing from it."""
+    """Return the caption; it names the acceptance that the table was made at and the rules that the table lacks."""
     table = one_factor(tables)
     lines(tables)
     lost = table[table["lre_inf"].isna() & table["note"].notna()]

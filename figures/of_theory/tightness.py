@@ -29,7 +29,7 @@ SOURCES = {
     "optimised": ("optimised", "#D55E00", "s"),
     "T7s": ("T7s", "#0072B2", "o"),
 }
-"""Source of strata -> label, colour and marker."""
+"""How the strata of a point were made -> its label, colour and marker."""
 SMALLEST = 1e-4
 """Least rho that is drawn. Below it, the angle of random strata is rounding error."""
 
