@@ -50,7 +50,7 @@ class Design:
     bins: int
     equal: bool
     mean: float
-    correlation: float  # correlation of the latent acceptance within a prompt
+    correlation: float  # between responses to one prompt, of the latent normal variables that decide acceptance
     pattern: str  # trend: acceptance falls evenly over the bins; one: only the last bin accepts less
     lre: float
 
