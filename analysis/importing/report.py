@@ -36,9 +36,7 @@ class Report:
     user_columns: list[str] = field(default_factory=list)
     unknown_columns: list[str] = field(default_factory=list)
     metrics: dict[str, str] = field(default_factory=dict)  # name of their metric to ours
-    different_metrics: dict[str, str] = field(
-        default_factory=dict
-    )  # name of the other trainer's metric -> how it differs from ours
+    different_metrics: dict[str, str] = field(default_factory=dict)  # another trainer's metric -> how it differs
     unknown_metrics: list[str] = field(default_factory=list)
     metric_lines: int = 0
     not_stored: Counter[str] = field(default_factory=Counter)  # counts of values that are not numbers

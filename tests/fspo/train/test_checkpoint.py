@@ -48,6 +48,7 @@ def test_the_lagged_drift_of_version_0_1_is_read(tmp_path: Path) -> None:
     state = TrainState(rollout=1, lagged=asdict(DriftStats(k3_sum=0.5, num_tokens=8.0)) | {"source": "lagged"})
     path = checkpoint.save(tmp_path, net, optimizer, state, keep=2)
     found = checkpoint.load(path, net, optimizer)
+    assert found.lagged is not None
     assert DriftStats(**found.lagged) == DriftStats(k3_sum=0.5, num_tokens=8.0)
 
 
