@@ -9,7 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from analysis.doctor import admit
+from analysis.importing import convert, names
+from analysis.log import usable
+from fspo.gradlog.schema import COLUMNS
 from fspo.rules import COMPARED, PRESETS
+from fspo.train import log_rows as trained
+from proofs_check.tools import log_rows as checked
 
 ROOT = Path(__file__).parents[1]
 ROOMS = ("fspo", "analysis", "proofs_check", "figures", "studies", "benchmarks")
@@ -150,3 +156,13 @@ def test_lists_of_rules_name_presets_and_repeat_none_that_has_a_name():
                 assert set(texts) <= set(PRESETS) | others.get(name, set()), f"{name}:{line}"
                 assert set(texts) not in named or name == "fspo/rules/presets.py", f"{name}:{line}: import it"
     assert found > 5
+
+
+def test_lists_of_log_columns_name_columns_of_the_schema():
+    others = {"prompt", "response", "new", "old", "sampler", "mask"}  # what an import makes columns of
+    for listed in (admit.READ, admit.IDS, usable.ROW_COLUMNS, usable.LEARNT, trained.RECORDED, checked.NEEDED):
+        assert set(listed) <= set(COLUMNS)
+    assert set(convert.COPIED) <= set(names.COLUMNS) & set(COLUMNS)
+    assert set(names.COLUMNS) - set(COLUMNS) == others
+    numbers = [COLUMNS[name].kind for name in convert.COPIED]
+    assert all(kind.startswith(("int", "float")) for kind in numbers)
