@@ -43,10 +43,11 @@ from fspo.stats.intervals import CONFIDENCE, PERCENT, sample_interval
 from fspo.theory import cosine
 from proofs_check.maps.models import MODELS
 from proofs_check.maps.policies import LocationPolicy, Policy, SoftmaxPolicy
+from proofs_check.maps.settings import TYPICAL_PROMPTS
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "which_rule.md"
-PROMPTS = 512
+PROMPTS = TYPICAL_PROMPTS
 """Number of responses in the models' update, by which the variance of one response is divided."""
 REFERENCE = ("fspo", "drop")
 MODEL_BANDS = ("rloo", "gspo", "fspo", "fspo-kl", "fspo-tilted", "power", "fspo-adaptive")

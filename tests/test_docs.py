@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from latex2mathml.converter import convert
 
+from fspo.config.rule import RuleConfig
 from fspo.rules import PRESETS
 from proofs_check.catalogue import CHECKS
 from proofs_check.formal.checks import CHECKS as FORMAL_CHECKS
@@ -202,6 +203,16 @@ def test_documents_speak_of_the_methods_and_the_commands_that_exist():
     for words in commands(THEORY):
         if words[1:3] == ["-m", "proofs_check"] and "RUN" not in words:
             assert main([*words[3:], "--list"]) == 0
+
+
+def test_the_presets_are_listed_whole():
+    """In the README, and in the docstring that gives the option its help and its line in docs/options.md."""
+    readme = re.search(r"\(`--rule\.preset`\): `([^`]+)`", page("README.md"))
+    help_text = re.search(r"preset : str\n(.*?)\n    \w+ :", RuleConfig.__doc__ or "", re.S)
+    assert readme
+    assert help_text
+    assert sorted(readme[1].split()) == sorted(PRESETS)
+    assert help_text[1].strip().rstrip(".").replace(",", " ").split() == list(PRESETS)
 
 
 def test_the_theory_page_agrees_with_the_presets():

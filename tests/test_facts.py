@@ -9,6 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from analysis.doctor import admit
+from analysis.importing import convert, names
+from analysis.log import usable
+from fspo.gradlog.schema import COLUMNS
+from fspo.rules import COMPARED, PRESETS
+from fspo.train import log_rows as trained
+from proofs_check.tools import log_rows as checked
+
 ROOT = Path(__file__).parents[1]
 ROOMS = ("fspo", "analysis", "proofs_check", "figures", "studies", "benchmarks")
 QUANTILE_CALLS = ("ppf", "isf", "ndtri", "stdtrit", "quantile", "proportion_ci", "interval", "confint")
@@ -117,3 +125,44 @@ def test_files_are_renamed_into_place_and_hashed_in_one_module():
     assert calls["sha256"] == {"fspo/base/files.py"} | pieces
     # a vLLM server reads a folder that must stay in place, so its files are replaced one by one
     assert calls["replace"] == {"fspo/base/files.py", "fspo/repro/stages.py", "fspo/sampling/vllm.py"}
+
+
+def lists(tree: ast.AST) -> Iterator[tuple[int, list[str]]]:
+    """Line and texts of each tuple, list, set and dict (its keys) that is written out."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Tuple | ast.List | ast.Set):
+            spread = [e.value for e in node.elts if isinstance(e, ast.Starred) and isinstance(e.value, ast.Tuple)]
+            inner = [*node.elts, *(element for part in spread for element in part.elts)]
+        elif isinstance(node, ast.Dict):
+            inner = [key for key in node.keys if key]
+        else:
+            continue
+        yield node.lineno, [e.value for e in inner if isinstance(e, ast.Constant) and isinstance(e.value, str)]
+
+
+def test_lists_of_rules_name_presets_and_repeat_none_that_has_a_name():
+    others = {
+        "fspo/rules/presets.py": {"dr_grpo"},  # estimators of the advantage
+        "fspo/rules/rule.py": {"fixed", "linear", "sqrt", "token", "prefix"},  # shapes
+        "figures/style.py": {"random"},  # the control
+        "figures/of_theory/fairness_map.py": {"fixed", "linear", "power-0.25", "power-0.75"},  # bands of the map
+    }
+    found, named = 0, (set(COMPARED), set(PRESETS))
+    for path in sources():
+        name = str(path.relative_to(ROOT))
+        for line, texts in lists(ast.parse(path.read_text(encoding="utf-8"))):
+            if len(set(texts) & set(PRESETS)) > 1:
+                found += 1
+                assert set(texts) <= set(PRESETS) | others.get(name, set()), f"{name}:{line}"
+                assert set(texts) not in named or name == "fspo/rules/presets.py", f"{name}:{line}: import it"
+    assert found > 5
+
+
+def test_lists_of_log_columns_name_columns_of_the_schema():
+    others = {"prompt", "response", "new", "old", "sampler", "mask"}  # what an import makes columns of
+    for listed in (admit.READ, admit.IDS, usable.ROW_COLUMNS, usable.LEARNT, trained.RECORDED, checked.NEEDED):
+        assert set(listed) <= set(COLUMNS)
+    assert set(convert.COPIED) <= set(names.COLUMNS) & set(COLUMNS)
+    assert set(names.COLUMNS) - set(COLUMNS) == others
+    numbers = [COLUMNS[name].kind for name in convert.COPIED]
+    assert all(kind.startswith(("int", "float")) for kind in numbers)

@@ -25,9 +25,10 @@ from analysis.claims.evidence import (
     verdict_of,
 )
 from analysis.tables.acceptance import TREND_MARGIN
+from fspo.rules import RIVALS
 from fspo.stats.intervals import CONFIDENCE, EQUIVALENCE, PERCENT
 
-FAIR, RIVALS = "fspo", ("rloo", "gspo")
+FAIR = "fspo"
 LEARNT = "fspo-adaptive"
 TARGET = 0.85
 LRE_MARGIN = 0.05

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.claims.by_length import CONSTANT, FAIR, RIVALS, SEEN, fair_in_length, learns_to_be_fair
+from analysis.claims.by_length import CONSTANT, FAIR, SEEN, fair_in_length, learns_to_be_fair
 from analysis.claims.evidence import (
     NAN,
     Claim,
@@ -37,6 +37,7 @@ from analysis.rules.evaluate import TARGETS
 from analysis.stats.error_law import MOST_LEFT_OUT
 from analysis.tables.assumptions import DRIFT_TOLERANCE, EXPONENT_TOLERANCE, LAW_TOLERANCE
 from analysis.tables.files import write_json
+from fspo.rules import RIVALS
 from fspo.stats.intervals import EQUIVALENCE, detectable, sample_interval
 
 MIN_SEEDS = 5

@@ -12,7 +12,7 @@ from analysis.log.loading import load_run
 from fspo.base.command_line import CommandParser
 from fspo.base.errors import UserError
 from fspo.base.files import refuse_foreign_file, write_text
-from fspo.rules import Preset, calibrate, preset
+from fspo.rules import COMPARED, Preset, calibrate, preset
 
 TRAINING_ACCEPTANCE = 0.65
 """Default band acceptance on the shared unclipped run. It gives ranges near the published ones (rloo 0.2, fspo 0.03).
@@ -113,7 +113,7 @@ def build_parser() -> CommandParser:
         examples=EXAMPLES,
     )
     parser.add_argument("run", type=str, help="folder of the unclipped run")
-    parser.add_argument("--rules", type=list[str], default=["rloo", "gspo", "fspo"], help="presets")
+    parser.add_argument("--rules", type=list[str], default=list(COMPARED), help="presets")
     parser.add_argument("--target", type=float, default=TRAINING_ACCEPTANCE, help="band acceptance")
     parser.add_argument("--output", type=str | None, default=None, help="write the ranges to this JSON file too")
     return parser

@@ -18,7 +18,7 @@ from scipy import stats as sps
 from scipy.stats import qmc
 
 from fspo.stats.clusters import Floats, Ratios, borrowed
-from fspo.stats.intervals import symmetric_root
+from fspo.stats.intervals import SEED, symmetric_root
 
 DRAWS = 2048
 BIN_CLUSTERS = 10
@@ -36,7 +36,7 @@ ROUNDING = 1e-12
 
 
 @lru_cache(maxsize=16)
-def standard_draws(dimension: int, number: int = DRAWS, seed: int = 20250911) -> tuple[Floats, Floats]:
+def standard_draws(dimension: int, number: int = DRAWS, seed: int = SEED) -> tuple[Floats, Floats]:
     """Return quasi-random standard normals (number, dimension) and uniforms (number,), the same in every call."""
     points = qmc.Sobol(dimension + 1, rng=seed).random(number)
     points = np.clip(points, 1e-9, 1 - 1e-9)

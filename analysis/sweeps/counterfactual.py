@@ -32,13 +32,11 @@ from analysis.tables.population import PopulationTable
 from fspo.base.command_line import CommandParser
 from fspo.base.errors import UserError, unknown_name
 from fspo.base.files import whole_file
-from fspo.rules import PRESETS, Rule, scaled
+from fspo.rules import COMPARED, PRESETS, Rule, scaled
 from fspo.stats.bins import DEFAULT_BINS, Bins
 from fspo.stats.clusters import dense, ratios
 from fspo.stats.intervals import proportion_interval
 
-SWEPT = ("rloo", "gspo", "fspo")
-"""Rules whose range is varied. All other settings vary fspo's rule."""
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
 Transform = Callable[[ScoredWindow], ScoredWindow]
 RowsTransform = Callable[[Rows], Rows]
@@ -79,7 +77,7 @@ class Setting:
 def settings(run: Run) -> Iterator[Setting]:
     """Yield every setting of the sweep on the run's log."""
     base = PRESETS["fspo"].rule
-    for name in SWEPT:
+    for name in COMPARED:
         for factor in FACTORS:
             try:
                 rule = scaled(PRESETS[name].rule, factor)

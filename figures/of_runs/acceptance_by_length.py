@@ -41,6 +41,7 @@ from figures.tables import (
     view_words,
     views,
 )
+from fspo.rules import COMPARED
 from fspo.stats.intervals import PERCENT
 
 TITLE = "Band acceptance by length"
@@ -60,7 +61,7 @@ SMOOTH = (
 )
 APART = " Small panels: each other rule alone, {view}; grey line: {reference} there."
 OWN = " Hollow: as trained, on the log of the rule's own run{against}."
-FRONT = ("rloo", "gspo", "fspo")
+FRONT = COMPARED
 """The rules that the paper compares. If there are many rules these share the large panels; each other has a small
 one."""
 TOGETHER = 5

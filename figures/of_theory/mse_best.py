@@ -13,9 +13,9 @@ from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
 from figures.draw import new_axes, outside_legend, panel_grid, rule_rows
-from figures.of_theory.mse_map import PROMPTS
 from figures.style import OUTSIDE_COLORS, OUTSIDE_MARKERS, Style
 from figures.tables import Frame, NothingToDraw, Tables, prefer
+from proofs_check.maps.settings import TYPICAL_PROMPTS
 
 TITLE = "Least mean squared error by model"
 CAPTION = (
@@ -39,7 +39,7 @@ class Best:
 def select(tables: Tables) -> Frame:
     """Return rows of the criteria that are drawn, at the number of prompts of the map."""
     table = tables["mse_best"]
-    table = prefer(table[table["criterion"].isin(CRITERIA)], "n", PROMPTS, table["n"].max())
+    table = prefer(table[table["criterion"].isin(CRITERIA)], "n", TYPICAL_PROMPTS, table["n"].max())
     if table.empty:
         raise NothingToDraw("no row of a criterion that is drawn")
     return table

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from figures.draw import cell_axes, new_axes
 from figures.style import OUTSIDE_MARKERS, Style
 from figures.tables import NothingToDraw, Tables, percent, prefer
+from proofs_check.maps.settings import TYPICAL_PROMPTS
 
 TITLE = "Mean squared error of the clipped update"
 CAPTION = (
@@ -24,7 +25,6 @@ CAPTION = (
     "figure of the best bands."
 )
 MODEL = "aligned"
-PROMPTS = 512
 CENTRES = {-1.0: "centre $-KL$", 0.0: "centre 0", 1.0: "centre $+KL$"}
 
 
@@ -49,7 +49,7 @@ def cells(tables: Tables) -> tuple[list[Cells], str, int]:
     """Panels by outside and centre, the model, and the number of prompts."""
     table = tables["mse_map"]
     table = prefer(table, "model", MODEL, *table["model"].unique())
-    table = prefer(table, "n", PROMPTS, table["n"].max())
+    table = prefer(table, "n", TYPICAL_PROMPTS, table["n"].max())
     free = table[table["outside"] == "none"]
     if free.empty:
         raise NothingToDraw("no row without clipping to compare with")

@@ -45,17 +45,22 @@ def build_parser() -> CommandParser:
     p.add_argument("--models", type=str, nargs="+", required=True, help="run folders, model folders or hub names")
     p.add_argument("--data-dir", type=str | None, default=None, help="folder with NAME.jsonl, NAME.parquet or NAME/")
     p.add_argument("--output", type=str, default="out/evaluation", help="answers and tables")
-    p.add_argument("--samples", type=int, default=8, help="responses a prompt")
-    p.add_argument("--temperature", type=float, default=1.0, help="0 is greedy")
-    p.add_argument("--max_new_tokens", type=int, default=4096, help="longest response")
-    p.add_argument("--max_prompt_tokens", type=int, default=2048, help="longer prompts are counted, and count as wrong")
+    p.add_argument("--samples", type=int, default=AnswerConfig.samples, help="responses a prompt")
+    p.add_argument("--temperature", type=float, default=AnswerConfig.temperature, help="0 is greedy")
+    p.add_argument("--max_new_tokens", type=int, default=AnswerConfig.max_new_tokens, help="longest response")
+    p.add_argument(
+        "--max_prompt_tokens",
+        type=int,
+        default=AnswerConfig.max_prompt_tokens,
+        help="longer prompts are counted, and count as wrong",
+    )
     p.add_argument("--batch_size", type=int, default=64, help="responses sampled at once by a process")
     p.add_argument("--engine", type=str, default="auto", help=f"sampling engine: {', '.join(ENGINES)}")
     p.add_argument("--dtype", type=str | None, default=None, help="float32 or bfloat16 (the default on a GPU)")
     p.add_argument("--attn_implementation", type=str | None, default=None, help="as in transformers")
     p.add_argument("--chat_template", type=bool | None, default=None, help="force the chat template on or off")
     p.add_argument("--suffix", type=str | None, default=None, help="put after each prompt, instead of the benchmark's")
-    p.add_argument("--seed", type=int, default=0, help="of the noise; every model sees the same")
+    p.add_argument("--seed", type=int, default=AnswerConfig.seed, help="of the noise; every model sees the same")
     p.add_argument("--texts", type=bool, default=True, help="keep the responses' text")
     p.add_argument("--cpu", type=bool, default=False, help="use the CPU even where there is an accelerator")
     return p

@@ -17,6 +17,7 @@ from accelerate.utils import extract_model_from_parallel
 from torch import nn
 
 from fspo.base.errors import UserError
+from fspo.config import ScoreConfig
 from fspo.distributed.tensors import whole
 from fspo.policy.score_sites import (
     HeadListener,
@@ -69,8 +70,8 @@ class ScoreHooks:
         self,
         model: nn.Module,
         *,
-        width: int | None = 2048,
-        projection: int | None = 16,
+        width: int | None = ScoreConfig.width,
+        projection: int | None = ScoreConfig.projection,
         seed: int = 0,
         rollout: int = 0,
     ):

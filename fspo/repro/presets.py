@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from fspo.base.errors import UserError
 from fspo.base.options import parse
-from fspo.rules import preset, scaled
+from fspo.rules import COMPARED, RIVALS, preset, scaled
 
 if TYPE_CHECKING:
     from fspo.config import TrainConfig
 
-SWEPT = ("fspo", "rloo", "gspo")
+SWEPT = ("fspo", *RIVALS)
 """Rules of which one setting at a time is varied."""
-QUICK_RULES = ("rloo", "gspo", "fspo", "fspo-kl", "fspo-truncate")
+QUICK_RULES = (*COMPARED, "fspo-kl", "fspo-truncate")
 ALL_RULES = (*QUICK_RULES, "fspo-cap", "fspo-gaussian", "fspo-tilted", "power", "grpo", "ctpo", "none")
 
 

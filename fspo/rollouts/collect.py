@@ -16,7 +16,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from fspo.advantages import Estimator, GroupStats, advantages
 from fspo.base.errors import UserError
 from fspo.base.files import write_text
-from fspo.config import SamplingConfig
+from fspo.config import SamplingConfig, TaskConfig
 from fspo.distributed.layout import layout_of
 from fspo.gradlog.run_folder import ROLLOUTS
 from fspo.models.load import eos_token_ids
@@ -64,7 +64,7 @@ class Collector:
     rank: int = 0
     world: int = 1
     chat_template: bool | None = None
-    max_prompt_tokens: int = 2048
+    max_prompt_tokens: int = TaskConfig.max_prompt_tokens
     seconds: dict[str, float] = field(default_factory=dict)
 
     def prompts(

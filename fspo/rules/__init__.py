@@ -15,13 +15,15 @@ from fspo.rules.clip import (
     token_k3,
 )
 from fspo.rules.drift import DriftSource, DriftStats, TokenMeans, drift_stats, token_sums
-from fspo.rules.presets import PRESETS, Aggregation, Estimator, Preset, preset
+from fspo.rules.presets import COMPARED, PRESETS, RIVALS, Aggregation, Estimator, Preset, preset
 from fspo.rules.rule import Adapt, Drift, Rate, Rule, Shape
 
 __all__ = [
+    "COMPARED",
     "CUTTING_ALIKE",
     "MAX_EXPONENT",
     "PRESETS",
+    "RIVALS",
     "Adapt",
     "Aggregation",
     "Applied",

@@ -53,6 +53,11 @@ PRESETS: dict[str, Preset] = {
     "ctpo": Preset(Rule("prefix", 0.03, 0.03, name="ctpo"), "grpo", "sequence"),
 }
 
+RIVALS = ("rloo", "gspo")
+"""The presets that the paper compares fspo with."""
+COMPARED = (*RIVALS, "fspo")
+"""The paper's comparison."""
+
 
 def preset(name: str, **changes: Any) -> Preset:
     """Return a preset by name, with ``changes`` made to the fields of its rule.

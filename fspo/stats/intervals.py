@@ -103,8 +103,12 @@ def detectable(half_width: float, df: float = np.inf, *, level: float = CONFIDEN
     return half_width / critical * float(shift)
 
 
+SEED = 20250911
+"""Of the fixed draws from which intervals are computed."""
+
+
 @lru_cache(maxsize=16)
-def normal_draws(dimension: int, number: int = 4000, seed: int = 20250911) -> Floats:
+def normal_draws(dimension: int, number: int = 4000, seed: int = SEED) -> Floats:
     """Return fixed antithetic standard normal draws (number, dimension), so that intervals need no random state."""
     half = np.random.default_rng(seed).standard_normal((number // 2, dimension))
     draws = np.concatenate([half, -half])

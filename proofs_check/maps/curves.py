@@ -20,6 +20,7 @@ from fspo.rules import Rule, preset
 from fspo.stats.intervals import CONFIDENCE
 from proofs_check.frame import generator
 from proofs_check.maps.matching import matched
+from proofs_check.maps.settings import SIGMA
 from proofs_check.maps.tables import to_frame, write_table
 from proofs_check.models import ExponentialTokens, GaussianTokens, StudentTokens, matching_means
 from proofs_check.tools.balls import lre_enclosure
@@ -30,8 +31,6 @@ from proofs_check.tools.policy import PRESETS, calibrated, make_bandit, strata
 Floats = theory.Floats
 Row = dict[str, Any]
 
-SIGMA = 0.03
-"""Scale sigma of the acceptance laws, nats per root token."""
 ACCEPTANCE = 0.85
 """Mean acceptance over LENGTHS; every rule's range is set to reach it."""
 LENGTHS = np.unique(np.round(np.geomspace(1, 1e5, 121)))

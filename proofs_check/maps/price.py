@@ -13,11 +13,12 @@ from fspo.rules import Outside, Rule
 from fspo.theory import Floats, cosine, lre
 from proofs_check.maps.models import MODELS
 from proofs_check.maps.policies import Moments, Policy
+from proofs_check.maps.settings import TYPICAL_PROMPTS
 
 GAMMAS = (0.0, 0.25, 0.375, 0.5, 0.625, 0.75, 1.0)
 CENTRES = (-1.0, -0.5, 0.0, 0.5, 1.0)
 ACCEPTANCES = (0.1, 0.2, 0.3, 0.5, 0.7, 0.8, 0.85, 0.9, 0.95, 0.98, 0.99)
-PROMPTS = (32, 512, 8192)
+PROMPTS = (32, TYPICAL_PROMPTS, 8192)
 BY_LENGTH = 0.85
 """Band acceptance used in the table by length."""
 CRITERIA = ("mse", "mse_direction", "mse_scaled")

@@ -35,10 +35,13 @@ from proofs_check.maps.laws import Law, Normal, Student, Switching
 from proofs_check.models import AutoregressiveTokens
 
 SIGMA = 0.03
+"""Nats per root token."""
 MIDDLE = 512.0
 RATIO = 16.0
 SIGN_SHARE = 0.4
 NUM_LENGTHS = 12
+TYPICAL_PROMPTS = 512
+"""Prompts of the update of which figures and the study of the best rule speak."""
 
 
 @dataclass(frozen=True)
