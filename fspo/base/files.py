@@ -99,19 +99,25 @@ def whole_folder(path: Path, *others: type[Exception]) -> Iterator[Path]:
             shutil.rmtree(part, ignore_errors=True)
             part.mkdir(parents=True)
             yield part
-            if path.exists():
-                remove_folder(path)
-            os.replace(part, path)
+            old = _put_aside(path) if path.exists() else None
+            os.replace(part, path)  # before the old folder is removed, which may take long: a kill leaves one of them
+            if old is not None:
+                shutil.rmtree(old)
     finally:
         shutil.rmtree(part, ignore_errors=True)
 
 
 def remove_folder(path: Path) -> None:
     """Rename a folder to a temporary name and remove it, so that a kill leaves no incomplete folder at ``path``."""
+    shutil.rmtree(_put_aside(path))
+
+
+def _put_aside(path: Path) -> Path:
+    """Rename a folder to a temporary name beside it, and return that."""
     rubbish = path.with_name(f".part-old-{path.name}")
     shutil.rmtree(rubbish, ignore_errors=True)
     os.replace(path, rubbish)
-    shutil.rmtree(rubbish)
+    return rubbish
 
 
 def remove_parts(folder: Path, name: str = "") -> int:

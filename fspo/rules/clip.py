@@ -149,12 +149,11 @@ class Clip(NamedTuple):
         """Clip rows: compute sides, multipliers and weights. All arrays have one shape and one floating dtype."""
         xp = array_namespace(S)
         side = self.side(S, A, edges)
-        own = exponent(S, n, self.weight)
-        weight, edge_weight = importance_weight(own), self.edge_weight(S, n, side, edges)
+        own, at_edge = (exponent(x, n, self.weight) for x in (S, self.edge(S, side, edges)))
+        weight, edge_weight = importance_weight(own), importance_weight(at_edge)
         if self.outside == "drop":
             multiplier = xp.astype(side == 0, S.dtype)
         else:
-            at_edge = exponent(self.edge(S, side, edges), n, self.weight)
             log_multiplier = xp.clip(capped(at_edge) - capped(own), -_MAX_LOG_MULTIPLIER, _MAX_LOG_MULTIPLIER)
             multiplier = xp.where(side != 0, xp.exp(log_multiplier), xp.ones_like(weight))
         return Applied(

@@ -24,7 +24,8 @@ from fspo.base.errors import UserError
 from fspo.base.files import remove_parts, write_text
 from fspo.base.options import save, to_dict
 from fspo.config import TrainConfig
-from fspo.gradlog.files import log_paths
+from fspo.gradlog.files import log_paths, rollout_of
+from fspo.gradlog.metrics_file import MetricsFile
 from fspo.gradlog.run_folder import CHECKPOINTS, CONFIG, GRADLOG, LOCK, MARK, METRICS, MODEL
 
 if TYPE_CHECKING:
@@ -216,17 +217,10 @@ def check_log(run: Path, rollouts: int) -> None:
     UserError
         If a rollout is missing; the message names the first.
     """
-    logged: set[int] = set()
-    with suppress(OSError):
-        for line in (run / METRICS).read_text(encoding="utf-8", errors="replace").splitlines():
-            with suppress(ValueError, KeyError, TypeError):
-                values = json.loads(line)
-                if values["phase"] == "train":
-                    logged.add(values["rollout"])
+    measured = {line.get("rollout") for line in MetricsFile(run).of_phase("train")}
+    logged = {rollout_of(path) for path in log_paths(run)}
     for rollout in range(rollouts):
-        rows = next((run / GRADLOG).glob(f"rollout-{rollout:08d}-rank-*.parquet"), None)
-        gone = METRICS if rollout not in logged else GRADLOG if rows is None else None
-        if gone:
+        if gone := METRICS if rollout not in measured else GRADLOG if rollout not in logged else None:
             raise UserError(
                 f"{run} has a checkpoint after rollout {rollouts - 1}, but rollout {rollout} is missing in its {gone}: "
                 "restore it to go on, or choose another --output"
