@@ -53,8 +53,8 @@ class Pass:
         outcome = None if self.trained is None else evaluate(self.trained, rows, rows.rollout, "update")
         self.tally.add(first, rows, outcome)
         found.over_time += over_time_rows(self.run, self.bins, rows, outcome)
-        if outcome is not None:
-            found.sides.add(rows, outcome)
+        if self.trained is not None and outcome is not None:
+            found.sides.add(rows, self.trained.rule, outcome)
 
     def share(self, chunks: Sequence[Chunk], step: Callable[[], None]) -> Found:
         """Pass over some chunks of the log in this process; call ``step`` after each."""

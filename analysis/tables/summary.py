@@ -14,10 +14,13 @@ from analysis.log.notes import Notes
 from analysis.log.rows import Floats, Rows
 from analysis.rules.evaluate import Outcome
 from analysis.scores.sketches import LEFT_OUT
+from fspo.rules import Rule
 from fspo.stats.bins import Bins
 
 SIDE_TOLERANCE = 1e-3
 """Largest share of rows whose logged side may differ from the rule's: in lower precision S may tie with an edge."""
+EDGE_TOLERANCE = 1e-6
+"""Largest relative difference of a logged edge and the rule's that counts as rounding, and the absolute one, nats."""
 WEIGHT_TOLERANCE = 1e-4
 """Largest difference of log weights, the logged one (float32) and the rule's, that counts as rounding."""
 
@@ -38,7 +41,7 @@ def summarize(
     integrity = {**integrity, **sides}
     if integrity["pass"] is False:
         warnings.append("ERROR: T7 or T8 is violated beyond rounding: the log or the code is wrong")
-    for name in ("side", "band_accept", "weight"):
+    for name in ("lo", "hi", "side", "band_accept", "weight"):
         if (share := sides.get(f"{name}_mismatch_share", 0.0)) > SIDE_TOLERANCE:
             integrity["pass"] = False
             warnings.append(
@@ -71,7 +74,10 @@ def summarize(
 
 @dataclass
 class SideCheck:
-    """Counts rows whose logged side, band or weight differs from what the header's rule gives at the logged drift.
+    """Counts rows whose logged edges, side, band or weight differ from those of the header's rule at the logged drift.
+
+    Sides are decided at the logged edges, so the edges are compared apart; not those of a rule whose band follows from
+    more than the header and the drift (`Rule.edges_vary`).
 
     Attributes
     ----------
@@ -87,7 +93,7 @@ class SideCheck:
     differs: dict[str, int] = field(default_factory=dict)
     reason: str = ""
 
-    def add(self, rows: Rows, found: Outcome) -> None:
+    def add(self, rows: Rows, rule: Rule, found: Outcome) -> None:
         """Compare some rows (N,) with what the rule that trained does to them."""
         if found.reason:
             self.reason = found.reason
@@ -98,6 +104,11 @@ class SideCheck:
             "band_accept": found.in_band != rows.band_accept,
             "weight": ~_same_weight(rows.weight, found.weight),
         }
+        if not rule.edges_vary:
+            edges = rule.band(rows.length, rows.drift if rule.needs_stats else None)
+            for name, logged, expected in zip(("lo", "hi"), (rows.lo, rows.hi), edges, strict=True):
+                same = np.isclose(logged, expected, rtol=EDGE_TOLERANCE, atol=EDGE_TOLERANCE)
+                differs[name] = ~(same | np.isnan(logged))  # an edge that was not logged is computed from the rule
         for name, which in differs.items():
             self.differs[name] = self.differs.get(name, 0) + int(np.count_nonzero(which))
 

@@ -1,9 +1,11 @@
 """The integrity check of summary.json."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 from analysis.run import Options, analyse_runs
@@ -31,3 +33,26 @@ def test_a_weight_is_compared_in_log_space() -> None:
     logged[2], logged[7] = 0.0, 1e-30
     logged[8] = np.nan
     assert _same_weight(logged, weight).tolist() == [True, False, False, True, True, True, True, False, False]
+
+
+def with_range(run: Path, factor: float) -> Path:
+    """The log with another upper range in the header's rule; its rows stay."""
+    for file in (run / "gradlog").iterdir():
+        table = pq.read_table(file)
+        header = dict(table.schema.metadata)
+        (key,) = [key for key, value in header.items() if b'"range_hi"' in value]
+        content = json.loads(header[key])
+        content["rule"]["range_hi"] *= factor
+        pq.write_table(table.replace_schema_metadata(header | {key: json.dumps(content)}), file)
+    return run
+
+
+@pytest.mark.parametrize(("factor", "differs"), [(1.0, 0.0), (1.001, 1.0)])
+def test_edges_that_are_not_the_header_rules_are_named(simulate, factor: float, differs: float) -> None:
+    """Sides agree with the logged edges whatever the header says, so the edges themselves are compared."""
+    run = with_range(simulate(width=0), factor)
+    summary = analyse_runs([run], FAST)[run]
+    assert summary["integrity"]["hi_mismatch_share"] == differs
+    assert summary["integrity"]["lo_mismatch_share"] == 0
+    assert (summary["integrity"]["pass"] is False) == bool(differs)
+    assert any("the logged hi differs" in line for line in summary["warnings"]) == bool(differs)
