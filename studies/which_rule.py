@@ -27,7 +27,7 @@ from scipy import stats as sps
 from tqdm import tqdm
 
 from analysis.log.loading import load_run
-from analysis.rules.evaluate import BANDS, OUTSIDES, TARGETS, make_cases
+from analysis.rules.evaluate import BANDS, TARGETS, make_cases
 from analysis.scores.sketch_error import effective_width
 from analysis.scores.sketches import ScoredWindows
 from analysis.tables.columns import RunKey, frame
@@ -36,7 +36,7 @@ from analysis.tables.population import PopulationRow, PopulationTable
 from fspo.base.errors import UserError, run_cli
 from fspo.base.files import digest, write_text
 from fspo.gradlog.metrics_file import MetricsFile
-from fspo.rules import PRESETS, Rule, TokenMeans
+from fspo.rules import OF_CLIP_RULES, PRESETS, Rule, TokenMeans
 from fspo.rules.online import OnlineRule
 from fspo.stats.bins import Bins
 from fspo.stats.intervals import CONFIDENCE, PERCENT, sample_interval
@@ -118,7 +118,7 @@ def model_rows(model: str) -> list[Row]:
         centre = shape.centre(TokenMeans(policy.kl, 2 * policy.kl))
         for target in TARGETS:
             fitted = policy.calibrated(shape, centre, target)
-            for outside in OUTSIDES if fitted is not None else ():
+            for outside in OF_CLIP_RULES if fitted is not None else ():
                 assert fitted is not None
                 rule = Rule(**{**fitted.to_dict(), "outside": outside})
                 m = policy.moments(rule, centre)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 
@@ -22,9 +22,8 @@ from analysis.log.loading import Run
 from analysis.log.rows import Floats, Ints, Rows
 from analysis.rules.replay import pieces, replay
 from fspo.base.errors import UserError, unknown_name
-from fspo.rules import PRESETS, Outside, Rate, Rule, excess_quantile, scaled, standardized_excess
+from fspo.rules import OF_CLIP_RULES, PRESETS, Rate, Rule, excess_quantile, scaled, standardized_excess
 
-OUTSIDES: tuple[Outside, ...] = get_args(Outside)
 TARGETS = (0.95, 0.85)
 BANDS = tuple(
     name
@@ -97,7 +96,7 @@ def make_cases(
         known = None if states is None else states.get(name)
         if known is None and rows is not None and rule.adapt != "none":
             known = replay(rule, rows)
-        for outside in OUTSIDES:
+        for outside in OF_CLIP_RULES:
             here = replace(rule, outside=outside)
             cases.append(Case(here, name, "given", states=known))
             if rule.adapt != "range":  # matched to a target, fspo-auto has the band of fspo

@@ -19,7 +19,7 @@ from tqdm import tqdm
 from analysis.log.loading import Run, load_run
 from analysis.log.notes import Notes
 from analysis.log.rows import Rows, leave_one_out
-from analysis.rules.evaluate import OUTSIDES, Case, evaluate, measured
+from analysis.rules.evaluate import Case, evaluate, measured
 from analysis.run import Options, shared_bins
 from analysis.scores.sketch_error import effective_width
 from analysis.scores.sketches import ScoredWindow, ScoredWindows
@@ -32,7 +32,7 @@ from analysis.tables.population import PopulationTable
 from fspo.base.command_line import CommandParser
 from fspo.base.errors import UserError, unknown_name
 from fspo.base.files import whole_file
-from fspo.rules import COMPARED, PRESETS, Rule, scaled
+from fspo.rules import COMPARED, OF_CLIP_RULES, PRESETS, Rule, scaled
 from fspo.stats.bins import DEFAULT_BINS, Bins
 from fspo.stats.clusters import dense, ratios
 from fspo.stats.intervals import proportion_interval
@@ -86,7 +86,7 @@ def settings(run: Run) -> Iterator[Setting]:
             yield Setting("range", f"{rule.range_lo:.3g} {rule.range_hi:.3g}", name, rule)
     for dual in (None, 1.5, 2.0, 3.0):
         yield Setting("dual", "none" if dual is None else f"{dual:g}", "fspo", replace(base, dual=dual))
-    for outside in OUTSIDES:
+    for outside in OF_CLIP_RULES:
         yield Setting("outside", outside, "fspo", replace(base, outside=outside))
     for drift in ("none", "kl", "gaussian", "tilted"):
         yield Setting("drift", drift, "fspo", replace(base, drift=drift))

@@ -61,9 +61,10 @@ class RuleConfig:
         responses whose advantage has the same sign.
     drift_source : {"two_pass", "lagged"}, optional
         Where the drift's sums come from: a pass over the minibatch before its update, or the update before.
-    outside : {"drop", "truncate", "cap"}, optional
+    outside : {"drop", "truncate", "cap", "mask"}, optional
         What happens outside the band: the response gets no gradient where the clip is active, its weight is held at
-        the edge there, or its weight is held at the upper edge whatever the sign of the advantage.
+        the edge there, its weight is held at the upper edge whatever the sign of the advantage, or it gets no gradient
+        whatever the sign.
     dual : float, optional
         Dual clip d > 1: a response with A < 0 and S beyond d times the upper half-width is cut too.
     adapt : {"none", "range", "exponent", "bins"}, optional

@@ -97,7 +97,7 @@ class GradLogWriter:
             flat = np.ascontiguousarray(value, dtype=f.type.value_type.to_pandas_dtype()).reshape(n, self.width)
             good = np.broadcast_to(np.asarray(rows.get("score_status", "ok")) == "ok", n)
             return pa.FixedSizeListArray.from_arrays(pa.array(flat.ravel()), self.width, mask=pa.array(~good))
-        if np.ndim(value) == 0 and not isinstance(value, (list, tuple)):
+        if not isinstance(value, (list, tuple)) and np.ndim(value) == 0:
             value = np.full(n, value)
         return pa.array(np.asarray(value) if not isinstance(value, list) else value, type=f.type)
 

@@ -6,10 +6,12 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from fspo.rules.rule import Ratio
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
-SCHEMA_VERSION = (1, 0)
+SCHEMA_VERSION = (1, 1)
 """Version (major, minor) of the log's columns. A log with a later minor is read; another major is refused."""
 USER_PREFIX = "user."
 
@@ -31,15 +33,35 @@ COLUMNS: dict[str, LogColumn] = {
     "phase": LogColumn("string", "train, audit (fresh responses at the same parameters) or noise", "text"),
     "policy_version": LogColumn("int32", "step of the parameters that S and the score psi were computed at", "updates"),
     "behaviour_version": LogColumn("int32", "step of the parameters that sampled the response", "updates"),
+    "behaviour_version_last": LogColumn(
+        "int32", "step of the parameters that sampled its last token; null: the same as the first's", "updates", "1.1"
+    ),
     "prompt_id": LogColumn("int64", "prompt number over the run; (rollout, prompt_id) is a cluster", "number"),
     "response_id": LogColumn("int64", "response number over the run", "number"),
     "length": LogColumn("int32", "L, unmasked response tokens, end-of-sequence included", "tokens"),
     "truncated": LogColumn("bool", "the response met the token limit", "yes or no"),
     "entropy": LogColumn("float32", "mean entropy of the policy over the response's tokens", "nats"),
     "log_ratio": LogColumn("float64", "S, sum over tokens of new less old log-probability", "nats"),
-    "engine_log_ratio": LogColumn("float64", "trainer's old log-probability minus the sampler's, summed", "nats"),
+    "engine_log_ratio": LogColumn(
+        "float64", "E, sum over tokens of the trainer's less the sampler's log-probability at the same weights", "nats"
+    ),
     "sum_sq_log_ratio": LogColumn("float64", "sum over tokens of s_t^2", "nats squared"),
     "k3_sum": LogColumn("float64", "sum over tokens of exp(s_t)-1-s_t", "nats"),
+    "engine_sum_sq": LogColumn("float64", "sum over tokens of e_t^2", "nats squared", "1.1"),
+    "engine_k3_sum": LogColumn("float64", "sum over tokens of exp(e_t)-1-e_t", "nats", "1.1"),
+    "staleness_log_ratio": LogColumn(
+        "float64",
+        "D, sum over tokens of old less sampling weights' log-probability; null: unknown",
+        "nats",
+        "1.1",
+    ),
+    "behaviour_log_ratio": LogColumn(
+        "float64", "D + E, old log-probability less the sampler's, summed over tokens", "nats", "1.1"
+    ),
+    "behaviour_sum_sq": LogColumn("float64", "sum over tokens of (d_t+e_t)^2", "nats squared", "1.1"),
+    "behaviour_k3_sum": LogColumn("float64", "sum over tokens of exp(d_t+e_t)-1-d_t-e_t", "nats", "1.1"),
+    "total_sum_sq": LogColumn("float64", "sum over tokens of (s_t+d_t+e_t)^2", "nats squared", "1.1"),
+    "total_k3_sum": LogColumn("float64", "sum over tokens of exp(x_t)-1-x_t with x = s+d+e", "nats", "1.1"),
     "reward": LogColumn("float32", "reward of the response", "reward"),
     "advantage": LogColumn("float32", "A, the value that the objective used", "number"),
     "rule": LogColumn("string", "label of the rule that trained", "text"),
@@ -51,6 +73,18 @@ COLUMNS: dict[str, LogColumn] = {
     "side": LogColumn("int8", "-1 cut below, 0 kept, +1 cut above, 2 dual clip", "number"),
     "multiplier": LogColumn("float32", "M, what the clip multiplies the weight by", "number"),
     "weight": LogColumn("float32", "w = exp(S) or exp(S/L), the exponent capped", "number"),
+    "correction_lo": LogColumn("float64", "lower edge of the correction's band on its ratio", "nats", "1.1"),
+    "correction_hi": LogColumn("float64", "upper edge of the correction's band on its ratio", "nats", "1.1"),
+    "correction_drift": LogColumn("float64", "centre of the correction's band per token", "nats per token", "1.1"),
+    "correction_side": LogColumn("int8", "-1 the correction cuts below, 0 keeps, +1 cuts above", "number", "1.1"),
+    "correction_weight": LogColumn(
+        "float32",
+        "factor M w that the correction leaves on the gradient (token rules: its mean)",
+        "number",
+        "1.1",
+    ),
+    "token_log_ratio": LogColumn("tokens", "s_t of each token, in the order of the response", "nats", "1.1"),
+    "token_behaviour_log_ratio": LogColumn("tokens", "d_t + e_t of each token", "nats", "1.1"),
     "score_status": LogColumn("string", "ok, not_taken or failed", "text"),
     "score_norm": LogColumn(
         "float32",
@@ -61,6 +95,23 @@ COLUMNS: dict[str, LogColumn] = {
         "list", "psi over its norm, float16 (exact scores: float32); null where not taken", "number"
     ),
 }
+
+
+class RatioColumns(NamedTuple):
+    """Columns of one log-ratio of a response: its sum over the tokens, the sum of squares and the sum of k3."""
+
+    log_ratio: str
+    sum_sq: str
+    k3_sum: str
+
+
+RATIO_COLUMNS: dict[Ratio, RatioColumns] = {
+    "update": RatioColumns("log_ratio", "sum_sq_log_ratio", "k3_sum"),
+    "engine": RatioColumns("engine_log_ratio", "engine_sum_sq", "engine_k3_sum"),
+    "behaviour": RatioColumns("behaviour_log_ratio", "behaviour_sum_sq", "behaviour_k3_sum"),
+    "total": RatioColumns("", "total_sum_sq", "total_k3_sum"),
+}
+"""Columns of each ratio that a rule may act on. The total has no column: it is the update's plus the behaviour's."""
 REQUIRED = ("rollout", "step", "prompt_id", "response_id", "length", "log_ratio", "advantage")
 """Columns that every trainer must write; each other column may be null or missing."""
 
@@ -79,6 +130,7 @@ def schema(
         "string": pa.string(),
         "bool": pa.bool_(),
         "list": pa.list_(pa.float32() if exact else pa.float16(), width),
+        "tokens": pa.list_(pa.float32()),
     }
     fields = [
         pa.field(

@@ -4,6 +4,7 @@ from fspo.rules.calibration import calibrate, excess_quantile, excess_quantiles,
 from fspo.rules.clip import (
     CUTTING_ALIKE,
     MAX_EXPONENT,
+    OF_CLIP_RULES,
     Applied,
     Clip,
     Edges,
@@ -15,13 +16,25 @@ from fspo.rules.clip import (
     token_k3,
 )
 from fspo.rules.drift import DriftSource, DriftStats, TokenMeans, drift_stats, token_sums
-from fspo.rules.presets import COMPARED, PRESETS, RIVALS, Aggregation, Estimator, Preset, preset
-from fspo.rules.rule import Adapt, Drift, Rate, Rule, Shape
+from fspo.rules.presets import (
+    COMPARED,
+    CORRECTIONS,
+    PRESETS,
+    RIVALS,
+    Aggregation,
+    Estimator,
+    Preset,
+    correction,
+    preset,
+)
+from fspo.rules.rule import Adapt, Drift, Rate, Ratio, Rule, Shape
 
 __all__ = [
     "COMPARED",
+    "CORRECTIONS",
     "CUTTING_ALIKE",
     "MAX_EXPONENT",
+    "OF_CLIP_RULES",
     "PRESETS",
     "RIVALS",
     "Adapt",
@@ -36,12 +49,14 @@ __all__ = [
     "Outside",
     "Preset",
     "Rate",
+    "Ratio",
     "Rule",
     "Shape",
     "TokenMeans",
     "Weight",
     "calibrate",
     "capped",
+    "correction",
     "drift_stats",
     "excess_quantile",
     "excess_quantiles",

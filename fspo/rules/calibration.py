@@ -56,9 +56,9 @@ def scaled(rule: Rule, factor: float) -> Rule:
     if rule.shape == "none":
         return rule
     if rule.shape in EPS_SHAPES:
-        lo = -math.expm1(factor * math.log1p(-rule.range_lo))
+        lo = 1.0 if rule.range_lo == 1 else -math.expm1(factor * math.log1p(-rule.range_lo))
         log_hi = factor * math.log1p(rule.range_hi)
-        if not (lo < 1 and log_hi < _MAX_LOG_RANGE):
+        if not ((lo < 1 or rule.range_lo == 1) and log_hi < _MAX_LOG_RANGE):
             raise UserError(
                 f"rule {rule.label!r} would need a half-width of {log_hi:.3g} nats, more than an eps can express: "
                 "look for log-ratios that are broken, or ask for a lower acceptance"

@@ -12,10 +12,12 @@ from typing import Any, Literal, NamedTuple
 from array_api_compat import array_namespace
 
 Array = Any  # a numpy array or a torch tensor
-Outside = Literal["drop", "truncate", "cap"]
-Weight = Literal["sequence", "geometric"]
-CUTTING_ALIKE: tuple[tuple[Outside, ...], ...] = (("drop", "truncate"), ("cap",))
+Outside = Literal["drop", "truncate", "cap", "mask"]
+Weight = Literal["sequence", "geometric", "none"]
+CUTTING_ALIKE: tuple[tuple[Outside, ...], ...] = (("drop", "truncate"), ("cap",), ("mask",))
 """Every way outside the band, together with those that cut the same rows (`Clip.side`)."""
+OF_CLIP_RULES: tuple[Outside, ...] = ("drop", "truncate", "cap")
+"""The ways outside a band that clip rules are compared with. Masks are compared as corrections."""
 
 MAX_EXPONENT = 20.0
 """Largest exponent of an importance weight: a larger one is replaced by it before ``exp`` (docs/theory.md section 2).
@@ -45,7 +47,9 @@ def token_k3(log_ratio: Array) -> Array:
 
 
 def exponent(S: Array, n: Array, weight: Weight) -> Array:
-    """Return the exponent of a rule's importance weight: S, or S/n if the weight is geometric."""
+    """Return the exponent of a rule's importance weight: S, S/n if the weight is geometric, 0 if there is none."""
+    if weight == "none":
+        return array_namespace(S).zeros_like(S)
     return S / n if weight == "geometric" else S
 
 
@@ -84,17 +88,18 @@ class Clip(NamedTuple):
     drop         above the band with A > 0; below it, or dual, with A < 0  0 (PPO's min)
     truncate     the same rows                                             held at the edge
     cap          above the band, whatever the sign of A                    held at the edge
+    mask         above or below the band, whatever the sign of A           0
     ============ ========================================================= ===========================
 
     A row with A = 0 is never cut, because it has no gradient under any rule; nor is a row whose S is NaN.
 
     Attributes
     ----------
-    outside : {"drop", "truncate", "cap"}
+    outside : {"drop", "truncate", "cap", "mask"}
     dual : float, optional
         d > 1: with A < 0 a row above the dual edge ``m + d (hi - m)`` is cut too.
-    weight : {"sequence", "geometric"}
-        exp(S), or exp(S/n).
+    weight : {"sequence", "geometric", "none"}
+        exp(S), exp(S/n), or 1.
     """
 
     outside: Outside
@@ -107,6 +112,8 @@ class Clip(NamedTuple):
         above = edges.hi < S
         if self.outside == "cap":
             return xp.astype(above & (A != 0), xp.int8)
+        if self.outside == "mask":
+            return xp.astype(above & (A != 0), xp.int8) - xp.astype((edges.lo > S) & (A != 0), xp.int8)
         side = xp.astype(above & (A > 0), xp.int8) - xp.astype((edges.lo > S) & (A < 0), xp.int8)
         if self.dual is not None:
             side = side + 2 * xp.astype((self._dual_edge(edges) < S) & (A < 0), xp.int8)
@@ -125,7 +132,7 @@ class Clip(NamedTuple):
     def clipped_weight(self, side: Array, edge_weight: Array) -> Array:
         """Return M*w, the weight that the clip leaves each row."""
         xp = array_namespace(edge_weight)
-        return xp.where(side != 0, xp.zeros_like(edge_weight), edge_weight) if self.outside == "drop" else edge_weight
+        return xp.where(side != 0, xp.zeros_like(edge_weight), edge_weight) if self.zeroes else edge_weight
 
     def excess(self, over: Array, under: Array, A: Array) -> Array:
         """Return the smallest factor on both half-widths at which each row is not cut.
@@ -142,6 +149,8 @@ class Clip(NamedTuple):
         xp = array_namespace(over)
         if self.outside == "cap":
             return over
+        if self.outside == "mask":
+            return xp.maximum(over, under)
         negative = under if self.dual is None else xp.maximum(under, over / self.dual)
         return xp.where(A > 0, over, negative)
 
@@ -151,7 +160,7 @@ class Clip(NamedTuple):
         side = self.side(S, A, edges)
         own, at_edge = (exponent(x, n, self.weight) for x in (S, self.edge(S, side, edges)))
         weight, edge_weight = importance_weight(own), importance_weight(at_edge)
-        if self.outside == "drop":
+        if self.zeroes:
             multiplier = xp.astype(side == 0, S.dtype)
         else:
             log_multiplier = xp.clip(capped(at_edge) - capped(own), -_MAX_LOG_MULTIPLIER, _MAX_LOG_MULTIPLIER)
@@ -167,6 +176,11 @@ class Clip(NamedTuple):
             hi=edges.hi,
             capped=own > MAX_EXPONENT,
         )
+
+    @property
+    def zeroes(self) -> bool:
+        """Whether a row that is cut keeps no weight; if not, its weight is held at the edge."""
+        return self.outside in ("drop", "mask")
 
     def _dual_edge(self, edges: Edges) -> Array:
         assert self.dual is not None

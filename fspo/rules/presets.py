@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
-from fspo.base.errors import unknown_name
+from fspo.base.errors import UserError, unknown_name
 from fspo.rules.rule import Rule
 
 Estimator = Literal["rloo", "grpo", "dr_grpo"]  # fspo/advantages.py computes these
@@ -53,6 +53,19 @@ PRESETS: dict[str, Preset] = {
     "ctpo": Preset(Rule("prefix", 0.03, 0.03, name="ctpo"), "grpo", "sequence"),
 }
 
+CORRECTIONS: dict[str, Rule] = {
+    "tis": Rule("token", 1.0, 1.0, outside="cap", on="behaviour", name="tis"),
+    "mis": Rule("fixed", 2 / 3, 2.0, outside="mask", on="behaviour", name="mis"),
+    "geo-mask": Rule("linear", 1e-3, 1e-3, outside="mask", weight="none", on="behaviour", name="geo-mask"),
+    "icepop": Rule("token", 0.5, 4.0, outside="mask", on="behaviour", name="icepop"),
+    "engine-sqrt": Rule("sqrt", 0.1, 0.1, drift="kl", outside="mask", on="engine", name="engine-sqrt"),
+}
+"""Corrections of the mismatch between sampler and trainer: rules on another ratio than the update's.
+
+A correction leaves each response, or each token, the factor M w, which multiplies its gradient. tis: token weights
+min(e^{e_t}, 2). mis: sequence weights e^E, kept in [1/3, 3]. geo-mask: keeps responses with e^{E/L} within .001 of 1.
+icepop: token weights, kept in [.5, 5]. engine-sqrt: sequence weights, kept where E lies in a sqrt band around -KL."""
+
 RIVALS = ("rloo", "gspo")
 """The presets that the paper compares fspo with."""
 COMPARED = (*RIVALS, "fspo")
@@ -70,8 +83,30 @@ def preset(name: str, **changes: Any) -> Preset:
     if name not in PRESETS:
         raise unknown_name("rule", name, tuple(PRESETS))
     found = PRESETS[name]
+    return found._replace(rule=_changed(found.rule, changes))
+
+
+def correction(name: str, **changes: Any) -> Rule | None:
+    """Return a correction by name, with ``changes`` made to its fields; None for the name "none".
+
+    Raises
+    ------
+    UserError
+        For an unknown correction or field, or a correction on the ratio of the update, which the clip rule bounds.
+    """
+    if name == "none":
+        return None
+    if name not in CORRECTIONS:
+        raise unknown_name("correction", name, ("none", *CORRECTIONS))
+    rule = _changed(CORRECTIONS[name], changes)
+    if rule.on not in ("engine", "behaviour"):
+        raise UserError(f"correction {name!r}: on={rule.on!r} is bounded by the clip rule; use engine or behaviour")
+    return rule
+
+
+def _changed(rule: Rule, changes: dict[str, Any]) -> Rule:
     known: Sequence[str] = tuple(Rule.__dataclass_fields__)
     for key in changes:
         if key not in known:
             raise unknown_name("rule field", key, tuple(known))
-    return found._replace(rule=replace(found.rule, **changes)) if changes else found
+    return replace(rule, **changes) if changes else rule

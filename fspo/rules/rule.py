@@ -24,6 +24,11 @@ Shape = Literal["none", "fixed", "linear", "sqrt", "power", "token", "prefix"]
 Drift = Literal["none", "kl", "gaussian", "tilted", "signed"]
 Adapt = Literal["none", "range", "exponent", "bins"]
 Rate = Literal["band", "update"]
+Ratio = Literal["update", "engine", "behaviour", "total"]
+"""The log-ratio of a response that a rule acts on (docs/theory.md section 1).
+
+update: S, new less old. engine: E, the sampling weights' log-probability by the trainer less that by the sampler.
+behaviour: D + E, old less the sampler's, with D the staleness, old less the sampling weights'. total: S + D + E."""
 
 EPS_SHAPES = ("fixed", "linear", "token")
 """Shapes whose range is an eps: the band on the ratio is [1 - eps_lo, 1 + eps_hi] at n = 1."""
@@ -33,6 +38,7 @@ _CHOICES = {
     "drift_source": get_args(DriftSource),
     "outside": get_args(Outside),
     "weight": get_args(Weight),
+    "on": get_args(Ratio),
     "adapt": get_args(Adapt),
     "target_rate": get_args(Rate),
 }
@@ -51,7 +57,8 @@ class Rule:
         band on prefix sums.
     range_lo, range_hi : float
         Lower and upper range. ``fixed``, ``linear``, ``token``: eps, half-widths ``-log(1 - eps_lo)`` and
-        ``log(1 + eps_hi)`` nats. ``sqrt``, ``power``, ``prefix``: c, half-width ``c * n**gamma`` nats.
+        ``log(1 + eps_hi)`` nats; an eps_lo of 1 means no lower edge. ``sqrt``, ``power``, ``prefix``: c, half-width
+        ``c * n**gamma`` nats.
     gamma : float, optional
         Exponent of ``power``; refused for the other shapes.
     drift : {"none", "kl", "gaussian", "tilted", "signed"}
@@ -60,13 +67,14 @@ class Rule:
     drift_source : {"two_pass", "lagged"}
         Where the trainer takes the drift statistics from: a pass over the minibatch before its update, or the update
         before.
-    outside : {"drop", "truncate", "cap"}
+    outside : {"drop", "truncate", "cap", "mask"}
         What happens outside the band: no gradient on the active side (PPO's min), the weight held at the edge on the
-        active side, or the weight held at the upper edge whatever the sign of the advantage.
+        active side, the weight held at the upper edge whatever the sign of the advantage, or no gradient on both
+        sides whatever the sign.
     dual : float, optional
         Dual clip d > 1: a response with A < 0 and S > m + d (hi - m) is cut too.
-    weight : {"sequence", "geometric"}
-        exp(S), or exp(S/n) whose gradient carries 1/n (GSPO).
+    weight : {"sequence", "geometric", "none"}
+        exp(S); exp(S/n), whose gradient carries 1/n (GSPO); or 1, so that the rule only cuts.
     adapt : {"none", "range", "exponent", "bins"}
         What is changed during training to reach ``target`` (fspo/rules/online.py): nothing, the range, the range and
         the exponent of a ``power`` band, or a factor for each bin of lengths. Training starts from the ranges above.
@@ -76,6 +84,8 @@ class Rule:
         Which acceptance ``target`` is (docs/theory.md section 1).
     factors : sequence of (length, factor)
         Both half-widths are multiplied by the factor of the last entry whose length is <= n, or by 1 if there is none.
+    on : {"update", "engine", "behaviour", "total"}
+        The log-ratio that the band is on (`Ratio`); wherever S is written here, it means that ratio.
     name : str
         Label in logs and tables.
 
@@ -98,6 +108,7 @@ class Rule:
     target: float | None = None
     target_rate: Rate = "band"
     factors: tuple[tuple[float, float], ...] = ()
+    on: Ratio = "update"
     name: str = ""
 
     def __post_init__(self) -> None:
@@ -110,8 +121,10 @@ class Rule:
                     raise UserError(
                         f"rule {self.label!r}: {field}={value} must be > 0 (use shape 'none' for no clipping)"
                     )
-            if self.shape in EPS_SHAPES and not self.range_lo < 1:
-                raise UserError(f"rule {self.label!r}: range_lo={self.range_lo} is an eps and must be < 1")
+            if self.shape in EPS_SHAPES and not self.range_lo <= 1:
+                raise UserError(
+                    f"rule {self.label!r}: range_lo={self.range_lo} is an eps and must be at most 1 (no lower edge)"
+                )
         if (self.shape == "power") != (self.gamma is not None):
             raise UserError(f"rule {self.label!r}: gamma belongs to shape 'power' and to no other; set both or neither")
         if self.gamma is not None and not 0 <= self.gamma <= 2:
@@ -120,6 +133,10 @@ class Rule:
             raise UserError(f"rule {self.label!r}: dual={self.dual} must be > 1; common values are 2 to 10")
         if self.dual is not None and self.outside == "cap":
             raise UserError(f"rule {self.label!r}: 'cap' already bounds A < 0; drop the dual clip or use 'truncate'")
+        if self.dual is not None and self.outside == "mask":
+            raise UserError(f"rule {self.label!r}: 'mask' already cuts A < 0 above the band; drop the dual clip")
+        if self.weight == "none" and self.outside in ("truncate", "cap"):
+            raise UserError(f"rule {self.label!r}: {self.outside!r} holds a weight, and weight is 'none'; use 'mask'")
         if self.weight == "geometric" and self.shape in ("token", "prefix"):
             raise UserError(f"rule {self.label!r}: a geometric weight needs a sequence shape; use 'sequence'")
         if self.drift != "none" and self.shape in ("none", "token", "prefix"):
@@ -185,7 +202,8 @@ class Rule:
         if self.factors:
             scale = scale * self._factor(xp, n)
         if self.shape in EPS_SHAPES:
-            return scale * -math.log1p(-self.range_lo), scale * math.log1p(self.range_hi)
+            below = math.inf if self.range_lo == 1 else -math.log1p(-self.range_lo)
+            return scale * below, scale * math.log1p(self.range_hi)
         return scale * self.range_lo, scale * self.range_hi
 
     def _factor(self, xp: Any, n: Array) -> Array:

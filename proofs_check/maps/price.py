@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 
-from fspo.rules import Outside, Rule
+from fspo.rules import OF_CLIP_RULES, Outside, Rule
 from fspo.theory import Floats, cosine, lre
 from proofs_check.maps.models import MODELS
 from proofs_check.maps.policies import Moments, Policy
@@ -62,7 +62,7 @@ def _outsides(policy: Policy, gamma: float, centre: float, target: float) -> Ite
     found = policy.calibrated(first, m, target)
     if found is None:
         return
-    for outside in get_args(Outside):
+    for outside in OF_CLIP_RULES:
         rule = replace(found, outside=outside)
         moments = policy.moments(rule, m)
         width = found.range_hi * float(moments.p @ moments.lengths) ** gamma
@@ -120,7 +120,7 @@ def best_rows(frame: Any) -> list[Row]:
     rows: list[Row] = []
     for (model, n), part in frame.groupby(["model", "n"], sort=False):
         free, clipped = part[part.outside == "none"].iloc[0], part[part.outside != "none"]
-        for outside in (*get_args(Outside), "any"):
+        for outside in (*OF_CLIP_RULES, "any"):
             among = clipped if outside == "any" else clipped[clipped.outside == outside]
             for criterion in CRITERIA:
                 open_to = part if outside == "any" else among

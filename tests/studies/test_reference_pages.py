@@ -110,5 +110,5 @@ def test_a_logs_file_has_the_declared_columns(run):
         column = COLUMNS[field.name]
         assert field.nullable == (field.name not in REQUIRED)
         assert field.metadata[b"doc"].decode() == f"{column.meaning}; {column.unit}"
-        kind = {"float32": "float", "float64": "double"}.get(column.kind, column.kind)
+        kind = {"float32": "float", "float64": "double", "tokens": "list<"}.get(column.kind, column.kind)
         assert str(field.type).startswith("fixed_size_list" if kind == "list" else kind)

@@ -19,6 +19,13 @@ from fspo.rules import preset
 WIDTH = 4
 
 
+SUMS = (
+    *("engine_sum_sq", "engine_k3_sum", "staleness_log_ratio", "behaviour_log_ratio", "behaviour_sum_sq"),
+    *("behaviour_k3_sum", "total_sum_sq", "total_k3_sum", "correction_lo", "correction_hi", "correction_drift"),
+    "correction_weight",
+)
+
+
 def rows(n, rollout=0, seed=0):
     rng = np.random.default_rng(seed)
     unit = rng.normal(size=(n, WIDTH))
@@ -54,6 +61,11 @@ def rows(n, rollout=0, seed=0):
         "score_status": ["ok" if i % 3 else "not_taken" for i in range(n)],
         "score_norm": rng.random(n) + 1,
         "score_unit": unit,
+        "behaviour_version_last": 2,
+        **{name: rng.normal(size=n) for name in SUMS},
+        "correction_side": rng.integers(-1, 2, n),
+        "token_log_ratio": [rng.normal(size=i + 1).astype(np.float32) for i in range(n)],
+        "token_behaviour_log_ratio": [rng.normal(size=i + 1).astype(np.float32) for i in range(n)],
     }
 
 
@@ -76,6 +88,9 @@ def test_round_trip_of_every_column(tmp_path):
     for name, column in COLUMNS.items():
         kind = column.kind
         if name == "score_unit":
+            continue
+        if kind == "tokens":
+            assert log.table[name].to_pylist() == [x.tolist() for x in given_[name]]
             continue
         value = given_[name]
         expected = np.full(6, value) if np.ndim(value) == 0 else np.asarray(value)

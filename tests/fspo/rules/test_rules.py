@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from fspo.base.errors import UserError
 from fspo.rules import (
+    CORRECTIONS,
     CUTTING_ALIKE,
     MAX_EXPONENT,
     PRESETS,
@@ -21,6 +22,7 @@ from fspo.rules import (
     Rule,
     TokenMeans,
     calibrate,
+    correction,
     drift_stats,
     preset,
     scaled,
@@ -360,7 +362,10 @@ def test_no_tokens_means_no_drift():
         ({"shape": "sqrt"}, "range_lo"),
         ({"shape": "sqrt", "range_lo": 0.1, "range_hi": -1}, "range_hi"),
         ({"shape": "sqrt", "range_lo": math.nan, "range_hi": 0.1}, "range_lo"),
-        ({"shape": "fixed", "range_lo": 1.0, "range_hi": 0.2}, "< 1"),
+        ({"shape": "fixed", "range_lo": 1.1, "range_hi": 0.2}, "at most 1"),
+        ({"shape": "fixed", "range_lo": 0.1, "range_hi": 0.1, "dual": 2.0, "outside": "mask"}, "mask"),
+        ({"shape": "fixed", "range_lo": 0.1, "range_hi": 0.1, "weight": "none", "outside": "cap"}, "'mask'"),
+        ({"shape": "sqrt", "range_lo": 0.1, "range_hi": 0.1, "on": "sampler"}, "engine"),
         ({"shape": "power", "range_lo": 0.1, "range_hi": 0.1}, "gamma"),
         ({"shape": "sqrt", "range_lo": 0.1, "range_hi": 0.1, "gamma": 0.5}, "gamma"),
         ({"shape": "power", "range_lo": 0.1, "range_hi": 0.1, "gamma": 3.0}, "gamma"),
@@ -407,6 +412,39 @@ def test_every_way_outside_the_band_stands_once_among_those_that_cut_alike():
     assert sorted(way for ways in CUTTING_ALIKE for way in ways) == sorted(get_args(Outside))
     S, n, A = np.array([-9.0, -9.0, 9.0, 9.0]), np.full(4, 4.0), np.array([1.0, -1.0, 1.0, -1.0])
     sides = {way: Rule("sqrt", 0.1, 0.1, outside=way).apply(S, n, A).side.tolist() for way in get_args(Outside)}
-    assert sides == {"drop": [0, -1, 1, 0], "truncate": [0, -1, 1, 0], "cap": [0, 0, 1, 1]}
+    assert sides == {"drop": [0, -1, 1, 0], "truncate": [0, -1, 1, 0], "cap": [0, 0, 1, 1], "mask": [-1, -1, 1, 1]}
     for ways in CUTTING_ALIKE:
         assert len({tuple(sides[way]) for way in ways}) == 1
+
+
+def test_corrections_by_hand():
+    """Values of M w at E = -3, 0, 1 and 3, two tokens each (tokens: e = E / 2); worked by hand from the presets."""
+    E, n, A = np.array([-3.0, 0.0, 1.0, 3.0]), np.full(4, 2.0), np.array([1.0, -1.0, 1.0, -1.0])
+    e, one = E / 2, np.ones(4)
+    left = {name: CORRECTIONS[name] for name in ("tis", "mis", "geo-mask", "icepop")}
+    found = {
+        name: r.apply(e if r.level == "token" else E, one if r.level == "token" else n, A, 0.0).clipped_weight
+        for name, r in left.items()
+    }
+    np.testing.assert_allclose(found["tis"], [math.exp(-1.5), 1, math.exp(0.5), 2])
+    np.testing.assert_allclose(found["mis"], [0, 1, math.e, 0])  # e^-3 < 1/3, e^1 < 3 < e^3
+    np.testing.assert_allclose(found["geo-mask"], [0, 1, 0, 0])
+    np.testing.assert_allclose(found["icepop"], [0, 1, math.exp(0.5), math.exp(1.5)])  # e^-1.5 < .5; e^1.5 < 5
+    sqrt = CORRECTIONS["engine-sqrt"]
+    np.testing.assert_allclose(sqrt.band(np.array([100.0]), -0.02), [[-3.0], [-1.0]])  # -.02 L +- .1 sqrt(L)
+
+
+def test_a_range_without_a_lower_edge_stays_so_when_scaled():
+    rule = Rule("fixed", 1.0, 1.0, outside="mask")
+    assert rule.half_widths(np.ones(1))[0] == math.inf
+    assert scaled(rule, 2.0).range_lo == 1.0
+    assert scaled(rule, 2.0).range_hi == pytest.approx(3.0)
+
+
+def test_a_correction_is_named_and_acts_on_a_ratio_of_the_sampler():
+    assert correction("none") is None
+    assert correction("tis", range_hi=3.0).range_hi == 3.0
+    with pytest.raises(UserError, match="geo-mask"):
+        correction("geo")
+    with pytest.raises(UserError, match="use engine or behaviour"):
+        correction("tis", on="update")
