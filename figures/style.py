@@ -90,9 +90,10 @@ RANDOM_LABEL = "random drop"
 
 
 def looks(rules: Iterable[str]) -> dict[str, Look]:
-    """Return the look of each rule, in the order in which rules are listed everywhere (known ones first).
-    A rule that is not in ``LOOKS`` gets a spare look that depends only on its name, unless another rule of the same
-    figure already has it.
+    """Return the look of each rule, in the order in which figures list rules (those of ``LOOKS`` first).
+
+    A rule that is not in ``LOOKS``, such as a new preset, gets a spare look that depends only on its name, unless
+    another rule of the same figure already has it.
     """
     found: dict[str, Look] = {}
     names = set(rules)

@@ -35,6 +35,7 @@ from analysis.tables.cosine import CosineRow, CosineTable
 from analysis.tables.population import PopulationRow, PopulationTable
 from fspo.base.errors import UserError, run_cli
 from fspo.base.files import digest, write_text
+from fspo.gradlog import metric_names as metric
 from fspo.gradlog.metrics_file import MetricsFile
 from fspo.rules import OF_CLIP_RULES, PRESETS, Rule, TokenMeans
 from fspo.rules.online import OnlineRule
@@ -182,12 +183,12 @@ def trained_rows(paths: Sequence[Path]) -> list[Row]:
             raise UserError(f"{path} is no trained run named RULE-seedN: give folders that fspo.train wrote")
         train = metrics.of_phase("train")
         late = [line for line in train if line["rollout"] >= LEAST_RANGE]
-        held = [line["eval/reward"] for line in metrics.of_phase("eval")]
+        held = [line[metric.HELD_OUT_REWARD] for line in metrics.of_phase("eval")]
         values = {
-            "reward, all rollouts": float(np.mean([line["reward"] for line in train])),
-            "reward, last 5": float(np.mean([line["reward"] for line in train[-5:]])),
+            "reward, all rollouts": float(np.mean([line[metric.REWARD] for line in train])),
+            "reward, last 5": float(np.mean([line[metric.REWARD] for line in train[-5:]])),
             "held-out reward": held[-1] if len(held) > 1 else math.nan,
-            "band acceptance": float(np.mean([1 - line["clip_ratio/out_of_band"] for line in late])),
+            "band acceptance": float(np.mean([1 - line[metric.OUT_OF_BAND] for line in late])),
         }
         found += [{"unit": seed, "rule": name, "quantity": q, "estimate": v} for q, v in values.items()]
     return found

@@ -37,6 +37,7 @@ from analysis.rules.evaluate import TARGETS
 from analysis.stats.error_law import MOST_LEFT_OUT
 from analysis.tables.assumptions import DRIFT_TOLERANCE, EXPONENT_TOLERANCE, LAW_TOLERANCE
 from analysis.tables.files import write_json
+from fspo.gradlog import metric_names as metric
 from fspo.rules import RIVALS
 from fspo.stats.intervals import EQUIVALENCE, detectable, sample_interval
 
@@ -199,8 +200,8 @@ def trains_as_well(tables: Tables) -> Claim:
     """Judge C5: final reward and drawdown are not inferior, paired by seed."""
     parts: dict[str, Estimate] = {}
     measures: dict[str, tuple[dict[str, Any], Callable[[pd.DataFrame], float]]] = {
-        "final held-out reward": ({"name": "eval/reward", "phase": "eval"}, final_reward),
-        "deepest fall of the training reward": ({"name": "reward", "phase": "train"}, drawdown),
+        "final held-out reward": ({"name": metric.HELD_OUT_REWARD, "phase": "eval"}, final_reward),
+        "deepest fall of the training reward": ({"name": metric.REWARD, "phase": "train"}, drawdown),
     }
     for label, (where, reduce) in measures.items():
         rows = select(tables["training"], **where)

@@ -7,6 +7,7 @@ import pandas as pd
 
 from analysis.doctor.findings import Answer, Evidence, Severity, clear, found, not_checked
 from analysis.doctor.patient import MIN_ROWS, Patient, Rows, enough
+from fspo.gradlog import metric_names as metric
 
 FEW_ADVANTAGES = 0.1
 """Share of responses with A != 0 below which nearly all of the batch is wasted."""
@@ -49,7 +50,9 @@ def advantages_zero(p: Patient) -> Answer:
                 "rewards differ but advantages do not: check the group size (1 gives A = 0) and the order of the rows"
             )
     evidence += [
-        Evidence(k, float(v.mean())) for k in ("verifier/error", "verifier/timeout") if (v := p.metric(k)).size
+        Evidence(k, float(v.mean()))
+        for k in (metric.VERIFIER_ERROR, metric.VERIFIER_TIMEOUT)
+        if (v := p.metric(k)).size
     ]
     everywhere = not np.any(rows["advantage"])
     return found(
@@ -66,25 +69,25 @@ def advantages_zero(p: Patient) -> Answer:
 
 def _equal_rewards(p: Patient, name: str) -> Answer:
     """Check advantages in a log without them, by the share of groups with equal rewards in the metrics."""
-    equal = p.over_lines("frac_reward_zero_std", "groups with one reward for all, from the metrics")
+    equal = p.over_lines(metric.EQUAL_REWARDS, "groups with one reward for all, from the metrics")
     if equal is None:
         return not_checked(name, "the log has no advantages, nor the metrics enough lines with frac_reward_zero_std")
     if equal.low <= 1 - FEW_ADVANTAGES:
         return clear(name, "groups differ in their rewards", equal)
-    always = bool(np.all(p.metric("frac_reward_zero_std") == 1))
+    always = bool(np.all(p.metric(metric.EQUAL_REWARDS) == 1))
     return found(
         name,
         Severity.CRITICAL if always else Severity.WARNING,
         f"{equal.value:.1%} of the groups have one reward for all their responses, so no advantage and no gradient",
         "run the verifier by hand on one response; if it is right, choose prompts that the model solves sometimes",
         equal,
-        *(Evidence("mean reward", float(r.mean())) for r in (p.metric("reward"),) if r.size),
+        *(Evidence("mean reward", float(r.mean())) for r in (p.metric(metric.REWARD),) if r.size),
     )
 
 
 def _limit_from_metrics(p: Patient, name: str, few: str) -> Answer:
     """Check truncation in a log without lengths, by the share of truncated responses in the metrics."""
-    share = p.over_lines("completions/clipped_ratio", "truncated responses, from the metrics")
+    share = p.over_lines(metric.TRUNCATED, "truncated responses, from the metrics")
     if share is None:
         return not_checked(name, f"responses of known length: {few}; nor have the metrics enough lines")
     if share.low <= TRUNCATED:
@@ -185,7 +188,7 @@ def dropped_sequences(p: Patient) -> Answer:
     if muted is not None and muted.low > DROPPED:
         reasons.append(f"{muted.value:.1%} of the responses with A != 0 have no gradient though the rule kept them")
         evidence.append(muted)
-    limit = p.metric("completions/clipped_ratio")
+    limit = p.metric(metric.TRUNCATED)
     if limit.size and limit.mean() > 0.01 and rows.has("truncated") and not np.any(rows["truncated"] == 1):
         reasons.append("the metrics report truncated responses and the log holds none")
         evidence.append(Evidence("completions/clipped_ratio in the metrics", float(limit.mean()), unit="share"))
@@ -215,7 +218,7 @@ def _group_size(count: np.ndarray) -> int:
 
 def _missing_length(p: Patient, rows: Rows, whole: np.ndarray) -> list[Evidence]:
     """Compute the mean length of the missing responses, from the metrics' mean length over all sampled ones."""
-    sampled = np.array(p.metrics.get("completions/mean_length", []))
+    sampled = np.array(p.metrics.get(metric.MEAN_LENGTH, []))
     if not len(sampled):
         return []
     number, index = np.unique(rows["rollout"], return_inverse=True)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from fspo.gradlog import GradLogWriter
+from fspo.gradlog import metric_names as metric
 from fspo.gradlog.metrics_file import MetricsFile
 from fspo.rules import DriftStats, Rule, preset
 
@@ -182,18 +183,18 @@ def _metrics(
     # norm of the sum of scores of norm sqrt(L) in nearly orthogonal directions, plus a part that all responses share
     grad_norm = float(np.sqrt(np.sum(x * x * L) + (0.05 * np.sum(np.abs(x)) * np.sqrt(L.mean())) ** 2))
     values = {
-        "reward": everyone["reward"].mean(),
+        metric.REWARD: everyone["reward"].mean(),
         "reward_std": everyone["reward"].std(ddof=1),
-        "frac_reward_zero_std": np.mean(everyone["groups"].std(1) == 0),
-        "completions/mean_length": everyone["length"].mean(),
+        metric.EQUAL_REWARDS: np.mean(everyone["groups"].std(1) == 0),
+        metric.MEAN_LENGTH: everyone["length"].mean(),
         "completions/max_length": everyone["length"].max(),
-        "completions/clipped_ratio": everyone["truncated"].mean(),
-        "clip_ratio/low_mean": np.mean(side == -1),
-        "clip_ratio/high_mean": np.mean(side == 1),
-        "clip_ratio/region_mean": np.mean(side != 0),
-        "entropy": 0.35 + 0.01 * rng.standard_normal(),
-        "grad_norm": grad_norm,
-        "learning_rate": 1e-6,
+        metric.TRUNCATED: everyone["truncated"].mean(),
+        metric.CLIPPED_LOW: np.mean(side == -1),
+        metric.CLIPPED_HIGH: np.mean(side == 1),
+        metric.CLIPPED: np.mean(side != 0),
+        metric.ENTROPY: 0.35 + 0.01 * rng.standard_normal(),
+        metric.GRAD_NORM: grad_norm,
+        metric.LEARNING_RATE: 1e-6,
         "loss": -float(np.sum(x)),
     }
     place = {"rollout": rollout, "step": step, "phase": "train"}

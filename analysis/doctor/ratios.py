@@ -6,12 +6,11 @@ import numpy as np
 
 from analysis.doctor.findings import Answer, Evidence, Severity, clear, found, not_checked
 from analysis.doctor.patient import Patient, Rows, enough
+from fspo.gradlog import metric_names as metric
 from fspo.stats.slopes import cluster_slope
 
 CLIP_RATIOS = tuple(
-    prefix + name
-    for name in ("clip_ratio/out_of_band", "clip_ratio/region_mean", "actor/pg_clipfrac")
-    for prefix in ("", "imported/")
+    prefix + name for name in (metric.OUT_OF_BAND, metric.CLIPPED, "actor/pg_clipfrac") for prefix in ("", "imported/")
 )
 RESET = 0.05
 """If S^2/L falls below this share of an earlier update's, the old log-probabilities were computed again in between."""
@@ -40,7 +39,7 @@ def s_zero(p: Patient) -> Answer:
             zero,
             Evidence("rows after an update", 0.0),
         )
-    rate, norm = p.metric("learning_rate"), p.metric("grad_norm")
+    rate, norm = p.metric(metric.LEARNING_RATE), p.metric(metric.GRAD_NORM)
     if not np.any(p.moved.S) and ((rate.size and not rate.any()) or (norm.size and not norm.any())):
         return found(
             name,
@@ -50,7 +49,7 @@ def s_zero(p: Patient) -> Answer:
             zero,
             *(
                 Evidence(f"largest {n}", float(v.max()))
-                for n, v in (("learning_rate", rate), ("grad_norm", norm))
+                for n, v in ((metric.LEARNING_RATE, rate), (metric.GRAD_NORM, norm))
                 if v.size
             ),
         )
@@ -61,13 +60,13 @@ def s_zero(p: Patient) -> Answer:
 
 def _never_clipped(p: Patient, name: str) -> Answer:
     """Check a log without S: whether the metrics' clip ratio is exactly 0 in every line."""
-    for metric in CLIP_RATIOS:
-        share = p.over_lines(metric, f"{metric} in the metrics")
-        if share is not None and not p.metric(metric).any():
+    for rate in CLIP_RATIOS:
+        share = p.over_lines(rate, f"{rate} in the metrics")
+        if share is not None and not p.metric(rate).any():
             return found(
                 name,
                 Severity.WARNING,
-                f"the clip ratio is exactly 0 in all {len(p.metric(metric))} lines: S is 0 (one update a rollout, or "
+                f"the clip ratio is exactly 0 in all {len(p.metric(rate))} lines: S is 0 (one update a rollout, or "
                 "old log-probabilities recomputed), or the band is wider than S ever is; scalars cannot tell which",
                 "log S for each response (columns old and new log-probabilities), import it and look again; with one "
                 "update a rollout raise steps_per_generation or num_iterations (TRL)",

@@ -6,6 +6,8 @@ names come from the sources of TRL 1.16 (``trl/trainer/grpo_trainer.py``) and ve
 
 from __future__ import annotations
 
+from fspo.gradlog import metric_names as metric
+
 COLUMNS: dict[str, tuple[str, ...]] = {
     # our name: their names, the most specific one first; case is ignored
     "rollout": ("rollout", "rollout_id", "generation_step"),
@@ -65,26 +67,25 @@ MARKS = ("prompt", "response", "advantage", "log_ratio", "new", "old")
 
 METRICS: dict[str, str] = {
     # TRL; keys of the evaluation carry the prefix eval_
-    "reward": "reward",
-    "frac_reward_zero_std": "frac_reward_zero_std",
-    "completions/mean_length": "completions/mean_length",
-    "completions/clipped_ratio": "completions/clipped_ratio",
-    "entropy": "entropy",
-    "grad_norm": "grad_norm",
-    "learning_rate": "learning_rate",
-    "num_tokens": "num_tokens",
+    "reward": metric.REWARD,
+    "frac_reward_zero_std": metric.EQUAL_REWARDS,
+    "completions/mean_length": metric.MEAN_LENGTH,
+    "completions/clipped_ratio": metric.TRUNCATED,
+    "entropy": metric.ENTROPY,
+    "grad_norm": metric.GRAD_NORM,
+    "learning_rate": metric.LEARNING_RATE,
+    "num_tokens": metric.NUM_TOKENS,
     # verl
-    "critic/score/mean": "reward",
-    "response_length/mean": "completions/mean_length",
-    "response_length/clip_ratio": "completions/clipped_ratio",
-    "actor/entropy": "entropy",
-    "actor/grad_norm": "grad_norm",
-    "actor/lr": "learning_rate",
+    "critic/score/mean": metric.REWARD,
+    "response_length/mean": metric.MEAN_LENGTH,
+    "response_length/clip_ratio": metric.TRUNCATED,
+    "actor/entropy": metric.ENTROPY,
+    "actor/grad_norm": metric.GRAD_NORM,
+    "actor/lr": metric.LEARNING_RATE,
     # names of this project, logged through a tracker
-    "clip_ratio/out_of_band": "clip_ratio/out_of_band",
-    "seq_log_ratio/mean": "seq_log_ratio/mean",
-    "seq_log_ratio/std": "seq_log_ratio/std",
-    "seq_log_ratio/drift": "seq_log_ratio/drift",
+    **{
+        name: name for name in (metric.OUT_OF_BAND, metric.LOG_RATIO_MEAN, metric.LOG_RATIO_STD, metric.LOG_RATIO_DRIFT)
+    },
 }
 
 DIFFERENT: dict[str, str] = {
@@ -121,5 +122,5 @@ def metric_name(name: str) -> tuple[str, str, str, str]:
             phase, plain = prefix[:-1], name[len(prefix) :]
     if plain in METRICS:
         ours = METRICS[plain]
-        return phase, plain, ours if phase == "train" else f"eval/{ours}", ""
+        return phase, plain, ours if phase == "train" else metric.EVAL + ours, ""
     return phase, plain, FOREIGN + plain, DIFFERENT.get(plain, "unknown")

@@ -14,11 +14,8 @@ import numpy as np
 
 from analysis.log.loading import Run
 from analysis.log.rows import Floats
+from fspo.gradlog import metric_names as metric
 from fspo.gradlog.metrics_file import MetricsFile
-
-METRIC = "score/cosine_error"
-"""Metric with the root mean square error of a pair's sketched cosine, which training measures on a few responses
-(log.coverage_every)."""
 
 
 def effective_width(run: Run) -> tuple[float, str]:
@@ -29,7 +26,7 @@ def effective_width(run: Run) -> tuple[float, str]:
     """
     if run.score_options.get("mode") == "exact":
         return math.inf, "exact scores"
-    logged = [record.get(METRIC) for record in MetricsFile(run.path).read()[0]]
+    logged = [record.get(metric.COSINE_ERROR) for record in MetricsFile(run.path).read()[0]]
     errors = [float(e) for e in logged if isinstance(e, int | float) and math.isfinite(e) and e > 0]
     if errors:
         return 1 / float(np.mean(np.square(errors))), f"measured in training ({len(errors)} times)"

@@ -18,6 +18,7 @@ from analysis.claims.evidence import Estimate, combine, groups, select
 from analysis.tables.columns import UNKNOWN, Interval, columns, frame
 from analysis.tables.files import read_tables
 from fspo.base.files import whole_file
+from fspo.gradlog import metric_names as metric
 
 NAME = "trained_sweep"
 Z = 1.959964
@@ -113,8 +114,8 @@ def held_out(training: pd.DataFrame) -> pd.DataFrame:
     """
     rows = []
     for (run, seed), some in groups(select(training, phase="eval"), ["run", "seed"]):
-        reward = select(some, name="eval/reward")
-        error = select(some, name="eval/reward_stderr")
+        reward = select(some, name=metric.HELD_OUT_REWARD)
+        error = select(some, name=metric.HELD_OUT_STDERR)
         if len(reward):
             value, half = final_reward(reward), Z * final_reward(error) if len(error) else np.nan
             rows.append({"run": run, "seed": seed, "estimate": value, "ci_low": value - half, "ci_high": value + half})

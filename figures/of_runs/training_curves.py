@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from figures.draw import new_axes, panel_grid, rule_legend, whiskers
 from figures.style import Look, Style, looks
 from figures.tables import Frame, Tables, count_words, need
+from fspo.gradlog import metric_names as metric
 
 TITLE = "Reward and length over training"
 CAPTION = (
@@ -22,9 +23,9 @@ CAPTION = (
     "says nothing about these curves."
 )
 PANELS = {
-    "reward": "reward (training)",
-    "eval/reward": "reward (held out)",
-    "completions/mean_length": "mean length (tokens)",
+    metric.REWARD: "reward (training)",
+    metric.HELD_OUT_REWARD: "reward (held out)",
+    metric.MEAN_LENGTH: "mean length (tokens)",
 }
 
 
@@ -43,7 +44,7 @@ def select(tables: Tables) -> Frame:
     """Return rows of the metrics that are drawn, with the standard errors of the held-out reward."""
     tables.only_by_length("it has no bins: draw it without --by")
     rows = tables["training"]
-    rows = rows[rows["name"].isin([*PANELS, "eval/reward_stderr"]) & rows["value"].notna()]
+    rows = rows[rows["name"].isin([*PANELS, metric.HELD_OUT_STDERR]) & rows["value"].notna()]
     need(rows[rows["name"].isin(list(PANELS))], "metrics.jsonl has neither reward nor length")
     return rows
 
@@ -51,7 +52,7 @@ def select(tables: Tables) -> Frame:
 def curves(rows: Frame, name: str) -> list[Curve]:
     """Return one Curve for each run."""
     found = []
-    errors = rows[rows["name"] == f"{name}_stderr"]
+    errors = rows[rows["name"] == name + metric.STDERR]
     rows = rows[rows["name"] == name]
     for rule, look in looks(rows["trained_rule"]).items():
         for run, part in rows[rows["trained_rule"] == rule].groupby("run"):
@@ -84,7 +85,7 @@ def caption(tables: Tables) -> str:
     """Return the caption with its numbers."""
     rows = select(tables)
     seeds = rows.groupby("trained_rule")["run"].nunique()
-    bars = "bars: one standard error over prompts" if (rows["name"] == "eval/reward_stderr").any() else "no intervals"
+    bars = "bars: one standard error over prompts" if (rows["name"] == metric.HELD_OUT_STDERR).any() else "no intervals"
     words = count_words(seeds)
     return CAPTION.format(stderr=bars, seeds=f"{words} seed" if words == "1" else f"{words} seeds")
 

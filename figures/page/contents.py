@@ -16,6 +16,7 @@ from analysis.tables.theory_gap import INGREDIENTS
 from figures.page.report import Picture, Section, plain
 from figures.tables import Frame
 from fspo.base.files import json_lines
+from fspo.gradlog import metric_names as metric
 from fspo.gradlog.metrics_file import MetricsFile
 from fspo.gradlog.run_folder import ANALYSIS, ROLLOUTS, SUMMARY
 from fspo.stats.intervals import PERCENT
@@ -255,15 +256,15 @@ def run_row(run: Path, ranges: Mapping[str, Any]) -> Row:
     """Return length, acceptance and held-out reward of one run."""
     metrics = MetricsFile(run)
     train, held_out = metrics.of_phase("train"), metrics.of_phase("eval")
-    outside = sum(row["clip_ratio/out_of_band"] for row in train) / len(train)
+    outside = sum(row[metric.OUT_OF_BAND] for row in train) / len(train)
     return {
         "run": run.name,
         "rollouts": len(train),
         "wanted acceptance": ranges.get(run.name.rpartition("-seed")[0], {}).get("target"),
         "realised acceptance": 1 - outside,
-        "held-out reward, first": held_out[0]["eval/reward"] if held_out else None,
-        "held-out reward, last": held_out[-1]["eval/reward"] if held_out else None,
-        "standard error": held_out[-1]["eval/reward_stderr"] if held_out else None,
+        "held-out reward, first": held_out[0][metric.HELD_OUT_REWARD] if held_out else None,
+        "held-out reward, last": held_out[-1][metric.HELD_OUT_REWARD] if held_out else None,
+        "standard error": held_out[-1][metric.HELD_OUT_STDERR] if held_out else None,
     }
 
 

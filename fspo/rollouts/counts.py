@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from fspo.advantages import GroupStats
+from fspo.gradlog import metric_names as metric
 from fspo.rollouts.batches import RolloutBatch
 from fspo.stats.bins import Bins
 
@@ -64,13 +65,13 @@ def add_rollout(counts: Counts, batch: RolloutBatch, groups: GroupStats) -> None
     _, group, size = np.unique(batch.prompt_ids, return_inverse=True, return_counts=True)
     squares = np.bincount(group, (batch.rewards - (np.bincount(group, batch.rewards) / size)[group]) ** 2)
     several = size > 1
-    counts.add("reward", batch.rewards.sum(), n)
+    counts.add(metric.REWARD, batch.rewards.sum(), n)
     counts.add("reward_std", np.sqrt(squares[several] / (size[several] - 1)).sum(), several.sum())
-    counts.add("frac_reward_zero_std", groups.num_zero_std_groups, groups.num_groups)
-    counts.add("completions/mean_length", batch.lengths.sum(), n)
-    counts.add("completions/clipped_ratio", batch.truncated.sum(), n)
-    counts.add("verifier/timeout", (batch.reward_status == "timeout").sum(), n)
-    counts.add("verifier/error", (batch.reward_status == "error").sum(), n)
+    counts.add(metric.EQUAL_REWARDS, groups.num_zero_std_groups, groups.num_groups)
+    counts.add(metric.MEAN_LENGTH, batch.lengths.sum(), n)
+    counts.add(metric.TRUNCATED, batch.truncated.sum(), n)
+    counts.add(metric.VERIFIER_TIMEOUT, (batch.reward_status == "timeout").sum(), n)
+    counts.add(metric.VERIFIER_ERROR, (batch.reward_status == "error").sum(), n)
 
 
 def add_drops(

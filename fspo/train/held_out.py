@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 from transformers import PreTrainedModel
 
+from fspo.gradlog import metric_names as metric
 from fspo.rollouts.collect import Collector
 from fspo.rollouts.counts import length_bins
 
@@ -43,11 +44,11 @@ def evaluate(
     )
     n = len(batch)
     values = {
-        "eval/reward": float(batch.rewards.mean()),
-        "eval/reward_stderr": float(batch.rewards.std(ddof=1) / np.sqrt(n)) if n > 1 else float("nan"),
+        metric.HELD_OUT_REWARD: float(batch.rewards.mean()),
+        metric.HELD_OUT_STDERR: float(batch.rewards.std(ddof=1) / np.sqrt(n)) if n > 1 else float("nan"),
         "eval/count": n,
-        "eval/completions/mean_length": float(batch.lengths.mean()),
-        "eval/completions/clipped_ratio": float(batch.truncated.mean()),
+        metric.EVAL + metric.MEAN_LENGTH: float(batch.lengths.mean()),
+        metric.EVAL + metric.TRUNCATED: float(batch.truncated.mean()),
         "eval/verifier_failed": float((batch.reward_status != "ok").mean()),
     }
     for i, mask in enumerate(length_bins(batch.lengths, length_edges)):

@@ -16,6 +16,7 @@ import numpy as np
 
 from fspo.base.errors import UserError
 from fspo.config import TrainConfig
+from fspo.gradlog import metric_names as metric
 from fspo.rollouts.counts import Counts, length_bins
 from fspo.rules import Rule
 from fspo.theory import lre
@@ -34,16 +35,16 @@ def add_update_rows(counts: Counts, rows: dict[str, np.ndarray], edges: tuple[in
     """
     count = rows["count"].sum()
     low, high = rows["cut_low"].sum(), rows["cut_high"].sum()
-    counts.add("clip_ratio/low_mean", low, count)
-    counts.add("clip_ratio/high_mean", high, count)
-    counts.add("clip_ratio/region_mean", low + high + rows["cut_dual"].sum(), count)
+    counts.add(metric.CLIPPED_LOW, low, count)
+    counts.add(metric.CLIPPED_HIGH, high, count)
+    counts.add(metric.CLIPPED, low + high + rows["cut_dual"].sum(), count)
     if not moved:
         return
     n, S = len(rows["log_ratio"]), rows["log_ratio"]
-    counts.add("seq_log_ratio/mean", S.sum(), n)
+    counts.add(metric.LOG_RATIO_MEAN, S.sum(), n)
     counts.add("seq_log_ratio/mean_square", (S**2).sum(), n)
-    counts.add("seq_log_ratio/drift", S.sum(), rows["length"].sum())
-    counts.add("clip_ratio/out_of_band", (~rows["band_accept"]).sum(), n)
+    counts.add(metric.LOG_RATIO_DRIFT, S.sum(), rows["length"].sum())
+    counts.add(metric.OUT_OF_BAND, (~rows["band_accept"]).sum(), n)
     counts.add("weight_capped", rows["capped"].sum(), n)
     live = rows["advantage"] != 0
     # The update acceptance, which is E[M] where the rule drops (T7). It is the same share for "truncate" and "cap".
@@ -78,7 +79,7 @@ def add_update(
         rows = record.rows | {"advantage": record.advantages}
         add_update_rows(counts, rows, config.log.length_edges, moved=since > 0)
         if epoch == 0 and config.log.entropy:
-            counts.add("entropy", (record.shard.entropy * rows["length"]).sum(), rows["length"].sum())
+            counts.add(metric.ENTROPY, (record.shard.entropy * rows["length"]).sum(), rows["length"].sum())
         if config.rule.kl_coef > 0:
             counts.add("kl", rows["kl"].sum(), rows["length"].sum())
         if record.drift is not None and rule.needs_stats and since > 0:
@@ -94,7 +95,7 @@ def finished(counts: Counts, edges: tuple[int, ...]) -> dict[str, float]:
     pairs, values = counts.pairs(), counts.values()
     square = values.pop("seq_log_ratio/mean_square", None)
     if square is not None:
-        values["seq_log_ratio/std"] = math.sqrt(max(square - values["seq_log_ratio/mean"] ** 2, 0.0))
+        values[metric.LOG_RATIO_STD] = math.sqrt(max(square - values[metric.LOG_RATIO_MEAN] ** 2, 0.0))
     for measure, column in (("lre_band", "out_of_band"), ("lre_update", "kept")):
         named = [pairs.get(f"length_bin/{i}/{column}", [0.0, 0.0]) for i in range(len(edges))]
         found = np.array([pair for pair in named if pair[1]])

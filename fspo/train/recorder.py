@@ -16,6 +16,7 @@ from fspo import gradlog
 from fspo.base.errors import UserError
 from fspo.config import ScoreConfig, TrainConfig
 from fspo.distributed.layout import layout_of
+from fspo.gradlog import metric_names as metric
 from fspo.policy.score_check import MEMORY_LIMIT, coverage
 from fspo.policy.score_hooks import ScoreHooks
 from fspo.policy.scores import score
@@ -146,7 +147,7 @@ class ScoreLog:
         )
         share = found.share[np.isfinite(found.share)]
         values = {"score/coverage": float(share.mean())} if len(share) else {}
-        return values | {"score/cosine_error": found.pair_cosine_rmse}
+        return values | {metric.COSINE_ERROR: found.pair_cosine_rmse}
 
     def audit(self, fresh: RolloutBatch, shards: list[Shard], step: int) -> None:
         """Score and log an audit's responses. The present parameters have just sampled them, so S = 0 and w = 1."""

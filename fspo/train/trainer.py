@@ -21,6 +21,7 @@ from fspo import gradlog
 from fspo.base.errors import UserError
 from fspo.config import TrainConfig
 from fspo.distributed.layout import layout_of
+from fspo.gradlog import metric_names as metric
 from fspo.gradlog.metrics_file import MetricsFile
 from fspo.gradlog.run_folder import MODEL
 from fspo.rollouts.batches import RolloutBatch, plan_microbatches, plan_minibatches
@@ -184,7 +185,7 @@ class Trainer:
         self.online.end_rollout()
         online = self.online.state if self.rule.adapt != "none" else None
         self.state = replace(self.state, rollout=rollout + 1, online=online)
-        values = self.reporter.divide(counts) | {"num_tokens": self.state.num_tokens} | live
+        values = self.reporter.divide(counts) | {metric.NUM_TOKENS: self.state.num_tokens} | live
         values |= {"step_time": time.perf_counter() - began} | self.reporter.times()
         self.reporter.write("train", rollout, self.state.step, values)
         self.reporter.rollout_done(self.rule.label, values)
@@ -317,8 +318,8 @@ class Trainer:
             optimizer_step(self.optimizer, config.name, self.config.seed, self.state.step)
         self.optimizer.zero_grad(set_to_none=True)
         if self.is_main:
-            counts.add("grad_norm", norm if cause is None else 0.0, cause is None)
-            counts.add("learning_rate", rate)
+            counts.add(metric.GRAD_NORM, norm if cause is None else 0.0, cause is None)
+            counts.add(metric.LEARNING_RATE, rate)
             counts.add("skipped_updates", cause is not None)
             for name in guard.CAUSES:
                 counts.add(f"skipped/{name}", cause == name)

@@ -7,7 +7,8 @@ import pytest
 
 from analysis.log.loading import load_run
 from analysis.scores.products import Columns, Products, UpdateGram
-from analysis.scores.sketch_error import METRIC, cosine_covariance, effective_width
+from analysis.scores.sketch_error import cosine_covariance, effective_width
+from fspo.gradlog.metric_names import COSINE_ERROR
 
 
 def test_variance_and_covariance_equal_those_of_redrawn_projections():
@@ -72,7 +73,11 @@ def test_effective_width_is_what_training_measured(fspo_run, tmp_path):
 
     run = replace(load_run(fspo_run), path=tmp_path, score_options={"mode": "sketch", "width": 2048})
     assert effective_width(run)[0] == 2048
-    lines = [f'{{"step": 1, "{METRIC}": 0.03}}', f'{{"step": 2, "{METRIC}": 0.05}}', f'{{"{METRIC}": broken']
+    lines = [
+        f'{{"step": 1, "{COSINE_ERROR}": 0.03}}',
+        f'{{"step": 2, "{COSINE_ERROR}": 0.05}}',
+        f'{{"{COSINE_ERROR}": broken',
+    ]
     (tmp_path / "metrics.jsonl").write_text("\n".join(lines))
     assert effective_width(run)[0] == pytest.approx(1 / ((0.03**2 + 0.05**2) / 2))
     assert effective_width(replace(run, score_options={"mode": "exact"}))[0] == math.inf

@@ -1,0 +1,32 @@
+"""Names of the metrics in metrics.jsonl that more than one module writes or reads; TRL's name where TRL means the same.
+
+Held-out metrics stand behind ``EVAL``. A metric that no module reads has its name only where it is written.
+"""
+
+EVAL = "eval/"
+"""Prefix of the metrics of an evaluation on held-out prompts."""
+
+REWARD = "reward"
+EQUAL_REWARDS = "frac_reward_zero_std"
+MEAN_LENGTH = "completions/mean_length"
+TRUNCATED = "completions/clipped_ratio"
+VERIFIER_TIMEOUT = "verifier/timeout"
+VERIFIER_ERROR = "verifier/error"
+
+CLIPPED_LOW = "clip_ratio/low_mean"
+CLIPPED_HIGH = "clip_ratio/high_mean"
+CLIPPED = "clip_ratio/region_mean"
+OUT_OF_BAND = "clip_ratio/out_of_band"
+LOG_RATIO_MEAN = "seq_log_ratio/mean"
+LOG_RATIO_STD = "seq_log_ratio/std"
+LOG_RATIO_DRIFT = "seq_log_ratio/drift"
+ENTROPY = "entropy"
+GRAD_NORM = "grad_norm"
+LEARNING_RATE = "learning_rate"
+NUM_TOKENS = "num_tokens"
+COSINE_ERROR = "score/cosine_error"
+
+HELD_OUT_REWARD = EVAL + REWARD
+STDERR = "_stderr"
+"""Ending of the metric that holds the standard error of another."""
+HELD_OUT_STDERR = HELD_OUT_REWARD + STDERR
