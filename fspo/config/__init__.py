@@ -8,7 +8,7 @@ from fspo.config.groups import BatchConfig, EvalConfig, OptimConfig, TaskConfig
 from fspo.config.log import LogConfig, ScoreConfig
 from fspo.config.model import Dtype, LoraOptions, ModelConfig, WarmupConfig
 from fspo.config.rule import ObjectiveConfig, RuleConfig
-from fspo.config.sampling import ENGINES, Engine, SamplingConfig
+from fspo.config.sampling import ENGINES, Engine, Precision, SamplingConfig
 from fspo.config.train import TrainConfig
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "ModelConfig",
     "ObjectiveConfig",
     "OptimConfig",
+    "Precision",
     "RuleConfig",
     "SamplingConfig",
     "ScoreConfig",

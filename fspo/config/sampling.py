@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, get_args
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
 from urllib.parse import urlsplit
 
 from fspo.base.errors import UserError, unknown_name
@@ -11,6 +11,7 @@ from fspo.config.ranges import check_ranges, number
 
 Engine = Literal["auto", "fast", "generate", "vllm"]
 ENGINES: tuple[str, ...] = get_args(Engine)
+Precision = Literal["same", "bfloat16", "int8"]
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,12 @@ class SamplingConfig:
         plain attention; else ``"generate"``.
     batch_size : int
         Responses sampled at once. A vLLM server gets all prompts and decides itself how many it samples at once.
+    precision : {"same", "bfloat16", "int8"}
+        ``"bfloat16"`` and ``"int8"`` sample from a copy of the weights in that precision, made at each rollout. int8
+        rounds the weights of all linear layers but the output layer; activations keep their type. Held-out evaluations
+        and audits sample from the policy itself, without a copy and without top-p.
+    top_p : float
+        Sample only among the most probable tokens, until they hold this share of the probability; 1 for all tokens.
     vllm_url : str
         Address of the server for engine ``"vllm"``.
     vllm_weights : str
@@ -43,6 +50,8 @@ class SamplingConfig:
     max_new_tokens: int = number(264, 1)
     engine: Engine = "auto"
     batch_size: int = number(512, 1)
+    precision: Precision = "same"
+    top_p: float = number(1.0, 0, 1, above=True)
     vllm_url: str = "http://localhost:8000"
     vllm_weights: str = "out/vllm"
     vllm_timeout: float = number(1800.0, 0, 1e6, above=True)
@@ -52,6 +61,19 @@ class SamplingConfig:
         _check_url(self.vllm_url)
         if self.engine not in ENGINES:
             raise unknown_name("sampling engine", self.engine, ENGINES)
+        if self.precision not in get_args(Precision):
+            raise unknown_name("sampling precision", self.precision, get_args(Precision))
+        if self.engine == "vllm" and self.precision != "same":
+            raise UserError(
+                f"sampling.precision is {self.precision} and a vLLM server samples: leave sampling.precision out, and "
+                "start the server with --dtype or --quantization"
+            )
+        if self.temperature == 0 and self.top_p < 1:
+            raise UserError("sampling.top_p has no effect at temperature 0: leave it out")
+
+    def of_policy(self, **changes: Any) -> SamplingConfig:
+        """Return these settings with ``changes``, without top-p and lower precision, which change the sampled law."""
+        return replace(self, precision="same", top_p=1.0, **changes)
 
 
 def _check_url(url: str) -> None:

@@ -69,6 +69,8 @@ class TrainConfig:
         rule = self.rule.rule()
         if self.sampling.temperature <= 0:
             raise UserError("sampling.temperature must be > 0 for training: greedy responses have no log-ratios")
+        if self.sampling.precision == self.model.dtype:
+            raise UserError(f"model.dtype is {self.model.dtype} already: set sampling.precision to same")
         if self.rule.advantage_estimator() == "rloo" and self.batch.responses < 2:
             raise UserError("advantage 'rloo' leaves one response out: set batch.responses to 2 or more")
         if rule.weight == "geometric" and self.rule.objective().aggregation == "constant":

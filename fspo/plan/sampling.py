@@ -36,7 +36,8 @@ def rollout(
 ) -> dict[str, int]:
     """Return the bytes that sampling needs on one GPU beside the weights.
 
-    These are the gathered weights, the key-value cache, the activations of the prompts, and the next token's logits.
+    These are the gathered weights, a copy of them in lower precision, the key-value cache, the activations of the
+    prompts, and the next token's logits.
     """
     engine = engine_of(config, model)
     prompt, columns = config.task.max_prompt_tokens, config.task.max_prompt_tokens + config.sampling.max_new_tokens
@@ -46,6 +47,9 @@ def rollout(
     parts = {"gathered": model.total * compute.itemsize} if casts else {}
     if engine == "vllm":  # the server samples on another GPU
         return parts
+    if config.sampling.precision != "same":
+        compute = torch.bfloat16 if config.sampling.precision == "bfloat16" else compute
+        parts["copy"] = model.total * compute.itemsize
     vocabulary = shape.vocab_size
     chosen = min(rows, max(1, PICK_ELEMENTS // vocabulary))
     logits = rows * vocabulary * (compute.itemsize + 4) + chosen * vocabulary * (2 * 4 + 2 * 8)

@@ -145,7 +145,15 @@ def draw_audit(
     first, count = int(ids.min()), int(ids.max() - ids.min()) + 1
     indices = prompt_order(collector.task.size("train"), config.seed, first, count)[ids - first]
     prompts = collector.prompts("train", indices, ids)
-    fresh = collector.collect(model, prompts, config.batch.responses, stream="audit", rollout=batch.rollout, step=step)
+    fresh = collector.collect(
+        model,
+        prompts,
+        config.batch.responses,
+        stream="audit",
+        rollout=batch.rollout,
+        step=step,
+        sampling=collector.sampling.of_policy(),
+    )
     give_advantages(fresh, "rloo" if config.batch.responses > 1 else "dr_grpo", config.batch.drop)
     return fresh
 

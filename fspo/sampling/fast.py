@@ -8,13 +8,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import (
-    Cache,
-    DynamicCache,
-    PreTrainedModel,
-)
+from transformers import Cache, DynamicCache, PreTrainedModel
 from transformers.cache_utils import CacheLayerMixin, DynamicLayer, DynamicSlidingWindowLayer
 
+from fspo.config import SamplingConfig
 from fspo.sampling.picking import Noise, Progress, base_model, pad_left, pick_tokens
 
 
@@ -90,13 +87,13 @@ def run_fast(
     model: PreTrainedModel,
     prompts: list[list[int]],
     noise: Noise,
-    temperature: float,
-    steps: int,
+    config: SamplingConfig,
     eos: list[int],
     pad: int,
     progress: Progress | None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Sample with one preallocated cache; return tokens int64 and log-probs float32, both (B, steps)."""
+    """Sample with one preallocated cache; return tokens int64 and log-probs float32, both (B, max_new_tokens)."""
+    steps = config.max_new_tokens
     distinct = list(dict.fromkeys(map(tuple, prompts)))
     number = {prompt: i for i, prompt in enumerate(distinct)}
     device = model.device
@@ -118,8 +115,8 @@ def run_fast(
     ends = torch.tensor(eos, device=device)
     reported = 0
     for step in range(steps):
-        uniforms = noise.at(step, rows, device) if temperature > 0 else None
-        token, logprob = pick_tokens(logits, uniforms, temperature)
+        uniforms = noise.at(step, rows, device) if config.temperature > 0 else None
+        token, logprob = pick_tokens(logits, uniforms, config.temperature, config.top_p)
         where = torch.from_numpy(rows).to(device)
         tokens[where, step], logprobs[where, step] = token, logprob
         reported += len(rows)

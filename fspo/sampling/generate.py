@@ -15,6 +15,7 @@ from transformers import (
     PreTrainedModel,
 )
 
+from fspo.config import SamplingConfig
 from fspo.sampling.picking import Noise, Progress, base_model, pad_left, pick_tokens, trim
 
 
@@ -24,15 +25,15 @@ class _Picker(LogitsProcessor):
     ``logprobs`` collects the log-probabilities of the sampled tokens.
     """
 
-    def __init__(self, noise: Noise, width: int, temperature: float) -> None:
-        self.noise, self.width, self.temperature = noise, width, temperature
+    def __init__(self, noise: Noise, width: int, config: SamplingConfig) -> None:
+        self.noise, self.width, self.config = noise, width, config
         self.logprobs: list[torch.Tensor] = []
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
         rows = np.arange(len(scores))
         position = input_ids.shape[1] - self.width
-        uniforms = self.noise.at(position, rows, scores.device) if self.temperature > 0 else None
-        token, logprob = pick_tokens(scores, uniforms, self.temperature)
+        uniforms = self.noise.at(position, rows, scores.device) if self.config.temperature > 0 else None
+        token, logprob = pick_tokens(scores, uniforms, self.config.temperature, self.config.top_p)
         self.logprobs.append(logprob)
         only = torch.full_like(scores, -math.inf)
         return only.scatter_(1, token[:, None], 0.0)  # type: ignore[return-value]
@@ -42,21 +43,20 @@ def run_generate(
     model: PreTrainedModel,
     prompts: list[list[int]],
     noise: Noise,
-    temperature: float,
-    steps: int,
+    config: SamplingConfig,
     eos: list[int],
     pad: int,
     progress: Progress | None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Sample with transformers' generation; return tokens int64 and log-probs float32, both (B, steps)."""
+    """Sample with transformers' generation; return tokens int64 and log-probs float32, both (B, max_new_tokens)."""
     ids, mask = pad_left(prompts, pad, model.device)
-    picker = _Picker(noise, ids.shape[1], temperature)
+    picker = _Picker(noise, ids.shape[1], config)
     with _plain_generation(model):
         output = model.generate(  # type: ignore[operator]
             input_ids=ids,
             attention_mask=mask,
             generation_config=GenerationConfig(
-                max_new_tokens=steps, do_sample=False, eos_token_id=eos, pad_token_id=pad
+                max_new_tokens=config.max_new_tokens, do_sample=False, eos_token_id=eos, pad_token_id=pad
             ),
             logits_processor=LogitsProcessorList([picker]),
             # Under FSDP2 transformers would wait for all processes at each token. Here each process holds all weights,

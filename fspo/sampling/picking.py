@@ -7,9 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import (
-    PreTrainedModel,
-)
+from transformers import PreTrainedModel, TopPLogitsWarper
 
 from fspo.base.keyed_noise import keyed_uniforms
 
@@ -21,7 +19,7 @@ PICK_ELEMENTS = 1 << 24  # most logits turned into a CDF at once: 128 MiB in flo
 
 
 def pick_tokens(
-    logits: torch.Tensor, uniforms: torch.Tensor | None, temperature: float
+    logits: torch.Tensor, uniforms: torch.Tensor | None, temperature: float, top_p: float = 1.0
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Pick one token for each row by inverse CDF.
 
@@ -32,13 +30,16 @@ def pick_tokens(
     uniforms : torch.Tensor or None
         Float64 (B,) in [0, 1); not used at temperature 0.
     temperature : float
+    top_p : float
+        Only the most probable tokens, until they hold this share of the probability, can be drawn.
 
     Returns
     -------
     tokens : torch.Tensor
         Int64 (B,); never a token of probability 0.
     logprobs : torch.Tensor
-        Float32 (B,), at the sampling temperature.
+        Float32 (B,), under the law that drew the tokens: at the sampling temperature, and with top-p renormalised over
+        the tokens that are left.
     """
     logits = logits.float()
     if temperature == 0 or uniforms is None:
@@ -46,14 +47,17 @@ def pick_tokens(
         return best.indices, best.values * 0.0  # 0, or NaN where the logits are not finite
     step = max(1, PICK_ELEMENTS // logits.shape[-1])
     parts = [
-        _inverse_cdf(part, at, temperature) for part, at in zip(logits.split(step), uniforms.split(step), strict=True)
+        _inverse_cdf(part / temperature, at, top_p)
+        for part, at in zip(logits.split(step), uniforms.split(step), strict=True)
     ]
     tokens, logprobs = zip(*parts, strict=True)
     return torch.cat(tokens), torch.cat(logprobs)
 
 
-def _inverse_cdf(logits: torch.Tensor, uniforms: torch.Tensor, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
-    logprobs = torch.log_softmax(logits / temperature, -1)
+def _inverse_cdf(logits: torch.Tensor, uniforms: torch.Tensor, top_p: float) -> tuple[torch.Tensor, torch.Tensor]:
+    if top_p < 1:
+        logits = TopPLogitsWarper(top_p)(None, logits)  # type: ignore[arg-type]
+    logprobs = torch.log_softmax(logits, -1)
     cdf = logprobs.exp().cumsum(-1, dtype=torch.float64)
     total = cdf[:, -1:]
     # The target stays below the total: then the first CDF entry above it belongs to a token of positive probability.

@@ -25,6 +25,7 @@ from fspo.config import SamplingConfig
 from fspo.sampling.fast import plain_attention_layers, run_fast
 from fspo.sampling.generate import run_generate
 from fspo.sampling.picking import Noise, Progress, trim
+from fspo.sampling.precision import lowered
 from fspo.sampling.vllm import Server, run_vllm
 
 FAST_PARAMETERS = 1_000_000_000
@@ -40,8 +41,8 @@ class Responses:
     tokens : list of numpy.ndarray
         Int64 (L_i,), L_i >= 1; the end token is included when it was sampled.
     logprobs : list of numpy.ndarray
-        Float32 (L_i,), log-probability of each token under the sampler at the sampling temperature, nats (0 under
-        greedy sampling, whose distribution is a point mass).
+        Float32 (L_i,), log-probability of each token under the law that drew it (weights in the sampler's precision,
+        sampling temperature, top-p), nats; 0 under greedy sampling, whose distribution is a point mass.
     truncated : numpy.ndarray
         Bool (N,), True when max_new_tokens ended the response.
     """
@@ -100,6 +101,7 @@ def sample(
     engine = choose_engine(model, config.engine)
     if engine == "vllm":
         return _by_vllm(model, prompts, config, eos, progress)
+    model = lowered(model, config.precision)
     run, at_once = _RUNS[engine], config.batch_size
     order = np.argsort([len(prompt) for prompt in prompts], kind="stable")
     results: list[tuple[np.ndarray, np.ndarray, bool]] = [_NOTHING] * len(prompts)
@@ -112,8 +114,7 @@ def sample(
                 model,
                 [list(prompts[i]) for i in rows],
                 noise,
-                config.temperature,
-                config.max_new_tokens,
+                config,
                 eos,
                 pad_token_id,
                 progress,
@@ -131,8 +132,7 @@ def _by_vllm(
     progress: Progress | None,
 ) -> Responses:
     server = Server(config.vllm_url, Path(config.vllm_weights).resolve(), config.vllm_timeout)
-    rows, steps = [list(prompt) for prompt in prompts], config.max_new_tokens
-    return _responses(list(run_vllm(model, rows, server, config.temperature, steps, eos, progress)))
+    return _responses(list(run_vllm(model, [list(prompt) for prompt in prompts], server, config, eos, progress)))
 
 
 def _responses(results: list[tuple[np.ndarray, np.ndarray, bool]]) -> Responses:

@@ -35,6 +35,7 @@ from transformers import PreTrainedModel
 
 from fspo.base.errors import UserError
 from fspo.base.files import writing
+from fspo.config import SamplingConfig
 from fspo.sampling.picking import Progress
 from fspo.sampling.saving import save_model
 
@@ -181,8 +182,7 @@ def run_vllm(
     model: PreTrainedModel,
     prompts: list[list[int]],
     server: Server,
-    temperature: float,
-    steps: int,
+    config: SamplingConfig,
     eos: list[int],
     progress: Progress | None,
 ) -> Iterator[tuple[np.ndarray, np.ndarray, bool]]:
@@ -193,7 +193,8 @@ def run_vllm(
     tokens : numpy.ndarray
         Tokens of the response, int64 (L_i,).
     logprobs : numpy.ndarray
-        Their log-probs at the sampling temperature, computed by the server, float32 (L_i,); 0 under greedy sampling.
+        Their log-probs under the law that drew them (sampling temperature, top-p), computed by the server, float32
+        (L_i,); 0 under greedy sampling.
     truncated : bool
         Whether the response met the limit of tokens.
 
@@ -206,7 +207,8 @@ def run_vllm(
     server.send(model, eos[0])
     name = server.model()
     # No seed is given. A seed applies to a request, so equal prompts in it would get equal responses.
-    options = {"temperature": temperature, "max_tokens": steps, "ignore_eos": True, "stop_token_ids": eos}
+    options = {"temperature": config.temperature, "top_p": config.top_p, "max_tokens": config.max_new_tokens}
+    options |= {"ignore_eos": True, "stop_token_ids": eos}
     parts = [prompts[first : first + REQUEST_PROMPTS] for first in range(0, len(prompts), REQUEST_PROMPTS)]
 
     def ask(part: list[list[int]]) -> list[tuple[list, list]]:
@@ -217,8 +219,8 @@ def run_vllm(
             if progress is not None:
                 progress(len(rows), sum(len(tokens) for tokens, _ in rows))
             for tokens, logprobs in rows:
-                values = np.array(logprobs, np.float32)
-                yield np.array(tokens, np.int64), values * 0 if temperature == 0 else values, tokens[-1] not in eos
+                values = np.array(logprobs, np.float32) * (config.temperature > 0)
+                yield np.array(tokens, np.int64), values, tokens[-1] not in eos
 
 
 def check_alone(processes: int, lora: bool) -> None:

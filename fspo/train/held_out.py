@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 from transformers import PreTrainedModel
 
@@ -40,7 +38,7 @@ def evaluate(
         stream="eval",
         rollout=0,
         step=step,
-        sampling=replace(collector.sampling, temperature=temperature),
+        sampling=collector.sampling.of_policy(temperature=temperature),
     )
     n = len(batch)
     values = {

@@ -124,8 +124,12 @@ def load_policy(
 
 
 def check_passes(sharded: bool, config: TrainConfig) -> None:
-    """Raise UserError if the model is sharded and the options ask for score passes that differ between processes."""
+    """Raise UserError if the model is sharded and the options ask for what needs whole weights in each process."""
     log = config.log
+    if sharded and config.sampling.precision != "same":
+        raise UserError(
+            f"sampling.precision {config.sampling.precision} copies the weights and FSDP2 shards them: set it to same"
+        )
     if sharded and (log.coverage_every or log.scores.mode == "exact"):
         raise UserError(
             "with sharded weights every process must run the same passes over whole microbatches: set "

@@ -64,6 +64,7 @@ def test_saved_configuration_loads_again(tmp_path: Path) -> None:
         (["--rule.range_lo", "-1"], r"range_lo"),
         (["--rule.kl_coef", "-1"], r"kl_coef"),
         (["--sampling.temperature", "0"], r"temperature must be > 0"),
+        (["--sampling.precision", "bfloat16", "--model.dtype", "bfloat16"], r"set sampling\.precision to same"),
         (["--optim.learning_rate", ".nan"], r"optim\.learning_rate is nan"),
         (["--optim.beta2", "1.0"], r"optim\.beta2"),
         (["--optim.max_grad_norm", "0"], r"max_grad_norm"),

@@ -104,8 +104,11 @@ def test_sharding_that_accelerate_would_drop_is_refused(tmp_path: Path) -> None:
     assert not run.exists()
 
 
-def test_measurements_that_need_a_whole_model_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("option", "value", "cure"),
+    [("log.coverage_every", "1", "set log.coverage_every to 0"), ("sampling.precision", "int8", "set it to same")],
+)
+def test_options_that_need_a_whole_model_are_refused(tmp_path: Path, option: str, value: str, cure: str) -> None:
     run = tmp_path / "run"
-    arguments = [*ARGUMENTS, "--log.coverage_every", "1"]
-    assert tiny_run.in_children([(run, arguments)], processes=2, sharded=True) == [2, 2]
-    assert "set log.coverage_every to 0" in tiny_run.child_log(run, 1)
+    assert tiny_run.in_children([(run, [*ARGUMENTS, f"--{option}", value])], processes=2, sharded=True) == [2, 2]
+    assert cure in tiny_run.child_log(run, 1)

@@ -210,6 +210,9 @@ def test_each_engine_has_the_cache_that_it_makes() -> None:
     alone = MachineConfig(gpus=1)
     served = plan(qwen(*sizes, "--sampling.engine", "vllm"), alone).phases["rollout"]
     assert set(served) == {"weights", "optimizer", "gathered"}  # the server has GPUs of its own
+    copied = plan(qwen(*sizes, "--sampling.precision", "bfloat16"), alone).phases["rollout"]
+    assert copied.pop("copy") == 2 * QWEN_8B
+    assert copied == plan(qwen(*sizes), alone).phases["rollout"]
 
 
 def test_a_score_pass_gathers_what_an_update_gathers_and_the_reference_is_spread() -> None:

@@ -56,8 +56,12 @@ def net(seed: int = 0) -> Any:
         return Qwen3ForCausalLM(config).eval()
 
 
-def draw(model: Any, server: Running, folder: Path, temperature: float = 1.0, steps: int = 24) -> Responses:
-    config = SamplingConfig(temperature, steps, "vllm", vllm_url=server.url, vllm_weights=str(folder), vllm_timeout=120)
+def draw(
+    model: Any, server: Running, folder: Path, temperature: float = 1.0, steps: int = 24, top_p: float = 1.0
+) -> Responses:
+    config = SamplingConfig(
+        temperature, steps, "vllm", top_p=top_p, vllm_url=server.url, vllm_weights=str(folder), vllm_timeout=120
+    )
     keys = np.arange(len(PROMPTS))
     return sample(model, PROMPTS, keys, seed=1, rollout=0, config=config, eos_token_id=EOS, pad_token_id=0)
 
@@ -111,6 +115,19 @@ def test_tokens_are_valid_and_log_probs_are_those_of_the_sampling_law(
     # the responses to one prompt differ from each other
     for first, last in ((0, 8), (8, 16), (16, 40)):
         assert len({tuple(row.tolist()) for row in found.tokens[first:last]}) > (last - first) // 2
+
+
+@real
+def test_top_p_cuts_and_renormalises(server: Running, folder: Path) -> None:
+    model = net()
+    found = draw(model, server, folder, top_p=0.6)
+    for prompt, tokens, logprobs in zip(PROMPTS[::4], found.tokens[::4], found.logprobs[::4], strict=True):
+        with torch.no_grad():
+            logits = model(input_ids=torch.tensor([[*prompt, *tokens.tolist()]])).logits[0, len(prompt) - 1 : -1]
+        law = np.sort(torch.softmax(logits.double(), -1).numpy())[:, ::-1]
+        kept = [row[: int(np.searchsorted(np.cumsum(row), 0.6)) + 1].sum() for row in law]
+        whole = plain_logprobs(model, prompt, tokens, 1.0).numpy()
+        np.testing.assert_allclose(logprobs, whole - np.log(kept), atol=TOLERANCE)
 
 
 @real

@@ -1,0 +1,172 @@
+"""Top-p and lower precision: the tokens that are drawn, and log-probs of exactly the law that drew them."""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny_run
+import torch
+from scipy import stats
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
+
+from fspo.base.errors import UserError
+from fspo.config import SamplingConfig
+from fspo.gradlog import read_log
+from fspo.models.load import load_model
+from fspo.sampling.picking import pick_tokens
+from fspo.sampling.precision import lowered
+from tests.fspo.sampling.test_sample import (
+    MODELS,
+    PROMPTS,
+    SMALL,
+    assert_same,
+    draw,
+    plain_logprobs,
+    small_model,
+)
+
+LOGITS = torch.log(torch.tensor([[0.15, 0.5, 0.05, 0.3]]))
+
+
+@pytest.mark.parametrize(
+    ("top_p", "temperature", "u", "token", "probability"),
+    [
+        (0.7, 1.0, 0.62, 1, 0.625),  # .5 + .3 hold .7 first: 5/8 and 3/8 of what is left
+        (0.7, 1.0, 0.63, 3, 0.375),
+        (0.7, 1.0, 0.0, 1, 0.625),  # token 0 is first in the vocabulary and left out
+        (0.9, 1.0, 0.15, 0, 0.15 / 0.95),
+        (0.4, 1.0, 0.99, 1, 1.0),  # the most probable token is always kept
+        (0.98, 1.0, 0.99, 3, 0.3),
+        (0.6, 0.5, 0.99, 1, 1.0),  # squares .0225 .25 .0025 .09 of .365: the first holds .68
+    ],
+)
+def test_top_p_by_hand(top_p: float, temperature: float, u: float, token: int, probability: float) -> None:
+    got, logprob = pick_tokens(LOGITS, torch.tensor([u], dtype=torch.float64), temperature, top_p)
+    assert got.item() == token
+    assert logprob.exp().item() == pytest.approx(probability, abs=1e-6)
+
+
+@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("precision", ["same", "int8"])
+def test_engines_draw_the_same_tokens(kind: str, precision: str) -> None:
+    model = small_model(kind)
+    fast = draw(model, engine="fast", top_p=0.8, precision=precision)
+    assert_same(fast, draw(model, engine="generate", top_p=0.8, precision=precision))
+    other = draw(model, engine="fast", precision=precision)
+    assert any(not np.array_equal(a, b) for a, b in zip(fast.tokens, other.tokens, strict=True))
+
+
+def enumerated(model: PreTrainedModel, prompt: list[int], steps: int, eos: int, top_p: float) -> dict:
+    """Probabilities (under the model, under top-p) of every response, by sorting each next-token law in NumPy."""
+    found, vocabulary = {}, model.config.vocab_size
+    for tokens in product(range(vocabulary), repeat=steps):
+        tokens = tokens[: tokens.index(eos) + 1] if eos in tokens else tokens
+        if tokens in found:
+            continue
+        whole = kept = 1.0
+        for t in range(len(tokens)):
+            with torch.no_grad():
+                p = torch.softmax(model(torch.tensor([[*prompt, *tokens[:t]]])).logits[0, -1].double(), -1).numpy()
+            order = np.argsort(-p)
+            nucleus = order[: int(np.searchsorted(np.cumsum(p[order]), top_p)) + 1]
+            whole *= p[tokens[t]]
+            kept *= p[tokens[t]] / p[nucleus].sum() * (tokens[t] in nucleus)
+        found[tokens] = whole, kept
+    return found
+
+
+def test_responses_follow_the_cut_law_and_their_mean_weight_is_the_kept_mass() -> None:
+    torch.manual_seed(1)
+    config = {**SMALL, "vocab_size": 4, "initializer_range": 0.6}
+    model, count = LlamaForCausalLM(LlamaConfig(**config)).eval(), 6000
+    law = enumerated(model, [2, 3], 3, 1, 0.8)
+    whole, kept = np.array(list(law.values())).T
+    assert whole.sum() == pytest.approx(1)
+    assert kept.sum() == pytest.approx(1)
+    got = draw(model, [[2, 3]] * count, eos=1, max_new_tokens=3, top_p=0.8)
+    drawn = [tuple(int(t) for t in row) for row in got.tokens]
+    for tokens, logprobs in zip(drawn[:300], got.logprobs, strict=False):
+        assert np.exp(logprobs.sum()) == pytest.approx(law[tokens][1], rel=1e-5)
+    seen = np.array([drawn.count(tokens) for tokens in law])
+    assert (seen[kept == 0] == 0).all()
+    assert stats.chisquare(seen[kept > 0], kept[kept > 0] * count).pvalue > 1e-4
+    # E_mu[e^E] is the probability that the model gives to the responses that can be drawn: below 1.
+    mass = whole[kept > 0].sum()
+    assert 0.3 < mass < 0.9
+    weight = np.array([law[tokens][0] for tokens in drawn]) / np.exp([row.sum() for row in got.logprobs])
+    assert abs(weight.mean() - mass) < 4 * weight.std() / np.sqrt(count)
+
+
+def test_int8_rounds_rows_of_the_linear_layers_alone() -> None:
+    model = small_model("llama")
+    copy = lowered(model, "int8")
+    weight = model.model.layers[1].mlp.up_proj.weight.detach().numpy().astype(np.float64)
+    step = np.abs(weight).max(1, keepdims=True) / 127
+    got = copy.model.layers[1].mlp.up_proj.weight.numpy()
+    np.testing.assert_allclose(got, np.rint(weight / step) * step, atol=1e-6)
+    assert 1e-3 < np.abs(got - weight).max() / np.abs(weight).max() < 1 / 254 + 1e-6
+    assert copy.lm_head.weight is model.lm_head.weight
+    assert copy.model.embed_tokens.weight is model.model.embed_tokens.weight
+    assert copy.model.norm.weight is model.model.norm.weight
+
+
+def test_a_layer_of_zeros_stays_zero() -> None:
+    model = small_model("llama")
+    torch.nn.init.zeros_(model.model.layers[0].self_attn.o_proj.weight)
+    assert (lowered(model, "int8").model.layers[0].self_attn.o_proj.weight == 0).all()
+
+
+def test_bfloat16_is_the_model_loaded_in_bfloat16(tmp_path: Path) -> None:
+    model = small_model("llama")
+    model.save_pretrained(tmp_path)
+    loaded = load_model(tmp_path, "bfloat16")
+    assert_same(draw(model, precision="bfloat16"), draw(loaded))
+    assert model.dtype == torch.float32
+    plain = draw(model)
+    assert any(not np.allclose(a, b, atol=1e-3) for a, b in zip(plain.logprobs, draw(loaded).logprobs, strict=True))
+
+
+def test_log_probs_are_those_of_the_copy() -> None:
+    model = small_model("qwen3-eager")
+    responses, copy = draw(model, precision="int8"), lowered(model, "int8")
+    error = [[], []]
+    for prompt, tokens, logprobs in zip(PROMPTS, responses.tokens, responses.logprobs, strict=True):
+        for i, net in enumerate((copy, model)):
+            error[i].append(np.abs(plain_logprobs(net, prompt, tokens, 1.0).numpy() - logprobs).max())
+    assert max(error[0]) < 2e-5
+    assert max(error[1]) > 1e-2
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "negative"),
+    [("precision", "bfloat16", False), ("precision", "int8", False), ("top_p", "0.7", True)],
+)
+def test_a_run_logs_the_mismatch_and_audits_the_policy(tmp_path: Path, option: str, value: str, negative: bool) -> None:
+    run = tmp_path / "run"
+    tiny_run.trainer(
+        run, f"--sampling.{option}", value, "--log.audit_every", "1", "--eval.every", "1", "--eval.temperature", "0"
+    ).train()
+    log = read_log(run, phases=None).table.to_pandas()
+    E = log[log.phase == "train"].engine_log_ratio
+    assert E.abs().max() > 1e-3
+    assert (E < 1e-4).all() == negative  # top-p raises the probability of every token that is left
+    assert log[log.phase == "audit"].engine_log_ratio.abs().max() < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"temperature": 0.0, "top_p": 0.9}, "no effect at temperature 0: leave it out"),
+        ({"engine": "vllm", "precision": "int8"}, "start the server with --dtype"),
+        ({"precision": "int9"}, "did you mean 'int8'"),
+        ({"top_p": 0.0}, r"sampling.top_p is 0.0: use a number above 0"),
+        ({"top_p": 1.5}, r"sampling.top_p is 1.5: use 1 or less"),
+    ],
+)
+def test_senseless_options_are_refused(options: dict, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        SamplingConfig(**options)
+    assert SamplingConfig(top_p=0.5, precision="int8").of_policy(temperature=0.0) == SamplingConfig(temperature=0.0)
