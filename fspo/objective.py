@@ -1,14 +1,16 @@
 """The training objective: ratio, band, surrogate, aggregation, as pure functions on torch tensors.
 
 ``j`` is what is maximised and ``loss = -sum(j) / denominator``. The clip rule decides on detached numbers in
-float64; the gradient is then ``M w A grad S`` exactly as docs/theory.md section 1 defines the clipped update.
+float64; the gradient is then ``M w A grad S`` exactly as docs/theory.md section 1 defines the clipped update. Where
+the log-probs of the program that sampled are known, a correction multiplies the gradient of token t by a factor f_t.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,16 +18,92 @@ from torch import Tensor
 
 from fspo.base.errors import UserError
 from fspo.config import ObjectiveConfig
-from fspo.rules import Applied, DriftStats, Rule, capped, token_sums
+from fspo.gradlog.schema import RATIO_COLUMNS
+from fspo.rules import Applied, DriftStats, Ratio, Rule, capped, check_ratios, token_sums
+
+
+class Mismatch(NamedTuple):
+    """How far the law that drew the tokens is from the old policy: token log-ratios (B, T), float64, nats, detached.
+
+    The log-ratios are 0 outside the mask.
+
+    Attributes
+    ----------
+    behaviour : Tensor (B, T)
+        d_t + e_t, old less the sampler's log-probability.
+    engine : Tensor (B, T) or None
+        e_t, the sampling weights' log-probability by the trainer less the sampler's; None if it is unknown.
+    missing : Tensor (B,), int64
+        Number of tokens whose log-probability the sampler did not give (NaN or infinite). Their e_t is taken as 0.
+    """
+
+    behaviour: Tensor
+    engine: Tensor | None
+    missing: Tensor
+
+    @classmethod
+    def of(cls, old: Tensor, sampler: Tensor, mask: Tensor, version: Tensor | None = None) -> Mismatch:
+        """Compare the old log-probs with the sampler's; all are tensors (B, T), nats.
+
+        Parameters
+        ----------
+        version : Tensor (B, T), optional
+            Log-probs under the weights that sampled, by the trainer's own numerics: ``old`` if the weights are the
+            same. Without them staleness and engine cannot be told apart, and only their sum is known.
+        """
+        mask = mask.to(torch.bool)
+        old, sampler = old.detach().double(), sampler.detach().double()
+        same = old if version is None else version.detach().double()
+        known = torch.isfinite(sampler)
+        sampler = torch.where(known, sampler, same)
+        behaviour = torch.where(mask, old - sampler, 0.0)
+        engine = None if version is None else torch.where(mask, same - sampler, 0.0)
+        return cls(behaviour, engine, (mask & ~known).sum(-1))
+
+
+def ratio_tokens(on: Ratio, s: Tensor, mismatch: Mismatch | None) -> Tensor:
+    """Return the token log-ratios (B, T) of a ratio, float64, detached; ``s`` are those of the update.
+
+    Raises
+    ------
+    UserError
+        If the ratio needs log-probs that are not known.
+    """
+    s = s.detach().to(torch.float64)
+    if on == "update":
+        return s
+    if mismatch is None:
+        raise UserError(
+            f"the ratio {on!r} needs the sampler's log-probs: pass mismatch=Mismatch.of(old, sampler, mask)"
+        )
+    if on == "engine" and mismatch.engine is None:
+        raise UserError(
+            "the ratio 'engine' needs the log-probs of the weights that sampled: pass Mismatch.of(..., version=...), "
+            "or take on='behaviour'"
+        )
+    return {"engine": mismatch.engine, "behaviour": mismatch.behaviour, "total": s + mismatch.behaviour}[on]
+
+
+def ratio_stats(columns: Mapping[str, Any], on: Ratio, advantages: Any = None) -> DriftStats:
+    """Return the sums from which the drift of a rule on a ratio is estimated, of one process.
+
+    ``columns`` are those of `Records`, arrays or tensors (B,). With ``advantages`` (B,) the sums over the responses of
+    each sign of the advantage are given too.
+    """
+    names = RATIO_COLUMNS[on]
+    total = on == "total"
+    S = columns["log_ratio"] + columns["behaviour_log_ratio"] if total else columns[names.log_ratio]
+    return DriftStats.of(columns[names.k3_sum], columns[names.sum_sq], columns["length"], S, advantages)
 
 
 @dataclass(frozen=True)
 class Records:
     """One entry for each response (B,), detached: the gradient log and the metrics are made of these columns.
 
+    Columns of the mismatch are None where the sampler's log-probs are unknown, those of a correction where none runs.
     For token and prefix rules ``multiplier`` and the weights are means over the response's tokens, ``side`` is 0,
     ``lo`` and ``hi`` are NaN, ``band_accept`` says that every token is in its band, and ``capped`` that the exponent
-    of at least one token was held at MAX_EXPONENT.
+    of at least one token was held at MAX_EXPONENT; the columns of a correction with such a rule follow suit.
     """
 
     length: Tensor  # int64, number of unmasked tokens
@@ -46,17 +124,33 @@ class Records:
     cut_dual: Tensor  # int64, number clipped at the dual clip, counted as in cut_low
     count: Tensor  # int64, denominator of the clip shares: responses or tokens with A != 0
     kl: Tensor  # float64, k3 estimate of KL(new||reference) summed over tokens, nats; 0 without a reference
+    engine_log_ratio: Tensor | None = None  # float64, E, nats; None where the staleness is unknown, as the next three
+    engine_sum_sq: Tensor | None = None
+    engine_k3_sum: Tensor | None = None
+    staleness_log_ratio: Tensor | None = None  # float64, D, nats
+    behaviour_log_ratio: Tensor | None = None  # float64, D + E, nats
+    behaviour_sum_sq: Tensor | None = None
+    behaviour_k3_sum: Tensor | None = None
+    total_sum_sq: Tensor | None = None  # float64, of s_t + d_t + e_t
+    total_k3_sum: Tensor | None = None
+    missing: Tensor | None = None  # int64, tokens without a log-probability of the sampler (Mismatch)
+    correction_lo: Tensor | None = None  # float64, lower edge of the correction's band on its ratio, nats
+    correction_hi: Tensor | None = None
+    correction_drift: Tensor | None = None  # float64, centre of that band, nats per token
+    correction_side: Tensor | None = None  # int8, as side
+    correction_weight: Tensor | None = None  # float64, factor f of the gradient
+    correction_capped: Tensor | None = None  # bool, as capped
+    correction_cut: Tensor | None = None  # int64, number that the correction cuts, counted as in cut_low
+    correction_count: Tensor | None = None  # int64, denominator of correction_cut
 
     def to_numpy(self) -> dict[str, np.ndarray]:
-        """Return every field as a numpy array (B,)."""
-        return {field.name: getattr(self, field.name).cpu().numpy() for field in fields(self)}
+        """Return every field that is known as a numpy array (B,)."""
+        known = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: column.cpu().numpy() for name, column in known.items() if column is not None}
 
-    def drift_stats(self, advantages: Tensor | None = None) -> DriftStats:
-        """Return the sums over this batch from which a rule's drift is estimated (not reduced over processes).
-
-        With ``advantages`` (B,) the sums over the responses of each sign of the advantage are given too.
-        """
-        return DriftStats.of(self.k3_sum, self.sum_sq_log_ratio, self.length, self.log_ratio, advantages)
+    def drift_stats(self, advantages: Tensor | None = None, on: Ratio = "update") -> DriftStats:
+        """Return the sums over this batch from which a rule's drift is estimated (`ratio_stats`)."""
+        return ratio_stats(vars(self), on, advantages)
 
 
 class ObjectiveOutput(NamedTuple):
@@ -101,8 +195,42 @@ def response_log_ratio(s: Tensor) -> Tensor:
     return s.sum(-1)
 
 
+def apply_rule(
+    rule: Rule, log_ratio: Tensor, mask: Tensor, advantages: Tensor, m: Tensor | float | None = None
+) -> Applied:
+    """Clip responses, tokens or prefixes, whichever the rule's band is on.
+
+    Parameters
+    ----------
+    log_ratio : Tensor (B, T)
+        Token log-ratios of the rule's ratio, float64, nats; 0 outside the mask.
+    mask : Tensor (B, T), bool
+    advantages : Tensor (B,)
+    m : float or Tensor (B,), optional
+        Centre of the band, nats per token (`Rule.centre`); needed if the rule has a drift.
+
+    Returns
+    -------
+    Applied
+        float64 tensors, (B,) for sequence rules, (B, T) for token and prefix rules.
+    """
+    A = _with_tokens(advantages, mask)
+    if rule.level == "sequence":
+        return rule.apply(response_log_ratio(log_ratio), mask.sum(-1).clamp(min=1), A, m)
+    if rule.level == "token":
+        return rule.apply(log_ratio, torch.ones_like(log_ratio), A[:, None], m)
+    return rule.apply(log_ratio.cumsum(-1), mask.cumsum(-1).clamp(min=1), A[:, None], m)
+
+
 def surrogate(
-    s: Tensor, mask: Tensor, advantages: Tensor, rule: Rule, m: Tensor | float | None = None
+    s: Tensor,
+    mask: Tensor,
+    advantages: Tensor,
+    rule: Rule,
+    m: Tensor | float | None = None,
+    *,
+    mismatch: Mismatch | None = None,
+    factor: Tensor | None = None,
 ) -> tuple[Tensor, Applied]:
     """Return the clipped surrogate terms and the record of what the rule did (docs/theory.md section 2).
 
@@ -114,6 +242,10 @@ def surrogate(
     advantages : Tensor (B,)
     m : float or Tensor (B,), optional
         Centre of the band, nats per token (`Rule.centre`); needed if the rule has a drift.
+    mismatch : Mismatch, optional
+        Needed by a rule on the total ratio.
+    factor : Tensor (B,) or (B, T), optional
+        Factor f that a correction leaves each response or each token.
 
     Returns
     -------
@@ -122,24 +254,37 @@ def surrogate(
         the response is clipped. The gradient is ``M w A grad(S)``, S the log-ratio of the response; it is divided by
         L if the weight is geometric. Token rules: ``M_t w_t A grad(s_t)``, w_t = exp(s_t). Prefix rules:
         ``M_t w_t A grad(s_t)``, w_t = exp(S_t): the per-decision importance sampling theorem (Precup, Sutton and
-        Singh 2000) weights the score of token t, and of no other token, by the ratio of the tokens up to t.
+        Singh 2000) weights the score of token t, and of no other token, by the ratio of the tokens up to t. A rule on
+        the total ratio takes its weights from that ratio. A factor multiplies value and gradient: ``f_t grad(s_t)``
+        stands for ``grad(s_t)``, also in ``grad(S) = sum_t grad(s_t)``, whose value gets the mean of f_t over the
+        response's tokens.
     applied : Applied
         float64 tensors of the same shape.
     """
-    log_ratio, counts = s.detach().to(torch.float64), mask.to(torch.float64)
-    A = torch.where(mask.any(-1), advantages.detach().to(torch.float64), 0.0)  # a row without tokens gets no gradient
+    applied = apply_rule(rule, ratio_tokens(rule.on, s, mismatch), mask, advantages, m)
+    A, moved, edge_weight = _with_tokens(advantages, mask), s, applied.edge_weight
+    if factor is not None:
+        of_tokens = factor if factor.ndim == 2 else factor[:, None]
+        moved = of_tokens.to(s.dtype) * s
+        of_response = _token_mean(factor, mask) if factor.ndim == 2 else factor
+        edge_weight = edge_weight * (of_response if rule.level == "sequence" else of_tokens)
     if rule.level == "sequence":
-        moved = response_log_ratio(s)  # the log-ratio that keeps its gradient
-        n = counts.sum(-1).clamp(min=1)
-        S = response_log_ratio(log_ratio)
+        moved = response_log_ratio(moved)
+        if rule.weight == "geometric":
+            moved = moved / mask.sum(-1).clamp(min=1).to(moved.dtype)
     else:
-        moved, A = s, A[:, None]
-        n = torch.ones_like(log_ratio) if rule.level == "token" else counts.cumsum(-1).clamp(min=1)
-        S = log_ratio if rule.level == "token" else log_ratio.cumsum(-1)
-    applied = rule.apply(S, n, A, m)
-    if rule.weight == "geometric":
-        moved = moved / n.to(moved.dtype)
-    return straight_through(applied.edge_weight * A, applied.clipped_weight * A, moved), applied
+        A = A[:, None]
+    return straight_through(edge_weight * A, applied.clipped_weight * A, moved), applied
+
+
+def _with_tokens(advantages: Tensor, mask: Tensor) -> Tensor:
+    """Return the advantages (B,), float64, with 0 for responses without tokens, which get no gradient."""
+    return torch.where(mask.any(-1), advantages.detach().to(torch.float64), 0.0)
+
+
+def _token_mean(values: Tensor, mask: Tensor) -> Tensor:
+    """Return the mean (B,) of values (B, T) over each response's tokens."""
+    return torch.where(mask, values, 0.0).sum(-1) / mask.sum(-1).clamp(min=1)
 
 
 def kl_terms(new: Tensor, ref: Tensor, mask: Tensor) -> Tensor:
@@ -207,17 +352,23 @@ def objective(
     m: Tensor | float | None = None,
     denominator: float | None = None,
     ref: Tensor | None = None,
+    mismatch: Mismatch | None = None,
+    correction: Rule | None = None,
+    correction_m: Tensor | float | None = None,
 ) -> ObjectiveOutput:
     """Return the loss of one microbatch and the records of its responses.
 
     Parameters
     ----------
     new, old : Tensor (B, T)
-        Log-probabilities under the current and the behaviour parameters, nats, from the same code path.
+        Log-probabilities under the current parameters and under those at the beginning of the rollout's updates, nats,
+        from the same code path.
     mask : Tensor (B, T), bool
         True on response tokens; holes allowed.
     advantages : Tensor (B,)
     rule : Rule
+        The clip rule, on the ratio of the update, or on the total ratio ("bypass": the sampler's log-probs take the
+        place of the old ones in the band and in the weight).
     config : ObjectiveConfig, optional
     m : float or Tensor (B,), optional
         Centre of the band, nats per token; needed if the rule has a drift. It is ``rule.centre(stats, advantages)``,
@@ -227,7 +378,16 @@ def objective(
         See `aggregate`. If data parallelism averages gradients, multiply the loss by the number of processes.
     ref : Tensor (B, T), optional
         Log-probabilities under the reference model, nats; needed if ``config.kl_coef > 0``. Every rule has one KL
-        term for each token, aggregated by the same formula: "response" sums it over the response's tokens.
+        term for each token, aggregated by the same formula: "response" sums it over the response's tokens. No
+        correction weighs it.
+    mismatch : Mismatch, optional
+        How far the sampler's law is from the old policy; needed by a correction and by a rule on the total ratio.
+    correction : Rule, optional
+        A rule on the engine or the behaviour ratio. The factor M w that it leaves each response, token or prefix
+        multiplies value and gradient.
+    correction_m : float or Tensor (B,), optional
+        Centre of the correction's band, nats per token; needed if the correction has a drift. It is
+        ``correction.centre(stats, advantages)`` with the sums of the correction's own ratio.
 
     Returns
     -------
@@ -236,29 +396,48 @@ def objective(
     Raises
     ------
     UserError
-        For shapes that do not fit, a missing reference, or a missing centre.
+        For shapes that do not fit, a missing reference, centre or mismatch, or rules that cannot go together.
     """
     config = config or ObjectiveConfig()
-    _check(new, old, mask, advantages, ref, config)
+    _check(new, old, mask, advantages, ref, config, mismatch)
+    check_ratios(rule, correction)
     mask = mask.to(torch.bool)
-    s = log_ratios(new, old, mask)
-    terms, applied = surrogate(s, mask, advantages, rule, m)
+    s, advantages = log_ratios(new, old, mask), advantages.detach()
+    corrected, factor = None, None
+    if correction is not None:
+        tokens = ratio_tokens(correction.on, s, mismatch)
+        corrected = apply_rule(correction, tokens, mask, advantages, correction_m)
+        factor = corrected.clipped_weight
+    terms, applied = surrogate(s, mask, advantages, rule, m, mismatch=mismatch, factor=factor)
     loss = -aggregate(terms, mask, config, denominator)
     kl = None
     if ref is not None:
         kl = kl_terms(new, ref, mask)
         if config.kl_coef > 0:
             loss = loss + config.kl_coef * aggregate(kl, mask, config, denominator)
-    return ObjectiveOutput(loss, _records(s.detach().to(torch.float64), mask, advantages.detach(), applied, m, kl))
-
-
-def _records(
-    s: Tensor, mask: Tensor, advantages: Tensor, applied: Applied, m: Tensor | float | None, kl: Tensor | None
-) -> Records:
+    s = s.detach().to(torch.float64)
+    columns = _clip_columns(applied, mask, advantages, m) | _mismatch_columns(s, mask, mismatch)
+    if corrected is not None:
+        found = _clip_columns(corrected, mask, advantages, correction_m)
+        columns |= {f"correction_{name}": found[name] for name in ("lo", "hi", "drift", "side", "capped", "count")}
+        columns["correction_weight"] = found["clipped_weight"]
+        columns["correction_cut"] = found["cut_low"] + found["cut_high"] + found["cut_dual"]
     k3_sum, sum_sq, _ = token_sums(s, mask)
-    length = mask.sum(-1)
-    active = (advantages != 0) & (length > 0)
+    records = Records(
+        length=mask.sum(-1),
+        log_ratio=response_log_ratio(s),
+        sum_sq_log_ratio=sum_sq,
+        k3_sum=k3_sum,
+        kl=torch.zeros_like(k3_sum) if kl is None else kl.detach().to(torch.float64).sum(-1),
+        **columns,
+    )
+    return ObjectiveOutput(loss, records)
+
+
+def _clip_columns(applied: Applied, mask: Tensor, advantages: Tensor, m: Tensor | float | None) -> dict[str, Tensor]:
+    """Return what a rule did to each response, by the names of `Records`."""
     per_token = applied.side.ndim == 2
+    active = (advantages != 0) & mask.any(-1)
     active = active[:, None] & mask if per_token else active
 
     def total(events: Tensor) -> Tensor:
@@ -266,36 +445,55 @@ def _records(
         return events.sum(-1) if per_token else events
 
     def mean(values: Tensor) -> Tensor:
-        return torch.where(mask, values, 0.0).sum(-1) / length.clamp(min=1) if per_token else values
+        return _token_mean(values, mask) if per_token else values
 
-    side, nan = applied.side, torch.full_like(k3_sum, math.nan)
-    return Records(
-        length=length,
-        log_ratio=response_log_ratio(s),
-        sum_sq_log_ratio=sum_sq,
-        k3_sum=k3_sum,
-        side=torch.zeros_like(length, dtype=torch.int8) if per_token else side,
-        multiplier=mean(applied.multiplier),
-        weight=mean(applied.weight),
-        clipped_weight=mean(applied.clipped_weight),
-        lo=nan if per_token else applied.lo,
-        hi=nan if per_token else applied.hi,
-        drift=torch.zeros_like(k3_sum) + (0.0 if m is None else m),
-        band_accept=(applied.in_band | ~mask).all(-1) if per_token else applied.in_band,
-        capped=(applied.capped & mask).any(-1) if per_token else applied.capped,
-        cut_low=total(side == -1),
-        cut_high=total(side == 1),
-        cut_dual=total(side == 2),
-        count=total(torch.ones_like(active)),
-        kl=torch.zeros_like(k3_sum) if kl is None else kl.detach().to(torch.float64).sum(-1),
-    )
+    zero = torch.zeros(len(mask), dtype=torch.float64, device=mask.device)
+    nan = torch.full_like(zero, math.nan)
+    return {
+        "side": zero.to(torch.int8) if per_token else applied.side,
+        "multiplier": mean(applied.multiplier),
+        "weight": mean(applied.weight),
+        "clipped_weight": mean(applied.clipped_weight),
+        "lo": nan if per_token else applied.lo,
+        "hi": nan if per_token else applied.hi,
+        "drift": zero + (0.0 if m is None else m),
+        "band_accept": (applied.in_band | ~mask).all(-1) if per_token else applied.in_band,
+        "capped": (applied.capped & mask).any(-1) if per_token else applied.capped,
+        "cut_low": total(applied.side == -1),
+        "cut_high": total(applied.side == 1),
+        "cut_dual": total(applied.side == 2),
+        "count": total(torch.ones_like(active)),
+    }
+
+
+def _mismatch_columns(s: Tensor, mask: Tensor, mismatch: Mismatch | None) -> dict[str, Tensor]:
+    """Return the sums of the engine, the behaviour and the total ratio, as far as they are known."""
+    if mismatch is None:
+        return {}
+    columns = {"missing": mismatch.missing}
+    known: tuple[Ratio, ...] = ("behaviour", "total") if mismatch.engine is None else ("engine", "behaviour", "total")
+    for on in known:
+        names, tokens = RATIO_COLUMNS[on], ratio_tokens(on, s, mismatch)
+        columns[names.k3_sum], columns[names.sum_sq], _ = token_sums(tokens, mask)
+        if on != "total":
+            columns[names.log_ratio] = response_log_ratio(tokens)
+    if mismatch.engine is not None:
+        columns["staleness_log_ratio"] = response_log_ratio(mismatch.behaviour - mismatch.engine)
+    return columns
 
 
 def _check(
-    new: Tensor, old: Tensor, mask: Tensor, advantages: Tensor, ref: Tensor | None, config: ObjectiveConfig
+    new: Tensor,
+    old: Tensor,
+    mask: Tensor,
+    advantages: Tensor,
+    ref: Tensor | None,
+    config: ObjectiveConfig,
+    mismatch: Mismatch | None,
 ) -> None:
     shape = tuple(new.shape)
     named = {"old": old, "mask": mask} | ({} if ref is None else {"ref": ref})
+    named |= {} if mismatch is None else {"mismatch": mismatch.behaviour}
     wrong = {name: tuple(x.shape) for name, x in named.items() if tuple(x.shape) != shape}
     if len(shape) != 2 or wrong or tuple(advantages.shape) != shape[:1]:
         raise UserError(

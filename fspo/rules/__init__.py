@@ -24,6 +24,7 @@ from fspo.rules.presets import (
     Aggregation,
     Estimator,
     Preset,
+    check_ratios,
     correction,
     preset,
 )
@@ -56,6 +57,7 @@ __all__ = [
     "Weight",
     "calibrate",
     "capped",
+    "check_ratios",
     "correction",
     "drift_stats",
     "excess_quantile",

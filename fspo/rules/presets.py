@@ -99,9 +99,36 @@ def correction(name: str, **changes: Any) -> Rule | None:
     if name not in CORRECTIONS:
         raise unknown_name("correction", name, ("none", *CORRECTIONS))
     rule = _changed(CORRECTIONS[name], changes)
-    if rule.on not in ("engine", "behaviour"):
-        raise UserError(f"correction {name!r}: on={rule.on!r} is bounded by the clip rule; use engine or behaviour")
+    check_ratios(Rule("none"), rule)
     return rule
+
+
+def check_ratios(rule: Rule, correction: Rule | None) -> None:
+    """Check that a clip rule and a correction act on ratios that go together.
+
+    Raises
+    ------
+    UserError
+        For a clip rule on the sampler's mismatch, a correction on a ratio that moves with the updates, or a correction
+        beside a clip rule on the total ratio.
+    """
+    if rule.on not in ("update", "total"):
+        raise UserError(
+            f"rule {rule.label!r}: on={rule.on!r} does not change with the updates, so no clip bounds it; use update "
+            "or total, or make the rule a correction"
+        )
+    if correction is None:
+        return
+    if correction.on not in ("engine", "behaviour"):
+        raise UserError(
+            f"correction {correction.label!r}: on={correction.on!r} is bounded by the clip rule; use engine or "
+            "behaviour"
+        )
+    if rule.on == "total":
+        raise UserError(
+            f"rule {rule.label!r} on='total' weighs the sampler's mismatch already, and correction "
+            f"{correction.label!r} would weigh it twice: use correction 'none', or on='update'"
+        )
 
 
 def _changed(rule: Rule, changes: dict[str, Any]) -> Rule:

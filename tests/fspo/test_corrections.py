@@ -1,0 +1,276 @@
+"""Corrections of the sampler's mismatch: value and gradient by hand, with every kind of clip rule, and TRL's own."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from objective_run import SEQUENCE, STATS, run
+from trl_batch import TOLERANCE, make_trainer, rows
+
+from fspo.base.errors import UserError
+from fspo.objective import Mismatch, ObjectiveConfig, objective
+from fspo.policy.logprobs import make_batch, token_log_probs
+from fspo.rules import CORRECTIONS, Rule, correction, preset
+
+E = math.exp
+NONE = Rule("none")
+
+
+def mismatch(e, d=0.0):
+    """The mismatch whose e_t are ``e`` (B, T) and whose d_t are ``d``; the old log-probs are -1.3 as in `run`."""
+    e = torch.tensor(e, dtype=torch.float64)
+    old = torch.full_like(e, -1.3)
+    version = old - d
+    return Mismatch.of(old, version - e, torch.ones_like(e, dtype=torch.bool), version)
+
+
+# Four tokens with s_t = .05 and no band: w = e^.2, A = 2. correction, e_t -> factors f_t. By hand:
+HAND = [
+    ("tis", [0.1, 0.8, -1.0, 0.0], [E(0.1), 2.0, E(-1.0), 1.0]),  # min(e^{e_t}, 2), log 2 = .693
+    ("mis", [0.25] * 4, [E(1.0)] * 4),  # log 3 = 1.0986
+    ("mis", [0.3] * 4, [0.0] * 4),
+    ("mis", [-0.25] * 4, [E(-1.0)] * 4),
+    ("mis", [-0.3] * 4, [0.0] * 4),
+    ("geo-mask", [0.0039, 0.0, 0.0, 0.0], [1.0] * 4),  # 4 log 1.001 = .003998
+    ("geo-mask", [0.0041, 0.0, 0.0, 0.0], [0.0] * 4),
+    ("geo-mask", [-0.0039, 0.0, 0.0, 0.0], [1.0] * 4),  # 4 log .999 = -.004002
+    ("geo-mask", [-0.0041, 0.0, 0.0, 0.0], [0.0] * 4),
+    ("icepop", [1.65, -0.7, 0.3, 0.0], [0.0, 0.0, E(0.3), 1.0]),  # log 5 = 1.609, log .5 = -.693
+    # half-width .1 sqrt 4 = .2 around 4 * -.01: [-.24, .16]
+    ("engine-sqrt", [0.15, 0.0, 0.0, 0.0], [E(0.15)] * 4),
+    ("engine-sqrt", [0.17, 0.0, 0.0, 0.0], [0.0] * 4),
+    ("engine-sqrt", [-0.23, 0.0, 0.0, 0.0], [E(-0.23)] * 4),
+    ("engine-sqrt", [-0.25, 0.0, 0.0, 0.0], [0.0] * 4),
+]
+
+
+@pytest.mark.parametrize("A", [2.0, -2.0])
+@pytest.mark.parametrize(("name", "e", "f"), HAND)
+def test_factors_by_hand(name, e, f, A):
+    """The sign of A plays no part: the factor says how the response was drawn, not what it is worth."""
+    J, grad, r = run(
+        NONE,
+        [[0.05] * 4],
+        [A],
+        mismatch=mismatch([e]),
+        correction=CORRECTIONS[name],
+        correction_m=CORRECTIONS[name].centre(STATS),
+    )
+    assert pytest.approx(A * E(0.2) * np.mean(f), rel=1e-12) == J
+    np.testing.assert_allclose(grad, [A * E(0.2) * np.array(f)], rtol=1e-12, atol=0)  # atol 0: a cut factor is 0
+    assert float(r.correction_weight) == pytest.approx(np.mean(f), rel=1e-12)
+    token = CORRECTIONS[name].level == "token"
+    cut = [x in (0.0, 2.0) for x in f]
+    assert (int(r.correction_cut), int(r.correction_count)) == ((sum(cut), 4) if token else (int(all(cut)), 1))
+    assert int(r.correction_side) == (0 if token or not all(cut) else int(np.sign(sum(e))))
+    assert float(r.weight) == pytest.approx(E(0.2))  # the clip rule's columns do not hold the factor
+
+
+def test_every_correction_is_worked_by_hand():
+    assert {name for name, *_ in HAND} == set(CORRECTIONS)
+
+
+def test_records_of_the_mismatch_by_hand():
+    e, d, s = [[0.1, -0.3]], 0.02, [[0.05, 0.05]]
+    _, _, r = run(NONE, s, [1.0], mismatch=mismatch(e, d), correction=CORRECTIONS["mis"])
+    b, x = [0.12, -0.28], [0.17, -0.23]  # d + e, s + d + e
+
+    def k3(values):
+        return sum(E(v) - 1 - v for v in values)
+
+    expected = {
+        "engine_log_ratio": -0.2,
+        "engine_sum_sq": 0.1,
+        "engine_k3_sum": k3(e[0]),
+        "staleness_log_ratio": 0.04,
+        "behaviour_log_ratio": -0.16,
+        "behaviour_sum_sq": 0.0144 + 0.0784,
+        "behaviour_k3_sum": k3(b),
+        "total_sum_sq": 0.0289 + 0.0529,
+        "total_k3_sum": k3(x),
+        "missing": 0,
+        "correction_lo": math.log(1 / 3),
+        "correction_hi": math.log(3),
+        "correction_drift": 0.0,
+        "correction_weight": E(-0.16),
+    }
+    for name, value in expected.items():
+        assert float(getattr(r, name)) == pytest.approx(value, rel=1e-12), name
+    stats = {on: r.drift_stats(on=on) for on in ("update", "engine", "behaviour", "total")}
+    assert [found.sum_sq for found in stats.values()] == pytest.approx([0.005, 0.1, 0.0928, 0.0818])
+    assert [r.drift_stats(torch.ones(1), on).positive for on in stats] == pytest.approx([0.05, -0.1, -0.08, -0.03])
+
+
+def test_without_the_sampler_no_column_of_the_mismatch_is_there():
+    _, _, records = run(NONE, [[0.05]], [1.0])
+    assert not [name for name in records.to_numpy() if name.startswith(("engine", "behaviour", "total", "correction"))]
+
+
+def by_hand(rule, e, mask, m):
+    """Factors f_t (B, T) in scalars; 0 outside the mask."""
+    found = np.zeros(e.shape)
+    for i, t in zip(*np.nonzero(mask), strict=True):
+        before = mask[i].copy()
+        before[t + 1 :] &= rule.level == "sequence"
+        before[:t] &= rule.level != "token"
+        S, n = e[i][before].sum(), before.sum()
+        below, above = rule.half_widths(np.float64(n))
+        weight = E({"sequence": S, "geometric": S / n, "none": 0.0}[rule.weight])
+        inside = m * n - below <= S <= m * n + above
+        found[i, t] = weight if inside else 0.0 if rule.outside == "mask" else min(weight, E(m * n + above))
+    return found
+
+
+MORE = {
+    "prefix": Rule("prefix", 0.1, 0.1, outside="mask", on="behaviour"),
+    "geometric": correction("mis", weight="geometric"),
+}
+
+
+@pytest.mark.parametrize("name", [*CORRECTIONS, *MORE])
+@pytest.mark.parametrize("clip", ["none", "fspo", "fspo-truncate", "gspo", "grpo", "ctpo"])
+def test_a_factor_multiplies_what_the_clip_leaves(clip, name):
+    rng = np.random.default_rng(3)
+    mask = rng.random((30, 7)) < 0.8
+    mask[:, 0] = True
+    rule, corrected = preset(clip).rule, CORRECTIONS.get(name) or MORE[name]
+    spread = {"geo-mask": 4e-3, "engine-sqrt": 0.1}.get(name, 0.6)
+    e = np.where(mask, rng.normal(0, spread, mask.shape), np.nan)
+    s, A = rng.normal(0, 0.05, mask.shape), rng.choice([-1.0, 0.7], 30)
+    m = corrected.centre(STATS)
+    f = by_hand(corrected, np.nan_to_num(e), mask, m)
+    assert (f[mask] == 0).any() or corrected.outside == "cap"
+    J, grad, _ = run(rule, s, A, SEQUENCE, mask)
+    found = mismatch(e)
+    found = found._replace(
+        **{x: torch.where(torch.as_tensor(mask), getattr(found, x), 0.0) for x in ("behaviour", "engine")}
+    )
+    J2, grad2, r = run(rule, s, A, SEQUENCE, mask, mismatch=found, correction=corrected, correction_m=m)
+    np.testing.assert_allclose(grad2, f * grad, rtol=1e-10, atol=0)
+    np.testing.assert_allclose(r.to_numpy()["correction_weight"], f.sum(1) / mask.sum(1), rtol=1e-10)
+    assert J2 != J
+
+
+@pytest.mark.parametrize("clip", ["fspo", "fspo-truncate", "gspo", "grpo", "ctpo"])
+def test_the_total_ratio_takes_the_samplers_log_probs_for_the_old_ones(clip):
+    rng = np.random.default_rng(4)
+    s, e, A = rng.normal(0, 0.05, (20, 5)), rng.normal(0, 0.05, (20, 5)), rng.normal(size=20)
+    J, grad, r = run(preset(clip, on="total").rule, s, A, SEQUENCE, mismatch=mismatch(e, 0.01))
+    J2, grad2, r2 = run(preset(clip).rule, s + e + 0.01, A, SEQUENCE)
+    assert pytest.approx(J2, rel=1e-10) == J
+    np.testing.assert_allclose(grad, grad2, rtol=1e-10, atol=0)
+    np.testing.assert_array_equal(r.side, r2.side)
+    np.testing.assert_allclose(r.log_ratio, s.sum(1))  # S stays the update's
+    assert vars(r.drift_stats(on="total")) == pytest.approx(vars(r2.drift_stats()))
+
+
+def test_a_token_without_a_log_prob_of_the_sampler_is_counted_and_not_corrected():
+    old = torch.full((2, 3), -1.3, dtype=torch.float64)
+    mask = torch.tensor([[True, True, True], [True, True, False]])
+    sampler = old - torch.tensor([[math.nan, 0.1, math.inf], [0.2, 0.1, math.nan]])
+    found = Mismatch.of(old, sampler, mask, old - 0.5)
+    assert found.missing.tolist() == [2, 0]
+    torch.testing.assert_close(found.engine, torch.tensor([[0.0, -0.4, 0.0], [-0.3, -0.4, 0.0]]).double())
+    torch.testing.assert_close(found.behaviour, torch.tensor([[0.5, 0.1, 0.5], [0.2, 0.1, 0.0]]).double())
+    unknown = Mismatch.of(old, sampler, mask)
+    assert unknown.engine is None
+    torch.testing.assert_close(unknown.behaviour, torch.tensor([[0.0, 0.1, 0.0], [0.2, 0.1, 0.0]]).double())
+    J, grad, r = run(NONE, np.zeros((2, 3)), [1.0, 1.0], None, mask, mismatch=unknown, correction=CORRECTIONS["tis"])
+    assert math.isfinite(J)
+    np.testing.assert_allclose(grad, np.array([[1.0, E(0.1), 1.0], [E(0.2), E(0.1), 0.0]]) / 2)
+    assert r.missing.tolist() == [2, 0]
+
+
+@pytest.mark.parametrize(
+    ("rule", "options", "word"),
+    [
+        (NONE, {"correction": CORRECTIONS["mis"]}, "mismatch=Mismatch"),
+        (preset("fspo", on="total").rule, {}, "mismatch=Mismatch"),
+        (NONE, {"correction": CORRECTIONS["engine-sqrt"], "mismatch": mismatch([[0.1]])}, r"m=rule\.centre"),
+        (NONE, {"correction": CORRECTIONS["mis"], "mismatch": mismatch([[0.1, 0.2]])}, "mismatch"),
+        (
+            NONE,
+            {"correction": CORRECTIONS["engine-sqrt"], "mismatch": mismatch([[0.1]])._replace(engine=None)},
+            "version",
+        ),
+        (preset("fspo", on="engine").rule, {}, "use update or total"),
+        (NONE, {"correction": Rule("fixed", 0.1, 0.1), "mismatch": mismatch([[0.1]])}, "use engine or behaviour"),
+        (
+            preset("fspo", on="total").rule,
+            {"correction": CORRECTIONS["mis"], "mismatch": mismatch([[0.1]])},
+            "weigh it twice",
+        ),
+    ],
+)
+def test_what_cannot_go_together_is_refused_with_the_cure(rule, options, word):
+    with pytest.raises(UserError, match=word):
+        run(rule, [[0.1]], [1.0], **options)
+
+
+# ---- TRL's corrections. Its ratio is old less sampler, so the rules act on the behaviour ratio. There the edges are
+# numbers for e^E; clip_min of the "truncate" modes, which raises small weights, is no rule of ours.
+CAP = 1.3
+OURS = {
+    "token_truncate": (Rule("token", 1.0, CAP - 1, outside="cap", on="behaviour"), None),
+    "token_mask": (Rule("token", 1 - 0.8, CAP - 1, outside="mask", on="behaviour"), 0.8),
+    "sequence_truncate": (Rule("fixed", 1.0, CAP - 1, outside="cap", on="behaviour"), None),
+    "sequence_mask": (Rule("fixed", 1.0, CAP - 1, outside="mask", on="behaviour"), None),  # no lower edge
+}
+
+
+# Under importance_sampling_level="sequence" TRL's token modes give each token of a response the mean of its factors.
+@pytest.mark.parametrize(
+    ("mode", "clip"),
+    [(mode, clip) for mode in OURS for clip in ("grpo", "gspo") if clip == "grpo" or mode.startswith("sequence")],
+)
+def test_trls_corrections_are_ours(tmp_path, mode, clip):
+    corrected, lowest = OURS[mode]
+    prompts, responses, _, noise, _ = data = rows(1)
+    rewards = data[2].tolist()
+    trainer = make_trainer(
+        tmp_path, len(prompts), importance_sampling_level="token" if clip == "grpo" else "sequence",
+        epsilon=preset(clip).rule.range_lo, epsilon_high=preset(clip).rule.range_hi,
+        vllm_importance_sampling_mode=mode, vllm_importance_sampling_clip_max=CAP,
+        vllm_importance_sampling_clip_min=lowest,
+    )  # fmt: skip
+    batch = make_batch(prompts, responses, pad_token_id=0)
+    true_old = token_log_probs(trainer.model, batch)[0].detach()
+    width = max(map(len, responses))
+    shift = torch.cat([torch.zeros(len(prompts), 4), noise[:, :width]], 1)
+    sampler = true_old - 0.3 * shift.roll(1, 0)
+    sampler[2, 4] = math.nan  # vLLM gives None there, which TRL reads as NaN
+    drawn = [
+        [None if math.isnan(x) else x for x in p[4 : 4 + len(r)].tolist()]
+        for p, r in zip(sampler, responses, strict=True)
+    ]
+
+    def rollout(*_):
+        return {"prompt_ids": prompts, "completion_ids": responses, "logprobs": drawn}
+
+    trainer.rollout_func, trainer.reward_funcs = rollout, [lambda completions, **_: rewards]
+    trainer.use_vllm, trainer._last_loaded_step = True, 0  # a server's log-probs, without a server
+    inputs = trainer._generate_and_score_completions([{"prompt": "1"}] * len(prompts))
+    torch.testing.assert_close(
+        inputs["old_per_token_logps"] * inputs["completion_mask"], true_old[:, 4:] * inputs["completion_mask"]
+    )
+    old = true_old - (0.2 if clip == "grpo" else 2e-3) * shift
+    inputs["old_per_token_logps"] = old[:, 4:]
+    loss = trainer.compute_loss(trainer.model, inputs)
+    loss.backward()
+    theirs = {name: p.grad.clone() for name, p in trainer.model.named_parameters()}
+
+    trainer.model.zero_grad()
+    new, _ = token_log_probs(trainer.model, batch)
+    mask = batch["response_mask"]
+    out = objective(
+        new, old, mask, inputs["advantages"], preset(clip).rule, ObjectiveConfig("sequence"),
+        mismatch=Mismatch.of(true_old, sampler, mask), correction=corrected,
+    )  # fmt: skip
+    out.loss.backward()
+    count, cut = int(out.records.correction_count.sum()), int(out.records.correction_cut.sum())
+    assert 0 < cut < count
+    assert int(out.records.missing.sum()) == 1
+    assert out.loss.item() == pytest.approx(loss.item(), rel=1e-5, abs=1e-7)
+    for name, p in trainer.model.named_parameters():
+        torch.testing.assert_close(p.grad, theirs[name], **TOLERANCE, msg=lambda text, n=name: f"{n}: {text}")
