@@ -1,13 +1,13 @@
-"""How long `python -m analysis` takes and how much memory it needs: by rows, by rules, and with sketches.
+"""Measure how long `python -m analysis` takes and how much memory it needs, by rows, by rules, and with sketches.
 
     python benchmarks/analysis_scale.py [--rows 10000000] [--scored 100000] [--folder KEEP]
 
-Writes logs of its own with the real writer: rollouts of 10,000 rows, which are 5,000 responses in groups of 8, with 4
-updates a pass and 2 passes; the first update's rows, an eighth, are read and left out. Then times the command on them,
-one after the other, on two cores. Memory is the sum of the resident memory of the command and its workers, so pages
-that they share count twice. ``load`` is the machine's load average before each run: where it is not near 0, other work
-shared the cores, and CPU seconds over the number of cores say more than wall seconds. Every row of the log with
-sketches is scored.
+The benchmark first writes gradient logs with the trainer's writer: rollouts of 5,000 responses in groups of 8, each
+used in 2 passes, which makes 10,000 rows. A pass has 4 updates. The analysis reads the rows of a rollout's first update
+(an eighth), but leaves them out of its tables. Then the analysis of each log is timed, one after the other, on two
+cores. Memory is the sum of the resident memory of all processes; pages that they share count twice. ``load`` is the
+machine's load average before a run: if it is not near 0, other work shared the cores, and CPU seconds say more than
+wall seconds. Every row of the log with sketches has a sketch.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ SIGMA = 0.015
 CORES = 2
 GOALS = {"seconds": 30.0, "mib": 2048.0, "scored_seconds": 60.0, "seconds_a_rule": 1.0}
 RULES = ("fspo", "rloo", "gspo", "fspo-kl", "fspo-gaussian", "fspo-tilted", "fspo-signed", "power")
-"""Each of them with what may happen outside, at its own range and two targets: nine cases a band. Bands that follow a
-target are in the runs with all default rules."""
+"""Rules of the analysis that is timed. Each is applied with every treatment outside the band, at its preset's range and
+at two target acceptances, which makes nine cases for each band."""
 
 
 def write_rollout(writer: GradLogWriter, rollout: int, prompts: int, width: int, rng: np.random.Generator) -> None:
-    """Write one rollout: S is a random walk over updates, N(0, L SIGMA^2) each; rows are scored if ``width`` > 0."""
+    """Write one rollout to a log. Between updates, S changes by N(0, L SIGMA^2); rows get a sketch if ``width`` > 0."""
     rule, n = preset("fspo").rule, prompts * GROUP
     prompt = np.repeat(rng.permutation(100_000)[:prompts], GROUP)
     center = np.repeat(rng.uniform(np.log(32), np.log(6000), prompts), GROUP)
@@ -109,7 +109,7 @@ def write_log(run: Path, rows: int, width: int = 0, prompts: int = PROMPTS) -> P
 
 
 def smaller(run: Path, of: Path, rows: int) -> Path:
-    """Write a run with the first rows of another."""
+    """Write a run that consists of the first ``rows`` rows of another run."""
     (run / GRADLOG).mkdir(parents=True)
     for path in log_paths(of)[: rows // A_ROLLOUT]:
         os.link(path, run / GRADLOG / path.name)
@@ -122,7 +122,7 @@ def resident(pid: int) -> int:
 
 
 def timed(run: Path, *arguments: str) -> dict[str, float]:
-    """Return wall seconds, CPU seconds and the highest resident memory of one analysis."""
+    """Analyse a run; return wall seconds, CPU seconds and the highest resident memory of the analysis."""
     load, command = os.getloadavg()[0], [sys.executable, "-m", "analysis", str(run), *arguments]
     took = watch(command, resident, 0.1, env={**os.environ, "OMP_NUM_THREADS": "1"})
     if took.status:
@@ -131,7 +131,7 @@ def timed(run: Path, *arguments: str) -> dict[str, float]:
 
 
 def main() -> None:
-    """Print and write the measurements."""
+    """Time the analysis of simulated logs, print the measurements and write them to a file."""
     parser = CommandParser(prog="python benchmarks/analysis_scale.py", description=__doc__ or "")
     parser.add_argument("--rows", type=int, default=10**7, help="rows of the largest log without sketches")
     parser.add_argument("--scored", type=int, default=10**5, help="rows of the log with sketches; 0: none")
@@ -153,7 +153,8 @@ def main() -> None:
 
 
 def measure(folder: Path, most: int, scored: int, width: int) -> dict[str, Any]:
-    """Return all measurements."""
+    """Write the logs that are missing, analyse each, and return seconds and memory by rows, by rules and with
+    sketches."""
     whole = folder / f"rows-{most}"
     if not whole.exists():
         with whole_folder(whole) as part:

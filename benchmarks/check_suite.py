@@ -1,4 +1,4 @@
-"""Wall time and peak memory of ``python -m proofs_check`` as a whole, controls included.
+"""Wall time and peak memory of all checks of the theory, ``python -m proofs_check``, with their controls.
 
     python benchmarks/check_suite.py [--jobs 2] [--seed 0]
 
@@ -19,18 +19,17 @@ from fspo.base.command_line import CommandParser
 from fspo.base.errors import UserError, run_cli
 
 ROOT = Path(__file__).parents[1]
-WALL_GOAL, MEMORY_GOAL = 120.0, 2048.0  # seconds, MiB
+WALL_GOAL, MEMORY_GOAL = 120.0, 2048.0  # wall seconds, MiB
 
 
 def own_share(pid: int) -> int:
-    """Return a process's proportional resident memory in bytes, in which a page shared by several processes counts
-    once."""
+    """Return a process's resident memory in bytes, where a page shared by n processes counts 1/n."""
     rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
     return 1024 * sum(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Pss:"))
 
 
 def main() -> int:
-    """Run the suite once, print and write down time, memory and what it found; status 1 if it failed."""
+    """Run all checks of the theory once, and print and store time, memory and failures; return 1 if a check failed."""
     parser = CommandParser(prog="python benchmarks/check_suite.py", description=__doc__ or "")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--seed", type=int, default=0, help="root of every random stream")
@@ -59,7 +58,7 @@ def main() -> int:
         "sum_of_check_seconds": sum(row["seconds"] for row in rows),
         "slowest": {f"{row['id']}: {row['name']}": row["seconds"] for row in slowest},
         "exit_status": suite.status,
-        # a load average above the number of cores: other processes were running
+        # If this load average is above the number of cores, other processes slowed the benchmark down.
         **machine("numpy", "scipy", "mpmath", "fspo"),
     }
     for name, value in results.items():

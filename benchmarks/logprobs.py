@@ -1,4 +1,4 @@
-"""Log-probs at a vocabulary of 151,936: speed, peak memory and error of ours, TRL's and plain log_softmax.
+"""Log-probs at a vocabulary of 151,936: speed, peak memory and error of this project's code, TRL's and log_softmax.
 
     python benchmarks/logprobs.py [--tokens 256,1024] [--hidden 256] [--dtypes float32,bfloat16] [--rounds 3]
 
@@ -31,7 +31,7 @@ Way = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def ours(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
-    """Compute log-probs from tiles of the logits."""
+    """Compute log-probs with this project's code, which never holds more than a tile of the logits."""
     return linear_log_probs(hidden, weight, None, targets)[0]
 
 
@@ -56,7 +56,7 @@ def trl_chunked(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
 
 
 def torch_chunked(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
-    """Compute log-probs with torch's chunks of tokens."""
+    """Compute log-probs with torch's linear_cross_entropy, which takes the tokens in chunks."""
     options = torch.nn.LinearCrossEntropyOptions()  # type: ignore[attr-defined]
     loss = torch.nn.functional.linear_cross_entropy  # type: ignore[attr-defined]
     return -loss(hidden, weight, targets, reduction="none", options=options)
@@ -71,7 +71,7 @@ WAYS: dict[str, Way] = {
 
 
 def peak_bytes(step: Callable[[], object]) -> int:
-    """Return the most live bytes while ``step`` runs, above those at its start."""
+    """Return by how many bytes the memory of live tensors grows at most while ``step`` runs."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as watched:
         step()
     live = most = 0
@@ -83,8 +83,7 @@ def peak_bytes(step: Callable[[], object]) -> int:
 
 
 def measure(dtype: str, tokens: int, features: int, rounds: int, ways: dict[str, Way]) -> dict[str, object]:
-    """Return seconds, ratios, peak bytes and errors of each way at one shape; the first round warms up and is left
-    out."""
+    """Compare the ways of computing log-probs at one shape: seconds, ratios, peak bytes and errors of each."""
     draw = torch.Generator().manual_seed(0)
     hidden = torch.randn(tokens, features, generator=draw).to(getattr(torch, dtype)).requires_grad_()
     weight = (3 / features**0.5 * torch.randn(VOCABULARY, features, generator=draw)).to(hidden.dtype).requires_grad_()
@@ -108,7 +107,8 @@ def measure(dtype: str, tokens: int, features: int, rounds: int, ways: dict[str,
     seconds = {name: np.array(values) for name, values in taken.items()}
     peaks = {}
     for name, way in ways.items():
-        hidden.grad = weight.grad = None  # freed before the measurement starts, so that it is not counted
+        # the gradients are freed before the memory measurement starts, so that they are not counted
+        hidden.grad = weight.grad = None
         peaks[name] = peak_bytes(lambda way=way: step(way))
     with torch.no_grad():
         errors = {name: (way(hidden, weight, targets).double() - expected).abs() for name, way in ways.items()}
@@ -136,7 +136,7 @@ def measure(dtype: str, tokens: int, features: int, rounds: int, ways: dict[str,
 
 
 def main() -> None:
-    """Print the table and write it to results/logprobs.json."""
+    """Compare the ways of computing log-probs, print the table and write it to results/logprobs.json."""
     parser = CommandParser(prog="python benchmarks/logprobs.py", description=__doc__ or "")
     parser.add_argument("--tokens", default="256,1024", help="comma-separated")
     parser.add_argument("--hidden", type=int, default=256, help="features of a hidden state")

@@ -1,6 +1,6 @@
-"""What the benchmarks share: clocks whose steps take turns, memory of processes, the machine, the results' file.
+"""Timing, memory of processes, the machine's description and the results' file, shared by all benchmarks.
 
-It imports the standard library alone, so that a benchmark of memory does not measure it.
+This module imports only the standard library, so that measured memory contains no imports of the benchmark.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 def take_turns(steps: Mapping[str, Callable[[], T]], rounds: int, name: str = "timing") -> dict[str, list[T]]:
-    """Return what each step returns in each round. Steps take turns; the first round warms up and is left out."""
+    """Run several steps in turn and return what each returned in each round; a first round warms up and is left out."""
     from tqdm import tqdm
 
     taken: dict[str, list[T]] = {step: [] for step in steps}
@@ -33,7 +33,7 @@ def take_turns(steps: Mapping[str, Callable[[], T]], rounds: int, name: str = "t
 
 
 def seconds(step: Callable[[], object], clock: Callable[[], float] = time.thread_time) -> float:
-    """Return the seconds of ``clock`` that a step takes (by default CPU seconds of this thread)."""
+    """Return how many seconds a step takes on ``clock`` (by default CPU seconds of this thread)."""
     start = clock()
     step()
     return clock() - start
@@ -46,7 +46,7 @@ def peak_mib() -> float:
 
 
 def family(root: int) -> set[int]:
-    """Return a process and all its descendants, from /proc (Linux)."""
+    """Return the ids of a process and of all its descendants, from /proc (Linux)."""
     parents = {}
     for entry in Path("/proc").glob("[0-9]*"):
         try:
@@ -61,7 +61,7 @@ def family(root: int) -> set[int]:
 
 @dataclass(frozen=True)
 class Watched:
-    """Wall and CPU seconds of all processes of a command, and their most memory at once, bytes."""
+    """Wall and CPU seconds of a command with all its processes, and the largest sum of their memory in bytes."""
 
     status: int
     wall: float
@@ -107,12 +107,12 @@ def versions(*packages: str) -> dict[str, str | None]:
 
 
 def machine(*packages: str) -> dict[str, Any]:
-    """Return the machine of a benchmark: cores, load average, versions of packages."""
+    """Describe the machine that a benchmark runs on: cores, load average, versions of packages."""
     return {"cores": os.cpu_count(), "load_average": os.getloadavg(), "versions": versions(*packages)}
 
 
 def write_results(results: Mapping[str, Any], path: Path) -> None:
-    """Write the results, so that the file appears only when it is complete, and print its path."""
+    """Write a benchmark's results as JSON and print the path; the file appears only when it is complete."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(".part")
     part.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")

@@ -37,12 +37,12 @@ from fspo.train.recorder import score_shards
 from fspo.train.updates import Updater
 
 MINIBATCHES = 8
-"""Updates of a rollout in the presets, one of which is scored."""
+"""Number of updates in a rollout, as in the presets for this model; one of them is scored."""
 AIMS = {"gradient_log_share": 0.02, "share_of_matmul_rate": 0.40}
 
 
 def random_batch(responses: int, prompt: int, tokens: int, vocabulary: int) -> RolloutBatch:
-    """Return a batch of random token ids, with advantages of both signs."""
+    """Return a rollout of random token ids, with advantages of both signs."""
     draw = np.random.default_rng(0)
     return RolloutBatch(
         rollout=0,
@@ -61,17 +61,19 @@ def random_batch(responses: int, prompt: int, tokens: int, vocabulary: int) -> R
 
 
 def update_flop(config: PretrainedConfig, parameters: int, rows: int, length: int, passes: int) -> float:
-    """FLOP of an update: 2 for each parameter and token in each pass, and causal attention's two products.
+    """Count the FLOP of an update: 2 for each parameter and token in each pass, and the two products of causal
+    attention.
 
     The embedding is a look-up and is left out. ``passes``: forward 1, backward 2, recomputation 1.
     """
     used = parameters - (0 if config.tie_word_embeddings else config.vocab_size * config.hidden_size)
-    attention = 2 * length * config.num_attention_heads * config.head_dim * config.num_hidden_layers  # half is masked
+    # causal attention computes only half of each product
+    attention = 2 * length * config.num_attention_heads * config.head_dim * config.num_hidden_layers
     return passes * rows * length * (2.0 * used + attention)
 
 
 def median_seconds(work: Callable[[], object], device: torch.device, rounds: int, name: str) -> float:
-    """Return the median time of ``work`` after one warm-up, including the work queued on the device."""
+    """Return the median seconds of ``work`` after one warm-up, including the work that it queues on the device."""
 
     def done() -> None:
         work()
@@ -88,20 +90,20 @@ def wait(device: torch.device) -> None:
 
 
 def matmul_rate(device: torch.device, dtype: torch.dtype, size: int, rounds: int) -> float:
-    """Return the FLOP/s of a square matrix product."""
+    """Return how many FLOP/s the device reaches in a product of two square matrices."""
     a, b = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
     return 2.0 * size**3 / median_seconds(lambda: a @ b, device, rounds, "matmul")
 
 
 def peak_bytes(device: torch.device) -> int:
-    """Return the largest memory so far: torch's tensors on a GPU, the whole process on a CPU."""
+    """Return the most memory used so far: of torch's tensors on a GPU, of the whole process on a CPU."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     return int(peak_mib() * 2**20)
 
 
 def measure(options: Any) -> dict[str, Any]:
-    """Return all numbers of one run."""
+    """Time the parts of an update and return seconds, tokens/s, FLOP/s and memory."""
     accelerator = Accelerator(cpu=options.tiny)
     device = accelerator.device
     config = embedded_config() if options.tiny else shape_of("Qwen3-8B-Base")
@@ -141,7 +143,8 @@ def measure(options: Any) -> dict[str, Any]:
     def rollout() -> None:
         prompts = [p.tolist() for p in batch.prompts]
         settings = SamplingConfig(max_new_tokens=options.new_tokens, engine="fast")
-        # No token ends a response, so that all rounds have the same work.
+        # An end-of-sequence id outside the vocabulary lets no response end early, so that all rounds have the same
+        # work.
         sample(
             model, prompts, rows, seed=0, rollout=0, config=settings, eos_token_id=config.vocab_size + 1, pad_token_id=0
         )
@@ -179,7 +182,7 @@ def measure(options: Any) -> dict[str, Any]:
 
 
 def place() -> dict[str, Any]:
-    """Return where the benchmark ran."""
+    """Describe the machine: GPU, CPU and versions of packages."""
     gpu = torch.cuda.get_device_properties(0) if torch.cuda.is_available() else None
     return {
         "gpu": gpu and {"name": gpu.name, "bytes": gpu.total_memory, "cuda": torch.version.cuda},
@@ -189,7 +192,7 @@ def place() -> dict[str, Any]:
 
 
 def main(args: list[str] | None = None) -> int:
-    """Measure, print and write the results."""
+    """Time an update at the shape of Qwen3-8B, print the numbers and write them to a file."""
     parser = CommandParser(prog="python benchmarks/qwen3_8b_update.py", description=__doc__ or "")
     parser.add_argument("--tiny", action="store_true", help="the embedded model on the CPU, with few tokens")
     parser.add_argument("--responses", type=int, default=8, help="responses of the update")

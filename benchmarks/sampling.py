@@ -1,4 +1,4 @@
-"""How fast S is drawn given L and counted by a rule, against numpy's bare standard_normal: ratios within one run.
+"""How fast log-ratio models draw S given L, and a rule counts the draws, compared with numpy's standard_normal.
 
     python benchmarks/sampling.py [--draws 16777216] [--rounds 7] [--many 100000000]
 
@@ -36,27 +36,28 @@ PARAMETERS = {
     "markov": MOMENTS,
     "student-tokens": MOMENTS,
 }
-# these models are slow, so they get fewer draws by this factor
+# How many times fewer draws these slow models get than the others.
 SLOW = {"markov": 32, "student-tokens": 512, "shifted-lengths": 8}
 GOAL = 0.7
 
 
 def bare(draws: int) -> None:
-    """Draw with numpy alone: the same generator fills one array that stays in the processor's cache."""
+    """Draw normal numbers with numpy alone into one array that stays in the processor's cache: the speed to compare
+    with."""
     rng, out = np.random.default_rng(0), np.empty(CHUNK)
     for _ in range(draws // CHUNK):
         rng.standard_normal(out=out)
 
 
 def sampled(model: LogRatioModel, draws: int) -> None:
-    """Draw S given L, in the chunks that proofs_check.tools.sampling uses."""
+    """Draw S given L from a model, in chunks of the size that the checks of the theory use."""
     rng, lengths = np.random.default_rng(0), np.broadcast_to(np.float64(LENGTH), (CHUNK,))
     for _ in range(draws // CHUNK):
         model.sample(rng, lengths)
 
 
 def counted(model: LogRatioModel, draws: int) -> None:
-    """Draw S and count how often a rule accepts it."""
+    """Draw S from a model and count how often FSPO's band accepts it."""
     acceptance_counts(model, preset("fspo-kl").rule, [LENGTH], draws, 0)
 
 
@@ -66,12 +67,12 @@ def cpu_seconds(step: Callable[[], object]) -> float:
 
 
 def draws_per_second(draws: int, step: Callable[[int], object]) -> float:
-    """Return the draws per CPU second of one step."""
+    """Return how many draws a step makes in a CPU second."""
     return draws / cpu_seconds(lambda: step(draws))
 
 
 def rates(draws: int, rounds: int) -> dict[str, float]:
-    """Return draws per CPU second, medians over rounds; the first round warms up and is left out."""
+    """Return the draws per CPU second of numpy and of each model, medians over rounds."""
     gaussian = make_model("gaussian", **MOMENTS)
     own = np.random.default_rng(1).integers(1, 4096, draws // 4).astype(float)
     steps: dict[str, tuple[int, Callable[[int], object]]] = {"standard_normal(out=)": (draws, bare)}
@@ -86,7 +87,8 @@ def rates(draws: int, rounds: int) -> dict[str, float]:
 
 
 def scaling(many: int) -> dict[str, object]:
-    """Return CPU seconds and memory of counting 10^6 draws and more, and the exponent of a power law through them."""
+    """Time the counting of 10^6 and more draws; return CPU seconds, memory and the exponent of a power law through
+    them."""
     model, rule = make_model("gaussian", **MOMENTS), preset("fspo-kl").rule
     sizes = np.unique(np.geomspace(min(10**6, many), many, 5).astype(int))
     before, taken, peaks = peak_mib(), [], []
@@ -105,7 +107,8 @@ def scaling(many: int) -> dict[str, object]:
 
 
 def parallel(many: int) -> dict[str, object]:
-    """Return wall seconds with one job and with one for each core, and compare the counts."""
+    """Count the same draws with one process and with one for each core; return wall seconds and whether the counts
+    agree."""
     model, rule, found, wall = make_model("gaussian", **MOMENTS), preset("fspo-kl").rule, {}, {}
     for jobs in (1, os.cpu_count() or 1):
         start = time.perf_counter()
@@ -115,7 +118,7 @@ def parallel(many: int) -> dict[str, object]:
 
 
 def main() -> None:
-    """Print the rates, the scaling and the memory, and write them down."""
+    """Measure how fast log-ratio models are drawn and counted, print the rates and write them to a file."""
     parser = CommandParser(prog="python benchmarks/sampling.py", description=__doc__ or "")
     parser.add_argument("--draws", type=int, default=1 << 24, help="draws in each timed step")
     parser.add_argument("--rounds", type=int, default=7, help="timed rounds, of which the median counts")
@@ -123,7 +126,7 @@ def main() -> None:
     options = parser.parse_args()
     if min(options.draws // (4 * CHUNK), options.rounds, options.many // 10**4) < 1:
         raise UserError(f"--draws needs at least {4 * CHUNK}, --rounds 1 and --many 10000")
-    scaled = scaling(options.many)  # measured first, while the process is small
+    scaled = scaling(options.many)  # memory is measured first, while the process is small
     found, together = rates(options.draws, options.rounds), parallel(options.many // 2)
     base = found["standard_normal(out=)"]
     for name, rate in found.items():

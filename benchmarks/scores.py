@@ -1,4 +1,4 @@
-"""What a score pass costs and how good its sketch is, on the embedded model: ratios within one run.
+"""What a score pass costs in CPU seconds and how exact its sketches are, on the embedded model.
 
     python benchmarks/scores.py [--model FOLDER] [--rows 128] [--rounds 9]
 
@@ -30,7 +30,7 @@ PROJECTIONS = (8, 16, 32)
 
 
 def batch_of(rows: int, seed: int) -> dict[str, Tensor]:
-    """Return right-padded prompts and worked answers of the task chain-add."""
+    """Return a batch of prompts and worked answers of the task chain-add, padded on the right."""
     tokenizer = build_tokenizer()
     pairs = itertools.islice(warmup_stream(seed), rows)
     prompts, answers = zip(*pairs, strict=True)
@@ -39,13 +39,14 @@ def batch_of(rows: int, seed: int) -> dict[str, Tensor]:
 
 
 def train_step(model: nn.Module, batch: dict[str, Tensor]) -> None:
-    """Run forward and backward pass of S, weight gradients included."""
+    """Run a forward and a backward pass of S through the whole model: the cost to which a score pass is compared."""
     token_log_probs(model, batch)[0].sum().backward()
     model.zero_grad()
 
 
 def input_step(model: nn.Module, batch: dict[str, Tensor]) -> None:
-    """Run forward and backward pass of S to the embeddings alone: the least cost of a score pass."""
+    """Run a forward and a backward pass of S that stops at the embeddings and makes no weight gradient: the least cost
+    of a score pass."""
     roots: list[Tensor] = []
 
     def cut(_: nn.Module, __: tuple, output: Tensor) -> Tensor:
@@ -58,7 +59,7 @@ def input_step(model: nn.Module, batch: dict[str, Tensor]) -> None:
 
 
 def main() -> None:
-    """Print both tables."""
+    """Measure cost and error of score passes, print both tables and write them to a file."""
     parser = CommandParser(prog="python benchmarks/scores.py", description=__doc__ or "")
     parser.add_argument("--model", help="a saved model with chain-add's tokenizer; random weights if left out")
     parser.add_argument("--rows", type=int, default=128, help="responses in the batch")

@@ -27,9 +27,10 @@ from fspo.policy.logprobs import make_batch, token_log_probs
 from fspo.policy.scores import ScoreHooks, score
 
 HOOKS_LIMIT, PASS_LIMIT = 0.03, 0.8
-"""Wanted: cost of the hooks and of a score pass, as shares of a training pass."""
+"""Goals: cost of the score hooks alone and of a whole score pass, as shares of a training pass."""
 LIVE_LIMIT = 0.05
-"""Share of a rollout step that scores made during training would have to save to be worth the code."""
+"""Share of a rollout step that must be saved before it is worth the code to take scores from the training pass itself.
+"""
 DTYPES = ("bfloat16", "float32")
 PROMPT = 8
 
@@ -65,19 +66,20 @@ def batch_of(rows: int, columns: int) -> dict[str, Tensor]:
 
 
 def training_pass(model: nn.Module, batch: dict[str, Tensor]) -> None:
-    """Run forward and backward pass of S, weight gradients included."""
+    """Run a forward and a backward pass of S through the layer, weight gradients included."""
     token_log_probs(model, batch)[0].sum().backward()
 
 
 def live_pass(model: nn.Module, batch: dict[str, Tensor]) -> None:
-    """A training pass that carries the hooks along: the least that a live path can cost.
+    """Run a training pass that also carries the score hooks: the least cost of taking scores while training.
 
     A real one must also keep the advantages out of the gradients that the hooks see, and run a score pass over the
     responses that the rule cuts, whose training gradient is 0.
     """
     with ScoreHooks(model) as hooks:
         total = token_log_probs(model, batch, scores=hooks)[0].sum()
-        roots = [root for root, *_ in hooks._roots]  # outputs of the embeddings, where the hooks cut the graph
+        # the outputs of the embeddings: the hooks cut the graph of the backward pass there
+        roots = [root for root, *_ in hooks._roots]
         torch.autograd.backward(total, inputs=[*roots, *(p for p in model.parameters() if p.requires_grad)])
 
 
@@ -90,7 +92,7 @@ PASSES: dict[str, Callable[[nn.Module, dict[str, Tensor]], object]] = {
 
 
 def measure(dtype: str, rows: int, columns: int, rounds: int) -> dict[str, object]:
-    """Return the seconds of each pass by round, and their ratios; the first round warms up and is left out."""
+    """Time each kind of pass in turn; return their seconds by round and their ratios."""
     model, batch = one_layer(getattr(torch, dtype)), batch_of(rows, columns)
 
     def timed(step: Callable[[nn.Module, dict[str, Tensor]], object]) -> float:
@@ -113,13 +115,14 @@ def measure(dtype: str, rows: int, columns: int, rounds: int) -> dict[str, objec
 
 
 def spread(values: np.ndarray) -> dict[str, float]:
-    """Return median and quartiles over rounds."""
+    """Return the median and the quartiles of a ratio over rounds."""
     low, middle, high = np.quantile(values, [0.25, 0.5, 0.75])
     return {"median": float(middle), "lower_quartile": float(low), "upper_quartile": float(high)}
 
 
 def live_path(ratio: float, saved: float, minibatches: int = 4, epochs: int = 2) -> dict[str, object]:
-    """What riding the training backward could save of a rollout step: score passes, less the hooks' own cost.
+    """Estimate which share of a rollout step is saved if the training pass takes the scores, so that no score pass is
+    needed.
 
     The embedded model's share of a step comes from the measured steps in `trl_rollout_step.json`. For the 8B shapes a
     step is, in training passes over one of M minibatches: old log-probs M/3, updates M x epochs, one score pass
@@ -144,7 +147,7 @@ def live_path(ratio: float, saved: float, minibatches: int = 4, epochs: int = 2)
 
 
 def main() -> None:
-    """Print the ratios and write them to results/scores_real_shapes.json."""
+    """Measure what scores cost at the shapes of Qwen3-8B, print the ratios and write them to a file."""
     parser = CommandParser(prog="python benchmarks/scores_real_shapes.py", description=__doc__ or "")
     parser.add_argument("--dtypes", default=",".join(DTYPES), help="comma-separated")
     parser.add_argument("--rows", type=int, default=4, help="responses in the batch")

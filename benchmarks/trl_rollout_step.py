@@ -29,7 +29,7 @@ from typing import Any
 
 from measuring import RESULTS, machine, peak_mib, write_results
 
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # idle threads that spin would slow the other side down
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # Idle threads that spin would slow the other trainer down.
 
 PROMPTS, RESPONSES, MINIBATCHES, EPOCHS = 64, 8, 4, 2
 UPDATES = MINIBATCHES * EPOCHS
@@ -46,12 +46,12 @@ KEPT = ("completions/mean_length", "reward")
 
 
 def now() -> tuple[float, float]:
-    """Return wall and CPU seconds."""
+    """Return wall seconds and CPU seconds of this process so far."""
     return time.perf_counter(), time.process_time()
 
 
 def run_fspo(model: str, rollouts: int, threads: int, folder: str, score_every: int) -> dict[str, Any]:
-    """Run this trainer. The clocks stand around the same work as for TRL."""
+    """Train with this project's trainer and time each rollout; the timed work is the same as for TRL."""
     from fspo import config as c
     from fspo.config import SamplingConfig
     from fspo.train.trainer import Trainer
@@ -61,7 +61,8 @@ def run_fspo(model: str, rollouts: int, threads: int, folder: str, score_every: 
     parts: list[dict[str, float]] = []
 
     class Timed(Trainer):
-        """A trainer that reads the clocks when a rollout begins and when the last ends, before the checkpoint."""
+        """A trainer that reads the clocks when a rollout begins and, after the last one, before the checkpoint is
+        written."""
 
         def _rollout(self, rollout: int) -> dict[str, float]:
             clocks.append(now())
@@ -93,7 +94,7 @@ def run_fspo(model: str, rollouts: int, threads: int, folder: str, score_every: 
 
 
 def run_trl(model: str, rollouts: int, threads: int, folder: str, microbatch: int) -> dict[str, Any]:
-    """Run TRL's GRPOTrainer on the same prompts and rewards."""
+    """Train with TRL's GRPOTrainer on the same prompts and rewards and time each rollout."""
     import torch
     from datasets import Dataset
     from transformers import TrainerCallback
@@ -173,7 +174,7 @@ def run_trl(model: str, rollouts: int, threads: int, folder: str, microbatch: in
 
 
 def child(side: str, model: str, rollouts: int, threads: int, result: str) -> None:
-    """Run one side in this process and write its times and memory."""
+    """Train with one of the compared trainers in this process and write seconds and memory to the file ``result``."""
     with tempfile.TemporaryDirectory() as folder:
         if side.startswith("trl"):
             found = run_trl(model, rollouts, threads, folder, int(side.split("-")[1]))
@@ -188,7 +189,7 @@ def child(side: str, model: str, rollouts: int, threads: int, result: str) -> No
 
 
 def measure(sides: list[str], model: str, rollouts: int, rounds: int, threads: int) -> dict[str, list[dict[str, Any]]]:
-    """Run every side once in each round, each in its own process."""
+    """Run every compared trainer once in each round, each in a process started for it."""
     from tqdm import tqdm
 
     runs: dict[str, list[dict[str, Any]]] = {side: [] for side in sides}
@@ -208,7 +209,8 @@ def measure(sides: list[str], model: str, rollouts: int, rounds: int, threads: i
 
 
 def summarise(runs: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, Any]]:
-    """Return means over rounds and rollouts, without the first rollout of each process; ratios are within a round."""
+    """Average seconds and memory of each trainer over rounds and rollouts, without the first rollout of each
+    process."""
     table: dict[str, dict[str, Any]] = {}
     for side, found in runs.items():
         row: dict[str, Any] = {"what": SIDES[side]}
@@ -224,7 +226,7 @@ def summarise(runs: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, Any]
 
 
 def compare(table: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Add the ratios of this trainer to TRL, for each measure against TRL's best side."""
+    """Add the ratios of this project's trainer to TRL, for each measure against TRL's best setting."""
     peers = [side for side in table if side.startswith("trl")]
     for side in [s for s in table if s.startswith("fspo")] if peers else []:
         row = table[side]
@@ -238,7 +240,7 @@ def compare(table: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 def show(table: dict[str, dict[str, Any]]) -> str:
-    """Return the table as text."""
+    """Return seconds, memory, length and reward of the compared trainers as a table in text."""
     heads = ("wall s", "CPU s", "peak MiB", "imports", "tokens", "reward")
     lines = [f"{'side':16s}" + "".join(f"{head:>9s}" for head in heads)]
     for side, row in table.items():
@@ -265,8 +267,8 @@ def show(table: dict[str, dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    """Measure, print, and keep the numbers in benchmarks/results."""
-    # argparse, not fspo.base.command_line: its imports would count in the memory of TRL's side
+    """Compare this project's trainer with TRL's, print the table and write it to benchmarks/results."""
+    # This uses argparse because the imports of fspo.base.command_line would count in the memory measured for TRL.
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rollouts", type=int, default=4, help="rollouts of each process, the first left out")
     parser.add_argument("--rounds", type=int, default=2, help="turns of each side")

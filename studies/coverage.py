@@ -1,7 +1,7 @@
-"""How often the intervals and tests of analysis/ hold, by simulation: writes docs/coverage.md.
+"""How often the intervals and tests of analysis/ hold, by simulation: this script writes docs/coverage.md.
 
-Prompts have random effects on the length and on the acceptance of their responses; the acceptance by bin is set, so
-the true LRE is known. Run ``python studies/coverage.py``; it takes ten minutes on one core and the seed is fixed.
+A simulated prompt shifts the length and the acceptance of all its responses. The acceptance of each bin is set, so the
+true LRE is known. ``python studies/coverage.py`` takes ten minutes on one core; its seed is fixed.
 
     python studies/coverage.py --quick    # half a minute: do fewer logs of the smaller designs agree with the page?
 """
@@ -34,33 +34,37 @@ from fspo.theory import lre
 
 SEED, FRESH_SEED = 20250911, 777
 LENGTH_SHARE = 0.6
-"""Share of the variance of log-length that lies between prompts."""
+"""Share of the variance of log-length that lies between prompts; the rest lies between responses to one prompt."""
 MARGIN = 0.01
 DISAGREES = 1e-3
-"""Probability, over all rows that are checked, that a correct page is called wrong."""
+"""Probability that the check with --quick calls a page wrong whose numbers are right."""
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "coverage.md"
 
 
 @dataclass(frozen=True)
 class Design:
-    """One cell of the study: acceptance ``mean * (1 + lre * x)`` with x of mean 0 and variance 1 over the bins."""
+    """One design of simulated logs.
+
+    Acceptance is ``mean * (1 + lre * x)``, where x has mean 0 and variance 1 over the bins.
+    """
 
     prompts: int
     responses: int
     bins: int
     equal: bool
     mean: float
-    correlation: float  # between responses to one prompt, of the latent normal variables that decide acceptance
+    # correlation of two responses to one prompt, in the hidden normal variables that decide whether they are accepted
+    correlation: float
     pattern: str  # trend: acceptance falls evenly over the bins; one: only the last bin accepts less
     lre: float
 
     def shares(self) -> Floats:
-        """Return the shares (K,) of the bins: equal, or each three quarters of the one before."""
+        """Return the share (K,) of each bin: all equal, or each three quarters of the one before."""
         p = np.ones(self.bins) if self.equal else 0.75 ** np.arange(self.bins)
         return p / p.sum()
 
     def acceptance(self) -> Floats:
-        """Return the true acceptances (K,)."""
+        """Return the true acceptance (K,) of each bin."""
         p = self.shares()
         x = (
             -np.arange(self.bins, dtype=float)
@@ -78,7 +82,7 @@ def effects(rng: np.random.Generator, prompts: int, responses: int, share: float
 
 
 def draw(rng: np.random.Generator, design: Design) -> tuple[Floats, Ints, Ints]:
-    """Return indicators of acceptance, clusters and bins (N,) of one simulated log."""
+    """Simulate a log; return for each response (N,) whether it is accepted, its prompt and its bin."""
     place = effects(rng, design.prompts, design.responses, LENGTH_SHARE)
     bins = np.searchsorted(special.ndtri(np.cumsum(design.shares())[:-1]), place)
     latent = effects(rng, design.prompts, design.responses, design.correlation)
@@ -89,20 +93,23 @@ def draw(rng: np.random.Generator, design: Design) -> tuple[Floats, Ints, Ints]:
 
 @dataclass
 class Tally:
-    """Counts over the replicates of one design."""
+    """Counts over the simulated logs of one design."""
 
     used: int = 0
-    below: int = 0  # the truth lies below the interval of LRE_2
+    below: int = 0  # logs whose interval of LRE_2 lies above the true value
     above: int = 0
-    apart: int = 0  # the interval of LRE_2 excludes 0
-    largest: int = 0  # the interval covers LRE_inf
+    apart: int = 0  # logs whose interval of LRE_2 excludes 0
+    largest: int = 0  # logs whose interval of LRE_inf covers the true value
     wald: int = 0
     left_out: int = 0
     without: int = 0
 
 
 def simulate(design: Design, replicates: int, seed: int = SEED) -> Tally:
-    """Simulate logs of one design. If bins are left out, the truth is that of the bins used."""
+    """Simulate logs of one design and count the intervals that hold.
+
+    Where bins are left out, the true LRE is that of the bins used.
+    """
     rng = np.random.default_rng([seed, zlib.crc32(repr(astuple(design)).encode())])
     tally = Tally()
     p, a = design.shares(), design.acceptance()
@@ -126,8 +133,8 @@ def simulate(design: Design, replicates: int, seed: int = SEED) -> Tally:
 
 
 def designs() -> Iterator[Design]:
-    """Yield the designs: 8 and 16 responses, 32 to 512 prompts, acceptances .5 to .99, fair and unfair, 5 and 8
-    bins."""
+    """Yield the simulated designs: 8 or 16 responses a prompt, 32 to 512 prompts, acceptances .5 to .99, 5 or 8
+    bins, fair and unfair."""
     for prompts, responses in ((32, 8), (32, 16), (128, 8), (512, 16)):
         for truth in (0.0, 0.1, 0.3):
             yield Design(prompts, responses, 5, True, 0.5, 0.2, "trend", truth)
@@ -141,12 +148,12 @@ def designs() -> Iterator[Design]:
 
 
 def small_designs() -> Iterator[Design]:
-    """Yield the designs that take little time."""
+    """Yield the designs that take little time to simulate, for --quick."""
     return (design for design in designs() if design.prompts == 32 and design.responses == 8)
 
 
 def fresh_designs() -> Iterator[Design]:
-    """Yield the hardest designs with another seed, and two that were not used while the method was developed."""
+    """Yield the hardest designs with another seed, and some that were not used while the intervals were developed."""
     yield Design(128, 8, 8, False, 0.85, 0.2, "one", 0.05)
     yield Design(512, 16, 5, True, 0.5, 0.2, "trend", 0.3)
     yield Design(128, 8, 5, True, 0.5, 0.2, "trend", 0.1)
@@ -171,7 +178,8 @@ CURVES = {
 
 
 def smooth_and_trend(prompts: int, responses: int, mean: float, replicates: int) -> list[str]:
-    """Return one table row: size of the trend and equivalence tests, and coverage of the smooth band."""
+    """Return a row of the second table: how often the tests of trend and of equivalence err, and coverage of smooth
+    bands."""
     rng = np.random.default_rng([SEED, prompts, responses, int(1000 * mean)])
     cluster = np.repeat(np.arange(prompts), responses)
     trend = equivalent = 0
@@ -198,13 +206,13 @@ def smooth_and_trend(prompts: int, responses: int, mean: float, replicates: int)
 
 
 def labels(design: Design) -> list[str]:
-    """Return the first cells of a design's row."""
+    """Return the first cells of a design's row in the page's table."""
     size = [f"{design.prompts} x {design.responses}", f"{design.bins} {'equal' if design.equal else 'unequal'}"]
     return [*size, f"{design.mean:g}", f"{design.correlation:g}", design.pattern, f"{design.lre:g}"]
 
 
 def line(design: Design, t: Tally, replicates: int) -> str:
-    """Return one row of the table of LRE."""
+    """Return a design's row in the table of LRE intervals."""
     hits = t.used - t.below - t.above
     cells = [*labels(design), interval(hits, t.used)]
     cells += [f"{t.below / t.used:.3f} / {t.above / t.used:.3f}", f"{t.apart / t.used:.2f}"] if t.used else ["", ""]
@@ -250,7 +258,7 @@ def page(replicates: int) -> str:
 
 
 def disagreements(text: str, chosen: Iterable[Design], replicates: int) -> list[str]:
-    """Rows of the page's first table that fewer, new logs contradict: one line each.
+    """Simulate fewer, new logs and return a line for each row of the page that they contradict.
 
     Fisher's exact test of the two shares of intervals that hold, its level divided by the number of rows.
     """
@@ -323,7 +331,7 @@ curve that bends more sharply than they can follow does not hold; the bins have 
 
 
 def main() -> int:
-    """Write docs/coverage.md, or check it."""
+    """Write docs/coverage.md, or with --quick compare it with new simulations; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--replicates", type=int, default=400, help="simulated logs for each design")
     parser.add_argument("--output", type=Path, default=PAGE, help="where the page goes")

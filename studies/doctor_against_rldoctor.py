@@ -1,4 +1,4 @@
-"""What the doctor finds and what the PyPI package rldoctor finds, on the same runs, side by side.
+"""Compare what this project's doctor and the PyPI package rldoctor find in the same runs.
 
     pip install rldoctor==0.2.0
     python studies/doctor_against_rldoctor.py [--seeds 3] [RUN ...]
@@ -36,14 +36,15 @@ RESULTS = Path(__file__).parent / "results" / "doctor_against_rldoctor.json"
 
 
 def ours(run: Path) -> tuple[list[str], float]:
-    """Return the ids of this doctor's findings at WARNING or above, and the seconds taken."""
+    """Return the ids of the findings of this project's doctor at WARNING or above, and the seconds taken."""
     began = time.perf_counter()
     found = [a.id for a in examine(run).findings if (a.severity or 0) >= Severity.WARNING]
     return found, time.perf_counter() - began
 
 
 def records(run: Path) -> list[dict[str, Any]]:
-    """Return the scalars of a run. A value that JSON cannot hold as a number becomes NaN, as other loggers write it."""
+    """Return a run's scalar metrics. A value that JSON cannot hold as a number becomes NaN, as other loggers write
+    it."""
     train = MetricsFile(run).of_phase("train")
     return [{k: math.nan if v is None else v for k, v in line.items() if k != "phase"} for line in train]
 
@@ -59,7 +60,7 @@ def theirs(rows: list[dict[str, Any]], config: dict[str, Any] | None = None) -> 
 
 
 def planted(seeds: int, folder: Path) -> dict[str, Any]:
-    """Run both tools on every planted defect and its healthy twin."""
+    """Run both doctors on every planted defect and on a healthy run of the same seed."""
     rows: list[dict[str, Any]] = []
     healthy: dict[int, tuple[set[str], set[str]]] = {}
     seconds = {"doctor": 0.0, "rldoctor": 0.0}
@@ -87,7 +88,7 @@ def planted(seeds: int, folder: Path) -> dict[str, Any]:
 
 
 def scenarios(seeds: int, folder: Path) -> list[dict[str, Any]]:
-    """Run both tools on the scenarios that rldoctor ships."""
+    """Run both doctors on the scenarios that rldoctor ships."""
     from rl_doctor import simulate  # type: ignore[import-not-found]
 
     out = []
@@ -103,7 +104,7 @@ def scenarios(seeds: int, folder: Path) -> list[dict[str, Any]]:
 
 
 def table(title: str, head: tuple[str, str, str], rows: list[tuple[str, str, str]]) -> None:
-    """Print the rows; equal rows only once."""
+    """Print a table of findings; equal rows only once."""
     widths = [max(len(r[i]) for r in [head, *rows]) for i in range(3)]
     print(f"\n{title}")
     for row in [head, *rows]:
@@ -111,7 +112,7 @@ def table(title: str, head: tuple[str, str, str], rows: list[tuple[str, str, str
 
 
 def by_seed(rows: list[dict[str, Any]], key: str) -> list[tuple[str, str, str]]:
-    """Return one line for each case: what each tool reports, and in how many seeds."""
+    """Return a line for each defect or scenario: what each doctor reports, and in how many seeds."""
     out = []
     for name in dict.fromkeys(r[key] for r in rows):
         here = [r for r in rows if r[key] == name]
@@ -127,7 +128,7 @@ def by_seed(rows: list[dict[str, Any]], key: str) -> list[tuple[str, str, str]]:
 
 
 def main() -> None:
-    """Run both tools, print the tables and write the results."""
+    """Run both doctors, print what each found and write it to a file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="*", type=Path, metavar="RUN")
     parser.add_argument("--seeds", type=int, default=3)

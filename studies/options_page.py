@@ -1,4 +1,4 @@
-"""Writes docs/options.md: every option of every command, read from the dataclasses and parsers that define them.
+"""This script writes docs/options.md: every option of every command, read from the code that defines the option.
 
 Run ``make pages``; a test compares the page with the code.
 """
@@ -32,7 +32,7 @@ PARSERS = {
     "python -m proofs_check.maps": "proofs_check.maps.__main__",
     "python -m figures": "figures.__main__",
 }
-"""Commands whose module has a function ``build_parser``."""
+"""Commands and the modules whose function ``build_parser`` defines their options."""
 INTRODUCTION = """# Options
 
 Written by `make pages` from the dataclasses and parsers of the code; a test compares them.
@@ -45,7 +45,7 @@ Row = tuple[str, str, str, str]
 
 
 def type_text(hint: Any) -> str:
-    """Return a type as a user writes values of it."""
+    """Describe a type by the values that a user may write."""
     origin, parts = get_origin(hint), get_args(hint)
     if origin is Literal:
         return ", ".join(f"`{part}`" for part in parts)
@@ -72,7 +72,7 @@ def default_text(value: Any) -> str:
 
 
 def ranges(cls: type, prefix: str = "") -> dict[str, str]:
-    """Return the range of each number of a configuration dataclass, by its dotted name."""
+    """Return the allowed range of each numeric option of a configuration class, by the option's dotted name."""
     found: dict[str, str] = {}
     hints = get_type_hints(cls)
     for field in fields(cls):
@@ -84,13 +84,14 @@ def ranges(cls: type, prefix: str = "") -> dict[str, str]:
 
 
 def rows(parser: argparse.ArgumentParser, bounds: dict[str, str], prefix: str = "") -> Iterator[Row]:
-    """Yield option, type, default and meaning of each argument."""
+    """Yield option, type, default and meaning of each argument of a parser."""
     for action in parser._actions:
         hint = getattr(action, "_typehint", action.type)
         named = [name for name in action.option_strings if name.startswith("--")]
         if action.help in (None, argparse.SUPPRESS) or action.dest in ("help", "print_config") or "Help" in str(action):
             continue
-        if type(action).__name__ == "_ActionConfigLoad":  # the action that loads a group, not an option
+        # such an action loads a group of options from a file and is no option
+        if type(action).__name__ == "_ActionConfigLoad":
             continue
         name = f"--{prefix}{named[0][2:]}" if named else str(action.metavar or action.dest)
         kind = " ".join(f"`{choice}`" for choice in action.choices) if action.choices else type_text(hint)
@@ -102,18 +103,18 @@ def rows(parser: argparse.ArgumentParser, bounds: dict[str, str], prefix: str = 
 
 
 def table(found: list[Row]) -> str:
-    """Return the rows as a Markdown table."""
+    """Return options as a Markdown table."""
     lines = [("option", "type", "default", "meaning"), ("---",) * 4, *found]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
 def configured(cls: type, title: str) -> list[Row]:
-    """Return the rows of a configuration dataclass."""
+    """Return option, type, default and meaning of each field of a configuration class."""
     return list(rows(make_parser(cls, title, ""), ranges(cls)))
 
 
 def page() -> str:
-    """Return the text of the page."""
+    """Return the text of docs/options.md."""
     train = configured(TrainConfig, "python -m fspo.train")
     lora = [
         row

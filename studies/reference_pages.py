@@ -1,4 +1,4 @@
-"""Write the pages of docs/ that list what the code declares: docs/tables.md and docs/log_format.md.
+"""This script writes docs/tables.md and docs/log_format.md, which list what the code declares.
 
     python studies/reference_pages.py
 
@@ -35,17 +35,20 @@ ELSEWHERE: dict[str, Any] = {
     "claims.json": Claim,
     "calibrate": CalibratedRange,
 }
-"""Tables and JSON files that other commands write, by their name on the page."""
+"""Tables and JSON files that other commands than ``analysis`` write, by the name that docs/tables.md gives them."""
 
 
 def grid(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a Markdown table."""
+    """Return a head and rows as a Markdown table."""
     lines = [list(head), ["---"] * len(head), *([str(cell).replace("|", "\\|") for cell in row] for row in rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
 
 
 def section(title: str, row: Any) -> str:
-    """A table's part of the page: what a row is, then its columns; those of a key are named by the largest key."""
+    """Return a table's part of docs/tables.md: what one of its rows is, then its columns.
+
+    Columns that belong to a key of several tables are described at the largest such key.
+    """
     ours = set(names(row))
     within = {key: set(names(kind)) for key, kind in KEYS.items() if kind is not row and set(names(kind)) <= ours}
     largest = [key for key in within if not any(within[key] < other for other in within.values())]
@@ -129,7 +132,7 @@ PAGES = {"tables.md": tables_page, "log_format.md": log_format_page}
 
 
 def main() -> None:
-    """Write the pages."""
+    """Write docs/tables.md and docs/log_format.md."""
     CommandParser(prog="python studies/reference_pages.py", description=__doc__ or "").parse_args()
     for name, page in PAGES.items():
         write_text(DOCS / name, page())

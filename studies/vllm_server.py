@@ -1,4 +1,5 @@
-"""A vLLM server on the CPU, from an environment of its own (`make .vllm/ready`), for tests and studies."""
+"""Start and stop a vLLM server on the CPU, in its own Python environment (`make .vllm/ready`), for tests and
+studies."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ STARTS_WITHIN = 400.0
 
 @dataclass
 class Running:
-    """A server that answers.
+    """A vLLM server that answers requests.
 
     Attributes
     ----------
@@ -34,14 +35,14 @@ class Running:
     process: subprocess.Popen[bytes]
 
     def kill(self) -> None:
-        """End the server, and the engine's process that it started, at once."""
+        """Kill the server and the engine's process, which the server started."""
         if self.process.poll() is None:
             os.killpg(self.process.pid, 9)
             self.process.wait()
 
 
 def missing(python: Path = PYTHON) -> str:
-    """Return why no server can be started, or "" if one can."""
+    """Say why no vLLM server can be started; return "" if one can."""
     return "" if (python.parent.parent / "ready").exists() else f"no vLLM in {python.parent.parent}: make test-vllm"
 
 
@@ -49,7 +50,7 @@ def missing(python: Path = PYTHON) -> str:
 def serve(
     folder: Path, *, dtype: str = "float32", logprobs: str = "processed_logprobs", python: Path = PYTHON
 ) -> Iterator[Running]:
-    """Serve a model folder on a free port of this machine while the block runs; the log is ``FOLDER.log``.
+    """Serve a model folder on a free port of this machine while a ``with`` block runs; the log is ``FOLDER.log``.
 
     Raises
     ------
@@ -68,7 +69,7 @@ def serve(
     environment |= {"VLLM_SERVER_DEV_MODE": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
     log = folder.with_name(f"{folder.name}.log")
     with log.open("wb") as file:
-        # the server gets its own session, so that the engine's process can be ended with it
+        # The server gets its own session, so that the engine's process can be ended together with it.
         process = subprocess.Popen(
             command, stdout=file, stderr=file, env=environment, cwd=folder, start_new_session=True
         )

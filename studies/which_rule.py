@@ -1,9 +1,9 @@
-"""Which rule gives the best update at equal acceptance? Writes docs/which_rule.md.
+"""Which rule gives the best update if all keep the same share of responses? This script writes docs/which_rule.md.
 
-Three parts, each with intervals: gradient logs (every band and every way to treat what lies outside it, matched to one
-update acceptance in each window), models whose update is known exactly, and short training runs that follow one
-acceptance. Parts and runs that are done are kept under --output and not computed again; the page's section on training
-stays as it is where no trained runs are given.
+It has three parts, each with intervals. On gradient logs, every band and every treatment outside the band is compared
+at one update acceptance in each window. In models whose update is known exactly, the same cases are compared at one
+band acceptance. Short training runs follow one acceptance. Finished parts and runs are kept under --output and not
+computed again; if no trained runs are given, the page's section on training stays as it is.
 
 examples:
   python studies/which_rule_logs.py --output out/which_rule/logs
@@ -49,16 +49,16 @@ from proofs_check.maps.settings import TYPICAL_PROMPTS
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "which_rule.md"
 PROMPTS = TYPICAL_PROMPTS
-"""Number of responses in the models' update, by which the variance of one response is divided."""
+"""Number of responses in a model's update; the variance of one response's gradient is divided by it."""
 REFERENCE = ("fspo", "drop")
 MODEL_BANDS = ("rloo", "gspo", "fspo", "fspo-kl", "fspo-tilted", "power", "fspo-adaptive")
 LEAST_RANGE = 10
-"""Number of rollouts after which a trained run's acceptance is averaged."""
+"""Number of rollouts, at the start of a trained run, that its mean acceptance leaves out."""
 Row = dict[str, Any]
 
 
 def kept(folder: Path, name: str, key: str, work: Callable[[], list[Row]]) -> list[Row]:
-    """Return the rows of one part; they are read from the folder if they were computed there for the same key."""
+    """Return the rows of one part of the study, from the folder if an earlier call computed them for the same key."""
     path = folder / f"{name}-{digest(key)[:12]}.json"
     if path.is_file():
         return json.loads(path.read_text())
@@ -69,8 +69,8 @@ def kept(folder: Path, name: str, key: str, work: Callable[[], list[Row]]) -> li
 
 
 def log_rows(path: Path) -> list[Row]:
-    """Return squared error (T12, over that of the unclipped update) and same-batch cosine of every matched case on
-    one log."""
+    """Return, for every case matched on one log, the squared error of its update (T12, relative to no clipping) and its
+    same-batch cosine."""
     run = load_run(path)
     bins = Bins((1, int(run.rows.length.max()) + 1))
     cases = [case for case in make_cases(BANDS, TARGETS, run.rows) if case.source == "matched"]
@@ -93,7 +93,8 @@ def log_rows(path: Path) -> list[Row]:
 
 
 def model_rule(name: str, policy: Policy, rng: np.random.Generator) -> Rule:
-    """Return a preset's band; the exponent of fspo-adaptive is learnt from 100 updates of 256 drawn responses."""
+    """Return a preset's band; the exponent of fspo-adaptive is first learnt from 100 updates of 256 simulated
+    responses."""
     rule = PRESETS[name].rule
     if rule.adapt != "exponent":
         return Rule(rule.shape, rule.range_lo, rule.range_hi, gamma=rule.gamma, drift=rule.drift)
@@ -108,7 +109,7 @@ def model_rule(name: str, policy: Policy, rng: np.random.Generator) -> Rule:
 
 
 def model_rows(model: str) -> list[Row]:
-    """Return bias, variance and cosine of every band and treatment outside, at equal band acceptance in one model."""
+    """Return bias, variance and cosine of every band and treatment outside in one model, at equal band acceptance."""
     policy = MODELS[model][1]()
     rng = np.random.default_rng(0)
     free = policy.moments(Rule("none"), 0.0)
@@ -132,23 +133,25 @@ def model_rows(model: str) -> list[Row]:
 
 
 def mean_interval(values: Sequence[float]) -> tuple[float, float, float]:
-    """Return the mean of the finite values with Student's interval over units; the ends are NaN with fewer than two."""
+    """Return the mean of the finite values with Student's interval; the ends are NaN with fewer than two values."""
     return sample_interval([v for v in values if math.isfinite(v)])
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, float, float]:
-    """Median of units with the sign test's interval; NaN ends with fewer than six.
+    """Return the median with the sign test's interval; the ends are NaN with fewer than six values.
 
     One unit may lie anywhere without moving it: ratios of squared errors have no mean that one could rely on.
     """
     x = np.sort(np.asarray(values, np.float64))
-    rank = int(sps.binom.ppf((1 - CONFIDENCE) / 2, x.size, 0.5))  # rank of the lower end; 0: there is no interval
+    # rank of the interval's lower end; 0 means that there is no interval
+    rank = int(sps.binom.ppf((1 - CONFIDENCE) / 2, x.size, 0.5))
     middle = float(np.median(x)) if x.size else math.nan
     return (middle, float(x[rank - 1]), float(x[x.size - rank])) if rank else (middle, math.nan, math.nan)
 
 
 def compared(rows: list[Row], quantity: str, target: float) -> pd.DataFrame:
-    """Every case against fspo's drop, paired by unit: median ratio of squared errors, or median gain in cosine.
+    """Compare every case with fspo's drop, paired by log or model: median ratio of squared errors, or median gain in
+    cosine.
 
     A squared error is an unbiased estimate and may be negative; such a unit stays where it is, below all others.
 
@@ -174,7 +177,7 @@ def compared(rows: list[Row], quantity: str, target: float) -> pd.DataFrame:
 
 
 def trained_rows(paths: Sequence[Path]) -> list[Row]:
-    """Return reward and acceptance of trained runs; a folder is called RULE-seedN."""
+    """Return reward and acceptance of trained runs, whose folders are called RULE-seedN."""
     found: list[Row] = []
     for path in paths:
         name, _, seed = path.name.rpartition("-seed")
@@ -200,14 +203,15 @@ def number(value: float) -> str:
 
 
 def cell(row: Any) -> str:
-    """Return an estimate with its interval."""
+    """Return a table cell: an estimate with its interval."""
     if not math.isfinite(row["ci_low"]):
         return number(row["estimate"])
     return f"{number(row['estimate'])} [{number(row['ci_low'])}, {number(row['ci_high'])}]"
 
 
 def comparison_table(rows: list[Row], quantities: dict[str, str], targets: Sequence[float] = TARGETS) -> list[str]:
-    """Return Markdown lines: a row for each case, ordered by the first column; units in brackets."""
+    """Return Markdown lines that compare all cases: a row each, ordered by the first column; in brackets in how many
+    logs or models the case is better."""
     case = ["rule", "outside"]
     parts: dict[Any, Any] = {(q, t): compared(rows, q, t).set_index(case) for q in quantities for t in targets}
     columns = [f"{words} at {t:.0%}" for words in quantities.values() for t in targets]
@@ -219,7 +223,8 @@ def comparison_table(rows: list[Row], quantities: dict[str, str], targets: Seque
 
 
 def verdict(rows: list[Row], quantity: str, words: str) -> list[str]:
-    """One sentence a target: the best case with what is left of it after all cases looked at, and fspo's own band."""
+    """Return a sentence for each target acceptance: the best case, whether that survives that many cases were compared,
+    and where fspo's own band stands."""
     out = []
     for target in TARGETS:
         table = compared(rows, quantity, target)
@@ -235,7 +240,8 @@ def verdict(rows: list[Row], quantity: str, words: str) -> list[str]:
 
 
 def standing_out(rows: list[Row], quantity: str, words: str, target: float) -> str:
-    """One line: the cases that the sign test tells from fspo's drop after all looks, on either side."""
+    """Return a line that names the cases which the sign test separates from fspo's drop, corrected for the number of
+    cases."""
     table = compared(rows, quantity, target)
     names = {True: "", False: ""}
     for r in (r for r in table.to_dict("records") if r["p"] * (len(table) - 1) < 0.05):
@@ -245,7 +251,7 @@ def standing_out(rows: list[Row], quantity: str, words: str, target: float) -> s
 
 
 def training_table(rows: list[Row]) -> list[str]:
-    """Return Markdown lines: means over seeds, and differences from fspo paired by seed."""
+    """Return Markdown lines about the trained runs: means over seeds, and differences from fspo paired by seed."""
     table = pd.DataFrame(rows)
     quantities = list(dict.fromkeys(table.quantity))
     lines = [f"| rule | seeds | {' | '.join(quantities)} | reward, all rollouts, less fspo's |"]
@@ -261,7 +267,7 @@ def training_table(rows: list[Row]) -> list[str]:
 
 
 def page(logs: list[Row], models: list[Row], trained: list[Row], before: str = "") -> str:
-    """Return the document. If there are no trained runs, the section on training is kept from the document
+    """Return the text of docs/which_rule.md. Without trained runs, its section on training is copied from
     ``before``."""
     lines = [
         HEAD.format(
@@ -330,7 +336,7 @@ CLOSE = "What such short runs of a small model cannot show is how rules differ o
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure the logs and models that no earlier call measured, then write docs/which_rule.md."""
+    """Compute what no earlier call computed, then write docs/which_rule.md."""
     words = (__doc__ or "").strip()
     parser = argparse.ArgumentParser(description=words, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--logs", nargs="*", type=Path, default=[], metavar="RUN", help="run folders with scores")

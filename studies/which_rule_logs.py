@@ -1,6 +1,6 @@
-"""Gradient logs for studies/which_rule.py: three tasks, two seeds, two step sizes; short runs on a CPU.
+"""Train short runs on a CPU whose gradient logs studies/which_rule.py compares: three tasks, two seeds, two step sizes.
 
-Every run trains under fspo with one range. A run that is whole is kept, one that was killed goes on.
+Every run trains under fspo with one range. Finished runs are kept, and a run that was killed is resumed.
 
 examples:
   python studies/which_rule_logs.py --output out/which_rule/logs
@@ -41,32 +41,35 @@ ROLLOUTS = 10
 
 
 class Plain:
-    """A task whose reward a function of the text and of its end gives; the model starts from random weights."""
+    """A task whose reward is a function of the response's text and of whether it ended.
+
+    The model starts at random weights.
+    """
 
     def __init__(self, name: str, reward: Callable[[str, bool], float]) -> None:
         self.name, self._reward = name, reward
 
     def size(self, split: str) -> int | None:
-        """As many examples as are asked for."""
+        """Return None: the task has as many examples as are asked for."""
         return None
 
     def example(self, split: str, index: int) -> Example:
-        """Example ``index``, always the same one."""
+        """Return the example with this index; it is the same at every call."""
         return Example(f"{split}-{index}", f"{index % 90 + 10}+", answer="", info={"number": index})
 
     def score(self, examples: Sequence[Example], responses: Sequence[str], finished: Sequence[bool]) -> Rewards:
-        """One reward for each response."""
+        """Return one reward for each response."""
         found = [self._reward(text, end) for text, end in zip(responses, finished, strict=True)]
         return Rewards(np.array(found, np.float64), ["ok"] * len(found))
 
 
 def digits(text: str, finished: bool) -> float:
-    """Share of digits: no matter of length."""
+    """Reward the share of digits in the text, which does not depend on its length."""
     return sum(c.isdigit() for c in text) / max(len(text), 1)
 
 
 def brief(text: str, finished: bool) -> float:
-    """Whether it ended within 24 characters: long responses all have A < 0."""
+    """Reward responses that end within 24 characters, so that long responses have negative advantages."""
     return float(finished and len(text) <= 24)
 
 
@@ -75,7 +78,7 @@ TASKS = ("chain-add", *PLAIN)
 
 
 def train(folder: Path, task: str, seed: int, step_size: float) -> None:
-    """One run of 10 rollouts of 256 responses, 4 updates each, the last three with scores."""
+    """Train one run: 10 rollouts of 256 responses with 4 updates each; three updates of a rollout have scores."""
     config = TrainConfig(
         output=str(folder),
         rollouts=ROLLOUTS,
@@ -99,7 +102,7 @@ def train(folder: Path, task: str, seed: int, step_size: float) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Train what is missing."""
+    """Train the runs that are missing."""
     words = (__doc__ or "").strip()
     parser = argparse.ArgumentParser(description=words, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, default=Path("out/which_rule/logs"), help="folder of the runs")

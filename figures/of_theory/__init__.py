@@ -11,4 +11,4 @@ FIGURES = (
     "mse_best",
     "adaptive_models",
 )
-"""Figures of the theory, in the order of a paper."""
+"""Names of the figures of the theory, in the order in which a paper would show them."""

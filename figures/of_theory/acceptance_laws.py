@@ -1,4 +1,4 @@
-"""Acceptance laws of the rules at matched acceptance: closed form and simulation (T1, T2)."""
+"""Share of responses kept (acceptance) by length, for rules that keep the same mean share (T1, T2)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TITLES = {"no drift error": "no drift", "drift -sigma^2/2": "drift $\\mu=-\\sigm
 
 
 def laws(tables: Tables) -> dict[str, list[Law]]:
-    """Return the laws of each panel."""
+    """Return the curves to draw by panel: acceptance against length for each rule, with simulated points."""
     table = tables["acceptance_laws"]
     known = looks(table["rule"])
     found: dict[str, list[Law]] = {}
@@ -44,7 +44,7 @@ def laws(tables: Tables) -> dict[str, list[Law]]:
 
 
 def plot_laws(data: Sequence[Law], ax: Axes | None = None) -> Axes:
-    """Draw curves, and points with intervals."""
+    """Draw acceptance against length: a curve for each rule, and its simulated points with intervals."""
     ax = new_axes(ax)
     for law in data:
         draw_law(ax, law, markersize=2.8)
@@ -56,7 +56,7 @@ def plot_laws(data: Sequence[Law], ax: Axes | None = None) -> Axes:
 
 
 def caption(tables: Tables) -> str:
-    """Return the caption with the table's numbers."""
+    """Return the caption of the acceptance curves, with each rule's least acceptance."""
     table = tables["acceptance_laws"]
     worst = [
         f"{rule_label(law.points.rule)} {percent(float(law.y.min()))}" for data in [*laws(tables).values()][-1:]
@@ -71,7 +71,7 @@ def caption(tables: Tables) -> str:
 
 
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw one panel for each drift of the tokens (docs/theory.md T1, T2)."""
+    """Draw acceptance against length for each rule, one panel for each drift of the tokens (docs/theory.md T1, T2)."""
     found = laws(tables)
     drawn = looks(law.points.rule for data in found.values() for law in data)
     with style.context():

@@ -1,4 +1,4 @@
-"""LRE that bands which follow a target leave under each log-ratio model, dot and interval (T14, T15)."""
+"""LRE under each log-ratio model that remains where a band is adjusted until it meets a target (T14, T15)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CENTRES = {"kl": "around the model's drift", "none": "without a centre"}
 
 @dataclass(frozen=True)
 class Dots:
-    """One rule's LRE_inf under each model, arrays (K,), in the models' order."""
+    """One rule's LRE_inf with interval under each log-ratio model: arrays (K,)."""
 
     rule: str
     estimate: NDArray[np.float64]
@@ -38,14 +38,14 @@ class Dots:
 
 
 def dots(rows: Frame, rule: str, models: Sequence[str]) -> Dots:
-    """Return one rule's values; NaN where a model is missing."""
+    """Return one rule's LRE_inf under each of these models; NaN where the table has no row."""
     own = rows[rows["rule"] == rule].set_index("words").reindex(list(models))
     arrays = (own[name].to_numpy(float) for name in ("lre_inf", "lre_inf_low", "lre_inf_high"))
     return Dots(rule, *arrays)
 
 
 def plot_models(data: Sequence[Dots], models: Sequence[str], ax: Axes | None = None) -> Axes:
-    """Draw a row for each model; its rules one under the other."""
+    """Draw LRE_inf as dots with intervals: a row for each model, and in it the rules one under the other."""
     ax = new_axes(ax)
     known = looks(d.rule for d in data)
     for d, shift in zip(data, spread(len(data), 0.2), strict=True):
@@ -59,14 +59,14 @@ def plot_models(data: Sequence[Dots], models: Sequence[str], ax: Axes | None = N
 
 
 def caption(tables: Tables) -> str:
-    """Return the caption with its numbers."""
+    """Return the caption of the figure of bands that follow a target, with the number of simulated runs."""
     table = need(tables["adaptive_models"], "no model")
     here = [words for drift, words in CENTRES.items() if (table["drift"] == drift).any()]
     return CAPTION.format(runs=int(table["runs"].iloc[0]), centre=f"Bands {' and '.join(here)}")
 
 
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw one panel for each centre of the bands (docs/theory.md T14, T15)."""
+    """Draw LRE_inf by model and rule, one panel for each kind of centre of the band (docs/theory.md T14, T15)."""
     table = need(tables["adaptive_models"], "no model")
     models, rules = list(dict.fromkeys(table["words"])), list(dict.fromkeys(table["rule"]))
     drifts = [drift for drift in CENTRES if (table["drift"] == drift).any()]

@@ -1,4 +1,4 @@
-"""The Berry-Esseen envelope against the true distance from the Gaussian acceptance (T5)."""
+"""How far the share of responses in a band is from its Gaussian value, and the Berry-Esseen bound on it (T5)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ BLUE, ORANGE = "#0072B2", "#D55E00"
 
 @dataclass(frozen=True)
 class Distances:
-    """One token law: arrays over length of the envelope, the worst band, the band u = 1, and its simulation."""
+    """Arrays over length for one law of token log-ratios: the Berry-Esseen bound, the distance of the worst band and of
+    the band u = 1 from the Gaussian acceptance, and simulated distances."""
 
     law: str
     rho3: float
@@ -48,7 +49,7 @@ class Distances:
 
 
 def distances(table: Frame) -> list[Distances]:
-    """Return the table's laws in its order."""
+    """Return the distances from Gaussian acceptance for each token law of the table."""
     found = []
     for law in table["law"].unique():
         own = table[table["law"] == law].sort_values("length")
@@ -62,7 +63,7 @@ def distances(table: Frame) -> list[Distances]:
 
 
 def plot_distances(data: Distances, ax: Axes | None = None, lowest: float = 1e-5) -> Axes:
-    """Draw envelope, true distances and simulated points; both axes logarithmic from ``lowest``."""
+    """Draw the bound, the exact distances and the simulated points against length; both axes are logarithmic."""
     ax = new_axes(ax)
     ax.plot(data.length, data.envelope, color="black", linewidth=1.0, zorder=2.2)
     ax.plot(data.length, data.worst, color=BLUE, zorder=2.3)
@@ -76,14 +77,14 @@ def plot_distances(data: Distances, ax: Axes | None = None, lowest: float = 1e-5
 
 
 def caption(tables: Tables) -> str:
-    """Return the caption with the table's numbers."""
+    """Return the caption of the Berry-Esseen figure, with the share of the bound that each token law reaches."""
     table = tables["berry_esseen"]
     shares = [f"{WORDS.get(d.law, d.law)} {np.max(d.worst / d.envelope):.2f}" for d in distances(table)]
     return CAPTION.format(draws=count_words(table["draws"].dropna()), shares=", ".join(shares))
 
 
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw one panel for each token law (docs/theory.md T5)."""
+    """Draw the distance from Gaussian acceptance, one panel for each token law (docs/theory.md T5)."""
     found = distances(tables["berry_esseen"])
     with style.context():
         handles = [

@@ -1,4 +1,4 @@
-"""LRE against the drift error: values with proved bounds, and the bounds of T3."""
+"""LRE by the error of the assumed drift: computed values with proved limits, and the bounds of T3."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ BLUE, RED, GREEN = "#0072B2", "#D55E00", "#117733"
 
 @dataclass(frozen=True)
 class Curve:
-    """One pair of ranges: arrays (K,) over the drift error; NaN where T3 gives no bound."""
+    """LRE and its bounds for one pair of ranges: arrays (K,) over the drift error; NaN where T3 gives no bound."""
 
     u_lo: float
     u_hi: float
@@ -44,13 +44,13 @@ class Curve:
     two_sided: NDArray[np.float64]
 
     def title(self, style: Style) -> str:
-        """Return the title of the panel, ranges and signs, on two lines in a narrow figure."""
+        """Return the title of the panel: the ranges, and whether drift errors have one sign or both."""
         signs = "both signs" if self.mixed else "one sign"
         return f"$u_-={self.u_lo:g}$, $u_+={self.u_hi:g}${chr(10) if style.narrow else ', '}{signs}"
 
 
 def curves(table: Frame) -> list[Curve]:
-    """Return the table's cases in its order."""
+    """Return LRE against drift error for each pair of ranges in the table."""
     found = []
     names = ("x", "lre", "low", "high", "near_low", "near_high", "one_sided", "two_sided")
     for case in table["case"].unique():
@@ -62,7 +62,7 @@ def curves(table: Frame) -> list[Curve]:
 
 
 def plot_drift(data: Curve, ax: Axes | None = None) -> Axes:
-    """Draw curve, band and the two bounds; a bound far above the band leaves the panel."""
+    """Draw LRE and the two bounds of T3 against the drift error; a bound far above LRE leaves the panel."""
     ax = new_axes(ax)
     ax.fill_between(data.x, data.near_low, data.near_high, color=BLUE, alpha=0.2, linewidth=0, zorder=1.5)
     ax.fill_between(data.x, data.low, data.high, color=BLUE, linewidth=0, zorder=2)
@@ -76,7 +76,7 @@ def plot_drift(data: Curve, ax: Axes | None = None) -> Axes:
 
 
 def caption(tables: Tables) -> str:
-    """Return the caption with the table's numbers."""
+    """Return the caption of the figure of drift errors, with how close the bounds come to LRE."""
     table = tables["drift_lre"]
     found = curves(table)
     width = max(float(np.max(((c.high - c.low) / c.high)[c.x > 0])) for c in found)
@@ -97,7 +97,7 @@ def caption(tables: Tables) -> str:
 
 
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw one panel for each pair of ranges (docs/theory.md T3)."""
+    """Draw LRE against the drift error, one panel for each pair of ranges (docs/theory.md T3)."""
     found = curves(tables["drift_lre"])
     with style.context():
         handles = [

@@ -1,4 +1,4 @@
-"""Where fspo is fair and which rule is fairest, over two departures from the model at once."""
+"""LRE of fspo, and the rule with the least LRE, where S departs from the Gaussian model in two ways at once."""
 
 from __future__ import annotations
 
@@ -24,13 +24,14 @@ CAPTION = (
 )
 RULE = "fspo"
 TIE = 1e-3
-"""Rules whose LRE is within this distance of the least count as equal; then the first of LINES is shown, fspo before
-all."""
+"""Rules whose LRE is within this distance of the least count as equally fair; the figure then shows fspo, or else the
+first of ``LINES``."""
 
 
 @dataclass(frozen=True)
 class Grid:
-    """One pair of factors: values along x (M,) and y (N,), LRE of fspo (N, M) and the fairest rule of each cell."""
+    """Two departures from the model: values along x (M,) and y (N,), LRE of fspo (N, M) and the fairest rule of each
+    cell."""
 
     factor: str
     factor_2: str
@@ -42,7 +43,7 @@ class Grid:
 
 
 def grids(tables: Tables) -> tuple[list[Grid], float]:
-    """Return the table's grids and the acceptance to which rules are matched."""
+    """Return a grid for each pair of departures in the table, and the mean acceptance that all rules have."""
     table = tables["fairness_map"]
     rows = table[table["factor_2"].notna() & table["rule"].isin(LINES) & (table["method"] == "closed")]
     if rows.empty:
@@ -76,7 +77,8 @@ def grids(tables: Tables) -> tuple[list[Grid], float]:
 
 
 def plot_grid(data: Grid, norm: Normalize, ax: Axes | None = None) -> Any:
-    """Draw cells and markers; return the mesh for a colour bar."""
+    """Draw LRE of fspo as coloured cells and the fairest rule as a marker in each; return the cells for a colour
+    bar."""
     ax = new_axes(ax)
     known = line_looks(rule for row in data.fairest for rule in row)
     mesh = ax.pcolormesh(data.lre, cmap="cividis", norm=norm, edgecolors="white", linewidth=0.3)
@@ -97,7 +99,7 @@ def plot_grid(data: Grid, norm: Normalize, ax: Axes | None = None) -> Any:
 
 
 def caption(tables: Tables) -> str:
-    """Return the caption with the table's numbers."""
+    """Return the caption of the grids, with the share of cells in which fspo is the fairest rule."""
     found, target = grids(tables)
     shares = []
     for grid in found:
@@ -110,7 +112,7 @@ def caption(tables: Tables) -> str:
 
 
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw one panel for each pair of factors."""
+    """Draw a grid of LRE for each pair of departures from the model."""
     found, _ = grids(tables)
     drawn = line_looks(rule for grid in found for row in grid.fairest for rule in row)
     with style.context():

@@ -1,4 +1,4 @@
-"""Where each rule is fair: LRE against one departure from the model at a time, at matched acceptance."""
+"""LRE of each rule against one departure from the Gaussian model at a time, all rules at the same mean acceptance."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ CAPTION = (
 )
 LINES = ("fixed", "power-0.25", "fspo", "power-0.75", "linear", "fspo-kl", "fspo-gaussian", "fspo-tilted")
 OF_PRESET = {"fixed": "rloo", "linear": "gspo", "power-0.75": "power"}
-"""The bands of the map that are drawn in the look of a preset, because they have the exponent of its band."""
+"""Rules of the map and the presets with the same exponent of length, whose colour and marker they are drawn in."""
 
 
 @dataclass(frozen=True)
 class Factor:
-    """How a factor is drawn: its label, the measure shown, the scale of its axis, and ticks (empty: automatic)."""
+    """How the axis of one departure from the model is drawn: label, quantity, scale, and ticks (empty: automatic)."""
 
     label: str
     measure: str = "band"
@@ -61,13 +61,14 @@ MEASURES = {"band": "$a$", "update": "$a_{upd}$", "weight": "$b$"}
 
 
 def line_looks(rules: Iterable[str]) -> dict[str, Look]:
-    """Return the looks of the map's rules in the order of LINES."""
+    """Return colour and marker of the named rules, in the order of ``LINES``."""
     names = set(rules)
     return {rule: next(iter(looks([OF_PRESET.get(rule, rule)]).values())) for rule in LINES if rule in names}
 
 
 def one_factor(tables: Tables) -> Frame:
-    """Return rows with one factor, at the highest acceptance to which every measure was matched."""
+    """Return the rows with one departure from the model, at the highest acceptance at which all quantities are
+    known."""
     table = tables["fairness_map"]
     rows = table[table["factor_2"].isna() & table["rule"].isin(LINES)]
     shared = [t for t, part in rows.groupby("target") if set(part["measure"]) == set(rows["measure"])]
@@ -77,7 +78,7 @@ def one_factor(tables: Tables) -> Frame:
 
 
 def lines(tables: Tables) -> dict[str, list[Law]]:
-    """Return the rules of each factor, in the order of FACTORS."""
+    """Return, for each departure from the model, the curves of LRE of all rules."""
     table = one_factor(tables)
     known = line_looks(table["rule"])
     found: dict[str, list[Law]] = {}
@@ -97,7 +98,7 @@ def lines(tables: Tables) -> dict[str, list[Law]]:
 
 
 def plot_factor(data: Sequence[Law], factor: Factor, ax: Axes | None = None) -> Axes:
-    """Draw LRE of each rule along one factor."""
+    """Draw the LRE of each rule against the size of one departure from the model."""
     ax = new_axes(ax)
     for line in data:
         draw_law(ax, line, markersize=2.4, linewidth=0.9)
@@ -112,7 +113,8 @@ def plot_factor(data: Sequence[Law], factor: Factor, ax: Axes | None = None) -> 
     else:
         few_ticks(ax.xaxis, 3)
         ax.xaxis.set_major_formatter(FuncFormatter(_plain))
-    ax.set_yscale("function", functions=(_root, _square))  # a square-root axis, because differences near 0 matter most
+    # a square-root axis shows differences near 0, which matter most
+    ax.set_yscale("function", functions=(_root, _square))
     ax.yaxis.set_major_locator(FixedLocator([0, 0.05, 0.2, 0.5, 1]))
     ax.yaxis.set_major_formatter(FuncFormatter(_plain))
     measure = "" if factor.measure == "band" else f" ({MEASURES[factor.measure]})"
@@ -137,7 +139,7 @@ def _atanh(x: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def caption(tables: Tables) -> str:
-    """Return the caption; it names the acceptance that the table was made at and the rules that the table lacks."""
+    """Return the caption of the map, with the common acceptance and the reason why a rule's curve ends early."""
     table = one_factor(tables)
     lines(tables)
     lost = table[table["lre_inf"].isna() & table["note"].notna()]
@@ -158,7 +160,7 @@ def caption(tables: Tables) -> str:
 
 
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw one panel for each factor."""
+    """Draw LRE of the rules, one panel for each departure from the model."""
     found = lines(tables)
     drawn = line_looks(line.points.rule for data in found.values() for line in data)
     with style.context():

@@ -1,4 +1,4 @@
-"""The best band of each model, and what a fair exponent or another centre costs (T12, T13)."""
+"""Least error of the clipped update under each model, for any exponent of the band and for a square root (T12, T13)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ CRITERIA = {"mse": "update as it is", "mse_direction": "direction"}
 
 @dataclass(frozen=True)
 class Best:
-    """One treatment outside the band (drop, truncate or cap): least relative errors (K,), one for each model."""
+    """Least relative errors (K,), one for each model, of bands with the same treatment outside (drop, truncate or
+    cap)."""
 
     outside: str
     any_gamma: NDArray[np.float64]
@@ -37,7 +38,7 @@ class Best:
 
 
 def select(tables: Tables) -> Frame:
-    """Return rows of the criteria that are drawn, at the number of prompts of the map."""
+    """Return the least errors of the criteria that are drawn, at the figure's number of prompts."""
     table = tables["mse_best"]
     table = prefer(table[table["criterion"].isin(CRITERIA)], "n", TYPICAL_PROMPTS, table["n"].max())
     if table.empty:
@@ -46,7 +47,7 @@ def select(tables: Tables) -> Frame:
 
 
 def best(rows: Frame, models: Sequence[str]) -> list[Best]:
-    """Return the rows of one criterion by what happens outside."""
+    """Return the least error of each treatment outside the band, divided by the error without clipping."""
     found = []
     for outside in OUTSIDE_MARKERS:
         own = rows[rows["outside"] == outside].set_index("model").reindex(list(models))
@@ -56,7 +57,7 @@ def best(rows: Frame, models: Sequence[str]) -> list[Best]:
 
 
 def plot_best(data: Sequence[Best], models: Sequence[str], ax: Axes | None = None) -> Axes:
-    """Draw a row for each model, with drop, truncate and cap below each other."""
+    """Draw the least relative errors: a row for each model, and in it drop, truncate and cap below each other."""
     ax = new_axes(ax)
     rows = np.arange(len(models))
     for shift, item in zip((-0.25, 0.0, 0.25), data, strict=True):
@@ -72,7 +73,7 @@ def plot_best(data: Sequence[Best], models: Sequence[str], ax: Axes | None = Non
 
 
 def caption(tables: Tables) -> str:
-    """Return the caption with the best exponents."""
+    """Return the caption of the least errors, with the best exponent of the band under each model."""
     rows = select(tables)
     rows = rows[(rows["criterion"] == "mse") & (rows["outside"] == "any")]
     words = [
@@ -83,7 +84,7 @@ def caption(tables: Tables) -> str:
 
 
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw one panel for each criterion (docs/theory.md T12)."""
+    """Draw the least error by model, one panel for each criterion (docs/theory.md T12)."""
     rows = select(tables)
     models = list(dict.fromkeys(rows["model"]))
     criteria = [name for name in CRITERIA if (rows["criterion"] == name).any()]

@@ -1,4 +1,4 @@
-"""Mean squared error of the clipped update over exponent, centre and acceptance of the band (T12, T13)."""
+"""Mean squared error of the clipped update by exponent, centre and acceptance of the band (T12, T13)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CENTRES = {-1.0: "centre $-KL$", 0.0: "centre 0", 1.0: "centre $+KL$"}
 
 @dataclass(frozen=True)
 class Cells:
-    """One panel: acceptances (M,), exponents (N,) and relative mean squared errors (N, M)."""
+    """One panel: acceptances (M,), exponents (N,), and mean squared errors (N, M) relative to no clipping."""
 
     outside: str
     centre: float
@@ -40,13 +40,13 @@ class Cells:
 
     @property
     def least(self) -> tuple[float, float, float]:
-        """(value, gamma, acceptance) of the least cell."""
+        """Return the least relative error, and the exponent and the acceptance of its cell."""
         i, j = np.unravel_index(np.nanargmin(self.relative), self.relative.shape)
         return float(self.relative[i, j]), float(self.gamma[i]), float(self.acceptance[j])
 
 
 def cells(tables: Tables) -> tuple[list[Cells], str, int]:
-    """Panels by outside and centre, the model, and the number of prompts."""
+    """Return a panel for each treatment outside and each centre, the log-ratio model, and the number of prompts."""
     table = tables["mse_map"]
     table = prefer(table, "model", MODEL, *table["model"].unique())
     table = prefer(table, "n", TYPICAL_PROMPTS, table["n"].max())
@@ -68,7 +68,8 @@ def cells(tables: Tables) -> tuple[list[Cells], str, int]:
 
 
 def plot_cells(data: Cells, norm: LogNorm, ax: Axes | None = None, filled: bool = False) -> Any:
-    """Draw cells, a cross where clipping loses and a star in the least cell; return the mesh for a colour bar."""
+    """Draw relative errors as coloured cells, a cross where clipping raises the error, a star at the least error;
+    return the cells for a colour bar."""
     ax = new_axes(ax)
     mesh = ax.pcolormesh(data.relative, cmap="cividis_r", norm=norm, edgecolors="white", linewidth=0.2)
     shape = data.relative.shape
@@ -88,7 +89,7 @@ def plot_cells(data: Cells, norm: LogNorm, ax: Axes | None = None, filled: bool 
 
 
 def caption(tables: Tables) -> str:
-    """Return the caption with the best band."""
+    """Return the caption of the map of errors, with the band of least error."""
     found, model, n = cells(tables)
     best = min(found, key=lambda panel: panel.least[0])
     value, gamma, acceptance = best.least
@@ -98,7 +99,8 @@ def caption(tables: Tables) -> str:
 
 
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw the figure. Rows: what happens outside; columns: centres (docs/theory.md T12, T13)."""
+    """Draw the errors: a row of panels for each treatment outside the band, a column for each centre (docs/theory.md
+    T12)."""
     found, _, _ = cells(tables)
     outsides, centres = list(dict.fromkeys(c.outside for c in found)), list(dict.fromkeys(c.centre for c in found))
     least = min(found, key=lambda panel: panel.least[0])

@@ -1,4 +1,4 @@
-"""How tight the cosine lemma is: measured angles against the bound that T7s reaches."""
+"""Angles between clipped and unclipped update, against the bound of the cosine lemma and its sharp form T7s."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ SOURCES = {
     "optimised": ("optimised", "#D55E00", "s"),
     "T7s": ("T7s", "#0072B2", "o"),
 }
-"""How the strata of a point were made -> its label, colour and marker."""
+"""How the gradients of a point were made: key in the table, then label, colour and marker."""
 SMALLEST = 1e-4
-"""Least rho that is drawn. Below it, the angle of random strata is rounding error."""
+"""Least rho that is drawn. Below it, the computed angle is only rounding error."""
 
 
 @dataclass(frozen=True)
 class Cloud:
-    """Points of one source: arrays (K,), all with SMALLEST <= rho < 1."""
+    """Points of one way of making gradients: arrays (K,), all with SMALLEST <= rho < 1."""
 
     source: str
     rho: NDArray[np.float64]
@@ -45,7 +45,7 @@ class Cloud:
 
 
 def clouds(tables: Tables) -> list[Cloud]:
-    """Return the sources that have points with a guarantee."""
+    """Return the points, by how their gradients were made, for which the lemma gives a bound (rho < 1)."""
     table = tables["tightness"]
     found = []
     for source in SOURCES:
@@ -58,7 +58,7 @@ def clouds(tables: Tables) -> list[Cloud]:
 
 
 def plot_cosine(data: Sequence[Cloud], ax: Axes | None = None) -> Axes:
-    """Draw cosines and the bound."""
+    """Draw the cosine of clipped and unclipped update against rho, and the lemma's lower bound."""
     ax = new_axes(ax)
     at = np.linspace(0, 1, 400)[:-1]
     ax.plot(at, [cosine_bound(r) or 0.0 for r in at], color="black", linewidth=1.0, zorder=2.2)
@@ -72,7 +72,7 @@ def plot_cosine(data: Sequence[Cloud], ax: Axes | None = None) -> Axes:
 
 
 def plot_sine(data: Sequence[Cloud], ax: Axes | None = None) -> Axes:
-    """Draw sines and the bound, both axes logarithmic."""
+    """Draw the sine of the angle against rho, and the bound sine <= rho; both axes are logarithmic."""
     ax = new_axes(ax)
     ax.plot([SMALLEST, 1], [SMALLEST, 1], color="black", linewidth=1.0, zorder=2.2)
     for cloud in data:
@@ -94,7 +94,7 @@ def _points(ax: Axes, cloud: Cloud, y: NDArray[np.float64]) -> None:
 
 
 def caption(tables: Tables) -> str:
-    """Return the caption with its counts."""
+    """Return the caption of the figure of angles, with the number of points and how nearly they reach the bound."""
     table, data = tables["tightness"], clouds(tables)
     counts, reached = [], []
     for cloud in data:
@@ -106,7 +106,7 @@ def caption(tables: Tables) -> str:
 
 
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw the figure. Cosine and sine (docs/theory.md T7, T7s)."""
+    """Draw the cosine in the left panel and the sine in the right one (docs/theory.md T7, T7s)."""
     data = clouds(tables)
     with style.context():
         looks = [SOURCES[cloud.source] for cloud in data]

@@ -1,4 +1,6 @@
-"""Write the tables of ``python -m proofs_check.maps``: maps of fairness and price, curves, and adaptive bands."""
+"""The command ``python -m proofs_check.maps``: write tables of fairness, of the price of clipping, and of theory
+curves.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,9 @@ from proofs_check.maps.tables import write_table
 from proofs_check.run import MOST_JOBS
 
 MOST_DRAWS = 10_000_000
-"""Most responses of each length that a simulated row may hold in memory."""
+"""Most responses of each length that the command simulates; more would not fit into memory."""
 CURVES, ONLINE = "curves", "online"
-"""Parts that are no maps: the tables of ``proofs_check.maps.curves`` and ``proofs_check.maps.online``."""
+"""Parts of the output beside the maps: curves of the theory, and bands that follow a target."""
 EXAMPLES = """examples:
   python -m proofs_check.maps
       every table, in out/proofs_check
@@ -33,7 +35,7 @@ EXAMPLES = """examples:
 
 
 def build_parser() -> CommandParser:
-    """Return the parser of the command line."""
+    """Return the parser of ``python -m proofs_check.maps``."""
     parser = CommandParser(
         prog="python -m proofs_check.maps",
         description="Map where each rule is fair and what its clipping costs; write tidy CSV tables.",
@@ -53,7 +55,7 @@ def build_parser() -> CommandParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Build the tables, write them, print their names, and return the exit status."""
+    """Build the chosen tables, write them, print their paths and return the exit status."""
     options = build_parser().parse_args(arguments)
     check_output(options.out)
     checked_seed("--seed", options.seed)

@@ -1,4 +1,4 @@
-"""Build the maps' tables in several processes."""
+"""Compute the tables of fairness and of the price of clipping in several processes."""
 
 from __future__ import annotations
 
@@ -20,13 +20,15 @@ from proofs_check.maps.tables import to_frame
 
 PARTS = ("fairness", "price")
 CHUNK = 8
-"""Points of the fairness map that one task computes."""
+"""Number of points of the fairness map that a process computes at a time."""
 Part = dict[str, list[dict]]
 
 
 def fairness_part(start: int, seed: int, draws: int) -> Part:
-    """Return the rows of points ``start`` to ``start + CHUNK`` of the fairness map; each point has its own random
-    stream."""
+    """Return the rows of points ``start`` to ``start + CHUNK`` of the fairness map.
+
+    Each point has its own random stream.
+    """
     rows = []
     for i, point in enumerate(points()[start : start + CHUNK], start):
         rows += fairness.rows_of(point.setting(), point.measures, np.random.default_rng([seed, i]), draws)
@@ -34,7 +36,7 @@ def fairness_part(start: int, seed: int, draws: int) -> Part:
 
 
 def price_part(name: str) -> Part:
-    """Return the rows of one model of the price, in both tables."""
+    """Return one model's rows of the two tables about the price of clipping: its errors, and its weights by length."""
     mse, by_length = price.rows_of(name)
     return {"mse_map": mse, "price_by_length": by_length}
 
@@ -42,7 +44,7 @@ def price_part(name: str) -> Part:
 def build_tables(
     only: Sequence[str] = PARTS, seed: int = 0, draws: int = 20_000, jobs: int = 1, progress: bool = True
 ) -> dict[str, pd.DataFrame]:
-    """Return all tables by name. The tables depend on the seed and the draws, not on ``jobs``.
+    """Return the chosen tables by name. They depend on the seed and the draws, not on the number of processes.
 
     Raises
     ------

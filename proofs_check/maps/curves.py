@@ -1,6 +1,7 @@
 """Tables for the figures of the theory: computed curves beside simulated points with intervals (docs/theory.md).
-Four tables: acceptance laws (T1, T2), LRE against drift error (T3), how tight the cosine lemma is (T7), and the
-Berry-Esseen envelope against the true distance (T5). ``figures`` draws them and computes nothing.
+
+Four tables: acceptance by length (T1, T2), LRE by drift error (T3), how nearly the cosine lemma's bound is reached
+(T7), and the Berry-Esseen bound beside the true distance from Gaussian acceptance (T5). ``figures`` only draws them.
 """
 
 from __future__ import annotations
@@ -32,21 +33,21 @@ Floats = theory.Floats
 Row = dict[str, Any]
 
 ACCEPTANCE = 0.85
-"""Mean acceptance over LENGTHS; every rule's range is set to reach it."""
+"""Mean share of responses kept, over ``LENGTHS``. Every rule's range is scaled until its band keeps this share."""
 LENGTHS = np.unique(np.round(np.geomspace(1, 1e5, 121)))
-"""Lengths in tokens. They are equally likely, so that log length is nearly uniform."""
+"""Response lengths in tokens. They are equally likely, so log length is nearly uniform."""
 SIMULATED_LENGTHS = np.geomspace(1, 10**4.5, 10)
-"""Lengths at which the first rule is simulated. Each further rule's lengths are a tenth of a decade longer, so that
-its points do not cover the others."""
+"""Lengths at which the first rule of a panel is simulated. Each further rule is simulated at lengths a tenth of a
+decade longer, so that its points do not cover the others."""
 LAWS = {
     "no drift error": (0.0, ("rloo", "gspo", "fspo", "power")),
     "drift -sigma^2/2": (-(SIGMA**2) / 2, ("rloo", "gspo", "fspo", "fspo-kl", "power")),
 }
-"""Panel -> drift mu of the tokens (nats) and the rules. All rules but fspo-kl are centred at 0."""
+"""Panels of the acceptance figure: drift mu of the tokens (nats) and the rules. All but fspo-kl are centred at 0."""
 RANGES = {"equal": (1.0, 1.0, False), "unequal": (0.5, 1.5, True)}
-"""Case -> standardised ranges u_lo, u_hi and whether drift errors of both signs occur."""
+"""Cases of the drift figure: standardised ranges u_lo and u_hi, and whether drift errors of both signs occur."""
 NEAR = 0.1
-"""Relative half-width of the intervals of ranges over which an enclosure of LRE is computed."""
+"""LRE is also bounded for all ranges within this relative distance of the stated ones."""
 TOKEN_LENGTHS = np.unique(np.round(np.geomspace(1, 4096, 37))).astype(int)
 EXPONENTIAL, STUDENT = ExponentialTokens(0.0, 1.0), StudentTokens(0.0, 1.0, df=5.0)
 
@@ -58,8 +59,8 @@ def interval(hits: int, draws: int) -> tuple[float, float]:
 
 
 def matched_rule(name: str, mu: float, sigma: float, target: float) -> tuple[Rule, float]:
-    """Return the preset, scaled to a mean acceptance of ``target`` over LENGTHS in the Gaussian model, and its centre
-    m.
+    """Return a preset scaled so that its band keeps a mean share ``target`` of Gaussian responses, and the band's
+    centre m.
 
     Raises
     ------
@@ -75,8 +76,8 @@ def matched_rule(name: str, mu: float, sigma: float, target: float) -> tuple[Rul
 
 
 def acceptance_laws(rng: np.random.Generator, draws: int) -> Iterator[Row]:
-    """Yield rows of a(l) of the rules at matched acceptance (T1, T2): the closed form (kind ``law``) and
-    simulations."""
+    """Yield acceptance by length of each rule at equal mean acceptance (T1, T2): closed form (kind ``law``) and
+    simulated."""
     for panel, (mu, rules) in LAWS.items():
         model = GaussianTokens(mu, SIGMA)
         for place, name in enumerate(rules):
@@ -96,7 +97,7 @@ def acceptance_laws(rng: np.random.Generator, draws: int) -> Iterator[Row]:
 
 
 def drift_lre(rng: np.random.Generator, draws: int) -> Iterator[Row]:
-    """Yield rows of T3: the supremum of LRE_inf over p for drift errors up to x, its enclosures, and the two bounds.
+    """Yield rows of T3: the largest LRE_inf over all shares of lengths for drift errors up to x, and the bounds of T3.
 
     ``low``, ``high`` enclose the value at the stated ranges, ``near_low``, ``near_high`` the values for all ranges
     within NEAR of them. ``one_sided``, ``two_sided`` are the bounds, empty where T3 gives none.
@@ -108,9 +109,10 @@ def drift_lre(rng: np.random.Generator, draws: int) -> Iterator[Row]:
         near = [((1 - NEAR) * u, (1 + NEAR) * u) for u in (u_lo, u_hi)]
         for x in np.linspace(0, 1.2, count).tolist():
             least = -x if mixed else 0.0
-            at = np.array([least, x, min(max((u_lo - u_hi) / 2, least), x)])  # T3's proof: the acceptance peaks at x*
+            # acceptance is largest at the second of these drift errors and least at an end (proof of T3)
+            at = np.array([least, x, min(max((u_lo - u_hi) / 2, least), x)])
             a = theory.interval_probability(-u_lo + at, u_hi + at)
-            # nearly all weight on the length that is accepted least
+            # LRE is largest where nearly all weight lies on the length that is accepted least.
             worst_p = np.where(np.arange(3) == np.argmin(a), 1.0, 1e-15)
             low, high = lre_enclosure(u_lo, u_hi, least, x)
             near_low, near_high = lre_enclosure(near[0], near[1], least, x, pieces=4 if draws < 5_000 else 12)
@@ -125,15 +127,18 @@ def drift_lre(rng: np.random.Generator, draws: int) -> Iterator[Row]:
 
 
 def lemma_row(source: str, case: Strata) -> Row:
-    """Return T7's rho of the strata, and the cosine and the sine of their two updates.
-    The sine does not cancel at small angles."""
+    """Return rho of T7 for these strata, and the cosine and sine of the angle between clipped and true update.
+
+    The sine does not lose digits at small angles.
+    """
     lemma = case.lemma()
     sine, _ = case.sine()
     return {"source": source, "rho": lemma.rho, "cosine": lemma.cosine, "sine": sine, "guaranteed": lemma.rho < 1}
 
 
 def optimised_strata(rng: np.random.Generator, rho: float, steps: int = 150) -> Strata:
-    """Return strata with rho near the given one, whose clipped update L-BFGS has turned away from the true one."""
+    """Return strata with about the given rho, whose clipped update an optimiser has turned as far from the true one as
+    it can."""
     K, D = int(rng.integers(2, 6)), int(rng.integers(2, 9))
 
     def unpack(x: Any) -> tuple[Any, Any, Any, Any]:
@@ -151,8 +156,7 @@ def optimised_strata(rng: np.random.Generator, rho: float, steps: int = 150) -> 
 
 
 def tightness(rng: np.random.Generator, draws: int) -> Iterator[Row]:
-    """Yield rows of T7: rho, cosine and sine of random strata, optimised strata, a softmax policy, and the sharp
-    case."""
+    """Yield rho, cosine and sine of T7 for random strata, optimised strata, a softmax policy and T7s's worst case."""
     for _ in range(min(max(draws // 10, 100), 2_000)):
         yield lemma_row("random", random_strata(rng))
     for rho in np.linspace(0.05, 0.95, min(max(draws // 1_000, 4), 19)).tolist():
@@ -167,8 +171,10 @@ def tightness(rng: np.random.Generator, draws: int) -> Iterator[Row]:
 
 
 def edge_errors(law: str, length: int) -> tuple[Any, Any]:
-    """Return edges z in standard deviations, and F(z) - Phi(z), where F is the law of S; at jumps both one-sided
-    limits."""
+    """Return band edges z, in standard deviations of S, and F(z) - Phi(z) with F the law of S.
+
+    At jumps of F, both one-sided limits are returned.
+    """
     if law == "signs":
         steps = np.arange(length + 1)
         atoms = (2.0 * steps - length) / math.sqrt(length)
@@ -179,37 +185,38 @@ def edge_errors(law: str, length: int) -> tuple[Any, Any]:
         return z, EXPONENTIAL.cdf(z * math.sqrt(length), length) - ndtr(z)
     z = np.linspace(0, 4, 61)
     error = STUDENT.cdf(z * math.sqrt(length), length) - ndtr(z)
-    # symmetric tokens: the error at -z is minus the error at z
+    # The token law is symmetric, so the error at -z is minus the error at z.
     return np.concatenate([-z[:0:-1], z]), np.concatenate([-error[:0:-1], error])
 
 
 def worst_band(z: Floats, error: Floats) -> float:
-    """Return the largest |a - a_Gauss| over all bands with -u_- <= 0 <= u_+, from the errors at both edges."""
+    """Return the largest distance of a band's acceptance from its Gaussian value, over all bands that contain 0."""
     upper, lower = error[z >= 0], error[z <= 0]
     return float(max(upper.max() - lower.min(), lower.max() - upper.min()))
 
 
 def unit_band(law: str, length: int) -> float:
-    """Return P(|S| <= sigma sqrt(l)), computed without sampling."""
+    """Return the acceptance P(|S| <= sigma sqrt(l)) of the band u = 1, computed without sampling."""
     root = math.sqrt(length)
     if law == "signs":
         k = np.arange(length + 1)
-        inside = (2 * k - length) ** 2 <= length  # integers, so that an edge at an atom counts as inside
+        # whole numbers are compared, so that a value exactly on the edge counts as inside
+        inside = (2 * k - length) ** 2 <= length
         return float(binom.pmf(k, length, 0.5)[inside].sum())
     low, high = (EXPONENTIAL if law == "exponential" else STUDENT).cdf(np.array([-root, root]), length)
     return float(high - low)
 
 
 def token_sums(law: str, length: int, rng: np.random.Generator, draws: int) -> Floats:
-    """Draw S / sigma of ``draws`` responses."""
+    """Draw the log-ratio of ``draws`` responses of this length, in units of the token sd."""
     if law == "signs":
         return np.asarray(2.0 * rng.binomial(length, 0.5, draws) - length, np.float64)
     return (EXPONENTIAL if law == "exponential" else STUDENT).sample(rng, np.full(draws, length))
 
 
 def berry_esseen(rng: np.random.Generator, draws: int) -> Iterator[Row]:
-    """Yield rows of T5: the envelope and the true |a - a_Gauss|, for the worst band (``worst``) and for u = 1
-    (``unit``)."""
+    """Yield rows of T5: the Berry-Esseen bound and the true distance from Gaussian acceptance, for the worst band
+    (``worst``) and for u = 1 (``unit``)."""
     gauss = float(theory.interval_probability(-1.0, 1.0))
     powers = 2 ** np.arange(13)
     for law, rho3 in (("exponential", float(EXPONENTIAL.RHO3)), ("signs", 1.0), ("student", STUDENT.rho3)):
@@ -235,11 +242,11 @@ TABLES: dict[str, Callable[[np.random.Generator, int], Iterator[Row]]] = {
     "tightness": tightness,
     "berry_esseen": berry_esseen,
 }
-"""Name of each CSV file, and the function that yields its rows."""
+"""Name of each table, and the function that yields its rows."""
 
 
 def write(out: Path, seed: int = 0, draws: int = 20_000, progress: bool = True) -> list[Path]:
-    """Compute the tables and write ``NAME.csv`` for each into ``out``.
+    """Compute the curves' tables and write each as ``NAME.csv`` into the folder ``out``.
 
     Parameters
     ----------
@@ -264,6 +271,6 @@ def write(out: Path, seed: int = 0, draws: int = 20_000, progress: bool = True) 
     written = []
     for name, rows in tqdm(TABLES.items(), desc="curves", unit="table", disable=not progress):
         frame = to_frame(name, rows(generator(seed, name, "curve"), draws))
-        # the two ends of an enclosure differ in their last digits
+        # 17 digits: the two ends of an enclosure differ only in their last digits.
         written.append(write_table(Path(out), name, frame, digits=17))
     return written

@@ -1,4 +1,5 @@
-"""The fairness map: LRE of every rule at matched acceptance (docs/theory.md sections 2-4, T1-T6, T11, T13)."""
+"""The fairness map: LRE of every rule where all keep the same mean share of responses (docs/theory.md T1-T6, T11,
+T13)."""
 
 from __future__ import annotations
 
@@ -16,14 +17,15 @@ from proofs_check.tools.lre_interval import simulated_lre
 
 Measure = Literal["band", "update", "weight"]
 TARGETS: dict[str, tuple[float, ...]] = {"band": (0.85, 0.5), "update": (0.85, 0.7), "weight": (0.85, 0.5)}
-"""Mean acceptances to which ranges are set. Update acceptance counts one side of the band only, so it seldom falls
-to a half."""
+"""Mean acceptances to which ranges are set, by kind of acceptance. Update acceptance counts only one side of the band,
+so it seldom falls to a half."""
 SIMULATED_TARGET = 0.85
 Row = dict[str, Any]
 
 
 def _power(name: str, gamma: float, **options: Any) -> Rule:
-    """Return a symmetric band c L^gamma whose half-width is sigma sqrt(L) at the middle length, before calibration."""
+    """Return a band of half-width c L^gamma, which equals sigma sqrt(L) at the middle length before the range is
+    scaled."""
     c = SIGMA * MIDDLE ** (0.5 - gamma)
     return Rule("power", c, c, gamma=gamma, name=name, **options)
 
@@ -38,12 +40,12 @@ RULES: tuple[Rule, ...] = (
     _power("fspo-gaussian", 0.5, drift="gaussian"),
     _power("fspo-tilted", 0.5, drift="tilted"),
 )
-"""The bands that are compared. All are symmetric, because c_hi/c_lo is a factor of the map. The presets rloo (fixed)
-and gspo (linear) have unequal edges, so they are not used."""
+"""The bands that are compared. All are symmetric, because the ratio of the two ranges is a factor of the map; rloo and
+gspo have unequal ranges, so ``fixed`` and ``linear`` take their place."""
 
 
 def acceptance(setting: Setting, rule: Rule, measure: Measure) -> Floats | None:
-    """Return the acceptance a(l) by one measure at the setting's lengths, (K,).
+    """Return the share of responses kept at each length (K,), by one of the three kinds of acceptance.
 
     ``weight`` is E[w; band | l] / E[w | l], a two-sided drop (T13).
 
@@ -75,13 +77,14 @@ def with_asymmetry(rule: Rule, ratio: float) -> Rule:
 
 
 def rows_of(setting: Setting, measures: tuple[str, ...], rng: np.random.Generator, draws: int) -> list[Row]:
-    """Return rows for every rule, measure and target in one setting, and simulated rows if the setting asks for
-    them."""
+    """Return rows of LRE for every rule, kind of acceptance and target in one setting, with simulated rows if it has
+    any."""
     rows: list[Row] = []
     sample = _Sample(setting, rng, draws) if setting.simulate and draws else None
     for measure in measures:
         for target in TARGETS[measure]:
-            for name in ("none", "random"):  # both accept all lengths equally, so no length gains weight
+            # no rule at all, and dropping at random, accept all lengths equally: LRE is 0
+            for name in ("none", "random"):
                 a = np.full(setting.lengths.size, 1.0 if name == "none" else target)
                 rows.append(_row(setting, name, None, measure, target) | _closed(setting.p, a))
             for rule in RULES:
@@ -148,7 +151,7 @@ def _missing(why: str) -> Row:
 
 
 class _Sample:
-    """Responses of every length of a setting, drawn once; each rule is applied to the same responses."""
+    """Simulated responses of every length of a setting. All rules are applied to the same responses."""
 
     def __init__(self, setting: Setting, rng: np.random.Generator, draws: int) -> None:
         self.setting = setting
@@ -160,7 +163,7 @@ class _Sample:
         self.A = np.where(positive, 1.0, -1.0)
 
     def lre_of(self, rule: Rule, measure: Measure) -> Row:
-        """Return LRE of the simulated acceptance, with its simultaneous interval."""
+        """Return LRE of a rule's acceptance among the simulated responses, with a simultaneous interval."""
         applied = rule.apply(self.S, self.setting.lengths, self.A, rule.centre(self.setting.means))
         kept = applied.in_band if measure != "update" else applied.side == 0
         weight = applied.weight if measure == "weight" else np.ones_like(self.S)

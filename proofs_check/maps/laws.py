@@ -1,7 +1,7 @@
-"""Laws of S given the length for the fairness map: probabilities of bands, and samples to check them.
+"""Laws of S given the length, for the fairness map: probabilities of bands, and samples to test them.
 
-Every law computes, for the K lengths of its setting at once, P(lo <= S <= hi | l) and the weighted mass
-E[e^S; lo <= S <= hi | l] (docs/theory.md sections 1 and 4).
+Every law gives, for K lengths at once, P(lo <= S <= hi | l) and the weighted mass E[e^S; lo <= S <= hi | l]
+(docs/theory.md sections 1 and 4).
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ Sampler = Callable[[np.random.Generator, int], Floats]
 
 
 class Law(Protocol):
-    """A law of S given each of K lengths."""
+    """The law of S given the length, for K lengths at once."""
 
     def probability(self, lo: Floats, hi: Floats) -> Floats:
-        """Return P(lo <= S <= hi | l), (K,)."""
+        """Return the probability that lo <= S <= hi at each length, (K,)."""
         ...
 
     def weighted(self, lo: Floats, hi: Floats) -> Floats | None:
-        """Return E[e^S; lo <= S <= hi | l], (K,), or None if the mean weight is infinite."""
+        """Return the mean of e^S where lo <= S <= hi, else 0, at each length, (K,); None if the mean of e^S is infinite."""
         ...
 
     def sample(self, rng: np.random.Generator, draws: int) -> Floats:
@@ -45,16 +45,19 @@ class Normal:
     sampler: Sampler | None = None
 
     def probability(self, lo: Floats, hi: Floats) -> Floats:
-        """Return P(lo <= S <= hi | l), see `Law`."""
+        """Return the probability that lo <= S <= hi at each length, (K,)."""
         return interval_probability((lo - self.mean) / self.scale, (hi - self.mean) / self.scale)
 
     def weighted(self, lo: Floats, hi: Floats) -> Floats:
-        """Return E[e^S; lo <= S <= hi | l], see `Law`. Weighting by e^S moves the mean by the variance (T13)."""
+        """Return the mean of e^S where lo <= S <= hi, else 0, at each length, (K,).
+
+        Weighting by e^S moves the mean of a normal law by its variance (T13).
+        """
         mass = np.exp(self.mean + self.scale**2 / 2)
         return mass * Normal(self.mean + self.scale**2, self.scale).probability(lo, hi)
 
     def sample(self, rng: np.random.Generator, draws: int) -> Floats:
-        """Draw S, see `Law`."""
+        """Draw S, (draws, K)."""
         if self.sampler:
             return self.sampler(rng, draws)
         return self.mean + self.scale * rng.standard_normal((draws, self.mean.size))
@@ -62,7 +65,7 @@ class Normal:
 
 @dataclass(frozen=True)
 class Student:
-    """S is mean_l plus a sum of l independent Student-t tokens; Gil-Pelaez inversion gives its law.
+    """S given l is a mean plus a sum of l independent Student-t tokens; its law comes from Gil-Pelaez inversion.
 
     At the length ``at`` the quartiles of the sum are those of N(0, sigma^2 at). So laws with 2 or fewer degrees of
     freedom, which have no variance, can be compared with the others. The mean weight is infinite.
@@ -77,7 +80,8 @@ class Student:
     _splines: tuple[CubicSpline, ...] = field(init=False, repr=False)
     _units: Floats = field(init=False, repr=False)
 
-    _EDGE = 60.0  # in units of the sum's scale; beyond it, the tail is l times that of one token, matched at the edge
+    # in units of the sum's scale; further out, the tail is taken as l times that of one token, matched at this point
+    _EDGE = 60.0
 
     def __post_init__(self) -> None:
         # The width of the sum grows like l^(1/2), or like l^(1/df) under a stable law.
@@ -92,24 +96,24 @@ class Student:
             return 0.5 + np.exp(log_phi) @ kernel.T / math.pi
 
         middle = np.array([self.at])
-        # law of the sum of tokens of scale 1, in units of at^exponent
+        # The law of the sum of ``at`` tokens of scale 1, in units of at^exponent.
         first = CubicSpline(x, cdf(middle**exponent, middle)[0])
         found = float(first.solve(0.75, extrapolate=False)[0]) * self.at**exponent
         object.__setattr__(self, "token_scale", quartile * self.sigma * math.sqrt(self.at) / found)
-        units = self.lengths**exponent  # in units of the token scale
+        units = self.lengths**exponent  # in units of a token's scale
         object.__setattr__(self, "_units", units * self.token_scale)
         object.__setattr__(self, "_splines", tuple(CubicSpline(x, row) for row in cdf(units, self.lengths)))
 
     def probability(self, lo: Floats, hi: Floats) -> Floats:
-        """Return P(lo <= S <= hi | l), see `Law`."""
+        """Return the probability that lo <= S <= hi at each length, (K,)."""
         return self._cdf(hi) - self._cdf(lo)
 
     def weighted(self, lo: Floats, hi: Floats) -> None:
-        """Return None: a Student-t token has no exponential moment (see `Law`)."""
+        """Return None: the mean of e^S is infinite for Student-t tokens."""
         return
 
     def sample(self, rng: np.random.Generator, draws: int) -> Floats:
-        """Draw S as partial sums of token paths, see `Law`."""
+        """Draw S, (draws, K), as partial sums of paths of tokens."""
         return self.mean + partial_sums(lambda n, t: self.token_scale * rng.standard_t(self.df, (n, t)), draws, self)
 
     def _cdf(self, s: Floats) -> Floats:
@@ -123,7 +127,7 @@ class Student:
 
 
 def _panels(end: float, panels: int = 300, nodes: int = 20) -> tuple[Floats, Floats]:
-    """Return Gauss-Legendre nodes and weights on (0, end), denser towards 0."""
+    """Return nodes and weights of a Gauss-Legendre quadrature on (0, end), with more nodes near 0."""
     edges = end * np.linspace(0, 1, panels + 1) ** 2
     t, w = np.polynomial.legendre.leggauss(nodes)
     mid, half = (edges[1:] + edges[:-1]) / 2, (edges[1:] - edges[:-1]) / 2
@@ -178,10 +182,11 @@ class Switching:
         object.__setattr__(self, "_tables", tuple(tables))
 
     def _counts(self) -> list[Floats]:
-        """Return, for each length, the law of the number of tokens in the second state."""
+        """Return, for each length, the probabilities of 0, 1, 2, ... tokens in the second state."""
         longest = int(self.lengths.max())
         stay, move = (1 + self.persistence) / 2, (1 - self.persistence) / 2
-        first, second = np.zeros(longest + 1), np.zeros(longest + 1)  # joint law of the count and the current state
+        # joint probability of the count so far and the chain's present state
+        first, second = np.zeros(longest + 1), np.zeros(longest + 1)
         first[0], second[1] = 0.5, 0.5
         found = {}
         for t in range(1, longest + 1):
@@ -193,16 +198,18 @@ class Switching:
         return [found[int(length)] for length in self.lengths]
 
     def probability(self, lo: Floats, hi: Floats) -> Floats:
-        """Return P(lo <= S <= hi | l), see `Law`."""
+        """Return the probability that lo <= S <= hi at each length, (K,)."""
         return self._between(0, lo, hi)
 
     def weighted(self, lo: Floats, hi: Floats) -> Floats:
-        """Return E[e^S; lo <= S <= hi | l], see `Law`. Weighting by e^S turns N(-V/2, V) into N(+V/2, V); shares
-        stay."""
+        """Return the mean of e^S where lo <= S <= hi, else 0, at each length, (K,).
+
+        Weighting by e^S turns N(-V/2, V) into N(+V/2, V) and keeps the mixture's shares.
+        """
         return self._between(1, lo, hi)
 
     def sample(self, rng: np.random.Generator, draws: int) -> Floats:
-        """Draw S as partial sums of token paths, see `Law`."""
+        """Draw S, (draws, K), as partial sums of paths of tokens."""
 
         def tokens(n: int, t: int) -> Floats:
             start = rng.integers(0, 2, (n, 1))
@@ -229,8 +236,7 @@ class _HasLengths(Protocol):
 
 
 def partial_sums(tokens: Callable[[int, int], Floats], draws: int, law: _HasLengths, chunk: int = 1000) -> Floats:
-    """Return sums of the first l tokens of ``draws`` paths for each length l of the law, (draws, K).
-    At most ``chunk`` paths are in memory at once."""
+    """Draw paths of tokens and return their sums over the first l tokens, for each length l of the law: (draws, K)."""
     index = law.lengths.astype(int) - 1
     out = np.empty((draws, index.size))
     for start in range(0, draws, chunk):

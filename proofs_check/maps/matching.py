@@ -1,4 +1,5 @@
-"""Set ranges to a mean acceptance that a formula gives. (For logs, ``fspo.rules.calibrate`` does this.)"""
+"""Scale a rule's range until a formula for its mean acceptance gives the target (for logs:
+``fspo.rules.calibrate``)."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from scipy.optimize import brentq
 
 from fspo.rules import Rule, scaled
 
-_WIDEST = 30.0  # log of the largest factor tried in each direction
+_WIDEST = 30.0  # log of the largest factor by which the range is widened or narrowed in the search
 
 
 def matched(rule: Rule, mean_acceptance: Callable[[Rule], float], target: float) -> Rule | None:
@@ -35,7 +36,7 @@ def matched(rule: Rule, mean_acceptance: Callable[[Rule], float], target: float)
         return mean_acceptance(scaled(rule, math.exp(log_factor))) - target
 
     low = high = 0.0
-    # Widen in steps: a range far wider than needed may be more than an eps can express.
+    # Widen the range in steps: much wider than needed, the edge 1 + eps of some shapes could not be computed.
     while excess(low) > 0 and low > -_WIDEST:
         low -= 1.0
     while excess(high) < 0 and high < _WIDEST:

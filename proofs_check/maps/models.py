@@ -1,4 +1,4 @@
-"""The models of the price map: the policy, the step and the reward of each."""
+"""The models of the price map: for each a policy, the step that was made from it, and the rewards."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from proofs_check.tools.policy import Bandit, all_responses, scores
 
 
 def _softmax(name: str, trained: bool) -> SoftmaxPolicy:
-    """Return a softmax policy: up to 7 tokens over 3 symbols, reward 1 where a random linear score is high.
+    """Return a softmax policy: up to 7 tokens over 3 symbols, reward 1 where a random linear function is high.
 
     The step has a fixed KL(old||new) per response, along the reward's gradient or along a random direction.
     """
@@ -25,7 +25,7 @@ def _softmax(name: str, trained: bool) -> SoftmaxPolicy:
     shape = (positions, symbols + 1, symbols + 1)
     old, score, direction = rng.standard_normal((3, *shape))
     old = old / 2
-    old[:, :, symbols] -= 1.5  # makes early ends rare, so that no response has a large share
+    old[:, :, symbols] -= 1.5  # this makes early ends rare, so that no single response has a large probability
     responses = all_responses(symbols, positions)
     bandit = Bandit(old, old, responses, np.ones(responses.lengths.size))
     mass, psi = bandit.p_old, scores(old, responses)
@@ -44,17 +44,16 @@ def _softmax(name: str, trained: bool) -> SoftmaxPolicy:
 
 
 SOFTMAX_KL = 0.3
-"""KL(old||new) of the softmax policies, nats per response: near the location models' mean of sigma^2 L/2."""
+"""KL(old||new) of the softmax policies, nats per response. It is close to the other models' mean, sigma^2 L/2."""
 
 
 def _location(name: str, headers: Floats | None = None, shares: Floats | None = None, **options: Any) -> LocationPolicy:
-    """Return a location policy on the base lengths with equal rewards.
-    Each of ``headers`` (H,), with shares ``shares`` (H,), occurs at each length."""
+    """Return a Gaussian policy (`LocationPolicy`) with the usual lengths, half of whose rewards are 1."""
     lengths = lengths_on(RATIO)
     positive = options.pop("positive", np.full(lengths.size, 0.5))
     h = np.ones(1) if headers is None else headers
     q = np.ones(1) if shares is None else shares
-    if h.size == lengths.size and shares is None and headers is not None:  # one header for each length
+    if h.size == lengths.size and shares is None and headers is not None:  # each length has its own header
         return LocationPolicy(name, lengths, h, np.full(lengths.size, 1 / lengths.size), positive, **options)
     p = np.repeat(q / lengths.size, lengths.size)
     return LocationPolicy(
@@ -63,8 +62,8 @@ def _location(name: str, headers: Floats | None = None, shares: Floats | None = 
 
 
 def _heavy_headers() -> tuple[Floats, Floats]:
-    """Return seven values of a lognormal header with mean square 1, and their shares: S is skewed and heavy-tailed.
-    They are Gauss-Hermite nodes at log scale 1/2."""
+    """Return seven values of a header that is nearly lognormal, and their shares. They make S skewed and
+    heavy-tailed."""
     x, w = np.polynomial.hermite_e.hermegauss(7)
     h = np.exp(x / 2)
     w = w / w.sum()
@@ -98,4 +97,4 @@ MODELS: dict[str, tuple[str, Callable[[], Policy]]] = {
         lambda: _softmax("softmax_trained", trained=True),
     ),
 }
-"""Models of the price map: a description of each, and the function that makes it."""
+"""Models of the price map by name: a description, and the function that makes the model."""

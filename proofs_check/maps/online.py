@@ -1,4 +1,4 @@
-"""Table of bands that follow a target, under every log-ratio model: LRE after learning (docs/theory.md T14, T15)."""
+"""The table of bands that follow a target: LRE that remains after learning, for every log-ratio model (T14, T15)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DRIFTS = ("kl", "none")
 
 
 def rows(seed: int = 0, runs: int = RUNS, progress: bool = False) -> Iterator[dict[str, Any]]:
-    """Yield one row for each drift, model and rule; each model has its own random stream."""
+    """Yield one row for each drift, log-ratio model and rule. Each model has its own random stream."""
     models: Mapping[str, LogRatioModel] = MODELS
     with tqdm(total=len(DRIFTS) * len(models), desc="online", disable=not progress, file=sys.stderr) as bar:
         for drift in DRIFTS:
@@ -35,7 +35,7 @@ def rows(seed: int = 0, runs: int = RUNS, progress: bool = False) -> Iterator[di
 
 
 def write(out: Path, seed: int = 0, draws: int = 20_000, progress: bool = True) -> Path | None:
-    """Compute the table and write it into ``out``; return its path, or None if ``draws`` is 0.
+    """Simulate bands that follow a target and write their table; return its path, or None if ``draws`` is 0.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Check the output folder that ``python -m proofs_check`` and ``python -m proofs_check.maps`` may share."""
+"""Protect files that are not ours in the folder that proofs_check and proofs_check.maps write to."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from proofs_check.report import to_latex, to_markdown
 
 
 def check_output(folder: Path) -> None:
-    """Raise UserError for a folder with files that these commands did not write and would overwrite.
+    """Refuse an output folder whose files these two commands would overwrite although they did not write them.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Policies for which the first and second moments of the update can be computed under any rule.
+"""Policies for which the mean and the second moment of the update can be computed exactly under any rule.
 
 `LocationPolicy` is the main one. A response has L tokens x_t in R^D and a header h (1 unless stated) whose law
 is the same under both policies; x_t ~ N(h theta, I) under the old policy and N(h (theta + Delta), I) under the new one.
@@ -35,7 +35,7 @@ NOISE_DIMS = 64
 
 @dataclass(frozen=True)
 class Moments:
-    """Exact moments of one response's clipped term M w A psi and of its weights.
+    """Exact moments of one response's clipped gradient M w A psi and of its weights.
 
     Attributes
     ----------
@@ -78,17 +78,17 @@ class Policy(Protocol):
         ...
 
     def calibrated(self, rule: Rule, m: float, target: float) -> Rule | None:
-        """Return the rule scaled to a mean band acceptance of ``target``, or None if no range gives it."""
+        """Return the rule scaled so that its band keeps a share ``target`` of responses, or None if no range does."""
         ...
 
     def moments(self, rule: Rule, m: float) -> Moments:
-        """Return the moments of the update under a rule."""
+        """Return the moments of the update that the rule clips."""
         ...
 
 
 @dataclass(frozen=True)
 class LocationPolicy:
-    """The Gaussian policy of the module's docstring. Strata are pairs of length and header.
+    """A policy with Gaussian tokens, see the module's docstring. A stratum is a pair of length and header.
 
     Attributes
     ----------
@@ -128,27 +128,28 @@ class LocationPolicy:
 
     @property
     def kl(self) -> float:
-        """Return E[tau^2/2] / E[L], see `Policy`."""
+        """Return KL(old||new) per token, nats: E[tau^2/2] / E[L]."""
         return float(self.p @ self.tau**2) / 2 / float(self.p @ self.lengths)
 
     def band_acceptance(self, rule: Rule, m: float) -> Floats:
-        """Return the band acceptance of each stratum."""
+        """Return the share of each stratum's responses that lie in the rule's band."""
         lo, hi = rule.band(self.lengths, m)
         return interval_probability(lo / self.tau + self.tau / 2, hi / self.tau + self.tau / 2)
 
     def calibrated(self, rule: Rule, m: float, target: float) -> Rule | None:
-        """Return the rule scaled to the target acceptance, see `Policy`."""
+        """Return the rule scaled so that its band keeps a share ``target`` of responses, or None if no range does."""
         return matched(rule, lambda r: float(self.p @ self.band_acceptance(r, m)), target)
 
     def moments(self, rule: Rule, m: float) -> Moments:
-        """Return the moments of the update under a rule, see `Policy`."""
+        """Return the moments of the update that the rule clips, by quadrature over z."""
         tau, n = self.tau[:, None], self.lengths[:, None]
         lo, hi = rule.band(self.lengths, m)
         z, density = _nodes(self.tau, (lo / self.tau + self.tau / 2, hi / self.tau + self.tau / 2))
         S = tau * z - tau**2 / 2
         w = np.exp(S)
         across = math.sqrt(1 - self.overlap**2)
-        t = (ndtri(1 - self.positive)[:, None] - self.overlap * z) / across  # the reward is 1 where z2 > t
+        # the reward is 1 where the second component of Z exceeds this
+        t = (ndtri(1 - self.positive)[:, None] - self.overlap * z) / across
         phi, below, above = np.exp(-(t**2) / 2) / math.sqrt(2 * math.pi), ndtr(t), ndtr(-t)
         mean_reward = float(self.p @ self.positive)
         size = self.headers[:, None] * np.sqrt(n)
@@ -156,7 +157,8 @@ class LocationPolicy:
         J = self.lengths.size
         g, g_clip, second = np.zeros(2), np.zeros(2), 0.0
         kept, weight, clipped, square = np.zeros((4, J))
-        # each advantage, with the 0th, 1st and 2nd moment of z2 over the half line on which it occurs
+        # For each of the two advantages: the 0th, 1st and 2nd moment of Z's second component over the half line where
+        # it occurs.
         for A, m0, m1, m2 in (
             (1 - mean_reward, above, phi, above + t * phi),
             (-mean_reward, below, -phi, below - t * phi),
@@ -181,7 +183,8 @@ class LocationPolicy:
         return Moments(g, g_clip, second, lengths, p, p, *rates)
 
     def sample(self, rng: np.random.Generator, draws: int) -> tuple[Floats, Floats, Floats, Floats]:
-        """Draw S, L, A (N,) and psi (N, D). Columns of psi: Delta's direction, v's part orthogonal to it, and noise."""
+        """Draw S, L, A (N,) and psi (N, D). Columns of psi: along Delta, along v's part orthogonal to Delta, and
+        noise."""
         j = rng.choice(self.lengths.size, draws, p=self.p)
         n, h = self.lengths[j], self.headers[j]
         Z = rng.standard_normal((draws, self.dims))
@@ -194,7 +197,7 @@ class LocationPolicy:
 
 
 def _nodes(tau: Floats, cuts: tuple[Floats, Floats], panels: int = 16, order: int = 10) -> tuple[Floats, Floats]:
-    """Return Gauss-Legendre nodes on the z axis, split at the band's edges, and weights times the normal density.
+    """Return Gauss-Legendre nodes on the axis of z, split at the band's edges, and weights times the normal density.
 
     The axis reaches 9 beyond 0 and beyond 2 tau, the centre of phi(z) w^2.
     """
@@ -211,7 +214,8 @@ def _nodes(tau: Floats, cuts: tuple[Floats, Floats], panels: int = 16, order: in
 
 @dataclass(frozen=True)
 class SoftmaxPolicy:
-    """The tabular softmax policy of `proofs_check.tools.policy`, with moments by enumeration of its N responses.
+    """A tabular softmax policy (`proofs_check.tools.policy`), with moments by enumeration of its N responses.
+
     Attributes
     ----------
     S, n, A, mass : arrays (N,)
@@ -232,12 +236,12 @@ class SoftmaxPolicy:
 
     @classmethod
     def of(cls, name: str, bandit: Bandit) -> SoftmaxPolicy:
-        """Return the policy made of all responses of a bandit."""
+        """Return the policy that consists of all responses of an enumerable bandit."""
         S, n, mass = bandit.log_ratio, bandit.lengths, bandit.p_old
         return cls(name, S, n, bandit.advantages, mass, bandit.psi, -float(mass @ S) / float(mass @ n))
 
     def calibrated(self, rule: Rule, m: float, target: float) -> Rule:
-        """Return the rule at the range where the accepted probability is nearest to the target, see `Policy`."""
+        """Return the rule with the range at which the probability that its band keeps is nearest to the target."""
         excess = standardized_excess(rule, self.S, self.n, self.A, m)
         order = np.argsort(excess)
         excess, mass = excess[order], np.cumsum(self.mass[order])
@@ -245,7 +249,7 @@ class SoftmaxPolicy:
         return scaled(rule, float(excess[k] + excess[k + 1]) / 2)
 
     def moments(self, rule: Rule, m: float) -> Moments:
-        """Return the moments of the update under a rule, see `Policy`."""
+        """Return the moments of the update that the rule clips, by summing over all responses."""
         applied = rule.apply(self.S, self.n, self.A, m)
         f, w = applied.clipped_weight, np.exp(self.S)
         lengths, which = np.unique(self.n, return_inverse=True)

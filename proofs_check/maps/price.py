@@ -1,4 +1,4 @@
-"""The price of clipping: effective sample size, bias, variance and mean squared error over bands (T10, T12, T13)."""
+"""What clipping costs, by band: effective sample size, bias, variance and mean squared error (T10, T12, T13)."""
 
 from __future__ import annotations
 
@@ -20,19 +20,21 @@ CENTRES = (-1.0, -0.5, 0.0, 0.5, 1.0)
 ACCEPTANCES = (0.1, 0.2, 0.3, 0.5, 0.7, 0.8, 0.85, 0.9, 0.95, 0.98, 0.99)
 PROMPTS = (32, TYPICAL_PROMPTS, 8192)
 BY_LENGTH = 0.85
-"""Band acceptance used in the table by length."""
+"""Mean share of responses kept by the bands in the table by length."""
 CRITERIA = ("mse", "mse_direction", "mse_scaled")
 Row = dict[str, Any]
 
 
 def rule_for(policy: Policy, gamma: float, centre: float, outside: Outside) -> tuple[Rule, float]:
-    """Return a band of exponent gamma, before calibration, and its centre m = centre * KL per token."""
+    """Return a band of exponent gamma whose range is not yet scaled, and its centre: ``centre`` times KL per token."""
     return Rule("power", 1.0, 1.0, gamma=gamma, outside=outside), centre * policy.kl
 
 
 def rows_of(name: str, step: Callable[[], object] = lambda: None) -> tuple[list[Row], list[Row]]:
-    """Return the rows of mse_map and of price_by_length for one model; ``step`` is called after each of ``steps()``
-    bands."""
+    """Return one model's rows of mse_map and of price_by_length.
+
+    ``step`` is called after each band, for a progress bar.
+    """
     policy = MODELS[name][1]()
     base = {"model": name}
     none = Rule("none")
@@ -52,12 +54,12 @@ def rows_of(name: str, step: Callable[[], object] = lambda: None) -> tuple[list[
 
 
 def steps() -> int:
-    """Return how often ``rows_of`` calls ``step``."""
+    """Return for how many bands ``rows_of`` calls ``step``."""
     return len(GAMMAS) * len(CENTRES)
 
 
 def _outsides(policy: Policy, gamma: float, centre: float, target: float) -> Iterator[tuple[Row, Rule, float, Moments]]:
-    """Yield drop, truncate and cap with the same calibrated band, which does not depend on what happens outside it."""
+    """Yield drop, truncate and cap with the same band, scaled to the target acceptance."""
     first, m = rule_for(policy, gamma, centre, "drop")
     found = policy.calibrated(first, m, target)
     if found is None:
@@ -71,7 +73,7 @@ def _outsides(policy: Policy, gamma: float, centre: float, target: float) -> Ite
 
 
 def _price(m: Moments, outside: str) -> Iterator[Row]:
-    """Yield one row for each number of prompts (T12); errors are relative to |g|^2."""
+    """Yield bias, variance and mean squared error for each number of prompts (T12), relative to |g|^2."""
     p, norm2, clipped2 = m.p_update, _square(m.g), _square(m.g_clip)
     kept, b = float(p @ m.kept), float(p @ m.clipped) / float(p @ m.weight)
     a_bar = kept if outside == "drop" else b
@@ -87,7 +89,7 @@ def _price(m: Moments, outside: str) -> Iterator[Row]:
     }
     for n in PROMPTS:
         variance = (m.second - clipped2) / n / norm2
-        # the least |c g_clip - g|^2 + c^2 tr Cov over c, which is a projection
+        # The error if the clipped update is also scaled: the least |c g_clip - g|^2 + c^2 tr Cov over c.
         scaled = 1 - float(m.g @ m.g_clip) ** 2 / norm2 / (clipped2 + variance * norm2)
         yield row | {
             "n": n,
@@ -99,7 +101,7 @@ def _price(m: Moments, outside: str) -> Iterator[Row]:
 
 
 def _by_length(base: Row, rule: Rule, m: float, moments: Moments) -> Iterator[Row]:
-    """Yield rows of the weights by length (T10)."""
+    """Yield effective sample size and mean weights at each length (T10)."""
     with np.errstate(over="ignore"):
         edge = np.exp(rule.band(moments.lengths, m)[1])
     row = {k: v for k, v in base.items() if k != "half_width"}
@@ -111,12 +113,14 @@ def _by_length(base: Row, rule: Rule, m: float, moments: Moments) -> Iterator[Ro
             "band_acceptance": moments.band[i],
             "weight_mean": first,
             "weight_variance": square - first**2,
-            "ess_share": first**2 / square if square > 0 else 0.0,  # 0 if no response is kept
+            # the share is 0 if no response of this length is kept
+            "ess_share": first**2 / square if square > 0 else 0.0,
         }
 
 
 def best_rows(frame: Any) -> list[Row]:
-    """Return the rows of mse_best: the least value of each criterion in mse_map, and what each restriction costs."""
+    """Return the rows of mse_best: the least error of each criterion in mse_map, and what each restriction of the band
+    costs."""
     rows: list[Row] = []
     for (model, n), part in frame.groupby(["model", "n"], sort=False):
         free, clipped = part[part.outside == "none"].iloc[0], part[part.outside != "none"]

@@ -35,18 +35,18 @@ from proofs_check.maps.laws import Law, Normal, Student, Switching
 from proofs_check.models import AutoregressiveTokens
 
 SIGMA = 0.03
-"""Nats per root token."""
+"""Standard deviation of S per root token, in nats."""
 MIDDLE = 512.0
 RATIO = 16.0
 SIGN_SHARE = 0.4
 NUM_LENGTHS = 12
 TYPICAL_PROMPTS = 512
-"""Prompts of the update of which figures and the study of the best rule speak."""
+"""Number of prompts in an update for which figures and studies show errors."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One point of the map.
+    """One point of the fairness map: lengths, and the laws of S for positive and negative advantages.
 
     Attributes
     ----------
@@ -107,14 +107,14 @@ FACTORS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "sign_share": ((0, 0.2, 0.4, 0.6, 0.8), ()),
     "sign_drift": ((-1, -0.5, 0, 0.25, 0.5, 1, 2), (1,)),
 }
-"""Values of each factor, and those values for which the map also has simulated rows."""
+"""Values of each factor, and at which of them the map also has simulated rows."""
 
 GRIDS: tuple[tuple[str, tuple[float, ...], str, tuple[float, ...], str], ...] = (
     ("drift_error", (0, 0.25, 0.5, 1, 1.5, 2, 3), "exponent", (0.3, 0.4, 0.5, 0.6, 0.7, 0.85, 1), "band"),
     ("length_ratio", (2, 4, 8, 16, 32, 64, 256), "exponent", (0.3, 0.4, 0.5, 0.6, 0.7, 0.85, 1), "band"),
     ("asymmetry", (0.25, 0.5, 0.75, 1, 4 / 3, 2, 4), "sign_share", (0, 0.2, 0.4, 0.6, 0.8), "update"),
 )
-"""Two-factor grids: factor, its values, second factor, its values, and the one measure that is shown."""
+"""Grids of two factors: first factor and values, second factor and values, and the kind of acceptance shown."""
 
 
 def lengths_on(ratio: float) -> Floats:
@@ -139,7 +139,8 @@ def setting(
                 raise unknown_name("factor", name, tuple(_BASE))
             point[name] = new
     lengths = lengths_on(point["length_ratio"])
-    middle = np.log(lengths / MIDDLE) / np.log(lengths[-1] / lengths[0])  # runs from -1/2 to 1/2
+    # the position of a length on the log scale, from -1/2 to 1/2
+    middle = np.log(lengths / MIDDLE) / np.log(lengths[-1] / lengths[0])
     share = 0.5 - point["sign_share"] * middle
     model, positive, negative, means = _laws(point, lengths, share)
     if point["drift_factor"] != 1:
@@ -163,7 +164,7 @@ def setting(
 
 @dataclass(frozen=True)
 class Point:
-    """A setting before its laws are computed, which costs time, and the measures for which it is shown."""
+    """What defines a setting, before its laws are computed (which takes time), and the kinds of acceptance to show."""
 
     factor: str
     value: float
@@ -173,7 +174,7 @@ class Point:
     simulate: bool = False
 
     def setting(self) -> Setting:
-        """Return the setting with its laws."""
+        """Compute the laws and return the setting."""
         return setting(self.factor, self.value, self.factor_2, self.value_2, self.simulate)
 
 
@@ -186,7 +187,8 @@ def points() -> list[Point]:
 
 
 def _laws(point: dict[str, float], lengths: Floats, positive: Floats) -> tuple[str, Law, Law, TokenMeans]:
-    """Return the model's name, the laws of S for A > 0 and A < 0, and expectations per token."""
+    """Return the name of the model, the laws of S for A > 0 and A < 0, and the expectations that a centre is made
+    from."""
     mu = -(SIGMA**2) / 2
     if point["tail"] > 0:
         df = 1 / point["tail"]
@@ -194,7 +196,7 @@ def _laws(point: dict[str, float], lengths: Floats, positive: Floats) -> tuple[s
         square = law.token_scale**2 * df / (df - 2) if df > 2 else math.inf
         return "student", law, law, TokenMeans(math.inf, square + mu**2)  # E[e^s] is infinite
     if not math.isnan(point["switching"]):
-        low = SIGMA**2 / 5  # token variances have ratio 1 to 9 and mean sigma^2
+        low = SIGMA**2 / 5  # the token variances of the two states have ratio 1 to 9 and mean sigma^2
         law = Switching(lengths, low, 9 * low, point["switching"])
         return "markov", law, law, _token_means(mu, SIGMA**2)
     if point["ar1"] != 0:
@@ -209,7 +211,8 @@ def _laws(point: dict[str, float], lengths: Floats, positive: Floats) -> tuple[s
         mean = mean + (-point["drift_error"] * SIGMA / math.sqrt(lengths[-1]) - mu) * lengths
     shift = point["sign_drift"] * SIGMA * lengths / math.sqrt(lengths[-1])
     scale = np.sqrt(variance)
-    # Estimates pool tokens, so expectations do too. A token of a response of length l is N(mean/l, variance/l).
+    # A rule's estimates pool all tokens, so these expectations do too. A token of a response of length l is taken as
+    # N(mean/l, variance/l).
     tokens = lengths / lengths.sum()
     sides = [(tokens * positive, mean + shift), (tokens * (1 - positive), mean - shift)]
     found = [_token_means(m / lengths, variance / lengths, w) for w, m in sides]
@@ -219,6 +222,6 @@ def _laws(point: dict[str, float], lengths: Floats, positive: Floats) -> tuple[s
 
 
 def _token_means(mean: Floats | float, variance: Floats | float, share: Floats | float = 1.0) -> TokenMeans:
-    """Return the expectations of k3 and s^2 over tokens N(mean, variance), summed with ``share`` (which sums to 1)."""
+    """Return the expectations of k3 and s^2 over tokens N(mean, variance), averaged with the weights ``share``."""
     k3 = np.expm1(mean + variance / 2) - mean
     return TokenMeans(float(np.sum(share * k3)), float(np.sum(share * (variance + mean**2))))

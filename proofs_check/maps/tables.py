@@ -1,4 +1,4 @@
-"""The tables that ``python -m proofs_check.maps`` writes: their columns, each explained once, and the writer.
+"""Columns of the tables that ``python -m proofs_check.maps`` writes, each explained once, and the function that writes.
 
 Figures and papers read the CSV files; only this module defines the columns.
 """
