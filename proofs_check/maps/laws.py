@@ -28,7 +28,8 @@ class Law(Protocol):
         ...
 
     def weighted(self, lo: Floats, hi: Floats) -> Floats | None:
-        """Return the mean of e^S where lo <= S <= hi, else 0, at each length, (K,); None if the mean of e^S is infinite."""
+        """Return the mean of e^S where lo <= S <= hi, else 0, at each length, (K,); None if the mean of e^S is
+        infinite."""
         ...
 
     def sample(self, rng: np.random.Generator, draws: int) -> Floats:
