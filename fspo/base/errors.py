@@ -36,6 +36,7 @@ def run_cli(main: Callable[[], int | None]) -> NoReturn:
         print("interrupted: finished work is kept; run the same command again to go on", file=sys.stderr)
         sys.exit(130)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes stdout again at exit
+        # Python flushes stdout again when it exits, and a closed pipe would raise then
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(128 + 13)
     sys.exit(status or 0)

@@ -100,7 +100,8 @@ def whole_folder(path: Path, *others: type[Exception]) -> Iterator[Path]:
             part.mkdir(parents=True)
             yield part
             old = _put_aside(path) if path.exists() else None
-            os.replace(part, path)  # before the old folder is removed, which may take long: a kill leaves one of them
+            # the new folder stands before the old one is removed, which may take long: a kill in between loses neither
+            os.replace(part, path)
             if old is not None:
                 shutil.rmtree(old)
     finally:
@@ -240,7 +241,7 @@ def json_lines(lines: Iterable[str | bytes]) -> Iterator[tuple[int, dict[str, An
             record = json.loads(line)
         except json.JSONDecodeError as error:
             record = f"no valid JSON ({error.msg} at column {error.colno})"
-        except (ValueError, RecursionError) as error:  # not UTF-8; brackets nested too deeply
+        except (ValueError, RecursionError) as error:  # the line is not UTF-8, or its brackets are nested too deeply
             record = f"no valid JSON ({error})"
         else:
             if not isinstance(record, dict):

@@ -6,7 +6,7 @@ import numpy as np
 
 from fspo.base.errors import UserError
 
-_WORDS_PER_BLOCK = 4  # Philox 4x64 gives four words for each counter value.
+_WORDS_PER_BLOCK = 4  # Philox 4x64 makes four random words for each value of its counter
 
 
 def keyed_uniforms(purpose: int, seed: int, address: tuple[int, int], start: int, count: int) -> np.ndarray:

@@ -31,8 +31,8 @@ class Fsdp2:
     def gathered(self) -> Iterator[None]:
         """Gather all parameters once and keep them during the block."""
         model = self.model
-        # accelerate keeps the gathered weights of the root and of the output layer until the backward pass. The same
-        # settings are restored after the block.
+        # After a forward pass, accelerate keeps the weights of the root and of the output layer gathered until the
+        # backward pass. The block changes these settings and restores them at its end.
         head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None  # type: ignore
         plugin = AcceleratorState().fsdp_plugin
         again = plugin is None or bool(plugin.reshard_after_forward)
@@ -60,7 +60,7 @@ class Fsdp2:
         return nullcontext()
 
     def clip_gradient(self, accelerator: Accelerator, model: torch.nn.Module, max_norm: float) -> float:
-        """Clip the norm of the gradient and return the norm before clipping.
+        """Clip the norm of the gradient over all processes and return the norm before clipping.
 
         Gathered parameters are freed first, because they would keep their old values after the optimizer's step. A
         pass without gradients leaves the output layer gathered: accelerate expects a backward pass to free it.

@@ -17,13 +17,13 @@ from fspo.distributed.plain import Plain
 
 
 class Layout(Protocol):
-    """Operations of the trainer that depend on how a model's parameters are spread over processes."""
+    """What the trainer does in a way that depends on how a model's parameters are spread over processes."""
 
     in_step: bool
     """Whether every process must run the same number of passes."""
 
     def gathered(self) -> AbstractContextManager[None]:
-        """Return a context in which this process holds all weights and can run forward passes without the others.
+        """Return a context in which this process holds all weights and can run forward passes alone.
 
         Passes in it make no gradients. Every process must enter. It costs the memory of one unsharded model in the
         type of the forward pass.
@@ -31,13 +31,14 @@ class Layout(Protocol):
         ...
 
     def shard(self, accelerator: Accelerator, model: torch.nn.Module) -> torch.nn.Module:
-        """Spread another model, which has no optimizer, over the processes in the same way, and return it."""
+        """Spread a second model, which has no optimizer, over the processes as the policy is spread, and return it."""
         ...
 
     def accumulating(
         self, accelerator: Accelerator, model: torch.nn.Module, *, last: bool
     ) -> AbstractContextManager[None]:
-        """Return a context for the passes of one microbatch; ``last``: the last of its update that has a gradient."""
+        """Return a context for the passes of one microbatch; ``last`` says that no later microbatch of the update
+        has a gradient."""
         ...
 
     def clip_gradient(self, accelerator: Accelerator, model: torch.nn.Module, max_norm: float) -> float:
@@ -75,7 +76,8 @@ def check_sharding(accelerator: Accelerator) -> None:
     UserError
         If sharding was asked for and accelerate runs plain data parallelism (it does on a CPU), or for FSDP 1.
     """
-    if not asked_for("FSDP") or accelerator.num_processes == 1:  # one process holds all parameters anyway
+    # with one process nothing is spread, so nothing can go wrong
+    if not asked_for("FSDP") or accelerator.num_processes == 1:
         return
     if accelerator.distributed_type != DistributedType.FSDP:
         raise UserError(

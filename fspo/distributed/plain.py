@@ -18,7 +18,7 @@ class Plain:
         return nullcontext()
 
     def shard(self, accelerator: Accelerator, model: torch.nn.Module) -> torch.nn.Module:
-        """Move another model, which has no optimizer, to the device of this process, and return it."""
+        """Move a second model, which has no optimizer, to the device of this process, and return it."""
         return model.to(accelerator.device)
 
     def accumulating(
@@ -28,5 +28,5 @@ class Plain:
         return nullcontext() if last else accelerator.no_sync(model)  # type: ignore[return-value]
 
     def clip_gradient(self, accelerator: Accelerator, model: torch.nn.Module, max_norm: float) -> float:
-        """Clip the norm of the gradient and return the norm before clipping."""
+        """Clip the norm of the gradient over all processes and return the norm before clipping."""
         return float(accelerator.clip_grad_norm_(model.parameters(), max_norm))  # type: ignore[arg-type]

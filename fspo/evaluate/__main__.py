@@ -26,7 +26,7 @@ The same command again goes on where it stopped, and adds models and benchmarks 
 
 
 def build_parser() -> CommandParser:
-    """Build the parser of the command line."""
+    """Build the parser of ``python -m fspo.evaluate``."""
     p = CommandParser(
         prog="python -m fspo.evaluate",
         description="Sample k responses to each prompt of benchmarks, judge them by math-verify, and write one table "
@@ -82,7 +82,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _wanted(args: Any) -> list[tuple[str, AnswerConfig]]:
-    """Return the benchmarks in the order of the command line, each with its sampling settings."""
+    """Return the benchmarks that the command line names, in its order, each with its sampling settings."""
     wanted = []
     for entry in filter(None, (entry.strip() for entry in args.benchmarks.split(","))):
         name, _, count = entry.partition("@")

@@ -25,7 +25,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Answers:
-    """N responses of one model to one benchmark.
+    """N judged responses of one model to one benchmark.
 
     Attributes
     ----------
@@ -75,7 +75,7 @@ def pass_at_k(n: ArrayLike, c: ArrayLike, k: int) -> Floats:
     if (good < 0).any() or (good > size).any():
         raise UserError("more correct responses than responses, or fewer than none: correct the counts")
     wrong = size - good
-    some = wrong >= k  # where fewer than k responses are wrong, every subset contains a correct one
+    some = wrong >= k  # if fewer than k responses are wrong, every subset of k contains a correct one
     left = np.where(some, wrong - k, 0.0)
     log_none = gammaln(wrong + 1) - gammaln(left + 1) - gammaln(size + 1) + gammaln(size - k + 1)
     return np.where(good == 0, 0.0, np.where(some, 1 - np.exp(log_none), 1.0))
@@ -145,7 +145,7 @@ def length_bins(all_answers: Sequence[Answers], number: int = DEFAULT_BINS) -> B
 
 
 def by_length(answers: Answers, bins: Bins) -> list[dict[str, Any]]:
-    """Return one row for each length bin: accuracy, truncated responses and verifier failures.
+    """Return one row for each length bin: accuracy, share of truncated responses and of verifier failures.
 
     Prompts that were too long to be asked belong to no bin.
     """

@@ -96,7 +96,7 @@ def _answered(
     sampling: SamplingConfig,
     title: str,
 ) -> list[dict[str, Any]]:
-    """Answer the prompts that an answer file lacks and return all its lines.
+    """Sample and judge answers to the prompts that an answer file lacks, and return all its lines.
 
     The model is loaded only if an answer is missing, and kept in ``loaded`` for the next benchmark.
     """
@@ -140,7 +140,7 @@ def _answered(
 
 @contextmanager
 def _first_process(state: PartialState) -> Iterator[list[Any]]:
-    """Run the block and share what the main process puts into the yielded list with all processes.
+    """Run the block, then give every process what the main process put into the yielded list.
 
     A UserError in the main process is raised on every process.
     """

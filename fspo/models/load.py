@@ -30,7 +30,7 @@ def local_seed(seed: int) -> Iterator[None]:
 
 
 def embedded_config() -> Qwen3Config:
-    """Return the configuration of the embedded model."""
+    """Return the configuration of the embedded model, a small Qwen3."""
     from transformers import Qwen3Config
 
     from fspo.tasks.chain_add import build_tokenizer
@@ -118,7 +118,7 @@ def load_model(
             )
         model, report = loaded
         absent = sorted(report["missing_keys"])
-        if absent:  # transformers would use random weights for them
+        if absent:  # transformers would fill missing weights with random numbers
             raise UserError(
                 f"{name_or_path} lacks {len(absent)} of the model's weights ({absent[0]}, ...): its files are "
                 "incomplete or of another architecture; download or save it again"
@@ -186,7 +186,8 @@ def load_tokenizer(name_or_path: str | Path) -> PreTrainedTokenizerBase:
         return build_tokenizer()
     with _readable(name_or_path):
         tokenizer = AutoTokenizer.from_pretrained(name_or_path, padding_side="left")
-    if set(tokenizer.get_vocab().values()) <= set(tokenizer.all_special_ids):  # so with missing files
+    # all tokens are special, as happens if the vocabulary's file is missing
+    if set(tokenizer.get_vocab().values()) <= set(tokenizer.all_special_ids):
         raise UserError(
             f"cannot load the tokenizer of {str(name_or_path)!r}: its files (tokenizer.json) are missing; save the "
             "tokenizer there, or name another with model.tokenizer"
@@ -218,7 +219,7 @@ def check_vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase)
 
 @contextmanager
 def _readable(name_or_path: str | Path) -> Iterator[None]:
-    """Turn an error of a loader into a UserError of one line."""
+    """Turn an error of a library that loads a model or tokenizer into a UserError of one line."""
     from safetensors import SafetensorError
 
     try:
@@ -245,7 +246,8 @@ def _add_lora(model: PreTrainedModel, options: LoraOptions) -> PreTrainedModel:
         lora_dropout=0.0,
         task_type="CAUSAL_LM",
     )
-    # Gradient checkpointing drops the graph of a layer whose input needs no gradient, as behind a frozen embedding.
+    # Gradient checkpointing drops the gradients of a layer whose input needs none, such as the output of a frozen
+    # embedding.
     model.enable_input_require_grads()
     try:
         with local_seed(options.seed):

@@ -67,9 +67,10 @@ def warm_up(
     try:
         root.mkdir(parents=True, exist_ok=True)
         with FileLock(root / f"{target.name}.lock"):
-            if (target / SUMMARY).is_file():  # another process has trained the model meanwhile
+            if (target / SUMMARY).is_file():  # another process has trained the model in the meantime
                 return target
-            remove_parts(root, target.name)  # left by killed processes: we hold the lock
+            # left by processes that were killed; none is writing now, because this process holds the lock
+            remove_parts(root, target.name)
             with whole_folder(target) as part:
                 _fill(part, config, task, depends)
     except OSError as error:
@@ -81,7 +82,7 @@ def warm_up(
 
 
 def dependencies(config: WarmupConfig, task: ChainAddConfig) -> dict[str, Any]:
-    """Return everything that the warmed-up weights depend on; its hash names the folder in the cache.
+    """Return everything that the warmed-up weights depend on; a hash of it names the model's folder in the cache.
 
     Data, tokenizer and initial weights enter as hashes of the values that the code makes now, so that a change of the
     code changes the name.

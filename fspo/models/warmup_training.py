@@ -31,8 +31,8 @@ from fspo.tasks.chain_add import (
     warmup_text,
 )
 
-RECIPE = 1  # raise it when a change of this module changes the trained weights
-_IGNORED = -100  # cross_entropy's default ignore_index
+RECIPE = 1  # raise this number when a change of this module changes the trained weights
+_IGNORED = -100  # the default ignore_index of torch's cross_entropy
 _LEARNING_RATE_FLOOR = 0.05
 _RAMP_STEPS = 100
 
@@ -79,7 +79,7 @@ def learning_rate_scale(step: int, steps: int) -> float:
 
 
 def batch(config: WarmupConfig, task: ChainAddConfig, step: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return batch ``step``: token ids, position ids and labels, int64 (rows, width).
+    """Return batch ``step`` of the warm-up: token ids, position ids and labels, int64 (rows, width).
 
     Several examples are packed into one row. Positions start again at 0 for each example, and transformers builds
     from them the mask that keeps examples apart. A label is the next response token, or the ignored index.

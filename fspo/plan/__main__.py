@@ -23,7 +23,7 @@ examples:
 
 
 def main(args: list[str] | None = None) -> int:
-    """Print the plan; return 0 if the run fits the machine, else 1."""
+    """Print the memory and the token counts of a planned run; return 0 if the run fits the machine, else 1."""
     words = list(sys.argv[1:] if args is None else args)
     wanted = parse(PlanConfig, words, prog="python -m fspo.plan", description=EXAMPLES)
     from fspo.plan.report import report

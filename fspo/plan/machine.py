@@ -35,7 +35,7 @@ def token_counts(config: TrainConfig, machine: MachineConfig, model: Sizes, rows
     each = ceil(batch.prompts / batch.minibatches) * batch.responses
     updates = batch.minibatches * batch.epochs
     fitting = max(1, batch.tokens // (prompt + response))
-    # A forward pass counts 1. A backward pass counts 2, or 1 with LoRA, because the weights then need no gradient.
+    # Count a forward pass as 1 and a backward pass as 2, or as 1 with LoRA, because most weights then need no gradient.
     passes = 3 if config.model.lora is None else 2
     passes += config.model.gradient_checkpointing
     return {

@@ -26,7 +26,7 @@ from fspo.policy.linear_logprobs import TILE_ELSEWHERE
 from fspo.policy.logprobs import BIG_VOCABULARY, make_batch, token_log_probs
 
 SHALLOW, DEEP = 1, 2
-"""The two numbers of decoder layers that the measured model has."""
+"""Numbers of decoder layers with which the model is measured; other numbers follow on a straight line."""
 
 
 class _LiveBytes(TorchDispatchMode):
@@ -47,11 +47,11 @@ class _LiveBytes(TorchDispatchMode):
         if real:
             with torch._C._DisableTorchDispatch():
                 return func(*args, **kwargs)
-        # token_log_probs compares logits to find out whether a model changes the output layer's result. The planned
-        # models do not, so the comparison is answered with True.
+        # token_log_probs compares logits to find out whether a model changes the output layer's result. No planned
+        # model does, so the comparison is answered with True.
         if func is torch.ops.aten.equal.default:
             return True
-        # The number of rows that a mask picks depends on its values, so a real mask is replaced by row numbers.
+        # How many rows a mask picks depends on its values, so a real mask is replaced by row numbers.
         if func is torch.ops.aten.index.Tensor:
             args = (args[0], [i for x in args[1] for i in _positions(x)], *args[2:])
         made = func(*args, **kwargs)
@@ -92,7 +92,8 @@ def shallow(config: PretrainedConfig, layers: int) -> PretrainedConfig:
 def fake_model(
     config: PretrainedConfig, dtype: Dtype, gradient_checkpointing: bool = False, lora: LoraOptions | None = None
 ) -> PreTrainedModel:
-    """Make the model in train mode with fake tensors on the CPU; call this under FakeTensorMode."""
+    """Make a model in train mode from fake tensors (tensors without storage) on the CPU; call this under
+    FakeTensorMode."""
     with unset_fake_temporarily():
         model = meta_model(config, dtype, gradient_checkpointing=gradient_checkpointing, lora=lora)
     return model.to_empty(device="cpu").train()
@@ -177,7 +178,7 @@ def prompt_pass(config: PretrainedConfig, rows: int, columns: int, dtype: Dtype)
 
 
 def _tile(config: PretrainedConfig) -> int | None:
-    """Return the number of logits that a GPU holds at a time for a large vocabulary, or None for a small one.
+    """Return how many logits a GPU holds at a time if the vocabulary is large; None for a small vocabulary.
 
     It is passed explicitly, because the fake tensors are on the CPU, for which another number would be chosen.
     """

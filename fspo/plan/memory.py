@@ -21,12 +21,12 @@ from fspo.policy.scores import ScoreHooks
 from fspo.train.optimizers import moment_bytes
 
 RESERVE = 0.08
-"""Share of a GPU's memory left to the CUDA context, NCCL and fragmentation. It is an estimate, not a measurement."""
+"""Share of a GPU's memory that is left free for the CUDA context, NCCL and fragmentation: an estimate, not measured."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Memory and token counts of a planned run.
+    """Memory and token counts of a planned training run.
 
     Attributes
     ----------
@@ -177,7 +177,7 @@ def _few_tokens(shape: PretrainedConfig) -> PretrainedConfig:
 
 
 def _dtypes(config: TrainConfig, machine: MachineConfig) -> tuple[torch.dtype, torch.dtype]:
-    """Return the dtype in which trained weights are kept and the dtype in which passes compute."""
+    """Return the type in which trained weights are kept, and the type in which forward and backward passes compute."""
     dtype = DTYPES[config.model.dtype]
     if machine.mixed_precision == "no":
         return dtype, dtype
@@ -220,7 +220,7 @@ def _gathered(machine: MachineConfig, model: Sizes, compute: torch.dtype, own: t
 
 
 def _buckets(machine: MachineConfig, model: Sizes, own: torch.dtype, compute: torch.dtype) -> int:
-    """Return the bytes of gradients that are being averaged over processes."""
+    """Return the bytes of gradients that are being averaged over processes at one moment."""
     if machine.gpus == 1:
         return 0
     if machine.sharding == "ddp":  # DDP keeps a second copy of all gradients in its buckets
@@ -240,7 +240,7 @@ def _step_temporary(config: TrainConfig, model: Sizes, split: int) -> int:
 
 
 def _hooks(config: TrainConfig, model: torch.nn.Module, tokens: int, compute: torch.dtype) -> dict[str, int]:
-    """Return the bytes that a score pass adds: tables of random signs, sketches, and each layer's projected inputs."""
+    """Return the bytes that a score pass adds: random signs, sketches, and the projected inputs of each layer."""
     scores = config.log.scores
     if scores.mode == "exact":
         trained = sum(p.numel() for p in model.parameters() if p.requires_grad)

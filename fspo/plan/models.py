@@ -62,7 +62,7 @@ def shape_of(name_or_path: str) -> PretrainedConfig:
 
 @dataclass(frozen=True)
 class Shape:
-    """A model's configuration that can be hashed and compared, by its JSON text, so that results can be cached."""
+    """A model's configuration that can be compared and hashed by its JSON text, so that results can be cached."""
 
     json: str
     config: PretrainedConfig = field(compare=False, hash=False)

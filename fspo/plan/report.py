@@ -22,7 +22,7 @@ MOST_GPUS = 1024
 
 @dataclass(frozen=True)
 class Change:
-    """One option set to another value.
+    """One option of a planned run, set to another value.
 
     Attributes
     ----------
@@ -82,7 +82,7 @@ def cures(config: TrainConfig, machine: MachineConfig) -> list[str] | None:
         for change in changes(config, machine, phase):
             try:
                 found = plan(change.config, change.machine)
-            except UserError:  # the run would refuse this change
+            except UserError:  # the run would refuse an option with this value
                 continue
             if found.totals[phase] >= totals[phase]:
                 continue
@@ -95,7 +95,7 @@ def cures(config: TrainConfig, machine: MachineConfig) -> list[str] | None:
             return None
         done.append(best[0].text)
         config, machine, now = best[0].config, best[0].machine, best[1]
-    # If an option was changed several times, only its last value is reported.
+    # An option that was changed several times is reported with its last value.
     last = {text.split()[0]: text for text in done}
     return list(last.values()) if now.fits else None
 

@@ -34,7 +34,7 @@ def rollout(
     model: Sizes,
     compute: torch.dtype,
 ) -> dict[str, int]:
-    """Return the bytes that sampling needs on one GPU beside the weights.
+    """Return the bytes that sampling needs on one GPU beside the model's weights.
 
     These are the gathered weights, a copy of them in lower precision, the key-value cache, the activations of the
     prompts, and the next token's logits.
@@ -45,7 +45,7 @@ def rollout(
     sharded = machine.sharding != "ddp" and machine.gpus > 1
     casts = compute.itemsize < DTYPES[config.model.dtype].itemsize or sharded
     parts = {"gathered": model.total * compute.itemsize} if casts else {}
-    if engine == "vllm":  # the server samples on another GPU
+    if engine == "vllm":  # a vLLM server samples on another GPU
         return parts
     if config.sampling.precision != "same":
         compute = torch.bfloat16 if config.sampling.precision == "bfloat16" else compute
@@ -54,9 +54,10 @@ def rollout(
     chosen = min(rows, max(1, PICK_ELEMENTS // vocabulary))
     logits = rows * vocabulary * (compute.itemsize + 4) + chosen * vocabulary * (2 * 4 + 2 * 8)
     cache = rows * columns * cache_bytes(shape, compute)
-    read = ceil(rows / config.batch.responses)  # the fast engine runs the model on a prompt once for all its responses
+    # the fast engine runs the model once on a prompt for all responses to it
+    read = ceil(rows / config.batch.responses)
     if engine == "generate":
-        # generate() enlarges the cache by copying one layer's keys at a time, and masks the logits in a copy of them.
+        # generate() enlarges its cache by copying the keys of one layer at a time, and masks logits in a copy.
         cache += cache // shape.num_hidden_layers // 2
         logits, read = logits + rows * vocabulary * 4, rows
     dtype: Dtype = "bfloat16" if compute == torch.bfloat16 else "float32"

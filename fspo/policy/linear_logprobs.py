@@ -23,7 +23,7 @@ TILE_ELSEWHERE = 2**24
 
 
 class Listener(Protocol):
-    """Receives the gradient of the logits, tile by tile, during the backward pass."""
+    """The interface of an object that receives the gradient of the logits, tile by tile, in the backward pass."""
 
     def begin(self, vocabulary: int, dtype: torch.dtype) -> bool:
         """Prepare for a backward pass; return True if no parameter needs a gradient in it.
@@ -99,26 +99,27 @@ def _plain(device: torch.device) -> AbstractContextManager:
 
 
 class _Logits:
-    """Computes tiles of logits from operands of one type, with results in float32 or float64."""
+    """Computes the logits of some tokens and vocabulary entries (a tile) from operands of one type, in float32 or
+    float64."""
 
     def __init__(
         self, hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: float, dtype: torch.dtype, tile: tuple
     ) -> None:
         self.dtype = dtype
         self.wide = torch.promote_types(dtype, torch.float32)
-        # cuBLAS multiplies 16-bit operands into 32-bit sums. On other devices the operands are widened first; both
-        # ways lose no digit of a product.
+        # cuBLAS multiplies 16-bit operands into 32-bit sums. On other devices the operands are widened first. Neither
+        # way loses a digit of a product.
         self.mixed = hidden.is_cuda and torch.version.hip is None and dtype != self.wide
         self.hidden, self.weight, self.bias, self.temperature = self.operand(hidden), weight, bias, temperature
         self.rows, self.columns = tile
         self._buffer = hidden.new_empty(self.rows * self.columns, dtype=self.wide)
 
     def operand(self, x: Tensor) -> Tensor:
-        """Return a factor of a product, in the type in which it is multiplied."""
+        """Convert a factor of a matrix product to the type in which products are computed."""
         return x.to(self.dtype) if self.mixed else x.to(self.dtype).to(self.wide)
 
     def blocks(self) -> Iterator[tuple[slice, Tensor]]:
-        """Yield the blocks of the vocabulary, each with its rows of the weight."""
+        """Yield the blocks of the vocabulary, each with the output layer's weights for that block."""
         for start in range(0, len(self.weight), self.columns):
             block = slice(start, min(start + self.columns, len(self.weight)))
             yield block, self.operand(self.weight[block])
@@ -141,7 +142,7 @@ class _Logits:
             yield rows, x
 
     def relative(self, x: Tensor, top: Tensor) -> Tensor:
-        """Compute ``(x - top) / temperature`` in place; dividing before subtracting would round large logits."""
+        """Compute ``(x - top) / temperature`` in place. Dividing first would round large logits."""
         x -= top[:, None]
         if self.temperature != 1.0:
             x /= self.temperature
@@ -150,19 +151,21 @@ class _Logits:
     def add_product(self, total: Tensor, a: Tensor, b: Tensor) -> None:
         """Add ``a @ b`` to ``total``, which has the wide type (float32 or float64)."""
         if self.mixed:
-            total += torch.mm(a.to(self.dtype), b, out_dtype=self.wide)  # addmm_ takes a wide total from torch 2.10 on
+            # addmm_ accepts a total of a wider type only from torch 2.10 on
+            total += torch.mm(a.to(self.dtype), b, out_dtype=self.wide)
         else:
             total.addmm_(a, b)
 
 
 def _places(targets: Tensor, block: slice) -> tuple[Tensor, Tensor]:
-    """Return whether each target lies in the block, and its column there (0 if it does not), both (n, 1)."""
+    """Return for each target whether it lies in a block of the vocabulary, and its column there (0 if not), both (n,
+    1)."""
     inside = (targets >= block.start) & (targets < block.stop)
     return inside[:, None], torch.where(inside, targets - block.start, 0)[:, None]
 
 
 class _LinearLogProbs(torch.autograd.Function):
-    """See `linear_log_probs`."""
+    """The autograd function behind `linear_log_probs`."""
 
     @staticmethod
     def forward(
@@ -180,7 +183,7 @@ class _LinearLogProbs(torch.autograd.Function):
         with _plain(hidden.device):
             logits = _Logits(hidden, weight, bias, temperature, dtype, tile)
             count, finfo = len(targets), torch.finfo(logits.wide)
-            # With z = (x - top) / temperature, over the columns so far: total = sum exp(z), moment = sum z exp(z).
+            # Sums over the columns so far, with z = (x - top) / temperature: total = sum exp(z), moment = sum z exp(z).
             top = hidden.new_full((count,), finfo.min, dtype=logits.wide)
             total, moment, picked = (hidden.new_zeros(count, dtype=torch.float64) for _ in range(3))
             for block, part in logits.blocks():
@@ -188,11 +191,12 @@ class _LinearLogProbs(torch.autograd.Function):
                     inside, column = _places(targets[rows], block)
                     picked[rows] += torch.where(inside, x.gather(1, column), 0.0)[:, 0]
                     new = torch.maximum(top[rows], x.amax(1))
-                    shift = ((top[rows].double() - new) / temperature).clamp_(min=-1e300)  # avoids 0 * inf
+                    # a finite limit avoids 0 * infinity
+                    shift = ((top[rows].double() - new) / temperature).clamp_(min=-1e300)
                     scale = shift.exp()
                     logits.relative(x, new)
                     if entropy:
-                        x.clamp_(min=finfo.min)  # 0 * -inf is 0
+                        x.clamp_(min=finfo.min)  # a finite limit avoids 0 * -infinity, which would be NaN
                         e = x.exp()
                         here = torch.linalg.vecdot(x, e)
                         moment[rows] = scale * (moment[rows] + shift * total[rows]) + here
@@ -227,7 +231,7 @@ class _LinearLogProbs(torch.autograd.Function):
             of_weight = torch.empty_like(weight) if to_weight else None
             of_bias = weight.new_zeros(len(weight), dtype=wide) if to_bias else None
             for block, part in logits.blocks():
-                # The sum over tokens is taken in float32 and rounded to the weight's type only once.
+                # Sum over tokens in float32, and round to the weight's type only once.
                 own = weight.new_zeros(part.shape, dtype=wide) if to_weight else None
                 for rows, x in logits.tiles(block, part):
                     inside, column = _places(targets[rows], block)

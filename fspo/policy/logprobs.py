@@ -30,12 +30,12 @@ A model with a smaller vocabulary computes all logits at once if they fit in one
 """
 _PROBE = (3.0, -70.0, 1024.0)
 """Test numbers appended to the output layer's result: if the model returns them unchanged, it did not alter logits."""
-# Models whose forward changes the logits after the output layer (scaling, soft caps): they must compute all logits.
+# Models that change the logits after the output layer (scaling, soft caps); for these, all logits are computed at once.
 _WHOLE: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
 
 class HeadReader(Protocol):
-    """Collects scores at an output layer that computes log-probs; see `fspo.policy.score_hooks.ScoreHooks`."""
+    """The interface of an object that collects scores at an output layer while log-probs are computed there."""
 
     def owns(self, hook: object) -> bool:
         """Return whether a forward hook of the output layer belongs to this reader."""
@@ -162,7 +162,8 @@ def token_log_probs(
     predicting = mask[:, 1:]
     columns = predicting.any(0).nonzero().squeeze(-1)
     if columns.numel() == 0:
-        # Compute one position even without a response token: data-parallel training waits for a graph of each process.
+        # Compute one position even without a response token: in data-parallel training every process must make a
+        # gradient.
         columns = torch.zeros(1, dtype=torch.int64, device=mask.device)
     asked = _Asked(predicting, columns, batch["input_ids"][mask], temperature, entropy, logits, tokens, scores)
     values, entropies = asked.of(model, batch)
@@ -182,16 +183,17 @@ def _select(logits: Tensor, targets: Tensor, temperature: float, entropy: bool) 
         return values, None
     with torch.no_grad():
         log_p = logits.detach().log_softmax(-1)
-        return values, -(log_p.exp() * log_p.clamp(min=torch.finfo(log_p.dtype).min)).sum(-1)  # 0 * -inf is 0
+        # a finite limit makes 0 * -infinity 0
+        return values, -(log_p.exp() * log_p.clamp(min=torch.finfo(log_p.dtype).min)).sum(-1)
 
 
 @dataclass(frozen=True)
 class _Asked:
     """A request for log-probs: the tokens that are wanted and the options of `token_log_probs`."""
 
-    predicting: Tensor  # (B, T - 1): positions that predict a response token
-    columns: Tensor  # (K,): columns with such a position
-    targets: Tensor  # (N,)
+    predicting: Tensor  # (B, T - 1), true at each position that predicts a response token
+    columns: Tensor  # (K,), the columns that hold such a position
+    targets: Tensor  # (N,), the response tokens
     temperature: float
     entropy: bool
     logits: int | None
@@ -199,7 +201,7 @@ class _Asked:
     scores: HeadReader | None
 
     def of(self, model: nn.Module, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor | None]:
-        """Run the model on the batch and return the log-probs (N,) and entropies (N,) of the wanted tokens."""
+        """Run the model on the batch; return the log-probs (N,) and entropies (N,) of the wanted tokens."""
         core = _core(model)
         parameters = inspect.signature(core.forward).parameters
         inputs: dict[str, Any] = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"]}
@@ -226,7 +228,7 @@ class _Asked:
         return values + 0.0 * features.sum() if len(values) == 0 else values, entropies
 
     def selected(self, features: Tensor, keeps: bool) -> Tensor:
-        """Return the features (N, F) at the N predicting positions.
+        """Return the features (N, F) at the N positions that predict a response token.
 
         The model computed ``features`` at ``columns`` alone if ``keeps``, else at every position.
         """
@@ -243,7 +245,7 @@ class _Asked:
         return not whole or self.tokens is not None
 
     def answer(self, head: nn.Module, forward: Callable[[Tensor], Tensor], hidden: Tensor) -> tuple[Tensor, Any]:
-        """Return log-probs and entropies from selected hidden states (N, H); runs inside the output layer's forward."""
+        """Return log-probs and entropies from hidden states (N, H) while the output layer's forward runs."""
         vocabulary = _vocabulary(head)
         tile = tile_shape(len(self.targets), vocabulary, hidden.device, self.logits)
         if self.tokens is not None:
@@ -273,7 +275,7 @@ def _select_in_chunks(
     """
 
     def chunk(h: Tensor, t: Tensor, r: Tensor) -> tuple[Tensor, Tensor | None]:
-        # The context is entered inside the checkpointed function, so that the recomputation enters it too.
+        # The context is entered inside the checkpointed function, so that the recomputation enters it as well.
         with asked.scores.flat_rows(r) if asked.scores is not None else nullcontext():
             return _select(forward(h), t, asked.temperature, asked.entropy)
 
@@ -304,7 +306,7 @@ def _output_layer(core: nn.Module, scores: HeadReader | None) -> nn.Module | Non
     head = core.get_output_embeddings()  # type: ignore[operator]
     if not isinstance(getattr(head, "weight", None), Tensor):
         return None
-    # A foreign hook expects logits as the layer's output. Hooks of torch.distributed only gather sharded weights.
+    # A hook of other code expects logits as the layer's output. Hooks of torch.distributed only gather sharded weights.
     hooks = [*head._forward_hooks.values(), *head._forward_pre_hooks.values()]
     foreign = [
         hook
@@ -316,7 +318,7 @@ def _output_layer(core: nn.Module, scores: HeadReader | None) -> nn.Module | Non
 
 @contextmanager
 def _answering(head: nn.Module, asked: _Asked, keeps: bool) -> Iterator[list[Tensor | None]]:
-    """Make the output layer return log-probs and the test numbers `_PROBE`, (1, 1, N + 3), during the block.
+    """During the block, let the output layer return log-probs followed by the test numbers `_PROBE`, (1, 1, N + 3).
 
     The yielded list receives the entropies.
     """

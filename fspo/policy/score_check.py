@@ -19,7 +19,7 @@ MEMORY_LIMIT = 8 * 2**30
 
 @dataclass
 class Coverage:
-    """Comparison of the sketch with the exact gradient on one batch.
+    """How a sketch compares with the exact gradient on one batch.
 
     Attributes
     ----------

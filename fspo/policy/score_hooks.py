@@ -92,8 +92,8 @@ class ScoreHooks:
         self._offsets: dict[nn.Module, bool] = {}
         self._rules = {"linear": self._linear, "conv1d": self._linear, "scale": self._scale, "embedding": self._lookup}
         self._listening: nn.Module | None = None
-        self._flat_rows: torch.Tensor | None = None  # see flat_rows
-        self._backward = False  # True during backward, where forward calls are recomputations
+        self._flat_rows: torch.Tensor | None = None  # number of the response of each token, inside ``flat_rows``
+        self._backward = False  # True in the backward pass, in which gradient checkpointing calls forward again
         self._reset(0, 0)
 
     @property
@@ -102,8 +102,6 @@ class ScoreHooks:
         missing = {n: "no rule for this parameter" for n in self.trainable if n not in self.sketcher.shapes}
         silent = [n for n in self.sketcher.shapes if self._total is not None and n not in self._heard]
         return missing | dict.fromkeys(silent, "its module was not called, or S does not depend on it") | self._rejected
-
-    # -- set-up -------------------------------------------------------------------------------------------
 
     def _reset(self, batch: int, length: int) -> None:
         self._batch, self._length = batch, length
@@ -124,8 +122,6 @@ class ScoreHooks:
         self._handles = []
         self._reset(0, 0)
 
-    # -- forward hooks ------------------------------------------------------------------------------------
-
     def _reject(self, site: Site, reason: str) -> None:
         self._rejected |= dict.fromkeys([n for n in (site.weight, site.bias) if n], reason)
 
@@ -138,17 +134,17 @@ class ScoreHooks:
         return None
 
     def _lookup(self, module: nn.Module, args: tuple, output: torch.Tensor) -> torch.Tensor | None:
-        """Hook of an embedding: cut the graph at its output, where `backward` asks for the gradient."""
+        """Forward hook of an embedding: cut the graph at its output, where `backward` asks for the gradient."""
         if not torch.is_grad_enabled():
             return None
-        if self._backward:  # recomputed by gradient checkpointing
+        if self._backward:  # gradient checkpointing runs the layer again
             return output.detach().requires_grad_()
         ids = args[0]
         if module is self._embedding:
             self._reset(ids.shape[0], ids.shape[1])
         site, scale = self._sites.get(module), float(getattr(module, "embed_scale", 1.0))
         root = output.detach()
-        if root.shape[0] == 1 < self._batch:  # all rows share the positions: separate their gradients
+        if root.shape[0] == 1 < self._batch:  # all responses share these positions: copy them to separate the gradients
             root, ids = root.expand(self._batch, *root.shape[1:]), ids.expand(self._batch, -1)
         if site is not None:
             plain = nn.functional.embedding(thinned(ids[:1].unsqueeze(-1))[..., 0], whole(module.weight)) * scale
@@ -160,10 +156,10 @@ class ScoreHooks:
         return root
 
     def _linear(self, module: nn.Module, args: tuple, output: torch.Tensor) -> torch.Tensor | None:
-        """Hook of a Linear: project its input now, and the gradient of its output in the backward pass."""
+        """Forward hook of a Linear: project its input now, and the gradient of its output in the backward pass."""
         if not torch.is_grad_enabled() or not output.requires_grad or output is args[0]:
             return None
-        if module is self._listening:  # it returned log-probs, and `listener` has its input
+        if module is self._listening:  # this layer has returned log-probs, and `listener` has its input
             self._listening = None
             return None
         site, x, labels = self._sites[module], args[0], self._flat_rows
@@ -195,10 +191,8 @@ class ScoreHooks:
 
         return Tap.apply(output, last[3], receive)  # type: ignore[return-value]
 
-    # -- the output layer, where `fspo.policy.logprobs.token_log_probs` computes log-probs inside it ------------
-
     def owns(self, hook: object) -> bool:
-        """Return whether a forward hook of a module belongs to this object."""
+        """Return whether a forward hook of a module was set by this object."""
         return hook in self._rules.values()
 
     @contextmanager
@@ -253,20 +247,20 @@ class ScoreHooks:
         if right is None:
             return left.new_zeros(self._batch, left.shape[1]).index_add_(0, labels, left)
         total = left.new_zeros(self._batch, left.shape[1], right.shape[1])
-        for row in labels.unique().tolist():  # a chunk of tokens spans few responses
+        for row in labels.unique().tolist():  # a chunk of tokens belongs to few responses, so this loop is short
             own = labels == row
             total[row] = left[own].T @ right[own]
         return total
 
     def _scale(self, module: nn.Module, args: tuple, output: torch.Tensor) -> torch.Tensor | None:
-        """Hook of a normalisation layer: score its weight and bias entry by entry.
+        """Forward hook of a normalisation layer: score its weight and bias entry by entry.
 
         Its output must be f(x; 0) + weight * (f(x; 1) - f(x; 0)) + bias, f(x; v) the output with all weights v.
         """
         if not torch.is_grad_enabled() or not output.requires_grad:
             return None
         site = self._sites[module]
-        # The weight is copied, because FSDP2 frees gathered weights after the forward pass.
+        # Copy the weight, because FSDP2 frees gathered weights after the forward pass.
         weight, x = whole(module.weight).clone(), args[0].detach()
         if len(args) != 1 or x.shape != output.shape or x.shape[-weight.dim() :] != weight.shape:
             self._reject(site, "not an element-wise weight of its only input")
@@ -274,7 +268,7 @@ class ScoreHooks:
         if x.dim() < 2 or (x.shape[0] != self._batch and x.shape[0] != self._batch * self._length):
             self._reject(site, "the rows of the batch are mixed in its input")
             return None
-        if module not in self._offsets:  # checked once
+        if module not in self._offsets:  # the formula is compared with the module's output once
             few, bias = thinned(x), getattr(module, "bias", None)
             zero, one = (output_with_weight(module, few, value) for value in (0.0, 1.0))
             affine = zero + weight * (one - zero) + (0.0 if bias is None else whole(bias))
@@ -282,7 +276,7 @@ class ScoreHooks:
                 self._reject(site, "not affine in its weight")
                 return None
             self._offsets[module] = bool(zero.any())
-        # If output = weight * unit, the gradient is sum_t delta * output / weight, and unit is not computed again.
+        # If output = weight * unit, the gradient is sum_t delta * output / weight, and unit need not be computed again.
         plain = getattr(module, "bias", None) is None and not self._offsets[module]
         divide = plain and float(weight.abs().min()) > 1e-3
 
@@ -298,8 +292,6 @@ class ScoreHooks:
                 self._add(site.weight, part / weight.flatten() if divide else part)
 
         return Tap.apply(output, output.detach() if divide else x, receive)  # type: ignore[return-value]
-
-    # -- backward -----------------------------------------------------------------------------------------
 
     @staticmethod
     def _dtype(x: torch.Tensor) -> torch.dtype:
@@ -361,7 +353,7 @@ class ScoreHooks:
         entries, dtype = self.trainable[str(site.weight)][0], self._dtype(grad)
         right = self.sketcher.project(grad, site.col_key).to(dtype)
         padding = getattr(self.model.get_submodule(site.name), "padding_idx", None)
-        if padding is not None:  # torch gives this row no gradient
+        if padding is not None:  # torch gives the padding row no gradient
             right = right * (ids != padding).unsqueeze(-1)
         matrix = self.sketcher.matrix(site.row_key, entries, dtype)
         if matrix is None:

@@ -14,11 +14,11 @@ from transformers.pytorch_utils import Conv1D
 from fspo.policy.sketch import Sketcher
 
 CHECKED_TOKENS = 8
-"""Number of tokens, spread over the first row, on which the assumed formula of a module is compared with its output."""
+"""Number of tokens of the first row on which a module's assumed formula is compared with its output."""
 
 
 class Tap(torch.autograd.Function):
-    """The identity function; its backward pass calls `receive` with the gradient and a saved tensor.
+    """The identity function, whose backward pass hands the gradient and a saved tensor to `receive`.
 
     The tensor goes through `save_for_backward`, so that gradient checkpointing drops it and computes it again.
     """
@@ -38,7 +38,7 @@ class Tap(torch.autograd.Function):
 
 
 class HeadListener:
-    """Sums over the tiles of the logits' gradient what the score of an output layer needs.
+    """Sums, over the tiles of the logits' gradient, what the score of an output layer is made from.
 
     Only the projection of the gradient is kept, (N, k). Without a projection the gradient itself is kept, (N, V),
     which needs a small model.
@@ -103,9 +103,10 @@ class HeadListener:
 
 @dataclass(frozen=True)
 class Site:
-    """A hooked module: its kind, the names of its trainable parameters (None: frozen or absent), projection keys."""
+    """A module with hooks: its kind, the names of its trainable parameters (None: frozen or absent), and projection
+    keys."""
 
-    kind: str  # "linear", "conv1d", "embedding", "scale"
+    kind: str  # "linear", "conv1d", "embedding" or "scale"
     name: str
     weight: str | None
     bias: str | None
@@ -114,8 +115,8 @@ class Site:
 
 
 def _kind(module: nn.Module) -> str | None:
-    """Return the rule that scores the direct parameters of a module; None if no rule does."""
-    forward = type(module).forward  # a subclass that overrides forward may compute something else
+    """Name the rule by which the parameters of a module are scored; None if no rule fits."""
+    forward = type(module).forward  # a subclass with another forward may compute something else
     if forward is nn.Linear.forward:
         return "linear"
     if forward is Conv1D.forward:
@@ -151,8 +152,8 @@ def find_sites(model: nn.Module, names: dict[int, str]) -> dict[nn.Module, Site]
     for module, path, kind, weight, bias in found:
         row, col = f"{weight}/row", f"{weight}/col"
         if kind == "linear" and weight and uses[weight] == 1:
-            # Layers of one block that read the same input (q, k, v; gate, up) share the projection of that input.
-            # It is then computed once. The projections of the layers' outputs are independent.
+            # Layers of one block that read the same input (q, k, v; gate, up) share one projection of that input, so it
+            # is computed once. The projections of the layers' outputs are independent.
             col = f"{path.rpartition('.')[0]}/input"
         sites[module] = Site(kind, path, weight, bias, row, col)
     return sites
@@ -160,7 +161,7 @@ def find_sites(model: nn.Module, names: dict[int, str]) -> dict[nn.Module, Site]
 
 @lru_cache(maxsize=1)
 def shared_sketcher(shapes: tuple[tuple[str, tuple[int, ...]], ...], *draw: Any) -> Sketcher:
-    """Return the Sketcher of these shapes and this draw; the last one is cached for all passes of a rollout."""
+    """Return the Sketcher for parts of these shapes; the last one is cached for all passes of a rollout."""
     return Sketcher(dict(shapes), *draw)
 
 

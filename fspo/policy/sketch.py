@@ -96,23 +96,25 @@ class Sketcher:
         self._table = cache(self._make_table)
 
     def side(self, length: int) -> int:
-        """Return how many entries a side of `length` has after the projection: k, or `length` if that is less."""
+        """Return how many entries a side of ``length`` entries has after the projection: at most k."""
         return length if self.projection is None else min(length, self.projection)
 
     def _matrix(self, key: str, length: int, dtype: torch.dtype) -> torch.Tensor | None:
-        """Return P * sqrt(k), shape (length, k), entries +-1 (exact in every dtype); None if nothing is projected."""
+        """Return the projection matrix times sqrt(k), (length, k), with entries +-1; None if a side is not
+        projected."""
         if self.side(length) == length:
             return None
         signs = random_signs(self.seed, self.rollout, key, (length, self.side(length)))
         return torch.from_numpy(signs).to(self.device, dtype)
 
     def project(self, x: torch.Tensor, key: str) -> torch.Tensor:
-        """Multiply the last axis of `x`, (..., length), by the matrix P * sqrt(k) of `key`; return (..., k)."""
+        """Multiply the last axis of `x`, (..., length), by the projection matrix of `key` times sqrt(k); return
+        (..., k)."""
         matrix = self.matrix(key, x.shape[-1], x.dtype)
         return x if matrix is None else x @ matrix
 
     def _make_table(self, name: str, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the bucket and the signed scale of each entry of a part."""
+        """Return, for each entry of a part, the bucket that it is added to and its signed scale."""
         start, size = self._spans[name]
         shape = self.shapes[name]
         scale = 1.0

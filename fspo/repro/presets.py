@@ -85,7 +85,7 @@ PRESETS = {
 
 @dataclass(frozen=True)
 class Variant:
-    """One rule with one setting changed.
+    """A rule with one setting changed, as the trained sweep runs it.
 
     Attributes
     ----------
@@ -139,7 +139,7 @@ def variants(sizes: Preset, ranges: Mapping[str, Mapping[str, Any]]) -> list[Var
     list of Variant
         Rule by rule, the base first.
     """
-    from fspo.config import TrainConfig  # imports torch, so not at the top of the module
+    from fspo.config import TrainConfig  # fspo.config is slow to import, so the import is not at the top of the module
 
     default, found = TrainConfig(), {}
     batch = {name: getattr(default.batch, name) for name in ("prompts", "responses", "minibatches")}
@@ -149,7 +149,8 @@ def variants(sizes: Preset, ranges: Mapping[str, Mapping[str, Any]]) -> list[Var
         for variant in _around(rule, ranges.get(rule, {}), numbers):
             place = (rule, variant.setting, *([variant.value] if sizes.every_value else []))
             reason = variant.reason or _refused(TrainConfig, rule, sizes.options | variant.options)
-            found[place] = replace(variant, reason=reason)  # the last one, where one value of each is wanted
+            # the last of a setting's values, unless every value is wanted
+            found[place] = replace(variant, reason=reason)
     return list(found.values())
 
 
@@ -169,7 +170,7 @@ def _around(rule: str, fit: Mapping[str, Any], sizes: Mapping[str, int]) -> Iter
     for word, factor in (("half", 0.5), ("double", 2.0)):
         try:
             wide = scaled(own, factor)
-        except UserError as error:  # a lower range eps must be below 1
+        except UserError as error:  # such as a lower range eps of 1 or more
             yield Variant(rule, "range", word, reason=f"not trained: {error}")
             continue
         yield Variant(rule, "range", word, {"rule.range_lo": wide.range_lo, "rule.range_hi": wide.range_hi})
@@ -195,5 +196,5 @@ def _odd(number: int, what: str) -> str:
 
 
 def with_changes(base: Preset, **changes: Any) -> Preset:
-    """Return the preset with those changes that are not None."""
+    """Return a copy of the preset with the given changes; a change that is None is left out."""
     return replace(base, **{name: value for name, value in changes.items() if value is not None})

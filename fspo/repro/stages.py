@@ -80,7 +80,7 @@ def is_stages(folder: Path) -> bool:
 
 @dataclass
 class Stages:
-    """Runs stages in order and remembers which are done.
+    """Runs the stages of a long job in order, and skips those whose stamp says that they are done.
 
     Parameters
     ----------
@@ -135,7 +135,7 @@ def rollouts_done(run: Path) -> int:
 
 
 def is_finished(job: Job) -> bool:
-    """Return whether the job's model was written under the same key."""
+    """Return whether the job has a finished model that was made from the same inputs."""
     stamp = job.run / "key.txt"
     return (job.run / MODEL).is_dir() and stamp.exists() and stamp.read_text().strip() == job.key
 
@@ -151,7 +151,7 @@ def prepare(job: Job) -> None:
             aside = aside.with_name(aside.name + "+")
         os.replace(job.run, aside)
     job.run.mkdir(parents=True, exist_ok=True)
-    mark(job.run)  # the trainer refuses folders without its mark
+    mark(job.run)  # the trainer refuses folders without this mark
     write_text(stamp, job.key + "\n")
 
 

@@ -18,7 +18,7 @@ Ranges = Mapping[str, Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Training:
-    """The runs of one reproduction.
+    """The training runs of one reproduction.
 
     Attributes
     ----------
@@ -42,7 +42,7 @@ class Training:
         threads: int | None = None,
         variant: Variant | None = None,
     ) -> Job:
-        """Return one training process; ``variant`` is the setting that the sweep changes."""
+        """Return the job that trains one rule with one seed; ``variant`` is a setting that the sweep changes."""
         fit = ranges.get(rule, {})
         name = f"sweep/{variant.trained_as}" if variant else f"runs/{rule}"
         options = {
@@ -63,7 +63,7 @@ class Training:
         return Job(Path(options["output"]), key, arguments, rollouts)
 
     def shared(self) -> Job:
-        """Return the unclipped run on which every range is calibrated. It runs alone, with the threads of all jobs."""
+        """Return the job of the unclipped run on which every range is calibrated. It runs alone, with all threads."""
         threads = self.sizes.jobs * self.sizes.threads
         return self.job("none", self.sizes.seeds[0], self.sizes.calibration_rollouts, {}, threads)
 
@@ -95,13 +95,13 @@ class Training:
 
 @dataclass(frozen=True)
 class Sweep:
-    """The runs that a sweep must train, and each variant with all of its runs."""
+    """The runs that a sweep must train, and each variant with the runs that belong to it."""
 
     jobs: list[Job]
     planned: list[tuple[Variant, list[Path]]]
 
     def train(self, at_once: int) -> tuple[list[Path], list[tuple[Variant, tuple[Path, ...], str]]]:
-        """Train the runs.
+        """Train the runs of the sweep.
 
         A setting under which training stops with status 2 is a result: its run is left out, and tried again next time.
 

@@ -17,7 +17,7 @@ from fspo.base.errors import UserError
 DEFAULT_BINS = 6
 MOST_BINS = 1000
 MANY = 20_000
-"""Number of different values above which the edges are plain quantiles, because ties no longer matter."""
+"""Number of different values above which bin edges are plain quantiles: ties no longer matter then."""
 
 
 @dataclass(frozen=True)

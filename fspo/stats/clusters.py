@@ -20,7 +20,7 @@ MIN_CLUSTERS = 5
 """Least number of clusters for an estimate; with fewer, a table holds NaN and the reason."""
 TOO_FEW = f"fewer than {MIN_CLUSTERS} clusters"
 BORROW = 10.0
-"""Number of clusters with the rarer outcome at which observed covariance and a model's have equal weight."""
+"""Number of clusters with the rarer outcome at which the observed covariance and that of a model have equal weight."""
 
 
 @dataclass(frozen=True)
@@ -63,13 +63,13 @@ def totals(code: Ints, number: int, values: ArrayLike | None = None) -> Floats:
 
 
 def sum_by(cluster: Ints, bins: Ints, number: int, values: ArrayLike) -> Floats:
-    """Return sums of values by cluster and bin (C, K); cluster numbers are dense, 0..C-1."""
+    """Return sums of values by cluster and bin (C, K). Clusters are numbered 0 to C-1 without gaps."""
     clusters = int(cluster.max()) + 1 if cluster.size else 0
     return totals(cluster * number + bins, clusters * number, values).reshape(clusters, number)
 
 
 def dense(cluster: Ints) -> Ints:
-    """Renumber clusters as 0..C-1."""
+    """Renumber clusters as 0 to C-1 without gaps."""
     return np.unique(cluster, return_inverse=True)[1].reshape(-1).astype(np.int64)
 
 
@@ -118,9 +118,10 @@ def ratios_of_sums(
         influence = np.where(total > 0, (ys - value * ds) / total, 0.0)
     met: Ints = np.sum(counts > 0, axis=0) if clusters is None else clusters
     present = max(len(ys), 2)
-    # Scale to the change that deleting the cluster would make. Otherwise uneven clusters make intervals too short.
+    # Scale each influence to the change that deleting the cluster would make. Otherwise clusters of unequal size make
+    # intervals too short.
     influence = influence / (1 - leverage) * (present - 1) / present
-    with np.errstate(over="ignore"):  # a collapsed run divides by weights near 0
+    with np.errstate(over="ignore"):  # in a run that collapsed, the weights in the denominator are near 0
         variance = np.sum(influence**2, axis=0) * present / (present - 1)
     if binary:
         flat = (variance < 1e-300) & (met > 0)
@@ -139,7 +140,7 @@ def flat_variance(clusters: ArrayLike) -> Any:
 
 
 def borrowed(rare: ArrayLike) -> Floats:
-    """Return the weight of the observed covariance if ``rare`` clusters show the rarer outcome.
+    """Return how much the observed covariance counts, from 0 to 1, if ``rare`` clusters show the rarer outcome.
 
     The rest, one minus this weight, belongs to the covariance of a model.
     """

@@ -104,7 +104,7 @@ def detectable(half_width: float, df: float = np.inf, *, level: float = CONFIDEN
 
 
 SEED = 20250911
-"""Of the fixed draws from which intervals are computed."""
+"""Seed of the fixed normal draws from which intervals are computed."""
 
 
 @lru_cache(maxsize=16)
@@ -134,7 +134,7 @@ def symmetric_root(covariance: Floats) -> Floats:
 
 
 def error_draws(covariance: Floats, df: int) -> Floats:
-    """Return draws (M, K) of the error of an estimate: multivariate t with this covariance and degrees of freedom."""
+    """Return draws (M, K) of the error of an estimate, from the multivariate t law with this covariance."""
     draws = normal_draws(len(covariance))
     return (draws @ symmetric_root(covariance)) * _t_factors(max(df, 1), len(draws))[:, None]
 

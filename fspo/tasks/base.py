@@ -59,7 +59,8 @@ class Rewards:
     messages: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Raise UserError for rewards that would spoil an update without notice: wrong shape, NaN or infinite."""
+        """Raise UserError for rewards of a wrong shape, NaN or infinite ones, which would spoil an update without
+        notice."""
         self.values = np.asarray(self.values, dtype=np.float64)
         if self.values.shape != (len(self.status),):
             raise UserError(
@@ -170,7 +171,7 @@ def encode_prompt(tokenizer: Any, prompt: Prompt, chat_template: bool | None = N
         text = prompt if isinstance(prompt, str) else "\n\n".join(message["content"] for message in prompt)
         ids = list(tokenizer(text)["input_ids"])
         eos = tokenizer.eos_token_id
-        # Some tokenizers append an end token to each text. It is removed: a response after it would be empty.
+        # Some tokenizers append an end token to each text. Remove it: a model would generate nothing after it.
         if (
             len(ids) > 1
             and ids[-1] == eos

@@ -30,7 +30,7 @@ PAD, EOS, UNK = "<pad>", "<eos>", "<unk>"
 STEP_TOKENS = 8
 PROMPT_TOKENS = 10
 MODULUS = 100
-HELD_OUT = 8  # one (start, addend) pair in eight belongs to the eval split
+HELD_OUT = 8  # one pair (start, addend) in eight belongs to the eval split
 
 _PURPOSES = {"train": 0x7A01, "eval": 0x7A02, "warmup": 0x7A03}
 _LAST_STEP = re.compile(r"(\d\d)(\d\d)\+(\d\d)")
@@ -61,7 +61,7 @@ class ChainAddConfig:
     slip: float = 0.06
 
     def __post_init__(self) -> None:
-        """Refuse impossible values."""
+        """Raise UserError for values that chain-add cannot use."""
         if self.seed < 0:
             raise UserError(f"chain-add seed is {self.seed}: use 0 or more")
         if not 1 <= self.max_steps <= 99:
@@ -73,7 +73,7 @@ class ChainAddConfig:
 
 def held_out(start: int, addend: int) -> bool:
     """Return whether the pair (start, addend) belongs to the eval split, for any number of steps."""
-    # Knuth's multiplicative hash is the same in every run, and its result follows neither number's digits.
+    # Knuth's multiplicative hash is the same in every run, and neither number's digits show in its result.
     return (((start * MODULUS + addend) * 2654435761) % 2**32 >> 16) % HELD_OUT == 0
 
 

@@ -28,7 +28,7 @@ class Columns:
 
 
 LAYOUTS: dict[str, Columns] = {
-    # The order matters: `detect` takes the first layout whose columns the row has.
+    # The order matters: ``detect`` takes the first layout whose columns a row has.
     "DAPO-Math-17k": Columns("prompt", "reward_model.ground_truth"),
     "prompt and answer": Columns("prompt", "answer"),
     "GSM8K": Columns("question", "answer", MARKED),

@@ -71,7 +71,7 @@ class DatasetConfig:
     judge: VerifierConfig = field(default_factory=VerifierConfig)
 
     def __post_init__(self) -> None:
-        """Refuse impossible values."""
+        """Raise UserError for values that contradict each other or cannot be used."""
         if not 0 <= self.eval_share < 1:
             raise UserError(f"eval_share={self.eval_share}: use a share of at least 0 and below 1")
         if self.seed < 0:
@@ -133,7 +133,7 @@ class _Reader:
         return Example(prompt_id=prompt_id, prompt=self.dress(prompt), answer=answer.strip())
 
     def dress(self, prompt: Prompt) -> Prompt:
-        """Return the prompt with the configuration's system text and suffix added."""
+        """Return the prompt with the system text before it and the suffix after it, as configured."""
         system, suffix = self.config.system, self.config.suffix
         if isinstance(prompt, str):
             return (f"{system}\n\n" if system else "") + prompt + suffix
@@ -198,7 +198,7 @@ class DatasetTask:
                     continue
                 if self.config.repeats == "drop":
                     first = answers.setdefault(_key(example.prompt), example.answer)
-                    if len(answers) == len(examples):  # an earlier row has this prompt
+                    if len(answers) == len(examples):  # an earlier row has the same prompt
                         repeated, conflicts = repeated + 1, conflicts + (first != example.answer)
                         continue
                 examples.append(example)
@@ -245,12 +245,12 @@ class DatasetTask:
         return len(self._examples[split])
 
     def example(self, split: Split, index: int) -> Example:
-        """Return the example at ``index``, in the order of the rows."""
+        """Return the example of the row at ``index``."""
         size = self.size(split)
         if not 0 <= index < size:
             raise UserError(f"the data set has {size} {split} examples: index {index} does not exist")
         return self._examples[split][index]
 
     def score(self, examples: Sequence[Example], responses: Sequence[str], finished: Sequence[bool]) -> Rewards:
-        """Return the rewards of ``responses[i]`` to ``examples[i]``."""
+        """Return the verifier's reward of each ``responses[i]`` to ``examples[i]``."""
         return self._verifier.score(examples, responses, finished)

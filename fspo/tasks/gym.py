@@ -18,7 +18,7 @@ from fspo.tasks.verify import make_extractor
 
 ANSWER_TAG = "regex:<answer>\\s?(.*?)\\s?</answer>"
 MAX_REDRAWS = 200
-REDRAW_STRIDE = 7919  # prime: redraws jump far from the index that they replace
+REDRAW_STRIDE = 7919  # a prime number, so that a replacement lies far from the index that it replaces
 CACHED_ENTRIES = 4096
 
 
@@ -56,7 +56,7 @@ class GymConfig:
     workers: int = 2
 
     def __post_init__(self) -> None:
-        """Refuse impossible values."""
+        """Raise UserError for values that cannot be used."""
         if self.seed < 0:
             raise UserError(f"seed={self.seed}: use a seed of at least 0")
         if self.size < 1 or self.eval_size < 0:
@@ -135,7 +135,8 @@ class GymTask:
         if config.instruction not in SYSTEM_PROMPTS and config.instruction != "none":
             raise unknown_name("instruction", config.instruction, [*SYSTEM_PROMPTS, "none"])
         self._instruction = SYSTEM_PROMPTS.get(config.instruction, "")
-        # The seed is hashed: the package seeds items by seed + index, so seeds 0 and 1 would share nearly all items.
+        # The seed is hashed, because the package seeds item i with seed + i: seeds 0 and 1 would share nearly all
+        # items.
         base = np.random.SeedSequence([config.seed, zlib.crc32(dataset.encode())])
         seed = int(base.generate_state(1)[0])
         total = config.eval_size + config.size
@@ -192,7 +193,8 @@ class GymTask:
         entry = self._entry(split, int(index))
         question = entry["question"]
         metadata = entry.get("metadata") or {}
-        # A question with many right answers (graph colouring, ...) has no "answer" entry: a checker judges it.
+        # A question with many right answers (such as graph colouring) has no "answer" entry: a checker judges responses
+        # to it.
         answer = entry.get("answer")
         return Example(
             prompt_id=f"{split}-{index}",

@@ -1,4 +1,4 @@
-"""Reader of rows from a jsonl or parquet file, a folder or a Hugging Face data set, with places for messages."""
+"""Read rows from a jsonl or parquet file, a folder or a Hugging Face data set; messages name a row's place."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ JSONL_SUFFIXES = (".jsonl", ".ndjson")
 FILE_SUFFIXES = (*JSONL_SUFFIXES, ".parquet")
 
 Row = tuple[str, Any]
-"""The place of a row ("line 3"), and the row: a dict, or a message that says why it cannot be read."""
+"""Where a row stands ("line 3"), and the row as a dict, or a message that says why it cannot be read."""
 
 
 def _read_jsonl(path: Path) -> Iterator[Row]:
@@ -56,7 +56,7 @@ def _read_hub(path: str, subset: str | None, split: str) -> Iterator[Row]:
             data = datasets.load_dataset(path, subset, split=split)
     except UserError:
         raise
-    except Exception as error:  # the library raises many types, plain Exception among them
+    except Exception as error:  # the datasets library raises many types of exception, plain Exception among them
         text = " ".join(str(error).split())[:300]
         raise UserError(
             f"cannot load dataset {path!r} (subset {subset}, split {split}): {text}: check path, subset and split"

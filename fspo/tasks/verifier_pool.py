@@ -28,19 +28,19 @@ from fspo.tasks.base import Rewards
 log = logging.getLogger("fspo.tasks.verify")
 
 START_GRACE_S = 120.0
-"""Seconds without any answer, beyond the time limit, after which the pool counts as broken; covers workers' start."""
+"""Seconds without any answer, beyond the time limit of a call, after which the pool counts as broken. They give
+workers time to start."""
 MAX_LOGGED_MESSAGES = 20
 
 Verify = Callable[..., Any]
 
-# Worker side ---------------------------------------------------------------------------------------------
 
 _verify: Verify | None = None
 _setup_error = ""
 
 
 def _set_up_worker(factory: Callable[..., Verify], args: tuple, memory_limit_gib: float | None) -> None:
-    """Build the verifier in a worker, before the time limit of the first call begins.
+    """Build the verifier in a worker process, before the time limit of the first call begins.
 
     A failure is stored, and every later call reports it.
     """
@@ -58,7 +58,7 @@ def _limit_memory(gib: float) -> None:
         import resource
 
         pages = int(Path("/proc/self/statm").read_text().split()[0])
-    except (ImportError, OSError):  # not Linux: the time limit still holds
+    except (ImportError, OSError):  # only Linux limits memory here; the time limit holds everywhere
         return
     limit = pages * resource.getpagesize() + int(gib * 2**30)
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
@@ -91,9 +91,6 @@ def as_reward(value: Any) -> float:
     if not math.isfinite(value):
         raise UserError(f"the reward is {value}, not a finite number")
     return value
-
-
-# Parent side ---------------------------------------------------------------------------------------------
 
 
 def _stop(pool: ProcessPool) -> None:
@@ -147,11 +144,11 @@ class VerifierPool:
         self._logged: set[str] = set()
 
     def __enter__(self) -> VerifierPool:
-        """Return the pool itself."""
+        """Return the pool itself, as ``with`` asks."""
         return self
 
     def __exit__(self, *exc: object) -> None:
-        """Stop the workers."""
+        """Stop the workers at the end of a ``with`` block."""
         self.close()
 
     def close(self) -> None:
@@ -192,7 +189,7 @@ class VerifierPool:
         messages: Counter[str] = Counter()
         todo = list(range(len(calls)))
         for attempt in range(2):
-            # A worker that dies while idle (killed by the system, say) breaks the pool. A new pool is tried once.
+            # A worker that dies while idle (killed by the system, say) breaks the pool, so a new pool is tried once.
             futures = self._schedule([calls[i] for i in todo])
             broken = []
             for i, future in zip(todo, futures, strict=True):

@@ -76,7 +76,7 @@ def last_boxed(text: str) -> str | None:
 
     The text is read once, so a response that repeats an unclosed ``\boxed{`` many times takes linear time.
     """
-    open_braces: list[int] = []  # start of the content of each open brace; -1 if the brace opens no \boxed
+    open_braces: list[int] = []  # where the content of each open brace starts; -1 if the brace opens no \boxed
     best, found = -1, None
     for token in _BRACES.finditer(text):
         if token.group() == "}":

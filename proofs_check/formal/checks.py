@@ -1,4 +1,4 @@
-"""Machine-proved checks: theorems that Coq's kernel has accepted, and false ones that it refuses.
+"""Check theorems with Coq's kernel, and check that Coq refuses false versions of them (the controls).
 
 A control is the same script with the claim made false. Coq must stop inside the proof of a theorem. If it stops
 elsewhere, for example at a syntax error, the control shows nothing and is undecided.
@@ -18,12 +18,12 @@ from proofs_check.formal.library import Refused, ask, compiled, given_up, script
 from proofs_check.frame import Check, Function, Method, Outcome
 
 Change = tuple[str, str]
-"""A text of the script and the text that replaces it at every occurrence."""
+"""Text of a Coq script that is replaced, and what replaces it at every occurrence."""
 _UNIT = "foreign axioms"
 
 
 def prove(rng: np.random.Generator, module: str, theorems: Sequence[str], change: Change | None = None) -> Outcome:
-    """Let Coq check theorems of a script, or of the script after one replacement of text.
+    """Let Coq check theorems of a script; with ``change``, of the script after that replacement of text.
 
     Returns
     -------
@@ -47,7 +47,7 @@ def prove(rng: np.random.Generator, module: str, theorems: Sequence[str], change
         note = f"coqc {coq.version} refuses the proof of {answer.theorem or 'no theorem'}: {answer.error}"
         outside = change is not None and not answer.theorem
         return Outcome(math.nan if outside else -math.inf, _UNIT, note=note, parameters=parameters)
-    # Search all scripts on which the theorems may rest. A word that gives up a goal counts even in an unused lemma.
+    # Search every script for words that give up a goal. Such a word counts even in a lemma that nothing uses.
     words = [f"{name}.v: {word}" for name, script in texts.items() for word in given_up(script)]
     words += [] if text is None else [f"{module}.v, changed: {word}" for word in given_up(text)]
     foreign = [f"a proof rests on {axiom}" for axiom in answer.foreign]

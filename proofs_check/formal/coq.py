@@ -35,12 +35,12 @@ _LIBRARIES = (".vo", ".cmxs", ".so", "/META")
 
 
 class CoqMissing(Exception):
-    """Raised if Coq is neither installed nor can be fetched; the message says why."""
+    """Raised if Coq is neither installed nor can be downloaded; the message says why."""
 
 
 @dataclass(frozen=True)
 class Coq:
-    """A Coq installation that runs.
+    """A Coq installation that works.
 
     Attributes
     ----------
@@ -59,7 +59,10 @@ class Coq:
 
 @dataclass(frozen=True)
 class Run:
-    """The result of coqc on one script. ``ok``: exit status 0; ``ended`` is False if coqc was stopped or killed."""
+    """The result of compiling one script with coqc.
+
+    ``ok`` means exit status 0; ``ended`` is False if coqc was killed.
+    """
 
     ok: bool
     output: str
@@ -89,14 +92,14 @@ def run_coqc(coq: Coq, folder: Path, name: str, library: Path | None = None, sec
         return Run(False, "", f"coqc did not finish {name}.v within {seconds:g} s", ended=False)
     except OSError as error:
         return Run(False, "", f"coqc did not start: {error}", ended=False)
-    # killed from outside, for example because memory ran out: nothing is known about the script
+    # A signal from outside ended coqc, for example because memory ran out: nothing is known about the script.
     if done.returncode < 0:
         return Run(False, "", f"coqc was ended by signal {-done.returncode} in {name}.v", ended=False)
     return Run(done.returncode == 0, done.stdout, done.stderr)
 
 
 def find_coq() -> Coq:
-    """Return Coq from the PATH or from the cache, into which it is fetched if necessary.
+    """Return Coq from the PATH or from the cache; if it is in neither, download it into the cache.
 
     Raises
     ------
@@ -122,7 +125,7 @@ def find_coq() -> Coq:
             found = _in_cache(home)
             if found:
                 return found
-            # another process began the same download in the meantime and failed
+            # Another process began the same download in the meantime and failed.
             failed = home / "fetch.failed"
             if failed.is_file() and failed.stat().st_mtime >= asked:
                 raise CoqMissing(failed.read_text(encoding="utf-8"))
@@ -164,7 +167,7 @@ def _version(program: str, root: Path | None) -> str:
 
 
 def _environment(coq: Coq, scratch: Path) -> Mapping[str, str]:
-    """Return the environment in which an unpacked Coq finds its files; findlib's settings are written to
+    """Return the environment variables with which an unpacked Coq finds its files; settings for findlib go to
     ``scratch``."""
     environment = dict(os.environ)
     if coq.root is None:
@@ -184,14 +187,14 @@ def _environment(coq: Coq, scratch: Path) -> Mapping[str, str]:
 
 
 def _fetch(home: Path) -> Coq:
-    """Download and unpack the packages. The folder appears only when it is complete. The caller holds the lock."""
+    """Download and unpack Coq's packages. The folder appears only when it is complete. The caller holds the lock."""
     deadline = time.monotonic() + FETCH_SECONDS
     remove_parts(home)
     with tempfile.TemporaryDirectory(prefix=".part-", dir=home) as part:
         scratch = Path(part)
         options: list[str] = []
         listed = _command(["apt-get", "download", "--print-uris", *PACKAGES], scratch, deadline)
-        if listed.returncode != 0:  # apt has no package lists: fetch a private copy of them
+        if listed.returncode != 0:  # apt has no lists of packages, so fetch a private copy of the lists
             for folder in ("lists/partial", "cache/archives/partial"):
                 (scratch / folder).mkdir(parents=True)
             options = ["-o", f"Dir::State::lists={scratch}/lists", "-o", f"Dir::Cache={scratch}/cache"]
@@ -214,8 +217,7 @@ def _fetch(home: Path) -> Coq:
 
 
 def _unpack(package: Path, root: Path) -> None:
-    """Unpack only what coqc needs: two programs, compiled libraries and plug-ins. The rest is two thirds of the
-    packages."""
+    """Unpack from a package only what coqc needs (a third of it): two programs, compiled libraries and plug-ins."""
     process = subprocess.Popen(["dpkg-deb", "--fsys-tarfile", str(package)], stdout=subprocess.PIPE)
     assert process.stdout is not None
     with process, tarfile.open(fileobj=process.stdout, mode="r|") as archive:

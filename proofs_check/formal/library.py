@@ -40,14 +40,14 @@ _DECLARATION = re.compile(r"^\s*(?:Theorem|Lemma|Corollary)\s+([\w']+)", re.M)
 
 @dataclass(frozen=True)
 class Proved:
-    """What Coq prints about theorems: the statement of each, and the axioms on which all of them together rest."""
+    """What Coq says about some theorems: the statement of each, and all axioms on which they rest."""
 
     statements: Mapping[str, str]
     axioms: tuple[str, ...]
 
     @property
     def foreign(self) -> tuple[str, ...]:
-        """Return the axioms that are not those of the real numbers. A theorem that was given up counts as an axiom."""
+        """Return the axioms that do not belong to Coq's real numbers. A theorem without a proof counts as an axiom."""
         return tuple(axiom for axiom in self.axioms if axiom not in ALLOWED_AXIOMS)
 
     def __str__(self) -> str:
@@ -57,14 +57,14 @@ class Proved:
 
 @dataclass(frozen=True)
 class Refused:
-    """coqc's refusal: its message, and the theorem in whose proof it stopped ("" if it stopped outside all proofs)."""
+    """A script that coqc refused: the message, and in which theorem's proof coqc stopped ("" outside all proofs)."""
 
     error: str
     theorem: str
 
 
 def scripts() -> Mapping[str, str]:
-    """Return the text of every script by name; a script comes after those that it imports."""
+    """Return the text of every script by name, in an order in which no script precedes one that it imports."""
     texts = {path.stem: path.read_text(encoding="utf-8") for path in sorted(SCRIPTS.glob("*.v"))}
     needs = {name: _needs(text) for name, text in texts.items()}
     return {name: texts[name] for name in TopologicalSorter(needs).static_order()}
@@ -88,7 +88,7 @@ def without_comments(text: str) -> str:
 
 
 def given_up(text: str) -> list[str]:
-    """Return the words of a script that let Coq assume something without proof, each with its line."""
+    """Return the words by which a script assumes something without proof, such as ``Admitted``, each with its line."""
     bare = without_comments(text)
     return [f"{m[0]} in line {bare.count(chr(10), 0, m.start()) + 1}" for m in GIVEN_UP.finditer(bare)]
 
@@ -110,7 +110,7 @@ def theorem_at(text: str, line: int | None) -> str:
 
 
 def compiled(coq: Coq) -> Path | Refused:
-    """Return the folder of the compiled scripts, or the refusal if coqc refused one. The cache keeps the folder."""
+    """Return the folder of the compiled scripts, from the cache if they were compiled before; or what coqc refused."""
     return _compiled(coq, tuple(scripts().items()))
 
 
@@ -138,7 +138,7 @@ def _compiled(coq: Coq, named_texts: tuple[tuple[str, str], ...]) -> Path | Refu
 
 
 class _RefusalError(Exception):
-    """Raised if coqc refuses a script, so that the folder of compiled scripts is not made."""
+    """Raised if coqc refuses a script, so that no cache folder of compiled scripts appears."""
 
     def __init__(self, refused: Refused) -> None:
         super().__init__(refused)
@@ -146,7 +146,7 @@ class _RefusalError(Exception):
 
 
 def ask(coq: Coq, module: str, theorems: Sequence[str], library: Path, changed: str | None = None) -> Proved | Refused:
-    """Ask coqc for the statements and the axioms of theorems.
+    """Ask Coq for the statements of theorems and for the axioms on which they rest.
 
     Parameters
     ----------
@@ -176,8 +176,7 @@ def ask(coq: Coq, module: str, theorems: Sequence[str], library: Path, changed: 
 
 
 def _answer(coq: Coq, library: Path, script: str) -> Run:
-    """Run coqc on a script, or return the stored answer.
-    The answer depends only on the script, the library and Coq's version, so it is stored beside the library."""
+    """Run coqc on a script, or return the answer that an earlier run stored."""
     kept = library / "answers" / f"{digest(script)}.json"
     if kept.is_file():
         return Run(**json.loads(kept.read_text(encoding="utf-8")))
@@ -190,7 +189,7 @@ def _answer(coq: Coq, library: Path, script: str) -> Run:
 
 
 def parse(output: str, theorems: Sequence[str]) -> Proved | Refused:
-    """Read the answers of ``Check`` and ``Print Assumptions``; anything unexpected counts as a refusal."""
+    """Read Coq's answers to ``Check`` and ``Print Assumptions``; unexpected text counts as a refusal."""
     _, *answers = output.split(_MARK)
     if not answers:
         return Refused("coqc printed nothing", "")

@@ -57,12 +57,12 @@ class ShiftedLengths:
 
     @property
     def mu(self) -> float:
-        """Mean of a token before the last, nats. ``mean`` is mu L plus a constant that the last token adds."""
+        """Drift of every token but the last, nats. The mean of S is mu L plus a constant from the last token."""
         return float(np.array(self.old) @ self._symbol_ratios) + self._going_on
 
     @property
     def sigma(self) -> float:
-        """Scale of a token before the last, nats per root token. The last token is not random."""
+        """Standard deviation of every token but the last, nats. The last token is not random."""
         law, ratios = np.array(self.old), self._symbol_ratios
         return math.sqrt(float(law @ (ratios - law @ ratios) ** 2))
 
@@ -86,13 +86,13 @@ class ShiftedLengths:
         return rng.geometric(self.stop_new if new else self.stop_old, draws).astype(np.float64)
 
     def sample(self, rng: np.random.Generator, lengths: ArrayLike) -> Floats:
-        """Draw one S for each length under the old policy, from the counts of the symbols (see `LogRatioModel`)."""
+        """Draw one log-ratio S for each length under the old policy, from counts of the symbols."""
         n = np.broadcast_to(checked_lengths(lengths, whole=True), np.shape(lengths))
         counts = rng.multinomial(n.astype(np.int64) - 1, np.array(self.old) / sum(self.old))
         return counts @ self._symbol_ratios + (n - 1) * self._going_on + self._stopping
 
     def paths(self, rng: np.random.Generator, draws: int, length: int) -> Floats:
-        """Draw token log-ratios, see `TokenModel`."""
+        """Draw the token log-ratios of responses, (draws, length)."""
         symbols = rng.choice(len(self.old), size=checked_paths(draws, length), p=np.array(self.old) / sum(self.old))
         s = self._symbol_ratios[symbols] + self._going_on
         s[:, -1] = self._stopping
@@ -101,7 +101,7 @@ class ShiftedLengths:
 
 @dataclass(frozen=True)
 class AdvantageDrift:
-    """S | L, A ~ N((mu + sign(A) pull) L, sigma^2 L), with P(A > 0 | l) = expit(logit(positive) + trend log(l/l0)).
+    """S given L and A is N((mu + sign(A) pull) L, sigma^2 L), so rewarded responses move up and the others down (T11).
 
     Training moves rewarded responses up and the others down, so the drift depends on the sign of A (T11).
     ``sample`` gives S alone, ``sample_pair`` S with A = +1 or -1.
@@ -131,7 +131,7 @@ class AdvantageDrift:
             raise UserError("pull and trend must be finite; 0 switches them off")
 
     def positive_share(self, lengths: ArrayLike) -> Floats:
-        """Return P(A > 0 | L), see `JointModel`."""
+        """Return P(A > 0 | L) in the shape of ``lengths``."""
         n = checked_lengths(lengths)
         share = special.expit(special.logit(self.positive) + self.trend * np.log(n / self.l0))
         return np.broadcast_to(share, np.shape(lengths))
@@ -160,20 +160,20 @@ class AdvantageDrift:
         return up if sign > 0 else down
 
     def sample_pair(self, rng: np.random.Generator, lengths: ArrayLike) -> tuple[Floats, Floats]:
-        """Draw one (S, A) for each length, see `JointModel`."""
+        """Draw one pair (S, A) for each length."""
         n = checked_lengths(lengths)
         A = np.where(rng.random(np.shape(lengths)) < self.positive_share(lengths), 1.0, -1.0)
         S = rng.standard_normal(np.shape(lengths)) * (self.sigma * np.sqrt(n))
         return S + (self.mu + self.pull * A) * n, A
 
     def sample(self, rng: np.random.Generator, lengths: ArrayLike) -> Floats:
-        """Draw one S for each length, see `LogRatioModel`."""
+        """Draw one log-ratio S for each length, without the advantage."""
         return self.sample_pair(rng, lengths)[0]
 
 
 @dataclass(frozen=True)
 class IndependentAdvantage:
-    """A model of S together with signs of A drawn independently of S: T11's hypothesis."""
+    """A model of S with signs of A that are drawn independently of S, as T11 assumes."""
 
     model: LogRatioModel
     positive: float = 0.5
@@ -183,23 +183,23 @@ class IndependentAdvantage:
 
     @property
     def mu(self) -> float:
-        """Drift of the model of S, nats per token."""
+        """Drift of S, nats per token."""
         return self.model.mu
 
     @property
     def sigma(self) -> float:
-        """Scale of the model of S, nats per root token."""
+        """Scale of S, nats per root token."""
         return self.model.sigma
 
     def positive_share(self, lengths: ArrayLike) -> Floats:
-        """Return P(A > 0 | L), see `JointModel`."""
+        """Return P(A > 0 | L) in the shape of ``lengths``: the same at every length."""
         return np.full(np.shape(lengths), self.positive)
 
     def sample_pair(self, rng: np.random.Generator, lengths: ArrayLike) -> tuple[Floats, Floats]:
-        """Draw one (S, A) for each length, see `JointModel`."""
+        """Draw one pair (S, A) for each length, with A independent of S."""
         S = self.model.sample(rng, lengths)
         return S, np.where(rng.random(np.shape(lengths)) < self.positive, 1.0, -1.0)
 
     def sample(self, rng: np.random.Generator, lengths: ArrayLike) -> Floats:
-        """Draw one S for each length, see `LogRatioModel`."""
+        """Draw one log-ratio S for each length, without the advantage."""
         return self.model.sample(rng, lengths)

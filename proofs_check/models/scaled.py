@@ -18,17 +18,17 @@ from fspo.base.errors import UserError
 from fspo.theory import Floats
 from proofs_check.models.base import check_moments, check_open, checked_lengths, checked_paths
 
-_BLOCK = 1 << 14  # so many draws stay in the processor's cache while they are scaled and shifted
+_BLOCK = 1 << 14  # 16,384 numbers stay in the processor's cache while they are scaled and shifted
 
 
 @dataclass(frozen=True)
 class ScaleFamily:
-    """S = mu L + sd(L) Z with Z standard normal and sd(L) = sigma sqrt(L), unless a subclass says otherwise."""
+    """S = mu L + sd(L) Z with Z standard normal and sd(L) = sigma sqrt(L); subclasses change the law of Z or sd."""
 
     mu: float
     sigma: float
 
-    _WHOLE = False  # whether lengths must be integers
+    _WHOLE = False  # whether lengths must be whole numbers
 
     def __post_init__(self) -> None:
         check_moments(self.mu, self.sigma)
@@ -37,7 +37,7 @@ class ScaleFamily:
         return self.sigma**2 * n
 
     def _fill(self, rng: np.random.Generator, out: Floats) -> None:
-        """Fill a contiguous array with draws of Z, in place."""
+        """Fill a contiguous array with draws of the standard variable Z."""
         rng.standard_normal(out=out)
 
     def _standard_cdf(self, z: Floats) -> Floats:
@@ -59,8 +59,10 @@ class ScaleFamily:
         return np.broadcast_to(self._standard_cdf(z), shape)
 
     def sample(self, rng: np.random.Generator, lengths: ArrayLike) -> Floats:
-        """Draw one S for each length, see `LogRatioModel`. Long arrays are filled in blocks that fit the processor's
-        cache."""
+        """Draw one log-ratio S for each length.
+
+        Long arrays are filled in blocks that fit into the processor's cache.
+        """
         n = np.atleast_1d(checked_lengths(lengths, self._WHOLE))
         S = np.empty(np.shape(lengths))
         rows = np.atleast_1d(S)
@@ -78,7 +80,7 @@ class GaussianTokens(ScaleFamily):
     """Independent N(mu, sigma^2) tokens; S is drawn from N(mu L, sigma^2 L) directly (section 4)."""
 
     def paths(self, rng: np.random.Generator, draws: int, length: int) -> Floats:
-        """Draw token log-ratios, see `TokenModel`."""
+        """Draw the token log-ratios of responses, (draws, length)."""
         return self.mu + self.sigma * rng.standard_normal(checked_paths(draws, length))
 
 
@@ -101,7 +103,7 @@ class AutoregressiveTokens(ScaleFamily):
         return self.sigma**2 * n * theory.ar1_variance_ratio(self.ar, n)
 
     def paths(self, rng: np.random.Generator, draws: int, length: int) -> Floats:
-        """Draw token log-ratios by the recursion, with a stationary start (see `TokenModel`)."""
+        """Draw the token log-ratios of responses, (draws, length), by the AR(1) recursion from its stationary law."""
         shocks = rng.standard_normal(checked_paths(draws, length))
         token_scale = self.sigma * math.sqrt((1 - self.ar) / (1 + self.ar))
         shocks[:, 1:] *= math.sqrt(1 - self.ar**2)
@@ -204,12 +206,12 @@ class FractionalNoise(ScaleFamily):
         return self.sigma**2 / 2 * ((k + 1) ** power - 2 * k**power + np.abs(k - 1) ** power)
 
     def paths(self, rng: np.random.Generator, draws: int, length: int) -> Floats:
-        """Draw token log-ratios by circulant embedding (Davies and Harte 1987), see `TokenModel`.
-        The method is valid for every H in (0, 1)."""
+        """Draw the token log-ratios of responses, (draws, length), by circulant embedding (Davies and Harte 1987)."""
         draws, length = checked_paths(draws, length)
         row = self.autocovariance(np.arange(length + 1))
         circle = np.concatenate([row, row[-2:0:-1]])
-        spectrum = np.maximum(np.real(np.fft.fft(circle)), 0.0)  # >= 0 but for rounding
+        # the spectrum is >= 0; rounding may make it slightly negative
+        spectrum = np.maximum(np.real(np.fft.fft(circle)), 0.0)
         noise = rng.standard_normal((draws, circle.size)) + 1j * rng.standard_normal((draws, circle.size))
         waves = np.real(np.fft.fft(np.sqrt(spectrum / circle.size) * noise, axis=1))
         return self.mu + waves[:, :length]

@@ -12,14 +12,13 @@ from scipy import special
 from fspo.theory import Floats
 from proofs_check.models.base import TokenModel, check_moments, check_open, checked_lengths, checked_paths
 
-_BLOCK = 1 << 20  # most tokens in memory at once where sums are drawn token by token
+_BLOCK = 1 << 20  # number of tokens that are in memory at once where S is summed token by token
 _PANEL_NODES, _PANEL_WEIGHTS = np.polynomial.legendre.leggauss(16)
 
 
 @dataclass(frozen=True)
 class _Tokens:
-    """Mean mu L and variance sigma^2 L of independent tokens. Subclasses with dependent tokens replace
-    ``_variance``."""
+    """Base of the token models: S has mean mu L and variance sigma^2 L, unless a subclass replaces ``_variance``."""
 
     mu: float
     sigma: float
@@ -49,7 +48,7 @@ class ExponentialTokens(_Tokens):
     RHO3 = 12 / np.e - 2
 
     def sample(self, rng: np.random.Generator, lengths: ArrayLike) -> Floats:
-        """Draw one S for each length, see `LogRatioModel`."""
+        """Draw one log-ratio S for each length, from the gamma law of a sum of exponentials."""
         n = checked_lengths(lengths, whole=True)
         total = rng.standard_gamma(np.broadcast_to(n, np.shape(lengths)))
         return self.mu * n + self.sigma * (total - n)
@@ -62,29 +61,29 @@ class ExponentialTokens(_Tokens):
         return np.broadcast_to(special.gammainc(n, np.maximum(total, 0.0)), shape)
 
     def paths(self, rng: np.random.Generator, draws: int, length: int) -> Floats:
-        """Draw token log-ratios, see `TokenModel`."""
+        """Draw the token log-ratios of responses, (draws, length)."""
         return self.mu + self.sigma * (rng.standard_exponential(checked_paths(draws, length)) - 1)
 
 
 @dataclass(frozen=True)
 class TokenByToken:
-    """Draw S of a token model as the sum of a token path. This is slow, and does not use the model's law of S."""
+    """Draws S of a token model as the sum over a path of tokens: slow, but without the model's formula for the law
+    of S."""
 
     tokens: TokenModel
 
     @property
     def mu(self) -> float:
-        """Drift of the token model, nats per token."""
+        """Drift of the tokens, nats per token."""
         return self.tokens.mu
 
     @property
     def sigma(self) -> float:
-        """Scale of the token model, nats per root token."""
+        """Scale of the tokens, nats per root token."""
         return self.tokens.sigma
 
     def sample(self, rng: np.random.Generator, lengths: ArrayLike) -> Floats:
-        """Draw one S for each length, see `LogRatioModel`.
-        Memory is bounded by 2^20 tokens, or by one response if that is longer."""
+        """Draw one log-ratio S for each length, token by token."""
         n = np.broadcast_to(checked_lengths(lengths, whole=True), np.shape(lengths))
         S = np.empty(n.shape)
         for length in np.unique(n):
@@ -118,12 +117,12 @@ class StudentTokens(_Tokens):
         return (self.df - 2) ** 1.5 * math.exp(log_moment) / math.sqrt(math.pi)
 
     def paths(self, rng: np.random.Generator, draws: int, length: int) -> Floats:
-        """Draw token log-ratios, see `TokenModel`."""
+        """Draw the token log-ratios of responses, (draws, length)."""
         scale = self.sigma * math.sqrt((self.df - 2) / self.df)
         return self.mu + scale * rng.standard_t(self.df, checked_paths(draws, length))
 
     def sample(self, rng: np.random.Generator, lengths: ArrayLike) -> Floats:
-        """Draw one S for each length, token by token (see `LogRatioModel`)."""
+        """Draw one log-ratio S for each length, token by token."""
         return TokenByToken(self).sample(rng, lengths)
 
     def cdf(self, s: ArrayLike, lengths: ArrayLike) -> Floats:
@@ -131,21 +130,24 @@ class StudentTokens(_Tokens):
         n = checked_lengths(lengths, whole=True)
         z = (np.asarray(s, np.float64) - self.mu * n) / (self.sigma * np.sqrt(n))
         z, n = np.broadcast_arrays(z, n)
-        found = np.where(z > 0, 1.0, 0.0)  # the result where z is infinite
+        found = np.where(z > 0, 1.0, 0.0)  # 1 or 0 is the result where z is infinite
         for length in np.unique(n):
             at = np.isfinite(z) & (n == length)
             found[at] = self._standard_cdf(z[at], float(length))
         return found
 
     def _standard_cdf(self, z: Floats, length: float) -> Floats:
-        """Return 1/2 + (1/pi) int_0^inf sin(tz) phi(t / sqrt(l))^l / t dt for z (N,), by Gauss-Legendre panels."""
+        """Return P(Z <= z) for z (N,), where Z is the standardised sum of ``length`` tokens, by Gil-Pelaez
+        inversion."""
         if z.size == 0:
             return z
-        end = 45.0  # beyond this t, phi^l is below e^-42
+        end = 45.0  # beyond this t, the characteristic function's l-th power is below e^-42
         while length * self._log_characteristic(np.array([end / math.sqrt(length)]))[0] > -42:
             end *= 1.5
-        panels = int(8 + end * (1 + np.max(np.abs(z))) / 4)  # each panel holds at most two thirds of a wave of sin(tz)
-        # phi has a term |t|^df at 0, where quadrature converges slowly: the first panel is halved again and again
+        # each panel of the quadrature holds at most two thirds of a wave of sin(tz)
+        panels = int(8 + end * (1 + np.max(np.abs(z))) / 4)
+        # The characteristic function has a term |t|^df at 0, which slows the quadrature down: halve the first panel
+        # many times.
         edges = np.concatenate([[0.0], end / panels * 0.5 ** np.arange(24, 0, -1), np.linspace(0, end, panels + 1)[1:]])
         half = np.diff(edges)[:, None] / 2
         t = (edges[:-1, None] + half * (1 + _PANEL_NODES)).ravel()
@@ -155,7 +157,7 @@ class StudentTokens(_Tokens):
         return 0.5 + np.concatenate(parts) / math.pi
 
     def _log_characteristic(self, t: Floats) -> Floats:
-        """Return log E exp(i t T): the log of K_v(x) x^v / (Gamma(v) 2^(v-1)), with v = df/2 and x = t sqrt(df - 2)."""
+        """Return the logarithm of the characteristic function of a Student-t token with variance 1, at t > 0."""
         v, x = self.df / 2, t * math.sqrt(self.df - 2)
         return np.log(special.kve(v, x)) - x + v * np.log(x) - special.gammaln(v) - (v - 1) * math.log(2)
 
@@ -186,7 +188,7 @@ class MarkovTokens(_Tokens):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_open("share", self.share, 0, 1, "it is the probability of state 1")
-        # the probabilities of leaving each state must lie in [0, 1]
+        # Both probabilities of leaving a state must lie in [0, 1].
         low = -min(self.share / (1 - self.share), (1 - self.share) / self.share)
         check_open("persistence", self.persistence, low - 1e-12, 1, "both states' leaving probabilities are <= 1")
         check_open("mean_part", self.mean_part, -1e-300, 1, "the rest of the variance is the tokens' noise")
@@ -226,7 +228,7 @@ class MarkovTokens(_Tokens):
         return first, first * self.noise_ratio
 
     def _variance(self, n: Floats) -> Floats:
-        """Return Var[S | L]: the double sum of the chain's autocovariance between * persistence^k, in closed form."""
+        """Return Var[S | L] in closed form: the sum of the autocovariances of all pairs of tokens."""
         k = self.persistence
         double_sum = n * (1 + k) / (1 - k) - 2 * k * (1 - k**n) / (1 - k) ** 2
         return self.within * n + self.between * double_sum
@@ -237,14 +239,14 @@ class MarkovTokens(_Tokens):
         return m0 * (n - ones) + m1 * ones, np.sqrt(v0 * (n - ones) + v1 * ones)
 
     def sample(self, rng: np.random.Generator, lengths: ArrayLike) -> Floats:
-        """Draw one S for each length, see `LogRatioModel`. One draw is needed for each visit of a state, not for
-        each token."""
+        """Draw one log-ratio S for each length, with one random number for each visit of a state, not for each
+        token."""
         n = np.broadcast_to(checked_lengths(lengths, whole=True), np.shape(lengths))
         mean, scale = self._given(self.sample_occupation(rng, n), n)
         return mean + scale * rng.standard_normal(n.shape)
 
     def sample_occupation(self, rng: np.random.Generator, lengths: ArrayLike) -> Floats:
-        """Draw the number of tokens in state 1, from the geometric lengths of the visits, for all rows at once."""
+        """Draw how many tokens of each response are in state 1, from the geometric lengths of the visits to a state."""
         n = np.broadcast_to(checked_lengths(lengths, whole=True), np.shape(lengths)).astype(np.int64)
         ones = np.zeros(n.size, np.int64)
         start = rng.random(n.size) < self.share
@@ -261,7 +263,7 @@ class MarkovTokens(_Tokens):
         return ones.reshape(n.shape).astype(np.float64)
 
     def paths(self, rng: np.random.Generator, draws: int, length: int) -> Floats:
-        """Draw token log-ratios by running the chain token by token (see `TokenModel`)."""
+        """Draw the token log-ratios of responses, (draws, length), by running the chain token by token."""
         draws, length = checked_paths(draws, length)
         moves, state = rng.random((length, draws)), rng.random(draws) < self.share
         s = rng.standard_normal((draws, length))
@@ -272,8 +274,7 @@ class MarkovTokens(_Tokens):
         return s
 
     def occupation_law(self, length: int) -> Floats:
-        """Return P(k tokens in state 1), k = 0 ... length, from the generating function of the chain at the roots of
-        unity."""
+        """Return the probabilities of 0, 1, ..., ``length`` tokens in state 1, from the chain's generating function."""
         _, length = checked_paths(1, length)
         z = np.exp(-2j * np.pi * np.arange(length + 1) / (length + 1))
         (a, b), one = self.leaving, np.ones_like(z)
@@ -284,7 +285,7 @@ class MarkovTokens(_Tokens):
         return np.maximum(law, 0.0)
 
     def cdf(self, s: ArrayLike, lengths: ArrayLike) -> Floats:
-        """Return P(S <= s | L): the Gaussian laws mixed over the number of tokens in state 1."""
+        """Return P(S <= s | L): Gaussian laws averaged over the number of tokens in state 1."""
         n = checked_lengths(lengths, whole=True)
         s, n = np.broadcast_arrays(np.asarray(s, np.float64), n)
         found = np.empty(s.shape)

@@ -1,1 +1,1 @@
-"""Tools of the checks: ball arithmetic, comparisons, searches, counting of accepted draws, a tabular policy."""
+"""Tools of the checks: interval arithmetic, comparisons, searches, counting of accepted draws, and a small policy."""

@@ -25,15 +25,16 @@ from proofs_check.frame import Outcome
 Floats = NDArray[np.float64]
 Box = tuple[tuple[float, float], ...]
 BITS = 96
-"""Working precision in bits over boxes, where the width of a box and not rounding limits the result."""
+"""Precision in bits for computations over boxes, whose result is limited by the width of the box and not by
+rounding."""
 POINT_BITS = 320
-"""Working precision in bits at points, where Phi(hi) - Phi(lo) may lose many digits."""
+"""Precision in bits for computations at points, where the difference Phi(hi) - Phi(lo) may lose many digits."""
 NEAR = 0.125
-"""Step below which a remainder of Taylor's formula is computed as an integral."""
+"""Step below which Taylor's remainder is computed as an integral, because a difference would lose digits."""
 
 
 def with_precision(bits: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator that runs a function at a working precision. (flint's precision is a global variable.)"""
+    """Return a decorator that runs a function at the given precision. (flint's precision is a global variable.)"""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(function)
@@ -47,7 +48,10 @@ def with_precision(bits: int) -> Callable[[Callable[..., Any]], Callable[..., An
 
 
 class Span(NamedTuple):
-    """One side of a box: all values from ``lo`` to ``hi``. The values at both ends enclose a monotone function."""
+    """One side of a box: all values from ``lo`` to ``hi``.
+
+    The values of a monotone function at both ends enclose all.
+    """
 
     lo: arb
     hi: arb
@@ -80,17 +84,20 @@ def normal_density(t: arb) -> arb:
 
 
 def phi_1() -> arb:
-    """Return phi(1), the constant of T3 and T4."""
+    """Return phi(1), the standard normal density at 1, a constant of T3 and T4."""
     return normal_density(arb(1))
 
 
 def density_slope(t: arb) -> arb:
-    """Return h(t) = t phi(t); the largest |h| is the constant of T3 and T4."""
+    """Return t phi(t), with phi the normal density; its largest absolute value is a constant of T3 and T4."""
     return t * normal_density(t)
 
 
 def normal_probability(lo: arb, hi: arb) -> arb:
-    """Return Phi(hi) - Phi(lo). An interval right of 0 is mirrored, so that no digits cancel."""
+    """Return the probability Phi(hi) - Phi(lo) of an interval.
+
+    An interval right of 0 is mirrored, so that no digits cancel.
+    """
     root = arb(2).sqrt()
     if lo > 0:
         lo, hi = -hi, -lo
@@ -98,14 +105,15 @@ def normal_probability(lo: arb, hi: arb) -> arb:
 
 
 def acceptance(u_lo: arb, u_hi: arb, x: arb) -> arb:
-    """Return the acceptance a = Phi(u_hi + x) - Phi(-u_lo + x) of section 4."""
+    """Return the acceptance Phi(u_hi + x) - Phi(-u_lo + x) of a band at drift error x (section 4)."""
     return normal_probability(x - u_lo, u_hi + x)
 
 
 def sqrt_band_acceptance(
     c_lo: arb | float, c_hi: arb | float, mu: arb, sigma: arb, length: float, drift: arb | None = None
 ) -> arb:
-    """Return a(l) of the sqrt band with the edges m l -+ c sqrt(l) (nats) under N(mu l, sigma^2 l)."""
+    """Return the probability that S ~ N(mu l, sigma^2 l) lies in the sqrt band around m l with half-widths c
+    sqrt(l), nats."""
     root, centre = arb(length).sqrt(), (0 if drift is None else drift) * arb(length)
     edges = (centre - c_lo * root, centre + c_hi * root)
     lo, hi = ((edge - mu * arb(length)) / (sigma * root) for edge in edges)
@@ -113,10 +121,9 @@ def sqrt_band_acceptance(
 
 
 def scale_change(u: Span, v: Span) -> arb:
-    """Enclose e(u, v) = (Phi(u e^-v) - Phi(u))/v over a box (T4).
-    Away from v = 0 it comes from the ends of the box, near it from an integral."""
+    """Enclose (Phi(u e^-v) - Phi(u))/v, the change of the normal law by a scale error v, over a box of u and v (T4)."""
     if v.lo >= NEAR or v.hi <= -NEAR:
-        # Phi rises, so the values at the ends enclose each of the two terms; e is their difference over v.
+        # Phi is monotone, so its values at the ends of the box enclose both terms of the difference.
         image = Span(u.lo * (-v.hi).exp(), u.hi * (-v.lo).exp())
         centre_u, centre_v = (u.lo + u.hi) / 2, (v.lo + v.hi) / 2
         at = normal_probability(centre_u, centre_u * (-centre_v).exp())
@@ -182,15 +189,14 @@ def decide(slacks: Iterable[arb], unit: str, note: str = "") -> Outcome:
 
 
 def size(ball: arb) -> float:
-    """Return a float that is at least |ball|."""
+    """Return a float that is at least the absolute value of a ball."""
     return math.nextafter(float(ball.abs_upper()), math.inf)
 
 
 def inside(value: ArrayLike, exact: Iterable[arb], tolerance: float) -> Outcome:
-    """Compare float64 values with enclosures: the margin is the largest relative distance, in decades below
-    ``tolerance``."""
+    """Compare float64 values with their enclosures by the largest relative distance; the margin is in decades."""
     errors = [size(arb(v) / ball - 1) for v, ball in zip(np.ravel(value).tolist(), exact, strict=True)]
-    largest = float(np.max(errors))  # np.max returns NaN if one entry is NaN; Python's max may drop it
+    largest = float(np.max(errors))  # np.max returns NaN if an entry is NaN; Python's max might skip it
     if not math.isfinite(largest):
         return Outcome(note="a value is not finite, or an enclosure contains 0: no relative error")
     return Outcome(math.log10(tolerance / max(largest, 1e-17)), "decades", note=f"max relative error {largest:.1e}")
@@ -258,7 +264,7 @@ def lre_enclosure(
     x_max: float,
     pieces: int = 32,
 ) -> tuple[float, float]:
-    """Enclose the largest LRE_inf over all length distributions, with proved bounds (section 3, T3).
+    """Enclose the largest LRE_inf over all shares of the lengths, with proved bounds (section 3, T3).
 
     The lengths' drift errors run over [x_min, x_max]; then sup_p LRE_inf = max a / min a - 1.
 
@@ -296,8 +302,8 @@ def lre_enclosure(
 
 
 def largest_lre(u_lo: Span, u_hi: Span, x: Span) -> arb:
-    """Enclose max a / min a - 1 over drift errors x, for all ranges of a box."""
+    """Enclose max a / min a - 1, a the acceptance at a drift error x, for all x and all ranges of a box."""
     weak = acceptance_range(Span(u_lo.lo, u_lo.lo), Span(u_hi.lo, u_hi.lo), x)
     strong = acceptance_range(Span(u_lo.hi, u_lo.hi), Span(u_hi.hi, u_hi.hi), x)
-    # the largest and the least acceptance both rise with the ranges
+    # The largest and the least acceptance both rise with the ranges, so the ends of the ranges suffice.
     return weak[1].union(strong[1]) / weak[0].union(strong[0]) - 1

@@ -1,4 +1,4 @@
-"""Compare two computations of one quantity and return an Outcome."""
+"""Compare two computations of one quantity and return the result as a check's outcome."""
 
 from __future__ import annotations
 
@@ -30,8 +30,7 @@ def holds(slack: ArrayLike, unit: str, rounding: float = 0.0, note: str = "", **
 
 
 def worst(*outcomes: Outcome, note: str = "") -> Outcome:
-    """Return the outcome with the smallest margin; one with margin NaN comes first.
-    All outcomes must be deterministic and in one unit."""
+    """Return the outcome with the smallest margin, or one with margin NaN if there is any."""
     undecided = [outcome for outcome in outcomes if math.isnan(outcome.margin)]
     found = undecided[0] if undecided else min(outcomes, key=lambda outcome: outcome.margin)
     return Outcome(found.margin, found.unit, note=note or found.note, parameters=found.parameters)
@@ -59,7 +58,7 @@ def frequencies(counts: ArrayLike, trials: ArrayLike, expected: ArrayLike, wante
     inside = np.clip(expected, 0, 1)
     tails = np.minimum(binom.cdf(counts, trials, inside), binom.sf(counts - 1, trials, inside))
     p_value = bonferroni(2 * tails)
-    if np.any(np.abs(expected - inside) > 1e-12):  # a comparison with NaN is False, and its p-value is NaN already
+    if np.any(np.abs(expected - inside) > 1e-12):  # NaN compares as False here; its p-value is NaN already
         p_value = 0.0
     observed = counts / trials
     resolution = 4 * float(np.max(np.sqrt(np.maximum(observed * (1 - observed), 1 / trials) / trials)))
@@ -69,7 +68,7 @@ def frequencies(counts: ArrayLike, trials: ArrayLike, expected: ArrayLike, wante
 
 
 def within(counts: ArrayLike, trials: int, low: ArrayLike, high: ArrayLike, wanted: float) -> Outcome:
-    """Test frequencies against an envelope: binomial tests of "above low" and "below high", Bonferroni over both."""
+    """Test that frequencies lie between ``low`` and ``high``: binomial tests of both sides, Bonferroni-corrected."""
     from scipy.stats import binom
 
     k, low, high = np.broadcast_arrays(np.asarray(counts, np.float64), np.clip(low, 0, 1), np.clip(high, 0, 1))

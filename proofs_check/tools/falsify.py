@@ -1,4 +1,4 @@
-"""Search for counterexamples with hypothesis: seeded, without its database, and without shrinking."""
+"""Search for counterexamples with the package hypothesis: seeded, without its database, and without shrinking."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from hypothesis.internal.conjecture import providers
 from hypothesis.strategies import SearchStrategy
 
 EXAMPLES = 700
-"""Most examples that one search draws."""
+"""Number of examples that one search draws at most."""
 _SETTINGS = settings(
     max_examples=EXAMPLES,
     database=None,
     deadline=None,
-    phases=(Phase.generate, Phase.target),  # nobody reads the counterexample, so it is not shrunk
+    phases=(Phase.generate, Phase.target),  # shrinking would simplify the counterexample, which nobody reads
     suppress_health_check=(HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much),
 )
 T = TypeVar("T")
@@ -39,10 +39,7 @@ def counterexample(rng: np.random.Generator, strategy: SearchStrategy[T], broken
 
 
 def _no_constants_of_loaded_modules() -> AbstractContextManager[Any]:
-    """Keep hypothesis from drawing numbers that it reads from the source of loaded modules and keeps in a folder.
-    With them, the same seed would give other examples after an edit elsewhere, or in another process. Releases without
-    this feature need nothing.
-    """
+    """Keep hypothesis from using numbers that it finds in the source of loaded modules."""
     if hasattr(providers, "Constants") and hasattr(providers.HypothesisProvider, "_local_constants"):
         return patch.object(providers.HypothesisProvider, "_local_constants", providers.Constants())
     return nullcontext()

@@ -1,4 +1,5 @@
-"""T7's inequality and false variants of it: in floating point for searches, in balls for the verdict (section 5).
+"""The cosine lemma's inequality (T7) and false variants: float64 for searches, ball arithmetic for verdicts (section
+5).
 
 A search computes with float64, and with complex numbers for its gradient (complex step, no loss of digits). What it
 finds is judged by ball arithmetic (Arb) on the same inputs, taken as exact numbers: rounding can neither make a
@@ -33,33 +34,32 @@ class Strata:
 
     @classmethod
     def of_gradients(cls, p: np.ndarray, g: np.ndarray, clipped: np.ndarray, a: np.ndarray) -> Strata:
-        """Return strata with delta_l computed from the gradients.
-        A stratum with a(l) = 0 adds nothing to the update, so its delta is set to 0."""
+        """Return strata made from gradients: delta_l is the clipped mean gradient over a(l), less g_l."""
         positive = (a > 0)[:, None]
         return cls(p, a, g, np.where(positive, clipped / np.where(positive, a[:, None], 1.0) - g, 0.0))
 
     @property
     def clipped(self) -> np.ndarray:
-        """Return E[M w A psi | stratum] = a (g + delta) in float64, which both sides of a comparison take as exact."""
+        """Return the clipped gradient of each stratum, a (g + delta), in float64; all comparisons take these floats
+        as exact."""
         return self.a[:, None] * (self.g + self.delta)
 
     def lemma(self) -> theory.CosineLemma:
-        """Return T7 and T8 as ``fspo.theory`` computes them."""
+        """Return rho, bound and split of T7 and T8 as ``fspo.theory`` computes them."""
         return theory.cosine_lemma(self.p, self.a, self.g, self.clipped)
 
     def terms(self) -> Terms:
-        """Return T7's quantities in float64, computed by this module and not by ``fspo.theory``."""
+        """Return the quantities of T7 in float64, computed without ``fspo.theory``."""
         return float_terms(self.p, self.a, self.g, self.delta)
 
     def sine(self) -> tuple[float, bool]:
-        """Return the sine of the angle between g and g_clip, and whether its cosine is positive.
-        The sine comes from the component of g_clip orthogonal to g."""
+        """Return the sine of the angle between g and g_clip, and whether their cosine is positive."""
         found = self.terms()
         return float(found.sine), bool(found.forward)
 
 
 def sharp_strata(rho: float, eps: float = 0.5, orthogonal: bool = True) -> Strata:
-    """Return the sharp case T7s: two strata that attain cos = sqrt(1 - rho^2). ``eps`` is their LRE_inf; g = (1, 0).
+    """Return the two strata of T7s, which attain cos = sqrt(1 - rho^2). ``eps`` is their LRE_inf, and g = (1, 0).
 
     eps v = e_len has the norm rho ||g|| and is orthogonal to g + e_len; without ``orthogonal`` (a control) to g.
     """
@@ -69,7 +69,7 @@ def sharp_strata(rho: float, eps: float = 0.5, orthogonal: bool = True) -> Strat
 
 
 class Terms(NamedTuple):
-    """Quantities of T7: float or complex arrays (B,), or balls."""
+    """Quantities of T7, as float or complex arrays (B,), or as balls."""
 
     lre_inf: Any
     lre_2: Any
@@ -78,16 +78,17 @@ class Terms(NamedTuple):
     kappa_c2: Any
     eta: Any
     sine: Any
-    forward: Any  # <g_clip, g> > 0
+    forward: Any  # whether <g_clip, g> > 0
 
 
 def _norm(x: Any) -> Any:
-    # A norm without absolute values, because the complex step needs an analytic function.
+    # This norm takes no absolute values, because the complex step needs an analytic function.
     return np.sqrt((x * x).sum(axis=-1))
 
 
 def float_terms(p: Any, a: Any, g: Any, delta: Any) -> Terms:
-    """Return the terms of strata with leading batch axes: p, a (..., K), g, delta (..., K, D); real or complex."""
+    """Return the quantities of T7 for strata with leading batch axes: p, a (..., K), g, delta (..., K, D); real or
+    complex."""
     p = p / p.sum(axis=-1, keepdims=True)
     mean = (p * a).sum(axis=-1, keepdims=True)
     r = (a - mean) / mean
@@ -113,7 +114,7 @@ def float_terms(p: Any, a: Any, g: Any, delta: Any) -> Terms:
 
 
 def ball_terms(case: Strata) -> Terms:
-    """Return the terms by the definitions of section 5, in balls that contain the exact values."""
+    """Return the quantities of T7, by the definitions of section 5, in balls that contain the exact values."""
     with ctx.workprec(BITS):
         p = [arb(x) for x in case.p.tolist()]
         a = [arb(x) for x in case.a.tolist()]
@@ -126,7 +127,7 @@ def ball_terms(case: Strata) -> Terms:
         total, update = (weights * g).entries(), (weights * clipped).entries()
         norm = _ball_norm(total)
         along = _dot(total, update)
-        # |x|^2 |y|^2 - <x, y>^2 (Lagrange) cancels, but at this precision its error stays below 2^-300.
+        # The difference |x|^2 |y|^2 - <x, y>^2 cancels, but at 384 bits its error stays below 2^-300.
         across = _dot(total, total) * _dot(update, update) - along * along
         rows = [[g[k, d] for d in range(D)] for k in range(K)]
         kappa = kappa_c = kappa_c2 = eta = lre_2 = lre_inf = arb(0)
@@ -166,13 +167,13 @@ def _root(x: arb) -> arb:
     """Return the square root of a number that is known to be >= 0, although its ball may reach below 0."""
     if x > 0:
         return x.sqrt()
-    half = x.upper().sqrt() / 2  # gives the ball [0, sqrt(upper)]
+    half = x.upper().sqrt() / 2  # the midpoint and radius of the ball [0, sqrt(upper)]
     return arb(half.mid(), half.upper())
 
 
 @dataclass(frozen=True)
 class Claim:
-    """The claim that rho < 1 implies sin(g_clip, g) <= rho and cos > 0, with rho = factor (min of products + eta).
+    """A claim: if rho < 1 then sin(g_clip, g) <= rho and cos > 0, with rho = factor (min of products + eta).
 
     With ``exponent`` the claim is cos >= (1 - rho^2)^exponent; T7 has exponent 1/2.
     """
@@ -184,13 +185,13 @@ class Claim:
     exponent: float = 0.5
 
     def floats(self, terms: Terms) -> Any:
-        """Return rho as an array, complex if the terms are complex."""
+        """Return the claim's rho as an array, complex if the quantities are complex."""
         stacked: Any = np.stack(np.broadcast_arrays(*(product(terms) for product in self.products)))
         rho = np.take_along_axis(stacked, np.argmin(stacked.real, axis=0)[None], axis=0)[0]
         return self._bound(self.factor * (rho + terms.eta if self.with_eta else rho))
 
     def balls(self, terms: Terms) -> arb:
-        """Return rho as a ball."""
+        """Return the claim's rho as a ball."""
         rho = self.products[0](terms)
         for product in self.products[1:]:
             rho = arb.min(rho, product(terms))
@@ -219,7 +220,7 @@ def _two_kappa_c2(t: Terms) -> Any:
 
 
 STATED = Claim("rho of T7", (_inf_kappa, _inf_kappa_c, _two_kappa_c2))
-"""T7's rho. Its minimum is a bound only if each of its terms is one, so each term is also attacked alone."""
+"""The rho of T7. The minimum of three terms is a bound only if each term is one, so each is also tested alone."""
 TERMS = {
     "LRE_inf kappa": Claim("LRE_inf kappa + eta", (_inf_kappa,)),
     "LRE_inf kappa_c": Claim("LRE_inf kappa_c + eta", (_inf_kappa_c,)),
@@ -239,7 +240,7 @@ def shrunk(claim: Claim, factor: float) -> Claim:
 
 @dataclass(frozen=True)
 class Judgement:
-    """The verdict of one case on a claim.
+    """How a claim fares on one example.
 
     Attributes
     ----------
@@ -255,8 +256,8 @@ class Judgement:
 
 
 def judge_exactly(case: Strata, claim: Claim = STATED, suite: bool = True) -> Judgement:
-    """Judge a case by ball arithmetic; with ``suite`` compare ``fspo.theory``'s rho and bound with the exact ones
-    too."""
+    """Judge a claim on one example by ball arithmetic; with ``suite`` also compare ``fspo.theory`` with the exact
+    values."""
     terms = ball_terms(case)
     with ctx.workprec(BITS):
         rho = claim.balls(terms)
@@ -269,15 +270,13 @@ def judge_exactly(case: Strata, claim: Claim = STATED, suite: bool = True) -> Ju
         else:
             slack = float((rho - terms.sine).mid() / rho.mid())
             uncertain = float((rho - terms.sine).rad() / rho.mid())
-            if abs(slack) <= uncertain:  # equal to 100 digits (the sharp case), or too ill-conditioned to decide
+            if abs(slack) <= uncertain:  # equal to 100 digits (as in T7s), or too ill-conditioned to decide
                 slack = 0.0 if uncertain < 1e-30 else math.nan
         return Judgement(slack, suite_departure(case, terms) if suite else "")
 
 
 def suite_departure(case: Strata, terms: Terms) -> str:
-    """Return a sentence on how ``theory.cosine_lemma`` differs from T7's exact rho and bound, or "".
-    Its rounding grows with the number of terms, with LRE, and with the square of kappa (cancellation in g).
-    """
+    """Say how ``theory.cosine_lemma`` differs from the exact rho and bound of T7; return "" if only by rounding."""
     lemma = case.lemma()
     exact = float(STATED.balls(terms).mid())
     kappa, reach = float(terms.kappa.mid()), float(terms.lre_inf.mid())

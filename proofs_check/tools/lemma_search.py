@@ -1,4 +1,4 @@
-"""Search for strata that refute a claim about T7, and combine the verdicts of all cases."""
+"""Search for strata that refute a claim about the cosine lemma (T7), and combine the verdicts of all examples."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from proofs_check.tools.lemma_claims import Claim, Strata, Terms, float_terms, j
 
 UNIT = "(rho - sin)/rho"
 DECADES = 12
-"""Shares and normalisers of strata go down to 1e-12."""
+"""Shares and acceptances of random strata reach down to 10^-12."""
 
 
 class Judged:
-    """Verdicts of all cases seen: the least slack, the number of cases with rho < 1, and errors of ``fspo.theory``."""
+    """Verdicts on all examples so far: the least slack, how many have rho < 1, and errors of ``fspo.theory``."""
 
     def __init__(self, claim: Claim) -> None:
         self.claim = claim
@@ -29,7 +29,7 @@ class Judged:
         self.suite = ""
 
     def add(self, case: Strata, suite: bool = True) -> float | None:
-        """Judge a case by ball arithmetic and return its slack."""
+        """Judge one example by ball arithmetic and return its slack."""
         found = judge_exactly(case, self.claim, suite)
         self.cases += 1
         self.suite = self.suite or found.suite
@@ -42,8 +42,7 @@ class Judged:
         return found.slack
 
     def outcome(self, needed: int, note: str = "") -> Outcome:
-        """Return the outcome of all cases.
-        It is undecided with fewer than ``needed`` cases with rho < 1, or if the balls could not decide a case."""
+        """Return the outcome over all examples."""
         counts = f"{self.promised} of {self.cases} cases with rho < 1"
         if self.suite:
             return Outcome(-1.0, UNIT, note=self.suite)
@@ -58,8 +57,7 @@ class Judged:
 
 
 def random_strata(rng: np.random.Generator) -> Strata:
-    """Draw 1 to 200 strata in dimension 1 to 64, with shares and normalisers over 12 decades.
-    Some have parallel or opposed vectors."""
+    """Draw 1 to 200 strata in dimension 1 to 64, with shares and acceptances over 12 decades."""
     sizes = np.array([1, 2, 3, rng.integers(4, 41), rng.integers(41, 201)])
     K = int(rng.choice(sizes, p=[0.05, 0.2, 0.15, 0.5, 0.1]))
     D = int(2 ** rng.integers(0, 7))
@@ -67,16 +65,16 @@ def random_strata(rng: np.random.Generator) -> Strata:
     p = np.maximum(p, 10.0**-DECADES) / np.maximum(p, 10.0**-DECADES).sum()
     a = np.exp(10 ** rng.uniform(-3, 0) * rng.standard_normal(K))
     kind = rng.integers(0, 5)
-    if kind == 0:  # a few strata with small shares have distant normalisers
+    if kind == 0:  # a few strata with small shares have acceptances far from the others
         light = rng.random(K) < 0.3
         p = np.where(light, p * 10 ** rng.uniform(-DECADES, -2, K), p)
         a = np.where(light, 10 ** rng.uniform(-DECADES, 0, K), a)
-    elif kind == 1:  # some strata accept nothing
+    elif kind == 1:  # some strata accept no response
         a = np.where(rng.random(K) < 0.2, 0.0, a)
         a[np.argmax(p)] = 1.0
     centre = rng.standard_normal(D)
     noise = rng.standard_normal((K, D))
-    if kind == 2:  # nearly parallel and nearly opposed vectors
+    if kind == 2:  # nearly parallel and nearly opposed gradients
         noise = rng.choice([-1.0, 1.0], (K, 1)) * rng.standard_normal(D) + 10 ** rng.uniform(-9, -1) * noise
     g = centre + 10 ** rng.uniform(-2, 1) * noise
     delta = 10 ** rng.uniform(-4, 0.5) * rng.standard_normal((K, D)) * (rng.random() < 0.7)
@@ -84,15 +82,13 @@ def random_strata(rng: np.random.Generator) -> Strata:
 
 
 Unpack = Callable[[Any], tuple[Any, Any, Any, Any]]
-"""Map from parameters x (..., n), real or complex, to the strata's p, a (..., K), g and delta (..., K, D)."""
+"""Map from an optimiser's parameters x (..., n), real or complex, to strata: p, a (..., K), g and delta (..., K, D)."""
 
 
 def descend(
     unpack: Unpack, depth: Callable[[Terms], Any], x0: np.ndarray, bound: float, options: dict[str, Any]
 ) -> Strata:
-    """Return the strata where ``depth`` is least, by L-BFGS from ``x0`` within [-bound, bound].
-    The gradient comes from the complex step, which loses no digits.
-    """
+    """Return the strata at which ``depth`` is least, by L-BFGS from ``x0`` within [-bound, bound]."""
     from scipy.optimize import minimize
 
     n = x0.size

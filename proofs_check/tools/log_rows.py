@@ -1,4 +1,4 @@
-"""Rows of one update as a gradient log holds them: made from the tabular policy, written, read, binned and summed."""
+"""Rows of one update as in a gradient log: made from a small policy, written, read, put into bins and summed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NEEDED = ("score_status", "score_norm", "score_unit")
 
 @dataclass(frozen=True)
 class Update:
-    """Rows of one update with A != 0 and a score.
+    """The rows of one update that have A != 0 and a score.
 
     Attributes
     ----------
@@ -51,7 +51,7 @@ class Update:
 
 
 def binned(update: Update, bins: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return the lemma's inputs from the rows of a log: p, a (K,), g and clipped (K, D) of each bin."""
+    """Return the inputs of the cosine lemma by bin of the rows: p, a (K,), g and clipped (K, D)."""
     multiplier, weight, clipped_weight = update.applied()
     _, where, count = np.unique(bins, return_inverse=True, return_counts=True)
 
@@ -67,7 +67,8 @@ def binned(update: Update, bins: np.ndarray) -> tuple[np.ndarray, np.ndarray, np
 
 
 def direct(update: Update) -> tuple[np.ndarray, np.ndarray, float]:
-    """Return g and g_clip summed over rows in extended precision, without bins, and the mean norm of the terms of g."""
+    """Return the true and the clipped update summed over rows in extended precision, and the mean norm of the rows'
+    terms."""
     _, weight, clipped_weight = update.applied()
     scale, psi = update.scale().astype(np.longdouble), update.psi.astype(np.longdouble)
     size = np.abs(scale) * np.maximum(weight, clipped_weight) * np.sqrt((psi**2).sum(axis=1))
@@ -76,13 +77,13 @@ def direct(update: Update) -> tuple[np.ndarray, np.ndarray, float]:
 
 
 def sample_updates(rng: np.random.Generator, rows: int = 600) -> list[Update]:
-    """Return responses of the tabular policy after one update, for bands that drop, truncate and cap."""
+    """Return responses of a small policy after one update, for bands that drop, truncate and cap."""
     found = []
     for name, outside in (("fspo", "drop"), ("fspo-kl", "truncate"), ("rloo", "cap"), ("gspo", "drop")):
         bandit = make_bandit(rng, max_length=5, step=0.15)
         at = rng.choice(bandit.p_old.size, rows, p=bandit.p_old / bandit.p_old.sum())
         S, n = bandit.log_ratio[at], bandit.lengths[at]
-        # float32, the type in the log, holds these values without rounding
+        # The rounded values fit into float32, the type in the log, without further rounding.
         A = np.round(bandit.advantages[at] * 16) / 16
         wide = 0.02 if name == "gspo" else 0.1
         rule = preset(name, range_lo=wide, range_hi=wide, outside=outside).rule
@@ -93,7 +94,7 @@ def sample_updates(rng: np.random.Generator, rows: int = 600) -> list[Update]:
 
 
 def write_update(run: Path, rollout: int, update: Update, exact: bool) -> None:
-    """Write one update as one rollout of a gradient log, as a trainer would."""
+    """Write one update as one rollout of a gradient log, as the trainer would."""
     norm = np.linalg.norm(update.psi, axis=1)
     writer = GradLogWriter(
         run, width=update.psi.shape[1], exact=exact, metadata={"rule": update.rule.to_dict(), "source": "proofs_check"}
@@ -150,7 +151,7 @@ def read_updates(run: Path, rollouts: list[int] | None = None, most: int | None 
     for rollout in spaced_rollouts(run, most) if rollouts is None else rollouts:
         try:
             log = read_log(run, rollouts=(rollout, rollout))
-        except UserError:  # log_damage reports what cannot be read
+        except UserError:  # ``log_damage`` reports the rollouts that cannot be read
             continue
         if any(name not in log for name in NEEDED):
             continue

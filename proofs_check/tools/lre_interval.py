@@ -12,7 +12,8 @@ from fspo.theory import Floats, lre, relative_acceptance
 
 
 def simulated_lre(p: Floats, kept: Floats, weight: Floats) -> dict[str, Any]:
-    """Estimate LRE of a(l) = E[kept]/E[weight] from independent rows, with simultaneous intervals.
+    """Estimate LRE of the acceptance E[kept]/E[weight] at each length, from independent rows, with simultaneous
+    intervals.
 
     The intervals of r(l) are Student's from the rows' influence on r(l) (delta method), at Sidak's level over the
     lengths; those of LRE follow from them, so they cover both LREs together with at least the stated confidence.

@@ -1,4 +1,4 @@
-"""Measure bands that follow a target, after they have learnt, under each log-ratio model (docs/theory.md T14, T15).
+"""Measure the acceptance of bands that follow a target, after learning, under each log-ratio model (T14, T15).
 
 Independent runs of the trainer's class learn from a model's responses. Then, before each of several later updates, the
 band is applied to fresh responses of every length. The acceptance at a length is the mean over those updates: the
@@ -37,13 +37,12 @@ from proofs_check.tools.lre_interval import simulated_lre
 from proofs_check.tools.settings import MU, SIGMA, TARGET
 
 LENGTHS: Floats = np.array([m * 2.0**k for k in range(3, 9) for m in (1.0, 1.5)])
-"""Lengths from which runs learn and at which they are judged, with equal shares: 8 to 384 tokens, two in each power
-of two."""
+"""Lengths of the simulated responses, with equal shares: 8 to 384 tokens, two in each power of two."""
 RULES = ("fspo", "fspo-auto", "fspo-adaptive", "fspo-conformal")
 ROWS, ROLLOUT = 240, 8
 """Number of responses in an update, and of updates in a rollout."""
 LEARN, JUDGE, RUNS = 32, 16, 16
-"""Numbers of updates before a run's bands are judged, of updates at which they are judged, and of independent runs."""
+"""Numbers of updates before a run's band is judged, of updates at which it is judged, and of independent runs."""
 EACH = 48
 """Number of fresh responses of each length to which a judged band is applied."""
 
@@ -60,7 +59,7 @@ MODELS: Mapping[str, LogRatioModel] = {
     "shifted-lengths": ShiftedLengths(),
     "advantage-drift": AdvantageDrift(MU, SIGMA, pull=0.003, positive=0.5, trend=-0.4),
 }
-"""Every model of ``proofs_check.models``, by its name there."""
+"""The log-ratio models under which bands learn, by their names in ``proofs_check.models``."""
 WORDS = {
     "gaussian": "Gaussian tokens",
     "scaled-student": "heavy tails, one scaled law",
@@ -74,18 +73,19 @@ WORDS = {
     "shifted-lengths": "policy that stops sooner",
     "advantage-drift": "drift by the sign of A",
 }
-"""Description of each model, for tables and figures."""
+"""Description of each log-ratio model, for tables and figures."""
 FAIR = ("gaussian", "scaled-student", "scaled-gamma")
-"""Models for which plain FSPO around the drift is fair (T1)."""
+"""Models under which FSPO's band around the drift keeps the same share of responses at every length (T1)."""
 TIES = ("shifted-lengths",)
-"""Models in which S takes so few values that responses tie. T15 then guarantees at least its share."""
+"""Models in which S takes so few values that several responses have the same one; T15 then bounds the share from
+below."""
 POWER = ("heteroscedastic", "fractional")
-"""Models for which plain FSPO is not fair but a band of another exponent is: Var(S|L) is a power of L."""
+"""Models in which FSPO's band favours some lengths, but a band of another exponent does not."""
 
 
 @dataclass(frozen=True)
 class Learnt:
-    """Results of one rule under one model.
+    """What one rule learnt under one log-ratio model, over several runs.
 
     Attributes
     ----------
@@ -111,7 +111,7 @@ class Learnt:
 
 
 def template(name: str, drift: str = "kl") -> Rule:
-    """Return a preset with the given drift. If it follows a target, its range starts ten times too wide."""
+    """Return a preset with the given drift. If its band follows a target, the range starts ten times too wide."""
     rule = preset(name, drift=drift).rule
     return rule if rule.adapt == "none" else replace(rule, range_lo=0.3, range_hi=0.3, target=TARGET)
 
@@ -125,7 +125,7 @@ def drawn(rng: np.random.Generator, model: LogRatioModel, rows: int) -> tuple[Fl
 def learnt(
     rng: np.random.Generator, model: LogRatioModel, rules: Sequence[Rule], runs: int = RUNS
 ) -> tuple[Learnt, ...]:
-    """Run several rules independently under one model, on the same responses, and return what each learnt.
+    """Let several rules learn independently on the same responses of one model, and return what each learnt.
 
     The range of a rule that follows no target is set so that it accepts TARGET of the responses of a run's first LEARN
     updates, as a pilot run would set it.
@@ -183,14 +183,15 @@ def survey(
 
 
 def lre_row(found: Learnt) -> dict[str, Any]:
-    """Return LRE of the long-run acceptance with simultaneous intervals over runs, and LRE_2 of one update's band."""
+    """Return LRE of the mean acceptance after learning, with simultaneous intervals over runs, and LRE_2 of single
+    updates."""
     shares = np.full(LENGTHS.size, 1 / LENGTHS.size)
     row = simulated_lre(shares, found.accepted, np.ones_like(found.accepted))
     return row | {"lre_2_update": math.sqrt(max(float(found.squares.mean()), 0.0)), "gamma": float(found.gamma.mean())}
 
 
 def text_table(found: Mapping[str, Mapping[str, Learnt]]) -> str:
-    """Return a text table with one line for each model and rule."""
+    """Return LRE, acceptance and exponent as a text table with one line for each model and rule."""
     lines = [f"{'model':20}{'rule':16}{f'LRE_2 [{PERCENT}]':24}{f'LRE_inf [{PERCENT}]':24}{'accepted':10}exponent"]
     for model, by_rule in found.items():
         for rule, one in by_rule.items():

@@ -20,7 +20,7 @@ from fspo.theory import Floats
 
 @dataclass(frozen=True)
 class Responses:
-    """All responses of a policy, or a sample of them.
+    """Responses of a small policy: all of them, or a sample.
 
     Attributes
     ----------
@@ -88,7 +88,8 @@ PRESETS = ("rloo", "gspo", "fspo", "fspo-kl", "fspo-tilted", "power")
 
 @dataclass(frozen=True)
 class Bandit:
-    """Old and new parameters, all responses with their advantages, and the quantities of docs/theory.md section 1.
+    """Old and new parameters of a small policy, all its responses with advantages, and what section 1 derives from
+    them.
 
     Attributes
     ----------
@@ -134,13 +135,13 @@ class Bandit:
         return scores(self.new, self.responses)
 
     def drift_stats(self) -> DriftStats:
-        """Return the expectations, under the old policy, of the sums from which a rule's drift is computed."""
+        """Return the expected sums, under the old policy, from which a rule's drift is computed."""
         s, p = self.token_log_ratios, self.p_old
         k3 = (np.expm1(s) - s).sum(axis=1)
         return DriftStats(float(p @ k3), float(p @ (s**2).sum(axis=1)), float(p @ self.responses.lengths))
 
     def expected_advantage(self, new: Floats) -> float:
-        """Return E[A] under the policy ``new``: the objective whose gradient is the true update."""
+        """Return the expected advantage under the policy ``new``; the gradient of that number is the true update."""
         return float(np.exp(token_log_probs(new, self.responses).sum(axis=1)) @ self.advantages)
 
 
@@ -155,14 +156,14 @@ def make_bandit(rng: np.random.Generator, vocabulary: int = 3, max_length: int =
 
 
 def calibrated(bandit: Bandit, name: str, target: float) -> Rule:
-    """Return the preset with its range set so that it accepts ``target`` of the bandit's responses."""
+    """Return a preset with the range at which its band keeps a share ``target`` of the policy's responses."""
     rule = preset(name).rule
     m = rule.centre(bandit.drift_stats())
     return calibrate(rule, bandit.log_ratio, bandit.lengths, bandit.advantages, target, m)
 
 
 def update_terms(bandit: Bandit, rule: Rule) -> tuple[Floats, Floats]:
-    """Return M w A psi and w A psi of each response, (N, new.size)."""
+    """Return the gradients M w A psi (clipped) and w A psi (true) of each response, (N, new.size)."""
     applied = rule.apply(bandit.log_ratio, bandit.lengths, bandit.advantages, rule.centre(bandit.drift_stats()))
     psi = bandit.psi * bandit.advantages[:, None]
     return applied.clipped_weight[:, None] * psi, applied.weight[:, None] * psi
@@ -171,7 +172,8 @@ def update_terms(bandit: Bandit, rule: Rule) -> tuple[Floats, Floats]:
 def strata(
     bandit: Bandit, rule: Rule, rows: np.ndarray | None = None, normaliser: str | None = None
 ) -> tuple[Floats, Floats, Floats, Floats]:
-    """Return p(l), g_l, E[M w A psi | l] and the normaliser a(l), over all responses or over sampled ``rows``.
+    """Return share, true gradient, clipped gradient and acceptance of each length, over all responses or sampled
+    ``rows``.
 
     Strata are lengths, the measure is over A != 0 (p is its joint mass, not normalised to 1), and the normaliser is
     a_upd for drop and b for truncate and cap unless named (docs/theory.md sections 1 and 5).
@@ -182,7 +184,7 @@ def strata(
     S, A, lengths = bandit.log_ratio[keep], bandit.advantages[keep], bandit.lengths[keep]
     applied = rule.apply(S, lengths, A, rule.centre(bandit.drift_stats()))
     psi = bandit.psi[keep]
-    # under a geometric weight the gradient has a factor 1/n (docs/theory.md section 2)
+    # Under a geometric weight the gradient has a factor 1/n (docs/theory.md section 2).
     scale = A / (lengths if rule.weight == "geometric" else 1.0)
     groups = np.unique(lengths)
     member = (lengths[None, :] == groups[:, None]) * mass

@@ -1,4 +1,4 @@
-"""Count how many draws of a model a rule accepts, on all cores and in bounded memory.
+"""Count how many responses drawn from a log-ratio model a rule accepts, on all cores and in bounded memory.
 
 The draws of each length are cut into blocks of 2^20. A block has its own random stream, named by (length, block) under
 one SeedSequence: the result depends on the seed alone, not on the number of jobs. Within a block the work arrays
@@ -101,14 +101,15 @@ def acceptance_counts(
 def band_counts(
     rng: np.random.Generator, rule: Rule, model: LogRatioModel, lengths: np.ndarray, draws: int
 ) -> np.ndarray:
-    """Return how many drawn S lie in the band according to ``rule.apply``, one number for each length."""
+    """Return how many drawn S of each length lie in the rule's band, by ``rule.apply``."""
     n = np.broadcast_to(lengths, (draws, lengths.size))
     applied = rule.apply(model.sample(rng, n), n, np.ones_like(n), rule.centre(matching_means(model)))
     return applied.in_band.sum(axis=0)
 
 
 def _chunks(length: float, size: int) -> Iterator[Floats]:
-    """Yield the length, repeated by broadcasting, in pieces of at most CHUNK entries."""
+    """Yield arrays that repeat the length, of at most ``CHUNK`` entries each, until they hold ``size`` entries
+    together."""
     for start in range(0, size, CHUNK):
         yield np.broadcast_to(np.float64(length), (min(CHUNK, size - start),))
 
@@ -121,7 +122,7 @@ def _over_blocks(
     jobs: int,
     progress: bool,
 ) -> NDArray[np.int64]:
-    """Return the sum of ``one_block(rng, length, size)`` over the blocks of each length; a few blocks run at once."""
+    """Sum ``one_block(rng, length, size)`` over the blocks of each length; some blocks run at the same time."""
     n = np.broadcast_to(checked_lengths(lengths), np.shape(lengths))
     if n.ndim != 1:
         raise UserError(f"lengths must be a vector (K,), not of shape {n.shape}")

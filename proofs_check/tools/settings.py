@@ -1,4 +1,4 @@
-"""Numbers that several check modules share."""
+"""Drift, scale, lengths and tolerances that several checks of the theory share."""
 
 from __future__ import annotations
 
