@@ -1,5 +1,7 @@
 """TRL's `GRPOTrainer` with a clip rule: TRL generates, rewards and optimises, and `fspo.objective` gives the loss.
 
+`observe` only watches: TRL's own trainer, with its own loss, writes the same gradient log.
+
 >>> from fspo.integrations.trl import FSPOConfig, FSPOTrainer
 >>> args = FSPOConfig("out", rule="fspo", steps_per_generation=4)
 >>> FSPOTrainer(model, reward_funcs=reward, args=args, train_dataset=data).train()
@@ -15,45 +17,20 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from transformers import TrainerCallback
 from trl import GRPOTrainer
 
 from fspo.base.errors import UserError
-from fspo.integrations.trl_log import PREFIX, TrlLog, keep_steps_before
+from fspo.integrations.trl_log import PREFIX
 from fspo.integrations.trl_memory import UpdateMemory
-from fspo.integrations.trl_options import FSPOConfig, installed_version
+from fspo.integrations.trl_observe import FORWARD, LoggedTrainer, loss_mask, observe
+from fspo.integrations.trl_options import FSPOConfig
 from fspo.objective import Records, denominator_for, objective
-from fspo.policy.scores import Scores, score
 from fspo.rules import Rule
 
-__all__ = ["FSPOConfig", "FSPOTrainer"]
-
-_FORWARD = [
-    name
-    for name in inspect.signature(GRPOTrainer._get_per_token_logps_and_entropies).parameters
-    if name
-    not in (
-        "self", "model", "input_ids", "attention_mask", "logits_to_keep", "batch_size", "compute_entropy",
-        "compute_aux_loss",
-    )
-]  # fmt: skip
-"""Names of further model inputs (images and the like), which TRL passes from its batches to the model."""
+__all__ = ["FSPOConfig", "FSPOTrainer", "observe"]
 
 
-class _Begin(TrainerCallback):
-    """Callback that prepares the gradient log at the start of training and flushes it at the end."""
-
-    def __init__(self, trainer: FSPOTrainer) -> None:
-        self.trainer = trainer
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self.trainer.begin_log(state.global_step)
-
-    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self.trainer.log_rows.flush()
-
-
-class FSPOTrainer(GRPOTrainer):
+class FSPOTrainer(LoggedTrainer):
     """`trl.GRPOTrainer` with the loss of a clip rule; it also writes the gradient log.
 
     The loss of an update is ``-sum(terms) / denominator`` over its microbatches and processes. The denominator is
@@ -74,7 +51,6 @@ class FSPOTrainer(GRPOTrainer):
     """
 
     args: FSPOConfig
-    model: torch.nn.Module  # type: ignore[assignment]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         config = inspect.signature(GRPOTrainer.__init__).bind(self, *args, **kwargs).arguments.get("args")
@@ -83,31 +59,13 @@ class FSPOTrainer(GRPOTrainer):
         config.check()
         super().__init__(*args, **kwargs)
         self.rule, self.objective_config = config.clip_rule(), config.objective()
-        self._rewards: Tensor = torch.empty(0)
         self.memory = UpdateMemory(self.rule)
-        model = self.accelerator.unwrap_model(self.model) if config.score_every else None
-        self.log_rows = TrlLog(
-            str(config.output_dir),
-            rank=self.accelerator.process_index,
-            world=self.accelerator.num_processes,
-            rule=self.rule,
-            metadata={"seed": config.seed, "trainer": f"trl {installed_version('trl')}"},
-            model=model,
-        )
-        self.add_callback(_Begin(self))
+        self.score_every = config.score_every
+        self.open_log(self.rule)
 
     # -- methods that TRL calls --------------------------------------------------------------------------------------
 
-    def begin_log(self, step: int) -> None:
-        """Remove log rows that a resumed run will repeat, and set the rollout number; ``step``: updates done."""
-        output = str(self.args.output_dir)
-        if self.accelerator.is_main_process:
-            keep_steps_before(output, step)
-        self.accelerator.wait_for_everyone()
-        self.log_rows.rollout = keep_steps_before(output, step) - 1
-
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        self.log_rows.flush(keep=True)  # before the checkpoint, which assumes these rows on disk
         if self.rule.adapt != "none" and self.args.should_save:
             self.memory.save(Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}")
         super()._save_checkpoint(model, trial)
@@ -117,32 +75,14 @@ class FSPOTrainer(GRPOTrainer):
         if self.rule.adapt != "none" and checkpoint is not None:
             self.memory.load(checkpoint)
 
-    def _calculate_rewards(self, *args: Any, **kwargs: Any) -> Tensor:
-        rewards = super()._calculate_rewards(*args, **kwargs)
-        total = (rewards * self.reward_weights.to(rewards.device)).nansum(1)
-        self._rewards = total.masked_fill(rewards.isnan().all(1), torch.nan)
-        return rewards
-
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         output = super()._generate_and_score_completions(inputs)
-        mask = _mask(output)
+        mask = loss_mask(output)
         local = torch.tensor(int(denominator_for(self.objective_config, mask)), device=mask.device)
         output[PREFIX + "denominator"] = self._sum(local)
         if self.model.training:
-            self.log_rows.begin_rollout(self.state.global_step)
             self.memory.begin_rollout()
-            rows, rank = len(mask), self.accelerator.process_index
-            output |= self.log_rows.ids(rows, int(self.num_generations or 1), mask.device)
-            output[PREFIX + "reward"] = self._rewards[rank * rows : (rank + 1) * rows].float()
-            output[PREFIX + "truncated"] = self._truncated(output)
         return output
-
-    def _truncated(self, output: dict[str, Any]) -> Tensor:
-        """Return which responses were truncated: the last token is no end token, or TRL has masked the response out."""
-        length = output["completion_mask"].sum(1)
-        last = output["completion_ids"].gather(1, (length - 1).clamp(min=0)[:, None])[:, 0]
-        ends = torch.tensor([*self.eos_token_ids, self._tokenizer.pad_token_id], device=last.device)
-        return (length == 0) | ~torch.isin(last, ends)
 
     # -- the loss ----------------------------------------------------------------------------------------------------
 
@@ -151,8 +91,8 @@ class FSPOTrainer(GRPOTrainer):
         width = inputs["completion_ids"].shape[1]
         ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], 1)
         attention = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], 1)
-        mask = _mask(inputs)
-        scores = self._score(inputs, ids, attention, mask) if training else None
+        mask = loss_mask(inputs)
+        scores = self.take_scores(inputs) if training else None
         new, entropies, aux_loss = self._get_per_token_logps_and_entropies(
             model,
             ids,
@@ -160,7 +100,7 @@ class FSPOTrainer(GRPOTrainer):
             width,
             compute_entropy=True,
             compute_aux_loss=self.aux_loss_enabled,
-            **{name: inputs.get(name) for name in _FORWARD},
+            **{name: inputs.get(name) for name in FORWARD},
         )
         old = inputs.get("old_per_token_logps")
         old = new.detach() if old is None else old
@@ -185,24 +125,12 @@ class FSPOTrainer(GRPOTrainer):
         entropy = torch.where(mask, entropies.detach().float(), 0.0).sum(1)  # type: ignore[union-attr]
         advantages = inputs["advantages"].double().cpu().numpy()
         self._report("train" if training else "eval", records, entropy, rule)
-        if training and PREFIX + "response_id" in inputs:
-            if self.memory.needed:
+        if training:
+            if self.memory.needed and PREFIX + "response_id" in inputs:
                 self.memory.add(inputs[PREFIX + "response_id"].cpu().numpy(), records, advantages)
                 if self.accelerator.sync_gradients:  # the update's last microbatch
                     self.memory.end_update(moved=since > 0)
-            sampled = inputs.get("sampling_per_token_logps")
-            engine = None
-            if sampled is not None:  # vLLM gives NaN where it has no log-probability
-                engine = torch.where(mask, torch.nan_to_num((old - sampled).double(), nan=0.0), 0.0).sum(1)
-            self.log_rows.append(
-                inputs,
-                records,
-                step=self.state.global_step,
-                times_used=self._step % self.args.generate_every // self.args.first_pass,
-                entropy=entropy / records.length.clamp(min=1),
-                engine_log_ratio=engine,
-                scores=scores,
-            )
+            self.log_microbatch(inputs, records, old, entropy, scores)
         return loss
 
     def _sum(self, local: Tensor) -> Tensor:
@@ -215,24 +143,6 @@ class FSPOTrainer(GRPOTrainer):
             return denominator_for(self.objective_config, mask) * accumulation
         share = accumulation / self.args.first_pass  # share of one update in the generation batch
         return float(total) / self.accelerator.num_processes * share
-
-    def _score(self, inputs: dict[str, Any], ids: Tensor, attention: Tensor, mask: Tensor) -> Scores | None:
-        """Take scores at the last update of the first pass in every score_every-th rollout; else return None."""
-        every, log = self.args.score_every, self.log_rows
-        chosen = max(self.args.first_pass // self.args.gradient_accumulation_steps, 1) - 1
-        if not every or log.rollout % every or self.state.global_step - log.start_step != chosen:
-            return None
-        if any(inputs.get(name) is not None for name in _FORWARD):
-            raise UserError("the score pass reads text alone: set score_every=0 for batches with images")
-        response = torch.cat([torch.zeros_like(inputs["prompt_mask"], dtype=torch.bool), mask], 1)
-        return score(
-            self.accelerator.unwrap_model(self.model),
-            {"input_ids": ids, "attention_mask": attention, "response_mask": response},
-            self.temperature,
-            config=log.scores,
-            seed=self.args.seed,
-            rollout=log.rollout,
-        )
 
     def _report(self, mode: str, records: Records, entropy: Tensor, rule: Rule) -> None:
         """Add metrics under TRL's names; clip shares are of responses (tokens for token rules) with A != 0."""
@@ -256,9 +166,3 @@ class FSPOTrainer(GRPOTrainer):
             for name in ("range_lo", "range_hi", "gamma"):
                 if (value := getattr(rule, name)) is not None:
                     found[f"rule/{name}"].append(value)
-
-
-def _mask(batch: dict[str, Any]) -> Tensor:
-    """Return the mask of the loss, bool (B, T): completion tokens except those that tools wrote."""
-    mask = batch["completion_mask"].bool()
-    return mask if batch.get("tool_mask") is None else mask & batch["tool_mask"].bool()

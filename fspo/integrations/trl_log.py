@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,9 @@ from fspo.train.log_rows import Responses, Update, log_rows
 
 PREFIX = "fspo_"
 """Prefix of our tensors in TRL's batches; they go through TRL's shuffling together with the responses."""
+
+OF_THE_RULE = ("lo", "hi", "drift", "drift_source", "band_accept", "side", "multiplier", "weight")
+"""Columns of the gradient log that say what the clip rule did."""
 
 
 def keep_steps_before(run: str | Path, step: int) -> int:
@@ -63,7 +67,10 @@ class TrlLog:
         ``output_dir``.
     rank, world : int
         Number of this process, and number of processes.
-    rule : Rule
+    rule : Rule, optional
+        The clip rule; None if the trainer's loss applies no rule of ours. The columns of the rule are then null.
+    label : str
+        Stands in the column ``rule`` if there is no rule.
     metadata : dict
         Further entries of the log's header.
     model : Module, optional
@@ -76,16 +83,18 @@ class TrlLog:
         *,
         rank: int,
         world: int,
-        rule: Rule,
+        rule: Rule | None,
+        label: str = "",
         metadata: dict[str, Any],
         model: torch.nn.Module | None = None,
     ) -> None:
-        self.rank, self.world, self.rule = rank, world, rule
+        self.rank, self.world, self.rule, self.label = rank, world, rule, label
         self.scores = ScoreConfig()
         width = 0
         if model is not None:
             width = ScoreHooks(model, width=self.scores.width, projection=self.scores.projection).sketcher.width
-        header = {"rule": rule.to_dict(), "scores": asdict(self.scores), **metadata}
+        header = {"scores": asdict(self.scores), "trainer": f"trl {version('trl')}", **metadata}
+        header |= {} if rule is None else {"rule": rule.to_dict()}
         self.writer = gradlog.GradLogWriter(run, rank=rank, width=width, metadata=header)
         self.rollout, self.start_step = -1, 0
 
@@ -118,7 +127,7 @@ class TrlLog:
         *,
         step: int,
         times_used: int,
-        entropy: Tensor,
+        entropy: Tensor | None,
         engine_log_ratio: Tensor | None,
         scores: Scores | None,
     ) -> None:
@@ -129,17 +138,20 @@ class TrlLog:
         inputs : dict
             TRL's microbatch, with the tensors of `ids`, ``fspo_reward`` and ``fspo_truncated``.
         records : Records
-        entropy, engine_log_ratio : Tensor (B,)
+        entropy, engine_log_ratio : Tensor (B,), optional
         """
-        source = self.rule.drift_source if self.rule.needs_stats else "none"
+        rule = self.rule or Rule("none", name=self.label)
         since = step - self.start_step
         carried = ("prompt_id", "response_id", "reward", "truncated")
         responses = Responses(
             **{name: inputs[PREFIX + name].cpu().numpy() for name in carried},
             advantage=inputs["advantages"].float().cpu().numpy(),
-            entropy=entropy.cpu().numpy(),
+            entropy=None if entropy is None else entropy.cpu().numpy(),
             engine_log_ratio=None if engine_log_ratio is None else engine_log_ratio.cpu().numpy(),
         )
-        update = Update(self.rollout, step, self.start_step, self.rule.label, source, "train", since, times_used)
-        rows = records.to_numpy()
-        self.writer.append(log_rows(update, responses, rows, drift=rows["drift"], scores=scores))
+        source = rule.drift_source if rule.needs_stats else "none"
+        update = Update(self.rollout, step, self.start_step, rule.label, source, "train", since, times_used)
+        found = records.to_numpy()
+        rows = log_rows(update, responses, found, drift=found["drift"], scores=scores)
+        unknown = OF_THE_RULE if self.rule is None else ()
+        self.writer.append({name: None if name in unknown else value for name, value in rows.items()})

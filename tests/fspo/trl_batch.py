@@ -71,6 +71,8 @@ def trl_inputs(data, old, *, holes=None, ref=None):
         "completion_mask": completion_mask,
         "advantages": advantages,
     }
+    loss_mask = completion_mask if holes is None else completion_mask * ~holes[:, :width]
+    inputs["num_items_in_batch"] = loss_mask.sum()
     if old is not None:
         inputs["old_per_token_logps"] = old[:, 4:]
     if holes is not None:

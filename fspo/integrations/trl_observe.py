@@ -1,0 +1,239 @@
+"""`observe`: a TRL run that keeps its own loss and options, and also writes the gradient log under ``output_dir``.
+
+>>> from fspo.integrations.trl import observe
+>>> observe(GRPOTrainer)(model, reward_funcs=reward, args=args, train_dataset=data).train()  # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import TrainerCallback
+from trl import GRPOTrainer
+
+from fspo.base.errors import UserError
+from fspo.integrations.trl_log import PREFIX, TrlLog, keep_steps_before
+from fspo.integrations.trl_rules import FURTHER_CUTS, clip_of
+from fspo.objective import Records, objective
+from fspo.policy.scores import Scores, score
+from fspo.rules import Rule
+
+FORWARD = [
+    name
+    for name in inspect.signature(GRPOTrainer._get_per_token_logps_and_entropies).parameters
+    if name
+    not in (
+        "self", "model", "input_ids", "attention_mask", "logits_to_keep", "batch_size", "compute_entropy",
+        "compute_aux_loss",
+    )
+]  # fmt: skip
+"""Names of further model inputs (images and the like), which TRL passes from its batches to the model."""
+
+
+def observe(trainer: type, *, score_every: int = 0) -> type:
+    """Return a subclass of one of TRL's trainers that also writes the gradient log; it trains the same weights.
+
+    The log has a row for each response and update: S, A, L, versions, the reward, whether the response was truncated
+    and, where the sampler gave log-probabilities (vLLM, or a ``rollout_func``), the engine's log-ratio. The log's rule
+    is TRL's own clip; where no rule of ours does the same, the columns of the rule are null. No option is refused: a
+    warning of one line says what cannot be logged.
+
+    Parameters
+    ----------
+    trainer : type
+        `trl.GRPOTrainer` or a subclass of it.
+    score_every : int
+        Rollouts between score passes (`FSPOConfig`); 0 for never.
+
+    Raises
+    ------
+    UserError
+        If ``trainer`` is another class. When training begins: if ``output_dir`` holds the log of another run.
+    """
+    if not (isinstance(trainer, type) and issubclass(trainer, GRPOTrainer)):
+        raise UserError(f"observe takes a class, trl.GRPOTrainer or a subclass of it: {trainer!r} is none")
+    return type(f"Observed{trainer.__name__}", (_Observed, trainer), {"score_every": score_every})
+
+
+class _Begin(TrainerCallback):
+    """Callback that prepares the gradient log at the start of training and flushes it at the end."""
+
+    def __init__(self, trainer: LoggedTrainer) -> None:
+        self.trainer = trainer
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self.trainer.begin_log(state.global_step)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self.trainer.log_rows.flush()
+
+
+class LoggedTrainer(GRPOTrainer):
+    """`trl.GRPOTrainer` that carries what the gradient log needs from the rollout to the loss, and writes the log."""
+
+    model: torch.nn.Module  # type: ignore[assignment]
+    score_every: int = 0
+
+    def open_log(self, rule: Rule | None) -> None:
+        """Make the log's writer; ``rule``: the clip that the loss applies, None if it is no rule of ours."""
+        self._rewards: Tensor | None = None
+        self.log_rows = TrlLog(
+            str(self.args.output_dir),
+            rank=self.accelerator.process_index,
+            world=self.accelerator.num_processes,
+            rule=rule,
+            label=f"trl-{self.loss_type}",
+            metadata={"seed": self.args.seed},
+            model=self.accelerator.unwrap_model(self.model) if self.score_every else None,
+        )
+        self.add_callback(_Begin(self))
+
+    # -- methods that TRL calls --------------------------------------------------------------------------------------
+
+    def begin_log(self, step: int) -> None:
+        """Remove log rows that a resumed run will repeat, and set the rollout number; ``step``: updates done."""
+        output = str(self.args.output_dir)
+        if self.accelerator.is_main_process:
+            keep_steps_before(output, step)
+        self.accelerator.wait_for_everyone()
+        self.log_rows.rollout = keep_steps_before(output, step) - 1
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        self.log_rows.flush(keep=True)  # before the checkpoint, which assumes these rows on disk
+        super()._save_checkpoint(model, trial)
+
+    def _calculate_rewards(self, *args: Any, **kwargs: Any) -> Tensor:
+        rewards = super()._calculate_rewards(*args, **kwargs)
+        total = (rewards * self.reward_weights.to(rewards.device)).nansum(1)
+        self._rewards = total.masked_fill(rewards.isnan().all(1), torch.nan)
+        return rewards
+
+    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        output = super()._generate_and_score_completions(inputs)
+        if self.model.training:
+            self.log_rows.begin_rollout(self.state.global_step)
+            device, rows, rank = output["completion_ids"].device, len(output["completion_ids"]), self.log_rows.rank
+            output |= self.log_rows.ids(rows, int(self.num_generations or 1), device)
+            rewards = torch.full((rows,), torch.nan, device=device)
+            if self._rewards is not None:
+                rewards = self._rewards[rank * rows : (rank + 1) * rows].float()
+            output[PREFIX + "reward"], output[PREFIX + "truncated"] = rewards, self._truncated(output)
+        return output
+
+    def _truncated(self, output: dict[str, Any]) -> Tensor:
+        """Return which responses were truncated: the last token is no end token, or TRL has masked the response out."""
+        length = output["completion_mask"].sum(1)
+        last = output["completion_ids"].gather(1, (length - 1).clamp(min=0)[:, None])[:, 0]
+        ends = torch.tensor([*self.eos_token_ids, self._tokenizer.pad_token_id], device=last.device)
+        return (length == 0) | ~torch.isin(last, ends)
+
+    # -- what the loss logs ------------------------------------------------------------------------------------------
+
+    def log_microbatch(
+        self, inputs: dict[str, Any], records: Records, old: Tensor, entropy: Tensor | None, scores: Scores | None
+    ) -> None:
+        """Add the log's rows of one microbatch.
+
+        Parameters
+        ----------
+        inputs : dict
+            TRL's microbatch.
+        old : Tensor (B, T)
+            Log-probabilities of the tokens under the old weights, nats.
+        entropy : Tensor (B,), optional
+            Sum of the entropy over the tokens, nats.
+        """
+        if PREFIX + "response_id" not in inputs:  # the batch came from no rollout of TRL's
+            return
+        mask, sampled, engine = loss_mask(inputs), inputs.get("sampling_per_token_logps"), None
+        if sampled is not None:  # vLLM gives NaN where it has no log-probability
+            engine = torch.where(mask, torch.nan_to_num((old - sampled).double(), nan=0.0), 0.0).sum(1)
+        first_pass = self.args.steps_per_generation or self.args.gradient_accumulation_steps
+        self.log_rows.append(
+            inputs,
+            records,
+            step=self.state.global_step,
+            times_used=self._step % (first_pass * self.num_iterations) // first_pass,
+            entropy=None if entropy is None else entropy / records.length.clamp(min=1),
+            engine_log_ratio=engine,
+            scores=scores,
+        )
+
+    def take_scores(self, inputs: dict[str, Any]) -> Scores | None:
+        """Take scores at the last update of the first pass in every score_every-th rollout; else return None."""
+        log = self.log_rows
+        first_pass = self.args.steps_per_generation or self.args.gradient_accumulation_steps
+        chosen = max(first_pass // self.args.gradient_accumulation_steps, 1) - 1
+        if not self.score_every or log.rollout % self.score_every or self.state.global_step - log.start_step != chosen:
+            return None
+        if any(inputs.get(name) is not None for name in FORWARD):
+            warnings.warn("the score pass reads text alone: no scores of batches with images", stacklevel=2)
+            return None
+        mask = loss_mask(inputs)
+        return score(
+            self.accelerator.unwrap_model(self.model),
+            {
+                "input_ids": torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], 1),
+                "attention_mask": torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], 1),
+                "response_mask": torch.cat([torch.zeros_like(inputs["prompt_mask"], dtype=torch.bool), mask], 1),
+            },
+            self.temperature,
+            config=log.scores,
+            seed=self.args.seed,
+            rollout=log.rollout,
+        )
+
+
+class _Observed(LoggedTrainer):
+    """What `observe` adds to a trainer: its loss runs as it is, and the log-probabilities that it computed are kept."""
+
+    _seen: tuple[Tensor, Tensor | None, Any] | None = None
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        rule = clip_of(self.args)
+        if rule is None:
+            warnings.warn(
+                f"no clip rule does what loss_type={self.loss_type!r} does with these bounds: S, A and L are logged, "
+                "and the columns of the rule are null",
+                stacklevel=2,
+            )
+        for name, off in FURTHER_CUTS.items():
+            if getattr(self.args, name) != off:
+                warnings.warn(f"the logged multiplier is the clip's: {name} cuts further tokens", stacklevel=2)
+        self.open_log(rule)
+
+    def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
+        self._seen = super()._get_per_token_logps_and_entropies(*args, **kwargs)
+        return self._seen
+
+    def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
+        if not self.model.training:
+            return super()._compute_loss(model, inputs)
+        scores = self.take_scores(inputs)
+        self._seen = None
+        loss = super()._compute_loss(model, inputs)
+        seen, self._seen = self._seen, None
+        if seen is None:
+            warnings.warn("the loss computed no log-probabilities through TRL's method: no row is logged", stacklevel=2)
+            return loss
+        new, mask, A = seen[0].detach(), loss_mask(inputs), inputs["advantages"].detach().float()
+        if A.ndim == 2:
+            warnings.warn("advantages differ between the tokens of a response: their mean is logged", stacklevel=2)
+            A = (A * mask).sum(1) / mask.sum(1).clamp(min=1)
+        old = inputs.get("old_per_token_logps")
+        old = new if old is None else old
+        records = objective(new, old, mask, A, self.log_rows.rule or Rule("none")).records
+        entropy = None if seen[1] is None else torch.where(mask, seen[1].detach().float(), 0.0).sum(1)
+        self.log_microbatch({**inputs, "advantages": A}, records, old, entropy, scores)
+        return loss
+
+
+def loss_mask(batch: dict[str, Any]) -> Tensor:
+    """Return the mask of the loss, bool (B, T): completion tokens except those that tools wrote."""
+    mask = batch["completion_mask"].bool()
+    return mask if batch.get("tool_mask") is None else mask & batch["tool_mask"].bool()

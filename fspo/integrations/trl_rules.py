@@ -1,0 +1,64 @@
+"""TRL's own clip and its own corrections of vLLM's mismatch, as rules of ours."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from fspo.base.errors import UserError
+from fspo.rules import Rule
+
+PPO_LOSSES = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo")
+"""TRL's losses that clip as PPO does; they differ in what they divide by."""
+FURTHER_CUTS = {"top_entropy_quantile": 1.0, "off_policy_mask_threshold": None}
+"""Options of TRL that cut tokens or responses beside the clip -> the value that cuts none."""
+
+
+def clip_of(args: Any) -> Rule | None:
+    """Return the clip of a TRL run as a rule on the update's ratio; None if no rule of ours does the same.
+
+    Parameters
+    ----------
+    args : trl.GRPOConfig
+        Of it ``loss_type``, ``importance_sampling_level``, ``epsilon``, ``epsilon_high`` and ``delta``.
+    """
+    loss, token = args.loss_type, args.importance_sampling_level == "token"
+    high = args.epsilon if args.epsilon_high is None else args.epsilon_high
+    parts: dict[str, Any] = {"range_lo": 1.0, "name": f"trl-{loss}"}
+    if loss == "cispo":
+        parts |= {"range_hi": high - 1, "outside": "cap"}
+    elif loss in PPO_LOSSES:
+        parts |= {"range_lo": min(args.epsilon, 1.0), "range_hi": high}
+        if args.delta is not None:  # TRL's bound is on the ratio, ours a multiple of the upper edge
+            parts["dual"] = math.log(args.delta) / math.log1p(high)
+    else:
+        return None
+    try:
+        return Rule("token", **parts) if token else Rule("linear", weight="geometric", **parts)
+    except UserError:  # a bound on the wrong side of ratio 1
+        return None
+
+
+def correction_of(args: Any) -> Rule | None:
+    """Return TRL's correction of vLLM's mismatch as a correction rule; None if no rule of ours does the same.
+
+    Parameters
+    ----------
+    args : trl.GRPOConfig
+        Of it ``vllm_importance_sampling_mode``, ``_clip_min`` and ``_clip_max``.
+    """
+    level, _, way = args.vllm_importance_sampling_mode.partition("_")
+    low, high = args.vllm_importance_sampling_clip_min, args.vllm_importance_sampling_clip_max
+    if way == "truncate" and low is not None:
+        return None  # TRL raises small weights to clip_min, which no rule of ours does
+    try:
+        return Rule(
+            "token" if level == "token" else "fixed",
+            range_lo=1.0 if low is None else 1 - low,
+            range_hi=math.inf if high is None else high - 1,
+            outside="cap" if way == "truncate" else "mask",
+            on="behaviour",
+            name=f"trl-{args.vllm_importance_sampling_mode}",
+        )
+    except UserError:
+        return None

@@ -1,0 +1,195 @@
+"""`observe` inside the real TRL: the same weights as without it, and a log of what TRL did."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset
+from trl import GRPOConfig, GRPOTrainer
+from trl_batch import MAX_LENGTH, TOLERANCE, our_loss, rows, trl_loss
+
+from analysis.__main__ import main as analysis
+from fspo.base.errors import UserError
+from fspo.gradlog import read_log
+from fspo.integrations.trl import observe
+from fspo.integrations.trl_rules import clip_of
+from fspo.models.load import build_embedded_model, load_tokenizer
+
+FIRST, LAST = 1, 23
+"""The token ids that `Engine` draws, each with the same probability; the lowest is the end token."""
+ROWS, UPDATES = 8, 8
+
+
+class Engine:
+    """Stands for TRL's vLLM, which needs a GPU: draws every token uniformly and says so."""
+
+    def __init__(self, **_):
+        self.syncs = 0
+
+    def sync_weights(self):
+        self.syncs += 1
+
+    def generate(self, prompts, images, num_generations, profiler):
+        drawn = torch.randint(FIRST, LAST + 1, (len(prompts), MAX_LENGTH)).tolist()
+        answers = [row[: row.index(FIRST) + 1] if FIRST in row else row for row in drawn]
+        return prompts, answers, [[[-math.log(LAST - FIRST + 1)]] * len(a) for a in answers], None
+
+
+class Users(GRPOTrainer):
+    """A user's own subclass: keeps what TRL's loss saw, as numpy arrays, one dict for each microbatch."""
+
+    def _get_per_token_logps_and_entropies(self, *args, **kwargs):
+        self.new = super()._get_per_token_logps_and_entropies(*args, **kwargs)
+        return self.new
+
+    def _compute_loss(self, model, inputs):
+        loss = super()._compute_loss(model, inputs)
+        mask, old = inputs["completion_mask"].bool(), inputs["old_per_token_logps"].double()
+        ids = inputs["completion_ids"]
+        seen = {
+            "step": torch.full_like(mask.sum(1), self.state.global_step),
+            "length": mask.sum(1),
+            "log_ratio": ((self.new[0].detach().double() - old) * mask).sum(1),
+            "engine_log_ratio": (old * mask).sum(1) + mask.sum(1) * math.log(LAST - FIRST + 1),
+            "advantage": inputs["advantages"],
+            "reward": (((ids >= 3) & (ids <= 12)) * mask).sum(1).float(),
+            "truncated": ids.gather(1, mask.sum(1)[:, None] - 1)[:, 0] != FIRST,
+            "entropy": (self.new[1] * mask).sum(1) / mask.sum(1),
+        }
+        self.kept = [*getattr(self, "kept", []), {name: x.detach().numpy() for name, x in seen.items()}]
+        return loss
+
+
+def digits(completion_ids, **_):
+    return [float(sum(3 <= token <= 12 for token in ids)) for ids in completion_ids]
+
+
+def train(folder, kind, **options):
+    args = GRPOConfig(
+        output_dir=str(folder), report_to=[], use_cpu=True, bf16=False, gradient_checkpointing=False,
+        disable_tqdm=True, logging_steps=1, save_strategy="no", dataloader_pin_memory=False,
+        per_device_train_batch_size=ROWS, gradient_accumulation_steps=2, num_generations=4,
+        max_completion_length=MAX_LENGTH, learning_rate=1e-3, epsilon=0.01, epsilon_high=0.02,
+        **{"max_steps": UPDATES, "steps_per_generation": 4, "num_iterations": 2} | options,
+    )  # fmt: skip
+    model = build_embedded_model(0)
+    for layer in model.model.layers:
+        layer.self_attn.attention_dropout = 0.1
+    trainer = kind(
+        model=model,
+        reward_funcs=digits,
+        args=args,
+        train_dataset=Dataset.from_list([{"prompt": f"{i}+"} for i in range(10, 42)]),
+        processing_class=load_tokenizer("embedded"),
+    )
+    trainer.train()
+    return trainer
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("observe")
+    with pytest.MonkeyPatch.context() as patch:
+        for place in ("is_vllm_available", "VLLMGeneration"):
+            stand_in = Engine if place == "VLLMGeneration" else lambda: True
+            patch.setattr(f"trl.trainer.grpo_trainer.{place}", stand_in, raising=False)
+        options = {"use_vllm": True, "vllm_mode": "colocate", "off_policy_mask_threshold": 0.5, "beta": 0.0}
+        plain = train(folder / "plain", Users, **options)
+        state = torch.get_rng_state()
+        with pytest.warns(UserWarning, match="off_policy_mask_threshold cuts further tokens"):
+            watched = train(folder / "watched", observe(Users, score_every=1), **options)
+    return plain, state, watched, torch.get_rng_state(), folder / "watched"
+
+
+def test_the_weights_are_bit_for_bit_those_of_the_run_without_it(runs):
+    plain, state, watched, watched_state, _ = runs
+    start = dict(build_embedded_model(0).named_parameters())
+    for (name, theirs), ours in zip(plain.model.named_parameters(), watched.model.parameters(), strict=True):
+        assert torch.equal(theirs, ours), name
+        assert not torch.equal(theirs, start[name]), name
+    assert torch.equal(state, watched_state)
+    for theirs, ours in zip(plain.state.log_history, watched.state.log_history, strict=True):
+        timed = {name for name in theirs if "time" in name or "second" in name or "runtime" in name}
+        assert {n: v for n, v in ours.items() if n not in timed} == {n: v for n, v in theirs.items() if n not in timed}
+
+
+def test_every_column_is_what_trls_loss_saw(runs):
+    watched, log = runs[2], read_log(runs[4])
+    seen = {name: np.concatenate([part[name] for part in watched.kept]) for name in watched.kept[0]}
+    assert len(log) == UPDATES * 2 * ROWS
+    for name, expected in seen.items():
+        np.testing.assert_allclose(log.column(name), expected, rtol=1e-5, atol=1e-5, err_msg=name)
+    step = log.column("step")
+    assert np.abs(log.column("log_ratio")[step % 4 > 0]).max() > 0.02
+    assert list(log.column("rollout")) == list(step // 4)
+    assert list(log.column("updates_since_rollout")) == list(step % 4)
+    assert list(log.column("times_used")) == list(step % 4 // 2)
+    assert list(log.column("policy_version")) == list(step)
+    assert list(log.column("behaviour_version")) == list(step // 4 * 4)
+    assert watched.vllm_generation.syncs == 2
+    assert set(log.column("step")[log.column("score_status") == "ok"]) == {1, 5}
+
+
+def test_the_rule_is_trls_clip(runs):
+    """The shares of clipped tokens that TRL reports, microbatch by microbatch, follow from the logged multipliers."""
+    watched, log = runs[2], read_log(runs[4])
+    assert (log.rule.shape, log.rule.range_lo, log.rule.range_hi, log.rule.label) == ("token", 0.01, 0.02, "trl-dapo")
+    cut = (1 - log.column("multiplier")) * log.column("length")
+    for name, sign in (("low", -1), ("high", 1)):
+        per_microbatch = np.where(np.sign(log.column("advantage")) == sign, cut, 0).reshape(-1, ROWS).sum(1)
+        share = per_microbatch / log.column("length").reshape(-1, ROWS).sum(1)
+        reported = [entry[f"clip_ratio/{name}_mean"] for entry in watched.state.log_history[:UPDATES]]
+        np.testing.assert_allclose(share.reshape(-1, 2).mean(1), reported, atol=1e-6)
+        assert max(reported) > 0.01
+
+
+def test_analysis_and_doctor_read_the_log(runs, capsys):
+    assert analysis([str(runs[4])]) == 0
+    assert "rule trl-dapo" in capsys.readouterr().out
+    assert analysis(["doctor", str(runs[4])]) in (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "aggregation", "spread"),
+    [
+        ({"epsilon": 0.1, "epsilon_high": 0.2, "delta": 1.3}, "sequence", 0.3),
+        ({"epsilon": 0.02, "importance_sampling_level": "sequence"}, "sequence", 0.3),
+        ({"loss_type": "dr_grpo", "epsilon": 0.1}, "constant", 0.3),
+        ({"loss_type": "cispo", "epsilon_high": 1.1}, "token", 0.3),
+    ],
+    ids=["dual", "sequence", "dr_grpo", "cispo"],
+)
+def test_trls_own_clip_as_a_rule_gives_trls_gradient(tmp_path, options, aggregation, spread):
+    data = rows(7)
+    rule = clip_of(GRPOConfig(str(tmp_path), use_cpu=True, bf16=False, **{"loss_type": "grpo"} | options))
+    out, ours, old, _ = our_loss(data, rule, aggregation, spread)
+    assert 0 < int((out.records.cut_low + out.records.cut_high).sum()) < int(out.records.count.sum())
+    assert ("delta" in options) == bool(out.records.cut_dual.sum())
+    _, theirs, _ = trl_loss(tmp_path, data, old, **options)
+    for name, gradient in theirs.items():
+        torch.testing.assert_close(ours[name], gradient, **TOLERANCE, msg=lambda m, n=name: f"{n}: {m}")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"loss_type": "sapo"}, {"loss_type": "vespo"}, {"loss_type": "cispo", "epsilon_high": 0.9}, {"delta": 1.1}],
+)
+def test_a_clip_that_no_rule_of_ours_does_has_no_rule(tmp_path, options):
+    assert clip_of(GRPOConfig(str(tmp_path), use_cpu=True, bf16=False, **options)) is None
+
+
+def test_without_a_rule_the_log_still_has_the_ratios(tmp_path):
+    with pytest.warns(UserWarning, match="no clip rule does what loss_type='sapo' does"):
+        train(tmp_path, observe(GRPOTrainer), loss_type="sapo", max_steps=2)
+    log = read_log(tmp_path)
+    assert set(log.column("rule")) == {"trl-sapo"}
+    assert "side" not in log
+    assert "engine_log_ratio" not in log  # TRL's own generation gives no log-probs
+    assert np.abs(log.column("log_ratio")[log.column("step") == 1]).max() > 0.01
+    assert analysis([str(tmp_path)]) == 0
+
+
+def test_another_class_is_refused():
+    with pytest.raises(UserError, match=r"trl\.GRPOTrainer or a subclass of it"):
+        observe(Dataset)
