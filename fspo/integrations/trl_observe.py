@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import TrainerCallback
-from trl import GRPOTrainer
+from trl import GRPOConfig, GRPOTrainer
 
 from fspo.base.errors import UserError
 from fspo.integrations.trl_log import PREFIX, TrlLog, keep_steps_before
@@ -75,6 +75,7 @@ class _Begin(TrainerCallback):
 class LoggedTrainer(GRPOTrainer):
     """`trl.GRPOTrainer` that carries what the gradient log needs from the rollout to the loss, and writes the log."""
 
+    args: GRPOConfig
     model: torch.nn.Module  # type: ignore[assignment]
     score_every: int = 0
 

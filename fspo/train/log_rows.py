@@ -50,7 +50,7 @@ class Responses(NamedTuple):
     truncated: np.ndarray
     reward: np.ndarray
     advantage: np.ndarray
-    entropy: np.ndarray
+    entropy: np.ndarray | None
     engine_log_ratio: np.ndarray | None
 
 
