@@ -71,8 +71,6 @@ def trl_inputs(data, old, *, holes=None, ref=None):
         "completion_mask": completion_mask,
         "advantages": advantages,
     }
-    loss_mask = completion_mask if holes is None else completion_mask * ~holes[:, :width]
-    inputs["num_items_in_batch"] = loss_mask.sum()
     if old is not None:
         inputs["old_per_token_logps"] = old[:, 4:]
     if holes is not None:
@@ -85,7 +83,9 @@ def trl_inputs(data, old, *, holes=None, ref=None):
 def trl_loss(tmp_path, data, old, *, holes=None, ref=None, **options):
     """Loss, gradients and clip metrics of a freshly made trainer (see `make_trainer`)."""
     trainer = make_trainer(tmp_path, len(data[0]), **options)
-    loss = trainer.compute_loss(trainer.model, trl_inputs(data, old, holes=holes, ref=ref))
+    inputs = trl_inputs(data, old, holes=holes, ref=ref)
+    inputs["num_items_in_batch"] = inputs["completion_mask"].sum()
+    loss = trainer.compute_loss(trainer.model, inputs)
     loss.backward()
     metrics = {name: values[-1] for name, values in trainer._metrics["train"].items()}
     return loss.item(), {name: p.grad for name, p in trainer.model.named_parameters()}, metrics
