@@ -10,11 +10,12 @@ PARALLEL ?= -n 2 --dist worksteal
 BIN := $(VENV)/bin
 # verl asks for an older transformers than ours: it gets a folder of its own, without what the environment has already.
 VERL_TREE ?= .verl
+TRL_TREE ?= .trl
 # vLLM asks for an older transformers too, and the server is a process of its own: so is its environment.
 VLLM_ENV ?= .vllm
 READY := $(VENV)/ready
 
-.PHONY: help repro test test-slow test-verl test-vllm proofs pages check bench bench-gpu clean
+.PHONY: help repro test test-slow test-trl-newest test-verl test-vllm proofs pages check bench bench-gpu clean
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
@@ -32,6 +33,11 @@ test: check ## lint, types and all tests but the slow ones
 
 test-slow: $(READY) ## the tests marked slow
 	$(BIN)/python -m pytest -m slow $(PARALLEL)
+
+test-trl-newest: $(READY) ## FSPOTrainer and observe inside the newest TRL of the range in pyproject.toml
+	rm -rf $(TRL_TREE)
+	$(BIN)/python -m pip install --disable-pip-version-check --target $(TRL_TREE) --no-deps 'trl>=1.16,<2'
+	PYTHONPATH=$(TRL_TREE) $(BIN)/python -m pytest $(wildcard tests/fspo/integrations/test_trl*.py)
 
 test-verl: $(VERL_TREE)/ready ## the plugin inside the real verl (downloads 100 MB, once)
 	PYTHONPATH=$(VERL_TREE) $(BIN)/python -m pytest tests/fspo/integrations/test_verl.py
@@ -76,4 +82,4 @@ bench-gpu: $(READY) ## an update at Qwen3-8B's shape, on a GPU
 	$(BIN)/python benchmarks/qwen3_8b_update.py
 
 clean: ## remove the virtual environments; results under out/ stay
-	rm -rf $(VENV) $(VERL_TREE) $(VLLM_ENV)
+	rm -rf $(VENV) $(TRL_TREE) $(VERL_TREE) $(VLLM_ENV)

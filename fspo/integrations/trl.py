@@ -20,6 +20,7 @@ from torch import Tensor
 from trl import GRPOTrainer
 
 from fspo.base.errors import UserError
+from fspo.integrations.trl_check import OURS, check_release
 from fspo.integrations.trl_log import PREFIX
 from fspo.integrations.trl_memory import UpdateMemory
 from fspo.integrations.trl_observe import FORWARD, LoggedTrainer, loss_mask, observe
@@ -46,8 +47,8 @@ class FSPOTrainer(LoggedTrainer):
     Raises
     ------
     UserError
-        If ``args`` is no FSPOConfig, its options would keep the rule from applying, or ``output_dir`` holds the log of
-        another run.
+        If ``args`` is no FSPOConfig, its options would keep the rule from applying, the installed release of TRL does
+        not fit (`fspo.integrations.trl_check`), or ``output_dir`` holds the log of another run.
     """
 
     args: FSPOConfig
@@ -62,6 +63,7 @@ class FSPOTrainer(LoggedTrainer):
         self.memory = UpdateMemory(self.rule)
         self.score_every = config.score_every
         self.open_log(self.rule)
+        check_release(self)
 
     # -- methods that TRL calls --------------------------------------------------------------------------------------
 
@@ -155,7 +157,7 @@ class FSPOTrainer(LoggedTrainer):
         low, high, dual, count, accept, rows, capped, kl, entropies, tokens = self._sum(sums).tolist()
         for name, cut in (("low", low), ("high", high), ("region", low + high), ("dual", dual)):
             found[f"clip_ratio/{name}_mean"].append(cut / max(count, 1.0))
-        found["fspo/band_acceptance"].append(accept / rows)
+        found[OURS].append(accept / rows)
         found["fspo/capped"].append(capped / rows)
         found["entropy"].append(entropies / max(tokens, 1.0))
         if self.beta != 0:

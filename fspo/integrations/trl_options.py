@@ -3,41 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from importlib.metadata import PackageNotFoundError, version
+
+from trl import GRPOConfig
 
 from fspo.base.errors import UserError
 from fspo.config import ObjectiveConfig, RuleConfig
 from fspo.rules import Rule
-
-SUPPORTED = "1.16"
-"""The TRL release whose private methods `fspo.integrations.trl` overrides."""
-
-
-def check_version(installed: str | None) -> None:
-    """Raise UserError if TRL is not installed or is another release than `SUPPORTED`.
-
-    Raises
-    ------
-    UserError
-    """
-    if installed is None or not f"{installed}.".startswith(f"{SUPPORTED}."):
-        found = "TRL is not installed" if installed is None else f"TRL {installed} is installed"
-        raise UserError(
-            f"{found}, and FSPOTrainer overrides private methods of TRL {SUPPORTED}: pip install 'trl=={SUPPORTED}.*'"
-        )
-
-
-def installed_version(package: str) -> str | None:
-    """Return the version of an installed package; None if it is not installed."""
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
-
-
-check_version(installed_version("trl"))
-
-from trl import GRPOConfig  # noqa: E402  (after the check, whose line says more than an ImportError)
 
 _REPLACED = {
     "loss_type": "aggregation",

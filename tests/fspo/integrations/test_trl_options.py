@@ -3,7 +3,7 @@
 import pytest
 
 from fspo.base.errors import UserError
-from fspo.integrations.trl_options import FSPOConfig, check_version
+from fspo.integrations.trl_options import FSPOConfig
 from fspo.objective import ObjectiveConfig
 from fspo.rules import Rule
 
@@ -65,21 +65,3 @@ def test_the_rule_is_the_preset_with_its_parts_changed(tmp_path):
     args = config(tmp_path, rule="fspo-truncate", range_lo=0.02, dual=3.0, aggregation="constant")
     assert args.clip_rule() == Rule("sqrt", 0.02, 0.03, outside="truncate", dual=3.0, name="fspo-truncate")
     assert args.objective() == ObjectiveConfig("constant", constant_length=512)  # TRL's default limit
-
-
-@pytest.mark.parametrize("installed", ["1.16.0", "1.16.3", "1.16"])
-def test_the_release_that_was_tested_is_accepted(installed):
-    check_version(installed)
-
-
-@pytest.mark.parametrize(
-    ("installed", "line"),
-    [
-        ("1.15.1", "TRL 1.15.1 is installed.*pip install 'trl==1.16"),
-        ("1.160.0", "1.160.0"),
-        (None, "TRL is not installed"),
-    ],
-)
-def test_another_release_is_refused_in_one_line(installed, line):
-    with pytest.raises(UserError, match=line):
-        check_version(installed)
