@@ -19,3 +19,6 @@ MODULES = (
 CHECKS: tuple[Check, ...] = tuple(
     sorted((check for module in MODULES for check in module.CHECKS), key=lambda check: int(check.statement[1:]))
 )
+
+STATEMENTS = tuple(dict.fromkeys(check.statement for check in CHECKS))
+"""The ids of the statements that have checks, in the page's order: "T1", "T2", ..."""

@@ -15,8 +15,8 @@ import pytest
 from latex2mathml.converter import convert
 
 from fspo.config.rule import RuleConfig
-from fspo.rules import PRESETS
-from proofs_check.catalogue import CHECKS
+from fspo.rules import CORRECTIONS, PRESETS
+from proofs_check.catalogue import CHECKS, STATEMENTS
 from proofs_check.formal.checks import CHECKS as FORMAL_CHECKS
 from proofs_check.frame import Method
 from proofs_check.maps.fairness import rows_of
@@ -45,9 +45,8 @@ def section(number: int) -> str:
 
 
 def test_every_statement_is_stated_once_and_checked():
-    stated = STATED.findall(THEORY)
-    assert sorted(stated, key=lambda s: int(s[1:])) == [f"T{i}" for i in range(1, 16)]
-    assert set(stated) == {check.statement for check in CHECKS}
+    assert sorted(STATED.findall(THEORY), key=lambda s: int(s[1:])) == list(STATEMENTS)
+    assert [int(statement[1:]) for statement in STATEMENTS] == [i + 1 for i in range(len(STATEMENTS))]
 
 
 def test_the_table_of_methods_is_that_of_the_catalogue():
@@ -64,7 +63,7 @@ def test_the_table_of_methods_is_that_of_the_catalogue():
     assert written == {(check.statement, str(check.method)) for check in CHECKS}
 
 
-@pytest.mark.parametrize("statement", [f"T{i}" for i in range(1, 16)])
+@pytest.mark.parametrize("statement", STATEMENTS)
 def test_each_statement_says_how_each_of_its_methods_checks_it(statement):
     found = re.search(rf"^\*\*{statement}\.\*\*\s.*?(?=^\*\*T\d|^### )", section(8), re.M | re.S)
     assert found, f"section 8 does not say how {statement} is checked"
@@ -125,8 +124,8 @@ def test_formulas_parse(name):
 
 COMMANDS = set(
     """
-    Big Phi lceil Vert alpha bar beta big cdot chi cos delta dots epsilon eta exp frac gamma ge in infty kappa
-    lVert langle le log mathbb mathrm max mid min mu nabla ne pi pm propto psi qquad rVert rceil rangle rho sigma
+    Big Phi hat lceil Vert alpha bar beta big cdot chi cos delta dots epsilon eta exp frac gamma ge in infty kappa
+    lVert langle le log mathbb mathrm max mid min mu nabla ne pi pm prod propto psi qquad rVert rceil rangle rho sigma
     sim sin sqrt sum sup tau text tfrac theta to varphi
     """.split()  # noqa: SIM905
 )
@@ -229,6 +228,14 @@ def test_the_theory_page_agrees_with_the_presets():
             assert str(preset.rule.gamma) in row
         if preset.rule.shape != "none":
             assert preset.rule.outside in row
+    for name, rule in CORRECTIONS.items():
+        (row,) = [line for line in section(2).splitlines() if line.startswith(f"| `{name}` |")]
+        cells = [cell.strip() for cell in row.strip("|").split("|")]
+        weight = {"none": "none", "sequence": "$`e^{r_t}`$" if rule.level == "token" else "$`e^R`$"}[rule.weight]
+        assert [cells[1], cells[2], cells[4], cells[5]] == [rule.on, rule.shape, weight, rule.outside]
+        stated = {float(x) for x in re.findall(r"(?<![\d.])\d\.\d+", cells[3])}
+        assert stated <= {rule.range_lo, rule.range_hi}
+        assert stated or name == "mis"  # the page gives its edges
 
 
 @pytest.mark.parametrize("name", PAGES)

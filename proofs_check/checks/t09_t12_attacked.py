@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import partial
 from itertools import product
 from typing import Any
@@ -18,37 +17,16 @@ from fspo.rules import MAX_EXPONENT, Rule
 from proofs_check.frame import Check, Method, Outcome
 from proofs_check.models import GaussianTokens, matching_means
 from proofs_check.tools.compare import mean_is
-from proofs_check.tools.falsify import counterexample
+from proofs_check.tools.falsify import search
 from proofs_check.tools.policy import (
     Responses,
     all_responses,
     calibrated,
+    exact_next_symbol,
     make_bandit,
     token_log_probs,
     update_terms,
 )
-
-
-def search(
-    rng: np.random.Generator, strategy: st.SearchStrategy[Any], excess: Callable[[Any], float], needed: int, unit: str
-) -> Outcome:
-    """Let hypothesis search for an example with ``excess`` > 0.
-    The excess is the amount by which an example breaks the claim; NaN means that the claim says nothing about the
-    example."""
-    seen: list[float] = []
-
-    def broken(example: Any) -> bool:
-        value = excess(example)
-        if not math.isnan(value):
-            seen.append(value)
-        return value > 0
-
-    found = counterexample(rng, strategy, broken)
-    if found is not None:
-        return Outcome(-max(seen), unit, note=f"counterexample: {' '.join(repr(found).split())}"[:300])
-    if len(seen) < needed:
-        return Outcome(note=f"only {len(seen)} cases")
-    return Outcome(-max(seen), unit, note=f"{len(seen)} cases, none breaks the claim")
 
 
 @st.composite
@@ -92,8 +70,7 @@ def weights_attack(rng: np.random.Generator, banned: bool = False, skip_first: b
 def _token_probabilities(theta: np.ndarray, responses: Responses) -> np.ndarray:
     """Return the probability of each token with 50 digits, shape (N, T); it is 1 after the end of the response."""
     T, states, symbols = theta.shape
-    table = np.array([[[mp.exp(mp.mpf(float(x))) for x in row] for row in at] for at in theta], dtype=object)
-    table = table / table.sum(axis=2, keepdims=True)
+    table = exact_next_symbol(theta)
     found = np.full((responses.lengths.size, T), mp.mpf(1), dtype=object)
     for i, row in enumerate(responses.symbols):
         previous = states - 1

@@ -212,4 +212,14 @@ CHECKS = (
         ("T13_delta",),
         {"a in the place of b": ("clipped s = b *v g s", "clipped s = a s *v g s")},
     ),
+    _check(
+        "T16",
+        "finite laws: the mean weight is the mass that can be drawn; wrong log-probs give 1 + chi^2",
+        "Mismatch",
+        ("T16_reweighted", "T16_mean_one", "T16_wrong_log_probs"),
+        {
+            "what cannot be drawn counted": ("then 0 else P y", "then P y else P y"),
+            "1 - chi^2": ("= 1 + sum", "= 1 - sum"),
+        },
+    ),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -13,6 +14,8 @@ from hypothesis import HealthCheck, Phase, find, settings
 from hypothesis.errors import NoSuchExample
 from hypothesis.internal.conjecture import providers
 from hypothesis.strategies import SearchStrategy
+
+from proofs_check.frame import Outcome
 
 EXAMPLES = 700
 """Number of examples that one search draws at most."""
@@ -36,6 +39,28 @@ def counterexample(rng: np.random.Generator, strategy: SearchStrategy[T], broken
             return find(strategy, broken, settings=_SETTINGS, random=random.Random(int(rng.integers(2**32))))
         except NoSuchExample:
             return None
+
+
+def search(
+    rng: np.random.Generator, strategy: SearchStrategy[Any], excess: Callable[[Any], float], needed: int, unit: str
+) -> Outcome:
+    """Let hypothesis search for an example with ``excess`` > 0.
+    The excess is the amount by which an example breaks the claim; NaN means that the claim says nothing about the
+    example."""
+    seen: list[float] = []
+
+    def broken(example: Any) -> bool:
+        value = excess(example)
+        if not math.isnan(value):
+            seen.append(value)
+        return value > 0
+
+    found = counterexample(rng, strategy, broken)
+    if found is not None:
+        return Outcome(-max(seen), unit, note=f"counterexample: {' '.join(repr(found).split())}"[:300])
+    if len(seen) < needed:
+        return Outcome(note=f"only {len(seen)} cases")
+    return Outcome(-max(seen), unit, note=f"{len(seen)} cases, none breaks the claim")
 
 
 def _no_constants_of_loaded_modules() -> AbstractContextManager[Any]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 
+import mpmath as mp
 import numpy as np
 
 from fspo.base.errors import UserError
@@ -61,9 +62,20 @@ def token_log_probs(theta: Floats, responses: Responses) -> Floats:
     return np.where(live, log_pi[position, previous, symbol], 0.0)
 
 
+def next_symbol(theta: Floats) -> Floats:
+    """Return the probabilities of the next symbol by position and previous symbol, in the shape of ``theta``."""
+    return np.exp(theta) / np.exp(theta).sum(axis=-1, keepdims=True)
+
+
+def exact_next_symbol(theta: np.ndarray) -> np.ndarray:
+    """Return `next_symbol` with mpmath's working precision, an object array of theta's shape."""
+    table = np.array([mp.exp(mp.mpf(float(x))) for x in theta.ravel()], dtype=object).reshape(theta.shape)
+    return table / table.sum(axis=2, keepdims=True)
+
+
 def scores(theta: Floats, responses: Responses) -> Floats:
     """Return psi, the gradient of log pi(y) with respect to theta, (N, theta.size)."""
-    pi = np.exp(theta) / np.exp(theta).sum(axis=-1, keepdims=True)
+    pi = next_symbol(theta)
     _, previous, symbol, live = _states(theta, responses)
     psi = np.zeros((responses.lengths.size, *theta.shape))
     rows = np.arange(responses.lengths.size)

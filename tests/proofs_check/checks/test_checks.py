@@ -12,12 +12,11 @@ import pytest
 from fspo import theory
 from fspo.rules import Rule
 from proofs_check import frame
-from proofs_check.catalogue import CHECKS, MODULES
+from proofs_check.catalogue import CHECKS, MODULES, STATEMENTS
 from proofs_check.frame import Method, Outcome, Verdict, exit_status, select
 from proofs_check.run import run_checks
 
 PROVERS = (Method.CERTIFIED, Method.SYMBOLIC, Method.MACHINE_PROVED)
-STATEMENTS = [f"T{i}" for i in range(1, 16)]
 
 
 def find(statement: str, part: str) -> frame.Check:

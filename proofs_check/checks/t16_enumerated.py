@@ -1,0 +1,286 @@
+"""T16: means of the ratio to the law that drew, with equal and with truncated supports, and of wrong log-probs
+(section 6)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import mpmath as mp
+import numpy as np
+from hypothesis import strategies as st
+
+from fspo.rules import token_k3
+from fspo.theory import Floats
+from proofs_check.frame import Check, Method, Outcome
+from proofs_check.tools.chain import Chain, make_chain, truncated
+from proofs_check.tools.compare import close, holds, mean_is, worst
+from proofs_check.tools.falsify import search
+from proofs_check.tools.policy import all_responses, exact_next_symbol, next_symbol, scores, token_log_probs
+from proofs_check.tools.settings import DIGITS
+
+SAMPLERS: tuple[dict[str, Any], ...] = ({}, {"temperature": 0.7}, {"top_p": 0.8}, {"top_k": 2, "temperature": 1.3})
+"""What the sampler does beside its numerics, in the enumerated checks."""
+
+
+def ratios(chain: Chain) -> tuple[tuple[Floats, Floats], ...]:
+    """Return the logits P and the log-ratio R to the law that draws, (N,), of E, of D + E and of S + D + E."""
+    E, behaviour = chain.engine, chain.staleness + chain.engine
+    return (chain.sampling, E), (chain.old, behaviour), (chain.new, chain.update + behaviour)
+
+
+def means(rng: np.random.Generator, claim: str = "mass", of: Callable[[Chain], Any] = ratios) -> Outcome:
+    """Check T16 (a): E_Q[e^R] is P's mass of the responses that can be drawn, and E_Q[e^R | L] = P(L, K)/Q(L)."""
+    outcomes = []
+    for sampler in SAMPLERS:
+        for _ in range(4):
+            chain = make_chain(rng, **sampler)
+            q, drawn = chain.p_draw, chain.drawn
+            for theta, R in of(chain):
+                p = chain.probability(theta)
+                mass = p * drawn if claim != "all" else p
+                outcomes.append(close(q @ np.exp(R), 1.0 if claim == "one" else mass.sum(), 1e-11))
+                for length in np.unique(chain.lengths[drawn]):
+                    at = chain.lengths == length
+                    stated = 1.0 if claim == "one by length" else mass[at].sum() / q[at].sum()
+                    outcomes.append(close(q[at] @ np.exp(R[at]) / q[at].sum(), stated, 1e-11))
+    return worst(*outcomes)
+
+
+def parts(chain: Chain) -> tuple[tuple[Floats, Floats], ...]:
+    """Return S and D alone, as if they were ratios to the law that draws (a control)."""
+    return (chain.new, chain.update), (chain.old, chain.staleness)
+
+
+def prefixes(chain: Chain) -> Iterator[tuple[int, int, np.ndarray]]:
+    """Yield position, previous symbol and the rows of the responses that go on after each prefix that can be drawn."""
+    symbols = chain.responses.symbols
+    for t in range(symbols.shape[1]):
+        live = np.flatnonzero(chain.drawn & (symbols[:, t] >= 0))
+        _, group = np.unique(symbols[live, :t], axis=0, return_inverse=True)
+        for one in np.unique(group):
+            rows = live[group.ravel() == one]
+            yield t, int(symbols[rows[0], t - 1]) if t else chain.draw.shape[1] - 1, rows
+
+
+def after_prefix(rng: np.random.Generator, mass: bool = True, reversed_kl: bool = False) -> Outcome:
+    """Check T16 (b): after each prefix the means of e^r, r and k3 are k, -KL and KL - (1 - k), with -KL <= log k.
+    The means are sums over whole responses; k and KL come from the tables of the next symbol."""
+    outcomes, slack = [], []
+    for sampler in SAMPLERS:
+        chain = make_chain(rng, max_length=4, **sampler)
+        Q, P = next_symbol(chain.draw), next_symbol(chain.sampling)
+        r = chain.token_log_ratios(chain.sampling, chain.draw)
+        for t, previous, rows in prefixes(chain):
+            q, p = Q[t, previous], P[t, previous]
+            on = q > 0
+            k = p[on].sum() if mass else 1.0
+            kl = float((p if reversed_kl else q)[on] @ np.log(q[on] / p[on]))
+            law, r_t = chain.p_draw[rows] / chain.p_draw[rows].sum(), r[rows, t]
+            found = law @ np.exp(r_t), law @ r_t, law @ token_k3(r_t)
+            outcomes.append(close(found, [k, -kl, kl - (1 - k)], 1e-9))
+            slack.append(np.log(k) - found[1])
+    formula = worst(*outcomes)
+    return formula if min(slack) > -1e-12 else holds(slack, "log k less the mean of r, nats")
+
+
+def truncation_alone(rng: np.random.Generator, noise: float = 0.0, top_p: float = 0.8) -> Outcome:
+    """Check T16: if top-p is the only difference, each token's ratio is log k, which lies in [log .8, 0] for p = .8."""
+    errors, inside = [], []
+    for _ in range(8):
+        chain = make_chain(rng, top_p=top_p, noise=noise)
+        k = np.where(chain.draw > -np.inf, next_symbol(chain.sampling), 0.0).sum(axis=-1)
+        e = chain.token_log_ratios(chain.sampling, chain.draw)
+        for t, previous, rows in prefixes(chain):
+            errors.append(close(np.exp(e[rows, t]), k[t, previous], 1e-11))
+            inside.append(min(-e[rows, t].max(), e[rows, t].min() - np.log(0.8)))
+    formula = worst(*errors)
+    return formula if min(inside) > -1e-12 else holds(inside, "nats inside [log .8, 0]")
+
+
+def wrong_log_probs(rng: np.random.Generator, claim: str = "stated") -> Outcome:
+    """Check T16: if the sampler reports log-probs at another temperature, the mean of e^r is sum p q / q_hat.
+    Where the trainer computes the law that drew it is 1 + chi^2(p, q_hat), and the mean of r is KL(p, q_hat)."""
+    outcomes, slack = [], []
+    for temperature in (0.5, 0.8, 1.25, 2.0):
+        chain = make_chain(rng, max_length=4, noise=0.0, temperature=temperature)
+        tables = {name: next_symbol(theta) for name, theta in (("p", chain.sampling), ("q", chain.draw))}
+        for drawn, computed, reported in (("q", "q", "p"), ("q", "p", "q"), ("q", "p", "p"), ("p", "p", "q")):
+            law, p, q_hat = (tables[name] for name in (drawn, computed, reported))
+            logits = {"p": chain.sampling, "q": chain.draw}
+            probability = chain.probability(logits[drawn])
+            r = chain.token_log_ratios(logits[computed], logits[reported])
+            for t, previous, rows in prefixes(chain):
+                share = probability[rows] / probability[rows].sum()
+                mean, mean_r = share @ np.exp(r[rows, t]), share @ r[rows, t]
+                row = (t, previous)
+                stated = float(law[row] @ (p[row] / q_hat[row]))
+                outcomes.append(close(mean, 1.0 if claim == "one" else stated, 1e-11))
+                if computed == drawn:
+                    chi2 = float(((p[row] - q_hat[row]) ** 2 / q_hat[row]).sum())
+                    outcomes.append(close(mean, 1 + chi2, 1e-11))
+                    sign = -1.0 if claim == "negative" else 1.0
+                    slack += [sign * mean_r - 1e-15, mean - 1]
+    formula = worst(*outcomes)
+    return formula if formula.margin < 0 else holds(slack, "excess of the mean of e^r and of r")
+
+
+def first_use(
+    rng: np.random.Generator, seen: str = "fresh", ratio: str = "behaviour", batches: int = 1_500, size: int = 32
+) -> Outcome:
+    """Check T16 through training: E has its mean on the very responses of a step, D + E on fresh responses only.
+    The sampler adds noise to the logits and keeps 4/5 of the mass; the old weights are a step on one batch away from
+    the sampling weights. Each mean less the mass that is stated for it, plus 1, is 1."""
+    responses = all_responses(2, 4)
+    sampling = 0.5 * rng.standard_normal((4, 3, 3))
+    draw = truncated(sampling + 0.3 * rng.standard_normal(sampling.shape), top_p=0.8)
+    q = np.exp(token_log_probs(draw, responses).sum(axis=1))
+    drawn, log_v = q > 0, token_log_probs(sampling, responses).sum(axis=1)
+    weight_e = np.divide(np.exp(log_v), q, out=np.zeros_like(q), where=drawn)
+    psi, reward = scores(sampling, responses), (responses.symbols == 1).sum(axis=1) / 4
+    found = []
+    for _ in range(batches):
+        rows = rng.choice(q.size, size, p=q / q.sum())
+        old = sampling + (2.0 * reward[rows] @ psi[rows] / size).reshape(sampling.shape)
+        log_old = token_log_probs(old, responses).sum(axis=1)
+        kept = np.exp(log_old)[drawn].sum()
+        at = rows if seen == "trained on" else rng.choice(q.size, size, p=q / q.sum())
+        weight = np.exp(log_old - log_v) * (weight_e if ratio == "behaviour" else 1.0)
+        found.append((1 + weight_e[rows].mean() - np.exp(log_v)[drawn].sum(), 1 + weight[at].mean() - kept))
+    return mean_is(np.array(found), np.ones(2), wanted=0.05, batches=batches, batch_size=size)
+
+
+def geometric_lengths(rng: np.random.Generator, claim: str = "mass", draws: int = 400_000) -> Outcome:
+    """Check T16 by simulation: symbols of one law, a constant probability of stopping, and a sampler that never draws
+    one symbol. The mean of e^R at length l is (1 - stop_p - lost)^(l-1) stop_p / ((1 - stop_q)^(l-1) stop_q), and the
+    mean over all lengths is stop_p/(stop_p + lost)."""
+    stop_p, p = 0.02, np.array([0.52, 0.32, 0.135, 0.005])  # p sums to 1 - stop_p; the last symbol is never drawn
+    stop_q, q = 0.022, np.array([0.5, 0.34, 0.138])
+    lengths = np.array([2, 10, 40, 120])
+    kept = p[:3]
+
+    def weights(n: np.ndarray) -> Floats:
+        counts = rng.multinomial(n - 1, q / q.sum())
+        return np.exp(counts @ np.log(kept / q)) * stop_p / stop_q
+
+    lost = 0.0 if claim == "all" else p[3]
+    by_length = ((1 - stop_p - lost) / (1 - stop_q)) ** (lengths - 1.0) * stop_p / stop_q
+    stated = np.append(by_length if claim != "one by length" else np.ones(4), stop_p / (stop_p + lost))
+    samples = np.column_stack([*(weights(np.full(draws, n)) for n in lengths), weights(rng.geometric(stop_q, draws))])
+    return mean_is(samples, stated, wanted=0.03, draws=draws)
+
+
+@st.composite
+def laws(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, int]:
+    """Draw two tables of logits, flat to nearly deterministic, of which the second is -inf for some symbols."""
+    vocabulary, length = draw(st.integers(1, 3)), draw(st.integers(1, 4))
+    shape = (length, vocabulary + 1, vocabulary + 1)
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    P, Q = (draw(st.sampled_from([0.0, 0.3, 3.0, 12.0])) * rng.standard_normal(shape) for _ in range(2))
+    top_k = draw(st.integers(1, vocabulary + 1))
+    return P, truncated(Q, top_k=top_k), vocabulary
+
+
+def means_attack(rng: np.random.Generator, claim: str = "mass") -> Outcome:
+    """Check T16 (a) and (b): no laws break E_Q[e^R | L] = P(L, K)/Q(L), nor E_Q[e^R / prod k] = 1, with 50 digits."""
+
+    def excess(example: tuple[np.ndarray, np.ndarray, int]) -> float:
+        P, Q, vocabulary = example
+        responses = all_responses(vocabulary, P.shape[0])
+        with mp.workdps(DIGITS):
+            p, q = (exact_next_symbol(theta) for theta in (P, Q))
+            kept = np.where(q > 0, p, mp.mpf(0)).sum(axis=2)
+            drawn_by_length: dict[int, list[Any]] = {}
+            overall = mp.mpf(0)
+            for symbols, length in zip(responses.symbols, responses.lengths, strict=True):
+                at = [(t, symbols[t - 1] if t else vocabulary, symbols[t]) for t in range(length)]
+                P_y, Q_y = (mp.fprod(table[where] for where in at) for table in (p, q))
+                sums = drawn_by_length.setdefault(int(length), [mp.mpf(0)] * 3)
+                if Q_y > 0:
+                    sums[0] += Q_y * mp.exp(mp.log(P_y) - mp.log(Q_y))
+                    sums[1] += Q_y
+                    mass = mp.mpf(1) if claim == "k forgotten" else mp.fprod(kept[t, before] for t, before, _ in at)
+                    overall += P_y / mass
+                if Q_y > 0 or claim == "all":
+                    sums[2] += P_y
+            gaps = [abs(overall - 1)]
+            gaps += [
+                abs(mean / total - stated / total) for mean, total, stated in drawn_by_length.values() if total > 0
+            ]
+            return float(max(gaps) - mp.mpf(10) ** -20)
+
+    return search(rng, laws(), excess, 100, "gap below 1e-20")
+
+
+CHECKS = (
+    Check(
+        "T16",
+        Method.ENUMERATED,
+        "means of e^E, e^(D+E), e^(S+D+E): overall and by length",
+        means,
+        {
+            "E[e^R] = 1 under truncated sampling": partial(means, claim="one"),
+            "E[e^R | L] = 1": partial(means, claim="one by length"),
+            "responses that cannot be drawn counted": partial(means, claim="all"),
+            "D and S alone": partial(means, of=parts),
+        },
+    ),
+    Check(
+        "T16",
+        Method.ENUMERATED,
+        "after each prefix: means of e^r, r and k3",
+        after_prefix,
+        {
+            "mean 1 for k": partial(after_prefix, mass=False),
+            "KL the other way round": partial(after_prefix, reversed_kl=True),
+        },
+    ),
+    Check(
+        "T16",
+        Method.ENUMERATED,
+        "top-p alone: every token's ratio is log k, between log p and 0",
+        truncation_alone,
+        {
+            "engine noise too": partial(truncation_alone, noise=0.05),
+            "top-p .7 for .8": partial(truncation_alone, top_p=0.7),
+        },
+    ),
+    Check(
+        "T16",
+        Method.ENUMERATED,
+        "log-probs of another temperature: sum p q/q_hat, at least 1 where p drew",
+        wrong_log_probs,
+        {"mean 1": partial(wrong_log_probs, claim="one"), "mean of r <= 0": partial(wrong_log_probs, claim="negative")},
+    ),
+    Check(
+        "T16",
+        Method.ATTACKED,
+        "hypothesis: laws from flat to nearly deterministic, symbols cut, 50 digits",
+        means_attack,
+        {
+            "responses that cannot be drawn counted": partial(means_attack, claim="all"),
+            "k forgotten": partial(means_attack, claim="k forgotten"),
+        },
+    ),
+    Check(
+        "T16",
+        Method.SIMULATED,
+        "after a training step: E at any use, D + E at first use",
+        first_use,
+        {
+            "D + E on the responses of the step": partial(first_use, seen="trained on"),
+            "D alone": partial(first_use, ratio="staleness"),
+        },
+    ),
+    Check(
+        "T16",
+        Method.SIMULATED,
+        "a sampler that never draws one symbol: e^R by length and overall",
+        geometric_lengths,
+        {
+            "E[e^R | L] = 1": partial(geometric_lengths, claim="one by length"),
+            "the lost symbol counted": partial(geometric_lengths, claim="all"),
+        },
+    ),
+)

@@ -1,0 +1,125 @@
+"""A tabular policy whose responses another law drew: the four ratios of docs/theory.md section 1 on all responses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from fspo.theory import Floats
+from proofs_check.tools.policy import Responses, all_responses, next_symbol, scores, token_log_probs
+
+
+def truncated(theta: Floats, top_p: float = 1.0, top_k: int | None = None) -> Floats:
+    """Return logits, (T, V + 1, V + 1), that are -inf for every symbol that truncated sampling leaves out.
+
+    Parameters
+    ----------
+    theta : array (T, V + 1, V + 1)
+    top_p : float in (0, 1]
+        Keep the fewest most likely symbols whose probability is at least ``top_p``.
+    top_k : int, optional
+        Keep at most so many symbols.
+    """
+    order = np.argsort(-theta, axis=-1, kind="stable")
+    ranked = np.take_along_axis(next_symbol(theta), order, axis=-1)
+    keep = np.cumsum(ranked, axis=-1) - ranked < top_p - 1e-12
+    if top_k is not None:
+        keep[..., top_k:] = False
+    kept = np.zeros_like(keep)
+    np.put_along_axis(kept, order, keep, axis=-1)
+    return np.where(kept, theta, -np.inf)
+
+
+@dataclass(frozen=True)
+class Chain:
+    """The law that draws and the policies of the sampling, the old and the new weights, with all N responses.
+
+    Attributes
+    ----------
+    draw, sampling, old, new : arrays (T, V + 1, V + 1)
+        Logits. ``draw`` may be -inf; it holds what the sampler does: its numerics, temperature, top-p and top-k.
+    responses : Responses, all N
+    advantages : array (N,)
+    """
+
+    draw: Floats
+    sampling: Floats
+    old: Floats
+    new: Floats
+    responses: Responses
+    advantages: Floats
+
+    def probability(self, theta: Floats) -> Floats:
+        """Return the probability of each response under the logits ``theta``, (N,)."""
+        return np.exp(token_log_probs(theta, self.responses).sum(axis=1))
+
+    @cached_property
+    def p_draw(self) -> Floats:
+        """Probability of each response under the law that draws."""
+        return self.probability(self.draw)
+
+    @property
+    def drawn(self) -> np.ndarray:
+        """Whether the law that draws can draw each response, (N,) bool."""
+        return self.p_draw > 0
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Lengths L in tokens, (N,)."""
+        return self.responses.lengths
+
+    def token_log_ratios(self, theta: Floats, reference: Floats) -> Floats:
+        """Return each token's log-probability under ``theta`` less that under ``reference``, nats, (N, T).
+
+        The entries of responses that cannot be drawn are 0.
+        """
+        with np.errstate(invalid="ignore"):
+            found = token_log_probs(theta, self.responses) - token_log_probs(reference, self.responses)
+        return np.where(self.drawn[:, None], found, 0.0)
+
+    @cached_property
+    def update(self) -> Floats:
+        """S, new less old, (N,)."""
+        return self.token_log_ratios(self.new, self.old).sum(axis=1)
+
+    @cached_property
+    def staleness(self) -> Floats:
+        """D, old less sampling, (N,)."""
+        return self.token_log_ratios(self.old, self.sampling).sum(axis=1)
+
+    @cached_property
+    def engine(self) -> Floats:
+        """E, sampling less draw, (N,)."""
+        return self.token_log_ratios(self.sampling, self.draw).sum(axis=1)
+
+    @cached_property
+    def psi(self) -> Floats:
+        """Scores under the new policy, (N, new.size)."""
+        return scores(self.new, self.responses)
+
+
+def make_chain(
+    rng: np.random.Generator,
+    *,
+    vocabulary: int = 3,
+    max_length: int = 5,
+    temperature: float = 1.0,
+    top_p: float = 1.0,
+    top_k: int | None = None,
+    noise: float = 0.2,
+    step: float = 0.3,
+) -> Chain:
+    """Draw random sampling weights, and old and new weights a random ``step`` further each.
+
+    The sampler's logits are those of the sampling weights plus ``noise`` times standard normal numbers, divided by the
+    temperature and then truncated.
+    """
+    shape = (max_length, vocabulary + 1, vocabulary + 1)
+    sampling = rng.standard_normal(shape)
+    draw = truncated((sampling + noise * rng.standard_normal(shape)) / temperature, top_p, top_k)
+    old = sampling + step * rng.standard_normal(shape)
+    responses = all_responses(vocabulary, max_length)
+    advantages = rng.standard_normal(responses.lengths.size) + 0.2 * (responses.lengths - max_length / 2)
+    return Chain(draw, sampling, old, old + step * rng.standard_normal(shape), responses, advantages)
