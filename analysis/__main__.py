@@ -10,7 +10,8 @@ from tqdm import tqdm
 
 from analysis.claims.catalogue import evaluate_claims, write_claims
 from analysis.log.partition import PARTITIONS
-from analysis.rules.evaluate import BANDS, TARGETS
+from analysis.log.ratio import WORDS
+from analysis.rules.evaluate import BANDS, TARGETS, candidates
 from analysis.run import Options, analyse_runs
 from analysis.tables.files import read_tables
 from fspo.base.command_line import CommandParser
@@ -30,6 +31,7 @@ EXAMPLES = """examples:
   python -m analysis RUN_A RUN_B RUN_C --claims claims.json
   python -m analysis RUN --edges "[1,16,64,257]" --rules "[rloo,gspo,fspo]" --targets "[0.9]"
   python -m analysis RUN --by difficulty   # or entropy, reward, time, user.COLUMN
+  python -m analysis RUN --on engine   # the mismatch between sampler and trainer, and what corrections of it cut
   python -m analysis sweep RUN   # other ranges, drifts, dual clips ... on the same log
   python -m analysis calibrate RUN   # ranges that give every rule one acceptance, from an unclipped run
   python -m analysis import --help   # read the logs of TRL, verl or TensorBoard, or a table of responses
@@ -49,10 +51,22 @@ def build_parser() -> CommandParser:
     p.add_argument(
         "--by", type=str, default=Options.by, help=f"what to bin by: {', '.join(PARTITIONS)}, or user.COLUMN of the log"
     )
+    p.add_argument(
+        "--on",
+        type=str,
+        default=Options.on,
+        help=f"log-ratio to analyse: {', '.join(WORDS)}; but for {Options.on} the tables go to RUN/analysis-on-X",
+    )
     p.add_argument("--bins", type=int, default=DEFAULT_BINS, help="quantile bins")
     p.add_argument("--edges", type=list[float] | None, default=None, help="edges of the bins (tokens), instead")
     p.add_argument("--window", type=int, default=Options.window, help="rollouts that share a calibration")
-    p.add_argument("--rules", type=list[str], default=list(BANDS), help="bands to evaluate, by preset name")
+    p.add_argument(
+        "--rules",
+        type=list[str] | None,
+        default=None,
+        help=f"bands to evaluate, all by default: {', '.join(BANDS)}; on engine and behaviour "
+        + ", ".join(candidates("engine")),
+    )
     p.add_argument("--targets", type=list[float], default=list(TARGETS), help="matched acceptances")
     p.add_argument("--draws", type=int, default=Options.draws, help="draws of the random-drop control")
     p.add_argument("--seed", type=int, default=Options.seed, help="seed of the control")
@@ -70,12 +84,15 @@ def main(arguments: list[str] | None = None) -> int:
         bins=args.bins,
         edges=None if args.edges is None else tuple(args.edges),
         window=args.window,
-        rules=tuple(args.rules),
+        rules=None if args.rules is None else tuple(args.rules),
         targets=tuple(args.targets),
         draws=args.draws,
         seed=args.seed,
         by=args.by,
+        on=args.on,
     )
+    if args.claims is not None and args.on != Options.on:
+        raise UserError("--claims are about the ratio of the update: leave --on as it is")
     if args.claims is not None and args.by != Options.by:
         raise UserError("--claims are about lengths: leave --by as it is")
     if args.claims is not None and not set(TARGETS) <= set(options.targets):
@@ -101,7 +118,8 @@ def main(arguments: list[str] | None = None) -> int:
     for path, summary in summaries.items():
         passed = summary["integrity"]["pass"]
         state = "not checked: no scores" if passed is None else "sound" if passed else "INTEGRITY CHECK FAILED"
-        print(f"{path}: {summary['counts']['rows_after_an_update']} rows, rule {summary['rule']}, log {state}")
+        used = "rows_after_an_update" if args.on == Options.on else "rows_first_use"
+        print(f"{path}: {summary['counts'][used]} rows, rule {summary['rule']}, log {state}")
         for line in [*summary["damage"], *summary["warnings"]]:
             print(f"  {line}")
     for claim in claims:

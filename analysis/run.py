@@ -14,7 +14,8 @@ import pandas as pd
 from analysis.log.loading import Run, load_run
 from analysis.log.notes import Notes
 from analysis.log.partition import LENGTH, find_partition
-from analysis.rules.evaluate import BANDS, TARGETS, Case, make_cases, trained_case
+from analysis.log.ratio import UPDATE, known_ratio
+from analysis.rules.evaluate import TARGETS, Case, candidates, make_cases, trained_case, uncorrected
 from analysis.rules.replay import replay_log
 from analysis.rules.tally import Tally
 from analysis.scores.sketch_error import effective_width
@@ -37,7 +38,7 @@ from analysis.tables.theory_gap import gap_table
 from fspo.base.arguments import checked_count, checked_seed
 from fspo.base.errors import UserError
 from fspo.base.processes import Job, cores, in_processes
-from fspo.rules import PRESETS, Rule
+from fspo.rules import Rule
 from fspo.stats.bins import DEFAULT_BINS, Bins, make_bins
 
 MANY_SCORES = 20_000
@@ -59,8 +60,9 @@ class Options:
         Edges of the bins, instead of quantiles (in tokens, for lengths).
     window : int
         Number of rollouts in a window. A matched range is calibrated, and the lemma is pooled, in each window.
-    rules : list of str
-        Preset names of the bands that are evaluated counterfactually.
+    rules : list of str, optional
+        Names of the bands that are evaluated counterfactually; by default all that the ratio has
+        (`analysis.rules.evaluate.candidates`).
     targets : list of float
         Acceptances that matched ranges are calibrated to.
     draws : int
@@ -69,24 +71,34 @@ class Options:
         Seed of this control.
     by : str
         What responses are binned by: a name of analysis.log.partition.PARTITIONS, or ``user.COLUMN``.
+    on : str
+        The log-ratio that is analysed (``fspo.rules.Ratio``).
     """
 
     bins: int = DEFAULT_BINS
     edges: tuple[float, ...] | None = None
     window: int = 5
-    rules: tuple[str, ...] = BANDS
+    rules: tuple[str, ...] | None = None
     targets: tuple[float, ...] = TARGETS
     draws: int = 32
     seed: int = 0
     by: str = LENGTH.name
+    on: str = UPDATE.on
 
     def __post_init__(self) -> None:
+        if self.rules is None:
+            object.__setattr__(self, "rules", tuple(candidates(known_ratio(self.on))))
         checked_count("--draws", self.draws, 1, MOST_DRAWS, "the random control keeps all draws in memory")
         checked_count("--window", self.window, 1, 2**31, "a window has at least 1 rollout")
         checked_seed("--seed", self.seed)
-        for name, given in (("--rules", self.rules), ("--targets", self.targets)):
+        for name, given in (("--rules", self.bands), ("--targets", self.targets)):
             if len(set(given)) < len(given):
                 raise UserError(f"{name} {list(given)}: name each once")
+
+    @property
+    def bands(self) -> tuple[str, ...]:
+        """The names of the bands."""
+        return self.rules or ()
 
 
 def shared_bins(runs: Sequence[Run], options: Options) -> Bins:
@@ -107,13 +119,13 @@ def analyse(
         Called with the name of a part and the share of it that was done since the last call.
     """
     states, rows = _before(run, bins, options)
-    cases = make_cases(options.rules, options.targets, None if run.streamed else run.rows, states)
+    cases = make_cases(options.bands, options.targets, None if run.streamed else run.rows, states, run.ratio.on)
     trained = trained_case(run)
     tally, found = look_through(run, bins, cases, options.window, lambda share: progress("acceptance", share))
     run = replace(run, counts=found.notes.counts)  # of a streamed log, the pass has counted all rows
     rows |= _tables(run, tally)
     progress("acceptance", 0.0)
-    everything = cases if trained is None else [trained, *cases]
+    everything = [*([trained] if trained else []), *cases, *uncorrected(run.ratio.on)]
     width, width_from = effective_width(run)
     of_scores, scored, of_reading = _scored(run, bins, options, everything, width)
     rows |= of_scores
@@ -179,7 +191,8 @@ def _before(run: Run, bins: Bins, options: Options) -> tuple[dict[str, dict[int,
 
     if run.stream is None:
         return {}, described(lambda: None)
-    stream, rules = run.stream, {name: PRESETS[name].rule for name in options.rules}
+    known = candidates(run.ratio.on)
+    stream, rules = run.stream, {name: known[name] for name in options.bands}
     following = {name: rule for name, rule in rules.items() if rule.adapt != "none"}
     states, tables = in_processes([lambda _: replay_log(following, stream, options.window), described])
     return states, tables
@@ -203,17 +216,18 @@ def analyse_runs(
         If the input is bad. Folders that were analysed before the error keep their tables.
     """
     options = options or Options()
-    make_cases(options.rules, options.targets)  # refuse unknown names before any work is done
+    on = known_ratio(options.on)
+    make_cases(options.bands, options.targets, on=on)  # refuse unknown names before any work is done
     partition = find_partition(options.by)
     if len({Path(path).resolve() for path in paths}) < len(paths):
         raise UserError("the same run folder is named twice: name each run once")
     for path in paths:
-        check_folder(Path(path) / folder_name(partition))
-    runs = [load_run(path, partition) for path in paths]
+        check_folder(Path(path) / folder_name(partition, on))
+    runs = [load_run(path, partition, on) for path in paths]
     bins = shared_bins(runs, options)
     summaries: dict[Path, dict[str, Any]] = {}
     for run in runs:
         tables, summary = analyse(run, bins, options, progress)
-        write_tables(run.path / folder_name(partition), tables, summary)
+        write_tables(run.path / folder_name(partition, on), tables, summary)
         summaries[run.path] = summary
     return summaries

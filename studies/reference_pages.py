@@ -66,7 +66,9 @@ def tables_page() -> str:
         "Every column of every table, with its meaning and unit. Empty cells are missing numbers; the column `reason` "
         "says why.\n\n" + GENERATED,
         "`python -m analysis RUN` writes `RUN/analysis/NAME.csv` and the same as `NAME.parquet`, `--by X` writes "
-        "`RUN/analysis-by-X/`. A table without rows has its columns still. Estimates have intervals `ci_low`, `ci_high`"
+        "`RUN/analysis-by-X/`, `--on R` writes `RUN/analysis-on-R/`, in which S stands for that ratio (engine: E; "
+        "behaviour: D + E; total: S + D + E), every response counts once, at first use, and corrections take the place "
+        "of clip rules. A table without rows has its columns still. Estimates have intervals `ci_low`, `ci_high`"
         " (or `NAME_ci_low`, `NAME_ci_high`).\n",
         "## Keys\n",
         "Columns that several tables share.\n",

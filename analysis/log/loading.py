@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -11,11 +11,12 @@ import numpy as np
 
 from analysis.log.notes import Notes
 from analysis.log.partition import LENGTH, Partition
+from analysis.log.ratio import RATIOS, UPDATE, LoggedRatio
 from analysis.log.rows import Rows
 from analysis.log.stream import InMemory, Stream
-from analysis.log.usable import ROW_COLUMNS, Scale, usable
+from analysis.log.usable import ROW_COLUMNS, Scale, columns_of, usable
 from fspo.base.errors import UserError
-from fspo.gradlog import GradLog, read_files
+from fspo.gradlog import header_rule, read_files
 from fspo.gradlog.files import LogFile, log_files
 from fspo.gradlog.run_folder import saved_config
 from fspo.rules import Rule
@@ -50,8 +51,14 @@ class Run:
 
     Attributes
     ----------
+    rule : Rule, optional
+        The run's own rule on the ratio that is analysed: its clip rule or its correction; None without one.
+    clip_rule : Rule, optional
+        The clip rule that trained, whichever ratio it acts on; None if the log's header names none.
     rows : Rows
         All rows that can be analysed; of a streamed run, the rows of a sample of rollouts, each rollout complete.
+    logged : frozenset of str
+        Columns that have a value in the log; of what the run's own rule did, the fields of ``rows``.
     counts : mapping of str to int
         How many rows of each kind the log has; of a streamed run, how many the sample has.
     notes : Notes
@@ -66,13 +73,15 @@ class Run:
     trained_rule: str
     rule: Rule | None
     rows: Rows
-    logged: frozenset[str]  # columns that have a value in the log
+    logged: frozenset[str]
     counts: Mapping[str, int]
     notes: Notes
     score_options: dict[str, Any] = field(default_factory=dict)  # how scores were taken, from the log's header
     partition: Partition = LENGTH
     stream: Stream | None = None
     sampled: dict[str, Any] = field(default_factory=dict)  # results of a streamed run that are made from a sample
+    ratio: LoggedRatio = UPDATE  # the log-ratio that rows.S is
+    clip_rule: Rule | None = None
 
     @property
     def clusters(self) -> int:
@@ -95,7 +104,7 @@ class Run:
             yield from self.source.windows(chunk, size)[0]
 
 
-def load_run(path: str | Path, partition: Partition = LENGTH) -> Run:
+def load_run(path: str | Path, partition: Partition = LENGTH, on: str = UPDATE.on) -> Run:
     """Read a run folder's gradient log, without the score sketches.
 
     Parameters
@@ -104,32 +113,43 @@ def load_run(path: str | Path, partition: Partition = LENGTH) -> Run:
         Run folder.
     partition : Partition
         The coordinate that the bins divide. Rows without a value of it are left out and counted.
+    on : str
+        The log-ratio that is analysed (``fspo.rules.Ratio``); the field S of the rows holds it.
 
     Raises
     ------
     UserError
-        If the folder has no readable log, no row that can be analysed, or no column that the partition needs.
+        If the folder has no readable log, no row that can be analysed, or no column that the partition or the ratio
+        needs.
     """
     path = Path(path)
     if not path.is_dir():
         raise UserError(f"{path} is no folder: give the run folder that holds gradlog/")
     files, damage = log_files(path)
+    metadata = next((file.metadata for file in files if file.metadata), {})
+    ratio = LoggedRatio.find(on, logged_columns(files, RATIOS), metadata)
+    columns = columns_of(partition, ratio)
     stream: Stream | None = None
     if sum(file.rows for file in files) > IN_MEMORY:
-        stream = Stream.of(files, partition)
+        stream = Stream.of(files, partition, ratio)
         log, number = stream.sample()
         if partition.column in log and log.column(partition.column).dtype.kind in "OUS":
             stream = replace(stream, scale=Scale(1.0, stream.categories()))
-        logged = logged_columns(files)
+        logged = logged_columns(files, columns)
     else:
-        log = read_files([(file, None) for file in files], [*ROW_COLUMNS, partition.column], ("train",), damage)
-        logged, number, damage = frozenset(c for c in ROW_COLUMNS if c in log), 0, log.damage
-    rows, counts = usable(log, partition, stream.scale if stream else None)
+        log = read_files([(file, None) for file in files], columns, ("train",), damage)
+        logged, number, damage = frozenset(c for c in columns if c in log), 0, log.damage
+    logged = ratio.fields(logged)
+    rows, counts = usable(log, partition, stream.scale if stream else None, ratio)
     if len(rows) == 0:
-        raise UserError(f"{path}: {_nothing(counts)}")
-    metadata = next((file.metadata for file in files if file.metadata), {})
-    rule, label = _rule(metadata, log)
-    warnings = [] if rule else ["the log's header names no rule: the rows of the rule that trained are left out"]
+        raise UserError(f"{path}: {_nothing(counts, ratio)}")
+    clip, own = header_rule(metadata), header_rule(metadata, ratio.header)
+    rule = own if own is not None and own.on == ratio.on else None
+    names = log.column("rule") if clip is None and "rule" in log else []
+    label = clip.label if clip else str(names[0]) if len(names) else "unknown"
+    warnings = [] if clip else ["the log's header names no rule: the rows of the rule that trained are left out"]
+    if own is not None and rule is None:
+        warnings.append(f"the run's {ratio.header} {own.label!r} acts on another ratio: --on {own.on} has its rows")
     others = [file.path.name for file in files if file.metadata.get("rule") != metadata.get("rule")]
     if others:
         warnings.append(
@@ -139,7 +159,7 @@ def load_run(path: str | Path, partition: Partition = LENGTH) -> Run:
     warnings += [f"no column {name}: {how}" for name, how in COUNTED.items() if name not in logged]
     sampled: dict[str, Any] = {}
     if stream is None:
-        warnings += warnings_of(counts, partition)
+        warnings += warnings_of(counts, partition, ratio)
     else:
         spread = float(np.std(rows.coordinate))
         stream = replace(stream, scale=Scale(spread, stream.scale.categories if stream.scale else ()))
@@ -149,7 +169,7 @@ def load_run(path: str | Path, partition: Partition = LENGTH) -> Run:
     options = scores if isinstance(scores, dict) else {}
     return Run(
         *(path, path.resolve().name, _seed(path, metadata), label, rule, rows, logged, counts),
-        *(Notes(tuple(damage), tuple(warnings)), options, partition, stream, sampled),
+        *(Notes(tuple(damage), tuple(warnings)), options, partition, stream, sampled, ratio, clip),
     )
 
 
@@ -165,57 +185,52 @@ def _sampled(rows: Rows, rollouts: int, of: int) -> dict[str, Any]:
     return {"rows": rows_of, "rollouts": rollouts, "of_rollouts": of, "text": text}
 
 
-def warnings_of(counts: Mapping[str, int], partition: Partition) -> list[str]:
-    """Return a warning for each kind of row that was left out, and for a log in which S never moves."""
+def warnings_of(counts: Mapping[str, int], partition: Partition, ratio: LoggedRatio = UPDATE) -> list[str]:
+    """Return a warning for each kind of row that was left out, and for a log in which the ratio is always 0."""
     texts = {
-        "rows_not_finite": "rows left out: S or A is not finite, or the length is below 1",
+        "rows_not_finite": f"rows left out: {ratio.words.text} or A is not finite, or the length is below 1",
         "rows_repeated": "rows left out: the same response twice in one update",
         "rows_without_coordinate": f"rows left out: no value of {partition.name}",
     }
     found = [f"{counts[name]} {text}" for name, text in texts.items() if counts.get(name)]
     if not counts.get("rows_S_not_0"):
-        found.append("S is 0 in every row: old log-probabilities were taken with the new weights, or nothing moved")
+        found.append(f"{ratio.words.text} is 0 in every row: {ratio.words.zero}")
     if counts.get("scores_failed"):
         found.append(f"{counts['scores_failed']} scores failed when they were taken: left out of the cosines")
     return found
 
 
-def logged_columns(files: list[LogFile]) -> frozenset[str]:
-    """Return the columns that have a value in at least one file."""
+def logged_columns(files: list[LogFile], names: Sequence[str] = ROW_COLUMNS) -> frozenset[str]:
+    """Return those of the columns ``names`` that have a value in at least one file."""
     return frozenset(
         name
-        for name in ROW_COLUMNS
+        for name in names
         if any(name in f.columns and any(g.nulls.get(name, 0) < g.rows for g in f.groups) for f in files)
     )
 
 
-def _nothing(counts: Mapping[str, int]) -> str:
+def _nothing(counts: Mapping[str, int], ratio: LoggedRatio) -> str:
     """Say why no row can be analysed, and what the user can do about it."""
     if not counts["rows"]:
         return "the log holds no row of the phase train: let the trainer write its updates, or remove the empty files"
-    if counts["rows_without_S"] == counts["rows"]:
+    if counts["rows_without_S"] == counts["rows"] and not ratio.once:
         return (
             "S is missing in every row (log_ratio is NaN): log each response's sum of log-ratios, or the new and the "
             "old log-probabilities of its tokens, from which import makes S (python -m analysis import --help)"
         )
     if counts["rows_not_finite"] == counts["rows"]:
         return (
-            "no row has a finite S and A and a length of 1 or more: look for log-probabilities or rewards that are NaN"
+            f"no row has a finite {ratio.words.text} and A and a length of 1 or more: look for log-probabilities or "
+            "rewards that are NaN"
         )
+    if ratio.once:
+        return "no row at first use has a value of the column to bin by: choose another with --by"
     if counts["rows_before_an_update"] and counts["rows_without_coordinate"] == 0:
         return (
             "no row with an update since its rollout, so S is 0 everywhere; "
             "train with more than one minibatch or epoch a rollout"
         )
     return "no row after an update has a value of the column to bin by: choose another with --by"
-
-
-def _rule(metadata: Mapping[str, Any], log: GradLog) -> tuple[Rule | None, str]:
-    if "rule" in metadata:
-        rule = GradLog(log.table, dict(metadata)).rule
-        return rule, rule.label
-    names = log.column("rule") if "rule" in log else []
-    return None, str(names[0]) if len(names) else "unknown"
 
 
 def _seed(path: Path, metadata: Mapping[str, Any]) -> float:

@@ -31,7 +31,7 @@ class Rows:
     used: Ints
     updates: Ints  # updates of the policy since the response was sampled
     length: Floats
-    S: Floats
+    S: Floats  # the log-ratio that is analysed (analysis.log.ratio); the drifts below are of it
     A: Floats
     cluster: Ints  # number of the pair (rollout, prompt_id)
     prompt: Ints

@@ -14,8 +14,9 @@ import numpy as np
 
 from analysis.log.notes import Notes
 from analysis.log.partition import Partition
+from analysis.log.ratio import UPDATE, LoggedRatio
 from analysis.log.rows import Ints, Learnt, Rows, windows
-from analysis.log.usable import LEARNT, ROW_COLUMNS, Scale, learnt, usable
+from analysis.log.usable import LEARNT, Scale, columns_of, learnt, usable
 from fspo.base.errors import UserError
 from fspo.gradlog import GradLog, read_files
 from fspo.gradlog.files import LogFile
@@ -72,9 +73,10 @@ class Stream:
     rollouts: Ints
     rows: np.ndarray
     scale: Scale | None = None
+    ratio: LoggedRatio = UPDATE
 
     @staticmethod
-    def of(files: Sequence[LogFile], partition: Partition) -> Stream:
+    def of(files: Sequence[LogFile], partition: Partition, ratio: LoggedRatio = UPDATE) -> Stream:
         """Read the rollouts from the files' footers, or from the rollout column where a row group holds several."""
         rows: dict[int, float] = {}
         for file in files:
@@ -89,7 +91,8 @@ class Stream:
                 for rollout in inside:
                     rows[int(rollout)] = rows.get(int(rollout), 0.0) + group.rows / len(inside)
         numbers = sorted(rows)
-        return Stream(tuple(files), partition, np.array(numbers), np.array([rows[n] for n in numbers]))
+        counts = np.array([rows[n] for n in numbers])
+        return Stream(tuple(files), partition, np.array(numbers), counts, ratio=ratio)
 
     def chunks(self, size: int) -> list[Chunk]:
         """Return the log's chunks in order; each is made of windows of ``size`` rollouts, none of them split."""
@@ -102,6 +105,10 @@ class Stream:
                 found.append(self._chunk(int(self.rollouts[start]), int(self.rollouts[last])))
                 start, held = stop, 0.0
         return found
+
+    @property
+    def _columns(self) -> tuple[str, ...]:
+        return columns_of(self.partition, self.ratio)
 
     def _chunk(self, first: int, last: int) -> Chunk:
         parts = []
@@ -125,13 +132,12 @@ class Stream:
 
     def windows(self, chunk: Chunk, size: int) -> tuple[list[tuple[int, Rows]], Notes]:
         """Return each window's first rollout and usable rows, and notes: counts of all rows, and damage."""
-        columns = [c for c in dict.fromkeys([*ROW_COLUMNS, self.partition.column]) if c not in UNUSED]
-        columns += [self.partition.column] if self.partition.column in UNUSED else []
+        columns = [c for c in self._columns if c not in UNUSED or c == self.partition.column]
         try:
             log = self.read(chunk, columns)
         except UserError as error:
             return [], Notes(damage=(str(error),))
-        rows, counts = usable(log, self.partition, self.scale)
+        rows, counts = usable(log, self.partition, self.scale, self.ratio)
         inside = self.rollouts[(self.rollouts >= chunk.first) & (self.rollouts <= chunk.last)]
         found = list(split(rows, inside[(np.searchsorted(inside, rows.rollout) // size) * size]))
         return found, Notes(damage=tuple(log.damage), counts=counts)
@@ -153,7 +159,7 @@ class Stream:
         logs: list[GradLog] = []
         for rollout in chosen.tolist():
             try:
-                logs.append(self.read(self._chunk(rollout, rollout), [*ROW_COLUMNS, self.partition.column]))
+                logs.append(self.read(self._chunk(rollout, rollout), self._columns))
             except UserError:  # the pass over the complete log reports the damage
                 continue
         if not logs:

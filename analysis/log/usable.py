@@ -1,6 +1,6 @@
 """Select the rows of a log that can be analysed, and count the others. The result is :class:`analysis.log.rows.Rows`.
 
-A row can be analysed if S is finite and the policy was updated since the rollout, because S = 0 before that.
+A row can be analysed if the log-ratio that the analysis is about (`analysis.log.ratio`) is finite and counts in it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analysis.log.partition import LENGTH, Partition, coordinates
+from analysis.log.ratio import UPDATE, LoggedRatio
 from analysis.log.rows import Floats, Ints, Learnt, Rows, in_order, leave_one_out, numbered, repeated
 from fspo.gradlog import GradLog
 
@@ -23,6 +24,11 @@ ROW_COLUMNS = (
 )
 LEARNT = ("rollout", "step", "updates_since_rollout", "prompt_id", "response_id", "length", "log_ratio", "advantage")
 """Columns that :func:`learnt` reads from the log."""
+
+
+def columns_of(partition: Partition, ratio: LoggedRatio) -> tuple[str, ...]:
+    """Return the columns of the log that :func:`usable` reads, each once."""
+    return tuple(dict.fromkeys([*ROW_COLUMNS, *ratio.columns, partition.column]))
 
 
 @dataclass(frozen=True)
@@ -41,43 +47,47 @@ class Scale:
     categories: tuple[str, ...] = ()
 
 
-def usable(log: GradLog, partition: Partition, scale: Scale | None = None) -> tuple[Rows, dict[str, int]]:
+def usable(
+    log: GradLog, partition: Partition, scale: Scale | None = None, ratio: LoggedRatio = UPDATE
+) -> tuple[Rows, dict[str, int]]:
     """Return the rows that can be analysed, and the number of rows of each kind (counts of ``summary.json``).
 
-    Rows are left out if S or A is not finite, if the length is below 1, if the same response stood in the same update
-    before, if they have no coordinate, or if the policy was not yet updated since their rollout.
+    Rows are left out if the ratio or A is not finite, if the length is below 1, if the same response stood in the same
+    update before, if they have no coordinate, or if the ratio does not count in them: the update's ratio before the
+    first update since the rollout, any other ratio after the response's first use.
 
     Parameters
     ----------
     scale : Scale, optional
         Facts about the complete log, where ``log`` is only a part of it.
     """
-    log, counts = _sound(log)
-    rows, updates = _rows(log, partition, scale)
+    log, counts = _sound(log, ratio)
+    rows, updates = _rows(log, partition, scale, ratio)
     known = np.isfinite(rows.coordinate)
     moved = (updates >= 1) & known
-    used = rows.used[moved]
+    counted = (rows.used == 0) & known if ratio.once else moved
+    used = rows.used[counted]
     counts |= {
         "rows_without_coordinate": len(rows) - int(np.count_nonzero(known)),
-        "rows_after_an_update": len(used),
+        "rows_after_an_update": int(np.count_nonzero(moved)),
         "rows_before_an_update": int(np.count_nonzero(updates < 1)),
         "rows_first_use": int(np.count_nonzero(used == 0)),
         "rows_reused": int(np.count_nonzero(used > 0)),
-        "rows_nonzero_advantage": int(np.count_nonzero(rows.A[moved])),
-        "rows_S_not_0": int(np.count_nonzero(rows.S[moved])),
+        "rows_nonzero_advantage": int(np.count_nonzero(rows.A[counted])),
+        "rows_S_not_0": int(np.count_nonzero(rows.S[counted])),
     }
-    return (rows if moved.all() else rows.take(np.flatnonzero(moved))), counts
+    return (rows if counted.all() else rows.take(np.flatnonzero(counted))), counts
 
 
 def learnt(log: GradLog, partition: Partition, scale: Scale | None = None) -> Learnt:
-    """Return the rows that :func:`usable` keeps, with a few of their columns, ordered by step and response.
+    """Return the rows that :func:`usable` keeps of the update's ratio, a few columns, ordered by step and response.
 
     Parameters
     ----------
     log : GradLog
         A log with the columns ``LEARNT`` and the partition's column.
     """
-    log, _ = _sound(log)
+    log, _ = _sound(log, UPDATE)
     integers = ("rollout", "step", "response_id")
     rollout, step, response = (log.column(name).astype(np.int64, copy=False) for name in integers)
     keep = _updates(log, rollout, step) >= 1
@@ -90,9 +100,9 @@ def learnt(log: GradLog, partition: Partition, scale: Scale | None = None) -> Le
     return Learnt(rollout[kept], step[kept], *numbers)
 
 
-def _sound(log: GradLog) -> tuple[GradLog, dict[str, int]]:
+def _sound(log: GradLog, ratio: LoggedRatio) -> tuple[GradLog, dict[str, int]]:
     """Drop rows with numbers that are not finite and repeats of a response in an update; return the rest and counts."""
-    S, length = log.column("log_ratio"), log.column("length")
+    S, length = ratio.of(log), log.column("length")
     good = np.isfinite(S) & np.isfinite(log.column("advantage")) & (length >= 1)
     counts = {"rows": len(log), "rows_not_finite": len(log) - int(np.count_nonzero(good))}
     counts["rows_without_S"] = int(np.count_nonzero(np.isnan(S)))
@@ -132,13 +142,16 @@ def counted_updates(rollout: Ints, step: Ints, S: Floats) -> tuple[Ints, bool]:
     return updates, False
 
 
-def _rows(log: GradLog, partition: Partition, scale: Scale | None) -> tuple[Rows, Ints]:
+def _rows(log: GradLog, partition: Partition, scale: Scale | None, ratio: LoggedRatio) -> tuple[Rows, Ints]:
     n = len(log)
 
     def column(name: str, default: Any, dtype: Any) -> NDArray[Any]:
         if name not in log:
             return np.full(n, default, dtype)
         return log.column(name).astype(dtype, copy=False)
+
+    def done(name: str, default: Any, dtype: Any) -> NDArray[Any]:
+        return column(ratio.done.get(name, ""), default, dtype)
 
     rollout, step = column("rollout", 0, np.int64), column("step", 0, np.int64)
     response = column("response_id", 0, np.int64)
@@ -149,8 +162,12 @@ def _rows(log: GradLog, partition: Partition, scale: Scale | None) -> tuple[Rows
         used = column("times_used", 0, np.int64)
     else:
         used = _appearances(rollout, response, step)
-    drifts = _drifts(log, step) if "k3_sum" in log and "sum_sq_log_ratio" in log else np.full((4, n), np.nan)
-    by_sign = _drifts_by_sign(log, step)
+    S, length = ratio.of(log).astype(np.float64, copy=False), column("length", 1, np.float64)
+    A = column("advantage", np.nan, np.float64)
+    sums = [column(name, np.nan, np.float64) for name in (ratio.k3_sum, ratio.sum_sq)]
+    known = ratio.k3_sum in log and ratio.sum_sq in log
+    drifts = _drifts(*sums, length, step) if known else np.full((4, n), np.nan)
+    by_sign = _drifts_by_sign(S, length, A, step)
     reward = column("reward", np.nan, np.float64)
     coordinate, _ = coordinates(log, partition, cluster, scale.categories if scale else ())
     rows = Rows(
@@ -158,27 +175,27 @@ def _rows(log: GradLog, partition: Partition, scale: Scale | None) -> tuple[Rows
         step=step,
         used=used,
         updates=updates,
-        length=column("length", 1, np.float64),
-        S=column("log_ratio", np.nan, np.float64),
-        A=column("advantage", np.nan, np.float64),
+        length=length,
+        S=S,
+        A=A,
         cluster=cluster,
         prompt=prompt,
         reward=reward,
         leave_one_out=leave_one_out(reward, cluster, response) if "reward" in log else reward,
-        k3_sum=column("k3_sum", np.nan, np.float64),
+        k3_sum=sums[0],
         k3=drifts[0],
         sigma2=drifts[1],
         k3_lagged=drifts[2],
         sigma2_lagged=drifts[3],
         by_sign=by_sign[0],
         by_sign_lagged=by_sign[1],
-        lo=column("lo", np.nan, np.float64),
-        hi=column("hi", np.nan, np.float64),
-        drift=column("drift", np.nan, np.float64),
-        side=column("side", 0, np.int64),
-        multiplier=column("multiplier", np.nan, np.float64),
-        weight=column("weight", np.nan, np.float64),
-        band_accept=column("band_accept", False, np.bool_),
+        lo=done("lo", np.nan, np.float64),
+        hi=done("hi", np.nan, np.float64),
+        drift=done("drift", np.nan, np.float64),
+        side=done("side", 0, np.int64),
+        multiplier=done("multiplier", np.nan, np.float64),
+        weight=done("weight", np.nan, np.float64),
+        band_accept=done("band_accept", False, np.bool_),
         response=response,
         coordinate=coordinate,
         trend=partition.trend_coordinate(coordinate, scale.spread if scale else None),
@@ -186,21 +203,19 @@ def _rows(log: GradLog, partition: Partition, scale: Scale | None) -> tuple[Rows
     return rows, updates
 
 
-def _drifts(log: GradLog, step: Ints) -> Floats:
+def _drifts(k3_sum: Floats, sum_sq: Floats, length: Floats, step: Ints) -> Floats:
     """Return mean k3 and mean s^2 per token of each row's step and of the step before (4, N); a step is a minibatch."""
     if not len(step):
         return np.zeros((4, 0))
     code = np.unique(step, return_inverse=True)[1]
-    columns = ("k3_sum", "sum_sq_log_ratio", "length")
-    k3, square, tokens = (np.bincount(code, log.column(c).astype(np.float64)) for c in columns)
+    k3, square, tokens = (np.bincount(code, x) for x in (k3_sum, sum_sq, length))
     now = np.stack([k3, square]) / tokens
     before = np.concatenate([np.zeros((2, 1)), now[:, :-1]], axis=1)
     return np.concatenate([now[:, code], before[:, code]])
 
 
-def _drifts_by_sign(log: GradLog, step: Ints) -> Floats:
+def _drifts_by_sign(S: Floats, n: Floats, A: Floats, step: Ints) -> Floats:
     """Return the mean log-ratio per token, in each row's step and the one before, of rows with its sign of A (2, N)."""
-    S, n, A = (log.column(c).astype(np.float64) for c in ("log_ratio", "length", "advantage"))
     code = np.unique(step, return_inverse=True)[1]
     found = np.zeros((2, len(S)))
     for sign in (1, -1):

@@ -50,6 +50,11 @@ class Band:
         return list(found.values())
 
     @property
+    def zeroing(self) -> list[Member]:
+        """The cases that leave nothing outside the band: dropping clip rules, or masking corrections."""
+        return [member for members in self.members.values() for member in members if member[1].rule.clip.zeroes]
+
+    @property
     def all(self) -> list[Member]:
         """All cases that use the band."""
         return [member for members in self.members.values() for member in members]

@@ -5,6 +5,10 @@ rule that trained, at its logged drift), "given" (a preset at its published para
 calibrated in each window to a target acceptance: band acceptance for band tables, update acceptance on the rows with
 A != 0 for update tables; docs/theory.md section 2).
 
+The cases depend on the ratio that is analysed (`candidates`). Clip rules act on the update's ratio S and on the total.
+Corrections act on the engine's and the behaviour's: those of CORRECTIONS on sequences as published, and the band of
+each shape at matched acceptance (SHAPES).
+
 A band whose range follows a target is replayed (:mod:`analysis.rules.replay`). Its "given" case is what the trainer
 would have done at the preset's target. Its "matched" case takes the shape from the replay and calibrates the scale in
 each window.
@@ -22,7 +26,18 @@ from analysis.log.loading import Run
 from analysis.log.rows import Floats, Ints, Rows
 from analysis.rules.replay import pieces, replay
 from fspo.base.errors import UserError, unknown_name
-from fspo.rules import OF_CLIP_RULES, PRESETS, Rate, Rule, excess_quantile, scaled, standardized_excess
+from fspo.rules import (
+    CORRECTIONS,
+    OF_CLIP_RULES,
+    OF_CORRECTIONS,
+    PRESETS,
+    Rate,
+    Ratio,
+    Rule,
+    excess_quantile,
+    scaled,
+    standardized_excess,
+)
 
 TARGETS = (0.95, 0.85)
 BANDS = tuple(
@@ -32,6 +47,30 @@ BANDS = tuple(
 )
 """All sequence bands among the presets. fspo-truncate and fspo-cap are missing: they are fspo's band with another
 outside."""
+SHAPES: dict[str, Rule] = {
+    "product": replace(CORRECTIONS["mis"], name="product"),
+    "geometric": replace(CORRECTIONS["geo-mask"], weight="sequence", name="geometric"),
+    "sqrt": replace(CORRECTIONS["engine-sqrt"], drift="none", name="sqrt"),
+    "sqrt-kl": replace(CORRECTIONS["engine-sqrt"], name="sqrt-kl"),
+}
+"""Bands of corrections, compared at matched acceptance with one weight: product is mis's (fixed), geometric is
+geo-mask's (linear), sqrt-kl is engine-sqrt's, and sqrt is the same around 0."""
+UNCORRECTED = "none"
+"""Name of the case that leaves a mismatch alone: weight 1 for every response."""
+
+
+def candidates(on: Ratio) -> dict[str, Rule]:
+    """Return the rules that a log's ratio ``on`` may be analysed with, by name.
+
+    On the total, ranges that follow a target are missing: a trainer learns them from reused rows too, which the total
+    leaves out.
+    """
+    if on in ("engine", "behaviour"):
+        published = {name: rule for name, rule in CORRECTIONS.items() if rule.level == "sequence"}
+        rules = published | SHAPES
+    else:
+        rules = {name: PRESETS[name].rule for name in BANDS if on == "update" or PRESETS[name].rule.adapt == "none"}
+    return {name: rule if rule.on == on else replace(rule, on=on) for name, rule in rules.items()}
 
 
 @dataclass(frozen=True)
@@ -65,19 +104,26 @@ class Outcome:
 
 
 def make_cases(
-    bands: Sequence[str] = BANDS,
+    bands: Sequence[str] | None = None,
     targets: Sequence[float] = TARGETS,
     rows: Rows | None = None,
     states: Mapping[str, Mapping[int, Rule]] | None = None,
+    on: Ratio = "update",
 ) -> list[Case]:
     """Make the counterfactual cases: every band with everything that may happen outside it, from every source.
 
+    A correction of CORRECTIONS is one case, as published; a band of SHAPES has matched cases alone.
+
     Parameters
     ----------
+    bands : sequence of str, optional
+        Names of ``candidates(on)``; all by default.
     rows : Rows, optional
         All rows of the run, on which bands that follow a target are replayed. Without rows such bands keep their range.
     states : mapping of name -> states, optional
         States of bands that were replayed before (:func:`analysis.rules.replay.replay_log`).
+    on : str
+        The ratio that is analysed.
 
     Raises
     ------
@@ -85,20 +131,25 @@ def make_cases(
         If a band is unknown or not on sequences, or a target is not inside (0, 1).
     """
     cases: list[Case] = []
-    for name in bands:
-        if name not in BANDS:
-            if name in PRESETS:
+    known_rules = candidates(on)
+    for name in known_rules if bands is None else bands:
+        if name not in known_rules:
+            if name in PRESETS or name in CORRECTIONS:
                 raise UserError(
-                    f"rule {name!r} is no band of its own on whole sequences; choose from {', '.join(BANDS)}"
+                    f"rule {name!r} is no band of its own on whole sequences; choose from {', '.join(known_rules)}"
                 )
-            raise unknown_name("rule", name, BANDS)
-        rule = PRESETS[name].rule
+            raise unknown_name("rule", name, tuple(known_rules))
+        rule = known_rules[name]
+        if name in CORRECTIONS:
+            cases.append(Case(rule, name, "given"))
+            continue
         known = None if states is None else states.get(name)
         if known is None and rows is not None and rule.adapt != "none":
             known = replay(rule, rows)
-        for outside in OF_CLIP_RULES:
+        for outside in OF_CORRECTIONS if name in SHAPES else OF_CLIP_RULES:
             here = replace(rule, outside=outside)
-            cases.append(Case(here, name, "given", states=known))
+            if name not in SHAPES:
+                cases.append(Case(here, name, "given", states=known))
             if rule.adapt != "range":  # matched to a target, fspo-auto has the band of fspo
                 cases += [Case(here, name, "matched", float(target), known) for target in targets]
     for target in targets:
@@ -107,16 +158,25 @@ def make_cases(
     return cases
 
 
+def uncorrected(on: Ratio) -> list[Case]:
+    """Return the case that leaves a mismatch alone; no case for a ratio that clip rules act on."""
+    rule = Rule("none", weight="none", on=on, name=UNCORRECTED)
+    return [Case(rule, UNCORRECTED, "given")] if on in ("engine", "behaviour") else []
+
+
 def trained_case(run: Run) -> Case | None:
     """Return the rule that trained as a case; None if the log names no rule, or one on tokens or prefixes."""
     if run.rule is None or run.rule.level != "sequence":
         return None
-    return Case(run.rule, run.trained_rule, "trained")
+    return Case(run.rule, run.rule.label, "trained")
 
 
 def common_weight(case: Case) -> Case:
-    """Return the case with the weight exp(S), which makes bands with different weights comparable."""
-    return replace(case, rule=replace(case.rule, weight="sequence"))
+    """Return the case with the weight exp(S) for a geometric one, which makes bands with different weights comparable.
+
+    A case without a weight keeps none: leaving the weight out is what it does.
+    """
+    return case if case.rule.weight == "none" else replace(case, rule=replace(case.rule, weight="sequence"))
 
 
 def evaluate(case: Case, rows: Rows, window: Ints, rate: Rate) -> Outcome:

@@ -40,8 +40,9 @@ class Tally:
 
     def __init__(self, run: Run, layout: Layout, cases: Sequence[Case]) -> None:
         self.layout, self.cases = layout, list(cases)
-        logged = not any(c.source == "trained" for c in cases) and {"band_accept", "multiplier"} <= run.logged
+        logged = not any(c.source == "trained" for c in cases) and "multiplier" in run.logged
         self.logged = logged and run.rule is not None
+        self.logged_band = "band_accept" in run.logged
         self.trained = [(i, case) for i, case in enumerate(cases) if case.source == "trained"]
         self.bands = Band.of(self.cases)
         self.twins = {
@@ -120,7 +121,7 @@ class Tally:
 
     def _column(self, sums: Sums, i: int, measure: str, subset: str) -> Column:
         case = self.cases[i] if i != LOGGED else None
-        curve = case is not None and (case.source == "trained" or case.rule.outside == "drop")
+        curve = case is not None and (case.source == "trained" or case.rule.clip.zeroes)
         pairs = self.layout.number if curve and SMOOTHED[subset] == measure else 0
         key = (i, measure, subset)
         if key not in sums.columns:
@@ -171,7 +172,8 @@ class Tally:
 
     def _logged(self, rows: Rows, sums: Sums, whole: Part, acting: Part, nonzero: Ints) -> None:
         """Add a token or prefix rule's logged columns: band means all tokens are in the band, update is the mean M."""
-        for part, subset, at in ((whole, "all", slice(None)), (acting, "nonzero", nonzero)):
+        both = ((whole, "all", slice(None)), (acting, "nonzero", nonzero))
+        for part, subset, at in both if self.logged_band else ():
             cuts = Cuts(part, [np.flatnonzero(~rows.band_accept[at])])
             part.binary([self._column(sums, LOGGED, "band", subset)], cuts)
         y = rows.multiplier[nonzero]
@@ -191,7 +193,7 @@ class Tally:
                 for rate in RATES:
                     sums.reasons.setdefault((i, rate), lacking(band.rule))
             return
-        drop = band.members.get("drop", [])
+        drop = band.zeroing
         if chosen := Factors(placed, first, drop, placed.excess).note(drop, "band", sums):
             cases, factors = zip(*chosen, strict=True)
             self._rejected(sums, cases, placed.rejected(factors), whole, acting, nonzero)
@@ -217,7 +219,7 @@ class Tally:
                 known[sizes] = Candidates(placed, nonzero, excess, sizes).cut(clip, acting)
             cut = known[sizes]
             self._weights(sums, cases, acting, cut.cuts, cut.clipped_weight(clip._replace(outside=outside)))
-            if outside == "drop":
+            if self.cases[cases[0]].rule.clip.zeroes:
                 self._sides(sums, cases, cut.cuts, cut.side)
 
     def merge(self, other: Mapping[str, Sums]) -> None:

@@ -24,6 +24,7 @@ from analysis.log.rows import Floats, Ints, Rows, leave_one_out
 from analysis.rules.evaluate import Case, Outcome, evaluate
 from fspo.base.errors import UserError
 from fspo.gradlog import GradLog, read_log
+from fspo.rules import importance_weight
 from fspo.stats.bins import Bins
 from fspo.stats.clusters import dense
 
@@ -52,11 +53,12 @@ class ScoredWindow:
     ----------
     rows : Rows (n,)
     vectors : array (n, D), float64
-        A psi, not multiplied by the weight.
+        A psi, not multiplied by the weight; of a correction's ratio (engine, behaviour) times the weight exp(S) of the
+        update's ratio, which the correction leaves as it is.
     bins, update, cluster : int arrays (n,)
         Length bin, number of the update within the window, and number of (rollout, prompt) within the run.
     fresh : dict of step -> Fresh
-        Audits of the window's updates at first use.
+        Audits of the window's updates at first use; none for a correction's ratio, which audits do not have.
     """
 
     window: int
@@ -149,14 +151,17 @@ class ScoredWindows:
         self.notes += Notes(counts={"bad_units": int(np.sum(matches & ~sound))})
         keep = matches & sound
         rows = known.take(place[keep])
-        psi = psi[keep]
+        psi = psi[keep].astype(np.float64)
+        correction = self.run.ratio.on in ("engine", "behaviour")
+        if correction:
+            psi *= importance_weight(log.column("log_ratio")[at][keep])[:, None]
         for use, chosen in (("first", rows.used == 0), ("reused", rows.used > 0)):
             chosen = chosen & (rows.A != 0)
             if not chosen.any():
                 continue
             some = rows.take(np.flatnonzero(chosen))
-            vectors = psi[chosen].astype(np.float64) * some.A[:, None]
-            taken = fresh if use == "first" else {}
+            vectors = psi[chosen] * some.A[:, None]
+            taken = fresh if use == "first" and not correction else {}
             yield ScoredWindow(first, use, some, vectors, self.bins.index(some.coordinate), dense(some.step), taken)
 
 

@@ -188,7 +188,8 @@ class View:
 def tables_of(run: Run, tally: Tally, uses: Sequence[str] = USES) -> AcceptanceTables:
     """Make the tables acceptance, clip_sides, lre, trend, smooth and ranges from the sums over all windows.
 
-    Band acceptance does not depend on what happens outside, so counterfactual rows of it have outside = "drop".
+    Band acceptance does not depend on what happens outside, so counterfactual rows of it have outside = "drop", those
+    of corrections "mask".
     """
     tables, run_key = AcceptanceTables(), RunKey.of(run)
     for use in uses:
@@ -198,7 +199,7 @@ def tables_of(run: Run, tally: Tally, uses: Sequence[str] = USES) -> AcceptanceT
         views = {name: Means.of(found) for name, found in sums.subsets.items()}
         made: dict[tuple[int, str, str], AcceptanceTables] = {}
         for i, case in enumerate(tally.cases):
-            drop = case.source == "trained" or case.rule.outside == "drop"
+            drop = case.source == "trained" or case.rule.clip.zeroes
             band = RuleKey.of(run_key, case)
             for measure in MEASURES if drop else MEASURES[1:]:
                 rate = rate_of(measure)
@@ -213,8 +214,9 @@ def tables_of(run: Run, tally: Tally, uses: Sequence[str] = USES) -> AcceptanceT
                 mean = Means.of(sums.counted(i, "update", "nonzero"))
                 tables.clip_sides += _sides(CaseKey(band, "nonzero", use), tally, sums, i, mean)
         if tally.logged and run.rule is not None:
-            band = RuleKey.of(run_key, Case(run.rule, run.trained_rule, "trained"))
-            for subset, measure in (("all", "band"), ("nonzero", "band"), ("nonzero", "update")):
+            band = RuleKey.of(run_key, Case(run.rule, run.rule.label, "trained"))
+            band_too = (("all", "band"), ("nonzero", "band")) if tally.logged_band else ()
+            for subset, measure in (*band_too, ("nonzero", "update")):
                 _measure(tables, CaseKey(band, subset, use), measure, tally, sums, LOGGED, views[subset], made)
     return tables
 
@@ -330,7 +332,7 @@ def _unusual(tally: Tally, sums: Sums, i: int, measure: str, column: Column, row
         usual = column.y[some].sum(1)
     if 2 * usual.sum() >= count.sum():
         return int(np.count_nonzero(count - usual))
-    between = measure == "weight" and tally.cases[i].rule.outside != "drop"
+    between = measure == "weight" and not tally.cases[i].rule.clip.zeroes
     return len(count) if between or (i == LOGGED and measure == "update") else int(np.count_nonzero(usual))
 
 

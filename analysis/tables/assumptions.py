@@ -312,6 +312,8 @@ def _row(
 ) -> AssumptionRow:
     verdict, missing = judge(estimate, low, high, count)
     value, below, above = estimate
+    if run.ratio.on != "update":
+        text += f", of {run.ratio.words.text} in place of S (T16)"
     if not math.isfinite(value):
         sentence = f"Too little data: {text}."
     else:

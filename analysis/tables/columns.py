@@ -60,7 +60,7 @@ class RuleKey(NamedTuple):
 
     run: RunKey
     rule: Annotated[str, "rule that is evaluated: a preset's name, the trained rule's label, or random", "text"]
-    outside: Annotated[str, "what happens to a response outside the band: drop, truncate or cap", "text"]
+    outside: Annotated[str, "what happens to a response outside the band: drop, truncate, cap or mask", "text"]
     source: Annotated[
         str,
         "trained: the rule that trained, at its logged drift; given: a preset with its own parameters; matched: a "

@@ -9,6 +9,11 @@ differences between rules on the same log. A cluster is a rollout's prompt; it s
 several updates, by a split or a further epoch. The error of the sketch is added. The intervals are about the
 *same-batch* cosine at this number of responses an update. There g_clip and g share their noise, so it is higher than
 the cosine with a population (analysis.tables.population).
+
+For a correction (``--on engine`` or ``behaviour``) S is that ratio, and the vectors are ``e^S_update A psi``: the true
+update weights each response by both ratios, as T18 has it, and the clipped update leaves a response the factor M w of
+the correction. A rule without a weight (the case "none" among them) is compared as it is, with weight 1, so its row
+shows what ignoring the ratio costs. With ``--on engine`` the staleness D is left out of both updates.
 """
 
 from __future__ import annotations
@@ -29,7 +34,7 @@ from fspo.rules import importance_weight
 from fspo.stats.bins import Bins
 from fspo.stats.clusters import MIN_CLUSTERS, TOO_FEW
 
-REFERENCE_BAND = "fspo"
+REFERENCE_BAND, REFERENCE_MASK = "fspo", "sqrt"
 _WORST = "the same of the worst bin; all bins together only"
 
 
@@ -42,7 +47,11 @@ class CosineRow(NamedTuple):
     case: CaseKey
     place: BinKey
     reference: Annotated[str, "same_batch: the unclipped update of the same responses", "text"]
-    weight: Annotated[str, "sequence: exp(S) for every rule; own: the rule's own weight", "text"]
+    weight: Annotated[
+        str,
+        "sequence: exp(S) for every rule that has a weight; own: the rule's own, for the true update too",
+        "text",
+    ]
     control: Annotated[bool, "drops as many responses at random (rule random): the mean over draws", "yes or no"]
     estimate: Annotated[Interval, "cosine of the updates, their products pooled before dividing", "cosine"]
     worst_bin: Annotated[Interval, "smallest cosine over the bins; all bins together only", "cosine", "worst_"]
@@ -51,8 +60,12 @@ class CosineRow(NamedTuple):
     clusters: Annotated[int, "prompts of one update with a scored response, summed over updates", "clusters"]
     updates: Annotated[int, "updates with scores", "updates"]
     worst_index: Annotated[float, "number of the worst bin; all bins together only", "number"]
-    diff_fspo: Annotated[Interval, f"cosine less that of {REFERENCE_BAND} with the same outside and source", "cosine"]
-    diff_drop: Annotated[Interval, "cosine less that of the same rule with outside drop", "cosine"]
+    diff_fspo: Annotated[
+        Interval,
+        f"cosine less that of {REFERENCE_BAND} (corrections: {REFERENCE_MASK}) with the same outside and source",
+        "cosine",
+    ]
+    diff_drop: Annotated[Interval, "cosine less that of the same rule with outside drop (corrections: mask)", "cosine"]
     diff_fspo_worst: Annotated[Interval, f"diff_fspo: {_WORST}", "cosine"]
     diff_drop_worst: Annotated[Interval, f"diff_drop: {_WORST}", "cosine"]
 
@@ -88,13 +101,16 @@ class CosineTable:
     ) -> None:
         self.key, self.bins, self.draws = key, bins, draws
         self.cases = [common_weight(case) for case in cases]
-        self.own = [case for case in cases if case.rule.weight != "sequence"]
+        self.own = [case for case in cases if case.rule.weight == "geometric"]
         self.targets = list(targets)
-        self.trained = [case for case in cases if case.source == "trained" and case.rule.outside == "drop"]
+        self.trained = [case for case in cases if case.source == "trained" and case.rule.clip.zeroes]
         place = {(c.name, c.rule.outside, c.source, c.target): i for i, c in enumerate(self.cases)}
+        corrections = any(c.rule.on in ("engine", "behaviour") for c in self.cases)
+        band, plain = (REFERENCE_MASK, "mask") if corrections else (REFERENCE_BAND, "drop")
+        self.plain = plain
         self.references: dict[str, list[int | None]] = {
-            "diff_fspo": [place.get((REFERENCE_BAND, c.rule.outside, c.source, c.target)) for c in self.cases],
-            "diff_drop": [place.get((c.name, "drop", c.source, c.target)) for c in self.cases],
+            "diff_fspo": [place.get((band, c.rule.outside, c.source, c.target)) for c in self.cases],
+            "diff_drop": [place.get((c.name, plain, c.source, c.target)) for c in self.cases],
         }
         self.width = width
         self._rng = np.random.default_rng(seed)
@@ -141,7 +157,7 @@ class CosineTable:
             controls = [("matched", t) for t in self.targets]
             controls += [("trained", float("nan"))] if self.trained else []
             for source, target in controls:
-                key = CaseKey(RuleKey(self.key, "random", "drop", source, target), "nonzero", name)
+                key = CaseKey(RuleKey(self.key, "random", self.plain, source, target), "nonzero", name)
                 draws = list(range(start, start + self.draws))
                 out += self._rows(key, "sequence", columns, draws, use, "", {}, control=True)
                 start += self.draws

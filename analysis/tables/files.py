@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from analysis.log.partition import LENGTH, Partition
+from analysis.log.ratio import UPDATE
 from analysis.tables.acceptance import AcceptanceRow, ClipSideRow, LreRow, RangeRow, SmoothRow, TrendRow
 from analysis.tables.assumptions import AssumptionRow
 from analysis.tables.columns import RunKey, frame
@@ -53,9 +54,15 @@ TABLES: dict[str, Any] = {
 """The tables of an analysed run: file name to the named tuple that each row is."""
 
 
-def folder_name(partition: Partition = LENGTH) -> str:
-    """Return the name of the tables' folder: ``analysis``, or for example ``analysis-by-entropy`` for a partition."""
-    return ANALYSIS if partition == LENGTH else f"{ANALYSIS}-by-{partition.slug}"
+def folder_name(partition: Partition = LENGTH, on: str = UPDATE.on) -> str:
+    """Return the name of the tables' folder: ``analysis``, or for example ``analysis-on-engine-by-entropy``."""
+    ratio = "" if on == UPDATE.on else f"-on-{on}"
+    return f"{ANALYSIS}{ratio}" + ("" if partition == LENGTH else f"-by-{partition.slug}")
+
+
+def options_of(partition: Partition, on: str) -> str:
+    """Return the options of ``python -m analysis`` that write the folder :func:`folder_name`."""
+    return ("" if on == UPDATE.on else f" --on {on}") + ("" if partition == LENGTH else f" --by {partition.name}")
 
 
 def check_folder(folder: Path) -> None:
@@ -111,7 +118,9 @@ def _plain(value: Any) -> Any:
     return value if value is None or isinstance(value, str) else str(value)
 
 
-def read_tables(runs: Iterable[str | Path], partition: Partition = LENGTH) -> dict[str, pd.DataFrame]:
+def read_tables(
+    runs: Iterable[str | Path], partition: Partition = LENGTH, on: str = UPDATE.on
+) -> dict[str, pd.DataFrame]:
     """Read the tables of several analysed runs and join each table over the runs.
 
     Raises
@@ -121,10 +130,11 @@ def read_tables(runs: Iterable[str | Path], partition: Partition = LENGTH) -> di
     """
     parts: dict[str, list[pd.DataFrame]] = {name: [] for name in TABLES}
     for run in runs:
-        folder = Path(run) / folder_name(partition)
+        folder = Path(run) / folder_name(partition, on)
         if not (folder / SUMMARY).is_file():
-            by = "" if partition == LENGTH else f" --by {partition.name}"
-            raise UserError(f"{run} has no finished analysis: run `python -m analysis {run}{by}` first")
+            raise UserError(
+                f"{run} has no finished analysis: run `python -m analysis {run}{options_of(partition, on)}` first"
+            )
         for name in TABLES:
             parts[name].append(pd.read_parquet(folder / f"{name}.parquet"))
     full = {name: [p for p in found if len(p)] or found[:1] for name, found in parts.items()}

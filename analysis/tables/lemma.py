@@ -131,7 +131,7 @@ class LemmaTable:
 def filled(row: LemmaRow, case: Case, strata: Strata, at: Ints, direct: Floats) -> LemmaRow:
     """Return the row filled with the lemma's numbers on the updates ``at``, or with the reason why there are none."""
     try:
-        lemma, mean = lemma_of(strata, at, drop=case.rule.outside == "drop")
+        lemma, mean = lemma_of(strata, at, drop=case.rule.clip.zeroes)
     except UserError as error:
         return row._replace(reason=str(error))
     # sum the clipped update row by row too, and compare in T8's units: a_bar, and rounding with it, can reach 1e9

@@ -44,7 +44,10 @@ class NoiseRow(NamedTuple):
 
 
 def read_noise(run: Run) -> tuple[GradLog | None, Notes]:
-    """Read the noise measurement in the run folder; None if there is none. The notes tell its damage."""
+    """Read the noise measurement in the run folder; None if there is none, or none of the ratio that is analysed.
+
+    The notes tell its damage.
+    """
     columns = [
         "rollout",
         "prompt_id",
@@ -55,7 +58,7 @@ def read_noise(run: Run) -> tuple[GradLog | None, Notes]:
         run.partition.column,
         SOURCE,
     ]
-    if not (run.path / NOISE / GRADLOG).is_dir():
+    if run.ratio.on != "update" or not (run.path / NOISE / GRADLOG).is_dir():
         return None, Notes()
     try:
         log = read_log(run.path / NOISE, columns=columns, phases=("noise",))

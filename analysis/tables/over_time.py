@@ -67,7 +67,7 @@ def over_time_rows(run: Run, bins: Bins, rows: Rows, outcome: Outcome | None) ->
         if outcome.reason:
             return []
         out_of_band, cut = ~outcome.in_band, outcome.side != 0
-    elif {"band_accept", "multiplier"} <= run.logged:
+    elif {"band_accept", "multiplier"} <= run.logged:  # fields of the run's own rule on this ratio
         out_of_band, cut = ~rows.band_accept, rows.multiplier < 1
     else:
         return []

@@ -104,5 +104,5 @@ def look_through(
     for other in shares[1:]:
         tally.merge(other.uses)
         found.add(other)
-    found.notes += Notes(warnings=tuple(warnings_of(found.notes.counts, run.partition)))
+    found.notes += Notes(warnings=tuple(warnings_of(found.notes.counts, run.partition, run.ratio)))
     return tally, found

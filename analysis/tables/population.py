@@ -26,7 +26,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 
 from analysis.log.rows import Floats, Ints
-from analysis.rules.evaluate import Case, common_weight
+from analysis.rules.evaluate import UNCORRECTED, Case, common_weight
 from analysis.scores.pair_gram import PairGram
 from analysis.scores.products import Judge, Products, collapsed
 from analysis.scores.sketch_error import cosine_covariance
@@ -106,7 +106,8 @@ class PopulationTable:
     key : RunKey
     bins : Bins
     cases : list of Case
-        The rules. Each takes the common weight exp(S); the unclipped rule is added as ``none``.
+        The rules. Each takes the common weight exp(S); the unclipped rule is added as ``none``, or as ``exact`` where
+        ``none`` is the case that leaves a mismatch alone.
     width : float
         Effective width of the sketch (analysis.scores.sketch_error), infinite for exact scores.
 
@@ -118,8 +119,9 @@ class PopulationTable:
 
     def __init__(self, key: RunKey, bins: Bins, cases: list[Case], width: float = math.inf) -> None:
         self.key, self.bins, self.width = key, bins, width
-        unclipped = Case(Rule("none"), "none", "given")
-        self.cases = [unclipped, *(common_weight(case) for case in cases if case.name != "none")]
+        uncut = any(case.name == UNCORRECTED and case.rule.weight == "none" for case in cases)
+        unclipped = Case(Rule("none"), "exact" if uncut else "none", "given")
+        self.cases = [unclipped, *(common_weight(case) for case in cases if case.name != unclipped.name)]
         self.left_out: Counter[str] = Counter()
         self._pools: dict[str, _Pool] = {}
         self._reasons: dict[int, str] = {}
@@ -137,10 +139,10 @@ class PopulationTable:
                 self._reasons.setdefault(i, found.reason)
             columns.append(np.nan_to_num(found.clipped_weight))
             kept = (found.side == 0).astype(np.float64)
-            accepted.append(kept if case.rule.outside == "drop" else np.nan_to_num(found.clipped_weight))
+            accepted.append(kept if case.rule.clip.zeroes else np.nan_to_num(found.clipped_weight))
         coefficients, weight = np.column_stack(columns), rows_weight(window)
         normaliser = np.column_stack(accepted)
-        weighted = np.array([case.rule.outside != "drop" for case in self.cases])
+        weighted = np.array([not case.rule.clip.zeroes for case in self.cases])
         for u in range(window.updates):
             at = np.flatnonzero(window.update == u)
             c, w = coefficients[at], weight[at, None]

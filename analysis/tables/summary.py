@@ -41,7 +41,7 @@ def summarize(
     integrity = {**integrity, **sides}
     if integrity["pass"] is False:
         warnings.append("ERROR: T7 or T8 is violated beyond rounding: the log or the code is wrong")
-    for name in ("lo", "hi", "side", "band_accept", "weight"):
+    for name in ("lo", "hi", "side", "band_accept", "weight", "multiplier"):
         if (share := sides.get(f"{name}_mismatch_share", 0.0)) > SIDE_TOLERANCE:
             integrity["pass"] = False
             warnings.append(
@@ -68,6 +68,7 @@ def summarize(
         "warnings": warnings,
         "sampled": {name: value for name, value in run.sampled.items() if name != "text"},
         "integrity": integrity,
+        "ratio": {"on": run.ratio.on, "symbol": run.ratio.words.text, "rows": run.ratio.words.rows},
         "key_numbers": key_numbers(tables),
     }
 
@@ -104,6 +105,8 @@ class SideCheck:
             "band_accept": found.in_band != rows.band_accept,
             "weight": ~_same_weight(rows.weight, found.weight),
         }
+        if rule.on in ("engine", "behaviour"):  # a correction logs the factor that it leaves on the gradient
+            differs["multiplier"] = ~_same_weight(rows.multiplier, found.clipped_weight)
         if not rule.edges_vary:
             edges = rule.band(rows.length, rows.drift if rule.needs_stats else None)
             for name, logged, expected in zip(("lo", "hi"), (rows.lo, rows.hi), edges, strict=True):

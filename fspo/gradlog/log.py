@@ -209,12 +209,26 @@ class GradLog:
     @property
     def rule(self) -> Rule:
         """The rule that trained, from the log's header."""
-        if "rule" not in self.metadata:
+        found = header_rule(self.metadata)
+        if found is None:
             raise UserError("the log's header names no rule; pass GradLogWriter(metadata={'rule': rule.to_dict()})")
-        try:
-            return Rule(**self.metadata["rule"])
-        except TypeError as error:
-            raise UserError(f"the rule in the log's header is none: {error}; write Rule.to_dict() there") from None
+        return found
+
+
+def header_rule(header: Mapping[str, Any], name: str = "rule") -> Rule | None:
+    """Return the rule of a log's header under ``name`` ("rule" or "correction"); None where it names none.
+
+    Raises
+    ------
+    UserError
+        If what stands there is no rule.
+    """
+    if header.get(name) is None:
+        return None
+    try:
+        return Rule(**header[name])
+    except TypeError as error:
+        raise UserError(f"the {name} in the log's header is no rule: {error}; write Rule.to_dict() there") from None
 
 
 def read_log(

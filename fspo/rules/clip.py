@@ -17,7 +17,9 @@ Weight = Literal["sequence", "geometric", "none"]
 CUTTING_ALIKE: tuple[tuple[Outside, ...], ...] = (("drop", "truncate"), ("cap",), ("mask",))
 """Every way outside the band, together with those that cut the same rows (`Clip.side`)."""
 OF_CLIP_RULES: tuple[Outside, ...] = ("drop", "truncate", "cap")
-"""The ways outside a band that clip rules are compared with. Masks are compared as corrections."""
+"""The ways outside a band that clip rules are compared with."""
+OF_CORRECTIONS: tuple[Outside, ...] = ("mask", "cap")
+"""The ways outside a band that corrections are compared with."""
 
 MAX_EXPONENT = 20.0
 """Largest exponent of an importance weight: a larger one is replaced by it before ``exp`` (docs/theory.md section 2).

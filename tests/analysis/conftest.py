@@ -28,13 +28,20 @@ class Plan:
     width: int = 32
     within: float = 0.3  # spread of log length inside a group
     seed: int = 0
+    engine: float = 0.0  # s: the engine log-ratio of a token is N(-s^2/2, s^2), so E[e^E] = 1; 0: not logged
+    staleness: float = 0.0  # the same of D; with 0 every version is that of the rollout
+    correction: Rule | None = None
+    tokens: bool = False  # log the tokens' log-ratios
 
 
 def write_log(run: Path, plan: Plan = Plan()) -> Path:
     """Write RUN/gradlog; 4 minibatches x 2 epochs give updates_since_rollout 0..7, scores at the fourth."""
     rng = np.random.default_rng(plan.seed)
     rule = plan.rule
-    writer = GradLogWriter(run, width=plan.width, metadata={"rule": rule.to_dict(), "seed": plan.seed})
+    header: dict[str, object] = {"rule": rule.to_dict(), "seed": plan.seed}
+    if plan.correction is not None:
+        header["correction"] = plan.correction.to_dict()
+    writer = GradLogWriter(run, width=plan.width, metadata=header)
     n = plan.prompts * plan.group
     step = 0
     directions = rng.standard_normal((3, plan.width))
@@ -48,6 +55,7 @@ def write_log(run: Path, plan: Plan = Plan()) -> Path:
         advantage = ((groups - groups.mean(1, keepdims=True)) / (groups.std(1, keepdims=True) + 1e-6)).ravel()
         advantage[np.abs(advantage) < 1e-9] = 0.0
         walk = np.zeros(n)
+        mismatch = Mismatch(plan, rollout, length)
         for update in range(plan.minibatches * plan.epochs):
             size = plan.prompts // plan.minibatches * plan.group
             first = (update % plan.minibatches) * size
@@ -89,10 +97,61 @@ def write_log(run: Path, plan: Plan = Plan()) -> Path:
                 "score_norm": norm if scored else np.nan,
                 "score_unit": psi / norm[:, None],
             }
+            rows |= mismatch.rows(at, S, A, step, update)
             writer.append(rows if plan.width else {k: v for k, v in rows.items() if k != "score_unit"})
             step += 1
         writer.flush(rollout)
     return run
+
+
+class Mismatch:
+    """Token log-ratios of a rollout's responses between trainer and sampler, and their columns of the log."""
+
+    def __init__(self, plan: Plan, rollout: int, length: np.ndarray) -> None:
+        self.plan, self.length = plan, length
+        self.rng = np.random.default_rng([plan.seed, rollout])
+        self.e, self.d = (
+            [self.rng.normal(-(spread**2) / 2, spread, n) for n in length] for spread in (plan.engine, plan.staleness)
+        )
+        self.versions_behind = 8 * self.rng.integers(0, 4, len(length)) * (plan.staleness > 0)
+
+    def rows(self, at: np.ndarray, S: np.ndarray, A: np.ndarray, step: int, update: int) -> dict[str, object]:
+        """Columns of the responses ``at`` in one update; S is spread over the tokens with noise of sum 0."""
+        plan = self.plan
+        if not plan.engine:
+            return {}
+        e, d = ([tokens[i] for i in at] for tokens in (self.e, self.d))
+        both = [x + y for x, y in zip(d, e, strict=True)]
+        noise = [self.rng.normal(0, plan.sigma * np.sqrt(update), n) for n in self.length[at]]
+        s = [total / len(x) + x - x.mean() for total, x in zip(S, noise, strict=True)]
+        total = [x + y for x, y in zip(s, both, strict=True)]
+        sums = {
+            name: sums_of(tokens)
+            for name, tokens in (("engine", e), ("staleness", d), ("behaviour", both), ("total", total))
+        }
+        made: dict[str, object] = {f"{name}_log_ratio": found[0] for name, found in sums.items() if name != "total"}
+        for name in ("engine", "behaviour", "total"):
+            made |= {f"{name}_sum_sq": sums[name][1], f"{name}_k3_sum": sums[name][2]}
+        made |= {"policy_version": step, "behaviour_version": step - update - self.versions_behind[at]}
+        if plan.correction is not None:
+            x, square, k3 = sums[plan.correction.on]
+            L = self.length[at].astype(float)
+            m = plan.correction.centre(DriftStats.of(k3, square, L, x, A), A)
+            done = plan.correction.apply(x, L, A, m)
+            edges = {"correction_lo": done.lo, "correction_hi": done.hi, "correction_drift": m}
+            made |= edges | {"correction_side": done.side, "correction_weight": done.clipped_weight}
+        if plan.tokens:
+            made |= {"token_log_ratio": s, "token_behaviour_log_ratio": both}
+        return made
+
+
+def sums_of(tokens: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The sums of x, x^2 and k3 over the tokens of each response."""
+    one, two, three = (
+        np.array([values(x).sum() for x in tokens])
+        for values in (lambda x: x, lambda x: x * x, lambda x: np.expm1(x) - x)
+    )
+    return one, two, three
 
 
 @pytest.fixture

@@ -42,23 +42,31 @@ def streamed(monkeypatch):
 
 
 def tables(run, bins, rules=FEW.rules):
-    tally, found = look_through(run, bins, make_cases(rules, FEW.targets), 2)
+    tally, found = look_through(run, bins, make_cases(rules, FEW.targets, on=run.ratio.on), 2)
     return {name: frame(TABLES[name], rows) for name, rows in vars(tables_of(run, tally)).items()}, found
 
 
-@pytest.mark.parametrize("processes", [1, 2])
-def test_a_streamed_log_gives_the_tables_of_the_whole(simulate, monkeypatch, processes):
-    path = simulate(rollouts=7, width=0)
-    whole = load_run(path)
+@pytest.mark.parametrize(
+    ("processes", "on", "rules"),
+    [
+        (1, "update", FEW.rules),
+        (2, "update", FEW.rules),
+        (1, "engine", ("mis", "geo-mask", "sqrt-kl")),
+        (2, "total", FEW.rules),
+    ],
+)
+def test_a_streamed_log_gives_the_tables_of_the_whole(simulate, monkeypatch, processes, on, rules):
+    path = simulate(rollouts=7, width=0, engine=0.05, staleness=0.02)
+    whole = load_run(path, on=on)
     bins = shared_bins([whole], FEW)
-    expected, in_memory = tables(whole, bins)
+    expected, in_memory = tables(whole, bins, rules)
     monkeypatch.setattr(analysis.log.loading, "IN_MEMORY", 10)
     monkeypatch.setattr(analysis.log.stream, "CHUNK", 1500)
     monkeypatch.setattr("analysis.tables.passes.cores", lambda: processes)
     monkeypatch.setattr("fspo.base.processes.cores", lambda: processes)
-    run = load_run(path)
+    run = load_run(path, on=on)
     assert run.streamed
-    got, found = tables(run, bins)
+    got, found = tables(run, bins, rules)
     for name in ("acceptance", "clip_sides", "ranges", "lre", "trend"):
         assert len(got[name]) == len(expected[name]), name
     for name, columns in (("acceptance", EXACT), ("clip_sides", ["numerator", "count", "estimate"])):

@@ -3,11 +3,12 @@
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import stats as sps
 
 from analysis.log.loading import load_run
-from analysis.rules.evaluate import Case, make_cases, trained_case
+from analysis.rules.evaluate import Case, make_cases, trained_case, uncorrected
 from analysis.run import Options, analyse, shared_bins
 from analysis.scores.products import Columns, Products, UpdateGram, collapsed, jackknife_se
 from analysis.scores.sketches import ScoredWindow, ScoredWindows
@@ -312,3 +313,30 @@ def test_cases_cover_bands_outsides_and_sources():
 
 def test_trained_case_of_a_token_rule_is_none(simulate):
     assert trained_case(load_run(simulate(rule=Rule("token", 0.2, 0.2, name="grpo"), rollouts=1))) is None
+
+
+def test_the_true_update_of_a_mismatch_has_both_weights_and_no_correction_has_weight_1(simulate):
+    path = simulate(rollouts=1, engine=0.2, sigma=0.05, rule=Rule("none"))
+    run = load_run(path, on="engine")
+    key, bins = RunKey.of(run), Bins((2, 301))
+    mis = Case(Rule("fixed", 2 / 3, 2.0, outside="mask", on="engine"), "mis", "given")
+    geo = Case(Rule("linear", 0.05, 0.05, outside="mask", weight="none", on="engine"), "geo-mask", "given")
+    table = CosineTable(key, bins, [mis, geo, *uncorrected("engine")], (), 1, 0)
+    for window in ScoredWindows(run, bins, 5):
+        table.add(window)
+    found = {row.case.band.rule: row.estimate.value for row in table.rows() if row.place.bin == -1}
+    log = pd.read_parquet(path / "gradlog").query("score_status == 'ok' and advantage != 0")
+    psi = np.stack(log["score_unit"].to_list()).astype(float) * log["score_norm"].to_numpy()[:, None]
+    S, E, L = (log[c].to_numpy() for c in ("log_ratio", "engine_log_ratio", "length"))
+    vectors = psi * (log["advantage"].to_numpy() * np.exp(S))[:, None]
+    true = np.exp(E) @ vectors
+    factors = {
+        "none": np.ones(len(E)),
+        "mis": np.exp(E) * (np.abs(E) <= np.log(3)),
+        "geo-mask": (np.log1p(0.05) * L >= E) * (np.log1p(-0.05) * L <= E),
+    }
+    for name, factor in factors.items():
+        used = factor @ vectors
+        expected = used @ true / np.linalg.norm(used) / np.linalg.norm(true)
+        assert found[name] == pytest.approx(expected, rel=1e-3), name
+        assert found[name] < 0.999

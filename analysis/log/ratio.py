@@ -1,0 +1,152 @@
+"""The log-ratio that an analysis is about, and where a log holds it: in which columns, of which rows.
+
+The update's ratio S counts on every row after an update. The other ratios count on one row of each response, that at
+first use: E and D belong to the sampling of a response, so they are the same at every use, and statements about sums
+with S hold only where the weights were not trained on the response (docs/theory.md section 1, "First use"). No update
+is needed before that row, because E and D are not 0 then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, get_args
+
+import numpy as np
+
+from analysis.log.rows import Floats
+from fspo.base.errors import UserError, unknown_name
+from fspo.gradlog import GradLog, header_rule
+from fspo.gradlog.schema import RATIO_COLUMNS
+from fspo.rules import Ratio
+
+
+class Words(NamedTuple):
+    """How a ratio is written: its symbol in text and in mathematics; in which rows of a log it counts; why it is 0."""
+
+    text: str
+    math: str
+    rows: str
+    zero: str
+
+
+_ONCE = "each response once, at first use, before or after an update"
+_SAME = "the sampler's log-probabilities were logged as the trainer's, or both programs are the same"
+WORDS: dict[Ratio, Words] = {
+    "update": Words(
+        "S",
+        "S",
+        "every row after an update of the policy",
+        "old log-probabilities were taken with the new weights, or nothing moved",
+    ),
+    "engine": Words("E", "E", _ONCE, _SAME),
+    "behaviour": Words("D + E", "D+E", _ONCE, _SAME),
+    "total": Words("S + D + E", "S+D+E", _ONCE, _SAME),
+}
+RATIOS = tuple(columns.log_ratio for columns in RATIO_COLUMNS.values() if columns.log_ratio)
+"""Columns of the log that hold a ratio."""
+_CLIP = {name: name for name in ("lo", "hi", "drift", "band_accept", "side", "multiplier", "weight")}
+_CORRECTION = {name: f"correction_{name}" for name in ("lo", "hi", "drift", "side")} | {
+    "multiplier": "correction_weight"
+}
+"""Columns of what a correction did, by field of Rows. A correction's factor on the gradient stands for M."""
+
+
+@dataclass(frozen=True)
+class LoggedRatio:
+    """Where a log holds a log-ratio of its responses, and what the rule on it did. The default is the update's ratio.
+
+    Attributes
+    ----------
+    on : str
+        The ratio (``fspo.rules.Ratio``).
+    parts : tuple of str
+        Columns that add up to the ratio.
+    sum_sq, k3_sum : str
+        Columns of its sum of squares and of its sum of k3 over the tokens.
+    done : mapping of str to str
+        Columns of what the run's own rule on the ratio did, by field of `analysis.log.rows.Rows`; empty without a rule.
+    """
+
+    on: Ratio = "update"
+    parts: tuple[str, ...] = (RATIO_COLUMNS["update"].log_ratio,)
+    sum_sq: str = RATIO_COLUMNS["update"].sum_sq
+    k3_sum: str = RATIO_COLUMNS["update"].k3_sum
+    done: Mapping[str, str] = field(default_factory=lambda: _CLIP)
+
+    @staticmethod
+    def find(on: str, logged: Iterable[str], header: Mapping[str, Any]) -> LoggedRatio:
+        """Find a ratio among the columns ``logged`` that have a value.
+
+        A log without ``behaviour_log_ratio`` (schema 1.0) knows no staleness, so its engine ratio stands for the
+        behaviour ratio.
+
+        Raises
+        ------
+        UserError
+            If the ratio is unknown or the log has no columns of it.
+        """
+        ratio, logged = known_ratio(on), set(logged)
+        clip, correction = header_rule(header), header_rule(header, "correction")
+        if ratio == "update":
+            return LoggedRatio(done=_CLIP if clip is None or clip.on == ratio else {})
+        done = {}
+        if ratio == "total" and clip is not None and clip.on == ratio:
+            done = _CLIP
+        elif correction is not None and correction.on == ratio:
+            done = _CORRECTION
+        sampled: Ratio = "engine" if ratio == "engine" else "behaviour"
+        if sampled == "behaviour" and RATIO_COLUMNS[sampled].log_ratio not in logged:
+            sampled = "engine"
+        columns = RATIO_COLUMNS[sampled]
+        if columns.log_ratio not in logged:
+            raise UserError(
+                f"--on {ratio}: the log has no {columns.log_ratio}: let the trainer write the sampler's "
+                "log-probabilities, or import them (python -m analysis import --help)"
+            )
+        parts = (columns.log_ratio,)
+        if ratio == "total":
+            parts, columns = (RATIO_COLUMNS["update"].log_ratio, *parts), RATIO_COLUMNS["total"]
+        return LoggedRatio(ratio, parts, columns.sum_sq, columns.k3_sum, done)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """All columns that the ratio is read from."""
+        return (*self.parts, self.sum_sq, self.k3_sum, *self.done.values())
+
+    @property
+    def header(self) -> str:
+        """The name in the log's header of the run's own rule on such a ratio: its clip rule or its correction."""
+        return "rule" if self.on in ("update", "total") else "correction"
+
+    @property
+    def words(self) -> Words:
+        """How the ratio is written."""
+        return WORDS[self.on]
+
+    @property
+    def once(self) -> bool:
+        """Whether each response counts once, at first use; if not, every row after an update counts."""
+        return self.on != "update"
+
+    def fields(self, logged: Iterable[str]) -> frozenset[str]:
+        """Return the logged columns, those of what the run's own rule did by their field of Rows, no other rule's."""
+        found = {field for field, column in self.done.items() if column in logged}
+        return frozenset(found | (set(logged) - {*_CLIP.values(), *_CORRECTION.values()}))
+
+    def of(self, log: GradLog) -> Floats:
+        """Return the ratio of each row (N,), nats; NaN where a part of it is not known."""
+        unknown = np.full(len(log), np.nan)  # a part of the log may lack a column that the complete log has
+        parts = [log.column(name) if name in log or not self.once else unknown for name in self.parts]
+        return parts[0] if len(parts) == 1 else parts[0] + parts[1]
+
+
+UPDATE = LoggedRatio()
+
+
+def known_ratio(name: str) -> Ratio:
+    """Return the ratio of a name, or raise UserError if there is none."""
+    for ratio in get_args(Ratio):
+        if ratio == name:
+            return ratio
+    raise unknown_name("--on", name, get_args(Ratio))

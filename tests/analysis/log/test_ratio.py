@@ -1,0 +1,143 @@
+"""Which log-ratio an analysis is about: its columns, its rows and its drift."""
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from analysis.__main__ import main
+from analysis.log.loading import load_run
+from analysis.log.ratio import LoggedRatio
+from analysis.rules.evaluate import make_cases
+from analysis.run import Options, analyse, analyse_runs, shared_bins
+from analysis.tables.files import read_tables
+from fspo.base.errors import UserError
+from fspo.rules import correction
+from tests.analysis.conftest import Plan, write_log
+
+
+@pytest.fixture(scope="module")
+def stale(tmp_path_factory):
+    """A log with an engine mismatch, staleness and a correction, and its table of all rows."""
+    rule = correction("engine-sqrt", range_lo=0.1, range_hi=0.1)
+    plan = Plan(engine=0.05, staleness=0.02, sigma=0.03, prompts=64, rollouts=3, correction=rule)
+    run = write_log(tmp_path_factory.mktemp("logs") / "stale", plan)
+    return run, pd.read_parquet(run / "gradlog")
+
+
+@pytest.mark.parametrize(
+    ("on", "columns", "sums"),
+    [
+        ("engine", ["engine_log_ratio"], "engine"),
+        ("behaviour", ["behaviour_log_ratio"], "behaviour"),
+        ("total", ["log_ratio", "behaviour_log_ratio"], "total"),
+    ],
+)
+def test_each_response_counts_once_with_its_ratio_and_drift(stale, on, columns, sums):
+    run, log = stale
+    rows = load_run(run, on=on).rows
+    first = log[log["times_used"] == 0].sort_values("response_id")
+    assert len(rows) == len(first) == 3 * 512  # the first minibatch too, before any update
+    order = np.argsort(rows.response)
+    assert rows.S[order] == pytest.approx(first[columns].sum(axis=1).to_numpy())
+    by_step = log.groupby("step")
+    tokens = by_step["length"].sum()
+    k3, square = by_step[f"{sums}_k3_sum"].sum() / tokens, by_step[f"{sums}_sum_sq"].sum() / tokens
+    assert rows.k3 == pytest.approx(k3[rows.step].to_numpy())
+    assert rows.sigma2 == pytest.approx(square[rows.step].to_numpy())
+    later = rows.step > 0
+    assert rows.k3_lagged[later] == pytest.approx(k3[rows.step[later] - 1].to_numpy())
+    positive = log[log["advantage"] > 0].assign(x=lambda t: t[columns].sum(axis=1)).groupby("step")
+    mean = positive["x"].sum() / positive["length"].sum()
+    at = rows.A > 0
+    assert rows.by_sign[at] == pytest.approx(mean[rows.step[at]].to_numpy())
+
+
+def test_the_update_ratio_is_the_default_and_reused_rows_stay_apart(stale):
+    run, log = stale
+    rows = load_run(run).rows
+    assert set(rows.used) == {0, 1}
+    assert np.sort(rows.S) == pytest.approx(np.sort(log.loc[log["updates_since_rollout"] > 0, "log_ratio"]))
+
+
+def test_a_log_without_staleness_has_its_engine_ratio_as_behaviour():
+    found = LoggedRatio.find("behaviour", {"engine_log_ratio"}, {})
+    assert found.parts == ("engine_log_ratio",)
+    assert LoggedRatio.find("total", {"engine_log_ratio"}, {}).parts == ("log_ratio", "engine_log_ratio")
+
+
+def test_a_log_without_the_ratio_is_refused_in_one_line(fspo_run, capsys):
+    with pytest.raises(UserError, match=r"^--on engine: the log has no engine_log_ratio: let .* import"):
+        load_run(fspo_run, on="engine")
+    with pytest.raises(UserError, match="--on"):
+        main([str(fspo_run), "--on", "engin"])
+    with pytest.raises(UserError, match="--claims are about the ratio of the update"):
+        main([str(fspo_run), "--on", "engine", "--claims", "claims.json"])
+    assert not list(fspo_run.glob("analysis-on-*"))
+
+
+def test_the_runs_own_rule_is_that_on_the_ratio(stale):
+    run, log = stale
+    first = log[log["times_used"] == 0]
+    assert [load_run(run, on=on).rule.label for on in ("update", "engine")] == ["fspo", "engine-sqrt"]
+    assert load_run(run, on="behaviour").rule is None
+    assert (
+        "correction 'engine-sqrt' acts on another ratio: --on engine" in load_run(run, on="behaviour").notes.warnings[0]
+    )
+    analyse_runs([run], Options(rules=("sqrt-kl",), targets=(0.9,), draws=2, bins=3, on="engine"))
+    tables = read_tables([run], on="engine")
+    whole = tables["acceptance"].query("source == 'trained' and bin == -1").set_index("measure")["estimate"]
+    acting = first[first["advantage"] != 0]
+    assert whole["update"] == pytest.approx((acting["correction_side"] == 0).mean())
+    weight = np.exp(acting["engine_log_ratio"])
+    assert whole["weight"] == pytest.approx(acting["correction_weight"].sum() / weight.sum())
+    assert not (run / "analysis").exists()
+
+
+def test_a_wrong_correction_in_the_log_fails_the_integrity_check(tmp_path):
+    plan = Plan(engine=0.05, rollouts=1, correction=correction("mis", on="engine"), width=0)
+    run = write_log(tmp_path / "run", plan)
+    file = next((run / "gradlog").glob("*.parquet"))
+    options = Options(rules=(), targets=(0.9,), on="engine")
+
+    def checked():
+        loaded = load_run(run, on="engine")
+        return analyse(loaded, shared_bins([loaded], options), options)[1]["integrity"]
+
+    sound = checked()
+    assert sound["multiplier_mismatch_share"] == sound["side_mismatch_share"] == 0.0
+    table = pq.read_table(file)
+    place = table.column_names.index("correction_weight")
+    twice = pa.array(2 * table["correction_weight"].to_numpy(), pa.float32())
+    pq.write_table(table.set_column(place, table.schema.field(place), twice), file)
+    assert checked()["pass"] is False
+
+
+def test_masks_at_matched_acceptance_cut_as_t2_says(tmp_path):
+    """E | L is N(-L s^2/2, L s^2): the sqrt mask around -KL is flat, the product falls, the geometric rises."""
+    run = write_log(tmp_path / "run", Plan(engine=0.05, rollouts=12, prompts=128, epochs=1, width=0))
+    options = Options(targets=(0.85,), bins=4, on="engine")
+    analyse_runs([run], options)
+    tables = read_tables([run], on="engine")
+    trend = tables["trend"].query("source == 'matched' and measure == 'band' and subset == 'all'").set_index("rule")
+    assert trend.loc["product", "ci_high"] < -0.05
+    assert trend.loc["geometric", "ci_low"] > 0.05
+    assert trend.loc["sqrt-kl", "ci_low"] < 0 < trend.loc["sqrt-kl", "ci_high"]
+    assert trend.loc["sqrt-kl", "ci_high"] - trend.loc["sqrt-kl", "ci_low"] < 0.02
+    assert set(trend["clusters"]) == {12 * 128}
+    assert np.all(tables["acceptance"].query("bin == -1 and subset == 'all'")["count"] == 12 * 1024)
+    weight = tables["moments"].query("subset == 'all' and bin >= 0")
+    assert np.all((weight["mean_weight_ci_low"] < 1.02) & (weight["mean_weight_ci_high"] > 0.98))
+    assert set(tables["scaling"]["use"]) == {"first"}
+
+
+def test_the_corrections_are_cases_as_published_and_the_shapes_are_matched():
+    cases = make_cases(targets=(0.9,), on="behaviour")
+    given = {case.name: case.rule for case in cases if case.source == "given"}
+    assert list(given) == ["mis", "geo-mask", "engine-sqrt"]
+    assert (given["geo-mask"].weight, given["mis"].range_hi) == ("none", 2.0)
+    assert {case.rule.on for case in cases} == {"behaviour"}
+    shapes = {(case.name, case.rule.outside) for case in cases if case.source == "matched"}
+    assert shapes == {(n, o) for n in ("product", "geometric", "sqrt", "sqrt-kl") for o in ("mask", "cap")}
+    assert {case.rule.on for case in make_cases(targets=(0.9,), on="total")} == {"total"}
