@@ -49,7 +49,7 @@ def random_batch(responses: int, prompt: int, tokens: int, vocabulary: int) -> R
         behaviour_version=0,
         prompts=[draw.integers(2, vocabulary, prompt) for _ in range(responses)],
         responses=[draw.integers(2, vocabulary, tokens) for _ in range(responses)],
-        sampler_log_prob=np.zeros(responses),
+        sampler_log_probs=[np.zeros(tokens)] * responses,
         truncated=np.zeros(responses, bool),
         rewards=np.zeros(responses),
         advantages=np.where(np.arange(responses) % 2, 1.0, -1.0),

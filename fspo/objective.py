@@ -84,16 +84,21 @@ def ratio_tokens(on: Ratio, s: Tensor, mismatch: Mismatch | None) -> Tensor:
     return {"engine": mismatch.engine, "behaviour": mismatch.behaviour, "total": s + mismatch.behaviour}[on]
 
 
+def ratio_sum(columns: Mapping[str, Any], on: Ratio) -> Any:
+    """Return a ratio of each response (B,), nats, from the columns of `Records`, arrays or tensors (B,)."""
+    if on == "total":
+        return columns["log_ratio"] + columns["behaviour_log_ratio"]
+    return columns[RATIO_COLUMNS[on].log_ratio]
+
+
 def ratio_stats(columns: Mapping[str, Any], on: Ratio, advantages: Any = None) -> DriftStats:
     """Return the sums from which the drift of a rule on a ratio is estimated, of one process.
 
     ``columns`` are those of `Records`, arrays or tensors (B,). With ``advantages`` (B,) the sums over the responses of
     each sign of the advantage are given too.
     """
-    names = RATIO_COLUMNS[on]
-    total = on == "total"
-    S = columns["log_ratio"] + columns["behaviour_log_ratio"] if total else columns[names.log_ratio]
-    return DriftStats.of(columns[names.k3_sum], columns[names.sum_sq], columns["length"], S, advantages)
+    k3_sum, sum_sq = columns[RATIO_COLUMNS[on].k3_sum], columns[RATIO_COLUMNS[on].sum_sq]
+    return DriftStats.of(k3_sum, sum_sq, columns["length"], ratio_sum(columns, on), advantages)
 
 
 @dataclass(frozen=True)

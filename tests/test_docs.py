@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from latex2mathml.converter import convert
 
-from fspo.config.rule import RuleConfig
+from fspo.config.rule import CorrectionConfig, RuleConfig
 from fspo.rules import CORRECTIONS, PRESETS
 from proofs_check.catalogue import CHECKS, STATEMENTS
 from proofs_check.formal.checks import CHECKS as FORMAL_CHECKS
@@ -207,11 +207,12 @@ def test_documents_speak_of_the_methods_and_the_commands_that_exist():
 def test_the_presets_are_listed_whole():
     """In the README, and in the docstring that gives the option its help and its line in docs/options.md."""
     readme = re.search(r"\(`--rule\.preset`\): `([^`]+)`", page("README.md"))
-    help_text = re.search(r"preset : str\n(.*?)\n    \w+ :", RuleConfig.__doc__ or "", re.S)
     assert readme
-    assert help_text
     assert sorted(readme[1].split()) == sorted(PRESETS)
-    assert help_text[1].strip().rstrip(".").replace(",", " ").split() == list(PRESETS)
+    for config, names in ((RuleConfig, PRESETS), (CorrectionConfig, ("none", *CORRECTIONS))):
+        help_text = re.search(r"preset : str\n(.*?)\n    \w+ :", config.__doc__ or "", re.S)
+        assert help_text
+        assert help_text[1].strip().rstrip(".").replace(",", " ").split() == list(names)
 
 
 def test_the_theory_page_agrees_with_the_presets():

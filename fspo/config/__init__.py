@@ -7,13 +7,14 @@ is declared with its option. Each dataclass checks, when it is made, these range
 from fspo.config.groups import BatchConfig, EvalConfig, OptimConfig, TaskConfig
 from fspo.config.log import LogConfig, ScoreConfig
 from fspo.config.model import Dtype, LoraOptions, ModelConfig, WarmupConfig
-from fspo.config.rule import ObjectiveConfig, RuleConfig
+from fspo.config.rule import CorrectionConfig, ObjectiveConfig, RuleConfig
 from fspo.config.sampling import ENGINES, Engine, Precision, SamplingConfig
 from fspo.config.train import TrainConfig
 
 __all__ = [
     "ENGINES",
     "BatchConfig",
+    "CorrectionConfig",
     "Dtype",
     "Engine",
     "EvalConfig",

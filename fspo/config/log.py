@@ -56,6 +56,8 @@ class LogConfig:
         Rollouts between audits (fresh responses at the parameters of the scored update); 0 for never.
     coverage_every : int
         Rollouts between measurements of the sketch against full gradients on a few responses; 0 for never.
+    tokens : bool
+        Log the log-ratios of each token beside their sums.
     entropy : bool
         Log the policy's entropy (costs one pass over the logits).
     length_edges : tuple of int
@@ -69,6 +71,7 @@ class LogConfig:
     score_minibatches: tuple[int, ...] = (-1,)
     audit_every: int = number(0, 0)
     coverage_every: int = number(0, 0)
+    tokens: bool = False
     entropy: bool = True
     length_edges: tuple[int, ...] = (1, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
     samples: int = number(8, 0)

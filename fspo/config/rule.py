@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import get_args
+from typing import Literal, get_args
 
 from fspo.base.errors import UserError, unknown_name
 from fspo.config.ranges import check_ranges, number
-from fspo.rules import Adapt, Aggregation, Drift, DriftSource, Estimator, Outside, Rate, Rule, preset
+from fspo.rules import (
+    Adapt,
+    Aggregation,
+    Drift,
+    DriftSource,
+    Estimator,
+    Outside,
+    Rate,
+    Rule,
+    Weight,
+    correction,
+    preset,
+)
 
 
 @dataclass(frozen=True)
@@ -76,6 +88,9 @@ class RuleConfig:
     target_rate : {"band", "update"}, optional
         Which acceptance the target is: the share of all responses that lie in the band, or the share of the responses
         with A != 0 that are not cut.
+    on : {"update", "total"}, optional
+        The log-ratio that the band and the weight are on: that of the updates since the rollout, or that with the
+        mismatch of the sampler, whose log-probs then take the place of the old ones.
     advantage : {"rloo", "grpo", "dr_grpo"}, optional
         Advantage estimator, by default the preset's.
     aggregation : {"response", "token", "sequence", "constant"}, optional
@@ -97,6 +112,7 @@ class RuleConfig:
     adapt: Adapt | None = None
     target: float | None = number(None, 0, 1, above=True, below=True)
     target_rate: Rate | None = None
+    on: Literal["update", "total"] | None = None
     advantage: Estimator | None = None
     aggregation: Aggregation | None = None
     constant_length: int | None = number(None, 1)
@@ -110,7 +126,7 @@ class RuleConfig:
     def rule(self) -> Rule:
         """Make the clip rule that the options name."""
         names = ("range_lo", "range_hi", "gamma", "drift", "drift_source", "outside", "dual")
-        names += ("adapt", "target", "target_rate")
+        names += ("adapt", "target", "target_rate", "on")
         return preset(self.preset, **{n: getattr(self, n) for n in names if getattr(self, n) is not None}).rule
 
     def advantage_estimator(self) -> Estimator:
@@ -124,3 +140,51 @@ class RuleConfig:
             constant_length=self.constant_length,
             kl_coef=self.kl_coef,
         )
+
+
+@dataclass(frozen=True)
+class CorrectionConfig:
+    """The correction of the mismatch between the sampler and the trainer: a preset, with any of its parts changed.
+
+    A correction multiplies the gradient of each response, or of each token, by a factor: the probability that the
+    trainer gives it over the probability with which it was sampled, bounded or set to 0 outside a band.
+
+    Parameters
+    ----------
+    preset : str
+        none, tis, mis, geo-mask, icepop, engine-sqrt.
+    range_lo : float, optional
+        Lower range of the band: eps for all presets (1: no lower edge) but engine-sqrt, which has c (nats; the
+        half-width is c times sqrt(length)).
+    range_hi : float, optional
+        Upper range of the band, in the same unit.
+    drift : {"none", "kl", "gaussian", "tilted", "signed"}, optional
+        Centre of the band per token, from the correction's own log-ratio.
+    outside : {"drop", "truncate", "cap", "mask"}, optional
+        What happens outside the band.
+    weight : {"sequence", "geometric", "none"}, optional
+        The factor inside the band: the ratio, its geometric mean over the tokens, or 1.
+    on : {"engine", "behaviour"}, optional
+        The log-ratio: between two programs at the weights that sampled, or between the weights before the updates and
+        the sampler, which counts stale weights too.
+    """
+
+    preset: str = "none"
+    range_lo: float | None = number(None, 0, 1e6, above=True)
+    range_hi: float | None = number(None, 0, 1e6, above=True)
+    drift: Drift | None = None
+    outside: Outside | None = None
+    weight: Weight | None = None
+    on: Literal["engine", "behaviour"] | None = None
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "correction")
+        self.rule()
+
+    def rule(self) -> Rule | None:
+        """Make the correction that the options name; None for the preset "none"."""
+        names = ("range_lo", "range_hi", "drift", "outside", "weight", "on")
+        changes = {n: getattr(self, n) for n in names if getattr(self, n) is not None}
+        if changes and self.preset == "none":
+            raise UserError(f"correction.{next(iter(changes))} is set, and no correction runs: set correction.preset")
+        return correction(self.preset, **changes)

@@ -10,8 +10,9 @@ from fspo.config.groups import BatchConfig, EvalConfig, OptimConfig, TaskConfig
 from fspo.config.log import LogConfig
 from fspo.config.model import ModelConfig, WarmupConfig
 from fspo.config.ranges import SEEDS, check_ranges, number
-from fspo.config.rule import RuleConfig
+from fspo.config.rule import CorrectionConfig, RuleConfig
 from fspo.config.sampling import SamplingConfig
+from fspo.rules import check_ratios
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,7 @@ class TrainConfig:
     model: ModelConfig = field(default_factory=ModelConfig)
     task: TaskConfig = field(default_factory=TaskConfig)
     rule: RuleConfig = field(default_factory=RuleConfig)
+    correction: CorrectionConfig = field(default_factory=CorrectionConfig)
     batch: BatchConfig = field(default_factory=BatchConfig)
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
@@ -67,6 +69,7 @@ class TrainConfig:
         if not self.output.strip() or "\0" in self.output:
             raise UserError(f"output is {self.output!r}: give the path of the run folder")
         rule = self.rule.rule()
+        check_ratios(rule, self.correction.rule())
         if self.sampling.temperature <= 0:
             raise UserError("sampling.temperature must be > 0 for training: greedy responses have no log-ratios")
         if self.sampling.precision == self.model.dtype:

@@ -24,8 +24,8 @@ class RolloutBatch:
         Number of the rollout; number of updates done before it was sampled.
     prompts, responses : list of N int64 arrays
         Token ids.
-    sampler_log_prob : (N,) float64
-        Summed log-probability under the sampler, nats.
+    sampler_log_probs : list of N float arrays
+        Log-probability of each token under the sampler, nats; NaN where the sampler gave none.
     truncated : (N,) bool
         Whether the response was cut at the length limit.
     rewards, advantages : (N,) float64
@@ -41,7 +41,7 @@ class RolloutBatch:
     behaviour_version: int
     prompts: list[np.ndarray]
     responses: list[np.ndarray]
-    sampler_log_prob: np.ndarray
+    sampler_log_probs: list[np.ndarray]
     truncated: np.ndarray
     rewards: np.ndarray
     advantages: np.ndarray
@@ -70,13 +70,13 @@ class RolloutBatch:
             self,
             prompts=[self.prompts[i] for i in at],
             responses=[self.responses[i] for i in at],
+            sampler_log_probs=[self.sampler_log_probs[i] for i in at],
             info={name: values[at] for name, values in self.info.items()},
             **{name: getattr(self, name)[at] for name in _ARRAYS},
         )
 
 
 _ARRAYS = (
-    "sampler_log_prob",
     "truncated",
     "rewards",
     "advantages",
@@ -94,6 +94,7 @@ def join(parts: Sequence[RolloutBatch]) -> RolloutBatch:
         parts[0],
         prompts=[prompt for part in parts for prompt in part.prompts],
         responses=[response for part in parts for response in part.responses],
+        sampler_log_probs=[values for part in parts for values in part.sampler_log_probs],
         info={
             name: np.concatenate([part.info.get(name, none) for part, none in zip(parts, blank, strict=True)])
             for name in names

@@ -31,10 +31,12 @@ def find(accelerator: Accelerator, records: Sequence[Record]) -> str | None:
     for record in records:
         rows, live = record.rows, record.advantages != 0
         broken += int((~np.isfinite(rows["log_ratio"]) & live).sum() + (~np.isfinite(rows["kl"])).sum())
-        # For token rules this weight is the mean over the response's tokens. Times the length it is at least the
+        # For token rules these weights are means over the response's tokens. Times the length they are at least the
         # weight of each single token, so one token at the cap is enough to be noticed.
-        heaviest = rows["clipped_weight"] * np.maximum(rows["length"], 1)
-        exploded += int((rows["capped"] & live & (heaviest >= 0.999 * math.exp(MAX_EXPONENT))).sum())
+        for capped, weight in (("capped", "clipped_weight"), ("correction_capped", "correction_weight")):
+            if capped in rows:
+                heaviest = rows[weight] * np.maximum(rows["length"], 1)
+                exploded += int((rows[capped] & live & (heaviest >= 0.999 * math.exp(MAX_EXPONENT))).sum())
     counts = torch.tensor([broken, exploded], dtype=torch.float64, device=accelerator.device)
     broken, exploded = accelerator.reduce(counts, "sum").tolist()  # type: ignore[union-attr]
     return "loss" if broken else "weight" if exploded else None

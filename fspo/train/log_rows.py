@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from fspo.gradlog.schema import RATIO_COLUMNS
 from fspo.policy.scores import Scores
 from fspo.rollouts.batches import RolloutBatch
 from fspo.train.updates import Shard
@@ -24,6 +25,12 @@ RECORDED = (
     "weight",
 )
 """Columns of the gradient log that are copied from `fspo.objective.Records`."""
+RECORDED_IF_KNOWN = (
+    *(name for on in ("engine", "behaviour", "total") for name in RATIO_COLUMNS[on] if name),
+    "staleness_log_ratio",
+    *(f"correction_{name}" for name in ("lo", "hi", "drift", "side", "weight")),
+)
+"""Columns that are copied where `fspo.objective.Records` has them; others are null."""
 
 
 class Update(NamedTuple):
@@ -51,7 +58,7 @@ class Responses(NamedTuple):
     reward: np.ndarray
     advantage: np.ndarray
     entropy: np.ndarray | None
-    engine_log_ratio: np.ndarray | None
+    engine_log_ratio: np.ndarray | None = None  # of a trainer whose records have no mismatch
 
 
 def responses_of(batch: RolloutBatch, shard: Shard) -> Responses:
@@ -64,7 +71,6 @@ def responses_of(batch: RolloutBatch, shard: Shard) -> Responses:
         reward=batch.rewards[rows],
         advantage=batch.advantages[rows],
         entropy=shard.entropy,
-        engine_log_ratio=shard.old.double().sum(1).cpu().numpy() - batch.sampler_log_prob[rows],
     )
 
 
@@ -74,6 +80,7 @@ def log_rows(
     records: Mapping[str, np.ndarray],
     *,
     drift: np.ndarray | float | None = None,
+    tokens: Mapping[str, list[np.ndarray]] | None = None,
     scores: Scores | None = None,
     user: Mapping[str, list[Any]] | None = None,
 ) -> dict[str, Any]:
@@ -85,6 +92,8 @@ def log_rows(
         From `fspo.objective.Records.to_numpy`.
     drift : (n,) or float, optional
         Centre of the rule's band, nats per token.
+    tokens : dict of lists of n arrays, optional
+        Token log-ratios of each response, by column.
     scores : Scores, optional
         Scores of the same n responses; without them the log's score_status is "not_taken".
     user : dict of lists, optional
@@ -95,6 +104,8 @@ def log_rows(
         "policy_version": update.step,
         **responses._asdict(),
         **{name: records[name] for name in RECORDED},
+        **{name: records[name] for name in RECORDED_IF_KNOWN if name in records},
+        **(tokens or {}),
         "drift": drift,
         "score_status": "not_taken" if scores is None else np.array(scores.status),
         **({} if scores is None else {"score_norm": scores.norm, "score_unit": scores.unit}),

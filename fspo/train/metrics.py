@@ -68,7 +68,9 @@ def add_update(
     since: int,
     epoch: int,
 ) -> None:
-    """Add this process's rows of one update to the counts: what the rule cut, and entropy, KL and drift where measured.
+    """Add this process's rows of one update to the counts.
+
+    They say what the rule and the correction cut, and give the mismatch, entropy, KL and drift where measured.
 
     Parameters
     ----------
@@ -78,8 +80,18 @@ def add_update(
     for record in records:
         rows = record.rows | {"advantage": record.advantages}
         add_update_rows(counts, rows, config.log.length_edges, moved=since > 0)
-        if epoch == 0 and config.log.entropy:
-            counts.add(metric.ENTROPY, (record.shard.entropy * rows["length"]).sum(), rows["length"].sum())
+        if epoch == 0:  # what no update changes
+            mismatch, tokens = record.shard.mismatch, (rows["length"] - rows["missing"]).sum()
+            counts.add(metric.BEHAVIOUR_DIFFERENCE, float(mismatch.behaviour.abs().sum()), tokens)
+            if mismatch.engine is not None:
+                counts.add(metric.ENGINE_DIFFERENCE, float(mismatch.engine.abs().sum()), tokens)
+            counts.add(metric.MISSING, rows["missing"].sum(), rows["length"].sum())
+            if config.log.entropy:
+                counts.add(metric.ENTROPY, (record.shard.entropy * rows["length"]).sum(), rows["length"].sum())
+        if "correction_weight" in rows:
+            live = rows["advantage"] != 0
+            counts.add(metric.CORRECTION_CUT, rows["correction_cut"].sum(), rows["correction_count"].sum())
+            counts.add(metric.CORRECTION_WEIGHT, rows["correction_weight"][live].sum(), live.sum())
         if config.rule.kl_coef > 0:
             counts.add("kl", rows["kl"].sum(), rows["length"].sum())
         if record.drift is not None and rule.needs_stats and since > 0:

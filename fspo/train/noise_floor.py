@@ -25,7 +25,7 @@ from fspo.config import TrainConfig
 from fspo.distributed.layout import asked_for
 from fspo.gradlog.run_folder import CONFIG, MODEL, NOISE
 from fspo.models.load import EMBEDDED
-from fspo.objective import objective
+from fspo.objective import objective, ratio_tokens
 from fspo.rollouts.batches import RolloutBatch, plan_microbatches
 from fspo.rollouts.counts import Counts
 from fspo.rules import DriftStats, drift_stats
@@ -36,7 +36,7 @@ from fspo.train.updates import Shard, Updater
 SOURCE = "source"
 """The column ``user.source`` of the log: the change of the computation that a row belongs to."""
 
-ENGINE, ENGINE_MEANING = "engine", "the sampler's own log-probabilities, by their sums"
+ENGINE, ENGINE_MEANING = "engine", "the sampler's own log-probabilities"
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ def measure(config: TrainConfig, **parts: Any) -> Path:
     """Sample one rollout, log S for every source of noise, and return the folder of the measurement.
 
     Rows have the phase ``noise`` and name their source in the column ``user.source``. Rows of the source ``engine``
-    compare the trainer's log-probs with the sampler's, summed over the response. ``parts`` (model, tokenizer, task) are
+    compare the trainer's log-probs with the sampler's. ``parts`` (model, tokenizer, task) are
     handed to the trainer.
     """
     trainer = Trainer(noise_config(config), **parts)
@@ -175,22 +175,10 @@ def measure(config: TrainConfig, **parts: Any) -> Path:
     )
     for source in tqdm(chosen, desc="noise floor", unit="source", disable=not trainer.is_main):
         _log(writer, updater, batch, shards, source.name, [source.score(updater, batch, shard) for shard in shards])
-    engine = [_spread(batch, shard) for shard in shards]
-    _log(writer, updater, batch, shards, ENGINE, engine)
+    _log(writer, updater, batch, shards, ENGINE, [shard.old.double() - shard.mismatch.behaviour for shard in shards])
     writer.flush(0)
     trainer.accelerator.wait_for_everyone()
     return trainer.run
-
-
-def _spread(batch: RolloutBatch, shard: Shard) -> torch.Tensor:
-    """Return token log-probs (B, T) whose sum over a response is the sampler's log-probability of the response.
-
-    Only that sum is kept of the sampler. Its difference to the trainer's sum is spread evenly over the tokens.
-    """
-    count = shard.mask.sum(1, keepdim=True)
-    target = torch.as_tensor(batch.sampler_log_prob[shard.micro.rows], device=shard.old.device)[:, None]
-    total = shard.old.double().sum(1, keepdim=True)
-    return torch.where(shard.mask, shard.old.double() + (target - total) / count, 0.0)
 
 
 def _log(
@@ -205,7 +193,17 @@ def _log(
     for shard, new in zip(shards, values, strict=True):
         old = shard.old.to(new.dtype)
         m = updater.rule.centre(stats, shard.advantages)
-        out = objective(new, old, shard.mask, shard.advantages, updater.rule, updater.objective, m=m, ref=new)
+        out = objective(
+            new,
+            old,
+            shard.mask,
+            shard.advantages,
+            updater.rule,
+            updater.objective,
+            m=m,
+            ref=new,
+            mismatch=shard.mismatch,
+        )
         rows, source = out.records.to_numpy(), "none" if stats is None else "two_pass"
         writer.append(
             log_rows(
@@ -222,5 +220,6 @@ def _stats(updater: Updater, shards: list[Shard], values: list[torch.Tensor]) ->
     """Compute the drift statistics over the tokens of all processes."""
     sums = DriftStats()
     for shard, new in zip(shards, values, strict=True):
-        sums += drift_stats(new.double() - shard.old.double(), shard.mask, shard.advantages.double())
+        s = ratio_tokens(updater.rule.on, new.double() - shard.old.double(), shard.mismatch)
+        sums += drift_stats(s, shard.mask, shard.advantages.double())
     return updater.over_processes(sums)

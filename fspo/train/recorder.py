@@ -38,7 +38,7 @@ class ScoreLog:
     ----------
     config : TrainConfig
     rule : Rule
-        The rule that trains.
+        The clip rule that trains; the correction is the updater's.
     model : PreTrainedModel
         The model before accelerate wraps it.
     updater : Updater
@@ -62,7 +62,8 @@ class ScoreLog:
             rank=updater.accelerator.process_index,
             width=self._width(trainable) if config.log.score_every else 0,
             exact=scores.mode == "exact",
-            metadata={"rule": rule.to_dict(), "seed": config.seed, "scores": asdict(scores)},
+            metadata={"rule": rule.to_dict(), "seed": config.seed, "scores": asdict(scores)}
+            | ({} if updater.correction is None else {"correction": updater.correction.to_dict()}),
             user_columns=self.user_columns,
         )
 
@@ -179,7 +180,15 @@ class ScoreLog:
             }
             responses = responses_of(batch, shard)
             self.writer.append(
-                log_rows(update, responses, record.rows, drift=record.drift, scores=shard.scores, user=user)
+                log_rows(
+                    update,
+                    responses,
+                    record.rows,
+                    drift=record.drift,
+                    tokens=record.tokens,
+                    scores=shard.scores,
+                    user=user,
+                )
             )
 
     def flush(self, rollout: int) -> None:

@@ -104,6 +104,8 @@ class Trainer:
             padding_side=config.batch.padding_side,
             entropy=config.log.entropy,
             reference=reference,
+            correction=config.correction.rule(),
+            tokens=config.log.tokens,
             logits=config.batch.logits,
         )
         self.collector = Collector(
@@ -275,7 +277,8 @@ class Trainer:
         with self.reporter.timed("update"):
             records = self.updater.accumulate(shards, stats, rule)
             cause = self._step(counts, guard.find(self.accelerator, records))
-        if cause is None and rule.adapt != "none" and since > 0:  # before the first update every S is 0
+        if cause is None and rule.adapt != "none" and (since > 0 or rule.on != "update"):
+            # Before the first update every S is 0.
             S, n, A = self.updater.global_rows(records)
             self.online.observe(S, n, A, rule.centre(stats, A))
         self.log.update(batch, records, step=step, since=since, epoch=epoch)
@@ -294,7 +297,7 @@ class Trainer:
     def _stats(self, shards: list[Shard], since: int) -> DriftStats | None:
         if not self.rule.needs_stats:
             return None
-        if since == 0:  # every log-ratio is exactly 0 before the first update
+        if since == 0 and self.rule.on == "update":  # every S is exactly 0 before the first update
             return DriftStats()
         if self.rule.drift_source == "lagged":
             return DriftStats(**(self.state.lagged or {}))

@@ -16,7 +16,7 @@ from accelerate.utils import gather_object
 
 from fspo.config import ObjectiveConfig
 from fspo.distributed.layout import layout_of
-from fspo.objective import denominator_for, objective
+from fspo.objective import Mismatch, denominator_for, log_ratios, objective, ratio_stats, ratio_sum, ratio_tokens
 from fspo.policy.logprobs import make_batch, token_log_probs
 from fspo.policy.scores import Scores
 from fspo.rollouts.batches import Microbatch, RolloutBatch
@@ -36,8 +36,10 @@ class Shard:
     batch : dict of tensors (B, T)
         Token ids and masks.
     old, ref : tensors (B, T)
-        Log-probs of the response tokens under the weights that sampled them, and under the reference model. ref is
-        None without a KL term.
+        Log-probs of the response tokens under the weights before the rollout's updates, and under the reference
+        model. ref is None without a KL term.
+    mismatch : Mismatch
+        How far the sampler's law is from the old policy.
     advantages : tensor (B,)
     entropy : (B,) float64
         Mean entropy over the response's tokens when it was sampled, nats; NaN if entropy is not logged.
@@ -49,6 +51,7 @@ class Shard:
     batch: Tensors
     old: torch.Tensor
     ref: torch.Tensor | None
+    mismatch: Mismatch
     advantages: torch.Tensor
     entropy: np.ndarray
     scores: Scores | None = None
@@ -70,11 +73,14 @@ class Record:
         The columns of `fspo.objective.Records.to_numpy`.
     drift : (B,) float64, optional
         Centre of the rule's band, nats per token; None for responses of an audit, on which no update is made.
+    tokens : dict of lists of B arrays, optional
+        Token log-ratios of each response, by the names of the gradient log's columns, if tokens are logged.
     """
 
     shard: Shard
     rows: dict[str, np.ndarray]
     drift: np.ndarray | None = None
+    tokens: dict[str, list[np.ndarray]] | None = None
 
     @property
     def advantages(self) -> np.ndarray:
@@ -96,6 +102,10 @@ class Updater:
         The sampling temperature. Log-probs are taken at it, because log-ratios compare with the policy that sampled.
     reference : torch.nn.Module, optional
         Frozen initial model for the KL term.
+    correction : Rule, optional
+        The correction of the mismatch between sampler and trainer.
+    tokens : bool
+        Whether the records hold token log-ratios.
     logits : int, optional
         Largest number of logits held in memory at a time, as in `fspo.policy.logprobs.token_log_probs`.
     """
@@ -109,6 +119,8 @@ class Updater:
     padding_side: str = "right"
     entropy: bool = True
     reference: torch.nn.Module | None = None
+    correction: Rule | None = None
+    tokens: bool = False
     logits: int | None = None
 
     def log_probs(
@@ -148,8 +160,11 @@ class Updater:
         ref = None
         if self.reference is not None:
             ref, _ = self.log_probs(tensors, model=self.reference)
+        mask = tensors["response_mask"]
+        sampler = torch.as_tensor(np.concatenate([batch.sampler_log_probs[i] for i in micro.rows]), device=old.device)
+        sampler = torch.zeros_like(old, dtype=torch.float64).masked_scatter(mask, sampler.double())
         advantages = torch.as_tensor(batch.advantages[micro.rows], device=old.device)
-        return Shard(micro, tensors, old, ref, advantages, mean)
+        return Shard(micro, tensors, old, ref, Mismatch.of(old, sampler, mask, version=old), advantages, mean)
 
     @torch.no_grad()
     def drift_stats(self, shards: Sequence[Shard]) -> DriftStats:
@@ -162,7 +177,22 @@ class Updater:
             new, _ = self.log_probs(shard.batch)
             # A dummy runs forward too, because with sharded weights every process must run the same passes.
             if not shard.micro.dummy:
-                sums += drift_stats((new - shard.old).double(), shard.mask, shard.advantages.double())
+                s = ratio_tokens(self.rule.on, new - shard.old, shard.mismatch)
+                sums += drift_stats(s, shard.mask, shard.advantages.double())
+        return self.over_processes(sums)
+
+    def correction_stats(self, shards: Sequence[Shard]) -> DriftStats | None:
+        """Compute the drift statistics of the correction's ratio over the minibatch; None if it has no drift.
+
+        Updates do not change this ratio, so no forward pass is needed.
+        """
+        if self.correction is None or not self.correction.needs_stats:
+            return None
+        sums = DriftStats()
+        for shard in shards:
+            if not shard.micro.dummy:
+                tokens = ratio_tokens(self.correction.on, shard.old, shard.mismatch)
+                sums += drift_stats(tokens, shard.mask, shard.advantages.double())
         return self.over_processes(sums)
 
     def lagged_stats(self, records: Sequence[Record]) -> DriftStats:
@@ -172,20 +202,23 @@ class Updater:
         """
         sums = DriftStats()
         for record in records:
-            k3, square, n, S = (record.rows[name] for name in ("k3_sum", "sum_sq_log_ratio", "length", "log_ratio"))
-            sums += DriftStats.of(k3, square, n, S, record.advantages)
+            sums += ratio_stats(record.rows, self.rule.on, record.advantages)
         return self.over_processes(sums)
 
-    @staticmethod
-    def global_rows(records: Sequence[Record]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Gather S (nats), length (tokens) and A of the minibatch's responses from all processes, (n,) each.
+    def global_rows(self, records: Sequence[Record]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Gather the rule's log-ratio (nats), length (tokens) and A of the minibatch's responses, (n,) each.
 
-        They are sorted by row number, so every process gets the same arrays, however the rows were divided into
-        microbatches.
+        The responses of all processes are sorted by row number, so every process gets the same arrays, however the
+        rows were divided into microbatches.
         """
         parts = gather_object(
             [
-                (record.shard.micro.rows, record.rows["log_ratio"], record.rows["length"], record.advantages)
+                (
+                    record.shard.micro.rows,
+                    ratio_sum(record.rows, self.rule.on),
+                    record.rows["length"],
+                    record.advantages,
+                )
                 for record in records
             ]
         )
@@ -217,6 +250,7 @@ class Updater:
         denominator = float(self.accelerator.reduce(total, "sum"))  # type: ignore[arg-type]
         training = [s for s in shards if s.micro.trains]
         layout = layout_of(self.model)
+        correction, correction_stats = self.correction, self.correction_stats(shards)
         found = []
         for shard in shards:
             trains = shard.micro.trains
@@ -234,6 +268,9 @@ class Updater:
                     m=rule.centre(stats, shard.advantages),
                     denominator=denominator,
                     ref=shard.ref,
+                    mismatch=shard.mismatch,
+                    correction=correction,
+                    correction_m=correction and correction.centre(correction_stats, shard.advantages),
                 )
                 if trains:
                     # Gradients are averaged over processes, but the denominator already counts all processes' rows.
@@ -242,11 +279,22 @@ class Updater:
                     self.accelerator.backward(loss * scale)
             if not shard.micro.dummy:
                 rows = records.to_numpy()
-                found.append(Record(shard, rows, rows["drift"]))
+                found.append(Record(shard, rows, rows["drift"], self._tokens(shard, new) if self.tokens else None))
         return found
+
+    @staticmethod
+    def _tokens(shard: Shard, new: torch.Tensor) -> dict[str, list[np.ndarray]]:
+        s = log_ratios(new.detach(), shard.old, shard.mask)
+        ratios = {"token_log_ratio": s, "token_behaviour_log_ratio": shard.mismatch.behaviour}
+        return {
+            name: [row[mask].float().cpu().numpy() for row, mask in zip(x, shard.mask, strict=True)]
+            for name, x in ratios.items()
+        }
 
     @torch.no_grad()
     def fresh_record(self, shard: Shard) -> Record:
         """Make the record of a shard whose responses the present parameters sampled, so that S is 0 and none is cut."""
-        _, records = objective(shard.old, shard.old, shard.mask, shard.advantages, Rule("none"))
+        _, records = objective(
+            shard.old, shard.old, shard.mask, shard.advantages, Rule("none"), mismatch=shard.mismatch
+        )
         return Record(shard, records.to_numpy())

@@ -22,12 +22,14 @@ def recorded(groups: int = 6, size: int = 4) -> RolloutBatch:
     n = groups * size
     advantages = draw.standard_normal(n)
     advantages[:size] = 0.0
+    prompts = [draw.integers(2, 24, 4 + i // size) for i in range(n)]
+    responses = [draw.integers(2, 24, draw.integers(1, 20)) for _ in range(n)]
     return RolloutBatch(
         rollout=0,
         behaviour_version=0,
-        prompts=[draw.integers(2, 24, 4 + i // size) for i in range(n)],
-        responses=[draw.integers(2, 24, draw.integers(1, 20)) for _ in range(n)],
-        sampler_log_prob=np.zeros(n),
+        prompts=prompts,
+        responses=responses,
+        sampler_log_probs=[draw.normal(-2, 0.5, len(r)) for r in responses],
         truncated=np.zeros(n, bool),
         rewards=np.zeros(n),
         advantages=advantages,

@@ -44,7 +44,13 @@ RENAMED: dict[str, str] = {
 column" in every table. Tables are acceptance, lre, ...; also log (the gradient log), metrics, weights, summary."""
 REMOVED: dict[str, str] = {}
 """Pattern of places (as ``fnmatch`` reads it, for example "*/acceptance/label") that are gone -> why."""
-CHANGED: dict[str, str] = {}
+CHANGED: dict[str, str] = {
+    **{f"{part}/*/training/*": "the sampler's mismatch has metrics" for part in ("analysis", "other")},
+    **{
+        f"noise/fspo/log/{name}": "the rows of the engine compare tokens, not sums spread evenly over them"
+        for name in ("log_ratio", "sum_sq_log_ratio", "k3_sum")
+    },
+}
 """Pattern of places whose numbers were wrong, or whose words are others -> why."""
 
 TOLERANCE = {"training": 0.0, "noise": 0.0, "proofs": 1e-6}

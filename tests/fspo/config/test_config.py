@@ -1,5 +1,6 @@
 """The configuration: the command line wins over the file; wrong names and values are refused with their cure."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from fspo.base.errors import UserError
 from fspo.base.options import option_names, parse, save, to_dict
 from fspo.config import TrainConfig
-from fspo.rules import PRESETS
+from fspo.rules import CORRECTIONS, PRESETS
 
 
 def made(*arguments: str) -> TrainConfig:
@@ -63,6 +64,12 @@ def test_saved_configuration_loads_again(tmp_path: Path) -> None:
         (["--rule.preset", "rloo", "--batch.responses", "1"], r"batch\.responses to 2"),
         (["--rule.range_lo", "-1"], r"range_lo"),
         (["--rule.kl_coef", "-1"], r"kl_coef"),
+        (["--rule.on", "engine"], r"rule\.on"),
+        (["--correction.preset", "tiss"], r"did you mean 'tis'"),
+        (["--correction.range_lo", "0.1"], r"correction\.range_lo is set.*set correction\.preset"),
+        (["--correction.preset", "mis", "--correction.on", "total"], r"correction\.on"),
+        (["--correction.preset", "mis", "--correction.range_lo", "2"], r"at most 1 \(no lower edge\)"),
+        (["--correction.preset", "mis", "--rule.on", "total"], r"would weigh it twice"),
         (["--sampling.temperature", "0"], r"temperature must be > 0"),
         (["--sampling.precision", "bfloat16", "--model.dtype", "bfloat16"], r"set sampling\.precision to same"),
         (["--optim.learning_rate", ".nan"], r"optim\.learning_rate is nan"),
@@ -129,3 +136,11 @@ def test_every_preset_can_be_named_and_changed(name: str) -> None:
 def test_option_names_reach_into_groups() -> None:
     names = option_names(TrainConfig)
     assert {"rollouts", "batch.prompts", "log.scores.width", "rule.preset"} <= set(names)
+
+
+@pytest.mark.parametrize("name", ["none", *CORRECTIONS])
+def test_corrections_by_name(name: str) -> None:
+    assert made("--correction.preset", name).correction.rule() == CORRECTIONS.get(name)
+    if name != "none":
+        changed = made("--correction.preset", name, "--correction.range_hi", "0.7", "--correction.on", "behaviour")
+        assert changed.correction.rule() == replace(CORRECTIONS[name], range_hi=0.7, on="behaviour")

@@ -31,6 +31,8 @@ SLOW_STEPS = ["--optim.learning_rate", "3e-4", "--optim.warmup_updates", "0"]
 CASES = {
     "float64": [
         *("--rule.preset", "fspo-kl", "--rule.adapt", "range", "--rule.target", "0.7", "--batch.tokens", "100"),
+        *("--correction.preset", "engine-sqrt", "--correction.weight", "geometric"),
+        *("--correction.range_lo", "2", "--correction.range_hi", "2"),
         *SLOW_STEPS,
     ],
     "float32": ["--rule.preset", "gspo", "--rule.range_lo", "0.01", "--rule.range_hi", "0.01", *SLOW_STEPS],
@@ -67,10 +69,13 @@ def test_two_processes_equal_one(folder: Path, dtype: str, tolerance: float) -> 
     if dtype == "float64":  # the range is learnt from the rows of both processes, from the first update with S != 0 on
         ranges = ((rows[0].hi - rows[0].lo) / rows[0].length ** 0.5).groupby(rows[0].step).mean().to_numpy()
         assert np.unique(ranges.round(9)).size == 3
+        assert 0 < (rows[0].correction_side != 0).sum() < 48
+        for name in ("correction_drift", "correction_lo", "correction_weight"):  # the centre is of both processes' rows
+            np.testing.assert_allclose(rows[0][name], rows[1][name], rtol=1e-6, err_msg=name)
     # log-probabilities of 20 tokens are sums near 60: float32 keeps 1e-5 of that
     absolute = 1e-9 if dtype == "float64" else 1e-4
     close = ["log_ratio", "sum_sq_log_ratio", "k3_sum", "lo", "hi", "drift", "multiplier", "weight", "entropy"]
-    for name in [*close, "advantage", "score_norm", "engine_log_ratio"]:
+    for name in [*close, "advantage", "score_norm", "engine_log_ratio", "total_k3_sum"]:
         np.testing.assert_allclose(rows[0][name], rows[1][name], rtol=tolerance, atol=absolute, err_msg=name)
     for one_unit, two_unit in zip(rows[0].score_unit, rows[1].score_unit, strict=True):
         assert (one_unit is None) == (two_unit is None)

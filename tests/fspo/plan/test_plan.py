@@ -58,7 +58,7 @@ def full_batch(rows: int, prompt: int, response: int) -> RolloutBatch:
         behaviour_version=0,
         prompts=[rng.integers(2, 24, prompt) for _ in range(rows)],
         responses=[rng.integers(2, 24, n) for n in lengths],
-        sampler_log_prob=np.zeros(rows),
+        sampler_log_probs=[np.zeros(n) for n in lengths],
         truncated=np.zeros(rows, bool),
         rewards=np.zeros(rows),
         advantages=np.where(np.arange(rows) % 2, 1.0, -1.0),

@@ -40,7 +40,8 @@ def test_rollout_in_prompt_order() -> None:
     ended = np.array([1 in r for r in found.responses])
     assert (found.truncated == ~ended).all()
     assert (found.lengths[found.truncated] == 12).all()
-    assert (found.sampler_log_prob < 0).all()
+    assert [len(x) for x in found.sampler_log_probs] == found.lengths.tolist()
+    assert (np.concatenate(found.sampler_log_probs) < 0).all()
 
 
 def test_noise_belongs_to_the_response() -> None:

@@ -38,6 +38,13 @@ def test_float32_layouts_stay_at_rounding_and_bfloat16_does_not(log):
     assert 1e-4 < largest(log, "bfloat16") < 1.0
 
 
+def test_rows_of_the_engine_are_the_mismatch_token_by_token(log):
+    rows = log.where(log.column("user.source") == "engine")
+    np.testing.assert_allclose(rows.column("log_ratio"), -rows.column("engine_log_ratio"), rtol=1e-6)
+    np.testing.assert_allclose(rows.column("sum_sq_log_ratio"), rows.column("engine_sum_sq"), rtol=1e-6)
+    assert rows.column("engine_sum_sq").all()
+
+
 def test_nothing_is_trained_and_every_row_says_so(log):
     assert set(log.column("phase")) == {"noise"}
     assert set(log.column("updates_since_rollout")) == {0}

@@ -14,6 +14,7 @@ from fspo.train.claim import mark
 ARGUMENTS = [
     *("--rollouts", "5", "--checkpoint_every", "2", "--keep_checkpoints", "1", "--eval.every", "2"),
     *("--rule.preset", "fspo-kl", "--rule.drift_source", "lagged", "--log.audit_every", "2"),
+    *("--correction.preset", "engine-sqrt", "--log.tokens", "true"),
 ]
 
 

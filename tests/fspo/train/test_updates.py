@@ -9,30 +9,13 @@ import numpy as np
 import pytest
 import tiny_run
 import torch
+from tiny_updates import gradients, log_probs, move, rollout
 
 from fspo.gradlog import read_log
 from fspo.models.load import LoraOptions, ready_for_training
 from fspo.rollouts.batches import RolloutBatch, plan_microbatches
 from fspo.rollouts.collect import give_advantages
 from fspo.rollouts.counts import Counts
-
-
-def rollout(trainer: Any) -> RolloutBatch:
-    batch = trainer.sample(0, Counts())
-    assert (batch.advantages != 0).any()
-    return batch
-
-
-def move(model: Any, size: float = 0.02, seed: int = 1) -> None:
-    """Shift all weights, so that log-counts leave 0."""
-    noise = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for p in model.parameters():
-            p += size * torch.randn(p.shape, generator=noise, dtype=torch.float64).to(p.dtype)
-
-
-def gradients(model: Any) -> torch.Tensor:
-    return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]).double()
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
@@ -53,13 +36,6 @@ def test_log_ratio_is_exactly_zero_at_first(tmp_path: Path, side: str, dtype: to
     move(net)
     again = [record.rows for record in trainer.updater.accumulate(shards, None)]
     assert np.concatenate([record["log_ratio"] for record in again]).all()
-
-
-def log_probs(model: Any, prompt: np.ndarray, response: np.ndarray) -> torch.Tensor:
-    """Log-probabilities of one response, without padding or masks."""
-    ids = torch.from_numpy(np.concatenate([prompt, response]))[None]
-    logits = model(input_ids=ids, use_cache=False).logits[0, len(prompt) - 1 : -1]
-    return logits.log_softmax(-1).gather(1, torch.from_numpy(response)[:, None])[:, 0]
 
 
 def plain_loss(model: Any, before: Any, batch: RolloutBatch, preset: str, kl: float = 0.0) -> torch.Tensor:

@@ -1,0 +1,193 @@
+"""Corrections in the trainer: gradient by an independent computation, columns and metrics of a run, the guard."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny_run
+import torch
+from tiny_updates import gradients, log_probs, move, rollout
+
+from fspo.gradlog import read_log
+from fspo.rollouts.counts import Counts
+from fspo.rules import Rule, drift_stats
+from fspo.train import guard
+
+WIDE = ("--correction.preset", "engine-sqrt", "--correction.range_lo", "0.3", "--correction.range_hi", "0.3")
+EPOCHS = ("--rollouts", "1", "--batch.prompts", "8", "--sampling.precision", "bfloat16", "--rule.range_lo", "5")
+CASES = {
+    "tis": ("--correction.preset", "tis"),
+    "mis": ("--correction.preset", "mis"),
+    "engine-sqrt": WIDE,
+    "geometric": (
+        *WIDE,
+        "--correction.weight",
+        "geometric",
+        "--correction.outside",
+        "cap",
+        "--correction.drift",
+        "none",
+    ),
+}
+
+
+def disturb(batch: Any) -> None:
+    """Give every token a sampler's log-probability that is off by noise of .4 nats."""
+    noise = np.random.default_rng(2)
+    batch.sampler_log_probs = [x + noise.normal(0, 0.4, len(x)) for x in batch.sampler_log_probs]
+
+
+def factors(name: str, E: np.ndarray, k3: float) -> np.ndarray:
+    """f_t of one response in scalars."""
+    L, S = len(E), E.sum()
+    if name == "tis":
+        return np.minimum(np.exp(E), 2.0)
+    if name == "mis":
+        return np.full(L, math.exp(S) if 1 / 3 <= math.exp(S) <= 3 else 0.0)
+    if name == "engine-sqrt":
+        return np.full(L, math.exp(S) if abs(S + k3 * L) <= 0.3 * math.sqrt(L) else 0.0)
+    return np.full(L, math.exp(min(S, 0.3 * math.sqrt(L)) / L))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_gradient_equals_autograd_on_the_whole_minibatch(tmp_path: Path, name: str) -> None:
+    net = tiny_run.model(dtype=torch.float64)
+    trainer = tiny_run.trainer(
+        tmp_path / "run", "--rule.preset", "none", "--batch.tokens", "100", *CASES[name], net=net
+    )
+    batch = rollout(trainer)
+    disturb(batch)
+    pairs = list(zip(batch.prompts, batch.responses, strict=True))
+    old = [log_probs(net, *pair).detach() for pair in pairs]
+    shards = trainer.shards(batch, np.arange(len(batch)))
+    assert len(shards) > 2
+    move(net, 0.01)
+    net.zero_grad()
+    records = trainer.updater.accumulate(shards, None)
+    found = gradients(net)
+
+    e = [one.numpy() - sampler for one, sampler in zip(old, batch.sampler_log_probs, strict=True)]
+    every = np.concatenate(e)
+    k3 = float(np.mean(np.exp(every) - 1 - every))
+    f = [factors(name, x, k3) for x in e]
+    net.zero_grad()
+    terms = []
+    for i, pair in enumerate(pairs):
+        s = log_probs(net, *pair) - old[i]
+        terms.append(s.detach().sum().exp() * batch.advantages[i] * (torch.as_tensor(f[i]) * s).sum())
+    (-torch.stack(terms).mean()).backward()
+    expected = gradients(net)
+    torch.testing.assert_close(found, expected, rtol=1e-7, atol=1e-9 * float(expected.abs().max()))
+    rows = np.concatenate([record.shard.micro.rows for record in records])
+    weight = np.concatenate([record.rows["correction_weight"] for record in records])
+    live = batch.advantages[rows] != 0
+    np.testing.assert_allclose(weight[live], [f[i].mean() for i in rows[live]], rtol=1e-6)
+    cut = np.concatenate([record.rows["correction_cut"] for record in records]).sum()
+    assert 0 < cut < np.concatenate([record.rows["correction_count"] for record in records]).sum()
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two epochs of a run whose sampler computes in bfloat16, with token log-ratios in its log."""
+    folder = tmp_path_factory.mktemp("corrected") / "run"
+    narrow = [word.replace("0.3", "0.004") for word in WIDE]
+    tiny_run.trainer(folder, *EPOCHS, *narrow, "--log.tokens", "true", "--log.audit_every", "1").train()
+    return folder
+
+
+def test_columns_of_a_run(run: Path) -> None:
+    log = read_log(run)
+    rule = Rule(**log.metadata["correction"])
+    assert (rule.name, rule.on, rule.range_hi) == ("engine-sqrt", "engine", 0.004)
+    rows = log.table.to_pandas()
+    assert set(rows.times_used) == {0, 1}
+    assert (rows.staleness_log_ratio == 0).all()
+    assert (rows.behaviour_log_ratio == rows.engine_log_ratio).all()
+    assert rows.engine_log_ratio.abs().median() > 1e-3
+    for _, update in rows.groupby("step"):  # the centre is of the update's own minibatch, in each epoch
+        m = -update.engine_k3_sum.sum() / update.length.sum()
+        np.testing.assert_allclose(update.correction_drift, m, rtol=1e-9)
+        E, L, A = (update[name].to_numpy(float) for name in ("engine_log_ratio", "length", "advantage"))
+        applied = rule.apply(E, L, A, m)
+        np.testing.assert_allclose(update.correction_lo, applied.lo, rtol=1e-9)
+        np.testing.assert_allclose(update.correction_hi, applied.hi, rtol=1e-9)
+        np.testing.assert_array_equal(update.correction_side, applied.side)
+        np.testing.assert_allclose(update.correction_weight, applied.clipped_weight, rtol=1e-6)
+    assert 0 < (rows.correction_side != 0).sum() < (rows.advantage != 0).sum()
+    tokens = {name: [x.astype(float) for x in rows[f"token_{name}"]] for name in ("log_ratio", "behaviour_log_ratio")}
+    assert [len(x) for x in tokens["log_ratio"]] == rows.length.tolist()
+    for name, lists in tokens.items():
+        np.testing.assert_allclose([x.sum() for x in lists], rows[name], atol=1e-5)
+    b, x = tokens["behaviour_log_ratio"], [s + b for s, b in zip(*tokens.values(), strict=True)]
+    for name, lists in (("behaviour", b), ("engine", b), ("total", x)):
+        np.testing.assert_allclose([(y**2).sum() for y in lists], rows[f"{name}_sum_sq"], rtol=1e-4)
+        stats = [drift_stats(y[None], np.ones((1, len(y)), bool)).k3_sum for y in lists]
+        np.testing.assert_allclose(stats, rows[f"{name}_k3_sum"], rtol=1e-3, atol=1e-9)
+
+
+def test_metrics_agree_with_the_log(run: Path) -> None:
+    rows = read_log(run).table.to_pandas()
+    values = tiny_run.metrics(run, "train")[0]
+    live, first = rows[rows.advantage != 0], rows[rows.times_used == 0]
+    assert values["correction/cut"] == pytest.approx((live.correction_side != 0).mean())
+    assert values["correction/mean_weight"] == pytest.approx(live.correction_weight.mean(), rel=1e-6)
+    size = np.abs(np.concatenate(first.token_behaviour_log_ratio)).mean()
+    for name in ("engine", "sampling"):
+        assert values[f"sampling/{name}_logp_difference/mean"] == pytest.approx(size, rel=1e-5)
+    assert values["sampling/missing_logp"] == 0
+
+
+def test_audits_have_the_mismatch_and_no_correction(run: Path) -> None:
+    rows = read_log(run, phases=("audit",)).table.to_pandas()
+    assert len(rows)
+    assert rows.engine_log_ratio.notna().all()
+    assert (rows.total_sum_sq == rows.engine_sum_sq).all()  # S = 0
+    assert rows.correction_weight.isna().all()
+    assert rows.token_log_ratio.isna().all()
+
+
+def test_a_run_without_a_correction_says_so(tmp_path: Path) -> None:
+    tiny_run.trainer(tmp_path / "run", "--rollouts", "1").train()
+    log = read_log(tmp_path / "run")
+    assert "correction" not in log.metadata
+    assert all(name not in log for name in ("correction_weight", "token_log_ratio"))
+    assert "behaviour_log_ratio" in log
+
+
+def test_the_total_ratio_in_a_run(tmp_path: Path) -> None:
+    options = ("--rule.preset", "fspo-kl", "--rule.on", "total", "--rule.range_hi", ".0004", "--log.score_every", "0")
+    tiny_run.trainer(tmp_path / "run", *EPOCHS, *options).train()
+    rows = read_log(tmp_path / "run").table.to_pandas()
+    total = rows.log_ratio + rows.behaviour_log_ratio
+    np.testing.assert_allclose(rows.weight, np.exp(total), rtol=1e-6)
+    assert (rows.band_accept == ((rows.lo <= total) & (total <= rows.hi))).all()
+    steps = rows.groupby("step")  # also before the first update, where S = 0 and the total is not
+    np.testing.assert_allclose(steps.drift.first(), -steps.total_k3_sum.sum() / steps.length.sum(), rtol=1e-6)
+    assert (rows[rows.updates_since_rollout == 0].side != 0).any()
+
+
+def test_missing_log_probs_are_counted(tmp_path: Path) -> None:
+    trainer = tiny_run.trainer(tmp_path / "run", *CASES["tis"])
+    batch, counts = rollout(trainer), Counts()
+    before = sum(len(x) for x in batch.sampler_log_probs)
+    for values in batch.sampler_log_probs[::2]:
+        values[0] = math.nan
+    shards = trainer.shards(batch, np.arange(len(batch)))
+    trainer.update(batch, shards, counts, since=0, epoch=0)
+    assert counts.get("sampling/missing_logp") == pytest.approx(8 / before)
+    assert counts.get("skipped_updates") == 0
+    assert math.isfinite(counts.get("sampling/sampling_logp_difference/mean"))
+
+
+def test_a_factor_without_bound_is_an_update_to_skip(tmp_path: Path) -> None:
+    trainer = tiny_run.trainer(tmp_path / "run")
+    trainer.updater.correction = Rule("none", on="engine")
+    batch = rollout(trainer)
+    shards = trainer.shards(batch, np.arange(len(batch)))
+    assert guard.find(trainer.accelerator, trainer.updater.accumulate(shards, None)) is None
+    live = int(np.flatnonzero(batch.advantages)[0])
+    batch.sampler_log_probs[live] = batch.sampler_log_probs[live] - 21.0
+    shards = trainer.shards(batch, np.arange(len(batch)))
+    assert guard.find(trainer.accelerator, trainer.updater.accumulate(shards, None)) == "weight"
