@@ -97,6 +97,9 @@ class BatchConfig:
     logits : int, optional
         Largest number of logits (tokens x vocabulary entries, float32) held in memory at a time in training, old
         log-probs and score passes; by default 2^20 on a CPU and 2^24 (64 MiB) on a GPU.
+    staleness : int
+        Number of rollouts that the sampling weights are behind the trained ones; the first rollouts are sampled with
+        the initial weights. The weights in between are kept in the memory of the CPU and in checkpoints.
     redraws : int
         How many times at most a rollout draws further prompts to replace groups whose rewards are all equal (dynamic
         sampling). If some remain after that, they are trained on, and their gradient is 0.
@@ -113,6 +116,7 @@ class BatchConfig:
     tokens: int = number(2048, 1)
     padding_side: Literal["right", "left"] = "right"
     logits: int | None = number(None, 1, 2**40)
+    staleness: int = number(0, 0, 1000)
     redraws: int = number(0, 0)
     drop: tuple[Literal["truncated", "failed"], ...] = ()
 

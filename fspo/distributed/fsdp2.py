@@ -59,12 +59,12 @@ class Fsdp2:
         """
         return nullcontext()
 
-    def clip_gradient(self, accelerator: Accelerator, model: torch.nn.Module, max_norm: float) -> float:
-        """Clip the norm of the gradient over all processes and return the norm before clipping.
-
-        Gathered parameters are freed first, because they would keep their old values after the optimizer's step. A
-        pass without gradients leaves the output layer gathered: accelerate expects a backward pass to free it.
-        """
+    def settle(self) -> None:
+        """Free gathered parameters. A pass without gradients leaves some, which a backward pass is expected to free."""
         for part in self.parts:
             part.reshard()
+
+    def clip_gradient(self, accelerator: Accelerator, model: torch.nn.Module, max_norm: float) -> float:
+        """Free gathered parameters, clip the norm of the gradient and return the norm before clipping."""
+        self.settle()
         return float(whole(accelerator.clip_grad_norm_(model.parameters(), max_norm)))

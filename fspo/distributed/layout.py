@@ -41,6 +41,10 @@ class Layout(Protocol):
         has a gradient."""
         ...
 
+    def settle(self) -> None:
+        """Free parameters that a pass has gathered. Else they would keep their values when the weights are changed."""
+        ...
+
     def clip_gradient(self, accelerator: Accelerator, model: torch.nn.Module, max_norm: float) -> float:
         """Clip the norm of the gradient over all processes and return the norm before clipping.
 

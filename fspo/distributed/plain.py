@@ -27,6 +27,9 @@ class Plain:
         """Return the context of one microbatch; only the last one averages the summed gradients over processes."""
         return nullcontext() if last else accelerator.no_sync(model)  # type: ignore[return-value]
 
+    def settle(self) -> None:
+        """Do nothing, because no pass gathers parameters."""
+
     def clip_gradient(self, accelerator: Accelerator, model: torch.nn.Module, max_norm: float) -> float:
         """Clip the norm of the gradient over all processes and return the norm before clipping."""
         return float(accelerator.clip_grad_norm_(model.parameters(), max_norm))  # type: ignore[arg-type]

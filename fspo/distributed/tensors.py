@@ -13,6 +13,8 @@ import torch
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
+Tensors = dict[str, torch.Tensor]
+
 
 def is_part(tensor: object) -> bool:
     """Return whether this process holds only some rows of the tensor."""

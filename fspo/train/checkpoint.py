@@ -1,14 +1,17 @@
 """Checkpoints: weights and optimizer moments as safetensors, counters as JSON, no pickle.
 
-A checkpoint is a folder ``checkpoints/step-00000010/{model.safetensors, optimizer.safetensors, state.json}``. It is
-written under another name and renamed when it is complete. Everything else that a run depends on (noise, order of the
+A checkpoint is a folder ``checkpoints/step-00000010/{model.safetensors, optimizer.safetensors, state.json}``, with a
+file ``past-00000002.safetensors`` for each version of the weights that a later rollout samples from. It is written
+under another name and renamed when it is complete. Everything else that a run depends on (noise, order of the
 data, learning rate) follows from the configuration and from the numbers in state.json.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +22,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from fspo.base.errors import UserError
 from fspo.base.files import remove_folder, whole_folder
-from fspo.distributed.tensors import put, shard_like, whole_state
+from fspo.distributed.tensors import Tensors, put, shard_like, whole_state
 from fspo.gradlog.run_folder import CHECKPOINTS, MODEL
 from fspo.sampling.saving import save_model
 from fspo.train.optimizers import CODES, SCALE, low_moment, moment_parts
@@ -45,6 +48,8 @@ class TrainState:
         Drift statistics of the last minibatch (fspo.rules.DriftStats).
     online : dict
         State of a band that is adapted to reach a target acceptance (fspo.rules.online.OnlineState).
+    past : list of int
+        Versions of the weights that the checkpoint keeps beside the present ones, the oldest first.
     """
 
     rollout: int = 0
@@ -54,9 +59,17 @@ class TrainState:
     prompts: int | None = None
     lagged: dict[str, Any] | None = None
     online: dict[str, Any] | None = None
+    past: list[int] = field(default_factory=list)
 
 
-def trainable(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+Version = tuple[int, Tensors]
+"""Weights of the past: the number of updates after which the model had them, and its trainable parameters."""
+
+
+_PAST = "past-{:08d}.safetensors"
+
+
+def trainable(model: torch.nn.Module) -> Tensors:
     """Return the trainable parameters by name; tied parameters appear once."""
     return {name: p for name, p in model.named_parameters() if p.requires_grad}
 
@@ -68,9 +81,10 @@ def save(
     state: TrainState,
     keep: int,
     *,
+    past: Sequence[Version] = (),
     writes: bool = True,
 ) -> Path:
-    """Write a checkpoint, remove all but the newest ``keep``, and return the folder of the new one.
+    """Write a checkpoint with ``past`` weights, remove all but the newest ``keep``, and return the new one's folder.
 
     Every process must call this, because sharded tensors are gathered. Only the process with ``writes`` writes files.
     """
@@ -92,6 +106,9 @@ def save(
     with whole_folder(target, SafetensorError) as made:
         save_file(weights, made / "model.safetensors")
         save_file(moments, made / "optimizer.safetensors")
+        for version, tensors in past:
+            save_file(tensors, made / _PAST.format(version))
+        state = replace(state, past=[version for version, _ in past])
         (made / "state.json").write_text(json.dumps(asdict(state)), encoding="utf-8")
     for old in list_checkpoints(run)[:-keep] if keep > 0 else []:
         remove_folder(old)
@@ -133,6 +150,20 @@ def list_checkpoints(run: Path) -> list[Path]:
     return sorted(p for p in (run / CHECKPOINTS).glob("step-*") if (p / "state.json").is_file())
 
 
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, SafetensorError, ValueError, TypeError) as error:
+        raise UserError(f"{path} is damaged ({error}): remove it to go on from the checkpoint before it") from error
+
+
+def load_past(path: Path, versions: Sequence[int]) -> list[Version]:
+    """Read the weights of these versions, which a checkpoint keeps beside the present ones; UserError if damaged."""
+    with _reading(path):
+        return [(version, load_file(path / _PAST.format(version))) for version in versions]
+
+
 def load(path: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> TrainState:
     """Load a checkpoint's weights into the model and its moments into the optimizer; return the counters.
 
@@ -141,13 +172,11 @@ def load(path: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -
     UserError
         If the checkpoint is damaged or belongs to another model.
     """
-    try:
+    with _reading(path):
         weights, moments = load_file(path / "model.safetensors"), load_file(path / "optimizer.safetensors")
         state = TrainState(**json.loads((path / "state.json").read_text(encoding="utf-8")))
         if state.lagged is not None:
             state.lagged.pop("source", None)  # version 0.1 kept it there too; the rule names it
-    except (OSError, SafetensorError, ValueError, TypeError) as error:
-        raise UserError(f"{path} is damaged ({error}): remove it to go on from the checkpoint before it") from error
     parameters = trainable(model)
     wrong = set(weights) ^ set(parameters)
     wrong |= {n for n in set(weights) & set(parameters) if weights[n].shape != parameters[n].shape}

@@ -32,7 +32,7 @@ from fspo.rules import DriftStats
 from fspo.rules.online import OnlineRule
 from fspo.tasks import Task, make_task
 from fspo.train import checkpoint, guard
-from fspo.train.checkpoint import TrainState
+from fspo.train.checkpoint import TrainState, Version
 from fspo.train.claim import check_log, claim_folder, release_folder, save_config
 from fspo.train.held_out import evaluate
 from fspo.train.launch import check_passes, load_policy, make_accelerator
@@ -42,6 +42,7 @@ from fspo.train.optimizers import make_optimizer, optimizer_step, set_learning_r
 from fspo.train.recorder import ScoreLog
 from fspo.train.reporter import Reporter
 from fspo.train.updates import Shard, Updater
+from fspo.train.versions import Versions
 
 
 class Trainer:
@@ -90,7 +91,9 @@ class Trainer:
         self.model, self.optimizer = self.accelerator.prepare(raw, self.optimizer)
         self.layout = layout_of(raw)
         check_passes(self.layout.in_step, config)
-        self.state = self._restore()
+        self.state, past = self._restore()
+        self.versions = Versions(raw, config.batch.staleness, past)
+        self.versions.add(self.state.step)
         self.online = OnlineRule(self.rule, self.state.online)
         if reference is not None:
             reference = self.layout.shard(self.accelerator, reference)
@@ -122,15 +125,16 @@ class Trainer:
         self.reporter = Reporter(self.accelerator, config)
         save_config(self.accelerator, config)
 
-    def _restore(self) -> TrainState:
+    def _restore(self) -> tuple[TrainState, list[Version]]:
         found = checkpoint.list_checkpoints(self.run) if self.config.resume else []
         state = checkpoint.load(found[-1], self.raw, self.optimizer) if found else TrainState()
+        past = checkpoint.load_past(found[-1], state.past) if found else []
         check_log(self.run, state.rollout)
         if self.is_main and self.config.resume:
             MetricsFile(self.run).keep_before(state.rollout)
             gradlog.discard_from(self.run, state.rollout)
         self.accelerator.wait_for_everyone()
-        return state
+        return state, past
 
     # -- training ------------------------------------------------------------------------------------------------
 
@@ -187,6 +191,7 @@ class Trainer:
         self.online.end_rollout()
         online = self.online.state if self.rule.adapt != "none" else None
         self.state = replace(self.state, rollout=rollout + 1, online=online)
+        self.versions.add(self.state.step)
         values = self.reporter.divide(counts) | {metric.NUM_TOKENS: self.state.num_tokens} | live
         values |= {"step_time": time.perf_counter() - began} | self.reporter.times()
         self.reporter.write("train", rollout, self.state.step, values)
@@ -202,15 +207,16 @@ class Trainer:
             If the reward of every response failed.
         """
         config, position = self.config, self.state.prompts
-        drawn = draw(
-            self.collector,
-            self.raw,
-            config,
-            rollout=rollout,
-            step=self.state.step,
-            position=rollout * config.batch.prompts if position is None else position,
-            progress=self.reporter.sampling,
-        )
+        with self.versions.sampling_weights():
+            drawn = draw(
+                self.collector,
+                self.raw,
+                config,
+                rollout=rollout,
+                step=self.versions.sampling,
+                position=rollout * config.batch.prompts if position is None else position,
+                progress=self.reporter.sampling,
+            )
         status = drawn.batch.reward_status
         if (status != "ok").all():
             raise UserError(
@@ -232,7 +238,8 @@ class Trainer:
     def shards(self, batch: RolloutBatch, rows: np.ndarray) -> list[Shard]:
         """Build this process's shards of one minibatch, with old log-probs under the present parameters.
 
-        ``rows`` are the minibatch's row numbers in ``batch``.
+        If past weights sampled the responses, the log-probs under these weights are computed too. ``rows`` are the
+        minibatch's row numbers in ``batch``.
         """
         needed = batch.advantages != 0 if self.config.rule.kl_coef == 0 else np.ones(len(batch), bool)
         plan = plan_microbatches(
@@ -243,7 +250,11 @@ class Trainer:
             rank=self.accelerator.process_index,
             world=self.accelerator.num_processes,
         )
-        return [self.updater.shard(batch, micro) for micro in plan]
+        version: list[torch.Tensor | None] = [None] * len(plan)
+        if batch.behaviour_version != self.state.step:
+            with torch.no_grad(), self.versions.sampling_weights():
+                version = [self.updater.log_probs(self.updater.tensors(batch, micro.rows))[0] for micro in plan]
+        return [self.updater.shard(batch, micro, at) for micro, at in zip(plan, version, strict=True)]
 
     def update(
         self, batch: RolloutBatch, shards: list[Shard], counts: Counts, *, since: int, epoch: int
@@ -355,8 +366,8 @@ class Trainer:
 
     def _checkpoint(self) -> None:
         self.accelerator.wait_for_everyone()
-        keep = self.config.keep_checkpoints
-        checkpoint.save(self.run, self.raw, self.optimizer, self.state, keep, writes=self.is_main)
+        past, keep = self.versions.past(self.is_main), self.config.keep_checkpoints
+        checkpoint.save(self.run, self.raw, self.optimizer, self.state, keep, past=past, writes=self.is_main)
         self.accelerator.wait_for_everyone()
 
     def _export(self) -> None:

@@ -150,8 +150,14 @@ class Updater:
         return {name: tensor.to(self.accelerator.device) for name, tensor in made.items()}
 
     @torch.no_grad()
-    def shard(self, batch: RolloutBatch, micro: Microbatch) -> Shard:
-        """Build the shard of a microbatch; the old log-probs are those under the present parameters."""
+    def shard(self, batch: RolloutBatch, micro: Microbatch, version: torch.Tensor | None = None) -> Shard:
+        """Build the shard of a microbatch; the old log-probs are those under the present parameters.
+
+        Parameters
+        ----------
+        version : tensor (B, T), optional
+            Log-probs under the weights that sampled, nats; by default these are the present ones.
+        """
         tensors = self.tensors(batch, micro.rows)
         old, entropy = self.log_probs(tensors, entropy=self.entropy)
         mean = np.full(len(micro.rows), np.nan)
@@ -164,7 +170,15 @@ class Updater:
         sampler = torch.as_tensor(np.concatenate([batch.sampler_log_probs[i] for i in micro.rows]), device=old.device)
         sampler = torch.zeros_like(old, dtype=torch.float64).masked_scatter(mask, sampler.double())
         advantages = torch.as_tensor(batch.advantages[micro.rows], device=old.device)
-        return Shard(micro, tensors, old, ref, Mismatch.of(old, sampler, mask, version=old), advantages, mean)
+        return Shard(
+            micro,
+            tensors,
+            old,
+            ref,
+            Mismatch.of(old, sampler, mask, old if version is None else version),
+            advantages,
+            mean,
+        )
 
     @torch.no_grad()
     def drift_stats(self, shards: Sequence[Shard]) -> DriftStats:

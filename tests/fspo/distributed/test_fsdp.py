@@ -19,7 +19,7 @@ from fspo.train.checkpoint import list_checkpoints
 ARGUMENTS = [
     *("--rule.preset", "fspo-kl", "--batch.prompts", "5", "--batch.tokens", "120", "--batch.epochs", "1"),
     *("--eval.every", "1", "--eval.prompts", "1", "--log.audit_every", "1", "--checkpoint_every", "1"),
-    *("--optim.learning_rate", "2e-4", "--batch.minibatches", "2", "--seed", "8"),
+    *("--optim.learning_rate", "2e-4", "--batch.minibatches", "2", "--seed", "8", "--batch.staleness", "1"),
 ]
 KL = ["--rule.kl_coef", "0.1"]  # with a reference, sharded too
 GENERATE = ["--sampling.engine", "generate"]  # what "auto" takes for large models; it draws the same responses
@@ -76,7 +76,7 @@ def test_sharded_training_gives_the_weights_of_one_process(folder: Path, name: s
         assert rows[column].tolist() == others[column].tolist(), column
     updates = others[others.phase == "train"].groupby("step").advantage
     assert any(0 < (advantages == 0).mean() < 1 for _, advantages in updates)
-    for column in ("log_ratio", "score_norm", "advantage"):
+    for column in ("log_ratio", "staleness_log_ratio", "score_norm", "advantage"):
         np.testing.assert_allclose(rows[column], others[column], rtol=1e-3, atol=1e-4, err_msg=column)
 
 
@@ -84,7 +84,7 @@ def test_sharded_run_resumes_bit_by_bit(folder: Path) -> None:
     run, whole = folder / "2-2", folder / "2"
     assert tiny_run.metrics(run) == tiny_run.metrics(whole)
     assert read_log(run, phases=None).table.equals(read_log(whole, phases=None).table)
-    for name in ("model.safetensors", "optimizer.safetensors", "state.json"):
+    for name in ("model.safetensors", "optimizer.safetensors", "past-00000002.safetensors", "state.json"):
         assert (list_checkpoints(run)[-1] / name).read_bytes() == (list_checkpoints(whole)[-1] / name).read_bytes()
 
 
@@ -93,6 +93,13 @@ def test_checkpoints_of_both_kinds_hold_the_same_tensors(folder: Path) -> None:
         want, found = (load_file(list_checkpoints(folder / run)[-1] / file) for run in ("1-1", "2"))
         assert {name: value.shape for name, value in want.items()} == {n: v.shape for n, v in found.items()}
     assert any(name.startswith("exp_avg_sq.") for name in want)
+
+
+def test_sharded_weights_sample_a_version_behind(folder: Path) -> None:
+    rows = read_log(folder / "2", phases=None).table.to_pandas()
+    stale = rows[(rows.phase == "train") & (rows.rollout == 1)]
+    assert (stale.behaviour_version == 0).all()
+    assert stale.engine_log_ratio.abs().max() < 1e-4 < 1e-2 < stale.staleness_log_ratio.abs().max()
 
 
 def test_sharding_that_accelerate_would_drop_is_refused(tmp_path: Path) -> None:

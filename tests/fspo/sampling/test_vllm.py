@@ -32,6 +32,7 @@ from tests.fspo.sampling.test_sample import plain_logprobs
 real = pytest.mark.skipif(bool(missing()), reason=missing())
 EOS = [1, 2]
 PROMPTS = [[5, 6, 7]] * 8 + [[8, 9]] * 8 + [[3, 4, 5, 6, 7, 8, 9, 10, 11]] * 24
+STALE = ("--batch.staleness", "1")
 TOLERANCE = 2e-5
 """Nats, of a token's log-prob: both sides compute in float32; ours differ from each other by as much."""
 
@@ -218,7 +219,7 @@ def train(output: Path, server: Running, folder: Path, *more: str) -> subprocess
     )
     here = [str(Path(__file__).parents[1]), str(Path(__file__).parents[3])]
     return subprocess.Popen(
-        [sys.executable, "-c", script, str(output), *arguments, "--checkpoint_every", "1", *more],
+        [sys.executable, "-c", script, str(output), *arguments, *("--checkpoint_every", "1"), *STALE, *more],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -262,6 +263,7 @@ def test_a_killed_server_is_one_line_and_the_run_goes_on_with_a_new_one(
     mismatch = rows.engine_log_ratio[rows.times_used == 0]
     assert np.abs(mismatch).max() < 24 * TOLERANCE  # the weights that sampled are those that train, in every rollout
     assert (mismatch != 0).any()
+    assert rows[rows.rollout == 2].staleness_log_ratio.abs().max() > 0.01  # other weights than those that train
 
 
 # -- without a server -----------------------------------------------------------------------------------------------
