@@ -32,6 +32,7 @@ from analysis.tables.noise_floor import noise_table
 from analysis.tables.over_time import training_table
 from analysis.tables.passes import look_through
 from analysis.tables.population import PopulationTable
+from analysis.tables.positions import position_table
 from analysis.tables.reuse import reuse_table
 from analysis.tables.summary import summarize
 from analysis.tables.theory_gap import gap_table
@@ -135,9 +136,10 @@ def analyse(
     rows["lemma_summary"] = lemma_summary(rows["lemma"])
     rows["noise_floor"], of_noise = noise_table(run, bins)
     rows["over_time"] = found.over_time
+    rows["positions"], of_tokens = position_table(run, bins, options.window)
     rows["training"], of_training = training_table(run)
     tables = {name: frame(row, rows[name]) for name, row in TABLES.items()}
-    notes = run.notes + found.notes + of_reading + of_noise + of_training
+    notes = run.notes + found.notes + of_reading + of_noise + of_training + of_tokens
     summary = summarize(run, bins, asdict(options), tables, integrity(rows["lemma"]), scored, found.sides, notes)
     progress("tables")
     return tables, summary

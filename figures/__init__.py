@@ -43,17 +43,26 @@ def find_module(name: str) -> ModuleType:
 
 
 def file_name(module: str, tables: Tables) -> str:
-    """Return a figure's file name: ``acceptance_by_length``, or ``acceptance-by-entropy`` if the bins are of
-    entropy."""
-    return module if tables.by_length else f"{module.removesuffix('_by_length')}-by-{tables.partition.slug}"
+    """Return a figure's file name: ``acceptance_by_length``, ``acceptance-by-entropy`` if the bins are of entropy, and
+    ``acceptance_by_length-on-engine`` if the log-ratio is the engine's."""
+    name = module if tables.by_length else f"{module.removesuffix('_by_length')}-by-{tables.partition.slug}"
+    return name if tables.on == "update" else f"{name}-on-{tables.on}"
 
 
 def heading(module: ModuleType, tables: Tables) -> str:
     """Return the module's TITLE; for a partition other than length its TITLE_BY, or TITLE with the partition's
-    label."""
-    if tables.by_length:
-        return module.TITLE
-    return getattr(module, "TITLE_BY", module.TITLE + " (bins: {label})").format(label=tables.partition.label)
+    label. It names the log-ratio where this is not the update's."""
+    title = module.TITLE
+    if not tables.by_length:
+        title = getattr(module, "TITLE_BY", title + " (bins: {label})").format(label=tables.partition.label)
+    return title if tables.on == "update" else f"{title}: {tables.symbol}"
+
+
+def of_ratio(tables: Tables) -> str:
+    """Return the caption's sentence on the log-ratio that the figure is about; none for the update's."""
+    if tables.on == "update":
+        return ""
+    return f" Log-ratio: {tables.symbol} ({tables.on}), each response once, at first use."
 
 
 def draw_all(
@@ -107,7 +116,7 @@ def draw_all(
         module = find_module(name)
         stem, title = file_name(name, tables), heading(module, tables)
         try:
-            caption, picture = module.caption(tables), module.figure(tables, style)
+            caption, picture = module.caption(tables) + of_ratio(tables), module.figure(tables, style)
             drawn = None if name in of_theory.FIGURES else numbers(module, tables)
         except NothingToDraw as reason:
             results.append(Drawn(stem, title, skipped=str(reason)))

@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
-from figures import Drawn, draw_all, of_runs, of_theory
+from figures import Drawn, draw_all, file_name, of_runs, of_theory
 from fspo.base.command_line import CommandParser
 from fspo.base.errors import UserError, run_cli
 from fspo.base.files import json_with, refuse_foreign, write_text
@@ -24,6 +25,8 @@ EXAMPLES = """examples:
       two figures alone
   python -m figures RUN --by difficulty
       the same figures with bins of difficulty, from what python -m analysis RUN --by difficulty wrote
+  python -m figures RUN --on engine
+      the same figures of the mismatch between sampler and trainer, from python -m analysis RUN --on engine
   python -m figures --trained-sweep out/full/trained_sweep.csv
       what training with one setting changed came to, in out/full/figures
   python -m figures --theory out/proofs_check
@@ -35,8 +38,8 @@ _NO_CAPTIONS = "[]\n"
 
 
 def captions_file(folder: Path, by: str = "") -> Path:
-    """Return the path of ``captions.json``, or of ``captions-by-X.json`` for a partition X."""
-    return folder / (f"captions-by-{by}.json" if by else "captions.json")
+    """Return the path of ``captions.json``, or for example of ``captions-by-entropy-on-engine.json``."""
+    return folder / f"captions{by}.json"
 
 
 def write_captions(results: list[Drawn], path: Path) -> None:
@@ -63,6 +66,7 @@ def check_output(folder: Path) -> None:
 def build_parser() -> CommandParser:
     """Return the parser of the command line."""
     from analysis.log.partition import PARTITIONS
+    from analysis.log.ratio import UPDATE, WORDS
     from figures.style import WIDTHS
 
     parser = CommandParser(
@@ -77,6 +81,7 @@ def build_parser() -> CommandParser:
     parser.add_argument(
         "--by", type=str, default="length", help=f"what the bins are of: {', '.join(PARTITIONS)}, or user.COLUMN"
     )
+    parser.add_argument("--on", type=str, default=UPDATE.on, help=f"log-ratio of the tables: {', '.join(WORDS)}")
     parser.add_argument(
         "--output", type=Path | None, help="folder for the files; FOLDER/figures for one folder, figures-out for more"
     )
@@ -97,14 +102,14 @@ def main(arguments: list[str] | None = None) -> int:
     if not folders:
         raise UserError("name at least one run folder (python -m figures RUN), --theory FOLDER or --trained-sweep FILE")
     output = values.output or (folders[0] / "figures" if len(folders) == 1 else Path("figures-out"))
-    measured = load(runs, values.by) if runs else Tables({})
+    measured = load(runs, values.by, values.on) if runs else Tables({})
     theory = load_theory(values.theory) if values.theory else Tables({})
     trained = load_trained_sweep(swept) if swept else Tables({})
     check_output(output)
-    tables = Tables(measured.frames | theory.frames | trained.frames, measured.summaries, measured.partition)
+    tables = replace(measured, frames=measured.frames | theory.frames | trained.frames)
     modules = of_runs.FIGURES if runs else ()
     modules += (of_theory.FIGURES if values.theory else ()) + (of_runs.TRAINED if swept else ())
-    captions = captions_file(output, "" if tables.by_length else tables.partition.slug)
+    captions = captions_file(output, file_name("", tables))
     with _begun(captions):
         results = draw_all(tables, output, values.width, values.only, modules)
         for item in results:

@@ -84,8 +84,10 @@ _SPARE = (
     Look("#661100", "d", _DOTS),
     Look("#6699CC", "p", "-"),
 )
-OUTSIDE_MARKERS = {"drop": "o", "truncate": "s", "cap": "D"}
-OUTSIDE_COLORS = {"drop": "#0072B2", "truncate": "#D55E00", "cap": "#882255"}
+OF_SHAPES = {"exact": "none", "product": "rloo", "geometric": "gspo", "sqrt": "fspo", "sqrt-kl": "fspo-kl"}
+"""Bands of corrections, each with the clip rule that has the same shape and so the same look."""
+OUTSIDE_MARKERS = {"drop": "o", "mask": "o", "truncate": "s", "cap": "D"}
+OUTSIDE_COLORS = {"drop": "#0072B2", "mask": "#0072B2", "truncate": "#D55E00", "cap": "#882255"}
 RANDOM_LABEL = "random drop"
 
 
@@ -97,9 +99,10 @@ def looks(rules: Iterable[str]) -> dict[str, Look]:
     """
     found: dict[str, Look] = {}
     names = set(rules)
-    for name in [*[n for n in LOOKS if n in names], *sorted(names - set(LOOKS))]:
-        if name in LOOKS:
-            found[name] = LOOKS[name]
+    known = LOOKS | {name: LOOKS[alike] for name, alike in OF_SHAPES.items()}
+    for name in [*[n for n in known if n in names], *sorted(names - set(known))]:
+        if name in known:
+            found[name] = known[name]
             continue
         start = zlib.crc32(name.encode()) % len(_SPARE)
         turn = [_SPARE[(start + i) % len(_SPARE)] for i in range(len(_SPARE))]

@@ -11,12 +11,16 @@ from typing import Any
 import pandas as pd
 
 from analysis.log.partition import LENGTH, Partition, find_partition
-from analysis.tables.files import TABLES, folder_name
+from analysis.log.ratio import UPDATE, WORDS, known_ratio
+from analysis.tables.files import TABLES, folder_name, options_of
 from fspo.base.errors import UserError
 from fspo.gradlog.run_folder import SUMMARY
+from fspo.rules import Ratio
 
 NAMES = (*TABLES, "sweep")
 """Tables that ``python -m analysis`` and ``python -m analysis sweep`` write (docs/theory.md names the quantities)."""
+OF_OWN_RULE = ("over_time", "theory_gap")
+"""Tables of the run's own rule on the analysed ratio: a correction's name, with --on, and not the clip rule's."""
 THEORY_NAMES = (
     "acceptance_laws",
     "drift_lre",
@@ -62,11 +66,24 @@ class Tables:
         ``summary.json`` by run name.
     partition : Partition
         What the bins are of.
+    on : str
+        The log-ratio that the tables are about (``fspo.rules.Ratio``).
     """
 
     frames: dict[str, Frame]
     summaries: dict[str, dict[str, Any]] = field(default_factory=dict)
     partition: Partition = LENGTH
+    on: Ratio = "update"
+
+    @property
+    def symbol(self) -> str:
+        """The log-ratio's symbol in text, for example S or D + E."""
+        return WORDS[self.on].text
+
+    @property
+    def math(self) -> str:
+        """The log-ratio's symbol in mathematics."""
+        return WORDS[self.on].math
 
     @property
     def by_length(self) -> bool:
@@ -124,23 +141,23 @@ def load_trained_sweep(file: Path) -> Tables:
     return Tables({"trained_sweep": found})
 
 
-def load(runs: Sequence[Path], by: str = LENGTH.name) -> Tables:
-    """Read ``RUN/analysis`` of each run, or ``RUN/analysis-by-X`` for the partition ``by``.
+def load(runs: Sequence[Path], by: str = LENGTH.name, on: str = UPDATE.on) -> Tables:
+    """Read ``RUN/analysis`` of each run, or the folder of the partition ``by`` and the log-ratio ``on``.
 
     Raises
     ------
     UserError
-        If a run does not exist or was not analysed so, or the partition is unknown.
+        If a run does not exist or was not analysed so, or the partition or the ratio is unknown.
     """
-    runs, partition = [Path(run) for run in runs], find_partition(by)
+    runs, partition, ratio = [Path(run) for run in runs], find_partition(by), known_ratio(on)
     if not runs:
         raise UserError("name at least one run folder: python -m figures RUN")
     labels = _labels(runs)
     parts: dict[str, list[Frame]] = {}
     summaries = {}
     for run, label in zip(runs, labels, strict=True):
-        folder = run / folder_name(partition)
-        cure = f"run python -m analysis {run}" + ("" if partition == LENGTH else f" --by {partition.name}")
+        folder = run / folder_name(partition, ratio)
+        cure = f"run python -m analysis {run}{options_of(partition, ratio)}"
         if not run.is_dir():
             raise UserError(f"run folder {run} does not exist: name a folder that fspo.train has written")
         found = {name: _read(folder, name, f"{cure} again") for name in NAMES}
@@ -155,8 +172,10 @@ def load(runs: Sequence[Path], by: str = LENGTH.name) -> Tables:
                 if "trained_rule" not in frame:  # the sweep's table has no such column
                     said = summaries.get(label, {})
                     own |= {"trained_rule": said.get("rule"), "seed": said.get("seed")}
+                elif name in OF_OWN_RULE and summaries.get(label, {}).get("own_rule"):
+                    own |= {"trained_rule": summaries[label]["own_rule"]}
                 parts.setdefault(name, []).append(frame.assign(**own))
-    return Tables({name: pd.concat(p, ignore_index=True) for name, p in parts.items()}, summaries, partition)
+    return Tables({name: pd.concat(p, ignore_index=True) for name, p in parts.items()}, summaries, partition, ratio)
 
 
 def _labels(runs: Sequence[Path]) -> list[str]:
@@ -203,6 +222,11 @@ def reasons(frame: Frame) -> str:
     return "; ".join(texts[:3]) if texts else "no reason given"
 
 
+def plain_outside(frame: Frame) -> Frame:
+    """Return the rows of the rules that leave nothing outside the band: those that drop, or corrections that mask."""
+    return prefer(frame, "outside", "drop", "mask", "truncate", "cap")
+
+
 def drawable(frame: Frame, columns: Sequence[str] = ("estimate",)) -> Frame:
     """Return the rows whose ``columns`` are all finite.
 
@@ -243,7 +267,8 @@ def views(frame: Frame) -> list[View]:
             continue
         for target in sorted({float(t) for t in rows["target"].dropna()}, reverse=True):
             at = rows[(rows["target"] - target).abs() < 1e-9]
-            found.append(View(f"{percent(1 - target)} clipped", at, run))
+            word = "masked" if (at["outside"] == "mask").any() else "clipped"
+            found.append(View(f"{percent(1 - target)} {word}", at, run))
     trained = frame[frame["source"] == "trained"]
     if not trained.empty:
         found.append(View("as trained", trained, ""))

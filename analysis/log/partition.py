@@ -33,6 +33,8 @@ class Partition:
         Text for a figure's axis, with the unit.
     column : str
         Column of the log that holds the coordinate.
+    also : tuple of str
+        Further columns that the coordinate is computed from.
     logarithmic : bool
         True if a trend is the change for each doubling of the coordinate, False if for each standard deviation.
     categories : tuple of str
@@ -43,7 +45,13 @@ class Partition:
     label: str
     column: str
     logarithmic: bool = False
+    also: tuple[str, ...] = ()
     categories: tuple[str, ...] = field(default=(), compare=False)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """All columns of the log that the coordinate is computed from."""
+        return (self.column, *self.also)
 
     @property
     def slug(self) -> str:
@@ -70,6 +78,12 @@ PARTITIONS = {
         Partition("entropy", "mean entropy of the policy (nats)", "entropy"),
         Partition("reward", "reward of the response", "reward"),
         Partition("time", "rollout", "rollout"),
+        Partition(
+            "staleness",
+            "updates from the sampling to the old weights",
+            "behaviour_version",
+            also=("policy_version", "updates_since_rollout"),
+        ),
     )
 }
 
@@ -106,11 +120,15 @@ def coordinates(
     UserError
         If the log lacks the column, or the column holds too many different texts to be bins.
     """
-    if partition.column not in log:
-        raise UserError(
-            f"--by {partition.name}: the log has no column {partition.column!r}: log it, or choose another --by"
-        )
+    for column in partition.columns:
+        if column not in log:
+            raise UserError(f"--by {partition.name}: the log has no column {column!r}: log it, or choose another --by")
     values = log.column(partition.column)
+    if partition.name == "staleness":
+        # the old weights are those before the first update since the rollout; E and D are the same at every update
+        sampled, now, updates = (log.column(name).astype(np.float64) for name in partition.columns)
+        known = log.table[partition.column].is_valid().to_numpy()
+        return np.where(known, now - updates - sampled, np.nan), ()
     if values.dtype == object or values.dtype.kind in "US":
         texts = pd.Series(values).astype(str)
         names = list(categories) or sorted(texts.unique())

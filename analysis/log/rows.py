@@ -107,6 +107,11 @@ class Learnt:
         return Learnt(rows.rollout, rows.step, rows.S, rows.length, rows.A)
 
 
+def row_names(rollout: Ints, step: Ints, response: Ints) -> pd.MultiIndex:
+    """Return an index of rows (N,) by the three numbers that identify a row."""
+    return pd.MultiIndex.from_arrays([np.asarray(x, np.int64) for x in (rollout, step, response)])
+
+
 def in_order(step: Ints, response: Ints) -> Ints | slice:
     """Return the index that sorts rows by step and then by response; a slice of all rows if they are sorted."""
     later, same = step[1:] > step[:-1], step[1:] == step[:-1]

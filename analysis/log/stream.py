@@ -132,7 +132,7 @@ class Stream:
 
     def windows(self, chunk: Chunk, size: int) -> tuple[list[tuple[int, Rows]], Notes]:
         """Return each window's first rollout and usable rows, and notes: counts of all rows, and damage."""
-        columns = [c for c in self._columns if c not in UNUSED or c == self.partition.column]
+        columns = [c for c in self._columns if c not in UNUSED or c in self.partition.columns]
         try:
             log = self.read(chunk, columns)
         except UserError as error:
@@ -145,7 +145,7 @@ class Stream:
     def learnt(self, chunk: Chunk) -> Learnt:
         """Read the columns of a chunk from which an adaptive range learns; empty arrays if the chunk cannot be read."""
         try:
-            log = self.read(chunk, [*dict.fromkeys([*LEARNT, self.partition.column])])
+            log = self.read(chunk, [*dict.fromkeys([*LEARNT, *self.partition.columns])])
         except UserError:  # the pass over the complete log reports the damage
             none, nothing = np.zeros(0, np.int64), np.zeros(0)
             return Learnt(none, none, nothing, nothing, nothing)

@@ -28,7 +28,7 @@ LEARNT = ("rollout", "step", "updates_since_rollout", "prompt_id", "response_id"
 
 def columns_of(partition: Partition, ratio: LoggedRatio) -> tuple[str, ...]:
     """Return the columns of the log that :func:`usable` reads, each once."""
-    return tuple(dict.fromkeys([*ROW_COLUMNS, *ratio.columns, partition.column]))
+    return tuple(dict.fromkeys([*ROW_COLUMNS, *ratio.columns, *partition.columns]))
 
 
 @dataclass(frozen=True)

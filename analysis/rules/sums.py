@@ -23,7 +23,7 @@ class Base:
     """Sums of a weight w by group: w by bin; w x and w x^2; and the same about the window's weighted mean of x."""
 
     d: Floats  # (G, K) sums of w
-    squares: Floats  # (K,) of w^2
+    squares: Floats  # (G, K) of w^2
     x: Floats  # (G,) sums of w x
     xx: Floats
     within_x: Floats
@@ -32,25 +32,26 @@ class Base:
     @staticmethod
     def of(groups: int, bins: int) -> Base:
         """Return sums that are all 0."""
-        return Base(np.zeros((groups, bins)), np.zeros(bins), *(np.zeros(groups) for _ in range(4)))
+        by_bin = (np.zeros((groups, bins)) for _ in range(2))
+        return Base(*by_bin, *(np.zeros(groups) for _ in range(4)))
 
 
 @dataclass
 class Column:
-    """Sums of a numerator y by group: y by bin; x y; x y about the window's means; and y^2 by bin."""
+    """Sums of a numerator y by group: y and y^2 by bin; x y; x y about the window's means."""
 
     y: Floats  # (G, K)
     xy: Floats  # (G,)
     within: Floats  # (G,)
-    squares: Floats  # (K,) sums of y^2, for numerators that are weights
+    squares: Floats  # (G, K) sums of y^2, for numerators that are weights; else empty
     rejected: Ints  # (P,) number of rows with y = 0 by (group, cell) pair, or empty
 
     @staticmethod
-    def of(groups: int, bins: int, pairs: int) -> Column:
-        """Return sums that are all 0."""
-        return Column(
-            np.zeros((groups, bins)), np.zeros(groups), np.zeros(groups), np.zeros(bins), np.zeros(pairs, np.int64)
-        )
+    def of(groups: int, bins: int, pairs: int, weights: bool) -> Column:
+        """Return sums that are all 0; ``weights`` says whether the numerators are weights."""
+        by_group = np.zeros(groups), np.zeros(groups)
+        squares = np.zeros((groups if weights else 0, bins))
+        return Column(np.zeros((groups, bins)), *by_group, squares, np.zeros(pairs, np.int64))
 
 
 def plus(one: Any, other: Any) -> None:
@@ -154,9 +155,11 @@ class Part:
         return self._bases[kind]
 
     def dense(self, y: Floats) -> tuple[Floats, Floats, Floats]:
-        """Return the sums of y by group and bin (G, K), of x y by group (G,), and of y^2 by bin (K,), over all rows."""
-        by_key = totals(self.key, self.groups * self.number, y).reshape(self.groups, self.number)
-        return by_key, totals(self.group, self.groups, self.x * y), totals(self.bins, self.number, y * y)
+        """Return the sums over all rows of y (G, K) by group and bin, of x y (G,) by group, and of y^2 (G, K)."""
+        by_key, squares = (
+            totals(self.key, self.groups * self.number, v).reshape(self.groups, self.number) for v in (y, y * y)
+        )
+        return by_key, totals(self.group, self.groups, self.x * y), squares
 
     def add(self, columns: Sequence[Column], kind: str, y: Floats, by_group: Floats, xy: Floats) -> None:
         """Add the sums of M numerators y, each to its column. ``within`` takes x and y about their means in the window.
@@ -190,15 +193,14 @@ class Part:
 
     def weighted(self, columns: Sequence[Column], kind: str, cuts: Cuts, clipped: Floats) -> None:
         """Add clipped weights to columns: ``clipped`` (R,) in the rows of the cuts, the plain weight in all others."""
-        (base, s), w, m = self._summed(kind), self.weight(kind), len(cuts.cuts)
+        (base, s), w = self._summed(kind), self.weight(kind)
         before = w[cuts.at]
         lost = before - clipped
         y, by_group = base.d - cuts.by_key(lost), s - cuts.by_group(lost)
         xy = base.x - cuts.by_group(cuts.x * lost)
-        code = cuts.place * self.number + self.bins[cuts.at]
-        squares = base.squares - totals(code, m * self.number, before * before - clipped * clipped).reshape(m, -1)
+        squares = base.squares - cuts.by_key(before * before - clipped * clipped)
         # where little of a bin's sum is left, sum it row by row: the difference of two sums would lose its digits
-        small = np.any(squares < SMALL * base.squares, axis=1)
+        small = np.any(squares.sum(1) < SMALL * base.squares.sum(0), axis=1)
         for j in np.flatnonzero(small):
             left = w.copy()
             left[cuts.cuts[j]] = clipped[cuts.place == j]

@@ -96,7 +96,7 @@ class Tally:
             self._logged(rows, sums, whole, acting, nonzero)
         for band in self.bands:
             self._band(first, band, rows, sums, whole, acting, nonzero)
-        kinds = {case.rule.weight for case in self.cases}
+        kinds = {"sequence", *(case.rule.weight for case in self.cases)}
         for part, subset in ((whole, "all"), (acting, "nonzero")):
             for kind in ("one", *(sorted(kinds) if subset == "nonzero" else ())):
                 shared[subset].bases[kind] = part.base(kind)
@@ -125,7 +125,7 @@ class Tally:
         pairs = self.layout.number if curve and SMOOTHED[subset] == measure else 0
         key = (i, measure, subset)
         if key not in sums.columns:
-            sums.columns[key] = Column.of(self.layout.groups, len(self.layout.bins), pairs)
+            sums.columns[key] = Column.of(self.layout.groups, len(self.layout.bins), pairs, measure == "weight")
         return sums.columns[key]
 
     def _rejected(

@@ -14,13 +14,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from analysis.log.loading import Run
 from analysis.log.notes import Notes
 from analysis.log.partition import Partition, coordinates
-from analysis.log.rows import Floats, Ints, Rows, leave_one_out
+from analysis.log.rows import Floats, Ints, Rows, leave_one_out, row_names
 from analysis.rules.evaluate import Case, Outcome, evaluate
 from fspo.base.errors import UserError
 from fspo.gradlog import GradLog, read_log
@@ -120,7 +119,7 @@ class ScoredWindows:
             return
         wanted = [
             *("rollout", "step", "prompt_id", "response_id", "length", "log_ratio", "reward"),
-            *("score_status", "score_norm", "score_unit", self.run.partition.column),
+            *("score_status", "score_norm", "score_unit", *self.run.partition.columns),
         ]
         for first, known in self.run.windows(self.size):
             rollouts = int(known.rollout.min()), int(known.rollout.max())
@@ -143,8 +142,8 @@ class ScoredWindows:
         at, psi = log.scores()
         if not len(at):
             return
-        place = _names(known.rollout, known.step, known.response).get_indexer(
-            _names(*(log.column(c)[at] for c in ("rollout", "step", "response_id")))
+        place = row_names(known.rollout, known.step, known.response).get_indexer(
+            row_names(*(log.column(c)[at] for c in ("rollout", "step", "response_id")))
         )
         matches = place >= 0
         sound = _sound(psi, log.column("score_norm")[at])
@@ -201,7 +200,3 @@ def _sound(psi: NDArray[Any], norm: NDArray[Any]) -> NDArray[np.bool_]:
     with np.errstate(invalid="ignore", divide="ignore"):
         unit = np.linalg.norm(psi / norm[:, None], axis=1)  # sketches have low precision, so the margin is wide
     return np.isfinite(unit) & (np.abs(unit - 1) < 0.02)
-
-
-def _names(rollout: Ints, step: Ints, response: Ints) -> pd.MultiIndex:
-    return pd.MultiIndex.from_arrays([np.asarray(x, np.int64) for x in (rollout, step, response)])

@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from analysis.log.loading import Run, load_run
 from analysis.log.notes import Notes
-from analysis.log.rows import Rows, leave_one_out
+from analysis.log.rows import Rows, leave_one_out, row_names
 from analysis.rules.evaluate import Case, evaluate, measured
 from analysis.run import Options, shared_bins
 from analysis.scores.sketch_error import effective_width
@@ -134,20 +134,16 @@ def _smaller_window(run: Run, size: int) -> Transform:
     The advantages of a smaller group depend on its responses with A = 0 too, which have no scores.
     """
     some = _smaller(size)(run.rows)
-    names = _names(some)
+    names = row_names(some.rollout, some.step, some.response)
 
     def change(window: ScoredWindow) -> ScoredWindow:
-        place = names.get_indexer(_names(window.rows))
+        place = names.get_indexer(row_names(window.rows.rollout, window.rows.step, window.rows.response))
         A = np.where(place >= 0, some.A[place], np.nan)
         good = np.isfinite(A) & (A != 0)
         swapped = replace(_narrow(window, good), vectors=window.vectors[good] * (A / window.rows.A)[good, None])
         return replace(swapped, rows=replace(swapped.rows, A=A[good]))
 
     return change
-
-
-def _names(rows: Rows) -> pd.MultiIndex:
-    return pd.MultiIndex.from_arrays([rows.rollout, rows.step, rows.response])
 
 
 def _narrow(window: ScoredWindow, keep: np.ndarray) -> ScoredWindow:

@@ -1,4 +1,4 @@
-"""Tables acceptance, clip_sides, lre, trend, smooth, ranges: how often a rule accepts, by length (theory.md, 1-3).
+"""Tables acceptance, clip_sides, lre, trend, smooth, ranges, ess: how often a rule accepts, by length (theory.md, 1-3).
 
 They are made from sums by group of clusters and bin (:mod:`analysis.rules.tally`), so their cost does not grow with the
 log.
@@ -17,12 +17,14 @@ from analysis.log.loading import Run
 from analysis.log.rows import SUBSETS, USES, Ints, Rows
 from analysis.rules.bands import NO_ADVANTAGE
 from analysis.rules.evaluate import Case, rate_of
+from analysis.rules.layout import Layout
 from analysis.rules.sums import Base, Column, SubsetSums, Sums
 from analysis.rules.tally import LOGGED, SIDES, Tally
 from analysis.stats.error_law import ROUNDING
 from analysis.stats.lre import NORMS, lre_estimates
 from analysis.stats.smooth import smooth_cells
 from analysis.tables.columns import UNKNOWN, BinKey, CaseKey, Interval, RuleKey, RunKey
+from analysis.tables.ess import EXACT, EssRow, ess_rows
 from fspo.stats.bins import Bins
 from fspo.stats.clusters import MIN_CLUSTERS, TOO_FEW, Ratios, dense, ratios_of_sums
 from fspo.stats.intervals import EQUIVALENCE, PERCENT, mean_interval, proportion_interval
@@ -150,7 +152,7 @@ class RangeRow(NamedTuple):
 
 @dataclass
 class AcceptanceTables:
-    """The rows of the six tables."""
+    """The rows of the seven tables."""
 
     acceptance: list[AcceptanceRow] = field(default_factory=list)
     clip_sides: list[ClipSideRow] = field(default_factory=list)
@@ -158,6 +160,7 @@ class AcceptanceTables:
     trend: list[TrendRow] = field(default_factory=list)
     smooth: list[SmoothRow] = field(default_factory=list)
     ranges: list[RangeRow] = field(default_factory=list)
+    ess: list[EssRow] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -186,7 +189,7 @@ class View:
 
 
 def tables_of(run: Run, tally: Tally, uses: Sequence[str] = USES) -> AcceptanceTables:
-    """Make the tables acceptance, clip_sides, lre, trend, smooth and ranges from the sums over all windows.
+    """Make the tables acceptance, clip_sides, lre, trend, smooth, ranges and ess from the sums over all windows.
 
     Band acceptance does not depend on what happens outside, so counterfactual rows of it have outside = "drop", those
     of corrections "mask".
@@ -197,6 +200,8 @@ def tables_of(run: Run, tally: Tally, uses: Sequence[str] = USES) -> AcceptanceT
             continue
         sums = tally.uses[use]
         views = {name: Means.of(found) for name, found in sums.subsets.items()}
+        exact = CaseKey(RuleKey(run_key, EXACT, "", "given", np.nan), SUBSETS[1], use)
+        tables.ess += _ess(exact, tally.layout, sums.subsets[SUBSETS[1]], None, views[SUBSETS[1]])
         made: dict[tuple[int, str, str], AcceptanceTables] = {}
         for i, case in enumerate(tally.cases):
             drop = case.source == "trained" or case.rule.clip.zeroes
@@ -265,6 +270,7 @@ def _measure(
     tables.acceptance += of_case(rows.acceptance)
     tables.lre += of_case(rows.lre)
     tables.trend += of_case(rows.trend)
+    tables.ess += of_case(rows.ess)
     if counted == i:  # write a curve once, not again for a case with the same sums
         tables.smooth += of_case(rows.smooth)
 
@@ -294,6 +300,7 @@ def _estimates(
         acceptance_rows(case, measure, found, view, bins, column if weighted else None),
         lre=_lre_rows(case, measure, found),
         trend=[TrendRow.of(case, measure, *_slopes(column, base, some, unusual))],
+        ess=_ess(case, tally.layout, shared, column, view) if weighted else [],
     )
     if len(column.rejected):
         groups, cells = tally.layout.codes()
@@ -309,6 +316,14 @@ def _estimates(
             for at, a, low, high, one, other in np.column_stack(points).tolist()
         ]
     return made
+
+
+def _ess(case: CaseKey, layout: Layout, shared: SubsetSums, column: Column | None, view: Means) -> list[EssRow]:
+    """Make rows of the table ess from the sums of clipped weights, or of the plain weights exp(S) without a column."""
+    rows, plain = shared.bases["one"].d, shared.bases["sequence"]
+    some = rows.sum(1) > 0
+    weights, squares = (plain.d, plain.squares) if column is None else (column.y, column.squares)
+    return ess_rows(case, layout, rows[some], weights[some], squares[some], shared.clusters, view.mean)
 
 
 def _lre_rows(case: CaseKey, measure: str, found: Ratios) -> list[LreRow]:
@@ -357,6 +372,8 @@ def _nothing(tables: AcceptanceTables, case: CaseKey, measure: str, bins: Bins, 
     for k in range(-1, len(bins)):
         row = AcceptanceRow(case, BinKey.of(bins, k, nan), measure, 0, 0, UNKNOWN, reason, nan)
         tables.acceptance.append(row)
+        if measure == "weight":
+            tables.ess.append(EssRow(case, BinKey.of(bins, k, nan), 0, 0, UNKNOWN, UNKNOWN, reason))
     tables.lre += [LreRow(case, measure, norm, UNKNOWN, nan, nan, nan, reason) for norm in NORMS]
     tables.trend.append(TrendRow.of(case, measure, no_slope(reason), no_slope(reason)))
 
@@ -381,7 +398,7 @@ def acceptance_rows(
         ess_share = np.nan
         if weights is not None and not few:
             at = slice(None) if k == len(bins) else k
-            total, square = float(weights.y[:, at].sum()), float(np.sum(weights.squares[at]))
+            total, square = float(weights.y[:, at].sum()), float(np.sum(weights.squares[:, at]))
             ess_share = total**2 / (int(found.count[k]) * square) if square > 0 else np.nan
         estimate = Interval(np.nan if few else found.value[k], low[k], high[k])
         counts = int(found.count[k]), int(found.clusters[k])

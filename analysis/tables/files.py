@@ -19,12 +19,14 @@ from analysis.tables.acceptance import AcceptanceRow, ClipSideRow, LreRow, Range
 from analysis.tables.assumptions import AssumptionRow
 from analysis.tables.columns import RunKey, frame
 from analysis.tables.cosine import CosineRow
+from analysis.tables.ess import EssRow
 from analysis.tables.lemma import LemmaRow
 from analysis.tables.lemma_summary import LemmaSummaryRow
 from analysis.tables.moments import MomentRow, ScalingRow
 from analysis.tables.noise_floor import NoiseRow
 from analysis.tables.over_time import OverTimeRow, TrainingRow
 from analysis.tables.population import PopulationRow
+from analysis.tables.positions import PositionRow
 from analysis.tables.reuse import ReuseRow
 from analysis.tables.theory_gap import GapRow
 from fspo.base.errors import UserError
@@ -38,6 +40,7 @@ TABLES: dict[str, Any] = {
     "trend": TrendRow,
     "smooth": SmoothRow,
     "ranges": RangeRow,
+    "ess": EssRow,
     "moments": MomentRow,
     "scaling": ScalingRow,
     "theory_gap": GapRow,
@@ -49,6 +52,7 @@ TABLES: dict[str, Any] = {
     "reuse": ReuseRow,
     "noise_floor": NoiseRow,
     "over_time": OverTimeRow,
+    "positions": PositionRow,
     "training": TrainingRow,
 }
 """The tables of an analysed run: file name to the named tuple that each row is."""

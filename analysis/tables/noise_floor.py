@@ -55,7 +55,7 @@ def read_noise(run: Run) -> tuple[GradLog | None, Notes]:
         "length",
         "log_ratio",
         "band_accept",
-        run.partition.column,
+        *run.partition.columns,
         SOURCE,
     ]
     if run.ratio.on != "update" or not (run.path / NOISE / GRADLOG).is_dir():
@@ -70,7 +70,7 @@ def read_noise(run: Run) -> tuple[GradLog | None, Notes]:
 def noise_table(run: Run, bins: Bins) -> tuple[list[NoiseRow], Notes]:
     """Make a row for each source of noise and bin; no rows without a measurement."""
     log, notes = read_noise(run)
-    if log is None or SOURCE not in log or run.partition.column not in log:
+    if log is None or any(name not in log for name in (SOURCE, *run.partition.columns)):
         return [], notes
     meanings = log.metadata.get("sources")
     meanings = meanings if isinstance(meanings, dict) else {}

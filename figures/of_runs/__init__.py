@@ -4,6 +4,7 @@ FIGURES = (
     "acceptance_by_length",
     "clip_over_training",
     "lre_by_rule",
+    "ess_by_length",
     "theory_gap",
     "cosine_by_rule",
     "cosine_references",

@@ -37,6 +37,7 @@ from figures.tables import (
     drawable,
     first_use,
     need,
+    plain_outside,
     prefer,
     view_words,
     views,
@@ -86,7 +87,7 @@ def select(tables: Tables) -> list[View]:
     for view in found:
         part = view.rows
         if view.run:  # counterfactual rules that differ only outside the band have the same band acceptance
-            part = pd.concat([prefer(p, "outside", "drop", "truncate", "cap") for _, p in part.groupby("rule")])
+            part = pd.concat([plain_outside(p) for _, p in part.groupby("rule")])
             part = part[[band_of(rule) == rule or band_of(rule) not in set(part["rule"]) for rule in part["rule"]]]
         kept.append(replace(view, rows=part))
     return kept

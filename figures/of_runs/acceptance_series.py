@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from analysis.rules.evaluate import SHAPES
 from figures.style import Look, looks
 from figures.tables import Frame, Tables, noise_by_run
 from fspo.rules import PRESETS
@@ -53,7 +54,7 @@ def theory_curve(
     Parameters
     ----------
     rule : str
-        A preset's name; without a sequence band, or unknown, the result is empty.
+        Name of a preset or of a correction's band; without a sequence band, or unknown, the result is empty.
     lengths, shares : arrays (K,)
         Mean length and share of responses of each bin.
     overall : float
@@ -61,7 +62,7 @@ def theory_curve(
     at : array (M,)
         Lengths at which the curve is wanted.
     """
-    band = PRESETS[rule].rule if rule in PRESETS else None
+    band = PRESETS[rule].rule if rule in PRESETS else SHAPES.get(rule)
     if band is None or band.shape in ("none", "token", "prefix") or not 0 < overall < 1:
         return np.empty(0)
     centred = replace(band, drift="none")

@@ -22,7 +22,6 @@ from figures.tables import (
     drawable,
     first_use,
     lemma_updates,
-    prefer,
     view_words,
     views,
 )
@@ -54,7 +53,8 @@ def select(tables: Tables) -> tuple[list[View], str]:
     """Return rows with finite rho and cosine, one View for each panel, and words for what one row is."""
     rows, unit = lemma_updates(tables)
     trained = rows["source"] == "trained"
-    rows = pd.concat([prefer(rows[~trained], "outside", "drop"), rows[trained & (rows["outside"] == "drop")]])
+    rows = pd.concat([rows[~trained], rows[trained]])
+    rows = rows[rows["outside"].isin(["drop", "mask"])]
     if rows.empty:
         raise NothingToDraw("no rule that drops has scored updates")
     rows = drawable(rows, ("rho", "cosine"))

@@ -18,12 +18,14 @@ from fspo.stats.intervals import PERCENT
 
 TITLE = "Cosine of the clipped and the true update"
 CAPTION = (
-    "Same-batch cosine of the clipped and the true update, one common weight exp(S) and one common g "
+    "Same-batch cosine of the clipped and the true update, one common weight exp({S}) and one common g "
     "(docs/theory.md section 5): over all {all}, and in the {by} bin where it is lowest. What happens outside "
-    "the band: dropped, truncated at the edge or capped. {what}. n = {n} scored responses with A ≠ 0, first "
+    "the band: {outside}. {what}. n = {n} scored responses with A ≠ 0, first "
     f"use. Bars: {PERCENT} intervals (jackknife over prompts, Fisher's z). Dashed line: as many responses dropped "
     "at random."
 )
+DROPPED = "dropped, truncated at the edge or capped"
+MASKED = "masked, or capped at the upper edge; a rule without a weight (none: no correction) keeps weight 1"
 PARTS = {"estimate": ("ci_low", "ci_high", "all"), "worst_bin": ("worst_ci_low", "worst_ci_high", "worst bin")}
 
 
@@ -99,6 +101,8 @@ def caption(tables: Tables) -> str:
         n=count_words(counts[0]) if counts else "all",
         all="lengths" if tables.by_length else "responses",
         by=tables.bin_word,
+        S=tables.symbol,
+        outside=MASKED if any((view.rows["outside"] == "mask").any() for view in found) else DROPPED,
     )
 
 

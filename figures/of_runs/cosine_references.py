@@ -31,7 +31,7 @@ from fspo.stats.intervals import PERCENT
 TITLE = "Cosine with four references"
 CAPTION = (
     "Cosine of the clipped update with the true one as four references tell it (docs/theory.md section 5), one common "
-    "weight exp(S), first use, A ≠ 0: of the same responses (“same batch”, which shares its noise and flatters); of "
+    "weight exp({S}), first use, A ≠ 0: of the same responses (“same batch”, which shares its noise and flatters); of "
     "the population, from pairs of different prompts; the same with the reference's weights held at 2 (“capped”); of "
     f"new responses at the same parameters (“fresh”). {{what}}. Bars: {PERCENT} intervals (jackknife over "
     f"prompts).{{missing}}"
@@ -83,7 +83,7 @@ def caption(tables: Tables) -> str:
     found = select(tables)
     gone = pd.concat([view.rows[view.rows["estimate"].isna()] for view in found])
     missing = f" Without an estimate: {reasons(gone)}." if len(gone) else ""
-    return CAPTION.format(what=view_words(found), missing=missing)
+    return CAPTION.format(what=view_words(found), missing=missing, S=tables.symbol)
 
 
 def figure(tables: Tables, style: Style) -> Figure:

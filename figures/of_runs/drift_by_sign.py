@@ -19,7 +19,8 @@ from fspo.stats.intervals import PERCENT
 
 TITLE = "Drift of the log-ratio by the sign of the advantage"
 CAPTION = (
-    "Drift E[S]/E[L] per token by run, for all responses and for A > 0 and A < 0 (n = {n} responses each), first use, "
+    "Drift of {S} per token, its mean over the mean length, by run, for all responses and for A > 0 and A < 0 "
+    "(n = {n} responses each), first use, "
     f"with cluster-aware {PERCENT} intervals. Tick: minus the k3 estimate of KL(old‖new) per token, what the drift "
     "would be if it came from the KL alone (docs/theory.md sections 2 and 7; T11).{noise}"
 )
@@ -118,7 +119,7 @@ def caption(tables: Tables) -> str:
     rows = select(tables)
     words = [f"{floor.run}, {floor.source}: {floor.drift:.1e}" for floor in floors(tables)]
     noise = FLOOR.format("; ".join(words)) if words else ""
-    return CAPTION.format(n=count_words(rows["count"]) if "count" in rows else "all", noise=noise)
+    return CAPTION.format(n=count_words(rows["count"]) if "count" in rows else "all", noise=noise, S=tables.symbol)
 
 
 def figure(tables: Tables, style: Style) -> Figure:

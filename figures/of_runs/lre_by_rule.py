@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from figures.draw import few_ticks, from_zero, new_axes, panel_grid, rule_rows, spread, whiskers
 from figures.style import Style, looks, rule_label
-from figures.tables import Tables, View, drawable, first_use, need, prefer, view_words, views
+from figures.tables import Tables, View, drawable, first_use, need, plain_outside, prefer, view_words, views
 from fspo.stats.intervals import PERCENT
 
 TITLE = "Length Reweighting Error by rule"
@@ -50,7 +50,7 @@ def select(tables: Tables) -> list[View]:
     rest = prefer(rows[rows["measure"] != "band"], "subset", "nonzero", "all")
     rows = first_use(need(pd.concat([band, rest]), "no rows of LRE_2 or LRE_inf"))
     trained = rows["source"] == "trained"
-    rows = pd.concat([prefer(rows[~trained], "outside", "drop", "truncate", "cap"), rows[trained]])
+    rows = pd.concat([plain_outside(rows[~trained]), rows[trained]])
     drawable(rows)
     return views(rows)
 

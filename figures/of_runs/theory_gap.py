@@ -30,9 +30,9 @@ from fspo.stats.intervals import PERCENT
 TITLE = "Where theory and data differ"
 CAPTION = (
     "First panel: measured less theoretical share in the band, each run's own rule on its own log, first use, by {by} "
-    "bin. The theory is docs/theory.md T1: S normal with the rule's own drift and variance σ²L, in a symmetric band. "
+    "bin. The theory is docs/theory.md T1: {S} normal with the rule's own drift and variance σ²L, in a symmetric band. "
     "The other panels add up to the first: what the band's asymmetry, the measured drift, the measured spread (H), the "
-    "measured law of the standardised S (tails) and its dependence on the sign of A each contribute (mean over all "
+    "measured law of the standardised {S} (tails) and its dependence on the sign of A each contribute (mean over all "
     f"orders of putting them in), and the rest. n = {{n}} responses a bin. Bars: {PERCENT} intervals (jackknife "
     "over prompts); rules side by side."
 )
@@ -65,7 +65,7 @@ def plot_part(data: Sequence[Estimates], partition: Partition = LENGTH, ax: Axes
 
 def caption(tables: Tables) -> str:
     """Return the caption with its numbers."""
-    return CAPTION.format(by=tables.bin_word, n=count_words(select(tables)["count"]))
+    return CAPTION.format(by=tables.bin_word, S=tables.symbol, n=count_words(select(tables)["count"]))
 
 
 def figure(tables: Tables, style: Style) -> Figure:

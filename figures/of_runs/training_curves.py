@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from figures.draw import new_axes, panel_grid, rule_legend, whiskers
 from figures.style import Look, Style, looks
-from figures.tables import Frame, Tables, count_words, need
+from figures.tables import Frame, NothingToDraw, Tables, count_words, need
 from fspo.gradlog import metric_names as metric
 
 TITLE = "Reward and length over training"
@@ -43,6 +43,8 @@ class Curve:
 def select(tables: Tables) -> Frame:
     """Return rows of the metrics that are drawn, with the standard errors of the held-out reward."""
     tables.only_by_length("it has no bins: draw it without --by")
+    if tables.on != "update":
+        raise NothingToDraw("it is about no log-ratio: draw it without --on")
     rows = tables["training"]
     rows = rows[rows["name"].isin([*PANELS, metric.HELD_OUT_STDERR]) & rows["value"].notna()]
     need(rows[rows["name"].isin(list(PANELS))], "metrics.jsonl has neither reward nor length")

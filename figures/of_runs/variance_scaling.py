@@ -19,9 +19,9 @@ from fspo.stats.intervals import PERCENT
 
 TITLE = "Variance of the log-ratio against length"
 CAPTION = (
-    "Left: variance of S in each length bin at its mean length, first use, all responses (n = {n} for each run), with "
-    f"cluster-aware {PERCENT} intervals; lines: fitted Var(S|L) ∝ L^2H; grey: slope 1. Right: 2H with its {PERCENT} "
-    "interval, one mark a run; docs/theory.md T1 needs 2H = 1.{noise}"
+    "Left: variance of {S} in each length bin at its mean length, first use, all responses (n = {n} for each run), "
+    f"with cluster-aware {PERCENT} intervals; lines: fitted Var({{S}}|L) ∝ L^2H; grey: slope 1. Right: 2H with its "
+    f"{PERCENT} interval, one mark a run; docs/theory.md T1 needs 2H = 1.{{noise}}"
 )
 FLOOR = " Dotted: mean square of S that numerics alone make at unchanged weights, of the source that makes most{}."
 IN_SIGHT = 1e-3
@@ -118,7 +118,9 @@ def in_sight(noise: Noise, data: Sequence[Variances]) -> bool:
     return noise.square.size > 0 and float(noise.square.max()) >= IN_SIGHT * lowest
 
 
-def plot_variances(data: Sequence[Variances], ax: Axes | None = None, noise: Sequence[Noise] = ()) -> Axes:
+def plot_variances(
+    data: Sequence[Variances], ax: Axes | None = None, noise: Sequence[Noise] = (), symbol: str = "S"
+) -> Axes:
     """Draw points, fitted lines, one reference line of slope 1 and noise floors on logarithmic axes."""
     ax = new_axes(ax)
     rules = list(dict.fromkeys(v.rule for v in data))
@@ -141,7 +143,7 @@ def plot_variances(data: Sequence[Variances], ax: Axes | None = None, noise: Seq
     length_axis(ax, length)
     ax.set_yscale("log")
     ax.set_xlabel("response length $L$ (tokens)")
-    ax.set_ylabel("Var$(S\\,|\\,L)$")
+    ax.set_ylabel(f"Var$({symbol}\\,|\\,L)$")
     return ax
 
 
@@ -172,7 +174,7 @@ def caption(tables: Tables) -> str:
         if floor.square.size
     ]
     noise = FLOOR.format(f" ({'; '.join(words)})") if words else ""
-    return CAPTION.format(n=count_words(rows.loc[rows["bin"] < 0, "count"]), noise=noise)
+    return CAPTION.format(n=count_words(rows.loc[rows["bin"] < 0, "count"]), noise=noise, S=tables.symbol)
 
 
 def figure(tables: Tables, style: Style) -> Figure:
@@ -191,7 +193,7 @@ def figure(tables: Tables, style: Style) -> Figure:
         height = 1.9 if not style.narrow else max(1.8, 0.15 * len(rules) + 0.9)
         columns = 1 if style.narrow else panels
         fig, axes = panel_grid(style, panels, height, handles, labels, columns=columns)
-        plot_variances(data, axes[0], noise)
+        plot_variances(data, axes[0], noise, tables.math)
         if panels == 2:
             plot_exponents(exponents, rules, axes[1])
     return fig

@@ -112,6 +112,13 @@ RATIO_COLUMNS: dict[Ratio, RatioColumns] = {
     "total": RatioColumns("", "total_sum_sq", "total_k3_sum"),
 }
 """Columns of each ratio that a rule may act on. The total has no column: it is the update's plus the behaviour's."""
+TOKEN_COLUMNS: dict[Ratio, tuple[str, ...]] = {
+    "update": ("token_log_ratio",),
+    "engine": ("token_behaviour_log_ratio",),
+    "behaviour": ("token_behaviour_log_ratio",),
+    "total": ("token_log_ratio", "token_behaviour_log_ratio"),
+}
+"""Columns that add up to each token's log-ratio. The engine's is known only where the staleness D is 0."""
 REQUIRED = ("rollout", "step", "prompt_id", "response_id", "length", "log_ratio", "advantage")
 """Columns that every trainer must write; each other column may be null or missing."""
 

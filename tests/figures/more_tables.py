@@ -118,3 +118,17 @@ def sweep(rng, run: str, spoil: bool) -> pd.DataFrame:
             numbers = {"update": 0.85 + 0.02 * i, "lre_update_l2": 0.03, "cosine": 0.9 - 0.03 * i, "mse": 0.8 + 0.1 * i}
             add(setting, value, "power" if setting == "gamma" else "fspo", {"band": 0.9, "lre_band_l2": 0.05} | numbers)
     return pd.DataFrame(out)
+
+
+def ess(rng, who: dict, cases, places: list[dict], counts: int) -> pd.DataFrame:
+    """Effective sample sizes of each case and of all responses, and their mean weights, falling with length."""
+    exact = who | {"rule": "exact", "outside": "", "source": "given", "target": np.nan}
+    out = []
+    for key, target in (*cases, (exact, 1.0)):
+        for place in places:
+            share = target * np.exp(-(0.02**2) * place["bin_mean"])
+            mean = interval(rng, target, 0.02)
+            row = {**key, "subset": "nonzero", "use": "first", **place, "count": counts, "clusters": counts // 8}
+            row |= {"mean_weight" + ("" if k == "estimate" else f"_{k}"): v for k, v in mean.items() if k != "reason"}
+            out.append(row | interval(rng, share, 0.01, 0, 1))
+    return pd.DataFrame(out)

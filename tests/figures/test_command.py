@@ -9,10 +9,14 @@ import sys
 import pandas as pd
 import pytest
 
+from analysis.run import Options, analyse_runs
+from figures import find_module
 from figures.__main__ import main
 from figures.of_runs import FIGURES
+from figures.style import Style
 from figures.tables import load
 from fspo.base.errors import UserError
+from tests.analysis.conftest import Plan, write_log
 
 
 def test_all_figures_of_several_runs(case_runs, tmp_path, capsys):
@@ -23,6 +27,26 @@ def test_all_figures_of_several_runs(case_runs, tmp_path, capsys):
     assert [c["name"] for c in captions] == list(FIGURES)
     assert all(c["caption"] and not c["skipped"] and c["numbers"] == f"{c['name']}.csv" for c in captions)
     assert capsys.readouterr().out.count("drawn") == len(FIGURES)
+
+
+def test_figures_of_another_ratio_say_so(tmp_path):
+    run = write_log(tmp_path / "run", Plan(rollouts=2, engine=0.05))
+    analyse_runs([run], Options(draws=2, bins=3, targets=(0.9,), on="engine"))
+    names = ["acceptance_by_length", "ess_by_length", "cosine_by_rule", "variance_scaling", "training_curves"]
+    assert main([str(run), "--on", "engine", "--output", str(tmp_path / "out"), "--only", f"[{','.join(names)}]"]) == 0
+    captions = json.loads((tmp_path / "out" / "captions-on-engine.json").read_text())
+    assert [c["name"] for c in captions] == [f"{name}-on-engine" for name in names]
+    assert [c["title"].endswith(": E") for c in captions] == [True] * 5
+    assert [c["skipped"] for c in captions] == [""] * 4 + ["it is about no log-ratio: draw it without --on"]
+    assert all(c["caption"].endswith("Log-ratio: E (engine), each response once, at first use.") for c in captions[:4])
+    tables = load([run], on="engine")
+    fig = find_module("variance_scaling").figure(tables, Style())
+    assert fig.axes[0].get_ylabel() == r"Var$(E\,|\,L)$"
+    assert "Var(E|L)" in captions[3]["caption"]
+    fig = find_module("acceptance_by_length").figure(tables, Style())
+    assert [text.get_text() for text in fig.legends[0].get_texts()] == ["product", "geometric", "sqrt", "sqrt-kl"]
+    with pytest.raises(UserError, match=r"run python -m analysis .* --on behaviour first"):
+        load([run], on="behaviour")
 
 
 def test_a_skipped_figure_is_listed_with_its_reason(case_runs, tmp_path, capsys):

@@ -113,3 +113,17 @@ def test_bins_of_fractions():
 def test_partition_names_are_unique():
     assert len({p.slug for p in PARTITIONS.values()}) == len(PARTITIONS)
     assert find_partition("length") is LENGTH
+
+
+def test_staleness_is_the_gap_of_versions_before_the_first_update(simulate):
+    path = simulate(rollouts=2, engine=0.05, staleness=0.02, width=0)
+    log = pd.read_parquet(path / "gradlog").query("updates_since_rollout == 0")
+    behind = log.set_index("response_id")["policy_version"] - log.set_index("response_id")["behaviour_version"]
+    assert set(behind) == {0, 8, 16, 24}
+    for on, updates in (("update", 8), ("behaviour", 4)):
+        rows = load_run(path, PARTITIONS["staleness"], on).rows
+        assert len(np.unique(rows.updates)) == updates - (on == "update")
+        known = np.isin(rows.response, behind.index)
+        assert rows.coordinate[known] == pytest.approx(behind[rows.response[known]].to_numpy())
+    with pytest.raises(UserError, match="--by staleness: the log has no column 'behaviour_version'"):
+        load_run(simulate("old", rollouts=1), PARTITIONS["staleness"])
