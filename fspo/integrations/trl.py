@@ -16,17 +16,19 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
+from accelerate.utils import gather_object
 from torch import Tensor
 from trl import GRPOTrainer
 
 from fspo.base.errors import UserError
+from fspo.gradlog.metric_names import CORRECTION_CUT, CORRECTION_WEIGHT
 from fspo.integrations.trl_check import OURS, check_release
 from fspo.integrations.trl_log import PREFIX
 from fspo.integrations.trl_memory import UpdateMemory
-from fspo.integrations.trl_observe import FORWARD, LoggedTrainer, loss_mask, observe
+from fspo.integrations.trl_observe import FORWARD, LoggedTrainer, loss_mask, mismatch, observe
 from fspo.integrations.trl_options import FSPOConfig
 from fspo.objective import Records, denominator_for, objective
-from fspo.rules import Rule
+from fspo.rules import DriftStats, Rule
 
 __all__ = ["FSPOConfig", "FSPOTrainer", "observe"]
 
@@ -61,8 +63,11 @@ class FSPOTrainer(LoggedTrainer):
         super().__init__(*args, **kwargs)
         self.rule, self.objective_config = config.clip_rule(), config.objective()
         self.memory = UpdateMemory(self.rule)
+        self.correction = config.correction_rule()
+        if self.correction is not None and not (self.use_vllm or self.rollout_func):
+            raise _no_sampler(self.correction)
         self.score_every = config.score_every
-        self.open_log(self.rule)
+        self.open_log(self.rule, self.correction)
         check_release(self)
 
     # -- methods that TRL calls --------------------------------------------------------------------------------------
@@ -84,25 +89,38 @@ class FSPOTrainer(LoggedTrainer):
         output[PREFIX + "denominator"] = self._sum(local)
         if self.model.training:
             self.memory.begin_rollout()
+        if self.correction is not None:
+            self._prepare_correction(output, mask)
         return output
+
+    def _prepare_correction(self, output: dict[str, Any], mask: Tensor) -> None:
+        """Add to a generation batch the old log-probabilities, if TRL has none, and the centre of the correction's band.
+
+        The centre is that of the responses of all processes.
+        """
+        assert self.correction is not None
+        if "old_per_token_logps" not in output:
+            with torch.no_grad():
+                output["old_per_token_logps"] = self._log_probs(
+                    self.model, output, batch_size=self.args.per_device_train_batch_size
+                )[0]
+        old, A = output["old_per_token_logps"], output["advantages"]
+        sampled = mismatch(output, old)
+        if sampled is None:
+            raise _no_sampler(self.correction)
+        if not self.correction.needs_stats:
+            return
+        stats = objective(old, old, mask, A, Rule("none"), mismatch=sampled).records.drift_stats(A, self.correction.on)
+        centre = self.correction.centre(sum(gather_object([stats]), DriftStats()), A)
+        output[PREFIX + "correction_centre"] = torch.zeros_like(A, dtype=torch.float64) + centre
 
     # -- the loss ----------------------------------------------------------------------------------------------------
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
-        training = self.model.training
-        width = inputs["completion_ids"].shape[1]
-        ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], 1)
-        attention = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], 1)
-        mask = loss_mask(inputs)
+        training, mask = self.model.training, loss_mask(inputs)
         scores = self.take_scores(inputs) if training else None
-        new, entropies, aux_loss = self._get_per_token_logps_and_entropies(
-            model,
-            ids,
-            attention,
-            width,
-            compute_entropy=True,
-            compute_aux_loss=self.aux_loss_enabled,
-            **{name: inputs.get(name) for name in FORWARD},
+        new, entropies, aux_loss = self._log_probs(
+            model, inputs, compute_entropy=True, compute_aux_loss=self.aux_loss_enabled
         )
         old = inputs.get("old_per_token_logps")
         old = new.detach() if old is None else old
@@ -119,6 +137,9 @@ class FSPOTrainer(LoggedTrainer):
             m=self.memory.centre(inputs["advantages"]),
             denominator=self._denominator(inputs, mask, accumulation),
             ref=inputs.get("ref_per_token_logps"),
+            mismatch=mismatch(inputs, old),
+            correction=self.correction,
+            correction_m=inputs.get(PREFIX + "correction_centre"),
         )
         if aux_loss is not None:
             loss = loss + self.router_aux_loss_coef * aux_loss / accumulation
@@ -132,8 +153,19 @@ class FSPOTrainer(LoggedTrainer):
                 self.memory.add(inputs[PREFIX + "response_id"].cpu().numpy(), records, advantages)
                 if self.accelerator.sync_gradients:  # the update's last microbatch
                     self.memory.end_update(moved=since > 0)
-            self.log_microbatch(inputs, records, old, entropy, scores)
+            self.log_microbatch(inputs, records, entropy, scores)
         return loss
+
+    def _log_probs(self, model: Any, batch: dict[str, Any], **options: Any) -> Any:
+        """Return what TRL computes of a batch: log-probabilities (B, T), entropies and the auxiliary loss."""
+        return self._get_per_token_logps_and_entropies(
+            model,
+            torch.cat([batch["prompt_ids"], batch["completion_ids"]], 1),
+            torch.cat([batch["prompt_mask"], batch["completion_mask"]], 1),
+            batch["completion_ids"].shape[1],
+            **{name: batch.get(name) for name in FORWARD},
+            **options,
+        )
 
     def _sum(self, local: Tensor) -> Tensor:
         """Return the sum over all processes."""
@@ -162,9 +194,21 @@ class FSPOTrainer(LoggedTrainer):
         found["entropy"].append(entropies / max(tokens, 1.0))
         if self.beta != 0:
             found["kl"].append(kl / max(tokens, 1.0))
+        if records.correction_cut is not None:
+            parts = [records.correction_cut, records.correction_count, records.correction_weight]
+            cut, count, weight = self._sum(torch.stack([part.sum().double() for part in parts])).tolist()
+            found[CORRECTION_CUT].append(cut / max(count, 1.0))
+            found[CORRECTION_WEIGHT].append(weight / rows)
         if self.rule.needs_stats:
             found["fspo/drift_per_token"].append(records.drift.mean().item())
         if rule.adapt != "none":
             for name in ("range_lo", "range_hi", "gamma"):
                 if (value := getattr(rule, name)) is not None:
                     found[f"rule/{name}"].append(value)
+
+
+def _no_sampler(correction: Rule) -> UserError:
+    return UserError(
+        f"correction {correction.label!r} needs the sampler's log-probs: set use_vllm=True, or let rollout_func return "
+        "logprobs, or correction='none'"
+    )

@@ -123,6 +123,7 @@ def _loss(
         "epsilon_high": OPEN[1],
         "score_every": 0,
         "rule": rule,
+        "correction": None,
         "memory": UpdateMemory(rule),
         "objective_config": ObjectiveConfig(aggregation),
         **theirs,

@@ -69,6 +69,8 @@ class TrlLog:
         Number of this process, and number of processes.
     rule : Rule, optional
         The clip rule; None if the trainer's loss applies no rule of ours. The columns of the rule are then null.
+    correction : Rule, optional
+        The correction of the sampler's mismatch, if one runs.
     label : str
         Stands in the column ``rule`` if there is no rule.
     metadata : dict
@@ -84,17 +86,19 @@ class TrlLog:
         rank: int,
         world: int,
         rule: Rule | None,
+        correction: Rule | None = None,
         label: str = "",
         metadata: dict[str, Any],
         model: torch.nn.Module | None = None,
     ) -> None:
-        self.rank, self.world, self.rule, self.label = rank, world, rule, label
+        self.rank, self.world, self.label = rank, world, label
+        self.rule, self.correction = rule, correction
         self.scores = ScoreConfig()
         width = 0
         if model is not None:
             width = ScoreHooks(model, width=self.scores.width, projection=self.scores.projection).sketcher.width
         header = {"scores": asdict(self.scores), "trainer": f"trl {version('trl')}", **metadata}
-        header |= {} if rule is None else {"rule": rule.to_dict()}
+        header |= {name: r.to_dict() for name, r in (("rule", rule), ("correction", correction)) if r is not None}
         self.writer = gradlog.GradLogWriter(run, rank=rank, width=width, metadata=header)
         self.rollout, self.start_step = -1, 0
 
@@ -128,7 +132,6 @@ class TrlLog:
         step: int,
         times_used: int,
         entropy: Tensor | None,
-        engine_log_ratio: Tensor | None,
         scores: Scores | None,
     ) -> None:
         """Add the rows of one microbatch.
@@ -138,7 +141,8 @@ class TrlLog:
         inputs : dict
             TRL's microbatch, with the tensors of `ids`, ``fspo_reward`` and ``fspo_truncated``.
         records : Records
-        entropy, engine_log_ratio : Tensor (B,), optional
+        entropy : Tensor (B,), optional
+            Mean over the tokens, nats.
         """
         rule = self.rule or Rule("none", name=self.label)
         since = step - self.start_step
@@ -147,7 +151,6 @@ class TrlLog:
             **{name: inputs[PREFIX + name].cpu().numpy() for name in carried},
             advantage=inputs["advantages"].float().cpu().numpy(),
             entropy=None if entropy is None else entropy.cpu().numpy(),
-            engine_log_ratio=None if engine_log_ratio is None else engine_log_ratio.cpu().numpy(),
         )
         source = rule.drift_source if rule.needs_stats else "none"
         update = Update(self.rollout, step, self.start_step, rule.label, source, "train", since, times_used)

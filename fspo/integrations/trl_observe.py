@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,8 +18,8 @@ from trl import GRPOConfig, GRPOTrainer
 
 from fspo.base.errors import UserError
 from fspo.integrations.trl_log import PREFIX, TrlLog, keep_steps_before
-from fspo.integrations.trl_rules import FURTHER_CUTS, clip_of
-from fspo.objective import Records, objective
+from fspo.integrations.trl_rules import FURTHER_CUTS, clip_of, correction_of
+from fspo.objective import Mismatch, Records, objective
 from fspo.policy.scores import Scores, score
 from fspo.rules import Rule
 
@@ -79,14 +80,15 @@ class LoggedTrainer(GRPOTrainer):
     model: torch.nn.Module  # type: ignore[assignment]
     score_every: int = 0
 
-    def open_log(self, rule: Rule | None) -> None:
-        """Make the log's writer; ``rule``: the clip that the loss applies, None if it is no rule of ours."""
+    def open_log(self, rule: Rule | None, correction: Rule | None) -> None:
+        """Make the log's writer for the rule and the correction that the loss applies, None where no rule fits."""
         self._rewards: Tensor | None = None
         self.log_rows = TrlLog(
             str(self.args.output_dir),
             rank=self.accelerator.process_index,
             world=self.accelerator.num_processes,
             rule=rule,
+            correction=correction,
             label=f"trl-{self.loss_type}",
             metadata={"seed": self.args.seed},
             model=self.accelerator.unwrap_model(self.model) if self.score_every else None,
@@ -135,7 +137,7 @@ class LoggedTrainer(GRPOTrainer):
     # -- what the loss logs ------------------------------------------------------------------------------------------
 
     def log_microbatch(
-        self, inputs: dict[str, Any], records: Records, old: Tensor, entropy: Tensor | None, scores: Scores | None
+        self, inputs: dict[str, Any], records: Records, entropy: Tensor | None, scores: Scores | None
     ) -> None:
         """Add the log's rows of one microbatch.
 
@@ -143,16 +145,11 @@ class LoggedTrainer(GRPOTrainer):
         ----------
         inputs : dict
             TRL's microbatch.
-        old : Tensor (B, T)
-            Log-probabilities of the tokens under the old weights, nats.
         entropy : Tensor (B,), optional
             Sum of the entropy over the tokens, nats.
         """
         if PREFIX + "response_id" not in inputs:  # the batch came from no rollout of TRL's
             return
-        mask, sampled, engine = loss_mask(inputs), inputs.get("sampling_per_token_logps"), None
-        if sampled is not None:  # vLLM gives NaN where it has no log-probability
-            engine = torch.where(mask, torch.nan_to_num((old - sampled).double(), nan=0.0), 0.0).sum(1)
         first_pass = self.args.steps_per_generation or self.args.gradient_accumulation_steps
         self.log_rows.append(
             inputs,
@@ -160,7 +157,6 @@ class LoggedTrainer(GRPOTrainer):
             step=self.state.global_step,
             times_used=self._step % (first_pass * self.num_iterations) // first_pass,
             entropy=None if entropy is None else entropy / records.length.clamp(min=1),
-            engine_log_ratio=engine,
             scores=scores,
         )
 
@@ -192,6 +188,7 @@ class LoggedTrainer(GRPOTrainer):
 class _Observed(LoggedTrainer):
     """What `observe` adds to a trainer: its loss runs as it is, and the log-probabilities that it computed are kept."""
 
+    corrected: bool
     _seen: tuple[Tensor, Tensor | None, Any] | None = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -206,7 +203,16 @@ class _Observed(LoggedTrainer):
         for name, off in FURTHER_CUTS.items():
             if getattr(self.args, name) != off:
                 warnings.warn(f"the logged multiplier is the clip's: {name} cuts further tokens", stacklevel=2)
-        self.open_log(rule)
+        corrects = self.use_vllm and self.vllm_importance_sampling_correction
+        self.corrected = corrects and self.loss_type != "vespo"  # whose own weight contains the correction
+        correction = correction_of(self.args) if self.corrected else None
+        if self.corrected and correction is None:
+            warnings.warn(
+                f"no correction does what {self.vllm_importance_sampling_mode!r} does with these bounds: its factors "
+                "are logged, and its edges are null",
+                stacklevel=2,
+            )
+        self.open_log(rule, correction)
 
     def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
         self._seen = super()._get_per_token_logps_and_entropies(*args, **kwargs)
@@ -228,10 +234,27 @@ class _Observed(LoggedTrainer):
             A = (A * mask).sum(1) / mask.sum(1).clamp(min=1)
         old = inputs.get("old_per_token_logps")
         old = new if old is None else old
-        records = objective(new, old, mask, A, self.log_rows.rule or Rule("none")).records
+        log, sampled = self.log_rows, mismatch(inputs, old)
+        correction = None if sampled is None else log.correction
+        records = objective(
+            new, old, mask, A, log.rule or Rule("none"), mismatch=sampled, correction=correction
+        ).records
+        if self.corrected and correction is None:
+            factor = inputs["importance_sampling_ratio"].expand(mask.shape)
+            factor = torch.where(mask, factor, 0.0).sum(1) / records.length.clamp(min=1)
+            records = replace(records, correction_weight=factor)
         entropy = None if seen[1] is None else torch.where(mask, seen[1].detach().float(), 0.0).sum(1)
-        self.log_microbatch({**inputs, "advantages": A}, records, old, entropy, scores)
+        self.log_microbatch({**inputs, "advantages": A}, records, entropy, scores)
         return loss
+
+
+def mismatch(batch: dict[str, Any], old: Tensor) -> Mismatch | None:
+    """Compare the old log-probabilities (B, T), nats, with the sampler's; None if the batch has none of the sampler.
+
+    TRL sends the trainer's weights to the sampler before every generation, so no response is stale.
+    """
+    sampled = batch.get("sampling_per_token_logps")
+    return None if sampled is None else Mismatch.of(old, sampled, loss_mask(batch), version=old)
 
 
 def loss_mask(batch: dict[str, Any]) -> Tensor:

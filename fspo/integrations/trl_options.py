@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, fields
 
 from trl import GRPOConfig
 
 from fspo.base.errors import UserError
-from fspo.config import ObjectiveConfig, RuleConfig
+from fspo.config import CorrectionConfig, ObjectiveConfig, RuleConfig
+from fspo.integrations.trl_rules import CORRECTION_MODES, correction_of
 from fspo.rules import Rule
 
 _REPLACED = {
@@ -48,6 +50,11 @@ class FSPOConfig(GRPOConfig):
         "response", "sequence", "token" or "constant" (`fspo.objective.aggregate`), by default the preset's.
     constant_length : int, optional
         Divisor of "constant", tokens; ``max_completion_length`` by default.
+    correction : str
+        Preset of the correction of the mismatch between the sampler (vLLM, or a ``rollout_func`` that returns
+        log-probs) and the trainer: tis, mis, geo-mask, icepop, engine-sqrt (`fspo.rules.CORRECTIONS`), or none.
+    correction_range_lo, correction_range_hi, correction_drift, correction_outside, correction_weight : optional
+        Parts of the correction that differ from the preset's. Its drift is that of the generation batch.
     score_every : int
         Rollouts between score passes (a sketch of each response's score, for the cosine tables); 0 for never. A score
         pass costs about as much as one update and is made on one update of the rollout.
@@ -60,7 +67,7 @@ class FSPOConfig(GRPOConfig):
 
     use_bias_correction_kl: bool = field(default=False, metadata={"help": "Must stay False: the KL term is plain k3."})
     vllm_importance_sampling_correction: bool = field(
-        default=False, metadata={"help": "Must stay False: it cuts or weighs responses before the rule does."}
+        default=False, metadata={"help": "Must stay False: 'correction' stands in its place."}
     )
     disable_dropout: bool = field(default=True, metadata={"help": "Disable dropout, which makes S random."})
     rule: str = field(default="fspo", metadata={"help": "Preset of the clip rule."})
@@ -76,6 +83,12 @@ class FSPOConfig(GRPOConfig):
     target_rate: str | None = field(default=None, metadata={"help": "Acceptance that is meant: band or update."})
     aggregation: str | None = field(default=None, metadata={"help": "response, sequence, token or constant."})
     constant_length: int | None = field(default=None, metadata={"help": "Divisor of aggregation 'constant'."})
+    correction: str = field(default="none", metadata={"help": "Preset of the correction of the sampler's mismatch."})
+    correction_range_lo: float | None = field(default=None, metadata={"help": "The correction's lower range."})
+    correction_range_hi: float | None = field(default=None, metadata={"help": "The correction's upper range."})
+    correction_drift: str | None = field(default=None, metadata={"help": "Centre of the correction's band."})
+    correction_outside: str | None = field(default=None, metadata={"help": "Outside that band: cap, mask, ..."})
+    correction_weight: str | None = field(default=None, metadata={"help": "sequence, geometric or none."})
     score_every: int = field(default=0, metadata={"help": "Rollouts between score passes, 0 for never."})
 
     def __post_init__(self) -> None:
@@ -95,6 +108,11 @@ class FSPOConfig(GRPOConfig):
     def clip_rule(self) -> Rule:
         """Return the clip rule: the preset with the parts that were changed."""
         return self._parts().rule()
+
+    def correction_rule(self) -> Rule | None:
+        """Return the correction of the sampler's mismatch: the preset with the parts that were changed."""
+        names = ("range_lo", "range_hi", "drift", "outside", "weight")
+        return CorrectionConfig(self.correction, **{n: getattr(self, f"correction_{n}") for n in names}).rule()
 
     def objective(self) -> ObjectiveConfig:
         """Return the aggregation and the weight of the KL term."""
@@ -134,10 +152,11 @@ class FSPOConfig(GRPOConfig):
             )
         if self.use_vllm and self.vllm_importance_sampling_correction:
             raise UserError(
-                f"vllm_importance_sampling_mode={self.vllm_importance_sampling_mode!r} cuts or weighs responses by "
-                "vLLM's mismatch, which grows with length, before the band sees them: set "
-                "vllm_importance_sampling_correction=False (the mismatch is logged as engine_log_ratio)"
+                f"vllm_importance_sampling_mode={self.vllm_importance_sampling_mode!r} is TRL's own correction, which "
+                f"the loss of rule {rule.label!r} does not apply: set vllm_importance_sampling_correction=False and "
+                + _same_correction(self)
             )
+        self.correction_rule()
         accumulation = self.gradient_accumulation_steps
         if rule.shape != "none" and accumulation % self.generate_every == 0:
             raise UserError(
@@ -156,3 +175,13 @@ class FSPOConfig(GRPOConfig):
             raise UserError(f"score_every is {self.score_every}: use 0 (never) or more")
         if self.score_every and self.deepspeed is not None:
             raise UserError("the score pass needs hooks that DeepSpeed does not let through: set score_every=0")
+
+
+def _same_correction(args: FSPOConfig) -> str:
+    """Return the options that correct as TRL's options do, or that log the mismatch if no options do."""
+    same = correction_of(args)
+    if same is None or math.isinf(same.range_hi):
+        return "choose a correction, as correction='mis' (with 'none' the mismatch is logged)"
+    preset, _ = CORRECTION_MODES[args.vllm_importance_sampling_mode]
+    parts = {"range_lo": same.range_lo, "range_hi": same.range_hi, "outside": same.outside}
+    return f"correction={preset!r}, " + ", ".join(f"correction_{name}={part!r}" for name, part in parts.items())

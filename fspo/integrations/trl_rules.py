@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 from fspo.base.errors import UserError
-from fspo.rules import Rule
+from fspo.rules import CORRECTIONS, Outside, Rule
 
 PPO_LOSSES = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo")
 """TRL's losses that clip as PPO does; they differ in what they divide by."""
+CORRECTION_MODES: dict[str, tuple[str, Outside]] = {
+    "token_truncate": ("tis", "cap"),
+    "token_mask": ("icepop", "mask"),
+    "sequence_truncate": ("mis", "cap"),
+    "sequence_mask": ("mis", "mask"),
+}
+"""TRL's vllm_importance_sampling_mode -> our preset of the same band, and what it does outside the band."""
 FURTHER_CUTS = {"top_entropy_quantile": 1.0, "off_policy_mask_threshold": None}
 """Options of TRL that cut tokens or responses beside the clip -> the value that cuts none."""
 
@@ -40,25 +48,21 @@ def clip_of(args: Any) -> Rule | None:
 
 
 def correction_of(args: Any) -> Rule | None:
-    """Return TRL's correction of vLLM's mismatch as a correction rule; None if no rule of ours does the same.
+    """Return TRL's correction of vLLM's mismatch as a correction of ours; None if none does the same.
 
     Parameters
     ----------
     args : trl.GRPOConfig
-        Of it ``vllm_importance_sampling_mode``, ``_clip_min`` and ``_clip_max``.
+        Of it ``vllm_importance_sampling_mode`` and the ends of its band, ``vllm_importance_sampling_clip_min`` and
+        ``vllm_importance_sampling_clip_max``.
     """
-    level, _, way = args.vllm_importance_sampling_mode.partition("_")
+    mode = args.vllm_importance_sampling_mode
     low, high = args.vllm_importance_sampling_clip_min, args.vllm_importance_sampling_clip_max
-    if way == "truncate" and low is not None:
+    if mode not in CORRECTION_MODES or (mode.endswith("_truncate") and low is not None):
         return None  # TRL raises small weights to clip_min, which no rule of ours does
+    preset, outside = CORRECTION_MODES[mode]
+    below, above = 1.0 if low is None else 1 - low, math.inf if high is None else high - 1
     try:
-        return Rule(
-            "token" if level == "token" else "fixed",
-            range_lo=1.0 if low is None else 1 - low,
-            range_hi=math.inf if high is None else high - 1,
-            outside="cap" if way == "truncate" else "mask",
-            on="behaviour",
-            name=f"trl-{args.vllm_importance_sampling_mode}",
-        )
-    except UserError:
+        return replace(CORRECTIONS[preset], range_lo=below, range_hi=above, outside=outside, name=f"trl-{mode}")
+    except UserError:  # a bound on the wrong side of ratio 1
         return None

@@ -1,100 +1,28 @@
 """`observe` inside the real TRL: the same weights as without it, and a log of what TRL did."""
 
-import math
-
 import numpy as np
 import pytest
 import torch
 from datasets import Dataset
 from trl import GRPOConfig, GRPOTrainer
-from trl_batch import MAX_LENGTH, TOLERANCE, our_loss, rows, trl_loss
+from trl_batch import TOLERANCE, our_loss, rows, trl_loss
+from trl_runs import ROWS, UPDATES, Users, engine, train
 
 from analysis.__main__ import main as analysis
 from fspo.base.errors import UserError
 from fspo.gradlog import read_log
 from fspo.integrations.trl import observe
 from fspo.integrations.trl_rules import clip_of
-from fspo.models.load import build_embedded_model, load_tokenizer
+from fspo.models.load import build_embedded_model
 
-FIRST, LAST = 1, 23
-"""The token ids that `Engine` draws, each with the same probability; the lowest is the end token."""
-ROWS, UPDATES = 8, 8
-
-
-class Engine:
-    """Stands for TRL's vLLM, which needs a GPU: draws every token uniformly and says so."""
-
-    def __init__(self, **_):
-        self.syncs = 0
-
-    def sync_weights(self):
-        self.syncs += 1
-
-    def generate(self, prompts, images, num_generations, profiler):
-        drawn = torch.randint(FIRST, LAST + 1, (len(prompts), MAX_LENGTH)).tolist()
-        answers = [row[: row.index(FIRST) + 1] if FIRST in row else row for row in drawn]
-        return prompts, answers, [[[-math.log(LAST - FIRST + 1)]] * len(a) for a in answers], None
-
-
-class Users(GRPOTrainer):
-    """A user's own subclass: keeps what TRL's loss saw, as numpy arrays, one dict for each microbatch."""
-
-    def _get_per_token_logps_and_entropies(self, *args, **kwargs):
-        self.new = super()._get_per_token_logps_and_entropies(*args, **kwargs)
-        return self.new
-
-    def _compute_loss(self, model, inputs):
-        loss = super()._compute_loss(model, inputs)
-        mask, old = inputs["completion_mask"].bool(), inputs["old_per_token_logps"].double()
-        ids = inputs["completion_ids"]
-        seen = {
-            "step": torch.full_like(mask.sum(1), self.state.global_step),
-            "length": mask.sum(1),
-            "log_ratio": ((self.new[0].detach().double() - old) * mask).sum(1),
-            "engine_log_ratio": (old * mask).sum(1) + mask.sum(1) * math.log(LAST - FIRST + 1),
-            "advantage": inputs["advantages"],
-            "reward": (((ids >= 3) & (ids <= 12)) * mask).sum(1).float(),
-            "truncated": ids.gather(1, mask.sum(1)[:, None] - 1)[:, 0] != FIRST,
-            "entropy": (self.new[1] * mask).sum(1) / mask.sum(1),
-        }
-        self.kept = [*getattr(self, "kept", []), {name: x.detach().numpy() for name, x in seen.items()}]
-        return loss
-
-
-def digits(completion_ids, **_):
-    return [float(sum(3 <= token <= 12 for token in ids)) for ids in completion_ids]
-
-
-def train(folder, kind, **options):
-    args = GRPOConfig(
-        output_dir=str(folder), report_to=[], use_cpu=True, bf16=False, gradient_checkpointing=False,
-        disable_tqdm=True, logging_steps=1, save_strategy="no", dataloader_pin_memory=False,
-        per_device_train_batch_size=ROWS, gradient_accumulation_steps=2, num_generations=4,
-        max_completion_length=MAX_LENGTH, learning_rate=1e-3, epsilon=0.01, epsilon_high=0.02,
-        **{"max_steps": UPDATES, "steps_per_generation": 4, "num_iterations": 2} | options,
-    )  # fmt: skip
-    model = build_embedded_model(0)
-    for layer in model.model.layers:
-        layer.self_attn.attention_dropout = 0.1
-    trainer = kind(
-        model=model,
-        reward_funcs=digits,
-        args=args,
-        train_dataset=Dataset.from_list([{"prompt": f"{i}+"} for i in range(10, 42)]),
-        processing_class=load_tokenizer("embedded"),
-    )
-    trainer.train()
-    return trainer
+CLIP = {"epsilon": 0.01, "epsilon_high": 0.02}
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("observe")
-    with pytest.MonkeyPatch.context() as patch:
-        for place in ("is_vllm_available", "VLLMGeneration"):
-            stand_in = Engine if place == "VLLMGeneration" else lambda: True
-            patch.setattr(f"trl.trainer.grpo_trainer.{place}", stand_in, raising=False)
-        options = {"use_vllm": True, "vllm_mode": "colocate", "off_policy_mask_threshold": 0.5, "beta": 0.0}
+    with engine() as options:
+        options |= {"off_policy_mask_threshold": 0.5, "vllm_importance_sampling_clip_max": 1.5} | CLIP
         plain = train(folder / "plain", Users, **options)
         state = torch.get_rng_state()
         with pytest.warns(UserWarning, match="off_policy_mask_threshold cuts further tokens"):
@@ -129,6 +57,13 @@ def test_every_column_is_what_trls_loss_saw(runs):
     assert list(log.column("behaviour_version")) == list(step // 4 * 4)
     assert watched.vllm_generation.syncs == 2
     assert set(log.column("step")[log.column("score_status") == "ok"]) == {1, 5}
+    assert not log.column("staleness_log_ratio").any()
+    correction = log.metadata["correction"]
+    assert (correction["shape"], correction["outside"], correction["on"]) == ("fixed", "mask", "behaviour")
+    cut = log.column("correction_side") == 1
+    assert 0 < cut.mean() < 1
+    assert set(log.column("correction_weight")[cut]) == {0}
+    np.testing.assert_allclose(log.column("correction_hi"), np.log(1.5), rtol=1e-6)
 
 
 def test_the_rule_is_trls_clip(runs):
