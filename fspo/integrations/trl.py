@@ -94,7 +94,7 @@ class FSPOTrainer(LoggedTrainer):
         return output
 
     def _prepare_correction(self, output: dict[str, Any], mask: Tensor) -> None:
-        """Add to a generation batch the old log-probabilities, if TRL has none, and the centre of the correction's band.
+        """Add to a generation batch the old log-probabilities, if TRL has none, and the centre of the correction.
 
         The centre is that of the responses of all processes.
         """

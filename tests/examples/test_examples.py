@@ -29,3 +29,17 @@ def test_an_example_runs_and_analysis_reads_its_log(tmp_path, capsys, script, si
     assert f"{after_first} rows, rule fspo, log sound" in capsys.readouterr().out
     for table in ("acceptance", "lre", "cosine"):
         assert len(pd.read_csv(tmp_path / "analysis" / f"{table}.csv")) > 0, table
+
+
+def test_a_watched_trl_run_says_which_lengths_corrections_cut(tmp_path):
+    runpy.run_path(str(EXAMPLES / "trl_observe.py"))["main"](str(tmp_path), 4)
+    log = read_log(tmp_path)
+    assert len(log) == 4 * 64
+    assert 0 < abs(log.column("behaviour_log_ratio")).max() < 1  # bfloat16 against float32
+    assert analysis([str(tmp_path), "--on", "behaviour"]) == 0
+    table = pd.read_csv(tmp_path / "analysis-on-behaviour" / "acceptance.csv")
+    rows = table[(table.target == 0.85) & (table.subset == "all") & (table.measure == "band") & (table.bin >= 0)]
+    by_length = rows.pivot_table(index="bin", columns="rule", values="estimate")
+    shortest, longest = by_length.iloc[0], by_length.iloc[-1]
+    assert longest["product"] < shortest["product"] - 0.1
+    assert shortest["geometric"] < longest["geometric"] - 0.1

@@ -31,9 +31,12 @@ def test_two_processes_train_what_one_trains(tmp_path):
         log = read_log(tmp_path / name)
         order = np.lexsort((log.column("response_id"), log.column("step")))
         columns = ("step", "response_id", "prompt_id", "length", "side", "advantage", "log_ratio", "drift", "lo", "hi")
+        columns += ("engine_log_ratio", "correction_drift", "correction_side", "correction_weight")
         rows.append({c: log.column(c)[order] for c in columns})
     assert len(rows[0]["step"]) == 6 * 16
     for column, values in rows[0].items():
         np.testing.assert_allclose(rows[1][column], values, atol=2e-5, err_msg=column)
     assert set(rows[0]["side"]) != {0}
     assert rows[0]["drift"].min() < -1e-9
+    assert set(rows[0]["correction_side"]) != {0}
+    assert rows[0]["correction_drift"].max() < -1e-4

@@ -25,7 +25,8 @@ def answers(prompts, trainer):
     for i, prompt in enumerate(ids):
         draw = torch.Generator().manual_seed(1000 * sum(prompt) + first + i)
         found.append(torch.randint(3, 24, (1 + (first + i) % 8,), generator=draw).tolist())
-    return {"prompt_ids": ids, "completion_ids": found, "logprobs": None}
+    claimed = [[-3.0 - 0.2 * (token % 3) for token in answer] for answer in found]
+    return {"prompt_ids": ids, "completion_ids": found, "logprobs": claimed}
 
 
 def main(folder: str) -> None:
@@ -37,6 +38,7 @@ def main(folder: str) -> None:
         num_iterations=3, max_completion_length=8, max_steps=6, learning_rate=1e-3, optim="sgd",
         rule="fspo-signed", drift_source="lagged", adapt="range", target=0.7,
         aggregation="token", range_lo=0.01, range_hi=0.01,
+        correction="engine-sqrt", correction_range_lo=0.3, correction_range_hi=0.3,
     )  # fmt: skip
     trainer = FSPOTrainer(
         model=build_embedded_model(0),
