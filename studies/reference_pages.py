@@ -1,4 +1,4 @@
-"""This script writes docs/tables.md and docs/log_format.md, which list what the code declares.
+"""This script writes docs/tables.md, docs/log_format.md and docs/import.md, which list what the code declares.
 
     python studies/reference_pages.py
 
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.claims.evidence import Claim
+from analysis.importing import names as known
 from analysis.rules.calibrate import CalibratedRange
 from analysis.sweeps.counterfactual import SweepRow
 from analysis.sweeps.trained import TrainedSweepRow
@@ -130,7 +131,50 @@ sketch is `score_norm` times `score_unit`. Sketches of different rollouts have d
 """
 
 
-PAGES = {"tables.md": tables_page, "log_format.md": log_format_page}
+def import_page() -> str:
+    """Return the text of docs/import.md."""
+    columns = ((f"`{n}`", ", ".join(f"`{a}`" for a in aliases)) for n, aliases in known.COLUMNS.items())
+    scalars = [(f"`{theirs}`", f"`{ours}`", "the same") for theirs, ours in known.METRICS.items()]
+    kept = {**known.DIFFERENT, **known.MISMATCH}
+    scalars += [(f"`{theirs}`", f"`{known.FOREIGN}{theirs}`", why) for theirs, why in kept.items()]
+    return f"""# Other trainers' logs
+
+`python -m analysis import SOURCE --out RUN` makes a run folder of another trainer's output folder or of one file:
+tables with one row for each response (Parquet, CSV, JSON lines), scalars (JSON lines, CSV, TensorBoard) and
+`trainer_state.json`. It prints which columns it used, which ratios it could make and which diagnostics lack what.
+{GENERATED}
+## Ratios
+
+Columns that the table has | what the log gets
+--- | ---
+`log_ratio`, or `new` and `old` | S
+`old` and `sampler` | D + E
+`new`, `old` and `sampler` | S, D + E, and the total S + D + E
+`new` and `sampler` | at a rollout's first update, where `old` is `new`: S = 0 and D + E. At later ones neither.
+`policy_version` and `behaviour_version` as well | E where the old weights have the version that sampled: D is 0 there
+
+Of lists of tokens the log also gets sums of squares and of k3 (`--tokens true`: the log-ratios of each token). What
+cannot be made is null. `python -m analysis RUN --on behaviour` then analyses that ratio.
+
+- TRL: `sampling_per_token_logps`, `old_per_token_logps` and `per_token_logps` with `completion_mask`.
+- verl: `rollout_log_probs`, `old_log_probs`, `log_probs` with `response_mask`; `min_global_steps` and
+  `max_global_steps` are versions in rollouts, which `--updates-per-rollout` turns into updates.
+- prime-rl (`enable_token_export = true`, then import `RUN/token_exports`): `trainer_logprobs` and `inference_logprobs`.
+  A step is one update, so S is 0 and the ratio in prime-rl's loss is D + E. The tokens before the first of
+  `loss_mask` tell prompts apart; a second sequence of one rollout counts as a prompt of its own.
+
+## Columns
+
+`--columns '{{log_ratio: my_S}}'` names what is missing here. Case is ignored; of several names the first that the table
+has is taken.
+
+{grid(("column", "names"), columns)}
+## Scalars
+
+{grid(("theirs", "in metrics.jsonl", "meaning"), scalars)}"""
+
+
+PAGES = {"tables.md": tables_page, "log_format.md": log_format_page, "import.md": import_page}
 
 
 def main() -> None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from textwrap import wrap
 
 from tqdm import tqdm
 
+from analysis.importing.convert import TOKENS
+from analysis.importing.names import COLUMNS
 from analysis.importing.run import AVERAGES, ImportOptions, import_run, rule_names
 from fspo.base.command_line import CommandParser
 
@@ -14,15 +17,21 @@ EXAMPLES = """examples:
   python -m analysis import trl-output                        # trainer_state.json, completions/, TensorBoard files
   python -m analysis import rollouts.parquet --rule gspo --updates-per-rollout 8
   python -m analysis import log.csv --columns '{log_ratio: my_S, reward: accuracy}' --out out/theirs
+  python -m analysis import RUN/token_exports --out out/prime # prime-rl; then: python -m analysis out/prime --on total
 """
 
 
 def build_parser() -> CommandParser:
     """Return the parser of the command line."""
+    names = (f"{ours} ({', '.join(COLUMNS[ours])})" for ours in TOKENS)
     p = CommandParser(
         prog="python -m analysis import",
         description="Make a run folder (a gradient log without sketches, and metrics.jsonl) from another trainer's\n"
-        "logs: TRL's and verl's, TensorBoard files, or any table (Parquet, CSV, JSON lines) with one row a response.",
+        "logs: TRL's and verl's, TensorBoard files, prime-rl's token exports, or any table (Parquet, CSV, JSON lines)\n"
+        "with one row a response. Log-probabilities, one a token or summed, make S, new less old, and D + E, old less\n"
+        "sampler. Names of their columns: "
+        + "\n".join(wrap("; ".join(names), 110, initial_indent=" " * 33)).lstrip()
+        + "\nEvery name that it knows: docs/import.md.",
         examples=EXAMPLES,
     )
     p.add_argument("source", type=str, metavar="SOURCE", help="a trainer's output folder, or one file")
@@ -34,6 +43,7 @@ def build_parser() -> CommandParser:
     p.add_argument("--aggregation", type=str | None, default=None, help=f"how the loss was averaged: {AVERAGES}")
     p.add_argument("--updates-per-rollout", type=int, default=1, help="optimizer updates between two rollouts")
     p.add_argument("--group-size", type=int | None, default=None, help="successive responses of one prompt")
+    p.add_argument("--tokens", type=bool, default=False, help="write the log-ratios of each token too")
     p.add_argument("--tokenizer", type=str | None, default=None, help="tokenizer.json that counts tokens of texts")
     return p
 
@@ -52,6 +62,7 @@ def main(arguments: list[str]) -> int:
         updates_per_rollout=args.updates_per_rollout,
         group_size=args.group_size,
         tokenizer=args.tokenizer,
+        tokens=args.tokens,
     )
     with tqdm(desc="import", unit="row", unit_scale=True, disable=not sys.stderr.isatty()) as bar:
         report = import_run(source, f"{stem}-imported" if args.out is None else args.out, options, bar.update)

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from analysis.importing.names import COLUMNS
+from analysis.importing.names import COLUMNS, COPIED, ROLLOUT_VERSIONS
 from analysis.importing.tables import Chunk
-from analysis.importing.values import Floats, Ints, Values, as_values
+from analysis.importing.values import Floats, Ints, Values, as_values, hashed
 from fspo.base.errors import UserError, unknown_name
-from fspo.rules import Rule, token_k3
+from fspo.gradlog.schema import COLUMNS as LOGGED
+from fspo.gradlog.schema import RATIO_COLUMNS, REQUIRED
+from fspo.rules import Ratio, Rule, token_k3
 
-COPIED = (
-    *("updates_since_rollout", "times_used", "policy_version", "behaviour_version"),
-    *("engine_log_ratio", "sum_sq_log_ratio", "k3_sum", "drift", "lo", "hi", "multiplier", "weight"),
-)
-"""Columns with numbers that are copied unchanged."""
+VERSIONS = ("behaviour_version", "behaviour_version_last")
+TOKENS = ("log_ratio", "new", "old", "sampler")
+"""Columns that may hold one number for each token."""
+_TOKEN_LISTS: dict[Ratio, str] = {"update": "token_log_ratio", "behaviour": "token_behaviour_log_ratio"}
 _VERL_UID = re.compile(r"(.+)_\d+_\d+")  # {sample}_{rollout}_{output}, where the sample identifies the prompt
 
 
@@ -68,6 +70,8 @@ class Converter:
         A tokenizer.json, used to count tokens where the table has only text.
     first_step : int
         Number of the run's first update.
+    keep_tokens : bool
+        Write the log-ratios of each token too.
     """
 
     given: Mapping[str, str] = field(default_factory=dict)
@@ -76,8 +80,9 @@ class Converter:
     rule: Rule | None = None
     tokenizer: str | None = None
     first_step: int = 0
+    keep_tokens: bool = False
     rows: int = 0
-    not_finite: int = 0
+    known: Counter[str] = field(default_factory=Counter)  # rows in which a ratio is known, by ratio
     kinds: dict[str, str] = field(default_factory=dict)  # our column name to how the table's column was read
     notes: dict[str, None] = field(default_factory=dict)  # lines for the report, in order, each once
 
@@ -97,7 +102,12 @@ class Converter:
         def column(name: str, default: float = np.nan) -> Floats:
             return self._numbers(got, name, path, chosen) if name in got else np.full(n, default)
 
-        tokens = self._tokens(got, path, chosen, n)
+        step = np.nan_to_num(column("step", 0.0)).astype(np.int64)
+        since = np.maximum(step - self.first_step, 0)
+        updates = since % self.updates_per_rollout
+        if "updates_since_rollout" in got:
+            updates = column("updates_since_rollout")
+        tokens = self._tokens(got, path, chosen, n, updates == 0)
         text = got.get("response")
         length = tokens.pop("length", None)
         if length is None and "length" in got:
@@ -109,12 +119,10 @@ class Converter:
         if length is None:
             length = np.zeros(n)
         rows: dict[str, Any] = {"length": np.nan_to_num(length, nan=0.0).astype(np.int64), **tokens}
-        step = np.nan_to_num(column("step", 0.0)).astype(np.int64)
-        since = np.maximum(step - self.first_step, 0)
         rollout = column("rollout").astype(np.int64) if "rollout" in got else since // self.updates_per_rollout
         numbers = np.arange(self.rows, self.rows + n)
         rows |= {"rollout": rollout, "step": step, "phase": "train"}
-        rows["prompt_id"] = self._prompts(got, numbers)
+        rows["prompt_id"] = self._prompts(got, numbers, path, chosen)
         rows["response_id"] = got["response_id"].ids() if "response_id" in got else numbers
         if "phase" in got:
             rows["phase"] = [phase or "train" for phase in got["phase"].texts()]
@@ -123,24 +131,40 @@ class Converter:
         if "reward" in got:
             rows["reward"] = self._sums(got, "reward", path, chosen)
         if "truncated" in got:
-            rows["truncated"] = _nullable(column("truncated"), bool)
+            rows["truncated"] = column("truncated")
         if "entropy" in got:
             rows["entropy"] = self._sums(got, "entropy", path, chosen, mean=True)
         rows |= {name: column(name) for name in COPIED if name in got and name not in rows}
-        for name, cast in (("band_accept", bool), ("side", int)):
-            if name in got:
-                rows[name] = _nullable(column(name), cast)
-        for name in ("updates_since_rollout", "times_used", "policy_version", "behaviour_version"):
-            if name in rows:
-                rows[name] = _nullable(np.asarray(rows[name]), int)
+        rows |= {name: self._version(got, name, path, chosen) for name in VERSIONS if name in got}
         S = np.asarray(rows.setdefault("log_ratio", np.full(n, np.nan)))
         if "updates_since_rollout" not in got and self.updates_per_rollout > 1 and "step" in got:
-            rows["updates_since_rollout"] = since % self.updates_per_rollout
+            rows["updates_since_rollout"] = updates
+        rows |= _parted(rows, updates)
         if self.rule is not None:
             rows |= self._ruled(rows, S, A)
+        self._count(rows, n)
         self.rows += n
-        self.not_finite += int(np.sum(~np.isfinite(S)))
-        return rows
+        return {name: _typed(name, values) for name, values in rows.items() if name in REQUIRED or not _unknown(values)}
+
+    def _count(self, rows: Mapping[str, Any], n: int) -> None:
+        """Count the rows in which each ratio is known."""
+        missing = np.full(n, np.nan)
+        of = {ratio: np.asarray(rows.get(c.log_ratio, missing)) for ratio, c in RATIO_COLUMNS.items()}
+        of["total"] = of["update"] + of["behaviour"]
+        self.known.update({ratio: int(np.sum(np.isfinite(values))) for ratio, values in of.items()})
+
+    def _version(self, got: Mapping[str, Values], name: str, path: Path, chosen: Mapping[str, str]) -> Floats:
+        """Return the version (N,), in updates, that sampled a response: of its first or of its last token in a list."""
+        values = got[name]
+        if values.kind != "list":
+            version = self._numbers(got, name, path, chosen)
+        else:
+            flat, row = values.lists()
+            keep = _mask(got, flat, path, chosen)
+            version = np.full(len(values), np.nan)
+            order = slice(None, None, -1) if name == "behaviour_version" else slice(None)  # the last assignment stays
+            version[row[keep][order]] = flat[keep][order]
+        return version * (self.updates_per_rollout if chosen[name].lower() in ROLLOUT_VERSIONS else 1)
 
     def _numbers(self, got: Mapping[str, Values], name: str, path: Path, chosen: Mapping[str, str]) -> Floats:
         found = got[name]
@@ -158,6 +182,9 @@ class Converter:
         if got[name].kind != "list":
             return self._numbers(got, name, path, chosen)
         flat, row = got[name].lists()
+        if mean:
+            keep = _mask(got, flat, path, chosen)
+            flat, row = flat[keep], row[keep]
         total = np.bincount(row, flat, len(got[name])).astype(np.float64)
         return total / np.maximum(np.bincount(row, minlength=len(total)), 1) if mean else total
 
@@ -175,13 +202,20 @@ class Converter:
             self.notes["advantages differ by token: a response's mean stands for A, which no sequence rule used"] = None
         return mean
 
-    def _tokens(self, got: Mapping[str, Values], path: Path, chosen: Mapping[str, str], n: int) -> dict[str, Any]:
-        """Compute S, its token sums, L and the engine's ratio from those of the table's columns that it has."""
+    def _tokens(
+        self, got: Mapping[str, Values], path: Path, chosen: Mapping[str, str], n: int, first: np.ndarray
+    ) -> dict[str, Any]:
+        """Compute L, and the sums of each ratio that can be made of those columns that the table has.
+
+        Parameters
+        ----------
+        first : (N,) bool
+            Whether a row's update is the first of its rollout. The old weights are the new ones then.
+        """
         out: dict[str, Any] = {}
         found: dict[str, Floats] = {}
         row = np.zeros(0, np.int64)
-        lists = [name for name in ("log_ratio", "new", "old", "sampler") if name in got and got[name].kind == "list"]
-        keep = np.zeros(0, bool)
+        lists = [name for name in TOKENS if name in got and got[name].kind == "list"]
         for name in lists:
             flat, place = got[name].lists()
             if found and (len(flat) != len(row) or np.any(place != row)):
@@ -197,35 +231,30 @@ class Converter:
             found = {name: flat[keep] for name, flat in found.items()}
             row = row[keep]
             out["length"] = np.bincount(row, minlength=n).astype(np.float64)
-        for name in ("new", "old", "sampler"):
+        parts: dict[str, _Part] = {}
+        for name in TOKENS:
             if name in got:
                 values = found.get(name)
-                values = self._numbers(got, name, path, chosen) if values is None else values
-                if np.any(values > 1e-3):
+                total = self._numbers(got, name, path, chosen) if values is None else np.bincount(row, values, n)
+                parts[name] = _Part(total, values)
+                largest = np.nanmax(total if values is None else values, initial=-np.inf)
+                if name != "log_ratio" and largest > 1e-3:
                     raise UserError(
-                        f"{path}: column {chosen[name]!r} holds {np.nanmax(values):.3g}, but a log-probability is at "
-                        "most 0; give log-probabilities in nats"
+                        f"{path}: column {chosen[name]!r} holds {largest:.3g}, but a log-probability is at most 0; "
+                        "give log-probabilities in nats"
                     )
-        s = found.get("log_ratio")
-        if s is None and "log_ratio" not in got and {"new", "old"} <= found.keys():
-            s = found["new"] - found["old"]
-        if s is not None:
-            total = {"log_ratio": s, "sum_sq_log_ratio": s * s, "k3_sum": token_k3(s)}
-            out |= {name: np.bincount(row, values, n) for name, values in total.items()}
-        elif "log_ratio" in got:
-            out["log_ratio"] = self._numbers(got, "log_ratio", path, chosen)
-        elif {"new", "old"} <= got.keys():
-            out["log_ratio"] = self._sum_of("new", got, found, row, n) - self._sum_of("old", got, found, row, n)
-        if {"old", "sampler"} <= got.keys():
-            old, sampler = (self._sum_of(name, got, found, row, n) for name in ("old", "sampler"))
-            out["engine_log_ratio"] = old - sampler
+        for ratio, part in _ratios(parts, first, row).items():
+            columns = RATIO_COLUMNS[ratio]
+            out |= {columns.log_ratio: part.total} if columns.log_ratio else {}
+            if (s := part.tokens) is not None:
+                sums = {columns.sum_sq: s * s, columns.k3_sum: token_k3(s)}
+                out |= {name: np.bincount(row, values, n) for name, values in sums.items()}
+                if self.keep_tokens and (name := _TOKEN_LISTS.get(ratio)):
+                    out[name] = np.split(s.astype(np.float32), np.cumsum(np.bincount(row, minlength=n))[:-1])
         return out
 
-    @staticmethod
-    def _sum_of(name: str, got: Mapping[str, Values], found: Mapping[str, Floats], row: Ints, n: int) -> Floats:
-        return np.bincount(row, found[name], n).astype(np.float64) if name in found else got[name].numbers()
-
-    def _prompts(self, got: Mapping[str, Values], numbers: Ints) -> Ints:
+    def _prompts(self, got: Mapping[str, Values], numbers: Ints, path: Path, chosen: Mapping[str, str]) -> Ints:
+        """Return a number (N,) for each row's prompt: of its name, its text, the group size, or its tokens."""
         for name in ("prompt_id", "prompt"):
             if name in got:
                 values = got[name]
@@ -237,6 +266,15 @@ class Converter:
                 return values.ids()
         if self.group_size:
             return numbers // self.group_size
+        if "tokens" in got and got["tokens"].kind == "list" and "mask" in got:
+            flat, row = got["tokens"].lists()
+            place = np.arange(len(flat))
+            end = np.full(len(numbers), len(flat))
+            keep = _mask(got, flat, path, chosen)
+            np.minimum.at(end, row[keep], place[keep])
+            start = np.searchsorted(row, np.arange(len(numbers)))
+            whole = flat.astype(np.int64)
+            return np.array([hashed(whole[a:b].tobytes().hex()) for a, b in zip(start, end, strict=True)], np.int64)
         self.notes["no prompt: every response counts as independent, so intervals are too short (--group-size)"] = None
         return numbers
 
@@ -254,9 +292,62 @@ class Converter:
             ("weight", done.weight),
         ):
             out[name] = np.where(known, values, np.nan)
-        out["band_accept"] = _nullable(np.where(known, done.in_band, np.nan), bool)
-        out["side"] = _nullable(np.where(known & np.isfinite(A), done.side, np.nan), int)
+        out["band_accept"] = np.where(known, done.in_band, np.nan)
+        out["side"] = np.where(known & np.isfinite(A), done.side, np.nan)
         return {name: value for name, value in out.items() if name not in rows}
+
+
+class _Part(NamedTuple):
+    """A log-probability or log-ratio of N responses, summed, and of each of their tokens where the table has these."""
+
+    total: Floats
+    tokens: Floats | None
+
+    def plus(self, other: _Part, sign: int = 1) -> _Part:
+        """Add the other's numbers, or with ``sign`` -1 subtract them."""
+        tokens = None if self.tokens is None or other.tokens is None else self.tokens + sign * other.tokens
+        return _Part(self.total + sign * other.total, tokens)
+
+    def where(self, rows: np.ndarray, row: Ints, other: float) -> _Part:
+        """Replace the responses outside ``rows`` (N,) by a number."""
+        tokens = None if self.tokens is None else np.where(rows[row], self.tokens, other)
+        return _Part(np.where(rows, self.total, other), tokens)
+
+
+def _ratios(parts: Mapping[str, _Part], first: np.ndarray, row: Ints) -> dict[Ratio, _Part]:
+    """Return the ratios that can be made of ``log_ratio`` and the log-probabilities ``new``, ``old`` and ``sampler``.
+
+    Without old log-probabilities a ratio of the new ones to the sampler's can be parted only at a rollout's first
+    update, where S is 0.
+    """
+    has = parts.keys()
+    out: dict[Ratio, _Part] = {}
+    if "log_ratio" in has:
+        out["update"] = parts["log_ratio"]
+    elif {"new", "old"} <= has:
+        out["update"] = parts["new"].plus(parts["old"], -1)
+    if {"old", "sampler"} <= has:
+        out["behaviour"] = parts["old"].plus(parts["sampler"], -1)
+        if "update" in out:
+            out["total"] = out["update"].plus(out["behaviour"])
+    elif {"new", "sampler"} <= has and "log_ratio" not in has:
+        out["total"] = parts["new"].plus(parts["sampler"], -1)
+        out["update"] = parts["new"].plus(parts["new"], -1).where(first, row, np.nan)
+        out["behaviour"] = out["total"].where(first, row, np.nan)
+    return out
+
+
+def _parted(rows: Mapping[str, Any], updates: Floats) -> dict[str, Floats]:
+    """Return E and D where the versions tell that the old weights sampled the response: D is 0 then, and E is D + E."""
+    if not {"behaviour_log_ratio", "policy_version", "behaviour_version"} <= rows.keys():
+        return {}
+    old = rows["policy_version"] - updates
+    last = rows.get("behaviour_version_last", np.full(len(old), np.nan))
+    same = (rows["behaviour_version"] == old) & (np.isnan(last) | (last == old))
+    of, to = RATIO_COLUMNS["behaviour"], RATIO_COLUMNS["engine"]
+    found = {theirs: rows[ours] for ours, theirs in zip(of, to, strict=True) if ours in rows}
+    found["staleness_log_ratio"] = np.zeros(len(old))
+    return {name: np.where(same, values, np.nan) for name, values in found.items() if name not in rows}
 
 
 def _mask(got: Mapping[str, Values], flat: Floats, path: Path, chosen: Mapping[str, str]) -> np.ndarray:
@@ -283,9 +374,18 @@ def _within(row: Ints, length: Floats, path: Path, chosen: Mapping[str, str]) ->
     return np.arange(len(row)) - start[row] < length[row]
 
 
-def _nullable(values: Floats, cast: Any) -> Any:
+def _unknown(values: Any) -> bool:
+    return isinstance(values, np.ndarray) and values.dtype.kind == "f" and bool(np.all(np.isnan(values)))
+
+
+def _typed(name: str, values: Any) -> Any:
+    """Return numbers as the log's column has them: whole numbers or booleans where it holds these, null for NaN."""
+    kind = LOGGED[name].kind
+    if not isinstance(values, np.ndarray) or not kind.startswith(("int", "bool")):
+        return values
+    cast = bool if kind == "bool" else int
     if np.all(np.isfinite(values)):
-        return values.astype(np.bool_ if cast is bool else np.int64)
+        return values.astype(cast)
     return [cast(v) if np.isfinite(v) else None for v in values]
 
 

@@ -1,25 +1,29 @@
 """The names that other trainers use: columns of per-response tables, and scalar metrics.
 
 A scalar gets our name only if it means the same. ``DIFFERENT`` says why a scalar with a similar name does not. The
-names come from the sources of TRL 1.16 (``trl/trainer/grpo_trainer.py``) and verl 0.9.1 (``verl/trainer/ppo``).
+names come from the sources of TRL 1.16 (``trl/trainer/grpo_trainer.py``), verl 0.9.1 (``verl/trainer/ppo``) and
+prime-rl of August 2026 (``trainer/rl/token_export.py``).
 """
 
 from __future__ import annotations
 
 from fspo.gradlog import metric_names as metric
+from fspo.gradlog import schema
+
+ROLLOUT_VERSIONS = ("min_global_steps", "max_global_steps")
+"""Columns with versions of the weights that verl counts in rollouts; all others count updates."""
 
 COLUMNS: dict[str, tuple[str, ...]] = {
     # our name: their names, the most specific one first; case is ignored
     "rollout": ("rollout", "rollout_id", "generation_step"),
     "step": ("step", "global_step", "training_step", "train_step", "iteration"),
-    "updates_since_rollout": ("updates_since_rollout",),
-    "times_used": ("times_used",),
     "phase": ("phase",),
-    "policy_version": ("policy_version",),
-    "behaviour_version": ("behaviour_version", "behavior_version"),
+    "behaviour_version": ("behaviour_version", "behavior_version", "policy_versions", "min_global_steps"),
+    "behaviour_version_last": ("behaviour_version_last", "behavior_version_last", "max_global_steps"),
     "prompt_id": ("prompt_id", "prompt_idx", "prompt_index", "group_id", "group", "uid"),
     "response_id": ("response_id", "completion_id", "sample_id", "request_id"),
-    "prompt": ("prompt", "input", "question", "prompts"),
+    "prompt": ("prompt", "input", "question", "prompts", "prompt_ids", "prompt_token_ids"),
+    "tokens": ("token_ids", "input_ids"),
     "response": ("completion", "output", "response", "completions"),
     "length": (
         "length",
@@ -36,7 +40,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "log_ratio": ("log_ratio", "seq_log_ratio", "log_ratios", "token_log_ratios", "sum_log_ratio", "s"),
     "new": (
         *("new_log_probs", "new_logprobs", "new_logps", "per_token_logps", "log_probs", "logprobs", "token_logprobs"),
-        *("logps", "new_logprob", "new_logp", "new_log_prob", "logprob", "logp", "log_prob"),
+        *("trainer_logprobs", "logps", "new_logprob", "new_logp", "new_log_prob", "logprob", "logp", "log_prob"),
     ),
     "old": (
         *("old_log_probs", "old_logprobs", "old_logps", "old_per_token_logps", "old_token_logprobs"),
@@ -44,25 +48,23 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     ),
     "sampler": (
         *("rollout_log_probs", "sampling_per_token_logps", "sampler_log_probs", "sampler_logprobs", "vllm_logprobs"),
-        *("rollout_log_prob", "sampler_logprob", "sampling_logprob"),
+        *("inference_logprobs", "rollout_log_prob", "sampler_logprob", "sampling_logprob"),
     ),
     "mask": ("response_mask", "completion_mask", "loss_mask", "action_mask", "mask"),
     "entropy": ("entropy", "entropies"),
-    "engine_log_ratio": ("engine_log_ratio",),
-    "sum_sq_log_ratio": ("sum_sq_log_ratio",),
-    "k3_sum": ("k3_sum",),
-    "drift": ("drift",),
-    "lo": ("lo",),
-    "hi": ("hi",),
-    "band_accept": ("band_accept",),
-    "side": ("side",),
-    "multiplier": ("multiplier",),
-    "weight": ("weight",),
 }
 """Per-response columns. ``new``, ``old``, ``sampler``, ``log_ratio`` and ``entropy`` are a number or a list over
-tokens."""
+tokens. ``tokens`` are those of prompt and response: the ones before the first of the mask tell prompts apart."""
 
-MARKS = ("prompt", "response", "advantage", "log_ratio", "new", "old")
+COPIED = tuple(
+    name
+    for name, column in schema.COLUMNS.items()
+    if name not in COLUMNS and column.kind.startswith(("int", "float", "bool"))
+)
+"""Columns of the gradient log that are read under their own names alone, and copied."""
+COLUMNS |= {name: (name,) for name in COPIED}
+
+MARKS = ("prompt", "response", "advantage", "log_ratio", "new", "old", "behaviour_log_ratio")
 """A file with one of these columns is a table of responses; a file without any is a log of scalars."""
 
 METRICS: dict[str, str] = {
@@ -102,6 +104,33 @@ DIFFERENT: dict[str, str] = {
     "perf/time_per_step": "seconds of a step with everything in it",
 }
 
+MISMATCH: dict[str, str] = {
+    # TRL
+    "sampling/sampling_logp_difference/mean": "mean |d + e| over tokens",
+    "sampling/sampling_logp_difference/max": "largest |d + e| of a token",
+    "sampling/importance_sampling_ratio/mean": "mean factor of the correction",
+    "sampling/importance_sampling_ratio/min": "least factor of the correction",
+    "sampling/importance_sampling_ratio/max": "largest factor of the correction",
+    # verl (rollout_corr_helper.py); releases before 0.7 write mismatch/ for rollout_corr/
+    "rollout_corr/kl": "minus the mean of d + e over tokens",
+    "rollout_corr/k3_kl": "mean of exp(d + e) - 1 - (d + e) over tokens",
+    "rollout_corr/chi2_token": "mean of exp(2 (d + e)) over tokens, less 1",
+    "rollout_corr/chi2_seq": "mean of exp(2 (D + E)) over responses, less 1, with D + E held within 20",
+    "rollout_corr/log_ppl_diff": "mean of (D + E) / L over responses, with the sign turned: sampler less trainer",
+    "rollout_corr/rollout_is_mean": "mean weight of the correction",
+    "rollout_corr/rollout_is_eff_sample_size": "effective share of the sample under the correction's weights",
+    "rollout_corr/rollout_rs_masked_fraction": "share of tokens that the correction masks",
+    "rollout_corr/rollout_rs_seq_masked_fraction": "share of responses with a token that the correction masks",
+    # prime-rl, with the environment's name or "all" before the statistic
+    "mismatch_kl/all/mean": "mean of exp(x) - 1 - x over tokens, x = s + d + e",
+    "mismatch_kl/all/max": "largest exp(x) - 1 - x of a token, x = s + d + e",
+}
+"""Scalars of the mismatch between sampler and trainer, and what they are; means over a batch tell nothing by length.
+
+Lower-case letters are of a token, capitals of a response (docs/log_format.md)."""
+_SPELT = {"mismatch/mismatch_": "rollout_corr/", "mismatch/": "rollout_corr/", "actor/rollout_corr/": "rollout_corr/"}
+"""Other beginnings of verl's names of mismatch scalars."""
+
 FOREIGN = "imported/"
 """Prefix before the original name of every scalar that has no counterpart here."""
 
@@ -123,4 +152,5 @@ def metric_name(name: str) -> tuple[str, str, str, str]:
     if plain in METRICS:
         ours = METRICS[plain]
         return phase, plain, ours if phase == "train" else metric.EVAL + ours, ""
-    return phase, plain, FOREIGN + plain, DIFFERENT.get(plain, "unknown")
+    known = next((new + plain[len(old) :] for old, new in _SPELT.items() if plain.startswith(old)), plain)
+    return phase, plain, FOREIGN + plain, DIFFERENT.get(plain) or MISMATCH.get(known, "unknown")

@@ -16,7 +16,8 @@ NEEDS: dict[str, tuple[tuple[str, ...], ...]] = {
     "the trained rule's own rows": (("rule",), ("lo", "hi", "multiplier")),
     "bands with drift (fspo-kl, fspo-gaussian, fspo-tilted)": (("k3_sum", "sum_sq_log_ratio"),),
     "truncation": (("truncated",),),
-    "agreement of trainer and sampler": (("engine_log_ratio",),),
+    "the same of the mismatch between sampler and trainer (--on behaviour)": (("behaviour_log_ratio", "length"),),
+    "the same of the engine alone, without staleness (--on engine)": (("engine_log_ratio", "length"),),
     "cosines, cosine lemma (T7, T8), bias and variance": (("score_unit",),),
 }
 
@@ -30,7 +31,7 @@ class Report:
     files: dict[str, list[str]] = field(default_factory=dict)  # names of the files by kind
     rows: int = 0
     rollouts: int = 0
-    not_finite: int = 0
+    known: dict[str, int] = field(default_factory=dict)  # rows in which a ratio is known, by ratio
     columns: dict[str, str] = field(default_factory=dict)  # our column to theirs
     derived: dict[str, str] = field(default_factory=dict)  # our column to what it was computed from
     user_columns: list[str] = field(default_factory=list)
@@ -65,8 +66,9 @@ class Report:
             shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
             out.append(f"  read {kind}: {shown}")
         out.append(f"  {self.rows} responses in {self.rollouts} rollouts, {self.metric_lines} lines of scalars")
-        if self.not_finite and self.rows:
-            out.append(f"  {self.not_finite} responses have no finite S")
+        if self.rows:
+            known = ", ".join(f"{ratio} in {count}" for ratio, count in self.known.items())
+            out.append(f"  ratios (--on): {known}")
         pairs = [f"{ours} <- {theirs}" for ours, theirs in (self.columns | self.derived).items()]
         out += _wrapped("columns used", pairs)
         out += _wrapped("columns not known, kept as user.*", self.user_columns)

@@ -11,7 +11,7 @@ from typing import Any, cast, get_args
 
 import numpy as np
 
-from analysis.importing.convert import Converter, choose_columns
+from analysis.importing.convert import TOKENS, Converter, choose_columns
 from analysis.importing.report import Report
 from analysis.importing.scalars import import_scalars
 from analysis.importing.sources import Sources, find_sources
@@ -51,6 +51,8 @@ class ImportOptions:
         Number of successive responses that share a prompt, where the table names no prompt.
     tokenizer : str, optional
         A tokenizer.json, used to count tokens where there is only text.
+    tokens : bool
+        Write the log-ratios of each token too.
     """
 
     columns: Mapping[str, str] = field(default_factory=dict)
@@ -61,6 +63,7 @@ class ImportOptions:
     updates_per_rollout: int = 1
     group_size: int | None = None
     tokenizer: str | None = None
+    tokens: bool = False
 
     def trained_rule(self) -> Rule | None:
         """The rule that trained; None if the options name none."""
@@ -106,7 +109,8 @@ def import_run(
     with whole_folder(target) as part:
         _import_table(sources, part, rule, options, report, progress)
         import_scalars(sources, part, options.updates_per_rollout, report)
-        told_by = {"length", "log_ratio", "response"}  # a dump of texts without lengths is accepted for its rewards
+        # a dump of texts without lengths is accepted for its rewards
+        told_by = {"length", "log_ratio", "behaviour_log_ratio", "response"}
         if report.rows and not told_by & (report.columns | report.derived).keys():
             raise UserError(
                 f"{source} has neither lengths nor log-ratios, so nothing could be told by length: name their "
@@ -135,6 +139,7 @@ def _import_table(
         applied,
         options.tokenizer,
         first_step=sources.first_step,
+        keep_tokens=options.tokens,
     )
     metadata: dict[str, Any] = {"imported_from": report.source}
     if rule is not None:
@@ -170,7 +175,7 @@ def _import_table(
     if store is None:
         return
     store.close()
-    report.rows, report.rollouts, report.not_finite = convert.rows, len(store.parts), convert.not_finite
+    report.rows, report.rollouts, report.known = convert.rows, len(store.parts), dict(convert.known)
     report.notes += convert.notes
     seen -= set(report.columns.values())
     report.user_columns = sorted(seen & set(store.user))
@@ -183,12 +188,25 @@ def _import_table(
 
 def _derived(convert: Converter, options: ImportOptions, report: Report) -> None:
     """Report which of our columns were computed from others; ``report.columns`` keeps those that were copied."""
-    used, kinds = report.columns, convert.kinds
-    listed = [name for name in ("log_ratio", "new", "old", "sampler") if kinds.get(name) == "list"]
+    used, kinds, columns = report.columns, convert.kinds, dict(report.columns)
+    listed = [name for name in TOKENS if kinds.get(name) == "list"]
     if "new" in used and "old" in used and "log_ratio" not in used:
         report.derived["log_ratio"] = f"{used['new']} - {used['old']}"
     if (listed and not {"new", "old"} - set(listed)) or kinds.get("log_ratio") == "list":
         report.derived |= dict.fromkeys(("sum_sq_log_ratio", "k3_sum"), "token log-ratios")
+    if "sampler" in used and (base := used.get("old") or used.get("new")):
+        report.derived["behaviour_log_ratio"] = f"{base} - {used['sampler']}"
+        if "old" not in used:
+            report.derived["log_ratio"] = "0 at a rollout's first update"
+            report.notes.append(
+                f"no old log-probabilities: they are {base} at a rollout's first update (--updates-per-rollout tells "
+                "which these are), where S is 0; later updates have neither ratio. If the trainer clips the ratio to "
+                f"the sampler's, say --columns '{{old: {used['sampler']}}}'"
+            )
+        if not {"policy_version", "behaviour_version"} <= used.keys():
+            report.notes.append("no versions of the weights: D + E is known, and neither D nor E alone")
+        else:
+            report.derived["engine_log_ratio"] = "D + E where the versions are equal"
     if listed:
         report.derived["length"] = used.pop("mask", None) or f"tokens of {used[listed[0]]}"
     elif "length" not in used and options.tokenizer and "response" in used:
@@ -196,12 +214,12 @@ def _derived(convert: Converter, options: ImportOptions, report: Report) -> None
         report.notes.append(
             "lengths count the tokens of the decoded text: special tokens, the last one too, are not in it"
         )
-    if {"old", "sampler"} <= used.keys():
-        report.derived["engine_log_ratio"] = f"{used['old']} - {used['sampler']}"
     if "prompt" in used and "prompt_id" not in used:
         report.derived["prompt_id"] = f"text of {used['prompt']}"
     elif options.group_size and "prompt_id" not in used:
         report.derived["prompt_id"] = f"--group-size {options.group_size}"
+    elif "prompt_id" not in used and {"tokens", "mask"} <= columns.keys():
+        report.derived["prompt_id"] = f"{used['tokens']} before the first of {columns['mask']}"
     if "step" in used and "rollout" not in used:
         each = options.updates_per_rollout
         report.derived["rollout"] = f"{used['step']}, {each} to a rollout"
@@ -216,11 +234,8 @@ def _derived(convert: Converter, options: ImportOptions, report: Report) -> None
         report.notes.append("no step: all responses count as one update of one rollout")
     if "response_id" not in used and "times_used" not in used:
         report.notes.append("no response id: every row counts as a response of its own, at first use")
-    if "new" in used and "old" not in used and "log_ratio" not in used:
-        report.notes.append(
-            "no old log-probabilities, so no S; if the trainer's ratio is against the sampler's, "
-            f"say --columns '{{old: {used.get('sampler', 'COLUMN')}}}'"
-        )
+    if "new" in used and not {"old", "sampler", "log_ratio"} & used.keys():
+        report.notes.append("no old log-probabilities, so no S: name their column with --columns '{old: COLUMN}'")
 
 
 def _chunks(sources: Sources, damage: list[str]) -> Iterator[tuple[Path, Chunk]]:

@@ -58,6 +58,7 @@ def write(path, columns):
 
 
 def imported(tmp_path, table, name="table.parquet", **options):
+    tmp_path.mkdir(exist_ok=True)
     report = import_run(write(tmp_path / name, table), tmp_path / "run", ImportOptions(**options))
     return report, read_log(tmp_path / "run", phases=None)
 
@@ -97,19 +98,72 @@ def test_sums_and_S_are_taken_as_they_are(tmp_path):
     assert read_log(tmp_path / "s").column("log_ratio") == pytest.approx([0.1, 0.2])
 
 
-def test_the_samplers_log_probs_give_the_engine_ratio(tmp_path):
-    sampler = [[-1.0, -2.0, -0.5], [-0.5], [-3.0, -2.5]]
-    _, log = imported(tmp_path, TOKENS | {"rollout_log_probs": sampler})
-    assert log.column("engine_log_ratio") == pytest.approx([-0.25, 0.0, 0.5])
+SAMPLER = [[-1.0, -2.0, -0.5], [-0.5], [-3.0, -2.5]]
+D_E = [[-0.5, 0.0, 0.25], [0.0], [0.0, 0.5]]  # old less sampler
+
+
+def k3(*tokens):
+    return sum(np.expm1(x) - x for x in tokens)
+
+
+def test_the_samplers_log_probs_give_the_behaviour_and_the_total_ratio(tmp_path):
+    report, log = imported(tmp_path, TOKENS | {"rollout_log_probs": SAMPLER}, tokens=True)
+    assert log.column("behaviour_log_ratio") == pytest.approx([-0.25, 0.0, 0.5])
+    assert log.column("behaviour_sum_sq") == pytest.approx([0.3125, 0.0, 0.25])
+    assert log.column("behaviour_k3_sum") == pytest.approx([k3(*row) for row in D_E])
+    # the total of each token is new less sampler: (0, 0, 0), (.25), (0, 1.5)
+    assert log.column("total_sum_sq") == pytest.approx([0.0, 0.0625, 2.25])
+    assert log.column("total_k3_sum") == pytest.approx([0.0, k3(0.25), k3(1.5)])
+    assert [row.tolist() for row in log.column("token_log_ratio")] == [[0.5, 0.0, -0.25], [0.25], [0.0, 1.0]]
+    assert [row.tolist() for row in log.column("token_behaviour_log_ratio")] == D_E
+    assert "engine_log_ratio" not in log  # the weights that sampled are unknown
+    assert report.known == {"update": 3, "engine": 0, "behaviour": 3, "total": 3}
+    assert any("neither D nor E alone" in note for note in report.notes)
 
 
 def test_old_and_sampler_alone_give_no_S(tmp_path):
-    columns = {k: v for k, v in TOKENS.items() if k != "new_log_probs"} | {"rollout_log_probs": OLD}
+    columns = {k: v for k, v in TOKENS.items() if k != "new_log_probs"} | {"rollout_log_probs": SAMPLER}
     report, log = imported(tmp_path, columns)
     assert np.isnan(log.column("log_ratio")).all()
-    assert log.column("engine_log_ratio") == pytest.approx([0.0, 0.0, 0.0])
-    assert report.not_finite == 3
+    assert log.column("behaviour_log_ratio") == pytest.approx([-0.25, 0.0, 0.5])
+    assert report.known == {"update": 0, "engine": 0, "behaviour": 3, "total": 0}
     assert "log_ratio" in report.missing()["acceptance by length, LRE, scaling of Var(S|L)"]
+
+
+def test_new_and_sampler_alone_are_parted_at_the_first_update_only(tmp_path):
+    columns = {k: v for k, v in TOKENS.items() if k != "old_log_probs"} | {"rollout_log_probs": SAMPLER}
+    report, log = imported(tmp_path, columns, "one.parquet")
+    assert log.column("log_ratio").tolist() == [0.0, 0.0, 0.0]  # old = new
+    assert log.column("behaviour_log_ratio") == pytest.approx([0.0, 0.25, 1.5])
+    assert log.column("behaviour_sum_sq") == pytest.approx([0.0, 0.0625, 2.25])
+    assert log.column("behaviour_sum_sq") == pytest.approx(log.column("total_sum_sq"))
+    assert any("S is 0" in note and "{old: rollout_log_probs}" in note for note in report.notes)
+    report = import_run(tmp_path / "one.parquet", tmp_path / "two", ImportOptions(updates_per_rollout=2))
+    log = read_log(tmp_path / "two")
+    for name in ("log_ratio", "behaviour_log_ratio"):
+        assert np.isnan(log.column(name)).tolist() == [False, False, True]  # step 1 is the rollout's second update
+    assert log.column("total_sum_sq") == pytest.approx([0.0, 0.0625, 2.25])
+    assert report.known == {"update": 2, "engine": 0, "behaviour": 2, "total": 2}
+
+
+def test_the_engine_is_parted_from_staleness_where_the_versions_are_equal(tmp_path):
+    versions = {"policy_version": [4, 4, 4], "updates_since_rollout": [0, 0, 2]}
+    versions |= {"behaviour_version": [4, 3, 2], "behaviour_version_last": [None, 4, 2]}
+    _, log = imported(tmp_path, TOKENS | {"rollout_log_probs": SAMPLER} | versions)
+    # old weights have version 4, 4 and 2; the second response was begun by version 3
+    assert log.column("engine_log_ratio") == pytest.approx([-0.25, np.nan, 0.5], nan_ok=True)
+    assert log.column("staleness_log_ratio") == pytest.approx([0.0, np.nan, 0.0], nan_ok=True)
+    assert log.column("engine_sum_sq") == pytest.approx([0.3125, np.nan, 0.25], nan_ok=True)
+    assert log.table["behaviour_version_last"].to_pylist() == [None, 4, 2]
+
+
+def test_versions_by_token_are_those_of_the_first_and_the_last_one(tmp_path):
+    versions = {"policy_versions": [[1, 2, 3], [4], [5, 7]], "response_mask": [[1, 1, 0], [1], [1, 1]]}
+    options = {"behaviour_version": "policy_versions"}
+    _, log = imported(tmp_path, TOKENS | versions | {"last": versions["policy_versions"]}, columns=options)
+    assert log.column("behaviour_version").tolist() == [1, 4, 5]
+    _, log = imported(tmp_path / "last", TOKENS | versions, columns={"behaviour_version_last": "policy_versions"})
+    assert log.column("behaviour_version_last").tolist() == [2, 4, 7]
 
 
 def test_advantages_by_token_are_one_number(tmp_path):

@@ -78,7 +78,7 @@ def test_a_real_trl_run(trl_output, tmp_path, capsys):
     assert "A = 0" in printed
     assert "odd_length is taken as the reward" in printed
     assert "acceptance by length, LRE, scaling of Var(S|L): no length, log_ratio" in printed
-    assert "24 responses have no finite S" in printed
+    assert "update in 0, engine in 0, behaviour in 0, total in 0" in printed
 
 
 def test_trl_lengths_by_the_tokenizer(trl_output, tmp_path):
@@ -173,6 +173,84 @@ def test_verls_rollout_dumps_and_file_logger(tmp_path):
     assert (first["reward"], first["completions/mean_length"]) == (0.4, 81.0)
     assert "grad_norm" not in first
     assert report.user_columns == ["gts"]  # structured values are kept as their JSON
+
+
+def test_trls_and_verls_names_of_log_probs(tmp_path):
+    """One response of two tokens: s = (.25, -.5), d + e = (.5, 0)."""
+    names = {
+        "trl": ("per_token_logps", "old_per_token_logps", "sampling_per_token_logps", "completion_mask"),
+        "verl": ("log_probs", "old_log_probs", "rollout_log_probs", "response_mask"),
+    }
+    tokens = ([-1.0, -2.0, 0.0], [-1.25, -1.5, 0.0], [-1.75, -1.5, 0.0], [1, 1, 0])
+    for trainer, columns in names.items():
+        row = dict(zip(columns, tokens, strict=True)) | {"step": 0, "prompt": "p", "advantages": [2.0, 2.0, 0.0]}
+        (tmp_path / f"{trainer}.jsonl").write_text(json.dumps(row | {"min_global_steps": 0, "max_global_steps": 1}))
+        import_run(tmp_path / f"{trainer}.jsonl", tmp_path / trainer, ImportOptions(updates_per_rollout=4))
+        log = read_log(tmp_path / trainer)
+        for name, value in (("length", 2), ("advantage", 2.0), ("log_ratio", -0.25), ("behaviour_log_ratio", 0.5),
+                            ("behaviour_version", 0), ("behaviour_version_last", 4)):  # fmt: skip
+            assert log.column(name).item() == pytest.approx(value)
+
+
+def prime_record(step, prompt, response, trainer, engine, advantage):
+    """A line of prime-rl's token_exports/step_N/rank_R.jsonl (src/prime_rl/trainer/rl/token_export.py, schema 1)."""
+    n, p = len(response), len(prompt)
+    ratios = [a - b for a, b in zip(trainer, engine, strict=True)]
+    return {
+        "schema_version": 1, "step": step, "rank": 0, "micro_step": 0, "micro_sequence_idx": 0,
+        "export_sequence_idx": 0, "env_name": "math", "token_ids": prompt + response,
+        "position_ids": list(range(n + p)), "loss_mask": [False] * p + [True] * n,
+        "advantages": [advantage] * (n + p), "inference_logprobs": [0.0] * p + engine,
+        "trainer_logprobs": [-11.9] * p + trainer, "entropy": [11.9] * p + [0.5] * n, "mismatch_kl": [0.1] * (n + p),
+        "log_importance_ratio": [-11.9] * p + ratios, "importance_ratio": [1.0] * (n + p),
+        "prob_delta": [0.0] * (n + p), "is_masked": [False] * (n + p), "is_masked_high": [False] * (n + p),
+        "is_masked_low": [False] * (n + p), "rl_weights": [None] * (n + p), "ce_weights": [None] * (n + p),
+        "ref_kl_weights": [None] * (n + p),
+    }  # fmt: skip
+
+
+def test_prime_rls_token_exports(tmp_path, capsys):
+    records = {
+        "step_0/rank_0.jsonl": [prime_record(0, [7, 8], [1, 2, 3], [-1.0, -0.5, -2.0], [-1.5, -0.5, -1.75], 1.0)],
+        "step_0/rank_1.jsonl": [prime_record(0, [7, 8], [4], [-0.25], [-0.5], -1.0)],
+        "step_1/rank_0.jsonl": [
+            prime_record(1, [7], [8, 4], [-1.0, -1.0], [-1.0, -2.0], 0.5),
+            prime_record(1, [9, 9], [8, 4], [-1.0, -1.0], [-2.0, -1.0], -0.5),
+        ],
+    }
+    for name, lines_of in records.items():
+        path = tmp_path / "token_exports" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines_of))
+        (path.parent / "STABLE").touch()
+    assert main(["import", str(tmp_path / "token_exports"), "--out", str(tmp_path / "run")]) == 0
+    printed = capsys.readouterr().out
+    assert "update in 4, engine in 0, behaviour in 4, total in 4" in printed
+    assert "prompt_id <- token_ids before the first of loss_mask" in printed
+    log = read_log(tmp_path / "run")
+    assert log.column("length").tolist() == [3, 1, 2, 2]
+    assert log.column("rollout").tolist() == [0, 0, 1, 1]
+    assert log.column("log_ratio").tolist() == [0.0] * 4  # one update a rollout
+    assert log.column("behaviour_log_ratio") == pytest.approx([0.25, 0.25, 1.0, 1.0])
+    assert log.column("behaviour_sum_sq") == pytest.approx([0.3125, 0.0625, 1.0, 1.0])
+    assert log.column("advantage") == pytest.approx([1.0, -1.0, 0.5, -0.5])
+    assert log.column("entropy") == pytest.approx([0.5] * 4)  # of the response's tokens
+    prompts = log.column("prompt_id")
+    assert prompts[0] == prompts[1]
+    assert len(set(prompts)) == 3
+    assert set(log.column("user.env_name")) == {"math"}
+
+
+def test_mismatch_scalars_are_known_by_name(tmp_path):
+    scalars = {"rollout_corr/k3_kl": 0.5, "actor/rollout_corr/kl": 0.1, "mismatch/mismatch_kl": 0.2, "mismatch/x": 1.0}
+    scalars |= {"mismatch_kl/all/mean": 0.3, "sampling/sampling_logp_difference/mean": 0.4}
+    (tmp_path / "s.jsonl").write_text(json.dumps({"step": 1, "data": scalars}))
+    report = import_run(tmp_path / "s.jsonl", tmp_path / "run")
+    (line,) = lines(tmp_path / "run")
+    assert {name: line[f"imported/{name}"] for name in scalars} == scalars
+    assert report.unknown_metrics == ["mismatch/x"]
+    kl = "minus the mean of d + e over tokens"
+    assert report.different_metrics["actor/rollout_corr/kl"] == report.different_metrics["mismatch/mismatch_kl"] == kl
 
 
 def test_the_doctor_says_what_a_bare_import_can_tell(tmp_path):
