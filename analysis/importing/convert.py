@@ -235,7 +235,10 @@ class Converter:
         for name in TOKENS:
             if name in got:
                 values = found.get(name)
-                total = self._numbers(got, name, path, chosen) if values is None else np.bincount(row, values, n)
+                if values is None:
+                    total = self._numbers(got, name, path, chosen)
+                else:
+                    total = np.bincount(row, values, n).astype(np.float64)
                 parts[name] = _Part(total, values)
                 largest = np.nanmax(total if values is None else values, initial=-np.inf)
                 if name != "log_ratio" and largest > 1e-3:
