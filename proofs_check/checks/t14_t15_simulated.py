@@ -14,7 +14,7 @@ from fspo.rules.online import EACH_ROLLOUT, MEMORY, OnlineRule
 from fspo.theory import Floats, relative_acceptance
 from proofs_check.frame import Check, Method, Outcome
 from proofs_check.models import matching_means
-from proofs_check.tools.compare import bonferroni, mean_is
+from proofs_check.tools.compare import bonferroni, mean_is, together
 from proofs_check.tools.online_runs import (
     FAIR,
     LENGTHS,
@@ -68,19 +68,6 @@ def at_least(samples: Floats, expected: Floats, wanted: float) -> Outcome:
     tails = stats.t.cdf((samples.mean(axis=0) - expected) / error, len(samples) - 1)
     resolution = 4 * float(error.max()) / float(np.linalg.norm(expected))
     return Outcome(p_value=bonferroni(tails), resolution=resolution, wanted=wanted)
-
-
-def together(outcomes: Sequence[Outcome], note: str = "", details: str = "") -> Outcome:
-    """Combine simulated outcomes: the least p-value, Bonferroni-corrected, and the coarsest resolution."""
-    p_values = [math.nan if one.p_value is None else one.p_value for one in outcomes]
-    coarsest = max(outcomes, key=lambda one: one.resolution / one.wanted)
-    return Outcome(
-        p_value=bonferroni(p_values),
-        resolution=coarsest.resolution,
-        wanted=coarsest.wanted,
-        note=note,
-        details=details,
-    )
 
 
 def one_model(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -88,6 +89,19 @@ def bonferroni(p_values: ArrayLike) -> float:
     """Return the least of several p-values, multiplied by their number; NaN if one of them is NaN."""
     p_values = np.asarray(p_values, np.float64)
     return float(np.minimum(1.0, p_values.size * np.min(p_values)))
+
+
+def together(outcomes: Sequence[Outcome], note: str = "", details: str = "") -> Outcome:
+    """Combine simulated outcomes: the least p-value, Bonferroni-corrected, and the coarsest resolution."""
+    p_values = [math.nan if one.p_value is None else one.p_value for one in outcomes]
+    coarsest = max(outcomes, key=lambda one: one.resolution / one.wanted)
+    return Outcome(
+        p_value=bonferroni(p_values),
+        resolution=coarsest.resolution,
+        wanted=coarsest.wanted,
+        note=note,
+        details=details,
+    )
 
 
 def homogeneous(counts: ArrayLike, trials: ArrayLike, wanted: float, **parameters: Any) -> Outcome:
