@@ -14,14 +14,11 @@ from hypothesis import strategies as st
 from fspo.rules import token_k3
 from fspo.theory import Floats
 from proofs_check.frame import Check, Method, Outcome
-from proofs_check.tools.chain import Chain, make_chain, truncated
+from proofs_check.tools.chain import SAMPLERS, Chain, make_chain, truncated
 from proofs_check.tools.compare import close, holds, mean_is, worst
 from proofs_check.tools.falsify import search
 from proofs_check.tools.policy import all_responses, exact_next_symbol, next_symbol, scores, token_log_probs
 from proofs_check.tools.settings import DIGITS
-
-SAMPLERS: tuple[dict[str, Any], ...] = ({}, {"temperature": 0.7}, {"top_p": 0.8}, {"top_k": 2, "temperature": 1.3})
-"""What the sampler does beside its numerics, in the enumerated checks."""
 
 
 def ratios(chain: Chain) -> tuple[tuple[Floats, Floats], ...]:

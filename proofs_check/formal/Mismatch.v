@@ -1,7 +1,8 @@
-(** Section 6, where another law drew the responses: the mean of the ratio to that law (T16). *)
+(** Section 6, where another law drew the responses: the mean of the ratio to that law (T16), and the
+    bias of an update that leaves a part of the ratio out (T18). *)
 
 From Coq Require Import Reals Lra Psatz List.
-From FSPO Require Import Sums.
+From FSPO Require Import Sums InnerProduct.
 Open Scope R_scope.
 
 Section Ratio.
@@ -52,3 +53,39 @@ Proof.
   - intros y I. field. apply positive, I.
 Qed.
 End Ratio.
+
+(** The responses of one length: their probabilities given the length, the change [c] of their weight, f - e^Y, and the
+    rest [u] of the update. *)
+Section Bias.
+Context {V : InnerProductSpace} {Y : Type}.
+Variables (prob c : Y -> R) (u : Y -> V) (responses : list Y).
+Hypothesis prob_nonneg : forall y, In y responses -> 0 <= prob y.
+Hypothesis total : sum prob responses = 1.
+
+Definition mean_c : R := sum (fun y => prob y * c y) responses.
+Definition mean_u : V := vsum (fun y => prob y *v u y) responses.
+Definition inside : V := vsum (fun y => (prob y * (c y - mean_c)) *v (u y -v mean_u)) responses.
+
+(** T18 (a): the bias at one length is the product of the means and the part inside the length. *)
+Theorem T18_two_parts : vsum (fun y => (prob y * c y) *v u y) responses = mean_c *v mean_u +v inside.
+Proof.
+  unfold inside. vector_identity.
+  rewrite (sum_ext (fun y => <| (prob y * (c y - mean_c)) *v (u y -v mean_u), z |>)
+    (fun y => prob y * c y * <| u y, z |> + (- mean_c) * (prob y * <| u y, z |>)
+              + ((- <| mean_u, z |>) * (prob y * c y) + mean_c * <| mean_u, z |> * prob y))).
+  2: { intros y _. repeat rewrite ?inner_add, ?inner_scale. ring. }
+  rewrite !sum_plus, !sum_scale, total. fold mean_c.
+  assert (<| mean_u, z |> = sum (fun y => prob y * <| u y, z |>) responses) as E.
+  { unfold mean_u. rewrite inner_vsum. apply sum_ext. intros y _. apply inner_scale. }
+  rewrite <- E.
+  rewrite (sum_ext (fun y => <| (prob y * c y) *v u y, z |>) (fun y => prob y * c y * <| u y, z |>)).
+  2: { intros y _. apply inner_scale. }
+  ring.
+Qed.
+
+(** The part inside is at most the product of the two standard deviations. *)
+Theorem T18_bound :
+  norm inside <= sqrt (sum (fun y => prob y * ((c y - mean_c) * (c y - mean_c))) responses)
+                 * sqrt (sum (fun y => prob y * (norm (u y -v mean_u) * norm (u y -v mean_u))) responses).
+Proof. apply norm_weighted. exact prob_nonneg. Qed.
+End Bias.

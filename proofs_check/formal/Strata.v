@@ -166,18 +166,7 @@ Qed.
 Lemma weighted_norm_2 (x : stratum V -> V) :
   norm (vsum (fun s => (p s * r strata s) *v x s) strata)
   <= LRE_2 strata * sqrt (sum (fun s => p s * (norm (x s) * norm (x s))) strata).
-Proof.
-  eapply Rle_trans; [apply weighted_norm |].
-  unfold LRE_2. rewrite <- sqrt_mult_alt.
-  2: { apply sum_nonneg. intros s I. apply Rmult_le_pos; [auto | apply Rle_0_sqr]. }
-  apply Rsqr_incr_0_var; [| apply sqrt_pos].
-  rewrite Rsqr_sqrt.
-  2: { apply Rmult_le_pos; apply sum_nonneg; intros s I; (apply Rmult_le_pos; [auto | apply Rle_0_sqr]). }
-  unfold Rsqr.
-  rewrite (sum_ext (fun s => p s * (r strata s * r strata s)) (fun s => p s * (Rabs (r strata s) * Rabs (r strata s)))).
-  - apply weighted_cauchy_schwarz. exact p_nonneg.
-  - intros s _. rewrite <- Rabs_mult, (Rabs_pos_eq (_ * _)) by apply Rle_0_sqr. reflexivity.
-Qed.
+Proof. unfold LRE_2. apply norm_weighted. exact p_nonneg. Qed.
 
 Hypothesis update_nonzero : update strata <> zero.
 

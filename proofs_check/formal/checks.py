@@ -222,4 +222,14 @@ CHECKS = (
             "1 - chi^2": ("= 1 + sum", "= 1 - sum"),
         },
     ),
+    _check(
+        "T18",
+        "one length: the bias in two parts, and the bound on the part inside",
+        "Mismatch",
+        ("T18_two_parts", "T18_bound"),
+        {
+            "part inside left out": ("= mean_c *v mean_u +v inside.", "= mean_c *v mean_u."),
+            "half the bound": ("norm inside <= sqrt", "norm inside <= / 2 * sqrt"),
+        },
+    ),
 )

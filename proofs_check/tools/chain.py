@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from fspo.theory import Floats
 from proofs_check.tools.policy import Responses, all_responses, next_symbol, scores, token_log_probs
+
+SAMPLERS: tuple[dict[str, Any], ...] = ({}, {"temperature": 0.7}, {"top_p": 0.8}, {"top_k": 2, "temperature": 1.3})
+"""What the sampler does beside its numerics, in the enumerated checks: options of `make_chain`."""
 
 
 def truncated(theta: Floats, top_p: float = 1.0, top_k: int | None = None) -> Floats:
