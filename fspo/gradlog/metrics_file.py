@@ -67,13 +67,15 @@ class MetricsFile:
         """
         if not self.path.exists():
             return
+
         # The evaluation after rollout r - 1 has the number r and is made before the checkpoint, so it is kept. The
         # evaluation before any training (number 0) precedes every checkpoint, so a run from the start repeats it.
-        kept = [
-            row
-            for row in self.read()[0]
-            if row["rollout"] < rollout or (row["phase"] == "eval" and row["rollout"] == rollout > 0)
-        ]
+        def repeated(row: dict[str, Any]) -> bool:
+            number = row.get("rollout")
+            evaluated = row.get("phase") == "eval" and number == rollout > 0
+            return isinstance(number, int | float) and number >= rollout and not evaluated
+
+        kept = [row for row in self.read()[0] if not repeated(row)]
         write_text(self.path, "".join(json.dumps(row) + "\n" for row in kept))
 
 

@@ -49,5 +49,5 @@ def saved_config(run: str | Path) -> dict[str, Any]:
     try:
         config = yaml.safe_load(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UserError(f"{file} is no valid YAML: {str(error).splitlines()[0]}") from error
+        raise UserError(f"{file} is no valid YAML, restore it: {str(error).splitlines()[0]}") from error
     return config if isinstance(config, dict) else {}

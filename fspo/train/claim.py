@@ -10,23 +10,22 @@ import atexit
 import json
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
 from filelock import FileLock, Timeout
 
 from fspo import __version__
 from fspo.base.errors import UserError
-from fspo.base.files import remove_parts, write_text
+from fspo.base.files import refuse_foreign, remove_parts, write_text
 from fspo.base.options import save, to_dict
 from fspo.config import TrainConfig
 from fspo.gradlog.files import log_paths, rollout_of
 from fspo.gradlog.metrics_file import MetricsFile
-from fspo.gradlog.run_folder import CHECKPOINTS, CONFIG, GRADLOG, LOCK, MARK, METRICS, MODEL
+from fspo.gradlog.run_folder import CHECKPOINTS, CONFIG, GRADLOG, LOCK, MARK, METRICS, MODEL, saved_config
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -88,7 +87,7 @@ def _claim(run: Path, config: TrainConfig) -> None:
         if trace and not (run / CONFIG).exists():
             raise UserError(f"{run} holds {trace.name} but no {CONFIG}, so no run to resume: choose another --output")
         if trace:
-            _check_same_run(config, run / CONFIG)
+            _check_same_run(config, run)
         run.mkdir(parents=True, exist_ok=True)
         _lock(run)
         clean(run)
@@ -114,21 +113,15 @@ def _refuse_foreign(run: Path) -> None:
 
     A run of this trainer has run.json, or, if an older version wrote it, a config.yaml with the options of a run.
     """
-    if run.exists() and not run.is_dir():
-        raise UserError(f"{run} is a file, so it cannot be written to as a run folder: choose another --output")
-    if not run.exists() or (run / MARK).is_file():
-        return
-    others = sorted(p.name for p in run.iterdir() if not p.name.startswith(".part-") and p.name != LOCK)
-    if not others:
-        return
-    with suppress(OSError, UnicodeDecodeError, yaml.YAMLError):
-        options = yaml.safe_load((run / CONFIG).read_text(encoding="utf-8"))
-        if isinstance(options, dict) and options.keys() >= _OF_EVERY_RUN:
-            return
-    raise UserError(
-        f"{run} holds {others[0]!r} and no run of this trainer (no {MARK}, no {CONFIG} of a run): choose another "
-        "--output; nothing was touched"
-    )
+    marked: dict[str, Callable[[Path], bool]] = {MARK: Path.is_file}
+    older: dict[str, Callable[[Path], bool]] = {CONFIG: _is_config, LOCK: Path.is_file}
+    refuse_foreign(run, marked if (run / MARK).is_file() else older, "python -m fspo.train", "--output")
+
+
+def _is_config(path: Path) -> bool:
+    with suppress(UserError):
+        return saved_config(path.parent).keys() >= _OF_EVERY_RUN
+    return False
 
 
 def _lock(run: Path) -> None:
@@ -234,16 +227,15 @@ def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def _check_same_run(config: TrainConfig, saved: Path) -> None:
+def _check_same_run(config: TrainConfig, run: Path) -> None:
     """Raise UserError if a resumed run changes an option other than those that may change."""
-    try:
-        before = _flat(yaml.safe_load(saved.read_text(encoding="utf-8")))
-    except (yaml.YAMLError, AttributeError, UnicodeDecodeError) as error:
-        raise UserError(f"{saved} is damaged: restore it, or choose another --output") from error
-    now = _flat(to_dict(config))
+    file, before, now = run / CONFIG, _flat(saved_config(run)), _flat(to_dict(config))
+    if not before:
+        raise UserError(f"{file} holds no options: restore it, or choose another --output")
+    before = _flat(to_dict(TrainConfig())) | before  # an option that is newer than the run had its default
     for key in sorted(before.keys() | now.keys()):
         if not {key, key.split(".")[0]} & _MAY_CHANGE and before.get(key) != now.get(key):
             raise UserError(
-                f"{saved} was written with {key}={before.get(key)}, not {now.get(key)}: resume with the saved settings "
-                f"(--config {saved} --resume true) or choose another --output"
+                f"{file} was written with {key}={before.get(key)}, not {now.get(key)}: resume with the saved settings "
+                f"(--config {file} --resume true) or choose another --output"
             )

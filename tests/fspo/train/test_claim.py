@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import tiny_run
 import torch
+import yaml
 
 from fspo.base.errors import UserError
 from fspo.train import __main__ as train
@@ -53,7 +54,7 @@ def test_a_folder_of_others_is_refused_and_left_as_it_is(tmp_path: Path, files: 
         (run / name).parent.mkdir(parents=True, exist_ok=True)
         (run / name).write_text(text)
     before = tree(run)
-    with pytest.raises(UserError, match=r"choose another --output") as error:
+    with pytest.raises(UserError, match=r"(did not write it.*|holds files.*): name (another|a new)") as error:
         train.main(arguments(tmp_path, "--resume", resume))
     assert "\n" not in str(error.value)
     assert tree(run) == before
@@ -121,6 +122,21 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+def test_a_run_from_before_an_option_goes_on_with_its_default(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    tiny_run.trainer(run).train()
+    saved = yaml.safe_load((run / "config.yaml").read_text())
+    del saved["correction"]
+    (run / "config.yaml").write_text(yaml.safe_dump(saved))
+    again = ["--resume", "true", "--rollouts", "3"]
+    with pytest.raises(UserError, match=r"written with correction\.preset=none, not tis"):
+        tiny_run.trainer(run, *again, "--correction.preset", "tis")
+    tiny_run.trainer(run, *again)
+    (run / "config.yaml").write_text("")
+    with pytest.raises(UserError, match=r"config\.yaml holds no options: restore it"):
+        tiny_run.trainer(run, *again)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")

@@ -198,9 +198,12 @@ def test_metrics_file_cuts_what_a_resumed_run_repeats(tmp_path: Path) -> None:
             file.write({"rollout": rollout + 1, "phase": "eval"})
     with file.path.open("a") as handle:
         handle.write('{"rollout": 1, "pha')
+        handle.write('\n{"note": "by hand"}\n{"rollout": null, "phase": "train"}\n')
     file.keep_before(2)
     kept = [json.loads(line) for line in file.path.read_text().splitlines()]
+    assert kept[4:] == [{"note": "by hand"}, {"rollout": None, "phase": "train"}]  # of no rollout that is repeated
+    kept = kept[:4]
     assert [(row["phase"], row["rollout"]) for row in kept] == [("eval", 0), ("train", 0), ("train", 1), ("eval", 2)]
     assert kept[2]["x"] is None  # NaN is no JSON
     file.keep_before(0)
-    assert file.path.read_text() == ""  # the evaluation before training is repeated as well
+    assert len(file.path.read_text().splitlines()) == 2  # the evaluation before training is repeated as well
