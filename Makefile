@@ -40,14 +40,15 @@ test-trl-newest: $(READY) ## FSPOTrainer and observe inside the newest TRL of th
 	PYTHONPATH=$(TRL_TREE) $(BIN)/python -m pytest $(wildcard tests/fspo/integrations/test_trl*.py)
 
 test-verl: $(VERL_TREE)/ready ## the plugin inside the real verl (downloads 100 MB, once)
-	PYTHONPATH=$(VERL_TREE) $(BIN)/python -m pytest tests/fspo/integrations/test_verl.py
+	PYTHONPATH=$(VERL_TREE) $(BIN)/python -m pytest tests/fspo/integrations/test_verl.py tests/fspo/integrations/test_verl_observe.py
 
 $(VERL_TREE)/ready: $(READY)
 	rm -rf $(VERL_TREE)
 	$(BIN)/python -m pip install --disable-pip-version-check --target $(VERL_TREE) --no-deps \
 		verl==0.9.1 tensordict==0.10.0 torchdata==0.11.0
 	$(BIN)/python -m pip install --disable-pip-version-check --target $(VERL_TREE) \
-		ray==2.60.0 hydra-core==1.3.8 codetiming==1.4.0 'pyvers>=0.1,<0.2' orjson cloudpickle
+		ray==2.60.0 hydra-core==1.3.8 codetiming==1.4.0 'pyvers>=0.1,<0.2' orjson cloudpickle \
+		uvicorn fastapi cachetools
 	touch $@
 
 test-vllm: $(READY) $(VLLM_ENV)/ready ## the engine against a real vLLM server on the CPU (downloads 1 GB, once)

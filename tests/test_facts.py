@@ -159,10 +159,10 @@ def test_lists_of_rules_name_presets_and_repeat_none_that_has_a_name():
 
 
 def test_lists_of_log_columns_name_columns_of_the_schema():
-    others = {"prompt", "response", "new", "old", "sampler", "mask"}  # what an import makes columns of
+    others = {"prompt", "response", "tokens", "new", "old", "sampler", "mask"}  # what an import makes columns of
     for listed in (admit.READ, admit.IDS, usable.ROW_COLUMNS, usable.LEARNT, trained.RECORDED, checked.NEEDED):
         assert set(listed) <= set(COLUMNS)
     assert set(convert.COPIED) <= set(names.COLUMNS) & set(COLUMNS)
     assert set(names.COLUMNS) - set(COLUMNS) == others
     numbers = [COLUMNS[name].kind for name in convert.COPIED]
-    assert all(kind.startswith(("int", "float")) for kind in numbers)
+    assert all(kind.startswith(("int", "float", "bool")) for kind in numbers)

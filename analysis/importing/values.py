@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+from fspo.base.keyed_noise import hashed
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -72,11 +73,6 @@ class Values:
     def texts(self) -> list[str]:
         """Return the values as strings (N,)."""
         return [_text(value) for value in self.array.to_pylist()]
-
-
-def hashed(text: str) -> int:
-    """Hash a text to a number in [0, 2**63) that depends only on the text."""
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
 
 
 def _text(value: Any) -> str:

@@ -1,6 +1,8 @@
-"""Uniform random numbers that depend on a key (purpose, seed, address) alone, not on batches or processes."""
+"""Numbers that depend on a key alone, not on batches or processes: uniform random numbers, and hashes of texts."""
 
 from __future__ import annotations
+
+import hashlib
 
 import numpy as np
 
@@ -39,3 +41,8 @@ def keyed_uniforms(purpose: int, seed: int, address: tuple[int, int], start: int
     generator = np.random.Philox(key=[seed, purpose], counter=[block, 0, *address])
     words = generator.random_raw(skip + count)[skip:]
     return (words >> np.uint64(11)) * 2.0**-53
+
+
+def hashed(text: str) -> int:
+    """Hash a text to a number in [0, 2**63) that depends only on the text."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1

@@ -41,6 +41,14 @@ def fixed_rule(name: str, parts: Mapping[str, Any], shows: str) -> Rule:
     return rule
 
 
+def token_mean(advantages: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the mean of each response's token advantages (B, T), float64 (B,), and whether they differ (B,)."""
+    inside = torch.where(mask, advantages.detach().double(), 0.0)
+    mean = inside.sum(1) / mask.sum(1).clamp(min=1)
+    far = (inside - mean[:, None]).abs() > 1e-4 * (1 + mean.abs()[:, None])
+    return mean, (far & mask).any(1)
+
+
 def one_each(advantages: Tensor, mask: Tensor, cure: str) -> Tensor:
     """Return the advantage of each response, float64 (B,), from advantages repeated over its tokens (B, T).
 
@@ -49,8 +57,7 @@ def one_each(advantages: Tensor, mask: Tensor, cure: str) -> Tensor:
     UserError
         If advantages differ within a response; ``cure`` ends the message.
     """
-    inside = torch.where(mask, advantages.detach().double(), 0.0)
-    mean = inside.sum(1) / mask.sum(1).clamp(min=1)
-    if bool((torch.where(mask, (inside - mean[:, None]).abs(), 0.0) > 1e-4 * (1 + mean.abs()[:, None])).any()):
+    mean, differ = token_mean(advantages, mask)
+    if bool(differ.any()):
         raise UserError(f"advantages differ within a response, and a rule on responses needs one for each: {cure}")
     return mean

@@ -8,7 +8,8 @@ workers included. Parts of the preset are changed through `FSPOLossConfig`:
     +actor_rollout_ref.actor.policy_loss.range_hi=0.05
 
 Written against verl 0.9. verl adds KL and entropy terms itself. Its loss functions see one microbatch and no prompt
-numbers, so rules with a drift, adaptive bands and the gradient log are not available here.
+numbers, so rules with a drift and adaptive bands are not available here. The option ``observe`` names a run folder for
+the gradient log; `ObservedLossConfig` has the log written of a run whose loss is verl's own.
 """
 
 from __future__ import annotations
@@ -19,13 +20,16 @@ from typing import Any
 import torch
 from torch import Tensor
 from verl.trainer.ppo.core_algos import register_policy_loss
-from verl.workers.config import ActorConfig, PolicyLossConfig
+from verl.workers.config import ActorConfig
 
 from fspo.base.errors import UserError
 from fspo.config import ObjectiveConfig
 from fspo.integrations.fixed import PARTS, fixed_rule, one_each
+from fspo.integrations.verl_observe import ObservedLossConfig
 from fspo.objective import objective
 from fspo.rules import Rule, preset
+
+__all__ = ["FSPOLossConfig", "ObservedLossConfig", "fspo_loss"]
 
 NAME = "fspo"
 FAIR_MODE = "seq-mean-token-mean"
@@ -39,7 +43,7 @@ _REPLACED = {
 
 
 @dataclass
-class FSPOLossConfig(PolicyLossConfig):
+class FSPOLossConfig(ObservedLossConfig):
     """verl's `PolicyLossConfig` with the parts of a rule; without this class ``loss_mode=fspo`` uses preset "fspo".
 
     Parameters
@@ -68,7 +72,6 @@ class FSPOLossConfig(PolicyLossConfig):
     drift: str | None = None
     outside: str | None = None
     dual: float | None = None
-    rollout_correction: Any = None  # None, because verl's default is a correction that the user did not ask for
 
     def __post_init__(self) -> None:
         if self.loss_mode != NAME:
@@ -78,6 +81,7 @@ class FSPOLossConfig(PolicyLossConfig):
             )
         _check_correction(self.rollout_correction)
         self.clip_rule()
+        super().__post_init__()
 
     def clip_rule(self) -> Rule:
         """Return the clip rule: the preset with the parts that were changed."""

@@ -1,0 +1,253 @@
+# pyright: reportMissingImports=false
+"""A verl run that keeps its own loss and options, and also writes the gradient log: `ObservedLossConfig`.
+
+    actor_rollout_ref.actor.policy_loss._target_=fspo.integrations.verl.ObservedLossConfig
+    +actor_rollout_ref.actor.policy_loss.observe=/shared/out/run
+
+verl makes its actors of ``ActorRolloutRefWorker.actor_worker_cls``. In a process where this configuration is read, that
+class is replaced by a subclass that sees what verl's loss is called with. Written against verl 0.9.1.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from verl.utils import tensordict_utils as tu
+from verl.workers.config import PolicyLossConfig
+from verl.workers.utils.padding import no_padding_2_padding
+
+from fspo.base.errors import UserError
+from fspo.base.keyed_noise import hashed
+from fspo.gradlog import GradLogWriter
+from fspo.gradlog.files import file_name, log_paths, rollout_of
+from fspo.gradlog.schema import COLUMNS
+from fspo.integrations.fixed import token_mean
+from fspo.integrations.verl_rules import BYPASS, clip_of, correction_of
+from fspo.objective import Mismatch, objective
+from fspo.rules import Rule
+
+ROW = "fspo_row"
+"""Column of verl's batch with the number of a response in its process's part of a rollout."""
+_OF_RULE = ("lo", "hi", "drift", "band_accept", "side", "multiplier", "weight")
+_logger = logging.getLogger(__name__)
+
+
+@dataclass
+class ObservedLossConfig(PolicyLossConfig):
+    """verl's `PolicyLossConfig`; the loss stays the one that ``loss_mode`` names.
+
+    Parameters
+    ----------
+    observe : str, optional
+        Run folder that the gradient log is written to, one file for each rollout and data-parallel rank; processes on
+        several machines need a shared file system. None: no log.
+    rollout_correction : optional
+        Set it to ``${algorithm.rollout_correction}``, so that the log's header names verl's correction.
+    """
+
+    observe: str | None = None
+    rollout_correction: Any = None  # None, because verl's default is a correction that the user did not ask for
+
+    def __post_init__(self) -> None:
+        if self.observe is not None:
+            if not str(self.observe).strip():
+                raise UserError("policy_loss.observe is empty: name a folder, or leave it out")
+            watch_actors(str(self.observe))
+
+
+def watch_actors(run: str) -> None:
+    """Have verl's actors of this process write the gradient log to a run folder."""
+    from verl.workers.engine_workers import ActorRolloutRefWorker
+
+    base = ActorRolloutRefWorker.actor_worker_cls
+    if issubclass(base, _Observed):
+        base = base.__mro__[2]
+    ActorRolloutRefWorker.actor_worker_cls = type(f"Observed{base.__name__}", (_Observed, base), {"run": run})
+
+
+class _Observed:
+    """What `watch_actors` adds to verl's training worker: it numbers a rollout's responses and hears its loss."""
+
+    run: str
+    _log: _ActorLog | None = None
+
+    def set_loss_fn(self: Any, loss_fn: Callable[..., Any]) -> None:
+        """Take verl's loss function, and hand it on with an ear."""
+
+        def heard(*args: Any, **kwargs: Any) -> Any:
+            out = loss_fn(*args, **kwargs)
+            if self._log is not None:
+                self._log.append(kwargs["model_output"], kwargs["data"])
+            return out
+
+        self._actor_config = getattr(loss_fn, "keywords", {}).get("config") or getattr(loss_fn, "config", None)
+        super().set_loss_fn(heard)  # type: ignore[misc]
+
+    def train_mini_batch(self: Any, data: Any) -> Any:
+        """Make verl's updates on one rollout, and write the log's rows of them."""
+        if self.engine.is_mp_src_rank_with_outputs():
+            self._log = _ActorLog(self.run, self.engine, self._actor_config, data)
+        try:
+            return super().train_mini_batch(data)  # type: ignore[misc]
+        finally:
+            if self._log is not None:
+                self._log.flush()
+                self._log = None
+
+
+class _ActorLog:
+    """The rows of one rollout on one data-parallel rank.
+
+    A failure to log ends the log of the rollout with a warning, and never the run.
+
+    Parameters
+    ----------
+    data : TensorDict
+        This rank's responses of the rollout; gets the column `ROW`.
+
+    Raises
+    ------
+    UserError
+        At the first rollout, if the folder holds the log of another run.
+    """
+
+    def __init__(self, run: str, engine: Any, config: Any, data: Any) -> None:
+        self.rank, self.n = engine.get_data_parallel_rank(), len(data)
+        world = engine.get_data_parallel_size()
+        # Of a run, verl's scheduler counts the rollouts that the actor was trained on, and a checkpoint restores it.
+        self.rollout = int(engine.lr_scheduler.last_epoch)
+        _check_folder(run, self.rollout, self.rank)
+        policy_loss = getattr(config, "policy_loss", None)
+        self.rule = clip_of(config)
+        self.bypass = policy_loss is not None and policy_loss.get("loss_mode", None) == BYPASS
+        header: dict[str, Any] = {} if self.rule is None else {"rule": self.rule.to_dict()}
+        correction = None if policy_loss is None else correction_of(policy_loss.get("rollout_correction", None))
+        if correction is not None:
+            header["correction"] = correction.to_dict()
+        self.label = f"verl-{policy_loss.get('loss_mode', None)}" if policy_loss is not None else "verl"
+        self.writer = GradLogWriter(run, rank=self.rank, metadata=header)
+        # An update takes mini_batch_size responses of all ranks; verl then passes over the rollout `epochs` times.
+        self.per_update = max(int(tu.get(data, "mini_batch_size", self.n * world)) // world, 1)
+        self.updates = self.n // self.per_update * int(tu.get(data, "epochs", 1))
+        self.seen = 0
+        self.used = np.zeros(self.n, np.int64)
+        self.broken = False
+        data[ROW] = torch.arange(self.n)
+        self.response_id = (self.rollout * world + self.rank) * self.n + np.arange(self.n)
+        uid = tu.get(data, "uid")
+        prompts = [str(u) for u in uid] if uid is not None else [str(p.tolist()) for p in data["prompts"].unbind()]
+        self.prompt_id = np.array([hashed(p) for p in prompts])
+        # verl numbers the weights by rollouts; a number that is no earlier rollout's is not known.
+        versions = [tu.get(data, name) or [None] * self.n for name in ("min_global_steps", "max_global_steps")]
+        self.versions = np.array([[np.nan if v is None else float(v) for v in column] for column in versions])
+        self.versions[(self.versions < 0) | (self.versions > self.rollout)] = np.nan
+
+    def append(self, model_output: Any, data: Any) -> None:
+        """Add the rows of one microbatch; arguments as verl's loss gets them."""
+        if self.broken:
+            return
+        try:
+            with torch.no_grad():
+                self._append(model_output, data)
+        except Exception as error:  # whatever another trainer's batch holds, its run goes on
+            self.broken = True
+            _logger.warning("fspo: no further rows of rollout %d are logged: %r", self.rollout, error)
+
+    def _append(self, model_output: Any, data: Any) -> None:
+        place = data[ROW].cpu().numpy()
+        new = no_padding_2_padding(model_output["log_probs"], data)
+        optional = ("rollout_log_probs", "rollout_is_weights", "token_level_scores")
+        names = ["response_mask", "old_log_probs", "advantages", *(name for name in optional if name in data)]
+        batch = data.select(*names).to_padded_tensor()
+        old, kept = batch["old_log_probs"], batch["response_mask"].to(torch.bool)
+        mask = kept if tu.get(data, "multi_turn", True) else _whole(data, kept)
+        advantages, differ = token_mean(batch["advantages"], kept)
+        if bool(differ.any()):
+            _logger.warning("fspo: advantages differ by token; the log's A is their mean over a response")
+        sampler, since = batch.get("rollout_log_probs", None), self.seen // self.per_update
+        step = self.rollout * self.updates + since
+        first, last = self.versions[:, place]
+        rows: dict[str, Any] = {}
+        mismatch = None
+        if sampler is not None:
+            same = torch.as_tensor((first == self.rollout) & (last == self.rollout) & (not self.bypass))
+            mismatch = Mismatch.of(old, sampler, mask, old)
+            rows["correction_weight"] = _factor(batch.get("rollout_is_weights", None), kept, mask)
+        records = objective(new, old, mask, advantages, self.rule or Rule("none"), mismatch=mismatch).records
+        found = {name: values for name, values in records.to_numpy().items() if name in COLUMNS}
+        if sampler is not None:
+            for name in ("engine_log_ratio", "engine_sum_sq", "engine_k3_sum", "staleness_log_ratio"):
+                found[name] = np.where(same.numpy(), found[name], np.nan)
+        if self.rule is None:
+            found = {name: values for name, values in found.items() if name not in _OF_RULE}
+        scores = batch.get("token_level_scores", None)
+        limit = tu.get(data, "max_response_len")
+        self.writer.append(
+            {
+                **rows,
+                **found,
+                "rollout": self.rollout,
+                "step": step,
+                "policy_version": step,
+                "updates_since_rollout": since,
+                "times_used": self.used[place],
+                "phase": "train",
+                "prompt_id": self.prompt_id[place],
+                "response_id": self.response_id[place],
+                "behaviour_version": _whole_numbers(first * self.updates),
+                "behaviour_version_last": _whole_numbers(last * self.updates),
+                "advantage": advantages.cpu().numpy(),
+                "reward": None if scores is None else scores.double().sum(1).cpu().numpy(),
+                "truncated": None if limit is None else found["length"] >= limit,
+                "rule": self.label if self.rule is None else self.rule.label,
+                "drift_source": "none",
+                "score_status": "not_taken",
+            }
+        )
+        self.used[place] += 1
+        self.seen += len(place)
+
+    def flush(self) -> None:
+        """Write the rollout's file."""
+        try:
+            self.writer.flush(self.rollout)
+        except Exception as error:
+            _logger.warning("fspo: rollout %d is not logged: %r", self.rollout, error)
+
+
+def _check_folder(run: str, rollout: int, rank: int) -> None:
+    """Refuse another run's log, and remove this rank's files of rollouts that a resumed run repeats."""
+    for path in log_paths(run):
+        number = rollout_of(path)
+        if path.name == file_name(number, rank) and number >= rollout:
+            if rollout == 0:
+                raise UserError(
+                    f"{path.parent} holds another run's gradient log: set policy_loss.observe to a new folder"
+                )
+            path.unlink()
+
+
+def _whole(data: Any, like: Tensor) -> Tensor:
+    """Return the mask (B, T) of all response tokens, those included that a correction of verl's has masked."""
+    responses = data["responses"]
+    if responses.is_nested:
+        length = responses.offsets().diff()
+    else:
+        length = data["attention_mask"][:, data["prompts"].shape[1] :].sum(1)
+    return torch.arange(like.shape[1], device=like.device) < length[:, None].to(like.device)
+
+
+def _factor(weights: Tensor | None, kept: Tensor, mask: Tensor) -> np.ndarray:
+    """Return the mean factor (B,) that verl's correction left on the gradient of a response's tokens."""
+    factor = kept.double() if weights is None else weights.double() * kept
+    return (factor.sum(1) / mask.sum(1).clamp(min=1)).cpu().numpy()
+
+
+def _whole_numbers(values: np.ndarray) -> list[int | None]:
+    return [int(v) if np.isfinite(v) else None for v in values]

@@ -1,0 +1,73 @@
+"""verl's own clip and its rollout corrections, as rules of ours (verl 0.9.1, ``rollout_corr_helper.py``)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from fspo.base.errors import UserError
+from fspo.rules import Rule, Shape
+
+_WEIGHED: dict[str, Shape] = {"token": "token", "sequence": "fixed"}
+_MASKED: dict[str, Shape] = {"token_k1": "token", "token_k2": "token", "seq_sum_k1": "fixed", "seq_mean_k1": "linear"}
+BYPASS = "bypass_mode"
+"""verl's loss mode in which the sampler's log-probs take the place of the old ones."""
+
+
+def clip_of(config: Any) -> Rule | None:
+    """Return the clip of a verl actor as a rule; None if no rule of ours does the same.
+
+    Parameters
+    ----------
+    config : verl's ActorConfig
+        Of it ``policy_loss.loss_mode``, ``clip_ratio_low``, ``clip_ratio_high`` and ``clip_ratio_c``.
+    """
+    policy_loss: Any = getattr(config, "policy_loss", {})
+    mode = policy_loss.get("loss_mode", None)
+    if mode == "fspo":
+        return policy_loss.clip_rule()
+    correction = policy_loss.get("rollout_correction", None) or {} if mode == BYPASS else {}
+    ppo = mode == "vanilla" or (mode == BYPASS and correction.get("loss_type", "ppo_clip") == "ppo_clip")
+    if not ppo and mode != "gspo":
+        return None
+    low, high, bound = config.clip_ratio_low, config.clip_ratio_high, config.clip_ratio_c
+    name, on = f"verl-{mode}", "total" if mode == BYPASS else "update"
+    try:
+        if mode == "gspo":
+            return Rule("linear", low, high, weight="geometric", name=name)
+        return Rule("token", low, high, dual=math.log(bound) / math.log1p(high), on=on, name=name)
+    except (UserError, ValueError, ZeroDivisionError):  # a bound on the wrong side of ratio 1
+        return None
+
+
+def correction_of(options: Any) -> Rule | None:
+    """Return verl's rollout correction as one correction rule; None if there is none, or no rule of ours does the same.
+
+    Truncated or masked weights (``rollout_is``) become a rule with a weight, one criterion of ``rollout_rs`` on k1, or
+    on k2 by token, a mask without a weight. verl's k1 is minus our log-ratio, so its bounds are swapped.
+
+    Parameters
+    ----------
+    options : mapping or verl's RolloutCorrectionConfig, optional
+    """
+    if options is None or options.get("bypass_mode", False):
+        return None
+    weights, masks = options.get("rollout_is", None), options.get("rollout_rs", None)
+    if bool(weights) == bool(masks) or (weights and options.get("rollout_is_batch_normalize", False)):
+        return None
+    spec = str(options.get("rollout_is_threshold" if weights else "rollout_rs_threshold", 2.0))
+    try:
+        low, high = (float(part) for part in spec.split("_")) if "_" in spec else (None, float(spec))
+        if weights:
+            outside, below = ("cap", 1.0) if low is None else ("mask", 1 - low)
+            name = f"verl-is-{weights}"
+            return Rule(_WEIGHED[weights], below, high - 1, outside=outside, on="behaviour", name=name)
+        if masks == "token_k2":
+            width = math.sqrt(2 * high)
+            low, high = math.exp(-width), math.exp(width)
+        low = 1 / high if low is None else low
+        # verl keeps low <= exp(-x) <= high
+        below, above, name = 1 - 1 / high, 1 / low - 1, f"verl-rs-{masks}"
+        return Rule(_MASKED[masks], below, above, outside="mask", weight="none", on="behaviour", name=name)
+    except (UserError, KeyError, ValueError, ZeroDivisionError):
+        return None

@@ -1,0 +1,377 @@
+# pyright: reportMissingImports=false
+"""Watching verl's own training worker, with its minibatches, losses and corrections; its model is a table of logits."""
+
+import math
+import os
+import types
+from functools import partial
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+pytest.importorskip("verl", reason="verl is not installed; `make test-verl` fetches it and runs these tests")
+
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+from verl import DataProto
+from verl.plugin.platform import platform_manager
+from verl.plugin.platform.platform_cuda import PlatformCUDA
+from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_and_add_to_batch
+from verl.utils import tensordict_utils as tu
+from verl.utils.config import omega_conf_to_dataclass
+from verl.workers.config import TrainingWorkerConfig
+from verl.workers.engine.base import BaseEngine, BaseEngineCtx, EngineRegistry
+from verl.workers.engine.utils import postprocess_batch_func, prepare_micro_batches
+from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
+from verl.workers.utils.losses import ppo_loss
+from verl.workers.utils.padding import left_right_2_no_padding
+
+from analysis.__main__ import main
+from fspo.base.errors import UserError
+from fspo.gradlog import read_log
+from fspo.integrations.verl_observe import watch_actors
+from fspo.integrations.verl_rules import clip_of, correction_of
+from fspo.rules import Rule, preset
+from tests.fspo.integrations.test_verl import ACTOR, ROOT, actor
+
+VOCABULARY, PROMPT, WIDTH, GROUPS, EACH = 11, 3, 12, 8, 2
+ROWS = GROUPS * EACH
+OBSERVED = f"{ACTOR}policy_loss._target_=fspo.integrations.verl.ObservedLossConfig"
+
+
+class CpuPlatform(PlatformCUDA):
+    """verl knows no platform without a GPU."""
+
+    device_name = "cpu"
+    device_module = types.SimpleNamespace(max_memory_allocated=lambda: 0, max_memory_reserved=lambda: 0)
+
+    def communication_backend_name(self):
+        return "gloo"
+
+
+@EngineRegistry.register(model_type="language_model", backend="table", device="cpu")
+class TableEngine(BaseEngine):
+    """An engine whose model is a table of logits of the next token by the present one; the rest is verl's."""
+
+    is_param_offload_enabled = is_optimizer_offload_enabled = False
+    rank, ranks, source = 0, 1, True
+
+    def __init__(self, **_):
+        self.table = torch.nn.Parameter(table())
+        self.optimizer = torch.optim.SGD([self.table], lr=0.5)
+        self.lr_scheduler = torch.optim.lr_scheduler.ConstantLR(self.optimizer, 1.0)
+        self.before = []  # the weights before each update
+
+    def train_mode(self, **kwargs):
+        return BaseEngineCtx(self, "train", **kwargs)
+
+    def optimizer_zero_grad(self):
+        self.optimizer.zero_grad()
+
+    def optimizer_step(self):
+        self.optimizer.step()
+        return float(self.table.grad.norm())
+
+    def lr_scheduler_step(self):
+        self.lr_scheduler.step()
+        return 0.5
+
+    def get_data_parallel_rank(self):
+        return self.rank
+
+    def get_data_parallel_size(self):
+        return self.ranks
+
+    def get_data_parallel_group(self):
+        return None
+
+    def is_mp_src_rank_with_outputs(self):
+        return self.source
+
+    def forward_backward_batch(self, data, loss_function, forward_only=False):
+        self.before.append(self.table.detach().clone())
+        whole = int(data["response_mask"].sum())
+        tu.assign_non_tensor(data, dp_size=1, batch_num_tokens=whole, sp_size=1)
+        outputs = []
+        parts, indices = prepare_micro_batches(data)
+        for part in parts:
+            rows = [torch.cat([log_probs(self.table, ids)[1:], torch.zeros(1)]) for ids in part["input_ids"].unbind()]
+            found = {"log_probs": torch.nested.as_nested_tensor(rows, layout=torch.jagged)}
+            loss, metrics = loss_function(model_output=found, data=part, dp_group=None)
+            loss.backward()
+            outputs.append({"model_output": {}, "loss": loss.item(), "metrics": metrics})
+        return postprocess_batch_func(outputs, indices, data)
+
+
+def table():
+    return torch.randn(VOCABULARY, VOCABULARY, generator=torch.Generator().manual_seed(0))
+
+
+def log_probs(logits, ids):
+    """Log-probabilities (T,) of tokens (T,); 0 of the first."""
+    rows = torch.log_softmax(logits, -1)[ids[:-1], ids[1:]]
+    return torch.cat([torch.zeros(1), rows])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cpu():
+    """verl's worker in this process: its platform, its process group, its environment."""
+    names = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29577"}
+    earlier, platform = dict(os.environ), platform_manager._current_platform
+    os.environ.update(names)
+    platform_manager._current_platform = CpuPlatform()
+    torch.distributed.init_process_group("gloo", init_method="tcp://127.0.0.1:29577", rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+    platform_manager._current_platform = platform
+    os.environ.clear()
+    os.environ.update(earlier)
+
+
+@pytest.fixture(autouse=True)
+def unwatched():
+    yield
+    ActorRolloutRefWorker.actor_worker_cls = TrainingWorker
+
+
+def rollout(seed, version, correction=None, sampler=True):
+    """A rollout as verl's trainer hands it to its actor, after its own correction; lengths from 1 to WIDTH."""
+    g = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(1, WIDTH + 1, (ROWS,), generator=g)
+    ids = torch.randint(0, VOCABULARY, (ROWS, PROMPT + WIDTH), generator=g)
+    ids[:, :PROMPT] = ids[::EACH, :PROMPT].repeat_interleave(EACH, 0)
+    mask = torch.arange(WIDTH) < lengths[:, None]
+    old = torch.stack([log_probs(version, row)[PROMPT:] for row in ids]) * mask
+    advantage = torch.randn(ROWS, generator=g)
+    tensors = {
+        "input_ids": ids * torch.cat([torch.ones(ROWS, PROMPT, dtype=torch.bool), mask], 1),
+        "prompts": ids[:, :PROMPT],
+        "responses": ids[:, PROMPT:] * mask,
+        "attention_mask": torch.cat([torch.ones(ROWS, PROMPT, dtype=torch.bool), mask], 1).long(),
+        "position_ids": torch.arange(PROMPT + WIDTH).expand(ROWS, -1).contiguous(),
+        "response_mask": mask.long(),
+        "old_log_probs": old,
+        "advantages": advantage[:, None] * mask,
+        "token_level_scores": torch.nn.functional.one_hot(lengths - 1, WIDTH).float() * 0.5,
+    }
+    if sampler:
+        tensors["rollout_log_probs"] = (old - 0.2 * torch.randn(ROWS, WIDTH, generator=g) * mask).clamp(max=0.0)
+    uid = np.repeat([f"{seed}-{i}" for i in range(GROUPS)], EACH).astype(object)
+    batch = DataProto.from_dict(tensors, non_tensors={"uid": uid}, meta_info={"temperature": 1.0, "multi_turn": False})
+    for name in ("min_global_steps", "max_global_steps"):
+        batch.non_tensor_batch[name] = np.array([seed] * ROWS, dtype=object)
+    if correction is not None:
+        batch, _ = compute_rollout_correction_and_add_to_batch(batch, correction)
+    return batch, lengths
+
+
+def trained(folder, *overrides, correction=None, rollouts=2, epochs=1, sampler=True, first=0, **engine):
+    """Train verl's worker on rollouts; return its engine and the rollouts."""
+    options = [] if folder is None else [OBSERVED, f"+{ACTOR}policy_loss.observe={folder}"]
+    if folder is not None and correction is not None:
+        options += [f"+{ACTOR}policy_loss.rollout_correction.{name}={value}" for name, value in correction.items()]
+    config = actor(*options, *overrides)  # makes the configuration, and with it the watch
+    place = types.SimpleNamespace(
+        strategy="table", use_remove_padding=False, use_fused_kernels=False, forward_only=False, use_dynamic_bsz=False,
+        max_token_len_per_gpu=None, micro_batch_size_per_gpu=4,
+    )  # fmt: skip
+    model = type("Model", (dict,), {})()
+    worker = ActorRolloutRefWorker.actor_worker_cls(
+        TrainingWorkerConfig(model_type="language_model", model_config=model, engine_config=place)
+    )
+    vars(worker.engine).update(engine)
+    for _ in range(first):
+        worker.engine.lr_scheduler.step()
+    worker.set_loss_fn(partial(ppo_loss, config=config))
+    seen = []
+    for number in range(first, first + rollouts):
+        batch, lengths = rollout(number, worker.engine.table.detach().clone(), correction, sampler)
+        seen.append((batch, lengths))
+        data = left_right_2_no_padding(batch.to_tensordict())
+        tu.assign_non_tensor(
+            data, calculate_entropy=False, global_batch_size=ROWS // 2, mini_batch_size=ROWS // 2 * worker.engine.ranks,
+            epochs=epochs, seed=1, dataloader_kwargs={"shuffle": True}, compute_loss=True,
+        )  # fmt: skip
+        worker.train_mini_batch(data)
+    return worker.engine, seen
+
+
+@pytest.mark.parametrize("mode", ["vanilla", "gspo", "cispo", "gpg"])
+def test_the_weights_are_the_same_with_and_without(tmp_path, mode):
+    mode = f"{ACTOR}policy_loss.loss_mode={mode}"
+    alone, _ = trained(None, mode)
+    watched, _ = trained(tmp_path / "run", mode)
+    assert torch.equal(alone.table, watched.table)
+    assert not torch.equal(alone.table, table())
+    assert len(read_log(tmp_path / "run")) == 2 * ROWS
+
+
+def test_every_column_by_hand(tmp_path):
+    engine, rollouts = trained(tmp_path / "run", epochs=2)
+    log = read_log(tmp_path / "run")
+    assert len(log) == 2 * 2 * ROWS
+    assert sorted(set(log.column("step"))) == list(range(8))  # two minibatches, twice, of each of two rollouts
+    assert log.column("updates_since_rollout").tolist() == [i // 8 % 4 for i in range(64)]
+    assert log.column("times_used").tolist() == [i // ROWS % 2 for i in range(64)]
+    for i in range(len(log)):
+        number, response = log.column("rollout")[i], log.column("response_id")[i]
+        batch, lengths = rollouts[number]
+        place = response - number * ROWS
+        length = int(lengths[place])
+        ids = torch.cat([batch.batch["prompts"], batch.batch["responses"]], 1)[place, : PROMPT + length]
+        new = log_probs(engine.before[log.column("step")[i]], ids)[PROMPT:].double()
+        old = batch.batch["old_log_probs"][place, :length].double()
+        engine_t = old - batch.batch["rollout_log_probs"][place, :length].double()
+        s = new - old
+        values = {
+            "length": length,
+            "log_ratio": float(s.sum()),
+            "sum_sq_log_ratio": float((s * s).sum()),
+            "behaviour_log_ratio": float(engine_t.sum()),
+            "behaviour_sum_sq": float((engine_t**2).sum()),
+            "total_sum_sq": float(((s + engine_t) ** 2).sum()),
+            "engine_log_ratio": float(engine_t.sum()),  # the versions are equal
+            "staleness_log_ratio": 0.0,
+            "behaviour_version": number * 4,
+            "advantage": float(batch.batch["advantages"][place, 0]),
+            "reward": 0.5,
+            "truncated": length == WIDTH,
+            "correction_weight": 1.0,
+        }
+        for name, value in values.items():
+            assert log.column(name)[i] == pytest.approx(value, abs=2e-6), name
+    assert np.abs(log.column("log_ratio")).max() > 0.1
+    groups = [set(log.column("prompt_id")[log.column("response_id") // EACH == g]) for g in range(ROWS)]
+    assert all(len(group) == 1 for group in groups)
+    assert len(set.union(*groups)) == 2 * GROUPS
+    rule = clip_of(actor())
+    assert log.rule == rule
+    assert rule is not None
+    assert (rule.shape, rule.range_lo, rule.range_hi, rule.on) == ("token", 0.2, 0.2, "update")
+    assert rule.dual == pytest.approx(math.log(3) / math.log(1.2))  # verl's clip_ratio_c
+    assert "correction" not in log.metadata
+    assert set(log.column("rule")) == {"verl-vanilla"}
+
+
+@pytest.mark.parametrize(
+    ("correction", "rule"),
+    [
+        ({"rollout_is": "token", "rollout_is_threshold": 1.1}, "token"),
+        ({"rollout_is": "sequence", "rollout_is_threshold": "0.8_1.3"}, "fixed"),
+        ({"rollout_rs": "seq_mean_k1", "rollout_rs_threshold": "0.95_1.05"}, "linear"),
+        ({"rollout_rs": "seq_sum_k1", "rollout_rs_threshold": "0.7_1.2"}, "fixed"),
+        ({"rollout_rs": "token_k1", "rollout_rs_threshold": "0.9_1.2"}, "token"),
+        ({"rollout_rs": "token_k2", "rollout_rs_threshold": 0.02}, "token"),
+    ],
+)
+def test_the_factor_of_verls_correction_is_logged_and_named_as_a_rule(tmp_path, correction, rule):
+    """The factor that verl's own code left on each response is the one that the rule in the header gives."""
+    _, rollouts = trained(tmp_path / "run", correction=correction, rollouts=1)
+    log = read_log(tmp_path / "run")
+    named = Rule(**log.metadata["correction"])
+    assert (named.shape, named.on) == (rule, "behaviour")
+    assert named == correction_of(correction)
+    (_, lengths), order = rollouts[0], np.argsort(log.column("response_id"))
+    assert log.column("length")[order].tolist() == lengths.tolist()  # of masked responses and tokens too
+    factors = []
+    for place, length in enumerate(lengths.tolist()):
+        # the rollout before verl's correction: the same seed, the same tokens
+        plain, _ = rollout(0, table())
+        tokens = (plain.batch["old_log_probs"] - plain.batch["rollout_log_probs"])[place, :length].double().numpy()
+        S, n = (tokens, np.ones(length)) if rule == "token" else (np.array([tokens.sum()]), np.array([float(length)]))
+        factors.append(named.apply(S, n, np.ones_like(S)).clipped_weight.mean())
+    assert log.column("correction_weight")[order] == pytest.approx(factors, rel=1e-5)
+    assert 0 < np.mean(np.array(factors) != 1) <= 1
+    assert len(set(np.round(factors, 6))) > 1
+
+
+def test_ranks_write_files_of_their_own(tmp_path):
+    for rank in (0, 1):
+        trained(tmp_path / "run", rollouts=1, rank=rank, ranks=2)
+    names = sorted(path.name for path in (tmp_path / "run" / "gradlog").iterdir())
+    assert names == ["rollout-00000000-rank-0000.parquet", "rollout-00000000-rank-0001.parquet"]
+    log = read_log(tmp_path / "run")
+    assert sorted(log.column("response_id")) == list(range(2 * ROWS))
+
+
+def test_one_process_of_a_model_parallel_group_writes(tmp_path):
+    trained(tmp_path / "run", rollouts=1, source=False)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_resumed_run_writes_its_repeated_rollouts_anew(tmp_path):
+    trained(tmp_path / "run", rollouts=3)
+    trained(tmp_path / "run", rollouts=1, first=1)
+    log = read_log(tmp_path / "run")
+    assert sorted(set(log.column("rollout"))) == [0, 1]
+    assert sorted(set(log.column("step"))) == [0, 1, 2, 3]
+    with pytest.raises(UserError, match=r"another run's gradient log: set policy_loss\.observe"):
+        trained(tmp_path / "run", rollouts=1)
+
+
+def test_stale_and_unknown_versions_leave_the_engine_unknown(tmp_path):
+    trained(tmp_path / "run", rollouts=1, first=3)  # rollout() numbers the weights by the rollout: equal
+    assert read_log(tmp_path / "run").column("staleness_log_ratio").tolist() == [0.0] * ROWS
+    trained(tmp_path / "none", rollouts=1, sampler=False)
+    log = read_log(tmp_path / "none")
+    assert "behaviour_log_ratio" not in log
+    assert np.isfinite(log.column("log_ratio")).all()
+
+
+def test_a_batch_that_cannot_be_logged_ends_the_log_and_not_the_run(tmp_path, caplog, monkeypatch):
+    def torn(*_):
+        raise KeyError("old_log_probs")
+
+    monkeypatch.setattr("fspo.integrations.verl_observe._factor", torn)
+    alone, _ = trained(None)
+    watched, _ = trained(tmp_path / "run")
+    assert torch.equal(alone.table, watched.table)
+    assert "no further rows of rollout 0 are logged: KeyError" in caplog.text
+
+
+def test_losses_without_a_rule_of_ours_have_none_in_the_header(tmp_path):
+    trained(tmp_path / "run", f"{ACTOR}policy_loss.loss_mode=gpg", rollouts=1)
+    log = read_log(tmp_path / "run")
+    assert "rule" not in log.metadata
+    assert "lo" not in log
+    assert set(log.column("rule")) == {"verl-gpg"}
+
+
+def test_two_commands_give_the_table_by_length(tmp_path):
+    trained(tmp_path / "run", rollouts=6)
+    assert main([str(tmp_path / "run"), "--on", "behaviour", "--rules", "[product,sqrt]", "--bins", "2"]) == 0
+    (folder,) = (tmp_path / "run").glob("analysis*")
+    table = pd.read_csv(folder / "acceptance.csv")
+    assert set(table["rule"]) >= {"product", "sqrt"}
+    assert table["bin_lo"].nunique() == 2
+
+
+def test_watching_twice_is_watching_once(tmp_path):
+    for name in ("a", "b"):
+        watch_actors(str(tmp_path / name))
+    assert [c.__name__ for c in ActorRolloutRefWorker.actor_worker_cls.__mro__[1:3]] == ["_Observed", "TrainingWorker"]
+    assert ActorRolloutRefWorker.actor_worker_cls.run == str(tmp_path / "b")
+
+
+def test_the_example_configuration_is_one_that_verl_takes(tmp_path):
+    with initialize_config_dir(str(ROOT / "examples"), version_base=None):
+        config = compose("verl_observe", overrides=[f"{ACTOR}policy_loss.observe={tmp_path}"])
+    OmegaConf.resolve(config)
+    found = omega_conf_to_dataclass(config.actor_rollout_ref.actor).policy_loss
+    assert (found.loss_mode, found.observe) == ("vanilla", str(tmp_path))
+    assert correction_of(found.rollout_correction) == Rule(
+        "token", 1.0, 1.0, outside="cap", on="behaviour", name="verl-is-token"
+    )
+    assert ActorRolloutRefWorker.actor_worker_cls.run == str(tmp_path)
+    assert actor(OBSERVED).policy_loss.observe is None
+
+
+def test_our_own_loss_is_watched_too(tmp_path):
+    sequence = f"{ACTOR}loss_agg_mode=seq-mean-token-mean"
+    ours = (f"{ACTOR}policy_loss.loss_mode=fspo", sequence)
+    watched = f"{ACTOR}policy_loss._target_=fspo.integrations.verl.FSPOLossConfig"
+    config = actor(*ours, watched, f"+{ACTOR}policy_loss.observe={tmp_path}")
+    assert clip_of(config) == preset("fspo").rule
+    assert ActorRolloutRefWorker.actor_worker_cls.run == str(tmp_path)
