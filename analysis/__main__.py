@@ -8,9 +8,9 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from analysis.claims.catalogue import evaluate_claims, write_claims
+from analysis.claims.catalogue import claims_about, evaluate_claims, write_claims
 from analysis.log.partition import PARTITIONS
-from analysis.log.ratio import WORDS
+from analysis.log.ratio import WORDS, known_ratio
 from analysis.rules.evaluate import BANDS, TARGETS, candidates
 from analysis.run import Options, analyse_runs
 from analysis.tables.files import read_tables
@@ -91,8 +91,9 @@ def main(arguments: list[str] | None = None) -> int:
         by=args.by,
         on=args.on,
     )
-    if args.claims is not None and args.on != Options.on:
-        raise UserError("--claims are about the ratio of the update: leave --on as it is")
+    on = known_ratio(args.on)
+    if args.claims is not None and not claims_about(on):
+        raise UserError(f"--claims has none about the ratio {on}: leave --on as it is, or use engine or behaviour")
     if args.claims is not None and args.by != Options.by:
         raise UserError("--claims are about lengths: leave --by as it is")
     if args.claims is not None and not set(TARGETS) <= set(options.targets):
@@ -112,7 +113,7 @@ def main(arguments: list[str] | None = None) -> int:
             bar.update(share)
 
         summaries = analyse_runs(args.runs, options, progress)
-    claims = evaluate_claims(read_tables(args.runs)) if args.claims is not None else []
+    claims = evaluate_claims(read_tables(args.runs, on=on), on) if args.claims is not None else []
     if args.claims is not None:
         write_claims(Path(args.claims), claims)
     for path, summary in summaries.items():

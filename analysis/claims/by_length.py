@@ -1,10 +1,9 @@
-"""The claims that responses of every length are accepted alike (C1, C7). :mod:`analysis.claims.catalogue` lists them.
+"""The claims on acceptance by length (C1, C7, M1). :mod:`analysis.claims.catalogue` lists all claims.
 
-The claim is about the curve a(l) at every length. A trend of 0 is not enough: a curve with a hump can have one. So
-support needs two equivalence tests, of the trend and of the bin that deviates most (LRE_inf, simultaneous bands), each
-within its margin. If one of them is beyond its margin, the claim is refuted. The test of a constant acceptance is
-printed beside them with its power; it tells whether bins differ at all, and not by how much.
-"""
+That every length is accepted alike is about the curve a(l) at every length. A trend of 0 is not enough: a curve with a
+hump can have one. So support needs two equivalence tests, of the trend and of the bin that deviates most (LRE_inf,
+simultaneous bands), each within its margin. If one of them is beyond its margin, the claim is refuted. The test of a
+constant acceptance is printed beside them with its power; it tells whether bins differ at all, and not by how much."""
 
 from __future__ import annotations
 
@@ -30,6 +29,8 @@ from fspo.stats.intervals import CONFIDENCE, EQUIVALENCE, PERCENT
 
 FAIR = "fspo"
 LEARNT = "fspo-adaptive"
+MASKS = ("sqrt-kl", "product", "geometric")
+"""The masks of claim M1: the one that is claimed to be fair, that which falls with length and that which rises."""
 TARGET = 0.85
 LRE_MARGIN = 0.05
 """Largest LRE_inf that counts as 0: no bin of lengths accepts 5 % more or less often than the mean."""
@@ -113,6 +114,37 @@ def learns_to_be_fair(tables: Tables) -> Claim:
             **curve.details(),
             "logs with unequal bins": unequal,
         },
+    )
+
+
+def masks_by_length(tables: Tables) -> Claim:
+    """Judge M1: at one acceptance the product mask falls with length, the geometric rises, the sqrt mask does neither.
+
+    The tables are those of a mismatch (``--on engine`` or ``behaviour``). The sqrt mask is centred on -KL, and is
+    judged like fspo's band in C1: by its trend and by the bin that deviates most.
+    """
+    where: dict[str, Any] = {"source": "matched", "measure": "band", "subset": "all", "use": "first", "target": TARGET}
+    rows = {rule: select(tables["trend"], **where, rule=rule, outside="mask") for rule in MASKS}
+    found = {rule: combine(some, _SLOPE, "ci_low", "ci_high") for rule, some in rows.items()}
+    flat, falls, rises = (found[rule] for rule in MASKS)
+    flat90 = combine(rows[MASKS[0]], _SLOPE, "ci90_low", "ci90_high", EQUIVALENCE)
+    curve = Curve.of(select(tables["lre"], **where, rule=MASKS[0], outside="mask"))
+    margin = TREND_MARGIN
+    holds = [flat90.low > -margin and flat90.high < margin, curve.equal, falls.high < 0, rises.low > 0]
+    refuted = [flat.low > margin or flat.high < -margin, curve.unequal, falls.low > 0, rises.high < 0]
+    return Claim(
+        "M1",
+        "At one acceptance a product mask on the mismatch cuts long responses, a geometric mask short ones, and a sqrt "
+        "mask around -KL every length alike.",
+        f"change of a_band for each doubling of L, masks that keep {TARGET:.0%}, every log: {100 * EQUIVALENCE:g} % "
+        f"interval of sqrt-kl's within the margin, {PERCENT} intervals of product's below and of geometric's above 0; "
+        f"and LRE_inf of sqrt-kl below {LRE_MARGIN:g} with its whole interval",
+        margin,
+        flat.value,
+        flat.low,
+        flat.high,
+        verdict_of(holds, refuted),
+        {"slopes": plain(found), f"{MASKS[0]} 90 %": asdict(flat90), **curve.details()},
     )
 
 

@@ -1,4 +1,6 @@
-"""The claims C1..C7. What each estimates, its margin and its test were fixed before any full run; each can fail.
+"""The claims C1..C7, and M1 about a mismatch.
+
+What each estimates, its margin and its test were fixed before any full run; each can fail.
 
 A claim reads the tables of several runs (rules x seeds). With at least two seeds, the estimate is the mean over seeds
 with Student's t over them. With one seed, the interval is the run's (over clusters of responses) and says nothing
@@ -16,7 +18,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.claims.by_length import CONSTANT, FAIR, SEEN, fair_in_length, learns_to_be_fair
+from analysis.claims.by_length import CONSTANT, FAIR, SEEN, fair_in_length, learns_to_be_fair, masks_by_length
 from analysis.claims.evidence import (
     NAN,
     Claim,
@@ -33,12 +35,13 @@ from analysis.claims.evidence import (
     verdict_of,
     worst_by_run,
 )
+from analysis.log.ratio import CORRECTED
 from analysis.rules.evaluate import TARGETS
 from analysis.stats.error_law import MOST_LEFT_OUT
 from analysis.tables.assumptions import DRIFT_TOLERANCE, EXPONENT_TOLERANCE, LAW_TOLERANCE
 from analysis.tables.files import write_json
 from fspo.gradlog import metric_names as metric
-from fspo.rules import RIVALS
+from fspo.rules import RIVALS, Ratio
 from fspo.stats.intervals import EQUIVALENCE, detectable, sample_interval
 
 MIN_SEEDS = 5
@@ -270,9 +273,24 @@ CLAIMS: tuple[Callable[[Tables], Claim], ...] = (
 )
 
 
-def evaluate_claims(tables: Tables) -> list[Claim]:
-    """Judge every claim, with its power, on the tables of several runs (:func:`analysis.tables.files.read_tables`)."""
-    return [with_power(claim(tables)) for claim in CLAIMS]
+OF_MISMATCH: tuple[Callable[[Tables], Claim], ...] = (masks_by_length,)
+"""Claims about the mismatch of sampler and trainer: on the engine's ratio and on the behaviour's."""
+
+
+def claims_about(on: Ratio) -> tuple[Callable[[Tables], Claim], ...]:
+    """Return the claims about a log-ratio; none about the total."""
+    return CLAIMS if on == "update" else OF_MISMATCH if on in CORRECTED else ()
+
+
+def evaluate_claims(tables: Tables, on: Ratio = "update") -> list[Claim]:
+    """Judge every claim about a ratio, with its power, on the tables of several runs.
+
+    Parameters
+    ----------
+    tables : mapping of str to DataFrame
+        From :func:`analysis.tables.files.read_tables`, of the same ratio.
+    """
+    return [with_power(claim(tables)) for claim in claims_about(on)]
 
 
 def with_power(claim: Claim) -> Claim:

@@ -24,7 +24,7 @@ class Claim:
     Written by ``python -m analysis RUN ... --claims FILE``. docs/theory.md section 11.
     """
 
-    id: Annotated[str, "C1 to C7", "text"]
+    id: Annotated[str, "C1 to C7; M1 with --on engine or behaviour", "text"]
     statement: Annotated[str, "what is claimed", "text"]
     estimand: Annotated[str, "what estimate is about", "text"]
     margin: Annotated[float, "margin of the claim's test, fixed before any run", "the estimand's"]

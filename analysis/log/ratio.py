@@ -45,6 +45,8 @@ WORDS: dict[Ratio, Words] = {
 }
 RATIOS = tuple(columns.log_ratio for columns in RATIO_COLUMNS.values() if columns.log_ratio)
 """Columns of the log that hold a ratio."""
+CORRECTED: tuple[Ratio, ...] = ("engine", "behaviour")
+"""The ratios that corrections act on; clip rules act on the others."""
 _CLIP = {name: name for name in ("lo", "hi", "drift", "band_accept", "side", "multiplier", "weight")}
 _CORRECTION = {name: f"correction_{name}" for name in ("lo", "hi", "drift", "side")} | {
     "multiplier": "correction_weight"
@@ -117,7 +119,7 @@ class LoggedRatio:
     @property
     def header(self) -> str:
         """The name in the log's header of the run's own rule on such a ratio: its clip rule or its correction."""
-        return "rule" if self.on in ("update", "total") else "correction"
+        return "correction" if self.on in CORRECTED else "rule"
 
     @property
     def words(self) -> Words:

@@ -5,21 +5,26 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, get_args
 
 from analysis.log.loading import load_run
+from analysis.log.ratio import CORRECTED, UPDATE, known_ratio
 from fspo.base.command_line import CommandParser
 from fspo.base.errors import UserError
 from fspo.base.files import refuse_foreign_file, write_text
-from fspo.rules import COMPARED, Preset, calibrate, preset
+from fspo.rules import COMPARED, CORRECTIONS, Ratio, Rule, calibrate, correction, preset
 
 TRAINING_ACCEPTANCE = 0.65
 """Default band acceptance on the shared unclipped run. It gives ranges near the published ones (rloo 0.2, fspo 0.03).
 A run that clips keeps S small, so it accepts more than this with the same range."""
 
+OF_SEQUENCES = tuple(name for name, rule in CORRECTIONS.items() if rule.level == "sequence")
+
 EXAMPLES = """examples:
   python -m analysis calibrate out/quick/runs/none-seed0 --rules '[rloo,gspo,fspo]' --target 0.65
+  python -m analysis calibrate RUN --on engine --target 0.95   # ranges of corrections, from any run
 """
 
 
@@ -36,24 +41,29 @@ class CalibratedRange(NamedTuple):
     rows: Annotated[int, "rows of the run that were used", "rows"]
 
 
-def calibrate_run(run: str | Path, names: Sequence[str], target: float) -> dict[str, dict[str, Any]]:
+def calibrate_run(
+    run: str | Path, names: Sequence[str], target: float, on: str = UPDATE.on
+) -> dict[str, dict[str, Any]]:
     """Calibrate the range of each preset to the band acceptance ``target`` on a run's rows (docs/theory.md section 2).
 
     Parameters
     ----------
     run : path
-        Run folder of the shared run. Rows before the first update since their rollout are not used.
+        Run folder of the shared run. Rows in which the ratio does not count are not used (`analysis.log.ratio`).
     names : sequence of str
-        Presets. "none" and rules on tokens or prefixes have no range to calibrate and are left out of the result.
+        Presets of clip rules, or of corrections where ``on`` is engine or behaviour. "none" and rules on tokens or
+        prefixes have no range to calibrate and are left out of the result.
     target : float
         Wanted band acceptance over all responses.
+    on : str
+        The log-ratio that the rules act on (``fspo.rules.Ratio``).
 
     Returns
     -------
     dict
         The fields of ``CalibratedRange``, by preset name.
     """
-    loaded = load_run(run)
+    loaded = load_run(run, on=on)
     rows = loaded.rows
     if loaded.streamed:
         print(f"{run}: {loaded.sampled['text']}", file=sys.stderr)
@@ -61,14 +71,20 @@ def calibrate_run(run: str | Path, names: Sequence[str], target: float) -> dict[
         raise UserError(f"{run} has no row with an update since its rollout: train with several updates a rollout")
     found: dict[str, dict[str, Any]] = {}
     for name in names:
-        rule = preset(name).rule
-        if not calibrates(preset(name)):
+        rule = preset_on(name, loaded.ratio.on)
+        if rule is None or not calibrates(rule):
             continue
         m = rows.centre(rule)
         fitted = calibrate(rule, rows.S, rows.length, rows.A, target, m)
         realised = fitted.acceptance(rows.S, rows.length, rows.A, m)
         found[name] = CalibratedRange(fitted.range_lo, fitted.range_hi, target, realised, len(rows))._asdict()
     return found
+
+
+def preset_on(name: str, on: Ratio) -> Rule | None:
+    """Return the rule of a preset on a ratio: a correction on engine or behaviour, else a clip rule; "none" is None."""
+    rule = correction(name) if on in CORRECTED else preset(name).rule
+    return rule if rule is None or rule.on == on else replace(rule, on=on)
 
 
 def refuse_clipped(run: str | Path) -> None:
@@ -80,16 +96,16 @@ def refuse_clipped(run: str | Path) -> None:
         If the run's rule clips; the message names the rule. A log that names no rule counts as unclipped.
     """
     loaded = load_run(run)
-    if loaded.rule is not None and loaded.rule.shape != "none":
+    if loaded.clip_rule is not None and loaded.clip_rule.shape != "none":
         raise UserError(
             f"{run} was trained with rule {loaded.trained_rule!r}, which clips and so keeps S small: calibrate on an "
             "unclipped run, which python -m fspo.train --rule.preset none makes"
         )
 
 
-def calibrates(found: Preset) -> bool:
-    """Return whether the preset has a range to calibrate: a clip rule on sequences, not on tokens or prefixes."""
-    return found.rule.level == "sequence" and found.rule.shape != "none"
+def calibrates(rule: Rule) -> bool:
+    """Return whether the rule has a range to calibrate: a band on sequences, not on tokens or prefixes."""
+    return rule.level == "sequence" and rule.shape != "none"
 
 
 def write_calibration(path: Path, ranges: Mapping[str, Any]) -> None:
@@ -113,7 +129,15 @@ def build_parser() -> CommandParser:
         examples=EXAMPLES,
     )
     parser.add_argument("run", type=str, help="folder of the unclipped run")
-    parser.add_argument("--rules", type=list[str], default=list(COMPARED), help="presets")
+    parser.add_argument(
+        "--on", type=str, default=UPDATE.on, help=f"log-ratio that the rules act on: {', '.join(get_args(Ratio))}"
+    )
+    parser.add_argument(
+        "--rules",
+        type=list[str] | None,
+        default=None,
+        help=f"presets; by default {', '.join(COMPARED)}, on engine and behaviour {', '.join(OF_SEQUENCES)}",
+    )
     parser.add_argument("--target", type=float, default=TRAINING_ACCEPTANCE, help="band acceptance")
     parser.add_argument("--output", type=str | None, default=None, help="write the ranges to this JSON file too")
     return parser
@@ -124,12 +148,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = build_parser().parse_args(arguments)
     if options.output is not None:
         refuse_foreign_file(Path(options.output), _is_calibration, "python -m analysis calibrate")
-    refuse_clipped(options.run)
-    ranges = calibrate_run(options.run, options.rules, options.target)
-    for name in options.rules:
-        fit = ranges.get(name)
-        flags = f" --rule.range_lo {fit['range_lo']:.9g} --rule.range_hi {fit['range_hi']:.9g}" if fit else ""
-        print(f"--rule.preset {name}{flags}")
+    on = known_ratio(options.on)
+    group = "correction" if on in CORRECTED else "rule"
+    if on not in CORRECTED:  # no clip changes E or D
+        refuse_clipped(options.run)
+    rules = options.rules if options.rules is not None else OF_SEQUENCES if on in CORRECTED else COMPARED
+    ranges = calibrate_run(options.run, rules, options.target, on)
+    for name in rules:
+        fit, found = ranges.get(name), [f"--{group}.preset {name}"]
+        if on != UPDATE.on:
+            found.append(f"--{group}.on {on}")
+        if fit:
+            found += [f"--{group}.{end} {fit[end]:.9g}" for end in ("range_lo", "range_hi")]
+        print(" ".join(found))
     if options.output is not None:
         write_calibration(Path(options.output), ranges)
     return 0

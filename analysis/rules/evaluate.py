@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from analysis.log.loading import Run
+from analysis.log.ratio import CORRECTED
 from analysis.log.rows import Floats, Ints, Rows
 from analysis.rules.replay import pieces, replay
 from fspo.base.errors import UserError, unknown_name
@@ -65,7 +66,7 @@ def candidates(on: Ratio) -> dict[str, Rule]:
     On the total, ranges that follow a target are missing: a trainer learns them from reused rows too, which the total
     leaves out.
     """
-    if on in ("engine", "behaviour"):
+    if on in CORRECTED:
         published = {name: rule for name, rule in CORRECTIONS.items() if rule.level == "sequence"}
         rules = published | SHAPES
     else:
@@ -161,7 +162,7 @@ def make_cases(
 def uncorrected(on: Ratio) -> list[Case]:
     """Return the case that leaves a mismatch alone; no case for a ratio that clip rules act on."""
     rule = Rule("none", weight="none", on=on, name=UNCORRECTED)
-    return [Case(rule, UNCORRECTED, "given")] if on in ("engine", "behaviour") else []
+    return [Case(rule, UNCORRECTED, "given")] if on in CORRECTED else []
 
 
 def trained_case(run: Run) -> Case | None:
@@ -172,11 +173,11 @@ def trained_case(run: Run) -> Case | None:
 
 
 def common_weight(case: Case) -> Case:
-    """Return the case with the weight exp(S) for a geometric one, which makes bands with different weights comparable.
+    """Return the case with the weight exp(S), which makes bands with different weights comparable.
 
-    A case without a weight keeps none: leaving the weight out is what it does.
+    A correction keeps its own weight: its factor is meant to make up for the ratio, and is compared with exp(S).
     """
-    return case if case.rule.weight == "none" else replace(case, rule=replace(case.rule, weight="sequence"))
+    return case if case.rule.on in CORRECTED else replace(case, rule=replace(case.rule, weight="sequence"))
 
 
 def evaluate(case: Case, rows: Rows, window: Ints, rate: Rate) -> Outcome:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from analysis.log.loading import Run
 from analysis.log.notes import Notes
 from analysis.log.partition import Partition, coordinates
+from analysis.log.ratio import CORRECTED
 from analysis.log.rows import Floats, Ints, Rows, leave_one_out, row_names
 from analysis.rules.evaluate import Case, Outcome, evaluate
 from fspo.base.errors import UserError
@@ -151,7 +152,7 @@ class ScoredWindows:
         keep = matches & sound
         rows = known.take(place[keep])
         psi = psi[keep].astype(np.float64)
-        correction = self.run.ratio.on in ("engine", "behaviour")
+        correction = self.run.ratio.on in CORRECTED
         if correction:
             psi *= importance_weight(log.column("log_ratio")[at][keep])[:, None]
         for use, chosen in (("first", rows.used == 0), ("reused", rows.used > 0)):

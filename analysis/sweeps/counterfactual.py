@@ -18,8 +18,10 @@ from tqdm import tqdm
 
 from analysis.log.loading import Run, load_run
 from analysis.log.notes import Notes
+from analysis.log.ratio import CORRECTED, UPDATE, WORDS
 from analysis.log.rows import Rows, leave_one_out, row_names
-from analysis.rules.evaluate import Case, evaluate, measured
+from analysis.rules.calibrate import OF_SEQUENCES
+from analysis.rules.evaluate import Case, candidates, evaluate, measured
 from analysis.run import Options, shared_bins
 from analysis.scores.sketch_error import effective_width
 from analysis.scores.sketches import ScoredWindow, ScoredWindows
@@ -32,7 +34,7 @@ from analysis.tables.population import PopulationTable
 from fspo.base.command_line import CommandParser
 from fspo.base.errors import UserError, unknown_name
 from fspo.base.files import whole_file
-from fspo.rules import COMPARED, OF_CLIP_RULES, PRESETS, Rule, scaled
+from fspo.rules import COMPARED, OF_CLIP_RULES, OF_CORRECTIONS, Rule, scaled
 from fspo.stats.bins import DEFAULT_BINS, Bins
 from fspo.stats.clusters import dense, ratios
 from fspo.stats.intervals import proportion_interval
@@ -45,7 +47,8 @@ RowsTransform = Callable[[Rows], Rows]
 class SweepRow(NamedTuple):
     """Effect that another setting would have had on the same log: one row for each setting, value, rule and quantity.
 
-    First use only. Written by ``python -m analysis sweep RUN``. docs/theory.md sections 1 to 3 and 5, T12.
+    First use only. Written by ``python -m analysis sweep RUN``, with ``--on`` for another ratio than the update's.
+    docs/theory.md sections 1 to 3 and 5, T12.
     """
 
     run: Annotated[str, "name of the run folder", "text"]
@@ -75,29 +78,33 @@ class Setting:
 
 
 def settings(run: Run) -> Iterator[Setting]:
-    """Yield every setting of the sweep on the run's log."""
-    base = PRESETS["fspo"].rule
-    for name in COMPARED:
+    """Yield every setting of the sweep on the run's log, of clip rules or of corrections."""
+    corrections, known = run.ratio.on in CORRECTED, candidates(run.ratio.on)
+    compared, named = (OF_SEQUENCES, "engine-sqrt") if corrections else (COMPARED, "fspo")
+    base = known[named]
+    for name in compared:
         for factor in FACTORS:
             try:
-                rule = scaled(PRESETS[name].rule, factor)
+                rule = scaled(known[name], factor)
             except UserError:  # scaled to eps >= 1, the range has no lower edge
                 continue
             yield Setting("range", f"{rule.range_lo:.3g} {rule.range_hi:.3g}", name, rule)
-    for dual in (None, 1.5, 2.0, 3.0):
-        yield Setting("dual", "none" if dual is None else f"{dual:g}", "fspo", replace(base, dual=dual))
-    for outside in OF_CLIP_RULES:
-        yield Setting("outside", outside, "fspo", replace(base, outside=outside))
+    for dual in () if corrections else (None, 1.5, 2.0, 3.0):
+        yield Setting("dual", "none" if dual is None else f"{dual:g}", named, replace(base, dual=dual))
+    for outside in OF_CORRECTIONS if corrections else OF_CLIP_RULES:
+        yield Setting("outside", outside, named, replace(base, outside=outside))
     for drift in ("none", "kl", "gaussian", "tilted"):
-        yield Setting("drift", drift, "fspo", replace(base, drift=drift))
+        yield Setting("drift", drift, named, replace(base, drift=drift))
     typical = float(np.median(run.rows.length))
     for gamma in (0.0, 0.25, 0.5, 0.75, 1.0):
         # keep fspo's half-width at the median length, so that only the exponent changes
         factor = typical ** (0.5 - gamma)
-        rule = Rule("power", base.range_lo * factor, base.range_hi * factor, gamma=gamma)
-        yield Setting("gamma", f"{gamma:g}", "power", rule)
+        ends = {"range_lo": base.range_lo * factor, "range_hi": base.range_hi * factor}
+        yield Setting("gamma", f"{gamma:g}", "power", replace(base, shape="power", gamma=gamma, name="", **ends))
     for name, power in (("response", 0.0), ("token", 1.0), ("response mean", -1.0)):
-        yield Setting("aggregation", name, "fspo", base, window=_weighted(power))
+        yield Setting("aggregation", name, named, base, window=_weighted(power))
+    if corrections:  # a mask depends neither on the advantages nor on the update
+        return
     largest = int(np.bincount(run.rows.use("first").cluster).max(initial=0))
     for size in (k for k in (2, 4, 8, 16) if k <= largest):
         yield Setting("group", str(size), "fspo", base, rows=_smaller(size), window=_smaller_window(run, size))
@@ -236,6 +243,7 @@ def build_parser() -> CommandParser:
         '  python -m analysis sweep RUN_A RUN_B --only "[range,outside]"\n',
     )
     p.add_argument("runs", nargs="+", type=str, metavar="RUN", help="run folder that holds gradlog/")
+    p.add_argument("--on", type=str, default=UPDATE.on, help=f"log-ratio that the rules act on: {', '.join(WORDS)}")
     p.add_argument("--bins", type=int, default=DEFAULT_BINS, help="quantile bins of length")
     p.add_argument("--only", type=list[str], default=[], help="settings to print, of range, dual, outside, ...")
     return p
@@ -245,11 +253,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Sweep each run, write its table and print it."""
     args = build_parser().parse_args(arguments)
     for path in args.runs:
-        check_folder(Path(path) / folder_name())
-        run = load_run(path)
+        target = Path(path) / folder_name(on=args.on) / "sweep.csv"
+        check_folder(target.parent)
+        run = load_run(path, on=args.on)
         if run.streamed:
             print(f"{path}: {run.sampled['text']}", file=sys.stderr)
-        bins = shared_bins([run], Options(bins=args.bins))
+        bins = shared_bins([run], Options(bins=args.bins, on=args.on))
         names = list(dict.fromkeys(s.name for s in settings(run)))
         for name in args.only:
             if name not in names:
@@ -262,7 +271,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
             rows, of_reading = sweep(run, bins, progress)
         table, notes = frame(SweepRow, rows), run.notes + of_reading
-        target = Path(path) / folder_name() / "sweep.csv"
         with whole_file(target) as part:
             table.to_csv(part, index=False)
         print(f"{path}: {target}")

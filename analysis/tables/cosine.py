@@ -12,8 +12,8 @@ the cosine with a population (analysis.tables.population).
 
 For a correction (``--on engine`` or ``behaviour``) S is that ratio, and the vectors are ``e^S_update A psi``: the true
 update weights each response by both ratios, as T18 has it, and the clipped update leaves a response the factor M w of
-the correction. A rule without a weight (the case "none" among them) is compared as it is, with weight 1, so its row
-shows what ignoring the ratio costs. With ``--on engine`` the staleness D is left out of both updates.
+the correction. The case "none" leaves every response the factor 1, so its row shows what ignoring the ratio costs. With
+``--on engine`` the staleness D is left out of both updates.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
+from analysis.log.ratio import CORRECTED
 from analysis.log.rows import Floats, Ints
 from analysis.rules.evaluate import Case, common_weight
 from analysis.scores.products import Columns, Products, UpdateGram
@@ -49,7 +50,7 @@ class CosineRow(NamedTuple):
     reference: Annotated[str, "same_batch: the unclipped update of the same responses", "text"]
     weight: Annotated[
         str,
-        "sequence: exp(S) for every rule that has a weight; own: the rule's own, for the true update too",
+        "sequence: exp(S) for every rule but corrections; own: the rule's own, for the true update too",
         "text",
     ]
     control: Annotated[bool, "drops as many responses at random (rule random): the mean over draws", "yes or no"]
@@ -101,11 +102,11 @@ class CosineTable:
     ) -> None:
         self.key, self.bins, self.draws = key, bins, draws
         self.cases = [common_weight(case) for case in cases]
-        self.own = [case for case in cases if case.rule.weight == "geometric"]
+        self.own = [case for case in cases if case.rule.weight != "sequence" and case.rule.on not in CORRECTED]
         self.targets = list(targets)
         self.trained = [case for case in cases if case.source == "trained" and case.rule.clip.zeroes]
         place = {(c.name, c.rule.outside, c.source, c.target): i for i, c in enumerate(self.cases)}
-        corrections = any(c.rule.on in ("engine", "behaviour") for c in self.cases)
+        corrections = any(c.rule.on in CORRECTED for c in self.cases)
         band, plain = (REFERENCE_MASK, "mask") if corrections else (REFERENCE_BAND, "drop")
         self.plain = plain
         self.references: dict[str, list[int | None]] = {

@@ -15,6 +15,7 @@ import numpy as np
 
 from analysis.log.loading import Run, logged_columns
 from analysis.log.notes import Notes
+from analysis.log.ratio import CORRECTED
 from analysis.log.rows import Floats, Ints, Rows, row_names
 from analysis.rules.evaluate import Case
 from analysis.rules.layout import Layout
@@ -78,7 +79,7 @@ class Tokens:
 def rules_on_tokens(run: Run) -> list[Case]:
     """Return the token and prefix rules that act on the analysed ratio, and the run's own if it is one."""
     on = run.ratio.on
-    known = CORRECTIONS if on in ("engine", "behaviour") else {name: p.rule for name, p in PRESETS.items()}
+    known = CORRECTIONS if on in CORRECTED else {name: p.rule for name, p in PRESETS.items()}
     cases = [Case(replace(rule, on=on), name, "given") for name, rule in known.items() if rule.level != "sequence"]
     if run.rule is not None and run.rule.level != "sequence":
         cases.insert(0, Case(run.rule, run.rule.label, "trained"))

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from analysis.log.loading import Run
 from analysis.log.notes import Notes
+from analysis.log.ratio import CORRECTED
 from analysis.log.rows import Floats, Rows
 from analysis.rules.evaluate import Outcome
 from analysis.scores.sketches import LEFT_OUT
@@ -108,7 +109,7 @@ class SideCheck:
             "band_accept": found.in_band != rows.band_accept,
             "weight": ~_same_weight(rows.weight, found.weight),
         }
-        if rule.on in ("engine", "behaviour"):  # a correction logs the factor that it leaves on the gradient
+        if rule.on in CORRECTED:  # a correction logs the factor that it leaves on the gradient
             differs["multiplier"] = ~_same_weight(rows.multiplier, found.clipped_weight)
         if not rule.edges_vary:
             edges = rule.band(rows.length, rows.drift if rule.needs_stats else None)

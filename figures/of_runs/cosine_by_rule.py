@@ -25,7 +25,7 @@ CAPTION = (
     "at random."
 )
 DROPPED = "dropped, truncated at the edge or capped"
-MASKED = "masked, or capped at the upper edge; a rule without a weight (none: no correction) keeps weight 1"
+MASKED = "masked, or capped at the upper edge"
 PARTS = {"estimate": ("ci_low", "ci_high", "all"), "worst_bin": ("worst_ci_low", "worst_ci_high", "worst bin")}
 
 

@@ -11,9 +11,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
+from analysis.log.ratio import CORRECTED
 from figures.draw import few_ticks, few_words, new_axes, panel_grid, percent_axis, rule_rows, whiskers
 from figures.style import Style, looks
-from figures.tables import TOO_LITTLE, Frame, Tables, drawable, need, shared_log
+from figures.tables import TOO_LITTLE, Frame, NothingToDraw, Tables, drawable, need, shared_log
 from fspo.stats.intervals import PERCENT
 
 TITLE = "Effect of the other settings"
@@ -55,6 +56,8 @@ class Rows:
 def select(tables: Tables) -> tuple[Frame, list[tuple[str, str]]]:
     """Return the sweep's rows of one log except those on ranges, and (setting, value) in drawing order."""
     tables.only_by_length("the sweep is by length: draw it without --by")
+    if tables.on in CORRECTED:
+        raise NothingToDraw("it is about clip rules: the table sweep.csv has the settings of corrections")
     rows = tables["sweep"]
     rows = need(rows[rows["setting"].isin(list(SETTINGS)) & rows["quantity"].isin(list(QUANTITIES))], "only ranges")
     rows = shared_log(rows)

@@ -1,5 +1,7 @@
 """Which log-ratio an analysis is about: its columns, its rows and its drift."""
 
+import json
+
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -72,8 +74,8 @@ def test_a_log_without_the_ratio_is_refused_in_one_line(fspo_run, capsys):
         load_run(fspo_run, on="engine")
     with pytest.raises(UserError, match="--on"):
         main([str(fspo_run), "--on", "engin"])
-    with pytest.raises(UserError, match="--claims are about the ratio of the update"):
-        main([str(fspo_run), "--on", "engine", "--claims", "claims.json"])
+    with pytest.raises(UserError, match="--claims has none about the ratio total"):
+        main([str(fspo_run), "--on", "total", "--claims", "claims.json"])
     assert not list(fspo_run.glob("analysis-on-*"))
 
 
@@ -117,10 +119,10 @@ def test_a_wrong_correction_in_the_log_fails_the_integrity_check(tmp_path):
 def test_masks_at_matched_acceptance_cut_as_t2_says(tmp_path):
     """E | L is N(-L s^2/2, L s^2): the sqrt mask around -KL is flat, the product falls, the geometric rises."""
     run = write_log(tmp_path / "run", Plan(engine=0.05, rollouts=12, prompts=128, epochs=1, width=0))
-    options = Options(targets=(0.85,), bins=4, on="engine")
-    analyse_runs([run], options)
+    file = tmp_path / "claims.json"
+    assert main([str(run), "--bins", "4", "--on", "engine", "--claims", str(file)]) == 0
     tables = read_tables([run], on="engine")
-    trend = tables["trend"].query("source == 'matched' and measure == 'band' and subset == 'all'").set_index("rule")
+    trend = tables["trend"].query("target == 0.85 and measure == 'band' and subset == 'all'").set_index("rule")
     assert trend.loc["product", "ci_high"] < -0.05
     assert trend.loc["geometric", "ci_low"] > 0.05
     assert trend.loc["sqrt-kl", "ci_low"] < 0 < trend.loc["sqrt-kl", "ci_high"]
@@ -130,6 +132,9 @@ def test_masks_at_matched_acceptance_cut_as_t2_says(tmp_path):
     weight = tables["moments"].query("subset == 'all' and bin >= 0")
     assert np.all((weight["mean_weight_ci_low"] < 1.02) & (weight["mean_weight_ci_high"] > 0.98))
     assert set(tables["scaling"]["use"]) == {"first"}
+    (claim,) = json.loads(file.read_text())
+    assert (claim["id"], claim["verdict"]) == ("M1", "supported")
+    assert claim["estimate"] == pytest.approx(trend.loc["sqrt-kl", "slope"])
 
 
 def test_the_corrections_are_cases_as_published_and_the_shapes_are_matched():

@@ -4,12 +4,14 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from analysis.__main__ import main
 from analysis.rules.calibrate import calibrate_run
 from fspo.base.errors import UserError
 from fspo.gradlog import GradLogWriter
+from tests.analysis.conftest import Plan, write_log
 
 
 @pytest.fixture
@@ -73,3 +75,19 @@ def test_bad_input_names_the_cure(shared: Path, tmp_path: Path) -> None:
 def test_a_clipped_run_is_refused(simulate) -> None:
     with pytest.raises(UserError, match=r"trained with rule 'fspo', which clips.*--rule.preset none"):
         main(["calibrate", str(simulate("clipped", width=0))])
+
+
+def test_corrections_are_calibrated_on_the_mismatch_of_any_run(tmp_path, capsys) -> None:
+    run = write_log(tmp_path / "run", Plan(engine=0.04, rollouts=6, width=0))  # trained with fspo, which clips
+    assert main(["calibrate", str(run), "--on", "engine", "--target", "0.85"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[1] for line in lines] == ["mis", "geo-mask", "engine-sqrt"]
+    assert all(line.startswith("--correction.preset") and "--correction.on engine" in line for line in lines)
+    # (E + KL L) / sqrt(L) is N(0, 0.04^2), and 85 % lie within 1.4395 sd
+    assert float(lines[2].split()[-1]) == pytest.approx(1.4395 * 0.04, rel=0.05)
+    log = pd.read_parquet(run / "gradlog").query("times_used == 0")
+    low, high = (float(lines[0].split()[at]) for at in (5, 7))
+    inside = (log["engine_log_ratio"] >= np.log1p(-low)) & (log["engine_log_ratio"] <= np.log1p(high))
+    assert inside.mean() == pytest.approx(0.85, abs=1e-3)
+    with pytest.raises(UserError, match="clips and so keeps S small"):
+        main(["calibrate", str(run), "--on", "total"])

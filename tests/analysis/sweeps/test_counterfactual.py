@@ -115,3 +115,20 @@ def test_the_command_writes_a_table_and_prints_it(fspo_run, capsys, tmp_path):
 
 def test_leave_one_out_of_pairs():
     assert leave_one_out(np.array([1.0, 0.0]), np.zeros(2, int), np.arange(2)) == pytest.approx([1.0, -1.0])
+
+
+def test_the_sweep_of_a_mismatch_is_of_corrections(simulate, capsys):
+    path = simulate(rollouts=2, engine=0.05, sigma=0.02)
+    assert main(["sweep", str(path), "--on", "engine"]) == 0
+    assert not (path / "analysis").exists()
+    table = pd.read_csv(path / "analysis-on-engine" / "sweep.csv", keep_default_na=False, na_values={"estimate": [""]})
+    assert set(table["setting"]) == {"range", "outside", "drift", "gamma", "aggregation"}
+    assert set(table.loc[table["setting"] == "outside", "value"]) == {"mask", "cap"}
+    E, L = (load_run(path, on="engine").rows.__dict__[name] for name in ("S", "length"))
+    assert len(E) == 2 * 512
+    rows = pick(table, setting="drift", value="none", rule="engine-sqrt", quantity="band")
+    assert rows["estimate"] == pytest.approx(np.mean(np.abs(E) <= 0.1 * np.sqrt(L)))
+    rows = pick(table, setting="gamma", value="0.5", quantity="update")
+    A = load_run(path, on="engine").rows.A
+    assert rows["estimate"] < 1
+    assert len(A) == len(E)
