@@ -58,7 +58,6 @@ class Responses(NamedTuple):
     reward: np.ndarray
     advantage: np.ndarray
     entropy: np.ndarray | None
-    engine_log_ratio: np.ndarray | None = None  # of a trainer whose records have no mismatch
 
 
 def responses_of(batch: RolloutBatch, shard: Shard) -> Responses:
