@@ -1,6 +1,6 @@
-"""Exact scores against sketched ones: the error of cosines by the sketch's width, on the embedded model.
+"""How large the error of a cosine is if scores are sketched, by the sketch's width, on the embedded model.
 
-    python benchmarks/sketch_width.py [--model FOLDER] [--rows 48] [--redraws 12] [--figure FOLDER]
+    python studies/sketch_width.py [--model FOLDER] [--rows 48] [--redraws 12] [--figure FOLDER]
 
 For each width and number of projection columns k, scores are sketched under `redraws` independent draws and compared
 with the exact gradients: cosines of all pairs of responses, and cosines of an update with the same update after 15 %
@@ -10,12 +10,13 @@ to first order in 1 / width; projections add an error of their own, which does n
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pandas as pd
 import torch
-from scores import batch_of
 from tqdm import tqdm
 
 from figures import draw_all, of_runs
@@ -25,9 +26,11 @@ from fspo.base.errors import UserError, run_cli
 from fspo.base.files import write_text
 from fspo.config import ScoreConfig
 from fspo.models.load import build_embedded_model, load_model
+from fspo.policy.logprobs import make_batch
 from fspo.policy.score_check import drop_cosines, pair_cosines
 from fspo.policy.scores import exact_scores, score
 from fspo.stats.intervals import sample_interval
+from fspo.tasks.chain_add import build_tokenizer, warmup_stream
 
 WIDTHS = (64, 128, 256, 512, 1024, 2048, 4096, 8192)
 PROJECTIONS = (None, 32, 16, 8)
@@ -36,19 +39,18 @@ RESULTS = Path(__file__).parent / "results" / "sketch_error.csv"
 
 
 def cosines(gram: np.ndarray) -> dict[str, np.ndarray]:
-    """Return both kinds of cosines from inner products (n, n)."""
+    """Return, from inner products (n, n), the cosines of all pairs and those of updates with a part dropped."""
     return {"pair": pair_cosines(gram), "drop": drop_cosines(gram, SEED)}
 
 
 def root_with_interval(squares: np.ndarray) -> tuple[float, float, float]:
-    """Return the root of the mean over redraws, with Student's t interval.
-    Redraws are independent; pairs of responses within one redraw are not."""
+    """Return the root mean square over independent draws of the sketch, with Student's t interval."""
     mean, low, high = sample_interval(squares)
     return float(np.sqrt(mean)), float(np.sqrt(max(low, 0.0))), float(np.sqrt(high))
 
 
 def study(model: torch.nn.Module, batch: dict[str, torch.Tensor], redraws: int) -> pd.DataFrame:
-    """One row for each projection, width and kind of cosine; see `figures.of_runs.sketch_error`."""
+    """Return the errors of cosines: a row for each projection, width and kind of cosine."""
     exact, _ = exact_scores(model, batch)
     gram = exact.double()
     truth = cosines((gram @ gram.T).cpu().numpy())
@@ -67,7 +69,7 @@ def study(model: torch.nn.Module, batch: dict[str, torch.Tensor], redraws: int) 
             hashing = float(np.sqrt(np.mean((1 - truth[name] ** 2) ** 2) / width))
             rows.append(
                 {
-                    "projection": k or 0,  # 0: no projection, hashing alone
+                    "projection": k or 0,  # 0 stands for no projection, only hashing
                     "width": width,
                     "cosine": name,
                     "rmse": rmse,
@@ -84,8 +86,8 @@ def study(model: torch.nn.Module, batch: dict[str, torch.Tensor], redraws: int) 
 
 
 def main() -> None:
-    """Write the table, print it, and draw the figure where it is asked for."""
-    parser = CommandParser(prog="python benchmarks/sketch_width.py", description=__doc__ or "")
+    """Measure the errors of sketched cosines, write and print the table, and draw the figure if asked for."""
+    parser = CommandParser(prog="python studies/sketch_width.py", description=__doc__ or "")
     parser.add_argument("--model", help="a saved model with chain-add's tokenizer; random weights if left out")
     parser.add_argument("--rows", type=int, default=48, help="responses in the batch")
     parser.add_argument("--redraws", type=int, default=12, help="independent draws of the sketch")
@@ -94,8 +96,12 @@ def main() -> None:
     if options.redraws < 2 or options.rows < 2:
         raise UserError("--redraws and --rows must be at least 2: errors are averaged over draws and pairs")
     torch.set_num_threads(1)
+    prompts, answers = zip(*itertools.islice(warmup_stream(seed=1), options.rows), strict=True)
+    tokenizer = build_tokenizer()
+    tokens = [tokenizer(list(texts), add_special_tokens=False)["input_ids"] for texts in (prompts, answers)]
+    batch = make_batch(*tokens, pad_token_id=cast(int, tokenizer.pad_token_id))
     model = load_model(options.model, "float32") if options.model else build_embedded_model(0)
-    table = study(model, batch_of(options.rows, seed=1), options.redraws)
+    table = study(model, batch, options.redraws)
     write_text(RESULTS, table.to_csv(index=False, float_format="%.6g"))
     print(table.pivot_table(index="width", columns=["cosine", "projection"], values="rmse").round(4).to_string())
     print(f"results: {RESULTS}")
