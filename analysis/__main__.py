@@ -1,4 +1,4 @@
-"""Command line: ``python -m analysis RUN [RUN ...]``, and ``... COMMAND`` for the names in ``COMMANDS``."""
+"""The command ``python -m analysis RUN [RUN ...]``, and its further commands such as ``python -m analysis doctor``."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ EXAMPLES = """examples:
 
 
 def build_parser() -> CommandParser:
-    """Return the parser of the command line."""
+    """Return the parser of ``python -m analysis``."""
     p = CommandParser(
         prog="python -m analysis",
         description="Diagnose run folders by response length: tables in RUN/analysis, one set of bins for all runs.\n"

@@ -43,7 +43,7 @@ from fspo.rules import Rule
 from fspo.stats.bins import DEFAULT_BINS, Bins, make_bins
 
 MANY_SCORES = 20_000
-"""Number of scores from which on reading them in two processes is faster."""
+"""Number of scores from which on two processes read them faster than one."""
 MOST_DRAWS = 10_000
 Progress = Callable[..., None]
 """Function that is called with the name of a part and the share of it that was done since the last call (default 1)."""
@@ -98,7 +98,7 @@ class Options:
 
     @property
     def bands(self) -> tuple[str, ...]:
-        """The names of the bands."""
+        """The names of the bands that the user asked for; empty for the defaults of the ratio."""
         return self.rules or ()
 
 
@@ -123,7 +123,7 @@ def analyse(
     cases = make_cases(options.bands, options.targets, None if run.streamed else run.rows, states, run.ratio.on)
     trained = trained_case(run)
     tally, found = look_through(run, bins, cases, options.window, lambda share: progress("acceptance", share))
-    run = replace(run, counts=found.notes.counts)  # of a streamed log, the pass has counted all rows
+    run = replace(run, counts=found.notes.counts)  # the pass over a streamed log has counted all its rows
     rows |= _tables(run, tally)
     progress("acceptance", 0.0)
     everything = [*([trained] if trained else []), *cases, *uncorrected(run.ratio.on)]
@@ -152,7 +152,8 @@ TableRows = dict[str, list[Any]]
 def _scored(
     run: Run, bins: Bins, options: Options, cases: list[Case], width: float
 ) -> tuple[TableRows, dict[str, Any], Notes]:
-    """Make the tables from scores, with the counts and notes of reading them; use two processes for many scores.
+    """Make the tables that need scores, with the counts and notes of reading them; many scores are read in two
+    processes.
 
     Either process reads all scores, because the tables hold far more than a window until the end.
     """
@@ -176,12 +177,12 @@ def _scored(
     many = run.counts.get("scores_taken", 0) >= MANY_SCORES and cores() > 1
     shares = [("cosine", "population"), ("lemma",)] if many else [tuple(tables)]
     found = in_processes([partial(collect, names) for names in shares])
-    _, counts, notes = found[0]  # every process reads the same windows and so has the same counts
+    _, counts, notes = found[0]  # every process reads the same windows, so the counts agree
     return {name: rows for part, *_ in found for name, rows in part.items()}, counts, notes
 
 
 def _before(run: Run, bins: Bins, options: Options) -> tuple[dict[str, dict[int, Rule]], TableRows]:
-    """Replay the bands that follow a target on a streamed log, and make the tables moments, reuse and theory_gap.
+    """Replay bands that follow a target on a streamed log, and make the tables moments, scaling, reuse and theory_gap.
 
     A large log uses two processes.
     """
@@ -201,7 +202,7 @@ def _before(run: Run, bins: Bins, options: Options) -> tuple[dict[str, dict[int,
 
 
 def _tables(run: Run, tally: Tally) -> TableRows:
-    """Make the acceptance tables; for a large log in one process for each use."""
+    """Make the tables of acceptance (the share of responses that rules keep)."""
     jobs: list[Job] = [lambda _, use=use: vars(tables_of(run, tally, (use,))) for use in tally.uses]
     parts = in_processes(jobs) if run.streamed else [job(lambda: None) for job in jobs]
     return {name: [row for part in parts for row in part[name]] for name in vars(AcceptanceTables())}
@@ -219,7 +220,7 @@ def analyse_runs(
     """
     options = options or Options()
     on = known_ratio(options.on)
-    make_cases(options.bands, options.targets, on=on)  # refuse unknown names before any work is done
+    make_cases(options.bands, options.targets, on=on)  # refuse unknown names before any work
     partition = find_partition(options.by)
     if len({Path(path).resolve() for path in paths}) < len(paths):
         raise UserError("the same run folder is named twice: name each run once")

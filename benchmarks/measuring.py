@@ -33,7 +33,7 @@ def take_turns(steps: Mapping[str, Callable[[], T]], rounds: int, name: str = "t
 
 
 def seconds(step: Callable[[], object], clock: Callable[[], float] = time.thread_time) -> float:
-    """Return how many seconds a step takes on ``clock`` (by default CPU seconds of this thread)."""
+    """Return how many seconds of ``clock`` pass while ``step`` runs (by default CPU seconds of this thread)."""
     start = clock()
     step()
     return clock() - start

@@ -36,7 +36,7 @@ PARAMETERS = {
     "markov": MOMENTS,
     "student-tokens": MOMENTS,
 }
-# How many times fewer draws these slow models get than the others.
+# slow models, and by which factor fewer draws are made from them
 SLOW = {"markov": 32, "student-tokens": 512, "shifted-lengths": 8}
 GOAL = 0.7
 
@@ -62,7 +62,7 @@ def counted(model: LogRatioModel, draws: int) -> None:
 
 
 def cpu_seconds(step: Callable[[], object]) -> float:
-    """Return the CPU seconds of a step in this process."""
+    """Return the CPU seconds that this process uses while ``step`` runs."""
     return seconds(step, time.process_time)
 
 

@@ -18,20 +18,20 @@ from fspo.train.trainer import Trainer
 
 
 class Digits:
-    """Reward: the share of digits in a response."""
+    """A task whose reward is the share of digits in a response."""
 
     name = "digits"
 
     def size(self, split: str) -> int | None:
-        """Number of examples; None for as many as are asked for."""
+        """Return None: the task has as many examples as are asked for."""
         return None
 
     def example(self, split: str, index: int) -> Example:
-        """Example ``index``, always the same one."""
+        """Return the example with this index; it is the same at every call."""
         return Example(f"{split}-{index}", f"{index % 90 + 10}+", answer="", info={"number": index})
 
     def score(self, examples: Sequence[Example], responses: Sequence[str], finished: Sequence[bool]) -> Rewards:
-        """One reward for each response."""
+        """Return one reward for each response."""
         shares = [sum(c.isdigit() for c in text) / max(len(text), 1) for text in responses]
         return Rewards(np.array(shares), ["ok"] * len(shares))
 
@@ -49,7 +49,8 @@ def main(output: str, rollouts: int = 3) -> None:
         optim=OptimConfig(learning_rate=2e-4, warmup_updates=0),
         eval=EvalConfig(every=0),
     )
-    model, tokenizer = build_embedded_model(0), load_tokenizer("embedded")  # leave out for model.name_or_path
+    # leave both out to use the option model.name_or_path
+    model, tokenizer = build_embedded_model(0), load_tokenizer("embedded")
     Trainer(config, model=model, tokenizer=tokenizer, task=Digits()).train()
 
 

@@ -17,12 +17,12 @@ from fspo.models.load import build_embedded_model, load_tokenizer
 
 
 def digits(completions: list[str], **_: object) -> list[float]:
-    """Share of digits in each completion."""
+    """Reward each completion with its share of digits."""
     return [sum(c.isdigit() for c in text) / max(len(text), 1) for text in completions]
 
 
 def main(output: str, steps: int = 8) -> None:
-    """Train ``steps`` updates and write the run folder ``output``."""
+    """Train for ``steps`` updates and write the run folder ``output``."""
     args = FSPOConfig(
         output_dir=output,
         rule="fspo",

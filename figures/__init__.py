@@ -1,4 +1,4 @@
-"""Publication figures: tables in, Figure out. One module for each figure; none computes a statistic of its own.
+"""Publication figures: a module for each takes tables and returns a matplotlib Figure, without computing statistics.
 
 The folders ``of_runs`` and ``of_theory`` hold them and list their names. Each module has ``TITLE``, ``CAPTION``,
 ``caption(tables)``, ``figure(tables, style)`` and an ax-level function that takes computed arrays. Where TITLE speaks
@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Drawn:
-    """What was made of one figure: its files and caption, or the reason why it was skipped.
-    ``name`` is the files' name: the module's, with the partition where the bins are not of length. ``numbers`` is a CSV
-    file of the rows that are drawn; figures of the theory have none, because their tables are such files already.
+    """The result for one figure: its files and caption, or the reason why it was not drawn.
+
+    ``name`` is the name of the files: that of the module, with the partition if the bins are not of length. ``numbers``
+    is a CSV file of the drawn rows; figures of the theory have none, because their tables are CSV files already.
     """
 
     name: str
@@ -121,7 +122,7 @@ def draw_all(
         except NothingToDraw as reason:
             results.append(Drawn(stem, title, skipped=str(reason)))
             continue
-        except KeyError as missing:  # the tables were written by another version
+        except KeyError as missing:  # another version of the analysis wrote the tables, without this column
             results.append(Drawn(stem, title, skipped=f"its table has no {missing}; write the tables again"))
             continue
         pdf, png = save(picture, Path(output), stem, style)

@@ -1,4 +1,4 @@
-"""``python -m figures RUN [RUN ...] --output DIR --width WIDTH``: publication figures from tables.
+"""The command ``python -m figures RUN [RUN ...] --output DIR --width WIDTH``: draw publication figures from tables.
 
 ``python -m figures --theory DIR`` draws those of the theory, ``--trained-sweep FILE`` that of a trained sweep.
 """
@@ -43,7 +43,7 @@ def captions_file(folder: Path, by: str = "") -> Path:
 
 
 def write_captions(results: list[Drawn], path: Path) -> None:
-    """Write the captions: name, title, caption or reason, numbers."""
+    """Write for each figure its name, title, caption (or why it was not drawn) and the file of its numbers."""
     fields = [
         {"name": r.name, "title": r.title, "caption": r.caption, "skipped": r.skipped}
         | ({"numbers": r.numbers.name} if r.numbers else {})
@@ -53,7 +53,7 @@ def write_captions(results: list[Drawn], path: Path) -> None:
 
 
 def check_output(folder: Path) -> None:
-    """Raise UserError for a folder with figures but without captions, which this command writes before any figure.
+    """Refuse an output folder that holds captions which this command did not write, or figures without captions.
 
     Raises
     ------
@@ -64,7 +64,7 @@ def check_output(folder: Path) -> None:
 
 
 def build_parser() -> CommandParser:
-    """Return the parser of the command line."""
+    """Return the parser of ``python -m figures``."""
     from analysis.log.partition import PARTITIONS
     from analysis.log.ratio import UPDATE, WORDS
     from figures.style import WIDTHS

@@ -21,16 +21,14 @@ from figures.style import OUTSIDE_COLORS, OUTSIDE_MARKERS, Look, Style, rule_lab
 
 
 def new_axes(ax: Axes | None) -> Axes:
-    """Return the given axes, or those of a new figure."""
+    """Return the given axes; without them, the axes of a new figure."""
     return Figure(layout="constrained").subplots() if ax is None else ax
 
 
 def whiskers(
     ax: Axes, x: ArrayLike, y: ArrayLike, low: ArrayLike, high: ArrayLike, *, along: str = "y", **look: Any
 ) -> Any:
-    """Draw points with intervals ``low .. high`` along one axis; an interval that is not finite is left out.
-    Intervals are separate lines, because they need not contain the point (bias-corrected estimates).
-    """
+    """Draw points with intervals ``low .. high`` along one axis; an interval that is not finite is left out."""
     x, y, low, high = (np.asarray(v, float) for v in (x, y, low, high))
     color = look.get("color", "black")
     lines = ax.vlines if along == "y" else ax.hlines
@@ -42,7 +40,8 @@ def whiskers(
 
 
 def rule_legend(drawn: Mapping[str, Look], marks: bool = True, lines: bool = True) -> tuple[list[Line2D], list[str]]:
-    """Return handles and labels of a legend of rules: colours with markers, with line styles, or with both."""
+    """Return handles and labels for a legend of rules, which shows each rule's colour with its marker or its line
+    style."""
     handles = [
         Line2D([], [], color=k.color, marker=k.marker if marks else None, linestyle=k.linestyle if lines else "none")
         for k in drawn.values()
@@ -51,7 +50,7 @@ def rule_legend(drawn: Mapping[str, Look], marks: bool = True, lines: bool = Tru
 
 
 def outside_legend(shown: Iterable[str]) -> tuple[list[Line2D], list[str]]:
-    """Return handles and labels of a legend of what happens outside the band: drop, truncate, cap."""
+    """Return handles and labels for a legend of what happens outside the band: drop, truncate, cap."""
     names = list(shown)
     handles = [Line2D([], [], color=OUTSIDE_COLORS[o], marker=OUTSIDE_MARKERS[o], linestyle="none") for o in names]
     return handles, names
@@ -87,9 +86,7 @@ def length_axis(ax: Axes, lengths: ArrayLike, most: int = 6) -> None:
 
 
 def bin_axis(ax: Axes, partition: Partition, values: ArrayLike, most: int = 6) -> None:
-    """Format and label the axis of the bins' coordinate: base-2 logarithmic for length, linear for another partition.
-    ``most`` is the largest number of tick labels.
-    """
+    """Format and label an axis of the bins' coordinate: base-2 logarithmic for length, linear for another partition."""
     values = np.asarray(values, float)
     if partition == LENGTH:
         length_axis(ax, values, most)
@@ -101,14 +98,12 @@ def bin_axis(ax: Axes, partition: Partition, values: ArrayLike, most: int = 6) -
 
 
 def axis_label(partition: Partition) -> str:
-    """Return the partition's label for an axis. A long one is broken into lines, because panels are narrow."""
+    """Return the label of a partition for an axis, broken into lines if it is long, because panels are narrow."""
     return partition.label if partition == LENGTH else fill(partition.label, 24)
 
 
 def beside(values: ArrayLike, offset: float, partition: Partition, span: float) -> np.ndarray:
-    """Return coordinates shifted by ``offset``, so that the points of several rules stand side by side at one bin.
-    ``offset`` is in doublings of length; for another partition, in fifths of ``span``, the total width of the bins.
-    """
+    """Return coordinates shifted by ``offset``, so that points of several rules in one bin stand side by side."""
     values = np.asarray(values, float)
     return values * 2.0**offset if partition == LENGTH else values + offset * span / 5
 
@@ -139,12 +134,12 @@ def decade_axis(axis: Any, values: ArrayLike) -> None:
 
 
 def visible(text: str) -> int:
-    """Return roughly how many characters of a label are printed, mathematics included."""
+    """Estimate how many characters of a label are printed, mathematics included."""
     return len(re.sub(r"\\[a-zA-Z]+", "x", re.sub(r"[${}_^\s]", "", text)))
 
 
 def legend_columns(labels: Sequence[str], style: Style) -> int:
-    """Return how many legend columns fit the figure's width, with rows filled evenly."""
+    """Return the number of columns for a legend that fits the figure's width, with its rows filled evenly."""
     longest = max(visible(text) for text in labels)
     most = max(1, min(len(labels), int(style.width / (0.38 + 0.046 * longest))))
     return -(-len(labels) // -(-len(labels) // most))
@@ -162,11 +157,7 @@ def panel_grid(
     heights: Sequence[float] = (),
     **options: Any,
 ) -> tuple[Figure, list[Axes]]:
-    """Return a figure with ``panels`` axes in rows of at most ``most`` and one legend above; its height follows from
-    both. ``columns`` > 0 asks for exactly that many panels in a row. ``heights`` are the inches that the contents of
-    each row of panels need; ``panel_height`` is then what a row needs in addition. ``options`` go to
-    ``Figure.subplots``.
-    """
+    """Return a figure with ``panels`` axes in rows of at most ``most``, and one legend above them."""
     fixed = columns > 0
     columns = columns or style.columns(panels, most)
     rows = -(-panels // columns)
@@ -188,7 +179,7 @@ def panel_grid(
 def panels_above(
     style: Style, panels: int, panel_height: float, room: float, handles: Sequence[Any], labels: Sequence[str]
 ) -> tuple[Figure, list[Axes], SubplotSpec]:
-    """Return a `panel_grid` of at most three panels in a row, and the subplot place of ``room`` inches below them."""
+    """Return a grid of panels, at most three in a row, and a place of ``room`` inches below it for more panels."""
     columns = style.columns(panels, 3)
     rows = -(-panels // columns)
     legend_rows = -(-len(labels) // legend_columns(labels, style))

@@ -1,4 +1,4 @@
-"""Estimates of one rule as arrays, which several figures draw as points with intervals."""
+"""Arrays of estimates with intervals for one rule, in the form in which several figures draw them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ENDS = ("ci_low", "ci_high")
 
 @dataclass(frozen=True)
 class Estimates:
-    """One rule's estimates with their intervals, arrays (K,); ``at`` are their coordinates on the other axis."""
+    """One rule's estimates with intervals, arrays (K,), and the coordinates ``at`` where they are drawn."""
 
     rule: str
     look: Look
@@ -28,7 +28,7 @@ class Estimates:
 
 @dataclass(frozen=True)
 class Law:
-    """One rule's curve, arrays (K,), and the simulated points beside it."""
+    """One rule's computed curve, arrays (K,), and simulated points beside it."""
 
     x: NDArray[np.float64]
     y: NDArray[np.float64]
@@ -38,14 +38,13 @@ class Law:
 def estimates_of(
     rows: Frame, rule: str, look: Look, at: str, value: str = "estimate", ends: Sequence[str] = ENDS
 ) -> Estimates:
-    """Return the rows that have a value as Estimates, in the order of the column ``at``."""
+    """Return the rows that have a value as `Estimates`, in the order of the column ``at``."""
     rows = rows[rows[value].notna()].sort_values(at)
     return Estimates(rule, look, *(rows[name].to_numpy(float) for name in (at, value, *ends)))
 
 
 def by_run(rows: Frame, at: str, rule: str = "rule") -> list[Estimates]:
-    """Return Estimates of each run of each rule, rules in drawing order; ``rule`` is the column with the rule's
-    name."""
+    """Return `Estimates` of each run of each rule, in drawing order; ``rule`` is the column that names the rule."""
     return [
         estimates_of(part, name, look, at)
         for name, look in looks(rows[rule]).items()

@@ -1,4 +1,4 @@
-"""The numbers of a figure: the rows of the tables that it draws, as one CSV table beside the picture."""
+"""The numbers behind a figure: the table rows that it draws, as one CSV table."""
 
 from __future__ import annotations
 
@@ -11,10 +11,8 @@ from figures.tables import Frame, Tables, View
 
 
 def numbers(module: ModuleType, tables: Tables) -> Frame | None:
-    """Return the rows that ``module`` draws, with a column ``panel`` if it has several panels; None if it has no rows.
-    The rows come from the module's ``rows(tables)``, or from the frames and views that its ``select(tables)``
-    returns.
-    """
+    """Return the rows that a figure's module draws, with a column ``panel`` if there are several panels; None
+    without rows."""
     select = getattr(module, "rows", None) or getattr(module, "select", None)
     parts = [] if select is None else _parts(select(tables))
     if not parts:

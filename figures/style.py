@@ -17,7 +17,7 @@ from fspo.base.errors import unknown_name
 from fspo.base.files import whole_file
 
 SMALLEST_FONT = 6.5
-"""Points. At its printed width, no text in any figure is smaller."""
+"""Points; at its printed width, no text of a figure is smaller."""
 DPI = 300
 _POINTS_PER_INCH = 72.27
 
@@ -35,7 +35,7 @@ WIDTHS: dict[str, float] = {
         "jmlr": figsizes.jmlr2001,
     }.items()
 } | {
-    "acl-column": 219.09 / _POINTS_PER_INCH,  # \columnwidth and \textwidth of acl.sty (tueplots has no ACL)
+    "acl-column": 219.09 / _POINTS_PER_INCH,  # \columnwidth and \textwidth of acl.sty; tueplots has no ACL
     "acl-full": 455.24 / _POINTS_PER_INCH,
 }
 """Width in inches of a figure at each named venue."""
@@ -43,11 +43,11 @@ WIDTHS: dict[str, float] = {
 
 @dataclass(frozen=True)
 class Look:
-    """How one rule is drawn, in every figure."""
+    """How a rule is drawn in every figure: colour, marker and line style."""
 
     color: str
     marker: str
-    linestyle: Any  # matplotlib's LineStyleType
+    linestyle: Any  # of matplotlib's type LineStyleType
 
 
 _LONG_DASH = (0, (7.0, 2.0))
@@ -92,7 +92,8 @@ RANDOM_LABEL = "random drop"
 
 
 def looks(rules: Iterable[str]) -> dict[str, Look]:
-    """Return the look of each rule, in the order in which figures list rules (those of ``LOOKS`` first).
+    """Return colour, marker and line style of each rule, in the order in which figures list rules (those of ``LOOKS``
+    first).
 
     A rule that is not in ``LOOKS``, such as a new preset, gets a spare look that depends only on its name, unless
     another rule of the same figure already has it.
@@ -111,7 +112,8 @@ def looks(rules: Iterable[str]) -> dict[str, Look]:
 
 
 def band_of(rule: str) -> str:
-    """Return the first preset with the same band. Presets may differ only in what happens outside it, or in weight."""
+    """Return the first preset with the same band as ``rule``; presets may differ only in the weight or outside the
+    band."""
     from fspo.rules import PRESETS
 
     def key(name: str) -> object:
@@ -148,7 +150,7 @@ class Style:
 
     @property
     def narrow(self) -> bool:
-        """Whether this is one column of a two-column page."""
+        """Whether figures of this width fill one column of a two-column page."""
         return self.width < 4.5
 
     def columns(self, panels: int, most: int = 4) -> int:
@@ -215,7 +217,7 @@ class Style:
 
     @contextmanager
     def context(self) -> Iterator[None]:
-        """Use Matplotlib's defaults with this style on top, whatever the user's settings are."""
+        """Draw with Matplotlib's defaults and this style, whatever the user's settings are."""
         with mpl.rc_context():
             mpl.rcdefaults()
             mpl.rcParams.update(cast(Any, self.rc))

@@ -1,4 +1,4 @@
-"""Read the analysis tables of runs, or those of the theory; and select the rows that several figures share."""
+"""Read the tables of runs or of the theory, and select the rows that several figures draw."""
 
 from __future__ import annotations
 
@@ -37,16 +37,17 @@ TOO_LITTLE = "too little data"
 
 
 Frame = Any
-"""A pandas DataFrame or Series. pandas' type annotations are too wide to check selections of rows."""
+"""A pandas DataFrame or Series. It is typed Any, because pandas' annotations are too wide to check selections of
+rows."""
 
 
 class NothingToDraw(Exception):
-    """Raised if a figure's input is missing or empty; the message says why, and the user reads it."""
+    """Raised if the input of a figure is missing or empty; the message tells the user why."""
 
 
 @dataclass(frozen=True)
 class View:
-    """Rows that one panel compares: its title, the rows, and the run whose log all rules share ("": each run's own
+    """Rows that one panel compares: title, rows, and the run whose log all rules share ("" if each run has its own
     log)."""
 
     title: str
@@ -87,16 +88,16 @@ class Tables:
 
     @property
     def by_length(self) -> bool:
-        """Whether the bins are of length."""
+        """Whether responses are put into bins by length, and not by another partition."""
         return self.partition == LENGTH
 
     @property
     def bin_word(self) -> str:
-        """Return the words for a bin's coordinate in a caption."""
+        """Return the words for a bin's coordinate in a caption: "length", or the name of another partition."""
         return "length" if self.by_length else f"“{self.partition.label}”"
 
     def only_by_length(self, why: str) -> None:
-        """Raise NothingToDraw(why) unless the bins are of length."""
+        """Raise NothingToDraw(why) unless responses are put into bins by length."""
         if not self.by_length:
             raise NothingToDraw(why)
 
@@ -169,7 +170,7 @@ def load(runs: Sequence[Path], by: str = LENGTH.name, on: str = UPDATE.on) -> Ta
         for name, frame in found.items():
             if frame is not None and not frame.empty:
                 own: dict[str, Any] = {"run": label}
-                if "trained_rule" not in frame:  # the sweep's table has no such column
+                if "trained_rule" not in frame:  # the sweep's table has no column trained_rule
                     said = summaries.get(label, {})
                     own |= {"trained_rule": said.get("rule"), "seed": said.get("seed")}
                 elif name in OF_OWN_RULE and summaries.get(label, {}).get("own_rule"):
@@ -241,7 +242,7 @@ def drawable(frame: Frame, columns: Sequence[str] = ("estimate",)) -> Frame:
 
 
 def shared_log(frame: Frame) -> Frame:
-    """Return the rows of the run on whose log rules are compared: the unclipped run if there is one, else the lowest
+    """Return the rows of the run on whose log rules are compared: the unclipped run, else the one with the lowest
     seed."""
     order = frame[["run", "trained_rule", "seed"]].drop_duplicates()
     order = order.assign(clipped=order["trained_rule"] != "none")
@@ -250,10 +251,7 @@ def shared_log(frame: Frame) -> Frame:
 
 
 def views(frame: Frame) -> list[View]:
-    """Return the ways in which a table compares rules, in the order of a figure's panels.
-    First all rules on one shared log, at each matched acceptance (or at given parameters if nothing was matched); then
-    each run's own rule on its own log. Rule ``none`` clips nothing and is left out.
-    """
+    """Return the ways in which a table compares rules, in the order in which a figure shows them as panels."""
     frame = frame[frame["rule"] != "none"]
     found: list[View] = []
     for source, title in (("matched", ""), ("given", "given range")):
@@ -278,7 +276,7 @@ def views(frame: Frame) -> list[View]:
 
 
 def view_words(found: Sequence[View]) -> str:
-    """Return words for a caption that say from which logs the panels are."""
+    """Return words for a caption: from which logs the panels are."""
     shared = next((view.run for view in found if view.run), "")
     words = [f"All rules on the log of run {shared}"] if shared else []
     if any(not view.run for view in found):
@@ -293,7 +291,7 @@ def first_use(frame: Frame) -> Frame:
 
 
 def lemma_updates(tables: Tables) -> tuple[Frame, str]:
-    """Return first-use rows of the table lemma (single updates if it has them), and words for what one row is."""
+    """Return the rows of table lemma at first use (single updates if there are any), and words for what one row is."""
     rows = first_use(tables["lemma"])
     if "updates" in rows and (rows["updates"] == 1).any():
         return rows[rows["updates"] == 1], "for each scored update"
@@ -301,8 +299,7 @@ def lemma_updates(tables: Tables) -> tuple[Frame, str]:
 
 
 def noise_by_run(tables: Tables, column: str) -> list[tuple[str, Frame, Frame]]:
-    """Return, for each run, its name and the noise floor's rows with a value in ``column``: over all lengths, and by
-    bin."""
+    """Return, by run, the noise floor's rows with a value in ``column``: over all lengths, and by bin."""
     rows = tables.frames.get("noise_floor")
     found = [] if rows is None else [(str(run), part[part[column].notna()]) for run, part in rows.groupby("run")]
     split = [(run, own[own["bin"] < 0], own[own["bin"] >= 0].sort_values("bin", kind="stable")) for run, own in found]

@@ -13,7 +13,7 @@ from fspo.rules import Estimator
 ESTIMATORS: tuple[str, ...] = get_args(Estimator)
 
 GRPO_EPS = 1e-4
-"""Added to the group's standard deviation, as TRL 1.16's GRPOTrainer does."""
+"""Number that TRL 1.16's GRPOTrainer adds to the standard deviation of a group's rewards."""
 
 ROUNDING = 64 * np.finfo(np.float64).eps
 """Rewards of a group count as equal if they differ by at most this share of the largest absolute reward.
@@ -108,7 +108,7 @@ def advantages(
             f"numbers less than {MOST_APART:g} apart"
         )
     different = high - low > ROUNDING * np.maximum(np.abs(low), np.abs(high))
-    # Subtract the first reward of each group: rewards that share a large offset would lose digits otherwise.
+    # Subtract the first reward of each group, because rewards that share a large offset would lose digits otherwise.
     first = np.full(size.shape, rewards.size)
     np.minimum.at(first, group, np.arange(rewards.size))
     relative = np.where(different[group], rewards - rewards[first][group], 0.0)

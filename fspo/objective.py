@@ -103,7 +103,7 @@ def ratio_stats(columns: Mapping[str, Any], on: Ratio, advantages: Any = None) -
 
 @dataclass(frozen=True)
 class Records:
-    """One entry for each response (B,), detached: the gradient log and the metrics are made of these columns.
+    """What the objective did with each response of a microbatch (B,), detached; log rows and metrics are made from it.
 
     Columns of the mismatch are None where the sampler's log-probs are unknown, those of a correction where none runs.
     For token and prefix rules ``multiplier`` and the weights are means over the response's tokens, ``side`` is 0,
@@ -118,7 +118,7 @@ class Records:
     side: Tensor  # int8: clipped below (-1), not at all (0), above (1), at the dual clip (2)
     multiplier: Tensor  # float64, multiplier M of the gradient
     weight: Tensor  # float64, importance weight w
-    clipped_weight: Tensor  # float64, M w; stays exact where the logged M is held at a limit (fspo.rules.Applied)
+    clipped_weight: Tensor  # float64, M w; exact also where the logged M is held at a limit (fspo.rules.Applied)
     lo: Tensor  # float64, lower edge of the band on S, nats
     hi: Tensor  # float64, upper edge of the band on S, nats
     drift: Tensor  # float64, m, centre of the band, nats per token; 0 where the rule has no drift
@@ -127,26 +127,27 @@ class Records:
     cut_low: Tensor  # int64, number clipped below the band: 0 or 1 (sequence rules), or the number of tokens
     cut_high: Tensor  # int64, number clipped above the band, counted as in cut_low
     cut_dual: Tensor  # int64, number clipped at the dual clip, counted as in cut_low
-    count: Tensor  # int64, denominator of the clip shares: responses or tokens with A != 0
+    count: Tensor  # int64, number of responses (or tokens) with A != 0, by which the clip shares are divided
     kl: Tensor  # float64, k3 estimate of KL(new||reference) summed over tokens, nats; 0 without a reference
-    engine_log_ratio: Tensor | None = None  # float64, E, nats; None where the staleness is unknown, as the next three
+    engine_log_ratio: Tensor | None = None  # float64, E in nats; None if the staleness is unknown
     engine_sum_sq: Tensor | None = None
     engine_k3_sum: Tensor | None = None
-    staleness_log_ratio: Tensor | None = None  # float64, D, nats
-    behaviour_log_ratio: Tensor | None = None  # float64, D + E, nats
+    staleness_log_ratio: Tensor | None = None  # float64, D in nats
+    behaviour_log_ratio: Tensor | None = None  # float64, D + E in nats
     behaviour_sum_sq: Tensor | None = None
     behaviour_k3_sum: Tensor | None = None
-    total_sum_sq: Tensor | None = None  # float64, of s_t + d_t + e_t
+    total_sum_sq: Tensor | None = None  # float64, sum of (s_t + d_t + e_t)^2 over the tokens
     total_k3_sum: Tensor | None = None
     missing: Tensor | None = None  # int64, tokens without a log-probability of the sampler (Mismatch)
     correction_lo: Tensor | None = None  # float64, lower edge of the correction's band on its ratio, nats
     correction_hi: Tensor | None = None
-    correction_drift: Tensor | None = None  # float64, centre of that band, nats per token
-    correction_side: Tensor | None = None  # int8, as side
-    correction_weight: Tensor | None = None  # float64, factor f of the gradient
-    correction_capped: Tensor | None = None  # bool, as capped
-    correction_cut: Tensor | None = None  # int64, number that the correction cuts, counted as in cut_low
-    correction_count: Tensor | None = None  # int64, denominator of correction_cut
+    correction_drift: Tensor | None = None  # float64, centre of the correction's band, nats per token
+    correction_side: Tensor | None = None  # int8, where the correction cut the response, coded as ``side``
+    correction_weight: Tensor | None = None  # float64, factor by which the correction multiplies the gradient
+    # bool, whether the exponent of the correction's weight was held at MAX_EXPONENT
+    correction_capped: Tensor | None = None
+    correction_cut: Tensor | None = None  # int64, number of responses or tokens that the correction cuts
+    correction_count: Tensor | None = None  # int64, number of responses or tokens that the correction may cut
 
     def to_numpy(self) -> dict[str, np.ndarray]:
         """Return every field that is known as a numpy array (B,)."""
@@ -154,7 +155,7 @@ class Records:
         return {name: column.cpu().numpy() for name, column in known.items() if column is not None}
 
     def drift_stats(self, advantages: Tensor | None = None, on: Ratio = "update") -> DriftStats:
-        """Return the sums over this batch from which a rule's drift is estimated (`ratio_stats`)."""
+        """Return this batch's sums from which the drift of a rule on one log-ratio is estimated."""
         return ratio_stats(vars(self), on, advantages)
 
 
@@ -283,7 +284,7 @@ def surrogate(
 
 
 def _with_tokens(advantages: Tensor, mask: Tensor) -> Tensor:
-    """Return the advantages (B,), float64, with 0 for responses without tokens, which get no gradient."""
+    """Return the advantages (B,), float64, set to 0 for responses without a token."""
     return torch.where(mask.any(-1), advantages.detach().to(torch.float64), 0.0)
 
 

@@ -1,4 +1,4 @@
-"""Run the checks of ``python -m proofs_check``, print the table and write the report."""
+"""The command ``python -m proofs_check``: run the checks of the theory, print their table and write the report."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def run_suite(
 
 
 def build_parser() -> CommandParser:
-    """Return the parser of the command line."""
+    """Return the parser of ``python -m proofs_check``."""
     parser = CommandParser(
         prog="python -m proofs_check",
         description="Check the statements of docs/theory.md. Exit status 0: all pass and every control fails; "

@@ -32,16 +32,16 @@ class Verdict(StrEnum):
 
 
 class Method(StrEnum):
-    """How the independent computation of a check is made."""
+    """How a check computes independently what the statement claims."""
 
-    CLOSED = "closed form"  # against mpmath or another exact formula
-    CERTIFIED = "certified"  # enclosures by ball arithmetic, over whole boxes of parameters
-    SIMULATED = "simulated"  # a p-value, Holm-corrected over the family
-    ATTACKED = "attacked"  # random search and an optimiser look for a counterexample
-    ENUMERATED = "enumerated"  # all sequences of a small policy
-    SYMBOLIC = "symbolic"  # an identity by computer algebra, an inequality by an SMT solver
+    CLOSED = "closed form"  # compared with mpmath or another exact formula
+    CERTIFIED = "certified"  # enclosures of all values over whole boxes of parameters, by ball arithmetic
+    SIMULATED = "simulated"  # a p-value from simulated data, corrected by Holm over all simulated claims
+    ATTACKED = "attacked"  # a random search and an optimiser look for a counterexample
+    ENUMERATED = "enumerated"  # sums over all responses of a small policy
+    SYMBOLIC = "symbolic"  # an identity proved by computer algebra, or an inequality by an SMT solver
     MACHINE_PROVED = "machine-proved"  # a proof that Coq's kernel has checked
-    IDENTITY = "finite identity"  # an identity on finite data, up to rounding
+    IDENTITY = "finite identity"  # an identity on finite data, which must hold up to rounding
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Row:
-    """One row of the report: a check, its verdict, and the verdicts of its controls."""
+    """One row of the report: a check with its verdict, and the verdicts of its controls."""
 
     statement: str
     method: str
@@ -122,7 +122,7 @@ class Row:
 
     @property
     def sound(self) -> bool:
-        """Return whether this row allows exit status 0. A check that was not run does, unless strict."""
+        """Return whether a check is sound: it passed and its controls failed, or it was not run."""
         if self.verdict is Verdict.NOT_RUN:
             return True
         return self.verdict is Verdict.PASS and self.control is Verdict.FAIL
@@ -188,7 +188,7 @@ def run_one(index: int, check: Check, seed: int) -> Raw:
 def _guarded(run: Function, rng: np.random.Generator, on_error: float) -> Outcome:
     try:
         return run(rng)
-    except Exception as error:  # one failed check must not lose the rest of the report
+    except Exception as error:  # an error in one check must not lose the rest of the report
         return Outcome(margin=on_error, unit="exception", note=f"{type(error).__name__}: {error}")
 
 
@@ -210,7 +210,7 @@ def _row(check: Check, raw: Raw, p_adjusted: float | None, family: int) -> Row:
     if p_adjusted is not None:
         margin = math.nan if math.isnan(p_adjusted) else math.log10(max(p_adjusted, 1e-300) / ALPHA)
         outcome = replace(outcome, margin=margin, unit="log10(p / alpha)")
-    # Every control must fail, so the report shows the verdict of the worst one.
+    # Every control must fail, so the report shows the verdict that is farthest from failing.
     order = (Verdict.PASS, Verdict.NOT_RUN, Verdict.UNDECIDED, Verdict.FAIL)
     return Row(
         check.statement,

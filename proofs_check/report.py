@@ -18,12 +18,12 @@ COLUMNS = ("id", "method", "check", "verdict", "margin", "control", "seconds")
 
 
 def margin_text(row: Row) -> str:
-    """Return the margin with its unit."""
+    """Return the margin of a check with its unit."""
     return "" if math.isnan(row.margin) else f"{row.margin:.3g} {row.unit}".strip()
 
 
 def control_text(row: Row) -> str:
-    """Return how many of the controls failed, as they must, or "" for a check that could not be run."""
+    """Return how many of a check's controls failed, as they must; "" for a check that could not be run."""
     if row.verdict is Verdict.NOT_RUN:
         return ""
     failed = sum(verdict == Verdict.FAIL for verdict in row.controls.values())
@@ -43,8 +43,7 @@ def _cells(row: Row) -> tuple[str, ...]:
 
 
 def format_table(rows: Sequence[Row]) -> str:
-    """Return a fixed-width table, followed by sentences on what is not sound and on what was not run.
-    Rows of checks that were not run come last."""
+    """Return the checks as a table of fixed width, followed by sentences on what is not sound and what was not run."""
     rows = ran_first(rows)
     cells = [COLUMNS, *(_cells(row) for row in rows)]
     widths = [max(len(line[i]) for line in cells) for i in range(len(COLUMNS))]
@@ -68,7 +67,7 @@ def format_table(rows: Sequence[Row]) -> str:
 
 
 def ran_first(rows: Sequence[Row]) -> list[Row]:
-    """Return the rows in their order, with those of checks that were not run at the end."""
+    """Return the rows in order, those of checks that were not run last."""
     return sorted(rows, key=lambda row: row.verdict is Verdict.NOT_RUN)
 
 
@@ -83,7 +82,7 @@ def summary(rows: Sequence[Row]) -> str:
 
 
 def to_markdown(rows: Sequence[Row]) -> str:
-    """Return a GitHub table without the column of seconds."""
+    """Return the checks as a table in GitHub's Markdown, without the column of seconds."""
     lines = ["| " + " | ".join(COLUMNS[:-1]) + " |", "|" + " --- |" * (len(COLUMNS) - 1)]
     lines += [
         "| " + " | ".join(cell.replace("|", "\\|") for cell in _cells(row)[:-1]) + " |" for row in ran_first(rows)
@@ -92,7 +91,7 @@ def to_markdown(rows: Sequence[Row]) -> str:
 
 
 def to_latex(rows: Sequence[Row]) -> str:
-    """Return a booktabs ``tabular`` without the column of seconds."""
+    """Return the checks as a LaTeX table (booktabs), without the column of seconds."""
     lines = ["\\begin{tabular}{llllll}", "\\toprule", " & ".join(COLUMNS[:-1]) + " \\\\", "\\midrule"]
     lines += [" & ".join(_tex(cell) for cell in _cells(row)[:-1]) + " \\\\" for row in ran_first(rows)]
     return "\n".join([*lines, "\\bottomrule", "\\end{tabular}"]) + "\n"
@@ -122,7 +121,7 @@ def _tex(text: str) -> str:
 
 
 def to_json(rows: Sequence[Row], **run: Any) -> str:
-    """Return strict JSON (no NaN) of the rows (id, method, verdict, margin, control, ...) and of the run's
+    """Return strict JSON (no NaN) of the checks (id, method, verdict, margin, control, ...) and the run's
     parameters."""
     records = []
     for row in rows:

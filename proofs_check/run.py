@@ -1,4 +1,4 @@
-"""Run checks, in this process or in several, and judge them together."""
+"""Run checks of the theory in one or several processes, and judge them with one correction for multiple tests."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def rows(parser: argparse.ArgumentParser, bounds: dict[str, str], prefix: str = 
         named = [name for name in action.option_strings if name.startswith("--")]
         if action.help in (None, argparse.SUPPRESS) or action.dest in ("help", "print_config") or "Help" in str(action):
             continue
-        # such an action loads a group of options from a file and is no option
+        # an action of the parser that reads a group of options from a file; it is no option
         if type(action).__name__ == "_ActionConfigLoad":
             continue
         name = f"--{prefix}{named[0][2:]}" if named else str(action.metavar or action.dest)

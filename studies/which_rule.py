@@ -198,7 +198,7 @@ def trained_rows(paths: Sequence[Path]) -> list[Row]:
 
 
 def number(value: float) -> str:
-    """Return a number with three decimals, or with three digits if it is large."""
+    """Return a number as text: with three decimals, or with three digits if it is large."""
     return f"{value:.3f}" if abs(value) < 100 else f"{value:.3g}"
 
 

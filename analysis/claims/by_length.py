@@ -35,12 +35,13 @@ TARGET = 0.85
 LRE_MARGIN = 0.05
 """Largest LRE_inf that counts as 0: no bin of lengths accepts 5 % more or less often than the mean."""
 CONSTANT, SEEN = "test of a constant acceptance", "LRE_2 seen with 80 % probability, worst run"
-"""Names of two entries in the details of these claims."""
+"""Names of two entries in the details of claims C1 and C7."""
 _SLOPE = "slope"
 
 
 def fair_in_length(tables: Tables) -> Claim:
-    """Judge C1: fspo's trend and worst bin are within their margins; its rivals' trends have the predicted signs."""
+    """Judge C1: the share of responses that fspo keeps does not depend on length; its rivals' shares fall or rise as
+    predicted."""
     where: dict[str, Any] = {"source": "trained", "measure": "band", "subset": "all", "use": "first"}
     found, matched = {}, {}
     for rule in (FAIR, *RIVALS):
@@ -149,7 +150,7 @@ def masks_by_length(tables: Tables) -> Claim:
 
 
 class Curve:
-    """How far the acceptances of the bins are from a constant, over the runs of one rule.
+    """How far the acceptances of the length bins are from being equal, over the runs of one rule.
 
     Attributes
     ----------
@@ -164,7 +165,7 @@ class Curve:
 
     @staticmethod
     def of(rows: pd.DataFrame) -> Curve:
-        """Make the estimates from rows of the table lre."""
+        """Make the estimates of a rule's deviation from rows of the table lre."""
         by_norm = {norm: select(rows, norm=norm) for norm in ("inf", "l2")}
         ends = {norm: found.rename(columns=_NAMES) for norm, found in by_norm.items()}
         tested = by_norm["l2"]
@@ -173,19 +174,19 @@ class Curve:
 
     @property
     def equal(self) -> bool:
-        """Whether the bin that deviates most lies within the margin."""
+        """Whether the bin that deviates most stays within the margin."""
         return self.largest.high < LRE_MARGIN
 
     @property
     def unequal(self) -> bool:
-        """Whether some bin lies beyond the margin, by LRE_inf or by LRE_2.
+        """Whether some bin deviates by more than the margin, by LRE_inf or by LRE_2.
 
         LRE_2 is at most LRE_inf, so LRE_2 beyond the margin shows it too, and its interval is narrower.
         """
         return self.largest.low > LRE_MARGIN or self.mean.low > LRE_MARGIN
 
     def details(self) -> dict[str, Any]:
-        """Return entries for a claim's details: the estimates, and the test of a constant acceptance with its power."""
+        """Return the estimates, and the test of equal acceptance with its power, as entries for a claim's details."""
         columns = ("wald_p", "detectable")
         found = {c: self.tested.reindex(columns=[c])[c].to_numpy(np.float64) for c in columns}
         test: dict[str, Any] = {"runs": len(self.tested)}

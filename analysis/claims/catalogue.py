@@ -50,7 +50,7 @@ _TEXT = ("subset", "use", "reason")
 
 
 def smallest_lre(tables: Tables) -> Claim:
-    """Judge C2: fspo's bias-corrected LRE_2^2 of a_band is below that of each rival."""
+    """Judge C2: the bias-corrected LRE_2^2 of fspo's band is below that of each rival."""
     rows = {}
     printed: dict[str, Any] = {}
     for rule in (FAIR, *RIVALS):
@@ -123,7 +123,7 @@ def _cosines(tables: Tables) -> dict[str, Any]:
 
 
 def _seen_bins(moments: pd.DataFrame) -> pd.DataFrame:
-    """Return the bins that have an estimate, of runs in which the other bins hold few rows.
+    """Return the length bins that have an estimate, of runs in which all other bins hold few rows.
 
     Other runs are left out, because the claim is about every bin.
     """
@@ -137,7 +137,7 @@ def _seen_bins(moments: pd.DataFrame) -> pd.DataFrame:
 
 
 def gaussian_model(tables: Tables) -> Claim:
-    """Judge C4: in each bin S is normal, its variance is proportional to L, and its drift is -KL."""
+    """Judge C4: in each length bin S is normal, the variance of S is proportional to L, and the drift of S is -KL."""
     slope = select(tables["scaling"], subset="all", use="first", sign="all")
     found = combine(slope, "slope_2H", "ci_low", "ci_high")
     found90 = combine(slope, "slope_2H", "ci90_low", "ci90_high", EQUIVALENCE) if len(slope) else Estimate()
@@ -153,7 +153,7 @@ def gaussian_model(tables: Tables) -> Claim:
         drift = combine_largest(worst_by_run(absolute(errors)))
         law = pd.DataFrame(base | {"value": c["ks_distance"], "low": c["ks_ci_low"], "high": c["ks_ci_high"]})
         normal = combine_largest(worst_by_run(law))
-    margin = 2 * EXPONENT_TOLERANCE  # the table gives 2H, the tolerance is for H
+    margin = 2 * EXPONENT_TOLERANCE  # the table gives 2H, and the tolerance is for H
     holds = [
         found90.low > 1 - margin and found90.high < 1 + margin,
         normal.high < LAW_TOLERANCE,
@@ -200,7 +200,8 @@ def drawdown(rows: pd.DataFrame) -> float:
 
 
 def trains_as_well(tables: Tables) -> Claim:
-    """Judge C5: final reward and drawdown are not inferior, paired by seed."""
+    """Judge C5: final reward and deepest fall of the reward are not worse under fspo than under a rival, paired by
+    seed."""
     parts: dict[str, Estimate] = {}
     measures: dict[str, tuple[dict[str, Any], Callable[[pd.DataFrame], float]]] = {
         "final held-out reward": ({"name": metric.HELD_OUT_REWARD, "phase": "eval"}, final_reward),
@@ -309,7 +310,8 @@ def with_power(claim: Claim) -> Claim:
     else:
         sentence = f"These runs would have seen a true difference of {found:.2g} with 80 % probability"
         sentence += f"; the margin is {claim.margin:g}." if claim.margin > 0 else "."
-        half = 0.84 * max(claim.estimate - claim.ci_low, claim.ci_high - claim.estimate)  # arm of a 90 % interval
+        # half the width of a 90 % interval
+        half = 0.84 * max(claim.estimate - claim.ci_low, claim.ci_high - claim.estimate)
         if 0 < claim.margin <= half:
             sentence += " Without any difference their interval would still reach beyond the margin."
     seen = claim.details.get(CONSTANT, {}).get(SEEN, NAN)
@@ -320,7 +322,7 @@ def with_power(claim: Claim) -> Claim:
 
 
 def _estimates(details: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield every estimate within nested details, with its path as name."""
+    """Yield every estimate in nested details, with the path to it as its name."""
     for name, value in details.items():
         if isinstance(value, Mapping):
             if {"value", "low", "high", "seeds"} <= value.keys():
@@ -335,5 +337,5 @@ def _detectable(part: Mapping[str, Any]) -> float:
 
 
 def write_claims(path: Path, claims: Sequence[Claim]) -> None:
-    """Write claims.json atomically."""
+    """Write claims.json; after a crash the old file is still there."""
     write_json(path, [claim.to_dict() for claim in claims])

@@ -1,4 +1,4 @@
-"""Combine a claim's numbers over runs and seeds, and make a verdict of its parts."""
+"""Combine a claim's numbers over runs and seeds, and make a verdict of the claim's parts."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number with its interval, and the numbers of seeds and runs that it is from."""
+    """A number with its interval, and from how many seeds and runs it comes."""
 
     value: float = NAN
     low: float = NAN
@@ -141,7 +141,7 @@ def plain(parts: Mapping[str, Estimate]) -> dict[str, Any]:
 
 
 def absolute(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return absolute values with the interval folded at 0 (columns value, low, high)."""
+    """Return the absolute values of estimates, with intervals folded at 0 (columns value, low, high)."""
     low, high = rows["low"].to_numpy(float), rows["high"].to_numpy(float)
     nearest = np.where((low <= 0) & (high >= 0), 0.0, np.minimum(np.abs(low), np.abs(high)))
     return rows.assign(value=np.abs(rows["value"]), low=nearest, high=np.maximum(np.abs(low), np.abs(high)))

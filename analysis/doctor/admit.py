@@ -24,8 +24,7 @@ READ = (
 )
 IDS = ("rollout", "step", "prompt_id", "response_id")
 MAX_ROWS = 1_000_000
-"""Largest number of rows that are read. Of a longer log evenly spread rollouts are read: that bounds the memory, and
-intervals are narrow with so many rows."""
+"""Largest number of rows that are read into memory. Of a longer log, evenly spread rollouts are read."""
 
 
 def admit(run: str | Path) -> Patient:
@@ -52,7 +51,7 @@ def admit(run: str | Path) -> Patient:
     train = np.isin(phase, ("train", ""))
     if not train.any():
         raise UserError(f"{path}: no row of phase train: name a run folder whose trainer has made updates")
-    # an imported table without S has NaN in its place, which means unknown; in any other log NaN means broken
+    # An imported table without S has NaN in that column, which means unknown; in any other log NaN means broken.
     unknown = {"log_ratio", "advantage"} if "imported_from" in log.metadata else set()
     logged = frozenset(
         name for name in READ if name in log and not (name in unknown and np.isnan(columns[name][train]).all())
@@ -75,7 +74,7 @@ def admit(run: str | Path) -> Patient:
 
 
 def _scalars_alone(path: Path) -> Patient:
-    """Read a run of which only scalars are known, as other trainers log them."""
+    """Read a run of which only scalar metrics are known, as other trainers log them."""
     notes = ["no gradient log: only metrics.jsonl is examined, and most checks need rows"]
     metrics = _metrics(path, notes)
     if not metrics:
@@ -99,7 +98,7 @@ def _read(path: Path) -> tuple[GradLog, str]:
             rows = pq.read_metadata(file).num_rows
             rollout = rollout_of(file)
         except (pa.ArrowInvalid, OSError, ValueError):
-            continue  # read_log reports it as damage
+            continue  # read_log reports the file as damaged
         sizes[rollout] = sizes.get(rollout, 0) + rows
     total = sum(sizes.values())
     if total <= MAX_ROWS or len(sizes) < 2:

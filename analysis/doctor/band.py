@@ -16,11 +16,12 @@ from fspo.stats.intervals import mean_interval
 
 BINS = 8
 TOO_TIGHT, TOO_WIDE = 0.5, 0.995
-"""Band acceptances below and above which a rule without a stated target rejects most responses, or almost none."""
+"""Shares of responses in the band below and above which a rule without a stated target keeps too few, or nearly all."""
 FAR = 2.0
-"""Distance of E[S] from the band's centre, in half-widths, that is reported as drift even if the median is inside."""
+"""Distance of E[S] from the band's centre, in half-widths, that is reported as drift even if the median lies in the
+band."""
 MARGIN = 0.1
-"""Largest distance of the acceptance from a stated target that is not reported."""
+"""Distance of the share kept from a stated target up to which nothing is reported."""
 TOP_SHARE, RULED = 0.2, 0.05
 """Smallest mean share of an update's largest weight, and smallest share of updates that one response dominates, that
 are reported."""
@@ -39,7 +40,8 @@ def drift(p: Patient) -> Answer:
         return not_checked(name, "the log names no band on S")
     bins = quantile_bins(rows.L, BINS)
     index = bins.index(rows.L)
-    worst: tuple[float, int, str, Evidence] | None = None  # (score, bin, side, share); a score above 1 is reported
+    # the worst (score, bin, side, share) so far; a score above 1 is reported
+    worst: tuple[float, int, str, Evidence] | None = None
     for k in range(len(bins)):
         at = index == k
         here = rows.take(at)
@@ -49,7 +51,8 @@ def drift(p: Patient) -> Answer:
             share = here.share(f"{side} the band, {_span(here)}", beyond, level=0.99)
             mean = here.mean("", here.S)
             edge = float(np.median((band[0] if side == "below" else band[1])[at]))
-            shift = mean.high / edge if side == "below" else mean.low / edge  # the interval's end nearer to 0
+            # the end of the interval that is nearer to 0
+            shift = mean.high / edge if side == "below" else mean.low / edge
             score = max(2 * share.low, shift / FAR if np.isfinite(edge) and edge != 0 else 0.0)
             if worst is None or score > worst[0]:
                 worst = (score, k, side, share)
@@ -94,7 +97,7 @@ def _span(rows: Rows) -> str:
 
 
 def heavy_weights(p: Patient) -> Answer:
-    """Check whether one or two responses dominate an update by their weight."""
+    """Check whether the weights of one or two responses dominate an update."""
     name = "heavy_weights"
     rows = p.moved
     if few := enough(rows):
@@ -152,14 +155,14 @@ def heavy_weights(p: Patient) -> Answer:
 
 
 def _over_updates(label: str, y: np.ndarray, rollout: np.ndarray) -> Evidence:
-    """Return the mean over updates, with rollouts as clusters."""
+    """Return a mean over updates with its interval, with rollouts as clusters."""
     r = ratios(y, dense(rollout.astype(np.int64)), np.zeros(len(y), np.int64), 1)
     low, high = mean_interval(r.value, r.variance, r.clusters)
     return Evidence(label, float(r.value[-1]), float(low[-1]), float(high[-1]), "share")
 
 
 def acceptance(p: Patient, target: float | None = None) -> Answer:
-    """Check the band acceptance, and give the range that would lead to the wanted acceptance."""
+    """Check the share of responses that the band keeps, and name the range that would keep the wanted share."""
     name = "acceptance"
     rows = p.moved
     if few := enough(rows):

@@ -157,9 +157,11 @@ def dropped_sequences(p: Patient) -> Answer:
         return not_checked(name, few)
     count = np.bincount(rows.cluster)
     size = _group_size(count)
-    whole = np.ceil(count / size).astype(np.int64) * size  # a multiple: a prompt may occur twice in a rollout
+    # a multiple of the group size, because a prompt may occur twice in a rollout
+    whole = np.ceil(count / size).astype(np.int64) * size
     short = (count < whole)[rows.cluster]
-    once = ~pd.Series(rows.cluster).duplicated().to_numpy()  # one row a cluster, in the order of cluster numbers
+    # the first row of each cluster, in the order of cluster numbers
+    once = ~pd.Series(rows.cluster).duplicated().to_numpy()
     missing = rows.take(once).mean(
         "responses missing from their groups",
         (whole - count).astype(np.float64),
@@ -217,7 +219,7 @@ def _group_size(count: np.ndarray) -> int:
 
 
 def _missing_length(p: Patient, rows: Rows, whole: np.ndarray) -> list[Evidence]:
-    """Compute the mean length of the missing responses, from the metrics' mean length over all sampled ones."""
+    """Compute the mean length of the missing responses from the metrics' mean length of all sampled responses."""
     sampled = np.array(p.metrics.get(metric.MEAN_LENGTH, []))
     if not len(sampled):
         return []
@@ -239,7 +241,7 @@ def _missing_length(p: Patient, rows: Rows, whole: np.ndarray) -> list[Evidence]
 
 
 def _muted(p: Patient) -> Evidence | None:
-    """Return the share of rows that the rule kept (side 0) and that still have multiplier 0."""
+    """Return the share of rows that the rule did not cut and that have multiplier 0 nevertheless."""
     if not p.finite.has("multiplier", "side") or (p.rule is not None and p.rule.level != "sequence"):
         return None
     live = p.finite.take((p.finite["advantage"] != 0) & np.isfinite(p.finite["multiplier"]))
@@ -249,7 +251,7 @@ def _muted(p: Patient) -> Evidence | None:
 
 
 def length_weighted(p: Patient) -> Answer:
-    """Check for a sequence rule whose terms are averaged by token."""
+    """Check whether a rule on whole responses has a loss that is averaged by token, which favours long responses."""
     name = "length_weighted"
     if p.aggregation is None:
         return not_checked(name, "how the loss was averaged is not in the log (`import --aggregation` says it)")

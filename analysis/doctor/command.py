@@ -21,7 +21,7 @@ EXAMPLES = """examples:
 
 
 def build_parser() -> CommandParser:
-    """Return the parser of the command line."""
+    """Return the parser of ``python -m analysis doctor``."""
     p = CommandParser(
         prog="python -m analysis doctor",
         description=f"Look for what is wrong with runs: findings with evidence ({PERCENT} intervals) and a cure.\n"

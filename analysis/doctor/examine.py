@@ -1,4 +1,4 @@
-"""Run all checks on one run."""
+"""Run all checks of the doctor on one run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The answers of the checks, and how they are printed."""
+"""The answers that the doctor's checks give about a run, and how the answers are printed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fspo.base.errors import UserError, unknown_name
 
 
 class Severity(IntEnum):
-    """How bad a finding is."""
+    """How bad a finding of the doctor is."""
 
     INFO = 1  # worth knowing; the run may be sound
     WARNING = 2  # the run does something else than it seems to do
@@ -31,7 +31,7 @@ class Evidence:
     value: float
     low: float = math.nan
     high: float = math.nan
-    unit: str = ""  # the unit "share" is printed in percent
+    unit: str = ""  # "share" is printed in percent
 
     def __str__(self) -> str:
         if self.unit == "share":
@@ -97,7 +97,7 @@ def not_checked(id: str, why: str) -> Answer:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """All answers about one run."""
+    """All answers of the doctor about one run."""
 
     run: str
     rule: str
@@ -107,11 +107,11 @@ class Diagnosis:
 
     @property
     def findings(self) -> list[Answer]:
-        """The findings, worst first."""
+        """The answers that found something wrong, the worst first."""
         return sorted((a for a in self.answers if a.found), key=lambda a: -(a.severity or 0))
 
     def fails(self, threshold: str) -> bool:
-        """Return whether there is a finding with this name, or with this severity or a worse one.
+        """Return whether the doctor reported the named check, or anything of the named severity or worse.
 
         Raises
         ------
@@ -164,7 +164,7 @@ class Diagnosis:
 
 
 def check_threshold(threshold: str, ids: list[str]) -> None:
-    """Refuse a threshold that is no check's name and no severity, before any work is done.
+    """Refuse, before any work, a ``--fail-on`` that is neither the name of a check nor a severity.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""The data that the checks read: the rows of a run as arrays, its metrics, and intervals over its clusters."""
+"""What the doctor's checks read of a run: rows as arrays, metrics, and intervals over clusters."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 MIN_LINES = 8
-"""Number of lines of metrics.jsonl that a scalar needs before it is judged, where there are no rows."""
+"""Least number of lines in metrics.jsonl from which a scalar is judged in a run without rows."""
 MIN_ROWS = 50
-"""Number of rows below which a share is not reported."""
+"""Least number of rows from which a share is reported."""
 
 
 class Rows:
@@ -58,7 +58,7 @@ class Rows:
         return Rows(self.columns, index if self.which is None else self.which[index])
 
     def has(self, *names: str) -> bool:
-        """Return whether each of these columns has a known value in some row."""
+        """Return whether every named column has a known value in some row."""
         return all(bool(np.isfinite(self[name]).any()) for name in names)
 
     @cached_property
@@ -78,7 +78,7 @@ class Rows:
 
     @cached_property
     def clusters(self) -> int:
-        """Number of clusters."""
+        """Number of clusters, that is of different pairs (rollout, prompt)."""
         return int(self.cluster.max()) + 1 if len(self) else 0
 
     def share(self, name: str, event: NDArray[Any], level: float = CONFIDENCE) -> Evidence:
@@ -101,7 +101,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Patient:
-    """The data of one run.
+    """The data of one run, as the doctor's checks read it.
 
     Attributes
     ----------
@@ -124,17 +124,18 @@ class Patient:
 
     @cached_property
     def finite(self) -> Rows:
-        """The train rows with a finite S and at least one token."""
+        """The training rows with a finite S and at least one token."""
         return self.rows.take(np.isfinite(self.rows.S) & (self.rows["length"] >= 1))
 
     @cached_property
     def moved(self) -> Rows:
-        """Those rows of ``finite`` whose policy was updated since their rollout."""
+        """The rows of ``finite`` that were logged after at least one update since their rollout."""
         return self.finite.take(self.finite["updates_since_rollout"] >= 1)
 
     @cached_property
     def unmoved(self) -> Rows:
-        """Rows with the parameters of the old log-probabilities; any S other than 0 comes from numerics there."""
+        """The rows whose weights are still those of the old log-probabilities; only numerics make S differ from 0
+        there."""
         still = self.finite.take(self.finite["updates_since_rollout"] == 0)
         if len(self.noise) == 0:
             return still
@@ -182,7 +183,7 @@ class Patient:
 
 
 def enough(rows: Rows) -> str:
-    """Say why rows are too few for a finding; return "" if they are enough."""
+    """Say why there are too few rows for a finding; return "" if there are enough."""
     if len(rows) < MIN_ROWS:
         return f"{len(rows)} rows, {MIN_ROWS} are wanted"
     if rows.clusters < MIN_CLUSTERS:
@@ -191,6 +192,6 @@ def enough(rows: Rows) -> str:
 
 
 def pairs(a: Ints, b: Ints) -> Ints:
-    """Return a number for each pair (N,), by hashing, which is a hundred times as fast as sorting two columns."""
+    """Return a number for each pair (a, b) of integers, by hashing, a hundred times as fast as sorting."""
     first, second = pd.factorize(a)[0].astype(np.int64), pd.factorize(b)[0].astype(np.int64)
     return first * (int(second.max(initial=0)) + 1) + second

@@ -180,7 +180,7 @@ def _metrics(
     side, A = np.asarray(rows["side"]), np.asarray(rows["advantage"])
     each = L if plan.aggregation == "token" else np.ones_like(L)
     x = np.asarray(rows["multiplier"]) * np.asarray(rows["weight"]) * A * each / each.sum()
-    # norm of the sum of scores of norm sqrt(L) in nearly orthogonal directions, plus a part that all responses share
+    # The norm of a sum of scores of norm sqrt(L) in nearly orthogonal directions, plus a part that all responses share.
     grad_norm = float(np.sqrt(np.sum(x * x * L) + (0.05 * np.sum(np.abs(x)) * np.sqrt(L.mean())) ** 2))
     values = {
         metric.REWARD: everyone["reward"].mean(),

@@ -13,11 +13,11 @@ CLIP_RATIOS = tuple(
     prefix + name for name in (metric.OUT_OF_BAND, metric.CLIPPED, "actor/pg_clipfrac") for prefix in ("", "imported/")
 )
 RESET = 0.05
-"""If S^2/L falls below this share of an earlier update's, the old log-probabilities were computed again in between."""
+"""If S^2/L falls below this share of its value in an earlier update, the old log-probabilities were computed again."""
 FLOOR_SHARE = 0.2
-"""If at least this share of the clip ratio is present before any update, the clip ratio is blamed on numerics."""
+"""If at least this share of the clip ratio is present before any update, numerics are blamed for the clip ratio."""
 FLOOR_MINIMUM = 0.002
-"""Out-of-band share before any update up to which the noise floor is not reported."""
+"""Share of responses out of the band before any update up to which numerics are not reported."""
 GROWS = 2.0
 """If the noise S/sqrt(L) of the longer half is this many times that of the shorter half, it grows with length."""
 

@@ -22,7 +22,7 @@ EXAMPLES = """examples:
 
 
 def build_parser() -> CommandParser:
-    """Return the parser of the command line."""
+    """Return the parser of ``python -m analysis import``."""
     names = (f"{ours} ({', '.join(COLUMNS[ours])})" for ours in TOKENS)
     p = CommandParser(
         prog="python -m analysis import",
@@ -49,7 +49,7 @@ def build_parser() -> CommandParser:
 
 
 def main(arguments: list[str]) -> int:
-    """Import a source, and print what was used and what is missing."""
+    """Import the log of another trainer, and print what was used and what is missing."""
     args = build_parser().parse_args(arguments)
     source = Path(args.source)
     stem = source.resolve().name if source.is_dir() else source.name.split(".")[0]

@@ -24,7 +24,8 @@ VERSIONS = ("behaviour_version", "behaviour_version_last")
 TOKENS = ("log_ratio", "new", "old", "sampler")
 """Columns that may hold one number for each token."""
 _TOKEN_LISTS: dict[Ratio, str] = {"update": "token_log_ratio", "behaviour": "token_behaviour_log_ratio"}
-_VERL_UID = re.compile(r"(.+)_\d+_\d+")  # {sample}_{rollout}_{output}, where the sample identifies the prompt
+# verl's ids are {sample}_{rollout}_{output}, and the sample identifies the prompt
+_VERL_UID = re.compile(r"(.+)_\d+_\d+")
 
 
 def choose_columns(available: Iterable[str], given: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -84,8 +85,8 @@ class Converter:
     keep_tokens: bool = False
     rows: int = 0
     known: Counter[str] = field(default_factory=Counter)  # rows in which a ratio is known, by ratio
-    kinds: dict[str, str] = field(default_factory=dict)  # our column name to how the table's column was read
-    notes: dict[str, None] = field(default_factory=dict)  # lines for the report, in order, each once
+    kinds: dict[str, str] = field(default_factory=dict)  # for each of our columns, how the table's column was read
+    notes: dict[str, None] = field(default_factory=dict)  # sentences for the report, in order, each once
 
     def __post_init__(self) -> None:
         if self.updates_per_rollout < 1:

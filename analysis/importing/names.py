@@ -14,7 +14,7 @@ ROLLOUT_VERSIONS = ("min_global_steps", "max_global_steps")
 """Columns with versions of the weights that verl counts in rollouts; all others count updates."""
 
 COLUMNS: dict[str, tuple[str, ...]] = {
-    # our name: their names, the most specific one first; case is ignored
+    # The key is our name; the value lists names of other trainers, the most specific first, upper and lower case alike.
     "rollout": ("rollout", "rollout_id", "generation_step"),
     "step": ("step", "global_step", "training_step", "train_step", "iteration"),
     "phase": ("phase",),
@@ -68,7 +68,7 @@ MARKS = ("prompt", "response", "advantage", "log_ratio", "new", "old", "behaviou
 """A file with one of these columns is a table of responses; a file without any is a log of scalars."""
 
 METRICS: dict[str, str] = {
-    # TRL; keys of the evaluation carry the prefix eval_
+    # Names of TRL; those of an evaluation begin with eval_.
     "reward": metric.REWARD,
     "frac_reward_zero_std": metric.EQUAL_REWARDS,
     "completions/mean_length": metric.MEAN_LENGTH,
@@ -77,14 +77,14 @@ METRICS: dict[str, str] = {
     "grad_norm": metric.GRAD_NORM,
     "learning_rate": metric.LEARNING_RATE,
     "num_tokens": metric.NUM_TOKENS,
-    # verl
+    # Names of verl.
     "critic/score/mean": metric.REWARD,
     "response_length/mean": metric.MEAN_LENGTH,
     "response_length/clip_ratio": metric.TRUNCATED,
     "actor/entropy": metric.ENTROPY,
     "actor/grad_norm": metric.GRAD_NORM,
     "actor/lr": metric.LEARNING_RATE,
-    # names of this project, logged through a tracker
+    # Names of this project's metrics, for runs that logged them through a tracker.
     **{
         name: name for name in (metric.OUT_OF_BAND, metric.LOG_RATIO_MEAN, metric.LOG_RATIO_STD, metric.LOG_RATIO_DRIFT)
     },
@@ -132,7 +132,7 @@ _SPELT = {"mismatch/mismatch_": "rollout_corr/", "mismatch/": "rollout_corr/", "
 """Other beginnings of verl's names of mismatch scalars."""
 
 FOREIGN = "imported/"
-"""Prefix before the original name of every scalar that has no counterpart here."""
+"""Prefix under which a scalar without a counterpart here keeps its original name."""
 
 
 def metric_name(name: str) -> tuple[str, str, str, str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 NEEDS: dict[str, tuple[tuple[str, ...], ...]] = {
-    # diagnostic: the columns that it needs; where there are several tuples, any one of them is enough
+    # For each diagnostic the columns that it needs; if there are several tuples, any one of them is enough.
     "acceptance by length, LRE, scaling of Var(S|L)": (("log_ratio", "length"),),
     "update acceptance and clip sides (A != 0)": (("log_ratio", "length", "advantage"),),
     "intervals over prompts": (("prompt_id",),),
@@ -32,15 +32,17 @@ class Report:
     rows: int = 0
     rollouts: int = 0
     known: dict[str, int] = field(default_factory=dict)  # rows in which a ratio is known, by ratio
-    columns: dict[str, str] = field(default_factory=dict)  # our column to theirs
-    derived: dict[str, str] = field(default_factory=dict)  # our column to what it was computed from
+    # for each of our columns, the column of the table that was copied
+    columns: dict[str, str] = field(default_factory=dict)
+    derived: dict[str, str] = field(default_factory=dict)  # for each of our columns, what it was computed from
     user_columns: list[str] = field(default_factory=list)
     unknown_columns: list[str] = field(default_factory=list)
-    metrics: dict[str, str] = field(default_factory=dict)  # name of their metric to ours
-    different_metrics: dict[str, str] = field(default_factory=dict)  # another trainer's metric -> how it differs
+    metrics: dict[str, str] = field(default_factory=dict)  # for each metric of another trainer, our name
+    # for each metric of another trainer without our meaning, how it differs
+    different_metrics: dict[str, str] = field(default_factory=dict)
     unknown_metrics: list[str] = field(default_factory=list)
     metric_lines: int = 0
-    not_stored: Counter[str] = field(default_factory=Counter)  # counts of values that are not numbers
+    not_stored: Counter[str] = field(default_factory=Counter)  # how often a metric was no number, by name
     notes: list[str] = field(default_factory=list)
     ignored: list[str] = field(default_factory=list)
     damage: list[str] = field(default_factory=list)  # one line for each file that could not be read completely

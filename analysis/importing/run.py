@@ -33,7 +33,7 @@ _MAX_PARTS = 10_000  # a file's name has four digits for its number
 
 @dataclass(frozen=True)
 class ImportOptions:
-    """Options of an import.
+    """What the user says about the log that is imported.
 
     Parameters
     ----------
@@ -109,7 +109,7 @@ def import_run(
     with whole_folder(target) as part:
         _import_table(sources, part, rule, options, report, progress)
         import_scalars(sources, part, options.updates_per_rollout, report)
-        # a dump of texts without lengths is accepted for its rewards
+        # a table of texts without lengths is accepted because of its rewards
         told_by = {"length", "log_ratio", "behaviour_log_ratio", "response"}
         if report.rows and not told_by & (report.columns | report.derived).keys():
             raise UserError(
@@ -187,7 +187,7 @@ def _import_table(
 
 
 def _derived(convert: Converter, options: ImportOptions, report: Report) -> None:
-    """Report which of our columns were computed from others; ``report.columns`` keeps those that were copied."""
+    """Report which columns were computed from others; ``report.columns`` keeps those that were copied."""
     used, kinds, columns = report.columns, convert.kinds, dict(report.columns)
     listed = [name for name in TOKENS if kinds.get(name) == "list"]
     if "new" in used and "old" in used and "log_ratio" not in used:
@@ -245,7 +245,7 @@ def _chunks(sources: Sources, damage: list[str]) -> Iterator[tuple[Path, Chunk]]
 
 
 def _present(given: Mapping[str, str], chunk: Chunk) -> dict[str, str]:
-    """Return those given names that the chunk has. A later file may lack a column, whose values are null then."""
+    """Return those of the given columns that the chunk has; a column that a later file lacks is null there."""
     have = {str(name).lower() for name in chunk}
     return {ours: theirs for ours, theirs in given.items() if theirs.lower() in have}
 
@@ -277,7 +277,7 @@ def _user_values(column: Any, kind: str) -> Any:
 
 
 class _Store:
-    """Stores rows by rollout. A rollout is written when the table has passed it, or when too many rows are waiting."""
+    """Writes rows by rollout: a rollout when the table has passed it, or earlier if too many rows are waiting."""
 
     def __init__(self, writer: GradLogWriter) -> None:
         self.writer = writer

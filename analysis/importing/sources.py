@@ -31,7 +31,7 @@ class Sources:
 
     @property
     def trl(self) -> bool:
-        """Whether the files are TRL's."""
+        """Whether TRL wrote the files."""
         return bool(self.state) or any(file.name.startswith("completions_") for file in self.table)
 
     @property
@@ -79,7 +79,7 @@ def find_sources(source: str | Path) -> Sources:
             getattr(found, kind).append(file)
         elif file.name.endswith(TABLES):
             found.ignored.append(f"{file.relative_to(path)}: neither scalars by step nor responses")
-    if len(found.state) > 1:  # every checkpoint contains the history up to its step: keep the last
+    if len(found.state) > 1:  # every checkpoint repeats the history up to its step, so only the last is kept
         steps = {file: _last_step(file, found.ignored) for file in found.state}
         found.state = [max(found.state, key=lambda file: (steps[file], -len(file.parts)))]
     if not found:
@@ -92,7 +92,7 @@ def find_sources(source: str | Path) -> Sources:
 
 
 def _order(path: Path) -> tuple[tuple[int, Any], ...]:
-    """Return a sort key that compares the numbers in names as numbers: verl writes 1.jsonl, 2.jsonl, 10.jsonl."""
+    """Return a sort key under which 2.jsonl comes before 10.jsonl: numbers in names are compared as numbers."""
     return tuple((1, int(p)) if p.isdigit() else (0, p) for p in re.split(r"(\d+)", str(path)))
 
 
@@ -122,7 +122,7 @@ def kind_of(path: Path) -> Kind | None:
 
 
 def read_state(path: Path) -> dict[str, Any]:
-    """Read a trainer_state.json.
+    """Read TRL's trainer_state.json and check that it holds a history.
 
     Raises
     ------

@@ -51,7 +51,7 @@ def first_row(path: Path) -> dict[str, Any]:
 
 
 def unreadable(path: Path, error: Exception | str) -> UserError:
-    """Return the error to raise for a damaged file."""
+    """Return the UserError for a damaged file."""
     return UserError(f"{path} cannot be read: {_reason(error)}; repair it or move it away")
 
 

@@ -20,7 +20,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Values:
-    """A column with N values.
+    """The N values of one column, of one kind: numbers, lists of numbers, or text.
 
     Attributes
     ----------

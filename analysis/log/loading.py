@@ -36,8 +36,8 @@ SAMPLED = {
     "calibrate": "all",
     "sweep": "first",
 }
-"""Results of a streamed log that are made from a sample of its rows, each with the rows that it uses: "all" sampled
-rows, or those at "first" use. Every other result is made from all rows of the log."""
+"""Results of a streamed log that are made from a sample of its rows: from all sampled rows ("all") or those at
+"first" use."""
 COUNTED = {
     "updates_since_rollout": "counted from each rollout's first step (where all rollouts have one step and S is not "
     "0, every row counts as after an update)",
@@ -69,7 +69,7 @@ class Run:
 
     path: Path
     name: str
-    seed: float  # training seed; NaN if unknown
+    seed: float  # seed of the training run; NaN if unknown
     trained_rule: str
     rule: Rule | None
     rows: Rows
@@ -80,7 +80,7 @@ class Run:
     partition: Partition = LENGTH
     stream: Stream | None = None
     sampled: dict[str, Any] = field(default_factory=dict)  # results of a streamed run that are made from a sample
-    ratio: LoggedRatio = UPDATE  # the log-ratio that rows.S is
+    ratio: LoggedRatio = UPDATE  # the log-ratio that ``rows.S`` holds
     clip_rule: Rule | None = None
 
     @property
@@ -90,7 +90,7 @@ class Run:
 
     @property
     def source(self) -> InMemory | Stream:
-        """The log in chunks that never split a window."""
+        """The log as chunks that never split a window of rollouts."""
         return self.stream or InMemory(self.rows, self.counts)
 
     @property
@@ -174,7 +174,7 @@ def load_run(path: str | Path, partition: Partition = LENGTH, on: str = UPDATE.o
 
 
 def _sampled(rows: Rows, rollouts: int, of: int) -> dict[str, Any]:
-    """Return which results are made from how many sampled rows, and a line of text that tells the reader so."""
+    """Return which results are made from how many sampled rows, and a sentence for the reader about them."""
     number = {"all": len(rows), "first": int(np.count_nonzero(rows.used == 0))}
     groups = ("; ".join(name for name, use in SAMPLED.items() if use == which) for which in number)
     text = (

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Notes:
-    """Lines of text for the reader of an analysis, and row counts. ``+`` keeps each line once and sums the counts.
+    """Lines of text for the reader of an analysis, and row counts. ``+`` joins two: each line once, counts added.
 
     Attributes
     ----------
@@ -33,5 +33,5 @@ class Notes:
 
     @property
     def lines(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The two kinds of lines: damage, then warnings."""
+        """The lines about damage, and the lines with warnings."""
         return self.damage, self.warnings

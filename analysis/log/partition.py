@@ -18,7 +18,8 @@ from fspo.gradlog.schema import USER_PREFIX
 
 Floats = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 MAX_CATEGORIES = 24
-"""Largest number of different values of a text column that can be bins. A column with more is taken for a name."""
+"""Largest number of different values of a text column that can be bins; a column with more holds names, not
+categories."""
 
 
 @dataclass(frozen=True)
@@ -55,11 +56,11 @@ class Partition:
 
     @property
     def slug(self) -> str:
-        """The name with underscores for dots, fit for file and folder names."""
+        """The partition's name with underscores for dots, fit for names of files and folders."""
         return self.name.replace(".", "_")
 
     def trend_coordinate(self, values: Floats, spread: float | None = None) -> Floats:
-        """Return the abscissa of a trend: log2 of the coordinate, or the coordinate over its standard deviation.
+        """Return where a response stands on the axis of a trend: log2 of the coordinate, or the coordinate over its sd.
 
         Pass the standard deviation of the complete log as ``spread`` where ``values`` (N,) are only a part of the log.
         """
@@ -140,7 +141,7 @@ def coordinates(
         return texts.map({name: i for i, name in enumerate(names)}).to_numpy(np.float64), tuple(names)
     numbers = values.astype(np.float64)
     if partition.name == "difficulty":
-        # each response of a prompt has one row for each update, so a mean over rows is a mean over responses
+        # Each response of a prompt has one row for each update, so a mean over rows is a mean over responses.
         known = np.isfinite(numbers)
         count = np.bincount(cluster, known)
         with np.errstate(invalid="ignore", divide="ignore"):

@@ -22,7 +22,8 @@ from fspo.rules import Ratio
 
 
 class Words(NamedTuple):
-    """How a ratio is written: its symbol in text and in mathematics; in which rows of a log it counts; why it is 0."""
+    """How a ratio is written: its symbol in text and in mathematics, the rows of a log in which it counts, and why
+    it may be 0."""
 
     text: str
     math: str
@@ -44,14 +45,15 @@ WORDS: dict[Ratio, Words] = {
     "total": Words("S + D + E", "S+D+E", _ONCE, _SAME),
 }
 RATIOS = tuple(columns.log_ratio for columns in RATIO_COLUMNS.values() if columns.log_ratio)
-"""Columns of the log that hold a ratio."""
+"""The columns of a log that hold a log-ratio."""
 CORRECTED: tuple[Ratio, ...] = ("engine", "behaviour")
 """The ratios that corrections act on; clip rules act on the others."""
 _CLIP = {name: name for name in ("lo", "hi", "drift", "band_accept", "side", "multiplier", "weight")}
 _CORRECTION = {name: f"correction_{name}" for name in ("lo", "hi", "drift", "side")} | {
     "multiplier": "correction_weight"
 }
-"""Columns of what a correction did, by field of Rows. A correction's factor on the gradient stands for M."""
+"""Columns of the log that say what a correction did, by the field of `Rows` that holds each. The correction's factor
+takes the place of the multiplier M."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,7 @@ class LoggedRatio:
 
     @staticmethod
     def find(on: str, logged: Iterable[str], header: Mapping[str, Any]) -> LoggedRatio:
-        """Find a ratio among the columns ``logged`` that have a value.
+        """Find in which of the logged columns a log-ratio (update, engine, behaviour or total) stands.
 
         A log without ``behaviour_log_ratio`` (schema 1.0) knows no staleness, so its engine ratio stands for the
         behaviour ratio.
@@ -113,32 +115,33 @@ class LoggedRatio:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """All columns that the ratio is read from."""
+        """All columns from which the ratio is read."""
         return (*self.parts, self.sum_sq, self.k3_sum, *self.done.values())
 
     @property
     def header(self) -> str:
-        """The name in the log's header of the run's own rule on such a ratio: its clip rule or its correction."""
+        """Name, in the log's header, of the rule of the run that acts on such a ratio: the clip rule or the
+        correction."""
         return "correction" if self.on in CORRECTED else "rule"
 
     @property
     def words(self) -> Words:
-        """How the ratio is written."""
+        """How the ratio is written in text and mathematics."""
         return WORDS[self.on]
 
     @property
     def once(self) -> bool:
-        """Whether each response counts once, at first use; if not, every row after an update counts."""
+        """Whether each response counts once, at its first use; otherwise every row after an update counts."""
         return self.on != "update"
 
     def fields(self, logged: Iterable[str]) -> frozenset[str]:
-        """Return the logged columns, those of what the run's own rule did by their field of Rows, no other rule's."""
+        """Return the logged columns; what the run's own rule on the ratio did goes by the field of Rows."""
         found = {field for field, column in self.done.items() if column in logged}
         return frozenset(found | (set(logged) - {*_CLIP.values(), *_CORRECTION.values()}))
 
     def of(self, log: GradLog) -> Floats:
         """Return the ratio of each row (N,), nats; NaN where a part of it is not known."""
-        unknown = np.full(len(log), np.nan)  # a part of the log may lack a column that the complete log has
+        unknown = np.full(len(log), np.nan)  # a part of the log may lack a column that other parts have
         parts = [log.column(name) if name in log or not self.once else unknown for name in self.parts]
         return parts[0] if len(parts) == 1 else parts[0] + parts[1]
 

@@ -29,20 +29,21 @@ class Rows:
     rollout: Ints
     step: Ints
     used: Ints
-    updates: Ints  # updates of the policy since the response was sampled
+    updates: Ints  # number of updates since the response was sampled
     length: Floats
-    S: Floats  # the log-ratio that is analysed (analysis.log.ratio); the drifts below are of it
+    # the log-ratio that is analysed (see analysis.log.ratio); the drift columns of `Rows` are of the same ratio
+    S: Floats
     A: Floats
-    cluster: Ints  # number of the pair (rollout, prompt_id)
+    cluster: Ints  # number of the response's cluster, a pair (rollout, prompt_id)
     prompt: Ints
-    reward: Floats  # NaN if not logged
-    leave_one_out: Floats  # reward minus the mean reward of the prompt's other responses; NaN if it has no others
+    reward: Floats  # reward; NaN if not logged
+    leave_one_out: Floats  # reward minus the mean reward of the other responses to the prompt; NaN if there are none
     k3_sum: Floats  # sum of k3 over the response's tokens, nats; NaN if not logged
-    k3: Floats  # mean of k3 per token of the row's minibatch
+    k3: Floats  # mean of k3 per token in the row's minibatch
     sigma2: Floats
-    k3_lagged: Floats  # mean of k3 per token of the minibatch before
+    k3_lagged: Floats  # mean of k3 per token in the minibatch before
     sigma2_lagged: Floats
-    by_sign: Floats  # mean log-ratio per token of the minibatch's rows with the same sign of A; 0 where A = 0
+    by_sign: Floats  # mean log-ratio per token of those rows of the minibatch whose A has the same sign; 0 where A = 0
     by_sign_lagged: Floats
     lo: Floats  # lower edge of the band as logged, nats; NaN if not logged
     hi: Floats
@@ -51,9 +52,9 @@ class Rows:
     multiplier: Floats
     weight: Floats
     band_accept: NDArray[np.bool_]
-    response: Ints  # response_id; (rollout, step, response) identifies a row
-    coordinate: Floats  # the number that is binned: the length, or another partition's coordinate
-    trend: Floats  # abscissa of trends: log2 of the length (analysis.log.partition)
+    response: Ints  # number of the response; (rollout, step, response) identifies a row
+    coordinate: Floats  # the number by which responses are put into bins: the length, or another coordinate
+    trend: Floats  # where the response stands on the axis of a trend: log2 of the length (analysis.log.partition)
 
     def __len__(self) -> int:
         return len(self.S)
@@ -69,7 +70,7 @@ class Rows:
         return self.take(self.used == 0 if use == "first" else self.used > 0)
 
     def subset(self, subset: str) -> Rows:
-        """Return all rows ("all"), or those with A != 0 ("nonzero")."""
+        """Return all rows ("all"), or the rows with A != 0 ("nonzero")."""
         return self if subset == "all" else self.take(self.A != 0)
 
     def centre(self, rule: Rule) -> Floats | float:
@@ -81,7 +82,7 @@ class Rows:
             k3, sigma2, by_sign = self.k3_lagged, self.sigma2_lagged, self.by_sign_lagged
         else:
             k3, sigma2, by_sign = self.k3, self.sigma2, self.by_sign
-        # by_sign holds the mean over rows with the same sign of A as the row, so it is right for either sign
+        # ``by_sign`` is the mean over rows whose A has the sign of the row's own A, so it is right for either sign.
         return rule.centre(TokenMeans(k3, sigma2, by_sign, by_sign), self.A)
 
     def edges(self, rule: Rule) -> tuple[Floats, Floats]:
@@ -103,7 +104,7 @@ class Learnt:
 
     @staticmethod
     def of(rows: Rows) -> Learnt:
-        """Return these columns of ``rows``, in the order that ``rows`` has."""
+        """Return the columns from which an adaptive range learns, in the order of ``rows``."""
         return Learnt(rows.rollout, rows.step, rows.S, rows.length, rows.A)
 
 

@@ -26,7 +26,7 @@ CHUNK = 200_000
 SAMPLE = 200_000
 """About how many rows are sampled, as complete rollouts, for results that need all rows at the same time."""
 UNUSED = ("reward", "rule")
-"""Columns that are not read for the sums over windows, because these sums do not need them."""
+"""Columns of the log that are not needed for sums over windows, and so are not read for them."""
 
 
 @dataclass(frozen=True)
@@ -48,10 +48,10 @@ class InMemory:
     def chunks(self, size: int) -> list[Chunk]:
         """Return the complete log as one chunk, whatever the number ``size`` of rollouts in a window."""
         del size
-        return [Chunk(0, np.iinfo(np.int64).max)]  # every rollout
+        return [Chunk(0, np.iinfo(np.int64).max)]  # these limits contain every rollout
 
     def windows(self, chunk: Chunk, size: int) -> tuple[list[tuple[int, Rows]], Notes]:
-        """Return the windows of the log, like :meth:`Stream.windows`."""
+        """Return the windows of the log as :meth:`Stream.windows` does."""
         del chunk
         return list(split(self.rows, windows(self.rows.rollout, size))), Notes(counts=self.counts)
 
@@ -85,7 +85,7 @@ class Stream:
                 if group.first != group.last and "rollout" in file.columns:
                     try:
                         column = read_files([(file, (number,))], ["rollout"], None).column("rollout")
-                    except UserError:  # the damage is reported when this row group is read for its rows
+                    except UserError:  # the damage is reported when the rows of this row group are read
                         continue
                     inside = np.unique(column).tolist()
                 for rollout in inside:

@@ -33,7 +33,7 @@ def columns_of(partition: Partition, ratio: LoggedRatio) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Scale:
-    """Facts about the complete log that are needed to read a part of it alone.
+    """Facts about the complete log that are needed to read one part of it.
 
     Attributes
     ----------

@@ -17,13 +17,13 @@ from fspo.rules import Clip, Edges, Rule, excess_quantiles, scaled
 Member = tuple[int, Case]
 NO_ADVANTAGE = UserError("every response of this window has A = 0: no update acceptance is to be matched")
 ROUNDING = 1e-9
-"""Relative margin: far larger than the rounding error of an excess, far smaller than the gaps between rows that
-matter to a calibration."""
+"""Relative margin for comparisons: far above rounding errors, far below the gaps between rows that matter to a
+calibration."""
 
 
 @dataclass
 class Band:
-    """One band, with all cases that use it.
+    """One band with all cases that use it: ranges, targets and treatments outside.
 
     Attributes
     ----------
@@ -51,7 +51,7 @@ class Band:
 
     @property
     def zeroing(self) -> list[Member]:
-        """The cases that leave nothing outside the band: dropping clip rules, or masking corrections."""
+        """The cases that leave no weight outside the band: dropping clip rules and masking corrections."""
         return [member for members in self.members.values() for member in members if member[1].rule.clip.zeroes]
 
     @property
@@ -62,13 +62,14 @@ class Band:
     def twin(self, case: Case) -> int | None:
         """Return the number of the dropping case that cuts the same rows as a truncating case, or None."""
         key = case.key | {"outside": "drop"}
-        same = (i for i, other in self.members.get("drop", []) if repr(other.key) == repr(key))  # text: NaN equals NaN
+        # compared as text, because NaN equals NaN there
+        same = (i for i, other in self.members.get("drop", []) if repr(other.key) == repr(key))
         return next(same, None)
 
 
 @dataclass(frozen=True)
 class Placed:
-    """A band placed on the rows (N,) of one window.
+    """A band with its centre and half-widths for the rows (N,) of one window.
 
     Attributes
     ----------
@@ -93,7 +94,8 @@ class Placed:
 
     @staticmethod
     def of(band: Band, first: int, rows: Rows) -> Placed | None:
-        """Place the band on the rows of the window that begins with rollout ``first``; None without a known centre."""
+        """Place the band on the rows of the window that begins with rollout ``first``; None if its centre is
+        unknown."""
         rule, m = band.rule, rows.centre(band.rule)
         if not np.all(np.isfinite(m)):
             return None
@@ -105,23 +107,23 @@ class Placed:
                 below[at], above[at] = rule.half_widths(rows.length[at])
         centre = band.rule.sum_centre(rows.length, m)
         centred = rows.S - centre
-        # a band that does not follow a target has the same range in all windows, noted under -1
+        # A band that follows no target has the same range in all windows, which is noted under -1.
         window = -1 if band.states is None else first
         return Placed(rule, window, rows, below, above, centre, centred / above, centred / -below)
 
     @property
     def excess(self) -> Floats:
-        """Factor (N,) on the half-widths at which the band just accepts each row."""
+        """Factor (N,) on the half-widths at which the band just contains each row."""
         return np.maximum(self.over, self.under)
 
     def rejected(self, factors: Sequence[float]) -> list[Ints]:
-        """Return for each factor the rows that lie outside the band, with its half-widths times the factor."""
+        """Return, for each factor on the half-widths, the rows that lie outside the band."""
         some = Candidates(self, slice(None), self.excess, factors)
         return some.by_factor(~((some.edges.lo <= some.S) & (some.edges.hi >= some.S)))
 
 
 class Candidates:
-    """Rows that a band may reject or cut with its half-widths times each of M factors, stored together (R,).
+    """Rows that a band may cut if its half-widths are multiplied by one of M factors, stored together (R,).
 
     A row is a candidate unless its excess is clearly below the factor. The rule then decides on each candidate, so
     rounding of the excess moves no row across an edge. Rows whose S is NaN are candidates.
@@ -144,7 +146,7 @@ class Candidates:
         self.edges = Edges(centre - factor * placed.below[at], centre + factor * placed.above[at], centre)
 
     def by_factor(self, chosen: np.ndarray) -> list[Ints]:
-        """Split the candidates that a mask (R,) selects by factor: one index array for each factor."""
+        """Split the candidates that a mask (R,) selects into an index array for each factor."""
         before = np.append(0, np.cumsum(chosen))[self._ends]
         return np.split(self._at[chosen], before[:-1])
 
@@ -158,7 +160,7 @@ class Candidates:
 
 @dataclass(frozen=True)
 class CutRows:
-    """Rows (R,) that a clip cuts, for several factors on the half-widths of its band, one factor after another."""
+    """Rows (R,) that a clip cuts, stored for several widths of the band, one width after another."""
 
     cuts: Cuts
     side: Ints
@@ -179,7 +181,7 @@ class Factors:
         self.found: dict[float, tuple[float, Rule] | UserError] = {}
         rule, targets = placed.rule, sorted({case.target for _, case in members if case.source == "matched"})
         if not len(excess):
-            targets = []  # no row counts in this window, so there is nothing to match and nothing to leave out
+            targets = []  # no row counts in this window, so no range is needed and no row is left out
         try:
             factors: list[float | UserError] = list(excess_quantiles(excess, targets, rule.label)) if targets else []
         except UserError:

@@ -17,8 +17,7 @@ from fspo.base.files import refuse_foreign_file, write_text
 from fspo.rules import COMPARED, CORRECTIONS, Ratio, Rule, calibrate, correction, preset
 
 TRAINING_ACCEPTANCE = 0.65
-"""Default band acceptance on the shared unclipped run. It gives ranges near the published ones (rloo 0.2, fspo 0.03).
-A run that clips keeps S small, so it accepts more than this with the same range."""
+"""Default share of responses that calibrated bands keep on the shared unclipped run."""
 
 OF_SEQUENCES = tuple(name for name, rule in CORRECTIONS.items() if rule.level == "sequence")
 
@@ -109,7 +108,7 @@ def calibrates(rule: Rule) -> bool:
 
 
 def write_calibration(path: Path, ranges: Mapping[str, Any]) -> None:
-    """Write the ranges as JSON, atomically: a crash leaves the old file."""
+    """Write the calibrated ranges as JSON; after a crash the old file is still there."""
     write_text(path, json.dumps(ranges, indent=2) + "\n")
 
 
@@ -122,7 +121,7 @@ def _is_calibration(path: Path) -> bool:
 
 
 def build_parser() -> CommandParser:
-    """Return the parser of the command line."""
+    """Return the parser of ``python -m analysis calibrate``."""
     parser = CommandParser(
         prog="python -m analysis calibrate",
         description="Calibrate clip ranges on an unclipped run, so that rules are compared at one acceptance.",
@@ -144,7 +143,7 @@ def build_parser() -> CommandParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the options that give each rule its calibrated range."""
+    """Print, for each rule, the training options that set the calibrated range."""
     options = build_parser().parse_args(arguments)
     if options.output is not None:
         refuse_foreign_file(Path(options.output), _is_calibration, "python -m analysis calibrate")

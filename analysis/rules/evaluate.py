@@ -46,8 +46,7 @@ BANDS = tuple(
     for name, (rule, _, _) in PRESETS.items()
     if rule.level == "sequence" and rule.shape != "none" and rule.outside == "drop"
 )
-"""All sequence bands among the presets. fspo-truncate and fspo-cap are missing: they are fspo's band with another
-outside."""
+"""Presets with a band on whole responses. fspo-truncate and fspo-cap are missing, because their band is fspo's."""
 SHAPES: dict[str, Rule] = {
     "product": replace(CORRECTIONS["mis"], name="product"),
     "geometric": replace(CORRECTIONS["geo-mask"], weight="sequence", name="geometric"),
@@ -57,7 +56,7 @@ SHAPES: dict[str, Rule] = {
 """Bands of corrections, compared at matched acceptance with one weight: product is mis's (fixed), geometric is
 geo-mask's (linear), sqrt-kl is engine-sqrt's, and sqrt is the same around 0."""
 UNCORRECTED = "none"
-"""Name of the case that leaves a mismatch alone: weight 1 for every response."""
+"""Name of the case without a correction: weight 1 for every response."""
 
 
 def candidates(on: Ratio) -> dict[str, Rule]:
@@ -80,20 +79,20 @@ class Case:
 
     rule: Rule
     name: str
-    source: str  # trained, given, matched
+    source: str  # "trained", "given" or "matched"
     target: float = float("nan")
     states: Mapping[int, Rule] | None = field(default=None, compare=False, repr=False)
     """For a band whose range follows a target: the rule in force at each step of the log."""
 
     @property
     def key(self) -> dict[str, Any]:
-        """The key columns of a table row."""
+        """The columns of a table row that name the case."""
         return {"rule": self.name, "outside": self.rule.outside, "source": self.source, "target": self.target}
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a case does to each row, as arrays (N,), or the reason why it cannot be evaluated."""
+    """What a case does to each row, as arrays (N,), or the reason why the case cannot be evaluated."""
 
     side: Ints
     in_band: np.ndarray
@@ -111,7 +110,8 @@ def make_cases(
     states: Mapping[str, Mapping[int, Rule]] | None = None,
     on: Ratio = "update",
 ) -> list[Case]:
-    """Make the counterfactual cases: every band with everything that may happen outside it, from every source.
+    """Make the counterfactual cases: each band with each treatment outside, at its preset's range and at ranges matched
+    to targets.
 
     A correction of CORRECTIONS is one case, as published; a band of SHAPES has matched cases alone.
 
@@ -151,7 +151,7 @@ def make_cases(
             here = replace(rule, outside=outside)
             if name not in SHAPES:
                 cases.append(Case(here, name, "given", states=known))
-            if rule.adapt != "range":  # matched to a target, fspo-auto has the band of fspo
+            if rule.adapt != "range":  # matched to a target, fspo-auto would have the same band as fspo
                 cases += [Case(here, name, "matched", float(target), known) for target in targets]
     for target in targets:
         if not 0 < target < 1:
@@ -160,7 +160,7 @@ def make_cases(
 
 
 def uncorrected(on: Ratio) -> list[Case]:
-    """Return the case that leaves a mismatch alone; no case for a ratio that clip rules act on."""
+    """Return the case without a correction, for ratios that corrections act on; no case for other ratios."""
     rule = Rule("none", weight="none", on=on, name=UNCORRECTED)
     return [Case(rule, UNCORRECTED, "given")] if on in CORRECTED else []
 
@@ -226,7 +226,7 @@ def lacking(rule: Rule) -> str:
 
 
 def narrow(outcome: Outcome, which: Ints) -> Outcome:
-    """Return the outcome at the rows ``which`` (M,)."""
+    """Return what the case does to the rows ``which`` (M,) alone."""
     names = ("side", "in_band", "weight", "clipped_weight", "multiplier")
     return Outcome(**{f: getattr(outcome, f)[which] for f in names}, ranges=outcome.ranges, reason=outcome.reason)
 
@@ -249,5 +249,5 @@ def measured(outcome: Outcome, measure: str) -> tuple[Floats, Floats]:
 
 
 def rate_of(measure: str) -> Rate:
-    """Return to which acceptance a matched range is calibrated for the tables of a measure."""
+    """Return the kind of acceptance to which a matched range is calibrated, by the kind that a table shows."""
     return "band" if measure == "band" else "update"

@@ -1,4 +1,4 @@
-"""How the rows of a log are divided while it is read: groups of clusters, bins, and narrow cells of the coordinate.
+"""How rows are divided while a log is read: groups of clusters, bins, and narrow cells of the length.
 
 With at most ``MOST_CLUSTERS`` clusters, each cluster is a group. With more, a fixed hash pools clusters into
 ``POOLED`` groups, so memory does not grow with the log. Unions of independent clusters are independent, so linearised
@@ -18,13 +18,13 @@ from fspo.stats.bins import Bins
 MOST_CLUSTERS = 4096
 POOLED = 1024
 CELLS = 64
-"""Number of quantile cells of the coordinate on which smooth curves are fitted where clusters are pooled. A row moves
-by less than one cell (1/64 of the rows), which a cubic spline with at most 8 coefficients does not resolve."""
+"""Number of narrow cells into which lengths are divided, to fit smooth curves of acceptance to counts instead of
+rows."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The division of a run's rows into groups, bins and (group, cell) pairs.
+    """How the rows of a run are divided into groups of clusters, bins, and (group, cell) pairs.
 
     Attributes
     ----------
@@ -53,7 +53,7 @@ class Layout:
 
     @staticmethod
     def of(run: Run, bins: Bins) -> Layout:
-        """Make the layout of a run from its rows in memory."""
+        """Divide the rows of a run into groups, bins and cells, by looking at the rows in memory."""
         rows = run.rows
         reference = float(np.mean(rows.trend))
         if run.clusters <= MOST_CLUSTERS and not run.streamed:

@@ -1,4 +1,6 @@
-"""Replay a rule with an adaptive range on a log: which band the trainer would have used, from earlier updates only."""
+"""Replay a band that follows a target on a log: the bands that the trainer would have used, from earlier updates
+only.
+"""
 
 from __future__ import annotations
 
@@ -90,7 +92,7 @@ def replay_log(rules: Mapping[str, Rule], stream: Stream, size: int) -> dict[str
 
 
 def by_step(rows: Rows) -> Iterator[tuple[int, Ints]]:
-    """Yield each step, increasing, with the indices of its rows."""
+    """Yield each step in increasing order, with the indices of its rows."""
     if not len(rows):
         return
     order = np.argsort(rows.step, kind="stable")

@@ -1,4 +1,4 @@
-"""Sums over the rows of a log by group of clusters and by bin: those that all rules share, and those of one rule."""
+"""Sums over the rows of a log by group of clusters and by bin: sums that all rules share, and sums of one rule."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ from fspo.rules import Weight, exponent, importance_weight
 from fspo.stats.clusters import totals
 
 SMALL = 1e-3
-"""If a rule leaves less than this share of a bin's sum of squared weights, the rest is summed again row by row,
-because the difference of two nearly equal sums would lose its digits."""
+"""Share of a bin's sum of squared weights. If a rule leaves less, the rest is summed again row by row."""
 
 
 @dataclass
 class Base:
-    """Sums of a weight w by group: w by bin; w x and w x^2; and the same about the window's weighted mean of x."""
+    """Sums of a weight w by group: w by bin; w x and w x^2; and both about the window's weighted mean of x."""
 
     d: Floats  # (G, K) sums of w
     squares: Floats  # (G, K) of w^2
@@ -31,7 +30,7 @@ class Base:
 
     @staticmethod
     def of(groups: int, bins: int) -> Base:
-        """Return sums that are all 0."""
+        """Return sums over no rows: every sum is 0."""
         by_bin = (np.zeros((groups, bins)) for _ in range(2))
         return Base(*by_bin, *(np.zeros(groups) for _ in range(4)))
 
@@ -40,9 +39,9 @@ class Base:
 class Column:
     """Sums of a numerator y by group: y and y^2 by bin; x y; x y about the window's means."""
 
-    y: Floats  # (G, K)
-    xy: Floats  # (G,)
-    within: Floats  # (G,)
+    y: Floats  # (G, K) sums of y
+    xy: Floats  # (G,) sums of x y
+    within: Floats  # (G,) sums of x y about the window's means
     squares: Floats  # (G, K) sums of y^2, for numerators that are weights; else empty
     rejected: Ints  # (P,) number of rows with y = 0 by (group, cell) pair, or empty
 
@@ -55,14 +54,14 @@ class Column:
 
 
 def plus(one: Any, other: Any) -> None:
-    """Add every array attribute of ``other`` to that of ``one``, in place."""
+    """Add every array of ``other`` to the same array of ``one``, in place."""
     for name, values in vars(other).items():
         getattr(one, name).__iadd__(values)
 
 
 @dataclass
 class SubsetSums:
-    """Sums that all rules share, over the rows of one use and one subset."""
+    """Sums, over the rows of one use and one subset, that do not depend on a rule."""
 
     count: Ints  # (K+1,) rows by bin; the last entry is for all bins
     clusters: Ints  # (K+1,) clusters with a row
@@ -72,19 +71,19 @@ class SubsetSums:
 
     @staticmethod
     def of(layout: Layout) -> SubsetSums:
-        """Return sums that are all 0."""
+        """Return sums over no rows: every sum is 0."""
         count, clusters, pairs = (np.zeros(n, np.int64) for n in (len(layout.bins) + 1,) * 2 + (layout.number,))
         return SubsetSums(count, clusters, np.zeros(len(layout.bins) + 1), pairs)
 
     def add(self, other: SubsetSums) -> None:
-        """Add the sums over other rows to these, in place."""
+        """Add sums over other rows, in place."""
         for name in ("count", "clusters", "coordinate", "pairs"):
             getattr(self, name).__iadd__(getattr(other, name))
         for kind, base in other.bases.items():
             plus(self.bases.setdefault(kind, Base.of(*base.d.shape)), base)
 
     def without(self, other: SubsetSums) -> SubsetSums:
-        """Return these sums less ``other``, the sums over a part of the same rows."""
+        """Return the sums less ``other``, which are sums over a part of the rows."""
         bases = {
             kind: Base(**{name: values - getattr(other.bases[kind], name) for name, values in vars(base).items()})
             for kind, base in self.bases.items()
@@ -103,18 +102,19 @@ class Sums:
     """All sums over the rows of one use: "first" or "reused"."""
 
     subsets: dict[str, SubsetSums]
-    columns: dict[tuple[int, str, str], Column] = field(default_factory=dict)  # case, measure, subset
-    sides: dict[tuple[int, str], Floats] = field(default_factory=dict)  # case, side
+    columns: dict[tuple[int, str, str], Column] = field(default_factory=dict)  # by case, kind of acceptance and subset
+    sides: dict[tuple[int, str], Floats] = field(default_factory=dict)  # by case and side of the cut
     unlike: Floats = field(default_factory=lambda: np.zeros(0))  # rows by group with a logged multiplier other than 1
-    ranges: dict[tuple[int, str], dict[int, tuple[float, float]]] = field(default_factory=dict)  # case, rate
+    # by case and rate, for each window
+    ranges: dict[tuple[int, str], dict[int, tuple[float, float]]] = field(default_factory=dict)
     no_range: dict[tuple[int, str], dict[int, str]] = field(default_factory=dict)
     """For each case and rate, the windows (first rollouts) in which no range gives the target, with the reason."""
     left_out: dict[tuple[int, str, str], SubsetSums] = field(default_factory=dict)
-    """For each case, rate and subset, the sums over the rows of the windows in ``no_range``."""
+    """Sums over the rows of windows in which a case found no range, by case, rate and subset."""
     reasons: dict[tuple[int, str], str] = field(default_factory=dict)
 
     def counted(self, i: int, rate: str, subset: str) -> SubsetSums:
-        """Return the shared sums over the windows in which the case has a range."""
+        """Return the sums of a subset over the windows in which the case has a range."""
         found = self.left_out.get((i, rate, subset))
         return self.subsets[subset] if found is None else self.subsets[subset].without(found)
 
@@ -139,11 +139,11 @@ class Part:
         return self._weights[kind]
 
     def base(self, kind: str) -> Base:
-        """Return the sums of the weight of a kind."""
+        """Return the sums of a weight by group and bin; ``kind`` names the weight."""
         return self._summed(kind)[0]
 
     def _summed(self, kind: str) -> tuple[Base, Floats]:
-        """Return the sums of the weight of a kind, by bin and by group alone (G,)."""
+        """Return the sums of a weight by group and bin, and by group alone (G,); ``kind`` names the weight."""
         if kind not in self._bases:
             w, (y, xy, squares) = self.weight(kind), self.dense(self.weight(kind))
             xx = totals(self.group, self.groups, w * self.x * self.x)
@@ -162,7 +162,7 @@ class Part:
         return by_key, totals(self.group, self.groups, self.x * y), squares
 
     def add(self, columns: Sequence[Column], kind: str, y: Floats, by_group: Floats, xy: Floats) -> None:
-        """Add the sums of M numerators y, each to its column. ``within`` takes x and y about their means in the window.
+        """Add the sums of M numerators y, each to one column.
 
         Parameters
         ----------
@@ -176,7 +176,7 @@ class Part:
         within = np.zeros_like(xy)
         if total > 0:
             mean_x, mean_y = float(base.x.sum()) / total, by_group.sum(1, keepdims=True) / total
-            # in this order of subtraction the sums are exactly 0 where y does not vary
+            # Subtracting in this order gives exactly 0 if y is the same in all rows.
             within = (xy - mean_y * base.x) - mean_x * (by_group - mean_y * s)
         for j, column in enumerate(columns):
             column.y += y[j]
@@ -184,7 +184,7 @@ class Part:
             column.within += within[j]
 
     def binary(self, columns: Sequence[Column], cuts: Cuts) -> None:
-        """Add indicators to columns: the indicator of a column is 0 in the rows of its cut and 1 in all others."""
+        """Add to each column an indicator: 0 in the rows that are cut, 1 in all other rows."""
         base, s = self._summed("one")
         self.add(columns, "one", base.d - cuts.counts, s - cuts.by_group(), base.x - cuts.by_group(cuts.x))
         for column, cut in zip(columns, cuts.cuts, strict=True):
@@ -199,7 +199,8 @@ class Part:
         y, by_group = base.d - cuts.by_key(lost), s - cuts.by_group(lost)
         xy = base.x - cuts.by_group(cuts.x * lost)
         squares = base.squares - cuts.by_key(before * before - clipped * clipped)
-        # where little of a bin's sum is left, sum it row by row: the difference of two sums would lose its digits
+        # If little of a bin's sum is left, sum the rest row by row, because the difference of two sums would lose
+        # digits.
         small = np.any(squares.sum(1) < SMALL * base.squares.sum(0), axis=1)
         for j in np.flatnonzero(small):
             left = w.copy()
@@ -212,7 +213,7 @@ class Part:
 
 
 class Cuts:
-    """M sets of rows of a part, called cuts, stored one behind the other so that one pass sums over all of them.
+    """M sets of rows (cuts) of a part, stored one behind the other, so that one pass makes the sums of all.
 
     Attributes
     ----------
@@ -244,7 +245,7 @@ class Cuts:
 
 
 def merge(ours: dict[Any, Any], theirs: dict[Any, Any]) -> None:
-    """Add another part's sums to ours, in place; take over the entries that ours lacks."""
+    """Add the sums of ``theirs`` to the sums of ``ours`` under the same name; copy those that only ``theirs`` has."""
     for name, found in theirs.items():
         if name in ours:
             plus(ours[name], found)

@@ -1,4 +1,4 @@
-"""Collect what every rule does to the rows of a log, as sums by group of clusters and bin, for the acceptance tables.
+"""Collect what every rule does to the rows of a log, as sums from which the acceptance tables are made.
 
 Rows are added window by window, and tallies of different windows can be merged. So a log of any length takes one pass
 and the memory of one window. A band is placed once for every case that uses it: each row's standardised excess says
@@ -24,7 +24,7 @@ SMOOTHED = {"all": "band", "nonzero": "update"}
 """The acceptance that is drawn as a smooth curve, by subset of rows."""
 RATES: tuple[Rate, Rate] = ("band", "update")
 LOGGED = -1
-"""Number that stands for the logged columns of a token or prefix rule, which is no case in ``cases``."""
+"""Number under which the logged columns of a token or prefix rule are summed; it is no index of ``cases``."""
 
 
 class Tally:
@@ -156,7 +156,7 @@ class Tally:
                     sums.sides[i, name] = sums.sides[i, name] + count if (i, name) in sums.sides else count
 
     def _done(self, i: int, done: Outcome, sums: Sums, whole: Part, acting: Part, nonzero: Ints) -> None:
-        """Add what the rule that trained did to the rows."""
+        """Add what the rule that trained did to the rows of a window."""
         for rate in RATES:
             if done.reason:
                 sums.reasons.setdefault((i, rate), done.reason)
@@ -171,7 +171,7 @@ class Tally:
         self._sides(sums, [i], cuts, done.side[nonzero[cut]])
 
     def _logged(self, rows: Rows, sums: Sums, whole: Part, acting: Part, nonzero: Ints) -> None:
-        """Add a token or prefix rule's logged columns: band means all tokens are in the band, update is the mean M."""
+        """Add the logged columns of a token or prefix rule: rows whose tokens all lie in the band, and the mean M."""
         both = ((whole, "all", slice(None)), (acting, "nonzero", nonzero))
         for part, subset, at in both if self.logged_band else ():
             cuts = Cuts(part, [np.flatnonzero(~rows.band_accept[at])])
@@ -205,7 +205,7 @@ class Tally:
     def _cut(
         self, first: int, placed: Placed, members: Sequence[Member], sums: Sums, acting: Part, nonzero: Ints
     ) -> None:
-        """Add update and weight acceptance of those cases of a band that cut the same rows."""
+        """Add update and weight acceptance of cases that share a band and cut the same rows."""
         clip, A = members[0][1].rule.clip, placed.rows.A[nonzero]
         excess = clip.excess(placed.over[nonzero], placed.under[nonzero], A)
         factors = Factors(placed, first, members, excess)

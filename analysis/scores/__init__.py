@@ -1,1 +1,1 @@
-"""Logged score sketches as vectors and inner products, and the error of the sketch."""
+"""Read logged score sketches as vectors, make inner products of them, and bound the error that sketching adds."""

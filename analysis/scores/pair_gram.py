@@ -93,7 +93,7 @@ class _Group:
 
 
 class _Side:
-    """The rows of one side of the pairs, grouped by bin; the last group holds all rows."""
+    """One of the two responses in each pair, grouped by bin; the last group holds all rows."""
 
     def __init__(self, bins: Ints, cluster: Ints, number: int, clusters: int) -> None:
         places = [np.flatnonzero(bins == k) for k in range(number)] + [np.arange(len(bins))]

@@ -1,4 +1,4 @@
-"""Inner products of updates, their delete-one-prompt replicates, and the intervals of cosines made from them.
+"""Inner products of updates, their values without each prompt, and intervals of cosines made from both.
 
 For a window or a run, the inner products and squared norms of its updates are summed before they are divided.
 """
@@ -24,7 +24,7 @@ ROUNDING = 1e-12
 
 @dataclass
 class Products:
-    """Inner products of one column (a rule, or a draw of the random control), with their delete-one-cluster values.
+    """Inner products of one rule (or one draw of the random control), with their values after deleting each cluster.
 
     Attributes
     ----------
@@ -118,7 +118,8 @@ def pooled_cosines(inner: Products, left: Products, right: Products) -> tuple[li
     lefts, rights = left.replicates(), right.replicates()
     for i, num in enumerate(inner.replicates()):
         a, b = lefts[i], rights[i]
-        some_left, some_right = a > i * ROUNDING * lefts[0], b > i * ROUNDING * rights[0]  # i = 0: the pooled norms
+        # i = 0 checks the pooled norms, i = 1 those without one cluster
+        some_left, some_right = a > i * ROUNDING * lefts[0], b > i * ROUNDING * rights[0]
         with np.errstate(invalid="ignore", divide="ignore"):
             square = a * b
             cosine = np.where(some_left & some_right, num / np.sqrt(np.where(square > 0, square, np.nan)), np.nan)
@@ -128,7 +129,8 @@ def pooled_cosines(inner: Products, left: Products, right: Products) -> tuple[li
 
 
 def collapsed(update: Ints) -> Ints:
-    """Return the jackknife's stratum of each cluster (C,): its update, with single-cluster updates put together.
+    """Return the jackknife's stratum of each cluster (C,): its update, or one common stratum for updates of one
+    cluster.
 
     A stratum of one cluster would show no variance although it has some. If there is only one such update, it joins the
     largest stratum.
@@ -202,20 +204,22 @@ class Judge:
 
 @dataclass
 class SketchTerms:
-    """The random projection's error in each column's cosine: products by update (U, K+1, R) and the sketch's width."""
+    """What the random projection adds to the error of cosines: products by update (U, K+1, R) and the sketch's
+    width."""
 
     inner: Floats
     left: Floats
     right: Floats
     width: float
-    cross: dict[str, Floats] = field(default_factory=dict)  # <c1, c2> of a column and its reference (U, K+1, R)
+    # inner products <c1, c2> of each column and its reference, (U, K+1, R)
+    cross: dict[str, Floats] = field(default_factory=dict)
 
     def _at(self, k: int, column: int) -> tuple[Floats, Floats, Floats]:
         right = self.right[:, k, column if self.right.shape[2] > 1 else 0]
         return self.inner[:, k, column], self.left[:, k, column], right
 
     def error(self, k: int, column: int) -> float:
-        """Return the standard deviation that the sketch adds to one cosine; 0 for exact scores."""
+        """Return the standard deviation that sketching adds to one cosine; 0 for exact scores."""
         n, a, b = self._at(k, column)
         return math.sqrt(max(float(cosine_covariance((n, a), (n, a), a, b, self.width)), 0.0))
 
@@ -231,7 +235,8 @@ class SketchTerms:
 
 @dataclass
 class Columns:
-    """Cosines of several columns over one use: values (K+2, R) and replicates (C, K+2, R) by bin, overall, at worst."""
+    """Cosines of several rules or draws: values (K+2, R) and replicates (C, K+2, R) by bin, overall, and in the
+    worst bin."""
 
     value: Floats
     replicates: Floats
@@ -239,7 +244,7 @@ class Columns:
     cluster: Ints
     degrees: int
     sketch: SketchTerms
-    nothing_left: list[NDArray[np.bool_]]  # as pooled_cosines returns it
+    nothing_left: list[NDArray[np.bool_]]  # where nothing is left, as `pooled_cosines` returns it
 
     @staticmethod
     def of(
@@ -251,7 +256,7 @@ class Columns:
         cross: dict[str, Floats] | None = None,
         cluster: Ints | None = None,
     ) -> Columns:
-        """Compute the cosines and append the worst bin's. ``width`` is the sketch's width, infinite for exact scores.
+        """Compute the cosines of all bins and append that of the worst bin.
 
         ``update`` and ``cluster`` (C,) are those of each replicate; by default no cluster has responses in two updates.
         """
@@ -282,7 +287,8 @@ class Columns:
         if not np.isfinite(half):
             return value, float("nan"), float("nan")
         low, high = np.tanh(z - half), np.tanh(z + half)
-        return value, min(value, float(low)), max(value, float(high))  # z stays finite, just below that of cosine 1
+        # z of a cosine near 1 is limited, so that it stays finite
+        return value, min(value, float(low)), max(value, float(high))
 
     def undefined(self, k: int, columns: Sequence[int]) -> str:
         """Say why bin ``k`` (K: all bins) has no cosine or no interval in some columns; return "" if it has both."""
@@ -310,7 +316,7 @@ class Columns:
         return gap, gap - half, gap + half
 
     def _bin(self, k: int, column: int) -> int:
-        """Return the bin behind entry ``k``: ``k`` itself, or for the last entry the bin with the smallest cosine."""
+        """Return the bin that entry ``k`` is of: ``k``, or for the last entry the bin with the smallest cosine."""
         if k < len(self.value) - 1:
             return k
         found = self.value[:-2, column]

@@ -39,7 +39,7 @@ def effective_width(run: Run) -> tuple[float, str]:
 def cosine_covariance(
     first: tuple[Floats, Floats], second: tuple[Floats, Floats], cross: Floats, right: Floats, width: float
 ) -> Floats:
-    """Return the covariance, by the sketch, of two pooled cosines ``sum <c,w> / sqrt(sum <c,c> sum <w,w>)``.
+    """Return the covariance that sketching gives two pooled cosines ``sum <c,w> / sqrt(sum <c,c> sum <w,w>)``.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ def cosine_covariance(
     with np.errstate(invalid="ignore", divide="ignore"):
         A1, A2, B = a1.sum(0), a2.sum(0), b.sum(0)
         r1, r2 = n1.sum(0) / np.sqrt(A1 * B), n2.sum(0) / np.sqrt(A2 * B)
-        # derivatives of each cosine by its numerator and its two squared norms
+        # Derivatives of each cosine by its numerator and by its two squared norms.
         d1 = (1 / np.sqrt(A1 * B), -r1 / (2 * A1), -r1 / (2 * B))
         d2 = (1 / np.sqrt(A2 * B), -r2 / (2 * A2), -r2 / (2 * B))
         moments = (

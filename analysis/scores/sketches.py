@@ -31,7 +31,7 @@ from fspo.stats.clusters import dense
 
 @dataclass(frozen=True)
 class Fresh:
-    """An audit: new responses sampled at the parameters of an update, so w = 1 (docs/theory.md section 5).
+    """The responses of an audit: sampled anew with the weights of an update, so that w = 1 (docs/theory.md section 5).
 
     Attributes
     ----------
@@ -71,7 +71,7 @@ class ScoredWindow:
     _outcomes: dict[Case, Outcome] = field(default_factory=dict, repr=False, compare=False)
 
     def outcome(self, case: Case) -> Outcome:
-        """Return what a case does to the rows, a matched range calibrated over all of them; results are cached."""
+        """Return what a case does to the window's rows; a matched range is calibrated over all of these rows."""
         if case not in self._outcomes:
             self._outcomes[case] = evaluate(case, self.rows, np.full(len(self.rows), self.window), "update")
         return self._outcomes[case]
@@ -95,7 +95,7 @@ LEFT_OUT = {
 
 @dataclass
 class ScoredWindows:
-    """The scored windows of a run, read one at a time, so that memory holds one window.
+    """Reads the scores of a run window by window, so that memory holds one window at a time.
 
     Left out are scores that are not finite or whose stored direction is not of unit norm, and audits without a score or
     advantage.
@@ -126,7 +126,7 @@ class ScoredWindows:
             rollouts = int(known.rollout.min()), int(known.rollout.max())
             try:
                 both = read_log(self.run.path, columns=wanted, rollouts=rollouts, phases=("train", "audit"))
-            except UserError as error:  # only the sketches are damaged: the other columns of these files were read
+            except UserError as error:  # only the sketches are damaged: other columns of the same files could be read
                 self.notes += Notes(damage=(f"the sketches of rollouts {rollouts[0]} to {rollouts[1]}: {error}",))
                 continue
             self.notes += Notes(damage=tuple(both.damage))
@@ -180,7 +180,7 @@ def audits(log: GradLog, partition: Partition) -> tuple[dict[int, Fresh], Counte
     advantage = leave_one_out(log.column("reward").astype(np.float64), cluster, log.column("response_id"))
     known = np.isfinite(advantage)
     left_out["audit_rows_without_advantage"] += int(np.sum(~known))
-    # rows with advantage 0 do not count as missing, because the trainer takes no scores for them
+    # Rows with advantage 0 are not counted as missing, because the trainer takes no scores of them.
     left_out["audit_rows_without_score"] += int(np.sum(np.delete(known & ~np.isclose(advantage, 0, atol=1e-9), at)))
     if not len(at):
         return found, left_out
@@ -199,5 +199,5 @@ def audits(log: GradLog, partition: Partition) -> tuple[dict[int, Fresh], Counte
 
 def _sound(psi: NDArray[Any], norm: NDArray[Any]) -> NDArray[np.bool_]:
     with np.errstate(invalid="ignore", divide="ignore"):
-        unit = np.linalg.norm(psi / norm[:, None], axis=1)  # sketches have low precision, so the margin is wide
+        unit = np.linalg.norm(psi / norm[:, None], axis=1)  # the margin is wide, because sketches have low precision
     return np.isfinite(unit) & (np.abs(unit - 1) < 0.02)

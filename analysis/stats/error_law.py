@@ -1,4 +1,4 @@
-"""The law of estimated acceptances under a candidate for the true ones. The intervals of LRE are inverted from it.
+"""How far estimated acceptances may be from the true ones, for any candidate for the true ones.
 
 Estimates from few rejections have skewed errors, whose size depends on the truth and whose covariance is itself poorly
 known. So the covariance is kept in Pearson units (errors over ``sqrt(a (1-a))``), where it depends only on the design
@@ -24,7 +24,7 @@ DRAWS = 2048
 BIN_CLUSTERS = 10
 """Clusters with rows in a bin below which LRE leaves the bin out: there its interval failed in docs/coverage.md."""
 MOST_LEFT_OUT = 0.1
-"""Share of the rows in left-out bins above which LRE is not estimated."""
+"""Share of the rows in bins that are left out, above which LRE is not estimated."""
 PSEUDO_ROWS = 2.0
 """Rows with the mean acceptance that are added to each bin, because an acceptance of exactly 0 or 1 has no logit."""
 FULL_CORRELATION = 1.0
@@ -48,12 +48,13 @@ def standard_draws(dimension: int, number: int = DRAWS, seed: int = SEED) -> tup
 
 @lru_cache(maxsize=64)
 def _t_factor(dimension: int, df: float) -> Floats:
-    """Return factors (number, 1) that turn the normal draws into multivariate t draws."""
+    """Return factors (number, 1) that turn normal draws into multivariate t draws."""
     return np.sqrt(df / sps.chi2.ppf(standard_draws(dimension)[1], df))[:, None]
 
 
 def skewed(z: Floats, skewness: Floats) -> Floats:
-    """Give standard normal errors a skewness, by Wilson and Hilferty's cubic form of a Pearson III law."""
+    """Turn standard normal errors into errors with the given skewness, by Wilson and Hilferty's form of a Pearson
+    III law."""
     size = np.maximum(np.abs(skewness), 1e-4)
     sign = np.where(skewness < 0, -1.0, 1.0)
     root = z * (size * sign / 6)
@@ -105,30 +106,32 @@ class ErrorLaw:
         return len(self.p)
 
     def scale(self, a: Floats) -> Floats:
-        """Return sqrt(a (1-a)) for indicators and 1 otherwise."""
+        """Return the scale of the errors of acceptances: sqrt(a (1-a)) for shares of rows, and 1 otherwise."""
         return np.sqrt(np.maximum(a * (1 - a), 0.0)) if self.binary else np.ones_like(a)
 
     def covariance_at(self, a: Floats) -> Floats:
-        """Return the covariance (2K, 2K) of the estimated (a, p) if ``a`` (K,) were the truth."""
+        """Return the covariance (2K, 2K) that estimates of a and p would have if ``a`` (K,) were the true
+        acceptances."""
         s = np.concatenate([self.scale(a), np.ones_like(a)])
         return self.covariance * np.outer(s, s)
 
     @cached_property
     def _parts(self) -> tuple[Floats, Floats, Floats]:
-        """Standard deviations (K,), standardised errors of a (K, M), and drawn shares (K, M)."""
+        """Standard deviations (K,), standardised errors of the acceptances (K, M), and simulated shares of rows (K,
+        M)."""
         k = len(self)
         errors = np.ascontiguousarray(self.errors.T)
         shares = np.maximum(self.p[:, None] + errors[k:], 0.0)
         return np.sqrt(np.diag(self.covariance)[:k]), errors[:k], shares / shares.sum(0)
 
     def _rates(self, a: Floats) -> Floats:
-        """Return draws of the estimated acceptances (K, M) if ``a`` (K,) were the truth."""
+        """Return simulated estimates (K, M) of the acceptances if ``a`` (K,) were the true ones."""
         sd, z, _ = self._parts
         scale = self.scale(a)
         size = (scale * sd)[:, None]
         if not self.binary:
             return a[:, None] + size * z
-        # a bin counts like a proportion of 1/sd^2 rows, because sd^2 in Pearson units is 1 over the effective rows
+        # A bin counts like a proportion of 1/sd^2 rows: in Pearson units, sd^2 is 1 over the effective number of rows.
         skewness = np.clip((1 - 2 * a) * sd / np.maximum(scale, 1e-9), -MOST_SKEW, MOST_SKEW)
         found = skewed(z, skewness[:, None])
         found *= size
@@ -136,11 +139,11 @@ class ErrorLaw:
         return np.clip(found, 0.0, 1.0, out=found)
 
     def draws(self, a: Floats) -> tuple[Floats, Floats]:
-        """Return draws of the estimated p and a (M, K) that the same design would give if ``a`` (K,) were the truth."""
+        """Return simulated estimates of p and a (M, K) that the same design would give if ``a`` (K,) were the truth."""
         return self._parts[2].T, self._rates(a).T
 
     def plug_ins(self, a: Floats) -> Floats:
-        """Return the plug-in LRE_2^2 (M,) of the draws that :meth:`draws` gives for the truth ``a``."""
+        """Return LRE_2^2, without bias correction, of each of the M simulated estimates for the truth ``a``."""
         shares, found = self._parts[2], self._rates(a)
         mean = np.sum(shares * found, axis=0)
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -157,7 +160,7 @@ def usable(found: Ratios) -> np.ndarray:
 
 
 def error_law(found: Ratios) -> tuple[ErrorLaw | None, str]:
-    """Return the error law of the usable bins (at least ``BIN_CLUSTERS`` clusters) or None, and a reason.
+    """Return the law of the errors in the bins with enough clusters, or None, and a reason.
 
     The reason says why there is no law, or which share of the rows was left out.
     """
@@ -170,7 +173,7 @@ def error_law(found: Ratios) -> tuple[ErrorLaw | None, str]:
     if dropped > MOST_LEFT_OUT:
         return None, f"too little data: {reason}"
     if not found.binary and bool(np.all(np.abs(found.influence) <= ROUNDING * np.abs(np.nan_to_num(found.value)))):
-        # no row is cut: acceptances of 1 without spread, equal to as many indicators that are all 1
+        # No row is cut. The acceptances are all 1 without spread, as if they were shares of rows that are all kept.
         if not np.all(np.abs(found.value[found.count > 0] - 1) <= ROUNDING):
             return None, "no cluster differs from another, so nothing shows how far the rates may be from the truth"
         value = np.where(found.count > 0, 1.0, np.nan)
@@ -217,12 +220,12 @@ def error_law(found: Ratios) -> tuple[ErrorLaw | None, str]:
 
 
 def worth(rows: Floats, sums: Floats, base: Floats) -> tuple[Floats, Floats]:
-    """Return the rows and accepted rows (C, K) that shares ``sums / base`` are worth: (sum d)^2 / sum d^2 rows a bin.
+    """Return how many rows, and accepted rows, (C, K) the shares ``sums / base`` of weight are worth.
 
     Only the sums of weights by cluster are known, so the weights within a cluster are taken as equal. Indicators keep
     their numbers of rows.
     """
-    # squares of weights near 0 underflow, so each bin is scaled by a power of two, which is exact, to sums near 1
+    # Squares of weights near 0 underflow. So scale each bin by a power of two, which is exact, to sums near 1.
     power = -np.frexp(base.max(0))[1]
     sums, base = np.ldexp(sums, power), np.ldexp(base, power)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -232,7 +235,8 @@ def worth(rows: Floats, sums: Floats, base: Floats) -> tuple[Floats, Floats]:
 
 
 def cut_size(lost: Floats, showing: int) -> float:
-    """Return which share of a row's weight a cut takes: 1 for indicators, less where weights are held at the edge.
+    """Return which share of a row's weight a cut takes: 1 where rows are dropped, less where weights are held at the
+    edge.
 
     Shares of size s vary s times as much as indicators of the same mean. A cell that lost several rows looks like one
     of a larger size, and one prompt of full size is added, so the result is rather too large than too small.
@@ -243,7 +247,8 @@ def cut_size(lost: Floats, showing: int) -> float:
 
 
 def degrees(influence: Floats) -> float:
-    """Return the degrees of freedom of the variance estimate ``sum z_c^2`` (Satterthwaite), 2 / (its variation)^2.
+    """Return the degrees of freedom, by Satterthwaite, of a variance estimated by summing squared influences of
+    clusters.
 
     The result is rounded, at least 4, and at most the number of clusters less 1.
     """
@@ -257,7 +262,7 @@ def degrees(influence: Floats) -> float:
 
 
 def _errors(covariance: Floats, df: float, k: int) -> Floats:
-    """Return draws (M, 2K): standardised errors of a (first K columns), then errors of p."""
+    """Return simulated errors (M, 2K): standardised errors of a in the first K columns, then errors of p."""
     found = (standard_draws(2 * k)[0] @ symmetric_root(covariance)) * _t_factor(2 * k, df)
     sd = np.sqrt(np.diag(covariance)[:k])
     found[:, :k] /= np.where(sd > 0, sd, 1.0)

@@ -24,16 +24,15 @@ from fspo.stats.intervals import CONFIDENCE
 
 NORMS = ("inf", "l1", "l2", "l2_squared")
 FARTHEST = 40.0
-"""Position at which the curve of candidates ends on either side; there it is within e^-40 of its limit."""
+"""How far the curve of candidates reaches on either side; there it is within e^-40 of its limit."""
 TAILS = (0.45, 0.3)
-"""Shares of the allowed error that the tests of the low and of the high end use. Each is half, less a reserve for the
-error of the estimated direction of the candidates, which matters where LRE_2 is as small as its noise
-(docs/coverage.md)."""
+"""Share of the allowed error that the test of the low end and that of the high end of the interval use."""
 
 
 @dataclass(frozen=True)
 class LreEstimate:
-    """The estimate of one norm, its interval and plug-in value; ``reason`` says why it is NaN.
+    """The estimate of one norm of LRE, its interval and its value without bias correction; ``reason`` says why it is
+    NaN.
 
     ``wald_p`` is the p-value of the test that acceptance is constant, and ``detectable`` the LRE_2 that this test can
     detect (:func:`constant_test`). Both are the same for every norm.
@@ -84,7 +83,8 @@ def squared(p: Floats, a: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class Curve:
-    """Candidates for the true acceptances, all with the same mean: from fairness through the estimate to the farthest.
+    """Candidates for the true acceptances, all with the same mean: from equal acceptances through the estimate and
+    beyond.
 
     The parameter mu is -inf at exact fairness, 0 at the estimate and 1 at the farthest candidate. At each distance the
     curve holds the candidate nearest to the estimate in the metric of the estimate's errors, ``v = (I - mu Sigma)^-1
@@ -94,14 +94,14 @@ class Curve:
     """
 
     law: ErrorLaw
-    root: Floats  # sqrt(p)
-    values: Floats  # eigenvalues of Sigma over the largest one
+    root: Floats  # square roots of the bins' shares p
+    values: Floats  # eigenvalues of the matrix Sigma over the largest one
     vectors: Floats
-    along: Floats  # components of the estimate along the eigenvectors
+    along: Floats  # components of the estimate along Sigma's eigenvectors
 
     @staticmethod
     def of(law: ErrorLaw) -> Curve:
-        """Make the curve for one error law."""
+        """Make the curve of candidates for one law of errors."""
         k, root = len(law), np.sqrt(law.p)
         centre = np.eye(k) - np.outer(np.ones(k), law.p)
         units = 1 / law.scale(np.full(k, float(law.p @ law.smooth)))
@@ -110,18 +110,19 @@ class Curve:
         values, vectors = np.linalg.eigh(lever @ law.covariance[:k, :k] @ lever.T)
         along = vectors.T @ deviation
         if not values[-1] > 0:
-            return Curve(law, root, np.ones(k), vectors, along)  # no errors: S is 0 everywhere
+            return Curve(law, root, np.ones(k), vectors, along)  # S is 0 everywhere, so the estimates have no error
         largest = values > (1 - 1e-9) * values[-1]
         if np.sqrt(np.sum(along[largest] ** 2)) < 1e-9 * np.sqrt(values[-1]):
-            # the estimate has no direction: take a fixed one, which does not depend on the signs that eigh chose
+            # The estimate has no direction. Take a fixed one, which does not depend on the signs that eigh chose.
             bend = root * (centre @ np.arange(k) ** 2.0)
             along += 1e-9 * np.sqrt(values[-1]) * np.where(largest, vectors.T @ bend, 0.0)
         return Curve(law, root, np.maximum(values / values[-1], 0.0), vectors, along)
 
     def __call__(self, x: float) -> Floats:
-        """Return the acceptances (K,) at a position x: -inf is fairness, 0 the estimate, +inf the farthest."""
+        """Return the acceptances (K,) at a position of the curve: -inf is equal acceptances, 0 the estimate, +inf
+        the far end."""
         mu = -float(np.expm1(-x))
-        # for large x mu rounds to 1; the floor keeps the denominator of the largest eigenvalue above 0
+        # For large x, mu rounds to 1; the floor keeps the denominator of the largest eigenvalue above 0.
         left = np.maximum(1 - mu * np.maximum(self.values, 1e-9), 1e-15)
         kept = np.where(self.values > 1e-9, self.along / left, 0.0)
         moved = self.vectors @ kept / self.root
@@ -148,14 +149,15 @@ def squared_interval(
     low = _crossing(law, curve, plug_in, 1 - low_tail, -1.0) if above < plug_in else min(plug_in - above, 0.0)
     high = _crossing(law, curve, plug_in, high_tail, 1.0) if fair[int(high_tail * len(fair))] <= plug_in else 0.0
     if law.binary and law.showing < BORROW:
-        # few rejections show no direction: any one bin may accept as little as its band allows while the others agree
+        # Few rejections show no direction. So any one bin may accept as little as its interval allows while the others
+        # agree.
         _, fewest, _ = bands(law, level) if limits is None else limits
         high = max(high, float(np.max(fewest**2 * law.p / (1 - law.p))))
     return low, max(high, float(np.mean(fair)), low)
 
 
 def _crossing(law: ErrorLaw, curve: Callable[[float], Floats], plug_in: float, q: float, start: float) -> float:
-    """Return LRE_2^2 of the candidate on a curve under which the plug-in is the quantile ``q`` of its law."""
+    """Return LRE_2^2 of the candidate on a curve for which the estimate is the quantile ``q`` of its law."""
 
     def excess(x: float) -> float:
         values = law.plug_ins(curve(x))
@@ -178,7 +180,8 @@ def _crossing(law: ErrorLaw, curve: Callable[[float], Floats], plug_in: float, q
 
 
 def levelled(moved: Floats, p: Floats, mean: float) -> Floats:
-    """Return acceptances (K,) in (0, 1) with mean ``mean`` over p, whose logits differ from each other as ``moved``."""
+    """Return acceptances (K,) in (0, 1) with the given mean over p, whose logits differ from each other as ``moved``
+    does."""
     level = float(special.logit(mean))
     for _ in range(100):
         a = special.expit(level + moved)
@@ -190,7 +193,8 @@ def levelled(moved: Floats, p: Floats, mean: float) -> Floats:
 
 
 def bands(law: ErrorLaw, level: float = CONFIDENCE) -> tuple[Floats, Floats, Floats]:
-    """Return r (K,) and its simultaneous limits from score tests of ``a(l) = (1 + r) a_bar``.
+    """Return the relative acceptance r of each bin and its simultaneous limits, from score tests of ``a(l) = (1 + r)
+    a_bar``.
 
     The errors have the size that the candidate r implies. The critical value is the upper quantile, under exact
     fairness, of the largest of the K statistics.
@@ -200,7 +204,8 @@ def bands(law: ErrorLaw, level: float = CONFIDENCE) -> tuple[Floats, Floats, Flo
     r = law.a / mean - 1
 
     def error(rho: Floats) -> Floats:
-        """Return the standard error (..., K) of ``a_k - (1 + rho_k) a_bar`` if bin k's true rate is the candidate's."""
+        """Return the standard error (..., K) of ``a_k - (1 + rho_k) a_bar`` if the candidate gives the true rate of
+        bin k."""
         one = (1 + rho)[..., None]
         at = np.minimum(np.maximum(one * mean, 1e-12), 1 - 1e-12) if law.binary else law.a[:, None]
         sizes = np.where(own > 0, law.scale(at), others)
@@ -229,7 +234,7 @@ def bands(law: ErrorLaw, level: float = CONFIDENCE) -> tuple[Floats, Floats, Flo
 
 
 def constant_test(law: ErrorLaw) -> tuple[float, float]:
-    """Test whether acceptance is constant: cluster-robust Wald statistic with Hotelling's F (r has rank K-1).
+    """Test whether acceptance is equal in all bins, by a cluster-robust Wald statistic with Hotelling's F.
 
     For indicators the covariance is that under exact fairness, as in a score test.
 
@@ -243,7 +248,7 @@ def constant_test(law: ErrorLaw) -> tuple[float, float]:
     if law.df - rank + 1 < 1:
         return float("nan"), float("nan")
     fair = np.full(k, float(law.p @ law.smooth)) if law.binary else law.a
-    # all terms come from the candidate, so p is exactly the direction without error, and r has no part in it either
+    # All terms come from the candidate, so the direction p has exactly no error, and r has no part in it.
     mean = float(law.p @ fair)
     lever = np.hstack([np.eye(k) / mean - np.outer(fair, law.p) / mean**2, -np.outer(fair, fair) / mean**2])
     covariance = lever @ law.covariance_at(fair) @ lever.T
@@ -257,7 +262,7 @@ def constant_test(law: ErrorLaw) -> tuple[float, float]:
 
 @lru_cache(maxsize=256)
 def _seen(above: int, below: float, level: float = CONFIDENCE, power: float = 0.8) -> float:
-    """Return the noncentrality at which an F test with these degrees of freedom rejects with probability ``power``."""
+    """Return the noncentrality at which an F test on these degrees of freedom rejects with probability ``power``."""
     critical = float(sps.f.ppf(level, above, below))
 
     def missing(noncentrality: float) -> float:

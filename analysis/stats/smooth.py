@@ -1,4 +1,4 @@
-"""Table smooth: acceptance as a smooth curve of length, beside the bins.
+"""Acceptance as a smooth curve of length, beside the bins: the rows of table ``smooth``.
 
 The curve is a logistic regression of the indicator on a cubic spline of log(1 + L), with knots at quantiles. The number
 of knots depends on how many prompts show the rarer outcome and never on the fit, because a penalty chosen on the same
@@ -22,18 +22,17 @@ from fspo.stats.intervals import CONFIDENCE, simultaneous_half_widths, t_quantil
 
 POINTS = 25
 LEAST, MOST = 4, 8
-"""Fewest and most coefficients of a curve. Up to FEW prompts with the rarer outcome give LEAST coefficients; each time
-their number grows by half there is one more, up to MOST."""
+"""Fewest and most coefficients of a smooth curve. The number grows with the prompts that show the rarer outcome."""
 FEW = 20
 ENOUGH = 20
 """Number of prompts with the rarer outcome below which no curve is fitted."""
 INNER = 0.025
-"""The curve is shown between the quantiles INNER and 1 - INNER of length."""
+"""Quantile of length at which the smooth curve begins; the curve ends at one minus this quantile."""
 
 
 @dataclass(frozen=True)
 class Smooth:
-    """A fitted curve: estimates and bands at ``length`` (P,), its number of coefficients, and why it is NaN."""
+    """A fitted curve of acceptance: values and bands at ``length`` (P,), number of coefficients, and why it is NaN."""
 
     length: Floats
     estimate: Floats
@@ -100,7 +99,7 @@ def smooth_cells(values: Floats, rows: Any, hits: Any, level: float = CONFIDENCE
     if rare < ENOUGH:
         return _nothing(at, f"too little data: {ENOUGH - rare} more prompts with the rarer outcome are needed")
     basis = int(np.clip(LEAST + np.floor(np.log(max(rare / FEW, 1)) / np.log(1.5)), LEAST, MOST))
-    # log(1 + L) instead of log L, because the coordinate of another partition may be 0
+    # log(1 + L), not log L, because the coordinate of another partition may be 0.
     x = np.log1p(values)
     inner = np.unique(np.interp(np.linspace(0, 1, basis - 2)[1:-1], place, x))
     inner = inner[(inner > x[0]) & (inner < x[-1])]
@@ -113,13 +112,13 @@ def smooth_cells(values: Floats, rows: Any, hits: Any, level: float = CONFIDENCE
     leverage = rows @ (weight * np.einsum("li,ij,lj->l", design, bread, design))
     scores /= 1 - np.minimum(leverage, 0.9)[:, None]
     own = float(borrowed(rare))
-    # few rejections say too little about their spread, so the binomial information replaces part of the estimate
+    # Few rejections say too little about their spread, so the binomial information replaces a part of the estimate.
     meat = own * (scores.T @ scores) + (1 - own) * (design * (counts * weight)[:, None]).T @ design
     shown_design = BSpline.design_matrix(np.clip(np.log1p(at), x[0], x[-1]), knots, 3).toarray()
     lever = shown_design @ bread
     covariance = lever @ meat @ lever.T
     line = shown_design @ beta
-    df = min(clusters, rare) - 1  # prompts without the rarer outcome say almost nothing about the scores' spread
+    df = min(clusters, rare) - 1  # prompts without the rarer outcome say almost nothing about the spread
     together = simultaneous_half_widths(covariance, df, level)
     alone = t_quantile(df, level) * np.sqrt(np.maximum(np.diag(covariance), 0.0))
     curves = [special.expit(line + shift) for shift in (0.0, -together, together, -alone, alone)]
@@ -139,8 +138,8 @@ def _distinct(values: Floats) -> tuple[Floats, Ints]:
 
 
 def _fit(design: Floats, counts: Floats, hits: Floats) -> tuple[Floats, Floats]:
-    """Fit the logistic regression; return its coefficients and the inverse of its information."""
-    # the ridge adds 1/50 of a row at the mean for each coefficient: a stretch without rejections stays finite
+    """Fit a logistic regression; return its coefficients and the inverse of its information matrix."""
+    # The ridge adds 1/50 of a row at the mean for each coefficient, so a stretch without rejections stays finite.
     ridge = 0.02 * np.eye(design.shape[1])
     start = np.full(design.shape[1], special.logit((hits.sum() + 0.5) / (counts.sum() + 1)))
     beta, bread = start, ridge

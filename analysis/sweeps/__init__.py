@@ -1,1 +1,1 @@
-"""What changes with another setting: counterfactually on one log, or in runs that were trained with it."""
+"""What another setting changes: counterfactually on one log, or in runs that were trained with that setting."""

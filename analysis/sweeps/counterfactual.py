@@ -86,7 +86,7 @@ def settings(run: Run) -> Iterator[Setting]:
         for factor in FACTORS:
             try:
                 rule = scaled(known[name], factor)
-            except UserError:  # scaled to eps >= 1, the range has no lower edge
+            except UserError:  # the scaled range has no lower edge if eps reaches 1
                 continue
             yield Setting("range", f"{rule.range_lo:.3g} {rule.range_hi:.3g}", name, rule)
     for dual in () if corrections else (None, 1.5, 2.0, 3.0):
@@ -97,7 +97,7 @@ def settings(run: Run) -> Iterator[Setting]:
         yield Setting("drift", drift, named, replace(base, drift=drift))
     typical = float(np.median(run.rows.length))
     for gamma in (0.0, 0.25, 0.5, 0.75, 1.0):
-        # keep fspo's half-width at the median length, so that only the exponent changes
+        # Keep fspo's half-width at the median length, so that only the exponent changes.
         factor = typical ** (0.5 - gamma)
         ends = {"range_lo": base.range_lo * factor, "range_hi": base.range_hi * factor}
         yield Setting("gamma", f"{gamma:g}", "power", replace(base, shape="power", gamma=gamma, name="", **ends))
@@ -234,7 +234,7 @@ def _row(run: Run, setting: Setting, quantity: str, estimate: Interval, reason: 
 
 
 def build_parser() -> CommandParser:
-    """Return the parser of the command line."""
+    """Return the parser of ``python -m analysis sweep``."""
     p = CommandParser(
         prog="python -m analysis sweep",
         description="What other ranges, drifts, exponents, dual clips, outsides, aggregations, group sizes and "
@@ -250,7 +250,7 @@ def build_parser() -> CommandParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Sweep each run, write its table and print it."""
+    """Sweep settings on the log of each run, write the table and print it."""
     args = build_parser().parse_args(arguments)
     for path in args.runs:
         target = Path(path) / folder_name(on=args.on) / "sweep.csv"
@@ -281,7 +281,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def format_sweep(table: pd.DataFrame, names: Sequence[str]) -> str:
-    """Return one line for each setting: the estimates with their intervals."""
+    """Return the sweep as text: a line for each setting, with estimates and intervals."""
     quantities = list(dict.fromkeys(table["quantity"]))
     lines = ["  ".join(f"{word:24}" for word in ("setting", "value", "rule", *quantities)).rstrip()]
     for key, part in table.groupby(["setting", "value", "rule"], sort=False):

@@ -49,12 +49,12 @@ class TrainedSweepRow(NamedTuple):
 
 
 QUANTITIES = {c.name: c.meaning for c in columns(TrainedSweepRow) if c.name in TrainedSweepRow._fields[6:11]}
-"""Quantities of the rule that trained, on its log, each with its meaning."""
+"""Columns of the trained sweep that hold an estimate of the trained rule, each with its meaning."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A row of the table: a rule, the changed setting, its run folders (one a seed), and why some are missing."""
+    """A row of the trained sweep: rule, changed setting, run folders (one a seed), and why runs are missing."""
 
     rule: str
     setting: str
@@ -65,7 +65,7 @@ class Entry:
 
 
 def trained_sweep(entries: Sequence[Entry]) -> pd.DataFrame:
-    """Return a row for each entry: every quantity with ``_ci_low`` and ``_ci_high``, and a note.
+    """Return a row for each entry: every estimate with the ends of its interval, and a note.
 
     Parameters
     ----------
@@ -134,7 +134,7 @@ def _note(found: dict[str, Estimate], runs: int) -> str:
 
 
 def write_trained_sweep(path: Path, entries: Sequence[Entry]) -> None:
-    """Write the table as CSV, atomically."""
+    """Write the table of the trained sweep as CSV; after a crash the old file is still there."""
     table = trained_sweep(entries)
     with whole_file(path) as part:
         table.to_csv(part, index=False)

@@ -113,7 +113,7 @@ class TrendRow(NamedTuple):
 
     @staticmethod
     def of(case: CaseKey, measure: str, over: Slope, within: Slope) -> TrendRow:
-        """Make a row from the slope over all rows and the slope within windows."""
+        """Make a table row from the slope over all rows and the slope within windows."""
         slope, inside = (Interval(s.slope, s.ci_low, s.ci_high) for s in (over, within))
         ninety = (over.ci90_low, over.ci90_high, over.p_value, over.tost_p, over.se)
         return TrendRow(case, measure, slope, *ninety, over.clusters, over.reason, inside)
@@ -165,13 +165,13 @@ class AcceptanceTables:
 
 @dataclass(frozen=True)
 class View:
-    """Rows of one use, with their bins, windows and dense cluster numbers. ``take`` selects a subset of them."""
+    """Rows of one use with their bins, windows and cluster numbers."""
 
     rows: Rows
     bins: Ints
     window: Ints
     cluster: Ints
-    mean: np.ndarray  # (K+1,) mean coordinate by bin, last: over all bins
+    mean: np.ndarray  # (K+1,) mean length (or other coordinate) in each bin; the last entry is over all bins
 
     @staticmethod
     def of(rows: Rows, bins: Bins, window: Ints) -> View:
@@ -228,13 +228,13 @@ def tables_of(run: Run, tally: Tally, uses: Sequence[str] = USES) -> AcceptanceT
 
 @dataclass(frozen=True)
 class Means:
-    """The mean coordinate by bin, and overall as the last entry (K+1,)."""
+    """The mean length, or other coordinate, in each bin and overall (K+1,)."""
 
     mean: np.ndarray
 
     @staticmethod
     def of(found: SubsetSums) -> Means:
-        """Compute the means from the sums of one subset."""
+        """Compute the means from the sums over one subset of rows."""
         k = np.full(len(found.count), np.nan)
         return Means(np.divide(found.coordinate, found.count, out=k, where=found.count > 0))
 
@@ -249,7 +249,7 @@ def _measure(
     view: Means,
     made: dict[tuple[int, str, str], AcceptanceTables],
 ) -> None:
-    """Add the rows of one case and measure; ``made`` caches the rows of earlier cases with the same sums."""
+    """Add the rows of one case and measure to the tables; ``made`` keeps rows for later cases with the same sums."""
     counted = tally.twins.get(i, i) if measure == "update" else i
     place = counted, measure, case.subset
     column = sums.columns.get(place)
@@ -271,7 +271,7 @@ def _measure(
     tables.lre += of_case(rows.lre)
     tables.trend += of_case(rows.trend)
     tables.ess += of_case(rows.ess)
-    if counted == i:  # write a curve once, not again for a case with the same sums
+    if counted == i:  # a curve is written once, although several cases may have the same sums
         tables.smooth += of_case(rows.smooth)
 
 
@@ -288,7 +288,7 @@ def _left_out(sums: Sums, i: int, rate: str, subset: str) -> str:
 def _estimates(
     case: CaseKey, tally: Tally, sums: Sums, i: int, measure: str, column: Column, view: Means
 ) -> AcceptanceTables:
-    """Make the rows of one case and measure from its sums."""
+    """Make the table rows of one case and measure from its sums."""
     bins, shared = tally.layout.bins, sums.counted(i, rate_of(measure), case.subset)
     weighted = measure == "weight"
     rows, base = shared.bases["one"], shared.bases[tally.cases[i].rule.weight if weighted else "one"]
@@ -337,7 +337,7 @@ def _lre_rows(case: CaseKey, measure: str, found: Ratios) -> list[LreRow]:
 
 
 def _unusual(tally: Tally, sums: Sums, i: int, measure: str, column: Column, rows: Base, some: np.ndarray) -> int:
-    """Count the groups with a row whose value is not the usual one, which is 1 or 0 (none, for most multipliers)."""
+    """Count the clusters in which some row's value is not 1 (a share) or not 0 (a side), the value of most rows."""
     if measure == "weight":
         column = sums.columns[tally.twins.get(i, i), "update", "nonzero"]
     count = rows.d[some].sum(1)
@@ -352,14 +352,14 @@ def _unusual(tally: Tally, sums: Sums, i: int, measure: str, column: Column, row
 
 
 def _slopes(column: Column, base: Base, some: np.ndarray, unusual: int) -> tuple[Slope, Slope]:
-    """Return the trend over all rows and the trend within windows."""
+    """Return the slope of acceptance on length over all rows, and the slope within windows."""
     s, y = base.d[some].sum(1), column.y[some].sum(1)
     total = float(s.sum())
     if not total > 0:
         return no_slope("all weights are 0"), no_slope("all weights are 0")
     x, xx, xy = base.x[some], base.xx[some], column.xy[some]
     mean_x, mean_y = float(x.sum()) / total, float(y.sum()) / total
-    # in this order of subtraction the sums are exactly 0 where y does not vary
+    # Subtracting in this order gives exactly 0 if y is the same in all rows.
     centred = (xy - mean_y * x) - mean_x * (y - mean_y * s)
     over = (x - mean_x * s, xx - 2 * mean_x * x + mean_x**2 * s, centred)
     within = (base.within_x[some], base.within_xx[some], column.within[some])
@@ -388,7 +388,8 @@ def acceptance_rows(
     """
     low, high = proportion_interval(found.value, found.variance, found.count, found.clusters)
     if not found.binary:
-        # a weight ratio can exceed 1, so it is a mean; where nothing is cut it has no spread and counts as a share
+        # The ratio of a weight can exceed 1, so it is treated as a mean. If nothing is cut it has no spread and counts
+        # as a share.
         cut = ~found.shares & ((found.variance > ROUNDING) | (np.abs(found.value - 1) > ROUNDING))
         means = mean_interval(found.value, found.variance, found.clusters)
         low, high = np.where(cut, np.maximum(means[0], 0.0), low), np.where(cut, means[1], high)

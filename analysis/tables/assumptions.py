@@ -1,4 +1,4 @@
-"""Table assumptions: whether a log meets what the theory assumes (docs/theory.md section 7), each with one sentence.
+"""The table assumptions: whether a log meets what the theory assumes (docs/theory.md section 7), each in a sentence.
 
 An assumption holds if its interval lies inside the tolerance and fails if it lies outside. Otherwise there is too
 little data, and the table says how many more rows would decide at today's estimate, if the interval shrinks like one
@@ -28,15 +28,15 @@ from fspo.stats.clusters import MIN_CLUSTERS, TOO_FEW, Ratios, dense, ratios
 from fspo.stats.intervals import sample_interval, simultaneous_half_widths, t_quantile
 
 EXPONENT_TOLERANCE = 0.05
-"""Largest distance of the exponent H from 1/2."""
+"""Largest distance of the exponent H from 1/2 at which the assumption counts as met."""
 LAW_TOLERANCE = 0.05
-"""Largest distance of two distribution functions, compared at the twentieths of the normal law."""
+"""Largest distance of two distribution functions at which they count as equal; they are compared at 19 points."""
 DRIFT_TOLERANCE = 0.2
 """Largest drift x_l, in sd's of S. It moves a symmetric band's acceptance by at most phi(1) x^2 = 0.01 (T3)."""
 DEPENDENCE_TOLERANCE = 0.1
 """Largest distance from 1 of the long-run variance over the one-step variance."""
 WEIGHT_TOLERANCE = 0.05
-"""Largest distance of E[exp S] from 1."""
+"""Largest distance of E[exp S] from 1 at which the assumption counts as met."""
 ETA_TOLERANCE = 0.1
 """Largest eta of T7, the term that clipping inside lengths adds to rho, which must stay below 1."""
 MOST_TIMES = 1000.0
@@ -62,7 +62,8 @@ class AssumptionRow(NamedTuple):
 
 
 def judge(estimate: Interval, low: float, high: float, rows: int) -> tuple[str, float]:
-    """Return the verdict of an interval against a tolerance [low, high], and the missing rows (0 if it is decided).
+    """Compare an interval with a tolerance [low, high]; return the verdict, and how many rows are missing (0 if
+    decided).
 
     The missing rows are NaN if the estimate lies on an end of the tolerance, because then no number of rows would
     decide.
@@ -75,7 +76,7 @@ def judge(estimate: Interval, low: float, high: float, rows: int) -> tuple[str, 
     if above < low or below > high:
         return "fails", 0.0
     if low <= value <= high:
-        # both ends of the interval must come inside the tolerance
+        # Both ends of the interval must come inside the tolerance.
         times = max(
             (value - below) / (value - low) if below < low and value > low else (math.inf if below < low else 0.0),
             (above - value) / (high - value) if above > high and value < high else (math.inf if above > high else 0.0),
@@ -165,7 +166,7 @@ def _mean(found: Ratios, k: int) -> Interval:
 
 
 def worst(values: Floats, covariance: Floats, df: int) -> Interval:
-    """Return the largest magnitude of ``values`` (K,) with an interval from simultaneous bands."""
+    """Return the largest magnitude of several values (K,), with an interval from simultaneous bands."""
     half = simultaneous_half_widths(covariance, max(df, 1))
     size = np.abs(values)
     return Interval(float(size.max()), float(np.max(np.maximum(size - half, 0.0))), float(np.max(size + half)))
@@ -177,7 +178,7 @@ def _enough(seen: float, rows: int) -> bool:
 
 
 def _worst_ratio(y: Floats, view: View, number: int, unit: Floats, target: float = 0.0) -> Interval:
-    """Return the largest |mean of y in a bin - target| over ``unit`` (K,), among bins with enough clusters."""
+    """Return the largest |mean of y in a bin - target| in units of ``unit`` (K,), among bins with enough clusters."""
     found = ratios(y, view.cluster, view.bins, number)
     used = np.flatnonzero((found.clusters[:number] >= MIN_CLUSTERS) & (unit > 0))
     if not _enough(found.count[used].sum(), len(y)) or not np.any(found.variance[used] > 0):
@@ -188,7 +189,8 @@ def _worst_ratio(y: Floats, view: View, number: int, unit: Floats, target: float
 
 
 def worst_drift(view: View, number: int) -> Interval:
-    """Return the largest |E[S|L] + L KL| / sd(S) over the bins; at first use S + k3 has mean 0 (T9)."""
+    """Return the largest drift beside -KL over the bins, |E[S|L] + L KL| / sd(S); at first use S + k3 has mean 0
+    (T9)."""
     spread = np.array([view.rows.S[view.bins == k].std() if np.any(view.bins == k) else 0.0 for k in range(number)])
     y = view.rows.S + view.rows.k3_sum
     return _worst_ratio(y, view, number, spread) if np.all(np.isfinite(y)) else UNKNOWN
@@ -217,7 +219,8 @@ def drift_by_sign(view: View) -> Interval:
 
 
 def dependence(view: View) -> Interval:
-    """Return the variance of ``M = S + k3 = sum (exp(s_t) - 1)`` over the one that uncorrelated tokens would have.
+    """Return the variance of sum (exp(s_t) - 1) over a response's tokens, divided by the variance if tokens were
+    uncorrelated.
 
     The latter is ``sum E[(exp(s_t) - 1)^2]``. The log has only each response's sum of k3, and ``2 k3 = sum s^2 + ...``
     stands in for the sum of squares; they differ by a share of the size of s. Neither sum is centred, because at first
@@ -230,7 +233,8 @@ def dependence(view: View) -> Interval:
 
 
 def law_distances(z: Floats, bins: np.ndarray, cluster: np.ndarray, number: int) -> dict[str, Interval]:
-    """Return the largest distances, over the bins and with simultaneous bands, of the law of z from three other laws.
+    """Return how far the law of z is from the normal law, from one law for all bins, and from symmetry: largest
+    distances.
 
     "normality" compares it with the normal law of the bin's sd, "one law" with the law over all bins, and "symmetry"
     its lower with its upper tail. z is centred in its bin and scaled by the bin's sd; for "one law" by one sd for all
@@ -258,7 +262,7 @@ def law_distances(z: Floats, bins: np.ndarray, cluster: np.ndarray, number: int)
         own = u[at] / u[at].std()
         under, over = own[:, None] <= GRID, own[:, None] >= -GRID
         density = np.exp(-(GRID**2) / 2) / np.sqrt(2 * np.pi)
-        # estimating mean and sd moves the law too, at the normal law by -phi(t) times their errors
+        # Estimating mean and sd moves the law as well: near a normal law by -phi(t) times the errors of both.
         shift = density * own[:, None]
         stretch = density * GRID * (own[:, None] ** 2 - 1) / 2
         values["normality"].append(under.mean(0) - special.ndtr(GRID))

@@ -1,4 +1,4 @@
-"""Rows of tables as named tuples whose fields say what they mean, and the frames and keys made of them.
+"""Rows of tables as named tuples that say what each column means, and data frames made from them.
 
 A field is ``Annotated[type, meaning, unit]`` and makes one column of its name. A field whose type is another named
 tuple stands for that tuple's columns (``RunKey``, ``CaseKey``, ``BinKey``). A field of type ``Interval`` makes three
@@ -43,7 +43,7 @@ UNKNOWN = Interval()
 
 
 class RunKey(NamedTuple):
-    """The columns that name a run."""
+    """The columns of every table that name a run: name, rule and seed."""
 
     run: Annotated[str, "name of the run folder", "text"]
     trained_rule: Annotated[str, "label of the rule that trained", "text"]

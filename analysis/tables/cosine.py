@@ -1,4 +1,4 @@
-"""Table cosine: alignment of the clipped and the true update on the same batch (docs/theory.md section 5).
+"""The table cosine: alignment of the clipped with the true update of the same responses (docs/theory.md section 5).
 
 Every rule is a vector of coefficients on the same vectors A psi, so all rules share one matrix of inner products for
 each update: ``<g_clip, g> = c' K w``. For a window or a run, inner products and squared norms are summed over its
@@ -72,7 +72,7 @@ class CosineRow(NamedTuple):
 
 
 class CosineTable:
-    """Collects windows and makes the rows of the table cosine.
+    """Collects scored windows and makes the rows of the table cosine.
 
     Parameters
     ----------
@@ -118,7 +118,7 @@ class CosineTable:
         self._uses: dict[str, _Use] = {}
 
     def add(self, window: ScoredWindow) -> None:
-        """Add the scores of one window."""
+        """Add the scores of one window to the table."""
         use = self._uses.setdefault(window.use, _Use(len(self.bins)))
         n = len(window.rows)
         columns: list[Floats] = []
@@ -143,7 +143,7 @@ class CosineTable:
         use.add(window, np.column_stack(columns), weight[:, None], own, self.references)
 
     def rows(self) -> list[CosineRow]:
-        """Return the rows of the table."""
+        """Return the rows of the table cosine."""
         out: list[CosineRow] = []
         for name, use in self._uses.items():
             update = np.concatenate(use.cluster_update)
@@ -212,13 +212,13 @@ class CosineTable:
 
 
 class _Use:
-    """The inner products of all columns (rules and draws of the control), over the updates of one use."""
+    """The inner products of all rules and of the control's draws, over the updates of one use."""
 
     def __init__(self, number: int) -> None:
         self.inner, self.left, self.right = Products(), Products(), Products()
         self.own_inner, self.own_left, self.own_right = Products(), Products(), Products()
         self.cluster_update: list[Ints] = []
-        self.prompt: list[Ints] = []  # (rollout, prompt) that each replicate deletes, (2, C) for each update
+        self.prompt: list[Ints] = []  # the (rollout, prompt) that each replicate leaves out, (2, C) for each update
         self.count, self.cluster_count, self.total = np.zeros(number + 1), np.zeros(number + 1), np.zeros(number + 1)
         self.cross: dict[str, list[Floats]] = {}
         self.reasons: dict[int, str] = {}
@@ -234,7 +234,7 @@ class _Use:
         own: list[Any],
         references: dict[str, list[int | None]],
     ) -> None:
-        """Add every update of a window; ``coefficients`` (n, R) are M w, ``weight`` (n, 1) is w."""
+        """Add every update of a window: ``coefficients`` (n, R) are the rules' M w, ``weight`` (n, 1) is w."""
         k = self.number
         own_left = np.column_stack([f.clipped_weight for f in own]) if own else None
         own_right = np.column_stack([f.weight for f in own]) if own else None
@@ -254,7 +254,7 @@ class _Use:
                     paired = c[:, [i if other is None else other for i, other in enumerate(others)]]
                     self.cross.setdefault(name, []).append(gram.inner(c[:, : len(others)], paired))
             if own_left is not None and own_right is not None:
-                # the gradient of exp(S/L) carries 1/L (docs/theory.md section 2)
+                # The gradient of exp(S/L) has a factor 1/L (docs/theory.md section 2).
                 a, b = np.nan_to_num(own_left[at]) / length[:, None], np.nan_to_num(own_right[at]) / length[:, None]
                 self.own_inner.add(*gram.products(a, b))
                 self.own_left.add(*gram.products(a, a))

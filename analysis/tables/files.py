@@ -104,7 +104,7 @@ def write_tables(folder: Path, tables: Mapping[str, pd.DataFrame], summary: Mapp
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write JSON atomically, with null for NaN, which JSON does not have."""
+    """Write JSON with null for NaN; after a crash the old file is still there."""
     write_text(path, json.dumps(_plain(content), indent=2, allow_nan=False) + "\n")
 
 

@@ -1,4 +1,4 @@
-"""Table lemma: T7 and T8 on every scored update and window, and the integrity check (docs/theory.md section 5).
+"""The table lemma: T7 and T8 on every scored update and window, and the check of both (docs/theory.md section 5).
 
 On a finite log both theorems hold exactly for the empirical measure, up to rounding. So a violation is an error in the
 log or in the code, and the summary says so. What a reader learns from the table is rho, the slack, and how the lost
@@ -63,7 +63,7 @@ class LemmaRow(NamedTuple):
 
 @dataclass
 class Strata:
-    """Sums over the responses of one case, by update and bin: counts and weights (U, K), vectors (U, K, D)."""
+    """Sums over the responses of one case, by update and bin: counts and weights (U, K), and gradients (U, K, D)."""
 
     count: Floats
     kept: Floats
@@ -74,7 +74,7 @@ class Strata:
 
 
 class LemmaTable:
-    """Collects windows and makes the rows of the table lemma. Every case takes the common weight exp(S)."""
+    """Collects scored windows and makes the rows of the table lemma, with the weight exp(S) for every rule."""
 
     def __init__(self, key: RunKey, bins: Bins, cases: list[Case]) -> None:
         self.key, self.bins = key, bins
@@ -82,14 +82,14 @@ class LemmaTable:
         self.table: list[LemmaRow] = []
 
     def add(self, window: ScoredWindow) -> None:
-        """Append a row for each case and update, and for each case one over the window if it has several updates."""
+        """Append a row for each rule and update, and one for the window as a whole if it has several updates."""
         rows, number = window.rows, len(self.bins)
         groups = window.update * number + window.bins
         size = window.updates * number
         weight = rows_weight(window)
         shape = (window.updates, number)
         places = [np.flatnonzero(window.update == u) for u in range(window.updates)]
-        # keep each update's vectors apart, with a mask of its rows in each bin: products within one update stay small
+        # Keep the vectors of each update apart, with a mask of its rows in each bin, so that products stay small.
         parts = [(at, in_own_span(window.vectors[at]), np.eye(number)[:, window.bins[at]]) for at in places]
 
         def by_bin(values: Floats) -> Floats:
@@ -115,7 +115,8 @@ class LemmaTable:
                 g,
                 vectors_by_bin(found.clipped_weight),
             )
-            direct = _stacked([found.clipped_weight[at] @ vectors for at, vectors, _ in parts])  # row by row (U, D)
+            # the clipped update as a sum over rows, (U, D)
+            direct = _stacked([found.clipped_weight[at] @ vectors for at, vectors, _ in parts])
             for u in range(window.updates):
                 row = LemmaRow(*key, first[u], 1, 1, steps[u])
                 self.table.append(filled(row, case, strata, np.array([u]), direct[u : u + 1]))
@@ -124,7 +125,7 @@ class LemmaTable:
                 self.table.append(filled(row, case, strata, np.arange(window.updates), direct))
 
     def rows(self) -> list[LemmaRow]:
-        """Return the rows of the table."""
+        """Return the rows of the table lemma."""
         return self.table
 
 
@@ -134,10 +135,11 @@ def filled(row: LemmaRow, case: Case, strata: Strata, at: Ints, direct: Floats) 
         lemma, mean = lemma_of(strata, at, drop=case.rule.clip.zeroes)
     except UserError as error:
         return row._replace(reason=str(error))
-    # sum the clipped update row by row too, and compare in T8's units: a_bar, and rounding with it, can reach 1e9
+    # Sum the clipped update over rows as well, and compare in T8's units: a_bar, and rounding with it, can reach 1e9.
     through = strata.g_clip[at].sum(1)
     scale = mean * float(np.linalg.norm(strata.g[at].sum(1)))
-    residual = float(np.maximum(lemma.identity_residual, np.linalg.norm(through - direct) / scale))  # NaN stays
+    # np.maximum keeps NaN
+    residual = float(np.maximum(lemma.identity_residual, np.linalg.norm(through - direct) / scale))
     bound = np.nan if lemma.bound is None else lemma.bound
     return row._replace(
         rho=lemma.rho,
@@ -161,7 +163,7 @@ def filled(row: LemmaRow, case: Case, strata: Strata, at: Ints, direct: Floats) 
 
 
 def integrity(table: Sequence[LemmaRow]) -> dict[str, Any]:
-    """Return the largest T8 residual, the number of T7 violations, and whether both are rounding.
+    """Return the largest residual of T8, the number of violations of T7, and whether both are only rounding.
 
     ``pass`` is None if no row was evaluated. An evaluated row counts as a violation if its residual is not finite, or
     if it has a bound and no finite slack.
@@ -181,7 +183,7 @@ def integrity(table: Sequence[LemmaRow]) -> dict[str, Any]:
 
 
 def in_own_span(vectors: Floats) -> Floats:
-    """Return the vectors (n, D) in an orthonormal basis of their span (n, min(n, D)); all inner products are kept."""
+    """Express vectors (n, D) in an orthonormal basis of their span (n, min(n, D)), which keeps all inner products."""
     if vectors.shape[0] >= vectors.shape[1]:
         return vectors
     return np.asarray(np.linalg.qr(vectors.T, mode="r")).T

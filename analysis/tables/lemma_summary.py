@@ -1,4 +1,4 @@
-"""Table lemma_summary: the lemma's quantities (T7) over a run's scored updates, by rule and use, with intervals.
+"""The table lemma_summary: rho, cosine and other quantities of T7, averaged over updates, by rule and use.
 
 The table gives means over updates with Student's t, and the share of updates with a guarantee (rho < 1) with Wilson's
 interval. The clusters are rollouts, because updates of one rollout share its responses. An interval is about the mean
@@ -33,11 +33,10 @@ QUANTITIES = {
     "bound": (0.0, 1.0),
     "cosine": (-1.0, 1.0),
 }
-"""Columns of the table lemma that are averaged, with the smallest and largest value that each can have; intervals end
-there. ``bound`` is averaged over the updates that have a bound."""
+"""Columns of the table lemma that are averaged, each with the least and the greatest value that it can have."""
 SHARE = "guaranteed"
 NO_GUARANTEE = "no guarantee"
-"""Reason given where no update has a bound. With rho >= 1 T7 promises nothing, which differs from a bound of 0."""
+"""Reason given if no update has a bound: with rho >= 1, T7 promises nothing."""
 
 
 class LemmaSummaryRow(NamedTuple):
@@ -67,7 +66,8 @@ def lemma_summary(table: Sequence[LemmaRow]) -> list[LemmaSummaryRow]:
     """
     groups: dict[str, list[LemmaRow]] = {}
     for row in table:
-        groups.setdefault(repr((row.case, row.weight)), []).append(row)  # as text a target NaN equals NaN
+        # compared as text, because NaN equals NaN there
+        groups.setdefault(repr((row.case, row.weight)), []).append(row)
     return [line for found in groups.values() for line in _of_case(found)]
 
 

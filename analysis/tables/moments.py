@@ -1,4 +1,4 @@
-"""Tables moments and scaling: what section 7 of docs/theory.md assumes about S given L, with intervals.
+"""The tables moments and scaling: mean, variance and law of S by length, as docs/theory.md section 7 assumes them.
 
 The rows of several updates and windows are pooled, and S spreads as training goes on. So normality and the exponent H
 are measured on ``z = (S - mean of its bin) / (scale_s sqrt(L))``, where ``scale_s`` is the root of sum S^2 / sum L over
@@ -23,7 +23,7 @@ from fspo.stats.intervals import CONFIDENCE, EQUIVALENCE, simultaneous_half_widt
 
 SIGNS = {"all": 0, "positive": 1, "negative": -1}
 GRID = special.ndtri(np.arange(1, 20) / 20)
-"""Points at which the law of z is compared with the normal law: the twentieths of the normal law."""
+"""Points at which the law of z is compared with the normal law: twentieths of the normal law."""
 
 Z = "z, S less its bin's mean over (root of sum S^2 / sum L of the update) sqrt(L)"
 Subset = Annotated[str, "all: every response; nonzero: responses whose advantage A is not 0", "text"]
@@ -144,7 +144,7 @@ def _moments(key: tuple[RunKey, str, str], view: View, scale: Floats, bins: Bins
 
 
 def standardized(S: Floats, L: Floats, scale: Floats, bins: Ints) -> Floats:
-    """Return z (N,): S / (scale sqrt(L)) less its mean in the bin."""
+    """Return z (N,): S / (scale sqrt(L)), less its mean in the bin."""
     z = S / (scale * np.sqrt(L))
     count = np.bincount(bins)
     mean = np.divide(np.bincount(bins, z), count, out=np.zeros(len(count)), where=count > 0)
@@ -178,7 +178,7 @@ def shape_of(z: Floats, cluster: Ints) -> Shape:
         return Shape()
     u = (z - z.mean()) / sd
     m3, m4 = float(np.mean(u**3)), float(np.mean(u**4))
-    # influence functions of the standardised moments, allowing for the estimated mean and variance
+    # Influence functions of the standardised moments, which allow for the estimated mean and variance.
     influences = (
         (m3, u**3 - m3 - 3 * u - 1.5 * m3 * (u**2 - 1)),
         (m4 - 3, u**4 - m4 - 4 * m3 * u - 2 * m4 * (u**2 - 1)),
@@ -192,7 +192,7 @@ def shape_of(z: Floats, cluster: Ints) -> Shape:
     below = (u[:, None] <= GRID).astype(np.float64)
     law = below.mean(0)
     density = np.exp(-(GRID**2) / 2) / np.sqrt(2 * np.pi)
-    # estimating mean and sd moves the law too, at the normal law by -phi(t) times their errors
+    # Estimating mean and sd moves the law as well: near a normal law by -phi(t) times the errors of both.
     influence = below - law + density * u[:, None] + density * GRID * (u[:, None] ** 2 - 1) / 2
     sums = np.zeros((clusters, len(GRID)))
     np.add.at(sums, cluster, influence)
@@ -261,7 +261,7 @@ def exponent(y: Floats, L: Floats, cluster: Ints) -> Exponent:
         return Exponent(reason="all responses have one length")
     if not y.mean() > 0:
         return Exponent(reason="S does not vary")
-    if not x[y > 0].min() < 0 < x[y > 0].max():  # no finite slope solves the equation
+    if not x[y > 0].min() < 0 < x[y > 0].max():  # no finite slope solves the estimating equation
         return Exponent(reason="S varies only at lengths on one side of their mean")
     b = np.array([np.log(y.mean()), 0.0])
     design = np.column_stack([np.ones_like(x), x])

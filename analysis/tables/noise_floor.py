@@ -1,4 +1,4 @@
-"""Table noise_floor: how much S moves by numerics alone, by length bin and source of noise.
+"""The table noise_floor: how far numerics alone move S, by length bin and source of noise.
 
 ``python -m fspo.train --noise-floor`` measures it. With unchanged weights S would be 0 in exact arithmetic. A clip
 rate, a Var(S)/L or a drift that is not above this floor says nothing about the policy.

@@ -1,4 +1,4 @@
-"""Tables over_time (clip rate by rollout and length bin, over all uses) and training (metrics, one row a value)."""
+"""The tables over_time (share out of the band by rollout and length bin) and training (the run's metrics)."""
 
 from __future__ import annotations
 
@@ -67,7 +67,8 @@ def over_time_rows(run: Run, bins: Bins, rows: Rows, outcome: Outcome | None) ->
         if outcome.reason:
             return []
         out_of_band, cut = ~outcome.in_band, outcome.side != 0
-    elif {"band_accept", "multiplier"} <= run.logged:  # fields of the run's own rule on this ratio
+    # the log says what the run's own rule did to the ratio that is analysed
+    elif {"band_accept", "multiplier"} <= run.logged:
         out_of_band, cut = ~rows.band_accept, rows.multiplier < 1
     else:
         return []

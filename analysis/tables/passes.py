@@ -1,4 +1,4 @@
-"""Pass once over the windows of a log: sums for the acceptance tables, clip rates over time, checks and counts.
+"""Read a log once, window by window: sums for the acceptance tables, clip rates over time, checks and counts.
 
 Several processes share the log's chunks, and their sums are added at the end. A log in memory is one chunk.
 """
@@ -24,7 +24,7 @@ from fspo.stats.bins import Bins
 
 @dataclass
 class Found:
-    """Results of the pass over the log."""
+    """What one pass over the log gives."""
 
     uses: dict[str, Sums] = field(default_factory=dict)
     over_time: list[OverTimeRow] = field(default_factory=list)
@@ -40,7 +40,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Pass:
-    """The settings of the pass over the log, and its tally."""
+    """What a pass over the log needs: the run, bins, window size, and the tally of sums."""
 
     run: Run
     bins: Bins
@@ -57,7 +57,7 @@ class Pass:
             found.sides.add(rows, self.trained.rule, outcome)
 
     def share(self, chunks: Sequence[Chunk], step: Callable[[], None]) -> Found:
-        """Pass over some chunks of the log in this process; call ``step`` after each."""
+        """Sum over some chunks of the log in this process; call ``step`` after each chunk."""
         found = Found()
         for chunk in chunks:
             windows, notes = self.run.source.windows(chunk, self.size)
@@ -76,7 +76,7 @@ def look_through(
     size: int,
     progress: Callable[[float], None] = lambda _: None,
 ) -> tuple[Tally, Found]:
-    """Pass over the complete log; return its sums and results, with notes of damage, counts and their warnings.
+    """Read the complete log once; return sums and results, with notes about damage, counts and warnings.
 
     Parameters
     ----------

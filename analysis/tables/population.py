@@ -1,4 +1,4 @@
-"""Table population: cosine and squared error of the clipped update as an estimate of a population's update.
+"""The table population: cosine and squared error of the clipped update as an estimate of a population's update.
 
 On one batch g_clip and g share their noise, which raises the cosine. Over pairs of responses to *different* prompts the
 mean of ``u_i v_j <psi_i, psi_j>`` is an unbiased inner product of the expected updates (docs/theory.md section 5,
@@ -42,9 +42,7 @@ from fspo.stats.intervals import t_quantile
 CAP = 2.0
 """Largest weight w in the reference ``capped``."""
 ERRORS = ("bias2", "variance", "mse", "bias2_direction", "variance_direction", "mse_direction")
-"""Errors of T12, over the unclipped update's mean squared error (its variance): below 1 clipping gains more than it
-costs. The first three are of the update, the others of g_clip / a_bar, its direction. They are not divided by ||g||^2,
-because short runs cannot tell it from 0."""
+"""Names of T12's errors, which are relative to the variance of the update without clipping: below 1, clipping helps."""
 
 
 class PopulationRow(NamedTuple):
@@ -73,21 +71,22 @@ class PopulationRow(NamedTuple):
 
 @dataclass
 class _Pool:
-    """Sums of products over the updates of one reference; an update adds nothing to a bin in which it has no pair."""
+    """Sums of products over the updates of one reference; an update adds nothing to a bin without a pair of prompts."""
 
     parts: dict[str, Products] = field(default_factory=dict)
     update: list[Ints] = field(default_factory=list)
-    prompt: list[Ints] = field(default_factory=list)  # (rollout, prompt) each replicate deletes, (2, C) an update
+    # the (rollout, prompt) that each replicate leaves out, (2, C) for each update
+    prompt: list[Ints] = field(default_factory=list)
     rows: list[Floats] = field(default_factory=list)
     clusters: Floats | None = None
-    total: Floats | None = None  # sum of the partition's coordinate, by bin
+    total: Floats | None = None  # sum of lengths, or of another coordinate, by bin
 
     def add(
         self, found: dict[str, tuple[Floats, Floats]], prompt: Ints, counts: Floats, clusters: Floats, sums: Floats
     ) -> None:
         for name, (total, without) in found.items():
             gone = np.isnan(total)
-            # if no pair is left without a prompt, nothing shows the prompt's influence: use the undeleted value
+            # If no pair is left without a prompt, nothing shows that prompt's influence, so the value with it is used.
             without = np.where(np.isnan(without), total, without)
             self.parts.setdefault(name, Products()).add(np.where(gone, 0.0, total), np.where(gone, 0.0, without))
         some = next(iter(found.values()))[1]
@@ -99,7 +98,7 @@ class _Pool:
 
 
 class PopulationTable:
-    """Collects windows and makes the rows of the table population.
+    """Collects scored windows and makes the rows of the table population.
 
     Parameters
     ----------
@@ -125,7 +124,7 @@ class PopulationTable:
         self.left_out: Counter[str] = Counter()
         self._pools: dict[str, _Pool] = {}
         self._reasons: dict[int, str] = {}
-        self._cut: dict[int, int] = {}  # for each case, the number of updates of which it kept nothing
+        self._cut: dict[int, int] = {}  # for each case, of how many updates it kept nothing
 
     def add(self, window: ScoredWindow) -> None:
         """Add the scores of one window at first use; ignore windows of reused rows."""
@@ -169,13 +168,13 @@ class PopulationTable:
         fresh = window.fresh.get(int(window.rows.step[at][0]))
         if fresh is None:
             return
-        # a prompt has leave-one-out advantages for all of its rows or for none, so the kept prompts are complete
+        # A prompt has leave-one-out advantages for all its rows or for none, so the prompts that are kept are complete.
         swap = window.rows.leave_one_out[at] / window.rows.A[at]
         known = np.isfinite(swap)
         self.left_out["fresh_rows_without_advantage"] += int(np.sum(~known))
         at, c, swap = at[known], c[known], swap[known]
         number, rows = len(self.bins), window.rows.take(at)
-        if min(len(np.unique(rows.prompt)), len(np.unique(fresh.prompt))) < 2:  # no pair of different prompts
+        if min(len(np.unique(rows.prompt)), len(np.unique(fresh.prompt))) < 2:  # there is no pair of different prompts
             self.left_out["fresh_updates_left_out"] += 1
             return
         names, codes = np.unique(np.concatenate([rows.prompt, fresh.prompt]), return_inverse=True)
@@ -200,7 +199,7 @@ class PopulationTable:
         self._pools.setdefault("fresh", _Pool()).add(found, prompt, *counts)
 
     def rows(self) -> list[PopulationRow]:
-        """Return the rows of the table."""
+        """Return the rows of the table population."""
         out: list[PopulationRow] = []
         for reference, pool in self._pools.items():
             update = np.concatenate(pool.update)
@@ -254,11 +253,12 @@ class PopulationTable:
     def _sketch_error(
         self, pool: _Pool, k: int, i: int, quantity: str, values: dict[str, tuple[Floats, Floats]]
     ) -> float:
-        """Return the sketch's error in the means, which resampling prompts does not show."""
+        """Return the error that sketching adds to a mean, which resampling prompts does not show."""
         if quantity != "cosine":
             if quantity.startswith("variance"):
-                return 0.0  # a variance is made of each prompt's vectors, so resampling prompts shows its sketch error
-            # the sketch's error of a squared norm is sqrt(2 / width) of it, independent in each update
+                # a variance is made from each prompt's vectors, so resampling prompts already shows its sketch error
+                return 0.0
+            # Sketching gives a squared norm the relative error sqrt(2 / width), independently in each update.
             here = {name: found[0][k, i if found[0].shape[1] > 1 else 0] for name, found in values.items()}
             direction = quantity.endswith("_direction")
             bias = here["bias2_direction"] if direction else here["left"] - 2 * here["inner"] + here["right"]
@@ -269,13 +269,13 @@ class PopulationTable:
             for name in ("inner", "left", "right")
         )
         variance = float(cosine_covariance((n, a), (n, a), a, b, self.width))
-        # noise in the products of single updates may make this variance 0: use at least that of equal updates
+        # Noise in the products of single updates may make this variance 0, so it is at least that of equal updates.
         cosine = float(n.sum() / math.sqrt(a.sum() * b.sum()))
         return math.sqrt(max(variance, (1 - cosine**2) ** 2 / (self.width * len(n))))
 
 
 def _scale(accepted: Floats, whole: Floats, cluster: Ints) -> tuple[Floats, Floats]:
-    """Return 1 / a_bar of an update (R,), and without each prompt (C, R); NaN where nothing is accepted.
+    """Return 1 / a_bar of an update (R,), and without each prompt (C, R); NaN if nothing is accepted.
 
     Parameters
     ----------
@@ -290,18 +290,18 @@ def _scale(accepted: Floats, whole: Floats, cluster: Ints) -> tuple[Floats, Floa
     above_without, below_without = above - member @ accepted, below - member @ whole
     with np.errstate(invalid="ignore", divide="ignore"):
         found = np.where(above > 0, below / above, np.nan)
-        # a remainder within rounding of 0 counts as 0
+        # A remainder as small as rounding counts as 0.
         return found, np.where(above_without > 1e-12 * above, below_without / above_without, np.nan)
 
 
 def _terms(gram: PairGram, c: Floats, w: Floats, scale: tuple[Floats, Floats]) -> dict[str, tuple[Floats, Floats]]:
-    """Return pair means of <c, w>, <c, c>, <w, w> and the variances; ``scale`` is the result of :func:`_scale`."""
+    """Return means over pairs of <c, w>, <c, c>, <w, w>, and the variances; ``scale`` comes from :func:`_scale`."""
     inner, left, right = gram.between(c, w), gram.between(c, c), gram.between(w, w)
     variance = gram.variance(c, left)
     whole, without = scale[0], scale[1][:, None, :]
 
     def scaled(of: Callable[[int, Floats], Floats]) -> tuple[Floats, Floats]:
-        """Return an estimate that contains the scale 1 / a_bar, and its replicates, in which the scale changes too.
+        """Return an estimate that contains the factor 1 / a_bar, and replicates in which that factor changes too.
 
         1 / a_bar is not linear and depends on the products. That biases each update's estimate by about one over its
         number of prompts, however many updates are pooled. The replicates show the bias (Quenouille), and it is
@@ -325,7 +325,7 @@ def _terms(gram: PairGram, c: Floats, w: Floats, scale: tuple[Floats, Floats]) -
 def _ratio(
     quantity: str, values: dict[str, tuple[Floats, Floats]]
 ) -> tuple[tuple[Floats, Floats], tuple[Floats, Floats]]:
-    """Return numerator and denominator of the quantity's ratio, each pooled and for every replicate."""
+    """Return numerator and denominator of the ratio that a quantity is, each pooled and for every replicate."""
 
     def each(f: Any) -> tuple[Floats, Floats]:
         parts = [{name: pair[s] for name, pair in values.items()} for s in (0, 1)]

@@ -1,4 +1,4 @@
-"""Table reuse: what happens to S when responses are used again, by times used and by updates since the rollout.
+"""The table reuse: what happens to S when responses are used again, by times used and by updates since the rollout.
 
 Expectations under the old policy hold only for responses at first use (docs/theory.md section 1). From the second epoch
 on the mean of exp S is no longer 1, so these rows describe and do not test.

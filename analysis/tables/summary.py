@@ -1,4 +1,4 @@
-"""Make summary.json: what was read, whether the log is sound, and the key numbers of one run."""
+"""Make summary.json of one run: what was read, whether the log is sound, and the key numbers."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from fspo.stats.bins import Bins
 SIDE_TOLERANCE = 1e-3
 """Largest share of rows whose logged side may differ from the rule's: in lower precision S may tie with an edge."""
 EDGE_TOLERANCE = 1e-6
-"""Largest relative difference of a logged edge and the rule's that counts as rounding, and the absolute one, nats."""
+"""Largest difference between a logged edge and the rule's edge that counts as rounding: relative, and in nats."""
 WEIGHT_TOLERANCE = 1e-4
-"""Largest difference of log weights, the logged one (float32) and the rule's, that counts as rounding."""
+"""Largest difference in log weight between the logged weight (float32) and the rule's that counts as rounding."""
 
 
 def summarize(
@@ -99,7 +99,7 @@ class SideCheck:
     reason: str = ""
 
     def add(self, rows: Rows, rule: Rule, found: Outcome) -> None:
-        """Compare some rows (N,) with what the rule that trained does to them."""
+        """Count the rows (N,) whose logged side, band or weight differs from what the header's rule gives."""
         if found.reason:
             self.reason = found.reason
             return
@@ -115,19 +115,20 @@ class SideCheck:
             edges = rule.band(rows.length, rows.drift if rule.needs_stats else None)
             for name, logged, expected in zip(("lo", "hi"), (rows.lo, rows.hi), edges, strict=True):
                 same = np.isclose(logged, expected, rtol=EDGE_TOLERANCE, atol=EDGE_TOLERANCE)
-                differs[name] = ~(same | np.isnan(logged))  # an edge that was not logged is computed from the rule
+                # an edge that was not logged cannot differ: it would be computed from the rule
+                differs[name] = ~(same | np.isnan(logged))
         for name, which in differs.items():
             self.differs[name] = self.differs.get(name, 0) + int(np.count_nonzero(which))
 
     def merge(self, other: SideCheck) -> None:
-        """Add the counts over other rows."""
+        """Add the counts of another check, made on other rows."""
         self.rows += other.rows
         self.reason = self.reason or other.reason
         for name, count in other.differs.items():
             self.differs[name] = self.differs.get(name, 0) + count
 
     def shares(self, logged: frozenset[str]) -> dict[str, Any]:
-        """Return the entries under integrity in summary.json, for the columns that were logged."""
+        """Return what summary.json says under integrity about the columns that were logged."""
         if self.reason:
             return {"side_check": self.reason}
         shares = {name: count / self.rows for name, count in self.differs.items() if name in logged}

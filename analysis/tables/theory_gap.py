@@ -1,4 +1,4 @@
-"""Table theory_gap: measured less theoretical band acceptance of the rule that trained, split into its causes.
+"""The table theory_gap: measured less theoretical share of responses in the band, split into causes.
 
 The theory is T1's. Given L, S is N(m_L, sigma^2 L), with the rule's drift m_L and one sigma for each update. The band
 has the measured width and is symmetric about m_L. Each of these ingredients is then replaced by a measured one:
@@ -36,7 +36,7 @@ from fspo.stats.intervals import t_quantile
 INGREDIENTS = ("asymmetry", "drift", "H", "tails", "dependence on A")
 GROUPS = 20
 MOST_ROWS = 100_000
-"""Largest number of rows that are used. Of more rows, complete clusters are drawn, the same for every ingredient."""
+"""Largest number of rows that are used; from more rows, complete clusters are drawn at random."""
 
 
 class GapRow(NamedTuple):
@@ -80,14 +80,15 @@ def gap_table(run: Run, bins: Bins, window_size: int) -> list[GapRow]:
     root, sign = np.sqrt(rows.length), np.sign(rows.A).astype(np.int64) + 1
 
     def split(at: np.ndarray) -> dict[str, Floats]:
-        """Return the parts on the rows ``at``, with the sigma of each update estimated on these rows."""
+        """Return the parts of the gap on the rows ``at``, with the sigma of each update estimated from these rows."""
         unit = update_scale(rows.S[at], rows.length[at], rows.step[at]) * root[at]
         S, low, high = ((x[at] - centre[at]) / unit for x in (rows.S, lo, hi))
         return parts(S, low, high, view.bins[at], sign[at], len(bins))
 
     whole = split(np.ones(len(rows), bool))
     group = np.random.default_rng(1).permutation(clusters)[view.cluster] % GROUPS
-    present = np.unique(group) if clusters >= MIN_CLUSTERS else np.zeros(0, np.int64)  # else every row is NaN
+    # with too few clusters every row of the table is NaN
+    present = np.unique(group) if clusters >= MIN_CLUSTERS else np.zeros(0, np.int64)
     without = [split(group != g) for g in present]
     n = len(present)
     out: list[GapRow] = []
@@ -103,7 +104,8 @@ def gap_table(run: Run, bins: Bins, window_size: int) -> list[GapRow]:
                 left = np.array([w[name][k] for w in without])
                 se = float(np.sqrt(np.sum((left - left.mean()) ** 2) * (n - 1) / n))
                 if name in ("measured", "gap", "rest") and whole["measured"][k] in (0, 1):
-                    # all rows agree, so deleting clusters does not change the measured share and cannot show its error
+                    # All rows agree, so leaving clusters out does not change the measured share and cannot show its
+                    # error.
                     se = float(np.hypot(se, np.sqrt(flat_variance(met))))
                 half = t_quantile(max(n - 1, 1)) * se
             key = RunKey.of(run), BinKey.of(bins, k, view.mean[k]), name, int(at.sum())
@@ -112,7 +114,7 @@ def gap_table(run: Run, bins: Bins, window_size: int) -> list[GapRow]:
 
 
 def parts(S: Floats, lo: Floats, hi: Floats, bins: Ints, sign: Ints, number: int) -> dict[str, Floats]:
-    """Return theory, measured, gap and its parts, each (K+1,), with the value over all rows last.
+    """Return the theoretical and the measured share, the gap and its parts, each (K+1,) with all rows last.
 
     Parameters
     ----------

@@ -17,8 +17,8 @@ FIGURES = (
     "sensitivity_settings",
     "training_curves",
 )
-"""Figures from the tables of ``python -m analysis``, in the order of a paper."""
+"""Names of the figures from the tables of ``python -m analysis``, in the order of a paper."""
 TRAINED = ("sensitivity_trained",)
-"""Figures from the table of a trained sweep, which paper_repro.py writes."""
+"""Names of the figures from the table of a trained sweep, which paper_repro.py writes."""
 STUDIES = ("sketch_error",)
-"""Figures from tables that scripts in ``benchmarks/`` write."""
+"""Names of the figures from tables that scripts in ``studies/`` write."""

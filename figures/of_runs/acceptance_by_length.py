@@ -1,4 +1,6 @@
-"""Acceptance by length under the rules: the Gaussian law's curve and the measured points (T1, T2)."""
+"""Share of responses kept (acceptance) by length under each rule: measured points and the Gaussian law's curve (T1,
+T2).
+"""
 
 from __future__ import annotations
 
@@ -63,10 +65,10 @@ SMOOTH = (
 APART = " Small panels: each other rule alone, {view}; grey line: {reference} there."
 OWN = " Hollow: as trained, on the log of the rule's own run{against}."
 FRONT = COMPARED
-"""The rules that the paper compares. If there are many rules these share the large panels; each other has a small
-one."""
+"""The rules that the paper compares. If there are many rules, these share the large panels, and each other has a
+small one."""
 TOGETHER = 5
-"""Most rules that share a panel."""
+"""Largest number of rules whose curves share a panel."""
 FLOOR = (
     f" Grey: what numerics alone leave in the band at unchanged weights, by bin; shaded: its {PERCENT} interval "
     "over all responses: {}."
@@ -78,7 +80,7 @@ FLOOR_LOOK: dict[str, Any] = {
 
 
 def select(tables: Tables) -> list[View]:
-    """Return rows of band acceptance over all responses at first use, one View for each panel, by bin and overall."""
+    """Return the rows of band acceptance of all responses at first use, by bin and overall, one View for each panel."""
     rows = tables["acceptance"]
     rows = first_use(prefer(rows[rows["measure"] == "band"], "subset", "all", "nonzero"))
     found = views(need(rows, "no rows of band acceptance"))
@@ -86,7 +88,7 @@ def select(tables: Tables) -> list[View]:
     kept = []
     for view in found:
         part = view.rows
-        if view.run:  # counterfactual rules that differ only outside the band have the same band acceptance
+        if view.run:  # on a shared log, rules that differ only outside the band have the same band acceptance
             part = pd.concat([plain_outside(p) for _, p in part.groupby("rule")])
             part = part[[band_of(rule) == rule or band_of(rule) not in set(part["rule"]) for rule in part["rule"]]]
         kept.append(replace(view, rows=part))
@@ -100,9 +102,8 @@ def plot_acceptance(
     noise: Sequence[Floor] = (),
     smooth: Sequence[Series] | None = None,
 ) -> Axes:
-    """Draw curves, bands and points of one panel. Points of different rules stand side by side; the noise floor is
-    grey. ``smooth`` are the series whose smooth bands are drawn, by default those of three rules.
-    """
+    """Draw acceptance against length for several rules: curves, smooth bands, points side by side, noise floor in
+    grey."""
     ax = new_axes(ax)
     rules = list(dict.fromkeys(s.rule for s in data))
     step = min(0.07, 0.5 / len(rules))
@@ -115,7 +116,7 @@ def plot_acceptance(
     for floor in noise:
         ax.axhspan(floor.low, floor.high, color=FLOOR_COLOR, alpha=0.13, linewidth=0, zorder=0.8)
         ax.plot(floor.length, floor.estimate, **FLOOR_LOOK)
-    # A smooth band is wide where there are few responses. It must not set the scale.
+    # A smooth band is wide where there are few responses, so it must not set the scale of the axis.
     ax.autoscale_view()
     low, high = ax.get_ylim()
     for s in smoothed(data) if smooth is None else smooth:
@@ -127,16 +128,15 @@ def plot_acceptance(
 
 
 def smoothed(data: Sequence[Series]) -> list[Series]:
-    """Return the series whose smooth bands a shared panel shows: those of at most three rules, since more would
-    overlap."""
+    """Return the curves of at most three rules, so that the bands around smooth curves do not overlap in a panel."""
     having = [s for s in data if len(s.smooth)]
     rules = sorted({s.rule for s in having}, key=lambda r: (FRONT.index(r) if r in FRONT else len(FRONT), r))
     return [s for s in having if s.rule in rules[: len(FRONT)]]
 
 
 def layout(panels: Sequence[tuple[View, list[Series]]]) -> tuple[list[str], list[Small], str]:
-    """Return the rules of the large panels, the small panels (if the rules are too many to share one), and their
-    title."""
+    """Return the rules of the large panels, and the small panels with their title if there are too many rules for
+    one panel."""
     rules = list(looks(s.rule for _, data in panels for s in data))
     if len(rules) <= TOGETHER:
         return rules, [], ""
@@ -161,7 +161,7 @@ def layout(panels: Sequence[tuple[View, list[Series]]]) -> tuple[list[str], list
 
 
 def caption(tables: Tables) -> str:
-    """Return the caption with its numbers."""
+    """Return the caption of acceptance by length, with sample sizes and noise floor."""
     found = select(tables)
     panels = _panels(found, tables)
     front, small, title = layout(panels)
@@ -193,12 +193,12 @@ def _apart(small: Sequence[Small], title: str, front: Sequence[str]) -> str:
 
 
 def _reference(front: Sequence[str]) -> str:
-    """Return the rule with which small panels compare."""
+    """Return the rule with which every small panel is compared."""
     return FRONT[-1] if FRONT[-1] in front else front[-1]
 
 
 def _kept(data: Sequence[Series], front: Sequence[str]) -> list[Series]:
-    """Return the series whose smooth bands large panels show if there are small panels: those of one rule."""
+    """Return the series whose smooth bands the large panels show if there are small panels: those of one rule."""
     return [s for s in data if s.rule == _reference(front)]
 
 
@@ -207,7 +207,8 @@ def _panels(found: Sequence[View], tables: Tables) -> list[tuple[View, list[Seri
 
 
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw one panel for each way to compare the rules, and small ones where there are many (docs/theory.md T1, T2)."""
+    """Draw acceptance by length: a large panel for each way to compare rules, small ones if there are many rules
+    (T1, T2)."""
     panels = _panels(select(tables), tables)
     if not panels:
         raise NothingToDraw("no bin has a finite acceptance")

@@ -1,4 +1,6 @@
-"""Acceptance by length of each rule as arrays, with the law's curve, the smooth curve and the noise floor."""
+"""Arrays for the figure of acceptance by length: measured shares, the law's curve, the smooth curve, the noise
+floor.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from fspo.theory import band_acceptance, matching_sigma
 
 @dataclass(frozen=True)
 class Series:
-    """One rule's measured acceptance by length bin, with its theory curve (empty if there is none)."""
+    """One rule's measured acceptance by length bin, with the curve that theory gives (empty if there is none)."""
 
     rule: str
     look: Look
@@ -33,7 +35,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Floor:
-    """Share of responses that one source of numerical noise puts out of a run's band: by bin, arrays (K,), and
+    """Share of a run's responses that one source of numerical noise puts out of the band: by bin, arrays (K,), and
     overall."""
 
     run: str
@@ -47,7 +49,7 @@ class Floor:
 def theory_curve(
     rule: str, lengths: NDArray[np.float64], shares: NDArray[np.float64], overall: float, at: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Return a preset's acceptance at lengths ``at`` by T1 and T2, under S ~ N(m_L, sigma^2 L).
+    """Return the acceptance that T1 and T2 give a preset at lengths ``at``, under S ~ N(m_L, sigma^2 L).
 
     sigma is chosen so that the mean acceptance is ``overall``.
 
@@ -74,7 +76,7 @@ _CASE = ("run", "rule", "outside", "source", "target", "subset", "use", "measure
 
 
 def smooth_band(tables: Tables, case: Frame) -> NDArray[np.float64]:
-    """Return coordinate, band and value of a case's smooth curve, (P, 4); ``case`` is its acceptance rows. Empty if
+    """Return coordinate, lower and upper end, and value of a case's smooth curve, (P, 4); empty if the tables have
     none."""
     rows = tables.frames.get("smooth")
     if rows is None:
@@ -86,7 +88,10 @@ def smooth_band(tables: Tables, case: Frame) -> NDArray[np.float64]:
 
 
 def floors(tables: Tables) -> list[Floor]:
-    """Return the noise floor of each run that has one. Sources that put no response out of the band are merged."""
+    """Return the noise floor of each run that has one.
+
+    Sources of noise that put no response out of the band are merged.
+    """
     found = []
     for run, whole, by_bin in noise_by_run(tables, "out_of_band"):
         own: Frame = pd.concat([whole, by_bin])
@@ -102,7 +107,7 @@ def floors(tables: Tables) -> list[Floor]:
 
 
 def series(rows: Frame, tables: Tables) -> list[Series]:
-    """Return one Series for each run and rule of one panel."""
+    """Return the measured acceptance by length of each run and rule in one panel."""
     known = looks(rows["rule"])
     found = []
     for rule, look in known.items():

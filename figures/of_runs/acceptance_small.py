@@ -1,4 +1,4 @@
-"""Small panels of acceptance by length, one for each rule, on one scale."""
+"""Small panels of acceptance by length, one for each rule, all on one scale."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ REFERENCE = "#b9b9b9"
 SMALL_WIDTH, SMALL_HEIGHT = 1.05, 1.0
 """Width and height of a small panel in inches."""
 WIDEST = 0.5
-"""Share of a panel's height. A smooth curve whose band is wider shows nothing about its shape, and is left out."""
+"""Share of a panel's height above which the band of a smooth curve is too wide to show the curve's shape."""
 
 
 def plot_smooth(s: Series, ax: Axes, height: float) -> None:
-    """Draw a smooth curve and its band, unless the band is too wide for a panel of this height."""
+    """Draw a smooth curve of acceptance and its band, unless the band is too wide for a panel of this height."""
     if not len(s.smooth):
         return
     at, below, above, value = s.smooth.T
@@ -36,18 +36,20 @@ def plot_smooth(s: Series, ax: Axes, height: float) -> None:
 
 @dataclass(frozen=True)
 class Small:
-    """A small panel: one rule on the shared log and on its own run's log, and the series with which it is compared."""
+    """What a small panel shows: one rule on the shared log and on its own run's log, and another rule to compare
+    with."""
 
     rule: str
     shared: list[Series]
     trained: list[Series]
     reference: list[Series]
     named: bool
-    """Whether the title says that these are a run's own responses, because other panels show a shared log."""
+    """Whether the title says that the points are of a run's own responses, because other panels show a shared log."""
 
 
 def plot_small(small: Small, ax: Axes, partition: Partition) -> None:
-    """Draw one rule: points, intervals, law and smooth band; hollow points are from its own run."""
+    """Draw the acceptance of one rule: points, intervals, law and smooth band; hollow points are from the rule's own
+    run."""
     place = np.concatenate([s.length for s in (*small.shared, *small.trained, *small.reference)])
     for s in small.reference:
         ax.plot(s.length, s.estimate, color=REFERENCE, linewidth=1.6, zorder=1.5)
@@ -75,7 +77,7 @@ def plot_small(small: Small, ax: Axes, partition: Partition) -> None:
 def small_panels(
     fig: Figure, below: SubplotSpec, columns: int, small: Sequence[Small], title: str, partition: Partition
 ) -> None:
-    """Draw the small panels in a grid at ``below``, all with one y range; ``title`` is their common title."""
+    """Draw the small panels in a grid below the large ones, all with one y range, under a common title."""
     grid = below.subgridspec(-(-len(small) // columns), columns)
     first: Axes | None = None
     for i, panel in enumerate(small):

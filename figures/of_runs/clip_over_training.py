@@ -1,4 +1,4 @@
-"""Out-of-band rate by length bin over training, one panel for each rule that trained (section 1)."""
+"""Share of responses out of the band over training, a line for each length bin, a panel for each rule (section 1)."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ CAPTION = (
 )
 ONE = f"Shaded: cluster-aware {PERCENT} intervals of the {{lowest}} and the {{highest}} bin."
 ENDS = {True: ("shortest", "longest"), False: ("lowest", "highest")}
-"""Names of the first and the last bin, for length (True) and for another partition (False)."""
+"""Names of the first and the last bin: for length (True), and for another partition (False)."""
 SEVERAL = "Every seed is a thin line ({seeds} seeds)."
 
 
 @dataclass(frozen=True)
 class Line:
-    """One run's rate in one length bin, arrays (K,)."""
+    """Share of one run's responses in one length bin that lie out of the band: arrays (K,) over rollouts."""
 
     bin: int
     rollout: NDArray[np.float64]
@@ -42,14 +42,14 @@ class Line:
 
 
 def select(tables: Tables) -> Frame:
-    """Return the rows by bin of the rules that clip."""
+    """Return the rows by bin of runs that trained with a rule that clips."""
     rows = tables["over_time"]
     rows = need(rows[(rows["bin"] >= 0) & (rows["trained_rule"] != "none")], "only unclipped runs: nothing is out")
     return drawable(rows)
 
 
 def bin_labels(rows: Frame, by_length: bool = True) -> dict[int, str]:
-    """Return each bin's name: its lengths (or another coordinate), or its rank if the runs have different bins."""
+    """Return the name of each bin: its range, or only its rank if the runs have different bins."""
     found = rows[["bin", "bin_lo", "bin_hi"]].drop_duplicates().sort_values("bin")
     if found["bin"].is_unique:
         if by_length:
@@ -60,13 +60,13 @@ def bin_labels(rows: Frame, by_length: bool = True) -> dict[int, str]:
 
 
 def bin_colors(bins: Sequence[int]) -> dict[int, tuple[float, float, float, float]]:
-    """Return colours from dark (first bin) to light (last), whose order a grey print keeps."""
+    """Return a colour for each bin, from dark (first) to light (last), so that a grey print keeps the order."""
     at = np.linspace(0.0, 0.82, max(len(bins), 2))
     return {b: colormaps["viridis"](float(x)) for b, x in zip(bins, at, strict=False)}
 
 
 def lines(rows: Frame) -> list[Line]:
-    """Return one Line for each run and bin of one panel."""
+    """Return the line of each run and bin in one panel."""
     found = []
     for (_, number), part in rows.sort_values("window").groupby(["run", "bin"]):
         columns = (part[name].to_numpy(float) for name in ("window", "estimate", "ci_low", "ci_high"))
@@ -75,9 +75,7 @@ def lines(rows: Frame) -> list[Line]:
 
 
 def plot_rates(data: Sequence[Line], bins: Sequence[int], *, intervals: bool, ax: Axes | None = None) -> Axes:
-    """Draw a line for each run and bin; shade the intervals of the first and the last bin if ``intervals``.
-    The intervals of all bins together would hide the lines.
-    """
+    """Draw the share out of the band against the rollout, a line for each run and bin."""
     ax = new_axes(ax)
     colors = bin_colors(bins)
     for line in data:
@@ -95,7 +93,7 @@ def plot_rates(data: Sequence[Line], bins: Sequence[int], *, intervals: bool, ax
 
 
 def caption(tables: Tables) -> str:
-    """Return the caption with its numbers."""
+    """Return the caption of the share out of the band over training, with the number of runs."""
     rows = select(tables)
     seeds = rows.groupby("trained_rule")["run"].nunique()
     runs = ONE if seeds.max() == 1 else SEVERAL
@@ -110,7 +108,7 @@ def caption(tables: Tables) -> str:
 
 
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw small multiples, one for each rule that trained."""
+    """Draw the share out of the band over training, one small panel for each rule that trained."""
     rows = select(tables)
     rules = list(looks(rows["trained_rule"]))
     labels = bin_labels(rows, tables.by_length)
@@ -133,7 +131,7 @@ def figure(tables: Tables, style: Style) -> Figure:
 
 
 def show_lowest_ticks(axes: Sequence[Axes]) -> None:
-    """Show rollout labels below the lowest panel of each column, for grids whose last row is not full."""
+    """Show rollout labels below the lowest panel of each column, for a grid whose last row is not full."""
     lowest: dict[int, Axes] = {}
     for ax in axes:
         spec = ax.get_subplotspec()

@@ -1,4 +1,4 @@
-"""Cosine of each update against what the lemma promises, sqrt(1 - rho^2) (T7)."""
+"""Cosine between clipped and true update against rho, and the cosine lemma's lower bound sqrt(1 - rho^2) (T7)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ CAPTION = (
 
 @dataclass(frozen=True)
 class Points:
-    """One rule's updates: rho and cosine, arrays (K,)."""
+    """Rho and cosine of one rule's updates, arrays (K,)."""
 
     rule: str
     look: Look
@@ -50,7 +50,7 @@ class Points:
 
 
 def select(tables: Tables) -> tuple[list[View], str]:
-    """Return rows with finite rho and cosine, one View for each panel, and words for what one row is."""
+    """Return the updates with finite rho and cosine, one View for each panel, and words for what one row is."""
     rows, unit = lemma_updates(tables)
     trained = rows["source"] == "trained"
     rows = pd.concat([rows[~trained], rows[trained]])
@@ -62,7 +62,7 @@ def select(tables: Tables) -> tuple[list[View], str]:
 
 
 def points(view: View) -> list[Points]:
-    """Return the updates of each rule as points."""
+    """Return rho and cosine of the updates of each rule."""
     found = []
     for rule, look in looks(view.rows["rule"]).items():
         part = view.rows[view.rows["rule"] == rule]
@@ -71,18 +71,18 @@ def points(view: View) -> list[Points]:
 
 
 def means(tables: Tables, view: View) -> Frame:
-    """Return the rows of the table lemma_summary (rho and cosine) for the cases and runs that a view shows."""
+    """Return the mean rho and cosine (table lemma_summary) for the cases and runs that a view shows."""
     table = tables.frames.get("lemma_summary")
     if table is None or table.empty:
         return pd.DataFrame()
     table = first_use(table[table["quantity"].isin(["rho", "cosine"])])
     names = ["run", "rule", "outside", "source", "target"]
     shown = view.rows[names].drop_duplicates()
-    return table.merge(shown, on=names)  # pandas lets a missing target match a missing target
+    return table.merge(shown, on=names)  # merging treats a missing target as equal to a missing target, as is wanted
 
 
 def plot_means(found: Frame, drawn: Mapping[str, Look], ax: Axes) -> None:
-    """Draw a cross for each case: the interval of its mean rho along x, of its mean cosine along y."""
+    """Draw a cross for each case: the interval of the mean rho along x, that of the mean cosine along y."""
     if found.empty:
         return
     for key, own in found.groupby(["run", "rule", "outside", "source", "target"], sort=False, dropna=False):
@@ -96,21 +96,19 @@ def plot_means(found: Frame, drawn: Mapping[str, Look], ax: Axes) -> None:
 
 
 def rows(tables: Tables) -> list[View]:
-    """Return the rows that are drawn: every panel's updates, and the means over them."""
+    """Return what the figure draws: the updates of every panel, and the means over them."""
     found, _ = select(tables)
     crosses = [View(f"{view.title}: means over updates", means(tables, view), view.run) for view in found]
     return [*found, *(view for view in crosses if len(view.rows))]
 
 
 def without_guarantee(view: View) -> tuple[int, int]:
-    """Return how many of the view's updates have no guarantee (rho >= 1), and how many updates there are."""
+    """Return for how many of the view's updates the lemma gives no bound (rho >= 1), and how many updates there are."""
     return int((~view.rows["guaranteed"].astype(bool)).sum()), len(view.rows)
 
 
 def plot_bound(data: Sequence[Points], ax: Axes | None = None, lowest: float = 0.0) -> Axes:
-    """Draw the points and the bound, and shade the region without a guarantee.
-    ``lowest`` is a cosine that the axis must include; the rho axis is logarithmic if rho exceeds 4.
-    """
+    """Draw cosine against rho and the lemma's bound, and shade the region where there is no bound."""
     ax = new_axes(ax)
     rho = np.concatenate([p.rho for p in data])
     low, high = float(rho.min()), float(rho.max())
@@ -135,7 +133,7 @@ def plot_bound(data: Sequence[Points], ax: Axes | None = None, lowest: float = 0
 
 
 def caption(tables: Tables) -> str:
-    """Return the caption with its counts."""
+    """Return the caption of cosine against rho, with the number of updates without a bound."""
     found, unit = select(tables)
     counts = [(view.title, *without_guarantee(view)) for view in found]
     words = "; ".join(f"{title}: {none} of {total}" for title, none, total in counts)
@@ -143,7 +141,7 @@ def caption(tables: Tables) -> str:
 
 
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw one panel for each way to compare (docs/theory.md T7)."""
+    """Draw cosine against rho, one panel for each way to compare rules (docs/theory.md T7)."""
     found, _ = select(tables)
     drawn = looks(rule for view in found for rule in view.rows["rule"])
     lowest = min(0.0, *(float(view.rows["cosine"].min()) for view in found))

@@ -1,4 +1,4 @@
-"""Cosine of the clipped and the true update by rule: drop against truncate and cap, with the random control (T7)."""
+"""Cosine between clipped and true update by rule, for drop, truncate and cap, beside a random control (T7)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ PARTS = {"estimate": ("ci_low", "ci_high", "all"), "worst_bin": ("worst_ci_low",
 
 @dataclass(frozen=True)
 class Cosines:
-    """Estimates of one panel: the band's rule, outside, value and interval, arrays (K,); random control or NaN."""
+    """Cosines of one panel with intervals, arrays (K,), each with its rule and treatment outside; and the control's
+    value."""
 
     rule: tuple[str, ...]
     outside: tuple[str, ...]
@@ -42,7 +43,7 @@ class Cosines:
 
 
 def select(tables: Tables) -> list[View]:
-    """Return rows over all lengths with the common weight; each view's control rows among them (rule "random")."""
+    """Return cosines over all lengths under the weight exp(S), with the rows of the random control (rule "random")."""
     rows = tables["cosine"]
     rows = rows[(rows["bin"] < 0) & (rows["weight"] == "sequence")]
     rows = first_use(need(rows, "no rows with the common weight exp(S)"))
@@ -51,8 +52,8 @@ def select(tables: Tables) -> list[View]:
 
 
 def cosines(view: View, column: str) -> Cosines:
-    """Return one panel's finite values of ``estimate`` or ``worst_bin``; columns that the table lacks give no
-    interval."""
+    """Return one panel's finite values of ``estimate`` or ``worst_bin``; without columns for the interval there is
+    none."""
     rows = view.rows
     if column not in rows:
         raise NothingToDraw(f"the table 'cosine' has no column {column}")
@@ -67,13 +68,13 @@ def cosines(view: View, column: str) -> Cosines:
 
 
 def part_words(part: str, tables: Tables) -> str:
-    """Return the title of a panel of ``estimate`` or ``worst_bin``."""
+    """Return the title of a panel: "all lengths" for ``estimate``, the words for the worst bin for ``worst_bin``."""
     words = PARTS[part][2]
     return "all lengths" if words == "all" and tables.by_length else words
 
 
 def plot_cosines(data: Cosines, rules: Sequence[str], ax: Axes | None = None) -> Axes:
-    """Draw a row for each rule, with drop, truncate and cap below each other."""
+    """Draw cosines with intervals: a row for each rule, and in it drop, truncate and cap below each other."""
     ax = new_axes(ax)
     here = [o for o in OUTSIDE_MARKERS if o in data.outside]
     shift = dict(zip(here, spread(len(here), 0.24), strict=True))
@@ -93,7 +94,7 @@ def plot_cosines(data: Cosines, rules: Sequence[str], ax: Axes | None = None) ->
 
 
 def caption(tables: Tables) -> str:
-    """Return the caption with its numbers."""
+    """Return the caption of the cosines by rule, with the number of responses."""
     found = select(tables)
     counts = [view.rows["count"] for view in found if "count" in view.rows]
     return CAPTION.format(
@@ -107,7 +108,7 @@ def caption(tables: Tables) -> str:
 
 
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw the figure. Panels: all lengths and worst bin, for each way to compare (docs/theory.md T7)."""
+    """Draw cosines by rule: panels for all lengths and for the worst bin, for each way to compare rules (T7)."""
     found = select(tables)
     rules = [r for r in looks(band_of(rule) for view in found for rule in view.rows["rule"]) if r != "random"]
     parts = [p for p in PARTS if p in tables["cosine"]]
@@ -116,7 +117,7 @@ def figure(tables: Tables, style: Style) -> Figure:
     if style.narrow and len(parts) == 2:
         panels, columns = [(view, part) for view in found for part in parts], 2
     height = max(0.6, 0.24 * len(rules)) + 0.45
-    between = "\n" if style.narrow else " "  # long rule names leave little room beside them
+    between = "\n" if style.narrow else " "  # long rule names leave little room for the title
     with style.context():
         here = [o for o in OUTSIDE_MARKERS if any((view.rows["outside"] == o).any() for view in found)]
         handles, labels = outside_legend(here)

@@ -1,4 +1,6 @@
-"""Cosine of the clipped update with four truths: same batch, population, capped, fresh (section 5)."""
+"""Cosine of the clipped update with four stand-ins for the true one: same batch, population, capped, fresh (section
+5).
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,8 @@ REFERENCES = {"same_batch": "same batch", "population": "population", "capped": 
 
 
 def select(tables: Tables) -> list[View]:
-    """Cosines of all references over all responses, one View for each way to compare."""
+    """Return cosines with every stand-in for the true update, over all responses, one View for each way to compare
+    rules."""
     tables.only_by_length("it is of all responses together: draw it without --by")
     same, others = tables["cosine"], tables["population"]
     same = same[(same["weight"] == "sequence") & ~same["control"].astype(bool) & (same["rule"] != "random")]
@@ -60,14 +63,14 @@ def select(tables: Tables) -> list[View]:
 
 
 def measured(found: Sequence[View]) -> list[str]:
-    """Return the references that have an estimate in some view, in drawing order."""
+    """Return the stand-ins for the true update that have an estimate in some view, in drawing order."""
     rows = pd.concat([view.rows for view in found])
     known = set(rows.loc[rows["estimate"].notna(), "reference"])
     return [name for name in REFERENCES if name in known]
 
 
 def missing_words(rows: Frame) -> str:
-    """Return words for a missing estimate: how many times more responses are needed, if the table says it."""
+    """Say that an estimate is missing, and how many times more responses it would need if the table says so."""
     if rows.empty:
         return "not measured"
     found = [re.search(r"about ([\d.]+) times", str(reason)) for reason in rows["reason"].dropna()]
@@ -79,7 +82,7 @@ def missing_words(rows: Frame) -> str:
 
 
 def caption(tables: Tables) -> str:
-    """Return the caption with the reasons of what is missing."""
+    """Return the caption of cosines by stand-in for the true update, with the reasons for missing ones."""
     found = select(tables)
     gone = pd.concat([view.rows[view.rows["estimate"].isna()] for view in found])
     missing = f" Without an estimate: {reasons(gone)}." if len(gone) else ""
@@ -87,7 +90,7 @@ def caption(tables: Tables) -> str:
 
 
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw the figure. Columns: references; rows: ways to compare (docs/theory.md section 5)."""
+    """Draw cosines: a column for each stand-in for the true update, a row for each way to compare rules (section 5)."""
     found = select(tables)
     names = measured(found)
     panels = [(view, reference) for view in found for reference in names]
@@ -98,7 +101,8 @@ def figure(tables: Tables, style: Style) -> Figure:
             plot_cosines(data, rules, ax)
             rows = view.rows[view.rows["reference"] == reference]
             if not np.isfinite(data.estimate).any():
-                words = missing_words(rows).replace(", ", ",\n")  # two lines: more would be spaced unevenly
+                # at most two lines, because more would be spaced unevenly
+                words = missing_words(rows).replace(", ", ",\n")
                 few_words(ax, 0.5, 0.5, words, transform=ax.transAxes)
                 ax.set_xticks([])
                 continue

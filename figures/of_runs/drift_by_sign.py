@@ -1,4 +1,4 @@
-"""Drift of S per token, overall and by the sign of the advantage, against -KL (section 7, T11)."""
+"""Mean log-ratio per token (drift), overall and by the sign of the advantage, beside -KL (section 7, T11)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SIGNS = {
 
 @dataclass(frozen=True)
 class Drifts:
-    """Drift per token of the runs for one sign of A: rule, value, interval and k3, arrays (R,)."""
+    """Drift per token of several runs for one sign of A: rule, value, interval and k3, arrays (R,)."""
 
     sign: str
     rule: tuple[str, ...]
@@ -47,7 +47,7 @@ class Drifts:
 
 @dataclass(frozen=True)
 class Floor:
-    """Drift per token that one source of numerical noise makes in a run, with its interval."""
+    """Drift per token, with interval, that one source of numerical noise makes in a run."""
 
     run: str
     source: str
@@ -58,7 +58,7 @@ class Floor:
 
 
 def floors(tables: Tables) -> list[Floor]:
-    """Return the noise floor of each run that has one, for the source with the largest drift."""
+    """Return the noise floor of each run that has one, for the noise source with the largest drift."""
     found: list[Floor] = []
     for run, whole, _ in noise_by_run(tables, "drift_per_token"):
         worst = whole.loc[whole["drift_per_token"].abs().idxmax()]
@@ -68,7 +68,7 @@ def floors(tables: Tables) -> list[Floor]:
 
 
 def select(tables: Tables) -> Frame:
-    """Return rows of all responses, and of each sign."""
+    """Return drifts of three kinds: over all responses, over those with A > 0, and over those with A < 0."""
     tables.only_by_length("it has no bins: draw it without --by")
     rows = first_use(tables["scaling"])
     rows = rows[rows["subset"] == "all"] if (rows["subset"] == "all").any() else rows
@@ -76,7 +76,7 @@ def select(tables: Tables) -> Frame:
 
 
 def drifts(rows: Frame, sign: str) -> Drifts:
-    """Return one sign's drifts in the order of rule and run."""
+    """Return the drifts for one sign of A, ordered by rule and run."""
     part = rows[rows["sign"] == sign].sort_values(["trained_rule", "run"])
     if "k3_per_token" not in part:
         part = part.assign(k3_per_token=np.nan)
@@ -87,7 +87,7 @@ def drifts(rows: Frame, sign: str) -> Drifts:
 def plot_drifts(
     data: Sequence[Drifts], rules: Sequence[str], ax: Axes | None = None, noise: Sequence[Floor] = ()
 ) -> Axes:
-    """Draw a row for each trained rule with all, A > 0 and A < 0 below each other, in 1e-3 nats; noise floor in
+    """Draw drifts in 1e-3 nats: a row for each trained rule, in it all, A > 0 and A < 0 below each other; noise in
     grey."""
     ax = new_axes(ax)
     for floor in noise:
@@ -115,7 +115,7 @@ def plot_drifts(
 
 
 def caption(tables: Tables) -> str:
-    """Return the caption with its numbers."""
+    """Return the caption of the drifts, with sample sizes and noise floor."""
     rows = select(tables)
     words = [f"{floor.run}, {floor.source}: {floor.drift:.1e}" for floor in floors(tables)]
     noise = FLOOR.format("; ".join(words)) if words else ""
@@ -123,7 +123,7 @@ def caption(tables: Tables) -> str:
 
 
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw one panel, one row for each rule that trained."""
+    """Draw the drifts in one panel, with a row for each rule that trained."""
     rows = select(tables)
     rules = list(looks(rows["trained_rule"]))
     signs = [sign for sign in SIGNS if (rows["sign"] == sign).any()]

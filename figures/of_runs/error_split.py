@@ -1,4 +1,6 @@
-"""How the lost alignment splits: reweighted lengths (e_len) against clipping inside a length (e_in) (T8)."""
+"""The error of the clipped update split by cause: changed weights of lengths (e_len), clipping inside a length
+(e_in) (T8).
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ COMPONENTS = {
 
 @dataclass(frozen=True)
 class Split:
-    """One rule's updates in one panel, arrays (K,)."""
+    """Both parts of the error for one rule's updates, arrays (K,)."""
 
     rule: str
     e_len: NDArray[np.float64]
@@ -39,7 +41,7 @@ class Split:
 
 
 def select(tables: Tables) -> tuple[list[tuple[str, View]], str]:
-    """Return (title, View) for each panel (a comparison and what happens outside the band), and words for one row."""
+    """Return a titled View for each comparison and treatment outside the band, and words for what one row is."""
     rows, unit = lemma_updates(tables)
     rows = drawable(rows, ("e_len", "e_in"))
     panels = []
@@ -57,7 +59,7 @@ def select(tables: Tables) -> tuple[list[tuple[str, View]], str]:
 
 
 def splits(rows: Frame) -> list[Split]:
-    """Return the updates of each rule."""
+    """Return both parts of the error for the updates of each rule."""
     found = []
     for rule in looks(rows["rule"]):
         part = rows[rows["rule"] == rule]
@@ -66,13 +68,13 @@ def splits(rows: Frame) -> list[Split]:
 
 
 def scatter_heights(count: int) -> NDArray[np.float64]:
-    """Return heights in (-0.12, 0.12) that fill the strip evenly, from the golden-ratio sequence."""
+    """Return ``count`` heights in (-0.12, 0.12) that fill a strip evenly, from the golden-ratio sequence."""
     golden = np.arange(1, count + 1, dtype=np.float64) * 0.6180339887498949
     return 0.24 * np.remainder(golden, 1.0) - 0.12
 
 
 def plot_split(data: Sequence[Split], rules: Sequence[str], ax: Axes | None = None) -> Axes:
-    """Draw a row for each rule: e_len above, e_in below."""
+    """Draw the parts of the error: a row for each rule, with e_len above and e_in below."""
     ax = new_axes(ax)
     for split in data:
         row = list(rules).index(split.rule)
@@ -89,7 +91,7 @@ def plot_split(data: Sequence[Split], rules: Sequence[str], ax: Axes | None = No
 
 
 def caption(tables: Tables) -> str:
-    """Return the caption with its counts."""
+    """Return the caption of the split error, with the number of updates."""
     panels, unit = select(tables)
     sizes = sorted({len(split.e_in) for _, view in panels for split in splits(view.rows)})
     n = str(sizes[0]) if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
@@ -98,9 +100,8 @@ def caption(tables: Tables) -> str:
 
 
 def arrange(panels: list[tuple[str, View]], style: Style) -> tuple[list[tuple[str, View]], int, list[list[int]]]:
-    """Return the panels in drawing order, the panels in a row, and the groups of panels that share an x range.
-    A comparison takes one row where the width allows it, otherwise one column.
-    """
+    """Return the panels in drawing order, the number of panels in a row, and the groups of panels with a common x
+    range."""
     ways = list(dict.fromkeys(view.title for _, view in panels))
     by_way = [[item for item in panels if item[1].title == way] for way in ways]
     size = len(by_way[0])
@@ -116,7 +117,8 @@ def arrange(panels: list[tuple[str, View]], style: Style) -> tuple[list[tuple[st
 
 
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw a panel for each way to compare and each of drop, truncate, cap (docs/theory.md T8)."""
+    """Draw the split error: a panel for each way to compare rules and each of drop, truncate, cap (docs/theory.md
+    T8)."""
     panels, columns, groups = arrange(select(tables)[0], style)
     rules = list(looks(rule for _, view in panels for rule in view.rows["rule"]))
     height = max(0.6, 0.26 * len(rules)) + 0.4

@@ -1,4 +1,4 @@
-"""Length Reweighting Error by rule: band, update and weight acceptance, dot and interval (section 3)."""
+"""Length Reweighting Error by rule, for band, update and weight acceptance: dots with intervals (section 3)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ VIEW_MARKERS: tuple[tuple[str, Any], ...] = (("o", "full"), ("o", "none"), ("D",
 
 @dataclass(frozen=True)
 class Dots:
-    """One view's estimates: rule, value and interval, arrays (K,)."""
+    """LRE of several rules in one comparison: rule, value and interval, arrays (K,)."""
 
     label: str
     rule: tuple[str, ...]
@@ -43,7 +43,7 @@ class Dots:
 
 
 def select(tables: Tables) -> list[View]:
-    """Return rows of LRE_2 and LRE_inf that are drawn, one View for each way to compare."""
+    """Return the drawn rows of LRE_2 and LRE_inf, one View for each way to compare rules."""
     rows = tables["lre"]
     rows = rows[rows["norm"].isin(list(NORMS))]
     band = prefer(rows[rows["measure"] == "band"], "subset", "all", "nonzero")
@@ -56,14 +56,14 @@ def select(tables: Tables) -> list[View]:
 
 
 def dots(view: View, measure: str, norm: str) -> Dots:
-    """Return one view's finite estimates of one measure and norm."""
+    """Return one comparison's finite estimates for one kind of acceptance and one norm."""
     part = view.rows[(view.rows["measure"] == measure) & (view.rows["norm"] == norm) & view.rows["estimate"].notna()]
     columns = (part[name].to_numpy(float) for name in ("estimate", "ci_low", "ci_high"))
     return Dots(view.title, tuple(part["rule"]), *columns)
 
 
 def plot_lre(data: Sequence[Dots], rules: Sequence[str], ax: Axes | None = None) -> Axes:
-    """Draw a row for each rule; the views of a rule one under the other."""
+    """Draw LRE: a row for each rule, and in it the comparisons one under the other."""
     ax = new_axes(ax)
     known = looks(rules)
     shift = spread(len(data), 0.24)
@@ -82,7 +82,7 @@ def plot_lre(data: Sequence[Dots], rules: Sequence[str], ax: Axes | None = None)
 
 
 def caption(tables: Tables) -> str:
-    """Return the caption with its words for what is compared."""
+    """Return the caption of LRE by rule, with what is compared."""
     found = select(tables)
     gone = sorted({str(rule) for view in found for rule in view.rows.loc[view.rows["estimate"].isna(), "rule"]})
     missing = f" Without an estimate in some panel: {', '.join(gone)}." if gone else ""
@@ -91,7 +91,8 @@ def caption(tables: Tables) -> str:
 
 
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw the figure. Columns: measures; rows: norms (docs/theory.md section 3)."""
+    """Draw LRE by rule: a column for each kind of acceptance, a row of panels for each norm (docs/theory.md section
+    3)."""
     found = select(tables)
     rules = list(looks(rule for view in found for rule in view.rows["rule"]))
     norms = [n for n in NORMS if any((view.rows["norm"] == n).any() for view in found)]

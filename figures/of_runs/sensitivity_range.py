@@ -1,4 +1,4 @@
-"""What a wider or narrower clip range would have done to one log: acceptance, LRE, cosine, squared error."""
+"""What wider or narrower ranges would have done to the responses of one log: acceptance, LRE, cosine, squared error."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ QUANTITIES = {
 
 
 def range_factor(rule: str, value: str) -> float:
-    """Return the range ``value`` ("lo hi") as a multiple of the preset's upper half-width in log space."""
+    """Return the swept range ``value`` ("lo hi") as a multiple of the preset's upper half-width in log space."""
     band, high = PRESETS[rule].rule, float(value.split()[1])
     ratio = high / band.range_hi if band.shape in ("sqrt", "power") else np.log1p(high) / np.log1p(band.range_hi)
-    return float(f"{ratio:.2g}")  # the table has three digits
+    return float(f"{ratio:.2g}")  # the table holds three digits
 
 
 def select(tables: Tables) -> Frame:
-    """Return the sweep's rows on ranges, for one log, with a column ``factor``."""
+    """Return the rows of the sweep in which the range was changed, for one log, with a column ``factor``."""
     tables.only_by_length("the sweep is by length: draw it without --by")
     rows = need(tables["sweep"].query("setting == 'range'"), "the sweep has no ranges")
     rows = shared_log(rows[rows["quantity"].isin(list(QUANTITIES)) & rows["rule"].isin(list(PRESETS))])
@@ -50,7 +50,7 @@ def select(tables: Tables) -> Frame:
 
 
 def plot_sensitivity(data: Sequence[Estimates], ax: Axes | None = None) -> Axes:
-    """Draw lines with points and intervals on a base-2 factor axis; rules side by side at a factor."""
+    """Draw a quantity against the factor on the range (base-2 axis), with intervals; rules stand side by side."""
     ax = new_axes(ax)
     shift = 2 ** spread(len(data), min(0.16, 0.6 / len(data)))
     for curve, move in zip(data, shift, strict=True):
@@ -68,7 +68,7 @@ def plot_sensitivity(data: Sequence[Estimates], ax: Axes | None = None) -> Axes:
 
 
 def caption(tables: Tables) -> str:
-    """Return the caption with its run."""
+    """Return the caption of the sweep over ranges, with the run whose log was used."""
     rows = select(tables)
     gone = rows[rows["estimate"].isna()]
     missing = f" Left out where there is too little data ({reasons(gone)})." if len(gone) else ""
@@ -76,7 +76,7 @@ def caption(tables: Tables) -> str:
 
 
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw a panel for each quantity (docs/theory.md sections 3 and 5, T12)."""
+    """Draw the sweep over ranges, a panel for each quantity (docs/theory.md sections 3 and 5, T12)."""
     rows = select(tables)
     shown = [q for q in QUANTITIES if rows.loc[rows["quantity"] == q, "estimate"].notna().any()]
     with style.context():

@@ -1,4 +1,4 @@
-"""What other settings than the range would have done to one log, one at a time: dual clip, outside, drift, ..."""
+"""What one other setting (dual clip, outside, drift, ...) would have done to the responses of one log."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ SETTINGS = {
     "group": ("group size", set()),
     "minibatch": ("update no.", set()),
 }
-"""Name of each setting, and its values in the preset fspo."""
+"""Label of each setting, and the values that the preset fspo has."""
 
 
 @dataclass(frozen=True)
 class Rows:
-    """One quantity by row (setting and value), arrays (K,) with NaN where there is no estimate."""
+    """The estimates of one quantity, one for each setting and value, arrays (K,), with NaN if there is none."""
 
     estimate: NDArray[np.float64]
     low: NDArray[np.float64]
@@ -54,7 +54,7 @@ class Rows:
 
 
 def select(tables: Tables) -> tuple[Frame, list[tuple[str, str]]]:
-    """Return the sweep's rows of one log except those on ranges, and (setting, value) in drawing order."""
+    """Return the rows of one log's sweep except those on ranges, and (setting, value) in drawing order."""
     tables.only_by_length("the sweep is by length: draw it without --by")
     if tables.on in CORRECTED:
         raise NothingToDraw("it is about clip rules: the table sweep.csv has the settings of corrections")
@@ -67,14 +67,14 @@ def select(tables: Tables) -> tuple[Frame, list[tuple[str, str]]]:
 
 
 def values(rows: Frame, order: Sequence[tuple[str, str]], quantity: str) -> Rows:
-    """Return one panel's numbers in the order of its rows."""
+    """Return one panel's numbers in the order in which the panel lists settings and values."""
     part = rows[rows["quantity"] == quantity].set_index(["setting", "value"])
     columns = [part[name].reindex(order).to_numpy(float) for name in ("estimate", "ci_low", "ci_high")]
     return Rows(*columns, own=np.array([value in SETTINGS[setting][1] for setting, value in order]))
 
 
 def plot_settings(data: Rows, order: Sequence[tuple[str, str]], ax: Axes | None = None) -> Axes:
-    """Draw a row for each value, with lines between settings; a row without an estimate says so."""
+    """Draw a row for each value of each setting, with lines between settings; a row without an estimate says so."""
     ax = new_axes(ax)
     y = np.arange(len(order), dtype=np.float64)
     color = looks(["fspo"])["fspo"].color
@@ -83,7 +83,7 @@ def plot_settings(data: Rows, order: Sequence[tuple[str, str]], ax: Axes | None 
         look = {"color": color, "marker": "o", "fillstyle": fill}
         whiskers(ax, data.estimate[at], y[at], data.low[at], data.high[at], along="x", **look)
     rule_rows(ax, [value for _, value in order])
-    for line in list(ax.lines):  # remove the lines between rows, so that lines between settings remain
+    for line in list(ax.lines):  # remove the grid lines between rows, so that only lines between settings remain
         if line.get_color() == "#e3e3e3":
             line.remove()
     for i in range(1, len(order)):
@@ -96,7 +96,7 @@ def plot_settings(data: Rows, order: Sequence[tuple[str, str]], ax: Axes | None 
 
 
 def caption(tables: Tables) -> str:
-    """Return the caption with its run."""
+    """Return the caption of the sweep over settings, with the run whose log was used."""
     rows, order = select(tables)
     gone = any(np.isnan(values(rows, order, q).estimate).any() for q in QUANTITIES)
     missing = " “Too little data”: no update has enough scored responses." if gone else ""
@@ -104,7 +104,7 @@ def caption(tables: Tables) -> str:
 
 
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw a column for each quantity, a row for each value of each setting (docs/theory.md sections 2, 3, 5, T12)."""
+    """Draw the sweep over settings: a column for each quantity, a row for each value of each setting."""
     rows, order = select(tables)
     shown = [q for q in QUANTITIES if rows.loc[rows["quantity"] == q, "estimate"].notna().any()]
     columns = 2 if style.narrow else len(shown)
@@ -121,7 +121,7 @@ def figure(tables: Tables, style: Style) -> Figure:
             if quantity == "mse":
                 ax.axvline(1.0, color="#9a9a9a", linewidth=0.8, zorder=1.5)
         for ax in axes[::columns]:
-            # the first row of a setting begins with the setting's name
+            # The first row of a setting begins with the name of the setting.
             first = [i == 0 or order[i][0] != order[i - 1][0] for i in range(len(order))]
             names = [f"{SETTINGS[s][0]}: {v}" if new else v for (s, v), new in zip(order, first, strict=True)]
             ax.set_yticks(range(len(order)), names)

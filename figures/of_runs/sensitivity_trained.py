@@ -1,4 +1,4 @@
-"""Results of training with one setting changed: range, dual clip, outside, aggregation, group, minibatches."""
+"""What training with one setting changed gave: range, dual clip, outside, aggregation, group size, minibatches."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ def rows(tables: Tables) -> Frame:
 
 
 def order(table: Frame) -> list[tuple[str, str]]:
-    """Return (setting, value) in drawing order, which is the order of first occurrence."""
+    """Return (setting, value) in the order in which the table first names them."""
     return [(str(s), str(v)) for s, v in table[["setting", "value"]].drop_duplicates().to_numpy()]
 
 
 def plot_variants(table: Frame, places: Sequence[tuple[str, str]], quantity: str, ax: Axes | None = None) -> Axes:
-    """Draw a row for each setting and value, the rules under each other in it."""
+    """Draw a quantity: a row for each setting and value, and in it the rules under each other."""
     ax = new_axes(ax)
     known = looks(table["rule"])
     shift = spread(len(known), 0.24)
@@ -78,7 +78,7 @@ def plot_variants(table: Frame, places: Sequence[tuple[str, str]], quantity: str
 
 
 def caption(tables: Tables) -> str:
-    """Return the caption with the number of seeds."""
+    """Return the caption of the trained sweep, with the number of seeds."""
     table = rows(tables)
     gone = table[list(QUANTITIES)].isna().to_numpy().any()
     missing = " Points that are missing: too little data, or not trained (the table says why)." if gone else ""
@@ -86,7 +86,7 @@ def caption(tables: Tables) -> str:
 
 
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw a column for each quantity, a row for each value of each setting."""
+    """Draw the trained sweep: a column for each quantity, a row for each value of each setting."""
     table = rows(tables)
     places = order(table)
     shown = [q for q in QUANTITIES if table[q].notna().any()]

@@ -1,4 +1,4 @@
-"""Exact scores against sketched ones: the error of cosines by the sketch's width (docs/theory.md section 5)."""
+"""Error of cosines that are computed from sketches instead of full scores, by the sketch's width (section 5)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ OTHER = Look("#882255", "v", (0, (2.5, 1.2)))
 
 
 def select(tables: Tables) -> Frame:
-    """Return the rows that have finite errors."""
+    """Return the rows of the table with finite errors."""
     rows = drawable(tables["sketch_error"], ("rmse", "hashing"))
     rows = rows[rows["cosine"].isin(PANELS) & (rows["rmse"] > 0)]
     if rows.empty:
@@ -45,7 +45,7 @@ def select(tables: Tables) -> Frame:
 
 
 def errors(rows: Frame) -> list[Estimates]:
-    """Return the rows of one panel by number of projection columns, none first."""
+    """Return the errors of one panel for each number of projection columns, without projection first."""
     return [
         estimates_of(part, label(int(k)), LOOKS.get(int(k), OTHER), "width", "rmse")
         for k, part in rows.groupby("projection")
@@ -53,7 +53,8 @@ def errors(rows: Frame) -> list[Estimates]:
 
 
 def plot_errors(data: Sequence[Estimates], width: NDArray, hashing: NDArray, ax: Axes | None = None) -> Axes:
-    """Draw points with intervals on logarithmic axes, and the line of hashing alone over ``width``, arrays (W,)."""
+    """Draw errors with intervals on logarithmic axes, and the line that hashing alone would give over ``width``
+    (W,)."""
     ax = new_axes(ax)
     ax.plot(width, hashing, color="#b5b5b5", linewidth=2.4, zorder=1.5, solid_capstyle="round")
     shift = 2 ** spread(len(data), 0.06)
@@ -69,18 +70,18 @@ def plot_errors(data: Sequence[Estimates], width: NDArray, hashing: NDArray, ax:
 
 
 def label(projection: int) -> str:
-    """Return a projection's name in the legend."""
+    """Return the words for a projection in the legend."""
     return f"$k={projection}$" if projection else "no projection"
 
 
 def caption(tables: Tables) -> str:
-    """Return the caption with its numbers."""
+    """Return the caption of sketch errors, with the numbers of parameters, responses and redraws."""
     rows = select(tables)
     return CAPTION.format(**{name: int(rows[name].iloc[0]) for name in ("parameters", "responses", "redraws")})
 
 
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw one panel for each kind of cosine."""
+    """Draw the sketch errors, one panel for each kind of cosine."""
     rows = select(tables)
     kinds = [name for name in PANELS if (rows["cosine"] == name).any()]
     with style.context():

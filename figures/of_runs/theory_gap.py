@@ -1,4 +1,4 @@
-"""Where theory and data differ: measured less theoretical band acceptance, split by ingredient (T1)."""
+"""Measured less theoretical share of responses in the band by length, and the parts of that gap by cause (T1)."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ WORDS = {"gap": "measured − theory", "H": "H (spread)"}
 
 
 def select(tables: Tables) -> Frame:
-    """Return the rows by bin of the parts that are drawn."""
+    """Return the rows by bin of the parts that the figure draws."""
     rows = tables["theory_gap"]
     rows = rows[(rows["bin"] >= 0) & rows["part"].isin(list(PARTS))]
     return drawable(need(rows, "no rule with a band on whole sequences has trained"))
 
 
 def plot_part(data: Sequence[Estimates], partition: Partition = LENGTH, ax: Axes | None = None) -> Axes:
-    """Draw points with intervals over the bins, rules side by side; the line at 0 is no difference."""
+    """Draw one part of the gap against length, with intervals, rules side by side; at the line 0 there is no gap."""
     ax = new_axes(ax)
     rules = list(dict.fromkeys(d.rule for d in data))
     shift = dict(zip(rules, spread(len(rules), min(0.12, 0.7 / len(rules))), strict=True))
@@ -64,12 +64,12 @@ def plot_part(data: Sequence[Estimates], partition: Partition = LENGTH, ax: Axes
 
 
 def caption(tables: Tables) -> str:
-    """Return the caption with its numbers."""
+    """Return the caption of the gap between theory and data, with sample sizes."""
     return CAPTION.format(by=tables.bin_word, S=tables.symbol, n=count_words(select(tables)["count"]))
 
 
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw a panel for the gap and one for each part, on one scale (docs/theory.md T1)."""
+    """Draw a panel for the gap and one for each of its parts, all on one scale (docs/theory.md T1)."""
     rows = select(tables)
     with style.context():
         handles, labels = rule_legend(looks(rows["trained_rule"]))

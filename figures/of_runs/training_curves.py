@@ -1,4 +1,4 @@
-"""Reward and response length over training, every seed of every rule."""
+"""Reward and response length over training, a line for every run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PANELS = {
 
 @dataclass(frozen=True)
 class Curve:
-    """One run's values of one metric, arrays (K,); the standard error is NaN where none was logged."""
+    """One run's values of one metric by rollout, arrays (K,); the standard error is NaN if none was logged."""
 
     rule: str
     look: Look
@@ -41,7 +41,7 @@ class Curve:
 
 
 def select(tables: Tables) -> Frame:
-    """Return rows of the metrics that are drawn, with the standard errors of the held-out reward."""
+    """Return the metrics that the figure draws, with the standard errors of the held-out reward."""
     tables.only_by_length("it has no bins: draw it without --by")
     if tables.on != "update":
         raise NothingToDraw("it is about no log-ratio: draw it without --on")
@@ -52,7 +52,7 @@ def select(tables: Tables) -> Frame:
 
 
 def curves(rows: Frame, name: str) -> list[Curve]:
-    """Return one Curve for each run."""
+    """Return the values of one metric for each run."""
     found = []
     errors = rows[rows["name"] == name + metric.STDERR]
     rows = rows[rows["name"] == name]
@@ -66,7 +66,7 @@ def curves(rows: Frame, name: str) -> list[Curve]:
 
 
 def plot_curves(data: Sequence[Curve], ax: Axes | None = None) -> Axes:
-    """Draw a thin line for each run; bars of one standard error where one was logged."""
+    """Draw a metric against the rollout: a thin line for each run, with bars of one standard error where logged."""
     ax = new_axes(ax)
     for curve in data:
         known = np.isfinite(curve.stderr)
@@ -84,7 +84,7 @@ def plot_curves(data: Sequence[Curve], ax: Axes | None = None) -> Axes:
 
 
 def caption(tables: Tables) -> str:
-    """Return the caption with its numbers."""
+    """Return the caption of the training curves, with the number of seeds."""
     rows = select(tables)
     seeds = rows.groupby("trained_rule")["run"].nunique()
     bars = "bars: one standard error over prompts" if (rows["name"] == metric.HELD_OUT_STDERR).any() else "no intervals"
@@ -93,7 +93,7 @@ def caption(tables: Tables) -> str:
 
 
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw one panel for each metric that was logged."""
+    """Draw the training curves, one panel for each metric that was logged."""
     rows = select(tables)
     names = [name for name in PANELS if (rows["name"] == name).any()]
     drawn = looks(rows["trained_rule"])

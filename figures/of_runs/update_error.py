@@ -1,4 +1,4 @@
-"""Squared error of the clipped update as an estimate of the gradient: bias, variance and their sum (T12)."""
+"""Squared error of the clipped update as an estimate of the gradient: squared bias, variance and their sum (T12)."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ CAPTION = (
 )
 QUANTITIES = {"bias2": "bias$^2$", "variance": "variance", "mse": "MSE", "mse_direction": "MSE, direction"}
 UNCLIPPED = {"bias2": 0.0, "variance": 1.0, "mse": 1.0, "mse_direction": 1.0}
-"""Values of the update without clipping, relative to its variance."""
+"""Bias, variance and error of the update without clipping, relative to the variance of that update."""
 
 
 def select(tables: Tables) -> list[View]:
-    """Return rows over all responses, one View for each way to compare."""
+    """Return the errors over all responses, one View for each way to compare rules."""
     tables.only_by_length("it is of all responses together: draw it without --by")
     rows = tables["population"]
     rows = rows[(rows["bin"] < 0) & (rows["reference"] == "population") & rows["quantity"].isin(list(QUANTITIES))]
@@ -37,19 +37,18 @@ def select(tables: Tables) -> list[View]:
 
 
 ROW, LEAST, BESIDES = 0.16, 0.45, 0.42
-"""Inches: height of a rule's row, least height of a panel, and space for titles and labels of a row of panels."""
+"""Inches for one rule's row, for the lowest panel, and for titles and labels around a row of panels."""
 
 
 def rules_of(view: View) -> list[str]:
-    """Return the rules of one view, in drawing order."""
+    """Return the rules of one comparison in drawing order."""
     return list(looks(band_of(rule) for rule in view.rows["rule"]))
 
 
 def outside_grid(
     found: Sequence[View], names: Sequence[str], style: Style, more: Sequence[tuple[Line2D, str]] = ()
 ) -> tuple[Figure, list[Axes], int]:
-    """Return a figure with a panel for each view and name, its axes, and the panels in a row.
-    A view's panels stand beside each other and have the view's rules as rows."""
+    """Return a figure with a panel for each comparison and name, its axes, and the number of panels in a row."""
     columns = min(2, len(names)) if style.narrow else len(names)
     here = [o for o in OUTSIDE_MARKERS if any((view.rows["outside"] == o).any() for view in found)]
     handles, labels = outside_legend(here)
@@ -66,20 +65,21 @@ def outside_grid(
         sharey="row",
     )
     for i in reversed(range(len(axes))):
-        if i % (lines * columns) >= len(names):  # an odd number of names in two columns
+        # the last place is empty if an odd number of names stands in two columns
+        if i % (lines * columns) >= len(names):
             axes.pop(i).remove()
     return fig, axes, columns
 
 
 def outsides(view: View, column: str, name: str) -> Cosines:
-    """Return one panel's finite estimates: rows of ``view`` whose ``column`` is ``name``."""
+    """Return one panel's finite estimates: the rows of ``view`` whose ``column`` is ``name``."""
     rows = view.rows[(view.rows[column] == name) & view.rows["estimate"].notna()]
     values = (rows[c].to_numpy(float) for c in ("estimate", "ci_low", "ci_high"))
     return Cosines(tuple(band_of(r) for r in rows["rule"]), tuple(rows["outside"]), *values, control=float("nan"))
 
 
 def caption(tables: Tables) -> str:
-    """Return the caption with its numbers."""
+    """Return the caption of the update's errors, with the number of responses."""
     found = select(tables)
     gone = any(view.rows["estimate"].isna().any() for view in found)
     shown = found[0].rows["count"]
@@ -88,8 +88,7 @@ def caption(tables: Tables) -> str:
 
 
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw the figure. Columns: bias, variance, MSE, MSE of the direction; rows: ways to compare (docs/theory.md
-    T12)."""
+    """Draw bias, variance, squared error and that of the direction in columns, ways to compare rules in rows (T12)."""
     found = select(tables)
     panels = [(view, quantity) for view in found for quantity in QUANTITIES]
     with style.context():

@@ -1,4 +1,4 @@
-"""Growth of Var(S|L) with length, fitted exponent and the slope 1 that the sqrt band needs (T1, section 7)."""
+"""How Var(S|L) grows with length: fitted exponent beside the slope 1 that the sqrt band needs (T1, section 7)."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ CAPTION = (
 )
 FLOOR = " Dotted: mean square of S that numerics alone make at unchanged weights, of the source that makes most{}."
 IN_SIGHT = 1e-3
-"""Share of the smallest measured variance. A lower noise floor is given in words, because it would flatten the
+"""Share of the smallest measured variance; a lower noise floor is only named, because drawing it would flatten the
 figure."""
 
 
 @dataclass(frozen=True)
 class Variances:
-    """One run's variance of S by length bin, arrays (K,), with the fit (NaN: none)."""
+    """One run's variance of S by length bin, arrays (K,), with the fitted line (NaN: no fit)."""
 
     rule: str
     look: Look
@@ -45,7 +45,8 @@ class Variances:
 
 @dataclass(frozen=True)
 class Noise:
-    """Mean square of S by bin, arrays (K,), for the noise source of one run that has the largest."""
+    """How far numerics alone move S in one run: mean square of S by length bin, arrays (K,), for the strongest
+    source of noise."""
 
     run: str
     source: str
@@ -57,7 +58,7 @@ class Noise:
 
 @dataclass(frozen=True)
 class Exponents:
-    """Fitted 2H by run: rule, value and interval, arrays (R,)."""
+    """Fitted exponents 2H of several runs: rule, value and interval, arrays (R,)."""
 
     rule: tuple[str, ...]
     slope: NDArray[np.float64]
@@ -70,7 +71,7 @@ def _usual(rows: Frame) -> Frame:
 
 
 def rows(tables: Tables) -> Frame:
-    """Return the moments by length bin of every run."""
+    """Return the variances of S by length bin of every run."""
     tables.only_by_length("the growth of Var(S) is about length: draw it without --by")
     found = _usual(tables["moments"])
     found = need(found[(found["bin"] >= 0) & (found["var_S"] > 0)], "no length bin with a positive variance of S")
@@ -78,7 +79,7 @@ def rows(tables: Tables) -> Frame:
 
 
 def select(tables: Tables) -> tuple[list[Variances], Exponents]:
-    """Return the points and fits of every run."""
+    """Return the variances and the fitted exponents of every run."""
     points = rows(tables)
     fits: Frame
     try:
@@ -99,7 +100,7 @@ def select(tables: Tables) -> tuple[list[Variances], Exponents]:
 
 
 def noise_of(tables: Tables) -> list[Noise]:
-    """Return the noise floor of each run that has one, for the source with the largest mean square."""
+    """Return the noise floor of each run that has one, for the noise source with the largest mean square."""
     found: list[Noise] = []
     column = "mean_square_per_token"
     for run, whole, by_bin in noise_by_run(tables, column):
@@ -121,14 +122,15 @@ def in_sight(noise: Noise, data: Sequence[Variances]) -> bool:
 def plot_variances(
     data: Sequence[Variances], ax: Axes | None = None, noise: Sequence[Noise] = (), symbol: str = "S"
 ) -> Axes:
-    """Draw points, fitted lines, one reference line of slope 1 and noise floors on logarithmic axes."""
+    """Draw variances, fitted lines, a reference line of slope 1 and noise floors on logarithmic axes."""
     ax = new_axes(ax)
     rules = list(dict.fromkeys(v.rule for v in data))
     shift = dict(zip(rules, 2 ** spread(len(rules), min(0.05, 0.3 / len(rules))), strict=True))
     length = np.concatenate([v.length for v in data])
     variance = np.concatenate([v.variance for v in data])
     ends = np.array([length.min() / 1.15, length.max() * 1.15])
-    anchor = float(np.exp(np.log(variance / length).min() - 0.35))  # below the points, out of their way
+    # the reference line lies below the points, out of their way
+    anchor = float(np.exp(np.log(variance / length).min() - 0.35))
     ax.plot(ends, anchor * ends, color="#9a9a9a", linewidth=1.6, zorder=1.5)
     for v in data:
         ax.plot(
@@ -137,7 +139,8 @@ def plot_variances(
         whiskers(ax, v.length * shift[v.rule], v.variance, v.low, v.high, color=v.look.color, marker=v.look.marker)
     for floor in noise:
         at = floor.square >= IN_SIGHT * variance.min()
-        low = np.maximum(floor.low, IN_SIGHT * variance.min())  # an interval may reach 0
+        # the lower end of an interval may reach 0, which a logarithmic axis cannot show
+        low = np.maximum(floor.low, IN_SIGHT * variance.min())
         columns = (x[at] for x in (floor.length, floor.square, low, floor.high))
         whiskers(ax, *columns, color="#6a6a6a", marker="_", markersize=5, linestyle=":", linewidth=0.8)
     length_axis(ax, length)
@@ -148,7 +151,8 @@ def plot_variances(
 
 
 def plot_exponents(data: Exponents, rules: Sequence[str], ax: Axes | None = None) -> Axes:
-    """Draw a row for each rule that trained, one mark a run; the line at 1 is what the sqrt band needs."""
+    """Draw fitted exponents: a row for each rule that trained, a mark for each run; the line at 1 is what sqrt bands
+    need."""
     ax = new_axes(ax)
     for number, (rule, look) in enumerate(looks(rules).items()):
         at = np.array([r == rule for r in data.rule], bool)
@@ -163,7 +167,7 @@ def plot_exponents(data: Exponents, rules: Sequence[str], ax: Axes | None = None
 
 
 def caption(tables: Tables) -> str:
-    """Return the caption with its numbers."""
+    """Return the caption of the variances, with sample sizes and noise floor."""
     data, _ = select(tables)
     rows = _usual(tables["moments"])
     found = noise_of(tables)
@@ -178,7 +182,7 @@ def caption(tables: Tables) -> str:
 
 
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw two panels: the variances, the exponents (docs/theory.md T1)."""
+    """Draw two panels: variances by length, and fitted exponents by rule (docs/theory.md T1)."""
     data, exponents = select(tables)
     rules = list(looks(v.rule for v in data))
     with style.context():

@@ -1,4 +1,6 @@
-"""LRE under each log-ratio model that remains where a band is adjusted until it meets a target (T14, T15)."""
+"""How unequal the shares kept stay (LRE) where a band is adjusted until it meets a target, by log-ratio model (T14,
+T15).
+"""
 
 from __future__ import annotations
 

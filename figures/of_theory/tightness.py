@@ -29,7 +29,7 @@ SOURCES = {
     "optimised": ("optimised", "#D55E00", "s"),
     "T7s": ("T7s", "#0072B2", "o"),
 }
-"""How the gradients of a point were made: key in the table, then label, colour and marker."""
+"""The ways of making test gradients: key in the table, then label, colour and marker in the figure."""
 SMALLEST = 1e-4
 """Least rho that is drawn. Below it, the computed angle is only rounding error."""
 

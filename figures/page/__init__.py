@@ -1,1 +1,1 @@
-"""The HTML report: one self-contained page."""
+"""The report as one self-contained HTML page."""

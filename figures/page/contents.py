@@ -1,5 +1,6 @@
-"""Contents of a reproduction's report, read from the folders and tables of its stages; no statistic is computed
-here."""
+"""The contents of a reproduction's report, read from its folders and tables; nothing is computed that a stage did
+not.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +24,12 @@ from fspo.stats.intervals import PERCENT
 
 OWN_SECTION = dict.fromkeys(("sensitivity_range", "sensitivity_settings", "sensitivity_trained"), "sensitivity")
 OWN_SECTION |= {"theory_gap": "gap"}
-"""Figures that have their own section of the report."""
+"""Figures for which the report has a separate section."""
 Row = dict[str, Any]
 
 
 def pictures(folder: Path, captions: Sequence[Mapping[str, Any]], section: str = "") -> list[Picture]:
-    """Return the figures of ``captions.json`` that were drawn and belong to ``section`` ("": to no section)."""
+    """Return the drawn figures of ``captions.json`` that belong to a section ("": to no section)."""
     return [
         Picture(
             folder / f"{f['name']}.png", f["title"], f["caption"], folder / f["numbers"] if "numbers" in f else None
@@ -57,7 +58,8 @@ def read_all(runs: Sequence[Path], name: str) -> Frame:
 
 
 def assumptions(runs: Sequence[Path]) -> Section:
-    """Return verdict of every assumption (docs/theory.md section 7) in every run, and the sentences behind them."""
+    """Return the section on the theory's assumptions: a verdict for each assumption and run, and the reasons
+    (section 7)."""
     table = read_all(runs, "assumptions")
     notes = ["What the theory assumes of S (docs/theory.md section 7): a verdict and an estimate for each run."]
     tables: list[tuple[str, list[Row]]] = []
@@ -77,7 +79,7 @@ def assumptions(runs: Sequence[Path]) -> Section:
 
 
 def theory_gap(runs: Sequence[Path], figures: Sequence[Picture]) -> Section:
-    """Return the section on measured less theoretical acceptance over all lengths, and its parts, by run."""
+    """Return the section on the gap between measured and theoretical acceptance, with its parts, by run."""
     table = read_all(runs, "theory_gap")
     rows: list[Row] = []
     if len(table):
@@ -94,8 +96,7 @@ def _interval(row: Any) -> str:
 
 
 def cosine_lemma(runs: Sequence[Path]) -> Section:
-    """Return the section on the cosine lemma (T7): its terms and its bound, averaged over first-use updates, by run
-    and rule."""
+    """Return the section on the cosine lemma (T7): its terms and its bound by run and rule, averaged over updates."""
     table = read_all(runs, "lemma_summary")
     table = table[table["use"] == "first"] if len(table) else table
     if table.empty:
@@ -175,7 +176,7 @@ def reuse(runs: Sequence[Path]) -> list[Row]:
 
 
 def noise(runs: Sequence[Path]) -> list[Row]:
-    """Return a row for each measured run and noise source: what numerics alone do to S over all lengths."""
+    """Return a row for each run and noise source: what numerics alone do to S over all lengths."""
     table = read_all(runs, "noise_floor")
     if table.empty:
         return []
@@ -194,7 +195,8 @@ def _with_ends(row: Mapping[Any, Any], name: str) -> str:
 
 
 def doctor(diagnoses: Sequence[Mapping[str, Any]]) -> Section:
-    """Return the findings of ``python -m analysis doctor``, worst first, with counts of clear and impossible checks."""
+    """Return the section on the doctor's findings, worst first, with counts of checks that are clear or could not be
+    made."""
     rank = {"critical": 0, "warning": 1, "info": 2}
     found: list[Row] = []
     counts: list[Row] = []
@@ -230,7 +232,7 @@ def summary(
     diagnoses: Sequence[Mapping[str, Any]],
     runs: Sequence[Path],
 ) -> list[str]:
-    """Return the first lines of the page: theory checks, claims, logs, findings."""
+    """Return the first lines of the report: claims, theory checks, logs, the doctor's findings."""
     verdicts = [str(claim["verdict"]) for claim in claims]
     counted = ", ".join(f"{verdicts.count(v)} {v}" for v in dict.fromkeys(verdicts))
     held = "all hold" if checks["status"] == 0 else "SOME FAIL (see Theory)"
@@ -247,13 +249,13 @@ def summary(
 
 
 def check_rows(checks: Mapping[str, Any]) -> list[Row]:
-    """Return one row for each theory check."""
+    """Return one table row for each theory check."""
     wanted = ("id", "method", "verdict", "margin", "control")
     return [{name: row.get(name) for name in wanted} for row in checks["rows"]]
 
 
 def run_row(run: Path, ranges: Mapping[str, Any]) -> Row:
-    """Return length, acceptance and held-out reward of one run."""
+    """Return a table row for one run: number of rollouts, acceptance and held-out reward."""
     metrics = MetricsFile(run)
     train, held_out = metrics.of_phase("train"), metrics.of_phase("eval")
     outside = sum(row[metric.OUT_OF_BAND] for row in train) / len(train)

@@ -1,4 +1,7 @@
-"""One self-contained ``report.html``: summary, figures with their numbers, claims, sections. No network, no scripts."""
+"""Write ``report.html``, one self-contained page: summary, figures with numbers, claims, sections.
+
+No network, no scripts.
+"""
 
 from __future__ import annotations
 
@@ -23,16 +26,16 @@ VERDICTS = {
     "not supported": ("✗", "failing"),
     "inconclusive": ("?", "open"),
 }
-"""Symbol and class of each verdict's badge; another verdict is shown as it is."""
+"""Symbol and CSS class of the badge for each verdict. Any other verdict is shown as it is."""
 _CLAIM_FIELDS = ("id", "statement", "verdict", "estimand", "estimate", "ci_low", "ci_high", "margin", "test")
 _LONG_TABLE = 30
 _MOST_ROWS = 250
-"""Most rows of a figure's numbers that the page shows; a longer table stays in its CSV file."""
+"""Largest number of rows of a figure's numbers on the page; longer tables stay in their CSV files."""
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure: PNG file, title, caption, and the CSV file of its numbers where there is one."""
+    """A figure on the page: PNG file, title, caption, and the CSV file of its numbers if there is one."""
 
     file: Path
     title: str
@@ -42,7 +45,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page with a heading of its own.
+    """A part of the page with a heading.
 
     Attributes
     ----------
@@ -162,7 +165,7 @@ def estimate_text(fields: Mapping[str, Any]) -> str:
 
 
 def badge(verdict: str) -> dict[str, str]:
-    """Return symbol, words and class of a verdict. Symbol and words show it without colour."""
+    """Return symbol, words and CSS class of a verdict. Symbol and words show the verdict without colour."""
     symbol, kind = VERDICTS.get(verdict, ("•", "other"))
     return {"symbol": symbol, "text": verdict, "kind": kind}
 
@@ -189,10 +192,7 @@ def _claim(claim: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _detail(name: str, value: Any, lines: list[tuple[str, str]], tables: list[dict[str, Any]]) -> None:
-    """Add one more field of a claim to ``lines`` or ``tables``.
-    An interval, a sentence or a plain value becomes a line. Rows, a mapping of mappings, and the details that a
-    sentence sums up become a table.
-    """
+    """Add a field of a claim to ``lines`` or ``tables``."""
     if value is None or value == "" or (isinstance(value, (list, tuple, dict)) and not value):
         return
     if isinstance(value, Mapping) and all(isinstance(row, Mapping) for row in value.values()):
@@ -212,7 +212,7 @@ def _detail(name: str, value: Any, lines: list[tuple[str, str]], tables: list[di
 
 
 def _with_interval(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the row with value (or estimate), low and high joined in one field."""
+    """Return a row in which value (or estimate), low and high are joined in one field."""
     for value, low, high in (("value", "low", "high"), ("estimate", "ci_low", "ci_high")):
         if {value, low, high} <= set(row):
             text = estimate_text({"estimate": row[value], "ci_low": row[low], "ci_high": row[high]})
@@ -262,7 +262,7 @@ def _sample(sample: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _sections(sections: Sequence[Section], figures: int) -> list[dict[str, Any]]:
-    """Return the sections that hold something; their figures are numbered from ``figures`` on."""
+    """Return the sections that hold something. Their figures get numbers from ``figures`` on."""
     found = []
     for section in sections:
         if section.notes or section.tables or section.figures:
@@ -286,7 +286,7 @@ def _picture(picture: Picture, number: int) -> dict[str, Any]:
 
 
 def _numbers(file: Path | None) -> dict[str, Any]:
-    """Return the table of a figure's numbers; a column with only one value becomes words above the table."""
+    """Return the numbers of a figure as a table; a column with only one value becomes words above the table."""
     if file is None:
         return {"numbers": None}
     try:

@@ -13,7 +13,7 @@ from figures.page.report import Section, write_report
 
 @dataclass(frozen=True)
 class Page:
-    """The report's path, and a line for each run whose log is damaged."""
+    """What was written: the path of the report, and a line for each run whose log is damaged."""
 
     path: Path
     damaged: list[str]

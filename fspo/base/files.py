@@ -39,7 +39,7 @@ def writing(path: Path, *others: type[Exception]) -> Iterator[None]:
 
 
 def _part(path: Path) -> Path:
-    """Return the temporary path of a file or folder while this process writes it."""
+    """Return the temporary path under which this process writes a file or folder."""
     return path.with_name(f".part-{os.getpid()}-{path.name}")
 
 

@@ -77,7 +77,7 @@ class OptimConfig:
 
 @dataclass(frozen=True)
 class BatchConfig:
-    """Sizes of a rollout and how it is divided into updates.
+    """How many responses a rollout has, and how they are divided into updates.
 
     Parameters
     ----------

@@ -71,16 +71,16 @@ class Group:
 
 @dataclass(frozen=True)
 class LogFile:
-    """One log file as its footer describes it."""
+    """A log file as its footer describes it; the rows are not read."""
 
     path: Path
     columns: frozenset[str]
-    metadata: dict[str, Any]  # the run's header, as GradLogWriter got it
+    metadata: dict[str, Any]  # the run's header, as the writer of the log got it
     groups: tuple[Group, ...]
 
     @property
     def rows(self) -> int:
-        """Number of rows, over all phases."""
+        """Number of the file's rows, over all phases."""
         return sum(group.rows for group in self.groups)
 
 

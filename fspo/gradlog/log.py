@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class GradLogWriter:
-    """Collects this process's rows in memory and writes them to one file for each rollout.
+    """Collects the log rows of one process in memory and writes one file for each rollout.
 
     Parameters
     ----------
@@ -102,7 +102,7 @@ class GradLogWriter:
         return pa.array(np.asarray(value) if not isinstance(value, list) else value, type=f.type)
 
     def flush(self, rollout: int, *, keep: bool = False) -> Path | None:
-        """Write the collected rows to this rollout's file, completely or not at all.
+        """Write the collected rows to the file of a rollout, completely or not at all.
 
         Returns the file's path, or None if there are no rows. With ``keep`` the rows stay in memory, and the next flush
         writes them again together with further rows of the rollout.
@@ -319,7 +319,7 @@ def _of_one_width(tables: list[pa.Table], names: Sequence[str], damage: list[str
 
 
 def _joined(tables: list[pa.Table]) -> pa.Table:
-    """Join tables into one that has every column that any of them has."""
+    """Join tables into one that has each column that any of the tables has."""
     import pyarrow as pa
 
     joined = pa.concat_tables(tables, promote_options="permissive")

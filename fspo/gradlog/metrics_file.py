@@ -23,7 +23,7 @@ class MetricsFile:
         self.path = Path(run) / METRICS
 
     def write(self, values: Mapping[str, Any]) -> None:
-        """Append a line of metrics."""
+        """Append one line, a rollout's or an evaluation's metrics, to metrics.jsonl."""
         self.write_all([values])
 
     def write_all(self, records: Iterable[Mapping[str, Any]]) -> None:

@@ -1,4 +1,4 @@
-"""Columns of the gradient log and their types (docs: fspo.gradlog)."""
+"""The columns of the gradient log: their names, types, units and meanings (docs/log_format.md)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ USER_PREFIX = "user."
 
 
 class LogColumn(NamedTuple):
-    """One column: its Arrow type, meaning and unit, and the first schema version that has it."""
+    """One column of the gradient log: its Arrow type, meaning and unit, and the first version of the log that has
+    it."""
 
     kind: str
     meaning: str

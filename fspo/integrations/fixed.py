@@ -1,4 +1,4 @@
-"""Helpers for trainers whose loss function sees only one microbatch, or one response, at a time."""
+"""Checks and rules for trainers whose loss function sees only one microbatch, or one response, at a time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fspo.base.errors import UserError
 from fspo.rules import Rule, preset
 
 PARTS = ("range_lo", "range_hi", "gamma", "drift", "outside", "dual")
-"""Parts of a preset that can be changed in such trainers."""
+"""Parts of a preset that can be changed in a trainer whose loss sees only one microbatch at a time."""
 
 
 def fixed_rule(name: str, parts: Mapping[str, Any], shows: str) -> Rule:

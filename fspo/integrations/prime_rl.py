@@ -1,4 +1,6 @@
-"""The clip rules as a custom loss of prime-rl, one response at a time; this module imports nothing of prime-rl.
+"""The clip rules as a custom loss for prime-rl, which calls it for one response at a time.
+
+Nothing of prime-rl is imported.
 
     [trainer.loss]
     type = "custom"
@@ -25,14 +27,14 @@ from fspo.objective import objective
 
 
 class Outputs(NamedTuple):
-    """The fields of prime-rl's ``LossOutputs`` that prime-rl reads."""
+    """The fields that prime-rl reads of the result of a custom loss."""
 
     loss: Tensor
     metrics: dict[str, Tensor]
 
 
 def fspo_loss(inputs: Any, rule: str = "fspo", **parts: Any) -> Outputs:
-    """Return the loss of one response: minus its term of the objective, summed over tokens for token and prefix rules.
+    """Return the loss of one response under a clip rule: minus the response's term of the objective.
 
     Parameters
     ----------

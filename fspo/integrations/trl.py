@@ -70,8 +70,6 @@ class FSPOTrainer(LoggedTrainer):
         self.open_log(self.rule, self.correction)
         check_release(self)
 
-    # -- methods that TRL calls --------------------------------------------------------------------------------------
-
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         if self.rule.adapt != "none" and self.args.should_save:
             self.memory.save(Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}")
@@ -114,8 +112,6 @@ class FSPOTrainer(LoggedTrainer):
         centre = self.correction.centre(sum(gather_object([stats]), DriftStats()), A)
         output[PREFIX + "correction_centre"] = torch.zeros_like(A, dtype=torch.float64) + centre
 
-    # -- the loss ----------------------------------------------------------------------------------------------------
-
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
         training, mask = self.model.training, loss_mask(inputs)
         scores = self.take_scores(inputs) if training else None
@@ -151,7 +147,7 @@ class FSPOTrainer(LoggedTrainer):
         if training:
             if self.memory.needed and PREFIX + "response_id" in inputs:
                 self.memory.add(inputs[PREFIX + "response_id"].cpu().numpy(), records, advantages)
-                if self.accelerator.sync_gradients:  # the update's last microbatch
+                if self.accelerator.sync_gradients:  # the last microbatch of the update
                     self.memory.end_update(moved=since > 0)
             self.log_microbatch(inputs, records, entropy, scores)
         return loss
@@ -168,18 +164,18 @@ class FSPOTrainer(LoggedTrainer):
         )
 
     def _sum(self, local: Tensor) -> Tensor:
-        """Return the sum over all processes."""
+        """Return the sum of a tensor over all processes."""
         return cast(Tensor, self.accelerator.reduce(local, "sum"))
 
     def _denominator(self, inputs: dict[str, Any], mask: Tensor, accumulation: int) -> float:
         total = inputs.get(PREFIX + "denominator")
         if not self.model.training or total is None:
             return denominator_for(self.objective_config, mask) * accumulation
-        share = accumulation / self.args.first_pass  # share of one update in the generation batch
+        share = accumulation / self.args.first_pass  # the part that one update has in a generation batch
         return float(total) / self.accelerator.num_processes * share
 
     def _report(self, mode: str, records: Records, entropy: Tensor, rule: Rule) -> None:
-        """Add metrics under TRL's names; clip shares are of responses (tokens for token rules) with A != 0."""
+        """Add metrics to TRL's under TRL's names; clip shares count responses (tokens for token rules) with A != 0."""
         found = self._metrics[mode]
         parts = [
             records.cut_low, records.cut_high, records.cut_dual, records.count, records.band_accept,

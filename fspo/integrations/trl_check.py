@@ -23,11 +23,11 @@ REPLACED = (
     *("_calculate_rewards", "_compute_loss", "_generate_and_score_completions"),
     *("_get_per_token_logps_and_entropies", "_load_optimizer_and_scheduler", "_save_checkpoint"),
 )
-"""Methods of `trl.GRPOTrainer` that ours extend or call."""
+"""Methods of `trl.GRPOTrainer` that this project's trainer extends or calls."""
 OURS = "fspo/band_acceptance"
-"""A metric that our loss reports and TRL's does not."""
+"""A metric that this project's loss reports and TRL's loss does not."""
 OPEN = (0.99, 99.0)
-"""Ranges of a band that cuts nothing on the batch of the check."""
+"""Ranges of a band so wide that it cuts nothing in the batch of the check."""
 CASES: dict[Aggregation, tuple[Rule, dict[str, str]]] = {
     "token": (Rule("token", *OPEN), {"loss_type": "dapo", "importance_sampling_level": "token"}),
     "sequence": (
@@ -35,12 +35,11 @@ CASES: dict[Aggregation, tuple[Rule, dict[str, str]]] = {
         {"loss_type": "grpo", "importance_sampling_level": "sequence"},
     ),
 }
-"""Aggregation -> a rule of ours with an open band, and the attributes under which TRL's loss
-is the same."""
+"""For each aggregation, a rule with an open band, and the options of TRL under which TRL's loss is the same."""
 
 
 def missing_methods() -> list[str]:
-    """Return those methods of `REPLACED` that the installed TRL does not have."""
+    """Return the methods that this project relies on and the installed TRL does not have."""
     return [name for name in REPLACED if not hasattr(GRPOTrainer, name)]
 
 
@@ -70,7 +69,7 @@ def check_release(trainer: Any) -> None:
 
 
 def _difference(trainer: Any) -> str | None:
-    """Say which method of TRL differs from what our loss relies on; None if none does."""
+    """Say which method of TRL differs from what this project's loss relies on; None if none does."""
     for aggregation, (rule, theirs) in CASES.items():
         try:
             expected, gradient, _ = _loss(trainer, GRPOTrainer._compute_loss, aggregation, rule, theirs)
@@ -92,12 +91,13 @@ def _difference(trainer: Any) -> str | None:
 def _loss(
     trainer: Any, compute: Callable[..., Tensor], aggregation: Aggregation, rule: Rule, theirs: dict[str, str]
 ) -> tuple[Tensor, Tensor, dict[str, Any]]:
-    """Return a loss on the batch of the check, its gradient in the log-probabilities (3, 4) and the metrics it left."""
+    """Return a loss on the check's batch, the gradient in its log-probabilities (3, 4), and the metrics that were
+    left."""
     device, args = trainer.accelerator.device, trainer.args
     mask = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0], [1, 0, 0, 0]], device=device)
     old = torch.linspace(-3, -1, 12, dtype=torch.float64, device=device).reshape(3, 4)
     new = (old + torch.linspace(0.4, -0.3, 12, device=device).reshape(3, 4)).requires_grad_()
-    tokens = 35  # of the generation batch, over all processes
+    tokens = 35  # number of tokens in the generation batch, over all processes
     responses = len(mask) * args.first_pass * trainer.accelerator.num_processes
     inputs = {
         **{f"{part}_{field}": mask for part in ("prompt", "completion") for field in ("ids", "mask")},
@@ -135,7 +135,7 @@ def _loss(
 
 @contextmanager
 def _attributes(of: Any, **values: Any) -> Iterator[None]:
-    """Set attributes of an object for the block; afterwards it has those that it had before."""
+    """Set attributes of an object during the block, and restore the object's attributes afterwards."""
     before = dict(vars(of))
     vars(of).update(values)
     try:

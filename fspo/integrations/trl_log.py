@@ -22,7 +22,7 @@ from fspo.rules import Rule
 from fspo.train.log_rows import Responses, Update, log_rows
 
 PREFIX = "fspo_"
-"""Prefix of our tensors in TRL's batches; they go through TRL's shuffling together with the responses."""
+"""Prefix of the tensors that are added to TRL's batches, so that they are shuffled together with the responses."""
 
 OF_THE_RULE = ("lo", "hi", "drift", "drift_source", "band_accept", "side", "multiplier", "weight")
 """Columns of the gradient log that say what the clip rule did."""
@@ -59,7 +59,7 @@ def keep_steps_before(run: str | Path, step: int) -> int:
 
 
 class TrlLog:
-    """Writer of the gradient log of a TRL run: numbers rollouts and responses, and writes the rows of this process.
+    """Writes the gradient log of a TRL run: numbers rollouts and responses, and writes the rows of this process.
 
     Parameters
     ----------
@@ -103,7 +103,7 @@ class TrlLog:
         self.rollout, self.start_step = -1, 0
 
     def begin_rollout(self, step: int) -> None:
-        """Write the rows of the last rollout and begin the next one; ``step``: updates done before it."""
+        """Write the rows of the last rollout and begin the next one, before which ``step`` updates were done."""
         self.flush()
         self.rollout += 1
         self.start_step = step
@@ -113,7 +113,7 @@ class TrlLog:
         self.writer.flush(self.rollout, keep=keep)
 
     def ids(self, rows: int, generations: int, device: torch.device) -> dict[str, Tensor]:
-        """Return the prompt and response numbers, unique over the run, of this process's rows of a new rollout.
+        """Return the numbers, unique over the run, of the prompts and responses that this process has in a new rollout.
 
         The rows of a group follow each other.
         """
@@ -134,7 +134,7 @@ class TrlLog:
         entropy: Tensor | None,
         scores: Scores | None,
     ) -> None:
-        """Add the rows of one microbatch.
+        """Add the rows of one microbatch to the gradient log.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""State that an update inside TRL passes to the next one: the lagged drift, and the range of an adaptive band.
+"""What an update inside TRL passes to the next one: the drift, and the range of a band that follows a target.
 
 TRL passes the loss one microbatch at a time. The rows of an update are collected here, over all processes and in the
 order of their response numbers, so that every process computes the same state.
@@ -23,7 +23,7 @@ FILE = "fspo_rule.json"
 
 
 class UpdateMemory:
-    """The rows of the present update, and the state that earlier updates have left.
+    """The rows of the present update, and what earlier updates have left for it.
 
     Attributes
     ----------
@@ -50,19 +50,19 @@ class UpdateMemory:
         self._parts = []
 
     def add(self, response_id: np.ndarray, records: Records, advantages: np.ndarray) -> None:
-        """Add the rows of one microbatch; each array is (B,)."""
+        """Add the rows of one microbatch to those of the present update; each array is (B,)."""
         found = records.to_numpy()
         names = ("log_ratio", "length", "k3_sum", "sum_sq_log_ratio")
         self._parts.append(np.stack([response_id, advantages, *(found[name] for name in names)]).astype(np.float64))
 
     def end_update(self, *, moved: bool) -> None:
-        """Update the state after the last microbatch of an update.
+        """Learn from the update's rows after its last microbatch.
 
         ``moved`` says that an earlier update of this rollout has changed the weights, so that S is not 0.
         """
         rows = np.concatenate([part for own in gather_object([self._parts]) for part in own], 1)
         self._parts = []
-        rows = rows[:, rows[3] > 0]  # truncated responses that TRL has masked out have no token
+        rows = rows[:, rows[3] > 0]  # a truncated response that TRL has masked out has no token
         _, A, S, n, k3, square = rows[:, np.argsort(rows[0], kind="stable")]
         if moved:
             self.online.observe(S, n, A, self.centre(A))

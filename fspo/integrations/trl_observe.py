@@ -32,7 +32,7 @@ FORWARD = [
         "compute_aux_loss",
     )
 ]  # fmt: skip
-"""Names of further model inputs (images and the like), which TRL passes from its batches to the model."""
+"""Names of further inputs of the model (images and the like), which TRL passes to it from its batches."""
 
 
 def observe(trainer: type, *, score_every: int = 0) -> type:
@@ -95,10 +95,8 @@ class LoggedTrainer(GRPOTrainer):
         )
         self.add_callback(_Begin(self))
 
-    # -- methods that TRL calls --------------------------------------------------------------------------------------
-
     def begin_log(self, step: int) -> None:
-        """Remove log rows that a resumed run will repeat, and set the rollout number; ``step``: updates done."""
+        """Remove the log rows that a resumed run will repeat, and find the number of its next rollout."""
         output = str(self.args.output_dir)
         if self.accelerator.is_main_process:
             keep_steps_before(output, step)
@@ -106,7 +104,8 @@ class LoggedTrainer(GRPOTrainer):
         self.log_rows.rollout = keep_steps_before(output, step) - 1
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        self.log_rows.flush(keep=True)  # before the checkpoint, which assumes these rows on disk
+        # TRL writes a checkpoint next, and a resumed run expects the rows before it on disk
+        self.log_rows.flush(keep=True)
         super()._save_checkpoint(model, trial)
 
     def _calculate_rewards(self, *args: Any, **kwargs: Any) -> Tensor:
@@ -128,18 +127,17 @@ class LoggedTrainer(GRPOTrainer):
         return output
 
     def _truncated(self, output: dict[str, Any]) -> Tensor:
-        """Return which responses were truncated: the last token is no end token, or TRL has masked the response out."""
+        """Return which responses were truncated: the last token does not end a response, or TRL has masked the
+        response out."""
         length = output["completion_mask"].sum(1)
         last = output["completion_ids"].gather(1, (length - 1).clamp(min=0)[:, None])[:, 0]
         ends = torch.tensor([*self.eos_token_ids, self._tokenizer.pad_token_id], device=last.device)
         return (length == 0) | ~torch.isin(last, ends)
 
-    # -- what the loss logs ------------------------------------------------------------------------------------------
-
     def log_microbatch(
         self, inputs: dict[str, Any], records: Records, entropy: Tensor | None, scores: Scores | None
     ) -> None:
-        """Add the log's rows of one microbatch.
+        """Add the rows of one microbatch to the gradient log.
 
         Parameters
         ----------
@@ -148,7 +146,7 @@ class LoggedTrainer(GRPOTrainer):
         entropy : Tensor (B,), optional
             Sum of the entropy over the tokens, nats.
         """
-        if PREFIX + "response_id" not in inputs:  # the batch came from no rollout of TRL's
+        if PREFIX + "response_id" not in inputs:  # the batch was not made by a rollout of TRL
             return
         first_pass = self.args.steps_per_generation or self.args.gradient_accumulation_steps
         self.log_rows.append(
@@ -161,7 +159,8 @@ class LoggedTrainer(GRPOTrainer):
         )
 
     def take_scores(self, inputs: dict[str, Any]) -> Scores | None:
-        """Take scores at the last update of the first pass in every score_every-th rollout; else return None."""
+        """Take scores at the last update of the first pass over a rollout, in every ``score_every``-th rollout; else
+        return None."""
         log = self.log_rows
         first_pass = self.args.steps_per_generation or self.args.gradient_accumulation_steps
         chosen = max(first_pass // self.args.gradient_accumulation_steps, 1) - 1
@@ -186,7 +185,7 @@ class LoggedTrainer(GRPOTrainer):
 
 
 class _Observed(LoggedTrainer):
-    """What `observe` adds to a trainer: its loss runs as it is, and the log-probabilities that it computed are kept."""
+    """A mixin that lets a trainer's loss run unchanged and keeps the log-probabilities that the loss computed."""
 
     corrected: bool
     _seen: tuple[Tensor, Tensor | None, Any] | None = None

@@ -19,7 +19,7 @@ _REPLACED = {
     "epsilon_high": "range_hi",
     "delta": "dual",
 }
-"""Options of TRL's own clipped loss -> our options that replace them."""
+"""Options of TRL's own clipped loss, and the options of this project that replace them."""
 
 _IGNORED = {
     "top_entropy_quantile": "drops tokens from the loss, so the weight of a response would not be that of its tokens",

@@ -1,4 +1,4 @@
-"""TRL's own clip and its own corrections of vLLM's mismatch, as rules of ours."""
+"""TRL's own clip, and its corrections of vLLM's mismatch, as rules of this project."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fspo.base.errors import UserError
 from fspo.rules import CORRECTIONS, Outside, Rule
 
 PPO_LOSSES = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo")
-"""TRL's losses that clip as PPO does; they differ in what they divide by."""
+"""TRL's losses that clip as PPO does; they differ only in what they divide by."""
 CORRECTION_MODES: dict[str, tuple[str, Outside]] = {
     "token_truncate": ("tis", "cap"),
     "token_mask": ("icepop", "mask"),
@@ -19,11 +19,11 @@ CORRECTION_MODES: dict[str, tuple[str, Outside]] = {
 }
 """TRL's vllm_importance_sampling_mode -> our preset of the same band, and what it does outside the band."""
 FURTHER_CUTS = {"top_entropy_quantile": 1.0, "off_policy_mask_threshold": None}
-"""Options of TRL that cut tokens or responses beside the clip -> the value that cuts none."""
+"""Options of TRL that cut tokens or responses beside the clip, each with the value at which it cuts none."""
 
 
 def clip_of(args: Any) -> Rule | None:
-    """Return the clip of a TRL run as a rule on the update's ratio; None if no rule of ours does the same.
+    """Return the clip of a TRL run as a rule on the update's ratio; None if no rule of this project does the same.
 
     Parameters
     ----------
@@ -37,13 +37,13 @@ def clip_of(args: Any) -> Rule | None:
         parts |= {"range_hi": high - 1, "outside": "cap"}
     elif loss in PPO_LOSSES:
         parts |= {"range_lo": min(args.epsilon, 1.0), "range_hi": high}
-        if args.delta is not None:  # TRL's bound is on the ratio, ours a multiple of the upper edge
+        if args.delta is not None:  # TRL bounds the ratio itself; the dual clip is a multiple of the upper half-width
             parts["dual"] = math.log(args.delta) / math.log1p(high)
     else:
         return None
     try:
         return Rule("token", **parts) if token else Rule("linear", weight="geometric", **parts)
-    except UserError:  # a bound on the wrong side of ratio 1
+    except UserError:  # a bound that lies on the wrong side of ratio 1 is no band
         return None
 
 

@@ -146,7 +146,7 @@ def fspo_loss(
 
 
 def _check_correction(correction: Any) -> None:
-    """Raise UserError for rollout corrections that the band does not allow.
+    """Raise UserError for corrections of verl that the band does not allow.
 
     They use the sampler's log-probs as the old ones, or drop or weigh responses before the band does.
     """
@@ -181,8 +181,8 @@ def _check(rule: Rule, config: ActorConfig, mode: str, weights: Tensor | None) -
 
 
 def _aggregation(mask: Tensor, mode: str, info: dict[str, Any]) -> tuple[Any, float]:
-    """Return our aggregation and the denominator that together equal verl's ``agg_loss`` in this mode."""
-    per_process = info.get("dp_size") or 1  # verl averages gradients over this many processes
+    """Return the aggregation and the denominator that together equal verl's ``agg_loss`` in a mode."""
+    per_process = info.get("dp_size") or 1  # verl averages gradients over so many processes
 
     def whole(name: str, local: Tensor) -> float:
         if info.get(name) is None and per_process > 1:

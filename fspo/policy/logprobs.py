@@ -192,7 +192,7 @@ class _Asked:
     """A request for log-probs: the tokens that are wanted and the options of `token_log_probs`."""
 
     predicting: Tensor  # (B, T - 1), true at each position that predicts a response token
-    columns: Tensor  # (K,), the columns that hold such a position
+    columns: Tensor  # (K,), columns in which some response token is predicted
     targets: Tensor  # (N,), the response tokens
     temperature: float
     entropy: bool

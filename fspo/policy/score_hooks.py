@@ -144,7 +144,8 @@ class ScoreHooks:
             self._reset(ids.shape[0], ids.shape[1])
         site, scale = self._sites.get(module), float(getattr(module, "embed_scale", 1.0))
         root = output.detach()
-        if root.shape[0] == 1 < self._batch:  # all responses share these positions: copy them to separate the gradients
+        # the position embedding is shared by all responses: copy it, to separate their gradients
+        if root.shape[0] == 1 < self._batch:
             root, ids = root.expand(self._batch, *root.shape[1:]), ids.expand(self._batch, -1)
         if site is not None:
             plain = nn.functional.embedding(thinned(ids[:1].unsqueeze(-1))[..., 0], whole(module.weight)) * scale
@@ -159,7 +160,7 @@ class ScoreHooks:
         """Forward hook of a Linear: project its input now, and the gradient of its output in the backward pass."""
         if not torch.is_grad_enabled() or not output.requires_grad or output is args[0]:
             return None
-        if module is self._listening:  # this layer has returned log-probs, and `listener` has its input
+        if module is self._listening:  # the output layer has returned log-probs, and ``listener`` has its input
             self._listening = None
             return None
         site, x, labels = self._sites[module], args[0], self._flat_rows

@@ -27,7 +27,7 @@ Batch = Mapping[str, torch.Tensor]
 
 @dataclass
 class Scores:
-    """Scores of B responses.
+    """Scores (gradients of the log-probability) of B responses, as sketches or in full.
 
     Attributes
     ----------

@@ -114,7 +114,7 @@ class Sketcher:
         return x if matrix is None else x @ matrix
 
     def _make_table(self, name: str, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return, for each entry of a part, the bucket that it is added to and its signed scale."""
+        """Return for each entry of a gradient's part the bucket that the entry is added to, and its signed scale."""
         start, size = self._spans[name]
         shape = self.shapes[name]
         scale = 1.0

@@ -24,7 +24,7 @@ ALL_RULES = (*QUICK_RULES, "fspo-cap", "fspo-gaussian", "fspo-tilted", "power", 
 
 @dataclass(frozen=True)
 class Preset:
-    """Sizes of a reproduction.
+    """How large a reproduction is: what is trained, how long, with how many seeds.
 
     Attributes
     ----------
@@ -155,7 +155,7 @@ def variants(sizes: Preset, ranges: Mapping[str, Mapping[str, Any]]) -> list[Var
 
 
 def _refused(config: type[TrainConfig], rule: str, options: Mapping[str, Any]) -> str:
-    """Return why the trainer refuses these options, or "" if it accepts them."""
+    """Return why the trainer refuses a rule with some options, or "" if it accepts them."""
     words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
     try:
         parse(config, ["--rule.preset", rule, *words], prog="python -m fspo.train", description="")
@@ -170,7 +170,7 @@ def _around(rule: str, fit: Mapping[str, Any], sizes: Mapping[str, int]) -> Iter
     for word, factor in (("half", 0.5), ("double", 2.0)):
         try:
             wide = scaled(own, factor)
-        except UserError as error:  # such as a lower range eps of 1 or more
+        except UserError as error:  # for example a lower range eps of 1 or more
             yield Variant(rule, "range", word, reason=f"not trained: {error}")
             continue
         yield Variant(rule, "range", word, {"rule.range_lo": wide.range_lo, "rule.range_hi": wide.range_hi})

@@ -151,7 +151,7 @@ def prepare(job: Job) -> None:
             aside = aside.with_name(aside.name + "+")
         os.replace(job.run, aside)
     job.run.mkdir(parents=True, exist_ok=True)
-    mark(job.run)  # the trainer refuses folders without this mark
+    mark(job.run)  # the trainer refuses a folder without run.json
     write_text(stamp, job.key + "\n")
 
 

@@ -101,7 +101,7 @@ class Sweep:
     planned: list[tuple[Variant, list[Path]]]
 
     def train(self, at_once: int) -> tuple[list[Path], list[tuple[Variant, tuple[Path, ...], str]]]:
-        """Train the runs of the sweep.
+        """Train the runs of the sweep that are missing.
 
         A setting under which training stops with status 2 is a result: its run is left out, and tried again next time.
 

@@ -126,7 +126,7 @@ def plan_minibatches(batch: RolloutBatch, count: int, seed: int) -> list[np.ndar
 
 @dataclass(frozen=True)
 class Microbatch:
-    """Responses that pass through the model together, with or without a gradient (``trains``).
+    """Responses that pass through the model together; ``trains`` says whether with a gradient.
 
     A ``dummy`` microbatch has weight 0; it gives a process without work the same number of passes as the others.
     """
@@ -164,7 +164,7 @@ def plan_microbatches(
             if end == len(chosen) or (end + 1 - start) * total_lengths[chosen[end]] > tokens:
                 parts.append(chosen[start:end])
                 start = end
-        while len(parts) % world and max(map(len, parts)) > 1:  # halve the biggest: every process needs one
+        while len(parts) % world and max(map(len, parts)) > 1:  # every process needs a microbatch, so halve the biggest
             i = int(np.argmax([len(part) * total_lengths[part[-1]] * (len(part) > 1) for part in parts]))
             parts[i : i + 1] = np.array_split(parts[i], 2)
         for i in range(0, len(parts), world):

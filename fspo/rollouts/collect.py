@@ -28,23 +28,23 @@ Stream = Literal["train", "eval", "audit"]
 Drop = Literal["truncated", "failed"]
 """Kinds of responses that an option leaves without a gradient: cut at the length limit, or verification failed."""
 ALONE = "alone"
-"""Reason for a response without a gradient: all others to its prompt failed and are dropped, so it has no baseline."""
+"""Reason why a response has no gradient: all other responses to its prompt failed, so it has no baseline."""
 _STREAMS: dict[Stream, int] = {"train": 0, "eval": 1, "audit": 2}
 
 
 @dataclass
 class Prompts:
-    """P prompts as token ids, with the examples that their verifier needs."""
+    """P prompts as token ids, with the examples that a verifier needs to judge responses."""
 
     examples: list[Example]
     tokens: list[list[int]]
-    ids: np.ndarray  # (P,) number of the prompt, unique over the run
+    ids: np.ndarray  # (P,) the prompts' numbers, unique over the run
     too_long: int = 0
 
 
 @dataclass
 class Collector:
-    """Samples and verifies responses, divided over the processes, and gives every process all of them.
+    """Samples and judges responses. Each process samples a part, and all processes get all responses.
 
     Parameters
     ----------

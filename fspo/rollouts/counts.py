@@ -19,7 +19,7 @@ from fspo.stats.bins import Bins
 
 
 class Counts:
-    """Named pairs (numerator, count); ``merge`` adds the pairs of another process or minibatch."""
+    """Metrics as named pairs of a numerator and a count, which are divided when all parts are added up."""
 
     def __init__(self) -> None:
         self._pairs: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
@@ -31,12 +31,13 @@ class Counts:
         pair[1] += float(count)
 
     def merge(self, other: dict[str, list[float]]) -> None:
-        """Add the pairs of another process or minibatch."""
+        """Add the numerators and counts that another process or minibatch collected."""
         for name, (numerator, count) in other.items():
             self.add(name, numerator, count)
 
     def pairs(self) -> dict[str, list[float]]:
-        """Return the pairs before division, so that they can be gathered from all processes."""
+        """Return the numerators and counts of all metrics, so that those of all processes can be added before the
+        division."""
         return {name: list(pair) for name, pair in self._pairs.items()}
 
     def get(self, name: str) -> float:

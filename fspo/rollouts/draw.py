@@ -26,7 +26,8 @@ from fspo.sampling.picking import Progress
 from fspo.tasks import prompt_order
 
 NO_SIGNAL = "no_signal"
-_MOST_DRAWN = 20  # limit on skipped prompts, as a multiple of batch.prompts: beyond it nearly no prompt fits
+# a rollout that skips more prompts than this multiple of batch.prompts stops the run: nearly no prompt fits
+_MOST_DRAWN = 20
 
 
 @dataclass
@@ -57,7 +58,7 @@ class Drawn:
     rounds: int = 0
 
     def count(self, counts: Counts, config: TrainConfig) -> None:
-        """Add the metrics of this rollout to ``counts``."""
+        """Add the metrics of the rollout to ``counts``: rewards, lengths, and what was left out."""
         add_rollout(counts, self.batch, self.groups)
         counts.add("prompts/too_long", self.too_long, self.passed)
         reasons: list[str] = [*config.batch.drop, *([ALONE] if "failed" in config.batch.drop else [])]

@@ -15,7 +15,7 @@ Array = Any  # a numpy array or a torch tensor
 Outside = Literal["drop", "truncate", "cap", "mask"]
 Weight = Literal["sequence", "geometric", "none"]
 CUTTING_ALIKE: tuple[tuple[Outside, ...], ...] = (("drop", "truncate"), ("cap",), ("mask",))
-"""Every way outside the band, together with those that cut the same rows (`Clip.side`)."""
+"""The treatments outside the band in groups; those of one group cut the same rows."""
 OF_CLIP_RULES: tuple[Outside, ...] = ("drop", "truncate", "cap")
 """The ways outside a band that clip rules are compared with."""
 OF_CORRECTIONS: tuple[Outside, ...] = ("mask", "cap")
@@ -25,7 +25,7 @@ MAX_EXPONENT = 20.0
 """Largest exponent of an importance weight: a larger one is replaced by it before ``exp`` (docs/theory.md section 2).
 
 The response keeps its gradient, and the event is counted."""
-# exp(80) is finite in float32. The bound is on the reported multiplier M; `clipped_weight` is computed without M.
+# exp(80) is finite in float32. The limit applies to the reported multiplier M; `clipped_weight` is computed without M.
 _MAX_LOG_MULTIPLIER = 80.0
 
 
@@ -60,7 +60,7 @@ class Edges(NamedTuple):
 
     lo: Array
     hi: Array
-    centre: Array  # m_L; the distance of the dual edge is measured from it
+    centre: Array  # m_L, from which the distance of the dual edge is measured
 
 
 class Applied(NamedTuple):
@@ -70,7 +70,7 @@ class Applied(NamedTuple):
     objective's value ``edge_weight * A``; it equals ``weight`` where the response is not cut.
     """
 
-    side: Array  # int8: -1 cut at the lower edge, 0 not cut, +1 at the upper edge, 2 at the dual edge
+    side: Array  # int8: -1 cut at the lower edge, 0 not cut, +1 cut at the upper edge, 2 cut at the dual edge
     multiplier: Array  # M >= 0; under "truncate" and "cap" log M is held within +-80
     weight: Array  # w = exp(S) or exp(S/n), exponent capped at MAX_EXPONENT
     clipped_weight: Array
@@ -82,7 +82,7 @@ class Applied(NamedTuple):
 
 
 class Clip(NamedTuple):
-    """Decides what happens to responses outside a band, wherever its edges lie.
+    """Decides what happens to responses outside a band whose edges are given.
 
     ============ ========================================================= ===========================
     ``outside``  cut                                                       weight of a row that is cut
@@ -122,7 +122,7 @@ class Clip(NamedTuple):
         return side
 
     def edge(self, S: Array, side: Array, edges: Edges) -> Array:
-        """Return the position of the edge that cuts each row, nats; S where none does."""
+        """Return the edge that cuts each row, nats; for rows that are not cut, S."""
         xp = array_namespace(S)
         edge = xp.where(side == 1, edges.hi, xp.where(side == -1, edges.lo, S))
         return edge if self.dual is None else xp.where(side == 2, self._dual_edge(edges), edge)
@@ -132,7 +132,7 @@ class Clip(NamedTuple):
         return importance_weight(exponent(self.edge(S, side, edges), n, self.weight))
 
     def clipped_weight(self, side: Array, edge_weight: Array) -> Array:
-        """Return M*w, the weight that the clip leaves each row."""
+        """Return M*w, the importance weight that the clip leaves to each row."""
         xp = array_namespace(edge_weight)
         return xp.where(side != 0, xp.zeros_like(edge_weight), edge_weight) if self.zeroes else edge_weight
 
@@ -181,7 +181,7 @@ class Clip(NamedTuple):
 
     @property
     def zeroes(self) -> bool:
-        """Whether a row that is cut keeps no weight; if not, its weight is held at the edge."""
+        """Whether a row that is cut loses all its weight (drop, mask); otherwise the weight is held at the edge."""
         return self.outside in ("drop", "mask")
 
     def _dual_edge(self, edges: Edges) -> Array:

@@ -15,16 +15,16 @@ DriftSource = Literal["two_pass", "lagged"]
 
 
 class TokenMeans(NamedTuple):
-    """Means per token of a minibatch, for `Rule.centre`: numbers, or arrays (N,) with those of each row's minibatch.
+    """Means per token of a minibatch, from which `Rule.centre` makes a band's centre: numbers, or arrays (N,) by row.
 
     Used where means are known directly, for example from a log-ratio model. Where the tokens are at hand, `DriftStats`
     sums them.
     """
 
-    k3: Array  # nats
-    sigma2: Array  # nats squared
-    positive: Array = 0.0  # log-ratio, nats, of responses with A > 0
-    negative: Array = 0.0  # log-ratio, nats, of responses with A < 0
+    k3: Array  # mean of k3, nats
+    sigma2: Array  # mean of s_t^2, nats squared
+    positive: Array = 0.0  # mean log-ratio of responses with A > 0, nats
+    negative: Array = 0.0  # mean log-ratio of responses with A < 0, nats
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class DriftStats:
         return DriftStats(*sums, *by_sign)
 
     def __add__(self, other: DriftStats) -> DriftStats:
-        """Return the sums over the tokens of both parts."""
+        """Return the sums over the tokens of both operands."""
         return DriftStats(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
 
     @property

@@ -108,7 +108,8 @@ class OnlineRule:
         if rule.adapt == "range":
             return scaled(rule, self._bounded(s.log_scale))
         if rule.adapt == "exponent" and rule.gamma is not None:
-            # _step bounds the slope so that gamma stays within EXPONENTS. The bounds here remove rounding errors.
+            # ``_step`` already bounds the slope so that gamma stays within EXPONENTS; these bounds remove rounding
+            # errors.
             gamma = min(max(rule.gamma + s.slope / s.spread, EXPONENTS[0]), EXPONENTS[1])
             return replace(scaled(rule, self._bounded(s.log_scale - s.slope * s.centre / s.spread)), gamma=gamma)
         if rule.adapt == "bins" and s.scores:
@@ -134,7 +135,8 @@ class OnlineRule:
         self.learn(excess, lengths)
 
     def learn(self, excess: np.ndarray, lengths: np.ndarray) -> None:
-        """Learn from one update's responses as `observe` does, given the excess of each under the template.
+        """Learn from one update's responses as `observe` does, if the excess of each over the starting rule's band is
+        known.
 
         Parameters
         ----------
@@ -160,7 +162,7 @@ class OnlineRule:
             self._rule = None
 
     def end_rollout(self) -> None:
-        """Move the present rollout's excesses to those of past rollouts, and forget the oldest."""
+        """Move the present rollout's excesses to those of past rollouts, and forget the oldest ones."""
         s = self._state
         for name, new in s.pending.items():
             if len(new) > EACH_ROLLOUT:
@@ -168,8 +170,6 @@ class OnlineRule:
             s.scores[name] = [*s.scores.get(name, []), *new][-MEMORY:]
         s.pending = {}
         self._rule = None
-
-    # -- range and exponent: stochastic quantile regression of log excess on log length (T14) ----------------------
 
     def _step(self, excess: np.ndarray, log_n: np.ndarray) -> bool:
         """Change theta, the parameters of the half-widths (T14), after one update; return whether it was changed.
@@ -181,7 +181,7 @@ class OnlineRule:
         if s.updates == 0:
             try:
                 s.log_scale = math.log(self._bounded(math.log(excess_quantile(excess, self._target))))
-            except UserError:  # every S is 0, because the weights have not changed yet: no range can be found
+            except UserError:  # every S is 0, because the weights have not changed yet, so no range can be found
                 return False
             if with_slope:
                 s.centre, s.spread = float(log_n.mean()), max(float(log_n.std()), LEAST_SPREAD)
@@ -198,19 +198,17 @@ class OnlineRule:
 
     @cached_property
     def _widest(self) -> float:
-        """Logarithm of the largest factor on the template's half-widths (see MAX_HALF_WIDTH)."""
+        """Logarithm of the largest factor by which the template's half-widths may grow, as MAX_HALF_WIDTH demands."""
         return math.log(MAX_HALF_WIDTH / max(float(w[0]) for w in self.template.half_widths(np.ones(1))))
 
     def _bounded(self, log_factor: float) -> float:
-        """Return the factor whose logarithm is given, held between the least and the largest that a band may have."""
+        """Return the factor with this logarithm, held between the least and the greatest factor that is allowed."""
         return math.exp(min(max(log_factor, LEAST_LOG_FACTOR), self._widest))
-
-    # -- conformal factors by bin of lengths (T15) -------------------------------------------------------------------
 
     def _factors(self) -> tuple[tuple[float, float], ...]:
         scores = {int(name): np.asarray(found, np.float64) for name, found in self._state.scores.items()}
         pooled = conformal_quantile(np.concatenate(list(scores.values())), self._target)
-        last = max(scores) + 1  # bins of longer responses than any seen get the pooled factor
+        last = max(scores) + 1  # bins of longer responses than any so far get the factor of all bins together
         found = []
         for bin_ in range(last + 1):
             factor = conformal_quantile(scores.get(bin_, ()), self._target)
@@ -225,7 +223,7 @@ def _bin(n: np.ndarray) -> np.ndarray:
 
 
 def conformal_quantile(scores: Any, target: float) -> float:
-    """Return the split-conformal quantile: the ceil((n+1) target)-th smallest of n scores; infinite if n is too small.
+    """Return the ceil((n+1) target)-th smallest of n scores, the split-conformal quantile; infinite if n is too small.
 
     If these scores and a new one are exchangeable, the new one is at most this with probability at least ``target``,
     and, without ties, at most ``target + 1/(n+1)`` (T15; Vovk, Gammerman and Shafer 2005).

@@ -9,8 +9,9 @@ from typing import Any, Literal, NamedTuple
 from fspo.base.errors import UserError, unknown_name
 from fspo.rules.rule import Rule
 
-Estimator = Literal["rloo", "grpo", "dr_grpo"]  # fspo/advantages.py computes these
-Aggregation = Literal["response", "token", "sequence", "constant"]  # fspo/objective.py computes these
+Estimator = Literal["rloo", "grpo", "dr_grpo"]  # the advantage estimators that fspo/advantages.py computes
+# the averages of the loss that fspo/objective.py computes
+Aggregation = Literal["response", "token", "sequence", "constant"]
 
 
 class Preset(NamedTuple):
@@ -69,7 +70,7 @@ icepop: token weights, kept in [.5, 5]. engine-sqrt: sequence weights, kept wher
 RIVALS = ("rloo", "gspo")
 """The presets that the paper compares fspo with."""
 COMPARED = (*RIVALS, "fspo")
-"""The paper's comparison."""
+"""The three presets that the paper compares."""
 
 
 def preset(name: str, **changes: Any) -> Preset:

@@ -176,7 +176,7 @@ class Rule:
 
     @property
     def clip(self) -> Clip:
-        """The clip that this rule applies outside the band."""
+        """What the rule does outside its band, as a `Clip`."""
         return Clip(self.outside, self.dual, self.weight)
 
     @property

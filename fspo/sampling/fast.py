@@ -53,7 +53,8 @@ class CacheLayer(CacheLayerMixin):
             buffer[: len(source), :, : self.length] = buffer[source, :, : self.length]
 
     def keep(self, rows: np.ndarray) -> None:
-        """Move row rows[i] to place i and drop all other rows; a row that keeps its place is not copied."""
+        """Move row ``rows[i]`` of the cache to place i and drop all others; a row that keeps its place is not
+        copied."""
         to = np.flatnonzero(rows != np.arange(len(rows)))
         if len(to) == 0:
             return
@@ -75,7 +76,8 @@ class CacheLayer(CacheLayerMixin):
 
 
 def plain_attention_layers(model: PreTrainedModel) -> int:
-    """Return the number of layers if each stores separate keys and values; 0 for recurrent, shared and other caches."""
+    """Return the number of attention layers if each keeps separate keys and values; 0 for models with another kind
+    of cache."""
     config = model.config
     if getattr(model, "_is_stateful", False) or getattr(config, "is_encoder_decoder", False):
         return 0
@@ -92,7 +94,7 @@ def run_fast(
     pad: int,
     progress: Progress | None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Sample with one preallocated cache; return tokens int64 and log-probs float32, both (B, max_new_tokens)."""
+    """Sample with one preallocated cache; return token ids and log-probs, both (B, max_new_tokens)."""
     steps = config.max_new_tokens
     distinct = list(dict.fromkeys(map(tuple, prompts)))
     number = {prompt: i for i, prompt in enumerate(distinct)}
@@ -144,7 +146,8 @@ def run_fast(
 
 
 def _survivors(alive: np.ndarray) -> np.ndarray:
-    """Return an order of the unfinished rows in which few rows move: the last ones fill the gaps of finished rows."""
+    """Return the unfinished rows in an order in which few of them move: the last ones take the places of finished
+    rows."""
     count = int(alive.sum())
     keep = np.arange(count)
     keep[~alive[:count]] = count + np.flatnonzero(alive[count:])

@@ -14,8 +14,8 @@ from fspo.base.keyed_noise import keyed_uniforms
 Progress = Callable[[int, int], None]
 
 NOISE_PURPOSE = 0x5A3E
-_NOISE_BLOCK = 256  # number of positions for which uniforms are computed at once
-PICK_ELEMENTS = 1 << 24  # most logits turned into a CDF at once: 128 MiB in float64
+_NOISE_BLOCK = 256  # uniforms are computed for so many positions at a time
+PICK_ELEMENTS = 1 << 24  # largest number of logits that are turned into a CDF at a time: 128 MiB in float64
 
 
 def pick_tokens(
@@ -44,7 +44,7 @@ def pick_tokens(
     logits = logits.float()
     if temperature == 0 or uniforms is None:
         best = logits.max(-1)
-        return best.indices, best.values * 0.0  # 0, or NaN where the logits are not finite
+        return best.indices, best.values * 0.0  # the values are 0, or NaN where a logit is not finite
     step = max(1, PICK_ELEMENTS // logits.shape[-1])
     parts = [
         _inverse_cdf(part / temperature, at, top_p)
@@ -60,14 +60,14 @@ def _inverse_cdf(logits: torch.Tensor, uniforms: torch.Tensor, top_p: float) -> 
     logprobs = torch.log_softmax(logits, -1)
     cdf = logprobs.exp().cumsum(-1, dtype=torch.float64)
     total = cdf[:, -1:]
-    # The target stays below the total: then the first CDF entry above it belongs to a token of positive probability.
+    # Keep the target below the total: then the first CDF entry above it belongs to a token of positive probability.
     target = torch.minimum(uniforms[:, None] * total, torch.nextafter(total, torch.zeros_like(total)))
     tokens = torch.searchsorted(cdf, target, right=True).clamp_(max=logits.shape[-1] - 1)
     return tokens[:, 0], logprobs.gather(-1, tokens)[:, 0]
 
 
 class Noise:
-    """The uniforms of a batch of responses, computed for a block of positions at a time."""
+    """The uniform numbers of a batch of responses, computed for some positions at a time."""
 
     def __init__(self, seed: int, rollout: int, keys: np.ndarray) -> None:
         self.seed, self.rollout, self.keys = seed, rollout, keys
@@ -75,7 +75,7 @@ class Noise:
         self.table = np.empty((0, 0))
 
     def at(self, position: int, rows: np.ndarray, device: torch.device) -> torch.Tensor:
-        """Return the uniforms of these rows at a position, float64 (len(rows),).
+        """Return the uniform numbers of some responses at one position, float64 (len(rows),).
 
         Within a block of positions ``rows`` may only lose rows: others have no noise computed.
         """

@@ -30,12 +30,12 @@ def lowered(model: PreTrainedModel, precision: Precision) -> PreTrainedModel:
         head = model.get_output_embeddings()
         linear = (m.weight for m in model.modules() if isinstance(m, nn.Linear) and m is not head)
         values = {p: p for p in model.parameters()} | {p: _int8(p.detach()) for p in linear}
-    # deepcopy takes these tensors in place of copies of the parameters, so no copy in the model's type is made.
+    # deepcopy takes these tensors in place of the parameters, so the parameters are not copied in the model's type.
     memo = {id(p): p if value is p else nn.Parameter(value, requires_grad=False) for p, value in values.items()}
     return copy.deepcopy(model, memo)
 
 
 def _int8(weight: torch.Tensor) -> torch.Tensor:
-    """Round a weight (out, in) to int8 multiples of one step for each row, and return it in its type."""
+    """Round a weight matrix (out, in) to int8 multiples of one step for each row; keep its type."""
     step = (weight.abs().amax(1, keepdim=True) / INT8).clamp(min=torch.finfo(weight.dtype).tiny)
     return (weight / step).round() * step

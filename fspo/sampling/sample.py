@@ -1,4 +1,4 @@
-"""Sampling of responses by one function for all engines, with noise that depends on the response and not on the batch.
+"""Sample responses with any engine; the noise of a response does not depend on the batch in which it is sampled.
 
 Token t of response k in rollout r is the inverse CDF of the model's distribution at one uniform u(seed, r, k, t) from a
 counter-based generator (`fspo.base.keyed_noise`). So batch size, order, number of processes and engine change only the
@@ -29,7 +29,7 @@ from fspo.sampling.precision import lowered
 from fspo.sampling.vllm import Server, run_vllm
 
 FAST_PARAMETERS = 1_000_000_000
-"""Number of parameters from which engine ``auto`` uses ``generate`` for a model that runs on an accelerator."""
+"""Number of parameters from which on engine ``auto`` takes ``generate`` for a model on an accelerator."""
 
 
 @dataclass
@@ -105,7 +105,7 @@ def sample(
     run, at_once = _RUNS[engine], config.batch_size
     order = np.argsort([len(prompt) for prompt in prompts], kind="stable")
     results: list[tuple[np.ndarray, np.ndarray, bool]] = [_NOTHING] * len(prompts)
-    # inference_mode is not used: a buffer that the model renews in its forward could not be used in training later.
+    # inference_mode would make buffers that the model renews in its forward useless for training, so no_grad is used.
     with _frozen(model), torch.no_grad():
         for first in range(0, len(order), at_once):
             rows = order[first : first + at_once]

@@ -40,16 +40,16 @@ from fspo.sampling.picking import Progress
 from fspo.sampling.saving import save_model
 
 MARK = "written-by-fspo"
-"""Name of a file that the trainer puts into the folder of weights.
+"""Name of a file by which the trainer marks the folder of weights as written by itself.
 
 A folder with files but without this one may be another person's model, so nothing is written there."""
 REQUEST_PROMPTS = 32
-"""Number of prompts in one request. All requests of a rollout are sent at once, and the server schedules them."""
+"""Number of prompts in one request to the server; all requests of a rollout are sent at once."""
 
 _locks: dict[Path, FileLock] = {}
 """Locks on the folders to which this process writes weights, by folder."""
 _sent: dict[Server, str] = {}
-"""Digest of the weights that each server was last told to load."""
+"""Digest of the weights that each server loaded last."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Server:
         """
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.url.rstrip("/") + path, data, {"Content-Type": "application/json"})
-        # The user runs the server, so requests go to it directly even if the environment names a proxy.
+        # The user runs the server, so ask it directly even if the environment names a proxy.
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         again = (
             f"start it with `{self.command()}` and give the same command again, in training with --resume true (the "
@@ -164,7 +164,7 @@ class Server:
         body = {"model": name, "prompt": prompts, "logprobs": 0, "return_token_ids": True}
         # The server has no tokenizer, so it must return token ids and no text.
         body |= {"return_tokens_as_token_ids": True, "detokenize": False}
-        # vLLM takes options that are not given from the model's generation configuration, so all are given here.
+        # vLLM takes options that are missing from the model's generation configuration, so name all of them.
         body |= {"top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
         reply = self.ask("/v1/completions", body | options)
         found: list[tuple[list, list]] = [([], [])] * len(prompts)
@@ -206,7 +206,7 @@ def run_vllm(
     check_alone(PartialState().num_processes, hasattr(model, "peft_config"))
     server.send(model, eos[0])
     name = server.model()
-    # No seed is given. A seed applies to a request, so equal prompts in it would get equal responses.
+    # Give no seed: it would apply to a request, so equal prompts in the request would get equal responses.
     options = {"temperature": config.temperature, "top_p": config.top_p, "max_tokens": config.max_new_tokens}
     options |= {"ignore_eos": True, "stop_token_ids": eos}
     parts = [prompts[first : first + REQUEST_PROMPTS] for first in range(0, len(prompts), REQUEST_PROMPTS)]

@@ -25,7 +25,7 @@ BORROW = 10.0
 
 @dataclass(frozen=True)
 class Ratios:
-    """Ratios of sums by bin; the last entry is for all bins together.
+    """Ratios of two sums in each bin, with their errors; the last entry is for all bins together.
 
     Attributes
     ----------

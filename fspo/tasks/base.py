@@ -41,7 +41,7 @@ class Example:
 
 @dataclass
 class Rewards:
-    """Rewards of N responses.
+    """The rewards of N responses, and how each verification ended.
 
     Attributes
     ----------
@@ -75,7 +75,7 @@ class Rewards:
             raise UserError(f"reward of response {bad} is {self.values[bad]}: a task must return finite rewards")
 
     def count(self, status: str) -> int:
-        """Return the number of responses with this status."""
+        """Return how many verifications ended with a status ("ok", "timeout" or "error")."""
         return self.status.count(status)
 
 

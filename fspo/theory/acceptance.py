@@ -13,8 +13,8 @@ from fspo.base.errors import UserError
 from fspo.rules import Rule, TokenMeans
 from fspo.theory.reweighting import Floats, relative_acceptance
 
-_ROUNDING = 1e-9  # sums of probabilities may exceed 1 by this
-_MAX_LOG = 709.0  # exp of more overflows
+_ROUNDING = 1e-9  # rounding by which a sum of probabilities may exceed 1
+_MAX_LOG = 709.0  # exp of a larger number overflows float64
 _NODES, _NODE_WEIGHTS = np.polynomial.legendre.leggauss(20)
 
 
@@ -40,7 +40,8 @@ def interval_probability(lo: ArrayLike, hi: ArrayLike) -> Floats:
         raise UserError("an interval needs lo <= hi; exchange its edges")
     flip = lo > 0
     a, b = np.where(flip, -hi, lo), np.where(flip, -lo, hi)
-    with np.errstate(invalid="ignore"):  # infinite edges: never narrow
+    # infinite edges belong to no narrow interval; the warning about inf - inf is not wanted
+    with np.errstate(invalid="ignore"):
         mid, half = (a + b) / 2, (b - a) / 2
         narrow = half * np.maximum(1.0, np.abs(mid)) < 1
     mid, half = np.where(narrow, mid, 0.0), np.where(narrow, half, 0.0)
@@ -51,7 +52,7 @@ def interval_probability(lo: ArrayLike, hi: ArrayLike) -> Floats:
 
 
 def band_acceptance(rule: Rule, lengths: ArrayLike, mu: float, sigma: ArrayLike, m: float | None = None) -> Floats:
-    """Return the acceptance a(l) of a rule's band when S given L = l is N(mu l, sigma^2 l) (docs/theory.md section 4).
+    """Return the probability a(l) that S lies in a rule's band if S given L = l is N(mu l, sigma^2 l) (section 4).
 
     Parameters
     ----------
@@ -114,7 +115,7 @@ def matching_sigma(rule: Rule, lengths: ArrayLike, p: ArrayLike, acceptance: flo
     def excess(log_sigma: float) -> float:
         return float(share @ band_acceptance(rule, lengths, 0.0, math.exp(log_sigma))) - acceptance
 
-    low, high = -20.0, 10.0  # e^-20 accepts everything, e^10 next to nothing
+    low, high = -20.0, 10.0  # a sigma of e^-20 keeps every response in the band, one of e^10 nearly none
     if excess(low) < 0 or excess(high) > 0:
         return None
     root: Any = brentq(excess, low, high)

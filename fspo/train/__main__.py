@@ -1,4 +1,6 @@
-"""Train a policy: ``accelerate launch -m fspo.train --config FILE`` or ``python -m fspo.train ...``."""
+"""The command that trains a policy: ``accelerate launch -m fspo.train --config FILE`` or ``python -m fspo.train
+...``.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,7 @@ def main(args: list[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 130
-    except RuntimeError as error:  # gloo and NCCL raise this when another process of the run has ended
+    except RuntimeError as error:  # gloo and NCCL raise RuntimeError when another process of the run has ended
         if "onnection closed by peer" not in str(error) and "onnection reset" not in str(error):
             raise
         print("stopped: another process of this run ended; its own line says why", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""A run folder belongs to one run and one process writes to it. A foreign folder and a second writer are refused.
+"""Make sure that a run folder belongs to one run and that one process writes to it.
 
 ``run.json`` marks the folder as a run of this trainer and names the process that writes to it. ``run.lock`` is locked
 while that process lives. A free lock shows that the named process has ended, even if it was killed.
@@ -102,14 +102,14 @@ def clean(run: Path) -> None:
 
 
 def _traces(run: Path) -> Iterator[Path]:
-    """Yield the files and folders in a run folder that show that a run was there; the one written first comes first."""
+    """Yield the files and folders that show that a run was in this folder, in the order in which a run writes them."""
     files = [run / CONFIG, run / METRICS]
     files += [*log_paths(run), *(run / CHECKPOINTS).glob("step-*"), run / MODEL]
     return (file for file in files if file.exists())
 
 
 def _refuse_foreign(run: Path) -> None:
-    """Raise UserError if the folder holds files and is not a run of this trainer.
+    """Raise UserError if a folder holds files and is not the folder of an earlier run of this trainer.
 
     A run of this trainer has run.json, or, if an older version wrote it, a config.yaml with the options of a run.
     """
@@ -175,7 +175,7 @@ def release_folder(run: Path) -> None:
     """Release this process's lock on a run folder, if it holds one, so that another process may write to the folder."""
     lock = _held.pop(run.resolve(), None)
     if lock is not None:
-        with suppress(UserError):  # a full disk must not stop the release of the lock
+        with suppress(UserError):  # even on a full disk the lock is released
             if run.is_dir():
                 mark(run)
         lock.release()
@@ -228,7 +228,7 @@ def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _check_same_run(config: TrainConfig, run: Path) -> None:
-    """Raise UserError if a resumed run changes an option other than those that may change."""
+    """Raise UserError if a resumed run changes an option that must stay the same."""
     file, before, now = run / CONFIG, _flat(saved_config(run)), _flat(to_dict(config))
     if not before:
         raise UserError(f"{file} holds no options: restore it, or choose another --output")

@@ -1,4 +1,4 @@
-"""The guard against broken updates.
+"""Find updates that are broken by an infinite loss, gradient or weight, and stop a run with too many of them.
 
 An update whose loss, importance weight or gradient is broken on any process is skipped on all processes and counted.
 Too many skipped updates end the run.

@@ -19,7 +19,7 @@ from fspo.models.load import EMBEDDED, check_vocabulary, load_model, load_tokeni
 from fspo.models.warmup import warm_up
 
 _group: Any = None
-"""A Python reference to the last run's process group, kept so that the process can end.
+"""The last run's process group, kept in a Python variable because the process could not end otherwise.
 
 If DDP's reducer frees the group last, its destructor waits for gloo's threads while holding the GIL. One of these
 threads may need the GIL to free a tensor: a deadlock. A Python owner releases the GIL first (torch 2.13)."""

@@ -1,4 +1,4 @@
-"""Builds the rows of the gradient log, for the trainer, the noise floor and the adapters to other trainers alike."""
+"""Make rows of the gradient log: for the trainer, the noise floor and the adapters to other trainers."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Update(NamedTuple):
 
 
 class Responses(NamedTuple):
-    """Columns of the gradient log that describe n responses and are known before any update: arrays (n,)."""
+    """Columns of the gradient log that are known of n responses before any update: arrays (n,)."""
 
     prompt_id: np.ndarray
     response_id: np.ndarray
@@ -61,7 +61,7 @@ class Responses(NamedTuple):
 
 
 def responses_of(batch: RolloutBatch, shard: Shard) -> Responses:
-    """Collect the columns that are known before any update, for the responses of a shard."""
+    """Collect, for the responses of a shard, the log columns that are known before any update."""
     rows = shard.micro.rows
     return Responses(
         prompt_id=batch.prompt_ids[rows],

@@ -24,7 +24,7 @@ from fspo.train.updates import Record
 
 
 def add_update_rows(counts: Counts, rows: dict[str, np.ndarray], edges: tuple[int, ...], *, moved: bool) -> None:
-    """Add the rows of one update to the counts.
+    """Add the responses of one update to the metrics: clip shares, S, and shares by length bin.
 
     The rows are columns of the gradient log, plus cut_low, cut_high, cut_dual and count.
 
@@ -47,7 +47,8 @@ def add_update_rows(counts: Counts, rows: dict[str, np.ndarray], edges: tuple[in
     counts.add(metric.OUT_OF_BAND, (~rows["band_accept"]).sum(), n)
     counts.add("weight_capped", rows["capped"].sum(), n)
     live = rows["advantage"] != 0
-    # The update acceptance, which is E[M] where the rule drops (T7). It is the same share for "truncate" and "cap".
+    # Share of responses that are not clipped. It equals E[M] where the rule drops (T7), and is the same share for
+    # "truncate" and "cap".
     kept = 1 - (rows["cut_low"] + rows["cut_high"] + rows["cut_dual"]) / np.maximum(rows["count"], 1)
     for i, mask in enumerate(length_bins(rows["length"], edges)):
         if not mask.any():
@@ -116,7 +117,7 @@ def finished(counts: Counts, edges: tuple[int, ...]) -> dict[str, float]:
         p, share = found[:, 1], found[:, 0] / found[:, 1]
         try:
             error = lre(p, 1 - share if column == "out_of_band" else share)
-        except UserError:  # no response was accepted: LRE is not defined, and the clip ratios show why
+        except UserError:  # no response was accepted, so LRE is not defined; the clip ratios show why
             continue
         values |= {f"{measure}/inf": error.inf, f"{measure}/l1": error.l1, f"{measure}/l2": error.l2}
     for i, lower in enumerate(edges):

@@ -34,14 +34,14 @@ from fspo.train.trainer import Trainer
 from fspo.train.updates import Shard, Updater
 
 SOURCE = "source"
-"""The column ``user.source`` of the log: the change of the computation that a row belongs to."""
+"""Column ``user.source`` of the log: in which way the row's log-probabilities were computed again."""
 
 ENGINE, ENGINE_MEANING = "engine", "the sampler's own log-probabilities"
 
 
 @dataclass(frozen=True)
 class Source:
-    """One way to compute the log-probabilities of the responses again.
+    """One way to compute the log-probabilities of a rollout again.
 
     Attributes
     ----------
@@ -77,7 +77,8 @@ def _alone(updater: Updater, batch: RolloutBatch, shard: Shard) -> torch.Tensor:
 
 
 def _moved(updater: Updater, batch: RolloutBatch, shard: Shard, rows: np.ndarray) -> torch.Tensor:
-    """Compute the log-probs of ``rows`` in another layout and return them at the shard's token positions (n, T)."""
+    """Compute the log-probs of ``rows`` in another batch layout, and return them at the shard's token positions (n,
+    T)."""
     tensors = updater.tensors(batch, rows)
     values, _ = updater.log_probs(tensors)
     places = [int(np.flatnonzero(shard.micro.rows == row)[0]) for row in rows]
@@ -95,7 +96,7 @@ def _bfloat16(updater: Updater, batch: RolloutBatch, shard: Shard) -> torch.Tens
 
 
 def sources(updater: Updater) -> list[Source]:
-    """List the ways to compute the log-probabilities again that are possible with the updater's model."""
+    """List the ways in which this model's log-probabilities can be computed again."""
     found = [
         Source("again", "the same computation once more", _again),
         Source("training", "the pass that training differentiates", _training),
@@ -109,7 +110,7 @@ def sources(updater: Updater) -> list[Source]:
 
 
 def noise_config(config: TrainConfig) -> TrainConfig:
-    """Turn a run's configuration into that of a measurement of its noise floor.
+    """Turn the configuration of a run into that of a measurement of the run's noise floor.
 
     The measurement uses the trained model if the run has exported one, and writes to a folder inside the run folder.
 

@@ -19,9 +19,9 @@ from fspo.config import OptimConfig
 from fspo.distributed.tensors import first_row, holders, is_part, joined, local, shard_like
 
 BLOCK = 256
-"""Count of consecutive numbers of an 8-bit moment that share one float32 scale."""
+"""Number of consecutive entries of an 8-bit moment that share one float32 scale."""
 SMALLEST = 4096
-"""Moments of a tensor with fewer numbers keep the tensor's dtype (in torchao, as in bitsandbytes)."""
+"""Size of a tensor below which moments keep the tensor's type (in torchao, as in bitsandbytes)."""
 
 
 def make_optimizer(parameters: Iterable[nn.Parameter], config: OptimConfig, *, accelerated: bool = False) -> Optimizer:
@@ -56,7 +56,7 @@ def make_optimizer(parameters: Iterable[nn.Parameter], config: OptimConfig, *, a
 
 
 def moment_bytes(numbers: int, dtype: torch.dtype, name: str) -> int:
-    """Return the bytes of both moments of a tensor with so many numbers.
+    """Return the bytes of both moments of a tensor with ``numbers`` entries.
 
     For a sharded tensor, ``numbers`` counts the part that one process holds.
     """
@@ -75,7 +75,7 @@ def set_learning_rate(optimizer: Optimizer, rate: float) -> None:
 
 
 def optimizer_step(optimizer: Optimizer, name: str, seed: int, update: int) -> None:
-    """Make one optimizer step.
+    """Update the weights by one step of the optimizer, with noise from a seeded generator where rounding needs it.
 
     The noise of stochastic rounding is a function of (seed, update) alone. So all processes draw the same noise, the
     copies of the weights stay equal, and a resumed run repeats the noise.
@@ -115,7 +115,8 @@ def check_rows(rows: int, processes: int) -> None:
 
 
 CODES, SCALE = "#codes", "#scale"
-"""Suffixes in a checkpoint of the two tensors of an 8-bit moment: the 8-bit codes and the scales of their blocks."""
+"""Endings of the names, in a checkpoint, of the two tensors of an 8-bit moment: its codes and the scales of their
+blocks."""
 
 
 def moment_parts(value: Tensor) -> dict[str, Tensor]:

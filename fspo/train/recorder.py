@@ -74,12 +74,12 @@ class ScoreLog:
         return ScoreHooks(self.model, width=scores.width, projection=scores.projection).sketcher.width
 
     def wanted(self, rollout: int, since: int) -> bool:
-        """Whether scores are taken on update ``since`` of this rollout (0 is the first)."""
+        """Whether scores are taken at this update of the rollout; ``since`` counts the updates before it."""
         log = self.config.log
         return bool(log.score_every) and rollout % log.score_every == 0 and since in self.config.scored_updates()
 
     def audited(self, rollout: int, since: int) -> bool:
-        """Whether an audit is made at this update.
+        """Whether an update is audited: fresh responses are sampled, scored and logged.
 
         It is made at the last scored update of the first pass over the rollout, every ``log.audit_every`` rollouts.
         """
@@ -89,7 +89,7 @@ class ScoreLog:
         return due and self.wanted(rollout, since) and since == max(chosen, default=-1)
 
     def measured(self, rollout: int, since: int) -> bool:
-        """Whether the sketch is compared with full gradients at this update.
+        """Whether sketches are compared with full gradients at an update.
 
         It is at the last scored update of a rollout, every ``log.coverage_every`` rollouts.
         """
@@ -98,7 +98,7 @@ class ScoreLog:
         return due and self.wanted(rollout, since) and since == max(self.config.scored_updates())
 
     def scored(self, rollout: int, shards: list[Shard]) -> list[Shard]:
-        """Return the shards with the scores of their responses; shards without a gradient have none.
+        """Return the shards together with the scores of their responses; shards without a gradient get none.
 
         The first time that scores leave out parameters, one warning is printed.
         """
@@ -125,7 +125,7 @@ class ScoreLog:
         return found
 
     def measure_sketch(self, batch: RolloutBatch, shards: list[Shard]) -> dict[str, float]:
-        """Measure the sketch on a few of the main process's scored responses.
+        """Measure how well sketches keep the full gradients of a few responses, on the main process.
 
         Returns the share of ||psi||^2 that the scored parameters cover and the error of the cosine between the scores
         of two responses. The result is empty on other processes.
@@ -151,7 +151,10 @@ class ScoreLog:
         return values | {metric.COSINE_ERROR: found.pair_cosine_rmse}
 
     def audit(self, fresh: RolloutBatch, shards: list[Shard], step: int) -> None:
-        """Score and log an audit's responses. The present parameters have just sampled them, so S = 0 and w = 1."""
+        """Score and log the fresh responses of an audit.
+
+        The present weights have just sampled them, so S = 0 and w = 1.
+        """
         scored = self.scored(fresh.rollout, shards)
         records = [self.updater.fresh_record(shard) for shard in scored if not shard.micro.dummy]
         self._append(
@@ -159,7 +162,7 @@ class ScoreLog:
         )
 
     def update(self, batch: RolloutBatch, records: Sequence[Record], *, step: int, since: int, epoch: int) -> None:
-        """Add the rows of one update to the log.
+        """Add the rows of one update to the gradient log.
 
         Parameters
         ----------
@@ -192,7 +195,7 @@ class ScoreLog:
             )
 
     def flush(self, rollout: int) -> None:
-        """Write this process's log file of the rollout."""
+        """Write this process's log file of a rollout."""
         self.writer.flush(rollout)
 
 

@@ -1,4 +1,4 @@
-"""Reports of a training run: the progress bar, warnings, timings, metrics.jsonl and the trackers."""
+"""Show and store what a training run does: progress bar, warnings, timings, metrics.jsonl and trackers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fspo.train.metrics import finished
 
 
 class Reporter:
-    """Reports the progress and the metrics of one run.
+    """Shows the progress of one run and stores its metrics.
 
     Every process has a Reporter, but only that of the main process shows a progress bar and writes metrics.jsonl.
 

@@ -77,7 +77,7 @@ class Trainer:
         self.is_main = self.accelerator.is_main_process
         self.rule = config.rule.rule()
         claim_folder(self.accelerator, config)
-        # Weights that a checkpoint lacks are drawn from torch's generator. Nothing else draws from it.
+        # Weights that the model's files lack are drawn from torch's generator. Nothing else draws from it.
         set_seed(config.seed)
         self.task = task or make_task(config.task.name, config.task.options)
         if config.eval.every and self.task.size("eval") == 0:
@@ -136,8 +136,6 @@ class Trainer:
         self.accelerator.wait_for_everyone()
         return state, past
 
-    # -- training ------------------------------------------------------------------------------------------------
-
     def train(self) -> dict[str, float]:
         """Run all rollouts that are left and return the metrics of the last rollout and of the last evaluation."""
         try:
@@ -161,7 +159,8 @@ class Trainer:
             done = rollout + 1
             if config.eval.every and (done % config.eval.every == 0 or done == config.rollouts):
                 last |= self._evaluate(done)
-            if done == config.rollouts:  # export before the checkpoint: if killed in between, a resumed run does both
+            # export before the checkpoint, so that a run killed in between does both when it is resumed
+            if done == config.rollouts:
                 self._export()
             every = config.checkpoint_every
             if done == config.rollouts or (every and done % every == 0):
@@ -225,7 +224,7 @@ class Trainer:
             )
         tokens = self.state.num_tokens + int(drawn.batch.total_lengths.sum())
         self.state = replace(self.state, num_tokens=tokens, prompts=drawn.position)
-        if self.is_main:  # every process holds the same batch, so only one of them counts it
+        if self.is_main:  # every process holds the same responses, so only one counts them
             drawn.count(counts, config)
             if drawn.too_long:
                 self.reporter.warn(
@@ -236,7 +235,7 @@ class Trainer:
         return drawn.batch
 
     def shards(self, batch: RolloutBatch, rows: np.ndarray) -> list[Shard]:
-        """Build this process's shards of one minibatch, with old log-probs under the present parameters.
+        """Build this process's parts of one minibatch, with old log-probs under the present weights.
 
         If past weights sampled the responses, the log-probs under these weights are computed too. ``rows`` are the
         minibatch's row numbers in ``batch``.
@@ -341,10 +340,9 @@ class Trainer:
             guard.stop_if_many(self.state.skipped, config.max_skipped_updates, self.state.step, cause)
         return cause
 
-    # -- audits, evaluation, checkpoints ---------------------------------------------------------------------------
-
     def _audit(self, batch: RolloutBatch, shards: list[Shard]) -> None:
-        """Sample fresh responses to the scored minibatch's prompts with the present parameters, score and log them."""
+        """Sample fresh responses to the prompts of the scored minibatch with the present weights, score and log
+        them."""
         rows = np.concatenate([shard.micro.rows for shard in shards])
         fresh = draw_audit(self.collector, self.raw, self.config, batch, rows, step=self.state.step)
         self.log.audit(fresh, self.shards(fresh, np.arange(len(fresh))), self.state.step)

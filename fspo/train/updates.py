@@ -58,7 +58,7 @@ class Shard:
 
     @property
     def mask(self) -> torch.Tensor:
-        """Mask (B, T), true at the response tokens."""
+        """Mask (B, T), true at the tokens of the responses."""
         return self.batch["response_mask"]
 
 
@@ -84,13 +84,13 @@ class Record:
 
     @property
     def advantages(self) -> np.ndarray:
-        """Advantages (B,), float64."""
+        """Advantages of the shard's responses (B,), float64."""
         return self.shard.advantages.cpu().numpy()
 
 
 @dataclass
 class Updater:
-    """Computes gradients of the clipped objective on this process's shards.
+    """Computes the gradients of the clipped objective for this process's part of a minibatch.
 
     Parameters
     ----------
@@ -189,7 +189,7 @@ class Updater:
         sums = DriftStats()
         for shard in shards:
             new, _ = self.log_probs(shard.batch)
-            # A dummy runs forward too, because with sharded weights every process must run the same passes.
+            # A dummy also runs forward, because with sharded weights every process must run the same number of passes.
             if not shard.micro.dummy:
                 s = ratio_tokens(self.rule.on, new - shard.old, shard.mismatch)
                 sums += drift_stats(s, shard.mask, shard.advantages.double())
@@ -246,7 +246,7 @@ class Updater:
         return DriftStats(*self.accelerator.reduce(local, "sum").tolist())  # type: ignore[union-attr]
 
     def accumulate(self, shards: Sequence[Shard], stats: DriftStats | None, rule: Rule | None = None) -> list[Record]:
-        """Add the minibatch's gradient to the parameters' ``.grad`` and return the record of each shard but dummies.
+        """Add a minibatch's gradient to the parameters' ``.grad`` and return a record of each shard, without dummies.
 
         The loss is divided by a denominator over the minibatch of all processes, so the gradient does not depend on
         how rows are divided into microbatches and over processes. Shards without a gradient run forward only.
@@ -287,8 +287,8 @@ class Updater:
                     correction_m=correction and correction.centre(correction_stats, shard.advantages),
                 )
                 if trains:
-                    # Gradients are averaged over processes, but the denominator already counts all processes' rows.
-                    # The factor undoes the average.
+                    # Gradients are averaged over processes, but the denominator already counts the rows of all
+                    # processes. This factor undoes the average.
                     scale = 0.0 if shard.micro.dummy else float(self.accelerator.num_processes)
                     self.accelerator.backward(loss * scale)
             if not shard.micro.dummy:

@@ -1,5 +1,6 @@
-"""T1 and T2 proved by ball arithmetic over boxes of parameters: which bands are fair, and how the others fail
-(section 4)."""
+"""Proofs of T1 and T2 by interval (ball) arithmetic: which bands keep all lengths equally often, and how others do
+not.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +32,9 @@ from proofs_check.tools.settings import AGREEMENT, LENGTHS
 
 @with_precision(POINT_BITS)
 def fair_from_edges(rng: np.random.Generator, gamma: float = 0.5, with_drift: bool = True) -> Outcome:
-    """Check T1: the acceptance a(l) of the band with edges m l -+ c l^gamma (nats) is one number for l = 1 ... 1e7.
-    The relative spread must be below 1e-30, and float64's acceptance of the preset must lie in the enclosure.
-    """
+    """Check T1 (the sqrt band keeps all lengths equally often): the acceptance a(l) of the band with edges m l -+ c
+    l^gamma (nats) is one number for l = 1 ... 1e7. The relative spread must be below 1e-30, and float64's acceptance
+    of the preset must lie in the enclosure."""
     slacks, found = [], []
     for _ in range(30):
         sigma = float(10 ** rng.uniform(-3, -2))
@@ -53,8 +54,7 @@ def fair_from_edges(rng: np.random.Generator, gamma: float = 0.5, with_drift: bo
 
 
 def _converse_slack(u: Span, v: Span, drift_error: float) -> arb:
-    """Enclose [a(l1) - a(l2)]/v for half-widths u at l1 and u e^-v at l2, where v = (1/2 - gamma) log(l2/l1).
-    The quotient is positive if the drift is fair."""
+    """Enclose how the share kept changes between two lengths, divided by v = (1/2 - gamma) log(l2/l1), over a box."""
     if drift_error == 0:
         return -scale_change(u, v)
     x_2 = span(drift_error)
@@ -63,10 +63,10 @@ def _converse_slack(u: Span, v: Span, drift_error: float) -> arb:
 
 
 def converse(rng: np.random.Generator, drift_error: float = 0.0) -> Outcome:
-    """Check T1's converse: a band with gamma != 1/2 accepts no two lengths equally.
-    With v = (1/2 - gamma) log(l2/l1), the acceptance changes with v at a rate bounded away from 0, for all v in [-4, 4]
-    (0 included) and half-widths u in [.05, 4]. ``drift_error`` (a control) is the drift error at the longer length.
-    """
+    """Check T1's converse (the sqrt band keeps all lengths equally often): a band with gamma != 1/2 accepts no two
+    lengths equally. With v = (1/2 - gamma) log(l2/l1), the acceptance changes with v at a rate bounded away from 0,
+    for all v in [-4, 4] (0 included) and half-widths u in [.05, 4]. ``drift_error`` (a control) is the drift error
+    at the longer length."""
     del rng
     sides = ((-4.0, -NEAR), (-NEAR, NEAR), (NEAR, 4.0)) if drift_error == 0 else ((-1.0, -NEAR), (NEAR, 1.0))
     return certify(partial(_converse_slack, drift_error=drift_error), [((0.05, 4.0), s) for s in sides]).outcome(
@@ -75,15 +75,16 @@ def converse(rng: np.random.Generator, drift_error: float = 0.0) -> Outcome:
 
 
 def _law(z: arb, direction: int) -> arb:
-    """Return d log a / d log l of a = 2 Phi(z) - 1 with z ~ l^(direction/2), by automatic differentiation."""
+    """Return by which power of the length l the acceptance 2 Phi(z) - 1 changes locally, if z grows like
+    l^(direction/2)."""
     t = arb_series([arb(0), arb(direction) / 2], prec=2)
     a = (t.exp() * (z / arb(2).sqrt())).erf()
     return a[1] / a[0]
 
 
 def monotone(rng: np.random.Generator, swap: bool = False) -> Outcome:
-    """Check T2 at mu = 0: log a falls in log l for the fixed band and rises for the linear band, for z in [1e-6,
-    12]."""
+    """Check T2 (other bands keep some lengths more often) at mu = 0: log a falls in log l for the fixed band and
+    rises for the linear band, for z in [1e-6, 12]."""
     del rng
 
     def slack(log_z: Span, shape: int) -> arb:
@@ -130,8 +131,9 @@ def drifted_linear(rng: np.random.Generator, threshold: float = 0.5) -> Outcome:
 
 @with_precision(POINT_BITS)
 def gspo_numbers(rng: np.random.Generator, sigma: str = "0.03") -> Outcome:
-    """Check T2's example, gspo at sigma = .03: acceptances .09 .25 .31 .06 at 1e2 ... 1e5 tokens, to the digits stated.
-    They rise, then fall; the threshold of sigma is .0245; float64's values lie in the enclosures."""
+    """Check T2's example (other bands keep some lengths more often), gspo at sigma = .03: acceptances .09 .25 .31
+    .06 at 1e2 ... 1e5 tokens, to the digits stated. They rise, then fall; the threshold of sigma is .0245; float64's
+    values lie in the enclosures."""
     del rng
     scale, lengths = arb(sigma), (100, 1_000, 10_000, 100_000)
     lo, hi, mu = (1 - arb("0.0003")).log(), (1 + arb("0.0004")).log(), -scale * scale / 2

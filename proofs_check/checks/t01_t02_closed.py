@@ -1,5 +1,6 @@
-"""T1 and T2: under its drift the sqrt band is fair, and a band of every other scale is not (docs/theory.md section
-4)."""
+"""T1 and T2 by formulas: around the drift, the sqrt band keeps all lengths equally often, and bands of other shapes
+do not.
+"""
 
 from __future__ import annotations
 
@@ -38,8 +39,8 @@ def sqrt_band(c_lo: float, c_hi: float, gamma: float = 0.5, drift: str = "gaussi
 
 
 def fair_closed(rng: np.random.Generator, gamma: float = 0.5, drift: str = "gaussian") -> Outcome:
-    """Check T1: a(l) of the rule equals Phi(u+) - Phi(-u-), computed with 50 digits, for every l.
-    LRE is then 0 for random shares p of the lengths."""
+    """Check T1 (the sqrt band keeps all lengths equally often): a(l) of the rule equals Phi(u+) - Phi(-u-), computed
+    with 50 digits, for every l. LRE is then 0 for random shares p of the lengths."""
     errors, fairness, cases = [], [], 0
     for _ in range(60):
         sigma = 10 ** rng.uniform(-3, 0)
@@ -55,7 +56,8 @@ def fair_closed(rng: np.random.Generator, gamma: float = 0.5, drift: str = "gaus
 
 
 def converse(rng: np.random.Generator, drift: str = "gaussian") -> Outcome:
-    """Check T1's converse: bisection finds that two random lengths are accepted equally at the exponent 1/2."""
+    """Check T1's converse (the sqrt band keeps all lengths equally often): bisection finds that two random lengths
+    are accepted equally at the exponent 1/2."""
     from scipy.optimize import brentq
 
     roots = []
@@ -79,8 +81,8 @@ def converse(rng: np.random.Generator, drift: str = "gaussian") -> Outcome:
 
 
 def fair_simulated(rng: np.random.Generator, gamma: float = 0.5, drift: str = "kl", draws: int = 100_000) -> Outcome:
-    """Check T1: the share of Gaussian S that ``rule.apply`` leaves in the band is Phi(u+) - Phi(-u-), lengths 4 to
-    65,536."""
+    """Check T1 (the sqrt band keeps all lengths equally often): the share of Gaussian S that ``rule.apply`` leaves
+    in the band is Phi(u+) - Phi(-u-), lengths 4 to 65,536."""
     sigma, lengths = 0.03, 4.0 ** np.arange(1, 9)
     model = GaussianTokens(-(sigma**2) / 2, sigma)
     rule = sqrt_band(0.03, 0.045, gamma, drift)
@@ -90,8 +92,8 @@ def fair_simulated(rng: np.random.Generator, gamma: float = 0.5, drift: str = "k
 
 
 def fair_without_normality(rng: np.random.Generator, gamma: float = 0.5, draws: int = 100_000) -> Outcome:
-    """Check T1 without normality: if (S - m_L)/sqrt(L) has one skewed law, all lengths are accepted equally often.
-    The check needs no formula for the acceptance."""
+    """Check T1 (the sqrt band keeps all lengths equally often) without normality: if (S - m_L)/sqrt(L) has one
+    skewed law, all lengths are accepted equally often. The check needs no formula for the acceptance."""
     model = ScaledGamma(mu=-0.0005, sigma=0.03, shape=0.5)
     lengths = 4.0 ** np.arange(1, 9)
     counts = band_counts(rng, sqrt_band(0.03, 0.03, gamma, "kl"), model, lengths, draws)
@@ -107,12 +109,14 @@ def _symmetric_linear(eps: float) -> Rule:
 
 
 def monotone(rng: np.random.Generator, swap: bool = False) -> Outcome:
-    """Check T2 at mu = 0: acceptance falls strictly in l for the fixed band and rises strictly for the linear band."""
+    """Check T2 (other bands keep some lengths more often) at mu = 0: acceptance falls strictly in l for the fixed
+    band and rises strictly for the linear band."""
     slack = []
     lengths = np.unique(np.round(10 ** np.linspace(0, 5, 60)))
     for _ in range(40):
         sigma = 10 ** rng.uniform(-2.5, 0)
-        # These half-widths keep 1 - a above float64's rounding, so that strict monotonicity can be seen.
+        # With these half-widths, one minus the acceptance stays above float64's rounding, so strict monotonicity can be
+        # seen.
         fixed = _symmetric_fixed(sigma * rng.uniform(0.5, 5.0))
         linear = _symmetric_linear(sigma * rng.uniform(0.002, 0.015))
         a_fixed = theory.band_acceptance(fixed, lengths, 0.0, sigma)
@@ -140,8 +144,8 @@ def fixed_ratio(rng: np.random.Generator, mu_factor: float = 0.5, power: float =
 
 
 def drifted_linear(rng: np.random.Generator, threshold: float = 0.5) -> Outcome:
-    """Check T2 at mu = -sigma^2/2: the linear band's acceptance tends to 1, 1/2 or 0.
-    The limit depends on whether -log(1 - eps_lo) is above, at or below sigma^2/2."""
+    """Check T2 (other bands keep some lengths more often) at mu = -sigma^2/2: the linear band's acceptance tends to
+    1, 1/2 or 0. The limit depends on whether -log(1 - eps_lo) is above, at or below sigma^2/2."""
     gaps = []
     for _ in range(40):
         sigma = 10 ** rng.uniform(-2, -0.5)
@@ -154,8 +158,8 @@ def drifted_linear(rng: np.random.Generator, threshold: float = 0.5) -> Outcome:
 
 
 def gspo_numbers(rng: np.random.Generator, sigma: float = 0.03) -> Outcome:
-    """Check T2's example, gspo at sigma = .03: acceptances .09 .25 .31 .06 at 1e2 ... 1e5 tokens, threshold .0245.
-    The values are computed again by mpmath, without fspo."""
+    """Check T2's example (other bands keep some lengths more often), gspo at sigma = .03: acceptances .09 .25 .31
+    .06 at 1e2 ... 1e5 tokens, threshold .0245. The values are computed again by mpmath, without fspo."""
     del rng
     stated = np.array([0.09, 0.25, 0.31, 0.06])
     rule = preset("gspo").rule
@@ -175,7 +179,8 @@ def gspo_numbers(rng: np.random.Generator, sigma: float = 0.03) -> Outcome:
 
 
 def unfair_simulated(rng: np.random.Generator, mu_error: float = 0.0, draws: int = 50_000) -> Outcome:
-    """Check T2: for the fixed and linear presets, ``rule.apply`` accepts simulated S as often as the formula says."""
+    """Check T2 (other bands keep some lengths more often): for the fixed and linear presets, ``rule.apply`` accepts
+    simulated S as often as the formula says."""
     sigma, lengths = 0.03, np.array([16.0, 64, 256, 1024, 4096, 16384])
     model = GaussianTokens(-(sigma**2) / 2, sigma)
     counts, expected = [], []

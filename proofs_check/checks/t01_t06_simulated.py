@@ -44,16 +44,16 @@ def normal_share(u_lo: ArrayLike, u_hi: ArrayLike) -> Floats:
 
 
 def heavy_tails(rng: np.random.Generator, model: LogRatioModel | None = None, draws: int = 200_000) -> Outcome:
-    """Check T1: if (S - m_L)/sqrt(L) is Student-t (3 degrees of freedom) at every length, lengths are accepted
-    equally."""
+    """Check T1 (the sqrt band keeps all lengths equally often): if (S - m_L)/sqrt(L) is Student-t (3 degrees of
+    freedom) at every length, lengths are accepted equally."""
     model = model or ScaledStudent(MU, SIGMA, df=3.0)
     found = counts(rng, model, preset("fspo-kl", range_hi=0.045).rule, GRID, draws)
     return homogeneous(found, draws, wanted=0.005, draws=draws)
 
 
 def long_range(rng: np.random.Generator, formula: float | None = None, draws: int = 200_000) -> Outcome:
-    """Check T1's converse: under fractional noise of Hurst exponent H, acceptance is that of half-widths c
-    l^(1/2-H)/sigma. H is below 1/2 in one case and above it in the other."""
+    """Check T1's converse (the sqrt band keeps all lengths equally often): under fractional noise of Hurst exponent
+    H, acceptance is that of half-widths c l^(1/2-H)/sigma. H is below 1/2 in one case and above it in the other."""
     rule, found, expected = preset("fspo-kl", range_hi=0.045).rule, [], []
     for hurst in (0.35, 0.65):
         found.append(counts(rng, FractionalNoise(MU, SIGMA, hurst), rule, GRID, draws))
@@ -71,7 +71,8 @@ def long_range(rng: np.random.Generator, formula: float | None = None, draws: in
 
 
 def hurst_band(rng: np.random.Generator, gamma: float | None = None, draws: int = 200_000) -> Outcome:
-    """Check T1's scaling for another exponent: on noise of Hurst exponent H = .65 the band c l^H is fair."""
+    """Check T1's scaling for another exponent (the sqrt band keeps all lengths equally often): on noise of Hurst
+    exponent H = .65 the band c l^H is fair."""
     hurst = 0.65
     rule = preset("power", gamma=hurst if gamma is None else gamma, drift="kl").rule
     found = counts(rng, FractionalNoise(MU, SIGMA, hurst), rule, GRID, draws)
@@ -79,8 +80,10 @@ def hurst_band(rng: np.random.Generator, gamma: float | None = None, draws: int 
 
 
 def drift_inside(rng: np.random.Generator, factor: float = 1.0, draws: int = 1_000_000) -> Outcome:
-    """Check T3: accepted shares lie in a_0 +- B_l for drift errors of both signs.
-    At the ranges used (u = 1) the quadratic term of B_l is attained."""
+    """Check T3 (a wrong drift): accepted shares lie in a_0 +- B_l for drift errors of both signs.
+
+    At the ranges used (u = 1) the quadratic term of B_l is attained.
+    """
     x, n = np.array([-0.4, -0.2, 0.2, 0.4]), 256.0
     rule = Rule("sqrt", SIGMA, SIGMA)
     found = [counts(rng, GaussianTokens(-v * SIGMA / math.sqrt(n), SIGMA), rule, np.array([n]), draws)[0] for v in x]
@@ -89,8 +92,10 @@ def drift_inside(rng: np.random.Generator, factor: float = 1.0, draws: int = 1_0
 
 
 def scale_inside(rng: np.random.Generator, factor: float = 1.0, draws: int = 1_000_000) -> Outcome:
-    """Check T4: with sigma_l = sigma (l/l0)^beta, accepted shares lie in a_0 +- 2 phi(1) tau_l.
-    At the ranges used (u = 1) the bound is nearly attained."""
+    """Check T4 (a wrong scale): with sigma_l = sigma (l/l0)^beta, accepted shares lie in a_0 +- 2 phi(1) tau_l.
+
+    At the ranges used (u = 1) the bound is nearly attained.
+    """
     model = Heteroscedastic(MU, SIGMA, beta=0.03, l0=256.0)
     found = counts(rng, model, preset("fspo-kl").rule, GRID, draws)
     tau = np.abs(model.scale_error(GRID))
@@ -100,7 +105,8 @@ def scale_inside(rng: np.random.Generator, factor: float = 1.0, draws: int = 1_0
 
 
 def scale_law(rng: np.random.Generator, beta: float | None = None, draws: int = 200_000) -> Outcome:
-    """Check T4: if the scale sigma_l changes with the length, acceptance is Phi(c_hi/sigma_l) - Phi(-c_lo/sigma_l)."""
+    """Check T4 (a wrong scale): if the scale sigma_l changes with the length, acceptance is Phi(c_hi/sigma_l) -
+    Phi(-c_lo/sigma_l)."""
     model, rule = Heteroscedastic(MU, SIGMA, beta=0.1, l0=64.0), preset("fspo-kl", range_hi=0.045).rule
     found = counts(rng, model, rule, GRID, draws)
     sigma = SIGMA * (GRID / 64.0) ** (model.beta if beta is None else beta)
@@ -110,8 +116,8 @@ def scale_law(rng: np.random.Generator, beta: float | None = None, draws: int = 
 
 
 def student_sums(rng: np.random.Generator, heavy: bool = True, draws: int = 60_000) -> Outcome:
-    """Check T5: sums of Student-t token log-ratios, drawn token by token, follow the law computed from the
-    characteristic function."""
+    """Check T5 (tokens that are not normal): sums of Student-t token log-ratios, drawn token by token, follow the
+    law computed from the characteristic function."""
     model, rule = StudentTokens(MU, SIGMA, df=4.0), preset("fspo-kl", range_hi=0.02).rule
     lengths = np.array([1.0, 2, 4, 16, 128])
     found = counts(rng, model, rule, lengths, draws)
@@ -122,8 +128,8 @@ def student_sums(rng: np.random.Generator, heavy: bool = True, draws: int = 60_0
 
 
 def student_envelope(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
-    """Check T5: the law of sums of Student-t tokens, computed without sampling, stays in the Berry-Esseen envelope.
-    rho3 comes from quadrature of the tokens' density."""
+    """Check T5 (tokens that are not normal): the law of sums of Student-t tokens, computed without sampling, stays
+    in the Berry-Esseen envelope. rho3 comes from quadrature of the tokens' density."""
     slack, largest = [], 0.0
     lengths = np.array([1.0, 2, 4, 8, 16, 64, 256, 1024])
     for df in (3.5, 5.0, 10.0):
@@ -163,8 +169,8 @@ def markov_acceptance(model: MarkovTokens, rule: Rule, length: float) -> float:
 
 
 def markov_simulated(rng: np.random.Generator, variance: str = "exact", draws: int = 100_000) -> Outcome:
-    """Check T6: sums of Markov-modulated tokens, drawn state by state, are accepted as often as the mixture law says.
-    The mixture comes from a recursion over the two states."""
+    """Check T6 (dependent tokens): sums of Markov-modulated tokens, drawn state by state, are accepted as often as
+    the mixture law says. The mixture comes from a recursion over the two states."""
     rule, lengths = preset("fspo-kl", range_hi=0.045).rule, np.array([1.0, 4, 16, 64, 256, 1024])
     found = counts(rng, MARKOV, rule, lengths, draws)
     scale = {"long-run": MARKOV.sigma, "one-step": math.sqrt(MARKOV.one_step_variance)}.get(variance)
@@ -176,7 +182,8 @@ def markov_simulated(rng: np.random.Generator, variance: str = "exact", draws: i
 
 
 def markov_limit(rng: np.random.Generator, long_run: bool = True) -> Outcome:
-    """Check T6: acceptance tends to that of the long-run variance, and LRE_inf tends to 0, both like 1/l."""
+    """Check T6 (dependent tokens): acceptance tends to that of the long-run variance, and LRE_inf tends to 0, both
+    like 1/l."""
     del rng
     rule, lengths = preset("fspo-kl").rule, np.array([64.0, 256, 1024, 4096, 16384, 65536])
     scale = MARKOV.sigma if long_run else math.sqrt(MARKOV.one_step_variance)
@@ -191,8 +198,10 @@ def markov_limit(rng: np.random.Generator, long_run: bool = True) -> Outcome:
 
 
 def markov_methods(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
-    """Check T6: the number of tokens in each state has the same law by transform and by recursion.
-    Its moments give the closed formula of Var S."""
+    """Check T6 (dependent tokens): the number of tokens in each state has the same law by transform and by recursion.
+
+    Its moments give the closed formula of Var S.
+    """
     errors = []
     for _ in range(10):
         share = float(rng.uniform(0.2, 0.8))

@@ -18,7 +18,7 @@ import sympy as sp
 
 from proofs_check.frame import Check, Method, Outcome
 
-Expr = Any  # sympy's type annotations are too wide to be of use
+Expr = Any  # the type of an expression; sympy's annotations are too wide to be of use
 
 
 def _symbols(names: str, **assumptions: Any) -> Expr:
@@ -51,7 +51,8 @@ def _shown(at: dict[Expr, Expr]) -> str:
 
 
 def lemma_forms(rng: np.random.Generator, factor: int = 1) -> Outcome:
-    """Check T7's proof: (a+b)^2 - (1-rho^2) a (a+2b+c) equals each of its two sums of squares."""
+    """Check T7's proof (cosine of clipped and true update): (a+b)^2 - (1-rho^2) a (a+2b+c) equals each of its two
+    sums of squares."""
     a, b, c, rho = _symbols("alpha beta gamma rho", real=True)
     left = (a + b) ** 2 - (1 - factor * rho**2) * a * (a + 2 * b + c)
     first = (b + rho**2 * a) ** 2 + (1 - rho**2) * a * (rho**2 * a - c)
@@ -62,7 +63,7 @@ def lemma_forms(rng: np.random.Generator, factor: int = 1) -> Outcome:
 def sharp_equality(rng: np.random.Generator, orthogonal: bool = True) -> Outcome:
     """Check the sharp case T7s in symbols: e_len = eps v, each bound of rho equals its norm, and cos^2 = 1 - rho^2."""
     eps, rho = _symbols("epsilon rho", positive=True)
-    # g is (1, 0). The vector eps v = e has norm rho and is orthogonal to g + e.
+    # The gradient g is (1, 0), and e = eps v has norm rho and is orthogonal to g + e.
     along = -(rho**2) if orthogonal else sp.Integer(0)
     across = rho * sp.sqrt(1 - rho**2) if orthogonal else rho
     g, e = sp.Matrix([1, 0]), sp.Matrix([along, across])
@@ -77,8 +78,8 @@ def sharp_equality(rng: np.random.Generator, orthogonal: bool = True) -> Outcome
 
 
 def last_step(rng: np.random.Generator, power: int = 3) -> Outcome:
-    """Check T7's last inequality: sqrt(1-rho^2) >= (1-rho)/(1+rho) holds because (1+rho)^3 >= 1 - rho.
-    All coefficients of the polynomial (1+rho)^3 - (1-rho) are positive."""
+    """Check T7's last inequality (cosine of clipped and true update): sqrt(1-rho^2) >= (1-rho)/(1+rho) holds because
+    (1+rho)^3 >= 1 - rho. All coefficients of the polynomial (1+rho)^3 - (1-rho) are positive."""
     rho = _symbols("rho", positive=True)
     squared = (1 - rho**2) - ((1 - rho) / (1 + rho)) ** 2
     claimed = (1 - rho) * ((1 + rho) ** power - (1 - rho)) / (1 + rho) ** 2
@@ -92,12 +93,13 @@ def _dot(u: Iterable[Expr], v: Iterable[Expr]) -> Expr:
 
 
 def strata_identity(rng: np.random.Generator, inner: int = 1) -> Outcome:
-    """Check T8 in symbols for K = 2, 3 and 4 strata, for one component of the vectors and both forms of e_len."""
+    """Check T8 (error of the clipped update, split) in symbols for K = 2, 3 and 4 strata, for one component of the
+    vectors and both forms of e_len."""
     left_overs: list[Expr] = []
     for K in (2, 3, 4):
         free, a = _symbols(f"p1:{K}", positive=True), _symbols(f"a1:{K + 1}", positive=True)
         p = (*free, 1 - sum(free))
-        # one component of the vectors g_l and delta_l
+        # One component of the vectors g_l and delta_l is enough, because the identity holds component by component.
         g, d = (_symbols(f"{name}:{K}", real=True) for name in ("g", "d"))
         mean, total = _dot(p, a), _dot(p, g)
         clipped = sum(w * x * (y + z) for w, x, y, z in zip(p, a, g, d, strict=True)) / mean
@@ -109,8 +111,8 @@ def strata_identity(rng: np.random.Generator, inner: int = 1) -> Outcome:
 
 
 def slope_peak(rng: np.random.Generator, peak: float = 1.0) -> Outcome:
-    """Check T3: f'' = -(h(u+ + x) + h(u- - x)) for h = t phi, and |h| is largest at t = 1, where it is phi(1).
-    The second part follows from h' = (1 - t^2) phi."""
+    """Check T3 (a wrong drift): f'' = -(h(u+ + x) + h(u- - x)) for h = t phi, and |h| is largest at t = 1, where it
+    is phi(1). The second part follows from h' = (1 - t^2) phi."""
     t, x, below, above = _symbols("t x u_lo u_hi", positive=True)
     phi = sp.exp(-(t**2) / 2) / sp.sqrt(2 * sp.pi)
     h = t * phi
@@ -121,7 +123,7 @@ def slope_peak(rng: np.random.Generator, peak: float = 1.0) -> Outcome:
 
 
 def shifted_peak(rng: np.random.Generator, part: str = "1/2") -> Outcome:
-    """Check T3: the acceptance f(x) is symmetric about x* = (u_lo - u_hi)/2, where f' = 0."""
+    """Check T3 (a wrong drift): the acceptance f(x) is symmetric about x* = (u_lo - u_hi)/2, where f' = 0."""
     x, below, above = _symbols("x u_lo u_hi", positive=True)
     root = sp.sqrt(2)
 
@@ -133,7 +135,7 @@ def shifted_peak(rng: np.random.Generator, part: str = "1/2") -> Outcome:
 
 
 def scale_slope(rng: np.random.Generator, sign: int = 1) -> Outcome:
-    """Check T4: d Phi(u e^-v)/dv = -z phi(z) with z = u e^-v, for the upper and the lower edge."""
+    """Check T4 (a wrong scale): d Phi(u e^-v)/dv = -z phi(z) with z = u e^-v, for the upper and the lower edge."""
     u, v = _symbols("u v", positive=True)
     z = u * sp.exp(-v)
     slope = z * sp.exp(-(z**2) / 2) / sp.sqrt(2 * sp.pi)
@@ -142,8 +144,8 @@ def scale_slope(rng: np.random.Generator, sign: int = 1) -> Outcome:
 
 
 def ratio_limits(rng: np.random.Generator, growth: str = "1/8") -> Outcome:
-    """Check T2: as b -> 0, a(l1)/a(l2) tends to sqrt(l2/l1), with drift times e^(sigma^2 (l2-l1)/8).
-    Also the lower edge of the linear band is 0 at the threshold."""
+    """Check T2 (other bands keep some lengths more often): as b -> 0, a(l1)/a(l2) tends to sqrt(l2/l1), with drift
+    times e^(sigma^2 (l2-l1)/8). Also the lower edge of the linear band is 0 at the threshold."""
     b, sigma, l, m = _symbols("b sigma l1 l2", positive=True)
     left_overs: list[Expr] = []
     for mu, stated in (
@@ -154,10 +156,10 @@ def ratio_limits(rng: np.random.Generator, growth: str = "1/8") -> Outcome:
             sp.erf((b - mu * n) / (sigma * sp.sqrt(2 * n))) / 2 - sp.erf((-b - mu * n) / (sigma * sp.sqrt(2 * n))) / 2
             for n in (l, m)
         ]
-        # l'Hopital's rule: both acceptances are 0 at b = 0, and their slopes are not.
+        # By l'Hopital's rule, because both acceptances are 0 at b = 0 and their slopes are not.
         slopes: list[Expr] = [sp.diff(a, b).subs(b, 0) for a in acceptance]
         left_overs += [*(a.subs(b, 0) for a in acceptance), slopes[0] / slopes[1] - stated]
-    # the lower edge where -log(1 - eps) = sigma^2/2
+    # The lower edge of the linear band, if -log(1 - eps) = sigma^2/2.
     edge = (-(sigma**2) / 2 * l + sigma**2 / 2 * l) / (sigma * sp.sqrt(l))
     return vanish([*left_overs, edge], rng)
 
@@ -168,7 +170,7 @@ def ar1_series(rng: np.random.Generator, factor: int = 2) -> Outcome:
     alpha, gamma = _symbols("alpha gamma_0", real=True)
     l = _symbols("l", positive=True)
     long_run = gamma * (1 + alpha) / (1 - alpha)
-    power = _symbols("w", real=True)  # the symbol w stands for alpha^l
+    power = _symbols("w", real=True)  # a symbol that stands for the power alpha^l
 
     def V(n: Expr, w: Expr) -> Expr:
         return n * long_run - long_run * factor * alpha * (1 - w) / (1 - alpha**2)
@@ -180,7 +182,8 @@ def ar1_series(rng: np.random.Generator, factor: int = 2) -> Outcome:
 
 
 def edge_parabola(rng: np.random.Generator, drift: str = "-1/2") -> Outcome:
-    """Check T10: the exponent of the upper edge is u^2/2 - (sigma sqrt(L) - u)^2/2, so u^2/2 bounds it."""
+    """Check T10 (size of the weights): the exponent of the upper edge is u^2/2 - (sigma sqrt(L) - u)^2/2, so u^2/2
+    bounds it."""
     u, sigma, root = _symbols("u sigma r", positive=True)
     exponent = sp.Rational(drift) * root**2 * sigma**2 + u * sigma * root
     return vanish([exponent - u**2 / 2 + (sigma * root - u) ** 2 / 2], rng)
@@ -194,12 +197,13 @@ def tilt(rng: np.random.Generator, shift: int = 1) -> Outcome:
     variance = sigma**2 * l
     exponent = s - (s - mu * l) ** 2 / (2 * variance)
     tilted = (mu + sigma**2 / 2) * l - (s - (mu + shift * sigma**2) * l) ** 2 / (2 * variance)
-    x = sigma * sp.sqrt(l) / 2  # With drift none at mu = -sigma^2/2 the argument of b is minus that of a.
+    x = sigma * sp.sqrt(l) / 2  # without drift and with mu = -sigma^2/2, the argument of b is minus that of a
     return vanish([exponent - tilted, (x - shift * sigma * sp.sqrt(l)) + x], rng)
 
 
 def error_split(rng: np.random.Generator, pairs_only: bool = True) -> Outcome:
-    """Check T12 over all draws of n = 2 and 3 prompts from a law on three symbolic points.
+    """Check T12 (squared error of the clipped update) over all draws of n = 2 and 3 prompts from a law on three
+    symbolic points.
 
     E (mean d - target)^2 = bias^2 + Var/n, and E of the mean of d_i d_j over i != j is (E d)^2; with i = j too
     (a control) it is inflated by Var/n.
@@ -222,8 +226,8 @@ def error_split(rng: np.random.Generator, pairs_only: bool = True) -> Outcome:
 
 
 def sign_split(rng: np.random.Generator, crossed: bool = False) -> Outcome:
-    """Check T11: a_upd follows from the probabilities of each pair (sign of A, side of the clip).
-    If both tails are equal, a_upd does not depend on the share of positive A."""
+    """Check T11 (share not clipped, by the sign of A): a_upd follows from the probabilities of each pair (sign of A,
+    side of the clip). If both tails are equal, a_upd does not depend on the share of positive A."""
     names = "up_low up_in up_high up_dual down_low down_in down_high down_dual"
     mass = dict(zip(names.split(), _symbols(names, positive=True), strict=True))
     up, down = (sum(value for key, value in mass.items() if key.startswith(side)) for side in ("up", "down"))

@@ -1,5 +1,4 @@
-"""LRE computed with proved error bounds over all lengths up to 1e6, and float64 against such enclosures in the far
-tails (sections 3, 4)."""
+"""LRE over all lengths up to 1e6 with proved error bounds, and float64's values in the far tails (sections 3, 4)."""
 
 from __future__ import annotations
 
@@ -52,7 +51,7 @@ def far_tails(rng: np.random.Generator, naive: bool = False, cases: int = 40) ->
         found.append(inside(value[seen], exact, AGREEMENT))
         p = rng.dirichlet(np.full(int(seen.sum()), 0.5)) + 1e-9
         if p.size > 2:
-            p[int(np.argmin(value[seen]))] = 0.0  # a length with share 0 never occurs and must not change LRE_inf
+            p[int(np.argmin(value[seen]))] = 0.0  # a length with share 0 never occurs, so it must not change LRE_inf
         found.append(_lre_agrees(p, value[seen], exact))
         rule = Rule("sqrt", u_lo * sigma, u_hi * sigma)
         mu = float(0.3 * rng.choice([-1, 1]) * min(u_lo, u_hi) * sigma / math.sqrt(LENGTHS[-1]))
@@ -81,7 +80,7 @@ def _lre_agrees(p: np.ndarray, value: np.ndarray, exact: list[arb]) -> Outcome:
     first = sum((q * abs(y) for q, y in zip(shares, r, strict=True)), arb(0)) / total
     norms = inside([1 + lre.inf, 1 + lre.l1, 1 + lre.l2], [1 + largest, 1 + first, 1 + square.sqrt()], 1e-11)
     kept = [q * a / (mean * total) for q, a in zip(shares, exact, strict=True) if q > 0]
-    # q = p (1 + r). Where nearly nothing is accepted, the rounding error of q is that of p.
+    # For the shares q = p (1 + r) of accepted responses: if nearly nothing is accepted, the rounding of q is that of p.
     rounding = [q / total for q in shares if q > 0]
     found = theory.accepted_lengths(p, value)[p > 0].tolist()
     shifted = [float((x + arb(y)).mid()) for x, y in zip(rounding, found, strict=True)]
@@ -89,7 +88,7 @@ def _lre_agrees(p: np.ndarray, value: np.ndarray, exact: list[arb]) -> Outcome:
 
 
 def _blocks(length: int) -> Iterator[tuple[int, int]]:
-    """Split 1..length into single lengths at first, then into blocks that grow with the length."""
+    """Split the lengths 1..length into single lengths first, then into blocks that grow with the length."""
     start = 1
     while start <= length:
         stop = min(length, start + start // 48)
@@ -98,7 +97,7 @@ def _blocks(length: int) -> Iterator[tuple[int, int]]:
 
 
 def sums_over_lengths(u_lo: arb, u_hi: arb, step: arb, length: int, power: int) -> tuple[arb, arb, arb]:
-    """Return enclosures of a_bar, LRE_inf and LRE_2 for p ~ l^-power on 1..length, x_l = step sqrt(l), step > 0.
+    """Return enclosures of mean acceptance, LRE_inf and LRE_2 for shares p ~ l^-power of the lengths 1..length.
 
     Over a block of n lengths with middle c, Taylor's formula says sum F(l) = n F(c) + F''(c)/2 sum (l-c)^2 +
     F''''/24 sum (l-c)^4, where F'''' is taken somewhere in the block; odd orders cancel. Power series give the
@@ -121,7 +120,8 @@ def sums_over_lengths(u_lo: arb, u_hi: arb, step: arb, length: int, power: int) 
 
 
 def _terms(u_lo: arb, u_hi: arb, step: arb, at: arb, power: int, reference: arb) -> list[list[arb]]:
-    """Return the power series in l of p, p (a - reference) and p (a - reference)^2, five coefficients each."""
+    """Return power series in the length of p, p (a - reference) and p (a - reference)^2, with five coefficients
+    each."""
     l = arb_series([at, 1], prec=5)
     x, root = l.sqrt() * step, arb(2).sqrt()
     p = arb_series([arb(1)], prec=5) if power == 0 else l ** (-power)
@@ -156,7 +156,7 @@ def all_lengths(rng: np.random.Generator, wrong_share: bool = False) -> Outcome:
     u_lo, u_hi = rng.uniform(0.8, 1.5, 2).tolist()
     rule, step = Rule("sqrt", u_lo * sigma, u_hi * sigma), arb(sigma) / 2
     below, above = (arb(c) / arb(sigma) for c in (rule.range_lo, rule.range_hi))
-    parts = np.array_split(lengths, 16)  # 16 parts, to bound the memory
+    parts = np.array_split(lengths, 16)  # in 16 parts, so that the arrays stay small
     a = np.concatenate([theory.band_acceptance(rule, part, -(sigma**2) / 2, sigma) for part in parts])
     reach, a_0 = step * arb(MAX_LENGTH).sqrt(), balls.acceptance(below, above, arb(0))
     bound = abs(normal_density(above) - normal_density(below)) * reach + phi_1() * reach * reach

@@ -1,4 +1,4 @@
-"""T3 and T4 for the Gaussian model, proved over boxes of parameters by ball arithmetic (section 4).
+"""T3 and T4 (how far a wrong drift or scale moves acceptance), proved over boxes of parameters by interval arithmetic.
 
 The bounds of T3 and T4 are attained at single points, near which subdividing boxes would never end. There the slack
 is written as K times a positive form, and the balls prove K > 0. With h(t) = t phi(t), K(t) = (phi(1) - h(t))/(t -
@@ -42,15 +42,15 @@ from proofs_check.tools.balls import (
 from proofs_check.tools.settings import AGREEMENT
 
 REACH, FAR = 2.1, 8.0
-SHARP = ((0.7, 1.4), (0.7, 1.4), (0.8, 1.2))  # intervals of u_lo, u_hi and of the largest drift error
+SHARP = ((0.7, 1.4), (0.7, 1.4), (0.8, 1.2))  # box of parameters: u_lo, u_hi and the largest drift error
 UNEVEN = ((0.4, 0.5), (1.4, 1.6), (0.3, 0.5))
-# Here a rises, turns at x* = .45 ... .6, and falls below a_0 after 2 x*.
+# In this box the acceptance a rises, turns at x* = .45 ... .6, and falls below a_0 after 2 x*.
 TURNING = ((1.4, 1.6), (0.4, 0.5), (0.3, 1.1))
-SIDE = (0.85, 1.35)  # interval of u around 1, where T4's bound is attained
+SIDE = (0.85, 1.35)  # values of u around 1, where T4's bound is reached
 
 
 def _curvature(t: Span) -> arb:
-    """Enclose K on an interval t near 1: K = -int_0^1 (1-s) h''(1 + s (t-1)) ds, with -h'' = t (3 - t^2) phi."""
+    """Enclose the remainder of h(t) = t phi(t) after its tangent at its maximum t = 1, divided by (t - 1)^2."""
     lo, hi = t.lo.min(arb(1)), t.hi.max(arb(1))
     least, most = lo * (3 - hi * hi) * normal_density(hi), hi * (3 - lo * lo) * normal_density(lo)
     return least.union(most) / 2
@@ -69,7 +69,7 @@ def supremum(rng: np.random.Generator, excess: float = 0.0) -> Outcome:
 
     def slack(t: Span) -> arb:
         if excess == 0 and _near_one(t):
-            return _curvature(t)  # the slack divided by (t - 1)^2
+            return _curvature(t)  # this is the slack of the claim, divided by (t - 1)^2
         return (1 + arb(excess)) * phi_1() - density_slope(t.ball)
 
     error = balls.size(arb(theory.PHI_1) / phi_1() - 1)
@@ -79,7 +79,7 @@ def supremum(rng: np.random.Generator, excess: float = 0.0) -> Outcome:
 
 
 def _drift_remainder(u: Span, x: Span) -> arb:
-    """Enclose rho over a box: by the error function away from x = 0, by the integral form near it."""
+    """Enclose the remainder of the acceptance after its linear part in the drift error x, over a box."""
     end = Span(u.lo + x.lo, u.hi + x.hi)
     if x.lo >= NEAR or x.hi <= -NEAR:
         centre_u, centre_x = (u.lo + u.hi) / 2, (x.lo + x.hi) / 2
@@ -91,7 +91,7 @@ def _drift_remainder(u: Span, x: Span) -> arb:
         slope_u = gap + density_slope(u.ball) * x.ball
         mean_value = at(centre_u, centre_x) + slope_u * (u.ball - centre_u) + gap * (x.ball - centre_x)
         return mean_value / (x.ball * x.ball)
-    # the integral of (1-s) over each quarter of [0, 1] is its weight
+    # These weights are the integrals of (1-s) over the quarters of [0, 1], in 32nds.
     total = arb(0)
     for k, weight in enumerate((7, 5, 3, 1)):
         step = Span(arb(k) / 4, arb(k + 1) / 4).ball
@@ -107,7 +107,7 @@ def _drift_slack(u: Span, x: Span, factor: float = 1.0) -> arb:
 
 
 def _stated_drift_slack(u_lo: arb, u_hi: arb, x: arb, factor: float) -> arb:
-    """Return B_l - |a - a_0| as T3 states it, with phi(1) multiplied by ``factor``."""
+    """Return T3's bound on the change of acceptance less the change itself; phi(1) is multiplied by ``factor``."""
     slope = abs(normal_density(u_hi) - normal_density(u_lo)) * abs(x)
     change = balls.acceptance(u_lo, u_hi, x) - balls.acceptance(u_lo, u_hi, arb(0))
     return slope + arb(factor) * phi_1() * x * x - abs(change)
@@ -115,7 +115,7 @@ def _stated_drift_slack(u_lo: arb, u_hi: arb, x: arb, factor: float) -> arb:
 
 @with_precision(POINT_BITS)
 def drift_bound(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
-    """Check T3: |a(l) - a_0| <= B_l for all ranges and drift errors.
+    """Check T3 (a wrong drift): |a(l) - a_0| <= B_l for all ranges and drift errors.
 
     a - a_0 = D x + (rho(u_hi, x) + rho(u_lo, -x)) x^2 with D = phi(u_hi) - phi(u_lo), so the claim follows from
     |rho| <= phi(1)/2 for all u and x; rho(-u, -x) = -rho(u, x) lets one sign of u stand for both. If
@@ -139,7 +139,7 @@ def drift_bound(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
 
 
 def _float_drift(rng: np.random.Generator, cases: int = 300) -> float:
-    """Return the largest relative distance of float64's B_l from its enclosure."""
+    """Return the largest relative distance of float64's bound B_l from the enclosure of its exact value."""
     largest = 0.0
     for _ in range(cases):
         u_lo, u_hi = (10 ** rng.uniform(-2, 1.6, 2)).tolist()
@@ -147,7 +147,7 @@ def _float_drift(rng: np.random.Generator, cases: int = 300) -> float:
         phi = [normal_density(arb(u)) for u in (u_lo, u_hi)]
         exact = abs(phi[1] - phi[0]) * x + phi_1() * x * x
         error = balls.size(arb(float(theory.drift_error_bound(u_lo, u_hi, x))) / exact - 1)
-        largest = error if not error <= largest else largest  # keeps NaN
+        largest = error if not error <= largest else largest  # this form keeps NaN
     return largest
 
 
@@ -167,7 +167,7 @@ def _largest(u_lo: Span, u_hi: Span, low: arb, high: Span) -> arb:
 
 
 def _drift_lre_slack(u_lo: Span, u_hi: Span, reach: Span, one_sided: bool, same_sign: bool, factor: float) -> arb:
-    """Enclose (n B - LRE (a_0 - B))/X^2 with n = 1 or 2: non-negative where T3's bound LRE <= n B/(a_0 - B) holds."""
+    """Enclose how much T3's bound on LRE exceeds LRE, (n B - LRE (a_0 - B))/X^2 with n = 1 or 2, over a box."""
     a_0 = _at_zero(u_lo, u_hi)
     slope = abs(normal_density(u_hi.ball) - normal_density(u_lo.ball))
     bound = slope * reach.ball + arb(factor) * phi_1() * reach.ball * reach.ball
@@ -184,12 +184,11 @@ def _at_zero(u_lo: Span, u_hi: Span) -> arb:
 
 
 def drift_lre(rng: np.random.Generator, one_sided: bool = True, same_sign: bool = True, factor: float = 1.0) -> Outcome:
-    """Check T3: LRE_inf <= n B/(a_0 - B) for all length distributions, computed from the error function over boxes.
-    One box lies around the ranges where the constant is attained, one where the ranges differ (for mixed signs the
-    bound with n = 1 is false there). For drift errors of one sign there is also its mirror image, in which a turns.
-    Nearer to x = 0 the claim follows from |a - a_0| <= B_l, which is proved above, by algebra that the symbolic
-    check proves.
-    """
+    """Check T3 (a wrong drift): LRE_inf <= n B/(a_0 - B) for all length distributions, computed from the error
+    function over boxes. One box lies around the ranges where the constant is attained, one where the ranges differ
+    (for mixed signs the bound with n = 1 is false there). For drift errors of one sign there is also its mirror
+    image, in which a turns. Nearer to x = 0 the claim follows from |a - a_0| <= B_l, which is proved above, by
+    algebra that the symbolic check proves."""
     del rng
     slack = partial(_drift_lre_slack, one_sided=one_sided, same_sign=same_sign, factor=factor)
     return certify(slack, [SHARP, UNEVEN, *([TURNING] if same_sign else [])]).outcome("(nB - LRE (a_0 - B))/X^2")
@@ -197,9 +196,9 @@ def drift_lre(rng: np.random.Generator, one_sided: bool = True, same_sign: bool 
 
 @with_precision(POINT_BITS)
 def scale_bound(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
-    """Check T4: |a(l) - a_0| <= 2 phi(1) tau for all ranges and scales, because each edge changes by at most phi(1)
-    |v|. If the claim is false, the violation is proved at u_lo = u_hi, where the changes of the two edges add up.
-    """
+    """Check T4 (a wrong scale): |a(l) - a_0| <= 2 phi(1) tau for all ranges and scales, because each edge changes by
+    at most phi(1) |v|. If the claim is false, the violation is proved at u_lo = u_hi, where the changes of the two
+    edges add up."""
     del rng
     taus = (1e-4, 0.3, 2.0)
     agreed = inside([theory.scale_error_bound(t) for t in taus], [2 * phi_1() * arb(t) for t in taus], AGREEMENT)
@@ -212,7 +211,8 @@ def scale_bound(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
         change = balls.normal_probability(-u * (-v).exp(), u * (-v).exp()) - balls.normal_probability(-u, u)
         return decide([2 * arb(factor) * phi_1() * abs(v) - abs(change)], "probability", "|a - a_0| above B")
     limit = arb(factor) * phi_1()
-    # For u > FAR: if |v| <= 1 the integrand is at most h(FAR/e); for larger v the edge moves by at most Phi's tail.
+    # For u > FAR, the claim follows from simple limits: h(FAR/e) bounds the integrand if |v| <= 1, Phi's tail the
+    # change for larger v.
     tails = limit - density_slope(FAR * arb(-1).exp()), limit - (FAR * arb(-REACH).exp() / arb(2).sqrt()).erfc() / 2
     if not (all(tail > 0 for tail in tails) and limit * REACH > arb(1) / 2):
         return Outcome(note="the tail's bound does not hold")
@@ -220,15 +220,14 @@ def scale_bound(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
 
 
 def _scaled(u_lo: Span, u_hi: Span, v: Span) -> arb:
-    """Enclose the acceptance at the scale sigma e^-v over a box. It rises in both ranges and in v."""
+    """Enclose the acceptance under the scale sigma e^-v over a box. It rises in both ranges and in v."""
     ends = ((u_lo.lo, u_hi.lo, v.lo.exp()), (u_lo.hi, u_hi.hi, v.hi.exp()))
     low, high = (balls.normal_probability(-below * scale, above * scale) for below, above, scale in ends)
     return low.union(high)
 
 
 def _scale_lre_slack(u_lo: Span, u_hi: Span, tau: Span, one_sided: bool, same_sign: bool, factor: float) -> arb:
-    """Enclose (n B - LRE (a_0 - B))/tau with n = 1 or 2.
-    For scale errors of one sign LRE is the larger of two cases: all scales larger, all scales smaller."""
+    """Enclose how much T4's bound on LRE exceeds LRE, (n B - LRE (a_0 - B))/tau with n = 1 or 2, over a box."""
     a_0 = _at_zero(u_lo, u_hi)
     bound = 2 * arb(factor) * phi_1() * tau.ball
     more, less = _scaled(u_lo, u_hi, tau), _scaled(u_lo, u_hi, Span(-tau.hi, -tau.lo))
@@ -239,8 +238,10 @@ def _scale_lre_slack(u_lo: Span, u_hi: Span, tau: Span, one_sided: bool, same_si
 def scale_lre(
     rng: np.random.Generator, one_sided: bool = False, same_sign: bool = False, factor: float = 1.0
 ) -> Outcome:
-    """Check T4: LRE_inf <= n B/(a_0 - B) for all scale errors up to tau, from the error function.
-    The box lies around the ranges where the bound is attained."""
+    """Check T4 (a wrong scale): LRE_inf <= n B/(a_0 - B) for all scale errors up to tau, from the error function.
+
+    The box lies around the ranges where the bound is attained.
+    """
     del rng
     slack = partial(_scale_lre_slack, one_sided=one_sided, same_sign=same_sign, factor=factor)
     return certify(slack, [(SIDE, SIDE, (0.6, 0.8))]).outcome("(nB - LRE (a_0 - B))/tau")
@@ -248,8 +249,10 @@ def scale_lre(
 
 @with_precision(POINT_BITS)
 def scale_counterexample(rng: np.random.Generator, sides: int = 1) -> Outcome:
-    """Check T4's counterexample: at u = 1 and scales e^(+-.01), LRE_inf exceeds ``sides`` B/(a_0 - B).
-    Nearly all responses have the length with the larger scale."""
+    """Check T4's counterexample (a wrong scale): at u = 1 and scales e^(+-.01), LRE_inf exceeds ``sides`` B/(a_0 - B).
+
+    Nearly all responses have the length with the larger scale.
+    """
     del rng
     one, tau = span(1.0), span(0.01)
     excess = -_scale_lre_slack(one, one, tau, one_sided=sides == 1, same_sign=False, factor=1.0)

@@ -21,7 +21,8 @@ from proofs_check.tools.settings import DIGITS
 
 
 def _acceptance(u_lo: ArrayLike, u_hi: ArrayLike, x: np.ndarray) -> np.ndarray:
-    """Return the acceptance a for drift error x, computed from the complementary error function and not by fspo."""
+    """Return the acceptance under a drift error x from the complementary error function, without the code that is
+    checked."""
     from scipy.special import erfc
 
     u_lo, u_hi, root = np.asarray(u_lo), np.asarray(u_hi), math.sqrt(2)
@@ -29,7 +30,7 @@ def _acceptance(u_lo: ArrayLike, u_hi: ArrayLike, x: np.ndarray) -> np.ndarray:
 
 
 def _against_bound(a: np.ndarray, bounds: np.ndarray, a_0: np.ndarray, one_sided: bool) -> Outcome:
-    """Compare LRE_inf under the worst shares p of each grid of lengths with ``lre_bound``.
+    """Compare LRE_inf, for the worst shares of each grid of lengths, with the bound that fspo.theory computes.
 
     The worst p puts all but a sliver on the length with the least acceptance.
 
@@ -52,7 +53,8 @@ def _against_bound(a: np.ndarray, bounds: np.ndarray, a_0: np.ndarray, one_sided
     ratios = np.zeros(len(stated))
     ratios[kept] = worst_lre[kept] / np.array([bound for bound in stated if bound is not None])
     errors = []
-    for i in np.argsort(ratios)[-50:]:  # For the tightest grids, theory.lre at that p must give the same LRE_inf.
+    # where the bound is nearly reached, theory.lre at the worst shares p must give the same LRE_inf
+    for i in np.argsort(ratios)[-50:]:
         p = np.where(np.arange(a.shape[1]) == np.argmin(a[i]), 1.0, 1e-12)
         errors.append(abs(theory.lre(p, a[i]).inf - worst_lre[i]) / worst_lre[i])
     if max(errors) > 1e-6:
@@ -62,7 +64,8 @@ def _against_bound(a: np.ndarray, bounds: np.ndarray, a_0: np.ndarray, one_sided
 
 
 def drift_pointwise(rng: np.random.Generator, factor: float = 1.0, cases: int = 4_000) -> Outcome:
-    """Check T3: |a(l) - a_0| <= B_l over ranges, scales, lengths and drift errors, with a from the rule object."""
+    """Check T3 (a wrong drift): |a(l) - a_0| <= B_l over ranges, scales, lengths and drift errors, with a from the
+    rule object."""
     slack = []
     lengths = np.unique(np.round(10 ** np.linspace(0, 5, 25)))
     for i in range(cases):
@@ -87,8 +90,8 @@ def drift_lre(
     even: bool = False,
     cases: int = 20_000,
 ) -> Outcome:
-    """Check T3: LRE_inf <= B/(a_0-B) for drift errors of one sign (or ``even``: c_lo = c_hi), else 2B/(a_0-B).
-    The shares p of the lengths are the worst ones."""
+    """Check T3 (a wrong drift): LRE_inf <= B/(a_0-B) for drift errors of one sign (or ``even``: c_lo = c_hi), else
+    2B/(a_0-B). The shares p of the lengths are the worst ones."""
     u_lo, u_hi = 10 ** rng.uniform(-1, 0.7, (2, cases))
     u_hi = u_lo if even else u_hi
     shape = np.column_stack([np.full(cases, 0.0 if same_sign else -1.0), np.ones(cases), rng.random((cases, 3))])
@@ -103,7 +106,7 @@ def drift_lre(
 def drift_attack(
     rng: np.random.Generator, same_sign: bool = True, factor: float = 1.0, one_sided: bool = True, starts: int = 6
 ) -> Outcome:
-    """Check T3 by an optimiser that maximises LRE_inf (a_0 - B)/(n B) over ranges and drift errors.
+    """Check T3 (a wrong drift) by an optimiser that maximises LRE_inf (a_0 - B)/(n B) over ranges and drift errors.
     n is 1 for drift errors of one sign and 2 for both."""
     from scipy.optimize import minimize
 
@@ -121,14 +124,17 @@ def drift_attack(
     for _ in range(starts):
         result = minimize(lambda z: -ratio(z), rng.normal(0, 0.5, 4), method="Nelder-Mead", options={"maxfev": 600})
         best = max(best, -float(result.fun))
-    # T3's constant cannot be lowered, so the ratio can reach 1. A search that stays far below shows nothing.
+    # T3's constant cannot be lowered, so LRE can reach the bound. A search that stays far below it shows nothing.
     if best < 0.99:
         return Outcome(note=f"the optimiser reached a ratio of {best:.6f} only")
     return holds(1 - best, "1 - LRE_inf/bound", rounding=1e-7, note=f"largest ratio reached {best:.6f}")
 
 
 def supremum(rng: np.random.Generator, constant: float | None = None) -> Outcome:
-    """Check T3: 2 phi(1) bounds |a''| everywhere and is attained. The supremum of |t phi(t)| has 50 digits."""
+    """Check T3 (a wrong drift): 2 phi(1) bounds |a''| everywhere and is attained.
+
+    The supremum of |t phi(t)| has 50 digits.
+    """
     del rng
     stated = 2 * theory.PHI_1 if constant is None else constant
     with mp.workdps(DIGITS):
@@ -141,7 +147,8 @@ def supremum(rng: np.random.Generator, constant: float | None = None) -> Outcome
 
 
 def drift_simulated(rng: np.random.Generator, same_drift: bool = True, draws: int = 100_000) -> Outcome:
-    """Check T3: with drift ``none`` and S of mean -sigma^2/2 L, accepted shares are a(l) at x_l = sigma sqrt(l)/2."""
+    """Check T3 (a wrong drift): with drift ``none`` and S of mean -sigma^2/2 L, accepted shares are a(l) at x_l =
+    sigma sqrt(l)/2."""
     sigma, lengths = 0.03, np.array([4.0, 64, 512, 2048, 8192])
     rule = preset("fspo").rule
     model = GaussianTokens(-(sigma**2) / 2, sigma)
@@ -152,7 +159,8 @@ def drift_simulated(rng: np.random.Generator, same_drift: bool = True, draws: in
 
 
 def scale_pointwise(rng: np.random.Generator, factor: float = 1.0, cases: int = 4_000) -> Outcome:
-    """Check T4: |a(l) - a_0| <= 2 phi(1) tau, with a from the rule object and one scale for each length."""
+    """Check T4 (a wrong scale): |a(l) - a_0| <= 2 phi(1) tau, with a from the rule object and one scale for each
+    length."""
     slack = []
     lengths = np.array([1.0, 10, 100, 1e3, 1e4, 1e5])
     for i in range(cases):
@@ -176,14 +184,14 @@ def scale_sharp(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
             tau = mp.mpf(10) ** -exponent
             change = mp.ncdf(mp.e**tau) - mp.ncdf(-(mp.e**tau)) - (mp.ncdf(1) - mp.ncdf(-1))
             gaps.append(abs(float(change / (factor * theory.scale_error_bound(float(tau)))) - 1) / float(tau))
-    # The gap is O(tau), so after division by tau one constant bounds it at every tau.
+    # The gap shrinks like tau, so after division by tau one constant bounds it at every tau.
     return holds(1.0 - np.array(gaps), "1 - |ratio - 1|/tau", note=f"|ratio - 1| <= {max(gaps):.2f} tau")
 
 
 def scale_lre(
     rng: np.random.Generator, one_sided: bool = False, same_sign: bool = False, factor: float = 1.0, cases: int = 20_000
 ) -> Outcome:
-    """Check T4: LRE_inf <= 2B/(a_0 - B), and B/(a_0 - B) if all scale errors have the same sign."""
+    """Check T4 (a wrong scale): LRE_inf <= 2B/(a_0 - B), and B/(a_0 - B) if all scale errors have the same sign."""
     u_lo, u_hi = 10 ** rng.uniform(-1, 0.7, (2, cases, 1))
     tau = 10 ** rng.uniform(-4, 0.0, (cases, 1))
     error = np.column_stack([np.full(cases, 0.0 if same_sign else -1.0), np.ones(cases), rng.random((cases, 3))])
@@ -194,7 +202,7 @@ def scale_lre(
 
 
 def scale_counterexample(rng: np.random.Generator, p_small: float = 1e-6) -> Outcome:
-    """Check T4's counterexample: at u = 1 and scales e^(+-.01), LRE_inf is nearly twice B/(a_0 - B)."""
+    """Check T4's counterexample (a wrong scale): at u = 1 and scales e^(+-.01), LRE_inf is nearly twice B/(a_0 - B)."""
     del rng
     tau, sigma = 0.01, 0.03
     rule = Rule("sqrt", sigma, sigma)
@@ -207,7 +215,7 @@ def scale_counterexample(rng: np.random.Generator, p_small: float = 1e-6) -> Out
 
 
 def scale_simulated(rng: np.random.Generator, scaled: bool = True, draws: int = 100_000) -> Outcome:
-    """Check T4: if scales change with length, the rule accepts simulated S with Phi(c_hi/sigma_l) -
+    """Check T4 (a wrong scale): if scales change with length, the rule accepts simulated S with Phi(c_hi/sigma_l) -
     Phi(-c_lo/sigma_l)."""
     rule = preset("fspo", range_hi=0.045).rule
     lengths = np.array([4.0, 64, 1024, 16384])

@@ -16,7 +16,7 @@ import z3
 
 from proofs_check.frame import Check, Method, Outcome
 
-Term = Any  # z3's type annotations are unions of every sort
+Term = Any  # the type of a term; z3's annotations are unions of every sort
 TIME_LIMIT_MS = 60_000
 """Limit of each proof in milliseconds of wall time. A proof takes a second; the rest is for a busy machine."""
 
@@ -42,7 +42,7 @@ def prove(claim: Term, *given: Term, limit: int = TIME_LIMIT_MS) -> Outcome:
 
 
 def _all(*outcomes: Outcome) -> Outcome:
-    """Combine the outcomes of all parts: refuted if one part is refuted, else undecided if one part is undecided."""
+    """Combine the outcomes of several parts: refuted if one part is, else undecided if one part is undecided."""
     refuted = [found for found in outcomes if found.margin < 0]
     open_ = [found for found in outcomes if math.isnan(found.margin)]
     return (refuted or open_ or [outcomes[0]])[0]
@@ -58,7 +58,8 @@ def _reals(names: str) -> Term:
 
 
 def cosine_core(rng: np.random.Generator, factor: str = "1") -> Outcome:
-    """Check T7: (a+b)^2 >= (1-rho^2) a (a+2b+c) and a+b > 0 follow from Cauchy-Schwarz and the norm of e."""
+    """Check T7 (cosine of clipped and true update): (a+b)^2 >= (1-rho^2) a (a+2b+c) and a+b > 0 follow from
+    Cauchy-Schwarz and the norm of e."""
     del rng
     alpha, beta, gamma, rho = _reals("alpha beta gamma rho")
     given = [alpha > 0, gamma >= 0, beta * beta <= alpha * gamma, gamma <= rho * rho * alpha, rho >= 0, rho < 1]
@@ -68,7 +69,8 @@ def cosine_core(rng: np.random.Generator, factor: str = "1") -> Outcome:
 
 
 def last_step(rng: np.random.Generator, share: str = "1") -> Outcome:
-    """Check T7 at share = 1: sqrt(1-rho^2) >= (1 - share rho)/(1+rho), squared and multiplied out."""
+    """Check T7 (cosine of clipped and true update) at share = 1: sqrt(1-rho^2) >= (1 - share rho)/(1+rho), squared
+    and multiplied out."""
     del rng
     (rho,) = _reals("rho")
     right = 1 - _fraction(share) * rho
@@ -101,7 +103,8 @@ def from_bound(rng: np.random.Generator, one_sided: bool = False, claimed: int =
 
 
 def one_sided_range(rng: np.random.Generator, factor: str = "1") -> Outcome:
-    """Check T3: max a - min a <= B(X) for drift errors in [0, X], given the bounds at X, at the peak, and between them.
+    """Check T3 (a wrong drift): max a - min a <= B(X) for drift errors in [0, X], given the bounds at X, at the peak,
+    and between them.
 
     f_0, f_p, f_X are a at 0, at the peak m = min(x*, X) (0 if f falls) and at X; D = |phi(u+) - phi(u-)|, k = phi(1).
     Between them f is monotone. Where the peak is inside, f_p - f_X <= k (X - m)^2.

@@ -18,11 +18,12 @@ from proofs_check.models import (
 from proofs_check.tools.compare import close, frequencies, holds, worst
 from proofs_check.tools.sampling import band_counts
 
-ROUNDING = 1e-10  # allowed rounding of a relative slack, which is a difference of acceptances near 1
+ROUNDING = 1e-10  # rounding allowed in a relative slack, which is a difference of acceptances near 1
 
 
 def berry_esseen_closed(rng: np.random.Generator, factor: float = 1.0, cases: int = 300) -> Outcome:
-    """Check T5: sums of exponential tokens (gamma law) and of +-1 tokens (binomial law) stay inside the envelope."""
+    """Check T5 (tokens that are not normal): sums of exponential tokens (gamma law) and of +-1 tokens (binomial law)
+    stay inside the envelope."""
     from scipy.stats import binom
 
     slack = []
@@ -38,7 +39,7 @@ def berry_esseen_closed(rng: np.random.Generator, factor: float = 1.0, cases: in
         envelope = factor * theory.berry_esseen_bound(model.RHO3, lengths)
         slack.append(np.min((envelope - np.abs(truth - gaussian)) / envelope))
     even = 2.0 ** np.arange(1, 17)
-    # P(S = 0) of +-1 tokens (rho3 = 1), for a closed band that contains only this atom
+    # P(S = 0) for tokens +-1: a closed band that contains only this atom keeps so many responses.
     atom = binom.pmf(even / 2, even, 0.5)
     envelope = factor * theory.berry_esseen_bound(1.0, even)
     slack.append(np.min((envelope - atom) / envelope))
@@ -46,7 +47,8 @@ def berry_esseen_closed(rng: np.random.Generator, factor: float = 1.0, cases: in
 
 
 def berry_esseen_simulated(rng: np.random.Generator, skewed: bool = True, draws: int = 100_000) -> Outcome:
-    """Check T5: the rule accepts sums of exponential tokens as often as the gamma law says."""
+    """Check T5 (tokens that are not normal): the rule accepts sums of exponential tokens as often as the gamma law
+    says."""
     sigma, lengths = 0.03, np.array([1.0, 4, 16, 64, 1024])
     model = ExponentialTokens(-(sigma**2) / 2, sigma)
     rule = preset("fspo-kl", range_hi=0.02).rule
@@ -59,8 +61,8 @@ def berry_esseen_simulated(rng: np.random.Generator, skewed: bool = True, draws:
 
 
 def ar1_closed(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
-    """Check T6: Var S_l of AR(1) tokens equals the double sum of autocovariances, and T4's bound holds with its
-    tau_l."""
+    """Check T6 (dependent tokens): Var S_l of AR(1) tokens equals the double sum of autocovariances, and T4's bound
+    holds with its tau_l."""
     errors, slack = [], []
     for _ in range(40):
         ar, u = float(rng.uniform(-0.95, 0.95)), float(10 ** rng.uniform(-1, 0.7))
@@ -68,7 +70,7 @@ def ar1_closed(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
         direct = []
         for length in lengths.astype(int):
             gap = np.abs(np.subtract.outer(np.arange(length), np.arange(length)))
-            # variance of a token over its long-run variance
+            # The first factor is the variance of a token divided by its long-run variance.
             direct.append(np.sum(ar**gap) * (1 - ar) / (1 + ar) / length)
         ratio = theory.ar1_variance_ratio(ar, lengths)
         errors.append(close(ratio * factor, direct, 1e-10))
@@ -91,8 +93,8 @@ def ar1_rate(rng: np.random.Generator, power: float = 1.0) -> Outcome:
 
 
 def ar1_simulated(rng: np.random.Generator, finite: bool = True, draws: int = 40_000) -> Outcome:
-    """Check T6: the rule accepts AR(1) log-ratios, drawn token by token, as the variance at each length says.
-    The long-run variance (a control) gives other frequencies."""
+    """Check T6 (dependent tokens): the rule accepts AR(1) log-ratios, drawn token by token, as the variance at each
+    length says. The long-run variance (a control) gives other frequencies."""
     model = AutoregressiveTokens(0.0, 0.03, 0.6)
     rule, lengths = preset("fspo").rule, np.array([1.0, 3, 10, 40])
     counts = band_counts(rng, rule, TokenByToken(model), lengths, draws)

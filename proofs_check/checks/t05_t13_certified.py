@@ -1,5 +1,6 @@
-"""T5, T6, T10 and T13 proved by ball arithmetic: laws other than the normal, dependent tokens, the upper edge of the
-weight, and acceptance of weight (sections 4 and 6)."""
+"""T5, T6, T10 and T13 proved by interval arithmetic: other laws, dependent tokens, largest weights, share of weight
+kept.
+"""
 
 from __future__ import annotations
 
@@ -27,12 +28,12 @@ from proofs_check.tools.balls import (
 from proofs_check.tools.compare import worst
 from proofs_check.tools.settings import AGREEMENT, LENGTHS
 
-EXACTLY = 1e-30  # a relative spread below this counts as none
+EXACTLY = 1e-30  # relative spread of acceptances below which they count as equal
 
 
 def _two_point_gaps(p: fmpq, length: int) -> Iterator[arb]:
-    """Yield |F(x) - Phi(x)| and |F(x-) - Phi(x)| at every atom of a standardised sum of two-point tokens.
-    The supremum of |F - Phi| is among them."""
+    """Yield the distances between the law of a standardised sum of two-point tokens and the normal law at every
+    atom."""
     q, scale = 1 - p, (arb(p) * arb(1 - p) * length).sqrt()
     odds, mass, below = arb(p) / arb(q), arb(q) ** length, arb(0)
     for k in range(length + 1):
@@ -45,8 +46,8 @@ def _two_point_gaps(p: fmpq, length: int) -> Iterator[arb]:
 
 @with_precision(128)
 def berry_esseen_binomial(rng: np.random.Generator, constant: float = theory.BERRY_ESSEEN_IID) -> Outcome:
-    """Check T5 for two-point tokens, every l up to 250: the distance to Phi is at most constant rho3/sqrt(l) at every
-    edge.
+    """Check T5 (tokens that are not normal) for two-point tokens, every l up to 250: the distance to Phi is at most
+    constant rho3/sqrt(l) at every edge.
 
     The bound for each of a band's two edges gives T5. The shares are 1/2, 1/10 and .419, which is near Esseen's
     extremal law.
@@ -82,15 +83,17 @@ def berry_esseen_binomial(rng: np.random.Generator, constant: float = theory.BER
 
 @with_precision(96)
 def berry_esseen_gamma(rng: np.random.Generator, constant: float = theory.BERRY_ESSEEN_IID) -> Outcome:
-    """Check T5 for exponential tokens, every l up to 120 and every edge.
-    Both laws rise on each cell of a grid, so their values at the ends of the cell enclose them."""
+    """Check T5 (tokens that are not normal) for exponential tokens, every l up to 120 and every edge.
+
+    Both laws rise on each cell of a grid, so their values at the ends of the cell enclose them.
+    """
     del rng
     rho3, slacks, largest = 12 / arb.const_e() - 2, [], arb(0)
     if balls.size(ExponentialTokens.RHO3 / rho3 - 1) > 1e-9:
         return Outcome(-1.0, "rho3", note="the model's rho3 is not 12/e - 2")
     for length in range(1, 121):
         root, cells = arb(length).sqrt(), 16 + 16 * math.isqrt(length)
-        # The grid runs from the law's left end, where both laws are small, to 6, beyond which both are near 1.
+        # The grid runs from the left end of the law, where both laws are small, to 6, beyond which both are near 1.
         nodes = [-root.min(arb(6)) + (6 + root.min(arb(6))) * k / cells for k in range(cells + 1)]
         gamma = [
             1 - (length + x * root).gamma_upper(length, regularized=1) if k or length > 36 else arb(0)
@@ -108,8 +111,8 @@ def berry_esseen_gamma(rng: np.random.Generator, constant: float = theory.BERRY_
 
 @with_precision(POINT_BITS)
 def ar1_exact(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
-    """Check T6: float64's Var S_l/(l sigma^2) of AR(1) tokens against the sum of autocovariances in exact fractions.
-    For l up to 1e7 the reference is ball arithmetic."""
+    """Check T6 (dependent tokens): float64's Var S_l/(l sigma^2) of AR(1) tokens against the sum of autocovariances
+    in exact fractions. For l up to 1e7 the reference is ball arithmetic."""
     outcomes = []
     for _ in range(30):
         ar = fmpq(int(rng.integers(-97, 98)), 100)
@@ -126,14 +129,15 @@ def ar1_exact(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
 
 
 def _ar1_slack(alpha: Span, inverse: Span, length: int, factor: float) -> arb:
-    """Return factor/(1 - |alpha|) - l tau_l/|alpha| at l = ``length``.
-    ``length`` = 0 stands for every l >= 100 with 1/l in ``inverse``."""
+    """Return the slack factor/(1 - |alpha|) - l tau_l/|alpha| of T6's rate at one length, or for every l >= 100 (0)."""
     a = alpha.ball
     power = a**length if length else (abs(a) ** 100).union(-(abs(a) ** 100))
-    scaled = 2 * (1 - power) / ((1 - a) * (1 + a))  # this is l (1 - ratio)/alpha
-    y = a * scaled * (arb(1) / length if length else inverse.ball)  # 1/l is a ball, because a float cannot hold it
+    # this equals l (1 - ratio)/alpha, with ratio the variance over its long-run value
+    scaled = 2 * (1 - power) / ((1 - a) * (1 + a))
+    # 1/l is kept as a ball (interval), because no float holds it exactly
+    y = a * scaled * (arb(1) / length if length else inverse.ball)
     growth = [-(-end).log1p() / end if end != 0 else arb(1) for end in (arb(y.lower()), arb(y.upper()))]
-    # -log(1 - y)/y rises in y, and at y = 0 it is 1
+    # The factor -log(1 - y)/y rises in y, and is 1 at y = 0.
     return arb(factor) / (1 - abs(a)) - scaled * growth[0].union(growth[1]) / 2
 
 
@@ -155,9 +159,10 @@ def ar1_rate(rng: np.random.Generator, factor: float = 1.1) -> Outcome:
 
 @with_precision(POINT_BITS)
 def edge_supremum(rng: np.random.Generator, drift: float = -0.5, scale: float = 1.0) -> Outcome:
-    """Check T10: the exponent of the upper edge is at most u^2/2 for every L, u and sigma.
-    At L = (u v/sigma)^2 the exponent over u^2 is v + drift v^2. It is enclosed to 1e-9 for v in [0, 3]; beyond,
-    v (1 - v/2) < 0. float64's value lies in the enclosure.
+    """Check T10 (size of the weights): the exponent of the upper edge is at most u^2/2 for every L, u and sigma.
+
+    At L = (u v/sigma)^2 the exponent over u^2 is v + drift v^2. It is enclosed to 1e-9 for v in [0, 3]; beyond, v (1 -
+    v/2) < 0. float64's value lies in the enclosure.
     """
 
     def slack(v: Span) -> arb:
@@ -174,7 +179,8 @@ def edge_supremum(rng: np.random.Generator, drift: float = -0.5, scale: float = 
 
 @with_precision(128)
 def weight_integral(rng: np.random.Generator, as_band: bool = False) -> Outcome:
-    """Check T13: float64's b(l) = E[M w | l] against quadrature of e^s N(mu l, sigma^2 l) with proved error bounds."""
+    """Check T13 (share of weight kept): float64's b(l) = E[M w | l] against quadrature of e^s N(mu l, sigma^2 l)
+    with proved error bounds."""
     outcomes = []
     formula = theory.band_acceptance if as_band else theory.weight_acceptance
     for _ in range(40):
@@ -194,9 +200,9 @@ def weight_integral(rng: np.random.Generator, as_band: bool = False) -> Outcome:
 
 @with_precision(POINT_BITS)
 def weight_fairness(rng: np.random.Generator, centre: float = 0.5) -> Outcome:
-    """Check T13: the drift + sigma^2/2 makes b(l) the same at l = 1 ... 1e7 (relative spread below 1e-30).
-    Without drift, a = b for c_lo = c_hi. ``centre`` is the drift over sigma^2; under it a does vary with l.
-    """
+    """Check T13 (share of weight kept): the drift + sigma^2/2 makes b(l) the same at l = 1 ... 1e7 (relative spread
+    below 1e-30). Without drift, a = b for c_lo = c_hi. ``centre`` is the drift over sigma^2; under it a does vary
+    with l."""
     slacks = []
     for _ in range(30):
         sigma, (u_lo, u_hi) = arb(float(10 ** rng.uniform(-3, -1))), rng.uniform(0.3, 2, 2).tolist()
@@ -214,7 +220,7 @@ def weight_fairness(rng: np.random.Generator, centre: float = 0.5) -> Outcome:
 
 @with_precision(POINT_BITS)
 def weight_example(rng: np.random.Generator, sigma: str = "0.03") -> Outcome:
-    """Check T13's example to its digits: .683, .495, .630 twice, and cosine .848 at LRE = 0."""
+    """Check T13's example to its digits (share of weight kept): .683, .495, .630 twice, and cosine .848 at LRE = 0."""
     del rng
     s = arb(sigma)
     mu, weighted, c = -s * s / 2, s * s / 2, arb("0.03")

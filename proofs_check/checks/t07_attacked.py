@@ -34,8 +34,7 @@ from proofs_check.tools.lemma_search import DECADES, Judged, Unpack, descend, ra
 
 
 def random_search(rng: np.random.Generator, claim: Claim = STATED, cases: int = 2_500) -> Outcome:
-    """Check that no random strata with rho < 1 have a sine above rho.
-    Ball arithmetic judges all near misses and every tenth case."""
+    """Check T7 (cosine of clipped and true update) on random strata: none with rho < 1 has a sine above rho."""
     tally, passed = Judged(claim), 0
     for i in range(cases):
         case = random_strata(rng)
@@ -54,7 +53,8 @@ def random_search(rng: np.random.Generator, claim: Claim = STATED, cases: int = 
 
 
 def _free(K: int, D: int, with_delta: bool, even: bool) -> tuple[Unpack, int]:
-    """Return a map from vectors x (..., n) to strata with p (or equal shares), a, g and delta free, and the size n."""
+    """Return a map from an optimiser's vectors x (..., n) to strata with free p (or equal shares), a, g and delta,
+    and n."""
 
     def unpack(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         p = np.ones_like(x[..., :K]) if even else np.exp(x[..., :K])
@@ -66,7 +66,7 @@ def _free(K: int, D: int, with_delta: bool, even: bool) -> tuple[Unpack, int]:
 
 
 def _inside(rng: np.random.Generator, n: int) -> tuple[Unpack, int]:
-    """Return a map from vectors (..., n) to strata: random strata, some of them large, moved in ``n`` random
+    """Return a map from an optimiser's few parameters (..., n) to strata near some random strata, in random
     directions."""
     K, D = int(rng.integers(8, 201)), int(rng.integers(2, 65))
     unpack, size = _free(K, D, with_delta=bool(rng.random() < 0.5), even=False)
@@ -80,7 +80,7 @@ def _inside(rng: np.random.Generator, n: int) -> tuple[Unpack, int]:
 
 
 def maximise(claim: Claim, unpack: Unpack, x0: np.ndarray, steps: int) -> Strata:
-    """Maximise sin/rho over the strata; a penalty keeps rho below 1."""
+    """Return strata at which the sine of the update's angle comes nearest to its bound rho, by an optimiser."""
 
     def depth(terms: Terms) -> Any:
         rho = claim.floats(terms)
@@ -92,7 +92,7 @@ def maximise(claim: Claim, unpack: Unpack, x0: np.ndarray, steps: int) -> Strata
 
 
 def optimise(rng: np.random.Generator, claim: Claim = STATED, starts: int = 12, steps: int = 250) -> Judged:
-    """Maximise sin/rho from random starts and stop at the first counterexample."""
+    """Look for a counterexample to T7: maximise sin/rho from random starts, and stop at the first one."""
     tally = Judged(claim)
     for start in range(starts):
         kind = start % 4
@@ -114,13 +114,13 @@ def optimise(rng: np.random.Generator, claim: Claim = STATED, starts: int = 12, 
 
 
 def attack(rng: np.random.Generator, claim: Claim = STATED) -> Outcome:
-    """Check that the optimiser finds no counterexample, and note the least slack."""
+    """Check T7 (cosine of clipped and true update): the optimiser finds no counterexample; note the least slack."""
     tally = optimise(rng, claim)
     return tally.outcome(6, f"least slack {tally.least:.1e}")
 
 
 def reached(rng: np.random.Generator, claim: Claim = STATED, within: float = 1e-12) -> Outcome:
-    """Check that the bound cannot be lowered: the optimiser comes within ``within`` of sin = rho, and not above."""
+    """Check that T7's bound cannot be lowered: the optimiser comes within ``within`` of sin = rho, and not above."""
     tally = optimise(rng, claim)
     if tally.suite or not tally.least >= 0:
         return tally.outcome(1)
@@ -134,10 +134,11 @@ def strata_strategy(draw: st.DrawFn) -> Strata:
     They include degenerate cases: one stratum, dimension 1, zeros."""
     D = draw(st.sampled_from([1, 2, 2, 3, 8, 64]))
     tiny = draw(st.sampled_from([0.0, 0.0, 1e-9, 1e-3]))
-    flat = draw(st.floats(-3, 0))  # log10 of the spread of the acceptances
-    size = draw(st.sampled_from([0.0, 0.0, 1e-6, 1e-2, 0.1]))  # size of delta
+    flat = draw(st.floats(-3, 0))  # log10 of the spread of the strata's acceptances
+    size = draw(st.sampled_from([0.0, 0.0, 1e-6, 1e-2, 0.1]))  # size of the strata's delta
     distinct = draw(st.integers(1, 6))
-    even = draw(st.booleans())  # even: equal shares; else shares over 12 decades, and strata that repeat
+    # even: strata have equal shares; otherwise shares over 12 decades, and some strata repeat
+    even = draw(st.booleans())
     p, a, g, delta = [], [], [], []
     for _ in range(distinct):
         repeats = 1 if even else draw(st.sampled_from([1, 2, 33]))
@@ -156,7 +157,7 @@ def strata_strategy(draw: st.DrawFn) -> Strata:
 
 
 def hypothesis_search(rng: np.random.Generator, claim: Claim = STATED) -> Outcome:
-    """Let hypothesis search for strata that refute the claim, guided by sin/rho."""
+    """Let the package hypothesis search for strata that refute T7, guided by sin/rho."""
     tally, drawn = Judged(claim), [0]
 
     def refutes(case: Strata) -> bool:
@@ -164,7 +165,7 @@ def hypothesis_search(rng: np.random.Generator, claim: Claim = STATED) -> Outcom
             terms = case.terms()
             rho = float(claim.floats(terms))
         if not (np.any(case.a > 0) and np.isfinite(rho)) or float(np.linalg.norm(case.p @ case.g)) < 1e-6:
-            return False  # g = 0 or nothing is accepted, so there is no cosine
+            return False  # g = 0 or nothing is accepted, so no angle is defined
         near = not terms.sine < 0.99 * rho and rho < 1.001
         if 0 < rho < 1 and np.isfinite(terms.sine):
             target(float(terms.sine) / rho)

@@ -1,5 +1,6 @@
-"""T7 and T8: the cosine lemma and its identity in the sharp case, on an enumerated policy and on samples (section
-5)."""
+"""T7 and T8 (cosine lemma, split of the error): the worst case, all responses of a small policy, and samples
+(section 5).
+"""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ LRE_ALONE = replace(WITHOUT_KAPPA, name="LRE without kappa and eta", with_eta=Fa
 
 
 def sharp_case(rng: np.random.Generator, orthogonal: bool = True) -> Outcome:
-    """Check T7s: two strata attain the bound to machine precision, for rho from 1e-5 to .999."""
+    """Check T7s: two strata reach the bound of the cosine lemma to machine precision, for rho from 1e-5 to .999."""
     gaps = []
     for rho in np.concatenate([10.0 ** np.arange(-5, 0), [0.2, 0.5, 0.9, 0.99, 0.999]]):
         eps = min(0.9, 10 ** rng.uniform(-2, -0.1))
@@ -47,7 +48,7 @@ def identity(rng: np.random.Generator, drop_inner: bool = False) -> Outcome:
         right = p @ g + lemma.e_len + (0.0 if drop_inner else lemma.e_in)
         size = np.abs(left).max() + np.abs(lemma.e_len).max() + np.abs(lemma.e_in).max()
         errors.append(float(np.abs(left - right).max() / size))
-    largest = float(np.max(errors))  # keeps NaN
+    largest = float(np.max(errors))  # np.max keeps NaN
     return Outcome(math.log10(1e-12 / max(largest, 1e-17)), "decades", note=f"max relative error {largest:.1e}")
 
 
@@ -69,7 +70,7 @@ def exact_policy(rng: np.random.Generator, claim: Claim = STATED, policies: int 
 
 
 def _with_identity(tally: Judged, residuals: list[float]) -> Outcome:
-    largest = float(np.max(residuals))  # keeps NaN
+    largest = float(np.max(residuals))  # np.max keeps NaN
     note = f"identity residual {largest:.0e}"
     if not largest <= 1e-12:
         return Outcome(-largest, "identity residual", note=note)
@@ -77,7 +78,7 @@ def _with_identity(tally: Judged, residuals: list[float]) -> Outcome:
 
 
 def true_update(rng: np.random.Generator, weighted: bool = True) -> Outcome:
-    """Check that sum_l p g_l, enumerated, is the gradient of E_new[A], by central differences of E_new[A]."""
+    """Check that the true update, enumerated as sum_l p g_l, is the gradient of E_new[A], by central differences."""
     bandit = make_bandit(rng, vocabulary=2, max_length=4)
     unclipped = preset("none").rule
     p, g, _, _ = strata(bandit, unclipped)

@@ -27,7 +27,7 @@ from proofs_check.tools.log_rows import Update, binned, direct, read_updates, sa
 ROUNDING = 1e-11
 """Largest residual of T8 that float64 rounding may leave, relative to the sum of the terms' norms."""
 MOST_ROLLOUTS = 40
-"""Most rollouts that are read from a user's run; they are evenly spaced."""
+"""Largest number of rollouts, evenly spaced, that are read from a user's run."""
 NOTHING_LOST = replace(STATED, name="rho x 1e-6", factor=1e-6)
 
 
@@ -35,7 +35,7 @@ Tamper = Callable[[Update, np.random.Generator], Update]
 
 
 def untouched(update: Update, rng: np.random.Generator) -> Update:
-    """Return the logged update unchanged."""
+    """Return the logged update as it is."""
     del rng
     return update
 
@@ -55,8 +55,7 @@ def corrupted(update: Update, rng: np.random.Generator) -> Update:
 
 
 def residual(logged: Update, source: Update, bins: np.ndarray, drop_inner: bool = False) -> float:
-    """Return the residual of T8: the binned ``logged`` update against the rows of ``source``, added up (primes).
-    It is the largest of |g - g'| and |a_bar (g + e_len + e_in) - g_clip'|, over the mean norm of the terms."""
+    """Return the residual of T8: the update ``logged`` by bins, against the rows of ``source`` added up one by one."""
     p, a, g, clipped = binned(logged, bins)
     lemma = theory.cosine_lemma(p, a, g, clipped)
     total = p @ g
@@ -76,7 +75,8 @@ def written_identity(
     tamper: Tamper = untouched,
     drop_inner: bool = False,
 ) -> Outcome:
-    """Check T8 on a log that is written, read back and binned by length, against the rows from which it was written.
+    """Check T8 (error of the clipped update, split) on a log that is written, read back and binned by length, against
+    the rows from which it was written.
 
     The comparison is made twice: with the rows rounded to the file's precision, which leaves float64's rounding, and
     with the rows in float64, which leaves the file's float16 or float32 rounding, bounded row by row.
@@ -94,7 +94,7 @@ def written_identity(
         read = tamper(read, rng)
         cut += int((source.applied()[0] != 1).sum())
         margins.append(_decades(ROUNDING, residual(read, rounded, read.n, drop_inner)))
-        # Rounding moves each entry of a unit vector by its relative error or by a subnormal, and its norm by float32's
+        # Rounding moves an entry of a unit vector by its relative error or by a subnormal, and the norm by float32's
         # error.
         allowed = unit_error + least * math.sqrt(source.psi.shape[1]) + 2.0**-23
         margins.append(_decades(allowed, residual(read, source, read.n, drop_inner)))
@@ -138,7 +138,8 @@ def _usable(run: Path) -> tuple[list[tuple[int, Update]], str]:
 
 
 def log_identity(rng: np.random.Generator, run: Path, tamper: Tamper = untouched, drop_inner: bool = False) -> Outcome:
-    """Check T8 on each scored update of a user's run: the lemma's bins against the rows added up."""
+    """Check T8 (error of the clipped update, split) on each scored update of a user's run: the lemma's bins against
+    the rows added up."""
     updates, reason = _usable(run)
     if reason:
         return Outcome(not_run=reason)
@@ -149,7 +150,7 @@ def log_identity(rng: np.random.Generator, run: Path, tamper: Tamper = untouched
 
 
 def log_bound(rng: np.random.Generator, run: Path, claim: Claim = STATED) -> Outcome:
-    """Check T7 on each scored update of a user's run, judged by ball arithmetic."""
+    """Check T7 (cosine of clipped and true update) on each scored update of a user's run, judged by ball arithmetic."""
     del rng
     updates, reason = _usable(run)
     if reason:

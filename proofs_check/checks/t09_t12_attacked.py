@@ -1,5 +1,4 @@
-"""T9 to T12 by other methods: attacked with hypothesis, and all outcomes of a tiny update enumerated (sections 4,
-6)."""
+"""T9 to T12 by a search for counterexamples with hypothesis, and over all outcomes of a tiny update (sections 4, 6)."""
 
 from __future__ import annotations
 
@@ -43,10 +42,9 @@ def policies(draw: st.DrawFn, banned: bool) -> tuple[np.ndarray, np.ndarray, int
 
 
 def weights_attack(rng: np.random.Generator, banned: bool = False, skip_first: bool = False) -> Outcome:
-    """Check T9: no policies break E_old[exp S | L] = p_new(l)/p_old(l) or the martingale property of exp(s_t) - 1.
-    Nearly deterministic policies lose digits by cancellation, so a suspect is computed again with 50 digits, which
-    decide.
-    """
+    """Check T9 (mean importance weights): no policies break E_old[exp S | L] = p_new(l)/p_old(l) or the martingale
+    property of exp(s_t) - 1. Nearly deterministic policies lose digits by cancellation, so a suspect is computed
+    again with 50 digits, which decide."""
     first = 1 if skip_first else 0
 
     def excess(example: tuple[np.ndarray, np.ndarray, int]) -> float:
@@ -81,8 +79,7 @@ def _token_probabilities(theta: np.ndarray, responses: Responses) -> np.ndarray:
 
 
 def _weights_error(p_old: np.ndarray, p_new: np.ndarray, ratios: np.ndarray, lengths: np.ndarray) -> Any:
-    """Return the largest relative error of T9's length identity and martingale moments, for floats or 50-digit
-    numbers."""
+    """Return the largest relative error of T9's two identities, for float64 or 50-digit numbers."""
     drawn, worst = p_old > 0, 0.0
     for length in np.unique(lengths):
         at = lengths == length
@@ -99,9 +96,8 @@ def _weights_error(p_old: np.ndarray, p_new: np.ndarray, ratios: np.ndarray, len
 
 
 def edge_attack(rng: np.random.Generator, drift: str = "gaussian", share: float = 1.0) -> Outcome:
-    """Check T10: for no sigma, range and length is the upper edge of the rule above u^2/2 nats (mpmath computes u^2/2).
-    ``share`` < 1 (a control) makes the drift smaller than -sigma^2/2.
-    """
+    """Check T10 (size of the weights): for no sigma, range and length is the upper edge of the rule above u^2/2 nats
+    (mpmath computes u^2/2). ``share`` < 1 (a control) makes the drift smaller than -sigma^2/2."""
 
     def excess(example: tuple[float, float, float]) -> float:
         log_sigma, u, log_shift = example
@@ -113,7 +109,7 @@ def edge_attack(rng: np.random.Generator, drift: str = "gaussian", share: float 
         with mp.workdps(50):
             top = (mp.mpf(c) / mp.mpf(sigma)) ** 2 / 2
             stated = mp.log(mp.mpf(theory.upper_edge_supremum(c / sigma)))
-            # The edge is the difference of two terms of size c sqrt(L); each contributes its rounding.
+            # The edge is the difference of two terms of size c sqrt(L), and each adds its rounding.
             rounding = 8 * mp.mpf(2) ** -53 * (mp.mpf(c) * mp.sqrt(length) + top + 1)
             return float(mp.mpf(edge) - min(stated, top) - rounding)
 
@@ -123,14 +119,16 @@ def edge_attack(rng: np.random.Generator, drift: str = "gaussian", share: float 
 
 
 def dual_attack(rng: np.random.Generator, dual: float | None = 3.0) -> Outcome:
-    """Check T10: with a dual clip no response has a clipped weight above its dual edge. Without one, A < 0 has no
-    bound."""
+    """Check T10 (size of the weights): with a dual clip no response has a clipped weight above its dual edge.
+
+    Without one, A < 0 has no bound.
+    """
 
     def excess(example: tuple[float, int, float, str, float]) -> float:
         S, length, A, outside, c = example
         rule = Rule("sqrt", c, c, dual=dual, outside=outside)  # type: ignore[arg-type]
         applied = rule.apply(np.array([S]), np.array([float(length)]), np.array([A]))
-        edge = min(3.0 * c * math.sqrt(length), MAX_EXPONENT)  # the dual edge 3 c sqrt(L), its exponent capped
+        edge = min(3.0 * c * math.sqrt(length), MAX_EXPONENT)  # the dual edge is 3 c sqrt(L); its exponent is limited
         return float(np.log(np.maximum(applied.clipped_weight[0], 1e-300))) - edge - 1e-12
 
     strategy = st.tuples(
@@ -173,8 +171,7 @@ def weight_moments(rng: np.random.Generator, shift: float = 2.0, draws: int = 10
 
 @st.composite
 def symmetric_laws(draw: st.DrawFn) -> tuple[list[int], list[int], int, int, list[int]]:
-    """Draw atoms z > 0 (in eighths) and their integer weights, c (off the atoms), k3, and shares of A > 0 (in
-    eighths)."""
+    """Draw a symmetric law of S: atoms and weights, the band's c and k3, and shares of A > 0, all in eighths."""
     atoms = draw(st.lists(st.integers(0, 12), min_size=1, max_size=5, unique=True))
     weights = draw(st.lists(st.integers(1, 9), min_size=len(atoms), max_size=len(atoms)))
     return atoms, weights, draw(st.integers(1, 12)), draw(st.integers(0, 3)), draw(_SHARES)
@@ -186,10 +183,9 @@ _SHARES = st.lists(st.integers(0, 8), min_size=5, max_size=5)
 def sign_attack(
     rng: np.random.Generator, wider: int = 0, dual: float | None = None, mirrored: bool = True, shift: int = 0
 ) -> Outcome:
-    """Check T11: for no symmetric law and no shares of A > 0 does a_upd of a symmetric sqrt band vary with l.
-    All values are small multiples of 1/16 and lengths are powers of 4, so float64 makes no rounding error and the
-    accepted counts are integers.
-    """
+    """Check T11 (share not clipped, by the sign of A): for no symmetric law and no shares of A > 0 does a_upd of a
+    symmetric sqrt band vary with l. All values are small multiples of 1/16 and lengths are powers of 4, so float64
+    makes no rounding error and the accepted counts are integers."""
     lengths = 4.0 ** np.arange(5)
 
     def excess(example: tuple[list[int], list[int], int, int, list[int]]) -> float:
@@ -207,7 +203,8 @@ def sign_attack(
                 n, A = np.full(z.size, length), np.full(z.size, sign)
                 total += share * int(mass @ (rule.apply(S, n, A, -k3 / 8).multiplier == 1))
             kept.append(total)
-        return max(kept) - min(kept) - 0.5  # counts are integers: if they differ by less than 1 they are equal
+        # the counts are whole numbers, so counts that differ by less than 1 are equal
+        return max(kept) - min(kept) - 0.5
 
     return search(rng, symmetric_laws(), excess, 100, "counts apart")
 
@@ -215,9 +212,9 @@ def sign_attack(
 def price_exact(
     rng: np.random.Generator, with_bias: bool = True, plug_in: bool = False, one_less: bool = False, prompts: int = 3
 ) -> Outcome:
-    """Check T12 over every outcome of an update of 3 prompts: its squared error, and ||bias||^2 from pairs of
-    prompts."""
-    for _ in range(50):  # look for a policy of which the rule clips enough
+    """Check T12 (squared error of the clipped update) over every outcome of an update of 3 prompts: its squared
+    error, and ||bias||^2 from pairs of prompts."""
+    for _ in range(50):  # look for a policy of which the rule clips enough responses
         bandit = make_bandit(rng, vocabulary=2, max_length=3, step=0.3)
         clipped, true = update_terms(bandit, calibrated(bandit, "fspo", 0.6))
         p, d = bandit.p_old, clipped - true

@@ -26,7 +26,8 @@ from proofs_check.tools.policy import (
 
 
 def length_ratio(rng: np.random.Generator, under_new: bool = False) -> Outcome:
-    """Check T9: E_old[exp S | L] = p_new(l)/p_old(l) over all responses of a policy whose lengths shift."""
+    """Check T9 (mean importance weights): E_old[exp S | L] = p_new(l)/p_old(l) over all responses of a policy whose
+    lengths shift."""
     outcomes = []
     for _ in range(10):
         bandit = make_bandit(rng, step=0.5)
@@ -44,12 +45,12 @@ def martingale(rng: np.random.Generator, centred: bool = True) -> Outcome:
     largest = 0.0
     for _ in range(10):
         bandit = make_bandit(rng, step=0.5)
-        # After the end of a response s_t is 0, and so is the difference.
+        # After the end of a response s_t is 0, so exp(s_t) - 1 is 0 as well.
         difference = np.expm1(bandit.token_log_ratios) if centred else bandit.token_log_ratios
         moments = (difference * bandit.p_old[:, None]).T @ difference
         scale = np.sqrt(np.outer(np.diag(moments), np.diag(moments)))
         off = np.abs(moments / scale)[~np.eye(len(moments), dtype=bool)]
-        largest = float(np.max([largest, off.max(), np.abs(bandit.p_old @ difference).max()]))  # keeps NaN
+        largest = float(np.max([largest, off.max(), np.abs(bandit.p_old @ difference).max()]))  # np.max keeps NaN
     return Outcome(
         math.log10(1e-11 / max(largest, 1e-17)), "decades", note=f"largest correlation or mean {largest:.1e}"
     )
@@ -73,7 +74,8 @@ def first_use(rng: np.random.Generator, trained_on: bool = False, batches: int =
 
 
 def edge_supremum(rng: np.random.Generator, drift: str = "gaussian") -> Outcome:
-    """Check T10: an optimiser finds the largest upper edge of the rule over L, and the length where it lies."""
+    """Check T10 (size of the weights): an optimiser finds the largest upper edge of the rule over L, and the length
+    where it lies."""
     from scipy.optimize import fminbound
 
     outcomes = []
@@ -93,8 +95,8 @@ def edge_supremum(rng: np.random.Generator, drift: str = "gaussian") -> Outcome:
 
 
 def sign_identity(rng: np.random.Generator, crossed: bool = False) -> Outcome:
-    """Check T11 by enumeration: a_upd from the tails of S by sign of A equals E[M | l], with and without a dual
-    clip."""
+    """Check T11 (share not clipped, by the sign of A) by enumeration: a_upd from the tails of S by sign of A equals
+    E[M | l], with and without a dual clip."""
     outcomes = []
     for i in range(12):
         bandit = make_bandit(rng, step=0.3)
@@ -117,15 +119,16 @@ def sign_identity(rng: np.random.Generator, crossed: bool = False) -> Outcome:
             }
             positive = float(mass[1].sum() / (mass[1].sum() + mass[-1].sum()))
             high, low = (tail["low"], tail["high"]) if crossed else (tail["high"], tail["low"])
-            beyond = 0.0 if crossed else tail["dual"]  # crossed (a control): the dual clip's tail lies within "high"
+            # as a control (``crossed``), the tail beyond the dual clip is counted twice
+            beyond = 0.0 if crossed else tail["dual"]
             stated = theory.update_acceptance(positive, high, low, beyond)
             outcomes.append(abs(float(stated) - a[k]))
-    error = float(np.max(outcomes))  # keeps NaN
+    error = float(np.max(outcomes))  # np.max keeps NaN
     return Outcome(math.log10(1e-11 / max(error, 1e-17)), "decades", note=f"largest error {error:.1e}")
 
 
 def dual_edge(rule: Rule, hi: np.ndarray, centre: np.ndarray) -> np.ndarray:
-    """Return dual_L = m_L + d (hi_L - m_L), as section 1 defines it; it is infinite without a dual clip."""
+    """Return the dual edge m_L + d (hi_L - m_L) of each response; infinite without a dual clip."""
     if rule.dual is None:
         return np.full(hi.shape, math.inf)
     return centre + rule.dual * (hi - centre)
@@ -139,8 +142,8 @@ def sign_fairness(
     shift: float = 0.0,
     draws: int = 100_000,
 ) -> Outcome:
-    """Check T11: if S is symmetric and independent of A and c_lo = c_hi, update acceptance is the same at all lengths.
-    The share of positive A varies with the length."""
+    """Check T11 (share not clipped, by the sign of A): if S is symmetric and independent of A and c_lo = c_hi,
+    update acceptance is the same at all lengths. The share of positive A varies with the length."""
     sigma, lengths = 0.03, np.array([16.0, 64, 256, 1024, 4096])
     model = model or GaussianTokens(-(sigma**2) / 2, sigma)
     n = np.broadcast_to(lengths, (draws, lengths.size))
@@ -152,7 +155,8 @@ def sign_fairness(
 
 
 def sign_closed(rng: np.random.Generator, c_ratio: float = 1.0, dual: float | None = None) -> Outcome:
-    """Check T11's formula: LRE of a_upd is 0 for any shares of positive advantages."""
+    """Check T11's formula (share not clipped, by the sign of A): LRE of a_upd is 0 for any shares of positive
+    advantages."""
     largest = 0.0
     for _ in range(200):
         u = rng.uniform(0.3, 2.0)
@@ -165,14 +169,14 @@ def sign_closed(rng: np.random.Generator, c_ratio: float = 1.0, dual: float | No
 
 
 def _price_terms(rng: np.random.Generator) -> tuple[Bandit, np.ndarray, np.ndarray]:
-    """Return a bandit and, for each of its responses, M w A psi and w A psi."""
+    """Return a policy and, for each of its responses, the clipped gradient M w A psi and the true one w A psi."""
     bandit = make_bandit(rng, vocabulary=2, max_length=4, step=0.3)
     return bandit, *update_terms(bandit, calibrated(bandit, "fspo", 0.6))
 
 
 def price(rng: np.random.Generator, with_bias: bool = True, prompts: int = 40, updates: int = 20_000) -> Outcome:
-    """Check T12: the mean squared error of simulated updates of 40 prompts is ||bias||^2 + tr Cov/n, both
-    enumerated."""
+    """Check T12 (squared error of the clipped update): the mean squared error of simulated updates of 40 prompts is
+    ||bias||^2 + tr Cov/n, both enumerated."""
     bandit, clipped, true = _price_terms(rng)
     p = bandit.p_old / bandit.p_old.sum()
     bias = p @ (clipped - true)
@@ -184,7 +188,8 @@ def price(rng: np.random.Generator, with_bias: bool = True, prompts: int = 40, u
 
 
 def bias_pairs(rng: np.random.Generator, plug_in: bool = False, prompts: int = 40, updates: int = 20_000) -> Outcome:
-    """Check T12: inner products over pairs of different prompts estimate ||bias||^2 without bias."""
+    """Check T12 (squared error of the clipped update): inner products over pairs of different prompts estimate
+    ||bias||^2 without bias."""
     bandit, clipped, true = _price_terms(rng)
     p, d = bandit.p_old / bandit.p_old.sum(), clipped - true
     counts = rng.multinomial(prompts, p, size=updates)
@@ -195,7 +200,8 @@ def bias_pairs(rng: np.random.Generator, plug_in: bool = False, prompts: int = 4
 
 
 def sign_simulated(rng: np.random.Generator, forget_sign: bool = False, draws: int = 100_000) -> Outcome:
-    """Check T11: if ranges differ and the share of positive A varies with l, responses are kept as often as stated."""
+    """Check T11 (share not clipped, by the sign of A): if ranges differ and the share of positive A varies with l,
+    responses are kept as often as stated."""
     sigma, lengths = 0.03, np.array([16.0, 256, 4096])
     model = GaussianTokens(-(sigma**2) / 2, sigma)
     rule = preset("fspo-kl", range_lo=0.02, range_hi=0.05).rule

@@ -1,4 +1,6 @@
-"""T13: acceptance of weight, which the clipped surrogate counts, against acceptance of responses (section 4)."""
+"""T13: the share of weight that a band keeps (which the clipped loss counts), beside the share of responses (section
+4).
+"""
 
 from __future__ import annotations
 
@@ -36,8 +38,10 @@ def weight_quadrature(rng: np.random.Generator, as_band: bool = False) -> Outcom
 
 
 def weight_fairness(rng: np.random.Generator, drift: str = "tilted") -> Outcome:
-    """Check T13: drift ``tilted`` makes b the same at all lengths for every range and scale.
-    Drift ``none`` makes a = b at c_lo = c_hi."""
+    """Check T13 (share of weight kept): drift ``tilted`` makes b the same at all lengths for every range and scale.
+
+    Drift ``none`` makes a = b at c_lo = c_hi.
+    """
     largest, unequal = 0.0, 0.0
     lengths = np.array([1.0, 10, 100, 1_000, 10_000])
     for _ in range(100):
@@ -48,14 +52,14 @@ def weight_fairness(rng: np.random.Generator, drift: str = "tilted") -> Outcome:
         largest = max(largest, theory.lre(np.ones(5), b).inf)
         even = Rule("sqrt", u_lo * sigma, u_lo * sigma)
         a_even, b_even = (f(even, lengths[:3], mu, sigma) for f in (theory.band_acceptance, theory.weight_acceptance))
-        unequal = float(np.maximum(unequal, np.max(np.abs(a_even / b_even - 1))))  # keeps NaN
+        unequal = float(np.maximum(unequal, np.max(np.abs(a_even / b_even - 1))))  # this form keeps NaN
     return holds(
         1e-9 - np.maximum(largest, unequal), "LRE_inf of b", note=f"LRE_inf {largest:.0e}, |a/b - 1| {unequal:.0e}"
     )
 
 
 def weight_example(rng: np.random.Generator, sigma: float = 0.03) -> Outcome:
-    """Check T13's example: .683, .495, .630, and cosine .848 at LRE = 0."""
+    """Check T13's example (share of weight kept): .683, .495, .630, and cosine .848 at LRE = 0."""
     del rng
     means, mu = theory.gaussian_means(sigma), -(sigma**2) / 2
     centred, plain = Rule("sqrt", 0.03, 0.03, drift="gaussian"), Rule("sqrt", 0.03, 0.03)
@@ -75,7 +79,8 @@ def weight_example(rng: np.random.Generator, sigma: float = 0.03) -> Outcome:
 
 
 def weight_simulated(rng: np.random.Generator, as_band: bool = False, draws: int = 200_000) -> Outcome:
-    """Check T13: the mean of w over responses that ``rule.apply`` leaves in the band is b(l), where E w = 1."""
+    """Check T13 (share of weight kept): the mean of w over responses that ``rule.apply`` leaves in the band is b(l),
+    where E w = 1."""
     sigma, lengths = 0.03, np.array([16.0, 64, 256, 1000])
     model = GaussianTokens(-(sigma**2) / 2, sigma)
     rule = preset("fspo-kl").rule

@@ -18,13 +18,13 @@ from proofs_check.tools.compare import bonferroni, holds, mean_is
 from proofs_check.tools.settings import MU, SIGMA, TARGET
 
 GRID = 4.0 ** np.arange(2, 6)
-"""Lengths at which acceptance is measured: 16 to 1,024."""
+"""Lengths at which the share of responses kept is measured: 16 to 1,024 tokens."""
 CEILING = math.log(MAX_HALF_WIDTH / 0.003) - 1e-9
 HETEROSCEDASTIC, FRACTIONAL = Heteroscedastic(MU, SIGMA, beta=0.15), FractionalNoise(MU, SIGMA, hurst=0.65)
 
 
 def template(adapt: str, target: float = TARGET) -> Rule:
-    """Return fspo-kl's band, started ten times too wide, that follows the target acceptance."""
+    """Return fspo-kl's band with a range ten times too wide, to be adjusted until it meets the target."""
     shape, gamma = ("power", 0.5) if adapt == "exponent" else ("sqrt", None)
     return Rule(shape, 0.3, 0.3, gamma=gamma, drift="kl", adapt=adapt, target=target)  # type: ignore[arg-type]
 
@@ -36,8 +36,8 @@ def drawn(rng: np.random.Generator, model: LogRatioModel, number: int) -> tuple[
 
 
 def long_run(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
-    """Check T14: |mean acceptance - target| <= D / (T G_T) for laws of S that jump, drift, or lie just beyond the
-    band."""
+    """Check T14 (bands that follow a target): |mean acceptance - target| <= D / (T G_T) for laws of S that jump,
+    drift, or lie just beyond the band."""
     slack = []
     for _ in range(100):
         target, rows = rng.uniform(0.05, 0.95), int(rng.integers(1, 20))
@@ -63,7 +63,8 @@ def long_run(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
 
 
 def telescoping(rng: np.random.Generator, exponent: float = 0.5) -> Outcome:
-    """Check T14: theta moves by the sum of G_t (target - a_t), with the gains G_t that T14 states, up to rounding."""
+    """Check T14 (bands that follow a target): theta moves by the sum of G_t (target - a_t), with the gains G_t that
+    T14 states, up to rounding."""
     gaps = []
     for _ in range(30):
         online = OnlineRule(template("range"))
@@ -105,26 +106,28 @@ def learnt_acceptance(
 
 
 def rank_bounds(rng: np.random.Generator, correction: int = 1) -> Outcome:
-    """Check T15: target <= k/(n+1) < target + 1/(n+1) in fractions, with k as the code selects it from 1, ..., n.
-    Without the correction (a control) the code gets one score less, so that it takes the ceil(n target)-th of n.
-    """
+    """Check T15 (conformal bands): target <= k/(n+1) < target + 1/(n+1) in fractions, with k as the code selects it
+    from 1, ..., n. Without the correction (a control) the code gets one score less, so that it takes the ceil(n
+    target)-th of n."""
     slack = []
     for n in (1, 2, 9, 19, 40, 99, 128, 512):
         for _ in range(40):
             target = Fraction(int(rng.integers(1, 1000)), 1000)
             k = conformal_quantile(np.arange(1, n + correction), float(target))
             if k == math.inf:
-                slack.append(target - Fraction(n, n + 1))  # no k is large enough
+                slack.append(target - Fraction(n, n + 1))  # no rank k is large enough
                 continue
             chance = Fraction(int(k), n + 1)
-            # The second inequality is strict: where it holds, it holds by at least 1/1000 of 1/(n+1).
+            # The second inequality is strict; where it holds, it holds by at least 1/1000 of 1/(n+1).
             slack += [chance - target, target + Fraction(1, n + 1) - chance - Fraction(1, 2000 * (n + 1))]
     return holds([float(x) for x in slack], "probability")
 
 
 def beta_binomial(rng: np.random.Generator, rule: str = "conformal", past: float = 1.0, n: int = 61) -> Outcome:
-    """Check T15: of 200 new responses in each bin the rule accepts a beta-binomial number.
-    The law of S is one for which no sqrt band is fair."""
+    """Check T15 (conformal bands): of 200 new responses in each bin the rule accepts a beta-binomial number.
+
+    The law of S is one for which no sqrt band is fair.
+    """
     from scipy.stats import betabinom, kstest
 
     lengths, new, runs = np.array([12.0, 100.0, 900.0]), 200, 400
@@ -145,7 +148,7 @@ def beta_binomial(rng: np.random.Generator, rule: str = "conformal", past: float
     for column in np.array(counts).T:
         place = law.cdf(column) - rng.random(runs) * (
             law.cdf(column) - law.cdf(column - 1)
-        )  # uniform if the counts are beta-binomial
+        )  # if counts of accepted responses are beta-binomial, these values are uniform
         p_values.append(kstest(place, "uniform").pvalue)
     spread = 4 * float(np.max(np.std(counts, axis=0))) / new / math.sqrt(runs)
     note = f"accepted {np.round(means, 3).tolist()}, stated {k / (n + 1):.3f}"

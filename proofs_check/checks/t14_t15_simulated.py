@@ -1,5 +1,4 @@
-"""T14 and T15 under every log-ratio model: where a learnt exponent is fair, which unfairness it leaves, and what the
-conformal rule guarantees."""
+"""T14 and T15 by simulation under every log-ratio model: how equally bands that learnt a target keep all lengths."""
 
 from __future__ import annotations
 
@@ -32,10 +31,10 @@ from proofs_check.tools.online_runs import (
 from proofs_check.tools.settings import TARGET
 
 TOLERANCE = 0.01
-"""Largest |r(l)| that still counts as fair. The band moves around its mean, which costs a second-order amount."""
+"""Largest relative acceptance |r(l)| that counts as equal: a band that moves around its mean leaves a small error."""
 BINS: Floats = np.unique(np.floor(np.log2(LENGTHS)))
 PAST = MEMORY // EACH_ROLLOUT
-"""Number of rollouts that fill the conformal rule's memory."""
+"""Number of rollouts after which the conformal rule's memory is full."""
 
 
 def unfairness(found: Learnt) -> Outcome:
@@ -43,7 +42,7 @@ def unfairness(found: Learnt) -> Outcome:
     lengths."""
     count, k = found.accepted.shape
     _, r, mean = relative_acceptance(np.full(k, 1 / k), found.accepted.mean(axis=0))
-    # each run's influence on r, times the mean acceptance
+    # Influence of each run on r, times the mean acceptance.
     own = found.accepted - (1 + r) * found.accepted.mean(axis=1, keepdims=True)
     error = own.std(axis=0, ddof=1) / math.sqrt(count) / mean
     tails = stats.t.sf((np.abs(r) - TOLERANCE) / error, count - 1)
@@ -51,8 +50,7 @@ def unfairness(found: Learnt) -> Outcome:
 
 
 def untrended(found: Learnt, trend: float = 0.0) -> Outcome:
-    """Test that mean acceptance is TARGET and that the covariance of acceptance with log length is ``trend`` (0:
-    none)."""
+    """Test that the mean acceptance is the target, and that its covariance with log length is ``trend`` (0: none)."""
     return mean_is(found.trend, [TARGET, trend], wanted=0.03)
 
 
@@ -73,7 +71,7 @@ def at_least(samples: Floats, expected: Floats, wanted: float) -> Outcome:
 def one_model(
     rng: np.random.Generator, rule: str, model: str, claim: Callable[[Learnt], Outcome], runs: int = RUNS
 ) -> Outcome:
-    """Test one claim about one rule under one model."""
+    """Test one claim about one rule under one log-ratio model."""
     return claim(learnt(rng, MODELS[model], [template(rule)], runs)[0])
 
 
@@ -93,9 +91,9 @@ def surveyed(rng: np.random.Generator, models: Sequence[str], claim: Callable[[L
 def conformal_bins(
     rng: np.random.Generator, models: Sequence[str] = tuple(MODELS), rule: str = "fspo-conformal", runs: int = 40
 ) -> Outcome:
-    """Check T15: new responses of each bin of lengths are accepted with mean k/(n+1), or at least that if S has ties.
-    Past responses fill the rule's memory. A rule without bins (a control) learns from the same responses.
-    """
+    """Check T15 (conformal bands): new responses of each bin of lengths are accepted with mean k/(n+1), or at least
+    that if S has ties. Past responses fill the rule's memory. A rule without bins (a control) learns from the same
+    responses."""
     k, outcomes, gaps = math.ceil((MEMORY + 1) * TARGET), [], []
     for name in models:
         model, accepted = MODELS[name], np.empty((runs, BINS.size))

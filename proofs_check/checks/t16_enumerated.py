@@ -83,7 +83,8 @@ def after_prefix(rng: np.random.Generator, mass: bool = True, reversed_kl: bool 
 
 
 def truncation_alone(rng: np.random.Generator, noise: float = 0.0, top_p: float = 0.8) -> Outcome:
-    """Check T16: if top-p is the only difference, each token's ratio is log k, which lies in [log .8, 0] for p = .8."""
+    """Check T16 (ratio to the law that drew): if top-p is the only difference, each token's ratio is log k, which
+    lies in [log .8, 0] for p = .8."""
     errors, inside = [], []
     for _ in range(8):
         chain = make_chain(rng, top_p=top_p, noise=noise)
@@ -97,8 +98,9 @@ def truncation_alone(rng: np.random.Generator, noise: float = 0.0, top_p: float 
 
 
 def wrong_log_probs(rng: np.random.Generator, claim: str = "stated") -> Outcome:
-    """Check T16: if the sampler reports log-probs at another temperature, the mean of e^r is sum p q / q_hat.
-    Where the trainer computes the law that drew it is 1 + chi^2(p, q_hat), and the mean of r is KL(p, q_hat)."""
+    """Check T16 (ratio to the law that drew): if the sampler reports log-probs at another temperature, the mean of
+    e^r is sum p q / q_hat. Where the trainer computes the law that drew it is 1 + chi^2(p, q_hat), and the mean of r
+    is KL(p, q_hat)."""
     outcomes, slack = [], []
     for temperature in (0.5, 0.8, 1.25, 2.0):
         chain = make_chain(rng, max_length=4, noise=0.0, temperature=temperature)
@@ -149,9 +151,9 @@ def first_use(
 
 
 def geometric_lengths(rng: np.random.Generator, claim: str = "mass", draws: int = 400_000) -> Outcome:
-    """Check T16 by simulation: symbols of one law, a constant probability of stopping, and a sampler that never draws
-    one symbol. The mean of e^R at length l is (1 - stop_p - lost)^(l-1) stop_p / ((1 - stop_q)^(l-1) stop_q), and the
-    mean over all lengths is stop_p/(stop_p + lost)."""
+    """Check T16 (ratio to the law that drew) by simulation: symbols of one law, a constant probability of stopping,
+    and a sampler that never draws one symbol. The mean of e^R at length l is (1 - stop_p - lost)^(l-1) stop_p / ((1
+    - stop_q)^(l-1) stop_q), and the mean over all lengths is stop_p/(stop_p + lost)."""
     stop_p, p = 0.02, np.array([0.52, 0.32, 0.135, 0.005])  # p sums to 1 - stop_p; the last symbol is never drawn
     stop_q, q = 0.022, np.array([0.5, 0.34, 0.138])
     lengths = np.array([2, 10, 40, 120])

@@ -157,7 +157,7 @@ def ask(coq: Coq, module: str, theorems: Sequence[str], library: Path, changed: 
     changed : str, optional
         Another text of that script, which is compiled and used in its place.
     """
-    # The scripts that the module imports are imported too, so that Coq prints statements in their notation.
+    # Import also the scripts that the module imports, so that Coq prints statements in their notation.
     needs = " ".join([*_needs(scripts()[module]), module])
     text = changed if changed is not None else f"From FSPO Require Import {needs}.\n"
     lines = ["", "From Coq Require Import List Rdefinitions R_sqrt.", "Open Scope R_scope.", "Set Printing Width 110."]

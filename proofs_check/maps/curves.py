@@ -47,7 +47,7 @@ LAWS = {
 RANGES = {"equal": (1.0, 1.0, False), "unequal": (0.5, 1.5, True)}
 """Cases of the drift figure: standardised ranges u_lo and u_hi, and whether drift errors of both signs occur."""
 NEAR = 0.1
-"""LRE is also bounded for all ranges within this relative distance of the stated ones."""
+"""Relative distance: LRE is bounded not only at the stated ranges but at all ranges this near to them."""
 TOKEN_LENGTHS = np.unique(np.round(np.geomspace(1, 4096, 37))).astype(int)
 EXPONENTIAL, STUDENT = ExponentialTokens(0.0, 1.0), StudentTokens(0.0, 1.0, df=5.0)
 
@@ -109,7 +109,7 @@ def drift_lre(rng: np.random.Generator, draws: int) -> Iterator[Row]:
         near = [((1 - NEAR) * u, (1 + NEAR) * u) for u in (u_lo, u_hi)]
         for x in np.linspace(0, 1.2, count).tolist():
             least = -x if mixed else 0.0
-            # acceptance is largest at the second of these drift errors and least at an end (proof of T3)
+            # acceptance is largest at the third of these drift errors, or at an end, and least at an end (proof of T3)
             at = np.array([least, x, min(max((u_lo - u_hi) / 2, least), x)])
             a = theory.interval_probability(-u_lo + at, u_hi + at)
             # LRE is largest where nearly all weight lies on the length that is accepted least.
@@ -208,7 +208,7 @@ def unit_band(law: str, length: int) -> float:
 
 
 def token_sums(law: str, length: int, rng: np.random.Generator, draws: int) -> Floats:
-    """Draw the log-ratio of ``draws`` responses of this length, in units of the token sd."""
+    """Draw log-ratios S of responses of one length, in units of a token's standard deviation."""
     if law == "signs":
         return np.asarray(2.0 * rng.binomial(length, 0.5, draws) - length, np.float64)
     return (EXPONENTIAL if law == "exponential" else STUDENT).sample(rng, np.full(draws, length))

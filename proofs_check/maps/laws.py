@@ -58,7 +58,7 @@ class Normal:
         return mass * Normal(self.mean + self.scale**2, self.scale).probability(lo, hi)
 
     def sample(self, rng: np.random.Generator, draws: int) -> Floats:
-        """Draw S, (draws, K)."""
+        """Draw log-ratios S, (draws, K), by the sampler if one was given, else from the normal law."""
         if self.sampler:
             return self.sampler(rng, draws)
         return self.mean + self.scale * rng.standard_normal((draws, self.mean.size))

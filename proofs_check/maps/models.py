@@ -25,7 +25,7 @@ def _softmax(name: str, trained: bool) -> SoftmaxPolicy:
     shape = (positions, symbols + 1, symbols + 1)
     old, score, direction = rng.standard_normal((3, *shape))
     old = old / 2
-    old[:, :, symbols] -= 1.5  # this makes early ends rare, so that no single response has a large probability
+    old[:, :, symbols] -= 1.5  # make early ends rare, so that no single response has a large probability
     responses = all_responses(symbols, positions)
     bandit = Bandit(old, old, responses, np.ones(responses.lengths.size))
     mass, psi = bandit.p_old, scores(old, responses)
@@ -48,7 +48,7 @@ SOFTMAX_KL = 0.3
 
 
 def _location(name: str, headers: Floats | None = None, shares: Floats | None = None, **options: Any) -> LocationPolicy:
-    """Return a Gaussian policy (`LocationPolicy`) with the usual lengths, half of whose rewards are 1."""
+    """Return a policy with Gaussian tokens (`LocationPolicy`); half of the responses of each length have reward 1."""
     lengths = lengths_on(RATIO)
     positive = options.pop("positive", np.full(lengths.size, 0.5))
     h = np.ones(1) if headers is None else headers

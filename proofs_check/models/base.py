@@ -20,7 +20,7 @@ class LogRatioModel(Protocol):
 
     @property
     def mu(self) -> float:
-        """Drift, nats per token."""
+        """Drift of the model: mean log-ratio, nats per token."""
         ...
 
     @property

@@ -141,7 +141,7 @@ class StudentTokens(_Tokens):
         inversion."""
         if z.size == 0:
             return z
-        end = 45.0  # beyond this t, the characteristic function's l-th power is below e^-42
+        end = 45.0  # the integral ends here: further out, the l-th power of the characteristic function is below e^-42
         while length * self._log_characteristic(np.array([end / math.sqrt(length)]))[0] > -42:
             end *= 1.5
         # each panel of the quadrature holds at most two thirds of a wave of sin(tz)

@@ -198,7 +198,7 @@ class Claim:
         return self._bound(arb(self.factor) * (rho + terms.eta if self.with_eta else rho))
 
     def _bound(self, rho: Any) -> Any:
-        """Return the largest sine that the claim allows."""
+        """Return the largest sine of the angle that the claim allows for a given rho."""
         if self.exponent == 0.5:
             return rho
         if isinstance(rho, arb):

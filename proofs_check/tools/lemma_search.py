@@ -57,7 +57,7 @@ class Judged:
 
 
 def random_strata(rng: np.random.Generator) -> Strata:
-    """Draw 1 to 200 strata in dimension 1 to 64, with shares and acceptances over 12 decades."""
+    """Draw 1 to 200 strata in dimension 1 to 64; shares and acceptances go down to 10^-12."""
     sizes = np.array([1, 2, 3, rng.integers(4, 41), rng.integers(41, 201)])
     K = int(rng.choice(sizes, p=[0.05, 0.2, 0.15, 0.5, 0.1]))
     D = int(2 ** rng.integers(0, 7))
@@ -65,7 +65,7 @@ def random_strata(rng: np.random.Generator) -> Strata:
     p = np.maximum(p, 10.0**-DECADES) / np.maximum(p, 10.0**-DECADES).sum()
     a = np.exp(10 ** rng.uniform(-3, 0) * rng.standard_normal(K))
     kind = rng.integers(0, 5)
-    if kind == 0:  # a few strata with small shares have acceptances far from the others
+    if kind == 0:  # a few strata with small shares get acceptances far from those of the others
         light = rng.random(K) < 0.3
         p = np.where(light, p * 10 ** rng.uniform(-DECADES, -2, K), p)
         a = np.where(light, 10 ** rng.uniform(-DECADES, 0, K), a)
@@ -74,7 +74,7 @@ def random_strata(rng: np.random.Generator) -> Strata:
         a[np.argmax(p)] = 1.0
     centre = rng.standard_normal(D)
     noise = rng.standard_normal((K, D))
-    if kind == 2:  # nearly parallel and nearly opposed gradients
+    if kind == 2:  # the gradients of these strata are nearly parallel or nearly opposed
         noise = rng.choice([-1.0, 1.0], (K, 1)) * rng.standard_normal(D) + 10 ** rng.uniform(-9, -1) * noise
     g = centre + 10 ** rng.uniform(-2, 1) * noise
     delta = 10 ** rng.uniform(-4, 0.5) * rng.standard_normal((K, D)) * (rng.random() < 0.7)

@@ -104,7 +104,7 @@ class Learnt:
 
     @property
     def trend(self) -> Floats:
-        """Return each run's mean acceptance and its covariance with the standardised log length, (RUNS, 2)."""
+        """Return the mean acceptance of each run, and its covariance with the standardised log length, (RUNS, 2)."""
         z = np.log(LENGTHS)
         z = (z - z.mean()) / z.std()
         return np.stack([self.accepted.mean(axis=1), self.accepted @ z / z.size], axis=1)
