@@ -24,6 +24,7 @@ from analysis.log.loading import load_run
 from analysis.log.rows import Floats, Rows
 from analysis.rules.evaluate import TARGETS
 from analysis.run import Options, analyse
+from analysis.tables.ess import EXACT
 from figures.style import DPI, LOOKS, Style
 from fspo.base.errors import run_cli
 from fspo.base.files import whole_file, write_text
@@ -35,7 +36,7 @@ from fspo.gradlog.run_folder import GRADLOG, MODEL
 from fspo.gradlog.schema import RATIO_COLUMNS
 from fspo.models.load import load_model
 from fspo.models.warmup import warm_up
-from fspo.rules import Ratio, importance_weight
+from fspo.rules import Ratio
 from fspo.sampling.vllm import write_weights
 from fspo.stats.bins import Bins
 from fspo.stats.intervals import CONFIDENCE, PERCENT
@@ -127,7 +128,7 @@ def measured(run: Path, on: Ratio) -> dict[str, Any]:
         "warnings": summary["warnings"],
         "exponent": [end / 2 for end in _cells(scaling, "slope_2H")[0]],
         "fair": {str(target): fair_exponent(rows, target) for target in TARGETS},
-        "by_length": _by_length(tables["moments"].query("subset == 'all' and use == 'first'"), rows, bins),
+        "by_length": _by_length(tables),
         "masks": [] if on == "update" else _masks(tables),
         "cross": None if on == "update" else cross_term(run, on),
     }
@@ -139,24 +140,22 @@ def _cells(table: pd.DataFrame, name: str = "estimate") -> list[list[float]]:
     return table[[name, f"{prefix}ci_low", f"{prefix}ci_high"]].astype(float).values.tolist()
 
 
-def _by_length(moments: pd.DataFrame, rows: Rows, bins: Bins) -> list[dict[str, Any]]:
+def _by_length(tables: dict[str, pd.DataFrame]) -> list[dict[str, Any]]:
     """Return count, sd, mean weight and effective sample size of each bin, and of all responses at the end."""
-    weight, at = importance_weight(rows.S), bins.index(rows.length)
-    found = []
-    for k, row in zip([*range(len(bins)), -1], moments.sort_values("bin", key=_last).to_dict("records"), strict=True):
-        w = weight if k == -1 else weight[at == k]
-        found.append(
-            {
-                "bin": "all" if k == -1 else f"{EDGES[k]}-{EDGES[k + 1] - 1}",
-                "length": row["bin_mean"],
-                "count": row["count"],
-                "mean": [row["mean_S"], row["mean_S_ci_low"], row["mean_S_ci_high"]],
-                "sd": np.sqrt([row["var_S"], row["var_S_ci_low"], row["var_S_ci_high"]]).tolist(),
-                "weight": [row["mean_weight"], row["mean_weight_ci_low"], row["mean_weight_ci_high"]],
-                "ess": float(w.sum() ** 2 / (len(w) * (w @ w))),
-            }
+    moments = tables["moments"].query("subset == 'all' and use == 'first'").sort_values("bin", key=_last)
+    ess = _cells(tables["ess"].query(f"use == 'first' and rule == '{EXACT}'").sort_values("bin", key=_last))
+    return [
+        {
+            "bin": "all" if row["bin"] == -1 else f"{row['bin_lo']:.0f}-{row['bin_hi'] - 1:.0f}",
+            "length": row["bin_mean"],
+            "sd": np.sqrt(variance).tolist(),
+            "weight": weight,
+            "ess": size,
+        }
+        for row, variance, weight, size in zip(
+            moments.to_dict("records"), _cells(moments, "var_S"), _cells(moments, "mean_weight"), ess, strict=True
         )
-    return found
+    ]
 
 
 def _last(bins: pd.Series) -> pd.Series:
@@ -350,11 +349,12 @@ def page(results: dict[str, Any]) -> str:
         "",
         "## Effective sample size by length",
         "",
-        "(sum of w)^2 / (n sum of w^2) with w = e^ratio, without a mask: the share of the responses that is left.",
+        "(sum of w)^2 / (n sum of w^2) with w = e^ratio, without a mask, of the responses whose advantage is not 0:",
+        "the share of the responses that is left.",
         "",
         *table(
             ["ratio", *(row["bin"] for row in sources["bfloat16"]["by_length"])],
-            [[LABELS[s], *(f"{row['ess']:.3f}" for row in found["by_length"])] for s, found in sources.items()],
+            [[LABELS[s], *(say(row["ess"], 3) for row in found["by_length"])] for s, found in sources.items()],
         ),
         "",
     ]
