@@ -1,8 +1,10 @@
-"""Read a run folder for the doctor: the gradient log of any trainer, or only metrics.jsonl."""
+"""Columns of a log as the checks read them, and the rows that are kept for the checks that need rows together."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -10,109 +12,84 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analysis.doctor.patient import Patient, Rows, pairs
+from analysis.log.rows import appearances
 from analysis.log.usable import counted_updates
-from fspo.base.errors import UserError
-from fspo.gradlog import GradLog, read_log
-from fspo.gradlog.files import log_paths, rollout_of
+from fspo.gradlog import GradLog
 from fspo.gradlog.metrics_file import MetricsFile
 from fspo.gradlog.run_folder import METRICS, saved_config
-from fspo.rules import PRESETS
+from fspo.rules import PRESETS, Rule
 
 READ = (
-    *("rollout", "step", "updates_since_rollout", "phase", "prompt_id", "response_id", "length", "truncated"),
-    *("log_ratio", "reward", "advantage", "lo", "hi", "band_accept", "side", "multiplier", "weight", "drift"),
+    *("rollout", "step", "updates_since_rollout", "times_used", "phase", "policy_version", "behaviour_version"),
+    *("prompt_id", "response_id", "length", "truncated", "log_ratio", "sum_sq_log_ratio", "k3_sum"),
+    *("engine_log_ratio", "engine_sum_sq", "engine_k3_sum", "staleness_log_ratio"),
+    *("behaviour_log_ratio", "behaviour_sum_sq", "behaviour_k3_sum", "total_sum_sq", "total_k3_sum"),
+    *("reward", "advantage", "lo", "hi", "band_accept", "side", "multiplier", "weight", "drift"),
+    *("correction_lo", "correction_hi", "correction_drift", "correction_side", "correction_weight"),
 )
+"""Columns of the log that the checks read."""
 IDS = ("rollout", "step", "prompt_id", "response_id")
-MAX_ROWS = 1_000_000
-"""Largest number of rows that are read into memory. Of a longer log, evenly spread rollouts are read."""
+NO_CLUSTER = {"cluster": np.zeros(0, np.int64)}
+KEPT = 1_000_000
+"""Largest number of rows that are kept for the checks that need rows together. Of a longer log these checks see evenly
+spread rollouts; the laws, the recomputed columns and the coincidences see every row."""
 
 
-def admit(run: str | Path) -> Patient:
-    """Read a run folder for the checks.
+@dataclass
+class Kept:
+    """Rows of evenly spread rollouts, at most ``KEPT`` of them, and what is known of a run beside its rows."""
 
-    Raises
-    ------
-    UserError
-        If there is neither a readable gradient log nor a metrics.jsonl.
-    """
-    path = Path(run)
-    if not path.is_dir():
-        raise UserError(f"{path} is no folder: give a run folder, or make one with `python -m analysis import`")
-    if not log_paths(path) and (path / METRICS).is_file():
-        return _scalars_alone(path)
-    log, spread = _read(path)
-    if len(log) == 0:
-        raise UserError(f"{path}: the gradient log has no rows; train or import at least one rollout")
-    notes = [spread] if spread else []
-    notes += [f"damaged: {line}" for line in log.damage]
-    columns = _columns(log, notes)
-    phase = log.column("phase") if "phase" in log else np.full(len(log), "train")
-    everything = Rows(columns)
-    train = np.isin(phase, ("train", ""))
-    if not train.any():
-        raise UserError(f"{path}: no row of phase train: name a run folder whose trainer has made updates")
-    # An imported table without S has NaN in that column, which means unknown; in any other log NaN means broken.
-    unknown = {"log_ratio", "advantage"} if "imported_from" in log.metadata else set()
-    logged = frozenset(
-        name for name in READ if name in log and not (name in unknown and np.isnan(columns[name][train]).all())
-    )
-    if short := int(np.sum(columns["length"][train] < 1)):
-        notes.append(
-            f"{short} of {int(train.sum())} rows have a length below 1: unknown, and left out where it matters"
-        )
-    rule = log.rule if "rule" in log.metadata else None
-    return Patient(
-        path=path,
-        rule=rule,
-        aggregation=_aggregation(path, log),
-        rows=everything.take(train),
-        noise=everything.take(phase == "noise"),
-        logged=logged,
-        metrics=_metrics(path, notes),
-        notes=tuple(notes),
-    )
+    path: Path
+    rule: Rule | None
+    aggregation: str | None
+    imported: bool
+    rows: int = 0
+    held: int = 0
+    stride: int = 1
+    seen: int = 0  # number of rollouts that were shown
+    parts: list[tuple[int, Rows, Rows]] = field(default_factory=list)  # place of the rollout, train rows, noise rows
+    valued: set[str] = field(default_factory=set)
+    short: int = 0
 
+    def add(self, rows: Rows, noise: Rows, present: set[str]) -> None:
+        """Keep the rows of complete rollouts, or those of every ``stride``-th one."""
+        unknown = {"log_ratio", "advantage"} if self.imported else set()
+        # an imported table without S has NaN in its place, which means unknown; in any other log NaN means broken
+        self.valued |= {n for n in present if n not in unknown or np.isfinite(rows[n]).any()}
+        self.short += int(np.sum(rows["length"] < 1))
+        self.rows += len(rows)
+        for number in np.unique(np.concatenate([rows["rollout"], noise["rollout"]])):
+            if self.seen % self.stride == 0:
+                part = rows.take(rows["rollout"] == number).copy(), noise.take(noise["rollout"] == number).copy()
+                self.parts.append((self.seen, *part))
+                self.held += len(part[0])
+            self.seen += 1
+            while self.held > KEPT and len(self.parts) > 2:
+                self.stride *= 2
+                self.parts = [part for part in self.parts if part[0] % self.stride == 0]
+                self.held = sum(len(part[1]) for part in self.parts)
 
-def _scalars_alone(path: Path) -> Patient:
-    """Read a run of which only scalar metrics are known, as other trainers log them."""
-    notes = ["no gradient log: only metrics.jsonl is examined, and most checks need rows"]
-    metrics = _metrics(path, notes)
-    if not metrics:
-        raise UserError(
-            f"{path} has no gradient log and no number in {METRICS}: nothing to examine; name a run that "
-            "has begun to train"
-        )
-    names = [*(name for name in READ if name != "phase"), "cluster"]
-    empty = {name: np.zeros(0, np.int64 if name in (*IDS, "cluster") else np.float64) for name in names}
-    return Patient(path, None, None, Rows(empty), Rows(empty), frozenset(), metrics, tuple(notes))
+    def patient(self, notes: Sequence[str]) -> Patient:
+        """Return the run as the checks of kept rows read it."""
+        notes = list(notes)
+        if self.stride > 1:
+            notes.append(
+                f"{len(self.parts)} of {self.seen} rollouts, evenly spread, serve the checks that need rows together: "
+                f"the log has {self.rows} rows"
+            )
+        if self.short:
+            notes.append(
+                f"{self.short} of {self.rows} rows have a length below 1: unknown, and left out where it matters"
+            )
+        metrics = _metrics(self.path, notes)
+        none = Rows({n: np.zeros(0, np.int64 if n in IDS else np.float64) for n in READ if n != "phase"} | NO_CLUSTER)
+        train = Rows.joined([none, *(rows for _, rows, _ in self.parts)])
+        noise = Rows.joined([none, *(rows for _, _, rows in self.parts)])
+        logged = frozenset(self.valued)
+        return Patient(self.path, self.rule, self.aggregation, train, noise, logged, metrics, tuple(notes))
 
 
-def _read(path: Path) -> tuple[GradLog, str]:
-    """Read the log, or evenly spread rollouts of a long one; return it with a line that says which."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    sizes: dict[int, int] = {}
-    for file in log_paths(path):
-        try:
-            rows = pq.read_metadata(file).num_rows
-            rollout = rollout_of(file)
-        except (pa.ArrowInvalid, OSError, ValueError):
-            continue  # read_log reports the file as damaged
-        sizes[rollout] = sizes.get(rollout, 0) + rows
-    total = sum(sizes.values())
-    if total <= MAX_ROWS or len(sizes) < 2:
-        return read_log(path, columns=READ, phases=None), ""
-    number = max(len(sizes) * MAX_ROWS // total, 2)
-    chosen = np.array(sorted(sizes))[np.unique(np.linspace(0, len(sizes) - 1, number).round().astype(int))]
-    parts = [read_log(path, columns=READ, phases=None, rollouts=(int(r), int(r))) for r in chosen]
-    table = pa.concat_tables([part.table for part in parts], promote_options="permissive")
-    damage = [line for part in parts for line in part.damage]
-    note = f"{len(chosen)} of {len(sizes)} rollouts examined, evenly spread: the log has {total} rows"
-    return GradLog(table, parts[0].metadata, damage), note
-
-
-def _columns(log: GradLog, notes: list[str]) -> dict[str, NDArray[Any]]:
+def columns_of(log: GradLog, notes: list[str]) -> dict[str, NDArray[Any]]:
     """Return every column as float64 (N,), NaN where null; identifiers as integers."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -131,6 +108,8 @@ def _columns(log: GradLog, notes: list[str]) -> dict[str, NDArray[Any]]:
                 column = pc.cast(column, pa.int8())  # type: ignore[attr-defined]
             out[name] = np.asarray(pc.cast(column, pa.float64()).to_numpy(), np.float64)  # type: ignore[attr-defined]
     out["cluster"] = pairs(out["rollout"], out["prompt_id"])
+    if "times_used" not in log:
+        out["times_used"] = appearances(out["rollout"], out["response_id"], out["step"]).astype(np.float64)
     if "updates_since_rollout" not in log:
         updates, by_rollout = counted_updates(out["rollout"], out["step"], out["log_ratio"])
         out["updates_since_rollout"] = updates.astype(np.float64)
@@ -142,9 +121,9 @@ def _columns(log: GradLog, notes: list[str]) -> dict[str, NDArray[Any]]:
     return out
 
 
-def _aggregation(path: Path, log: GradLog) -> str | None:
+def aggregation_of(path: Path, metadata: Mapping[str, Any]) -> str | None:
     """Find how the loss was averaged, from the log's header, config.yaml, or the preset that config.yaml names."""
-    if isinstance(named := log.metadata.get("aggregation"), str):
+    if isinstance(named := metadata.get("aggregation"), str):
         return named
     rule = saved_config(path).get("rule")
     if not isinstance(rule, dict):

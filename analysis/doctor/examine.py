@@ -1,29 +1,16 @@
-"""Run all checks of the doctor on one run."""
+"""Run all checks on one run folder."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
-from analysis.doctor import band, batch, ratios
-from analysis.doctor.admit import admit
-from analysis.doctor.findings import Answer, Diagnosis
-from analysis.doctor.patient import Patient
+from analysis.doctor.doctor import CHECKS, Doctor
+from analysis.doctor.findings import Diagnosis
 from fspo.base.errors import UserError
+from fspo.gradlog.files import log_files, log_paths
+from fspo.gradlog.run_folder import METRICS
 
-CHECKS: dict[str, Callable[[Patient], Answer]] = {
-    "s_zero": ratios.s_zero,
-    "old_recomputed": ratios.old_recomputed,
-    "not_finite": ratios.not_finite,
-    "numerics": ratios.numerics,
-    "advantages_zero": batch.advantages_zero,
-    "truncation": batch.truncation,
-    "dropped_sequences": batch.dropped_sequences,
-    "length_weighted": batch.length_weighted,
-    "drift": band.drift,
-    "heavy_weights": band.heavy_weights,
-    "acceptance": band.acceptance,
-}
+__all__ = ["CHECKS", "examine"]
 
 
 def examine(run: str | Path, target: float | None = None) -> Diagnosis:
@@ -41,9 +28,25 @@ def examine(run: str | Path, target: float | None = None) -> Diagnosis:
     """
     if target is not None and not 0 < target < 1:
         raise UserError(f"--target {target}: an acceptance lies strictly between 0 and 1, for example 0.9")
-    patient = admit(run)
-    answers = []
-    for name, check in CHECKS.items():
-        answers.append(band.acceptance(patient, target) if name == "acceptance" else check(patient))
-    label = patient.rule.label if patient.rule else "unknown"
-    return Diagnosis(str(run), label, len(patient.rows), tuple(answers), patient.notes)
+    path = Path(run)
+    if not path.is_dir():
+        raise UserError(f"{path} is no folder: give a run folder, or make one with `python -m analysis import`")
+    if not log_paths(path) and (path / METRICS).is_file():
+        doctor = Doctor.of(run, target=target)
+        doctor.notes.append("no gradient log: only metrics.jsonl is examined, and most checks need rows")
+        diagnosis = doctor.findings()
+        if not doctor.scalars:
+            raise UserError(
+                f"{path} has no gradient log and no number in {METRICS}: nothing to examine; name a run that has begun "
+                "to train"
+            )
+        return diagnosis
+    files, _ = log_files(path)
+    metadata = next((file.metadata for file in files if file.metadata), {})
+    doctor = Doctor.of(run, metadata, target)
+    doctor.read()
+    if not doctor.kept.seen:
+        raise UserError(f"{path}: the gradient log has no rows; train or import at least one rollout")
+    if not doctor.kept.rows:
+        raise UserError(f"{path}: no row of phase train: name a run folder whose trainer has made updates")
+    return doctor.findings()

@@ -9,6 +9,9 @@ from typing import Any
 
 from fspo.base.errors import UserError, unknown_name
 
+SCHEMA_VERSION = "2.0"
+"""Version (major.minor) of what ``--json`` writes: a minor adds fields, a major changes or removes some."""
+
 
 class Severity(IntEnum):
     """How bad a finding of the doctor is."""
@@ -59,6 +62,8 @@ class Answer:
         One sentence: what was found, or why the check could not be made.
     cure : str
         What the user should change, for a finding.
+    since : int, optional
+        The rollout from which on a finding holds.
     """
 
     id: str
@@ -67,6 +72,7 @@ class Answer:
     evidence: tuple[Evidence, ...] = ()
     severity: Severity | None = None
     cure: str = ""
+    since: int | None = None
 
     @property
     def found(self) -> bool:
@@ -80,9 +86,11 @@ class Answer:
         return content
 
 
-def found(id: str, severity: Severity, summary: str, cure: str, *evidence: Evidence) -> Answer:
-    """Return the answer of a check that found something wrong."""
-    return Answer(id, "found", summary, evidence, severity, cure)
+def found(
+    id: str, severity: Severity, summary: str, cure: str, *evidence: Evidence, since: int | None = None
+) -> Answer:
+    """Return the answer of a check that found something wrong; ``since`` is the rollout from which on it holds."""
+    return Answer(id, "found", summary, evidence, severity, cure, since)
 
 
 def clear(id: str, summary: str, *evidence: Evidence) -> Answer:
@@ -131,6 +139,7 @@ class Diagnosis:
         findings = self.findings
         worst = findings[0].severity if findings else None
         return {
+            "schema": SCHEMA_VERSION,
             "run": self.run,
             "rule": self.rule,
             "rows": self.rows,
@@ -147,7 +156,8 @@ class Diagnosis:
         out += [f"  note: {note}" for note in self.notes]
         for answer in self.findings:
             assert answer.severity is not None
-            out.append(f"  {answer.severity.label.upper()} {answer.id}: {answer.summary}")
+            since = "" if answer.since is None else f" (from rollout {answer.since} on)"
+            out.append(f"  {answer.severity.label.upper()} {answer.id}: {answer.summary}{since}")
             out += [f"    {evidence}" for evidence in answer.evidence]
             out.append(f"    cure: {answer.cure}")
         if not self.findings:

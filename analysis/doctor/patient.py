@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -56,6 +57,17 @@ class Rows:
         """Return the rows that a mask (N,) selects."""
         index = np.flatnonzero(which)
         return Rows(self.columns, index if self.which is None else self.which[index])
+
+    def copy(self) -> Rows:
+        """Return these rows as arrays that share no memory with the others."""
+        return Rows({name: self[name].copy() for name in self.columns})
+
+    @staticmethod
+    def joined(parts: Sequence[Rows]) -> Rows:
+        """Return the rows of one or more parts in one."""
+        columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0].columns}
+        columns["cluster"] = pairs(columns["rollout"], columns["prompt_id"])
+        return Rows(columns)
 
     def has(self, *names: str) -> bool:
         """Return whether every named column has a known value in some row."""

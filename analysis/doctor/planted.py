@@ -1,7 +1,7 @@
 """Simulate runs with one defect each, which the doctor must find, and healthy runs, in which it must find nothing.
 
-S is a random walk. Each update adds a normal step of variance sigma^2 L and mean -sigma^2 L / 2 to the S of a response
-of L tokens (so E[e^S] = 1 at first use), and moves responses that are trained on along their advantage. The responses
+Each token's log-ratio is a random walk. Each update adds a normal step of variance sigma^2 and mean -sigma^2 / 2 to it
+(so E[e^S] = 1 at first use), and moves the tokens of responses that are trained on along their advantage. The responses
 of a group share length and difficulty. Rewards are 0 or 1 and rise as the run learns; advantages are standardised in
 the group, as in GRPO. The metrics are what a trainer would log of these rows, under TRL's names, one line an update.
 """
@@ -17,7 +17,7 @@ import numpy as np
 from fspo.gradlog import GradLogWriter
 from fspo.gradlog import metric_names as metric
 from fspo.gradlog.metrics_file import MetricsFile
-from fspo.rules import DriftStats, Rule, preset
+from fspo.rules import DriftStats, Rule, preset, token_k3
 
 
 @dataclass(frozen=True)
@@ -103,21 +103,23 @@ def write_run(run: Path, plan: Plan, seed: int) -> Path:
         groups = reward.reshape(plan.prompts, plan.group)
         A = ((groups - groups.mean(1, keepdims=True)) / (groups.std(1, ddof=1, keepdims=True) + 1e-4)).ravel()
         kept = np.ones(n, bool) if plan.drop_above is None else length <= plan.drop_above
-        walk, S_old = np.zeros(n), np.zeros(n)
-        variance = np.zeros(n)
+        starts = np.cumsum(length) - length  # the place of each response's first token
+        walk = np.zeros(int(length.sum()))
+        old, noise = walk.copy(), np.zeros_like(walk)
         for update in range(plan.minibatches * plan.epochs):
             size = plan.prompts // plan.minibatches * plan.group
             first = update % plan.minibatches * size
             if plan.recomputed == "update" or (plan.recomputed == "epoch" and first == 0):
-                S_old, variance = walk.copy(), np.zeros(n)
+                old = walk.copy()
             at = np.arange(first, first + size)
             at = at[kept[at]]
             L = length[at].astype(float)
-            noise = plan.noise * np.sqrt(L) * rng.standard_normal(len(at))
-            S = walk[at] - S_old[at] + noise
+            if plan.noise:
+                noise = plan.noise * rng.standard_normal(len(walk))
+            tokens = walk - old + noise
+            S, square, k3 = (np.add.reduceat(x, starts)[at] for x in (tokens, tokens**2, token_k3(tokens)))
             S[rng.random(len(at)) < plan.not_finite] = np.nan
-            square = (variance[at] + plan.noise**2) * L
-            rows = _rows(plan.rule, S, L, A[at], square)
+            rows = _rows(plan.rule, S, L, A[at], square, k3)
             writer.append(
                 {
                     **rows,
@@ -127,6 +129,7 @@ def write_run(run: Path, plan: Plan, seed: int) -> Path:
                     "times_used": update // plan.minibatches,
                     "phase": "train",
                     "policy_version": step,
+                    "behaviour_version": step - update,
                     "prompt_id": prompt[at],
                     "response_id": rollout * n + at,
                     "length": length[at],
@@ -137,17 +140,18 @@ def write_run(run: Path, plan: Plan, seed: int) -> Path:
             everyone = {"reward": reward, "length": length, "truncated": truncated, "groups": groups}
             lines.append(_metrics(rng, rollout, step, rows, L, everyone, plan))
             step += 1
-            spread = plan.sigma * np.sqrt(length)
-            walk += spread * rng.standard_normal(n) - spread**2 / 2
-            variance += plan.sigma**2
-            walk[at] += plan.pull * A[at]
+            walk += plan.sigma * rng.standard_normal(len(walk)) - plan.sigma**2 / 2
+            pull = np.zeros(n)
+            pull[at] = plan.pull * A[at] / length[at]
+            walk += np.repeat(pull, length)
         writer.flush(rollout)
     MetricsFile(run).write_all(lines)
     return run
 
 
-def _rows(rule: Rule, S: np.ndarray, L: np.ndarray, A: np.ndarray, square: np.ndarray) -> dict[str, Any]:
-    k3 = square / 2
+def _rows(
+    rule: Rule, S: np.ndarray, L: np.ndarray, A: np.ndarray, square: np.ndarray, k3: np.ndarray
+) -> dict[str, Any]:
     m = rule.centre(DriftStats.of(k3, square, L))
     with np.errstate(invalid="ignore"):
         done = rule.apply(S, L, A, m)

@@ -153,6 +153,18 @@ def _combined(keys: tuple[Ints, ...]) -> Ints | None:
     return code
 
 
+def appearances(rollout: Ints, response: Ints, step: Ints) -> Ints:
+    """Count for each row (N,) the earlier rows of the same (rollout, response)."""
+    order = np.lexsort((step, response, rollout))
+    same = np.zeros(len(order), bool)
+    same[1:] = (rollout[order][1:] == rollout[order][:-1]) & (response[order][1:] == response[order][:-1])
+    position = np.arange(len(order))
+    start = np.maximum.accumulate(np.where(same, 0, position))
+    used = np.empty(len(order), np.int64)
+    used[order] = position - start
+    return used
+
+
 def leave_one_out(reward: Floats, cluster: Ints, response: Ints) -> Floats:
     """Return the reward minus the mean reward of the cluster's other responses (N,); NaN where there are no others.
 

@@ -118,9 +118,9 @@ class Stream:
                 parts.append((file, groups))
         return Chunk(first, last, tuple(parts))
 
-    def read(self, chunk: Chunk, columns: Sequence[str]) -> GradLog:
-        """Read the chunk's rows of the phase "train"."""
-        log = read_files(chunk.parts, columns, ("train",))
+    def read(self, chunk: Chunk, columns: Sequence[str], phases: Sequence[str] | None = ("train",)) -> GradLog:
+        """Read the chunk's rows of some phases, or of all (None)."""
+        log = read_files(chunk.parts, columns, phases)
         if any(
             file.groups[g].first < chunk.first or file.groups[g].last > chunk.last
             for file, gs in chunk.parts

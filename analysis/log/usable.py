@@ -13,7 +13,17 @@ from numpy.typing import NDArray
 
 from analysis.log.partition import LENGTH, Partition, coordinates
 from analysis.log.ratio import UPDATE, LoggedRatio
-from analysis.log.rows import Floats, Ints, Learnt, Rows, in_order, leave_one_out, numbered, repeated
+from analysis.log.rows import (
+    Floats,
+    Ints,
+    Learnt,
+    Rows,
+    appearances,
+    in_order,
+    leave_one_out,
+    numbered,
+    repeated,
+)
 from fspo.gradlog import GradLog
 
 ROW_COLUMNS = (
@@ -161,7 +171,7 @@ def _rows(log: GradLog, partition: Partition, scale: Scale | None, ratio: Logged
     if "times_used" in log:
         used = column("times_used", 0, np.int64)
     else:
-        used = _appearances(rollout, response, step)
+        used = appearances(rollout, response, step)
     S, length = ratio.of(log).astype(np.float64, copy=False), column("length", 1, np.float64)
     A = column("advantage", np.nan, np.float64)
     sums = [column(name, np.nan, np.float64) for name in (ratio.k3_sum, ratio.sum_sq)]
@@ -225,15 +235,3 @@ def _drifts_by_sign(S: Floats, n: Floats, A: Floats, step: Ints) -> Floats:
         at = np.sign(A) == sign
         found[:, at] = mean[code[at]], np.concatenate([[0.0], mean[:-1]])[code[at]]
     return found
-
-
-def _appearances(rollout: Ints, response: Ints, step: Ints) -> Ints:
-    """Count for each row (N,) the earlier rows of the same (rollout, response)."""
-    order = np.lexsort((step, response, rollout))
-    same = np.zeros(len(order), bool)
-    same[1:] = (rollout[order][1:] == rollout[order][:-1]) & (response[order][1:] == response[order][:-1])
-    position = np.arange(len(order))
-    start = np.maximum.accumulate(np.where(same, 0, position))
-    used = np.empty(len(order), np.int64)
-    used[order] = position - start
-    return used

@@ -17,7 +17,7 @@ from analysis.rules.evaluate import Case, evaluate, trained_case
 from analysis.rules.layout import Layout
 from analysis.rules.tally import Sums, Tally
 from analysis.tables.over_time import OverTimeRow, over_time_rows
-from analysis.tables.summary import SideCheck
+from analysis.tables.summary import Recomputed
 from fspo.base.processes import cores, in_processes
 from fspo.stats.bins import Bins
 
@@ -28,13 +28,13 @@ class Found:
 
     uses: dict[str, Sums] = field(default_factory=dict)
     over_time: list[OverTimeRow] = field(default_factory=list)
-    sides: SideCheck = field(default_factory=SideCheck)
+    recomputed: Recomputed = field(default_factory=Recomputed)
     notes: Notes = field(default_factory=Notes)
 
     def add(self, other: Found) -> None:
         """Add the results of later chunks, except the sums in ``uses``."""
         self.over_time += other.over_time
-        self.sides.merge(other.sides)
+        self.recomputed.merge(other.recomputed)
         self.notes += other.notes
 
 
@@ -53,8 +53,7 @@ class Pass:
         outcome = None if self.trained is None else evaluate(self.trained, rows, rows.rollout, "update")
         self.tally.add(first, rows, outcome)
         found.over_time += over_time_rows(self.run, self.bins, rows, outcome)
-        if self.trained is not None and outcome is not None:
-            found.sides.add(rows, self.trained.rule, outcome)
+        found.recomputed.add(rows, self.run)
 
     def share(self, chunks: Sequence[Chunk], step: Callable[[], None]) -> Found:
         """Sum over some chunks of the log in this process; call ``step`` after each chunk."""

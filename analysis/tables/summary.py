@@ -7,23 +7,31 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from analysis.log.loading import Run
 from analysis.log.notes import Notes
-from analysis.log.ratio import CORRECTED
-from analysis.log.rows import Floats, Rows
-from analysis.rules.evaluate import Outcome
+from analysis.log.partition import LENGTH
+from analysis.log.rows import Rows
+from analysis.rules.recompute import FOLLOWS_FROM, recompute
 from analysis.scores.sketches import LEFT_OUT
-from fspo.rules import Rule
+from fspo.gradlog.schema import RATIO_COLUMNS, REQUIRED
 from fspo.stats.bins import Bins
 
-SIDE_TOLERANCE = 1e-3
-"""Largest share of rows whose logged side may differ from the rule's: in lower precision S may tie with an edge."""
-EDGE_TOLERANCE = 1e-6
-"""Largest difference between a logged edge and the rule's edge that counts as rounding: relative, and in nats."""
-WEIGHT_TOLERANCE = 1e-4
-"""Largest difference in log weight between the logged weight (float32) and the rule's that counts as rounding."""
+FIELDS = {
+    **{
+        name: name
+        for name in ("rollout", "step", "length", "k3_sum", "lo", "hi", "drift", "side", "multiplier", "weight")
+    },
+    "band_accept": "band_accept",
+    "response_id": "response",
+    "times_used": "used",
+    "updates_since_rollout": "updates",
+    "log_ratio": "S",
+    "advantage": "A",
+}
+"""Columns of the log, and the fields of `analysis.log.rows.Rows` that hold them."""
+DIFFERING = 1e-3
+"""Largest share of rows in which a column of a sound log may differ from what the other columns make of it."""
 
 
 def summarize(
@@ -33,21 +41,21 @@ def summarize(
     tables: dict[str, pd.DataFrame],
     integrity: dict[str, Any],
     scored: dict[str, Any],
-    checked: SideCheck,
+    checked: Recomputed,
     notes: Notes,
 ) -> dict[str, Any]:
     """Return the content of summary.json; ``notes`` are the notes of all steps."""
     warnings = list(notes.warnings)
-    sides = checked.shares(run.logged)
-    integrity = {**integrity, **sides}
+    shares = checked.shares()
+    integrity = {**integrity, **{f"{name}_mismatch_share": share for name, share in shares.items()}}
     if integrity["pass"] is False:
         warnings.append("ERROR: T7 or T8 is violated beyond rounding: the log or the code is wrong")
-    for name in ("lo", "hi", "side", "band_accept", "weight", "multiplier"):
-        if (share := sides.get(f"{name}_mismatch_share", 0.0)) > SIDE_TOLERANCE:
+    for name, share in shares.items():
+        if share > DIFFERING:
             integrity["pass"] = False
             warnings.append(
-                f"ERROR: the logged {name} differs from the rule's in {share:.1%} of the rows: "
-                "the header's rule, the logged drift or S is not what trained"
+                f"ERROR: the logged {name} differs in {share:.1%} of the rows from what follows from "
+                f"{FOLLOWS_FROM[name]}: see `python -m analysis doctor RUN`"
             )
     if scored["first"] == 0:
         warnings.append("no scores of first-use responses with A != 0: the tables cosine and lemma hold no such rows")
@@ -78,73 +86,42 @@ def summarize(
 
 
 @dataclass
-class SideCheck:
-    """Counts rows whose logged edges, side, band or weight differ from those of the header's rule at the logged drift.
-
-    Sides are decided at the logged edges, so the edges are compared apart; not those of a rule whose band follows from
-    more than the header and the drift (`Rule.edges_vary`).
+class Recomputed:
+    """Counts the rows whose columns differ from what follows from the other columns (`analysis.rules.recompute`).
 
     Attributes
     ----------
-    rows : int
-        Number of rows compared.
-    differs : dict of str to int
-        Number of rows that differ, by column.
-    reason : str
-        Why the rule could not be evaluated on some rows.
+    rows, differs : dict of str to int
+        Number of rows that were compared, and that differ, by column.
     """
 
-    rows: int = 0
+    rows: dict[str, int] = field(default_factory=dict)
     differs: dict[str, int] = field(default_factory=dict)
-    reason: str = ""
 
-    def add(self, rows: Rows, rule: Rule, found: Outcome) -> None:
-        """Count the rows (N,) whose logged side, band or weight differs from what the header's rule gives."""
-        if found.reason:
-            self.reason = found.reason
-            return
-        self.rows += len(rows)
-        differs = {
-            "side": found.side != rows.side,
-            "band_accept": found.in_band != rows.band_accept,
-            "weight": ~_same_weight(rows.weight, found.weight),
-        }
-        if rule.on in CORRECTED:  # a correction logs the factor that it leaves on the gradient
-            differs["multiplier"] = ~_same_weight(rows.multiplier, found.clipped_weight)
-        if not rule.edges_vary:
-            edges = rule.band(rows.length, rows.drift if rule.needs_stats else None)
-            for name, logged, expected in zip(("lo", "hi"), (rows.lo, rows.hi), edges, strict=True):
-                same = np.isclose(logged, expected, rtol=EDGE_TOLERANCE, atol=EDGE_TOLERANCE)
-                # an edge that was not logged cannot differ: it would be computed from the rule
-                differs[name] = ~(same | np.isnan(logged))
-        for name, which in differs.items():
-            self.differs[name] = self.differs.get(name, 0) + int(np.count_nonzero(which))
+    def add(self, rows: Rows, run: Run) -> None:
+        """Compare what the log holds of the ratio that is analysed, in the rows (N,) of complete rollouts."""
+        on, columns = run.ratio.on, {name: getattr(rows, of) for name, of in FIELDS.items()}
+        done = {run.ratio.done.get(name, name): x for name, x in columns.items() if name in (*run.logged, *REQUIRED)}
+        ratio, _, k3_sum = RATIO_COLUMNS[on]
+        done |= {"behaviour_log_ratio": np.zeros(len(rows)), "log_ratio": rows.S, ratio or "log_ratio": rows.S}
+        done |= {k3_sum: rows.k3_sum} if k3_sum != "total_k3_sum" and "k3_sum" in run.logged else {}
+        rules = (None, run.rule) if run.ratio.header == "correction" else (run.rule, None)
+        # other partitions leave rows out, and other ratios count once for each response: their steps are not complete
+        for name, (compared, wrong) in recompute(
+            done, *rules, steps=on == "update" and run.partition == LENGTH
+        ).items():
+            self.rows[name] = self.rows.get(name, 0) + int(np.count_nonzero(compared))
+            self.differs[name] = self.differs.get(name, 0) + int(np.count_nonzero(wrong))
 
-    def merge(self, other: SideCheck) -> None:
-        """Add the counts of another check, made on other rows."""
-        self.rows += other.rows
-        self.reason = self.reason or other.reason
-        for name, count in other.differs.items():
-            self.differs[name] = self.differs.get(name, 0) + count
+    def merge(self, other: Recomputed) -> None:
+        """Add the counts over other rows."""
+        for mine, theirs in ((self.rows, other.rows), (self.differs, other.differs)):
+            for name, count in theirs.items():
+                mine[name] = mine.get(name, 0) + count
 
-    def shares(self, logged: frozenset[str]) -> dict[str, Any]:
-        """Return what summary.json says under integrity about the columns that were logged."""
-        if self.reason:
-            return {"side_check": self.reason}
-        shares = {name: count / self.rows for name, count in self.differs.items() if name in logged}
-        return {f"{name}_mismatch_share": share for name, share in shares.items()}
-
-
-def _same_weight(logged: Floats, expected: Floats) -> NDArray[np.bool_]:
-    """Return whether each logged weight (N,), a float32, equals the expected one (N,), a float64, up to rounding.
-
-    Weights are compared in log space. Below 1e-38 float32 has only multiples of 1.4e-45, so there a logged weight is
-    right if it is the nearest multiple or one of its two neighbours. Below S = -103.97 the nearest multiple is 0.
-    """
-    step = float(np.finfo(np.float32).smallest_subnormal)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        near = np.abs(np.log(logged) - np.log(expected)) <= WEIGHT_TOLERANCE
-    return near | (np.abs(logged - expected) <= step)
+    def shares(self) -> dict[str, float]:
+        """Return the share of the compared rows that differ, by column."""
+        return {name: count / self.rows[name] for name, count in self.differs.items()}
 
 
 def key_numbers(tables: dict[str, pd.DataFrame]) -> dict[str, Any]:

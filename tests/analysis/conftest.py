@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fspo.gradlog import GradLogWriter
-from fspo.rules import DriftStats, Rule, preset
+from fspo.rules import DriftStats, Rule, preset, token_k3
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,10 @@ def write_log(run: Path, plan: Plan = Plan()) -> Path:
                 spread = plan.sigma * np.sqrt(length)
                 walk += plan.drift * plan.sigma**2 * length + spread * rng.standard_normal(n)
             S, L, A = walk[at], length[at].astype(float), advantage[at]
-            k3, square = 0.5 * plan.sigma**2 * L * max(update, 0), plan.sigma**2 * L * max(update, 0)
+            # their expectations, moved to where sums over tokens that add up to S can lie
+            square = np.maximum(plan.sigma**2 * L * update, S * S / L)
+            low, high = (token_k3(sign * np.sqrt(square)) for sign in (-1.0, 1.0))
+            k3 = np.clip(0.5 * plan.sigma**2 * L * update, np.maximum(L * token_k3(S / L), low), high)
             m = rule.centre(DriftStats.of(k3, square, L), A)
             done = rule.apply(S, L, A, m)
             scored = update == plan.minibatches - 1 and plan.width > 0

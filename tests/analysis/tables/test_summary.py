@@ -5,11 +5,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from analysis.rules.recompute import same_weight
 from analysis.run import Options, analyse_runs
-from analysis.tables.summary import _same_weight
 
 FAST = Options(rules=("fspo",), draws=1)
 
@@ -28,11 +29,11 @@ def test_a_weight_is_compared_in_log_space() -> None:
     log_ratio = np.array([0.0, -50.0, -50.0, -50.0, -95.0, -103.9, -110.0, -110.0, 3.0])
     weight = np.exp(log_ratio)
     logged = weight.astype(np.float32).astype(np.float64)
-    assert _same_weight(logged, weight).all()
+    assert same_weight(logged, weight).all()
     logged[1] *= 1.001  # off by 1e-3 in log space, though only by 2e-25
     logged[2], logged[7] = 0.0, 1e-30
     logged[8] = np.nan
-    assert _same_weight(logged, weight).tolist() == [True, False, False, True, True, True, True, False, False]
+    assert same_weight(logged, weight).tolist() == [True, False, False, True, True, True, True, False, False]
 
 
 def with_range(run: Path, factor: float) -> Path:
@@ -56,3 +57,19 @@ def test_edges_that_are_not_the_header_rules_are_named(simulate, factor: float, 
     assert summary["integrity"]["lo_mismatch_share"] == 0
     assert (summary["integrity"]["pass"] is False) == bool(differs)
     assert any("the logged hi differs" in line for line in summary["warnings"]) == bool(differs)
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [("multiplier", lambda x: x * 0 + 1), ("times_used", lambda x: x * 0), ("k3_sum", lambda x: -x)],
+)
+def test_a_rewritten_column_makes_a_log_unsound(simulate, column: str, value: Callable) -> None:
+    run = simulate(width=0)
+    for file in (run / "gradlog").iterdir():
+        table = pq.read_table(file)
+        place = table.column_names.index(column)
+        new = pa.array(value(table[column].to_numpy()), table.schema.field(column).type)
+        pq.write_table(table.set_column(place, column, new).cast(table.schema), file)
+    summary = analyse_runs([run], FAST)[run]
+    assert summary["integrity"]["pass"] is False
+    assert any(f"the logged {column} differs" in line for line in summary["warnings"])

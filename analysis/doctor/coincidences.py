@@ -1,0 +1,271 @@
+"""What does not happen by chance: numbers equal to the last bit under other ids, sorted minibatches, A of length."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass, field
+
+import numpy as np
+import pandas as pd
+from pandas.util import hash_array
+
+from analysis.doctor.findings import Answer, Evidence, Severity, clear, found, not_checked
+from analysis.doctor.laws import EACH
+from analysis.doctor.patient import MIN_ROWS, Floats, Rows
+from analysis.log.rows import numbered, repeated
+from analysis.stats.anytime import AnytimeMean
+
+LONG = 8
+"""Number of tokens from which on equal sums to the last bit are no chance."""
+COPIES = 0.03
+"""Share of rows with a copy under another prompt that is reported."""
+SAME_PROMPT = 0.9
+"""The same under the same prompt, where responses of equal text are equal without a defect."""
+MARKS = 32
+"""Number of rows of each rollout that are remembered to recognise a copied rollout."""
+HELD, LEAST_HELD = 0.005, 5
+PILE = 0.005
+"""Smallest share of responses of exactly the greatest length, without being marked as truncated, that is reported."""
+SORTED = 0.3
+"""Share of the variance of log length between the minibatches, beyond chance, that is reported."""
+BY_LENGTH = 0.97
+"""Correlation of A and the length inside groups that is reported."""
+
+
+@dataclass
+class Coincidences:
+    """Sums over rows for the coincidences. ``add`` takes complete rollouts in order."""
+
+    judged: int = 0
+    copies: int = 0
+    same_prompt: int = 0
+    copied: dict[int, int] = field(default_factory=dict)  # rollout -> the earlier rollout that it copies
+    marks: dict[int, int] = field(default_factory=dict)  # mark of a row -> its rollout
+    held: dict[str, tuple[float, int, int]] = field(default_factory=dict)  # end -> S, rows, first rollout
+    coarse: Counter[str] = field(default_factory=Counter)
+    zero: int = 0
+    lengths: Floats = field(default_factory=lambda: np.zeros(0))
+    truncated: Floats = field(default_factory=lambda: np.zeros(0))
+    flagged: bool = False
+    between: AnytimeMean = field(default_factory=lambda: AnytimeMean(EACH))
+    share: Floats = field(default_factory=lambda: np.zeros(2))
+    products: Floats = field(default_factory=lambda: np.zeros((2, 3)))  # of length and log length with A
+    groups: int = 0
+    since: dict[str, int] = field(default_factory=dict)
+
+    def add(self, rows: Rows) -> None:
+        """Add the rows of complete rollouts."""
+        since = rows["updates_since_rollout"]
+        moved = rows.take(np.isfinite(rows.S) & (since >= 1) & (rows.S != 0) & (rows["length"] >= 1))
+        if len(moved):
+            self._copies(moved)
+            self._held(moved)
+        first = rows.take(~repeated(rows["rollout"], rows["response_id"]) & (rows["length"] >= 1))
+        if len(first):
+            self._lengths(first)
+            self._minibatches(first)
+            self._advantages(first)
+
+    def _copies(self, rows: Rows) -> None:
+        long = rows.take(rows.L >= LONG)
+        if not len(long):
+            return
+        bits = [np.nan_to_num(long[c]) for c in ("log_ratio", "length", "reward", "sum_sq_log_ratio", "k3_sum")]
+        mark = hash_array(bits[0])
+        for x in bits[1:]:
+            mark = mark * np.uint64(1099511628211) ^ hash_array(np.ascontiguousarray(x, np.float64))
+        code = numbered(long["rollout"], long["step"], pd.factorize(mark)[0].astype(np.int64))
+        number = int(code.max()) + 1
+        count = np.bincount(code, minlength=number)[code]
+        pair = pd.DataFrame({"code": code, "prompt": long["prompt_id"], "response": long["response_id"]})
+        prompts = pair.groupby("code")["prompt"].nunique().to_numpy()[code]
+        responses = pair.groupby("code")["response"].nunique().to_numpy()[code]
+        copy = (count > 1) & (prompts > 1)
+        self.judged += len(long)
+        self.copies += int(copy.sum())
+        same = (responses > 1) & (responses % 2 == 0)
+        self.same_prompt += int(same.sum())
+        for name, which in (("copies", copy), ("same", same)):
+            if which.any():
+                self.since.setdefault(name, int(long["rollout"][which].min()))
+        for rollout in np.unique(long["rollout"]):
+            here = np.unique(mark[long["rollout"] == rollout])[:MARKS].tolist()
+            earlier = Counter(self.marks[m] for m in here if m in self.marks)
+            if earlier and len(here) >= 8 and earlier.most_common(1)[0][1] >= len(here) / 2:
+                self.copied[int(rollout)] = earlier.most_common(1)[0][0]
+            self.marks |= {m: int(rollout) for m in here if m not in self.marks}
+
+    def _held(self, rows: Rows) -> None:
+        """Count rows at the greatest and the least S, and rows whose S has few digits."""
+        S = rows.S
+        for end, x in (("greatest", float(S.max())), ("least", float(S.min()))):
+            at = np.asarray(x == S)
+            value, count, rollout = self.held.get(end, (x, 0, int(rows["rollout"].min())))
+            beyond = x > value if end == "greatest" else x < value
+            if beyond:
+                self.held[end] = x, int(at.sum()), int(rows["rollout"][at].min())
+            elif x == value:
+                self.held[end] = x, count + int(at.sum()), rollout
+        single = S.astype(np.float32)
+        self.coarse["rows"] += len(S)
+        with np.errstate(over="ignore"):
+            self.coarse["float16"] += int(np.sum(S.astype(np.float16) == S))
+        self.coarse["bfloat16"] += int(np.sum((single == S) & ((single.view(np.uint32) & 0xFFFF) == 0)))
+
+    def _lengths(self, rows: Rows) -> None:
+        truncated = rows["truncated"] == 1
+        self.flagged |= rows.has("truncated")
+        L = rows.L.astype(np.int64)
+        size = max(int(L.max()) + 1, len(self.lengths))
+        grown = [np.zeros(size), np.zeros(size)]
+        for new, old, which in zip(grown, (self.lengths, self.truncated), (slice(None), truncated), strict=True):
+            new[: len(old)] = old
+            new += np.bincount(L[which], minlength=size)
+        self.lengths, self.truncated = grown
+
+    def _minibatches(self, rows: Rows) -> None:
+        """Compare the variance of log length between minibatches with that of random ones, prompt by prompt."""
+        for rollout in np.unique(rows["rollout"]):
+            here = rows.take(rows["rollout"] == rollout)
+            prompt = numbered(here["prompt_id"], here["step"])
+            count = np.bincount(prompt)
+            mean = np.bincount(prompt, np.log(here.L)) / count
+            step = np.zeros(len(count), np.int64)
+            step[prompt] = here["step"]
+            batch = numbered(step)
+            number = int(batch.max()) + 1
+            if number < 2 or len(mean) < 2 * number or mean.std() < 1e-9:
+                continue
+            size = np.bincount(batch)
+            inside = np.bincount(batch, mean) / size
+            share = float(np.sum(size * (inside - mean.mean()) ** 2) / np.sum((mean - mean.mean()) ** 2))
+            chance = (number - 1) / (len(mean) - 1)
+            self.share += (share - chance, 1)
+            self.between.add(np.array([share - chance]), np.array([rollout]))
+
+    def _advantages(self, rows: Rows) -> None:
+        rows = rows.take(np.isfinite(rows["advantage"]))
+        if not len(rows):
+            return
+        group, A = numbered(rows["rollout"], rows["prompt_id"]), rows["advantage"]
+        count = np.bincount(group)
+        distinct = np.bincount(numbered(group), ~repeated(group, rows["length"].astype(np.int64)))
+        use = (distinct >= 3)[group] & (np.bincount(group, np.abs(A)) > 0)[group]
+        self.groups += int(np.sum((distinct >= 3) & (np.bincount(group, np.abs(A)) > 0)))
+        for k, x in enumerate((rows.L, np.log(rows.L))):
+            x = x - (np.bincount(group, x) / count)[group]
+            a = A - (np.bincount(group, A) / count)[group]
+            self.products[k] += [float(np.sum(p * use)) for p in (x * x, x * a, a * a)]
+
+    def answers(self) -> list[Answer]:
+        """Return one answer for each coincidence."""
+        return [self._twice(), self._values(), self._pile(), self._sorted(), self._by_length()]
+
+    def _twice(self) -> Answer:
+        name = "counted_twice"
+        if self.judged < MIN_ROWS:
+            return not_checked(name, f"{self.judged} rows of {LONG} tokens or more with S other than 0")
+        copies, same = self.copies / self.judged, self.same_prompt / self.judged
+        evidence = (
+            Evidence("rows equal to the last bit to one of another prompt in the same step", copies, unit="share"),
+            Evidence("rows with copies of another id, in pairs", same, unit="share"),
+            Evidence("rollouts that copy an earlier one", float(len(self.copied))),
+        )
+        if copies < COPIES and same < SAME_PROMPT and not self.copied:
+            return clear(name, "no response stands under two ids", *evidence)
+        since = [self.since[n] for n, on in (("copies", copies >= COPIES), ("same", same >= SAME_PROMPT)) if on]
+        texts = [f"rollout {a} copies rollout {b}" for a, b in list(self.copied.items())[:3]]
+        if since:
+            texts.append(f"{max(copies, same):.0%} of the rows have S, L and sums of another id, to the last bit")
+        return found(
+            name,
+            Severity.CRITICAL,
+            "; ".join(texts) + ": responses are counted twice, and intervals are too narrow",
+            "look for a rank whose rows were gathered and logged again, or a file copied under another number",
+            *evidence,
+            since=min([*since, *self.copied]),
+        )
+
+    def _values(self) -> Answer:
+        name, rows = "values_of_s", self.coarse["rows"]
+        if rows < MIN_ROWS:
+            return not_checked(name, f"{rows} rows with S other than 0")
+        ends = {end: v for end, v in self.held.items() if v[1] >= max(LEAST_HELD, HELD * rows)}
+        coarse = next((kind for kind in ("bfloat16", "float16") if self.coarse[kind] > 0.99 * rows), "")
+        if ends:
+            end, (value, count, since) = next(iter(ends.items()))
+            return found(
+                name,
+                Severity.WARNING,
+                f"{count} rows have exactly the {end} S, {value:.6g}: S is held at a limit before the rule sees it",
+                "log S as it is, and let the rule bound the weight",
+                Evidence(f"rows at the {end} S", count / rows, unit="share"),
+                since=since,
+            )
+        if coarse:
+            return found(
+                name,
+                Severity.WARNING,
+                f"every S is a {coarse} number: sums over many tokens lose the changes of single tokens",
+                "subtract and sum log-probabilities in float32 or float64",
+                Evidence(f"rows whose S is a {coarse} number", self.coarse[coarse] / rows, unit="share"),
+            )
+        return clear(name, "S has all its digits and is held nowhere")
+
+    def _pile(self) -> Answer:
+        name = "length_pile"
+        if not self.flagged or not len(self.lengths):
+            return not_checked(name, "the log does not say which responses are truncated")
+        open_ = self.lengths - self.truncated
+        longest = int(np.flatnonzero(self.lengths).max())
+        at, total = float(open_[longest]), float(self.lengths.sum())
+        low = max(int(0.8 * longest), 1)
+        below = float(self.lengths[low:longest].mean()) if longest > low else math.inf
+        share = Evidence(
+            f"responses of exactly {longest} tokens, the most, not marked as truncated", at / total, unit="share"
+        )
+        if at < PILE * total or at < 10 or at < 5 * below + 5 * math.sqrt(below):
+            return clear(name, "no pile of ended responses at the greatest length", share)
+        return found(
+            name,
+            Severity.WARNING,
+            f"{at:.0f} responses have exactly {longest} tokens, the most of all, and are not marked as truncated",
+            "mark responses that meet the token limit (column truncated), and do not reward them as ended",
+            share,
+        )
+
+    def _sorted(self) -> Answer:
+        name = "sorted_minibatches"
+        if self.share[1] < 3:
+            return not_checked(name, "fewer than 3 rollouts with several minibatches of several prompts")
+        mean = float(self.share[0] / self.share[1])
+        evidence = Evidence("variance of log length between minibatches beyond chance", mean, unit="share")
+        if mean < SORTED or (self.between.above is None and self.share[1] > 8):
+            return clear(name, "minibatches are cut without regard to length", evidence)
+        return found(
+            name,
+            Severity.WARNING,
+            "minibatches are sorted by length: updates since the rollout and length are one thing, so no curve over "
+            "length can be told from one over staleness",
+            "shuffle prompts before they are cut into minibatches",
+            evidence,
+        )
+
+    def _by_length(self) -> Answer:
+        name = "advantage_by_length"
+        if self.groups < 20:
+            return not_checked(name, f"{self.groups} groups with three lengths and an advantage, 20 are wanted")
+        with np.errstate(invalid="ignore", divide="ignore"):
+            r = self.products[:, 1] / np.sqrt(self.products[:, 0] * self.products[:, 2])
+        best = int(np.nanargmax(np.abs(r))) if np.isfinite(r).any() else 0
+        evidence = Evidence(f"correlation of A and {('L', 'log L')[best]} inside groups", float(r[best]))
+        if not abs(r[best]) > BY_LENGTH:
+            return clear(name, "A is no function of the length", evidence)
+        return found(
+            name,
+            Severity.WARNING,
+            "inside groups the advantage is a function of the length: the reward counts tokens",
+            "look at the reward: a length penalty or bonus outweighs everything else",
+            evidence,
+        )

@@ -1,0 +1,210 @@
+"""Examine a run rollout by rollout: the state of all checks, which grows with no log."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from analysis.doctor import band, batch, ratios
+from analysis.doctor.admit import READ, Kept, aggregation_of, columns_of
+from analysis.doctor.coincidences import Coincidences
+from analysis.doctor.findings import Diagnosis
+from analysis.doctor.laws import Laws
+from analysis.doctor.mismatch import Mismatch
+from analysis.doctor.patient import Rows
+from analysis.doctor.recomputed import USUAL, Recomputed
+from analysis.log.partition import LENGTH
+from analysis.log.stream import Stream
+from fspo.base.errors import UserError
+from fspo.gradlog import GradLog
+from fspo.gradlog.files import LogFile, log_files, log_paths, rollout_of
+from fspo.gradlog.run_folder import saved_config
+from fspo.rules import PRESETS, Rule
+
+ON_KEPT_ROWS = {
+    "s_zero": ratios.s_zero,
+    "old_recomputed": ratios.old_recomputed,
+    "not_finite": ratios.not_finite,
+    "numerics": ratios.numerics,
+    "advantages_zero": batch.advantages_zero,
+    "truncation": batch.truncation,
+    "dropped_sequences": batch.dropped_sequences,
+    "length_weighted": batch.length_weighted,
+    "drift": band.drift,
+    "heavy_weights": band.heavy_weights,
+    "acceptance": band.acceptance,
+}
+"""Checks of a run's kept rows and metrics, by name."""
+ON_ALL_ROWS = (
+    *("band", "clip", "sums", "uses", "estimator", "counters", "log"),
+    *("before_update", "mean_weight", "k1_k3", "weight_by_length", "drift_sign", "direction"),
+    *("counted_twice", "values_of_s", "length_pile", "sorted_minibatches", "advantage_by_length"),
+    *("sampler_law", "engine", "correction", "staleness"),
+)
+"""Names of the checks that add up every row of the log."""
+CHECKS = (*ON_KEPT_ROWS, *ON_ALL_ROWS)
+
+
+@dataclass
+class Doctor:
+    """The state of all checks of one run. Its memory does not grow with the log.
+
+    >>> doctor = Doctor.of("RUN")
+    >>> doctor.read()                 # the files that are there
+    >>> doctor.findings().findings    # later: read() again, which reads the new files alone
+
+    Attributes
+    ----------
+    target : float, optional
+        The band acceptance that the rule was meant to have.
+    files : dict of str to int
+        What was noticed about the log's files, with the rollout from which on it holds.
+    """
+
+    path: Path
+    kept: Kept
+    recomputed: Recomputed
+    mismatch: Mismatch
+    laws: Laws = field(default_factory=Laws)
+    coincidences: Coincidences = field(default_factory=Coincidences)
+    target: float | None = None
+    notes: list[str] = field(default_factory=list)
+    files: dict[str, int] = field(default_factory=dict)
+    read_files: set[str] = field(default_factory=set)
+    ranks: Counter[int] = field(default_factory=Counter)  # files of each rollout
+    header: Mapping[str, Any] | None = None
+    scalars: bool = False  # whether metrics.jsonl held a number at the last call of findings
+
+    @staticmethod
+    def of(run: str | Path, metadata: Mapping[str, Any] | None = None, target: float | None = None) -> Doctor:
+        """Make the doctor of a run folder whose log has this header.
+
+        Raises
+        ------
+        UserError
+            If the header's rule or the configuration cannot be read.
+        """
+        path, metadata = Path(run), metadata or {}
+        rule = _rule(metadata, "rule")
+        config = saved_config(path)
+        imported = "imported_from" in metadata
+        recomputed = Recomputed(rule, _rule(metadata, "correction"), _estimator(config), imported)
+        kept = Kept(path, rule, aggregation_of(path, metadata), imported)
+        return Doctor(path, kept, recomputed, Mismatch(recomputed.correction, _one_program(config)), target=target)
+
+    def read(self, *, complete: bool = True) -> None:
+        """Read the log's files that were not read before, and add their rows.
+
+        Parameters
+        ----------
+        complete : bool
+            If False, the newest rollout is left for the next call, because its files may still be written.
+        """
+        if not log_paths(self.path):
+            return
+        files, damage = log_files(self.path)
+        new = [file for file in files if file.path.name not in self.read_files]
+        newest = max((rollout_of(file.path) for file in new), default=0)
+        new = [file for file in new if complete or rollout_of(file.path) < newest]
+        self._note(*(f"damaged: {line}" for line in damage))
+        if not new:
+            return
+        self._headers(new)
+        stream = Stream.of(new, LENGTH)
+        for chunk in stream.chunks(1):
+            try:
+                log = stream.read(chunk, READ, None)
+            except UserError as error:
+                self._note(f"damaged: {error}")
+                continue
+            self.add(log)
+        self.read_files |= {file.path.name for file in new}
+
+    def add(self, log: GradLog) -> None:
+        """Add the rows of complete rollouts, later ones than those that were added before."""
+        self._note(*(f"damaged: {line}" for line in log.damage))
+        notes: list[str] = []
+        columns = columns_of(log, notes)
+        self._note(*notes)
+        phase = log.column("phase") if "phase" in log else np.full(len(log), "train")
+        everything, train = Rows(columns), np.isin(phase, ("train", ""))
+        rows = everything if train.all() else Rows({name: x[train] for name, x in columns.items()})
+        self.kept.add(rows, everything.take(phase == "noise"), {name for name in READ if name in log})
+        if len(rows):
+            for checks in (self.recomputed, self.laws, self.coincidences, self.mismatch):
+                checks.add(rows)
+
+    def findings(self) -> Diagnosis:
+        """Return the answer of every check about the rows so far."""
+        patient = self.kept.patient(self.notes)
+        self.scalars = bool(patient.metrics)
+        answers = [
+            band.acceptance(patient, self.target) if name == "acceptance" else check(patient)
+            for name, check in ON_KEPT_ROWS.items()
+        ]
+        answers += self.recomputed.answers(self._files()) + self.laws.answers()
+        answers += self.coincidences.answers() + self.mismatch.answers()
+        label = self.kept.rule.label if self.kept.rule else "unknown"
+        return Diagnosis(str(self.path), label, self.kept.rows, tuple(answers), patient.notes)
+
+    def _note(self, *lines: str) -> None:
+        self.notes += [line for line in lines if line not in self.notes]
+
+    def _headers(self, files: list[LogFile]) -> None:
+        """Compare the headers and the names of files with those of the files before."""
+        for file in files:
+            number = rollout_of(file.path)
+            self.ranks[number] += 1
+            header = {name: file.metadata.get(name) for name in ("rule", "seed", "correction", "trainer")}
+            self.header = header if self.header is None else self.header
+            for name, value in header.items():
+                if value != self.header[name]:
+                    self.files.setdefault(f"files whose header has another {name}", number)
+            if any(group.rows and (group.first, group.last) != (number, number) for group in file.groups):
+                self.files.setdefault("files whose rows are of another rollout than their name", number)
+
+    def _files(self) -> dict[str, int]:
+        """Return what was noticed about files, with rollouts that lack the file of a process."""
+        if not self.ranks:
+            return self.files
+        counts = Counter(self.ranks.values())
+        usual, times = counts.most_common(1)[0]
+        lacking = sorted(number for number, count in self.ranks.items() if count < usual)
+        if not lacking or times < USUAL * len(self.ranks):
+            return self.files
+        return self.files | {f"{len(lacking)} rollouts without the file of some process": lacking[0]}
+
+
+def _rule(metadata: Mapping[str, Any], name: str) -> Rule | None:
+    if not isinstance(metadata.get(name), Mapping):
+        return None
+    return GradLog(None, {"rule": metadata[name]}).rule
+
+
+def _estimator(config: Mapping[str, Any]) -> str | None:
+    """Return the advantage estimator that the configuration names, itself or by its preset."""
+    rule = config.get("rule")
+    if not isinstance(rule, Mapping):
+        return None
+    given = PRESETS.get(str(rule.get("preset")))
+    return rule.get("advantage") or (given.advantage if given else None)
+
+
+def _one_program(config: Mapping[str, Any]) -> bool:
+    """Return whether the trainer sampled by its own program in float32, without top-p and without stale weights."""
+    sampling, model, size = (config.get(name) for name in ("sampling", "model", "batch"))
+    if not isinstance(sampling, Mapping) or not isinstance(model, Mapping) or not isinstance(size, Mapping):
+        return False
+    return (
+        model.get("dtype") == "float32"
+        and sampling.get("engine") in ("auto", "fast", "generate")
+        and sampling.get("precision", "same") == "same"
+        and sampling.get("top_p", 1) == 1
+        and sampling.get("temperature", 0) > 0
+        and not size.get("staleness")
+    )

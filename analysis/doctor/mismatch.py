@@ -1,0 +1,220 @@
+"""The ratios beside S: sampler against trainer (E), stale weights (D), and what a correction of them cuts by length."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from analysis.doctor.findings import Answer, Evidence, Severity, clear, found, not_checked
+from analysis.doctor.laws import EACH, WEIGHT_MARGIN, Line
+from analysis.doctor.patient import MIN_ROWS, Floats, Rows
+from analysis.log.rows import repeated
+from analysis.rules.recompute import ratio
+from analysis.stats.anytime import AnytimeMean
+from fspo.rules import Rule, exponent, importance_weight
+
+SMALL = 1e-3
+"""Mismatch, nats per root token, of which nothing is said: kernels that differ in float32 make less."""
+LARGE = 0.1
+"""Mismatch, nats per root token, that is reported whatever its cause: bfloat16 against float32 makes about .04."""
+WIDE = 0.5
+"""Standard deviation of a ratio at some length, nats, from which on a run without a correction is reported."""
+THIRD = 1 / 3
+"""Share of its weight that a correction should leave to every length."""
+STALE = 0.2
+"""Root mean square of the staleness D, nats, from which on stale rows without a correction are reported."""
+OCTAVES = 24
+SAMPLER = "the sampler's log-probs"
+
+
+@dataclass
+class Mismatch:
+    """Sums of E and D by octave of the length, [2^k, 2^(k+1)). ``add`` takes complete rollouts in order.
+
+    Parameters
+    ----------
+    correction : Rule, optional
+        The correction that the run trained with.
+    same : bool
+        Whether the configuration says that sampler and trainer are one program at one precision, so that E is 0.
+    """
+
+    correction: Rule | None = None
+    same: bool = False
+    engine: Line = field(default_factory=Line)
+    weight: AnytimeMean = field(default_factory=lambda: AnytimeMean(EACH))
+    token: AnytimeMean = field(default_factory=lambda: AnytimeMean(EACH))
+    k3: float = 0.0
+    by_length: Floats = field(default_factory=lambda: np.zeros((OCTAVES, 3)))  # rows, sum and sum of squares
+    kept: Floats = field(default_factory=lambda: np.zeros((OCTAVES, 3)))  # rows, weight left, weight without correction
+    cut_since: int | None = None
+    lags: dict[int, Floats] = field(default_factory=dict)  # lag in updates -> rows, sum and sum of squares of D
+    stale_since: int | None = None
+    contradicting: int = 0
+
+    def add(self, rows: Rows) -> None:
+        """Add the rows of complete rollouts; each response counts once."""
+        first = ~repeated(rows["rollout"], rows["response_id"]) & (rows["length"] >= 1)
+        c = rows.columns
+        L, rollout, octave = rows.L, rows["rollout"], np.log2(rows.L).astype(np.int64)
+        E, behaviour = c["engine_log_ratio"], ratio(c, "behaviour")
+        self.engine.add(E[first], L[first], rollout[first])
+        x = np.where(np.isfinite(E), E, behaviour)
+        k3 = np.where(np.isfinite(E), c["engine_k3_sum"], c["behaviour_k3_sum"])
+        self.weight.add((importance_weight(x) - 1)[first], rollout[first])
+        self.token.add((k3 + x)[first], rollout[first])
+        self.k3 += float(np.nansum(k3[first]))
+        self._tally(self.by_length, octave, first & np.isfinite(behaviour), np.ones_like(L), behaviour, behaviour**2)
+        weight = c["correction_weight"]
+        if self.correction is not None:
+            base = importance_weight(exponent(ratio(c, self.correction.on), L, self.correction.weight))
+            base = base if self.correction.level == "sequence" else np.ones_like(L)
+            good = np.isfinite(weight) & np.isfinite(base)
+            self._tally(self.kept, octave, good, np.ones_like(L), weight, base)
+        lag, D = (
+            rows["policy_version"] - rows["updates_since_rollout"] - rows["behaviour_version"],
+            c["staleness_log_ratio"],
+        )
+        known = first & np.isfinite(lag)
+        self.contradicting += int(np.sum(known & (lag == 0) & np.isfinite(D) & (np.abs(D) > 1e-9)))
+        for number in np.unique(lag[known]):
+            d = D[known & (lag == number)]
+            sums = self.lags.setdefault(int(number), np.zeros(3))
+            sums += (len(d), np.nansum(d), np.nansum(d * d))
+        if self.stale_since is None and np.any(lag[known] > 0):
+            self.stale_since = int(rollout[known & (lag > 0)].min())
+
+    @staticmethod
+    def _tally(sums: Floats, octave: np.ndarray, which: np.ndarray, *values: Floats) -> None:
+        for k, x in enumerate(values):
+            sums[:, k] += np.bincount(octave[which], x[which], OCTAVES)[:OCTAVES]
+
+    def answers(self) -> list[Answer]:
+        """Return one answer for each check."""
+        return [self._law(), self._engine(), self._correction(), self._staleness()]
+
+    def _deviations(self) -> list[tuple[int, float]]:
+        """Return the least length and the standard deviation of D + E of each octave with enough rows."""
+        n, x, square = self.by_length.T
+        some = np.flatnonzero(n >= MIN_ROWS)
+        return [(2**k, math.sqrt(max(square[k] / n[k] - (x[k] / n[k]) ** 2, 0.0))) for k in some.tolist()]
+
+    def _law(self) -> Answer:
+        """E_mu[e^E] = 1 if the logged log-probabilities are those of the law that drew (docs/theory.md, T16)."""
+        name, line = "sampler_law", self.engine
+        if line.n < MIN_ROWS:
+            return not_checked(name, "the log holds no engine_log_ratio")
+        mean, low, high = self.weight.interval()
+        evidence = [Evidence("mean of e^E (law: 1)", 1 + mean, 1 + low, 1 + high), *line.evidence("E")]
+        laws = [(self.weight, WEIGHT_MARGIN)]
+        if self.k3 > 0:
+            ends = [v * self.token.count / self.k3 for v in self.token.interval()]
+            evidence.append(Evidence("k1 over k3 of E (law: 1)", 1 - ends[0], 1 - ends[2], 1 - ends[1]))
+            laws.append((self.token, WEIGHT_MARGIN))
+        broken = [
+            law.above if law.mean > 0 else law.below
+            for law, margin in laws
+            if abs(law.mean) > margin and (law.above if law.mean > 0 else law.below) is not None
+        ]
+        one_sided = line.rms > SMALL and min(-line.least, line.most) <= 0.02 * max(-line.least, line.most)
+        if line.rms <= SMALL or not (broken or (one_sided and abs(line.x / line.n) > WEIGHT_MARGIN)):
+            return clear(name, "E[e^E] = 1: the sampler's log-probs are those of the law that drew", *evidence)
+        return found(
+            name,
+            Severity.WARNING,
+            f"the sampler's log-probs are not those of the law that the trainer's weights give (mean of e^E "
+            f"{1 + mean:.3g}, law 1): {line.cause(SAMPLER)}",
+            "let the sampler return processed log-probabilities of the tokens that it drew (temperature and top-p "
+            "included), sum both over the same tokens, and set top_p 1 or correct for it",
+            *evidence,
+            since=min((b for b in broken if b is not None), default=line.first),
+        )
+
+    def _engine(self) -> Answer:
+        name, line = "engine", self.engine
+        if line.n < MIN_ROWS:
+            return not_checked(name, "the log holds no engine_log_ratio")
+        spread = self._deviations()
+        evidence = (*line.evidence("E"), *(Evidence(f"sd of D + E, L from {at}", sd, unit="nats") for at, sd in spread))
+        _, b, _, b_error = line.fit()
+        systematic = abs(b) > 5 * b_error and abs(b) * line.L / line.n > STALE and line.rms > LARGE / 2
+        if self.same and line.rms > SMALL:
+            what = "sampler and trainer are one program at one precision, and E is not 0"
+        elif line.rms > LARGE or systematic:
+            what = "sampler and trainer differ far beyond rounding"
+        elif self.correction is None and spread and max(sd for _, sd in spread) > WIDE * (1 if line.rms > 0.05 else 2):
+            what = "the mismatch of sampler and trainer grows with the length, and no correction bounds it"
+        else:
+            return clear(
+                name,
+                "sampler and trainer agree up to rounding"
+                if line.rms <= SMALL
+                else "sampler and trainer differ as programs of another precision do",
+                *evidence,
+            )
+        return found(
+            name,
+            Severity.WARNING,
+            f"{what}: {line.cause(SAMPLER)}",
+            "compare temperature, weights' version and precision of sampler and trainer; a correction with a sqrt band "
+            "(engine-sqrt) bounds what is left alike at every length",
+            *evidence,
+            since=line.first,
+        )
+
+    def _correction(self) -> Answer:
+        name = "correction"
+        if self.correction is None:
+            return not_checked(name, "the log's header names no correction")
+        n, left, base = self.kept.T
+        some = np.flatnonzero((n >= MIN_ROWS) & (base > 0))
+        if not len(some):
+            return not_checked(name, "no octave of lengths has enough rows with a correction_weight")
+        shares = {2**k: float(left[k] / base[k]) for k in some.tolist()}
+        evidence = [Evidence(f"weight left, L from {at}", share, unit="share") for at, share in shares.items()]
+        worst = min(shares, key=lambda at: shares[at])
+        if shares[worst] >= THIRD:
+            return clear(name, "the correction leaves every length more than a third of its weight", *evidence)
+        return found(
+            name,
+            Severity.WARNING,
+            f"correction {self.correction.label} leaves responses of {worst} to {2 * worst - 1} tokens "
+            f"{shares[worst]:.0%} of their weight",
+            "a product mask cuts long responses and a geometric one short ones (docs/theory.md, T2, T17): take a sqrt "
+            "band (engine-sqrt) or a wider range; or mend the mismatch",
+            *evidence,
+        )
+
+    def _staleness(self) -> Answer:
+        name = "staleness"
+        if not self.lags:
+            return not_checked(name, "the log holds no behaviour_version")
+        total = sum(s[0] for s in self.lags.values())
+        stale = {lag: s for lag, s in self.lags.items() if lag > 0}
+        number = sum(s[0] for s in stale.values())
+        share = Evidence("responses that older weights sampled", number / total, unit="share")
+        evidence = [share]
+        for lag, s in sorted(stale.items())[:6]:
+            evidence.append(Evidence(f"rms of D at a lag of {lag} updates", math.sqrt(s[2] / s[0]), unit="nats"))
+        version = "write behaviour_version when the response is sampled"
+        if any(lag < 0 for lag in self.lags):
+            summary = "responses were sampled by weights that did not exist yet, by their versions"
+            return found(name, Severity.WARNING, summary, version, *evidence)
+        if self.contradicting:
+            summary = f"D is not 0 in {self.contradicting} responses that, by version, the present weights sampled"
+            return found(name, Severity.WARNING, summary, version, *evidence)
+        rms = math.sqrt(sum(s[2] for s in stale.values()) / max(number, 1))
+        if rms > STALE and self.correction is None:
+            return found(
+                name,
+                Severity.WARNING,
+                f"{share.value:.0%} of the responses were sampled by older weights, and nothing corrects their ratio "
+                f"(rms of D {rms:.2g} nats)",
+                "set a correction on the behaviour ratio, or sample with newer weights",
+                *evidence,
+                since=self.stale_since,
+            )
+        text = "no response is stale" if not stale else "stale responses hardly differ, or are corrected"
+        return clear(name, text, *evidence)

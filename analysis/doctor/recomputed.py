@@ -1,0 +1,268 @@
+"""What can be recomputed: columns from other columns, advantages from rewards, and counters from each other."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from analysis.doctor.findings import Answer, Evidence, Severity, clear, found, not_checked
+from analysis.doctor.patient import Ints, Mask, Rows
+from analysis.log.rows import numbered, repeated
+from analysis.rules.estimator_fit import SLOPES, WRONG, estimator_fit
+from analysis.rules.recompute import FOLLOWS_FROM, recompute
+from fspo.gradlog.schema import RATIO_COLUMNS
+from fspo.rules import Rule
+
+CURES = {
+    "band": (
+        ("drift", "lo", "hi", "correction_lo", "correction_hi"),
+        "the edges are not those of the header's rule",
+        "write the rule that trained into the header, and the drift that its band had",
+    ),
+    "clip": (
+        ("band_accept", "side", "multiplier", "weight", "correction_side", "correction_weight"),
+        "what the clip did is not what S, A and the edges ask for",
+        "look at what the loss does with responses outside the band, and whether the logged columns are of one update",
+    ),
+    "sums": (
+        (*(name for names in RATIO_COLUMNS.values() for name in names[1:]), "behaviour_log_ratio"),
+        "no token log-ratios can have these sums",
+        "sum S, its squares and k3 over the same unmasked tokens of one response, in nats, with the sign new - old",
+    ),
+    "uses": (
+        ("times_used",),
+        "times_used is not the number of earlier updates on the response",
+        "count the uses of each response; rows that were trained on are no fair draws (docs/theory.md section 1)",
+    ),
+}
+"""Checks by name: the columns, what is wrong if they differ, and what to do."""
+WRONG_GROUPS = 0.01
+"""Share of groups whose advantages no estimator makes that is reported."""
+USUAL = 0.9
+"""Share of rollouts that must agree on a number of rows, steps or files for the others to be reported."""
+CONSTANT = ("length", "reward", "advantage", "truncated", "engine_log_ratio", "prompt_id")
+"""Columns that a response keeps in all its rows."""
+
+
+@dataclass
+class Recomputed:
+    """Counts rows that differ from what follows from others. ``add`` takes complete rollouts in order.
+
+    Parameters
+    ----------
+    estimator : str, optional
+        The advantage estimator that the configuration names.
+    imported : bool
+        Whether another trainer's table was imported, whose counters may have been made up.
+    """
+
+    rule: Rule | None = None
+    correction: Rule | None = None
+    estimator: str | None = None
+    imported: bool = False
+    rows: Counter[str] = field(default_factory=Counter)
+    wrong: Counter[str] = field(default_factory=Counter)
+    since: dict[str, int] = field(default_factory=dict)
+    groups: int = 0
+    fits: Counter[str] = field(default_factory=Counter)
+    sizes: Counter[int] = field(default_factory=Counter)
+    of_rollout: dict[str, Counter[int]] = field(default_factory=lambda: {"rows": Counter(), "steps": Counter()})
+    odd: dict[str, dict[int, int]] = field(default_factory=lambda: {"rows": {}, "steps": {}})
+    last_rollout: int | None = None
+    last_step: int | None = None
+    last_response: int | None = None
+    starts: Counter[int] = field(default_factory=Counter)
+
+    def add(self, rows: Rows) -> None:
+        """Compare the rows of complete rollouts."""
+        c, rollout = rows.columns, rows["rollout"]
+        for name, (compared, wrong) in recompute(c, self.rule, self.correction).items():
+            if name == "times_used" and self.imported:
+                continue
+            self._count(name, wrong, rollout, int(compared.sum()))
+        self._advantages(rows)
+        self._identity(rows)
+        for number in np.unique(rollout):
+            self._rollout(int(number), rows.take(rollout == number))
+
+    def _count(self, name: str, wrong: Mask, rollout: Ints, compared: int) -> None:
+        self.rows[name] += compared
+        if wrong.any():
+            self.wrong[name] += int(wrong.sum())
+            self.since.setdefault(name, int(rollout[wrong].min()))
+
+    def _advantages(self, rows: Rows) -> None:
+        if not rows.has("reward", "advantage"):
+            return
+        first = ~repeated(rows["rollout"], rows["response_id"])
+        count = np.bincount(numbered(rows["rollout"][first], rows["prompt_id"][first]))
+        self.sizes.update(count.tolist())
+        fit = estimator_fit(rows.columns, max(self.sizes, key=lambda size: self.sizes[size]))
+        self.groups += len(fit.rollout)
+        for name, which in fit.fits.items():
+            self.fits[name] += int(which.sum())
+            if which.any():
+                self.since.setdefault(name, int(fit.rollout[which].min()))
+
+    def _identity(self, rows: Rows) -> None:
+        """Count responses that change what does not change between their uses."""
+        response = numbered(rows["rollout"], rows["response_id"])
+        first = np.zeros(int(response.max(initial=-1)) + 1, np.int64)
+        first[response[::-1]] = np.arange(len(response))[::-1]
+        for name in CONSTANT:
+            x = rows[name].astype(np.float64)
+            wrong = ~np.isclose(x, x[first[response]], rtol=1e-5, atol=1e-6, equal_nan=True)
+            self._count("identity", wrong, rows["rollout"], len(x) if name == "length" else 0)
+        again = repeated(rows["rollout"], rows["step"], rows["response_id"])
+        self._count("repeated", again, rows["rollout"], len(again))
+
+    def _rollout(self, number: int, rows: Rows) -> None:
+        """Compare one rollout's counters with each other and with those of the rollout before."""
+        step, since, rollout = rows["step"], rows["updates_since_rollout"], rows["rollout"]
+        first, last = int(step.min()), int(step.max())
+        steps = len(np.unique(step))
+        for name, value in (("rows", len(step)), ("steps", steps)):
+            self.of_rollout[name][value] += 1
+            self.odd[name].setdefault(value, number)
+        one = np.ones(1, bool)
+        here = np.array([number])
+        if self.imported:
+            return
+        before = since == 0
+        start = int(step[before].min()) if before.any() else first
+        known = np.isfinite(since)
+        expected = step - start
+        wrong = known & (since != expected) if before.any() else np.zeros(len(step), bool)
+        self._count("updates_since_rollout", wrong, rollout, int(known.sum()))
+        version = rows["policy_version"]
+        known = np.isfinite(version)
+        self._count("policy_version", known & (version != step), rollout, int(known.sum()))
+        self._count("missing steps", one & (steps < last - first + 1), here, 1)
+        if self.last_rollout is not None and self.last_step is not None and self.last_response is not None:
+            self._count("missing rollouts", one & (number > self.last_rollout + 1), here, 1)
+            self._count("overlapping steps", one & (first <= self.last_step), here, 1)
+            if number == self.last_rollout + 1:
+                self._count("missing steps", one & (first > self.last_step + 1), here, 1)
+            ids = int(rows["response_id"].min())
+            self.starts[ids] += 1
+            self._count("overlapping responses", one & (ids <= self.last_response), here, 1)
+        self.last_rollout, self.last_step = number, max(last, self.last_step or 0)
+        self.last_response = max(int(rows["response_id"].max()), self.last_response or 0)
+
+    def answers(self, files: dict[str, Any]) -> list[Answer]:
+        """Return one answer for each check; ``files`` holds what the reader noticed about the log's files."""
+        return [*(self._columns(name) for name in CURES), self._estimator(), self._counters(), self._log(files)]
+
+    def _columns(self, name: str) -> Answer:
+        columns, what, cure = CURES[name]
+        shares = [
+            Evidence(
+                f"{c} differs from what follows from {FOLLOWS_FROM[c]}", self.wrong[c] / self.rows[c], unit="share"
+            )
+            for c in columns
+            if self.rows[c]
+        ]
+        if not shares:
+            return not_checked(name, "the log lacks the columns, or names no rule on whole responses")
+        wrong = [c for c in columns if self.wrong[c]]
+        if not wrong:
+            return clear(name, "the logged columns follow from each other", *shares)
+        listed = ", ".join(f"{c} in {self.wrong[c]} of {self.rows[c]} rows" for c in wrong)
+        severity = Severity.CRITICAL if name == "clip" else Severity.WARNING
+        shown = [e for e in shares if e.value > 0]
+        return found(name, severity, f"{what}: {listed}", cure, *shown, since=min(self.since[c] for c in wrong))
+
+    def _estimator(self) -> Answer:
+        name = "estimator"
+        if not self.groups:
+            return not_checked(name, "no complete group with rewards and an advantage other than 0")
+        evidence = [
+            Evidence(f"groups whose A is {'' if n in WRONG else 'of '}{n}", self.fits[n] / self.groups, unit="share")
+            for n in (*WRONG, *SLOPES)
+            if self.fits[n]
+        ]
+        bad = [n for n in WRONG if self.fits[n] > WRONG_GROUPS * self.groups]
+        if bad and not (self.imported and bad == [WRONG[-1]]):
+            worst = max(bad, key=lambda n: self.fits[n])
+            return found(
+                name,
+                Severity.CRITICAL,
+                f"A is {worst} in {self.fits[worst]} of {self.groups} groups: no estimator of group rewards gives that",
+                "compare the rewards with the advantages of one group by hand (fspo/advantages.py); a shuffle between "
+                "both, a mask, or a scale by length after the baseline does this",
+                *evidence,
+                since=min(self.since[n] for n in bad),
+            )
+        if bad:
+            return not_checked(name, "A is no line in the imported reward, which may be a part of the reward alone")
+        best = max(SLOPES[:-1], key=lambda n: self.fits[n])
+        named = self.estimator or best
+        if self.fits[named] < (1 - WRONG_GROUPS) * self.groups and self.fits["scaled by a constant"] < self.groups:
+            if self.estimator is None:
+                return clear(
+                    name, "A is a line in the reward through the group's mean; its slope is none of ours", *evidence
+                )
+        elif self.fits[named] >= (1 - WRONG_GROUPS) * self.groups:
+            return clear(name, f"A is the reward by the estimator {named}", *evidence)
+        if self.estimator is None and self.imported:
+            return clear(name, "A is the centred reward times a constant", *evidence)
+        likely = f"it is of {best}" if self.fits[best] > 0.9 * self.groups else "its scale is of no estimator"
+        return found(
+            name,
+            Severity.WARNING,
+            f"A is not the reward by the estimator {named} in "
+            f"{self.groups - self.fits[named]} of {self.groups} groups: {likely}",
+            "write the estimator that trained into the configuration, or look for a factor on the advantages",
+            *evidence,
+        )
+
+    def _counters(self) -> Answer:
+        name, wrong = "counters", ("updates_since_rollout", "policy_version", "identity", "repeated")
+        texts = {
+            "updates_since_rollout": "updates_since_rollout is not the number of steps since the rollout's first",
+            "policy_version": "policy_version is not the step",
+            "identity": "a response changes its length, reward, advantage or prompt between its uses",
+            "repeated": "the same response stands twice in one step",
+        }
+        evidence = [
+            Evidence(texts[n], self.wrong[n] / max(self.rows[n], 1), unit="share") for n in wrong if self.wrong[n]
+        ]
+        if not evidence:
+            return clear(name, "steps, versions and uses agree")
+        return found(
+            name,
+            Severity.WARNING,
+            "; ".join(f"{texts[n]} ({self.wrong[n]} rows)" for n in wrong if self.wrong[n]),
+            "write these columns from one place, together, before the rows are shuffled or cut",
+            *evidence,
+            since=min(self.since[n] for n in wrong if self.wrong[n]),
+        )
+
+    def _log(self, files: dict[str, Any]) -> Answer:
+        name = "log"
+        texts: dict[str, int] = {}
+        numbering = len(self.starts) == 1 and self.wrong["overlapping responses"] > 1
+        for key in ("missing rollouts", "missing steps", "overlapping steps", "overlapping responses"):
+            if self.wrong[key] and not (key == "overlapping responses" and numbering):
+                texts[f"{key} ({self.wrong[key]} times)"] = self.since[key]
+        for key, odd in self.odd.items():
+            sizes = self.of_rollout[key]
+            usual, times = sizes.most_common(1)[0] if sizes else (0, 0)
+            if times >= USUAL * sizes.total() and sizes.total() >= 5 and any(size < usual for size in sizes):
+                few = [size for size in sizes if size < usual]
+                texts[f"{sum(sizes[s] for s in few)} rollouts with fewer {key} than the usual {usual}"] = min(
+                    odd[s] for s in few
+                )
+        texts |= files
+        if not texts:
+            return clear(name, "rollouts, steps and responses follow each other without gap or copy")
+        return found(
+            name,
+            Severity.WARNING,
+            "; ".join(texts) + ": parts are missing, or files of several runs lie in one folder",
+            "copy the log again from its run; keep one run in a folder",
+            since=min(texts.values()),
+        )

@@ -1,0 +1,138 @@
+"""Find the estimator that made a log's advantages from the rewards of each group.
+
+In a group of G responses with mean reward m every estimator of fspo/advantages.py is A = k (r - m): k is G/(G-1) for
+rloo, 1 for dr_grpo, one over the group's standard deviation for grpo. So A must be a line in the reward that is 0 at
+the group's mean. The line's slope names the estimator; a line that misses the mean, or no line, is a defect.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from analysis.log.rows import numbered, repeated
+from analysis.rules.recompute import Columns
+from fspo.advantages import GRPO_EPS, ROUNDING
+from fspo.stats.clusters import totals
+
+Floats = NDArray[np.float64]
+TOLERANCE = 2e-3
+"""Largest distance of an advantage from the group's line, over the group's largest |A|, that counts as rounding: a
+reward and an advantage are float32, and a trainer may have computed them in bfloat16, which has 3 digits."""
+SLOPES = ("rloo", "grpo", "dr_grpo", "scaled by the standard deviation of all rewards", "scaled by a constant")
+NOT_CENTRED = "not centred in the group"
+BY_LENGTH = "times the length"
+OVER_LENGTH = "over the length"
+REVERSED = "of the opposite sign"
+CONSTANT = "not 0 although all rewards of the group are equal"
+ZEROED = "0 for some responses that are not at the group's mean"
+NO_LINE = "no line in the reward of the group"
+WRONG = (NOT_CENTRED, BY_LENGTH, OVER_LENGTH, REVERSED, CONSTANT, ZEROED, NO_LINE)
+"""What can be said of a group whose advantages no estimator makes."""
+
+
+class EstimatorFit(NamedTuple):
+    """What made the advantages of each group: arrays (G,) over the groups that could be judged.
+
+    Attributes
+    ----------
+    rollout : int array (G,)
+    fits : dict of str -> bool array (G,)
+        By a name of ``SLOPES`` or ``WRONG``: whether it describes the group. Several of ``SLOPES`` may describe one.
+    """
+
+    rollout: NDArray[np.int64]
+    fits: dict[str, NDArray[np.bool_]]
+
+
+def estimator_fit(columns: Columns, size: int = 0) -> EstimatorFit:
+    """Judge each group of complete rollouts by one row of each response.
+
+    Groups are left out that have a reward or an advantage that is not finite, fewer than two responses, another number
+    of responses than ``size`` (if it is given), or only advantages of 0. A truncated response may have A = 0 in any
+    group, because trainers can drop it after they have compared the group.
+    """
+    first = np.flatnonzero(~repeated(columns["rollout"], columns["response_id"]))
+    rollout, L = columns["rollout"][first], np.maximum(columns["length"][first].astype(np.float64), 1.0)
+    r, A = (np.asarray(columns[name][first], np.float64) for name in ("reward", "advantage"))
+    group = numbered(rollout, columns["prompt_id"][first])
+    number = int(group.max(initial=-1)) + 1
+    count = np.bincount(group, minlength=number)
+
+    def total(x: NDArray[Any]) -> Floats:
+        return totals(group, number, x)
+
+    def largest(x: Floats) -> Floats:
+        out = np.zeros(number)
+        np.maximum.at(out, group, x)
+        return out
+
+    with np.errstate(invalid="ignore", divide="ignore"):
+        finite = total(np.isfinite(r) & np.isfinite(A)) == count
+        scale = largest(np.abs(np.nan_to_num(A)))
+        judged = finite & (count >= 2) & ((count == size) | (size < 2)) & (scale > 0)
+        x = np.nan_to_num(r - (total(r) / count)[group])
+        equal = largest(np.abs(x)) <= ROUNDING * np.maximum(largest(np.abs(np.nan_to_num(r))), 1e-300) * 8
+
+        zeroed = (np.nan_to_num(A) == 0) & (np.abs(x) > TOLERANCE * largest(np.abs(x))[group])
+        kept = np.where(zeroed, 0.0, 1.0)
+
+        def line(y: Floats) -> tuple[Floats, Floats, NDArray[np.bool_]]:
+            """Return slope and intercept of y over the centred reward by group, and whether all kept y lie on it."""
+            size = np.maximum(total(kept), 1)
+            from_mean = x - (total(kept * x) / size)[group]
+            slope = total(kept * from_mean * y) / total(kept * from_mean**2)
+            slope = np.where(np.isfinite(slope), slope, total(kept * y) / total(kept * x))  # one reward is left
+            intercept = total(kept * y) / size - slope * total(kept * x) / size
+            off = largest(kept * np.abs(y - slope[group] * x - intercept[group]))
+            return slope, intercept, (off <= TOLERANCE * largest(np.abs(y))) & ~equal
+
+        k, a, straight = line(np.nan_to_num(A))
+        allowed = zeroed & (columns["truncated"][first] == 1) if "truncated" in columns else np.zeros_like(zeroed)
+        missing = (total(zeroed & ~allowed) > 0) & straight
+        straight &= ~missing
+        centred = np.abs(a) <= TOLERANCE * scale
+        sound = straight & centred & (k > 0)
+        deviation = np.sqrt(total(x * x) / np.maximum(count - 1, 1))
+        everything = np.sqrt(_by_rollout(rollout, np.nan_to_num(r)))[first_of(group, number)]
+        constant = np.median(k[judged & sound]) if np.any(judged & sound) else np.nan
+        slopes = {
+            "rloo": [count / np.maximum(count - 1, 1)],
+            "grpo": [1 / (deviation + eps) for eps in (0.0, 1e-6, GRPO_EPS)]
+            + [np.sqrt(count / (count - 1)) / deviation],
+            "dr_grpo": [np.ones(number)],
+            SLOPES[3]: [1 / (everything + eps) for eps in (0.0, GRPO_EPS)],
+            SLOPES[4]: [np.full(number, constant)],
+        }
+        fits = {
+            name: sound & np.any([np.abs(k / v - 1) <= 2 * TOLERANCE for v in values], axis=0)
+            for name, values in slopes.items()
+        }
+        lines = {BY_LENGTH: np.nan_to_num(A) / L, OVER_LENGTH: np.nan_to_num(A) * L}
+        mixed = largest(L) > 1.02 * (total(L) / count)  # of responses of one length nothing can be told by length
+        for name, y in lines.items():
+            _, at, on = line(y)
+            fits[name] = ~straight & ~equal & mixed & on & ~missing & (np.abs(at) <= TOLERANCE * largest(np.abs(y)))
+        fits[NOT_CENTRED] = straight & ~centred
+        fits[REVERSED] = straight & centred & (k <= 0)
+        fits[CONSTANT] = equal & (scale > 0)
+        fits[ZEROED] = missing
+        fits[NO_LINE] = ~(straight | equal | missing | fits[BY_LENGTH] | fits[OVER_LENGTH])
+    return EstimatorFit(rollout[first_of(group, number)][judged], {name: which[judged] for name, which in fits.items()})
+
+
+def first_of(group: NDArray[np.int64], number: int) -> NDArray[np.int64]:
+    """Return the position of the first row of each group 0..number-1."""
+    place = np.full(number, len(group))
+    np.minimum.at(place, group, np.arange(len(group)))
+    return place
+
+
+def _by_rollout(rollout: NDArray[np.int64], r: Floats) -> Floats:
+    """Return the variance of all rewards of each row's rollout (N,)."""
+    code = numbered(rollout)
+    count = np.bincount(code)
+    mean = np.bincount(code, r) / count
+    return (np.bincount(code, (r - mean[code]) ** 2) / np.maximum(count - 1, 1))[code]

@@ -1,0 +1,261 @@
+"""Recompute columns of a gradient log from its other columns, and say which rows differ.
+
+The rule of the log's header gives edges, sides, multipliers and weights (docs/theory.md section 2). The sums over a
+response's tokens bound each other, whatever the tokens are. The doctor and the integrity check of ``summary.json`` both
+call these functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from analysis.log.rows import appearances, numbered
+from fspo.gradlog.schema import RATIO_COLUMNS
+from fspo.rules import Rule, TokenMeans, token_k3
+
+Floats = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+Columns = Mapping[str, NDArray[Any]]
+"""Columns of a gradient log by name, each (N,). NaN stands for an unknown value; a missing column is unknown."""
+
+TIE = 1e-6
+"""Largest relative difference, and absolute difference in nats, that counts as rounding of S and of the edges."""
+WEIGHT_TOLERANCE = 1e-4
+"""Largest difference of log weights, the logged one (float32) and the rule's, that counts as rounding."""
+DRIFT_TOLERANCE = 0.02
+"""Largest relative difference of drifts: the trainer may take the sums from a forward pass apart from the update's."""
+SUM_TOLERANCE = 1e-3
+"""Largest relative violation of an inequality between sums over tokens: the trainer may add them in float32."""
+
+
+class Compared(NamedTuple):
+    """Rows (N,) of which a column was recomputed, and those among them where the logged value is another."""
+
+    compared: Mask
+    wrong: Mask
+
+
+FOLLOWS_FROM = {
+    "drift": "the rule and the minibatch's sums of k3 and of squares",
+    "lo": "the rule and the drift",
+    "hi": "the rule and the drift",
+    "band_accept": "S and the edges",
+    "side": "S, A and the edges",
+    "multiplier": "S, A and the edges",
+    "weight": "S and the rule",
+    "sum_sq_log_ratio": "S and L: at least S^2 / L",
+    "k3_sum": "S, L and the sum of squares, which bound it",
+    "engine_sum_sq": "E and L: at least E^2 / L",
+    "engine_k3_sum": "E, L and the sum of squares, which bound it",
+    "behaviour_sum_sq": "D + E and L: at least (D + E)^2 / L",
+    "behaviour_k3_sum": "D + E, L and the sum of squares, which bound it",
+    "total_sum_sq": "the total ratio and L: at least its square / L",
+    "total_k3_sum": "the total ratio, L and the sum of squares, which bound it",
+    "behaviour_log_ratio": "the sum of staleness and engine ratio",
+    "correction_lo": "the correction's rule and drift",
+    "correction_hi": "the correction's rule and drift",
+    "correction_side": "the correction's ratio, A and the edges",
+    "correction_weight": "the correction's ratio, A and the edges",
+    "times_used": "the number of earlier steps in which the response stands",
+}
+"""Every column that is recomputed, and what it follows from."""
+
+
+def recompute(
+    columns: Columns, rule: Rule | None, correction: Rule | None = None, *, steps: bool = True
+) -> dict[str, Compared]:
+    """Recompute what can be recomputed in the rows (N,) of complete rollouts.
+
+    Parameters
+    ----------
+    rule, correction : Rule, optional
+        The clip rule and the correction of the log's header. Bands on tokens and prefixes leave no edges in the log.
+    steps : bool
+        Whether the rows hold every response of each step, so that drifts and uses can be recomputed.
+
+    Returns
+    -------
+    dict of str -> Compared
+        By the column's name, for the columns that could be compared in at least one row.
+    """
+    n = np.asarray(columns["length"], np.float64)
+    found: dict[str, Compared] = {}
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        if steps and rule is not None and rule.level == "sequence" and rule.shape != "none":
+            found["drift"] = _drift(columns, rule)
+        if rule is not None and rule.level == "sequence":
+            found |= dict(_clip(columns, rule, "", _ratio(columns, rule)))
+        if correction is not None and correction.level == "sequence":
+            found |= dict(_clip(columns, correction, "correction_", _ratio(columns, correction)))
+        for which, names in RATIO_COLUMNS.items():
+            x = ratio(columns, which)
+            found |= dict(_sums(x, n, _get(columns, names.sum_sq), _get(columns, names.k3_sum), names))
+        parts = _get(columns, "staleness_log_ratio") + _get(columns, "engine_log_ratio")
+        found["behaviour_log_ratio"] = _close(_get(columns, "behaviour_log_ratio"), parts)
+    if steps and "times_used" in columns:
+        found["times_used"] = _used(columns)
+    return {name: found[name] for name in FOLLOWS_FROM if name in found and found[name].compared.any()}
+
+
+def ratio(columns: Columns, which: str) -> Floats:
+    """Return one of the four log-ratios of each row (N,), nats; NaN where the log does not hold it."""
+    if which in ("total", "behaviour"):
+        behaviour = _get(columns, "behaviour_log_ratio")
+        if not np.isfinite(behaviour).any():  # a log of version 1.0 has the engine's ratio alone
+            behaviour = _get(columns, "engine_log_ratio")
+        return behaviour if which == "behaviour" else _get(columns, "log_ratio") + behaviour
+    return _get(columns, "log_ratio" if which == "update" else "engine_log_ratio")
+
+
+def _ratio(columns: Columns, rule: Rule) -> Floats:
+    return ratio(columns, rule.on)
+
+
+def _get(columns: Columns, name: str) -> Floats:
+    if name not in columns:
+        return np.full(len(columns["length"]), np.nan)
+    return np.asarray(columns[name], np.float64)
+
+
+def _close(logged: Floats, expected: Floats, relative: float = TIE, absolute: float = TIE) -> Compared:
+    compared = ~(np.isnan(logged) | np.isnan(expected))
+    return Compared(compared, compared & ~np.isclose(logged, expected, rtol=relative, atol=absolute))
+
+
+def _differs(logged: Floats, expected: Floats, compared: Mask) -> Compared:
+    return Compared(compared, compared & (logged != expected))
+
+
+def _used(columns: Columns) -> Compared:
+    """Compare the uses of each response with the number of earlier steps in which it stands.
+
+    Where the rows before the first update were left out, a response may have been used once more.
+    """
+    used, keys = _get(columns, "times_used"), [columns[name] for name in ("rollout", "response_id", "step")]
+    expected = appearances(*keys).astype(np.float64)
+    if not np.any(_get(columns, "updates_since_rollout") == 0):
+        first = expected == 0
+        response = numbered(*keys[:2])
+        more = np.zeros(int(response.max(initial=-1)) + 1)
+        more[response[first]] = np.clip(used[first], 0, 1)
+        expected += more[response]
+    return _differs(used, expected, np.isfinite(used))
+
+
+def _drift(columns: Columns, rule: Rule) -> Compared:
+    """Compare the centre with that of the minibatch's sums; a minibatch is one step of one rollout."""
+    logged, since = _get(columns, "drift"), _get(columns, "updates_since_rollout")
+    if not rule.needs_stats or np.isnan(logged).all():
+        return Compared(*np.zeros((2, len(logged)), bool))
+    S, A, n = (_get(columns, name) for name in ("log_ratio", "advantage", "length"))
+    batch = numbered(columns["rollout"], columns["step"])
+    number = int(batch.max(initial=-1)) + 1
+    sign = np.sign(A)
+
+    def mean(values: Floats, of: Mask | float = 1.0) -> Floats:
+        tokens = np.bincount(batch, n * of, number)
+        total = np.bincount(batch, np.where(of, values, 0.0), number)
+        return np.where(tokens > 0, total / np.maximum(tokens, 1), 0.0)
+
+    means = [
+        mean(_get(columns, "k3_sum")),
+        mean(_get(columns, "sum_sq_log_ratio")),
+        mean(S, sign > 0),
+        mean(S, sign < 0),
+    ]
+    if rule.drift_source == "lagged":  # known where the step before belongs to the same rollout
+        rollout = np.zeros(number, np.int64)
+        rollout[batch] = columns["rollout"]
+        known = np.diff(rollout, prepend=rollout[:1] - 1) == 0
+        means = [np.where(known, np.concatenate([[np.nan], x[:-1]]), np.nan) for x in means]
+    m = np.zeros(len(S)) + rule.centre(TokenMeans(*(x[batch] for x in means)), A)
+    m = np.where(since == 0, 0.0, m)  # before the first update every log-ratio is 0
+    return _close(logged, m, DRIFT_TOLERANCE)
+
+
+def _clip(columns: Columns, rule: Rule, prefix: str, x: Floats) -> Iterator[tuple[str, Compared]]:
+    """Compare the edges with those of the rule, and what the clip did with what the logged edges ask for."""
+    A, n, m = (_get(columns, name) for name in ("advantage", "length", f"{prefix}drift"))
+    lo, hi = _get(columns, f"{prefix}lo"), _get(columns, f"{prefix}hi")
+    m = m if rule.needs_stats else np.zeros_like(n)
+    edges = rule.band(n, m) if rule.adapt == "none" else _followed(columns, rule, n, m, hi - lo)
+    for name, logged, expected in zip(("lo", "hi"), (lo, hi), edges, strict=True):
+        yield prefix + name, _close(logged, expected)
+    lo, hi = (np.where(np.isnan(a), b, a) for a, b in zip((lo, hi), edges, strict=True))
+    usable = np.isfinite(x) & np.isfinite(A) & (n >= 1) & ~np.isnan(lo) & ~np.isnan(hi) & ~np.isnan(m)
+    x, A, n, lo, hi, m = (np.where(usable, v, 1.0) for v in (x, A, n, lo, hi, m))
+    done = rule.apply(x, n, A, m, (lo, hi))
+    dual = m * n + (rule.dual or 1.0) * (hi - m * n)
+    near = [np.abs(x - edge) <= TIE * (1 + np.abs(edge)) for edge in (lo, hi, dual) if np.isfinite(edge).any()]
+    clear = usable & ~np.any(near, axis=0) if near else usable  # S on an edge: rounding decides
+    for name, value in (("band_accept", done.in_band), ("side", done.side)):
+        if not prefix or name == "side":
+            logged = _get(columns, prefix + name)
+            yield prefix + name, _differs(logged, np.asarray(value, np.float64), clear & np.isfinite(logged))
+    factors = (
+        {"correction_weight": done.clipped_weight} if prefix else {"multiplier": done.multiplier, "weight": done.weight}
+    )
+    for name, value in factors.items():
+        logged = _get(columns, name)
+        compared = (usable if name == "weight" else clear) & np.isfinite(logged)
+        yield name, Compared(compared, compared & ~same_weight(logged, np.asarray(value, np.float64)))
+
+
+def _followed(columns: Columns, rule: Rule, n: Floats, m: Floats, width: Floats) -> tuple[Floats, Floats]:
+    """Return the edges that a band whose range follows a target may have, given the logged widths (N,).
+
+    Within one step the factor on the header's half-widths is one number (`adapt` range), one for each power of two of
+    the length (bins), or a power of the length (exponent). The edges returned have that factor.
+    """
+    below, above = rule.half_widths(n)
+    factor = np.log(width / (below + above))
+    keys = (columns["step"], np.log2(np.maximum(n, 1)).astype(np.int64) if rule.adapt == "bins" else columns["step"])
+    group = numbered(*keys)
+    good = np.isfinite(factor)
+
+    def mean(x: Floats) -> Floats:
+        count = np.bincount(group, good)
+        return (np.bincount(group, np.where(good, x, 0.0)) / np.maximum(count, 1))[group]
+
+    fitted = mean(factor)
+    if rule.adapt == "exponent":
+        z = np.log(np.maximum(n, 1)) - mean(np.log(np.maximum(n, 1)))
+        spread = mean(z * z)
+        fitted = fitted + np.where(spread > 0, mean(z * factor) / spread, 0.0) * z
+    return m * n - below * np.exp(fitted), m * n + above * np.exp(fitted)
+
+
+def _sums(x: Floats, n: Floats, square: Floats, k3: Floats, names: Any) -> Iterator[tuple[str, Compared]]:
+    """Compare the sum of squares Q and the sum of k3 over L tokens with their bounds for a sum x of log-ratios.
+
+    Q >= x^2/L (Cauchy-Schwarz), k3_sum >= L k3(x/L) (Jensen), and k3(-sqrt Q) <= k3_sum <= k3(sqrt Q), because
+    k3(s)/s^2 rises in s.
+    """
+    n = np.maximum(n, 1.0)
+    slack = 1e-9 + TIE * n  # float32 log-probabilities of a token are rounded at about 1e-7 each
+    compared = np.isfinite(x) & np.isfinite(square)
+    yield names.sum_sq, Compared(compared, compared & (square < x * x / n * (1 - SUM_TOLERANCE) - slack))
+    compared = np.isfinite(x) & np.isfinite(k3)
+    wrong = k3 < n * token_k3(x / n) * (1 - SUM_TOLERANCE) - slack
+    root = np.sqrt(np.maximum(square, 0.0))
+    low, high = (token_k3(sign * root) for sign in (-1.0, 1.0))
+    wrong |= np.isfinite(square) & (
+        (k3 < low * (1 - SUM_TOLERANCE) - slack) | ((k3 > high * (1 + SUM_TOLERANCE) + slack) & (root < 20))
+    )
+    yield names.k3_sum, Compared(compared, compared & wrong)
+
+
+def same_weight(logged: Floats, expected: Floats) -> Mask:
+    """Return whether each logged weight (N,), a float32, equals the expected one (N,), a float64, up to rounding.
+
+    Weights are compared in log space. Below 1e-38 float32 has only multiples of 1.4e-45, so there a logged weight is
+    right if it is the nearest multiple or one of its two neighbours. Below S = -103.97 the nearest multiple is 0.
+    """
+    step = float(np.finfo(np.float32).smallest_subnormal)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        near = np.abs(np.log(logged) - np.log(expected)) <= WEIGHT_TOLERANCE
+    return near | (np.abs(logged - expected) <= step)
