@@ -11,7 +11,18 @@ from matplotlib.figure import Figure
 
 from analysis.log.partition import LENGTH, Partition
 from analysis.tables.ess import EXACT
-from figures.draw import beside, bin_axis, few_ticks, new_axes, panel_grid, percent_axis, rule_legend, spread, whiskers
+from figures.draw import (
+    beside,
+    bin_axis,
+    few_ticks,
+    label_left,
+    new_axes,
+    panel_grid,
+    percent_axis,
+    rule_legend,
+    spread,
+    whiskers,
+)
 from figures.estimates import Estimates, by_run
 from figures.style import Style, looks
 from figures.tables import (
@@ -60,7 +71,7 @@ def plot_estimates(data: Sequence[Estimates], partition: Partition = LENGTH, ax:
     """Draw points with intervals over the bins, rules side by side."""
     ax = new_axes(ax)
     rules = list(dict.fromkeys(d.rule for d in data))
-    shift = dict(zip(rules, spread(len(rules), min(0.12, 0.6 / len(rules))), strict=True))
+    shift = dict(zip(rules, spread(len(rules), min(0.07, 0.5 / len(rules))), strict=True))
     place = np.concatenate([d.at for d in data])
     for d in data:
         at = beside(d.at, shift[d.rule], partition, float(np.ptp(place)))
@@ -92,7 +103,7 @@ def figure(tables: Tables, style: Style) -> Figure:
             rows = pd.concat([view.rows, plain]) if view.run else view.rows
             plot_estimates(by_run(rows, "bin_mean"), tables.partition, ax).set_title(view.title)
             percent_axis(ax.yaxis)
-        axes[0].set_ylabel("effective responses (%)")
+        label_left(axes[:-1], "effective responses (%)")
         plot_estimates(by_run(weights, "bin_mean"), tables.partition, axes[-1]).set_title(WEIGHT)
         axes[-1].axhline(1.0, color="#9a9a9a", linewidth=0.8, zorder=1.5)
         few_ticks(axes[-1].yaxis)

@@ -9,6 +9,7 @@ import sys
 import pandas as pd
 import pytest
 
+from analysis.rules.evaluate import SHAPES
 from analysis.run import Options, analyse_runs
 from figures import find_module
 from figures.__main__ import main
@@ -16,6 +17,7 @@ from figures.of_runs import FIGURES
 from figures.style import Style
 from figures.tables import load
 from fspo.base.errors import UserError
+from fspo.rules import correction
 from tests.analysis.conftest import Plan, write_log
 
 
@@ -30,7 +32,7 @@ def test_all_figures_of_several_runs(case_runs, tmp_path, capsys):
 
 
 def test_figures_of_another_ratio_say_so(tmp_path):
-    run = write_log(tmp_path / "run", Plan(rollouts=2, engine=0.05))
+    run = write_log(tmp_path / "run", Plan(rollouts=2, engine=0.05, correction=correction("mis", on="engine")))
     analyse_runs([run], Options(draws=2, bins=3, targets=(0.9,), on="engine"))
     names = ["acceptance_by_length", "ess_by_length", "cosine_by_rule", "variance_scaling", "training_curves"]
     assert main([str(run), "--on", "engine", "--output", str(tmp_path / "out"), "--only", f"[{','.join(names)}]"]) == 0
@@ -44,7 +46,9 @@ def test_figures_of_another_ratio_say_so(tmp_path):
     assert fig.axes[0].get_ylabel() == r"Var$(E\,|\,L)$"
     assert "Var(E|L)" in captions[3]["caption"]
     fig = find_module("acceptance_by_length").figure(tables, Style())
-    assert [text.get_text() for text in fig.legends[0].get_texts()] == ["product", "geometric", "sqrt", "sqrt-kl"]
+    assert [text.get_text() for text in fig.legends[0].get_texts()] == [*SHAPES, "mis"]
+    # the panel is named by the correction, and not by fspo, which clipped
+    assert find_module("clip_over_training").figure(tables, Style()).axes[0].get_title("left") == "mis"
     with pytest.raises(UserError, match=r"run python -m analysis .* --on behaviour first"):
         load([run], on="behaviour")
 
