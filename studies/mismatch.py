@@ -42,6 +42,7 @@ from fspo.stats.bins import Bins
 from fspo.stats.intervals import CONFIDENCE, PERCENT
 from fspo.train.trainer import Trainer
 from studies.vllm_mismatch import EDGES, PAGE, ROOT, TITLE
+from studies.vllm_mismatch import RESULTS as VLLM_RESULTS
 from studies.vllm_server import serve
 
 RESULTS = ROOT / "studies" / "results" / "mismatch.json"
@@ -246,6 +247,7 @@ def direction(trend: Sequence[float]) -> str:
 def page(results: dict[str, Any]) -> str:
     """Return the page, without the section about single vLLM tokens."""
     sources: dict[str, Any] = results["sources"]
+    other = json.loads(VLLM_RESULTS.read_text(encoding="utf-8"))["bfloat16"]
     lines = [
         "# Engine mismatch and staleness",
         "",
@@ -300,8 +302,9 @@ def page(results: dict[str, Any]) -> str:
         "cuts: a band that grows with that power of L accepts the share in every bin (T17). A product mask has",
         "exponent 0, the sqrt masks 1/2, a geometric mask 1; sqrt-kl is centred on -KL, the others on 0. The mean",
         "weight is that of e^ratio; over all responses it is below 1 where the sampler cannot draw all that the",
-        "trainer's policy would (T16). The cross term is",
-        "Var(S + ratio) / (Var S + Var ratio), 1 without correlation (T18).",
+        "trainer's policy would (T16). The cross term is Var(S + ratio) / (Var S + Var ratio), 1 without",
+        "correlation (T18). Intervals are about the one run: another run with vLLM in bfloat16, that of the last",
+        f"section, has H = {say(other['exponent'])}.",
         "",
         "## Which lengths a mask cuts",
         "",
