@@ -7,6 +7,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -133,6 +134,7 @@ class TrlLog:
         times_used: int,
         entropy: Tensor | None,
         scores: Scores | None,
+        behaviour_version: np.ndarray | None = None,
     ) -> None:
         """Add the rows of one microbatch to the gradient log.
 
@@ -143,6 +145,8 @@ class TrlLog:
         records : Records
         entropy : Tensor (B,), optional
             Mean over the tokens, nats.
+        behaviour_version : array (B,), optional
+            Updates before the weights that sampled; by default those before the rollout.
         """
         rule = self.rule or Rule("none", name=self.label)
         since = step - self.start_step
@@ -157,4 +161,6 @@ class TrlLog:
         found = records.to_numpy()
         rows = log_rows(update, responses, found, drift=found["drift"], scores=scores)
         unknown = OF_THE_RULE if self.rule is None else ()
+        if behaviour_version is not None:
+            rows["behaviour_version"] = behaviour_version
         self.writer.append({name: None if name in unknown else value for name, value in rows.items()})

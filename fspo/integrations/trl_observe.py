@@ -46,7 +46,7 @@ def observe(trainer: type, *, score_every: int = 0) -> type:
     Parameters
     ----------
     trainer : type
-        `trl.GRPOTrainer` or a subclass of it.
+        `trl.GRPOTrainer`, `trl.experimental.async_grpo.AsyncGRPOTrainer` or a subclass of one.
     score_every : int
         Rollouts between score passes (`FSPOConfig`); 0 for never.
 
@@ -55,21 +55,29 @@ def observe(trainer: type, *, score_every: int = 0) -> type:
     UserError
         If ``trainer`` is another class. When training begins: if ``output_dir`` holds the log of another run.
     """
+    if isinstance(trainer, type) and any(c.__name__ == "AsyncGRPOTrainer" for c in trainer.__mro__):
+        from fspo.integrations.trl_async import ObservedAsync  # TRL warns of experimental classes when they are loaded
+
+        if score_every:
+            warnings.warn("the score pass reads no packed batches: AsyncGRPOTrainer is logged without", stacklevel=2)
+        return type(f"Observed{trainer.__name__}", (ObservedAsync, trainer), {})
     if not (isinstance(trainer, type) and issubclass(trainer, GRPOTrainer)):
-        raise UserError(f"observe takes a class, trl.GRPOTrainer or a subclass of it: {trainer!r} is none")
+        raise UserError(f"observe takes a class, trl.GRPOTrainer or AsyncGRPOTrainer: {trainer!r} is none")
     return type(f"Observed{trainer.__name__}", (_Observed, trainer), {"score_every": score_every})
 
 
-class _Begin(TrainerCallback):
+class Begin(TrainerCallback):
     """Callback that prepares the gradient log at the start of training and flushes it at the end."""
 
-    def __init__(self, trainer: LoggedTrainer) -> None:
+    def __init__(self, trainer: Any) -> None:
         self.trainer = trainer
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Prepare the log."""
         self.trainer.begin_log(state.global_step)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Write the last rollout's rows."""
         self.trainer.log_rows.flush()
 
 
@@ -93,7 +101,7 @@ class LoggedTrainer(GRPOTrainer):
             metadata={"seed": self.args.seed},
             model=self.accelerator.unwrap_model(self.model) if self.score_every else None,
         )
-        self.add_callback(_Begin(self))
+        self.add_callback(Begin(self))
 
     def begin_log(self, step: int) -> None:
         """Remove the log rows that a resumed run will repeat, and find the number of its next rollout."""

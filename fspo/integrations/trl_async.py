@@ -1,0 +1,150 @@
+"""What `observe` adds to TRL's AsyncGRPOTrainer: a log of its batches, which carry the sampler's log-probabilities.
+
+That trainer uses each response once, samples with earlier weights and clips pi_new / mu, the ratio to the law that drew
+the tokens, by its own log-probabilities of the same update. So S is 0, D + E is new less the sampler's log-probability,
+D is unknown, and the rule is on the total ratio. A rollout of the log is an update.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+from trl.experimental.async_grpo import AsyncGRPOTrainer
+
+from fspo.integrations.trl_log import PREFIX, TrlLog
+from fspo.integrations.trl_observe import Begin, LoggedTrainer
+from fspo.objective import Mismatch, objective
+from fspo.rules import Rule
+
+
+class Versioned(np.ndarray):
+    """Token ids of a sample, together with the version of the weights that drew them."""
+
+    model_version: int = 0
+
+
+class VersionedQueue:
+    """The queue of a rollout worker; the token ids of each sample carry the sample's version."""
+
+    def __init__(self, samples: Any) -> None:
+        self.samples = samples
+
+    def get(self, *args: Any, **kwargs: Any) -> Any:
+        """Take the next sample."""
+        sample = self.samples.get(*args, **kwargs)
+        sample.input_ids = np.asarray(sample.input_ids).view(Versioned)
+        sample.input_ids.model_version = sample.model_version
+        return sample
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.samples, name)
+
+
+class ObservedAsync(AsyncGRPOTrainer):
+    """AsyncGRPOTrainer with its own loss, which also writes the gradient log."""
+
+    score_every: int = 0
+    model: torch.nn.Module  # type: ignore[assignment]
+    begin_log = LoggedTrainer.begin_log
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        rule = Rule("token", min(self.epsilon_low, 1.0), self.epsilon_high, on="total", name="trl-async")
+        self.log_rows = TrlLog(
+            str(self.args.output_dir),
+            rank=self.accelerator.process_index,
+            world=self.accelerator.num_processes,
+            rule=rule,
+            metadata={"seed": self.args.seed},
+        )
+        self._published: dict[int, int] = {}  # version of the weights -> updates done when they were sent
+        self._responses = 0
+        self._outputs: Any = None
+        self.add_callback(Begin(self))
+
+    def _sync_weight(self) -> None:
+        super()._sync_weight()
+        self._published[self.model_version] = self.state.global_step
+
+    def get_train_dataloader(self) -> Any:
+        """Return TRL's loader, whose batches also carry what the log says of each response."""
+        if self.accelerator.is_main_process:
+            self.rollout_queue = VersionedQueue(self.rollout_queue)
+        loader = super().get_train_dataloader()
+        reader = getattr(loader, "base_dataloader", loader)  # accelerate wraps the loader that collates
+        collate = reader.collate_fn
+        reader.collate_fn = lambda rows: collate(rows) | self._described(rows[0])
+        return loader
+
+    def _described(self, rows: list[Any]) -> dict[str, Tensor]:
+        """Return the log's columns of the responses of a batch: tensors (processes, responses), padded at the end."""
+        columns: dict[str, list[Tensor]] = {}
+        for row in rows:
+            ids, samples = range(self._responses, self._responses + len(row.samples)), row.samples
+            self._responses += len(samples)
+            versions = [sample["input_ids"].model_version for sample in samples]
+            last = [
+                int(sample["input_ids"][np.flatnonzero(sample["completion_mask"])[-1:]].sum()) for sample in samples
+            ]
+            found = {
+                "response_id": list(ids),
+                "prompt_id": [sample["group_id"] for sample in samples],
+                "reward": [sample["metrics"].get("reward", np.nan) for sample in samples],
+                "advantage": [sample["advantage"] for sample in samples],
+                "truncated": [token not in self.eos_token_ids for token in last],
+                "version": [self._published.get(version, self.state.global_step) for version in versions],
+                "present": [True] * len(samples),
+            }
+            for name, values in found.items():
+                columns.setdefault(PREFIX + name, []).append(torch.tensor(values))
+        return {name: pad_sequence(parts, batch_first=True) for name, parts in columns.items()}
+
+    def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Tensor:
+        """Return TRL's loss, and log the responses that it is of."""
+
+        def run(*positional: Any, **named: Any) -> Any:
+            self._outputs = model(*positional, **named)
+            return self._outputs
+
+        loss = super().compute_loss(run, inputs, *args, **kwargs)
+        outputs, self._outputs = self._outputs, None
+        self._log(inputs, outputs.log_probs.detach(), outputs.entropy.detach())
+        return loss
+
+    def _log(self, inputs: dict[str, Any], log_probs: Tensor, entropy: Tensor) -> None:
+        """Add the log's rows of one microbatch."""
+        selected, step, log = inputs["token_index"] >= 0, self.state.global_step, self.log_rows
+        index, response = inputs["token_index"][selected], inputs["segment_id"][selected]
+        present = inputs[PREFIX + "present"].bool()
+        count = int(present.sum())
+        lengths = torch.bincount(response, minlength=count)
+        mask = torch.arange(int(lengths.max()), device=index.device) < lengths[:, None]
+
+        def by_response(values: Tensor) -> Tensor:  # the tokens of a response follow each other
+            return torch.zeros(mask.shape, device=values.device).masked_scatter(mask, values.float())
+
+        new, sampled = by_response(log_probs.flatten()[index]), by_response(inputs["old_log_probs"][selected])
+        described = {name: x[present] for name, x in inputs.items() if name.startswith(PREFIX)}
+        A = described[PREFIX + "advantage"].float()
+        assert log.rule is not None
+        records = objective(new, new, mask, A, log.rule, mismatch=Mismatch.of(new, sampled, mask)).records
+        if step != log.rollout:
+            log.flush()
+            log.rollout = log.start_step = step
+        log.append(
+            {**described, "advantages": A},
+            records,
+            step=step,
+            times_used=0,
+            entropy=by_response(entropy.flatten()[index]).sum(1) / lengths.clamp(min=1),
+            scores=None,
+            behaviour_version=described[PREFIX + "version"].cpu().numpy(),
+        )
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        self.log_rows.flush(keep=True)
+        super()._save_checkpoint(model, trial)
