@@ -114,54 +114,53 @@ class Reproduction:
     def run(self) -> int:
         """Run all stages; return 0 if the theory checks pass and the report is written."""
         refuse_foreign(self.out, {"stages": is_stages, "checks": _is_checks}, "python paper_repro.py")
-        checks = self.checks()
-        theory = self.draw_theory(self.maps())
+        checks, theory = self.check_theory()
         training = Training(self.out, self.sizes, self.warm_up())
-        shared = self.train_shared(training)
+        shared = training.shared()
+        self.stages.run("shared-run", {"key": shared.key}, lambda: run_jobs([shared], 1, "shared unclipped run"))
         ranges = self.calibrate(shared)
-        runs = self.train(training, ranges)
-        noise = self.measure_noise(runs)
-        claims = self.analyse([shared, *runs], noise)
-        swept = self.sweep(shared)
-        diagnoses = self.diagnose([shared, *runs], noise)
-        trained = self.train_sweep(training, ranges, [shared, *runs]) if self.sizes.sweep else ""
-        figures = self.draw([shared, *runs], noise, swept, trained)
-        self.write(checks, theory, ranges, claims, figures, diagnoses, [shared, *runs])
-        return 0 if checks["status"] == 0 else 1
+        jobs = training.rules(ranges)
+        self.stages.run("training", {"keys": [j.key for j in jobs]}, lambda: run_jobs(jobs, self.sizes.jobs))
+        noise = self.measure_noise(jobs)
+        jobs = [shared, *jobs]
+        runs, inputs = [str(job.run) for job in jobs], self._from(jobs, noise, "analysis")
+        # Status 1 says that a log failed its integrity check, or that the doctor found something: the report tells it.
+        path = self.out / "claims.json"
+        command = (*runs, "--claims", str(path))
+        _, claims = self._module("analysis", inputs, "analysis", *command, result=path, passing=(0, 1))
+        swept, _ = self._module("sweep", self._from([shared], "", "analysis"), "analysis", "sweep", runs[0], quiet=True)
+        path = self.out / "doctor.json"
+        command = ("doctor", *runs, "--json", str(path))
+        _, diagnoses = self._module("doctor", inputs, "analysis", *command, result=path, quiet=True, passing=(0, 1))
+        trained = self.train_sweep(training, ranges, jobs) if self.sizes.sweep else ""
+        inputs = self._from(jobs, noise, "analysis", "figures") | {"sweep": swept, "trained_sweep": trained}
+        shown = ("--trained-sweep", str(self.out / TRAINED_SWEEP)) if trained else ()
+        figures = self.draw("figures", inputs, *runs, *shown)
+        self.write(
+            runs=[job.run for job in jobs],
+            checks=checks,
+            theory=theory,
+            ranges=ranges,
+            claims=claims,
+            figures=figures,
+            diagnoses=diagnoses,
+        )
+        return 0 if checks["exit_status"] == 0 else 1
 
-    def checks(self) -> dict[str, Any]:
-        """Run the theory checks. A failed check is reported and does not stop the later stages."""
+    def check_theory(self) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        """Check the theory, write its maps and draw them; return the checks' report and the rows of captions.json.
 
-        def work() -> dict[str, Any]:
-            folder = self.out / "checks"
-            arguments = ["--out", str(folder), "--jobs", str(self.sizes.jobs)]
-            status = run_module("proofs_check", *arguments, passing=(0, 1))
-            return {"status": status, **json.loads((folder / "proofs_check.json").read_text(encoding="utf-8"))}
-
-        return self.stages.run("checks", {"source": source_digest("proofs_check", *GROUND_FLOOR)}, work)[1]
-
-    def maps(self) -> str:
-        """Write the maps of fairness and of the price of clipping beside the checks; return the key of the tables."""
-
-        def work() -> None:
-            arguments = ["--out", str(self.out / "checks"), "--jobs", str(self.sizes.jobs)]
-            arguments += ["--draws", str(self.sizes.draws), "--only", self.sizes.maps]
-            run_module("proofs_check.maps", *arguments)
-
-        inputs = {"draws": self.sizes.draws, "parts": self.sizes.maps}
-        return self.stages.run("maps", inputs | {"source": source_digest("proofs_check", *GROUND_FLOOR)}, work)[0]
-
-    def draw_theory(self, maps: str) -> list[dict[str, Any]]:
-        """Draw the figures of the theory; return the rows of captions.json."""
-        folder = self.out / "figures-theory"
-
-        def work() -> list[dict[str, Any]]:
-            arguments = ["--theory", str(self.out / "checks"), "--output", str(folder), "--width", self.options.width]
-            run_module("figures", *arguments)
-            return json.loads((folder / "captions.json").read_text(encoding="utf-8"))
-
-        inputs = {"maps": maps, "source": source_digest("figures", *GROUND_FLOOR), "width": self.options.width}
-        return self.stages.run("figures-theory", inputs, work)[1]
+        A failed check is reported and does not stop the later stages.
+        """
+        folder, source = self.out / "checks", {"source": source_digest("proofs_check", *GROUND_FLOOR)}
+        common = ("--out", str(folder), "--jobs", str(self.sizes.jobs))
+        report = {"result": folder / "proofs_check.json", "passing": (0, 1)}
+        _, checks = self._module("checks", source, "proofs_check", *common, **report)
+        inputs = source | {"draws": self.sizes.draws, "parts": self.sizes.maps}
+        command = (*common, "--draws", str(self.sizes.draws), "--only", self.sizes.maps)
+        maps, _ = self._module("maps", inputs, "proofs_check.maps", *command)
+        inputs = {"maps": maps, "source": source_digest("figures", *GROUND_FLOOR)}
+        return checks, self.draw("figures-theory", inputs, "--theory", str(folder))
 
     def warm_up(self) -> str:
         """Warm up the embedded model once for all runs; return its folder."""
@@ -171,22 +170,12 @@ class Reproduction:
         def work() -> str:
             return str(warm_up(TrainConfig().warmup))
 
-        inputs = {
-            "source": source_digest(
-                "fspo.models.warmup", "fspo.models.warmup_training", "fspo.tasks.chain_add", "fspo.models.load"
-            )
-        }
-        found = self.stages.run("warm-up", inputs, work)[1]
+        sources = ("fspo.models.warmup", "fspo.models.warmup_training", "fspo.tasks.chain_add", "fspo.models.load")
+        found = self.stages.run("warm-up", {"source": source_digest(*sources)}, work)[1]
         return found if Path(found).is_dir() else work()  # the cache may have been emptied in the meantime
 
-    def train_shared(self, training: Training) -> Job:
-        """Train the unclipped run on which every range is calibrated."""
-        job = training.shared()
-        self.stages.run("shared-run", {"key": job.key}, lambda: run_jobs([job], 1, "shared unclipped run"))
-        return job
-
     def calibrate(self, shared: Job) -> dict[str, Any]:
-        """Calibrate every rule's range to the same band acceptance."""
+        """Calibrate every rule's range to the same band acceptance on the unclipped run."""
         from analysis.rules.calibrate import calibrate_run, write_calibration
 
         def work() -> dict[str, Any]:
@@ -197,15 +186,18 @@ class Reproduction:
         inputs = {"shared": shared.key, "rules": self.sizes.rules, "target": self.options.target}
         return self.stages.run("calibration", inputs | {"source": source_digest("analysis", *GROUND_FLOOR)}, work)[1]
 
-    def train(self, training: Training, ranges: dict[str, Any]) -> list[Job]:
-        """Train every rule with every seed."""
-        jobs = training.rules(ranges)
-        self.stages.run("training", {"keys": [j.key for j in jobs]}, lambda: run_jobs(jobs, self.sizes.jobs))
-        return jobs
+    def measure_noise(self, runs: Sequence[Job]) -> str:
+        """Measure what numerics alone do to S, on the first seed of rule fspo (else the first run); return the key."""
+        job = next((job for job in runs if job.run.name.startswith("fspo-seed")), runs[0])
+
+        def work() -> None:
+            shutil.rmtree(job.run / NOISE, ignore_errors=True)  # from other inputs, or from a killed measurement
+            run_module("fspo.train", "--config", str(job.run / CONFIG), "--noise-floor")
+
+        return self.stages.run("noise-floor", {"run": job.key, "source": source_digest("fspo")}, work)[0]
 
     def train_sweep(self, training: Training, ranges: dict[str, Any], done: Sequence[Job]) -> str:
-        """Train the variants of the swept rules and analyse them in the bins of the other runs; return the table's
-        key."""
+        """Train rules with one setting changed, tabulate the runs in the bins of the others; return the table's key."""
         from analysis.sweeps.trained import Entry, write_trained_sweep
 
         edges = json.loads((done[0].run / ANALYSIS / SUMMARY).read_text(encoding="utf-8"))["edges"]
@@ -224,100 +216,54 @@ class Reproduction:
         inputs = self._from([*done, *sweep.jobs], "", "analysis") | {"entries": entries, "edges": edges}
         return self.stages.run("sweep-analysis", inputs, work)[0]
 
-    def measure_noise(self, runs: Sequence[Job]) -> str:
-        """Measure what numerics alone do to S, on the first seed of rule fspo (else the first run); return the key."""
-        job = next((job for job in runs if job.run.name.startswith("fspo-seed")), runs[0])
+    def draw(self, name: str, inputs: dict[str, Any], *arguments: str) -> list[dict[str, Any]]:
+        """Draw figures into the folder ``name``; return the rows of captions.json."""
+        folder, width = self.out / name, self.options.width
+        command = (*arguments, "--output", str(folder), "--width", width)
+        return self._module(name, inputs | {"width": width}, "figures", *command, result=folder / "captions.json")[1]
 
-        def work() -> None:
-            shutil.rmtree(job.run / NOISE, ignore_errors=True)  # from other inputs, or from a killed measurement
-            run_module("fspo.train", "--config", str(job.run / CONFIG), "--noise-floor")
-
-        return self.stages.run("noise-floor", {"run": job.key, "source": source_digest("fspo")}, work)[0]
-
-    def sweep(self, shared: Job) -> str:
-        """Tabulate what other settings would have done to the unclipped run's log; return the table's key."""
-
-        def work() -> None:
-            run_module("analysis", "sweep", str(shared.run), quiet=True)
-
-        inputs = {"run": shared.key, "source": source_digest("analysis", *GROUND_FLOOR)}
-        return self.stages.run("sweep", inputs, work)[0]
-
-    def diagnose(self, runs: Sequence[Job], noise: str) -> list[dict[str, Any]]:
-        """Run the doctor on each run; its findings do not stop the later stages."""
-
-        def work() -> list[dict[str, Any]]:
-            path = self.out / "doctor.json"
-            folders = [str(job.run) for job in runs]
-            run_module("analysis", "doctor", *folders, "--json", str(path), quiet=True, passing=(0, 1))
-            return json.loads(path.read_text(encoding="utf-8"))
-
-        return self.stages.run("doctor", self._from(runs, noise, "analysis"), work)[1]
-
-    def analyse(self, runs: Sequence[Job], noise: str) -> list[dict[str, Any]]:
-        """Write the tables of each run and the claims; return the claims."""
-        folders = [str(job.run) for job in runs]
-
-        def work() -> list[dict[str, Any]]:
-            claims = self.out / "claims.json"
-            # status 1: the report tells that a log failed its integrity check
-            run_module("analysis", *folders, "--claims", str(claims), passing=(0, 1))
-            return json.loads(claims.read_text(encoding="utf-8"))
-
-        return self.stages.run("analysis", self._from(runs, noise, "analysis"), work)[1]
-
-    def draw(self, runs: Sequence[Job], noise: str, swept: str, trained: str) -> list[dict[str, Any]]:
-        """Draw the publication figures; return the rows of captions.json."""
-        folder = self.out / "figures"
-
-        def work() -> list[dict[str, Any]]:
-            folders = [str(job.run) for job in runs]
-            if trained:
-                folders += ["--trained-sweep", str(self.out / TRAINED_SWEEP)]
-            run_module("figures", *folders, "--output", str(folder), "--width", self.options.width)
-            return json.loads((folder / "captions.json").read_text(encoding="utf-8"))
-
-        inputs = self._from(runs, noise, "analysis", "figures") | {"sweep": swept, "width": self.options.width}
-        inputs |= {"trained_sweep": trained}
-        return self.stages.run("figures", inputs, work)[1]
-
-    def write(
-        self,
-        checks: dict[str, Any],
-        theory: list[dict[str, Any]],
-        ranges: dict[str, Any],
-        claims: list[dict[str, Any]],
-        figures: list[dict[str, Any]],
-        diagnoses: list[dict[str, Any]],
-        jobs: Sequence[Job],
-    ) -> None:
+    def write(self, *, checks: dict[str, Any], claims: list[dict[str, Any]], **parts: Any) -> None:
         """Write report.html and print the verdicts."""
         from figures.page.reproduction import write_page
 
         page = write_page(
             self.out,
             preset=self.options.preset,
-            runs=[job.run for job in jobs],
             checks=checks,
-            theory=theory,
-            ranges=ranges,
             claims=claims,
-            figures=figures,
-            diagnoses=diagnoses,
+            **parts,
             trained_sweep=self.out / TRAINED_SWEEP if self.sizes.sweep else None,
             stages=self.stages.report,
             provenance=provenance(["paper_repro.py", *sys.argv[1:]], self.sizes.seeds),
         )
         for claim in claims:
             print(f"{claim['id']:4} {claim['verdict']:14} {claim['statement']}")
-        print(f"theory checks: {'all hold' if checks['status'] == 0 else 'SOME FAIL'} ({self.out / 'checks'})")
+        print(f"theory checks: {'all hold' if checks['exit_status'] == 0 else 'SOME FAIL'} ({self.out / 'checks'})")
         for line in page.damaged:
             print(f"log of {line}")
         print(f"report: {page.path}")
 
+    def _module(
+        self,
+        name: str,
+        inputs: dict[str, Any],
+        module: str,
+        *arguments: str,
+        result: Path | None = None,
+        quiet: bool = False,
+        passing: tuple[int, ...] = (0,),
+    ) -> tuple[str, Any]:
+        """Run ``python -m module`` as a stage; return its key and the content of the JSON file ``result``."""
+
+        def work() -> Any:
+            run_module(module, *arguments, quiet=quiet, passing=passing)
+            return json.loads(result.read_text(encoding="utf-8")) if result else None
+
+        return self.stages.run(name, inputs, work)
+
     @staticmethod
     def _from(runs: Sequence[Job], noise: str, *packages: str) -> dict[str, Any]:
-        """Return the inputs of a stage over all runs."""
+        """Return the inputs of a stage over several runs."""
         return {"keys": [job.key for job in runs], "noise": noise, "source": source_digest(*packages, *GROUND_FLOOR)}
 
 

@@ -235,7 +235,7 @@ def summary(
     """Return the first lines of the report: claims, theory checks, logs, the doctor's findings."""
     verdicts = [str(claim["verdict"]) for claim in claims]
     counted = ", ".join(f"{verdicts.count(v)} {v}" for v in dict.fromkeys(verdicts))
-    held = "all hold" if checks["status"] == 0 else "SOME FAIL (see Theory)"
+    held = "all hold" if checks["exit_status"] == 0 else "SOME FAIL (see Theory)"
     read = [json.loads((run / ANALYSIS / SUMMARY).read_text(encoding="utf-8")) for run in runs]
     sound = sum(bool(found["integrity"]["pass"]) for found in read)
     ill = [Path(d["run"]).name for d in diagnoses if d["findings"]]

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fspo.base.errors import UserError
 from fspo.base.options import parse
+from fspo.config import TrainConfig
 from fspo.rules import COMPARED, RIVALS, preset, scaled
-
-if TYPE_CHECKING:
-    from fspo.config import TrainConfig
 
 SWEPT = ("fspo", *RIVALS)
 """Rules of which one setting at a time is varied."""
@@ -139,8 +137,6 @@ def variants(sizes: Preset, ranges: Mapping[str, Mapping[str, Any]]) -> list[Var
     list of Variant
         Rule by rule, the base first.
     """
-    from fspo.config import TrainConfig  # fspo.config is slow to import, so the import is not at the top of the module
-
     default, found = TrainConfig(), {}
     batch = {name: getattr(default.batch, name) for name in ("prompts", "responses", "minibatches")}
     numbers = {name: sizes.options.get(f"batch.{name}", value) for name, value in batch.items()}
@@ -148,17 +144,17 @@ def variants(sizes: Preset, ranges: Mapping[str, Mapping[str, Any]]) -> list[Var
     for rule in (rule for rule in sizes.swept if rule in sizes.rules):
         for variant in _around(rule, ranges.get(rule, {}), numbers):
             place = (rule, variant.setting, *([variant.value] if sizes.every_value else []))
-            reason = variant.reason or _refused(TrainConfig, rule, sizes.options | variant.options)
+            reason = variant.reason or _refused(rule, sizes.options | variant.options)
             # the last of a setting's values, unless every value is wanted
             found[place] = replace(variant, reason=reason)
     return list(found.values())
 
 
-def _refused(config: type[TrainConfig], rule: str, options: Mapping[str, Any]) -> str:
+def _refused(rule: str, options: Mapping[str, Any]) -> str:
     """Return why the trainer refuses a rule with some options, or "" if it accepts them."""
     words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
     try:
-        parse(config, ["--rule.preset", rule, *words], prog="python -m fspo.train", description="")
+        parse(TrainConfig, ["--rule.preset", rule, *words], prog="python -m fspo.train", description="")
     except UserError as error:
         return f"not trained: {error}"
     return ""

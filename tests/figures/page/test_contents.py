@@ -146,14 +146,14 @@ def test_findings_worst_first_with_evidence_and_cure(runs):
         {"run": "c-seed0", "found": 0, "clear": 1, "not checked": None, "notes": "no scores"},
     ]
     claims = [{"verdict": v} for v in ("supported", "inconclusive", "supported")]
-    lines = contents.summary(claims, {"status": 0, "rows": [1, 2]}, plain, runs)
+    lines = contents.summary(claims, {"exit_status": 0, "rows": [1, 2]}, plain, runs)
     assert "Claims about training: 3, of them 2 supported, 1 inconclusive" in lines[0]
     assert lines[1:] == [
         "Checks of the theory: 2, all hold.",
         "Logs: 1 of 2 runs pass the integrity checks (T7 and T8 on logged vectors, bands, weights).",
         "Findings in 2 of 3 runs: a-seed0, b-seed0.",
     ]
-    assert "SOME FAIL" in contents.summary(claims, {"status": 1, "rows": []}, [], runs)[1]
+    assert "SOME FAIL" in contents.summary(claims, {"exit_status": 1, "rows": []}, [], runs)[1]
     assert contents.doctor(plain[2:]).notes == ["No check found anything."]
     assert contents.warnings(runs[0]) == ["fspo-seed0: 3 rows lost"]
 
