@@ -40,8 +40,10 @@ def test_every_column_says_what_it_means_and_its_unit(row):
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """A run with everything that a table is made of: scores, metrics, a noise floor."""
-    run = write_log(tmp_path_factory.mktemp("columns") / "run", Plan(rollouts=2, prompts=32, width=8))
+    """A run with everything that a table is made of: scores, metrics, a noise floor, token log-ratios."""
+    run = write_log(
+        tmp_path_factory.mktemp("columns") / "run", Plan(rollouts=2, prompts=32, width=8, engine=0.01, tokens=True)
+    )
     (run / "metrics.jsonl").write_text('{"rollout": 0, "step": 4, "phase": "train", "reward": 0.5}\n')
     n = np.arange(64)
     noise = GradLogWriter(
