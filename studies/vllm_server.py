@@ -16,7 +16,8 @@ from pathlib import Path
 
 from fspo.base.errors import UserError
 
-PYTHON = Path(__file__).resolve().parent.parent / ".vllm" / "bin" / "python"
+PYTHON = Path(os.environ.get("VLLM_ENV") or Path(__file__).resolve().parent.parent / ".vllm") / "bin" / "python"
+"""Python of vLLM's environment: that of the variable VLLM_ENV, or the one that `make .vllm/ready` makes."""
 STARTS_WITHIN = 400.0
 """Seconds within which a server must answer. The embedded model's server takes about 20 on an idle core."""
 

@@ -17,6 +17,7 @@ from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
 from fspo.base.errors import UserError
+from fspo.integrations.trl_check import missing_methods
 from fspo.integrations.trl_log import PREFIX, TrlLog, keep_steps_before
 from fspo.integrations.trl_rules import FURTHER_CUTS, clip_of, correction_of
 from fspo.objective import Mismatch, Records, objective
@@ -63,6 +64,8 @@ def observe(trainer: type, *, score_every: int = 0) -> type:
         return type(f"Observed{trainer.__name__}", (ObservedAsync, trainer), {})
     if not (isinstance(trainer, type) and issubclass(trainer, GRPOTrainer)):
         raise UserError(f"observe takes a class, trl.GRPOTrainer or AsyncGRPOTrainer: {trainer!r} is none")
+    for name in missing_methods():
+        warnings.warn(f"TRL has no GRPOTrainer.{name} any more: the log lacks what the method gave", stacklevel=2)
     return type(f"Observed{trainer.__name__}", (_Observed, trainer), {"score_every": score_every})
 
 

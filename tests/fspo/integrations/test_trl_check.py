@@ -10,7 +10,7 @@ from trl.trainer import grpo_trainer
 from trl_batch import make_trainer
 
 from fspo.base.errors import UserError
-from fspo.integrations.trl import FSPOConfig, FSPOTrainer
+from fspo.integrations.trl import FSPOConfig, FSPOTrainer, observe
 from fspo.integrations.trl_check import check_release
 
 OURS = {"kind": (FSPOTrainer, FSPOConfig), "steps_per_generation": 4, "gradient_accumulation_steps": 2}
@@ -80,6 +80,12 @@ def test_a_method_that_is_gone_is_named(tmp_path, monkeypatch):
     monkeypatch.delattr(GRPOTrainer, "_calculate_rewards")
     with pytest.raises(UserError, match=r"TRL has no GRPOTrainer\._calculate_rewards any more"):
         make_trainer(tmp_path, 8, **OURS)
+
+
+def test_observe_says_which_method_is_gone(monkeypatch):
+    monkeypatch.delattr(GRPOTrainer, "_compute_loss")
+    with pytest.warns(UserWarning, match=r"TRL has no GRPOTrainer\._compute_loss any more"):
+        observe(GRPOTrainer)
 
 
 def test_the_check_leaves_no_trace(tmp_path, monkeypatch):
