@@ -29,6 +29,7 @@ from analysis.doctor.laws import LEVEL
 from analysis.doctor.planted import Plan, write_run
 from fspo.base.errors import run_cli
 from fspo.base.files import write_text
+from fspo.gradlog.run_folder import CONFIG, GRADLOG, METRICS
 from fspo.rules import preset
 
 HERE = Path(__file__).parent
@@ -187,11 +188,11 @@ SEVERITIES: dict[str, tuple[tuple[float, ...], Callable[[float], Change]]] = {
 
 def rewritten(source: Path, target: Path, change: Change, seed: int) -> Path:
     """Copy a run with each file's rows changed."""
-    shutil.copytree(source / "gradlog", target / "gradlog")
-    for name in ("metrics.jsonl", "config.yaml"):
+    shutil.copytree(source / GRADLOG, target / GRADLOG)
+    for name in (METRICS, CONFIG):
         if (source / name).exists():
             shutil.copy(source / name, target / name)
-    for file in sorted((target / "gradlog").iterdir()):
+    for file in sorted((target / GRADLOG).iterdir()):
         table = pq.read_table(file)
         n = len(table)
         columns = {f: table[f].to_numpy(zero_copy_only=False) for f in table.column_names if table[f].null_count < n}

@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 
 from analysis.log.rows import numbered, repeated
 from analysis.rules.recompute import Columns
-from fspo.advantages import GRPO_EPS, ROUNDING
+from fspo.advantages import ESTIMATORS, GRPO_EPS, ROUNDING
 from fspo.stats.clusters import totals
 
 Floats = NDArray[np.float64]
 TOLERANCE = 2e-3
 """Largest distance of an advantage from the group's line, over the group's largest |A|, that counts as rounding: a
 reward and an advantage are float32, and a trainer may have computed them in bfloat16, which has 3 digits."""
-SLOPES = ("rloo", "grpo", "dr_grpo", "scaled by the standard deviation of all rewards", "scaled by a constant")
+SLOPES = (*ESTIMATORS, "scaled by the standard deviation of all rewards", "scaled by a constant")
 NOT_CENTRED = "not centred in the group"
 BY_LENGTH = "times the length"
 OVER_LENGTH = "over the length"
