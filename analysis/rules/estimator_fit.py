@@ -98,17 +98,16 @@ def estimator_fit(columns: Columns, size: int = 0) -> EstimatorFit:
         deviation = np.sqrt(total(x * x) / np.maximum(count - 1, 1))
         everything = np.sqrt(_by_rollout(rollout, np.nan_to_num(r)))[first_of(group, number)]
         constant = np.median(k[judged & sound]) if np.any(judged & sound) else np.nan
-        slopes = {
-            "rloo": [count / np.maximum(count - 1, 1)],
-            "grpo": [1 / (deviation + eps) for eps in (0.0, 1e-6, GRPO_EPS)]
-            + [np.sqrt(count / (count - 1)) / deviation],
-            "dr_grpo": [np.ones(number)],
-            SLOPES[3]: [1 / (everything + eps) for eps in (0.0, GRPO_EPS)],
-            SLOPES[4]: [np.full(number, constant)],
-        }
+        values = (  # of k by each of SLOPES, in its order
+            [count / np.maximum(count - 1, 1)],
+            [1 / (deviation + eps) for eps in (0.0, 1e-6, GRPO_EPS)] + [np.sqrt(count / (count - 1)) / deviation],
+            [np.ones(number)],
+            [1 / (everything + eps) for eps in (0.0, GRPO_EPS)],
+            [np.full(number, constant)],
+        )
         fits = {
-            name: sound & np.any([np.abs(k / v - 1) <= 2 * TOLERANCE for v in values], axis=0)
-            for name, values in slopes.items()
+            name: sound & np.any([np.abs(k / v - 1) <= 2 * TOLERANCE for v in slopes], axis=0)
+            for name, slopes in zip(SLOPES, values, strict=True)
         }
         lines = {BY_LENGTH: np.nan_to_num(A) / L, OVER_LENGTH: np.nan_to_num(A) * L}
         mixed = largest(L) > 1.02 * (total(L) / count)  # of responses of one length nothing can be told by length
