@@ -319,7 +319,20 @@ def page(found: dict[str, Any]) -> str:
         + "".join(f"; {name}: {', '.join(ids)}" for name, ids in real.items() if ids)
         + ".",
     ]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "", *WORTH]) + "\n"
+
+
+WORTH = (
+    "## What these numbers are worth",
+    "",
+    "- Who wrote the checks wrote the 40 defects too. A defect counts as seen where any check finds something new, under",
+    "  whatever name; some rewrites disturb more columns than the defect needs.",
+    "- The simulated healthy runs had been of other rules first: 12 of 100 had the finding `acceptance`, all of rule",
+    "  `power`, whose published range is wide for these logs. That rule was then replaced by fspo-cap.",
+    "- The real healthy runs are a second batch. In the first, with a larger learning rate and responses of at most 96",
+    "  tokens, 29 of 32 had findings (`truncation`, `drift`, `acceptance`, `heavy_weights`), none of them from a law.",
+    "- A shift of S by -.1 after the updates was missed in a log of 10 rollouts: one heavy weight hides means below 0.",
+)
 
 
 def main() -> None:
