@@ -325,8 +325,8 @@ def page(found: dict[str, Any]) -> str:
 WORTH = (
     "## What these numbers are worth",
     "",
-    "- Who wrote the checks wrote the 40 defects too. A defect counts as seen where any check finds something new, under",
-    "  whatever name; some rewrites disturb more columns than the defect needs.",
+    "- Who wrote the checks wrote the 40 defects too. A defect counts as seen where any check finds something new,",
+    "  under whatever name; some rewrites disturb more columns than the defect needs.",
     "- The simulated healthy runs had been of other rules first: 12 of 100 had the finding `acceptance`, all of rule",
     "  `power`, whose published range is wide for these logs. That rule was then replaced by fspo-cap.",
     "- The real healthy runs are a second batch. In the first, with a larger learning rate and responses of at most 96",
