@@ -361,6 +361,7 @@ def objective(
     mismatch: Mismatch | None = None,
     correction: Rule | None = None,
     correction_m: Tensor | float | None = None,
+    factor: Tensor | None = None,
 ) -> ObjectiveOutput:
     """Return the loss of one microbatch and the records of its responses.
 
@@ -394,6 +395,8 @@ def objective(
     correction_m : float or Tensor (B,), optional
         Centre of the correction's band, nats per token; needed if the correction has a drift. It is
         ``correction.centre(stats, advantages)`` with the sums of the correction's own ratio.
+    factor : Tensor (B,) or (B, T), optional
+        Factor of each response or each token, computed elsewhere, in the place of a correction's.
 
     Returns
     -------
@@ -405,11 +408,16 @@ def objective(
         For shapes that do not fit, a missing reference, centre or mismatch, or rules that cannot go together.
     """
     config = config or ObjectiveConfig()
-    _check(new, old, mask, advantages, ref, config, mismatch)
+    _check(new, old, mask, advantages, ref, config, mismatch, factor)
     check_ratios(rule, correction)
+    if factor is not None and correction is not None:
+        raise UserError(f"objective: factor and correction {correction.label!r} would both weigh a response: pass one")
     mask = mask.to(torch.bool)
     s, advantages = log_ratios(new, old, mask), advantages.detach()
-    corrected, factor = None, None
+    corrected = None
+    if factor is not None:
+        factor = factor.detach().double()
+        factor = torch.where(mask, factor, 0.0) if factor.ndim == 2 else factor
     if correction is not None:
         tokens = ratio_tokens(correction.on, s, mismatch)
         corrected = apply_rule(correction, tokens, mask, advantages, correction_m)
@@ -496,10 +504,12 @@ def _check(
     ref: Tensor | None,
     config: ObjectiveConfig,
     mismatch: Mismatch | None,
+    factor: Tensor | None,
 ) -> None:
     shape = tuple(new.shape)
     named = {"old": old, "mask": mask} | ({} if ref is None else {"ref": ref})
     named |= {} if mismatch is None else {"mismatch": mismatch.behaviour}
+    named |= {} if factor is None or factor.shape == advantages.shape else {"factor": factor}
     wrong = {name: tuple(x.shape) for name, x in named.items() if tuple(x.shape) != shape}
     if len(shape) != 2 or wrong or tuple(advantages.shape) != shape[:1]:
         raise UserError(

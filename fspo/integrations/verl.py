@@ -10,6 +10,20 @@ workers included. Parts of the preset are changed through `FSPOLossConfig`:
 Written against verl 0.9. verl adds KL and entropy terms itself. Its loss functions see one microbatch and no prompt
 numbers, so rules with a drift and adaptive bands are not available here. The option ``observe`` names a run folder for
 the gradient log; `ObservedLossConfig` has the log written of a run whose loss is verl's own.
+
+The mismatch between sampler and trainer is corrected beside the clip rule, by our presets (`fspo.rules.CORRECTIONS`),
+
+    +actor_rollout_ref.actor.policy_loss.correction.preset=tis
+
+or by verl's ``algorithm.rollout_correction``, which leaves the same factors (quoted: YAML reads 0.5_5 as 0.55):
+
+    tis: {rollout_is: token, rollout_is_threshold: 2}
+    icepop: {rollout_is: token, rollout_is_threshold: "0.5_5"}
+    mis: {rollout_is: sequence, rollout_is_threshold: "0.3333333333_3"}
+    geo-mask: {rollout_rs: seq_mean_k1, rollout_rs_threshold: "0.9990009990_1.0010010010"}
+
+engine-sqrt is not available: a loss cannot centre its band, nor tell the engine from stale weights, because verl keeps
+no log-probs of the weights that sampled.
 """
 
 from __future__ import annotations
@@ -24,14 +38,15 @@ from verl.workers.config import ActorConfig
 
 from fspo.base.errors import UserError
 from fspo.config import ObjectiveConfig
-from fspo.integrations.fixed import PARTS, fixed_rule, one_each
-from fspo.integrations.verl_observe import ObservedLossConfig
+from fspo.integrations.fixed import PARTS, check_fixed, fixed_rule, one_each
+from fspo.integrations.verl_observe import ObservedLossConfig, watch_actors
 from fspo.objective import objective
-from fspo.rules import Rule, preset
+from fspo.rules import Rule, correction, preset
 
 __all__ = ["FSPOLossConfig", "ObservedLossConfig", "fspo_loss"]
 
 NAME = "fspo"
+_SHOWS = "verl shows a loss one microbatch"
 FAIR_MODE = "seq-mean-token-mean"
 """verl's aggregation in which each response counts once."""
 _REPLACED = {
@@ -54,9 +69,12 @@ class FSPOLossConfig(ObservedLossConfig):
         Preset (`fspo.rules.PRESETS`).
     range_lo, range_hi, gamma, drift, outside, dual : optional
         Parts that differ from the preset's (`fspo.rules.Rule`).
+    correction : mapping, optional
+        ``preset``, one of `fspo.rules.CORRECTIONS`, and parts that differ from the preset's, as ``range_hi``. It is on
+        the behaviour ratio, and needs ``actor_rollout_ref.rollout.calculate_log_probs``. None: no correction of ours.
     rollout_correction : optional
-        Set it to ``${algorithm.rollout_correction}``, so that corrections which change responses before the band does
-        are refused here. A loss function cannot see them otherwise.
+        Set it to ``${algorithm.rollout_correction}``, so that corrections of verl's that change S are refused here. A
+        loss function cannot see them otherwise.
 
     Raises
     ------
@@ -72,6 +90,7 @@ class FSPOLossConfig(ObservedLossConfig):
     drift: str | None = None
     outside: str | None = None
     dual: float | None = None
+    correction: Any = None
 
     def __post_init__(self) -> None:
         if self.loss_mode != NAME:
@@ -79,13 +98,30 @@ class FSPOLossConfig(ObservedLossConfig):
                 f"policy_loss.loss_mode is {self.loss_mode!r}, under which FSPOLossConfig does nothing: set it to "
                 f"{NAME!r}"
             )
-        _check_correction(self.rollout_correction)
-        self.clip_rule()
+        _check_correction(self.rollout_correction, self.clip_rule())
+        corrects = self.correction_rule() is not None
         super().__post_init__()
+        if corrects and self.observe is None:
+            watch_actors(None)
 
     def clip_rule(self) -> Rule:
         """Return the clip rule: the preset with the parts that were changed."""
-        return fixed_rule(self.rule, {n: getattr(self, n) for n in PARTS}, "verl shows a loss one microbatch")
+        return fixed_rule(self.rule, {n: getattr(self, n) for n in PARTS}, _SHOWS)
+
+    def correction_rule(self) -> Rule | None:
+        """Return the correction of ours: its preset with the parts that were changed."""
+        parts = dict(self.correction or {"preset": "none"})
+        if "preset" not in parts:
+            raise UserError("policy_loss.correction has no preset: set policy_loss.correction.preset")
+        found = correction(parts.pop("preset"), **parts)
+        if found is not None:
+            check_fixed(found, _SHOWS)
+            if found.on == "engine":
+                raise UserError(
+                    f"correction {found.label!r} on='engine' needs log-probs of the weights that sampled, which verl "
+                    "does not keep: set policy_loss.correction.on=behaviour"
+                )
+        return found
 
 
 @register_policy_loss(NAME)  # type: ignore[arg-type]
@@ -108,7 +144,7 @@ def fspo_loss(
         Name of verl's aggregation, with verl's global denominators. A sequence rule takes "seq-mean-token-mean" alone.
     config : ActorConfig
     rollout_is_weights : Tensor, optional
-        Must be None; weights are refused.
+        Factors f_t of verl's correction or of ours; they multiply value and gradient of the tokens.
 
     Returns
     -------
@@ -135,6 +171,7 @@ def fspo_loss(
         rule,
         ObjectiveConfig(aggregation),
         denominator=denominator,
+        factor=rollout_is_weights,
     )
     count = records.count.sum().clamp(min=1)
     return loss, {
@@ -145,20 +182,16 @@ def fspo_loss(
     }
 
 
-def _check_correction(correction: Any) -> None:
-    """Raise UserError for corrections of verl that the band does not allow.
-
-    They use the sampler's log-probs as the old ones, or drop or weigh responses before the band does.
-    """
-    for name, why in (
-        ("bypass_mode", "takes the sampler's log-probs for the old ones, so that its mismatch is part of S"),
-        ("rollout_rs", "drops tokens or responses by the sampler's mismatch, which grows with length"),
-        ("rollout_is", "weighs responses by the sampler's mismatch, which grows with length"),
-    ):
-        if correction is not None and (value := correction.get(name, None)):
-            raise UserError(
-                f"algorithm.rollout_correction.{name}={value} {why}, before the band sees them: leave it out"
-            )
+def _check_correction(options: Any, rule: Rule) -> None:
+    """Raise UserError for corrections of verl's that change S: other old log-probs, or tokens missing in the sum."""
+    options = options or {}
+    criteria, why = options.get("rollout_rs", None), None
+    if options.get("bypass_mode", False):
+        why = "bypass_mode=True takes the sampler's log-probs for the old ones, so that its mismatch is part of S"
+    elif rule.level != "token" and "token_" in (criteria or ""):
+        why = f"rollout_rs={criteria} drops tokens of a response, so that S is a sum of fewer tokens"
+    if why is not None:
+        raise UserError(f"algorithm.rollout_correction.{why}: leave it out")
 
 
 def _check(rule: Rule, config: ActorConfig, mode: str, weights: Tensor | None) -> None:
@@ -167,10 +200,10 @@ def _check(rule: Rule, config: ActorConfig, mode: str, weights: Tensor | None) -
             f"actor.loss_agg_mode={mode!r} weighs whole responses by their length, which undoes rule {rule.label!r}: "
             f"set it to {FAIR_MODE!r}"
         )
-    if weights is not None:
+    if weights is None and isinstance(chosen := config.policy_loss, FSPOLossConfig) and chosen.correction_rule():
         raise UserError(
-            "rollout_is weighs responses by the sampler's mismatch, which grows with length, before the band sees "
-            "them: set algorithm.rollout_correction.rollout_is=null"
+            "policy_loss.correction has not reached the loss, because verl's actor was made before this configuration "
+            "was read, or of another class: use algorithm.rollout_correction.rollout_is"
         )
     for name, ours in _REPLACED.items():
         if getattr(config, name) != ActorConfig.__dataclass_fields__[name].default:

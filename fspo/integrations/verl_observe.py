@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from verl.utils import tensordict_utils as tu
 from verl.workers.config import PolicyLossConfig
-from verl.workers.utils.padding import no_padding_2_padding
+from verl.workers.utils.padding import no_padding_2_padding, response_to_nested
 
 from fspo.base.errors import UserError
 from fspo.base.keyed_noise import hashed
@@ -29,7 +29,7 @@ from fspo.gradlog.files import file_name, log_paths, rollout_of
 from fspo.gradlog.schema import COLUMNS
 from fspo.integrations.fixed import token_mean
 from fspo.integrations.verl_rules import BYPASS, clip_of, correction_of
-from fspo.objective import Mismatch, objective
+from fspo.objective import Mismatch, apply_rule, objective
 from fspo.rules import Rule
 
 ROW = "fspo_row"
@@ -61,8 +61,8 @@ class ObservedLossConfig(PolicyLossConfig):
             watch_actors(str(self.observe))
 
 
-def watch_actors(run: str) -> None:
-    """Have verl's actors of this process write the gradient log to a run folder."""
+def watch_actors(run: str | None) -> None:
+    """Have verl's actors of this process apply our correction, if one is set, and write the log to a run folder."""
     from verl.workers.engine_workers import ActorRolloutRefWorker
 
     base = ActorRolloutRefWorker.actor_worker_cls
@@ -74,24 +74,28 @@ def watch_actors(run: str) -> None:
 class _Observed:
     """What `watch_actors` adds to verl's training worker: it numbers a rollout's responses and hears its loss."""
 
-    run: str
+    run: str | None
     _log: _ActorLog | None = None
 
     def set_loss_fn(self: Any, loss_fn: Callable[..., Any]) -> None:
-        """Take verl's loss function, and hand it on with an ear."""
+        """Take verl's loss function, and hand it on with an ear and with our correction's weights."""
+        config = getattr(loss_fn, "keywords", {}).get("config") or getattr(loss_fn, "config", None)
+        correction = _ours(config)
 
         def heard(*args: Any, **kwargs: Any) -> Any:
+            if correction is not None:
+                kwargs["data"] = _weighed(kwargs["data"], correction)
             out = loss_fn(*args, **kwargs)
             if self._log is not None:
                 self._log.append(kwargs["model_output"], kwargs["data"])
             return out
 
-        self._actor_config = getattr(loss_fn, "keywords", {}).get("config") or getattr(loss_fn, "config", None)
+        self._actor_config = config
         super().set_loss_fn(heard)  # type: ignore[misc]
 
     def train_mini_batch(self: Any, data: Any) -> Any:
         """Make verl's updates on one rollout, and write the log's rows of them."""
-        if self.engine.is_mp_src_rank_with_outputs():
+        if self.run is not None and self.engine.is_mp_src_rank_with_outputs():
             self._log = _ActorLog(self.run, self.engine, self._actor_config, data)
         try:
             return super().train_mini_batch(data)  # type: ignore[misc]
@@ -127,7 +131,8 @@ class _ActorLog:
         self.rule = clip_of(config)
         self.bypass = policy_loss is not None and policy_loss.get("loss_mode", None) == BYPASS
         header: dict[str, Any] = {} if self.rule is None else {"rule": self.rule.to_dict()}
-        correction = None if policy_loss is None else correction_of(policy_loss.get("rollout_correction", None))
+        verls = None if policy_loss is None else correction_of(policy_loss.get("rollout_correction", None))
+        correction = _ours(config) or verls
         if correction is not None:
             header["correction"] = correction.to_dict()
         self.label = f"verl-{policy_loss.get('loss_mode', None)}" if policy_loss is not None else "verl"
@@ -219,6 +224,34 @@ class _ActorLog:
             self.writer.flush(self.rollout)
         except Exception as error:
             _logger.warning("fspo: rollout %d is not logged: %r", self.rollout, error)
+
+
+def _ours(config: Any) -> Rule | None:
+    """Return the correction of ours that a verl actor's configuration asks for."""
+    found = getattr(getattr(config, "policy_loss", None), "correction_rule", None)
+    return None if found is None else found()
+
+
+def _weighed(data: Any, correction: Rule) -> Any:
+    """Return a microbatch of verl's with a correction's factors f_t as verl's own column ``rollout_is_weights``."""
+    if "rollout_is_weights" in data:
+        raise UserError(
+            f"algorithm.rollout_correction.rollout_is and policy_loss.correction {correction.label!r} would both weigh "
+            "a response: leave one out"
+        )
+    if "rollout_log_probs" not in data:
+        raise UserError(
+            f"policy_loss.correction {correction.label!r} needs the sampler's log-probs: set "
+            "actor_rollout_ref.rollout.calculate_log_probs=true"
+        )
+    batch = data.select("response_mask", "old_log_probs", "advantages", "rollout_log_probs").to_padded_tensor()
+    mask, old = batch["response_mask"].to(torch.bool), batch["old_log_probs"]
+    tokens = Mismatch.of(old, batch["rollout_log_probs"], mask).behaviour
+    factor = apply_rule(correction, tokens, mask, token_mean(batch["advantages"], mask)[0]).clipped_weight
+    factor = ((factor if factor.ndim == 2 else factor[:, None]) * mask).to(old.dtype)
+    out, like = data.copy(), data["response_mask"]
+    out["rollout_is_weights"] = response_to_nested(factor, like) if like.is_nested else factor
+    return out
 
 
 def _check_folder(run: str, rollout: int, rank: int) -> None:

@@ -150,6 +150,9 @@ def test_a_factor_multiplies_what_the_clip_leaves(clip, name):
     np.testing.assert_allclose(grad2, f * grad, rtol=1e-10, atol=0)
     np.testing.assert_allclose(r.to_numpy()["correction_weight"], f.sum(1) / mask.sum(1), rtol=1e-10)
     assert J2 != J
+    given = torch.as_tensor(np.where(mask, f, np.nan))
+    J3, grad3, _ = run(rule, s, A, SEQUENCE, mask, factor=given)
+    np.testing.assert_allclose([J3, *grad3.ravel()], [J2, *grad2.ravel()], rtol=1e-10, atol=1e-15)
 
 
 @pytest.mark.parametrize("clip", ["fspo", "fspo-truncate", "gspo", "grpo", "ctpo"])
@@ -200,6 +203,12 @@ def test_a_token_without_a_log_prob_of_the_sampler_is_counted_and_not_corrected(
             preset("fspo", on="total").rule,
             {"correction": CORRECTIONS["mis"], "mismatch": mismatch([[0.1]])},
             "weigh it twice",
+        ),
+        (NONE, {"factor": torch.ones(1, 2)}, "factor.*pass"),
+        (
+            NONE,
+            {"factor": torch.ones(1), "correction": CORRECTIONS["mis"], "mismatch": mismatch([[0.1]])},
+            "would both weigh a response: pass one",
         ),
     ],
 )

@@ -3,6 +3,7 @@
 
 import math
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -18,13 +19,17 @@ from hydra.errors import InstantiationException
 from omegaconf import OmegaConf
 from tensordict import TensorDict
 from verl.trainer.ppo.core_algos import get_policy_loss_fn
+from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_and_rejection_mask
 from verl.utils.config import omega_conf_to_dataclass
+from verl.workers.engine_workers import ActorRolloutRefWorker
 from verl.workers.utils.losses import ppo_loss
 
+import fspo.integrations.verl
 from fspo.base.errors import UserError
 from fspo.integrations.verl import FSPOLossConfig
+from fspo.integrations.verl_rules import correction_of
 from fspo.objective import ObjectiveConfig, objective
-from fspo.rules import preset
+from fspo.rules import CORRECTIONS, preset
 
 ACTOR = "actor_rollout_ref.actor."
 ROOT = Path(__file__).parents[3]
@@ -35,6 +40,13 @@ OURS = (
 SEQUENCE = f"{ACTOR}loss_agg_mode=seq-mean-token-mean"
 MODES = ["token-mean", "token-sum", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"]
 GLOBAL = {"dp_size": 2, "batch_num_tokens": 91, "global_batch_size": 24, "loss_scale_factor": 40}
+
+
+@pytest.fixture(autouse=True)
+def unwatched():
+    earlier = ActorRolloutRefWorker.actor_worker_cls
+    yield
+    ActorRolloutRefWorker.actor_worker_cls = earlier
 
 
 def actor(*overrides, info=None):
@@ -63,7 +75,7 @@ def batch(seed, spread, *, size=8, width=10, holes=True):
     return new.requires_grad_(), old, mask, advantages
 
 
-def run(name, config, new, old, mask, advantages):
+def run(name, config, new, old, mask, advantages, weights=None):
     leaf = new.detach().clone().requires_grad_()
     loss, metrics = get_policy_loss_fn(name)(
         old_log_prob=old,
@@ -72,6 +84,7 @@ def run(name, config, new, old, mask, advantages):
         response_mask=mask,
         loss_agg_mode=config.loss_agg_mode,
         config=config,
+        rollout_is_weights=weights,
     )
     loss.backward()
     return loss.item(), leaf.grad, metrics
@@ -105,6 +118,39 @@ def test_our_grpo_with_a_dual_clip_is_verls_vanilla_in_every_aggregation(mode, i
     assert_same(found, run("vanilla", actor(mode, info=info), *data))
     assert found[2]["actor/pg_clipfrac"] > 0
     assert found[2]["actor/pg_clipfrac_lower"] > 0
+
+
+@pytest.mark.parametrize("level", ["token", "sequence"])
+@pytest.mark.parametrize("name", ["gspo", "vanilla"])
+def test_verls_rollout_weights_are_factors_beside_the_clip(name, level):
+    new, old, mask, advantages = batch(7, 0.3)
+    sampler = old - 0.5 * torch.randn(old.shape, generator=torch.Generator().manual_seed(1))
+    proto, _, _ = compute_rollout_correction_and_rejection_mask(
+        old, sampler, mask.long(), rollout_is=level, rollout_is_threshold="0.5_2.5"
+    )
+    weights = proto.batch["rollout_is_weights"]
+    assert 0 < (weights[mask] == 0).double().mean() < 1
+    rule = {"gspo": "gspo", "vanilla": "grpo"}[name]
+    dual = () if rule == "gspo" else (f"dual={math.log(3.0) / math.log(1.05)}",)
+    ours = actor(*OURS, SEQUENCE, *parts(f"rule={rule}", "range_lo=0.05", "range_hi=0.05", *dual))
+    theirs = actor(SEQUENCE, f"{ACTOR}clip_ratio_low=0.05", f"{ACTOR}clip_ratio_high=0.05")
+    found = run("fspo", ours, new, old, mask, advantages, weights)
+    assert_same(found, run(name, theirs, new, old, mask, advantages, weights))
+    assert found[2]["actor/pg_clipfrac"] > 0
+    plain = run("fspo", ours, new, old, mask, advantages)
+    assert not torch.allclose(found[1], plain[1], rtol=0.1)
+
+
+def test_the_documented_options_of_verl_are_our_corrections():
+    text = re.findall(r"^    ([a-z-]+: \{.*\})$", fspo.integrations.verl.__doc__ or "", re.MULTILINE)
+    options = OmegaConf.create("\n".join(text))
+    assert {*options, "engine-sqrt"} == set(CORRECTIONS)
+    for name, verls in options.items():
+        ours, theirs = vars(CORRECTIONS[str(name)]), vars(correction_of(verls))
+        ranges = ("range_lo", "range_hi")
+        assert [theirs[part] for part in ranges] == pytest.approx([ours[part] for part in ranges], rel=1e-6), name
+        assert all(theirs[part] == ours[part] for part in set(ours) - {"name", *ranges}), name
+        FSPOLossConfig(rollout_correction=verls)
 
 
 @pytest.mark.parametrize("name", ["fspo", "fspo-truncate", "fspo-cap", "rloo"])
@@ -184,6 +230,11 @@ def test_settings_that_undo_the_rule_are_refused(overrides, line):
         ({"rule": "fsop"}, "did you mean 'fspo'"),
         ({"range_lo": 0.0}, "range_lo=0.0 must be > 0"),
         ({"rollout_correction": {"bypass_mode": True}}, "bypass_mode=True takes the sampler's log-probs"),
+        ({"rollout_correction": {"rollout_rs": "seq_sum_k1,token_k2"}}, "drops tokens of a response"),
+        ({"correction": {"preset": "engine-sqrt"}}, "set drift=none"),
+        ({"correction": {"preset": "engine-sqrt", "drift": "none"}}, r"set policy_loss\.correction\.on=behaviour"),
+        ({"correction": {"preset": "tsi"}}, "did you mean 'tis'"),
+        ({"correction": {"range_hi": 2.0}}, r"set policy_loss\.correction\.preset"),
     ],
 )
 def test_rules_that_cannot_work_are_refused(options, line):
@@ -193,7 +244,7 @@ def test_rules_that_cannot_work_are_refused(options, line):
 
 @pytest.mark.parametrize(
     "correction",
-    ["bypass_mode=true", "rollout_rs=token_k1", "rollout_is=sequence"],
+    ["bypass_mode=true", "rollout_rs=token_k1"],
     ids=lambda text: text.split("=")[0],
 )
 def test_the_example_refuses_a_rollout_correction(correction):
@@ -208,12 +259,9 @@ def test_the_example_refuses_a_rollout_correction(correction):
         omega_conf_to_dataclass(config.actor_rollout_ref.actor)
 
 
-def test_importance_weights_of_the_rollout_are_refused():
-    new, old, mask, advantages = batch(7, 0.1)
-    with pytest.raises(UserError, match="rollout_is=null"):
-        get_policy_loss_fn("fspo")(
-            old, new, advantages[:, None] * mask, mask, "seq-mean-token-mean", actor(*OURS), torch.ones_like(new)
-        )
+def test_a_correction_that_does_not_reach_the_loss_is_refused():
+    with pytest.raises(UserError, match=r"policy_loss\.correction has not reached the loss"):
+        run("fspo", actor(*OURS, SEQUENCE, *parts("correction.preset=tis")), *batch(7, 0.1))
 
 
 def test_advantages_of_tokens_are_refused():

@@ -34,7 +34,7 @@ from fspo.gradlog import read_log
 from fspo.integrations.verl_observe import watch_actors
 from fspo.integrations.verl_rules import clip_of, correction_of
 from fspo.rules import Rule, preset
-from tests.fspo.integrations.test_verl import ACTOR, ROOT, actor
+from tests.fspo.integrations.test_verl import ACTOR, OURS, ROOT, SEQUENCE, actor, parts
 
 VOCABULARY, PROMPT, WIDTH, GROUPS, EACH = 11, 3, 12, 8, 2
 ROWS = GROUPS * EACH
@@ -375,3 +375,40 @@ def test_our_own_loss_is_watched_too(tmp_path):
     config = actor(*ours, watched, f"+{ACTOR}policy_loss.observe={tmp_path}")
     assert clip_of(config) == preset("fspo").rule
     assert ActorRolloutRefWorker.actor_worker_cls.run == str(tmp_path)
+
+
+@pytest.mark.parametrize("observed", [True, False])
+@pytest.mark.parametrize(
+    ("ours", "verls"),
+    [
+        (("preset=tis", "range_hi=0.1"), {"rollout_is": "token", "rollout_is_threshold": 1.1}),
+        (("preset=icepop", "range_lo=0.2", "range_hi=0.3"), {"rollout_is": "token", "rollout_is_threshold": "0.8_1.3"}),
+        (("preset=mis", "range_lo=0.3"), {"rollout_is": "sequence", "rollout_is_threshold": "0.7_3.0"}),
+        (
+            ("preset=geo-mask", "range_lo=0.05", "range_hi=0.05"),
+            {"rollout_rs": "seq_mean_k1", "rollout_rs_threshold": f"{1 / 1.05}_{1 / 0.95}"},
+        ),
+    ],
+)
+def test_our_correction_trains_what_verls_does(tmp_path, ours, verls, observed):
+    """Ours, computed beside the loss, and verl's, computed by its trainer before the loss, give the same weights."""
+    loss = (*OURS, SEQUENCE)
+    watch = parts(f"observe={tmp_path / 'run'}") if observed else ()
+    own, _ = trained(None, *loss, *watch, *parts(*(f"correction.{part}" for part in ours)))
+    ActorRolloutRefWorker.actor_worker_cls = TrainingWorker
+    theirs, _ = trained(None, *loss, correction=verls)
+    plain, _ = trained(None, *loss)
+    torch.testing.assert_close(own.table, theirs.table, rtol=1e-5, atol=1e-6)
+    assert (theirs.table - plain.table).abs().max() > 1e-3
+    if observed:
+        log = read_log(tmp_path / "run")
+        assert Rule(**log.metadata["correction"]).name == ours[0].split("=")[1]
+        assert len(set(np.round(log.column("correction_weight"), 6))) > 1
+
+
+def test_our_correction_without_what_it_needs_is_refused():
+    tis = (*OURS, SEQUENCE, *parts("correction.preset=tis"))
+    with pytest.raises(UserError, match=r"set actor_rollout_ref\.rollout\.calculate_log_probs=true"):
+        trained(None, *tis, sampler=False)
+    with pytest.raises(UserError, match="both weigh"):
+        trained(None, *tis, correction={"rollout_is": "token", "rollout_is_threshold": 2.0})
