@@ -174,9 +174,9 @@ def _rows(log: GradLog, partition: Partition, scale: Scale | None, ratio: Logged
         used = appearances(rollout, response, step)
     S, length = ratio.of(log).astype(np.float64, copy=False), column("length", 1, np.float64)
     A = column("advantage", np.nan, np.float64)
-    sums = [column(name, np.nan, np.float64) for name in (ratio.k3_sum, ratio.sum_sq)]
+    k3_sum, sum_sq = (column(name, np.nan, np.float64) for name in (ratio.k3_sum, ratio.sum_sq))
     known = ratio.k3_sum in log and ratio.sum_sq in log
-    drifts = _drifts(*sums, length, step) if known else np.full((4, n), np.nan)
+    drifts = _drifts(k3_sum, sum_sq, length, step) if known else np.full((4, n), np.nan)
     by_sign = _drifts_by_sign(S, length, A, step)
     reward = column("reward", np.nan, np.float64)
     coordinate, _ = coordinates(log, partition, cluster, scale.categories if scale else ())
@@ -192,7 +192,7 @@ def _rows(log: GradLog, partition: Partition, scale: Scale | None, ratio: Logged
         prompt=prompt,
         reward=reward,
         leave_one_out=leave_one_out(reward, cluster, response) if "reward" in log else reward,
-        k3_sum=sums[0],
+        k3_sum=k3_sum,
         k3=drifts[0],
         sigma2=drifts[1],
         k3_lagged=drifts[2],

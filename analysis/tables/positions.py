@@ -124,8 +124,8 @@ def position_table(run: Run, bins: Bins, window_size: int) -> tuple[list[Positio
             shape = layout.groups, len(edges)
             key = group * len(edges) + edges.index(coordinate)
             values = np.ones(len(key)), coordinate, tokens.x, tokens.x**2, *kept
-            zeros = [np.zeros(shape) for _ in values]
-            sums.setdefault(by, _Sums(*zeros[:4], zeros[4:])).add(
+            count, total, x, xx, *of_rules = (np.zeros(shape) for _ in values)
+            sums.setdefault(by, _Sums(count, total, x, xx, of_rules)).add(
                 [totals(key, shape[0] * shape[1], v).reshape(shape) for v in values]
             )
     out: list[PositionRow] = []
