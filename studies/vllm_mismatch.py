@@ -245,13 +245,10 @@ def section(results: dict[str, Any]) -> str:
         "  err independently, more where they err alike.",
     ]
     times = float(f"{whole['sd'][0] / control['sd'][0]:.1e}")  # two significant digits
-    alone = tokens["variance_over_squares"]
-    if half["exponent"][1] > 0.5 and alone[1] <= 1 <= alone[2]:
-        lines += [
-            "- So H lies above 1/2 because tokens late in long responses err more, not because the tokens of one",
-            "  response err alike.",
-        ]
     lines += [
+        "- That ratio is of all lengths together and is carried by the longest bin. Tokens late in a response err",
+        "  more, which alone raises H above 1/2; whether tokens of one response also err alike, these numbers do not",
+        "  decide.",
         "- The mean weight over all responses must be 1. In a bin it is the share of responses that the trainer's",
         "  policy would have there over the server's share.",
         f"- The control, the same run with vLLM in float32: sd of E {control['sd'][0]:.1e} nats (largest bin "

@@ -11,7 +11,7 @@ import numpy as np
 
 from analysis.log.notes import Notes
 from analysis.log.partition import LENGTH, Partition
-from analysis.log.ratio import RATIOS, UPDATE, LoggedRatio
+from analysis.log.ratio import CORRECTED, RATIOS, UPDATE, LoggedRatio
 from analysis.log.rows import Rows
 from analysis.log.stream import InMemory, Stream
 from analysis.log.usable import ROW_COLUMNS, Scale, columns_of, usable
@@ -150,6 +150,11 @@ def load_run(path: str | Path, partition: Partition = LENGTH, on: str = UPDATE.o
     warnings = [] if clip else ["the log's header names no rule: the rows of the rule that trained are left out"]
     if own is not None and rule is None:
         warnings.append(f"the run's {ratio.header} {own.label!r} acts on another ratio: --on {own.on} has its rows")
+    if rule is not None and rule.level != "sequence" and ratio.on in CORRECTED:
+        warnings.append(
+            f"the run's correction {rule.label!r} acts on tokens and has no row of responses: the table positions says "
+            "which tokens it keeps, by length too, where the run logged them (--log.tokens true)"
+        )
     others = [file.path.name for file in files if file.metadata.get("rule") != metadata.get("rule")]
     if others:
         warnings.append(

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from analysis.log.loading import Run
+from analysis.log.ratio import CORRECTED
 from analysis.log.rows import SUBSETS, USES, Floats, Ints, Rows
 from analysis.rules.bands import Band, Candidates, CutRows, Factors, Member, Placed
 from analysis.rules.evaluate import Case, Outcome, lacking, narrow
@@ -41,7 +42,8 @@ class Tally:
     def __init__(self, run: Run, layout: Layout, cases: Sequence[Case]) -> None:
         self.layout, self.cases = layout, list(cases)
         logged = not any(c.source == "trained" for c in cases) and "multiplier" in run.logged
-        self.logged = logged and run.rule is not None
+        # of a correction the log holds the factor M w, which is no share of what is kept
+        self.logged = logged and run.rule is not None and run.ratio.on not in CORRECTED
         self.logged_band = "band_accept" in run.logged
         self.trained = [(i, case) for i, case in enumerate(cases) if case.source == "trained"]
         self.bands = Band.of(self.cases)

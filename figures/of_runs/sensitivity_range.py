@@ -43,7 +43,8 @@ def select(tables: Tables) -> Frame:
     """Return the rows of the sweep in which the range was changed, for one log, with a column ``factor``."""
     tables.only_by_length("the sweep is by length: draw it without --by")
     rows = need(tables["sweep"].query("setting == 'range'"), "the sweep has no ranges")
-    rows = shared_log(rows[rows["quantity"].isin(list(QUANTITIES)) & rows["rule"].isin(list(PRESETS))])
+    rows = rows[rows["quantity"].isin(list(QUANTITIES)) & rows["rule"].isin(list(PRESETS))]
+    rows = shared_log(need(rows, "the sweep has no range of a clip rule"))
     drawable(rows)
     factors = [range_factor(rule, value) for rule, value in zip(rows["rule"], rows["value"], strict=True)]
     return rows.assign(factor=factors)

@@ -26,8 +26,11 @@ from fspo.gradlog.metrics_file import MetricsFile
 from fspo.gradlog.run_folder import MODEL
 from fspo.train.claim import mark
 
-GROUND_FLOOR = ("fspo.base", "fspo.stats", "fspo.rules", "fspo.theory", "fspo.gradlog", "fspo.config")
-"""The folders of fspo that import no torch and no pandas: analysis, proofs_check and figures import these of fspo, and
+GROUND_FLOOR = (
+    *("fspo.base", "fspo.stats", "fspo.rules", "fspo.theory", "fspo.gradlog", "fspo.config"),
+    "fspo.advantages",
+)
+"""The parts of fspo that import no torch and no pandas: analysis, proofs_check and figures import these of fspo, and
 so depend on their sources."""
 
 _SOURCES = (".py", ".v", ".j2", ".yaml")

@@ -15,7 +15,7 @@ from analysis.rules.evaluate import make_cases
 from analysis.run import Options, analyse, analyse_runs, shared_bins
 from analysis.tables.files import read_tables
 from fspo.base.errors import UserError
-from fspo.rules import correction
+from fspo.rules import CORRECTIONS, correction, preset
 from tests.analysis.conftest import Plan, write_log
 
 
@@ -108,7 +108,7 @@ def test_a_wrong_correction_in_the_log_fails_the_integrity_check(tmp_path):
         return analyse(loaded, shared_bins([loaded], options), options)[1]["integrity"]
 
     sound = checked()
-    assert sound["multiplier_mismatch_share"] == sound["side_mismatch_share"] == 0.0
+    assert sound["correction_weight_mismatch_share"] == sound["correction_side_mismatch_share"] == 0.0
     table = pq.read_table(file)
     place = table.column_names.index("correction_weight")
     twice = pa.array(2 * table["correction_weight"].to_numpy(), pa.float32())
@@ -146,3 +146,20 @@ def test_the_corrections_are_cases_as_published_and_the_shapes_are_matched():
     shapes = {(case.name, case.rule.outside) for case in cases if case.source == "matched"}
     assert shapes == {(n, o) for n in ("product", "geometric", "sqrt", "sqrt-kl") for o in ("mask", "cap")}
     assert {case.rule.on for case in make_cases(targets=(0.9,), on="total")} == {"total"}
+
+
+def test_a_correction_on_tokens_has_no_share_of_responses(simulate):
+    """The logged factor of tis exceeds 1, so it is no acceptance; a warning names the table that tokens have."""
+    run = simulate(engine=0.02, rollouts=2)
+    for path in sorted((run / "gradlog").iterdir()):
+        table = pq.read_table(path)
+        header = {"rule": preset("fspo").rule.to_dict(), "correction": CORRECTIONS["tis"].to_dict()}
+        factor = pa.array(np.full(len(table), 1.01, np.float32))
+        table = table.set_column(table.column_names.index("correction_weight"), "correction_weight", factor)
+        pq.write_table(table.replace_schema_metadata({**table.schema.metadata, b"fspo.run": json.dumps(header)}), path)
+    assert main([str(run), "--on", "behaviour", "--draws", "2"]) == 0
+    found = pd.read_parquet(run / "analysis-on-behaviour" / "acceptance.parquet")
+    assert not (found["source"] == "trained").any()
+    assert found["estimate"].dropna().max() <= 1
+    summary = json.loads((run / "analysis-on-behaviour" / "summary.json").read_text())
+    assert any("'tis' acts on tokens" in line for line in summary["warnings"])

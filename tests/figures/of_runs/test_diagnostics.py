@@ -113,6 +113,13 @@ def test_ranges_on_the_axis_are_multiples_of_the_default(case_tables):
         assert bars(ax, 1) == ends(own)
 
 
+def test_a_sweep_of_corrections_has_no_clip_rules_ranges_to_draw(case_tables):
+    tables = case_tables("usual")
+    of_corrections = tables["sweep"].assign(rule="engine-sqrt")
+    with pytest.raises(NothingToDraw, match="no range of a clip rule"):
+        module("sensitivity_range").figure(Tables({**tables.frames, "sweep": of_corrections}), Style())
+
+
 def test_settings_mark_what_is_fspos_own(case_tables):
     tables = case_tables("usual")
     fig = module("sensitivity_settings").figure(tables, Style())
