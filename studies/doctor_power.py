@@ -273,8 +273,14 @@ def page(found: dict[str, Any]) -> str:
         "",
         "`python -m analysis doctor RUN` reads a gradient log and says what cannot be true of a sound run. Checks of "
         "single rows and files recompute; laws are tests, and one level of "
-        f"{LEVEL:.0%} holds for all of a report at every look at a log that grows "
-        "(`analysis/stats/anytime.py`). Each finding has a cure, its evidence and the rollout from which on it holds.",
+        f"{LEVEL:.0%} is shared by all of a report and by every look at a log that grows "
+        "(`analysis/stats/anytime.py`). The level is asymptotic: exact for symmetric terms, and it does not hold for "
+        "heavy tails. Outside it are `before_update`, `direction`, `engine`, `drift`, `numerics` and "
+        "`sorted_minibatches`, which compare with thresholds of their own. Each finding has a cure, its evidence and "
+        "the rollout from which on it holds.",
+        "",
+        "Rows chosen by their outcome (DAPO's dynamic sampling drops groups with equal rewards) break the laws: "
+        "`mean_weight` and `k1_k3` may then name a sound run.",
         "",
         "| law | source | check |",
         "| --- | --- | --- |",
@@ -283,7 +289,8 @@ def page(found: dict[str, Any]) -> str:
         "| $`E[(e^S-1) h(L)]`$ is the shift of the mean of $`h(L)`$ | T9 | `weight_by_length` |",
         "| $`E[S] = -KL \\le 0`$ | T9, Jensen | `drift_sign` |",
         "| S = 0 where new and old weights are one | section 1 | `before_update` |",
-        "| an ascent step raises $`\\sum A S`$ over the rows that it trained on | section 1 | `direction` |",
+        "| an ascent step raises $`\\sum A (S - \\bar S)`$, $`\\bar S`$ the group's mean, over the rows that it "
+        "trained on | section 1 | `direction` |",
         "| $`E_{mu}[e^E] = 1`$; below 1 where sampling was truncated | T16 | `sampler_law` |",
         "| edges, sides, multipliers, weights follow from rule, drift, S and A | section 2 | `band`, `clip` |",
         "| Cauchy-Schwarz, Jensen and monotonicity bound the sums over tokens | section 1 | `sums` |",

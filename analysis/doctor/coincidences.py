@@ -25,6 +25,10 @@ SAME_PROMPT = 0.9
 MARKS = 32
 """Number of rows of each rollout that are remembered to recognise a copied rollout."""
 HELD, LEAST_HELD = 0.005, 5
+"""Smallest share of rows with the same extreme S, and smallest number of their prompts, that is reported: responses of
+one prompt and one text have one S without a defect."""
+LENGTHS = 10
+"""Number of different lengths below the greatest from which on a pile at the greatest says something."""
 PILE = 0.005
 """Smallest share of responses of exactly the greatest length, without being marked as truncated, that is reported."""
 SORTED = 0.3
@@ -42,7 +46,7 @@ class Coincidences:
     same_prompt: int = 0
     copied: dict[int, int] = field(default_factory=dict)  # rollout -> the earlier rollout that it copies
     marks: dict[int, int] = field(default_factory=dict)  # mark of a row -> its rollout
-    held: dict[str, tuple[float, int, int]] = field(default_factory=dict)  # end -> S, rows, first rollout
+    held: dict[str, tuple[float, int, int, int]] = field(default_factory=dict)  # end -> S, rows, prompts, first rollout
     coarse: Counter[str] = field(default_factory=Counter)
     zero: int = 0
     lengths: Floats = field(default_factory=lambda: np.zeros(0))
@@ -101,12 +105,14 @@ class Coincidences:
         S = rows.S
         for end, x in (("greatest", float(S.max())), ("least", float(S.min()))):
             at = np.asarray(x == S)
-            value, count, rollout = self.held.get(end, (x, 0, int(rows["rollout"].min())))
+            number = int(at.sum())
+            prompts = len(np.unique(np.stack([rows["rollout"][at], rows["prompt_id"][at]]), axis=1).T)
+            value, count, before, rollout = self.held.get(end, (x, 0, 0, int(rows["rollout"].min())))
             beyond = x > value if end == "greatest" else x < value
             if beyond:
-                self.held[end] = x, int(at.sum()), int(rows["rollout"][at].min())
+                self.held[end] = x, number, prompts, int(rows["rollout"][at].min())
             elif x == value:
-                self.held[end] = x, count + int(at.sum()), rollout
+                self.held[end] = x, count + number, before + prompts, rollout
         single = S.astype(np.float32)
         self.coarse["rows"] += len(S)
         with np.errstate(over="ignore"):
@@ -191,14 +197,15 @@ class Coincidences:
         name, rows = "values_of_s", self.coarse["rows"]
         if rows < MIN_ROWS:
             return not_checked(name, f"{rows} rows with S other than 0")
-        ends = {end: v for end, v in self.held.items() if v[1] >= max(LEAST_HELD, HELD * rows)}
+        ends = {end: v for end, v in self.held.items() if v[1] >= HELD * rows and v[2] >= LEAST_HELD}
         coarse = next((kind for kind in ("bfloat16", "float16") if self.coarse[kind] > 0.99 * rows), "")
         if ends:
-            end, (value, count, since) = next(iter(ends.items()))
+            end, (value, count, prompts, since) = next(iter(ends.items()))
             return found(
                 name,
                 Severity.WARNING,
-                f"{count} rows have exactly the {end} S, {value:.6g}: S is held at a limit before the rule sees it",
+                f"{count} rows of {prompts} prompts have exactly the {end} S, {value:.6g}: S is held at a limit before "
+                "the rule sees it",
                 "log S as it is, and let the rule bound the weight",
                 Evidence(f"rows at the {end} S", count / rows, unit="share"),
                 since=since,
@@ -219,6 +226,9 @@ class Coincidences:
             return not_checked(name, "the log does not say which responses are truncated")
         open_ = self.lengths - self.truncated
         longest = int(np.flatnonzero(self.lengths).max())
+        different = int(np.count_nonzero(self.lengths[:longest]))
+        if different < LENGTHS:
+            return not_checked(name, f"{different} lengths below the greatest, {LENGTHS} are wanted")
         at, total = float(open_[longest]), float(self.lengths.sum())
         low = max(int(0.8 * longest), 1)
         below = float(self.lengths[low:longest].mean()) if longest > low else math.inf

@@ -1,8 +1,9 @@
 """Laws of every sound run (docs/theory.md, T9): they hold at first use, whatever the policy, the task and the rule.
 
 Under the law that drew the responses, a weight has mean 1. The exponentials of a response's token log-ratios, each less
-1, sum to a martingale of mean 0. One level holds for all tests of a report together, at every look
-(`analysis.stats.anytime`).
+1, sum to a martingale of mean 0. All tests of a report share one level, at every look (`analysis.stats.anytime`): see
+LEVEL for what it is worth. Rows chosen by their outcome (DAPO's dynamic sampling drops groups with equal rewards) break
+the laws: ``mean_weight`` and ``k1_k3`` may then name a sound run.
 """
 
 from __future__ import annotations
@@ -14,12 +15,18 @@ import numpy as np
 
 from analysis.doctor.findings import Answer, Evidence, Severity, clear, found, not_checked
 from analysis.doctor.patient import MIN_ROWS, Floats, Ints, Rows
+from analysis.log.rows import numbered
 from analysis.rules.recompute import ratio
 from analysis.stats.anytime import AnytimeMean
 from fspo.rules import importance_weight
 
 LEVEL = 0.01
-"""Probability that a sound run gets a finding from any test of its report, however often it is examined."""
+"""Probability that a sound run gets a finding from any test of its report, however often it is examined.
+
+It holds as the number of terms grows, and exactly for symmetric terms; it does not hold for heavy tails. Outside it
+stand the checks before_update, direction, engine, drift, numerics and sorted_minibatches, which compare with thresholds
+of their own.
+"""
 TESTS = 10
 """Number of tests that share LEVEL."""
 EACH = LEVEL / TESTS
@@ -31,6 +38,8 @@ NEGLIGIBLE = 1e-3
 """Mismatch of sampler and trainer, nats per root token, up to which S alone is taken for the ratio to the sampler."""
 OFFSET = 0.02
 """Smallest mean of a ratio that ought to be 0, nats, that is reported."""
+
+FEW = "{} rows at first use after an update, 30 are wanted (stale rows without a behaviour ratio do not count)"
 
 
 @dataclass
@@ -130,7 +139,9 @@ class Laws:
         self.mismatch.add(E, L, rollout)
         apart = self.mismatch.n and self.mismatch.rms > NEGLIGIBLE
         x, k3 = (S + E, rows["total_k3_sum"]) if apart else (S, rows["k3_sum"])
-        fresh = (since >= 1) & ~(used > 0) & np.isfinite(x) & (rows["length"] >= 1)
+        lag = rows["policy_version"] - since - rows["behaviour_version"]
+        stale = (lag > 0) & ~np.isfinite(rows["behaviour_log_ratio"])  # S alone obeys no law there (T16)
+        fresh = (since >= 1) & ~(used > 0) & np.isfinite(x) & (rows["length"] >= 1) & ~stale
         weight, at = importance_weight(x[fresh]) - 1, rollout[fresh]
         self.weight.add(weight, at)
         self.drift.add(x[fresh], at)
@@ -143,11 +154,10 @@ class Laws:
         z = np.clip((z - self.centre[0]) / self.centre[1], -4, 4)
         self.by_length.add(weight * z[fresh], at)
         self.lengths += [float(z[rollout == r].mean()) for r in np.unique(rollout)]
-        again = (used >= 1) & np.isfinite(S) & np.isfinite(rows["advantage"]) & (rows["advantage"] != 0)
-        if again.any():
-            number, code = np.unique(rollout[again], return_inverse=True)
-            y = np.clip(S[again], -1, 1) * np.sign(rows["advantage"][again])
-            self.push.add(np.bincount(code, y) / np.sqrt(np.bincount(code)), number)
+        again = rows.take((used >= 1) & np.isfinite(S) & np.isfinite(rows["advantage"]))
+        if len(again) and again["advantage"].any():
+            number, code = np.unique(again["rollout"], return_inverse=True)
+            self.push.add(np.bincount(code, _pushed(again)) / np.sqrt(np.bincount(code)), number)
 
     @property
     def _noise(self) -> float:
@@ -178,7 +188,7 @@ class Laws:
         mean, low, high = law.interval()
         evidence = Evidence("mean weight at first use (law: 1)", 1 + mean, 1 + low, 1 + high)
         if law.count < 30:
-            return not_checked(name, f"{law.count} rows at first use after an update, 30 are wanted")
+            return not_checked(name, FEW.format(law.count))
         since = law.above if mean > 0 else law.below
         if since is None or abs(mean) < WEIGHT_MARGIN + self._noise or self.before.systematic():
             return clear(name, "E[e^S] = 1 at first use (T9)", evidence)
@@ -247,7 +257,7 @@ class Laws:
     def _drift(self) -> Answer:
         name, law = "drift_sign", self.drift
         if law.count < 30:
-            return not_checked(name, f"{law.count} rows at first use after an update, 30 are wanted")
+            return not_checked(name, FEW.format(law.count))
         evidence = Evidence("mean S at first use (law: -KL, below 0)", *law.interval(), "nats")
         if law.above is None or law.mean < WEIGHT_MARGIN or self.before.systematic():
             return clear(name, "E[S] is not above 0 at first use", evidence)
@@ -265,15 +275,43 @@ class Laws:
         if not law.count:
             return not_checked(name, "no row of a response that an update has trained on before")
         mean, low, high = law.interval()
-        evidence = Evidence("S times the sign of A where trained on, by rollout", mean, low, high, "nats")
-        sigma = math.sqrt(law.square / law.count - mean * mean) if law.count > 1 else math.inf
+        evidence = Evidence(
+            "A, as a share of the rollout's largest, times S less its group's mean, where trained on",
+            mean,
+            low,
+            high,
+            "nats",
+        )
+        sigma = math.sqrt(max(law.square / law.count - mean * mean, 0.0)) if law.count > 1 else math.inf
         against = law.count >= 5 and mean * math.sqrt(law.count) < -4 * max(sigma, 1e-12) and mean < 0
         if not against:
-            return clear(name, "training raises the responses with A > 0 above those with A < 0", evidence)
+            return clear(
+                name,
+                "training does not lower responses with large A below those with small A of the same group",
+                evidence,
+            )
         return found(
             name,
-            Severity.CRITICAL,
-            "responses with A > 0 become less likely by training on them, and those with A < 0 more likely",
+            Severity.WARNING,
+            "training on responses makes those with large A less likely than those with small A of the same group",
             "look at the sign of the loss and of the advantages in it",
             evidence,
         )
+
+
+def _pushed(rows: Rows) -> Floats:
+    """Return A (S - mean S) (N,) with the mean of the group in its minibatch and A over the rollout's largest |A|.
+
+    Its sum is a covariance, so what all responses of a group drift in common does not count. Where most groups have a
+    single row the mean is that of the minibatch. The distance of S from the mean counts as at most 1 nat.
+    """
+    group = numbered(rows["rollout"], rows["step"], rows["prompt_id"])
+    if np.bincount(group).mean() < 2:
+        group = numbered(rows["rollout"], rows["step"])
+    rollout = numbered(rows["rollout"])
+    largest = np.zeros(int(rollout.max()) + 1)
+    np.maximum.at(largest, rollout, np.abs(rows["advantage"]))
+    A = rows["advantage"] / np.where(largest > 0, largest, 1)[rollout]
+    count = np.bincount(group)
+    y = np.clip(rows.S - (np.bincount(group, rows.S) / count)[group], -1, 1)
+    return (y - (np.bincount(group, y) / count)[group]) * A

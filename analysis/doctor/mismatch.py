@@ -120,7 +120,9 @@ class Mismatch:
         ]
         one_sided = line.rms > SMALL and min(-line.least, line.most) <= 0.02 * max(-line.least, line.most)
         if line.rms <= SMALL or not (broken or (one_sided and abs(line.x / line.n) > WEIGHT_MARGIN)):
-            return clear(name, "E[e^E] = 1: the sampler's log-probs are those of the law that drew", *evidence)
+            return clear(
+                name, "E is near 0, or E[e^E] = 1; raw log-probs of truncated sampling would hide it", *evidence
+            )
         return found(
             name,
             Severity.WARNING,

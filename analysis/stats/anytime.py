@@ -1,8 +1,9 @@
-"""Tests of a mean that stay valid however often one looks: a log that grows may be examined after each rollout.
+"""Tests of a mean that allow for any number of looks: a log that grows may be examined after each rollout.
 
 For independent terms x with mean 0 the mixture over normal slopes, ``sqrt(rho / (V + rho)) exp(T^2 / (2 (V + rho)))``
 with T the sum of x and V the sum of x^2, is to second order a supermartingale. By Ville's inequality it ever exceeds
 1/alpha with probability at most alpha (Robbins 1970; Howard, Ramdas, McAuliffe and Sekhon 2021, arXiv:1810.08240).
+The level is exact for symmetric terms, asymptotic for others with a variance, and does not hold for heavy tails.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ LEAST_TERMS = 30
 
 @dataclass
 class AnytimeMean:
-    """Sums of terms x, added rollout by rollout.
+    """Sums of terms x, added rollout by rollout. The level is asymptotic: exact for symmetric x, not for heavy tails.
 
     Attributes
     ----------
     level : float
-        Probability with which evidence against a true mean 0 may ever be found.
+        Probability with which evidence against a true mean 0 may ever be found, as far as the level holds.
     above, below : int, optional
         The rollout after which there was first enough evidence that the mean is above, or below, 0.
     """
@@ -66,7 +67,7 @@ class AnytimeMean:
         if not self.rho > 0:
             return 0.0
         both = self.square + self.rho
-        return 0.5 * math.log(self.rho / both) + self.total**2 / (2 * both)
+        return 0.5 * (math.log(self.rho) - math.log(both)) + self.total**2 / (2 * both)
 
     @property
     def mean(self) -> float:
@@ -78,5 +79,5 @@ class AnytimeMean:
         if not self.count or not self.rho > 0:
             return self.mean, math.nan, math.nan
         both = self.square + self.rho
-        half = math.sqrt(both * (2 * math.log(1 / (1 - level)) + math.log(both / self.rho))) / self.count
+        half = math.sqrt(both * (2 * math.log(1 / (1 - level)) + math.log(both) - math.log(self.rho))) / self.count
         return self.mean, self.mean - half, self.mean + half

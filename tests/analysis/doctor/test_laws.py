@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from analysis.doctor.doctor import Doctor
+from analysis.doctor.findings import Severity
 from analysis.doctor.laws import Line
 from analysis.doctor.planted import Plan, write_run
 from analysis.stats.anytime import AnytimeMean
@@ -118,3 +119,64 @@ def test_a_rank_counted_twice_is_found(healthy, tmp_path):
         writer.append(rows)
         writer.flush(rollout)
     assert "counted_twice" in findings(run)
+
+
+def write(run, rollouts=10, n=400, **columns):
+    """Rollouts of rows in groups of 5 after one update; a function of (rng, place in the group) makes a column."""
+    writer, rng = GradLogWriter(run), np.random.default_rng(5)
+    place = np.arange(n) % 5
+    for rollout in range(rollouts):
+        made = {name: x(rng, place) if callable(x) else x for name, x in columns.items()}
+        rows = {
+            "rollout": rollout,
+            "step": 2 * rollout + 1,
+            "updates_since_rollout": 1,
+            "times_used": 0,
+            "prompt_id": np.arange(n) // 5,
+            "response_id": rollout * n + np.arange(n),
+            "length": rng.integers(40, 120, n),
+            "log_ratio": 0.05 * rng.standard_normal(n),
+            "advantage": np.where(place > 0, 0.5, -2.0),  # above 0 in 80 %
+        }
+        writer.append(rows | made)
+        writer.flush(rollout)
+    return run
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_direction_is_that_of_s_less_what_all_responses_drift(tmp_path, sign):
+    def s(rng, place):
+        return sign * (np.where(place > 0, -0.02, -0.03) + 0.01 * rng.standard_normal(len(place)))
+
+    found = findings(write(tmp_path / "run", times_used=1, log_ratio=s))
+    assert ("direction" in found) == (sign < 0)
+    if sign < 0:
+        assert found["direction"].severity == Severity.WARNING
+
+
+@pytest.mark.parametrize("stale", [True, False])
+def test_stale_rows_without_their_ratio_are_left_out_of_the_laws(tmp_path, stale):
+    def s(rng, place):
+        return 0.05 + 0.05 * rng.standard_normal(len(place))
+
+    found = findings(write(tmp_path / "run", log_ratio=s, policy_version=9, behaviour_version=5 if stale else 8))
+    assert not stale or not {"mean_weight", "drift_sign", "k1_k3", "weight_by_length"} & found.keys()
+    assert stale or {"mean_weight", "drift_sign"} <= found.keys()
+
+
+def test_responses_of_one_length_are_no_pile(tmp_path):
+    assert "length_pile" not in findings(write(tmp_path / "fixed", length=60, truncated=False))
+
+    def limited(rng, place):
+        return np.minimum(rng.integers(40, 120, len(place)), 100)
+
+    assert "length_pile" in findings(write(tmp_path / "limited", length=limited, truncated=False))
+
+
+@pytest.mark.parametrize("prompts", [1, 40])
+def test_equal_texts_of_one_prompt_do_not_hold_s(tmp_path, prompts):
+    def s(rng, place):
+        x = 0.05 * rng.standard_normal(len(place))
+        return np.where((np.arange(len(x)) < 5 * prompts) & (place > 0), 0.5, x)
+
+    assert ("values_of_s" in findings(write(tmp_path / "run", 1, log_ratio=s))) == (prompts > 1)
