@@ -10,6 +10,8 @@ import pandas as pd
 import pytest
 
 from analysis.__main__ import main as analysis
+from fspo.base.options import parse
+from fspo.config import TrainConfig
 from fspo.gradlog import read_log
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -43,3 +45,10 @@ def test_a_watched_trl_run_says_which_lengths_corrections_cut(tmp_path):
     shortest, longest = by_length.iloc[0], by_length.iloc[-1]
     assert longest["product"] < shortest["product"] - 0.1
     assert shortest["geometric"] < longest["geometric"] - 0.1
+
+
+def test_the_vllm_runs_options_are_read():
+    """tests/fspo/sampling/test_vllm.py trains with them against a real server."""
+    config = parse(TrainConfig, ["--config", str(EXAMPLES / "vllm_run.yaml")], prog="", description="")
+    assert (config.sampling.engine, config.correction.rule().label) == ("vllm", "engine-sqrt")
+    assert not config.warnings()
