@@ -14,11 +14,13 @@ from threading import Thread
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import tiny_run
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
+from analysis.__main__ import main as analysis
 from fspo.base.errors import UserError
 from fspo.config import SamplingConfig
 from fspo.gradlog import read_log
@@ -260,6 +262,10 @@ def test_a_killed_server_is_one_line_and_the_run_goes_on_with_a_new_one(
     assert [line["rollout"] for line in lines] == list(range(done + 2))
     rows = read_log(run).table.to_pandas()
     assert sorted(set(rows.rollout)) == list(range(done + 2))
+    assert analysis([str(run), "--on", "engine", "--draws", "2"]) == 0  # which lengths a correction would cut
+    table = pd.read_csv(run / "analysis-on-engine" / "acceptance.csv")
+    assert {"product", "geometric", "sqrt-kl"} <= set(table["rule"])
+    assert table["bin"].max() > 0
     mismatch = rows.engine_log_ratio[rows.times_used == 0]
     assert np.abs(mismatch).max() < 24 * TOLERANCE  # the weights that sampled are those that train, in every rollout
     assert (mismatch != 0).any()
