@@ -338,8 +338,8 @@ WORTH = (
     "  `power`, whose published range is wide for these logs. That rule was then replaced by fspo-cap.",
     "- The real healthy runs are a second batch. In the first, with a larger learning rate and responses of at most 96",
     "  tokens, 29 of 32 had findings (`truncation`, `drift`, `acceptance`, `heavy_weights`), none of them from a law.",
-    "- The tables were made before a last change of `direction`, `values_of_s` and `length_pile`, which makes them find",
-    "  less in sound runs, and were not made again.",
+    "- The tables were made before a last change of `direction`, `values_of_s` and `length_pile`, which makes them",
+    "  find less in sound runs, and were not made again.",
     "- A shift of S by -.1 after the updates was missed in a log of 10 rollouts: one heavy weight hides means below 0.",
 )
 

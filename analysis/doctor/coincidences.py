@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pandas as pd
+from pandas.util import hash_array
 
 from analysis.doctor.findings import Answer, Evidence, Severity, clear, found, not_checked
 from analysis.doctor.laws import EACH
@@ -74,10 +75,12 @@ class Coincidences:
         long = rows.take(rows.L >= LONG)
         if not len(long):
             return
-        columns = ("log_ratio", "length", "reward", "sum_sq_log_ratio", "k3_sum")
-        bits = pd.DataFrame({c: np.nan_to_num(long[c]).astype(np.float64) for c in columns})
-        mark = pd.factorize(pd.util.hash_pandas_object(bits, index=False))[0]
-        code = numbered(long["rollout"], long["step"], mark.astype(np.int64))
+        bits = [np.nan_to_num(long[c]) for c in ("log_ratio", "length", "reward", "sum_sq_log_ratio", "k3_sum")]
+        mark = hash_array(bits[0])  # pyright: ignore[reportCallIssue]
+        for x in bits[1:]:
+            of_x = hash_array(np.ascontiguousarray(x, np.float64))  # pyright: ignore[reportCallIssue]
+            mark = mark * np.uint64(1099511628211) ^ of_x
+        code = numbered(long["rollout"], long["step"], pd.factorize(mark)[0].astype(np.int64))
         number = int(code.max()) + 1
         count = np.bincount(code, minlength=number)[code]
         pair = pd.DataFrame({"code": code, "prompt": long["prompt_id"], "response": long["response_id"]})
