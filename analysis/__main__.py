@@ -9,11 +9,11 @@ from pathlib import Path
 from tqdm import tqdm
 
 from analysis.claims.catalogue import claims_about, evaluate_claims, write_claims
-from analysis.log.partition import PARTITIONS
+from analysis.log.partition import PARTITIONS, find_partition
 from analysis.log.ratio import WORDS, known_ratio
 from analysis.rules.evaluate import BANDS, TARGETS, candidates
 from analysis.run import Options, analyse_runs
-from analysis.tables.files import read_tables
+from analysis.tables.files import folder_name, read_tables
 from fspo.base.command_line import CommandParser
 from fspo.base.errors import UserError, run_cli
 from fspo.base.files import json_with, refuse_foreign_file
@@ -123,6 +123,9 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"{path}: {summary['counts'][used]} rows, rule {summary['rule']}, log {state}")
         for line in [*summary["damage"], *summary["warnings"]]:
             print(f"  {line}")
+        print(
+            f"  tables: {path / folder_name(find_partition(args.by), on)} (acceptance.csv: what each rule keeps of each bin)"
+        )
     for claim in claims:
         print(f"{claim.id} {claim.verdict}: {claim.statement}")
     return 1 if any(summary["integrity"]["pass"] is False for summary in summaries.values()) else 0

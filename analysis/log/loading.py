@@ -150,6 +150,8 @@ def load_run(path: str | Path, partition: Partition = LENGTH, on: str = UPDATE.o
     warnings = [] if clip else ["the log's header names no rule: the rows of the rule that trained are left out"]
     if own is not None and rule is None:
         warnings.append(f"the run's {ratio.header} {own.label!r} acts on another ratio: --on {own.on} has its rows")
+    if own is None and ratio.on in CORRECTED:
+        warnings.append("no correction ran, or the log names none: the tables say what each would have cut")
     if rule is not None and rule.level != "sequence" and ratio.on in CORRECTED:
         warnings.append(
             f"the run's correction {rule.label!r} acts on tokens and has no row of responses: the table positions says "
@@ -225,8 +227,8 @@ def _nothing(counts: Mapping[str, int], ratio: LoggedRatio) -> str:
         )
     if counts["rows_not_finite"] == counts["rows"]:
         return (
-            f"no row has a finite {ratio.words.text} and A and a length of 1 or more: look for log-probabilities or "
-            "rewards that are NaN"
+            f"no row has a finite {ratio.words.text} and A and a length of 1 or more: log the advantages (import: "
+            "--columns '{advantage: NAME}'), and look for log-probabilities or rewards that are NaN"
         )
     if ratio.once:
         return "no row at first use has a value of the column to bin by: choose another with --by"

@@ -103,6 +103,11 @@ class LoggedRatio:
         if sampled == "behaviour" and RATIO_COLUMNS[sampled].log_ratio not in logged:
             sampled = "engine"
         columns = RATIO_COLUMNS[sampled]
+        if ratio == "engine" and columns.log_ratio not in logged and RATIO_COLUMNS["behaviour"].log_ratio in logged:
+            raise UserError(
+                "--on engine: the log has D + E and not E alone, which needs the versions of the weights "
+                "(policy_version, behaviour_version): log them, or use --on behaviour"
+            )
         if columns.log_ratio not in logged:
             raise UserError(
                 f"--on {ratio}: the log has no {columns.log_ratio}: let the trainer write the sampler's "

@@ -137,7 +137,8 @@ def make_cases(
         if name not in known_rules:
             if name in PRESETS or name in CORRECTIONS:
                 raise UserError(
-                    f"rule {name!r} is no band of its own on whole sequences; choose from {', '.join(known_rules)}"
+                    f"rule {name!r} is no band of its own on whole sequences, or acts on another ratio; choose from "
+                    f"{', '.join(known_rules)}"
                 )
             raise unknown_name("rule", name, tuple(known_rules))
         rule = known_rules[name]

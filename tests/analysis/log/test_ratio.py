@@ -163,3 +163,19 @@ def test_a_correction_on_tokens_has_no_share_of_responses(simulate):
     assert found["estimate"].dropna().max() <= 1
     summary = json.loads((run / "analysis-on-behaviour" / "summary.json").read_text())
     assert any("'tis' acts on tokens" in line for line in summary["warnings"])
+
+
+def test_a_run_without_a_correction_says_so_and_where_its_tables_are(tmp_path, capsys):
+    run = write_log(tmp_path / "run", Plan(engine=0.05, rollouts=1, width=0))
+    assert main([str(run), "--on", "behaviour", "--draws", "2"]) == 0
+    out = capsys.readouterr().out
+    assert "no correction ran" in out
+    assert f"tables: {run / 'analysis-on-behaviour'} (acceptance.csv" in out
+
+
+def test_without_versions_the_engine_ratio_is_not_known(tmp_path):
+    run = write_log(tmp_path / "run", Plan(engine=0.05, rollouts=1, width=0))
+    for path in (run / "gradlog").iterdir():
+        pq.write_table(pq.read_table(path).drop_columns(["engine_log_ratio"]), path)
+    with pytest.raises(UserError, match=r"^--on engine: the log has D \+ E and not E alone.*--on behaviour"):
+        load_run(run, on="engine")
