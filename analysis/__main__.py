@@ -123,9 +123,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"{path}: {summary['counts'][used]} rows, rule {summary['rule']}, log {state}")
         for line in [*summary["damage"], *summary["warnings"]]:
             print(f"  {line}")
-        print(
-            f"  tables: {path / folder_name(find_partition(args.by), on)} (acceptance.csv: what each rule keeps of each bin)"
-        )
+        folder = path / folder_name(find_partition(args.by), on)
+        print(f"  tables: {folder} (acceptance.csv: what each rule keeps of each bin)")
     for claim in claims:
         print(f"{claim.id} {claim.verdict}: {claim.statement}")
     return 1 if any(summary["integrity"]["pass"] is False for summary in summaries.values()) else 0
