@@ -7,7 +7,7 @@ D is unknown, and the rule is on the total ratio. A rollout of the log is an upd
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -110,7 +110,7 @@ class ObservedAsync(AsyncGRPOTrainer):
             self._outputs = model(*positional, **named)
             return self._outputs
 
-        loss = super().compute_loss(run, inputs, *args, **kwargs)
+        loss = super().compute_loss(cast(Any, run), inputs, *args, **kwargs)
         outputs, self._outputs = self._outputs, None
         self._log(inputs, outputs.log_probs.detach(), outputs.entropy.detach())
         return loss
