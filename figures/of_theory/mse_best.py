@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from figures.draw import new_axes, outside_legend, panel_grid, rule_rows
 from figures.style import OUTSIDE_COLORS, OUTSIDE_MARKERS, Style
 from figures.tables import Frame, NothingToDraw, Tables, prefer
+from fspo.rules import OF_CLIP_RULES
 from proofs_check.maps.settings import TYPICAL_PROMPTS
 
 TITLE = "Least mean squared error by model"
@@ -49,7 +50,7 @@ def select(tables: Tables) -> Frame:
 def best(rows: Frame, models: Sequence[str]) -> list[Best]:
     """Return the least error of each treatment outside the band, divided by the error without clipping."""
     found = []
-    for outside in OUTSIDE_MARKERS:
+    for outside in OF_CLIP_RULES:
         own = rows[rows["outside"] == outside].set_index("model").reindex(list(models))
         columns = (own[name] / own["value_unclipped"] for name in ("value", "value_gamma_half"))
         found.append(Best(outside, *(column.to_numpy(float) for column in columns)))
@@ -89,7 +90,7 @@ def figure(tables: Tables, style: Style) -> Figure:
     models = list(dict.fromkeys(rows["model"]))
     criteria = [name for name in CRITERIA if (rows["criterion"] == name).any()]
     with style.context():
-        handles, labels = outside_legend(OUTSIDE_MARKERS)
+        handles, labels = outside_legend(OF_CLIP_RULES)
         handles.append(Line2D([], [], color="black", marker="o", fillstyle="none", linestyle="none"))
         labels.append("with $\\gamma=1/2$")
         height = 0.19 * len(models) + 0.55

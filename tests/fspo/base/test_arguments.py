@@ -132,6 +132,14 @@ CASES: dict[Any, tuple[dict[str, Any], dict[str, list[Any]]]] = {
             "mask": [np.ones((2, 2), bool)],
         },
     ),
+    rules.correction: (
+        {"name": "mis"},
+        {"name": ["mi", ""], "range_lo": [0.0, -1.0, NAN], "on": ["update", "total", "x"]},
+    ),
+    rules.check_ratios: (
+        {"rule": FSPO, "correction": rules.correction("mis")},
+        {"rule": [rules.correction("mis")], "correction": [FSPO, KL]},
+    ),
     rules.preset: (
         {"name": "fspo"},
         {"name": ["fsop", ""], "range_lo": [0.0, -1.0, NAN], "dual": [1.0, NAN], "gamma": [NAN, 3.0]},
