@@ -1,5 +1,5 @@
-"""The clip rules inside other trainers: `trl` (a trainer class), `verl` (a plugin), `prime_rl` and
-`rllm` (loss functions).
+"""The clip rules inside other trainers: `trl` (a trainer class), `verl` (a plugin), `custom_loss` (a loss function for
+prime-rl and one for rLLM).
 
 All of them call `fspo.objective.objective`. None is imported here, because `trl` and `verl` need these libraries.
 """
