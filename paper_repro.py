@@ -18,7 +18,7 @@ from fspo.base.arguments import checked_count, checked_seed
 from fspo.base.errors import UserError, run_cli, unknown_name
 from fspo.base.files import refuse_foreign
 from fspo.gradlog.run_folder import ANALYSIS, CONFIG, NOISE, SUMMARY
-from fspo.repro.presets import PRESETS, QUICK_RULES, SWEPT, Preset, with_changes
+from fspo.repro.presets import PRESETS, QUICK_RULES, SWEPT, ReproductionSizes, with_changes
 from fspo.repro.stages import GROUND_FLOOR, Job, Stages, is_stages, provenance, run_jobs, run_module, source_digest
 from fspo.repro.training import Training
 from fspo.rules import preset
@@ -96,7 +96,7 @@ class Options:
         for seed in self.seeds or ():
             checked_seed("--seeds", seed)
 
-    def sizes(self) -> Preset:
+    def sizes(self) -> ReproductionSizes:
         """Return the preset's sizes with the changes of these options."""
         rules, seeds = (None if given is None else tuple(given) for given in (self.rules, self.seeds))
         changes = {"rules": rules, "seeds": seeds, "rollouts": self.rollouts, "jobs": self.jobs}

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Drawn:
+class DrawnFigure:
     """The result for one figure: its files and caption, or the reason why it was not drawn.
 
     ``name`` is the name of the files: that of the module, with the partition if the bins are not of length. ``numbers``
@@ -72,7 +72,7 @@ def draw_all(
     width: str = "neurips",
     only: Sequence[str] = (),
     modules: Sequence[str] = of_runs.FIGURES,
-) -> list[Drawn]:
+) -> list[DrawnFigure]:
     """Draw the figures into ``output`` as PDF and PNG.
 
     Parameters
@@ -90,7 +90,7 @@ def draw_all(
 
     Returns
     -------
-    list of Drawn
+    list of DrawnFigure
         In the order of ``modules``; a figure whose input is missing or empty carries the reason.
 
     Raises
@@ -120,15 +120,15 @@ def draw_all(
             caption, picture = module.caption(tables) + of_ratio(tables), module.figure(tables, style)
             drawn = None if name in of_theory.FIGURES else numbers(module, tables)
         except NothingToDraw as reason:
-            results.append(Drawn(stem, title, skipped=str(reason)))
+            results.append(DrawnFigure(stem, title, skipped=str(reason)))
             continue
         except KeyError as missing:  # another version of the analysis wrote the tables, without this column
-            results.append(Drawn(stem, title, skipped=f"its table has no {missing}; write the tables again"))
+            results.append(DrawnFigure(stem, title, skipped=f"its table has no {missing}; write the tables again"))
             continue
         pdf, png = save(picture, Path(output), stem, style)
         table = None if drawn is None else Path(output) / f"{stem}.csv"
         if table is not None and drawn is not None:
             with whole_file(table) as part:
                 drawn.to_csv(part, index=False, float_format="%.6g")
-        results.append(Drawn(stem, title, caption, pdf, png, table))
+        results.append(DrawnFigure(stem, title, caption, pdf, png, table))
     return results

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from figures import Drawn, draw_all, file_name, of_runs, of_theory
+from figures import DrawnFigure, draw_all, file_name, of_runs, of_theory
 from fspo.base.command_line import CommandParser
 from fspo.base.errors import UserError, run_cli
 from fspo.base.files import json_with, refuse_foreign, write_text
@@ -42,7 +42,7 @@ def captions_file(folder: Path, by: str = "") -> Path:
     return folder / f"captions{by}.json"
 
 
-def write_captions(results: list[Drawn], path: Path) -> None:
+def write_captions(results: list[DrawnFigure], path: Path) -> None:
     """Write for each figure its name, title, caption (or why it was not drawn) and the file of its numbers."""
     fields = [
         {"name": r.name, "title": r.title, "caption": r.caption, "skipped": r.skipped}

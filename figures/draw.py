@@ -16,7 +16,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLoca
 from numpy.typing import ArrayLike
 
 from analysis.log.partition import LENGTH, Partition
-from figures.estimates import Law
+from figures.estimates import ComputedLaw
 from figures.style import OUTSIDE_COLORS, OUTSIDE_MARKERS, Look, Style, rule_label
 
 
@@ -56,7 +56,7 @@ def outside_legend(shown: Iterable[str]) -> tuple[list[Line2D], list[str]]:
     return handles, names
 
 
-def draw_law(ax: Axes, law: Law, markersize: float, **curve: Any) -> None:
+def draw_law(ax: Axes, law: ComputedLaw, markersize: float, **curve: Any) -> None:
     """Draw a rule's curve, and its simulated points with their intervals."""
     points = law.points
     look = {"color": points.look.color, "marker": points.look.marker, "markersize": markersize}

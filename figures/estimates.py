@@ -27,7 +27,7 @@ class Estimates:
 
 
 @dataclass(frozen=True)
-class Law:
+class ComputedLaw:
     """One rule's computed curve, arrays (K,), and simulated points beside it."""
 
     x: NDArray[np.float64]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from figures.tables import Frame, Tables, View
+from figures.tables import Frame, PanelRows, Tables
 
 
 def numbers(module: ModuleType, tables: Tables) -> Frame | None:
@@ -26,7 +26,7 @@ def numbers(module: ModuleType, tables: Tables) -> Frame | None:
 def _parts(chosen: Any) -> list[tuple[str, Frame]]:
     if isinstance(chosen, pd.DataFrame):
         return [("", chosen)]
-    if isinstance(chosen, View):
+    if isinstance(chosen, PanelRows):
         return [(chosen.title, chosen.rows)]
     if isinstance(chosen, tuple) and len(chosen) == 2 and isinstance(chosen[0], str):
         return [(chosen[0], frame) for _, frame in _parts(chosen[1])]

@@ -46,7 +46,7 @@ class NothingToDraw(Exception):
 
 
 @dataclass(frozen=True)
-class View:
+class PanelRows:
     """Rows that one panel compares: title, rows, and the run whose log all rules share ("" if each run has its own
     log)."""
 
@@ -250,10 +250,10 @@ def shared_log(frame: Frame) -> Frame:
     return frame[frame["run"] == run]
 
 
-def views(frame: Frame) -> list[View]:
+def views(frame: Frame) -> list[PanelRows]:
     """Return the ways in which a table compares rules, in the order in which a figure shows them as panels."""
     frame = frame[frame["rule"] != "none"]
-    found: list[View] = []
+    found: list[PanelRows] = []
     for source, title in (("matched", ""), ("given", "given range")):
         rows = frame[frame["source"] == source]
         if rows.empty or found:
@@ -261,21 +261,21 @@ def views(frame: Frame) -> list[View]:
         rows = shared_log(rows)
         run = str(rows["run"].iloc[0])
         if source == "given":
-            found.append(View(title, rows, run))
+            found.append(PanelRows(title, rows, run))
             continue
         for target in sorted({float(t) for t in rows["target"].dropna()}, reverse=True):
             at = rows[(rows["target"] - target).abs() < 1e-9]
             word = "masked" if (at["outside"] == "mask").any() else "clipped"
-            found.append(View(f"{percent(1 - target)} {word}", at, run))
+            found.append(PanelRows(f"{percent(1 - target)} {word}", at, run))
     trained = frame[frame["source"] == "trained"]
     if not trained.empty:
-        found.append(View("as trained", trained, ""))
+        found.append(PanelRows("as trained", trained, ""))
     if not found:
         raise NothingToDraw("no rows of a rule with a band")
     return found
 
 
-def view_words(found: Sequence[View]) -> str:
+def view_words(found: Sequence[PanelRows]) -> str:
     """Return words for a caption: from which logs the panels are."""
     shared = next((view.run for view in found if view.run), "")
     words = [f"All rules on the log of run {shared}"] if shared else []

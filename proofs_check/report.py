@@ -14,7 +14,7 @@ import numpy as np
 from fspo.base.files import write_text
 from proofs_check.frame import Row, Verdict
 
-COLUMNS = ("id", "method", "check", "verdict", "margin", "control", "seconds")
+REPORT_COLUMNS = ("id", "method", "check", "verdict", "margin", "control", "seconds")
 
 
 def margin_text(row: Row) -> str:
@@ -45,8 +45,8 @@ def _cells(row: Row) -> tuple[str, ...]:
 def format_table(rows: Sequence[Row]) -> str:
     """Return the checks as a table of fixed width, followed by sentences on what is not sound and what was not run."""
     rows = ran_first(rows)
-    cells = [COLUMNS, *(_cells(row) for row in rows)]
-    widths = [max(len(line[i]) for line in cells) for i in range(len(COLUMNS))]
+    cells = [REPORT_COLUMNS, *(_cells(row) for row in rows)]
+    widths = [max(len(line[i]) for line in cells) for i in range(len(REPORT_COLUMNS))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells]
     lines.insert(1, "  ".join("-" * width for width in widths))
     for row in rows:
@@ -83,7 +83,7 @@ def summary(rows: Sequence[Row]) -> str:
 
 def to_markdown(rows: Sequence[Row]) -> str:
     """Return the checks as a table in GitHub's Markdown, without the column of seconds."""
-    lines = ["| " + " | ".join(COLUMNS[:-1]) + " |", "|" + " --- |" * (len(COLUMNS) - 1)]
+    lines = ["| " + " | ".join(REPORT_COLUMNS[:-1]) + " |", "|" + " --- |" * (len(REPORT_COLUMNS) - 1)]
     lines += [
         "| " + " | ".join(cell.replace("|", "\\|") for cell in _cells(row)[:-1]) + " |" for row in ran_first(rows)
     ]
@@ -92,7 +92,7 @@ def to_markdown(rows: Sequence[Row]) -> str:
 
 def to_latex(rows: Sequence[Row]) -> str:
     """Return the checks as a LaTeX table (booktabs), without the column of seconds."""
-    lines = ["\\begin{tabular}{llllll}", "\\toprule", " & ".join(COLUMNS[:-1]) + " \\\\", "\\midrule"]
+    lines = ["\\begin{tabular}{llllll}", "\\toprule", " & ".join(REPORT_COLUMNS[:-1]) + " \\\\", "\\midrule"]
     lines += [" & ".join(_tex(cell) for cell in _cells(row)[:-1]) + " \\\\" for row in ran_first(rows)]
     return "\n".join([*lines, "\\bottomrule", "\\end{tabular}"]) + "\n"
 

@@ -92,7 +92,7 @@ def draw(rng: np.random.Generator, design: Design) -> tuple[Floats, Ints, Ints]:
 
 
 @dataclass
-class Tally:
+class IntervalCounts:
     """Counts over the simulated logs of one design."""
 
     used: int = 0
@@ -105,13 +105,13 @@ class Tally:
     without: int = 0
 
 
-def simulate(design: Design, replicates: int, seed: int = SEED) -> Tally:
+def simulate(design: Design, replicates: int, seed: int = SEED) -> IntervalCounts:
     """Simulate logs of one design and count the intervals that hold.
 
     Where bins are left out, the true LRE is that of the bins used.
     """
     rng = np.random.default_rng([seed, zlib.crc32(repr(astuple(design)).encode())])
-    tally = Tally()
+    tally = IntervalCounts()
     p, a = design.shares(), design.acceptance()
     for _ in range(replicates):
         found = ratios(*draw(rng, design), design.bins, binary=True)
@@ -211,7 +211,7 @@ def labels(design: Design) -> list[str]:
     return [*size, f"{design.mean:g}", f"{design.correlation:g}", design.pattern, f"{design.lre:g}"]
 
 
-def line(design: Design, t: Tally, replicates: int) -> str:
+def line(design: Design, t: IntervalCounts, replicates: int) -> str:
     """Return a design's row in the table of LRE intervals."""
     hits = t.used - t.below - t.above
     cells = [*labels(design), interval(hits, t.used)]

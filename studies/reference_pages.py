@@ -24,8 +24,8 @@ from fspo.base.errors import run_cli
 from fspo.base.files import write_text
 from fspo.gradlog.files import file_name
 from fspo.gradlog.run_folder import GRADLOG
-from fspo.gradlog.schema import COLUMNS, REQUIRED, SCHEMA_VERSION, USER_PREFIX
-from proofs_check.maps.tables import COLUMNS as MAPS
+from fspo.gradlog.schema import LOG_COLUMNS, REQUIRED, SCHEMA_VERSION, USER_PREFIX
+from proofs_check.maps.tables import MAP_COLUMNS as MAPS
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 GENERATED = "This page is written by `python studies/reference_pages.py`; change the code that it names.\n"
@@ -93,7 +93,7 @@ def log_format_page() -> str:
     version = "{}.{}".format(*SCHEMA_VERSION)
     rows = (
         (f"`{name}`", kind, meaning, unit, "no" if name in REQUIRED else "yes", since)
-        for name, (kind, meaning, unit, since) in COLUMNS.items()
+        for name, (kind, meaning, unit, since) in LOG_COLUMNS.items()
     )
     return f"""# The gradient log
 

@@ -40,7 +40,7 @@ STEP_SIZES = (1e-4, 4e-4)
 ROLLOUTS = 10
 
 
-class Plain:
+class TextTask:
     """A task whose reward is a function of the response's text and of whether it ended.
 
     The model starts at random weights.
@@ -95,7 +95,7 @@ def train(folder: Path, task: str, seed: int, step_size: float) -> None:
     )
     if task in PLAIN:
         model, tokenizer = build_embedded_model(seed), load_tokenizer("embedded")
-        Trainer(config, model=model, tokenizer=tokenizer, task=Plain(task, PLAIN[task])).train()
+        Trainer(config, model=model, tokenizer=tokenizer, task=TextTask(task, PLAIN[task])).train()
     else:
         model = ModelConfig(name_or_path=str(warm_up(TrainConfig().warmup)))
         Trainer(replace(config, model=model)).train()

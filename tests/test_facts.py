@@ -12,7 +12,7 @@ import pytest
 from analysis.doctor import admit
 from analysis.importing import convert, names
 from analysis.log import usable
-from fspo.gradlog.schema import COLUMNS
+from fspo.gradlog.schema import LOG_COLUMNS
 from fspo.rules import COMPARED, PRESETS
 from fspo.train import log_rows as trained
 from proofs_check.tools import log_rows as checked
@@ -161,8 +161,8 @@ def test_lists_of_rules_name_presets_and_repeat_none_that_has_a_name():
 def test_lists_of_log_columns_name_columns_of_the_schema():
     others = {"prompt", "response", "tokens", "new", "old", "sampler", "mask"}  # what an import makes columns of
     for listed in (admit.READ, admit.IDS, usable.ROW_COLUMNS, usable.LEARNT, trained.RECORDED, checked.NEEDED):
-        assert set(listed) <= set(COLUMNS)
-    assert set(convert.COPIED) <= set(names.COLUMNS) & set(COLUMNS)
-    assert set(names.COLUMNS) - set(COLUMNS) == others
-    numbers = [COLUMNS[name].kind for name in convert.COPIED]
+        assert set(listed) <= set(LOG_COLUMNS)
+    assert set(convert.COPIED) <= set(names.COLUMNS) & set(LOG_COLUMNS)
+    assert set(names.COLUMNS) - set(LOG_COLUMNS) == others
+    numbers = [LOG_COLUMNS[name].kind for name in convert.COPIED]
     assert all(kind.startswith(("int", "float", "bool")) for kind in numbers)

@@ -52,7 +52,7 @@ def fair_in_length(tables: Tables) -> Claim:
         )
     own90 = combine(select(tables["trend"], **where, rule=FAIR), _SLOPE, "ci90_low", "ci90_high", EQUIVALENCE)
     own, (falls, rises) = found[FAIR], [found[rule] for rule in RIVALS]
-    curve = Curve.of(select(tables["lre"], **where, rule=FAIR))
+    curve = Deviation.of(select(tables["lre"], **where, rule=FAIR))
     margin = TREND_MARGIN
     holds = [own90.low > -margin and own90.high < margin, curve.equal, falls.high < 0, rises.low > 0]
     refuted = [own.low > margin or own.high < -margin, curve.unequal, falls.low > 0, rises.high < 0]
@@ -87,7 +87,7 @@ def learns_to_be_fair(tables: Tables) -> Claim:
             found[name] = combine(rows, _SLOPE, "ci_low", "ci_high")
             found90[name] = combine(rows, _SLOPE, "ci90_low", "ci90_high", EQUIVALENCE)
     main, margin = f"{LEARNT}, first use", TREND_MARGIN
-    curve = Curve.of(select(tables["lre"], **where, rule=LEARNT, use="first", target=TARGET))
+    curve = Deviation.of(select(tables["lre"], **where, rule=LEARNT, use="first", target=TARGET))
     tested = curve.tested
     for row in tested.to_dict("records"):
         p = min(float(row["wald_p"]) * len(tested), 1.0)
@@ -129,7 +129,7 @@ def masks_by_length(tables: Tables) -> Claim:
     found = {rule: combine(some, _SLOPE, "ci_low", "ci_high") for rule, some in rows.items()}
     flat, falls, rises = (found[rule] for rule in MASKS)
     flat90 = combine(rows[MASKS[0]], _SLOPE, "ci90_low", "ci90_high", EQUIVALENCE)
-    curve = Curve.of(select(tables["lre"], **where, rule=MASKS[0], outside="mask"))
+    curve = Deviation.of(select(tables["lre"], **where, rule=MASKS[0], outside="mask"))
     margin = TREND_MARGIN
     holds = [flat90.low > -margin and flat90.high < margin, curve.equal, falls.high < 0, rises.low > 0]
     refuted = [flat.low > margin or flat.high < -margin, curve.unequal, falls.low > 0, rises.high < 0]
@@ -149,7 +149,7 @@ def masks_by_length(tables: Tables) -> Claim:
     )
 
 
-class Curve:
+class Deviation:
     """How far the acceptances of the length bins are from being equal, over the runs of one rule.
 
     Attributes
@@ -164,13 +164,13 @@ class Curve:
         self.largest, self.mean, self.tested = largest, mean, tested
 
     @staticmethod
-    def of(rows: pd.DataFrame) -> Curve:
+    def of(rows: pd.DataFrame) -> Deviation:
         """Make the estimates of a rule's deviation from rows of the table lre."""
         by_norm = {norm: select(rows, norm=norm) for norm in ("inf", "l2")}
         ends = {norm: found.rename(columns=_NAMES) for norm, found in by_norm.items()}
         tested = by_norm["l2"]
         known = np.isfinite(tested.reindex(columns=["wald_p"]).to_numpy(np.float64)).all(axis=1)
-        return Curve(combine_largest(ends["inf"]), combine_largest(ends["l2"]), tested.loc[known])
+        return Deviation(combine_largest(ends["inf"]), combine_largest(ends["l2"]), tested.loc[known])
 
     @property
     def equal(self) -> bool:

@@ -16,7 +16,7 @@ from analysis.importing.tables import Chunk
 from analysis.importing.values import Floats, Ints, Values, as_values
 from fspo.base.errors import UserError, unknown_name
 from fspo.base.keyed_noise import hashed
-from fspo.gradlog.schema import COLUMNS as LOGGED
+from fspo.gradlog.schema import LOG_COLUMNS as LOGGED
 from fspo.gradlog.schema import RATIO_COLUMNS, REQUIRED
 from fspo.rules import Ratio, Rule, token_k3
 

@@ -58,7 +58,7 @@ tokens. ``tokens`` are those of prompt and response: the ones before the first o
 
 COPIED = tuple(
     name
-    for name, column in schema.COLUMNS.items()
+    for name, column in schema.LOG_COLUMNS.items()
     if name not in COLUMNS and column.kind.startswith(("int", "float", "bool"))
 )
 """Columns of the gradient log that are read under their own names alone, and copied."""

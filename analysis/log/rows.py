@@ -93,7 +93,7 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class Learnt:
+class LearningRows:
     """Columns (N,) from which an adaptive range learns, in the order of steps and of responses within a step."""
 
     rollout: Ints
@@ -103,9 +103,9 @@ class Learnt:
     A: Floats
 
     @staticmethod
-    def of(rows: Rows) -> Learnt:
+    def of(rows: Rows) -> LearningRows:
         """Return the columns from which an adaptive range learns, in the order of ``rows``."""
-        return Learnt(rows.rollout, rows.step, rows.S, rows.length, rows.A)
+        return LearningRows(rows.rollout, rows.step, rows.S, rows.length, rows.A)
 
 
 def row_names(rollout: Ints, step: Ints, response: Ints) -> pd.MultiIndex:

@@ -15,7 +15,7 @@ import numpy as np
 from analysis.log.notes import Notes
 from analysis.log.partition import Partition
 from analysis.log.ratio import UPDATE, LoggedRatio
-from analysis.log.rows import Ints, Learnt, Rows, windows
+from analysis.log.rows import Ints, LearningRows, Rows, windows
 from analysis.log.usable import LEARNT, Scale, columns_of, learnt, usable
 from fspo.base.errors import UserError
 from fspo.gradlog import GradLog, read_files
@@ -142,13 +142,13 @@ class Stream:
         found = list(split(rows, inside[(np.searchsorted(inside, rows.rollout) // size) * size]))
         return found, Notes(damage=tuple(log.damage), counts=counts)
 
-    def learnt(self, chunk: Chunk) -> Learnt:
+    def learnt(self, chunk: Chunk) -> LearningRows:
         """Read the columns of a chunk from which an adaptive range learns; empty arrays if the chunk cannot be read."""
         try:
             log = self.read(chunk, [*dict.fromkeys([*LEARNT, *self.partition.columns])])
         except UserError:  # the pass over the complete log reports the damage
             none, nothing = np.zeros(0, np.int64), np.zeros(0)
-            return Learnt(none, none, nothing, nothing, nothing)
+            return LearningRows(none, none, nothing, nothing, nothing)
         return learnt(log, self.partition, self.scale)
 
     def sample(self) -> tuple[GradLog, int]:

@@ -16,7 +16,7 @@ from analysis.log.ratio import UPDATE, LoggedRatio
 from analysis.log.rows import (
     Floats,
     Ints,
-    Learnt,
+    LearningRows,
     Rows,
     appearances,
     in_order,
@@ -89,7 +89,7 @@ def usable(
     return (rows if counted.all() else rows.take(np.flatnonzero(counted))), counts
 
 
-def learnt(log: GradLog, partition: Partition, scale: Scale | None = None) -> Learnt:
+def learnt(log: GradLog, partition: Partition, scale: Scale | None = None) -> LearningRows:
     """Return the rows that :func:`usable` keeps of the update's ratio, a few columns, ordered by step and response.
 
     Parameters
@@ -107,7 +107,7 @@ def learnt(log: GradLog, partition: Partition, scale: Scale | None = None) -> Le
     kept = np.flatnonzero(keep)
     kept = kept[in_order(step[kept], response[kept])]
     numbers = (log.column(name)[kept].astype(np.float64) for name in ("log_ratio", "length", "advantage"))
-    return Learnt(rollout[kept], step[kept], *numbers)
+    return LearningRows(rollout[kept], step[kept], *numbers)
 
 
 def _sound(log: GradLog, ratio: LoggedRatio) -> tuple[GradLog, dict[str, int]]:

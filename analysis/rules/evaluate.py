@@ -91,7 +91,7 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CaseEffect:
     """What a case does to each row, as arrays (N,), or the reason why the case cannot be evaluated."""
 
     side: Ints
@@ -181,11 +181,11 @@ def common_weight(case: Case) -> Case:
     return case if case.rule.on in CORRECTED else replace(case, rule=replace(case.rule, weight="sequence"))
 
 
-def evaluate(case: Case, rows: Rows, window: Ints, rate: Rate) -> Outcome:
+def evaluate(case: Case, rows: Rows, window: Ints, rate: Rate) -> CaseEffect:
     """Apply a case to rows (N,). A matched range is calibrated in each window; ``window`` (N,) numbers the windows."""
     n = len(rows)
     nothing = np.full(n, np.nan)
-    failed = Outcome(np.zeros(n, np.int64), np.zeros(n, bool), nothing, nothing, nothing, {})
+    failed = CaseEffect(np.zeros(n, np.int64), np.zeros(n, bool), nothing, nothing, nothing, {})
     if n == 0:
         return replace(failed, reason="no rows")
     rule, trained = case.rule, case.source == "trained"
@@ -218,7 +218,7 @@ def evaluate(case: Case, rows: Rows, window: Ints, rate: Rate) -> Outcome:
     joined: dict[str, Any] = {
         f: np.concatenate([np.asarray(getattr(applied, f)) for _, applied in parts])[order] for f in names
     }
-    return Outcome(**joined, ranges=ranges)
+    return CaseEffect(**joined, ranges=ranges)
 
 
 def lacking(rule: Rule) -> str:
@@ -226,17 +226,17 @@ def lacking(rule: Rule) -> str:
     return f"the log lacks what drift {rule.drift!r} needs (k3_sum, sum_sq_log_ratio, drift)"
 
 
-def narrow(outcome: Outcome, which: Ints) -> Outcome:
+def narrow(outcome: CaseEffect, which: Ints) -> CaseEffect:
     """Return what the case does to the rows ``which`` (M,) alone."""
     names = ("side", "in_band", "weight", "clipped_weight", "multiplier")
-    return Outcome(**{f: getattr(outcome, f)[which] for f in names}, ranges=outcome.ranges, reason=outcome.reason)
+    return CaseEffect(**{f: getattr(outcome, f)[which] for f in names}, ranges=outcome.ranges, reason=outcome.reason)
 
 
-def _outcome(applied: Any, ranges: dict[int, tuple[float, float]]) -> Outcome:
-    return Outcome(applied.side, applied.in_band, applied.weight, applied.clipped_weight, applied.multiplier, ranges)
+def _outcome(applied: Any, ranges: dict[int, tuple[float, float]]) -> CaseEffect:
+    return CaseEffect(applied.side, applied.in_band, applied.weight, applied.clipped_weight, applied.multiplier, ranges)
 
 
-def measured(outcome: Outcome, measure: str) -> tuple[Floats, Floats]:
+def measured(outcome: CaseEffect, measure: str) -> tuple[Floats, Floats]:
     """Return numerator and denominator (N,) of an acceptance (docs/theory.md section 1).
 
     "band": S is in the band. "update": not clipped (for drop its mean is E[M]). "weight": M w over w.

@@ -23,7 +23,7 @@ rows."""
 
 
 @dataclass(frozen=True)
-class Layout:
+class Grouping:
     """How the rows of a run are divided into groups of clusters, bins, and (group, cell) pairs.
 
     Attributes
@@ -52,21 +52,21 @@ class Layout:
     pairs: Ints
 
     @staticmethod
-    def of(run: Run, bins: Bins) -> Layout:
+    def of(run: Run, bins: Bins) -> Grouping:
         """Divide the rows of a run into groups, bins and cells, by looking at the rows in memory."""
         rows = run.rows
         reference = float(np.mean(rows.trend))
         if run.clusters <= MOST_CLUSTERS and not run.streamed:
             values, code = np.unique(rows.coordinate, return_inverse=True)
             pairs = np.unique(rows.cluster * len(values) + code.reshape(-1))
-            return Layout(bins, int(rows.cluster.max()) + 1, False, reference, values, np.zeros(0), pairs)
+            return Grouping(bins, int(rows.cluster.max()) + 1, False, reference, values, np.zeros(0), pairs)
         ordered = np.sort(rows.coordinate)
         edges = np.unique(ordered[(np.arange(1, CELLS) * len(ordered)) // CELLS])
         edges = edges[edges > ordered[0]]
         code = np.searchsorted(edges, rows.coordinate, side="right")
         count = np.bincount(code, minlength=len(edges) + 1)
         values = np.bincount(code, rows.coordinate, len(edges) + 1) / np.maximum(count, 1)
-        return Layout(bins, POOLED, True, reference, values, edges, np.zeros(0, np.int64))
+        return Grouping(bins, POOLED, True, reference, values, edges, np.zeros(0, np.int64))
 
     @property
     def number(self) -> int:

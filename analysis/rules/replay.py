@@ -10,7 +10,7 @@ from itertools import groupby
 
 import numpy as np
 
-from analysis.log.rows import Floats, Ints, Learnt, Rows, in_order
+from analysis.log.rows import Floats, Ints, LearningRows, Rows, in_order
 from analysis.log.stream import Stream
 from fspo.rules import Rule, standardized_excess
 from fspo.rules.online import OnlineRule
@@ -35,7 +35,7 @@ class Replay:
         self._online = OnlineRule(rule)
         self._rollout: int | None = None
 
-    def add(self, rows: Learnt, m: Floats | float | None = None) -> None:
+    def add(self, rows: LearningRows, m: Floats | float | None = None) -> None:
         """Show the rows of later steps; ``m`` is the centre of the starting rule's band, as in `Rule.apply`."""
         if not len(rows.step):
             return
@@ -69,7 +69,7 @@ def replay(rule: Rule, rows: Rows) -> dict[int, Rule]:
     """
     replayed = Replay(rule)
     ordered = rows.take(in_order(rows.step, rows.response))
-    replayed.add(Learnt.of(ordered), ordered.centre(rule))
+    replayed.add(LearningRows.of(ordered), ordered.centre(rule))
     return replayed.states
 
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 
 from analysis.log.rows import Floats, Ints
-from analysis.rules.layout import Layout
+from analysis.rules.layout import Grouping
 from fspo.rules import Weight, exponent, importance_weight
 from fspo.stats.clusters import totals
 
@@ -36,7 +36,7 @@ class Base:
 
 
 @dataclass
-class Column:
+class ValueSums:
     """Sums of a numerator y by group: y and y^2 by bin; x y; x y about the window's means."""
 
     y: Floats  # (G, K) sums of y
@@ -46,11 +46,11 @@ class Column:
     rejected: Ints  # (P,) number of rows with y = 0 by (group, cell) pair, or empty
 
     @staticmethod
-    def of(groups: int, bins: int, pairs: int, weights: bool) -> Column:
+    def of(groups: int, bins: int, pairs: int, weights: bool) -> ValueSums:
         """Return sums that are all 0; ``weights`` says whether the numerators are weights."""
         by_group = np.zeros(groups), np.zeros(groups)
         squares = np.zeros((groups if weights else 0, bins))
-        return Column(np.zeros((groups, bins)), *by_group, squares, np.zeros(pairs, np.int64))
+        return ValueSums(np.zeros((groups, bins)), *by_group, squares, np.zeros(pairs, np.int64))
 
 
 def plus(one: Any, other: Any) -> None:
@@ -70,7 +70,7 @@ class SubsetSums:
     bases: dict[str, Base] = field(default_factory=dict)
 
     @staticmethod
-    def of(layout: Layout) -> SubsetSums:
+    def of(layout: Grouping) -> SubsetSums:
         """Return sums over no rows: every sum is 0."""
         count, clusters, pairs = (np.zeros(n, np.int64) for n in (len(layout.bins) + 1,) * 2 + (layout.number,))
         return SubsetSums(count, clusters, np.zeros(len(layout.bins) + 1), pairs)
@@ -102,7 +102,9 @@ class Sums:
     """All sums over the rows of one use: "first" or "reused"."""
 
     subsets: dict[str, SubsetSums]
-    columns: dict[tuple[int, str, str], Column] = field(default_factory=dict)  # by case, kind of acceptance and subset
+    columns: dict[tuple[int, str, str], ValueSums] = field(
+        default_factory=dict
+    )  # by case, kind of acceptance and subset
     sides: dict[tuple[int, str], Floats] = field(default_factory=dict)  # by case and side of the cut
     unlike: Floats = field(default_factory=lambda: np.zeros(0))  # rows by group with a logged multiplier other than 1
     # by case and rate, for each window
@@ -122,7 +124,7 @@ class Sums:
 class Part:
     """The rows of one subset in one window, and the sums of each weight over them."""
 
-    def __init__(self, layout: Layout, S: Floats, L: Floats, group: Ints, bins: Ints, x: Floats, pair: Ints) -> None:
+    def __init__(self, layout: Grouping, S: Floats, L: Floats, group: Ints, bins: Ints, x: Floats, pair: Ints) -> None:
         self.groups, self.number = layout.groups, len(layout.bins)
         self.S, self.L, self.group, self.bins, self.x, self.pair = S, L, group, bins, x, pair
         self.key = group * self.number + bins
@@ -161,7 +163,7 @@ class Part:
         )
         return by_key, totals(self.group, self.groups, self.x * y), squares
 
-    def add(self, columns: Sequence[Column], kind: str, y: Floats, by_group: Floats, xy: Floats) -> None:
+    def add(self, columns: Sequence[ValueSums], kind: str, y: Floats, by_group: Floats, xy: Floats) -> None:
         """Add the sums of M numerators y, each to one column.
 
         Parameters
@@ -183,7 +185,7 @@ class Part:
             column.xy += xy[j]
             column.within += within[j]
 
-    def binary(self, columns: Sequence[Column], cuts: Cuts) -> None:
+    def binary(self, columns: Sequence[ValueSums], cuts: Cuts) -> None:
         """Add to each column an indicator: 0 in the rows that are cut, 1 in all other rows."""
         base, s = self._summed("one")
         self.add(columns, "one", base.d - cuts.counts, s - cuts.by_group(), base.x - cuts.by_group(cuts.x))
@@ -191,7 +193,7 @@ class Part:
             if len(column.rejected):
                 np.add.at(column.rejected, self.pair[cut], 1)
 
-    def weighted(self, columns: Sequence[Column], kind: str, cuts: Cuts, clipped: Floats) -> None:
+    def weighted(self, columns: Sequence[ValueSums], kind: str, cuts: Cuts, clipped: Floats) -> None:
         """Add clipped weights to columns: ``clipped`` (R,) in the rows of the cuts, the plain weight in all others."""
         (base, s), w = self._summed(kind), self.weight(kind)
         before = w[cuts.at]

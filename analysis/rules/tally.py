@@ -15,9 +15,9 @@ from analysis.log.loading import Run
 from analysis.log.ratio import CORRECTED
 from analysis.log.rows import SUBSETS, USES, Floats, Ints, Rows
 from analysis.rules.bands import Band, Candidates, CutRows, Factors, Member, Placed
-from analysis.rules.evaluate import Case, Outcome, lacking, narrow
-from analysis.rules.layout import Layout
-from analysis.rules.sums import Column, Cuts, Part, SubsetSums, Sums, merge
+from analysis.rules.evaluate import Case, CaseEffect, lacking, narrow
+from analysis.rules.layout import Grouping
+from analysis.rules.sums import Cuts, Part, SubsetSums, Sums, ValueSums, merge
 from fspo.rules import CUTTING_ALIKE, Rate
 
 SIDES = {"low": -1, "high": 1, "dual": 2}
@@ -35,11 +35,11 @@ class Tally:
     ----------
     run : Run
         The run that is analysed; its logged columns and its rule are used.
-    layout : Layout
+    layout : Grouping
     cases : sequence of Case
     """
 
-    def __init__(self, run: Run, layout: Layout, cases: Sequence[Case]) -> None:
+    def __init__(self, run: Run, layout: Grouping, cases: Sequence[Case]) -> None:
         self.layout, self.cases = layout, list(cases)
         logged = not any(c.source == "trained" for c in cases) and "multiplier" in run.logged
         # of a correction the log holds the factor M w, which is no share of what is kept
@@ -56,7 +56,7 @@ class Tally:
         """For each truncating case, the dropping case that cuts the same rows and so has the same update acceptance."""
         self.uses: dict[str, Sums] = {}
 
-    def add(self, first: int, rows: Rows, trained: Outcome | None) -> None:
+    def add(self, first: int, rows: Rows, trained: CaseEffect | None) -> None:
         """Add the rows of one window, whose first rollout is ``first``; ``trained`` is what the run's rule did."""
         layout = self.layout
         group, bins = layout.group(rows), layout.bins.index(rows.coordinate)
@@ -78,7 +78,7 @@ class Tally:
         first: int,
         rows: Rows,
         sums: Sums,
-        done: Outcome | None,
+        done: CaseEffect | None,
         group: Ints,
         bins: Ints,
         x: Floats,
@@ -121,13 +121,13 @@ class Tally:
         found.coordinate += np.append(np.bincount(part.bins, coordinate, k), coordinate.sum())
         found.pairs += np.bincount(part.pair, minlength=self.layout.number)
 
-    def _column(self, sums: Sums, i: int, measure: str, subset: str) -> Column:
+    def _column(self, sums: Sums, i: int, measure: str, subset: str) -> ValueSums:
         case = self.cases[i] if i != LOGGED else None
         curve = case is not None and (case.source == "trained" or case.rule.clip.zeroes)
         pairs = self.layout.number if curve and SMOOTHED[subset] == measure else 0
         key = (i, measure, subset)
         if key not in sums.columns:
-            sums.columns[key] = Column.of(self.layout.groups, len(self.layout.bins), pairs, measure == "weight")
+            sums.columns[key] = ValueSums.of(self.layout.groups, len(self.layout.bins), pairs, measure == "weight")
         return sums.columns[key]
 
     def _rejected(
@@ -157,7 +157,7 @@ class Tally:
                 if name != "dual" or np.any(count):
                     sums.sides[i, name] = sums.sides[i, name] + count if (i, name) in sums.sides else count
 
-    def _done(self, i: int, done: Outcome, sums: Sums, whole: Part, acting: Part, nonzero: Ints) -> None:
+    def _done(self, i: int, done: CaseEffect, sums: Sums, whole: Part, acting: Part, nonzero: Ints) -> None:
         """Add what the rule that trained did to the rows of a window."""
         for rate in RATES:
             if done.reason:

@@ -234,8 +234,8 @@ class SketchTerms:
 
 
 @dataclass
-class Columns:
-    """Cosines of several rules or draws: values (K+2, R) and replicates (C, K+2, R) by bin, overall, and in the
+class CosineColumns:
+    """CosineColumns of several rules or draws: values (K+2, R) and replicates (C, K+2, R) by bin, overall, and in the
     worst bin."""
 
     value: Floats
@@ -255,7 +255,7 @@ class Columns:
         width: float = math.inf,
         cross: dict[str, Floats] | None = None,
         cluster: Ints | None = None,
-    ) -> Columns:
+    ) -> CosineColumns:
         """Compute the cosines of all bins and append that of the worst bin.
 
         ``update`` and ``cluster`` (C,) are those of each replicate; by default no cluster has responses in two updates.
@@ -269,7 +269,7 @@ class Columns:
         cluster = np.arange(len(update)) if cluster is None else dense(cluster)
         degrees = max(int(cluster.max()) + 1 - len(np.unique(collapsed(update))), 1)
         sketch = SketchTerms(np.array(inner.total), np.array(left.total), np.array(right.total), width, cross or {})
-        return Columns(value, replicates, update, cluster, degrees, sketch, nothing_left)
+        return CosineColumns(value, replicates, update, cluster, degrees, sketch, nothing_left)
 
     def interval(self, k: int, columns: Sequence[int], level: float = CONFIDENCE) -> tuple[float, float, float]:
         """Return the mean cosine over ``columns`` (one rule, or draws of the control) and its Fisher z interval.

@@ -21,7 +21,7 @@ from analysis.log.notes import Notes
 from analysis.log.partition import Partition, coordinates
 from analysis.log.ratio import CORRECTED
 from analysis.log.rows import Floats, Ints, Rows, leave_one_out, row_names
-from analysis.rules.evaluate import Case, Outcome, evaluate
+from analysis.rules.evaluate import Case, CaseEffect, evaluate
 from fspo.base.errors import UserError
 from fspo.gradlog import GradLog, read_log
 from fspo.rules import importance_weight
@@ -68,9 +68,9 @@ class ScoredWindow:
     bins: Ints
     update: Ints
     fresh: dict[int, Fresh] = field(default_factory=dict)
-    _outcomes: dict[Case, Outcome] = field(default_factory=dict, repr=False, compare=False)
+    _outcomes: dict[Case, CaseEffect] = field(default_factory=dict, repr=False, compare=False)
 
-    def outcome(self, case: Case) -> Outcome:
+    def outcome(self, case: Case) -> CaseEffect:
         """Return what a case does to the window's rows; a matched range is calibrated over all of these rows."""
         if case not in self._outcomes:
             self._outcomes[case] = evaluate(case, self.rows, np.full(len(self.rows), self.window), "update")

@@ -82,7 +82,7 @@ def squared(p: Floats, a: Floats) -> Floats:
 
 
 @dataclass(frozen=True)
-class Curve:
+class AcceptanceCurve:
     """Candidates for the true acceptances, all with the same mean: from equal acceptances through the estimate and
     beyond.
 
@@ -100,7 +100,7 @@ class Curve:
     along: Floats  # components of the estimate along Sigma's eigenvectors
 
     @staticmethod
-    def of(law: ErrorLaw) -> Curve:
+    def of(law: ErrorLaw) -> AcceptanceCurve:
         """Make the curve of candidates for one law of errors."""
         k, root = len(law), np.sqrt(law.p)
         centre = np.eye(k) - np.outer(np.ones(k), law.p)
@@ -110,13 +110,15 @@ class Curve:
         values, vectors = np.linalg.eigh(lever @ law.covariance[:k, :k] @ lever.T)
         along = vectors.T @ deviation
         if not values[-1] > 0:
-            return Curve(law, root, np.ones(k), vectors, along)  # S is 0 everywhere, so the estimates have no error
+            return AcceptanceCurve(
+                law, root, np.ones(k), vectors, along
+            )  # S is 0 everywhere, so the estimates have no error
         largest = values > (1 - 1e-9) * values[-1]
         if np.sqrt(np.sum(along[largest] ** 2)) < 1e-9 * np.sqrt(values[-1]):
             # The estimate has no direction. Take a fixed one, which does not depend on the signs that eigh chose.
             bend = root * (centre @ np.arange(k) ** 2.0)
             along += 1e-9 * np.sqrt(values[-1]) * np.where(largest, vectors.T @ bend, 0.0)
-        return Curve(law, root, np.maximum(values / values[-1], 0.0), vectors, along)
+        return AcceptanceCurve(law, root, np.maximum(values / values[-1], 0.0), vectors, along)
 
     def __call__(self, x: float) -> Floats:
         """Return the acceptances (K,) at a position of the curve: -inf is equal acceptances, 0 the estimate, +inf
@@ -142,7 +144,7 @@ def squared_interval(
         fairness, so that the interval of a difference of two LRE_2^2 can use it. ``high`` is at least the mean of the
         plug-in under fairness, so that a sample with little noise by chance does not claim too much precision.
     """
-    plug_in, curve = float(squared(law.p, law.a)), Curve.of(law)
+    plug_in, curve = float(squared(law.p, law.a)), AcceptanceCurve.of(law)
     low_tail, high_tail = (share * (1 - level) for share in TAILS)
     fair = np.sort(law.plug_ins(curve(-FARTHEST)))
     above = float(fair[int((1 - low_tail) * len(fair))])

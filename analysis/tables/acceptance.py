@@ -17,8 +17,8 @@ from analysis.log.loading import Run
 from analysis.log.rows import SUBSETS, USES, Ints, Rows
 from analysis.rules.bands import NO_ADVANTAGE
 from analysis.rules.evaluate import Case, rate_of
-from analysis.rules.layout import Layout
-from analysis.rules.sums import Base, Column, SubsetSums, Sums
+from analysis.rules.layout import Grouping
+from analysis.rules.sums import Base, SubsetSums, Sums, ValueSums
 from analysis.rules.tally import LOGGED, SIDES, Tally
 from analysis.stats.error_law import ROUNDING
 from analysis.stats.lre import NORMS, lre_estimates
@@ -164,7 +164,7 @@ class AcceptanceTables:
 
 
 @dataclass(frozen=True)
-class View:
+class BinnedRows:
     """Rows of one use with their bins, windows and cluster numbers."""
 
     rows: Rows
@@ -174,18 +174,18 @@ class View:
     mean: np.ndarray  # (K+1,) mean length (or other coordinate) in each bin; the last entry is over all bins
 
     @staticmethod
-    def of(rows: Rows, bins: Bins, window: Ints) -> View:
+    def of(rows: Rows, bins: Bins, window: Ints) -> BinnedRows:
         """Put rows into their bins."""
         index = bins.index(rows.coordinate)
         k = len(bins)
         count = np.append(np.bincount(index, minlength=k), len(rows)).astype(float)
         total = np.append(np.bincount(index, rows.coordinate, k), rows.coordinate.sum())
         mean = np.divide(total, count, out=np.full(k + 1, np.nan), where=count > 0)
-        return View(rows, index, window, dense(rows.cluster), mean)
+        return BinnedRows(rows, index, window, dense(rows.cluster), mean)
 
-    def take(self, keep: np.ndarray, bins: Bins) -> View:
+    def take(self, keep: np.ndarray, bins: Bins) -> BinnedRows:
         """Return the view of the rows that a mask selects."""
-        return View.of(self.rows.take(keep), bins, self.window[keep])
+        return BinnedRows.of(self.rows.take(keep), bins, self.window[keep])
 
 
 def tables_of(run: Run, tally: Tally, uses: Sequence[str] = USES) -> AcceptanceTables:
@@ -286,7 +286,7 @@ def _left_out(sums: Sums, i: int, rate: str, subset: str) -> str:
 
 
 def _estimates(
-    case: CaseKey, tally: Tally, sums: Sums, i: int, measure: str, column: Column, view: Means
+    case: CaseKey, tally: Tally, sums: Sums, i: int, measure: str, column: ValueSums, view: Means
 ) -> AcceptanceTables:
     """Make the table rows of one case and measure from its sums."""
     bins, shared = tally.layout.bins, sums.counted(i, rate_of(measure), case.subset)
@@ -318,7 +318,7 @@ def _estimates(
     return made
 
 
-def _ess(case: CaseKey, layout: Layout, shared: SubsetSums, column: Column | None, view: Means) -> list[EssRow]:
+def _ess(case: CaseKey, layout: Grouping, shared: SubsetSums, column: ValueSums | None, view: Means) -> list[EssRow]:
     """Make rows of the table ess from the sums of clipped weights, or of the plain weights exp(S) without a column."""
     rows, plain = shared.bases["one"].d, shared.bases["sequence"]
     some = rows.sum(1) > 0
@@ -336,7 +336,7 @@ def _lre_rows(case: CaseKey, measure: str, found: Ratios) -> list[LreRow]:
     ]
 
 
-def _unusual(tally: Tally, sums: Sums, i: int, measure: str, column: Column, rows: Base, some: np.ndarray) -> int:
+def _unusual(tally: Tally, sums: Sums, i: int, measure: str, column: ValueSums, rows: Base, some: np.ndarray) -> int:
     """Count the clusters in which some row's value is not 1 (a share) or not 0 (a side), the value of most rows."""
     if measure == "weight":
         column = sums.columns[tally.twins.get(i, i), "update", "nonzero"]
@@ -351,7 +351,7 @@ def _unusual(tally: Tally, sums: Sums, i: int, measure: str, column: Column, row
     return len(count) if between or (i == LOGGED and measure == "update") else int(np.count_nonzero(usual))
 
 
-def _slopes(column: Column, base: Base, some: np.ndarray, unusual: int) -> tuple[Slope, Slope]:
+def _slopes(column: ValueSums, base: Base, some: np.ndarray, unusual: int) -> tuple[Slope, Slope]:
     """Return the slope of acceptance on length over all rows, and the slope within windows."""
     s, y = base.d[some].sum(1), column.y[some].sum(1)
     total = float(s.sum())
@@ -379,7 +379,12 @@ def _nothing(tables: AcceptanceTables, case: CaseKey, measure: str, bins: Bins, 
 
 
 def acceptance_rows(
-    case: CaseKey, measure: str, found: Ratios, view: View | Means, bins: Bins, weights: Column | None = None
+    case: CaseKey,
+    measure: str,
+    found: Ratios,
+    view: BinnedRows | Means,
+    bins: Bins,
+    weights: ValueSums | None = None,
 ) -> list[AcceptanceRow]:
     """Make the rows of the table acceptance, by bin and overall.
 

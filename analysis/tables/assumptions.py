@@ -18,7 +18,7 @@ from scipy import special
 from analysis.log.loading import Run
 from analysis.log.rows import SUBSETS, Floats, windows
 from analysis.stats.error_law import MOST_LEFT_OUT
-from analysis.tables.acceptance import View
+from analysis.tables.acceptance import BinnedRows
 from analysis.tables.columns import UNKNOWN, Interval, RunKey, mean_at
 from analysis.tables.lemma import LemmaRow
 from analysis.tables.moments import GRID, Subset, exponent, standardized, update_scale
@@ -99,7 +99,7 @@ def assumption_table(run: Run, bins: Bins, window_size: int, lemma: Sequence[Lem
     table: list[AssumptionRow] = []
     if not keep.any():
         return [_row(run, "all", "first use", UNKNOWN, -1, 1, 0, "no response was scored before it was trained on")]
-    everyone = View.of(run.rows.take(keep), bins, windows(run.rows.rollout, window_size)[keep])
+    everyone = BinnedRows.of(run.rows.take(keep), bins, windows(run.rows.rollout, window_size)[keep])
     scale = update_scale(everyone.rows.S, everyone.rows.length, everyone.rows.step)
     for subset in SUBSETS:
         chosen = np.ones(len(scale), bool) if subset == "all" else everyone.rows.A != 0
@@ -117,7 +117,7 @@ def assumption_table(run: Run, bins: Bins, window_size: int, lemma: Sequence[Lem
     return table
 
 
-def _of_subset(run: Run, subset: str, view: View, scale: Floats, number: int) -> list[AssumptionRow]:
+def _of_subset(run: Run, subset: str, view: BinnedRows, scale: Floats, number: int) -> list[AssumptionRow]:
     rows, count = view.rows, len(view.rows)
     S, L, cluster = rows.S, rows.length, view.cluster
     z = standardized(S, L, scale, view.bins)
@@ -177,7 +177,7 @@ def _enough(seen: float, rows: int) -> bool:
     return seen > 0 and seen >= (1 - MOST_LEFT_OUT) * rows
 
 
-def _worst_ratio(y: Floats, view: View, number: int, unit: Floats, target: float = 0.0) -> Interval:
+def _worst_ratio(y: Floats, view: BinnedRows, number: int, unit: Floats, target: float = 0.0) -> Interval:
     """Return the largest |mean of y in a bin - target| in units of ``unit`` (K,), among bins with enough clusters."""
     found = ratios(y, view.cluster, view.bins, number)
     used = np.flatnonzero((found.clusters[:number] >= MIN_CLUSTERS) & (unit > 0))
@@ -188,7 +188,7 @@ def _worst_ratio(y: Floats, view: View, number: int, unit: Floats, target: float
     return worst((found.value[used] - target) / unit[used], influence.T @ influence * total / (total - 1), total - 1)
 
 
-def worst_drift(view: View, number: int) -> Interval:
+def worst_drift(view: BinnedRows, number: int) -> Interval:
     """Return the largest drift beside -KL over the bins, |E[S|L] + L KL| / sd(S); at first use S + k3 has mean 0
     (T9)."""
     spread = np.array([view.rows.S[view.bins == k].std() if np.any(view.bins == k) else 0.0 for k in range(number)])
@@ -196,12 +196,12 @@ def worst_drift(view: View, number: int) -> Interval:
     return _worst_ratio(y, view, number, spread) if np.all(np.isfinite(y)) else UNKNOWN
 
 
-def worst_weight(view: View, number: int) -> Interval:
+def worst_weight(view: BinnedRows, number: int) -> Interval:
     """Return the largest |E[exp S|L] - 1| over the bins."""
     return _worst_ratio(importance_weight(view.rows.S), view, number, np.ones(number), 1.0)
 
 
-def drift_by_sign(view: View) -> Interval:
+def drift_by_sign(view: BinnedRows) -> Interval:
     """Return the drift per token at A > 0 less that at A < 0, times the mean length, over the sd of S."""
     rows = view.rows
     at = rows.A != 0
@@ -218,7 +218,7 @@ def drift_by_sign(view: View) -> Interval:
     return Interval(value, value - half, value + half)
 
 
-def dependence(view: View) -> Interval:
+def dependence(view: BinnedRows) -> Interval:
     """Return the variance of sum (exp(s_t) - 1) over a response's tokens, divided by the variance if tokens were
     uncorrelated.
 

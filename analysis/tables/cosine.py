@@ -27,7 +27,7 @@ import numpy as np
 from analysis.log.ratio import CORRECTED
 from analysis.log.rows import Floats, Ints
 from analysis.rules.evaluate import Case, common_weight
-from analysis.scores.products import Columns, Products, UpdateGram
+from analysis.scores.products import CosineColumns, Products, UpdateGram
 from analysis.scores.sketches import ScoredWindow
 from analysis.tables.acceptance import Reason
 from analysis.tables.columns import UNKNOWN, BinKey, CaseKey, Interval, RuleKey, RunKey
@@ -149,7 +149,7 @@ class CosineTable:
             update = np.concatenate(use.cluster_update)
             cross = {name: np.array(found) for name, found in use.cross.items()}
             cluster = np.unique(np.concatenate(use.prompt, axis=1), axis=1, return_inverse=True)[1].reshape(-1)
-            columns = Columns.of(use.inner, use.left, use.right, update, self.width, cross, cluster)
+            columns = CosineColumns.of(use.inner, use.left, use.right, update, self.width, cross, cluster)
             for i, case in enumerate(self.cases):
                 key = CaseKey(RuleKey.of(self.key, case), "nonzero", name)
                 references = {name: others[i] for name, others in self.references.items()}
@@ -163,7 +163,8 @@ class CosineTable:
                 out += self._rows(key, "sequence", columns, draws, use, "", {}, control=True)
                 start += self.draws
             if self.own:
-                columns = Columns.of(use.own_inner, use.own_left, use.own_right, update, self.width, None, cluster)
+                own = (use.own_inner, use.own_left, use.own_right)
+                columns = CosineColumns.of(*own, update, self.width, cluster=cluster)
                 for i, case in enumerate(self.own):
                     key = CaseKey(RuleKey.of(self.key, case), "nonzero", name)
                     out += self._rows(key, "own", columns, [i], use, use.own_reasons.get(i, ""), {})
@@ -173,7 +174,7 @@ class CosineTable:
         self,
         case: CaseKey,
         weight: str,
-        columns: Columns,
+        columns: CosineColumns,
         at: list[int],
         use: _Use,
         reason: str,

@@ -11,7 +11,7 @@ from typing import Annotated, NamedTuple
 import numpy as np
 
 from analysis.log.rows import Floats
-from analysis.rules.layout import Layout
+from analysis.rules.layout import Grouping
 from analysis.tables.columns import UNKNOWN, BinKey, CaseKey, Interval, mean_at
 from fspo.stats.clusters import MIN_CLUSTERS, TOO_FEW, ratios_of_sums
 from fspo.stats.intervals import t_quantile
@@ -37,7 +37,7 @@ class EssRow(NamedTuple):
 
 
 def ess_rows(
-    case: CaseKey, layout: Layout, rows: Floats, weights: Floats, squares: Floats, clusters: np.ndarray, mean: Floats
+    case: CaseKey, layout: Grouping, rows: Floats, weights: Floats, squares: Floats, clusters: np.ndarray, mean: Floats
 ) -> list[EssRow]:
     """Make a row for each bin and for all bins.
 

@@ -62,7 +62,7 @@ class LemmaRow(NamedTuple):
 
 
 @dataclass
-class Strata:
+class StrataSums:
     """Sums over the responses of one case, by update and bin: counts and weights (U, K), and gradients (U, K, D)."""
 
     count: Floats
@@ -107,7 +107,7 @@ class LemmaTable:
             if found.reason:
                 self.table.append(LemmaRow(*key, *several, np.nan, -1, reason=found.reason))
                 continue
-            strata = Strata(
+            strata = StrataSums(
                 count,
                 by_bin(found.side == 0),
                 total_weight,
@@ -129,7 +129,7 @@ class LemmaTable:
         return self.table
 
 
-def filled(row: LemmaRow, case: Case, strata: Strata, at: Ints, direct: Floats) -> LemmaRow:
+def filled(row: LemmaRow, case: Case, strata: StrataSums, at: Ints, direct: Floats) -> LemmaRow:
     """Return the row filled with the lemma's numbers on the updates ``at``, or with the reason why there are none."""
     try:
         lemma, mean = lemma_of(strata, at, drop=case.rule.clip.zeroes)
@@ -198,7 +198,7 @@ def _stacked(parts: list[Floats]) -> Floats:
     return out
 
 
-def lemma_of(strata: Strata, at: Ints, *, drop: bool) -> tuple[CosineLemma, float]:
+def lemma_of(strata: StrataSums, at: Ints, *, drop: bool) -> tuple[CosineLemma, float]:
     """Apply T7 and T8 to the direct sum of the updates ``at``, normalised by a_upd for drop and by b otherwise.
 
     Returns

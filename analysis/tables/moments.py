@@ -14,7 +14,7 @@ from scipy import special
 
 from analysis.log.loading import Run
 from analysis.log.rows import SUBSETS, USES, Floats, Ints, windows
-from analysis.tables.acceptance import Clusters, Count, Reason, View
+from analysis.tables.acceptance import BinnedRows, Clusters, Count, Reason
 from analysis.tables.columns import UNKNOWN, BinKey, Interval, RunKey, mean_at
 from fspo.rules import importance_weight
 from fspo.stats.bins import Bins
@@ -30,7 +30,7 @@ Subset = Annotated[str, "all: every response; nonzero: responses whose advantage
 Use = Annotated[str, "first: no update has used the response before; reused: some update has", "text"]
 
 
-class Shape(NamedTuple):
+class ShapeColumns(NamedTuple):
     """Columns that describe the shape of the law of z (docs/theory.md section 7)."""
 
     skew: Annotated[Interval, f"skewness of {Z}", "number"] = UNKNOWN
@@ -61,7 +61,7 @@ class MomentRow(NamedTuple):
     var_S: Annotated[Interval, "variance of S about the bin's mean", "nats squared"]
     k3_per_token: Annotated[float, "sum of k3 over sum of L: the estimate of KL(old||new)", "nats per token"]
     mean_weight: Annotated[Interval, "mean of exp(S), the exponent at most 20; 1 at first use (T9)", "number"]
-    shape: Shape
+    shape: ShapeColumns
     reason: Reason
 
 
@@ -105,7 +105,7 @@ def moment_tables(run: Run, bins: Bins, window_size: int) -> tuple[list[MomentRo
         keep = run.rows.used == 0 if use == "first" else run.rows.used > 0
         if not keep.any():
             continue
-        everyone = View.of(run.rows.take(keep), bins, window[keep])
+        everyone = BinnedRows.of(run.rows.take(keep), bins, window[keep])
         scale = update_scale(everyone.rows.S, everyone.rows.length, everyone.rows.step)
         for subset in SUBSETS:
             chosen = np.ones(len(scale), bool) if subset == "all" else everyone.rows.A != 0
@@ -117,7 +117,7 @@ def moment_tables(run: Run, bins: Bins, window_size: int) -> tuple[list[MomentRo
     return moments, scaling
 
 
-def _moments(key: tuple[RunKey, str, str], view: View, scale: Floats, bins: Bins) -> list[MomentRow]:
+def _moments(key: tuple[RunKey, str, str], view: BinnedRows, scale: Floats, bins: Bins) -> list[MomentRow]:
     rows, number = view.rows, len(bins)
     S, L = rows.S, rows.length
     mean = ratios(S, view.cluster, view.bins, number)
@@ -130,7 +130,7 @@ def _moments(key: tuple[RunKey, str, str], view: View, scale: Floats, bins: Bins
         counts = int(mean.count[k]), int(mean.clusters[k])
         at = view.bins == k if k < number else np.ones(len(S), bool)
         if mean.clusters[k] < MIN_CLUSTERS:
-            nothing = (UNKNOWN, UNKNOWN, UNKNOWN, np.nan, UNKNOWN, Shape())
+            nothing = (UNKNOWN, UNKNOWN, UNKNOWN, np.nan, UNKNOWN, ShapeColumns())
             out.append(MomentRow(*key, place, *counts, *nothing, TOO_FEW))
             continue
         cluster = dense(view.cluster[at])
@@ -165,7 +165,7 @@ def variance_interval(x: Floats, cluster: Ints, level: float = CONFIDENCE) -> In
     return Interval(variance, variance * float(np.exp(-half)), variance * float(np.exp(half)))
 
 
-def shape_of(z: Floats, cluster: Ints) -> Shape:
+def shape_of(z: Floats, cluster: Ints) -> ShapeColumns:
     """Return skewness and excess kurtosis (influence-based intervals) and the distance of z's law from a normal law.
 
     ``ks_distance`` is the largest |F(t) - Phi(t)| over the normal law's twentieths, after z is given unit variance. It
@@ -175,7 +175,7 @@ def shape_of(z: Floats, cluster: Ints) -> Shape:
     clusters = int(cluster.max()) + 1
     sd = float(z.std())
     if clusters < MIN_CLUSTERS or not sd > 0:
-        return Shape()
+        return ShapeColumns()
     u = (z - z.mean()) / sd
     m3, m4 = float(np.mean(u**3)), float(np.mean(u**4))
     # Influence functions of the standardised moments, which allow for the estimated mean and variance.
@@ -200,10 +200,10 @@ def shape_of(z: Floats, cluster: Ints) -> Shape:
     half_widths = simultaneous_half_widths(covariance, clusters - 1)
     distance = np.abs(law - special.ndtr(GRID))
     ends = float(np.max(np.maximum(distance - half_widths, 0))), float(np.max(distance + half_widths))
-    return Shape(moments[0], moments[1], Interval(float(distance.max()), *ends), sd**2)
+    return ShapeColumns(moments[0], moments[1], Interval(float(distance.max()), *ends), sd**2)
 
 
-def _scaling(key: tuple[RunKey, str, str], view: View, scale: Floats) -> list[ScalingRow]:
+def _scaling(key: tuple[RunKey, str, str], view: BinnedRows, scale: Floats) -> list[ScalingRow]:
     """Make the rows with the slope 2H of log Var(S|L) on log L and the drift per token, overall and by sign of A."""
     out: list[ScalingRow] = []
     for sign, code in SIGNS.items():

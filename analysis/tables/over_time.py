@@ -10,7 +10,7 @@ import numpy as np
 from analysis.log.loading import Run
 from analysis.log.notes import Notes
 from analysis.log.rows import Floats, Rows
-from analysis.rules.evaluate import Outcome
+from analysis.rules.evaluate import CaseEffect
 from analysis.tables.acceptance import Clusters, Count, Means, Reason
 from analysis.tables.columns import BinKey, Interval, RunKey
 from fspo.gradlog.metrics_file import MetricsFile
@@ -51,7 +51,7 @@ class TrainingRow(NamedTuple):
     value: Annotated[float, "its value", "the metric's"]
 
 
-def over_time_rows(run: Run, bins: Bins, rows: Rows, outcome: Outcome | None) -> list[OverTimeRow]:
+def over_time_rows(run: Run, bins: Bins, rows: Rows, outcome: CaseEffect | None) -> list[OverTimeRow]:
     """Count cut and out-of-band responses of the rule that trained, by rollout and bin, first use and reuse together.
 
     ``estimate`` is out_of_band / count over all responses; ``cut`` counts responses whose gradient was cut.
@@ -60,7 +60,7 @@ def over_time_rows(run: Run, bins: Bins, rows: Rows, outcome: Outcome | None) ->
     ----------
     rows : Rows (N,)
         Rows of complete rollouts.
-    outcome : Outcome, optional
+    outcome : CaseEffect, optional
         What the rule that trained did. Without it, as for a token or prefix rule, the logged columns are read.
     """
     if outcome is not None:

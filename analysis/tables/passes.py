@@ -14,7 +14,7 @@ from analysis.log.notes import Notes
 from analysis.log.rows import Rows
 from analysis.log.stream import Chunk
 from analysis.rules.evaluate import Case, evaluate, trained_case
-from analysis.rules.layout import Layout
+from analysis.rules.layout import Grouping
 from analysis.rules.tally import Sums, Tally
 from analysis.tables.over_time import OverTimeRow, over_time_rows
 from analysis.tables.summary import Recomputed
@@ -87,7 +87,7 @@ def look_through(
         Called with the share of the log that was read since the last call.
     """
     trained = trained_case(run)
-    tally = Tally(run, Layout.of(run, bins), cases if trained is None else [trained, *cases])
+    tally = Tally(run, Grouping.of(run, bins), cases if trained is None else [trained, *cases])
     over = Pass(run, bins, size, tally, trained)
     chunks = run.source.chunks(size)
     number = min(cores(), len(chunks))

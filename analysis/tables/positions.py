@@ -18,7 +18,7 @@ from analysis.log.notes import Notes
 from analysis.log.ratio import CORRECTED
 from analysis.log.rows import Floats, Ints, Rows, row_names
 from analysis.rules.evaluate import Case
-from analysis.rules.layout import Layout
+from analysis.rules.layout import Grouping
 from analysis.tables.columns import UNKNOWN, BinKey, Interval, RuleKey, RunKey, mean_at
 from fspo.base.errors import UserError
 from fspo.gradlog import GradLog, read_log
@@ -107,7 +107,7 @@ def position_table(run: Run, bins: Bins, window_size: int) -> tuple[list[Positio
     columns = TOKEN_COLUMNS[run.ratio.on]
     if not set(columns) <= logged_columns(log_files(run.path)[0], columns):
         return [], Notes()
-    cases, layout = rules_on_tokens(run), Layout.of(run, bins)
+    cases, layout = rules_on_tokens(run), Grouping.of(run, bins)
     positions = Bins(tuple(2.0**k for k in range(int(np.log2(MOST_TOKENS)) + 1)))
     sums: dict[str, _Sums] = {}
     notes = Notes()

@@ -26,7 +26,7 @@ from scipy import special
 
 from analysis.log.loading import Run
 from analysis.log.rows import Floats, Ints, windows
-from analysis.tables.acceptance import Count, Reason, View
+from analysis.tables.acceptance import BinnedRows, Count, Reason
 from analysis.tables.columns import BinKey, Interval, RunKey
 from analysis.tables.moments import update_scale
 from fspo.stats.bins import Bins
@@ -65,7 +65,7 @@ def gap_table(run: Run, bins: Bins, window_size: int) -> list[GapRow]:
     keep &= np.isin(run.rows.step, run.rows.step[keep & (run.rows.S != 0)])
     if not keep.any() or run.rule is None or run.rule.level != "sequence" or run.rule.shape == "none":
         return []
-    view = View.of(run.rows.take(keep), bins, windows(run.rows.rollout, window_size)[keep])
+    view = BinnedRows.of(run.rows.take(keep), bins, windows(run.rows.rollout, window_size)[keep])
     rule = run.rule
     if rule.needs_stats and not np.all(np.isfinite(view.rows.drift)):
         return []

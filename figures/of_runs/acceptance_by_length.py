@@ -28,13 +28,13 @@ from figures.draw import (
     spread,
     whiskers,
 )
-from figures.of_runs.acceptance_series import Floor, Series, floors, series
+from figures.of_runs.acceptance_series import Series, ShareFloor, floors, series
 from figures.of_runs.acceptance_small import REFERENCE, SMALL_HEIGHT, SMALL_WIDTH, Small, plot_smooth, small_panels
 from figures.style import Style, band_of, looks, rule_label
 from figures.tables import (
     NothingToDraw,
+    PanelRows,
     Tables,
-    View,
     count_words,
     drawable,
     first_use,
@@ -79,8 +79,8 @@ FLOOR_LOOK: dict[str, Any] = {
 }  # fmt: skip
 
 
-def select(tables: Tables) -> list[View]:
-    """Return the rows of band acceptance of all responses at first use, by bin and overall, one View for each panel."""
+def select(tables: Tables) -> list[PanelRows]:
+    """Return the rows of band acceptance of all responses at first use, by bin and overall, one PanelRows a panel."""
     rows = tables["acceptance"]
     rows = first_use(prefer(rows[rows["measure"] == "band"], "subset", "all", "nonzero"))
     found = views(need(rows, "no rows of band acceptance"))
@@ -99,7 +99,7 @@ def plot_acceptance(
     data: Sequence[Series],
     ax: Axes | None = None,
     partition: Partition = LENGTH,
-    noise: Sequence[Floor] = (),
+    noise: Sequence[ShareFloor] = (),
     smooth: Sequence[Series] | None = None,
 ) -> Axes:
     """Draw acceptance against length for several rules: curves, smooth bands, points side by side, noise floor in
@@ -134,7 +134,7 @@ def smoothed(data: Sequence[Series]) -> list[Series]:
     return [s for s in having if s.rule in rules[: len(FRONT)]]
 
 
-def layout(panels: Sequence[tuple[View, list[Series]]]) -> tuple[list[str], list[Small], str]:
+def layout(panels: Sequence[tuple[PanelRows, list[Series]]]) -> tuple[list[str], list[Small], str]:
     """Return the rules of the large panels, and the small panels with their title if there are too many rules for
     one panel."""
     rules = list(looks(s.rule for _, data in panels for s in data))
@@ -202,7 +202,7 @@ def _kept(data: Sequence[Series], front: Sequence[str]) -> list[Series]:
     return [s for s in data if s.rule == _reference(front)]
 
 
-def _panels(found: Sequence[View], tables: Tables) -> list[tuple[View, list[Series]]]:
+def _panels(found: Sequence[PanelRows], tables: Tables) -> list[tuple[PanelRows, list[Series]]]:
     return [(view, data) for view in found if (data := series(view.rows, tables))]
 
 

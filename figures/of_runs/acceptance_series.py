@@ -34,7 +34,7 @@ class Series:
 
 
 @dataclass(frozen=True)
-class Floor:
+class ShareFloor:
     """Share of a run's responses that one source of numerical noise puts out of the band: by bin, arrays (K,), and
     overall."""
 
@@ -87,7 +87,7 @@ def smooth_band(tables: Tables, case: Frame) -> NDArray[np.float64]:
     return rows.sort_values("coordinate")[["coordinate", "ci_low", "ci_high", "estimate"]].to_numpy(float)
 
 
-def floors(tables: Tables) -> list[Floor]:
+def floors(tables: Tables) -> list[ShareFloor]:
     """Return the noise floor of each run that has one.
 
     Sources of noise that put no response out of the band are merged.
@@ -102,7 +102,7 @@ def floors(tables: Tables) -> list[Floor]:
             if len(whole):
                 low, high = (1 - float(whole[f"out_of_band_ci_{end}"].iloc[0]) for end in ("high", "low"))
                 at, share = part["bin_mean"].to_numpy(float), part["out_of_band"].to_numpy(float)
-                found.append(Floor(run, str(name), at, 1 - share, low, high))
+                found.append(ShareFloor(run, str(name), at, 1 - share, low, high))
     return found
 
 

@@ -31,7 +31,7 @@ SEVERAL = "Every seed is a thin line ({seeds} seeds)."
 
 
 @dataclass(frozen=True)
-class Line:
+class ShareLine:
     """Share of one run's responses in one length bin that lie out of the band: arrays (K,) over rollouts."""
 
     bin: int
@@ -65,16 +65,16 @@ def bin_colors(bins: Sequence[int]) -> dict[int, tuple[float, float, float, floa
     return {b: colormaps["viridis"](float(x)) for b, x in zip(bins, at, strict=False)}
 
 
-def lines(rows: Frame) -> list[Line]:
+def lines(rows: Frame) -> list[ShareLine]:
     """Return the line of each run and bin in one panel."""
     found = []
     for (_, number), part in rows.sort_values("window").groupby(["run", "bin"]):
         columns = (part[name].to_numpy(float) for name in ("window", "estimate", "ci_low", "ci_high"))
-        found.append(Line(int(number), *columns))  # pyright: ignore[reportArgumentType]
+        found.append(ShareLine(int(number), *columns))  # pyright: ignore[reportArgumentType]
     return found
 
 
-def plot_rates(data: Sequence[Line], bins: Sequence[int], *, intervals: bool, ax: Axes | None = None) -> Axes:
+def plot_rates(data: Sequence[ShareLine], bins: Sequence[int], *, intervals: bool, ax: Axes | None = None) -> Axes:
     """Draw the share out of the band against the rollout, a line for each run and bin."""
     ax = new_axes(ax)
     colors = bin_colors(bins)

@@ -17,8 +17,8 @@ from figures.style import Look, Style, looks
 from figures.tables import (
     Frame,
     NothingToDraw,
+    PanelRows,
     Tables,
-    View,
     drawable,
     first_use,
     lemma_updates,
@@ -49,8 +49,8 @@ class Points:
     cosine: NDArray[np.float64]
 
 
-def select(tables: Tables) -> tuple[list[View], str]:
-    """Return the updates with finite rho and cosine, one View for each panel, and words for what one row is."""
+def select(tables: Tables) -> tuple[list[PanelRows], str]:
+    """Return the updates with finite rho and cosine, one PanelRows for each panel, and words for what one row is."""
     rows, unit = lemma_updates(tables)
     trained = rows["source"] == "trained"
     rows = pd.concat([rows[~trained], rows[trained]])
@@ -61,7 +61,7 @@ def select(tables: Tables) -> tuple[list[View], str]:
     return views(rows), unit
 
 
-def points(view: View) -> list[Points]:
+def points(view: PanelRows) -> list[Points]:
     """Return rho and cosine of the updates of each rule."""
     found = []
     for rule, look in looks(view.rows["rule"]).items():
@@ -70,7 +70,7 @@ def points(view: View) -> list[Points]:
     return found
 
 
-def means(tables: Tables, view: View) -> Frame:
+def means(tables: Tables, view: PanelRows) -> Frame:
     """Return the mean rho and cosine (table lemma_summary) for the cases and runs that a view shows."""
     table = tables.frames.get("lemma_summary")
     if table is None or table.empty:
@@ -95,14 +95,14 @@ def plot_means(found: Frame, drawn: Mapping[str, Look], ax: Axes) -> None:
         ax.vlines(rho["estimate"], cosine["ci_low"], cosine["ci_high"], **look)
 
 
-def rows(tables: Tables) -> list[View]:
+def rows(tables: Tables) -> list[PanelRows]:
     """Return what the figure draws: the updates of every panel, and the means over them."""
     found, _ = select(tables)
-    crosses = [View(f"{view.title}: means over updates", means(tables, view), view.run) for view in found]
+    crosses = [PanelRows(f"{view.title}: means over updates", means(tables, view), view.run) for view in found]
     return [*found, *(view for view in crosses if len(view.rows))]
 
 
-def without_guarantee(view: View) -> tuple[int, int]:
+def without_guarantee(view: PanelRows) -> tuple[int, int]:
     """Return for how many of the view's updates the lemma gives no bound (rho >= 1), and how many updates there are."""
     return int((~view.rows["guaranteed"].astype(bool)).sum()), len(view.rows)
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from figures.draw import few_ticks, new_axes, outside_legend, panel_grid, rule_rows, spread, whiskers
 from figures.style import OUTSIDE_COLORS, OUTSIDE_MARKERS, RANDOM_LABEL, Style, band_of, looks, rule_label
-from figures.tables import NothingToDraw, Tables, View, count_words, drawable, first_use, need, view_words, views
+from figures.tables import NothingToDraw, PanelRows, Tables, count_words, drawable, first_use, need, view_words, views
 from fspo.stats.intervals import PERCENT
 
 TITLE = "Cosine of the clipped and the true update"
@@ -42,7 +42,7 @@ class Cosines:
     control: float
 
 
-def select(tables: Tables) -> list[View]:
+def select(tables: Tables) -> list[PanelRows]:
     """Return cosines over all lengths under the weight exp(S), with the rows of the random control (rule "random")."""
     rows = tables["cosine"]
     rows = rows[(rows["bin"] < 0) & (rows["weight"] == "sequence")]
@@ -51,7 +51,7 @@ def select(tables: Tables) -> list[View]:
     return [v for v in views(rows) if (v.rows["estimate"].notna() & (v.rows["rule"] != "random")).any()]
 
 
-def cosines(view: View, column: str) -> Cosines:
+def cosines(view: PanelRows, column: str) -> Cosines:
     """Return one panel's finite values of ``estimate`` or ``worst_bin``; without columns for the interval there is
     none."""
     rows = view.rows

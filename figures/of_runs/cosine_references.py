@@ -19,8 +19,8 @@ from figures.tables import (
     TOO_LITTLE,
     Frame,
     NothingToDraw,
+    PanelRows,
     Tables,
-    View,
     drawable,
     first_use,
     need,
@@ -41,8 +41,8 @@ CAPTION = (
 REFERENCES = {"same_batch": "same batch", "population": "population", "capped": "capped", "fresh": "fresh"}
 
 
-def select(tables: Tables) -> list[View]:
-    """Return cosines with every stand-in for the true update, over all responses, one View for each way to compare
+def select(tables: Tables) -> list[PanelRows]:
+    """Return cosines with every stand-in for the true update, over all responses, one PanelRows for each way to compare
     rules."""
     tables.only_by_length("it is of all responses together: draw it without --by")
     same, others = tables["cosine"], tables["population"]
@@ -62,7 +62,7 @@ def select(tables: Tables) -> list[View]:
     return found
 
 
-def measured(found: Sequence[View]) -> list[str]:
+def measured(found: Sequence[PanelRows]) -> list[str]:
     """Return the stand-ins for the true update that have an estimate in some view, in drawing order."""
     rows = pd.concat([view.rows for view in found])
     known = set(rows.loc[rows["estimate"].notna(), "reference"])

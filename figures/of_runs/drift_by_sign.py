@@ -46,7 +46,7 @@ class Drifts:
 
 
 @dataclass(frozen=True)
-class Floor:
+class DriftFloor:
     """Drift per token, with interval, that one source of numerical noise makes in a run."""
 
     run: str
@@ -57,13 +57,13 @@ class Floor:
     high: float
 
 
-def floors(tables: Tables) -> list[Floor]:
+def floors(tables: Tables) -> list[DriftFloor]:
     """Return the noise floor of each run that has one, for the noise source with the largest drift."""
-    found: list[Floor] = []
+    found: list[DriftFloor] = []
     for run, whole, _ in noise_by_run(tables, "drift_per_token"):
         worst = whole.loc[whole["drift_per_token"].abs().idxmax()]
         ends = (float(worst[f"drift_per_token{end}"]) for end in ("", "_ci_low", "_ci_high"))
-        found.append(Floor(run, str(worst["meaning"]), str(worst["trained_rule"]), *ends))
+        found.append(DriftFloor(run, str(worst["meaning"]), str(worst["trained_rule"]), *ends))
     return found
 
 
@@ -85,7 +85,7 @@ def drifts(rows: Frame, sign: str) -> Drifts:
 
 
 def plot_drifts(
-    data: Sequence[Drifts], rules: Sequence[str], ax: Axes | None = None, noise: Sequence[Floor] = ()
+    data: Sequence[Drifts], rules: Sequence[str], ax: Axes | None = None, noise: Sequence[DriftFloor] = ()
 ) -> Axes:
     """Draw drifts in 1e-3 nats: a row for each trained rule, in it all, A > 0 and A < 0 below each other; noise in
     grey."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from figures.draw import few_ticks, from_zero, new_axes, panel_grid, rule_rows
 from figures.style import OUTSIDE_MARKERS, Style, looks, rule_label
-from figures.tables import Frame, Tables, View, drawable, lemma_updates, view_words, views
+from figures.tables import Frame, PanelRows, Tables, drawable, lemma_updates, view_words, views
 
 TITLE = "Lost alignment: across lengths and inside a length"
 TITLE_BY = "Lost alignment: across bins and inside a bin (bins: {label})"
@@ -40,8 +40,8 @@ class Split:
     e_in: NDArray[np.float64]
 
 
-def select(tables: Tables) -> tuple[list[tuple[str, View]], str]:
-    """Return a titled View for each comparison and treatment outside the band, and words for what one row is."""
+def select(tables: Tables) -> tuple[list[tuple[str, PanelRows]], str]:
+    """Return a titled PanelRows for each comparison and treatment outside the band, and words for what one row is."""
     rows, unit = lemma_updates(tables)
     rows = drawable(rows, ("e_len", "e_in"))
     panels = []
@@ -54,7 +54,7 @@ def select(tables: Tables) -> tuple[list[tuple[str, View]], str]:
         for outside in OUTSIDE_MARKERS:
             part = view.rows[view.rows["outside"] == outside]
             if not part.empty:
-                panels.append((f"{view.title}, {outside}", View(view.title, part, view.run)))
+                panels.append((f"{view.title}, {outside}", PanelRows(view.title, part, view.run)))
     return panels, unit
 
 
@@ -99,7 +99,9 @@ def caption(tables: Tables) -> str:
     return CAPTION.format(unit=unit, what=view_words([view for _, view in panels]), n=n, bins=bins, bin=one)
 
 
-def arrange(panels: list[tuple[str, View]], style: Style) -> tuple[list[tuple[str, View]], int, list[list[int]]]:
+def arrange(
+    panels: list[tuple[str, PanelRows]], style: Style
+) -> tuple[list[tuple[str, PanelRows]], int, list[list[int]]]:
     """Return the panels in drawing order, the number of panels in a row, and the groups of panels with a common x
     range."""
     ways = list(dict.fromkeys(view.title for _, view in panels))

@@ -26,8 +26,8 @@ from figures.draw import (
 from figures.estimates import Estimates, by_run
 from figures.style import Style, looks
 from figures.tables import (
+    PanelRows,
     Tables,
-    View,
     count_words,
     drawable,
     first_use,
@@ -53,8 +53,8 @@ MOST = 5
 """Most rules that share a panel, besides exact; of more, the paper's comparison is drawn."""
 
 
-def select(tables: Tables) -> list[View]:
-    """Return the rows by bin: one View for each way to compare the rules, and at the end the rows of "exact"."""
+def select(tables: Tables) -> list[PanelRows]:
+    """Return the rows by bin: one PanelRows for each way to compare the rules, and at the end the rows of "exact"."""
     rows = first_use(tables["ess"])
     rows = drawable(rows[rows["bin"] >= 0])
     found = []
@@ -62,9 +62,9 @@ def select(tables: Tables) -> list[View]:
         part = plain_outside(view.rows) if view.run else view.rows
         if part["rule"].nunique() > MOST:
             part = part[part["rule"].isin(COMPARED)]
-        found.append(View(view.title, part, view.run))
+        found.append(PanelRows(view.title, part, view.run))
     exact = shared_log(rows[rows["rule"] == EXACT])
-    return [*found, View(WEIGHT, exact, str(exact["run"].iloc[0]))]
+    return [*found, PanelRows(WEIGHT, exact, str(exact["run"].iloc[0]))]
 
 
 def plot_estimates(data: Sequence[Estimates], partition: Partition = LENGTH, ax: Axes | None = None) -> Axes:

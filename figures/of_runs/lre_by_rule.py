@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from figures.draw import few_ticks, from_zero, new_axes, panel_grid, rule_rows, spread, whiskers
 from figures.style import Style, looks, rule_label
-from figures.tables import Tables, View, drawable, first_use, need, plain_outside, prefer, view_words, views
+from figures.tables import PanelRows, Tables, drawable, first_use, need, plain_outside, prefer, view_words, views
 from fspo.stats.intervals import PERCENT
 
 TITLE = "Length Reweighting Error by rule"
@@ -32,7 +32,7 @@ VIEW_MARKERS: tuple[tuple[str, Any], ...] = (("o", "full"), ("o", "none"), ("D",
 
 
 @dataclass(frozen=True)
-class Dots:
+class RuleDots:
     """LRE of several rules in one comparison: rule, value and interval, arrays (K,)."""
 
     label: str
@@ -42,8 +42,8 @@ class Dots:
     high: NDArray[np.float64]
 
 
-def select(tables: Tables) -> list[View]:
-    """Return the drawn rows of LRE_2 and LRE_inf, one View for each way to compare rules."""
+def select(tables: Tables) -> list[PanelRows]:
+    """Return the drawn rows of LRE_2 and LRE_inf, one PanelRows for each way to compare rules."""
     rows = tables["lre"]
     rows = rows[rows["norm"].isin(list(NORMS))]
     band = prefer(rows[rows["measure"] == "band"], "subset", "all", "nonzero")
@@ -55,14 +55,14 @@ def select(tables: Tables) -> list[View]:
     return views(rows)
 
 
-def dots(view: View, measure: str, norm: str) -> Dots:
+def dots(view: PanelRows, measure: str, norm: str) -> RuleDots:
     """Return one comparison's finite estimates for one kind of acceptance and one norm."""
     part = view.rows[(view.rows["measure"] == measure) & (view.rows["norm"] == norm) & view.rows["estimate"].notna()]
     columns = (part[name].to_numpy(float) for name in ("estimate", "ci_low", "ci_high"))
-    return Dots(view.title, tuple(part["rule"]), *columns)
+    return RuleDots(view.title, tuple(part["rule"]), *columns)
 
 
-def plot_lre(data: Sequence[Dots], rules: Sequence[str], ax: Axes | None = None) -> Axes:
+def plot_lre(data: Sequence[RuleDots], rules: Sequence[str], ax: Axes | None = None) -> Axes:
     """Draw LRE: a row for each rule, and in it the comparisons one under the other."""
     ax = new_axes(ax)
     known = looks(rules)

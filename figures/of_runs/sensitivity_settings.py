@@ -44,7 +44,7 @@ SETTINGS = {
 
 
 @dataclass(frozen=True)
-class Rows:
+class SettingEstimates:
     """The estimates of one quantity, one for each setting and value, arrays (K,), with NaN if there is none."""
 
     estimate: NDArray[np.float64]
@@ -66,14 +66,14 @@ def select(tables: Tables) -> tuple[Frame, list[tuple[str, str]]]:
     return rows.assign(value=rows["value"].astype(str)), order
 
 
-def values(rows: Frame, order: Sequence[tuple[str, str]], quantity: str) -> Rows:
+def values(rows: Frame, order: Sequence[tuple[str, str]], quantity: str) -> SettingEstimates:
     """Return one panel's numbers in the order in which the panel lists settings and values."""
     part = rows[rows["quantity"] == quantity].set_index(["setting", "value"])
     columns = [part[name].reindex(order).to_numpy(float) for name in ("estimate", "ci_low", "ci_high")]
-    return Rows(*columns, own=np.array([value in SETTINGS[setting][1] for setting, value in order]))
+    return SettingEstimates(*columns, own=np.array([value in SETTINGS[setting][1] for setting, value in order]))
 
 
-def plot_settings(data: Rows, order: Sequence[tuple[str, str]], ax: Axes | None = None) -> Axes:
+def plot_settings(data: SettingEstimates, order: Sequence[tuple[str, str]], ax: Axes | None = None) -> Axes:
     """Draw a row for each value of each setting, with lines between settings; a row without an estimate says so."""
     ax = new_axes(ax)
     y = np.arange(len(order), dtype=np.float64)

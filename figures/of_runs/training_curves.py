@@ -30,7 +30,7 @@ PANELS = {
 
 
 @dataclass(frozen=True)
-class Curve:
+class MetricCurve:
     """One run's values of one metric by rollout, arrays (K,); the standard error is NaN if none was logged."""
 
     rule: str
@@ -51,7 +51,7 @@ def select(tables: Tables) -> Frame:
     return rows
 
 
-def curves(rows: Frame, name: str) -> list[Curve]:
+def curves(rows: Frame, name: str) -> list[MetricCurve]:
     """Return the values of one metric for each run."""
     found = []
     errors = rows[rows["name"] == name + metric.STDERR]
@@ -61,11 +61,13 @@ def curves(rows: Frame, name: str) -> list[Curve]:
             part = part.drop_duplicates("rollout", keep="last").sort_values("rollout")
             own = errors[errors["run"] == run].drop_duplicates("rollout", keep="last").set_index("rollout")["value"]
             stderr = part["rollout"].map(own).to_numpy(float)
-            found.append(Curve(rule, look, part["rollout"].to_numpy(float), part["value"].to_numpy(float), stderr))
+            found.append(
+                MetricCurve(rule, look, part["rollout"].to_numpy(float), part["value"].to_numpy(float), stderr)
+            )
     return found
 
 
-def plot_curves(data: Sequence[Curve], ax: Axes | None = None) -> Axes:
+def plot_curves(data: Sequence[MetricCurve], ax: Axes | None = None) -> Axes:
     """Draw a metric against the rollout: a thin line for each run, with bars of one standard error where logged."""
     ax = new_axes(ax)
     for curve in data:

@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 from figures.draw import few_ticks, few_words, outside_legend, panel_grid, title_grid
 from figures.of_runs.cosine_by_rule import Cosines, plot_cosines
 from figures.style import OUTSIDE_MARKERS, Style, band_of, looks
-from figures.tables import TOO_LITTLE, Tables, View, count_words, drawable, need, view_words, views
+from figures.tables import TOO_LITTLE, PanelRows, Tables, count_words, drawable, need, view_words, views
 from fspo.stats.intervals import PERCENT
 
 TITLE = "Squared error of the clipped update"
@@ -27,8 +27,8 @@ UNCLIPPED = {"bias2": 0.0, "variance": 1.0, "mse": 1.0, "mse_direction": 1.0}
 """Bias, variance and error of the update without clipping, relative to the variance of that update."""
 
 
-def select(tables: Tables) -> list[View]:
-    """Return the errors over all responses, one View for each way to compare rules."""
+def select(tables: Tables) -> list[PanelRows]:
+    """Return the errors over all responses, one PanelRows for each way to compare rules."""
     tables.only_by_length("it is of all responses together: draw it without --by")
     rows = tables["population"]
     rows = rows[(rows["bin"] < 0) & (rows["reference"] == "population") & rows["quantity"].isin(list(QUANTITIES))]
@@ -40,13 +40,13 @@ ROW, LEAST, BESIDES = 0.16, 0.45, 0.42
 """Inches for one rule's row, for the lowest panel, and for titles and labels around a row of panels."""
 
 
-def rules_of(view: View) -> list[str]:
+def rules_of(view: PanelRows) -> list[str]:
     """Return the rules of one comparison in drawing order."""
     return list(looks(band_of(rule) for rule in view.rows["rule"]))
 
 
 def outside_grid(
-    found: Sequence[View], names: Sequence[str], style: Style, more: Sequence[tuple[Line2D, str]] = ()
+    found: Sequence[PanelRows], names: Sequence[str], style: Style, more: Sequence[tuple[Line2D, str]] = ()
 ) -> tuple[Figure, list[Axes], int]:
     """Return a figure with a panel for each comparison and name, its axes, and the number of panels in a row."""
     columns = min(2, len(names)) if style.narrow else len(names)
@@ -71,7 +71,7 @@ def outside_grid(
     return fig, axes, columns
 
 
-def outsides(view: View, column: str, name: str) -> Cosines:
+def outsides(view: PanelRows, column: str, name: str) -> Cosines:
     """Return one panel's finite estimates: the rows of ``view`` whose ``column`` is ``name``."""
     rows = view.rows[(view.rows[column] == name) & view.rows["estimate"].notna()]
     values = (rows[c].to_numpy(float) for c in ("estimate", "ci_low", "ci_high"))

@@ -44,7 +44,7 @@ class Variances:
 
 
 @dataclass(frozen=True)
-class Noise:
+class NoiseLevel:
     """How far numerics alone move S in one run: mean square of S by length bin, arrays (K,), for the strongest
     source of noise."""
 
@@ -99,9 +99,9 @@ def select(tables: Tables) -> tuple[list[Variances], Exponents]:
     return found, Exponents(tuple(fits["trained_rule"]), *values)
 
 
-def noise_of(tables: Tables) -> list[Noise]:
+def noise_of(tables: Tables) -> list[NoiseLevel]:
     """Return the noise floor of each run that has one, for the noise source with the largest mean square."""
-    found: list[Noise] = []
+    found: list[NoiseLevel] = []
     column = "mean_square_per_token"
     for run, whole, by_bin in noise_by_run(tables, column):
         loudest = whole.loc[whole[column].idxmax()]
@@ -109,18 +109,18 @@ def noise_of(tables: Tables) -> list[Noise]:
         length = part["bin_mean"].to_numpy(float)
         squares = (length * part[name].to_numpy(float) for name in (column, f"{column}_ci_low", f"{column}_ci_high"))
         if loudest[column] > 0:
-            found.append(Noise(run, str(loudest["meaning"]), length, *squares))
+            found.append(NoiseLevel(run, str(loudest["meaning"]), length, *squares))
     return found
 
 
-def in_sight(noise: Noise, data: Sequence[Variances]) -> bool:
+def in_sight(noise: NoiseLevel, data: Sequence[Variances]) -> bool:
     """Return whether a noise floor is near enough to the measured variances to be drawn."""
     lowest = min(float(v.variance.min()) for v in data)
     return noise.square.size > 0 and float(noise.square.max()) >= IN_SIGHT * lowest
 
 
 def plot_variances(
-    data: Sequence[Variances], ax: Axes | None = None, noise: Sequence[Noise] = (), symbol: str = "S"
+    data: Sequence[Variances], ax: Axes | None = None, noise: Sequence[NoiseLevel] = (), symbol: str = "S"
 ) -> Axes:
     """Draw variances, fitted lines, a reference line of slope 1 and noise floors on logarithmic axes."""
     ax = new_axes(ax)

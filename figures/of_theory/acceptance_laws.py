@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from figures.draw import decade_axis, draw_law, label_left, new_axes, panel_grid, percent_axis, rule_legend
-from figures.estimates import Law, estimates_of
+from figures.estimates import ComputedLaw, estimates_of
 from figures.style import Style, looks, rule_label
 from figures.tables import Tables, count_words, percent
 from fspo.stats.intervals import PERCENT
@@ -27,11 +27,11 @@ CAPTION = (
 TITLES = {"no drift error": "no drift", "drift -sigma^2/2": "drift $\\mu=-\\sigma^2/2$"}
 
 
-def laws(tables: Tables) -> dict[str, list[Law]]:
+def laws(tables: Tables) -> dict[str, list[ComputedLaw]]:
     """Return the curves to draw by panel: acceptance against length for each rule, with simulated points."""
     table = tables["acceptance_laws"]
     known = looks(table["rule"])
-    found: dict[str, list[Law]] = {}
+    found: dict[str, list[ComputedLaw]] = {}
     for panel in table["panel"].unique():
         for rule, look in known.items():
             own = table[(table["panel"] == panel) & (table["rule"] == rule)].sort_values("length")
@@ -39,11 +39,13 @@ def laws(tables: Tables) -> dict[str, list[Law]]:
             if own.empty:
                 continue
             x, y = (curve[name].to_numpy(float) for name in ("length", "acceptance"))
-            found.setdefault(panel, []).append(Law(x, y, estimates_of(points, rule, look, "length", "acceptance")))
+            found.setdefault(panel, []).append(
+                ComputedLaw(x, y, estimates_of(points, rule, look, "length", "acceptance"))
+            )
     return found
 
 
-def plot_laws(data: Sequence[Law], ax: Axes | None = None) -> Axes:
+def plot_laws(data: Sequence[ComputedLaw], ax: Axes | None = None) -> Axes:
     """Draw acceptance against length: a curve for each rule, and its simulated points with intervals."""
     ax = new_axes(ax)
     for law in data:

@@ -30,7 +30,7 @@ CENTRES = {"kl": "around the model's drift", "none": "without a centre"}
 
 
 @dataclass(frozen=True)
-class Dots:
+class ModelDots:
     """One rule's LRE_inf with interval under each log-ratio model: arrays (K,)."""
 
     rule: str
@@ -39,14 +39,14 @@ class Dots:
     high: NDArray[np.float64]
 
 
-def dots(rows: Frame, rule: str, models: Sequence[str]) -> Dots:
+def dots(rows: Frame, rule: str, models: Sequence[str]) -> ModelDots:
     """Return one rule's LRE_inf under each of these models; NaN where the table has no row."""
     own = rows[rows["rule"] == rule].set_index("words").reindex(list(models))
     arrays = (own[name].to_numpy(float) for name in ("lre_inf", "lre_inf_low", "lre_inf_high"))
-    return Dots(rule, *arrays)
+    return ModelDots(rule, *arrays)
 
 
-def plot_models(data: Sequence[Dots], models: Sequence[str], ax: Axes | None = None) -> Axes:
+def plot_models(data: Sequence[ModelDots], models: Sequence[str], ax: Axes | None = None) -> Axes:
     """Draw LRE_inf as dots with intervals: a row for each model, and in it the rules one under the other."""
     ax = new_axes(ax)
     known = looks(d.rule for d in data)

@@ -28,7 +28,7 @@ BLUE, RED, GREEN = "#0072B2", "#D55E00", "#117733"
 
 
 @dataclass(frozen=True)
-class Curve:
+class BoundCurve:
     """LRE and its bounds for one pair of ranges: arrays (K,) over the drift error; NaN where T3 gives no bound."""
 
     u_lo: float
@@ -49,7 +49,7 @@ class Curve:
         return f"$u_-={self.u_lo:g}$, $u_+={self.u_hi:g}${chr(10) if style.narrow else ', '}{signs}"
 
 
-def curves(table: Frame) -> list[Curve]:
+def curves(table: Frame) -> list[BoundCurve]:
     """Return LRE against drift error for each pair of ranges in the table."""
     found = []
     names = ("x", "lre", "low", "high", "near_low", "near_high", "one_sided", "two_sided")
@@ -57,11 +57,11 @@ def curves(table: Frame) -> list[Curve]:
         own = table[table["case"] == case].sort_values("x")
         first = own.iloc[0]
         arrays = (own[name].to_numpy(float) for name in names)
-        found.append(Curve(float(first["u_lo"]), float(first["u_hi"]), bool(first["mixed_signs"]), *arrays))
+        found.append(BoundCurve(float(first["u_lo"]), float(first["u_hi"]), bool(first["mixed_signs"]), *arrays))
     return found
 
 
-def plot_drift(data: Curve, ax: Axes | None = None) -> Axes:
+def plot_drift(data: BoundCurve, ax: Axes | None = None) -> Axes:
     """Draw LRE and the two bounds of T3 against the drift error; a bound far above LRE leaves the panel."""
     ax = new_axes(ax)
     ax.fill_between(data.x, data.near_low, data.near_high, color=BLUE, alpha=0.2, linewidth=0, zorder=1.5)

@@ -12,7 +12,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from numpy.typing import NDArray
 
 from figures.draw import draw_law, few_ticks, label_left, new_axes, panel_grid, rule_legend
-from figures.estimates import Law, estimates_of
+from figures.estimates import ComputedLaw, estimates_of
 from figures.style import Look, Style, looks, rule_label
 from figures.tables import Frame, NothingToDraw, Tables, percent
 from fspo.stats.intervals import PERCENT
@@ -77,11 +77,11 @@ def one_factor(tables: Tables) -> Frame:
     return rows[rows["target"] == max(shared)]
 
 
-def lines(tables: Tables) -> dict[str, list[Law]]:
+def lines(tables: Tables) -> dict[str, list[ComputedLaw]]:
     """Return, for each departure from the model, the curves of LRE of all rules."""
     table = one_factor(tables)
     known = line_looks(table["rule"])
-    found: dict[str, list[Law]] = {}
+    found: dict[str, list[ComputedLaw]] = {}
     for name, factor in FACTORS.items():
         rows = table[(table["factor"] == name) & (table["measure"] == factor.measure)]
         for rule, look in known.items():
@@ -91,13 +91,13 @@ def lines(tables: Tables) -> dict[str, list[Law]]:
                 continue
             x, y = (closed[column].to_numpy(float) for column in ("value", "lre_inf"))
             points = estimates_of(drawn, rule, look, "value", "lre_inf", ("lre_inf_low", "lre_inf_high"))
-            found.setdefault(name, []).append(Law(x, y, points))
+            found.setdefault(name, []).append(ComputedLaw(x, y, points))
     if not found:
         raise NothingToDraw("no factor has a finite LRE")
     return found
 
 
-def plot_factor(data: Sequence[Law], factor: Factor, ax: Axes | None = None) -> Axes:
+def plot_factor(data: Sequence[ComputedLaw], factor: Factor, ax: Axes | None = None) -> Axes:
     """Draw the LRE of each rule against the size of one departure from the model."""
     ax = new_axes(ax)
     for line in data:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 NAME = re.compile(r"rollout-(\d{8})-rank-(\d{4})\.parquet")
-FEW_VALUES = tuple(name for name, column in gradschema.COLUMNS.items() if column.kind == "string")
+FEW_VALUES = tuple(name for name, column in gradschema.LOG_COLUMNS.items() if column.kind == "string")
 """Columns of text with few distinct values; they are read as dictionary codes to save memory."""
 
 

@@ -82,7 +82,7 @@ class GradLogWriter:
         if unknown or missing:
             raise UserError(
                 f"gradient log: unknown columns {sorted(unknown)}, missing columns {missing} "
-                "(name columns as fspo.gradlog.schema.COLUMNS does, others user.NAME)"
+                "(name columns as fspo.gradlog.schema.LOG_COLUMNS does, others user.NAME)"
             )
         n = len(np.atleast_1d(rows["log_ratio"]))
         columns = [self._column(f, rows.get(f.name), n, rows) for f in self.schema]

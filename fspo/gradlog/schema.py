@@ -26,7 +26,7 @@ class LogColumn(NamedTuple):
     since: str = "1.0"
 
 
-COLUMNS: dict[str, LogColumn] = {
+LOG_COLUMNS: dict[str, LogColumn] = {
     "rollout": LogColumn("int32", "number of the rollout, from 0", "number"),
     "step": LogColumn("int32", "optimizer updates done before this row's update, over the run", "updates"),
     "updates_since_rollout": LogColumn("int16", "optimizer updates between the rollout and this row", "updates"),
@@ -147,7 +147,7 @@ def schema(
             nullable=name not in REQUIRED,
             metadata={"doc": f"{meaning}; {unit}"},
         )
-        for name, (kind, meaning, unit, _) in COLUMNS.items()
+        for name, (kind, meaning, unit, _) in LOG_COLUMNS.items()
         if name != "score_unit" or width > 0
     ]
     fields += [
@@ -166,7 +166,7 @@ def typed(table: pa.Table) -> pa.Table:
     import pyarrow as pa
 
     for place, f in enumerate(table.schema):
-        kind = COLUMNS[f.name].kind if f.name in COLUMNS else ""
+        kind = LOG_COLUMNS[f.name].kind if f.name in LOG_COLUMNS else ""
         if kind == "bool" and not pa.types.is_boolean(f.type):
             table = table.set_column(place, f.name, table[f.name].cast(pa.bool_()))
         elif kind.startswith(("int", "float")) and not (pa.types.is_integer(f.type) or pa.types.is_floating(f.type)):

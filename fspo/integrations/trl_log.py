@@ -20,7 +20,7 @@ from fspo.objective import Records
 from fspo.policy.score_hooks import ScoreHooks
 from fspo.policy.scores import Scores
 from fspo.rules import Rule
-from fspo.train.log_rows import Responses, Update, log_rows
+from fspo.train.log_rows import ResponseColumns, UpdateColumns, log_rows
 
 PREFIX = "fspo_"
 """Prefix of the tensors that are added to TRL's batches, so that they are shuffled together with the responses."""
@@ -151,13 +151,13 @@ class TrlLog:
         rule = self.rule or Rule("none", name=self.label)
         since = step - self.start_step
         carried = ("prompt_id", "response_id", "reward", "truncated")
-        responses = Responses(
+        responses = ResponseColumns(
             **{name: inputs[PREFIX + name].cpu().numpy() for name in carried},
             advantage=inputs["advantages"].float().cpu().numpy(),
             entropy=None if entropy is None else entropy.cpu().numpy(),
         )
         source = rule.drift_source if rule.needs_stats else "none"
-        update = Update(self.rollout, step, self.start_step, rule.label, source, "train", since, times_used)
+        update = UpdateColumns(self.rollout, step, self.start_step, rule.label, source, "train", since, times_used)
         found = records.to_numpy()
         rows = log_rows(update, responses, found, drift=found["drift"], scores=scores)
         unknown = OF_THE_RULE if self.rule is None else ()

@@ -66,7 +66,7 @@ def observe(trainer: type, *, score_every: int = 0) -> type:
         raise UserError(f"observe takes a class, trl.GRPOTrainer or AsyncGRPOTrainer: {trainer!r} is none")
     for name in missing_methods():
         warnings.warn(f"TRL has no GRPOTrainer.{name} any more: the log lacks what the method gave", stacklevel=2)
-    return type(f"Observed{trainer.__name__}", (_Observed, trainer), {"score_every": score_every})
+    return type(f"Observed{trainer.__name__}", (_ObservedTrainer, trainer), {"score_every": score_every})
 
 
 class Begin(TrainerCallback):
@@ -195,7 +195,7 @@ class LoggedTrainer(GRPOTrainer):
         )
 
 
-class _Observed(LoggedTrainer):
+class _ObservedTrainer(LoggedTrainer):
     """A mixin that lets a trainer's loss run unchanged and keeps the log-probabilities that the loss computed."""
 
     corrected: bool

@@ -26,7 +26,7 @@ from fspo.base.errors import UserError
 from fspo.base.keyed_noise import hashed
 from fspo.gradlog import GradLogWriter
 from fspo.gradlog.files import file_name, log_paths, rollout_of
-from fspo.gradlog.schema import COLUMNS
+from fspo.gradlog.schema import LOG_COLUMNS
 from fspo.integrations.fixed import token_mean
 from fspo.integrations.verl_rules import BYPASS, clip_of, correction_of
 from fspo.objective import Mismatch, apply_rule, objective
@@ -66,12 +66,12 @@ def watch_actors(run: str | None) -> None:
     from verl.workers.engine_workers import ActorRolloutRefWorker
 
     base = ActorRolloutRefWorker.actor_worker_cls
-    if issubclass(base, _Observed):
+    if issubclass(base, _ObservedWorker):
         base = base.__mro__[2]
-    ActorRolloutRefWorker.actor_worker_cls = type(f"Observed{base.__name__}", (_Observed, base), {"run": run})
+    ActorRolloutRefWorker.actor_worker_cls = type(f"Observed{base.__name__}", (_ObservedWorker, base), {"run": run})
 
 
-class _Observed:
+class _ObservedWorker:
     """What `watch_actors` adds to verl's training worker: it numbers a rollout's responses and hears its loss."""
 
     run: str | None
@@ -185,7 +185,7 @@ class _ActorLog:
             mismatch = Mismatch.of(old, sampler, mask, old)
             rows["correction_weight"] = _factor(batch.get("rollout_is_weights", None), kept, mask)
         records = objective(new, old, mask, advantages, self.rule or Rule("none"), mismatch=mismatch).records
-        found = {name: values for name, values in records.to_numpy().items() if name in COLUMNS}
+        found = {name: values for name, values in records.to_numpy().items() if name in LOG_COLUMNS}
         if sampler is not None:
             for name in ("engine_log_ratio", "engine_sum_sq", "engine_k3_sum", "staleness_log_ratio"):
                 found[name] = np.where(same.numpy(), found[name], np.nan)

@@ -14,7 +14,7 @@ from fspo.config.machine import MachineConfig
 from fspo.models.load import DTYPES
 from fspo.plan.machine import longest_microbatch, token_counts
 from fspo.plan.measure import DEEP, SHALLOW, forward_pass, padded_rows, update_pass
-from fspo.plan.models import Shape, Sizes, meta_model, shape_of, sizes
+from fspo.plan.models import HashedConfig, Sizes, meta_model, shape_of, sizes
 from fspo.plan.sampling import rollout
 from fspo.plan.settings import refuse
 from fspo.policy.scores import ScoreHooks
@@ -62,7 +62,7 @@ class Plan:
 
 @lru_cache(maxsize=256)
 def _activations(
-    shape: Shape,
+    shape: HashedConfig,
     microbatch: tuple[int, int, int],
     dtype: Dtype,
     temperature: float,
@@ -98,7 +98,7 @@ def _activations(
 
 @lru_cache(maxsize=256)
 def _forward(
-    shape: Shape,
+    shape: HashedConfig,
     microbatch: tuple[int, int, int],
     dtype: Dtype,
     temperature: float,
@@ -149,7 +149,7 @@ def plan(config: TrainConfig, machine: MachineConfig, shape: PretrainedConfig | 
     lora = str(config.model.lora) if config.model.lora else None
     if config.model.lora is not None:
         _LORA[lora] = config.model.lora
-    same = (Shape.of(shape), (rows, prompt, response), dtype, config.sampling.temperature, config.batch.logits)
+    same = (HashedConfig.of(shape), (rows, prompt, response), dtype, config.sampling.temperature, config.batch.logits)
     update = _named(_activations(*same, config.model.gradient_checkpointing, lora))
     old = _named(_forward(*same, config.log.entropy))
     hooks = _hooks(config, found, tokens, compute) if config.log.score_every else {}

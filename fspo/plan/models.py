@@ -61,15 +61,15 @@ def shape_of(name_or_path: str) -> PretrainedConfig:
 
 
 @dataclass(frozen=True)
-class Shape:
+class HashedConfig:
     """A model's configuration that can be compared and hashed by its JSON text, so that results can be cached."""
 
     json: str
     config: PretrainedConfig = field(compare=False, hash=False)
 
     @classmethod
-    def of(cls, config: PretrainedConfig) -> Shape:
-        """Make a Shape from a model's configuration."""
+    def of(cls, config: PretrainedConfig) -> HashedConfig:
+        """Make a HashedConfig from a model's configuration."""
         return cls(config.to_json_string(use_diff=False), config)
 
 

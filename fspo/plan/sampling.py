@@ -13,7 +13,7 @@ from fspo.config.machine import MachineConfig
 from fspo.models.load import DTYPES
 from fspo.plan.machine import sampled_rows
 from fspo.plan.measure import prompt_pass
-from fspo.plan.models import Shape, Sizes
+from fspo.plan.models import HashedConfig, Sizes
 from fspo.sampling.fast import CacheLayer
 from fspo.sampling.picking import PICK_ELEMENTS
 from fspo.sampling.sample import FAST_PARAMETERS
@@ -61,11 +61,15 @@ def rollout(
         cache += cache // shape.num_hidden_layers // 2
         logits, read = logits + rows * vocabulary * 4, rows
     dtype: Dtype = "bfloat16" if compute == torch.bfloat16 else "float32"
-    return parts | {"KV cache": cache, "activations": _prompts(Shape.of(shape), read, prompt, dtype), "logits": logits}
+    return parts | {
+        "KV cache": cache,
+        "activations": _prompts(HashedConfig.of(shape), read, prompt, dtype),
+        "logits": logits,
+    }
 
 
 @lru_cache(maxsize=256)
-def _prompts(shape: Shape, rows: int, columns: int, dtype: Dtype) -> int:
+def _prompts(shape: HashedConfig, rows: int, columns: int, dtype: Dtype) -> int:
     return prompt_pass(shape.config, rows, columns, dtype)
 
 

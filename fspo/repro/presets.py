@@ -21,7 +21,7 @@ ALL_RULES = (*QUICK_RULES, "fspo-cap", "fspo-gaussian", "fspo-tilted", "power", 
 
 
 @dataclass(frozen=True)
-class Preset:
+class ReproductionSizes:
     """How large a reproduction is: what is trained, how long, with how many seeds.
 
     Attributes
@@ -64,9 +64,9 @@ class Preset:
 
 _AUDITED = {"log.audit_every": 5, "log.coverage_every": 10}
 PRESETS = {
-    "quick": Preset(QUICK_RULES, (0,), 20, 10, options=_AUDITED),
-    "full": Preset(ALL_RULES, (0, 1, 2, 3, 4), 60, 30, options=_AUDITED, sweep=True),
-    "smoke": Preset(
+    "quick": ReproductionSizes(QUICK_RULES, (0,), 20, 10, options=_AUDITED),
+    "full": ReproductionSizes(ALL_RULES, (0, 1, 2, 3, 4), 60, 30, options=_AUDITED, sweep=True),
+    "smoke": ReproductionSizes(
         ("rloo", "fspo"),
         (0,),
         2,
@@ -120,7 +120,7 @@ class Variant:
         return f"{self.rule}-{self.setting}-{self.value}"
 
 
-def variants(sizes: Preset, ranges: Mapping[str, Mapping[str, Any]]) -> list[Variant]:
+def variants(sizes: ReproductionSizes, ranges: Mapping[str, Mapping[str, Any]]) -> list[Variant]:
     """Return, for each swept rule that is trained, the rule as it is and with one setting changed at a time.
 
     Aggregation ``sequence`` is left out: for sequence rules it equals ``response``, which they use
@@ -128,7 +128,7 @@ def variants(sizes: Preset, ranges: Mapping[str, Mapping[str, Any]]) -> list[Var
 
     Parameters
     ----------
-    sizes : Preset
+    sizes : ReproductionSizes
     ranges : mapping
         Calibrated ``range_lo`` and ``range_hi`` by rule; the preset's own where a rule has none.
 
@@ -191,6 +191,6 @@ def _odd(number: int, what: str) -> str:
     return f"not trained: {number} {what} cannot be halved" if number % 2 else ""
 
 
-def with_changes(base: Preset, **changes: Any) -> Preset:
+def with_changes(base: ReproductionSizes, **changes: Any) -> ReproductionSizes:
     """Return a copy of the preset with the given changes; a change that is None is left out."""
     return replace(base, **{name: value for name, value in changes.items() if value is not None})

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fspo.base.files import digest_of
-from fspo.repro.presets import Preset, Variant, variants
+from fspo.repro.presets import ReproductionSizes, Variant, variants
 from fspo.repro.stages import Job, run_jobs, source_digest
 
 Ranges = Mapping[str, Mapping[str, Any]]
@@ -24,13 +24,13 @@ class Training:
     ----------
     out : Path
         Run folders go to ``out/runs`` and ``out/sweep``.
-    sizes : Preset
+    sizes : ReproductionSizes
     warm : str
         Folder of the warmed-up model that every run starts from.
     """
 
     out: Path
-    sizes: Preset
+    sizes: ReproductionSizes
     warm: str
 
     def job(

@@ -31,7 +31,7 @@ _MOST_DRAWN = 20
 
 
 @dataclass
-class Drawn:
+class DrawnRollout:
     """A rollout, and counts of the prompts and groups that it left out.
 
     Attributes
@@ -84,7 +84,7 @@ def draw(
     step: int,
     position: int,
     progress: Callable[[int], Progress] | None = None,
-) -> Drawn:
+) -> DrawnRollout:
     """Sample and verify a rollout; every process gets all its responses.
 
     Parameters
@@ -120,7 +120,7 @@ def draw(
             break
     batch = join(kept)
     groups = give_advantages(batch, config.rule.advantage_estimator(), config.batch.drop)
-    return Drawn(batch, groups, position, too_long, position - first, redrawn, round_)
+    return DrawnRollout(batch, groups, position, too_long, position - first, redrawn, round_)
 
 
 def draw_audit(

@@ -11,7 +11,7 @@ MARKED = r"regex:####\s*(.+)"
 
 
 @dataclass(frozen=True)
-class Columns:
+class DatasetColumns:
     """The columns that hold the prompt and the answer of a row.
 
     Attributes
@@ -27,20 +27,20 @@ class Columns:
     extract: str = "none"
 
 
-LAYOUTS: dict[str, Columns] = {
+LAYOUTS: dict[str, DatasetColumns] = {
     # The order matters: ``detect`` takes the first layout whose columns a row has.
-    "DAPO-Math-17k": Columns("prompt", "reward_model.ground_truth"),
-    "prompt and answer": Columns("prompt", "answer"),
-    "GSM8K": Columns("question", "answer", MARKED),
-    "DeepScaleR, MATH-500, AIME": Columns("problem", "answer"),
-    "question and answer": Columns("question", "answer"),
-    "DAPO-Math-17k-Processed": Columns("prompt", "solution"),
+    "DAPO-Math-17k": DatasetColumns("prompt", "reward_model.ground_truth"),
+    "prompt and answer": DatasetColumns("prompt", "answer"),
+    "GSM8K": DatasetColumns("question", "answer", MARKED),
+    "DeepScaleR, MATH-500, AIME": DatasetColumns("problem", "answer"),
+    "question and answer": DatasetColumns("question", "answer"),
+    "DAPO-Math-17k-Processed": DatasetColumns("prompt", "solution"),
 }
 
 
 def detect(
     row: Mapping[str, Any], prompt: str | None = None, answer: str | None = None, extract: str | None = None
-) -> Columns:
+) -> DatasetColumns:
     """Find the columns of a data set from its first row; upper and lower case in column names are not distinguished.
 
     Parameters
@@ -52,7 +52,7 @@ def detect(
 
     Returns
     -------
-    Columns
+    DatasetColumns
         The first layout whose columns the row has, with the user's names put in; by default the columns ``prompt``
         and ``answer``.
     """
@@ -63,8 +63,8 @@ def detect(
         value = cell(row, str(found[1]))
         if layout.extract == MARKED and not (isinstance(value, str) and "####" in value):
             continue
-        return Columns(str(found[0]), str(found[1]), extract or layout.extract)
-    plain = Columns()
+        return DatasetColumns(str(found[0]), str(found[1]), extract or layout.extract)
+    plain = DatasetColumns()
     return replace(plain, prompt=prompt or plain.prompt, answer=answer or plain.answer, extract=extract or "none")
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from fspo.base.errors import UserError
 from fspo.tasks.base import Example, Prompt, Rewards, Split, check_prompt, check_split
-from fspo.tasks.columns import Columns, cell, detect
+from fspo.tasks.columns import DatasetColumns, cell, detect
 from fspo.tasks.rows import read_rows
 from fspo.tasks.verify import Verifier, VerifierConfig, make_extractor
 
@@ -94,7 +94,7 @@ class _Reader:
 
     def __init__(self, config: DatasetConfig) -> None:
         self.config = config
-        self.columns: Columns | None = None
+        self.columns: DatasetColumns | None = None
 
     def example(self, row: Any, prompt_id: str) -> Example | str:
         """Return the example in a row, or a message that says what is wrong with the row and how to mend it."""

@@ -33,7 +33,7 @@ RECORDED_IF_KNOWN = (
 """Columns that are copied where `fspo.objective.Records` has them; others are null."""
 
 
-class Update(NamedTuple):
+class UpdateColumns(NamedTuple):
     """Columns of the gradient log that have one value for all rows of an update.
 
     ``drift_source`` is "none" if the rule has no drift.
@@ -49,7 +49,7 @@ class Update(NamedTuple):
     times_used: int = 0
 
 
-class Responses(NamedTuple):
+class ResponseColumns(NamedTuple):
     """Columns of the gradient log that are known of n responses before any update: arrays (n,)."""
 
     prompt_id: np.ndarray
@@ -60,10 +60,10 @@ class Responses(NamedTuple):
     entropy: np.ndarray | None
 
 
-def responses_of(batch: RolloutBatch, shard: Shard) -> Responses:
+def responses_of(batch: RolloutBatch, shard: Shard) -> ResponseColumns:
     """Collect, for the responses of a shard, the log columns that are known before any update."""
     rows = shard.micro.rows
-    return Responses(
+    return ResponseColumns(
         prompt_id=batch.prompt_ids[rows],
         response_id=batch.response_ids[rows],
         truncated=batch.truncated[rows],
@@ -74,8 +74,8 @@ def responses_of(batch: RolloutBatch, shard: Shard) -> Responses:
 
 
 def log_rows(
-    update: Update,
-    responses: Responses,
+    update: UpdateColumns,
+    responses: ResponseColumns,
     records: Mapping[str, np.ndarray],
     *,
     drift: np.ndarray | float | None = None,

@@ -29,7 +29,7 @@ from fspo.objective import objective, ratio_tokens
 from fspo.rollouts.batches import RolloutBatch, plan_microbatches
 from fspo.rollouts.counts import Counts
 from fspo.rules import DriftStats, drift_stats
-from fspo.train.log_rows import Update, log_rows, responses_of
+from fspo.train.log_rows import UpdateColumns, log_rows, responses_of
 from fspo.train.trainer import Trainer
 from fspo.train.updates import Shard, Updater
 
@@ -40,7 +40,7 @@ ENGINE, ENGINE_MEANING = "engine", "the sampler's own log-probabilities"
 
 
 @dataclass(frozen=True)
-class Source:
+class NoiseSource:
     """One way to compute the log-probabilities of a rollout again.
 
     Attributes
@@ -95,17 +95,17 @@ def _bfloat16(updater: Updater, batch: RolloutBatch, shard: Shard) -> torch.Tens
         return _again(updater, batch, shard).float()
 
 
-def sources(updater: Updater) -> list[Source]:
+def sources(updater: Updater) -> list[NoiseSource]:
     """List the ways in which this model's log-probabilities can be computed again."""
     found = [
-        Source("again", "the same computation once more", _again),
-        Source("training", "the pass that training differentiates", _training),
-        Source("padding", "padding on the other side", _padding),
-        Source("alone", "each response in a batch of its own", _alone),
-        Source("chunks", "the output layer in chunks of 61 tokens", _chunks),
+        NoiseSource("again", "the same computation once more", _again),
+        NoiseSource("training", "the pass that training differentiates", _training),
+        NoiseSource("padding", "padding on the other side", _padding),
+        NoiseSource("alone", "each response in a batch of its own", _alone),
+        NoiseSource("chunks", "the output layer in chunks of 61 tokens", _chunks),
     ]
     if next(updater.model.parameters()).dtype == torch.float32 and not torch.is_autocast_enabled("cpu"):
-        found.append(Source("bfloat16", "matrix products in bfloat16", _bfloat16))
+        found.append(NoiseSource("bfloat16", "matrix products in bfloat16", _bfloat16))
     return found
 
 
@@ -208,7 +208,7 @@ def _log(
         rows, source = out.records.to_numpy(), "none" if stats is None else "two_pass"
         writer.append(
             log_rows(
-                Update(0, 0, batch.behaviour_version, updater.rule.label, source, "noise"),
+                UpdateColumns(0, 0, batch.behaviour_version, updater.rule.label, source, "noise"),
                 responses_of(batch, shard),
                 rows,
                 drift=rows["drift"],

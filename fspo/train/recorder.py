@@ -23,7 +23,7 @@ from fspo.policy.scores import score
 from fspo.rollouts.batches import RolloutBatch
 from fspo.rules import Rule
 from fspo.tasks import Task
-from fspo.train.log_rows import Update, log_rows, responses_of
+from fspo.train.log_rows import UpdateColumns, log_rows, responses_of
 from fspo.train.updates import Record, Shard, Updater
 
 COVERAGE_RESPONSES = 4
@@ -158,7 +158,9 @@ class ScoreLog:
         scored = self.scored(fresh.rollout, shards)
         records = [self.updater.fresh_record(shard) for shard in scored if not shard.micro.dummy]
         self._append(
-            fresh, records, Update(fresh.rollout, step, fresh.behaviour_version, self.rule.label, "none", "audit")
+            fresh,
+            records,
+            UpdateColumns(fresh.rollout, step, fresh.behaviour_version, self.rule.label, "none", "audit"),
         )
 
     def update(self, batch: RolloutBatch, records: Sequence[Record], *, step: int, since: int, epoch: int) -> None:
@@ -170,10 +172,12 @@ class ScoreLog:
             Updates of the run before this one, updates since the rollout, and passes over the rollout before this one.
         """
         source = self.rule.drift_source if self.rule.needs_stats else "none"
-        update = Update(batch.rollout, step, batch.behaviour_version, self.rule.label, source, "train", since, epoch)
+        update = UpdateColumns(
+            batch.rollout, step, batch.behaviour_version, self.rule.label, source, "train", since, epoch
+        )
         self._append(batch, records, update)
 
-    def _append(self, batch: RolloutBatch, records: Sequence[Record], update: Update) -> None:
+    def _append(self, batch: RolloutBatch, records: Sequence[Record], update: UpdateColumns) -> None:
         for record in records:
             shard = record.shard
             user = {

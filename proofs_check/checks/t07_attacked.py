@@ -25,7 +25,7 @@ from proofs_check.tools.lemma_claims import (
     WITHOUT_ETA,
     WITHOUT_KAPPA,
     WRONG_EXPONENT,
-    Claim,
+    LemmaBound,
     Strata,
     Terms,
     shrunk,
@@ -33,7 +33,7 @@ from proofs_check.tools.lemma_claims import (
 from proofs_check.tools.lemma_search import DECADES, Judged, Unpack, descend, random_strata
 
 
-def random_search(rng: np.random.Generator, claim: Claim = STATED, cases: int = 2_500) -> Outcome:
+def random_search(rng: np.random.Generator, claim: LemmaBound = STATED, cases: int = 2_500) -> Outcome:
     """Check T7 (cosine of clipped and true update) on random strata: none with rho < 1 has a sine above rho."""
     tally, passed = Judged(claim), 0
     for i in range(cases):
@@ -79,7 +79,7 @@ def _inside(rng: np.random.Generator, n: int) -> tuple[Unpack, int]:
     return (lambda z: unpack(base + z @ ways)), n
 
 
-def maximise(claim: Claim, unpack: Unpack, x0: np.ndarray, steps: int) -> Strata:
+def maximise(claim: LemmaBound, unpack: Unpack, x0: np.ndarray, steps: int) -> Strata:
     """Return strata at which the sine of the update's angle comes nearest to its bound rho, by an optimiser."""
 
     def depth(terms: Terms) -> Any:
@@ -91,7 +91,7 @@ def maximise(claim: Claim, unpack: Unpack, x0: np.ndarray, steps: int) -> Strata
     return descend(unpack, depth, x0, DECADES * math.log(10), options)
 
 
-def optimise(rng: np.random.Generator, claim: Claim = STATED, starts: int = 12, steps: int = 250) -> Judged:
+def optimise(rng: np.random.Generator, claim: LemmaBound = STATED, starts: int = 12, steps: int = 250) -> Judged:
     """Look for a counterexample to T7: maximise sin/rho from random starts, and stop at the first one."""
     tally = Judged(claim)
     for start in range(starts):
@@ -113,13 +113,13 @@ def optimise(rng: np.random.Generator, claim: Claim = STATED, starts: int = 12, 
     return tally
 
 
-def attack(rng: np.random.Generator, claim: Claim = STATED) -> Outcome:
+def attack(rng: np.random.Generator, claim: LemmaBound = STATED) -> Outcome:
     """Check T7 (cosine of clipped and true update): the optimiser finds no counterexample; note the least slack."""
     tally = optimise(rng, claim)
     return tally.outcome(6, f"least slack {tally.least:.1e}")
 
 
-def reached(rng: np.random.Generator, claim: Claim = STATED, within: float = 1e-12) -> Outcome:
+def reached(rng: np.random.Generator, claim: LemmaBound = STATED, within: float = 1e-12) -> Outcome:
     """Check that T7's bound cannot be lowered: the optimiser comes within ``within`` of sin = rho, and not above."""
     tally = optimise(rng, claim)
     if tally.suite or not tally.least >= 0:
@@ -156,7 +156,7 @@ def strata_strategy(draw: st.DrawFn) -> Strata:
     return Strata(np.array(p), np.array(a), np.array(g), np.array(delta))
 
 
-def hypothesis_search(rng: np.random.Generator, claim: Claim = STATED) -> Outcome:
+def hypothesis_search(rng: np.random.Generator, claim: LemmaBound = STATED) -> Outcome:
     """Let the package hypothesis search for strata that refute T7, guided by sin/rho."""
     tally, drawn = Judged(claim), [0]
 

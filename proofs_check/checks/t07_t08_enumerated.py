@@ -14,7 +14,7 @@ from fspo import theory
 from fspo.rules import Rule, preset
 from proofs_check.frame import Check, Method, Outcome
 from proofs_check.tools.compare import close, mean_is, worst
-from proofs_check.tools.lemma_claims import STATED, WITHOUT_KAPPA, Claim, Strata, sharp_strata
+from proofs_check.tools.lemma_claims import STATED, WITHOUT_KAPPA, LemmaBound, Strata, sharp_strata
 from proofs_check.tools.lemma_search import Judged, random_strata
 from proofs_check.tools.policy import PRESETS, Bandit, calibrated, make_bandit, strata
 
@@ -57,7 +57,7 @@ def _rules(bandit: Bandit, target: float) -> list[Rule]:
     return [replace(base, outside=outside) for base in bases for outside in ("drop", "truncate", "cap")]
 
 
-def exact_policy(rng: np.random.Generator, claim: Claim = STATED, policies: int = 6) -> Outcome:
+def exact_policy(rng: np.random.Generator, claim: LemmaBound = STATED, policies: int = 6) -> Outcome:
     """Check T7 and T8 for all rules by enumeration of all responses of a softmax policy, with the policy's scores."""
     tally, residuals = Judged(claim), []
     for i in range(policies):
@@ -98,7 +98,7 @@ def true_update(rng: np.random.Generator, weighted: bool = True) -> Outcome:
     return Outcome(math.log10(1e-7 / error), "decades", note=f"relative error {error:.1e}")
 
 
-def live_log(rng: np.random.Generator, claim: Claim = STATED, logs: int = 8, draws: int = 4_000) -> Outcome:
+def live_log(rng: np.random.Generator, claim: LemmaBound = STATED, logs: int = 8, draws: int = 4_000) -> Outcome:
     """Check T7 and T8 on samples: the empirical measure of responses drawn from the old policy."""
     tally, residuals = Judged(claim), []
     for i in range(logs):

@@ -20,9 +20,9 @@ from fspo import theory
 from fspo.base.errors import UserError
 from fspo.gradlog import read_log
 from proofs_check.frame import Check, Function, Method, Outcome
-from proofs_check.tools.lemma_claims import STATED, Claim, Strata
+from proofs_check.tools.lemma_claims import STATED, LemmaBound, Strata
 from proofs_check.tools.lemma_search import Judged
-from proofs_check.tools.log_rows import Update, binned, direct, read_updates, sample_updates, write_update
+from proofs_check.tools.log_rows import ScoredUpdate, binned, direct, read_updates, sample_updates, write_update
 
 ROUNDING = 1e-11
 """Largest residual of T8 that float64 rounding may leave, relative to the sum of the terms' norms."""
@@ -31,21 +31,21 @@ MOST_ROLLOUTS = 40
 NOTHING_LOST = replace(STATED, name="rho x 1e-6", factor=1e-6)
 
 
-Tamper = Callable[[Update, np.random.Generator], Update]
+Tamper = Callable[[ScoredUpdate, np.random.Generator], ScoredUpdate]
 
 
-def untouched(update: Update, rng: np.random.Generator) -> Update:
+def untouched(update: ScoredUpdate, rng: np.random.Generator) -> ScoredUpdate:
     """Return the logged update as it is."""
     del rng
     return update
 
 
-def permuted(update: Update, rng: np.random.Generator) -> Update:
+def permuted(update: ScoredUpdate, rng: np.random.Generator) -> ScoredUpdate:
     """Return the update with advantages given to other responses (a control)."""
     return replace(update, A=rng.permutation(update.A))
 
 
-def corrupted(update: Update, rng: np.random.Generator) -> Update:
+def corrupted(update: ScoredUpdate, rng: np.random.Generator) -> ScoredUpdate:
     """Return the update with the score of one unclipped response multiplied by -1 (a control)."""
     del rng
     heavy = int(np.argmax(update.applied()[2] * np.abs(update.A) * np.linalg.norm(update.psi, axis=1)))
@@ -54,7 +54,7 @@ def corrupted(update: Update, rng: np.random.Generator) -> Update:
     return replace(update, psi=psi)
 
 
-def residual(logged: Update, source: Update, bins: np.ndarray, drop_inner: bool = False) -> float:
+def residual(logged: ScoredUpdate, source: ScoredUpdate, bins: np.ndarray, drop_inner: bool = False) -> float:
     """Return the residual of T8: the update ``logged`` by bins, against the rows of ``source`` added up one by one."""
     p, a, g, clipped = binned(logged, bins)
     lemma = theory.cosine_lemma(p, a, g, clipped)
@@ -108,7 +108,7 @@ def length_bins(n: np.ndarray) -> np.ndarray:
     return np.floor(np.log2(n))
 
 
-def _usable(run: Path) -> tuple[list[tuple[int, Update]], str]:
+def _usable(run: Path) -> tuple[list[tuple[int, ScoredUpdate]], str]:
     """Return the updates of a user's run in which something was clipped, or the reason why there are none."""
     found, clipped = 0, []
     for step, update in read_updates(run, most=MOST_ROLLOUTS):
@@ -149,7 +149,7 @@ def log_identity(rng: np.random.Generator, run: Path, tamper: Tamper = untouched
     return Outcome(_decades(ROUNDING, errors[worst]), "decades", note=note)
 
 
-def log_bound(rng: np.random.Generator, run: Path, claim: Claim = STATED) -> Outcome:
+def log_bound(rng: np.random.Generator, run: Path, claim: LemmaBound = STATED) -> Outcome:
     """Check T7 (cosine of clipped and true update) on each scored update of a user's run, judged by ball arithmetic."""
     del rng
     updates, reason = _usable(run)

@@ -18,7 +18,7 @@ from proofs_check.models import GaussianTokens, matching_means
 from proofs_check.tools.compare import mean_is
 from proofs_check.tools.falsify import search
 from proofs_check.tools.policy import (
-    Responses,
+    PolicyResponses,
     all_responses,
     calibrated,
     exact_next_symbol,
@@ -65,7 +65,7 @@ def weights_attack(rng: np.random.Generator, banned: bool = False, skip_first: b
     return search(rng, policies(banned), excess, 100, "relative error below 1e-10")
 
 
-def _token_probabilities(theta: np.ndarray, responses: Responses) -> np.ndarray:
+def _token_probabilities(theta: np.ndarray, responses: PolicyResponses) -> np.ndarray:
     """Return the probability of each token with 50 digits, shape (N, T); it is 1 after the end of the response."""
     T, states, symbols = theta.shape
     table = exact_next_symbol(theta)

@@ -58,7 +58,7 @@ class Coq:
 
 
 @dataclass(frozen=True)
-class Run:
+class Compilation:
     """The result of compiling one script with coqc.
 
     ``ok`` means exit status 0; ``ended`` is False if coqc was killed.
@@ -81,7 +81,9 @@ class Run:
         return int(found[1]) if found else None
 
 
-def run_coqc(coq: Coq, folder: Path, name: str, library: Path | None = None, seconds: float = COMPILE_SECONDS) -> Run:
+def run_coqc(
+    coq: Coq, folder: Path, name: str, library: Path | None = None, seconds: float = COMPILE_SECONDS
+) -> Compilation:
     """Compile ``folder/name.v``. The compiled scripts in ``library`` (default: ``folder``) are importable as FSPO."""
     command = [coq.program, "-q", "-Q", str(library or folder), "FSPO", f"{name}.v"]
     try:
@@ -89,13 +91,13 @@ def run_coqc(coq: Coq, folder: Path, name: str, library: Path | None = None, sec
             command, cwd=folder, env=_environment(coq, folder), capture_output=True, text=True, timeout=seconds
         )
     except subprocess.TimeoutExpired:
-        return Run(False, "", f"coqc did not finish {name}.v within {seconds:g} s", ended=False)
+        return Compilation(False, "", f"coqc did not finish {name}.v within {seconds:g} s", ended=False)
     except OSError as error:
-        return Run(False, "", f"coqc did not start: {error}", ended=False)
+        return Compilation(False, "", f"coqc did not start: {error}", ended=False)
     # A signal from outside ended coqc, for example because memory ran out: nothing is known about the script.
     if done.returncode < 0:
-        return Run(False, "", f"coqc was ended by signal {-done.returncode} in {name}.v", ended=False)
-    return Run(done.returncode == 0, done.stdout, done.stderr)
+        return Compilation(False, "", f"coqc was ended by signal {-done.returncode} in {name}.v", ended=False)
+    return Compilation(done.returncode == 0, done.stdout, done.stderr)
 
 
 def find_coq() -> Coq:

@@ -18,7 +18,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from fspo.base.files import cache_folder, digest, whole_folder, write_text
-from proofs_check.formal.coq import Coq, Run, run_coqc
+from proofs_check.formal.coq import Compilation, Coq, run_coqc
 
 SCRIPTS = Path(__file__).parent
 ALLOWED_AXIOMS = frozenset(
@@ -175,11 +175,11 @@ def ask(coq: Coq, module: str, theorems: Sequence[str], library: Path, changed: 
     return parse(run.output, theorems)
 
 
-def _answer(coq: Coq, library: Path, script: str) -> Run:
+def _answer(coq: Coq, library: Path, script: str) -> Compilation:
     """Run coqc on a script, or return the answer that an earlier run stored."""
     kept = library / "answers" / f"{digest(script)}.json"
     if kept.is_file():
-        return Run(**json.loads(kept.read_text(encoding="utf-8")))
+        return Compilation(**json.loads(kept.read_text(encoding="utf-8")))
     with tempfile.TemporaryDirectory() as scratch:
         (Path(scratch) / "Ask.v").write_text(script, encoding="utf-8")
         run = run_coqc(coq, Path(scratch), "Ask", library)

@@ -12,7 +12,7 @@ import numpy as np
 from fspo.rules import Rule
 from fspo.theory import Floats, lre, update_acceptance
 from proofs_check.maps.matching import matched
-from proofs_check.maps.settings import MIDDLE, SIGMA, Setting
+from proofs_check.maps.settings import MIDDLE, SIGMA, MapPoint
 from proofs_check.tools.lre_interval import simulated_lre
 
 Measure = Literal["band", "update", "weight"]
@@ -44,7 +44,7 @@ RULES: tuple[Rule, ...] = (
 gspo have unequal ranges, so ``fixed`` and ``linear`` take their place."""
 
 
-def acceptance(setting: Setting, rule: Rule, measure: Measure) -> Floats | None:
+def acceptance(setting: MapPoint, rule: Rule, measure: Measure) -> Floats | None:
     """Return the share of responses kept at each length (K,), by one of the three kinds of acceptance.
 
     ``weight`` is E[w; band | l] / E[w | l], a two-sided drop (T13).
@@ -76,7 +76,7 @@ def with_asymmetry(rule: Rule, ratio: float) -> Rule:
     return replace(rule, range_lo=rule.range_lo / root, range_hi=rule.range_hi * root)
 
 
-def rows_of(setting: Setting, measures: tuple[str, ...], rng: np.random.Generator, draws: int) -> list[Row]:
+def rows_of(setting: MapPoint, measures: tuple[str, ...], rng: np.random.Generator, draws: int) -> list[Row]:
     """Return rows of LRE for every rule, kind of acceptance and target in one setting, with simulated rows if it has
     any."""
     rows: list[Row] = []
@@ -92,7 +92,7 @@ def rows_of(setting: Setting, measures: tuple[str, ...], rng: np.random.Generato
     return rows
 
 
-def _rule_rows(setting: Setting, rule: Rule, measure: Any, target: float, sample: _Sample | None) -> list[Row]:
+def _rule_rows(setting: MapPoint, rule: Rule, measure: Any, target: float, sample: _Sample | None) -> list[Row]:
     base = _row(setting, rule.name, rule, measure, target)
     if not math.isfinite(rule.centre(setting.means)):
         return [base | _missing(f"the estimate behind drift {rule.drift} has no finite mean")]
@@ -116,7 +116,7 @@ def _rule_rows(setting: Setting, rule: Rule, measure: Any, target: float, sample
     return rows
 
 
-def _row(setting: Setting, name: str, rule: Rule | None, measure: str, target: float) -> Row:
+def _row(setting: MapPoint, name: str, rule: Rule | None, measure: str, target: float) -> Row:
     return {
         "factor": setting.factor,
         "value": setting.value,
@@ -153,7 +153,7 @@ def _missing(why: str) -> Row:
 class _Sample:
     """Simulated responses of every length of a setting. All rules are applied to the same responses."""
 
-    def __init__(self, setting: Setting, rng: np.random.Generator, draws: int) -> None:
+    def __init__(self, setting: MapPoint, rng: np.random.Generator, draws: int) -> None:
         self.setting = setting
         positive = rng.random((draws, setting.lengths.size)) < setting.share
         same = setting.positive is setting.negative

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from fspo.base.files import begins_with, json_with, refuse_foreign
-from proofs_check.maps.tables import COLUMNS, file_name
+from proofs_check.maps.tables import MAP_COLUMNS, file_name
 from proofs_check.report import to_latex, to_markdown
 
 
@@ -22,5 +22,5 @@ def check_output(folder: Path) -> None:
         "proofs_check.md": begins_with(to_markdown([])),
         "proofs_check.tex": begins_with(to_latex([]).splitlines()[0]),
     }
-    ours |= {file_name(table): begins_with(",".join(list(columns)[:2])) for table, columns in COLUMNS.items()}
+    ours |= {file_name(table): begins_with(",".join(list(columns)[:2])) for table, columns in MAP_COLUMNS.items()}
     refuse_foreign(folder, ours, "python -m proofs_check", "--out")

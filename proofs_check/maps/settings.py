@@ -45,7 +45,7 @@ TYPICAL_PROMPTS = 512
 
 
 @dataclass(frozen=True)
-class Setting:
+class MapPoint:
     """One point of the fairness map: lengths, and the laws of S for positive and negative advantages.
 
     Attributes
@@ -124,7 +124,7 @@ def lengths_on(ratio: float) -> Floats:
 
 def setting(
     factor: str, value: float, factor_2: str = "", value_2: float = math.nan, simulate: bool = False
-) -> Setting:
+) -> MapPoint:
     """Return the base case with one or two factors changed.
 
     Raises
@@ -145,7 +145,7 @@ def setting(
     model, positive, negative, means = _laws(point, lengths, share)
     if point["drift_factor"] != 1:
         means = TokenMeans(means.k3 * point["drift_factor"], means.sigma2 * point["drift_factor"])
-    return Setting(
+    return MapPoint(
         factor,
         value,
         factor_2,
@@ -173,7 +173,7 @@ class Point:
     measures: tuple[str, ...] = ("band", "update", "weight")
     simulate: bool = False
 
-    def setting(self) -> Setting:
+    def setting(self) -> MapPoint:
         """Compute the laws and return the setting."""
         return setting(self.factor, self.value, self.factor_2, self.value_2, self.simulate)
 

@@ -15,7 +15,7 @@ from fspo.base.errors import UserError
 from fspo.base.files import whole_file
 from fspo.stats.intervals import PERCENT
 
-COLUMNS: dict[str, dict[str, str]] = {
+MAP_COLUMNS: dict[str, dict[str, str]] = {
     "fairness_map": {
         "factor": "what is varied: drift_error, drift_factor, exponent, tail, ar1, switching, length_ratio, asymmetry, "
         "sign_share, sign_drift (proofs_check/maps/settings.py explains each)",
@@ -176,10 +176,10 @@ def to_frame(table: str, rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     if not rows:
         raise UserError(f"table {table!r} has no rows: choose at least one factor or model")
     frame = pd.DataFrame(rows)
-    unknown = set(frame) - set(COLUMNS[table])
+    unknown = set(frame) - set(MAP_COLUMNS[table])
     if unknown:
-        raise UserError(f"table {table!r} has no column {sorted(unknown)[0]!r}: describe it in COLUMNS first")
-    return frame.reindex(columns=list(COLUMNS[table]))
+        raise UserError(f"table {table!r} has no column {sorted(unknown)[0]!r}: describe it in MAP_COLUMNS first")
+    return frame.reindex(columns=list(MAP_COLUMNS[table]))
 
 
 def write_table(folder: Path, table: str, frame: pd.DataFrame, digits: int = 10) -> Path:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fspo.theory import Floats
-from proofs_check.tools.policy import Responses, all_responses, next_symbol, scores, token_log_probs
+from proofs_check.tools.policy import PolicyResponses, all_responses, next_symbol, scores, token_log_probs
 
 SAMPLERS: tuple[dict[str, Any], ...] = ({}, {"temperature": 0.7}, {"top_p": 0.8}, {"top_k": 2, "temperature": 1.3})
 """What the sampler does beside its numerics, in the enumerated checks: options of `make_chain`."""
@@ -44,7 +44,7 @@ class Chain:
     ----------
     draw, sampling, old, new : arrays (T, V + 1, V + 1)
         Logits. ``draw`` may be -inf; it holds what the sampler does: its numerics, temperature, top-p and top-k.
-    responses : Responses, all N
+    responses : PolicyResponses, all N
     advantages : array (N,)
     """
 
@@ -52,7 +52,7 @@ class Chain:
     sampling: Floats
     old: Floats
     new: Floats
-    responses: Responses
+    responses: PolicyResponses
     advantages: Floats
 
     def probability(self, theta: Floats) -> Floats:

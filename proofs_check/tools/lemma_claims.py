@@ -172,7 +172,7 @@ def _root(x: arb) -> arb:
 
 
 @dataclass(frozen=True)
-class Claim:
+class LemmaBound:
     """A claim: if rho < 1 then sin(g_clip, g) <= rho and cos > 0, with rho = factor (min of products + eta).
 
     With ``exponent`` the claim is cos >= (1 - rho^2)^exponent; T7 has exponent 1/2.
@@ -219,23 +219,23 @@ def _two_kappa_c2(t: Terms) -> Any:
     return t.lre_2 * t.kappa_c2
 
 
-STATED = Claim("rho of T7", (_inf_kappa, _inf_kappa_c, _two_kappa_c2))
+STATED = LemmaBound("rho of T7", (_inf_kappa, _inf_kappa_c, _two_kappa_c2))
 """The rho of T7. The minimum of three terms is a bound only if each term is one, so each is also tested alone."""
 TERMS = {
-    "LRE_inf kappa": Claim("LRE_inf kappa + eta", (_inf_kappa,)),
-    "LRE_inf kappa_c": Claim("LRE_inf kappa_c + eta", (_inf_kappa_c,)),
-    "LRE_2 kappa_c2": Claim("LRE_2 kappa_c2 + eta", (_two_kappa_c2,)),
+    "LRE_inf kappa": LemmaBound("LRE_inf kappa + eta", (_inf_kappa,)),
+    "LRE_inf kappa_c": LemmaBound("LRE_inf kappa_c + eta", (_inf_kappa_c,)),
+    "LRE_2 kappa_c2": LemmaBound("LRE_2 kappa_c2 + eta", (_two_kappa_c2,)),
 }
-WITHOUT_KAPPA = Claim("LRE without kappa", (lambda t: t.lre_inf,))
-WITHOUT_ETA = Claim("eta left out", STATED.products, with_eta=False)
-WRONG_EXPONENT = Claim("exponent .49 for 1/2", STATED.products, exponent=0.49)
-SMALLER_KAPPA_C = Claim("kappa_c / 1.05", (_inf_kappa, lambda t: t.lre_inf * t.kappa_c / 1.05, _two_kappa_c2))
-CROSSED = Claim("LRE_2 kappa_c in the minimum", (*STATED.products, lambda t: t.lre_2 * t.kappa_c))
+WITHOUT_KAPPA = LemmaBound("LRE without kappa", (lambda t: t.lre_inf,))
+WITHOUT_ETA = LemmaBound("eta left out", STATED.products, with_eta=False)
+WRONG_EXPONENT = LemmaBound("exponent .49 for 1/2", STATED.products, exponent=0.49)
+SMALLER_KAPPA_C = LemmaBound("kappa_c / 1.05", (_inf_kappa, lambda t: t.lre_inf * t.kappa_c / 1.05, _two_kappa_c2))
+CROSSED = LemmaBound("LRE_2 kappa_c in the minimum", (*STATED.products, lambda t: t.lre_2 * t.kappa_c))
 
 
-def shrunk(claim: Claim, factor: float) -> Claim:
+def shrunk(claim: LemmaBound, factor: float) -> LemmaBound:
     """Return the claim with its constant multiplied by ``factor``."""
-    return Claim(f"{claim.name} x {factor:g}", claim.products, factor, claim.with_eta, claim.exponent)
+    return LemmaBound(f"{claim.name} x {factor:g}", claim.products, factor, claim.with_eta, claim.exponent)
 
 
 @dataclass(frozen=True)
@@ -255,7 +255,7 @@ class Judgement:
     suite: str = ""
 
 
-def judge_exactly(case: Strata, claim: Claim = STATED, suite: bool = True) -> Judgement:
+def judge_exactly(case: Strata, claim: LemmaBound = STATED, suite: bool = True) -> Judgement:
     """Judge a claim on one example by ball arithmetic; with ``suite`` also compare ``fspo.theory`` with the exact
     values."""
     terms = ball_terms(case)

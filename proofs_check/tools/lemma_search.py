@@ -10,7 +10,7 @@ import numpy as np
 
 from proofs_check.frame import Outcome
 from proofs_check.tools.compare import holds
-from proofs_check.tools.lemma_claims import Claim, Strata, Terms, float_terms, judge_exactly
+from proofs_check.tools.lemma_claims import LemmaBound, Strata, Terms, float_terms, judge_exactly
 
 UNIT = "(rho - sin)/rho"
 DECADES = 12
@@ -20,7 +20,7 @@ DECADES = 12
 class Judged:
     """Verdicts on all examples so far: the least slack, how many have rho < 1, and errors of ``fspo.theory``."""
 
-    def __init__(self, claim: Claim) -> None:
+    def __init__(self, claim: LemmaBound) -> None:
         self.claim = claim
         self.cases = self.promised = 0
         self.least = math.inf

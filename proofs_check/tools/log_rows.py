@@ -18,7 +18,7 @@ NEEDED = ("score_status", "score_norm", "score_unit")
 
 
 @dataclass(frozen=True)
-class Update:
+class ScoredUpdate:
     """The rows of one update that have A != 0 and a score.
 
     Attributes
@@ -50,7 +50,7 @@ class Update:
         return self.A / (self.n if self.rule.weight == "geometric" else 1.0)
 
 
-def binned(update: Update, bins: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def binned(update: ScoredUpdate, bins: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Return the inputs of the cosine lemma by bin of the rows: p, a (K,), g and clipped (K, D)."""
     multiplier, weight, clipped_weight = update.applied()
     _, where, count = np.unique(bins, return_inverse=True, return_counts=True)
@@ -66,7 +66,7 @@ def binned(update: Update, bins: np.ndarray) -> tuple[np.ndarray, np.ndarray, np
     return count / count.sum(), a, g, clipped
 
 
-def direct(update: Update) -> tuple[np.ndarray, np.ndarray, float]:
+def direct(update: ScoredUpdate) -> tuple[np.ndarray, np.ndarray, float]:
     """Return the true and the clipped update summed over rows in extended precision, and the mean norm of the rows'
     terms."""
     _, weight, clipped_weight = update.applied()
@@ -76,7 +76,7 @@ def direct(update: Update) -> tuple[np.ndarray, np.ndarray, float]:
     return g.astype(np.float64), clipped.astype(np.float64), float(size.mean())
 
 
-def sample_updates(rng: np.random.Generator, rows: int = 600) -> list[Update]:
+def sample_updates(rng: np.random.Generator, rows: int = 600) -> list[ScoredUpdate]:
     """Return responses of a small policy after one update, for bands that drop, truncate and cap."""
     found = []
     for name, outside in (("fspo", "drop"), ("fspo-kl", "truncate"), ("rloo", "cap"), ("gspo", "drop")):
@@ -89,11 +89,11 @@ def sample_updates(rng: np.random.Generator, rows: int = 600) -> list[Update]:
         rule = preset(name, range_lo=wide, range_hi=wide, outside=outside).rule
         keep = A != 0
         psi = bandit.psi[at[keep]]
-        found.append(Update(rule, rule.centre(bandit.drift_stats()), S[keep], n[keep], A[keep], psi))
+        found.append(ScoredUpdate(rule, rule.centre(bandit.drift_stats()), S[keep], n[keep], A[keep], psi))
     return found
 
 
-def write_update(run: Path, rollout: int, update: Update, exact: bool) -> None:
+def write_update(run: Path, rollout: int, update: ScoredUpdate, exact: bool) -> None:
     """Write one update as one rollout of a gradient log, as the trainer would."""
     norm = np.linalg.norm(update.psi, axis=1)
     writer = GradLogWriter(
@@ -140,7 +140,9 @@ def log_damage(run: Path, most: int | None = None) -> list[str]:
     return list(dict.fromkeys(damage))
 
 
-def read_updates(run: Path, rollouts: list[int] | None = None, most: int | None = None) -> Iterator[tuple[int, Update]]:
+def read_updates(
+    run: Path, rollouts: list[int] | None = None, most: int | None = None
+) -> Iterator[tuple[int, ScoredUpdate]]:
     """Yield (step, rows) of each update of a log: training rows at first use, with a score and A != 0.
 
     Raises
@@ -168,4 +170,4 @@ def read_updates(run: Path, rollouts: list[int] | None = None, most: int | None 
                 rule, m, edges = log.rule, drift[rows[0]], None
                 if rule.edges_vary and "lo" in log and "hi" in log:
                     m, edges = drift[rows], (log.column("lo")[rows], log.column("hi")[rows])
-                yield int(step), Update(rule, m, S[rows], n[rows], A[rows], psi[here].astype(np.float64), edges)
+                yield int(step), ScoredUpdate(rule, m, S[rows], n[rows], A[rows], psi[here].astype(np.float64), edges)

@@ -20,7 +20,7 @@ from fspo.theory import Floats
 
 
 @dataclass(frozen=True)
-class Responses:
+class PolicyResponses:
     """Responses of a small policy: all of them, or a sample.
 
     Attributes
@@ -35,7 +35,7 @@ class Responses:
     lengths: np.ndarray
 
 
-def all_responses(vocabulary: int, max_length: int) -> Responses:
+def all_responses(vocabulary: int, max_length: int) -> PolicyResponses:
     """Return every response over ``vocabulary`` symbols and the end symbol, up to ``max_length`` tokens."""
     if vocabulary < 1 or max_length < 1:
         raise UserError("a policy needs at least one symbol and one position")
@@ -46,10 +46,10 @@ def all_responses(vocabulary: int, max_length: int) -> Responses:
         ]
     rows += list(product(range(vocabulary), repeat=max_length))
     symbols = np.array(rows)
-    return Responses(symbols, (symbols >= 0).sum(axis=1))
+    return PolicyResponses(symbols, (symbols >= 0).sum(axis=1))
 
 
-def token_log_probs(theta: Floats, responses: Responses) -> Floats:
+def token_log_probs(theta: Floats, responses: PolicyResponses) -> Floats:
     """Return log pi of each token, (N, T); 0 after the end.
 
     Parameters
@@ -73,7 +73,7 @@ def exact_next_symbol(theta: np.ndarray) -> np.ndarray:
     return table / table.sum(axis=2, keepdims=True)
 
 
-def scores(theta: Floats, responses: Responses) -> Floats:
+def scores(theta: Floats, responses: PolicyResponses) -> Floats:
     """Return psi, the gradient of log pi(y) with respect to theta, (N, theta.size)."""
     pi = next_symbol(theta)
     _, previous, symbol, live = _states(theta, responses)
@@ -86,7 +86,7 @@ def scores(theta: Floats, responses: Responses) -> Floats:
     return psi.reshape(responses.lengths.size, -1)
 
 
-def _states(theta: Floats, responses: Responses) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def _states(theta: Floats, responses: PolicyResponses) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     live = responses.symbols >= 0
     symbol = np.where(live, responses.symbols, 0)
     start = np.full((len(symbol), 1), theta.shape[1] - 1)
@@ -106,14 +106,14 @@ class Bandit:
     Attributes
     ----------
     old, new : arrays (T, V + 1, V + 1)
-    responses : Responses, all N
+    responses : PolicyResponses, all N
     advantages : array (N,)
         A; some rows have A = 0.
     """
 
     old: Floats
     new: Floats
-    responses: Responses
+    responses: PolicyResponses
     advantages: Floats
 
     @cached_property

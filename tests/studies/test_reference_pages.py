@@ -18,7 +18,7 @@ from analysis.sweeps.trained import Entry, TrainedSweepRow, write_trained_sweep
 from analysis.tables.columns import columns, names
 from analysis.tables.files import TABLES
 from fspo.gradlog import GradLogWriter
-from fspo.gradlog.schema import COLUMNS, REQUIRED
+from fspo.gradlog.schema import LOG_COLUMNS, REQUIRED
 from fspo.rules import Rule, preset
 from studies.reference_pages import DOCS, ELSEWHERE, KEYS, PAGES
 from tests.analysis.conftest import Plan, write_log
@@ -107,9 +107,9 @@ def test_what_other_commands_write_has_the_declared_columns(run, tmp_path):
 
 def test_a_logs_file_has_the_declared_columns(run):
     schema = pq.read_schema(next((run / "gradlog").iterdir()))
-    assert schema.names == list(COLUMNS)
+    assert schema.names == list(LOG_COLUMNS)
     for field in schema:
-        column = COLUMNS[field.name]
+        column = LOG_COLUMNS[field.name]
         assert field.nullable == (field.name not in REQUIRED)
         assert field.metadata[b"doc"].decode() == f"{column.meaning}; {column.unit}"
         kind = {"float32": "float", "float64": "double", "tokens": "list<"}.get(column.kind, column.kind)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from analysis.log.loading import load_run
-from analysis.scores.products import Columns, Products, UpdateGram
+from analysis.scores.products import CosineColumns, Products, UpdateGram
 from analysis.scores.sketch_error import cosine_covariance, effective_width
 from fspo.gradlog.metric_names import COSINE_ERROR
 
@@ -53,7 +53,7 @@ def columns(width, seed=0):
     left.add(*gram.products(c, c))
     right.add(*gram.products(w, w))
     cross = {"other": np.array([gram.inner(c, c[:, ::-1])])}
-    return Columns.of(inner, left, right, np.zeros(10, int), width, cross)
+    return CosineColumns.of(inner, left, right, np.zeros(10, int), width, cross)
 
 
 def test_intervals_widen_by_the_sketch_and_not_for_exact_scores():

@@ -10,7 +10,7 @@ from scipy import stats as sps
 from analysis.log.loading import load_run
 from analysis.rules.evaluate import Case, make_cases, trained_case, uncorrected
 from analysis.run import Options, analyse, shared_bins
-from analysis.scores.products import Columns, Products, UpdateGram, collapsed, jackknife_se
+from analysis.scores.products import CosineColumns, Products, UpdateGram, collapsed, jackknife_se
 from analysis.scores.sketches import ScoredWindow, ScoredWindows
 from analysis.tables.columns import RunKey
 from analysis.tables.cosine import CosineRow, CosineTable
@@ -66,7 +66,7 @@ def test_pooled_cosine_is_the_cosine_of_the_direct_sum():
         right.add(*gram.products(w, w))
         stacked["c"].append(vectors.T @ c[:, 0])
         stacked["g"].append(vectors.T @ w[:, 0])
-    columns = Columns.of(inner, left, right, np.repeat([0, 1], 6))
+    columns = CosineColumns.of(inner, left, right, np.repeat([0, 1], 6))
     u, v = np.concatenate(stacked["c"]), np.concatenate(stacked["g"])
     assert columns.value[number, 0] == pytest.approx(u @ v / np.linalg.norm(u) / np.linalg.norm(v))
     assert columns.value[number + 1, 0] == pytest.approx(np.min(columns.value[:number, 0]))  # the worst bin
@@ -114,7 +114,7 @@ def test_jackknife_interval_covers_the_same_batch_cosine():
     for _ in range(250):
         inner, left, right, update = one_run()
         pooled += [np.sum(p.total, axis=0)[1, 0] for p in (inner, left, right)]
-        intervals.append(Columns.of(inner, left, right, update).interval(1, [0]))
+        intervals.append(CosineColumns.of(inner, left, right, update).interval(1, [0]))
     truth = pooled[0] / np.sqrt(pooled[1] * pooled[2])
     hits = np.mean([low <= truth <= high for _, low, high in intervals])
     assert hits > 0.95 - 3 * np.sqrt(0.95 * 0.05 / 250)
@@ -170,7 +170,7 @@ def test_intervals_cover_where_prompts_are_split_over_updates():
                     product.add(*gram.products(*sides))
         pooled += [np.sum(p.total, axis=0)[1, 0] for p in products]
         for name, cluster in (("clustered", shared), ("independent", None)):
-            found[name].append(Columns.of(*products, update, cluster=cluster).interval(1, [0]))
+            found[name].append(CosineColumns.of(*products, update, cluster=cluster).interval(1, [0]))
     truth = pooled[0] / np.sqrt(pooled[1] * pooled[2])
     hits = {name: np.mean([low <= truth <= high for _, low, high in some]) for name, some in found.items()}
     assert hits["clustered"] > 0.95 - 3 * np.sqrt(0.95 * 0.05 / 400)

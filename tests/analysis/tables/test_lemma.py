@@ -10,7 +10,7 @@ from analysis.__main__ import main
 from analysis.log.loading import load_run
 from analysis.rules.evaluate import Case
 from analysis.run import Options, analyse, shared_bins
-from analysis.tables.lemma import LemmaRow, Strata, filled, in_own_span, lemma_of
+from analysis.tables.lemma import LemmaRow, StrataSums, filled, in_own_span, lemma_of
 from analysis.tables.lemma import integrity as integrity_of
 from fspo.base.errors import UserError
 from fspo.rules import Rule
@@ -21,7 +21,7 @@ def strata(count, kept, g, g_clip, weight=None, clipped=None):
     one = np.asarray(count, float)
     weight = one if weight is None else np.asarray(weight, float)
     clipped = np.asarray(kept, float) if clipped is None else np.asarray(clipped, float)
-    return Strata(one, np.asarray(kept, float), weight, clipped, np.asarray(g, float), np.asarray(g_clip, float))
+    return StrataSums(one, np.asarray(kept, float), weight, clipped, np.asarray(g, float), np.asarray(g_clip, float))
 
 
 def test_sharp_case_of_t7():

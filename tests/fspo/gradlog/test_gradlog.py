@@ -13,7 +13,7 @@ from fspo.base.errors import UserError
 from fspo.gradlog import GradLogWriter, discard_from, read_log
 from fspo.gradlog import schema as gradschema
 from fspo.gradlog.files import file_name
-from fspo.gradlog.schema import COLUMNS, REQUIRED
+from fspo.gradlog.schema import LOG_COLUMNS, REQUIRED
 from fspo.rules import preset
 
 WIDTH = 4
@@ -81,11 +81,11 @@ def write(run, *rollouts, n=6, rank=0, **options):
 
 def test_round_trip_of_every_column(tmp_path):
     given_ = write(tmp_path, 0)[0]
-    assert set(given_) == set(COLUMNS)
+    assert set(given_) == set(LOG_COLUMNS)
     log = read_log(tmp_path)
     assert len(log) == 6
     assert not log.damage
-    for name, column in COLUMNS.items():
+    for name, column in LOG_COLUMNS.items():
         kind = column.kind
         if name == "score_unit":
             continue

@@ -12,12 +12,12 @@ from fspo.models.load import load_tokenizer
 from fspo.rollouts.batches import join
 from fspo.rollouts.collect import Collector, dropped, give_advantages
 from fspo.rollouts.counts import Counts, add_drops, add_rollout
-from fspo.rollouts.draw import Drawn, draw, has_signal
+from fspo.rollouts.draw import DrawnRollout, draw, has_signal
 from fspo.sampling.sample import SamplingConfig
 from tests.fspo.rollouts.test_batches import batch
 
 
-def drawn(*options: str, position: int = 0, **changes: Any) -> tuple[Drawn, Any]:
+def drawn(*options: str, position: int = 0, **changes: Any) -> tuple[DrawnRollout, Any]:
     config = tiny_run.config("unused", *options)
     collector = Collector(
         tiny_run.Digits(),

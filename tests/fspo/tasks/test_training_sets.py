@@ -10,7 +10,7 @@ import pytest
 
 from fspo.base.errors import UserError
 from fspo.tasks import make_task
-from fspo.tasks.columns import Columns, cell, detect
+from fspo.tasks.columns import DatasetColumns, cell, detect
 from fspo.tasks.sets import BENCHMARKS, BOXED, TRAINING_SETS, known_options
 
 
@@ -75,13 +75,13 @@ def test_columns_are_found_by_themselves(tmp_path: Path, row: dict[str, Any], an
 
 def test_named_columns_win() -> None:
     row = {"prompt": "p", "answer": "a", "problem": "q", "result": {"value": "r"}, "a.b": 1}
-    assert detect(row) == Columns("prompt", "answer")
-    assert detect(row, "problem") == Columns("problem", "answer")
-    assert detect(row, None, "result.value") == Columns("prompt", "result.value")
+    assert detect(row) == DatasetColumns("prompt", "answer")
+    assert detect(row, "problem") == DatasetColumns("problem", "answer")
+    assert detect(row, None, "result.value") == DatasetColumns("prompt", "result.value")
     assert detect(row, extract="boxed").extract == "boxed"
-    assert detect(GSM8K, extract="none") == Columns("question", "answer", "none")
-    assert detect({"x": 1}) == Columns()
-    assert detect({"x": 1}, "y") == Columns("y", "answer")
+    assert detect(GSM8K, extract="none") == DatasetColumns("question", "answer", "none")
+    assert detect({"x": 1}) == DatasetColumns()
+    assert detect({"x": 1}, "y") == DatasetColumns("y", "answer")
     assert (cell(row, "result.value"), cell(row, "a.b")) == ("r", 1)
     for column in ("result.none", "prompt.x", "none"):
         with pytest.raises(KeyError):

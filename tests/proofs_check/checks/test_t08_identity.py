@@ -16,10 +16,10 @@ from proofs_check import __main__ as cli
 from proofs_check.checks.t08_identity import corrupted, log_checks, permuted, residual, written_identity
 from proofs_check.frame import Verdict, exit_status, judge
 from proofs_check.run import run_checks
-from proofs_check.tools.log_rows import Update, binned, direct, read_updates, sample_updates, write_update
+from proofs_check.tools.log_rows import ScoredUpdate, binned, direct, read_updates, sample_updates, write_update
 
 
-def made(run: Path, rollouts: int = 2) -> list[Update]:
+def made(run: Path, rollouts: int = 2) -> list[ScoredUpdate]:
     """A run folder with one update of the tabular policy in each rollout, all of one rule."""
     updates = [sample_updates(np.random.default_rng(i))[1] for i in range(rollouts)]
     rule = updates[0].rule
@@ -31,7 +31,7 @@ def made(run: Path, rollouts: int = 2) -> list[Update]:
 
 def test_by_hand():
     # band +-1 on S at n = 1: the second row (S = 2, A > 0) is cut; M w A psi = e^0 * 1 * (1, 0), 0
-    update = Update(Rule("sqrt", 1.0, 1.0), 0.0, np.array([0.0, 2.0]), np.ones(2), np.ones(2), np.eye(2))
+    update = ScoredUpdate(Rule("sqrt", 1.0, 1.0), 0.0, np.array([0.0, 2.0]), np.ones(2), np.ones(2), np.eye(2))
     p, a, g, clipped = binned(update, np.array([1.0, 1.0]))
     assert (p.tolist(), a.tolist()) == ([1.0], [0.5])
     np.testing.assert_allclose(g, [[0.5, math.exp(2) / 2]])

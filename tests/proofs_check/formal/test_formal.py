@@ -12,7 +12,7 @@ import pytest
 
 from proofs_check import frame
 from proofs_check.formal import checks, coq, library
-from proofs_check.formal.coq import Coq, CoqMissing, Run
+from proofs_check.formal.coq import Compilation, Coq, CoqMissing
 from proofs_check.formal.library import Proved, Refused
 from proofs_check.frame import Method, Verdict
 
@@ -214,8 +214,8 @@ def test_answers_are_read_strictly():
 
 
 def test_first_error_without_a_message():
-    assert Run(False, "", "").first_error == "coqc failed without a message"
-    assert Run(False, "", "").error_line is None
+    assert Compilation(False, "", "").first_error == "coqc failed without a message"
+    assert Compilation(False, "", "").error_line is None
 
 
 @pytest.mark.slow

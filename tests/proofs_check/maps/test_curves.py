@@ -15,7 +15,7 @@ from scipy.stats import t
 from fspo.base.errors import UserError
 from proofs_check.maps import curves
 from proofs_check.maps.__main__ import main
-from proofs_check.maps.tables import COLUMNS
+from proofs_check.maps.tables import MAP_COLUMNS
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def phi(z: float) -> float:
 
 def test_every_column_is_explained_and_every_file_is_whole(tables):
     for name, table in tables.items():
-        assert list(table) == list(COLUMNS[name])
+        assert list(table) == list(MAP_COLUMNS[name])
         assert len(table) > 10
 
 
@@ -199,7 +199,7 @@ def test_the_command_writes_curves_alone_and_without_draws(tmp_path, capsys):
     assert "acceptance_laws.csv" in capsys.readouterr().out
     laws = pd.read_csv(tmp_path / "acceptance_laws.csv")
     assert set(laws["kind"]) == {"law"}
-    assert list(laws) == list(COLUMNS["acceptance_laws"])
+    assert list(laws) == list(MAP_COLUMNS["acceptance_laws"])
 
 
 def test_bad_input(tmp_path):

@@ -12,7 +12,7 @@ from fspo.rules import scaled
 from fspo.theory import lre
 from proofs_check.maps.fairness import RULES, TARGETS, acceptance, rows_of, with_asymmetry
 from proofs_check.maps.settings import FACTORS, SIGMA, Point, points, setting
-from proofs_check.maps.tables import COLUMNS, to_frame
+from proofs_check.maps.tables import MAP_COLUMNS, to_frame
 from proofs_check.tools.lre_interval import simulated_lre
 
 BASE = to_frame("fairness_map", rows_of(setting("exponent", 0.5), tuple(TARGETS), np.random.default_rng(0), 0))
@@ -147,4 +147,4 @@ def test_bad_input():
         to_frame("fairness_map", [{"lre": 1.0}])
     with pytest.raises(UserError, match="no rows"):
         to_frame("fairness_map", [])
-    assert list(BASE) == list(COLUMNS["fairness_map"])
+    assert list(BASE) == list(MAP_COLUMNS["fairness_map"])

@@ -5,7 +5,7 @@ from fspo.base.errors import UserError
 from proofs_check.maps import build, online, price
 from proofs_check.maps.__main__ import main
 from proofs_check.maps.settings import Point
-from proofs_check.maps.tables import COLUMNS, file_name
+from proofs_check.maps.tables import MAP_COLUMNS, file_name
 
 
 @pytest.fixture
@@ -22,11 +22,11 @@ def small(monkeypatch):
 def test_the_command_writes_documented_tables(small, tmp_path, capsys):
     assert main(["--out", str(tmp_path), "--jobs", "1", "--draws", "500", "--no-progress"]) == 0
     told = capsys.readouterr().out
-    for name, columns in COLUMNS.items():
+    for name, columns in MAP_COLUMNS.items():
         frame = pd.read_csv(tmp_path / file_name(name))
         assert list(frame) == list(columns)
         assert len(frame) > 0
-    assert all(file_name(name) in told for name in COLUMNS)
+    assert all(file_name(name) in told for name in MAP_COLUMNS)
     assert not list(tmp_path.glob(".part-*"))
     frame = pd.read_csv(tmp_path / "fairness_map.csv")
     assert set(frame.method) == {"closed", "simulated"}

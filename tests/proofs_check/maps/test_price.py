@@ -14,7 +14,7 @@ from fspo.rules import Rule
 from proofs_check.maps import price
 from proofs_check.maps.models import MODELS
 from proofs_check.maps.policies import LocationPolicy, SoftmaxPolicy
-from proofs_check.maps.tables import COLUMNS, to_frame
+from proofs_check.maps.tables import MAP_COLUMNS, to_frame
 
 LENGTHS = np.array([50.0, 300.0, 900.0])
 P = np.array([0.5, 0.3, 0.2])
@@ -166,7 +166,7 @@ def test_best_rows_by_hand():
     assert (top.value_unclipped, top.value_gamma_half, top.value_centre_zero, top.value_centre_plus) == (3, 2, 2, 4)
     assert best.loc[("cap", "mse")].value == 4
     assert best.loc[("any", "mse_scaled")].outside_best == "cap"
-    assert set(best.reset_index()) == set(COLUMNS["mse_best"])
+    assert set(best.reset_index()) == set(MAP_COLUMNS["mse_best"])
 
 
 def test_bad_policies():
