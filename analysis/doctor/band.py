@@ -104,7 +104,8 @@ def heavy_weights(p: Patient) -> Answer:
         return not_checked(name, f"too few rows after an update: {few}")
     if not rows.has("weight", "multiplier"):
         return not_checked(name, "the log has no weights and multipliers (`import --rule` adds them)")
-    x = rows["weight"] * rows["multiplier"] * np.abs(rows["advantage"])
+    with np.errstate(invalid="ignore"):  # infinite times 0: not live
+        x = rows["weight"] * rows["multiplier"] * np.abs(rows["advantage"])
     live = np.isfinite(x) & (x > 0)
     rows, x = rows.take(live), x[live]
     if few := enough(rows):

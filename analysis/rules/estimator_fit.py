@@ -69,14 +69,15 @@ def estimator_fit(columns: Columns, size: int = 0) -> EstimatorFit:
         np.maximum.at(out, group, x)
         return out
 
+    finite = total(np.isfinite(r) & np.isfinite(A)) == count
+    r, A = (np.where(np.isfinite(v), v, 0.0) for v in (r, A))
     with np.errstate(invalid="ignore", divide="ignore"):
-        finite = total(np.isfinite(r) & np.isfinite(A)) == count
-        scale = largest(np.abs(np.nan_to_num(A)))
+        scale = largest(np.abs(A))
         judged = finite & (count >= 2) & ((count == size) | (size < 2)) & (scale > 0)
-        x = np.nan_to_num(r - (total(r) / count)[group])
-        equal = largest(np.abs(x)) <= ROUNDING * np.maximum(largest(np.abs(np.nan_to_num(r))), 1e-300) * 8
+        x = r - (total(r) / count)[group]
+        equal = largest(np.abs(x)) <= ROUNDING * np.maximum(largest(np.abs(r)), 1e-300) * 8
 
-        zeroed = (np.nan_to_num(A) == 0) & (np.abs(x) > TOLERANCE * largest(np.abs(x))[group])
+        zeroed = (A == 0) & (np.abs(x) > TOLERANCE * largest(np.abs(x))[group])
         kept = np.where(zeroed, 0.0, 1.0)
 
         def line(y: Floats) -> tuple[Floats, Floats, NDArray[np.bool_]]:
@@ -89,14 +90,14 @@ def estimator_fit(columns: Columns, size: int = 0) -> EstimatorFit:
             off = largest(kept * np.abs(y - slope[group] * x - intercept[group]))
             return slope, intercept, (off <= TOLERANCE * largest(np.abs(y))) & ~equal
 
-        k, a, straight = line(np.nan_to_num(A))
+        k, a, straight = line(A)
         allowed = zeroed & (columns["truncated"][first] == 1) if "truncated" in columns else np.zeros_like(zeroed)
         missing = (total(zeroed & ~allowed) > 0) & straight
         straight &= ~missing
         centred = np.abs(a) <= TOLERANCE * scale
         sound = straight & centred & (k > 0)
         deviation = np.sqrt(total(x * x) / np.maximum(count - 1, 1))
-        everything = np.sqrt(_by_rollout(rollout, np.nan_to_num(r)))[first_of(group, number)]
+        everything = np.sqrt(_by_rollout(rollout, r))[first_of(group, number)]
         constant = np.median(k[judged & sound]) if np.any(judged & sound) else np.nan
         values = (  # of k by each of SLOPES, in its order
             [count / np.maximum(count - 1, 1)],
@@ -109,7 +110,7 @@ def estimator_fit(columns: Columns, size: int = 0) -> EstimatorFit:
             name: sound & np.any([np.abs(k / v - 1) <= 2 * TOLERANCE for v in slopes], axis=0)
             for name, slopes in zip(SLOPES, values, strict=True)
         }
-        lines = {BY_LENGTH: np.nan_to_num(A) / L, OVER_LENGTH: np.nan_to_num(A) * L}
+        lines = {BY_LENGTH: A / L, OVER_LENGTH: A * L}
         mixed = largest(L) > 1.02 * (total(L) / count)  # of responses of one length nothing can be told by length
         for name, y in lines.items():
             _, at, on = line(y)

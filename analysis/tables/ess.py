@@ -77,8 +77,8 @@ def effective_share(n: Floats, x: Floats, xx: Floats) -> tuple[Interval, str]:
         return UNKNOWN, "all weights are 0"
     # where one group holds all of the weight, the sums without it are 0 up to rounding
     without = log_share(*(np.maximum(total - v, 0.0) for total, v in zip(totals, (n, x, xx), strict=True)))
+    if not np.isfinite(without).all():
+        return Interval(np.exp(whole)), "no interval: one cluster holds all of the weight"
     number = len(n)
     half = float(t_quantile(number - 1) * np.sqrt(np.sum((without - without.mean()) ** 2) * (number - 1) / number))
-    if not np.isfinite(half):
-        return Interval(np.exp(whole)), "no interval: one cluster holds all of the weight"
     return Interval(float(np.exp(whole)), float(np.exp(whole - half)), min(float(np.exp(whole + half)), 1.0)), ""

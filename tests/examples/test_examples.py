@@ -33,6 +33,7 @@ def test_an_example_runs_and_analysis_reads_its_log(tmp_path, capsys, script, si
         assert len(pd.read_csv(tmp_path / "analysis" / f"{table}.csv")) > 0, table
 
 
+@pytest.mark.filterwarnings("ignore:You are using 'rollout_func'")
 def test_a_watched_trl_run_says_which_lengths_corrections_cut(tmp_path):
     runpy.run_path(str(EXAMPLES / "trl_observe.py"))["main"](str(tmp_path), 4)
     log = read_log(tmp_path)

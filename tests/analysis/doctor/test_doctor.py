@@ -388,6 +388,7 @@ OPTIONAL = {
 }
 
 
+@pytest.mark.filterwarnings("error::RuntimeWarning")
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_any_log_gets_an_answer_to_every_check(tmp_path_factory, data):

@@ -15,6 +15,7 @@ from analysis.run import Options, analyse_runs
 FAST = Options(rules=("fspo",), draws=1)
 
 
+@pytest.mark.filterwarnings("error::RuntimeWarning")
 @pytest.mark.parametrize("sigma", [0.3, 1.0, 4.0])
 def test_weights_below_what_a_float32_can_hold_are_sound(simulate: Callable[..., Path], sigma: float) -> None:
     """A run that collapsed: exp(S) is written as 0 where S < -103.97, and as a coarse number above it."""

@@ -191,6 +191,7 @@ def test_dropping_steps_leaves_whole_files(tmp_path):
     assert log.rule.label == "fspo"  # the header stays
 
 
+@pytest.mark.filterwarnings("ignore:You are using 'rollout_func'")
 def test_the_samplers_log_probs_are_logged_beside_the_trainers(tmp_path):
     """A rollout function that claims -1 nat a token, so that the mismatch is known."""
     generator = torch.Generator().manual_seed(0)
