@@ -1,0 +1,320 @@
+"""Healthy runs for the study of the doctor: the list of them, 200 simulated and 32 trained, and how each is made.
+
+A simulated run is a real policy that really trains: a table of logits of the next token by the last one and the
+prompt's kind. It samples, is rewarded, and follows the clipped gradient, so every law of docs/theory.md holds by
+construction and no log-ratio is drawn from a distribution that somebody chose. The doctor's checks were not written on
+these runs, and the list was written before the first of them was examined.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fspo.advantages import advantages
+from fspo.gradlog import GradLogWriter
+from fspo.gradlog.metrics_file import MetricsFile
+from fspo.rules import PRESETS, DriftStats, Preset, Rule, preset, token_k3
+
+KINDS, TOKENS = 6, 12
+"""Number of kinds of prompts; number of tokens, of which token 0 ends a response."""
+END = 0
+
+
+@dataclass(frozen=True)
+class World:
+    """A run to simulate.
+
+    Parameters
+    ----------
+    rule : str
+        Preset of the clip rule, whose range is that of ``RANGES``.
+    steps : {"gradient", "sign", "heavy"}
+        How the table moves: along the gradient; by its sign, as Adam does; or by its sign times the absolute value of
+        Student's t with 2 degrees of freedom, which moves a few entries far and gives S heavy tails.
+    peaked : bool
+        Whether the first policy has a few likely tokens and many rare ones, whose log-ratios are large.
+    lengths : tuple of int
+        Mean lengths of the kinds of prompts, shortest and longest.
+    group, prompts, minibatches, epochs, rollouts : int
+        Responses a prompt, prompts a rollout, minibatches an epoch, epochs a rollout, rollouts.
+    engine : float
+        Spread of the sampler's logits around the trainer's: 0 for one program, .02 for one at lower precision.
+    selected : bool
+        Whether groups with equal rewards are dropped and others drawn (DAPO's dynamic sampling).
+    graded : bool
+        Whether the reward is a share and not 0 or 1.
+    """
+
+    rule: str = "fspo"
+    steps: str = "sign"
+    peaked: bool = False
+    lengths: tuple[int, int] = (20, 150)
+    group: int = 8
+    prompts: int = 32
+    minibatches: int = 4
+    epochs: int = 2
+    rollouts: int = 12
+    engine: float = 0.0
+    selected: bool = False
+    graded: bool = False
+
+    @property
+    def preset(self) -> Preset:
+        """The preset with the study's range."""
+        return preset(self.rule, **RANGES.get(self.rule, {}))
+
+
+def _ranged(value: float) -> dict[str, float]:
+    return {"range_lo": value, "range_hi": value}
+
+
+RANGES = {name: _ranged(0.1) for name in PRESETS if name.startswith(("fspo", "ctpo"))}
+RANGES |= {"gspo": _ranged(0.03), "power": _ranged(0.05), "rloo": _ranged(0.5)}
+"""Ranges of the runs: the published ones are for larger models, whose S is smaller."""
+RATES = {"gradient": 0.1, "sign": 0.15, "heavy": 0.25}
+"""How far the updates of a rollout together move an entry of the table at most, nats, as root mean square."""
+RULES = ("fspo", "rloo", "gspo", "fspo-kl", "fspo-truncate", "fspo-cap", "none", "fspo-tilted", "power", "fspo-signed")
+HEALTHY = tuple(
+    World(
+        rule=RULES[i % 10],
+        steps=("gradient", "sign", "heavy")[i // 10 % 3],
+        peaked=i % 7 >= 4,
+        lengths=((6, 40), (20, 150), (60, 300))[i % 3],
+        group=(4, 8, 16)[i // 3 % 3],
+        prompts=256 // (4, 8, 16)[i // 3 % 3],
+        minibatches=(4, 2)[i // 4 % 2],
+        epochs=(2, 1)[i // 8 % 2],
+        engine=(0.0, 0.0, 0.005, 0.02)[i // 2 % 4],
+        selected=i % 11 >= 8,
+        graded=i % 5 == 4,
+    )
+    for i in range(200)
+)
+"""The healthy simulated runs, fixed before any was examined. Run i has the seed ``FIRST_SEED`` + i. Trials
+of the simulation itself, which set ``RATES``, took seeds below 1000."""
+FIRST_SEED = 7000
+
+PRECISIONS = {70: "same", 71: "bfloat16"}
+"""Seeds of the runs that the trainer makes, and the precision that samples."""
+TRAINED = {f"{name}-{seed}": (name, seed) for seed in PRECISIONS for name in PRESETS}
+"""The healthy runs that the trainer makes, fixed before any of them was examined: folder to preset and seed."""
+OPTIONS = {
+    "rollouts": 10,
+    "threads": 1,
+    "batch.prompts": 12,
+    "batch.responses": 8,
+    "batch.minibatches": 4,
+    "batch.epochs": 2,
+    "sampling.max_new_tokens": 256,
+    "optim.learning_rate": 1e-4,
+    "optim.warmup_updates": 2,
+    "log.score_every": 0,
+    "log.samples": 0,
+    "eval.every": 0,
+}
+"""Options of the trained runs, whose model is the embedded one and whose task is chain-add."""
+
+
+def train_missing(folder: Path) -> list[Path]:
+    """Train the runs of ``TRAINED`` that a folder lacks or that were stopped, and return all of them."""
+    for name, (rule, seed) in TRAINED.items():
+        run = folder / name
+        if len(MetricsFile(run).of_phase("train")) >= OPTIONS["rollouts"]:
+            continue
+        options = OPTIONS | {"rule.preset": rule, "seed": seed, "sampling.precision": PRECISIONS[seed], "output": run}
+        options |= {f"rule.{key}": value for key, value in RANGES.get(rule, {}).items()}
+        options |= {"resume": str(run.exists()).lower()}
+        command = [part for key, value in options.items() for part in (f"--{key}", str(value))]
+        print("training", name, flush=True)
+        subprocess.run([sys.executable, "-m", "fspo.train", *command], check=True, stdout=subprocess.DEVNULL)
+    return [folder / name for name in TRAINED]
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Responses of one rollout, in one array of their tokens.
+
+    Attributes
+    ----------
+    state, token : int arrays (T,)
+        Of each token: the row of the table that it was drawn from, and the token.
+    starts, length, truncated : arrays (N,)
+        Of each response: the place of its first token, its number of tokens, whether it met the limit.
+    """
+
+    state: np.ndarray
+    token: np.ndarray
+    starts: np.ndarray
+    length: np.ndarray
+    truncated: np.ndarray
+
+    def sums(self, x: np.ndarray) -> np.ndarray:
+        """Sum numbers (T,) of tokens over each response (N,)."""
+        return np.add.reduceat(x, self.starts)
+
+    def logprobs(self, table: np.ndarray) -> np.ndarray:
+        """Return the log-probabilities (T,) of the tokens under a table of logits."""
+        return log_softmax(table)[self.state, self.token]
+
+
+def log_softmax(table: np.ndarray) -> np.ndarray:
+    """Return log-probabilities (rows, tokens) from logits."""
+    x = table - table.max(-1, keepdims=True)
+    return x - np.log(np.exp(x).sum(-1, keepdims=True))
+
+
+def draw(table: np.ndarray, kinds: np.ndarray, limit: int, rng: np.random.Generator) -> Drawn:
+    """Sample one response for each kind (N,) from a table of logits (kind and last token, token)."""
+    n, edges = len(kinds), np.exp(log_softmax(table)).cumsum(-1)
+    tokens, states = np.zeros((n, limit), np.int64), np.zeros((n, limit), np.int64)
+    length, last, alive = np.full(n, limit), np.zeros(n, np.int64), np.arange(n)
+    for t in range(limit):
+        row = kinds[alive] * TOKENS + last[alive]
+        token = np.minimum((rng.random(len(alive))[:, None] > edges[row]).sum(1), TOKENS - 1)
+        states[alive, t], tokens[alive, t], last[alive] = row, token, token
+        length[alive[token == END]] = t + 1
+        alive = alive[token != END]
+        if not len(alive):
+            break
+    truncated = np.isin(np.arange(n), alive)
+    within = np.arange(limit) < length[:, None]
+    return Drawn(states[within], tokens[within], np.cumsum(length) - length, length, truncated)
+
+
+def first_table(world: World, rng: np.random.Generator) -> np.ndarray:
+    """Return logits (kind and last token, token) under which the kinds have the world's mean lengths."""
+    table = (2.5 if world.peaked else 1.0) * rng.standard_normal((KINDS, TOKENS, TOKENS))
+    means = np.geomspace(*world.lengths, KINDS)[:, None]
+    table[..., END] = np.log(np.exp(table[..., 1:]).sum(-1) / (means - 1))
+    return table.reshape(KINDS * TOKENS, TOKENS)
+
+
+def rewards(world: World, drawn: Drawn) -> np.ndarray:
+    """Reward responses (N,) in which the tokens of the first half outnumber those of the second; 0 for truncated."""
+    good = drawn.sums(np.where(drawn.token == END, 0.0, np.where(drawn.token <= TOKENS // 2, 1.0, -1.0)))
+    share = (1 + good / drawn.length) / 2
+    return np.where(drawn.truncated, 0.0, share if world.graded else (good > 0).astype(float))
+
+
+def gradient(drawn: Drawn, table: np.ndarray, each: np.ndarray) -> np.ndarray:
+    """Return the sum over responses of ``each`` (N,) times the score, as a table."""
+    weights = np.repeat(each, drawn.length)
+    seen = np.bincount(drawn.state * TOKENS + drawn.token, weights, table.size).reshape(table.shape)
+    return seen - np.exp(log_softmax(table)) * seen.sum(1, keepdims=True)
+
+
+def move(world: World, slope: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Return the change of the table for a gradient, of the world's step size."""
+    step = slope if world.steps == "gradient" else np.sign(slope)
+    if world.steps == "heavy":
+        step = step * np.abs(rng.standard_t(2, step.shape))
+    size = np.sqrt(np.mean(step**2))
+    rate = RATES[world.steps] / (world.minibatches * world.epochs)
+    return rate * step / size if size > 0 else step
+
+
+def rollout_of(
+    world: World, sampler: np.ndarray, rng: np.random.Generator
+) -> tuple[Drawn, np.ndarray, np.ndarray, np.ndarray]:
+    """Sample the groups of a rollout and return the responses, their prompts, rewards and advantages (N,)."""
+    asked = world.prompts * (4 if world.selected else 1)
+    kinds = rng.integers(0, KINDS, asked)
+    prompt = np.repeat(np.arange(asked), world.group)
+    drawn = draw(sampler, kinds[prompt], 4 * world.lengths[1], rng)
+    reward = rewards(world, drawn)
+    if world.selected:
+        mixed = np.flatnonzero(reward.reshape(asked, -1).std(1) > 0)[: world.prompts]
+        mixed = mixed[: len(mixed) // world.minibatches * world.minibatches]
+        kept = np.isin(prompt, mixed)
+        tokens = np.repeat(kept, drawn.length)
+        length = drawn.length[kept]
+        starts = np.cumsum(length) - length
+        drawn = Drawn(drawn.state[tokens], drawn.token[tokens], starts, length, drawn.truncated[kept])
+        prompt, reward = np.unique(prompt[kept], return_inverse=True)[1], reward[kept]
+    return drawn, prompt, reward, advantages(reward, prompt, world.preset.advantage)[0]
+
+
+def write_world(run: Path, world: World, seed: int) -> Path:
+    """Simulate a run and write its gradient log and metrics.jsonl."""
+    rng = np.random.default_rng(seed)
+    rule, aggregation = world.preset.rule, world.preset.aggregation
+    writer = GradLogWriter(run, metadata={"rule": rule.to_dict(), "seed": seed, "aggregation": aggregation})
+    table, step, responses = first_table(world, rng), 0, 0
+    for rollout in range(world.rollouts):
+        sampler = table + world.engine * rng.standard_normal(table.shape)
+        drawn, prompt, reward, A = rollout_of(world, sampler, rng)
+        old = drawn.logprobs(table)
+        mismatch = old - drawn.logprobs(sampler)
+        count = int(prompt.max()) + 1
+        for update in range(world.minibatches * world.epochs):
+            part = update % world.minibatches
+            at = np.flatnonzero(prompt * world.minibatches // count == part)
+            tokens = drawn.logprobs(table) - old
+            rows = clipped(rule, tokens, drawn, A, at) | by_engine(drawn, tokens, mismatch, at, world.engine > 0)
+            writer.append(
+                {
+                    **rows,
+                    "rollout": rollout,
+                    "step": step,
+                    "updates_since_rollout": update,
+                    "times_used": update // world.minibatches,
+                    "phase": "train",
+                    "policy_version": step,
+                    "behaviour_version": step - update,
+                    "prompt_id": prompt[at],
+                    "response_id": responses + at,
+                    "length": drawn.length[at],
+                    "truncated": drawn.truncated[at],
+                    "reward": reward[at],
+                    "advantage": A[at],
+                }
+            )
+            each = np.zeros(len(prompt))
+            each[at] = rows["multiplier"] * rows["weight"] * A[at]
+            each /= drawn.length if rule.weight == "geometric" else 1
+            table = table + move(world, gradient(drawn, table, each), rng)
+            step += 1
+        writer.flush(rollout)
+        responses += len(prompt)
+    return run
+
+
+def clipped(rule: Rule, tokens: np.ndarray, drawn: Drawn, A: np.ndarray, at: np.ndarray) -> dict[str, Any]:
+    """Return S, its sums and what the rule does, of the responses ``at``, from log-ratios (T,) of tokens."""
+    S, square, k3 = (drawn.sums(x)[at] for x in (tokens, tokens**2, token_k3(tokens)))
+    L = drawn.length[at].astype(float)
+    m = rule.centre(DriftStats.of(k3, square, L, S, A[at]), A[at])
+    done = rule.apply(S, L, A[at], m)
+    return {
+        "log_ratio": S,
+        "sum_sq_log_ratio": square,
+        "k3_sum": k3,
+        "rule": rule.label,
+        "lo": done.lo,
+        "hi": done.hi,
+        "drift": m,
+        "drift_source": "two_pass" if rule.needs_stats else "none",
+        "band_accept": done.in_band,
+        "side": done.side,
+        "multiplier": done.multiplier,
+        "weight": done.weight,
+    }
+
+
+def by_engine(
+    drawn: Drawn, tokens: np.ndarray, mismatch: np.ndarray, at: np.ndarray, differs: bool
+) -> dict[str, np.ndarray]:
+    """Return the columns of the mismatch of sampler and trainer, if they differ, of the responses ``at``."""
+    if not differs:
+        return {}
+    out = {"engine_log_ratio": drawn.sums(mismatch)[at], "staleness_log_ratio": np.zeros(len(at))}
+    out["behaviour_log_ratio"] = out["engine_log_ratio"]
+    for name, x in (("engine", mismatch), ("behaviour", mismatch), ("total", tokens + mismatch)):
+        out[f"{name}_sum_sq"], out[f"{name}_k3_sum"] = drawn.sums(x**2)[at], drawn.sums(token_k3(x))[at]
+    return out
