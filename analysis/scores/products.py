@@ -19,7 +19,8 @@ from fspo.stats.intervals import CONFIDENCE, t_quantile
 
 _LARGEST = 1 - 1e-15
 ROUNDING = 1e-12
-"""If a replicate's squared norm is at most this share of the pooled one, it is rounding error and counts as 0."""
+"""If a replicate's squared norm is at most this share of the pooled one, it is rounding error and counts as 0. A cosine
+that differs from 1 or -1 by at most this much is 1 or -1: the two updates are parallel."""
 
 
 @dataclass
@@ -105,7 +106,8 @@ class UpdateGram:
 def pooled_cosines(inner: Products, left: Products, right: Products) -> tuple[list[Floats], list[NDArray[np.bool_]]]:
     """Compute cosines (K+1, R) and their replicates (C, K+1, R); NaN where a pooled squared norm is not positive.
 
-    A replicate's squared norm that is at most the share ``ROUNDING`` of the pooled one counts as 0.
+    A replicate's squared norm that is at most the share ``ROUNDING`` of the pooled one counts as 0. Cosines within
+    ``ROUNDING`` of 1 or -1 are rounded to it.
 
     Returns
     -------
@@ -123,9 +125,14 @@ def pooled_cosines(inner: Products, left: Products, right: Products) -> tuple[li
         with np.errstate(invalid="ignore", divide="ignore"):
             square = a * b
             cosine = np.where(some_left & some_right, num / np.sqrt(np.where(square > 0, square, np.nan)), np.nan)
-        cosines.append(np.clip(cosine, -1.0, 1.0))
+        cosines.append(np.where(_parallel(cosine), np.sign(cosine), cosine))
         nothing_left.append(some_right & ~some_left)
     return cosines, nothing_left
+
+
+def _parallel(cosine: Floats) -> NDArray[np.bool_]:
+    """Return where updates with these cosines are parallel, but for rounding error."""
+    return np.abs(cosine) >= 1 - ROUNDING
 
 
 def collapsed(update: Ints) -> Ints:
@@ -219,8 +226,11 @@ class SketchTerms:
         return self.inner[:, k, column], self.left[:, k, column], right
 
     def error(self, k: int, column: int) -> float:
-        """Return the standard deviation that sketching adds to one cosine; 0 for exact scores."""
+        """Return the standard deviation that sketching adds to one cosine; 0 for exact scores and parallel updates."""
         n, a, b = self._at(k, column)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            if _parallel(n.sum() / np.sqrt(a.sum() * b.sum())):
+                return 0.0
         return math.sqrt(max(float(cosine_covariance((n, a), (n, a), a, b, self.width)), 0.0))
 
     def difference_error(self, k: int, column: int, other_k: int, other: int, name: str) -> float:

@@ -118,8 +118,10 @@ def children(pid: int) -> list[int]:
 
 
 def alive(pid: int) -> bool:
+    """Return whether a process has a thread that has not ended; until then it keeps its locks."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        zombie = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+        return not zombie or len(list(Path(f"/proc/{pid}/task").iterdir())) > 1
     except FileNotFoundError:
         return False
 

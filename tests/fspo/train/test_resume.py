@@ -99,10 +99,14 @@ def test_resume_under_other_settings_is_refused(tmp_path: Path) -> None:
 
 def test_logs_without_a_configuration_are_not_resumed(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "metrics.jsonl").write_text('{"rollout": 0, "phase": "train"}\n')
-    with pytest.raises(UserError, match=r"no config\.yaml"):
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    metrics.write_text('{"rollout": 0, "phase": "train"}\n')
+    with pytest.raises(UserError, match=r"holds files, and none that python -m fspo\.train wrote"):
         tiny_run.trainer(tmp_path / "run", "--resume", "true")
-    assert (tmp_path / "run" / "metrics.jsonl").read_text()
+    mark(tmp_path / "run")
+    with pytest.raises(UserError, match=r"holds metrics\.jsonl but no config\.yaml"):
+        tiny_run.trainer(tmp_path / "run", "--resume", "true")
+    assert metrics.read_text()
 
 
 def test_a_start_that_fails_leaves_the_folder_free(tmp_path: Path) -> None:

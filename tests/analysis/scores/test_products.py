@@ -1,0 +1,42 @@
+"""Intervals of cosines where the updates are parallel: nothing but rounding error differs from 1."""
+
+import math
+
+import numpy as np
+import pytest
+
+from analysis.scores.products import Columns, Products, UpdateGram
+
+BINS, CLUSTERS = 2, 6
+
+
+def columns(angle: float, width: float, seed: int, negate: bool = False) -> Columns:
+    """Cosines of random positive weights with equal weights, where the responses' vectors lie at ``angle`` from one line."""
+    rng = np.random.default_rng(seed)
+    along = rng.uniform(0.1, 1.0, size=24)
+    vectors = np.stack([along * math.cos(angle), rng.normal(size=24) * math.sin(angle)], 1)
+    bins, cluster = np.arange(24) % BINS, np.arange(24) % CLUSTERS
+    gram = UpdateGram(vectors, bins, cluster, BINS)
+    left = (-1 if negate else 1) * rng.uniform(0.3, 1.0, size=(24, 1))
+    right = np.full((24, 1), 1.7)
+    made = [Products() for _ in range(3)]
+    for products, pair in zip(made, ((left, right), (left, left), (right, right)), strict=True):
+        products.add(*gram.products(*pair))
+    return Columns.of(*made, np.zeros(CLUSTERS, np.int64), width)
+
+
+@pytest.mark.parametrize("negate", [False, True])
+@pytest.mark.parametrize("width", [math.inf, 24.0])
+def test_parallel_updates_have_an_interval_of_one_point(width: float, negate: bool) -> None:
+    """On one line every update is a multiple of every other: its cosine is 1 or -1 without any error."""
+    exact = -1.0 if negate else 1.0
+    for seed in range(20):
+        found = columns(0.0, width, seed, negate)
+        for k in range(BINS + 1):
+            assert found.interval(k, [0]) == pytest.approx((exact, exact, exact), abs=1e-14)
+
+
+def test_updates_that_are_not_parallel_have_an_interval() -> None:
+    value, low, high = columns(1e-2, 24.0, 3).interval(BINS, [0])
+    assert low < value < high <= 1
+    assert high - low > 1e-8
