@@ -11,7 +11,7 @@ BINS, CLUSTERS = 2, 6
 
 
 def columns(angle: float, width: float, seed: int, negate: bool = False) -> Columns:
-    """Cosines of random positive weights with equal weights, where the responses' vectors lie at ``angle`` from one line."""
+    """Return cosines of random positive weights with equal weights, of vectors that lie ``angle`` off one line."""
     rng = np.random.default_rng(seed)
     along = rng.uniform(0.1, 1.0, size=24)
     vectors = np.stack([along * math.cos(angle), rng.normal(size=24) * math.sin(angle)], 1)
