@@ -25,6 +25,7 @@ from tqdm import tqdm
 from analysis.stats.error_law import usable
 from analysis.stats.lre import lre_estimates
 from analysis.stats.smooth import smooth_acceptance
+from analysis.tables.ess import EVEN, effective_share
 from fspo.base.errors import run_cli
 from fspo.base.files import write_text
 from fspo.stats.clusters import Floats, Ints, ratios
@@ -205,6 +206,35 @@ def smooth_and_trend(prompts: int, responses: int, mean: float, replicates: int)
     return cells + [interval(held[name], drawn[name]) for name in CURVES]
 
 
+WEIGHTS = {
+    "exact, one law": (lambda E: np.exp(E), lambda v: np.exp(-v)),
+    "exact, prompts differ": (lambda E: np.exp(E), lambda v: np.exp(-v)),
+    "at most 2": (lambda E: np.minimum(np.exp(E), 2.0), None),
+}
+"""Weights of an ESS row, as functions of E of N(0, v), and their R; in the latter two half of v lies between prompts."""
+
+
+def ess_row(name: str, clusters: int, variance: float, replicates: int) -> tuple[str, float]:
+    """Return a row of the table of effective sample sizes, and the share of the logs whose interval is wrong."""
+    weight, exact = WEIGHTS[name]
+    rng = np.random.default_rng([SEED, clusters, int(1000 * variance), len(name)])
+    if exact is None:
+        nodes, mass = np.polynomial.hermite_e.hermegauss(200)
+        w = weight(np.sqrt(variance) * nodes)
+        truth = (mass @ w) ** 2 / (mass.sum() * (mass @ w**2))
+    else:
+        truth = exact(variance)
+    held = given = 0
+    for _ in range(replicates):
+        w = weight(np.sqrt(variance) * effects(rng, clusters, 8, 0.0 if name == "exact, one law" else 0.5))
+        found, reason = effective_share(np.full(clusters, 8.0), w.sum(1), (w**2).sum(1))
+        given += not reason
+        held += not reason and found.low <= truth <= found.high
+    cells = [name, str(clusters), f"{variance:g}", f"{truth:.3f}", interval(given, replicates)]
+    cells += [interval(held, given), interval(given - held, replicates)]
+    return "| " + " | ".join(cells) + " |", (given - held) / replicates
+
+
 def labels(design: Design) -> list[str]:
     """Return the first cells of a design's row in the page's table."""
     size = [f"{design.prompts} x {design.responses}", f"{design.bins} {'equal' if design.equal else 'unequal'}"]
@@ -236,6 +266,12 @@ def page(replicates: int) -> str:
         for mean in (0.85, 0.97):
             cells = smooth_and_trend(prompts, responses, mean, replicates // 2)
             others.append("| " + " | ".join([f"{prompts} x {responses}", f"{mean:g}", *cells]) + " |")
+    sizes = [
+        ess_row(name, clusters, variance, replicates)
+        for name in WEIGHTS
+        for clusters in (20, 60, 200)
+        for variance in (0.01, 0.05, 0.15, 0.25, 0.5, 1.0)
+    ]
     pooled = [interval(sum(h for h, _ in g), sum(n for _, n in g)) for g in (near, away)]
     least = [min((h / n for h, n in g), default=float("nan")) for g in (near, away)]
     most = max((h / n for h, n in away), default=float("nan"))
@@ -254,6 +290,9 @@ def page(replicates: int) -> str:
         fresh="\n".join(fresh),
         others="\n".join(others),
         margin=MARGIN,
+        even=EVEN,
+        sizes="\n".join(row for row, _ in sizes),
+        worst=max(wrong for _, wrong in sizes),
     )
 
 
@@ -327,6 +366,18 @@ curve that bends more sharply than they can follow does not hold; the bins have 
 | prompts x responses | mean acceptance | trend rejects | equivalence accepts | flat | rising | bending |
 | --- | --- | --- | --- | --- | --- | --- |
 {others}
+
+## Effective sample size
+
+Table `ess` (`analysis/tables/ess.py`), {replicates} logs for each row: weights of E with variance v, in two of three
+cases with half of v between prompts, 8 responses to a prompt. No interval is given where the squared weights are spread
+over prompts less than {even:g} times as evenly as the responses; then few weights decide, and the tail that decides is
+mostly not in the log. Where only some logs get an interval, those saw too little of the tail, and their interval is wrong
+more often; of all logs at most {worst:.3f} have a wrong one. Weights that a rule bounds have no such tail.
+
+| weights | prompts | v | true R | interval given | holds, of those given | wrong, of all logs |
+| --- | --- | --- | --- | --- | --- | --- |
+{sizes}
 """
 
 

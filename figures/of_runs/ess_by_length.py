@@ -46,7 +46,8 @@ CAPTION = (
     "Effective over actual number of responses of the weights that each rule leaves, (Σ M w)² / (n Σ (M w)²), by {by} "
     "(n = {n} responses with A ≠ 0 a bin). exact: every response is kept with its weight w = exp({S}). {what}. Last "
     "panel: mean of w; it is 1 where the sampler's law is the one that the weights assume, and by {by} tells how "
-    f"lengths shift (docs/theory.md T9). Bars: {PERCENT} intervals (share: jackknife over prompts, of its logarithm)."
+    f"lengths shift (docs/theory.md T9). Bars: {PERCENT} intervals (share: jackknife over prompts; none "
+    "where few prompts decide)."
 )
 WEIGHT = "mean weight"
 MOST = 5
