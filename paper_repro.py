@@ -9,19 +9,16 @@ import json
 import shutil
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from analysis.rules.calibrate import TRAINING_ACCEPTANCE
-from fspo.base.arguments import checked_count, checked_seed
-from fspo.base.errors import UserError, run_cli, unknown_name
+from fspo.base.errors import run_cli, unknown_name
 from fspo.base.files import refuse_foreign
 from fspo.gradlog.run_folder import ANALYSIS, CONFIG, NOISE, SUMMARY
-from fspo.repro.presets import PRESETS, QUICK_RULES, SWEPT, ReproductionSizes, with_changes
+from fspo.repro.options import ReproductionOptions
+from fspo.repro.presets import PRESETS, QUICK_RULES
 from fspo.repro.stages import GROUND_FLOOR, Job, Stages, is_stages, provenance, run_jobs, run_module, source_digest
 from fspo.repro.training import Training
-from fspo.rules import preset
 from proofs_check.maps.output import check_output
 
 DESCRIPTION = """Reproduce the claims about FSPO on this machine, each with an interval and a verdict.
@@ -39,81 +36,19 @@ A killed run goes on where it stopped: start the same command again.
 TRAINED_SWEEP = "trained_sweep.csv"
 
 
-@dataclass(frozen=True)
-class Options:
-    """What to reproduce.
-
-    Parameters
-    ----------
-    preset : {"quick", "full", "smoke", "8b"}
-        Sizes; "smoke" only shows that every stage runs.
-    output : str
-        Results go to OUTPUT/PRESET.
-    rules : list of str, optional
-        Rules to train instead of the preset's.
-    seeds : list of int, optional
-        Seeds instead of the preset's.
-    rollouts : int, optional
-        Length of each run instead of the preset's.
-    jobs : int, optional
-        Training processes beside each other.
-    sweep : bool, optional
-        Train variants of fspo, rloo and gspo too, one setting changed at a time: range, dual clip, outside,
-        aggregation, group size, minibatches. By default presets full (2 seeds) and smoke do.
-    target : float
-        Band acceptance on the shared unclipped run that every rule is calibrated to.
-    width : str
-        Venue width of the figures.
-    """
-
-    preset: Literal["quick", "full", "smoke", "8b"] = "quick"
-    output: str = "out"
-    rules: list[str] | None = None
-    seeds: list[int] | None = None
-    rollouts: int | None = None
-    jobs: int | None = None
-    sweep: bool | None = None
-    target: float = TRAINING_ACCEPTANCE
-    width: str = "neurips"
-
-    def __post_init__(self) -> None:
-        from figures.style import WIDTHS
-
-        if not self.output.strip():
-            raise UserError("--output is empty: name a folder, such as out")
-        if not 0 < self.target < 1:
-            raise UserError(f"--target {self.target}: an acceptance lies strictly between 0 and 1, for example 0.65")
-        if self.width not in WIDTHS:
-            raise unknown_name("--width", self.width, tuple(WIDTHS))
-        for name, most, why in (("rollouts", 10**6, "the length of each run"), ("jobs", 1024, "training processes")):
-            if getattr(self, name) is not None:
-                checked_count(f"--{name}", getattr(self, name), 1, most, why)
-        for name, given in (("rules", self.rules), ("seeds", self.seeds)):
-            if given is not None and (not given or len(set(given)) < len(given)):
-                raise UserError(f"--{name} {given}: name at least one, and each once")
-        for rule in self.rules or ():
-            preset(rule)  # an unknown rule is refused before any work
-        for seed in self.seeds or ():
-            checked_seed("--seeds", seed)
-
-    def sizes(self) -> ReproductionSizes:
-        """Return the preset's sizes with the changes of these options."""
-        rules, seeds = (None if given is None else tuple(given) for given in (self.rules, self.seeds))
-        changes = {"rules": rules, "seeds": seeds, "rollouts": self.rollouts, "jobs": self.jobs}
-        return with_changes(PRESETS[self.preset], sweep=self.sweep, **changes)
-
-
 class Reproduction:
     """The stages of one reproduction, in order."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: ReproductionOptions) -> None:
         self.options, self.sizes = options, options.sizes()
         self.out = Path(options.output) / options.preset
         self.stages = Stages(self.out / "stages")
 
     def run(self) -> int:
         """Run all stages; return 0 if the theory checks pass and the report is written."""
-        refuse_foreign(self.out, {"stages": is_stages, "checks": _is_checks}, "python paper_repro.py")
+        # the command of the checks tests their folder itself
+        refuse_foreign(self.out, {"stages": is_stages, "checks": Path.exists}, "python paper_repro.py")
+        check_output(self.out / "checks")
         checks, theory = self.check_theory()
         training = Training(self.out, self.sizes, self.warm_up())
         shared = training.shared()
@@ -124,27 +59,19 @@ class Reproduction:
         noise = self.measure_noise(jobs)
         jobs = [shared, *jobs]
         runs, inputs = [str(job.run) for job in jobs], self._from(jobs, noise, "analysis")
+        module, claims_file, doctor_file = self.stages.module, self.out / "claims.json", self.out / "doctor.json"
         # Status 1 says that a log failed its integrity check, or that the doctor found something: the report tells it.
-        path = self.out / "claims.json"
-        command = (*runs, "--claims", str(path))
-        _, claims = self._module("analysis", inputs, "analysis", *command, result=path, passing=(0, 1))
-        swept, _ = self._module("sweep", self._from([shared], "", "analysis"), "analysis", "sweep", runs[0], quiet=True)
-        path = self.out / "doctor.json"
-        command = ("doctor", *runs, "--json", str(path))
-        _, diagnoses = self._module("doctor", inputs, "analysis", *command, result=path, quiet=True, passing=(0, 1))
+        command, passing = (*runs, "--claims", str(claims_file)), (0, 1)
+        _, claims = module("analysis", inputs, "analysis", *command, result=claims_file, passing=passing)
+        swept, _ = module("sweep", self._from([shared], "", "analysis"), "analysis", "sweep", runs[0], quiet=True)
+        command = ("doctor", *runs, "--json", str(doctor_file))
+        _, diagnoses = module("doctor", inputs, "analysis", *command, result=doctor_file, quiet=True, passing=passing)
         trained = self.train_sweep(training, ranges, jobs) if self.sizes.sweep else ""
         inputs = self._from(jobs, noise, "analysis", "figures") | {"sweep": swept, "trained_sweep": trained}
         shown = ("--trained-sweep", str(self.out / TRAINED_SWEEP)) if trained else ()
         figures = self.draw("figures", inputs, *runs, *shown)
-        self.write(
-            runs=[job.run for job in jobs],
-            checks=checks,
-            theory=theory,
-            ranges=ranges,
-            claims=claims,
-            figures=figures,
-            diagnoses=diagnoses,
-        )
+        found = {"checks": checks, "theory": theory, "claims": claims, "figures": figures, "diagnoses": diagnoses}
+        self.write(runs=[job.run for job in jobs], ranges=ranges, **found)
         return 0 if checks["exit_status"] == 0 else 1
 
     def check_theory(self) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -155,10 +82,10 @@ class Reproduction:
         folder, source = self.out / "checks", {"source": source_digest("proofs_check", *GROUND_FLOOR)}
         common = ("--out", str(folder), "--jobs", str(self.sizes.jobs))
         report = {"result": folder / "proofs_check.json", "passing": (0, 1)}
-        _, checks = self._module("checks", source, "proofs_check", *common, **report)
+        _, checks = self.stages.module("checks", source, "proofs_check", *common, **report)
         inputs = source | {"draws": self.sizes.draws, "parts": self.sizes.maps}
         command = (*common, "--draws", str(self.sizes.draws), "--only", self.sizes.maps)
-        maps, _ = self._module("maps", inputs, "proofs_check.maps", *command)
+        maps, _ = self.stages.module("maps", inputs, "proofs_check.maps", *command)
         inputs = {"maps": maps, "source": source_digest("figures", *GROUND_FLOOR)}
         return checks, self.draw("figures-theory", inputs, "--theory", str(folder))
 
@@ -218,9 +145,9 @@ class Reproduction:
 
     def draw(self, name: str, inputs: dict[str, Any], *arguments: str) -> list[dict[str, Any]]:
         """Draw figures into the folder ``name``; return the rows of captions.json."""
-        folder, width = self.out / name, self.options.width
-        command = (*arguments, "--output", str(folder), "--width", width)
-        return self._module(name, inputs | {"width": width}, "figures", *command, result=folder / "captions.json")[1]
+        folder, width = self.out / name, {"width": self.options.width}
+        command = (*arguments, "--output", str(folder), "--width", self.options.width)
+        return self.stages.module(name, inputs | width, "figures", *command, result=folder / "captions.json")[1]
 
     def write(self, *, checks: dict[str, Any], claims: list[dict[str, Any]], **parts: Any) -> None:
         """Write report.html and print the verdicts."""
@@ -243,45 +170,20 @@ class Reproduction:
             print(f"log of {line}")
         print(f"report: {page.path}")
 
-    def _module(
-        self,
-        name: str,
-        inputs: dict[str, Any],
-        module: str,
-        *arguments: str,
-        result: Path | None = None,
-        quiet: bool = False,
-        passing: tuple[int, ...] = (0,),
-    ) -> tuple[str, Any]:
-        """Run ``python -m module`` as a stage; return its key and the content of the JSON file ``result``."""
-
-        def work() -> Any:
-            run_module(module, *arguments, quiet=quiet, passing=passing)
-            return json.loads(result.read_text(encoding="utf-8")) if result else None
-
-        return self.stages.run(name, inputs, work)
-
     @staticmethod
     def _from(runs: Sequence[Job], noise: str, *packages: str) -> dict[str, Any]:
         """Return the inputs of a stage over several runs."""
         return {"keys": [job.key for job in runs], "noise": noise, "source": source_digest(*packages, *GROUND_FLOOR)}
 
 
-def _is_checks(folder: Path) -> bool:
-    try:
-        check_output(folder)
-    except UserError:
-        return False
-    return True
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse the options and run the reproduction."""
+    from figures.style import WIDTHS
     from fspo.base.options import parse
 
-    options = parse(Options, arguments, prog="python paper_repro.py", description=DESCRIPTION)
-    if options.sweep and (options.preset == "8b" or not set(options.sizes().swept) & set(options.sizes().rules)):
-        raise UserError(f"--sweep varies one of {', '.join(SWEPT)} that is trained here: add it to --rules (not in 8b)")
+    options = parse(ReproductionOptions, arguments, prog="python paper_repro.py", description=DESCRIPTION)
+    if options.width not in WIDTHS:
+        raise unknown_name("--width", options.width, tuple(WIDTHS))
     if options.preset == "8b":
         from fspo.plan.cluster import cluster_commands
 

@@ -13,11 +13,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-import paper_repro
 from fspo.base.files import write_text
 from fspo.base.options import make_parser
 from fspo.config import LoraOptions, TrainConfig
 from fspo.config.machine import PlanConfig
+from fspo.repro.options import ReproductionOptions
 from fspo.train.__main__ import NOISE_FLOOR
 
 PAGE = Path(__file__).parents[1] / "docs" / "options.md"
@@ -134,7 +134,7 @@ def page() -> str:
     ]
     for title, module in PARSERS.items():
         parts.append(f"\n## {title}\n\n" + table(list(rows(import_module(module).build_parser(), {}))))
-    parts.append("\n## python paper_repro.py\n\n" + table(configured(paper_repro.Options, "python paper_repro.py")))
+    parts.append("\n## python paper_repro.py\n\n" + table(configured(ReproductionOptions, "python paper_repro.py")))
     return "\n".join(parts) + "\n"
 
 

@@ -14,10 +14,7 @@ from analysis.log.ratio import CORRECTED, UPDATE, known_ratio
 from fspo.base.command_line import CommandParser
 from fspo.base.errors import UserError
 from fspo.base.files import refuse_foreign_file, write_text
-from fspo.rules import COMPARED, CORRECTIONS, Ratio, Rule, calibrate, correction, preset
-
-TRAINING_ACCEPTANCE = 0.65
-"""Default share of responses that calibrated bands keep on the shared unclipped run."""
+from fspo.rules import COMPARED, CORRECTIONS, TRAINING_ACCEPTANCE, Ratio, Rule, calibrate, correction, preset
 
 OF_SEQUENCES = tuple(name for name, rule in CORRECTIONS.items() if rule.level == "sequence")
 

@@ -121,6 +121,20 @@ class Stages:
         print(f"[{name}] {seconds:.0f} s", file=sys.stderr)
         return key, result
 
+    def module(
+        self, name: str, inputs: Mapping[str, Any], module: str, *arguments: str, result: Path | None = None, **how: Any
+    ) -> tuple[str, Any]:
+        """Run ``python -m module`` as a stage; return its key and the content of the JSON file ``result``.
+
+        ``how`` are the options of `run_module`.
+        """
+
+        def work() -> Any:
+            run_module(module, *arguments, **how)
+            return json.loads(result.read_text(encoding="utf-8")) if result else None
+
+        return self.run(name, inputs, work)
+
 
 @dataclass(frozen=True)
 class Job:

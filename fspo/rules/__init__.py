@@ -1,6 +1,13 @@
 """Clip rules (docs/theory.md section 2): bands, clipping outside a band, drift, calibration and presets."""
 
-from fspo.rules.calibration import calibrate, excess_quantile, excess_quantiles, scaled, standardized_excess
+from fspo.rules.calibration import (
+    TRAINING_ACCEPTANCE,
+    calibrate,
+    excess_quantile,
+    excess_quantiles,
+    scaled,
+    standardized_excess,
+)
 from fspo.rules.clip import (
     CUTTING_ALIKE,
     MAX_EXPONENT,
@@ -40,6 +47,7 @@ __all__ = [
     "OF_CORRECTIONS",
     "PRESETS",
     "RIVALS",
+    "TRAINING_ACCEPTANCE",
     "Adapt",
     "Aggregation",
     "Applied",

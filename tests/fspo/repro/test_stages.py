@@ -25,6 +25,20 @@ def test_a_stage_runs_once_for_its_inputs_and_again_for_others(tmp_path: Path) -
     assert first == again != other
 
 
+def test_a_module_runs_as_a_stage_and_its_file_is_the_result(tmp_path: Path) -> None:
+    given, made = tmp_path / "given.json", tmp_path / "made.json"
+    given.write_text('{"value": 1}')
+    command = ("json.tool", str(given), str(made))
+    key, result = Stages(tmp_path / "s").module("m", {"x": 1}, *command, result=made)
+    given.write_text('{"value": 2}')
+    assert (key, result) == Stages(tmp_path / "s").module("m", {"x": 1}, *command, result=made)
+    assert result == {"value": 1}
+    assert Stages(tmp_path / "s").module("m", {"x": 2}, *command)[1] is None  # it names no file
+    with pytest.raises(UserError, match="stopped with status"):
+        Stages(tmp_path / "s").module("n", {}, "json.tool", str(tmp_path / "none"), quiet=True)
+    assert Stages(tmp_path / "s").module("n", {}, "json.tool", str(tmp_path / "none"), passing=(0, 1, 2))[1] is None
+
+
 def test_a_stage_that_fails_leaves_no_stamp(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="half way"):
         Stages(tmp_path).run("s", {}, lambda: (_ for _ in ()).throw(RuntimeError("half way")))

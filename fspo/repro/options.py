@@ -1,0 +1,74 @@
+"""The options of ``python paper_repro.py``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from fspo.base.arguments import checked_count, checked_seed
+from fspo.base.errors import UserError
+from fspo.repro.presets import PRESETS, SWEPT, ReproductionSizes, with_changes
+from fspo.rules import TRAINING_ACCEPTANCE, preset
+
+
+@dataclass(frozen=True)
+class ReproductionOptions:
+    """What to reproduce.
+
+    Parameters
+    ----------
+    preset : {"quick", "full", "smoke", "8b"}
+        Sizes; "smoke" only shows that every stage runs.
+    output : str
+        Results go to OUTPUT/PRESET.
+    rules : list of str, optional
+        Rules to train instead of the preset's.
+    seeds : list of int, optional
+        Seeds instead of the preset's.
+    rollouts : int, optional
+        Length of each run instead of the preset's.
+    jobs : int, optional
+        Training processes beside each other.
+    sweep : bool, optional
+        Train variants of fspo, rloo and gspo too, one setting changed at a time: range, dual clip, outside,
+        aggregation, group size, minibatches. By default presets full (2 seeds) and smoke do.
+    target : float
+        Band acceptance on the shared unclipped run that every rule is calibrated to.
+    width : str
+        Venue width of the figures.
+    """
+
+    preset: Literal["quick", "full", "smoke", "8b"] = "quick"
+    output: str = "out"
+    rules: list[str] | None = None
+    seeds: list[int] | None = None
+    rollouts: int | None = None
+    jobs: int | None = None
+    sweep: bool | None = None
+    target: float = TRAINING_ACCEPTANCE
+    width: str = "neurips"
+
+    def __post_init__(self) -> None:
+        if not self.output.strip():
+            raise UserError("--output is empty: name a folder, such as out")
+        if not 0 < self.target < 1:
+            raise UserError(f"--target {self.target}: an acceptance lies strictly between 0 and 1, for example 0.65")
+        for name, most, why in (("rollouts", 10**6, "the length of each run"), ("jobs", 1024, "training processes")):
+            if getattr(self, name) is not None:
+                checked_count(f"--{name}", getattr(self, name), 1, most, why)
+        for name, given in (("rules", self.rules), ("seeds", self.seeds)):
+            if given is not None and (not given or len(set(given)) < len(given)):
+                raise UserError(f"--{name} {given}: name at least one, and each once")
+        for rule in self.rules or ():
+            preset(rule)  # an unknown rule is refused before any work
+        for seed in self.seeds or ():
+            checked_seed("--seeds", seed)
+        if self.sweep and (self.preset == "8b" or not set(self.sizes().swept) & set(self.sizes().rules)):
+            swept = ", ".join(SWEPT)
+            raise UserError(f"--sweep varies one of {swept} that is trained here: add it to --rules (not in 8b)")
+
+    def sizes(self) -> ReproductionSizes:
+        """Return the preset's sizes with the changes of these options."""
+        rules, seeds = (None if given is None else tuple(given) for given in (self.rules, self.seeds))
+        changes = {"rules": rules, "seeds": seeds, "rollouts": self.rollouts, "jobs": self.jobs}
+        return with_changes(PRESETS[self.preset], sweep=self.sweep, **changes)
