@@ -65,7 +65,7 @@ class Coincidences:
         if len(moved):
             self._copies(moved)
             self._held(moved)
-        first = rows.take(~repeated(rows["rollout"], rows["response_id"]) & (rows["length"] >= 1))
+        first = rows.take(rows.first & (rows["length"] >= 1))
         if len(first):
             self._lengths(first)
             self._minibatches(first)

@@ -18,6 +18,7 @@ from analysis.doctor.laws import Laws
 from analysis.doctor.mismatch import Mismatch
 from analysis.doctor.patient import Rows
 from analysis.doctor.recomputed import USUAL, Recomputed
+from analysis.doctor.selection import Selection
 from analysis.log.partition import LENGTH
 from analysis.log.stream import Stream
 from fspo.base.errors import UserError
@@ -44,7 +45,7 @@ ON_ALL_ROWS = (
     *("band", "clip", "sums", "uses", "estimator", "counters", "log"),
     *("before_update", "mean_weight", "k1_k3", "weight_by_length", "drift_sign", "direction"),
     *("counted_twice", "values_of_s", "length_pile", "sorted_minibatches", "advantage_by_length"),
-    *("sampler_law", "engine", "correction", "staleness"),
+    *("sampler_law", "engine", "correction", "staleness", "selection"),
 )
 """Names of the checks that add up every row of the log."""
 CHECKS = (*ON_KEPT_ROWS, *ON_ALL_ROWS)
@@ -71,6 +72,7 @@ class Doctor:
     recomputed: Recomputed
     mismatch: Mismatch
     laws: Laws = field(default_factory=Laws)
+    selection: Selection = field(default_factory=Selection)
     coincidences: Coincidences = field(default_factory=Coincidences)
     target: float | None = None
     notes: list[str] = field(default_factory=list)
@@ -136,8 +138,11 @@ class Doctor:
         rows = everything if train.all() else Rows({name: x[train] for name, x in columns.items()})
         self.kept.add(rows, everything.take(phase == "noise"), {name for name in READ if name in log})
         if len(rows):
-            for checks in (self.recomputed, self.laws, self.coincidences, self.mismatch):
-                checks.add(rows)
+            fair = self.selection.add(rows)
+            self.recomputed.add(rows)
+            self.laws.add(rows, fair)
+            self.coincidences.add(rows)
+            self.mismatch.add(rows, fair)
 
     def findings(self) -> Diagnosis:
         """Return the answer of every check about the rows so far."""
@@ -148,7 +153,7 @@ class Doctor:
             for name, check in ON_KEPT_ROWS.items()
         ]
         answers += self.recomputed.answers(self._files()) + self.laws.answers()
-        answers += self.coincidences.answers() + self.mismatch.answers()
+        answers += self.coincidences.answers() + self.mismatch.answers() + [self.selection.answer()]
         label = self.kept.rule.label if self.kept.rule else "unknown"
         return Diagnosis(str(self.path), label, self.kept.rows, tuple(answers), patient.notes)
 

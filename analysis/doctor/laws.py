@@ -1,9 +1,8 @@
 """Laws of every sound run (docs/theory.md, T9): they hold at first use, whatever the policy, the task and the rule.
 
 Under the law that drew the responses, a weight has mean 1. The exponentials of a response's token log-ratios, each less
-1, sum to a martingale of mean 0. All tests of a report share one level, at every look (`analysis.stats.anytime`): see
-LEVEL for what it is worth. Rows chosen by their outcome (DAPO's dynamic sampling drops groups with equal rewards) break
-the laws: ``mean_weight`` and ``k1_k3`` may then name a sound run.
+1, sum to a martingale of mean 0. All tests of a report share one level, at every look (`analysis.stats.anytime`). The
+laws are tested on responses that no selection by outcome can have picked (`analysis.doctor.selection`).
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from analysis.doctor.findings import Answer, Evidence, Severity, clear, found, not_checked
-from analysis.doctor.patient import MIN_ROWS, Floats, Ints, Rows
+from analysis.doctor.patient import MIN_ROWS, Floats, Ints, Mask, Rows
 from analysis.log.rows import numbered
 from analysis.rules.recompute import ratio
 from analysis.stats.anytime import AnytimeMean
@@ -23,13 +22,19 @@ from fspo.rules import importance_weight
 LEVEL = 0.01
 """Probability that a sound run gets a finding from any test of its report, however often it is examined.
 
-It holds as the number of terms grows, and exactly for symmetric terms; it does not hold for heavy tails. Outside it
-stand the checks before_update, direction, engine, drift, numerics and sorted_minibatches, which compare with thresholds
-of their own.
+It holds whatever the tails are for tests that a mean weight is above 1 and that E[S] is above 0. Nothing is said of a
+mean weight below 1: weights so rare that none has come yet may carry the rest, so no test of it has both level and
+power. Tests of k1 against k3 hold their level where a response's term lies between -LOST and GAINED; so they say
+that -E[S] is too large only of logs of about a million rows and more. Outside the level stand the checks
+before_update, direction, engine, drift, numerics and sorted_minibatches, which compare with thresholds of their own.
 """
 TESTS = 10
 """Number of tests that share LEVEL."""
 EACH = LEVEL / TESTS
+LOST = 4.0
+"""Bound below 0 of the term k3 + S, the sum of e^s - 1 over a response's tokens: as many tokens would be lost."""
+GAINED = 2.0**17
+"""Bound of the term above 0: a token that is certain now and was one of a vocabulary of 131,072 before."""
 WEIGHT_MARGIN = 0.01
 """Smallest distance of the mean weight from 1 that is reported."""
 TOKEN_MARGIN = 0.1
@@ -44,30 +49,45 @@ FEW = "{} rows at first use after an update, 30 are wanted (stale rows without a
 
 @dataclass
 class Line:
-    """Sums for the line x = a + b L of a log-ratio x whose variance grows with L, and its extremes."""
+    """A log-ratio x that ought to be 0 or lawful noise: its size, and the line a + b L of x + k3, whose mean is then 0.
+
+    For x = log p - log q, of responses that q drew, E[x] = -KL and E[k3] = KL where p and q have the same support (T9,
+    T16). So noise, another precision and even other weights leave the mean of x + k3 at 0; log-probabilities that are
+    not those of the law that drew move it. Without k3 the terms are e^x - 1, x held at 3.
+    """
 
     n: float = 0.0
     x: float = 0.0
+    y: float = 0.0  # x + k3
     over: float = 0.0  # sum of 1 / L
     L: float = 0.0
-    x_over: float = 0.0
-    square_over: float = 0.0
+    y_over: float = 0.0
+    square_over: float = 0.0  # of y
+    size: float = 0.0  # sum of x^2 / L
     least: float = math.inf
     most: float = -math.inf
     first: int | None = None  # the first rollout with an x that is not 0
 
-    def add(self, x: Floats, L: Floats, rollout: Ints) -> None:
-        """Add the rows (N,) that are finite."""
+    def add(self, x: Floats, L: Floats, rollout: Ints, k3: Floats | None = None) -> None:
+        """Add the rows (N,) that are finite; ``k3`` (N,) is the sum of k3 over tokens, NaN where unknown."""
         good = np.isfinite(x)
-        x, L, rollout = x[good], L[good], rollout[good]
+        k3 = np.full(len(x), np.nan) if k3 is None else k3
+        x, L, rollout, k3 = x[good], L[good], rollout[good], k3[good]
         if not len(x):
             return
+        y = x + k3
+        unknown = ~np.isfinite(y)
+        if unknown.any():
+            y[unknown] = np.expm1(np.minimum(x[unknown], 3.0))
+        each = 1 / L
         self.n += len(x)
         self.x += float(x.sum())
-        self.over += float((1 / L).sum())
+        self.y += float(y.sum())
+        self.over += float(each.sum())
         self.L += float(L.sum())
-        self.x_over += float((x / L).sum())
-        self.square_over += float((x * x / L).sum())
+        self.y_over += float(y @ each)
+        self.square_over += float((y * y) @ each)
+        self.size += float((x * x) @ each)
         self.least, self.most = min(self.least, float(x.min())), max(self.most, float(x.max()))
         if self.first is None and np.any(x):
             self.first = int(rollout[np.flatnonzero(x)[0]])
@@ -75,41 +95,55 @@ class Line:
     @property
     def rms(self) -> float:
         """Root mean square of x, nats per root token."""
-        return math.sqrt(self.square_over / self.n) if self.n else math.nan
+        return math.sqrt(self.size / self.n) if self.n else math.nan
 
     def fit(self) -> tuple[float, float, float, float]:
-        """Return a and b by least squares with weights 1/L, and their standard errors."""
+        """Return a and b of x + k3 by least squares with weights 1/L, and their standard errors."""
         determinant = self.over * self.L - self.n**2
         if self.n < 3 or determinant <= 1e-9 * self.n**2:
-            return 0.0, self.x / max(self.L, 1.0), math.inf, self.rms / math.sqrt(max(self.L, 1.0))
-        a = (self.L * self.x_over - self.n * self.x) / determinant
-        b = (self.over * self.x - self.n * self.x_over) / determinant
-        rest = max(self.square_over - a * self.x_over - b * self.x, 0.0) / (self.n - 2)
+            rest = math.sqrt(self.square_over / max(self.n, 1.0))
+            return 0.0, self.y / max(self.L, 1.0), math.inf, rest / math.sqrt(max(self.L, 1.0))
+        a = (self.L * self.y_over - self.n * self.y) / determinant
+        b = (self.over * self.y - self.n * self.y_over) / determinant
+        rest = max(self.square_over - a * self.y_over - b * self.y, 0.0) / (self.n - 2)
         return a, b, math.sqrt(rest * self.L / determinant), math.sqrt(rest * self.over / determinant)
 
     def cause(self, sampler: str) -> str:
-        """Name what makes x differ from 0 in this way; ``sampler`` names the log-probabilities that x compares with."""
+        """Name what makes x differ from 0 in this way; ``sampler`` names the log-probabilities that x compares with.
+
+        A cause is named only where the law of x + k3 is broken.
+        """
         a, b, a_error, _ = self.fit()
         per_response = abs(a) > 5 * a_error and abs(a) > 2 * abs(b) * self.L / self.n
-        one_sided = min(-self.least, self.most) <= 0.02 * max(-self.least, self.most)
+        if not (self.systematic() or self.one_sided):
+            return f"{sampler} and the trainer's differ by noise: its mean is -E[k3], as of two laws of which one drew"
         if per_response:
             token = "has a token less" if a < 0 else "has a token more"
             return f"it does not grow with the length: the sum of {sampler} {token} than the trainer's"
-        if one_sided and self.x < 0:
+        if self.one_sided and self.x < 0:
             return "it is never above 0 and grows with the length: tokens were drawn by top-p or top-k, or masked"
-        return f"it grows with the length: {sampler} are of another temperature, of other weights or of another model"
+        return (
+            f"it grows with the length: {sampler} are not those of the law that drew, but of another temperature, of "
+            "other weights or of another model"
+        )
+
+    @property
+    def one_sided(self) -> bool:
+        """Whether x lies on one side of 0 but for 2 % of its range."""
+        return min(-self.least, self.most) <= 0.02 * max(-self.least, self.most)
 
     def evidence(self, name: str) -> tuple[Evidence, ...]:
         """Return the numbers of the line."""
         a, b, a_error, b_error = self.fit()
+        law = f"{name} + k3 (law: 0)"
         return (
             Evidence(f"{name}: root mean square", self.rms, unit="nats per root token"),
-            Evidence(f"{name}: part that does not grow with L", a, a - 2 * a_error, a + 2 * a_error, "nats"),
-            Evidence(f"{name}: part for each token", b, b - 2 * b_error, b + 2 * b_error, "nats"),
+            Evidence(f"{law}: part that does not grow with L", a, a - 2 * a_error, a + 2 * a_error, "nats"),
+            Evidence(f"{law}: part for each token", b, b - 2 * b_error, b + 2 * b_error, "nats"),
         )
 
     def systematic(self) -> bool:
-        """Whether the mean differs from 0 by more than noise explains."""
+        """Whether the mean of x + k3 differs from 0 by more than noise explains."""
         a, b, a_error, b_error = self.fit()
         size = max(abs(a), abs(b) * self.L / max(self.n, 1)) > OFFSET and self.n >= MIN_ROWS
         return size and (abs(a) > 5 * a_error or abs(b) > 5 * b_error)
@@ -120,44 +154,70 @@ class Laws:
     """Tests of the laws on rows that no update had trained on. ``add`` takes complete rollouts in order."""
 
     weight: AnytimeMean = field(default_factory=lambda: AnytimeMean(EACH))
-    token: AnytimeMean = field(default_factory=lambda: AnytimeMean(EACH))
-    drift: AnytimeMean = field(default_factory=lambda: AnytimeMean(EACH))
-    by_length: AnytimeMean = field(default_factory=lambda: AnytimeMean(EACH))
+    likelihood: AnytimeMean = field(default_factory=lambda: AnytimeMean(EACH, bets=np.ones(1)))
+    token: AnytimeMean = field(default_factory=lambda: AnytimeMean(EACH, LOST, GAINED))
+    longer: AnytimeMean = field(default_factory=lambda: AnytimeMean(EACH))
+    shorter: AnytimeMean = field(default_factory=lambda: AnytimeMean(EACH))
+    apart: Floats = field(default_factory=lambda: np.zeros(2))  # sums of how far lengths are above and below the mates'
     push: AnytimeMean = field(default_factory=lambda: AnytimeMean(EACH))
     before: Line = field(default_factory=Line)
     mismatch: Line = field(default_factory=Line)
+    S: float = 0.0  # sum over the rows of weight
     k3: float = 0.0
-    centre: tuple[float, float] | None = None
-    lengths: list[float] = field(default_factory=list)  # mean standardized log length of each rollout
+    lengths: dict[int, tuple[int, float]] = field(default_factory=dict)  # prompt -> rollout, mean log length
+    shift: Floats = field(default_factory=lambda: np.zeros(2))  # sum of |mean change by prompt|, rollouts
 
-    def add(self, rows: Rows) -> None:
-        """Add the rows of complete rollouts."""
+    def add(self, rows: Rows, fair: Mask) -> None:
+        """Add the rows (N,) of complete rollouts; ``fair`` (N,) are those that no selection can have picked."""
         c, S, L, rollout = rows.columns, rows.S, rows.L, rows["rollout"]
         since, used = rows["updates_since_rollout"], rows["times_used"]
-        self.before.add(S[since == 0], L[since == 0], rollout[since == 0])
+        start = since == 0
+        self.before.add(S[start], L[start], rollout[start], rows["k3_sum"][start])
         E = ratio(c, "behaviour")
         self.mismatch.add(E, L, rollout)
         apart = self.mismatch.n and self.mismatch.rms > NEGLIGIBLE
         x, k3 = (S + E, rows["total_k3_sum"]) if apart else (S, rows["k3_sum"])
         lag = rows["policy_version"] - since - rows["behaviour_version"]
         stale = (lag > 0) & ~np.isfinite(rows["behaviour_log_ratio"])  # S alone obeys no law there (T16)
-        fresh = (since >= 1) & ~(used > 0) & np.isfinite(x) & (rows["length"] >= 1) & ~stale
-        weight, at = importance_weight(x[fresh]) - 1, rollout[fresh]
+        fresh = fair & (since >= 1) & ~(used > 0) & np.isfinite(x) & (rows["length"] >= 1) & ~stale
+        x, k3, at = x[fresh], k3[fresh], rollout[fresh]
+        weight = importance_weight(x) - 1
         self.weight.add(weight, at)
-        self.drift.add(x[fresh], at)
-        token = (k3 + x)[fresh]
-        self.token.add(token, at)
-        self.k3 += float(np.nansum(k3[fresh]))
-        z = np.log(L)
-        if self.centre is None:
-            self.centre = float(z.mean()), max(float(z.std()), 0.1)
-        z = np.clip((z - self.centre[0]) / self.centre[1], -4, 4)
-        self.by_length.add(weight * z[fresh], at)
-        self.lengths += [float(z[rollout == r].mean()) for r in np.unique(rollout)]
+        self.likelihood.add(weight, at)
+        self.S += float(x.sum())
+        self.token.add(k3 + x, at)
+        self.k3 += float(np.nansum(k3))
+        z = self._beyond_mates(rows)[fresh]
+        for law, k, h in ((self.longer, 0, np.clip(z, 0, 1)), (self.shorter, 1, np.clip(-z, 0, 1))):
+            law.add(weight * h, at)
+            self.apart[k] += float(np.nansum(h))
         again = rows.take((used >= 1) & np.isfinite(S) & np.isfinite(rows["advantage"]))
         if len(again) and again["advantage"].any():
             number, code = np.unique(again["rollout"], return_inverse=True)
             self.push.add(np.bincount(code, _pushed(again)) / np.sqrt(np.bincount(code)), number)
+
+    def _beyond_mates(self, rows: Rows) -> Floats:
+        """Return log length less the mean of the other responses to the same prompt (N,); NaN where there are none.
+
+        Adds how far the mean of a prompt that came before has moved since, by rollout.
+        """
+        z, group = np.log(rows.L), rows.cluster
+        first = rows.first
+        n, total = (np.bincount(group[first], x, rows.clusters) for x in (np.ones(int(first.sum())), z[first]))
+        place = np.flatnonzero(first)[np.unique(group[first], return_index=True)[1]]
+        mean = (total / n).tolist()
+        moved: dict[int, list[float]] = {}
+        for prompt, rollout, here in zip(
+            rows["prompt_id"][place].tolist(), rows["rollout"][place].tolist(), mean, strict=True
+        ):
+            before = self.lengths.get(prompt)
+            if before is not None and before[0] < rollout:
+                moved.setdefault(rollout, []).append((here - before[1]) / (rollout - before[0]))
+            self.lengths[prompt] = rollout, here
+        for changes in moved.values():
+            self.shift += (abs(sum(changes) / len(changes)), 1)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return np.where(n[group] > 1, z - (total[group] - z) / (n[group] - 1), np.nan)
 
     @property
     def _noise(self) -> float:
@@ -189,21 +249,16 @@ class Laws:
         evidence = Evidence("mean weight at first use (law: 1)", 1 + mean, 1 + low, 1 + high)
         if law.count < 30:
             return not_checked(name, FEW.format(law.count))
-        since = law.above if mean > 0 else law.below
-        if since is None or abs(mean) < WEIGHT_MARGIN + self._noise or self.before.systematic():
-            return clear(name, "E[e^S] = 1 at first use (T9)", evidence)
+        if law.above is None or mean < WEIGHT_MARGIN + self._noise or self.before.systematic():
+            return clear(name, "E[e^S] is not above 1 at first use (T9); of a mean below 1 nothing is said", evidence)
         return found(
             name,
             Severity.WARNING,
-            f"the mean weight at first use is {1 + mean:.3g} and not 1 (T9): "
-            + (
-                "S is too large: rows were trained on before, or new and old log-probs differ by noise or by tokens"
-                if mean > 0
-                else "S is too small: another law than that of the old log-probs drew the responses, or tokens are lost"
-            ),
+            f"the mean weight at first use is {1 + mean:.3g} and not 1 (T9): S is too large: rows were trained on "
+            "before, or new and old log-probs differ by noise or by tokens",
             "compare the temperature, mask and tokens of the sampler with those of the old and new log-probabilities",
             evidence,
-            since=since,
+            since=law.above,
         )
 
     def _token(self) -> Answer:
@@ -231,42 +286,52 @@ class Laws:
         )
 
     def _by_length(self) -> Answer:
-        name, law = "weight_by_length", self.by_length
-        if law.count < 30 or len(self.lengths) < 3:
-            return not_checked(name, "fewer than 3 rollouts with rows at first use after an update")
-        mean, low, high = law.interval()
-        shift = (max(self.lengths) - min(self.lengths)) / len(self.lengths)
+        name = "weight_by_length"
+        if self.longer.count < 30 or not np.all(self.apart > 0):
+            return not_checked(name, "too few rows at first use after an update whose mates have other lengths")
+        longer, shorter = (law.total / h for law, h in zip((self.longer, self.shorter), self.apart, strict=True))
+        ends = [
+            [v * law.count / h for v in law.interval()[1:]]
+            for law, h in zip((self.longer, self.shorter), self.apart, strict=True)
+        ]
+        shift = float(self.shift[0] / self.shift[1]) if self.shift[1] else 0.0
         evidence = (
-            Evidence("mean of (weight - 1) times standardized log length", mean, low, high),
-            Evidence("largest shift of the lengths in a rollout, on average", shift),
+            Evidence("mean weight of responses longer than their mates", 1 + longer, *(1 + e for e in ends[0])),
+            Evidence("mean weight of responses shorter than their mates", 1 + shorter, *(1 + e for e in ends[1])),
+            Evidence("change of a prompt's mean log length in a rollout", shift),
         )
-        since = law.above if mean > 0 else law.below
-        broken = since is not None and abs(mean) > 2 * shift + WEIGHT_MARGIN + self._noise
-        if not broken or self.before.systematic():
-            return clear(name, "weights by length shift no more than the lengths do (T9)", *evidence)
+        allowed = WEIGHT_MARGIN + self._noise + 2 * shift * self.longer.count / float(self.apart.min())
+        rise = longer - shorter
+        since = self.longer.above if rise > 0 else self.shorter.above
+        if since is None or abs(rise) < allowed or self.before.systematic():
+            return clear(name, "among responses to one prompt weights do not depend on the length (T9)", *evidence)
         return found(
             name,
             Severity.WARNING,
-            f"weights {'rise' if mean > 0 else 'fall'} with the length more than the lengths shift (T9): something "
-            "adds to S for each token",
+            f"among responses to one prompt weights {'rise' if rise > 0 else 'fall'} with the length more than the "
+            "lengths shift (T9): something adds to S for each token",
             "look for a temperature, a padding or a mask that differs between old and new log-probabilities",
             *evidence,
             since=since,
         )
 
     def _drift(self) -> Answer:
-        name, law = "drift_sign", self.drift
+        name, law = "drift_sign", self.likelihood
         if law.count < 30:
             return not_checked(name, FEW.format(law.count))
-        evidence = Evidence("mean S at first use (law: -KL, below 0)", *law.interval(), "nats")
-        if law.above is None or law.mean < WEIGHT_MARGIN or self.before.systematic():
-            return clear(name, "E[S] is not above 0 at first use", evidence)
+        mean = self.S / law.count
+        evidence = (
+            Evidence("mean S at first use (law: -KL, below 0)", mean, unit="nats"),
+            Evidence("sum of S at first use", self.S, unit="nats"),
+        )
+        if law.above is None or mean < WEIGHT_MARGIN or self.before.systematic():
+            return clear(name, "E[S] is not above 0 at first use", *evidence)
         return found(
             name,
             Severity.CRITICAL,
             "E[S] is above 0 at first use, which no ratio to the law that drew the responses can be (E[S] = -KL)",
             "look at the sign of S (new less old), and whether these responses were trained on before",
-            evidence,
+            *evidence,
             since=law.above,
         )
 

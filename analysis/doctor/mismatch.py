@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from analysis.doctor.findings import Answer, Evidence, Severity, clear, found, not_checked
-from analysis.doctor.laws import EACH, WEIGHT_MARGIN, Line
-from analysis.doctor.patient import MIN_ROWS, Floats, Rows
-from analysis.log.rows import repeated
+from analysis.doctor.laws import EACH, GAINED, LOST, WEIGHT_MARGIN, Line
+from analysis.doctor.patient import MIN_ROWS, Floats, Mask, Rows
 from analysis.rules.recompute import ratio
 from analysis.stats.anytime import AnytimeMean
 from fspo.rules import Rule, exponent, importance_weight
@@ -21,8 +20,8 @@ LARGE = 0.1
 """Mismatch, nats per root token, that is reported whatever its cause: bfloat16 against float32 makes about .04."""
 WIDE = 0.5
 """Standard deviation of a ratio at some length, nats, from which on a run without a correction is reported."""
-THIRD = 1 / 3
-"""Share of its weight that a correction should leave to every length."""
+THIRD, HALF = 1 / 3, 0.5
+"""Share of its weight that a correction should leave to every length; that from which on large noise is harmless."""
 STALE = 0.2
 """Root mean square of the staleness D, nats, from which on stale rows without a correction are reported."""
 OCTAVES = 24
@@ -45,7 +44,7 @@ class Mismatch:
     same: bool = False
     engine: Line = field(default_factory=Line)
     weight: AnytimeMean = field(default_factory=lambda: AnytimeMean(EACH))
-    token: AnytimeMean = field(default_factory=lambda: AnytimeMean(EACH))
+    token: AnytimeMean = field(default_factory=lambda: AnytimeMean(EACH, LOST, GAINED))
     k3: float = 0.0
     by_length: Floats = field(default_factory=lambda: np.zeros((OCTAVES, 3)))  # rows, sum and sum of squares
     kept: Floats = field(default_factory=lambda: np.zeros((OCTAVES, 3)))  # rows, weight left, weight without correction
@@ -54,18 +53,19 @@ class Mismatch:
     stale_since: int | None = None
     contradicting: int = 0
 
-    def add(self, rows: Rows) -> None:
-        """Add the rows of complete rollouts; each response counts once."""
-        first = ~repeated(rows["rollout"], rows["response_id"]) & (rows["length"] >= 1)
+    def add(self, rows: Rows, fair: Mask) -> None:
+        """Add the rows (N,) of complete rollouts; ``fair`` (N,) as of `Laws.add`. Each response counts once."""
+        first = rows.first & (rows["length"] >= 1)
         c = rows.columns
         L, rollout, octave = rows.L, rows["rollout"], np.log2(rows.L).astype(np.int64)
         E, behaviour = c["engine_log_ratio"], ratio(c, "behaviour")
-        self.engine.add(E[first], L[first], rollout[first])
+        self.engine.add(E[first], L[first], rollout[first], c["engine_k3_sum"][first])
         x = np.where(np.isfinite(E), E, behaviour)
         k3 = np.where(np.isfinite(E), c["engine_k3_sum"], c["behaviour_k3_sum"])
-        self.weight.add((importance_weight(x) - 1)[first], rollout[first])
-        self.token.add((k3 + x)[first], rollout[first])
-        self.k3 += float(np.nansum(k3[first]))
+        drawn = first & fair
+        self.weight.add((importance_weight(x) - 1)[drawn], rollout[drawn])
+        self.token.add((k3 + x)[drawn], rollout[drawn])
+        self.k3 += float(np.nansum(k3[drawn]))
         self._tally(self.by_length, octave, first & np.isfinite(behaviour), np.ones_like(L), behaviour, behaviour**2)
         weight = c["correction_weight"]
         if self.correction is not None:
@@ -108,18 +108,15 @@ class Mismatch:
             return not_checked(name, "the log holds no engine_log_ratio")
         mean, low, high = self.weight.interval()
         evidence = [Evidence("mean of e^E (law: 1)", 1 + mean, 1 + low, 1 + high), *line.evidence("E")]
-        laws = [(self.weight, WEIGHT_MARGIN)]
+        broken = [self.weight.above] if mean > WEIGHT_MARGIN else []
         if self.k3 > 0:
             ends = [v * self.token.count / self.k3 for v in self.token.interval()]
             evidence.append(Evidence("k1 over k3 of E (law: 1)", 1 - ends[0], 1 - ends[2], 1 - ends[1]))
-            laws.append((self.token, WEIGHT_MARGIN))
-        broken = [
-            law.above if law.mean > 0 else law.below
-            for law, margin in laws
-            if abs(law.mean) > margin and (law.above if law.mean > 0 else law.below) is not None
-        ]
-        one_sided = line.rms > SMALL and min(-line.least, line.most) <= 0.02 * max(-line.least, line.most)
-        if line.rms <= SMALL or not (broken or (one_sided and abs(line.x / line.n) > WEIGHT_MARGIN)):
+            if abs(self.token.mean) > WEIGHT_MARGIN:
+                broken.append(self.token.above if self.token.mean > 0 else self.token.below)
+        since = [rollout for rollout in broken if rollout is not None]
+        one_sided = line.one_sided and abs(line.x / line.n) > WEIGHT_MARGIN
+        if line.rms <= SMALL or not (since or one_sided):
             return clear(
                 name, "E is near 0, or E[e^E] = 1; raw log-probs of truncated sampling would hide it", *evidence
             )
@@ -131,22 +128,27 @@ class Mismatch:
             "let the sampler return processed log-probabilities of the tokens that it drew (temperature and top-p "
             "included), sum both over the same tokens, and set top_p 1 or correct for it",
             *evidence,
-            since=min((b for b in broken if b is not None), default=line.first),
+            since=min(since, default=line.first),
         )
 
     def _engine(self) -> Answer:
+        """Say how large E is. Its cause is named where a law is broken; else its severity is that of its effect."""
         name, line = "engine", self.engine
         if line.n < MIN_ROWS:
             return not_checked(name, "the log holds no engine_log_ratio")
-        spread = self._deviations()
-        evidence = (*line.evidence("E"), *(Evidence(f"sd of D + E, L from {at}", sd, unit="nats") for at, sd in spread))
-        _, b, _, b_error = line.fit()
-        systematic = abs(b) > 5 * b_error and abs(b) * line.L / line.n > STALE and line.rms > LARGE / 2
+        spread, left = self._deviations(), self._left()
+        worst = min(left.values(), default=1.0)
+        evidence = (
+            *line.evidence("E"),
+            *(Evidence(f"sd of D + E, L from {at}", sd, unit="nats") for at, sd in spread),
+            *(Evidence(f"weight that the correction leaves, L from {at}", x, unit="share") for at, x in left.items()),
+        )
+        unbounded = self.correction is None and max((sd for _, sd in spread), default=0.0) > WIDE
         if self.same and line.rms > SMALL:
             what = "sampler and trainer are one program at one precision, and E is not 0"
-        elif line.rms > LARGE or systematic:
+        elif line.rms > LARGE or (line.systematic() and line.rms > LARGE / 2):
             what = "sampler and trainer differ far beyond rounding"
-        elif self.correction is None and spread and max(sd for _, sd in spread) > WIDE * (1 if line.rms > 0.05 else 2):
+        elif unbounded and (line.rms > LARGE / 2 or max(sd for _, sd in spread) > 2 * WIDE):
             what = "the mismatch of sampler and trainer grows with the length, and no correction bounds it"
         else:
             return clear(
@@ -156,9 +158,10 @@ class Mismatch:
                 else "sampler and trainer differ as programs of another precision do",
                 *evidence,
             )
+        harmless = not (self.same or line.systematic() or line.one_sided or unbounded or worst < HALF)
         return found(
             name,
-            Severity.WARNING,
+            Severity.INFO if harmless else Severity.WARNING,
             f"{what}: {line.cause(SAMPLER)}",
             "compare temperature, weights' version and precision of sampler and trainer; a correction with a sqrt band "
             "(engine-sqrt) bounds what is left alike at every length",
@@ -166,15 +169,18 @@ class Mismatch:
             since=line.first,
         )
 
+    def _left(self) -> dict[int, float]:
+        """Return the share of weight that the correction leaves to each octave with enough rows, by least length."""
+        n, left, base = self.kept.T
+        return {2**k: float(left[k] / base[k]) for k in np.flatnonzero((n >= MIN_ROWS) & (base > 0)).tolist()}
+
     def _correction(self) -> Answer:
         name = "correction"
         if self.correction is None:
             return not_checked(name, "the log's header names no correction")
-        n, left, base = self.kept.T
-        some = np.flatnonzero((n >= MIN_ROWS) & (base > 0))
-        if not len(some):
+        shares = self._left()
+        if not shares:
             return not_checked(name, "no octave of lengths has enough rows with a correction_weight")
-        shares = {2**k: float(left[k] / base[k]) for k in some.tolist()}
         evidence = [Evidence(f"weight left, L from {at}", share, unit="share") for at, share in shares.items()]
         worst = min(shares, key=lambda at: shares[at])
         if shares[worst] >= THIRD:

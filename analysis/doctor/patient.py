@@ -14,6 +14,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from analysis.doctor.findings import Evidence
+from analysis.log.rows import repeated
 from fspo.rules import Rule
 from fspo.stats.clusters import MIN_CLUSTERS, ratios
 from fspo.stats.intervals import CONFIDENCE, mean_interval, proportion_interval, sample_interval
@@ -82,6 +83,11 @@ class Rows:
     def L(self) -> Floats:
         """The length of each row (N,), tokens, at least 1."""
         return np.maximum(self["length"], 1.0)
+
+    @cached_property
+    def first(self) -> Mask:
+        """Whether each row (N,) is the first of its response."""
+        return ~repeated(self["rollout"], self["response_id"])
 
     @cached_property
     def cluster(self) -> Ints:

@@ -1,14 +1,22 @@
 """The laws: what breaks each, from which rollout on, and the same answers rollout by rollout as at once."""
 
+from math import comb
+
 import numpy as np
 import pytest
+from scipy.stats import t as student
 
+from analysis.doctor.admit import READ
 from analysis.doctor.doctor import Doctor
 from analysis.doctor.findings import Severity
-from analysis.doctor.laws import Line
+from analysis.doctor.laws import Laws, Line
+from analysis.doctor.mismatch import Mismatch
+from analysis.doctor.patient import Rows
 from analysis.doctor.planted import Plan, write_run
-from analysis.stats.anytime import AnytimeMean
+from analysis.doctor.selection import Selection
+from analysis.stats.anytime import AnytimeMean, stakes
 from fspo.gradlog import GradLogWriter, read_log
+from fspo.rules import correction
 from studies.doctor_power import add, after, rewritten
 
 
@@ -23,24 +31,59 @@ def healthy(tmp_path_factory):
     return write_run(tmp_path_factory.mktemp("healthy") / "run", Plan(rollouts=10), 3)
 
 
+def heavy(degrees, scale, spike):
+    """Log-ratios of a token and their chances: a spike, and a t law held at +-12. The mean of e^s is 1 exactly."""
+    s = np.clip(scale * student.ppf((np.arange(20000) + 0.5) / 20000, degrees), -12, 12)
+    s, chance = np.append(s, 0.0), np.append(np.full(len(s), (1 - spike) / len(s)), spike)
+    return s - np.log(chance @ np.exp(s)), chance
+
+
+@pytest.mark.parametrize(("degrees", "scale", "spike"), [(3, 0.1, 0.7), (3, 0.3, 0.7), (1.5, 0.2, 0.8), (2, 0.3, 0.5)])
+def test_lawful_heavy_tails_break_no_law(degrees, scale, spike):
+    values, chance = heavy(degrees, scale, spike)
+    rng, n, alarms = np.random.default_rng(4), 4000, 0
+    for _ in range(50):
+        s = rng.choice(values, n, p=chance)
+        L = rng.integers(16, 512, n).astype(float)
+        laws = Laws()
+        laws.add(rows_of(n, length=L, log_ratio=s, k3_sum=np.expm1(s) - s), np.ones(n, bool))
+        assert laws.weight.count == n
+        alarms += any(answer.found for answer in laws.answers())
+    assert alarms <= 1  # 2 %
+
+
 def test_a_mean_is_called_wrong_at_most_at_its_level_however_often_one_looks():
     rng = np.random.default_rng(0)
     wrong = 0
     for _ in range(400):
-        mean = AnytimeMean(0.05)
-        mean.add(rng.standard_normal(2000), np.arange(2000) // 50)
+        mean = AnytimeMean(0.05, 1.0, 60.0)
+        mean.add(np.expm1(rng.standard_normal(2000) - 0.5), np.arange(2000) // 50)
         wrong += mean.above is not None or mean.below is not None
     assert wrong <= 30  # 20 expected at most; P(more than 30) < .02
 
 
 def test_a_mean_that_is_not_0_is_found_and_its_rollout_named():
-    mean = AnytimeMean(0.001)
-    mean.add(np.random.default_rng(1).standard_normal(4000) + 0.3, np.arange(4000) // 100)
+    mean = AnytimeMean(0.001, 1.0, 60.0)
+    x = np.expm1(np.random.default_rng(1).standard_normal(4000) - 0.5)
+    mean.add(x + 0.3, np.arange(4000) // 100)
     assert mean.below is None
     assert mean.above is not None
     assert mean.above < 10
     low, high = mean.interval()[1:]
     assert low < 0.3 < high
+    lower, silent = AnytimeMean(0.001, 2.0, 60.0), AnytimeMean(0.001, 2.0)
+    for test in (lower, silent):
+        test.add(x - 0.5, np.arange(4000) // 100)
+        assert test.above is None
+    assert lower.below is not None
+    assert silent.below is None
+
+
+def test_stakes_are_products_of_one_plus_bet_times_term():
+    x = np.array([0.5, -0.25, 3.0, -1.0, 2.0, 0.1, 0.2, 0.3, 0.4])
+    b = np.array([0.5, 0.125])
+    assert stakes(x, b) == pytest.approx([np.log(np.prod(1 + bet * x)) for bet in b])
+    assert stakes(x, np.ones(1)) == -np.inf  # the term -1 takes all of it
 
 
 @pytest.mark.parametrize(
@@ -52,12 +95,24 @@ def test_a_line_tells_a_token_from_a_temperature(name, x):
     L = rng.integers(10, 200, 2000).astype(float)
     noise = 0.01 * np.sqrt(L) * rng.standard_normal(2000)
     line = Line()
-    line.add(noise + (x if x else 0.003 * L), L, np.zeros(2000, np.int64))
+    line.add(noise + (x if x else 0.003 * L), L, np.zeros(2000, np.int64), 0.5e-4 * L)
     assert line.systematic()
     assert name in line.cause("the old log-probs")
     a, b, a_error, b_error = line.fit()
     assert a == pytest.approx(x, abs=4 * a_error)
-    assert b == pytest.approx(0 if x else 0.003, abs=4 * b_error)
+    assert b == pytest.approx(5e-5 if x else 0.00305, abs=4 * b_error)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_noise_whose_mean_is_that_of_its_kl_has_no_other_cause(known):
+    rng = np.random.default_rng(2)
+    L = rng.integers(10, 200, 5000).astype(float)
+    line, sigma = Line(), 0.05
+    x = sigma * np.sqrt(L) * rng.standard_normal(5000) - sigma**2 / 2 * L
+    line.add(x, L, np.zeros(5000, np.int64), sigma**2 / 2 * L if known else None)
+    assert np.mean(x) < -0.1
+    assert not line.systematic()
+    assert "differ by noise" in line.cause("the sampler's log-probs")
 
 
 def test_top_p_is_told_by_its_sign():
@@ -72,7 +127,7 @@ def test_top_p_is_told_by_its_sign():
     [
         (lambda c, r, i: add(c, 0.002 * c["length"]), "before_update"),
         (lambda c, r, i: add(c, 0.1 * after(c)), "mean_weight"),
-        (lambda c, r, i: add(c, -0.3 * after(c)), "k1_k3"),
+        (lambda c, r, i: add(c, 0.1 * after(c)), "k1_k3"),
         (lambda c, r, i: c | {"times_used": c["times_used"] * 0}, "uses"),
         (lambda c, r, i: c | {"advantage": -c["advantage"]}, "estimator"),
         (lambda c, r, i: c | {"step": c["step"] + (i > 4)}, "log"),
@@ -180,3 +235,107 @@ def test_equal_texts_of_one_prompt_do_not_hold_s(tmp_path, prompts):
         return np.where((np.arange(len(x)) < 5 * prompts) & (place > 0), 0.5, x)
 
     assert ("values_of_s" in findings(write(tmp_path / "run", 1, log_ratio=s))) == (prompts > 1)
+
+
+@pytest.mark.parametrize("selected", [True, False])
+def test_a_selection_by_outcome_is_named_and_breaks_no_law(selected):
+    """Responses become likelier by their own reward; groups with equal rewards may be dropped."""
+    rng, groups, size = np.random.default_rng(7), 4000, 8
+    p = np.repeat(rng.choice([0.1, 0.2], groups), size)
+    reward = (rng.random(groups * size) < p) * 1.0
+    later = p + 0.5 * p * (1 - p)
+    S = np.log(np.where(reward > 0, later / p, (1 - later) / (1 - p)))  # E[e^S] = 1 exactly
+    L = rng.integers(16, 512, len(S)) * 1.0
+    rows = rows_of(len(S), length=L, log_ratio=S, k3_sum=np.expm1(S) - S, reward=reward)
+    if selected:
+        solved = np.repeat(reward.reshape(-1, size).sum(1), size)
+        rows = rows.take((solved > 0) & (solved < size)).copy()
+    selection = Selection()
+    fair = selection.add(rows)
+    assert fair.sum() > 8_000
+
+    def broken(which):
+        laws = Laws()
+        laws.add(rows, which)
+        return [answer.id for answer in laws.answers() if answer.found]
+
+    assert broken(fair) == []
+    assert ("mean_weight" in broken(np.ones(len(rows), bool))) == selected
+    answer = selection.answer()
+    assert answer.found == selected
+    assert not selected or answer.severity == Severity.INFO
+
+
+def test_missing_groups_are_counted_from_the_others():
+    """P(k) of 8 with chance 1/2 or 1/10, by enumeration: no less groups than the bound has equal rewards."""
+    selection, n = Selection(groups=100, values={0.0, 1.0}), 8
+    for k in range(n + 1):
+        P = 0.5 * comb(n, k) / 2**n + 0.5 * comb(n, k) * 0.1**k * 0.9 ** (n - k)
+        selection.solved[n, k] = round(1e5 * P)
+    least, seen = selection.missing()
+    assert 0.5 * seen < least <= seen
+
+
+def test_laws_hold_for_responses_whose_mates_differ_in_their_rewards():
+    reward = np.array([0, 0, 0, 1, 1, 1, 0, 0, 1, 1, 1, 1, np.nan, 1, 0, 1.0])
+    n = len(reward)
+    columns = {name: np.full(n, np.nan) for name in READ}
+    i = np.arange(n)
+    columns |= {"rollout": 0 * i, "step": 0 * i, "prompt_id": np.r_[np.arange(14) // 4, 5, 5], "response_id": i}
+    fair = Selection().add(Rows(columns | {"reward": reward}))
+    # 0001: the single 1 decided; 1100: nobody; 1111: all; a group of 1 known reward and of 2: nothing can be told
+    assert fair.tolist() == [True, True, True, False] + [True] * 4 + [False] * 4 + [True] * 4
+
+
+def rows_of(n, group=8, **columns):
+    """Rows at first use after an update, in groups of ``group`` and 10 rollouts; columns that are not given are NaN."""
+    i = np.arange(n)
+    made = {name: np.full(n, np.nan) for name in READ}
+    made |= {
+        "rollout": i * 10 // n,
+        "step": i * 10 // n,
+        "prompt_id": i // group,
+        "response_id": i,
+        "cluster": i // group,
+    }
+    return Rows(made | {"updates_since_rollout": 0.0 * i + 1, "times_used": 0.0 * i} | columns)
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_weights_by_length_are_compared_among_responses_to_one_prompt(inside):
+    """Long responses of a prompt have a larger weight; or all responses to the prompts with long responses have one."""
+    rng, n = np.random.default_rng(8), 16000
+    center = np.repeat(rng.uniform(4, 8, n // 8), 8) + 2 * (np.arange(n) * 10 // n % 2)  # rollouts differ in length
+    apart = 0.3 * rng.standard_normal(n)
+    excess = 0.2 * apart if inside else 0.1 * (center - center.mean())
+    S = 0.1 * rng.standard_normal(n) - 0.005 + np.log1p(excess)
+    laws = Laws()
+    laws.add(rows_of(n, length=np.round(np.exp(center + apart)), log_ratio=S), np.ones(n, bool))
+    assert ("weight_by_length" in [answer.id for answer in laws.answers() if answer.found]) == inside
+
+
+def engine(E, L, k3, **options):
+    """Return the findings about E, by id."""
+    mismatch = Mismatch(**options)
+    rows = rows_of(
+        len(E), length=L, engine_log_ratio=E, engine_k3_sum=k3, behaviour_log_ratio=E, correction_weight=1 + 0 * E
+    )
+    mismatch.add(rows, np.ones(len(E), bool))
+    return {answer.id: answer for answer in mismatch.answers() if answer.found}
+
+
+def test_a_cause_of_the_engine_ratio_is_named_only_where_a_law_is_broken():
+    rng, n = np.random.default_rng(9), 8000
+    L = rng.integers(16, 64, n) * 1.0
+    noise = 0.15 * np.sqrt(L) * rng.standard_normal(n) - 0.15**2 / 2 * L
+    k3 = 0.15**2 / 2 * L
+    found = engine(noise, L, k3)
+    assert "differ by noise" in found["engine"].summary
+    assert found["engine"].severity == Severity.WARNING  # nothing bounds it
+    assert "sampler_law" not in found
+    kept = engine(noise, L, k3, correction=correction("tis"))
+    assert "differ by noise" in kept["engine"].summary
+    assert kept["engine"].severity == Severity.INFO
+    assert "another temperature" in engine(noise + 0.02 * L, L, k3)["engine"].summary
+    assert "a token less" in engine(noise / 5 - 0.4, L, k3 / 25, same=True)["engine"].summary
+    assert "top-p" in engine(-0.02 * L * rng.uniform(0.5, 1.5, n), L, 0 * L)["sampler_law"].summary

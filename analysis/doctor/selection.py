@@ -1,0 +1,116 @@
+"""Selection by outcome: groups with equal rewards that are not in the log (DAPO's dynamic sampling drops them).
+
+A response whose group has been kept because of its own reward is no fair draw. A response whose mates, the others of
+its group, already differ in their rewards would have been kept with any reward: the laws hold for it, selected or not.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from analysis.doctor.findings import Answer, Evidence, Severity, clear, found, not_checked
+from analysis.doctor.patient import Floats, Mask, Rows
+from analysis.log.rows import numbered
+
+MISSED = 10
+"""Least number of groups with equal rewards that must be missing for a selection to be named."""
+RARE = 0.01
+"""Share of groups with equal rewards up to which they count as missing."""
+LEAST_GROUPS = 30
+
+
+@dataclass
+class Selection:
+    """Counts of groups by their rewards. ``add`` takes complete rollouts in order.
+
+    Attributes
+    ----------
+    groups, equal : int
+        Groups of two or more responses with known rewards, and those of them whose rewards are all equal.
+    values : set of float
+        Rewards that were seen, at most three of them.
+    solved : Counter of (int, int)
+        Groups of two or more by size and by number of responses with the larger of two rewards.
+    """
+
+    groups: int = 0
+    equal: int = 0
+    values: set[float] = field(default_factory=set)
+    solved: Counter[tuple[int, int]] = field(default_factory=Counter)
+
+    def add(self, rows: Rows) -> Mask:
+        """Add the rows (N,) of complete rollouts, and return for which of them the laws hold, selected or not.
+
+        Those are the responses whose mates differ in their rewards. Without rewards, or with fewer than two mates,
+        nothing can be told, and all count.
+        """
+        reward = rows["reward"]
+        first = rows.first & np.isfinite(reward)
+        if not first.any():
+            return np.ones(len(rows), bool)
+        group = numbered(rows["rollout"], rows["prompt_id"])
+        r, g = reward[first], group[first]
+        number = int(group.max()) + 1
+        n, total, square = (np.bincount(g, x, number) for x in (np.ones_like(r), r, r * r))
+        equal = _equal(n, total, square)
+        judged = n >= 2
+        self.groups += int(judged.sum())
+        self.equal += int((judged & equal).sum())
+        if len(self.values) < 3:
+            self.values |= set(np.unique(r)[:3].tolist())
+        if len(self.values) == 2:
+            low, high = sorted(self.values)
+            k = np.rint((total - n * low) / (high - low))[judged]
+            pairs, counts = np.unique(np.stack([n[judged], k]), axis=1, return_counts=True)
+            self.solved.update({(int(a), int(b)): int(c) for a, b, c in zip(*pairs, counts, strict=True)})
+        mates = _equal(n[group] - 1, total[group] - reward, square[group] - reward**2)
+        return ~(mates & (n >= 3)[group])  # NaN compares as unequal: a response without a reward counts as fair
+
+    def missing(self) -> tuple[float, int]:
+        """Return how many groups with equal rewards there must be at least, and how many there are.
+
+        With chances p of the larger reward that differ between prompts, E[p^k (1-p)^(n-k)] is log-convex in k. So of
+        groups of n the share with none solved is at least P(1)^2 / P(2) (n-1) / (2n), P(k) the share with k solved, and
+        likewise for all solved. Counts are of the usual group size.
+        """
+        if len(self.values) != 2 or not self.solved:
+            return 0.0, 0
+        sizes: Counter[int] = Counter()
+        for (n, _), count in self.solved.items():
+            sizes[n] += count
+        n = sizes.most_common(1)[0][0]
+        if n < 4:
+            return 0.0, 0
+        P = [self.solved[n, k] for k in range(n + 1)]
+        least = sum(a * a / max(b, 1) * (n - 1) / (2 * n) for a, b in ((P[1], P[2]), (P[-2], P[-3])))
+        return least, P[0] + P[-1]
+
+    def answer(self) -> Answer:
+        """Say whether groups with equal rewards are missing."""
+        name = "selection"
+        least, seen = self.missing()
+        if self.groups < LEAST_GROUPS:
+            return not_checked(name, f"{self.groups} groups with rewards, {LEAST_GROUPS} are wanted")
+        evidence = (
+            Evidence("groups whose rewards are all equal", self.equal / self.groups, unit="share"),
+            Evidence("groups with equal rewards: at least expected from the other groups", least),
+        )
+        if least < MISSED or seen > RARE * self.groups:
+            return clear(name, "no groups were selected by their rewards", *evidence)
+        return found(
+            name,
+            Severity.INFO,
+            "groups whose rewards are all equal are not in the log: groups were selected by their outcome (DAPO's "
+            "dynamic sampling); the laws are tested on responses whose mates differ in their rewards",
+            "nothing, if the selection is wanted; trends and acceptances are those of the selected groups",
+            *evidence,
+        )
+
+
+def _equal(n: Floats, total: Floats, square: Floats) -> Mask:
+    """Return whether n numbers with this sum and sum of squares are all equal."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        return n * square - total**2 <= 1e-9 * (1 + n * square)
