@@ -14,6 +14,7 @@ import numpy as np
 from analysis.doctor.findings import Answer, Evidence, Severity, clear, found, not_checked
 from analysis.doctor.patient import Floats, Mask, Rows
 from analysis.log.rows import numbered
+from fspo.stats.clusters import totals
 
 MISSED = 10
 """Least number of groups with equal rewards that must be missing for a selection to be named."""
@@ -54,7 +55,7 @@ class Selection:
         group = numbered(rows["rollout"], rows["prompt_id"])
         r, g = reward[first], group[first]
         number = int(group.max()) + 1
-        n, total, square = (np.bincount(g, x, number) for x in (np.ones_like(r), r, r * r))
+        n, total, square = (totals(g, number, x) for x in (np.ones_like(r), r, r * r))
         equal = _equal(n, total, square)
         judged = n >= 2
         self.groups += int(judged.sum())

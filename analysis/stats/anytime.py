@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from fspo.stats.intervals import CONFIDENCE
 
 Floats = NDArray[np.float64]
-BETS = 4.0 ** -np.arange(8)
+BETS: Floats = np.power(4.0, -np.arange(8.0))
 """Bets, as multiples of the largest one that the bound of the terms allows."""
 TOGETHER = 8
 """Number of terms whose factors are multiplied before their logarithm is taken."""
