@@ -72,7 +72,8 @@ def converse(rng: np.random.Generator, drift: str = "gaussian") -> Outcome:
             a = theory.band_acceptance(rule, pair, -(sigma**2) / 2, sigma, rule.centre(theory.gaussian_means(sigma)))
             return float(a[0] - a[1])
 
-        # The search starts at .4 and .6. Nearer to 0 and 1, long responses are all rejected or all accepted in float64.
+        # Bisect the exponent between .4 and .6. Exponents nearer to 0 or 1 reject or accept all long responses in
+        # float64.
         ends = difference(0.4), difference(0.6)
         if not ends[0] > 0 > ends[1]:
             return Outcome(-1.0, "sign change", note=f"no exponent in [.4, .6] equalises lengths {pair.round(1)}")
@@ -158,8 +159,10 @@ def drifted_linear(rng: np.random.Generator, threshold: float = 0.5) -> Outcome:
 
 
 def gspo_numbers(rng: np.random.Generator, sigma: float = 0.03) -> Outcome:
-    """Check T2's example (other bands keep some lengths more often), gspo at sigma = .03: acceptances .09 .25 .31
-    .06 at 1e2 ... 1e5 tokens, threshold .0245. The values are computed again by mpmath, without fspo."""
+    """Check T2's example (other bands keep some lengths more often), gspo at sigma = .03: acceptances .09 .25 .31 .06
+    at 1e2, 1e3, 1e4 and 1e5 tokens; long responses lose if sigma > .0245. The values are computed again by mpmath,
+    without fspo.
+    """
     del rng
     stated = np.array([0.09, 0.25, 0.31, 0.06])
     rule = preset("gspo").rule

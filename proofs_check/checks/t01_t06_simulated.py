@@ -80,7 +80,8 @@ def hurst_band(rng: np.random.Generator, gamma: float | None = None, draws: int 
 
 
 def drift_inside(rng: np.random.Generator, factor: float = 1.0, draws: int = 1_000_000) -> Outcome:
-    """Check T3 (a wrong drift): accepted shares lie in a_0 +- B_l for drift errors of both signs.
+    """Check T3 (a wrong drift): acceptances lie within T3's bound B_l of a_0, the acceptance without drift error, for
+    drift errors of both signs.
 
     At the ranges used (u = 1) the quadratic term of B_l is attained.
     """
@@ -92,7 +93,8 @@ def drift_inside(rng: np.random.Generator, factor: float = 1.0, draws: int = 1_0
 
 
 def scale_inside(rng: np.random.Generator, factor: float = 1.0, draws: int = 1_000_000) -> Outcome:
-    """Check T4 (a wrong scale): with sigma_l = sigma (l/l0)^beta, accepted shares lie in a_0 +- 2 phi(1) tau_l.
+    """Check T4 (a wrong scale): with sigma_l = sigma (l/l0)^beta, acceptances lie within T4's bound 2 phi(1) tau_l of
+    a_0, the acceptance at scale sigma.
 
     At the ranges used (u = 1) the bound is nearly attained.
     """
@@ -191,7 +193,8 @@ def markov_limit(rng: np.random.Generator, long_run: bool = True) -> Outcome:
     a = MARKOV.cdf(hi, lengths) - MARKOV.cdf(lo, lengths)
     gap = np.abs(a - normal_share(rule.range_lo / scale, rule.range_hi / scale))
     lre = np.array([theory.lre(np.ones(3), a[i : i + 3]).inf for i in range(4)])
-    # A quantity that falls like 1/l falls by 4 when the length grows by 4. The limit 3 leaves room for the next order.
+    # A quantity that falls like 1/l falls by 4 when the length grows by 4. The check asks for 3, because terms of
+    # higher order change the factor a little.
     falls = np.concatenate([gap[:-1] / gap[1:], lre[:-1] / lre[1:]])
     note = f"|a - a_0| {gap[0]:.1e} to {gap[-1]:.1e}, LRE_inf {lre[0]:.1e} to {lre[-1]:.1e}"
     return holds(falls - 3, "fall per factor 4, less 3", note=note, lengths=lengths.tolist())

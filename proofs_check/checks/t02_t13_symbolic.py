@@ -190,14 +190,15 @@ def edge_parabola(rng: np.random.Generator, drift: str = "-1/2") -> Outcome:
 
 
 def tilt(rng: np.random.Generator, shift: int = 1) -> Outcome:
-    """Check T9 (i) and T13: e^s N(mu l, sigma^2 l) = e^((mu + sigma^2/2) l) N((mu + sigma^2) l, sigma^2 l).
-    With drift none and mu = -sigma^2/2, the argument of b is minus the argument of a."""
+    """Check T9 (i) and T13: e^s N(mu l, sigma^2 l) = e^((mu + sigma^2/2) l) N((mu + sigma^2) l, sigma^2 l). Without
+    drift and with mu = -sigma^2/2, the arguments of Phi in the weight acceptance b are minus those in the acceptance a.
+    """
     s, mu = _symbols("s mu", real=True)
     sigma, l = _symbols("sigma l", positive=True)
     variance = sigma**2 * l
     exponent = s - (s - mu * l) ** 2 / (2 * variance)
     tilted = (mu + sigma**2 / 2) * l - (s - (mu + shift * sigma**2) * l) ** 2 / (2 * variance)
-    x = sigma * sp.sqrt(l) / 2  # without drift and with mu = -sigma^2/2, the argument of b is minus that of a
+    x = sigma * sp.sqrt(l) / 2  # what mu = -sigma^2/2 adds to Phi's argument in the acceptance a
     return vanish([exponent - tilted, (x - shift * sigma * sp.sqrt(l)) + x], rng)
 
 

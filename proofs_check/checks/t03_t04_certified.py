@@ -1,17 +1,17 @@
 """T3 and T4 (how far a wrong drift or scale moves acceptance), proved over boxes of parameters by interval arithmetic.
 
-The bounds of T3 and T4 are attained at single points, near which subdividing boxes would never end. There the slack
-is written as K times a positive form, and the balls prove K > 0. With h(t) = t phi(t), K(t) = (phi(1) - h(t))/(t -
-1)^2:
+The slack of a bound is the bound less what it bounds; a proof shows that the slack is >= 0. T3 and T4 attain their
+bounds at single points, near which subdividing boxes would never end. Near these points the slack is written as K times
+a positive form, and the balls prove K > 0. With h(t) = t phi(t), K(t) = (phi(1) - h(t))/(t - 1)^2:
 
 - T3: the slack is phi(1)/2 + rho(u, x) = int_0^1 (1-s) [phi(1) - h(u + s x)] ds with rho = (Phi(u+x) - Phi(u) - phi(u)
 x)/x^2; it
   is at least the least K times a^2/2 + a x/3 + x^2/12, a = u - 1, which is positive definite.
 - T4: the slack is phi(1) + e(u, v) = int_0^1 [phi(1) - h(u e^(-s v))] ds with e = (Phi(u e^-v) - Phi(u))/v.
 
-Elsewhere the slack is computed from the error function. Outside the boxes: for |x| or |v| above ``REACH`` the bound
-exceeds 1 or 1/2, the most by which an acceptance or an edge can change; for |u| above ``FAR`` the remainder is at
-most h(FAR - REACH)/2.
+In boxes away from these points the slack is computed from the error function. Outside all boxes no computation is
+needed: for |x| or |v| above ``REACH`` the bound exceeds 1 or 1/2, the most by which an acceptance or an edge can
+change; for |u| above ``FAR`` the remainder is at most h(FAR - REACH)/2.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ from proofs_check.tools.settings import AGREEMENT
 REACH, FAR = 2.1, 8.0
 SHARP = ((0.7, 1.4), (0.7, 1.4), (0.8, 1.2))  # box of parameters: u_lo, u_hi and the largest drift error
 UNEVEN = ((0.4, 0.5), (1.4, 1.6), (0.3, 0.5))
-# In this box the acceptance a rises, turns at x* = .45 ... .6, and falls below a_0 after 2 x*.
+# In this box the acceptance rises with the drift error x up to x* = .45 ... .6, then falls, and is below a_0 beyond 2
+# x*.
 TURNING = ((1.4, 1.6), (0.4, 0.5), (0.3, 1.1))
 SIDE = (0.85, 1.35)  # values of u around 1, where T4's bound is reached
 
@@ -69,7 +70,7 @@ def supremum(rng: np.random.Generator, excess: float = 0.0) -> Outcome:
 
     def slack(t: Span) -> arb:
         if excess == 0 and _near_one(t):
-            return _curvature(t)  # this is the slack of the claim, divided by (t - 1)^2
+            return _curvature(t)  # the slack of h(t) <= (1 + excess) phi(1), over (t - 1)^2
         return (1 + arb(excess)) * phi_1() - density_slope(t.ball)
 
     error = balls.size(arb(theory.PHI_1) / phi_1() - 1)
@@ -184,11 +185,12 @@ def _at_zero(u_lo: Span, u_hi: Span) -> arb:
 
 
 def drift_lre(rng: np.random.Generator, one_sided: bool = True, same_sign: bool = True, factor: float = 1.0) -> Outcome:
-    """Check T3 (a wrong drift): LRE_inf <= n B/(a_0 - B) for all length distributions, computed from the error
-    function over boxes. One box lies around the ranges where the constant is attained, one where the ranges differ
-    (for mixed signs the bound with n = 1 is false there). For drift errors of one sign there is also its mirror
-    image, in which a turns. Nearer to x = 0 the claim follows from |a - a_0| <= B_l, which is proved above, by
-    algebra that the symbolic check proves."""
+    """Check T3 (a wrong drift): LRE_inf <= n B/(a_0 - B) for all length distributions, computed from the error function
+    over boxes. One box lies around the ranges where the constant is attained, one where the ranges differ (there the
+    bound with n = 1 is false for drift errors of both signs). For drift errors of one sign there is also the mirror
+    image of the second box, in which the acceptance rises and then falls. Nearer to x = 0 the claim follows by algebra
+    from |a - a_0| <= B_l, which `drift_bound` proves.
+    """
     del rng
     slack = partial(_drift_lre_slack, one_sided=one_sided, same_sign=same_sign, factor=factor)
     return certify(slack, [SHARP, UNEVEN, *([TURNING] if same_sign else [])]).outcome("(nB - LRE (a_0 - B))/X^2")

@@ -133,7 +133,7 @@ def drift_attack(
 def supremum(rng: np.random.Generator, constant: float | None = None) -> Outcome:
     """Check T3 (a wrong drift): 2 phi(1) bounds |a''| everywhere and is attained.
 
-    The supremum of |t phi(t)| has 50 digits.
+    The supremum of |t phi(t)| is computed with 50 digits.
     """
     del rng
     stated = 2 * theory.PHI_1 if constant is None else constant

@@ -69,8 +69,9 @@ def cosine_core(rng: np.random.Generator, factor: str = "1") -> Outcome:
 
 
 def last_step(rng: np.random.Generator, share: str = "1") -> Outcome:
-    """Check T7 (cosine of clipped and true update) at share = 1: sqrt(1-rho^2) >= (1 - share rho)/(1+rho), squared
-    and multiplied out."""
+    """Check T7's last inequality (cosine of clipped and true update), squared: sqrt(1-rho^2) >= (1 - share
+    rho)/(1+rho). T7 has ``share`` 1, the control less.
+    """
     del rng
     (rho,) = _reals("rho")
     right = 1 - _fraction(share) * rho

@@ -39,7 +39,7 @@ def berry_esseen_closed(rng: np.random.Generator, factor: float = 1.0, cases: in
         envelope = factor * theory.berry_esseen_bound(model.RHO3, lengths)
         slack.append(np.min((envelope - np.abs(truth - gaussian)) / envelope))
     even = 2.0 ** np.arange(1, 17)
-    # P(S = 0) for tokens +-1: a closed band that contains only this atom keeps so many responses.
+    # A closed band that contains 0 and no other value of S accepts the share P(S = 0) of the sums of +-1 tokens.
     atom = binom.pmf(even / 2, even, 0.5)
     envelope = factor * theory.berry_esseen_bound(1.0, even)
     slack.append(np.min((envelope - atom) / envelope))
@@ -70,7 +70,7 @@ def ar1_closed(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
         direct = []
         for length in lengths.astype(int):
             gap = np.abs(np.subtract.outer(np.arange(length), np.arange(length)))
-            # The first factor is the variance of a token divided by its long-run variance.
+            # (1 - ar)/(1 + ar) is the variance of a token divided by its long-run variance.
             direct.append(np.sum(ar**gap) * (1 - ar) / (1 + ar) / length)
         ratio = theory.ar1_variance_ratio(ar, lengths)
         errors.append(close(ratio * factor, direct, 1e-10))

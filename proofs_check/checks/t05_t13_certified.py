@@ -129,15 +129,17 @@ def ar1_exact(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
 
 
 def _ar1_slack(alpha: Span, inverse: Span, length: int, factor: float) -> arb:
-    """Return the slack factor/(1 - |alpha|) - l tau_l/|alpha| of T6's rate at one length, or for every l >= 100 (0)."""
+    """Return the slack of T6's rate, factor/(1 - |alpha|) - l tau_l/|alpha|, at one length; ``length`` 0 stands for all
+    l >= 100.
+    """
     a = alpha.ball
     power = a**length if length else (abs(a) ** 100).union(-(abs(a) ** 100))
-    # this equals l (1 - ratio)/alpha, with ratio the variance over its long-run value
+    # l (1 - V)/alpha, where V is the variance per token divided by its long-run value
     scaled = 2 * (1 - power) / ((1 - a) * (1 + a))
     # 1/l is kept as a ball (interval), because no float holds it exactly
     y = a * scaled * (arb(1) / length if length else inverse.ball)
     growth = [-(-end).log1p() / end if end != 0 else arb(1) for end in (arb(y.lower()), arb(y.upper()))]
-    # The factor -log(1 - y)/y rises in y, and is 1 at y = 0.
+    # -log(1 - y)/y rises in y, so its values at both ends of the ball y enclose it. It is 1 at y = 0.
     return arb(factor) / (1 - abs(a)) - scaled * growth[0].union(growth[1]) / 2
 
 
@@ -201,8 +203,9 @@ def weight_integral(rng: np.random.Generator, as_band: bool = False) -> Outcome:
 @with_precision(POINT_BITS)
 def weight_fairness(rng: np.random.Generator, centre: float = 0.5) -> Outcome:
     """Check T13 (share of weight kept): the drift + sigma^2/2 makes b(l) the same at l = 1 ... 1e7 (relative spread
-    below 1e-30). Without drift, a = b for c_lo = c_hi. ``centre`` is the drift over sigma^2; under it a does vary
-    with l."""
+    below 1e-30). Without drift, a = b for c_lo = c_hi. ``centre`` is the drift over sigma^2. Under the drift +
+    sigma^2/2 the acceptance a does vary with l.
+    """
     slacks = []
     for _ in range(30):
         sigma, (u_lo, u_hi) = arb(float(10 ** rng.uniform(-3, -1))), rng.uniform(0.3, 2, 2).tolist()
@@ -220,7 +223,9 @@ def weight_fairness(rng: np.random.Generator, centre: float = 0.5) -> Outcome:
 
 @with_precision(POINT_BITS)
 def weight_example(rng: np.random.Generator, sigma: str = "0.03") -> Outcome:
-    """Check T13's example to its digits (share of weight kept): .683, .495, .630 twice, and cosine .848 at LRE = 0."""
+    """Check T13's example (share of weight kept): acceptance .683 and weight acceptance .495 around the drift, both
+    .630 without drift, and cosine .848 at LRE = 0.
+    """
     del rng
     s = arb(sigma)
     mu, weighted, c = -s * s / 2, s * s / 2, arb("0.03")

@@ -120,7 +120,9 @@ def attack(rng: np.random.Generator, claim: LemmaBound = STATED) -> Outcome:
 
 
 def reached(rng: np.random.Generator, claim: LemmaBound = STATED, within: float = 1e-12) -> Outcome:
-    """Check that T7's bound cannot be lowered: the optimiser comes within ``within`` of sin = rho, and not above."""
+    """Check that T7's bound cannot be lowered: the optimiser finds strata with sin/rho >= 1 - ``within``, and none with
+    sin > rho.
+    """
     tally = optimise(rng, claim)
     if tally.suite or not tally.least >= 0:
         return tally.outcome(1)
@@ -135,7 +137,7 @@ def strata_strategy(draw: st.DrawFn) -> Strata:
     D = draw(st.sampled_from([1, 2, 2, 3, 8, 64]))
     tiny = draw(st.sampled_from([0.0, 0.0, 1e-9, 1e-3]))
     flat = draw(st.floats(-3, 0))  # log10 of the spread of the strata's acceptances
-    size = draw(st.sampled_from([0.0, 0.0, 1e-6, 1e-2, 0.1]))  # size of the strata's delta
+    size = draw(st.sampled_from([0.0, 0.0, 1e-6, 1e-2, 0.1]))  # norm of the strata's delta
     distinct = draw(st.integers(1, 6))
     # even: strata have equal shares; otherwise shares over 12 decades, and some strata repeat
     even = draw(st.booleans())

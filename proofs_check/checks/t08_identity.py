@@ -55,7 +55,9 @@ def corrupted(update: ScoredUpdate, rng: np.random.Generator) -> ScoredUpdate:
 
 
 def residual(logged: ScoredUpdate, source: ScoredUpdate, bins: np.ndarray, drop_inner: bool = False) -> float:
-    """Return the residual of T8: the update ``logged`` by bins, against the rows of ``source`` added up one by one."""
+    """Return the residual of T8: the clipped update that the lemma adds up from the bins of ``logged``, less the sum
+    over the rows of ``source``.
+    """
     p, a, g, clipped = binned(logged, bins)
     lemma = theory.cosine_lemma(p, a, g, clipped)
     total = p @ g
@@ -138,8 +140,9 @@ def _usable(run: Path) -> tuple[list[tuple[int, ScoredUpdate]], str]:
 
 
 def log_identity(rng: np.random.Generator, run: Path, tamper: Tamper = untouched, drop_inner: bool = False) -> Outcome:
-    """Check T8 (error of the clipped update, split) on each scored update of a user's run: the lemma's bins against
-    the rows added up."""
+    """Check T8 (error of the clipped update, split) on each scored update of a user's run: compare the sum over the
+    lemma's bins with the sum over rows.
+    """
     updates, reason = _usable(run)
     if reason:
         return Outcome(not_run=reason)

@@ -34,7 +34,8 @@ def shifted_lengths(rng: np.random.Generator, claim: str = "ratio", draws: int =
     weight = np.asarray(preset("none").rule.apply(POLICY.sample(rng, n), n, np.ones_like(n)).weight)
     old, new = POLICY.stop_old, POLICY.stop_new
     ratio = (1 - new) ** (lengths - 1) * new / ((1 - old) ** (lengths - 1) * old)
-    # The mean weight that the Gaussian model gives for the policy's mean and variance (section 4, consequence (i)).
+    # A control: the mean weight of a Gaussian S with the policy's mean and variance, which would need unshifted
+    # lengths.
     gaussian = np.exp(POLICY.mu * lengths + POLICY.sigma**2 * lengths / 2)
     expected = {"ratio": ratio, "one": np.ones(4), "gaussian": gaussian}[claim]
     return mean_is(weight, expected, wanted=0.02, draws=draws, lengths=lengths.tolist())

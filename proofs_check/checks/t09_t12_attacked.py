@@ -121,14 +121,14 @@ def edge_attack(rng: np.random.Generator, drift: str = "gaussian", share: float 
 def dual_attack(rng: np.random.Generator, dual: float | None = 3.0) -> Outcome:
     """Check T10 (size of the weights): with a dual clip no response has a clipped weight above its dual edge.
 
-    Without one, A < 0 has no bound.
+    Without a dual clip (a control) weights of responses with A < 0 have no bound.
     """
 
     def excess(example: tuple[float, int, float, str, float]) -> float:
         S, length, A, outside, c = example
         rule = Rule("sqrt", c, c, dual=dual, outside=outside)  # type: ignore[arg-type]
         applied = rule.apply(np.array([S]), np.array([float(length)]), np.array([A]))
-        edge = min(3.0 * c * math.sqrt(length), MAX_EXPONENT)  # the dual edge is 3 c sqrt(L); its exponent is limited
+        edge = min(3.0 * c * math.sqrt(length), MAX_EXPONENT)  # dual edge
         return float(np.log(np.maximum(applied.clipped_weight[0], 1e-300))) - edge - 1e-12
 
     strategy = st.tuples(

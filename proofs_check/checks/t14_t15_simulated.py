@@ -31,7 +31,9 @@ from proofs_check.tools.online_runs import (
 from proofs_check.tools.settings import TARGET
 
 TOLERANCE = 0.01
-"""Largest relative acceptance |r(l)| that counts as equal: a band that moves around its mean leaves a small error."""
+"""Largest |r(l)|, r(l) = acceptance at length l over the mean acceptance, less 1, that counts as fair: a band that
+still moves leaves a small error.
+"""
 BINS: Floats = np.unique(np.floor(np.log2(LENGTHS)))
 PAST = MEMORY // EACH_ROLLOUT
 """Number of rollouts after which the conformal rule's memory is full."""
@@ -42,7 +44,7 @@ def unfairness(found: Learnt) -> Outcome:
     lengths."""
     count, k = found.accepted.shape
     _, r, mean = relative_acceptance(np.full(k, 1 / k), found.accepted.mean(axis=0))
-    # Influence of each run on r, times the mean acceptance.
+    # Influence of each run on r(l), multiplied by the mean acceptance.
     own = found.accepted - (1 + r) * found.accepted.mean(axis=1, keepdims=True)
     error = own.std(axis=0, ddof=1) / math.sqrt(count) / mean
     tails = stats.t.sf((np.abs(r) - TOLERANCE) / error, count - 1)

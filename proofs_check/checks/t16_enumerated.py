@@ -22,13 +22,17 @@ from proofs_check.tools.settings import DIGITS
 
 
 def ratios(chain: Chain) -> tuple[tuple[Floats, Floats], ...]:
-    """Return the logits P and the log-ratio R to the law that draws, (N,), of E, of D + E and of S + D + E."""
+    """For each of the ratios E, D + E and S + D + E return the logits of its numerator P and its log-ratios R, (N,), to
+    the law that draws.
+    """
     E, behaviour = chain.engine, chain.staleness + chain.engine
     return (chain.sampling, E), (chain.old, behaviour), (chain.new, chain.update + behaviour)
 
 
 def means(rng: np.random.Generator, claim: str = "mass", of: Callable[[Chain], Any] = ratios) -> Outcome:
-    """Check T16 (a): E_Q[e^R] is P's mass of the responses that can be drawn, and E_Q[e^R | L] = P(L, K)/Q(L)."""
+    """Check T16 (a): under the law Q that draws, the mean of e^R is P(K), and at length L it is P(L, K)/Q(L). K is the
+    set of the responses that Q can draw.
+    """
     outcomes = []
     for sampler in SAMPLERS:
         for _ in range(4):
@@ -62,8 +66,10 @@ def prefixes(chain: Chain) -> Iterator[tuple[int, int, np.ndarray]]:
 
 
 def after_prefix(rng: np.random.Generator, mass: bool = True, reversed_kl: bool = False) -> Outcome:
-    """Check T16 (b): after each prefix the means of e^r, r and k3 are k, -KL and KL - (1 - k), with -KL <= log k.
-    The means are sums over whole responses; k and KL come from the tables of the next symbol."""
+    """Check T16 (b): after each prefix the means of e^r, r and k3 of the next token are k, -KL and KL - (1 - k), with
+    -KL <= log k. k is P's mass of the symbols that can be drawn. The means are sums over whole responses; k and KL come
+    from the tables of the next symbol.
+    """
     outcomes, slack = [], []
     for sampler in SAMPLERS:
         chain = make_chain(rng, max_length=4, **sampler)
@@ -83,8 +89,9 @@ def after_prefix(rng: np.random.Generator, mass: bool = True, reversed_kl: bool 
 
 
 def truncation_alone(rng: np.random.Generator, noise: float = 0.0, top_p: float = 0.8) -> Outcome:
-    """Check T16 (ratio to the law that drew): if top-p is the only difference, each token's ratio is log k, which
-    lies in [log .8, 0] for p = .8."""
+    """Check T16 (ratio to the law that drew): if truncation at top-p .8 is the only difference, each token's log-ratio
+    is log k, with k in [.8, 1] the mass of the symbols that are kept.
+    """
     errors, inside = [], []
     for _ in range(8):
         chain = make_chain(rng, top_p=top_p, noise=noise)
@@ -98,9 +105,10 @@ def truncation_alone(rng: np.random.Generator, noise: float = 0.0, top_p: float 
 
 
 def wrong_log_probs(rng: np.random.Generator, claim: str = "stated") -> Outcome:
-    """Check T16 (ratio to the law that drew): if the sampler reports log-probs at another temperature, the mean of
-    e^r is sum p q / q_hat. Where the trainer computes the law that drew it is 1 + chi^2(p, q_hat), and the mean of r
-    is KL(p, q_hat)."""
+    """Check T16 (ratio to the law that drew): if the sampler draws from q but reports q_hat, at another temperature,
+    the mean of e^r is sum p q / q_hat, p the trainer's law. If q = p, the mean is 1 + chi^2(p, q_hat), and the mean of
+    r is KL(p, q_hat).
+    """
     outcomes, slack = [], []
     for temperature in (0.5, 0.8, 1.25, 2.0):
         chain = make_chain(rng, max_length=4, noise=0.0, temperature=temperature)
@@ -128,9 +136,10 @@ def wrong_log_probs(rng: np.random.Generator, claim: str = "stated") -> Outcome:
 def first_use(
     rng: np.random.Generator, seen: str = "fresh", ratio: str = "behaviour", batches: int = 1_500, size: int = 32
 ) -> Outcome:
-    """Check T16 through training: E has its mean on the very responses of a step, D + E on fresh responses only.
-    The sampler adds noise to the logits and keeps 4/5 of the mass; the old weights are a step on one batch away from
-    the sampling weights. Each mean less the mass that is stated for it, plus 1, is 1."""
+    """Check T16 through training: E has its mean on the very responses of a step, D + E on fresh responses only. The
+    sampler adds noise to the logits and keeps 4/5 of the mass; the old weights are a step on one batch away from the
+    sampling weights. Each mean of e^R must equal the mass that T16 states.
+    """
     responses = all_responses(2, 4)
     sampling = 0.5 * rng.standard_normal((4, 3, 3))
     draw = truncated(sampling + 0.3 * rng.standard_normal(sampling.shape), top_p=0.8)
@@ -182,7 +191,9 @@ def laws(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, int]:
 
 
 def means_attack(rng: np.random.Generator, claim: str = "mass") -> Outcome:
-    """Check T16 (a) and (b): no laws break E_Q[e^R | L] = P(L, K)/Q(L), nor E_Q[e^R / prod k] = 1, with 50 digits."""
+    """Check T16 (a) and (b): hypothesis finds no laws P and Q that break E_Q[e^R | L] = P(L, K)/Q(L) or E_Q[e^R / prod
+    k] = 1, computed with 50 digits.
+    """
 
     def excess(example: tuple[np.ndarray, np.ndarray, int]) -> float:
         P, Q, vocabulary = example

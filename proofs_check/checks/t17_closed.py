@@ -89,7 +89,9 @@ def fair_exponent(
 
 
 def directions(rng: np.random.Generator, hurst: tuple[float, ...] = (0.3, 0.5, 0.8), swap: bool = False) -> Outcome:
-    """Check T17 (b): a product mask accepts less the longer the response if H > 0, a geometric mask more if H < 1."""
+    """Check T17 (b): the longer the response, the less a product mask (fixed band) accepts if H > 0, and the more a
+    geometric mask (linear band) accepts if H < 1.
+    """
     lengths, slack = np.unique(np.round(10 ** np.linspace(0, 3, 40))), []
     for law in (logistic, student, gamma_law):
         for H in hurst:
@@ -194,9 +196,10 @@ def discrete_laws(draw: st.DrawFn) -> tuple[list[int], list[int], int, int, floa
 
 
 def exponent_attack(rng: np.random.Generator, gap_allowed: bool = True, reversed_sign: bool = False) -> Outcome:
-    """Check T17 (a) for laws of a few atoms, in exact counts: where gamma differs from H two lengths are accepted alike
-    exactly if no atom lies between the edges, and else in the stated order. ``gap_allowed=False`` (a control) takes an
-    acceptance strictly between 0 and 1 for enough."""
+    """Check T17 (a) for laws of a few atoms, in exact counts: if gamma differs from H, two lengths are accepted alike
+    exactly where no atom lies between their edges, else in the stated order. A control (``gap_allowed=False``) says
+    that they differ wherever acceptance is strictly between 0 and 1.
+    """
 
     def excess(example: tuple[list[int], list[int], int, int, float, float, int, int]) -> float:
         atoms, weights, c_lo, c_hi, gamma, H, first, second = example
@@ -207,7 +210,7 @@ def exponent_attack(rng: np.random.Generator, gap_allowed: bool = True, reversed
             R = z * n**H - n / 8
             kept = rule.apply(R, np.full(z.size, n), np.where(mass % 2, 1.0, -1.0), -1 / 8).multiplier
             counts.append(int(mass @ kept))
-        X = np.maximum(z / (c_hi / 8), -z / (c_lo / 8))  # the factor at which an atom is just accepted, at length 1
+        X = np.maximum(z / (c_hi / 8), -z / (c_lo / 8))  # T17's X at length 1
         inner, outer = np.sort(lengths ** (gamma - H))
         alike = not np.any((inner < X) & (outer >= X))
         if not gap_allowed:

@@ -41,7 +41,7 @@ def bias_parts(p: Floats, lengths: np.ndarray, c: Floats, u: Floats) -> tuple[Fl
     p, lengths, c : arrays (N,)
         Probability of each response that can be drawn, its length, and f - e^Y.
     u : array (N, D)
-        The rest of the update, e^X A psi.
+        The update's terms without the factor, e^X A psi.
     """
     between, inside, bound = np.zeros(u.shape[1]), np.zeros(u.shape[1]), 0.0
     for length in np.unique(lengths):
@@ -69,8 +69,10 @@ def true_update(chain: Chain, step: float = 1e-5) -> Floats:
 
 
 def bias(rng: np.random.Generator, sign: float = 1.0, weighted: bool = True, inner: bool = True) -> Outcome:
-    """Check T18 (a): the update with e^S for e^(S+D+E), or with a correction's factor, less the true one, in two parts.
-    The true update is the gradient of the expected advantage. The inside part's bound holds in every case."""
+    """Check T18 (a): an update that ignores D + E, or corrects it by a factor, differs from the true update by the
+    length part plus the inside part. The true update is the gradient of the expected advantage. The inside part stays
+    within its bound.
+    """
     gaps, slack = [], []
     for sampler in SAMPLERS:
         chain = make_chain(rng, vocabulary=2, max_length=4, **sampler)
@@ -91,8 +93,9 @@ def bias(rng: np.random.Generator, sign: float = 1.0, weighted: bool = True, inn
 
 
 def bound_reached(rng: np.random.Generator, factor: float = 1.0, centred: bool = True) -> Outcome:
-    """Check T18 (a): the bound on the inside part is reached where the rest of the update moves with e^Y, one factor
-    for all lengths."""
+    """Check T18 (a): the bound on the inside part is reached if, at each length, the update's other factor is linear in
+    e^Y with one slope for all lengths.
+    """
     errors = []
     for _ in range(20):
         lengths = rng.integers(1, 5, 40)

@@ -20,7 +20,7 @@ from proofs_check.run import MOST_JOBS
 MOST_DRAWS = 10_000_000
 """Most responses of each length that the command simulates; more would not fit into memory."""
 CURVES, ONLINE = "curves", "online"
-"""Parts of the output beside the maps: curves of the theory, and bands that follow a target."""
+"""Names on the command line of two parts of the output: theory curves, and the table of bands that follow a target."""
 EXAMPLES = """examples:
   python -m proofs_check.maps
       every table, in out/proofs_check

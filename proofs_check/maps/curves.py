@@ -43,11 +43,15 @@ LAWS = {
     "no drift error": (0.0, ("rloo", "gspo", "fspo", "power")),
     "drift -sigma^2/2": (-(SIGMA**2) / 2, ("rloo", "gspo", "fspo", "fspo-kl", "power")),
 }
-"""Panels of the acceptance figure: drift mu of the tokens (nats) and the rules. All but fspo-kl are centred at 0."""
+"""Panels of the figure of acceptance by length: drift mu of the tokens (nats), and rules. All rules but fspo-kl are
+centred at 0.
+"""
 RANGES = {"equal": (1.0, 1.0, False), "unequal": (0.5, 1.5, True)}
-"""Cases of the drift figure: standardised ranges u_lo and u_hi, and whether drift errors of both signs occur."""
+"""Cases of the figure of LRE by drift error (T3): standardised ranges u_lo and u_hi, and whether drift errors of both
+signs occur.
+"""
 NEAR = 0.1
-"""Relative distance: LRE is bounded not only at the stated ranges but at all ranges this near to them."""
+"""The table of T3 bounds LRE at each stated range and at all ranges within this relative distance of it."""
 TOKEN_LENGTHS = np.unique(np.round(np.geomspace(1, 4096, 37))).astype(int)
 EXPONENTIAL, STUDENT = ExponentialTokens(0.0, 1.0), StudentTokens(0.0, 1.0, df=5.0)
 

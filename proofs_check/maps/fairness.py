@@ -17,8 +17,9 @@ from proofs_check.tools.lre_interval import simulated_lre
 
 Measure = Literal["band", "update", "weight"]
 TARGETS: dict[str, tuple[float, ...]] = {"band": (0.85, 0.5), "update": (0.85, 0.7), "weight": (0.85, 0.5)}
-"""Mean acceptances to which ranges are set, by kind of acceptance. Update acceptance counts only one side of the band,
-so it seldom falls to a half."""
+"""Mean acceptances to which ranges are set, by kind of acceptance. There is no low target for update acceptance,
+because a response can be clipped on one side of the band only.
+"""
 SIMULATED_TARGET = 0.85
 Row = dict[str, Any]
 
@@ -40,8 +41,9 @@ RULES: tuple[Rule, ...] = (
     _power("fspo-gaussian", 0.5, drift="gaussian"),
     _power("fspo-tilted", 0.5, drift="tilted"),
 )
-"""The bands that are compared. All are symmetric, because the ratio of the two ranges is a factor of the map; rloo and
-gspo have unequal ranges, so ``fixed`` and ``linear`` take their place."""
+"""The bands that are compared. All are symmetric, because the map varies the ratio of the two ranges by itself.
+``fixed`` and ``linear`` stand for rloo and gspo, whose ranges are unequal.
+"""
 
 
 def acceptance(setting: MapPoint, rule: Rule, measure: Measure) -> Floats | None:
@@ -71,7 +73,7 @@ _INFINITE = np.array(math.inf)
 
 
 def with_asymmetry(rule: Rule, ratio: float) -> Rule:
-    """Return the rule with c_hi/c_lo = ratio and the same geometric mean of the two."""
+    """Return the rule with c_hi/c_lo = ratio and the geometric mean of c_lo and c_hi unchanged."""
     root = math.sqrt(ratio)
     return replace(rule, range_lo=rule.range_lo / root, range_hi=rule.range_hi * root)
 

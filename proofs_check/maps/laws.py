@@ -81,7 +81,8 @@ class Student:
     _splines: tuple[CubicSpline, ...] = field(init=False, repr=False)
     _units: Floats = field(init=False, repr=False)
 
-    # in units of the sum's scale; further out, the tail is taken as l times that of one token, matched at this point
+    # End of the table of the sum's law, in units of the sum's scale. Beyond it the tail is taken as l times the tail of
+    # one token, scaled to agree at this point.
     _EDGE = 60.0
 
     def __post_init__(self) -> None:
@@ -101,7 +102,7 @@ class Student:
         first = CubicSpline(x, cdf(middle**exponent, middle)[0])
         found = float(first.solve(0.75, extrapolate=False)[0]) * self.at**exponent
         object.__setattr__(self, "token_scale", quartile * self.sigma * math.sqrt(self.at) / found)
-        units = self.lengths**exponent  # in units of a token's scale
+        units = self.lengths**exponent  # widths of the sums over a token's scale
         object.__setattr__(self, "_units", units * self.token_scale)
         object.__setattr__(self, "_splines", tuple(CubicSpline(x, row) for row in cdf(units, self.lengths)))
 

@@ -164,7 +164,9 @@ def setting(
 
 @dataclass(frozen=True)
 class Point:
-    """What defines a setting, before its laws are computed (which takes time), and the kinds of acceptance to show."""
+    """One or two changed factors of a setting and the kinds of acceptance to show. Its laws, which take time, are
+    computed by `setting`.
+    """
 
     factor: str
     value: float

@@ -103,7 +103,6 @@ class ShiftedLengths:
 class AdvantageDrift:
     """S given L and A is N((mu + sign(A) pull) L, sigma^2 L), so rewarded responses move up and the others down (T11).
 
-    Training moves rewarded responses up and the others down, so the drift depends on the sign of A (T11).
     ``sample`` gives S alone, ``sample_pair`` S with A = +1 or -1.
 
     Parameters

@@ -12,7 +12,7 @@ from fspo.theory import Floats
 from proofs_check.tools.policy import PolicyResponses, all_responses, next_symbol, scores, token_log_probs
 
 SAMPLERS: tuple[dict[str, Any], ...] = ({}, {"temperature": 0.7}, {"top_p": 0.8}, {"top_k": 2, "temperature": 1.3})
-"""What the sampler does beside its numerics, in the enumerated checks: options of `make_chain`."""
+"""Samplers of the enumerated checks, as options of `make_chain`: temperature, top-p and top-k."""
 
 
 def truncated(theta: Floats, top_p: float = 1.0, top_k: int | None = None) -> Floats:

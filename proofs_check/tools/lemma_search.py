@@ -14,7 +14,7 @@ from proofs_check.tools.lemma_claims import LemmaBound, Strata, Terms, float_ter
 
 UNIT = "(rho - sin)/rho"
 DECADES = 12
-"""Shares and acceptances of random strata reach down to 10^-12."""
+"""Shares and acceptances of random strata go down to about 10^-DECADES."""
 
 
 class Judged:
