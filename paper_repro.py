@@ -99,7 +99,7 @@ class Reproduction:
 
         sources = ("fspo.models.warmup", "fspo.models.warmup_training", "fspo.tasks.chain_add", "fspo.models.load")
         found = self.stages.run("warm-up", {"source": source_digest(*sources)}, work)[1]
-        return found if Path(found).is_dir() else work()  # the cache may have been emptied in the meantime
+        return found if Path(found).is_dir() else work()  # the cache may have been emptied since the stage ran
 
     def calibrate(self, shared: Job) -> dict[str, Any]:
         """Calibrate every rule's range to the same band acceptance on the unclipped run."""
@@ -114,17 +114,21 @@ class Reproduction:
         return self.stages.run("calibration", inputs | {"source": source_digest("analysis", *GROUND_FLOOR)}, work)[1]
 
     def measure_noise(self, runs: Sequence[Job]) -> str:
-        """Measure what numerics alone do to S, on the first seed of rule fspo (else the first run); return the key."""
+        """Measure what numerics alone do to S, on the first seed of rule fspo (else the first run); return the stage's
+        key.
+        """
         job = next((job for job in runs if job.run.name.startswith("fspo-seed")), runs[0])
 
         def work() -> None:
-            shutil.rmtree(job.run / NOISE, ignore_errors=True)  # from other inputs, or from a killed measurement
+            shutil.rmtree(job.run / NOISE, ignore_errors=True)  # an old measurement, or part of one
             run_module("fspo.train", "--config", str(job.run / CONFIG), "--noise-floor")
 
         return self.stages.run("noise-floor", {"run": job.key, "source": source_digest("fspo")}, work)[0]
 
     def train_sweep(self, training: Training, ranges: dict[str, Any], done: Sequence[Job]) -> str:
-        """Train rules with one setting changed, tabulate the runs in the bins of the others; return the table's key."""
+        """Train rules with one setting changed and write the table of these runs, in the length bins of the other runs;
+        return the stage's key.
+        """
         from analysis.sweeps.trained import Entry, write_trained_sweep
 
         edges = json.loads((done[0].run / ANALYSIS / SUMMARY).read_text(encoding="utf-8"))["edges"]
@@ -172,7 +176,7 @@ class Reproduction:
 
     @staticmethod
     def _from(runs: Sequence[Job], noise: str, *packages: str) -> dict[str, Any]:
-        """Return the inputs of a stage over several runs."""
+        """Return the inputs of a stage that reads several runs: a change of one of them makes the stage run again."""
         return {"keys": [job.key for job in runs], "noise": noise, "source": source_digest(*packages, *GROUND_FLOOR)}
 
 

@@ -49,7 +49,7 @@ def main(output: str, rollouts: int = 3) -> None:
         optim=OptimConfig(learning_rate=2e-4, warmup_updates=0),
         eval=EvalConfig(every=0),
     )
-    # leave both out to use the option model.name_or_path
+    # Without the arguments model and tokenizer the trainer loads what the option model.name_or_path names.
     model, tokenizer = build_embedded_model(0), load_tokenizer("embedded")
     Trainer(config, model=model, tokenizer=tokenizer, task=Digits()).train()
 

@@ -1,4 +1,5 @@
-"""A user's own TRL run, watched: one line more writes the log that says which lengths a correction cuts.
+"""Log a TRL run that keeps its own loss. One more line of code writes the gradient log, from which `python -m analysis`
+tells which lengths a correction would cut.
 
     pip install 'fspo[trl]'
     python examples/trl_observe.py out/watched 6   # the run folder, the number of updates
@@ -61,7 +62,7 @@ def main(output: str, steps: int = 6) -> None:
         use_cpu=True,
         bf16=False,
     )
-    Trainer = observe(GRPOTrainer)  # the one line; everything else is TRL's
+    Trainer = observe(GRPOTrainer)  # the only line that plain TRL does not have
     trainer = Trainer(
         model=build_embedded_model(0),
         reward_funcs=digits,

@@ -20,7 +20,9 @@ from fspo.rules import Ratio
 NAMES = (*TABLES, "sweep")
 """Tables that ``python -m analysis`` and ``python -m analysis sweep`` write (docs/theory.md names the quantities)."""
 OF_OWN_RULE = ("over_time", "theory_gap")
-"""Tables of the run's own rule on the analysed ratio: a correction's name, with --on, and not the clip rule's."""
+"""Tables of what the run's own rule on the analysed ratio did: with ``--on engine`` or ``--on behaviour`` the
+correction, else the clip rule.
+"""
 THEORY_NAMES = (
     "acceptance_laws",
     "drift_lre",
@@ -148,7 +150,7 @@ def load(runs: Sequence[Path], by: str = LENGTH.name, on: str = UPDATE.on) -> Ta
     Raises
     ------
     UserError
-        If a run does not exist or was not analysed so, or the partition or the ratio is unknown.
+        If a run does not exist or was not analysed by this partition and ratio, or one of these is unknown.
     """
     runs, partition, ratio = [Path(run) for run in runs], find_partition(by), known_ratio(on)
     if not runs:
@@ -224,7 +226,9 @@ def reasons(frame: Frame) -> str:
 
 
 def plain_outside(frame: Frame) -> Frame:
-    """Return the rows of the rules that leave nothing outside the band: those that drop, or corrections that mask."""
+    """Return the rows of the rules that give responses outside the band no gradient: rules that drop, and corrections
+    that mask.
+    """
     return prefer(frame, "outside", "drop", "mask", "truncate", "cap")
 
 

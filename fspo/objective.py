@@ -113,8 +113,8 @@ class Records:
 
     length: Tensor  # int64, number of unmasked tokens
     log_ratio: Tensor  # float64, S in nats
-    sum_sq_log_ratio: Tensor  # float64, sum of s_t^2 over the tokens
-    k3_sum: Tensor  # float64, sum of exp(s_t) - 1 - s_t over the tokens
+    sum_sq_log_ratio: Tensor  # float64, sum over the tokens of the squared token log-ratio s_t
+    k3_sum: Tensor  # float64, sum over the tokens of k3 = exp(s_t) - 1 - s_t
     side: Tensor  # int8: clipped below (-1), not at all (0), above (1), at the dual clip (2)
     multiplier: Tensor  # float64, multiplier M of the gradient
     weight: Tensor  # float64, importance weight w
@@ -129,16 +129,16 @@ class Records:
     cut_dual: Tensor  # int64, number clipped at the dual clip, counted as in cut_low
     count: Tensor  # int64, number of responses (or tokens) with A != 0, by which the clip shares are divided
     kl: Tensor  # float64, k3 estimate of KL(new||reference) summed over tokens, nats; 0 without a reference
-    engine_log_ratio: Tensor | None = None  # float64, E in nats; None if the staleness is unknown
+    engine_log_ratio: Tensor | None = None  # float64, engine log-ratio E, nats; None if the staleness is unknown
     engine_sum_sq: Tensor | None = None
     engine_k3_sum: Tensor | None = None
-    staleness_log_ratio: Tensor | None = None  # float64, D in nats
-    behaviour_log_ratio: Tensor | None = None  # float64, D + E in nats
+    staleness_log_ratio: Tensor | None = None  # float64, staleness log-ratio D, nats
+    behaviour_log_ratio: Tensor | None = None  # float64, behaviour log-ratio D + E, nats
     behaviour_sum_sq: Tensor | None = None
     behaviour_k3_sum: Tensor | None = None
-    total_sum_sq: Tensor | None = None  # float64, sum of (s_t + d_t + e_t)^2 over the tokens
+    total_sum_sq: Tensor | None = None  # float64, sum over tokens of the squares of the total ratio's token log-ratios
     total_k3_sum: Tensor | None = None
-    missing: Tensor | None = None  # int64, tokens without a log-probability of the sampler (Mismatch)
+    missing: Tensor | None = None  # int64, number of tokens for which the sampler gave no log-probability
     correction_lo: Tensor | None = None  # float64, lower edge of the correction's band on its ratio, nats
     correction_hi: Tensor | None = None
     correction_drift: Tensor | None = None  # float64, centre of the correction's band, nats per token

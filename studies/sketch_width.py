@@ -39,7 +39,9 @@ RESULTS = Path(__file__).parent / "results" / "sketch_error.csv"
 
 
 def cosines(gram: np.ndarray) -> dict[str, np.ndarray]:
-    """Return, from inner products (n, n), the cosines of all pairs and those of updates with a part dropped."""
+    """Return, from the responses' inner products (n, n), the cosines of all pairs, and those of an update with the same
+    update after some responses were dropped.
+    """
     return {"pair": pair_cosines(gram), "drop": drop_cosines(gram, SEED)}
 
 

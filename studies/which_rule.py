@@ -140,7 +140,8 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float, float]:
 def median_interval(values: Sequence[float]) -> tuple[float, float, float]:
     """Return the median with the sign test's interval; the ends are NaN with fewer than six values.
 
-    One unit may lie anywhere without moving it: ratios of squared errors have no mean that one could rely on.
+    The median is used because one log or model may have so large a ratio of squared errors that a mean would show
+    nothing else.
     """
     x = np.sort(np.asarray(values, np.float64))
     # rank of the interval's lower end; 0 means that there is no interval
@@ -153,10 +154,10 @@ def compared(rows: list[Row], quantity: str, target: float) -> pd.DataFrame:
     """Compare every case with fspo's drop, paired by log or model: median ratio of squared errors, or median gain in
     cosine.
 
-    A squared error is an unbiased estimate and may be negative; such a unit stays where it is, below all others.
+    An unbiased estimate of a squared error may be negative; the log or model then ranks below all others.
 
-    Columns: rule, outside, estimate, ci_low, ci_high, units (with a number), better (units in which the case is
-    better), p (sign test, two-sided).
+    Columns: rule, outside, estimate, ci_low, ci_high, units (number of logs or models), better (in how many of them the
+    case is better than fspo's drop), p (sign test, two-sided).
     """
     table: Any = pd.DataFrame(rows)
     table = table[(table.quantity == quantity) & np.isclose(table.target, target)]

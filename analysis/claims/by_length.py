@@ -35,7 +35,9 @@ TARGET = 0.85
 LRE_MARGIN = 0.05
 """Largest LRE_inf that counts as 0: no bin of lengths accepts 5 % more or less often than the mean."""
 CONSTANT, SEEN = "test of a constant acceptance", "LRE_2 seen with 80 % probability, worst run"
-"""Names of two entries in the details of claims C1 and C7."""
+"""Names, in the details of claims C1 and C7, of the test that acceptance is constant and of the LRE_2 that it would
+detect.
+"""
 _SLOPE = "slope"
 
 

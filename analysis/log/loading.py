@@ -58,7 +58,8 @@ class Run:
     rows : Rows
         All rows that can be analysed; of a streamed run, the rows of a sample of rollouts, each rollout complete.
     logged : frozenset of str
-        Columns that have a value in the log; of what the run's own rule did, the fields of ``rows``.
+        Columns that have a value in the log. Columns of what the run's own rule did go by the names of the fields of
+        ``rows``.
     counts : mapping of str to int
         How many rows of each kind the log has; of a streamed run, how many the sample has.
     notes : Notes

@@ -45,7 +45,7 @@ WORDS: dict[Ratio, Words] = {
     "total": Words("S + D + E", "S+D+E", _ONCE, _SAME),
 }
 RATIOS = tuple(columns.log_ratio for columns in RATIO_COLUMNS.values() if columns.log_ratio)
-"""The columns of a log that hold a log-ratio."""
+"""The columns of the gradient log that hold a response's log-ratio: update, engine or behaviour."""
 CORRECTED: tuple[Ratio, ...] = ("engine", "behaviour")
 """The ratios that corrections act on; clip rules act on the others."""
 _CLIP = {name: name for name in ("lo", "hi", "drift", "band_accept", "side", "multiplier", "weight")}

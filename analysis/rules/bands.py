@@ -62,7 +62,7 @@ class Band:
     def twin(self, case: Case) -> int | None:
         """Return the number of the dropping case that cuts the same rows as a truncating case, or None."""
         key = case.key | {"outside": "drop"}
-        # compared as text, because NaN equals NaN there
+        # Compare the cases' keys as text, because a missing target is NaN, which does not equal NaN.
         same = (i for i, other in self.members.get("drop", []) if repr(other.key) == repr(key))
         return next(same, None)
 

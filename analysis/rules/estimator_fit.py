@@ -85,7 +85,7 @@ def estimator_fit(columns: Columns, size: int = 0) -> EstimatorFit:
             size = np.maximum(total(kept), 1)
             from_mean = x - (total(kept * x) / size)[group]
             slope = total(kept * from_mean * y) / total(kept * from_mean**2)
-            slope = np.where(np.isfinite(slope), slope, total(kept * y) / total(kept * x))  # one reward is left
+            slope = np.where(np.isfinite(slope), slope, total(kept * y) / total(kept * x))  # all kept rewards are equal
             intercept = total(kept * y) / size - slope * total(kept * x) / size
             off = largest(kept * np.abs(y - slope[group] * x - intercept[group]))
             return slope, intercept, (off <= TOLERANCE * largest(np.abs(y))) & ~equal
@@ -99,7 +99,7 @@ def estimator_fit(columns: Columns, size: int = 0) -> EstimatorFit:
         deviation = np.sqrt(total(x * x) / np.maximum(count - 1, 1))
         everything = np.sqrt(_by_rollout(rollout, r))[first_of(group, number)]
         constant = np.median(k[judged & sound]) if np.any(judged & sound) else np.nan
-        values = (  # of k by each of SLOPES, in its order
+        values = (  # the slopes k that each estimator of SLOPES may give
             [count / np.maximum(count - 1, 1)],
             [1 / (deviation + eps) for eps in (0.0, 1e-6, GRPO_EPS)] + [np.sqrt(count / (count - 1)) / deviation],
             [np.ones(number)],
@@ -111,7 +111,7 @@ def estimator_fit(columns: Columns, size: int = 0) -> EstimatorFit:
             for name, slopes in zip(SLOPES, values, strict=True)
         }
         lines = {BY_LENGTH: A / L, OVER_LENGTH: A * L}
-        mixed = largest(L) > 1.02 * (total(L) / count)  # of responses of one length nothing can be told by length
+        mixed = largest(L) > 1.02 * (total(L) / count)  # lengths differ, so A may depend on L
         for name, y in lines.items():
             _, at, on = line(y)
             fits[name] = ~straight & ~equal & mixed & on & ~missing & (np.abs(at) <= TOLERANCE * largest(np.abs(y)))

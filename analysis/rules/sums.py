@@ -19,10 +19,12 @@ SMALL = 1e-3
 
 @dataclass
 class Base:
-    """Sums of a weight w by group: w by bin; w x and w x^2; and both about the window's weighted mean of x."""
+    """Sums of a weight w over rows, by group of clusters: of w and w^2 also by bin, and of w x and w x^2, where x is
+    the row's place on the axis of trends. The fields ``within`` have x centred at its weighted mean in the window.
+    """
 
     d: Floats  # (G, K) sums of w
-    squares: Floats  # (G, K) of w^2
+    squares: Floats  # (G, K) sums of w^2
     x: Floats  # (G,) sums of w x
     xx: Floats
     within_x: Floats
@@ -37,11 +39,13 @@ class Base:
 
 @dataclass
 class ValueSums:
-    """Sums of a numerator y by group: y and y^2 by bin; x y; x y about the window's means."""
+    """Sums of a numerator y (an acceptance or a clipped weight) over rows, by group of clusters: of y and y^2 also by
+    bin, and of x y, where x is the row's place on the axis of trends.
+    """
 
     y: Floats  # (G, K) sums of y
     xy: Floats  # (G,) sums of x y
-    within: Floats  # (G,) sums of x y about the window's means
+    within: Floats  # (G,) sums of x y, both centred at their means in the window
     squares: Floats  # (G, K) sums of y^2, for numerators that are weights; else empty
     rejected: Ints  # (P,) number of rows with y = 0 by (group, cell) pair, or empty
 
@@ -104,15 +108,17 @@ class Sums:
     subsets: dict[str, SubsetSums]
     columns: dict[tuple[int, str, str], ValueSums] = field(
         default_factory=dict
-    )  # by case, kind of acceptance and subset
-    sides: dict[tuple[int, str], Floats] = field(default_factory=dict)  # by case and side of the cut
+    )  # sums of numerators by case, kind of acceptance and subset
+    sides: dict[tuple[int, str], Floats] = field(default_factory=dict)  # number of cut rows by case and side
     unlike: Floats = field(default_factory=lambda: np.zeros(0))  # rows by group with a logged multiplier other than 1
-    # by case and rate, for each window
+    # Calibrated ranges by case and kind of acceptance, for each window.
     ranges: dict[tuple[int, str], dict[int, tuple[float, float]]] = field(default_factory=dict)
     no_range: dict[tuple[int, str], dict[int, str]] = field(default_factory=dict)
-    """For each case and rate, the windows (first rollouts) in which no range gives the target, with the reason."""
+    """By case and kind of acceptance: the windows (named by their first rollout) in which no range gives the target,
+    with the reason.
+    """
     left_out: dict[tuple[int, str, str], SubsetSums] = field(default_factory=dict)
-    """Sums over the rows of windows in which a case found no range, by case, rate and subset."""
+    """Sums over the rows of windows in which a case found no range, by case, kind of acceptance and subset."""
     reasons: dict[tuple[int, str], str] = field(default_factory=dict)
 
     def counted(self, i: int, rate: str, subset: str) -> SubsetSums:

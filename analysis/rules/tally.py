@@ -42,7 +42,7 @@ class Tally:
     def __init__(self, run: Run, layout: Grouping, cases: Sequence[Case]) -> None:
         self.layout, self.cases = layout, list(cases)
         logged = not any(c.source == "trained" for c in cases) and "multiplier" in run.logged
-        # of a correction the log holds the factor M w, which is no share of what is kept
+        # For a correction the log holds the factor M w, from which no acceptance follows.
         self.logged = logged and run.rule is not None and run.ratio.on not in CORRECTED
         self.logged_band = "band_accept" in run.logged
         self.trained = [(i, case) for i, case in enumerate(cases) if case.source == "trained"]

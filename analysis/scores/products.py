@@ -245,8 +245,9 @@ class SketchTerms:
 
 @dataclass
 class CosineColumns:
-    """CosineColumns of several rules or draws: values (K+2, R) and replicates (C, K+2, R) by bin, overall, and in the
-    worst bin."""
+    """Cosines of several rules or draws: values (K+2, R) and replicates (C, K+2, R) by bin, overall, and in the worst
+    bin.
+    """
 
     value: Floats
     replicates: Floats
@@ -254,7 +255,7 @@ class CosineColumns:
     cluster: Ints
     degrees: int
     sketch: SketchTerms
-    nothing_left: list[NDArray[np.bool_]]  # where nothing is left, as `pooled_cosines` returns it
+    nothing_left: list[NDArray[np.bool_]]  # cosines whose clipped update is 0
 
     @staticmethod
     def of(

@@ -117,8 +117,9 @@ class ErrorLaw:
 
     @cached_property
     def _parts(self) -> tuple[Floats, Floats, Floats]:
-        """Standard deviations (K,), standardised errors of the acceptances (K, M), and simulated shares of rows (K,
-        M)."""
+        """Return standard deviations (K,), standardised errors of the acceptances (K, M), and simulated shares of rows
+        (K, M).
+        """
         k = len(self)
         errors = np.ascontiguousarray(self.errors.T)
         shares = np.maximum(self.p[:, None] + errors[k:], 0.0)

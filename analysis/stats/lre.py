@@ -250,7 +250,8 @@ def constant_test(law: ErrorLaw) -> tuple[float, float]:
     if law.df - rank + 1 < 1:
         return float("nan"), float("nan")
     fair = np.full(k, float(law.p @ law.smooth)) if law.binary else law.a
-    # All terms come from the candidate, so the direction p has exactly no error, and r has no part in it.
+    # Compute the covariance at exact fairness. The mean of r over p is 0 by definition, so the covariance has rank K -
+    # 1 exactly.
     mean = float(law.p @ fair)
     lever = np.hstack([np.eye(k) / mean - np.outer(fair, law.p) / mean**2, -np.outer(fair, fair) / mean**2])
     covariance = lever @ law.covariance_at(fair) @ lever.T

@@ -113,7 +113,9 @@ def settings(run: Run) -> Iterator[Setting]:
 
 
 def _weighted(power: float) -> Transform:
-    """Multiply each response's score by L^power, for token means against sums."""
+    """Return a change of scored windows that multiplies each response's score by L^power, as another aggregation of the
+    loss does.
+    """
 
     def change(window: ScoredWindow) -> ScoredWindow:
         return replace(window, vectors=window.vectors * window.rows.length[:, None] ** power)

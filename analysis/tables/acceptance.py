@@ -152,7 +152,7 @@ class RangeRow(NamedTuple):
 
 @dataclass
 class AcceptanceTables:
-    """The rows of the seven tables."""
+    """Rows of the tables acceptance, clip_sides, lre, trend, smooth, ranges and ess."""
 
     acceptance: list[AcceptanceRow] = field(default_factory=list)
     clip_sides: list[ClipSideRow] = field(default_factory=list)
@@ -393,8 +393,8 @@ def acceptance_rows(
     """
     low, high = proportion_interval(found.value, found.variance, found.count, found.clusters)
     if not found.binary:
-        # The ratio of a weight can exceed 1, so it is treated as a mean. If nothing is cut it has no spread and counts
-        # as a share.
+        # A weight acceptance can exceed 1, so it gets the interval of a mean. Where nothing is cut it is 1 without
+        # spread and keeps the interval of a share.
         cut = ~found.shares & ((found.variance > ROUNDING) | (np.abs(found.value - 1) > ROUNDING))
         means = mean_interval(found.value, found.variance, found.clusters)
         low, high = np.where(cut, np.maximum(means[0], 0.0), low), np.where(cut, means[1], high)

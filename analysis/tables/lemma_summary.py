@@ -66,7 +66,7 @@ def lemma_summary(table: Sequence[LemmaRow]) -> list[LemmaSummaryRow]:
     """
     groups: dict[str, list[LemmaRow]] = {}
     for row in table:
-        # compared as text, because NaN equals NaN there
+        # Group by the text of the case, because a missing target is NaN, which does not equal NaN.
         groups.setdefault(repr((row.case, row.weight)), []).append(row)
     return [line for found in groups.values() for line in _of_case(found)]
 

@@ -124,7 +124,7 @@ class PopulationTable:
         self.left_out: Counter[str] = Counter()
         self._pools: dict[str, _Pool] = {}
         self._reasons: dict[int, str] = {}
-        self._cut: dict[int, int] = {}  # for each case, of how many updates it kept nothing
+        self._cut: dict[int, int] = {}  # by case, number of updates in which it kept no response
 
     def add(self, window: ScoredWindow) -> None:
         """Add the scores of one window at first use; ignore windows of reused rows."""

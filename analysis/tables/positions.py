@@ -57,9 +57,9 @@ class Tokens:
     """The tokens of some rows, one behind another: arrays (T,)."""
 
     row: Ints  # index of the token's row
-    position: Ints  # from 1
-    x: Floats  # log-ratio, nats
-    prefix: Floats  # sum of x up to the token
+    position: Ints  # place of the token in its response, from 1
+    x: Floats  # token log-ratio, nats
+    prefix: Floats  # sum of the token log-ratios up to this token
 
     @staticmethod
     def of(lists: list[Floats]) -> Tokens:

@@ -198,7 +198,9 @@ def _reference(front: Sequence[str]) -> str:
 
 
 def _kept(data: Sequence[Series], front: Sequence[str]) -> list[Series]:
-    """Return the series whose smooth bands the large panels show if there are small panels: those of one rule."""
+    """Return the series of the rule with which the small panels compare; large panels show smooth bands of this rule
+    alone.
+    """
     return [s for s in data if s.rule == _reference(front)]
 
 

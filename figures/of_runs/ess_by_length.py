@@ -51,11 +51,15 @@ CAPTION = (
 )
 WEIGHT = "mean weight"
 MOST = 5
-"""Most rules that share a panel, besides exact; of more, the paper's comparison is drawn."""
+"""Largest number of rules in a panel, beside the unclipped weights ("exact"). With more rules only those that the paper
+compares are drawn.
+"""
 
 
 def select(tables: Tables) -> list[PanelRows]:
-    """Return the rows by bin: one PanelRows for each way to compare the rules, and at the end the rows of "exact"."""
+    """Return effective sample sizes by bin, one PanelRows for each way to compare the rules, and last those of the
+    unclipped weights ("exact").
+    """
     rows = first_use(tables["ess"])
     rows = drawable(rows[rows["bin"] >= 0])
     found = []
@@ -69,7 +73,7 @@ def select(tables: Tables) -> list[PanelRows]:
 
 
 def plot_estimates(data: Sequence[Estimates], partition: Partition = LENGTH, ax: Axes | None = None) -> Axes:
-    """Draw points with intervals over the bins, rules side by side."""
+    """Draw estimates with intervals against the coordinate of their bins; points of several rules stand side by side."""
     ax = new_axes(ax)
     rules = list(dict.fromkeys(d.rule for d in data))
     shift = dict(zip(rules, spread(len(rules), min(0.07, 0.5 / len(rules))), strict=True))
@@ -83,7 +87,7 @@ def plot_estimates(data: Sequence[Estimates], partition: Partition = LENGTH, ax:
 
 
 def caption(tables: Tables) -> str:
-    """Return the caption with its numbers."""
+    """Return the caption of effective sample sizes, with sample sizes."""
     *found, exact = select(tables)
     return CAPTION.format(
         what=view_words(found), n=count_words(exact.rows["count"]), by=tables.bin_word, S=tables.symbol
@@ -91,7 +95,9 @@ def caption(tables: Tables) -> str:
 
 
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw a panel of shares for each way to compare the rules, and one of the mean weight (docs/theory.md T9, T10)."""
+    """Draw a panel of effective sample sizes for each way to compare rules, and one of the mean weight (docs/theory.md
+    T9, T10).
+    """
     *found, exact = select(tables)
     weights = exact.rows.drop(columns=["estimate", "ci_low", "ci_high"]).rename(
         columns={"mean_weight": "estimate", "mean_weight_ci_low": "ci_low", "mean_weight_ci_high": "ci_high"}

@@ -82,7 +82,7 @@ def plot_lre(data: Sequence[RuleDots], rules: Sequence[str], ax: Axes | None = N
 
 
 def caption(tables: Tables) -> str:
-    """Return the caption of LRE by rule, with what is compared."""
+    """Return the caption of LRE by rule, which says from which logs the panels are."""
     found = select(tables)
     gone = sorted({str(rule) for view in found for rule in view.rows.loc[view.rows["estimate"].isna(), "rule"]})
     missing = f" Without an estimate in some panel: {', '.join(gone)}." if gone else ""

@@ -41,7 +41,7 @@ WORDS = {"gap": "measured − theory", "H": "H (spread)"}
 
 
 def select(tables: Tables) -> Frame:
-    """Return the rows by bin of the parts that the figure draws."""
+    """Return the rows by bin of table theory_gap: the gap in acceptance and those of its parts that are drawn."""
     rows = tables["theory_gap"]
     rows = rows[(rows["bin"] >= 0) & rows["part"].isin(list(PARTS))]
     return drawable(need(rows, "no rule with a band on whole sequences has trained"))

@@ -65,7 +65,7 @@ def outside_grid(
         sharey="row",
     )
     for i in reversed(range(len(axes))):
-        # the last place is empty if an odd number of names stands in two columns
+        # Remove the last axes if an odd number of panels stands in two columns.
         if i % (lines * columns) >= len(names):
             axes.pop(i).remove()
     return fig, axes, columns
@@ -88,7 +88,9 @@ def caption(tables: Tables) -> str:
 
 
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw bias, variance, squared error and that of the direction in columns, ways to compare rules in rows (T12)."""
+    """Draw a column for each of squared bias, variance, squared error and error of the direction, a row for each way to
+    compare rules (T12).
+    """
     found = select(tables)
     panels = [(view, quantity) for view in found for quantity in QUANTITIES]
     with style.context():

@@ -1,6 +1,4 @@
-"""The contents of a reproduction's report, read from its folders and tables; nothing is computed that a stage did
-not.
-"""
+"""The contents of a reproduction's report, read from its folders and tables; no number is computed here."""
 
 from __future__ import annotations
 

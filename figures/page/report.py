@@ -262,7 +262,9 @@ def _sample(sample: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _sections(sections: Sequence[Section], figures: int) -> list[dict[str, Any]]:
-    """Return the sections that hold something. Their figures get numbers from ``figures`` on."""
+    """Return the sections that are not empty, with figures numbered on from ``figures``, the number of figures before
+    them.
+    """
     found = []
     for section in sections:
         if section.notes or section.tables or section.figures:

@@ -39,11 +39,11 @@ def write_page(
     Parameters
     ----------
     checks, claims, diagnoses
-        As the commands write them: proofs_check.json, claims.json, doctor.json.
+        Contents of proofs_check.json, claims.json and doctor.json.
     theory, figures
-        Both captions.json.
+        The rows of captions.json of the theory's figures and of the runs' figures.
     ranges : dict
-        calibration.json, by rule.
+        Content of calibration.json, by rule.
     trained_sweep : path, optional
         Table of the trained sweep, if there is one.
     stages : list of dict

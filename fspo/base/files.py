@@ -100,7 +100,8 @@ def whole_folder(path: Path, *others: type[Exception]) -> Iterator[Path]:
             part.mkdir(parents=True)
             yield part
             old = _put_aside(path) if path.exists() else None
-            # the new folder stands before the old one is removed, which may take long: a kill in between loses neither
+            # Rename the new folder into place before removing the old one, which may take long: so a kill in between
+            # loses neither.
             os.replace(part, path)
             if old is not None:
                 shutil.rmtree(old)
@@ -114,7 +115,7 @@ def remove_folder(path: Path) -> None:
 
 
 def _put_aside(path: Path) -> Path:
-    """Rename a folder to a temporary name beside it, and return that."""
+    """Rename a folder to a temporary name in the same place, and return the new path."""
     rubbish = path.with_name(f".part-old-{path.name}")
     shutil.rmtree(rubbish, ignore_errors=True)
     os.replace(path, rubbish)

@@ -75,7 +75,7 @@ class LogFile:
 
     path: Path
     columns: frozenset[str]
-    metadata: dict[str, Any]  # the run's header, as the writer of the log got it
+    metadata: dict[str, Any]  # ``metadata`` of the run's GradLogWriter
     groups: tuple[Group, ...]
 
     @property
@@ -85,7 +85,7 @@ class LogFile:
 
 
 def broken(path: Path, error: BaseException) -> str:
-    """Describe a file that cannot be read in one line."""
+    """Return one line of damage for a file that cannot be read."""
     text = str(error).splitlines()
     return f"{path.name}: {text[0] if text else type(error).__name__}"
 

@@ -221,7 +221,7 @@ def header_rule(header: Mapping[str, Any], name: str = "rule") -> Rule | None:
     Raises
     ------
     UserError
-        If what stands there is no rule.
+        If the header's entry is not a rule.
     """
     if header.get(name) is None:
         return None

@@ -23,7 +23,9 @@ LOG_RATIO_DRIFT = "seq_log_ratio/drift"
 BEHAVIOUR_DIFFERENCE = "sampling/sampling_logp_difference/mean"
 """Mean over tokens of the absolute difference between the old log-probability and the sampler's, nats."""
 ENGINE_DIFFERENCE = "sampling/engine_logp_difference/mean"
-"""The same between two programs at the weights that sampled."""
+"""Mean over tokens of the absolute difference between the log-probabilities that trainer and sampler give under the
+weights that sampled, nats.
+"""
 MISSING = "sampling/missing_logp"
 """Share of tokens whose log-probability the sampler did not give; they are taken as equal in both programs."""
 CORRECTION_CUT = "correction/cut"
@@ -38,5 +40,5 @@ COSINE_ERROR = "score/cosine_error"
 
 HELD_OUT_REWARD = EVAL + REWARD
 STDERR = "_stderr"
-"""Ending of the metric that holds the standard error of another."""
+"""Ending of names: the standard error of the metric NAME is logged under NAME with this ending."""
 HELD_OUT_STDERR = HELD_OUT_REWARD + STDERR

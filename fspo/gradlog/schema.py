@@ -112,14 +112,18 @@ RATIO_COLUMNS: dict[Ratio, RatioColumns] = {
     "behaviour": RatioColumns("behaviour_log_ratio", "behaviour_sum_sq", "behaviour_k3_sum"),
     "total": RatioColumns("", "total_sum_sq", "total_k3_sum"),
 }
-"""Columns of each ratio that a rule may act on. The total has no column: it is the update's plus the behaviour's."""
+"""Columns of each ratio that a rule may act on. The sum of the total ratio is not logged: it is ``log_ratio`` +
+``behaviour_log_ratio``.
+"""
 TOKEN_COLUMNS: dict[Ratio, tuple[str, ...]] = {
     "update": ("token_log_ratio",),
     "engine": ("token_behaviour_log_ratio",),
     "behaviour": ("token_behaviour_log_ratio",),
     "total": ("token_log_ratio", "token_behaviour_log_ratio"),
 }
-"""Columns that add up to each token's log-ratio. The engine's is known only where the staleness D is 0."""
+"""For each ratio, the columns of token log-ratios that add up to it. For the engine's this holds only where the
+staleness D is 0.
+"""
 REQUIRED = ("rollout", "step", "prompt_id", "response_id", "length", "log_ratio", "advantage")
 """Columns that every trainer must write; each other column may be null or missing."""
 
@@ -162,7 +166,9 @@ def schema(
 
 
 def typed(table: pa.Table) -> pa.Table:
-    """Cast columns to booleans, numbers or text where the schema has these, so that tables of all trainers join."""
+    """Cast each column to its kind in the schema (boolean, number or text), so that the tables of all trainers can be
+    joined.
+    """
     import pyarrow as pa
 
     for place, f in enumerate(table.schema):

@@ -180,7 +180,7 @@ def prompt_pass(config: PretrainedConfig, rows: int, columns: int, dtype: Dtype)
 def _tile(config: PretrainedConfig) -> int | None:
     """Return how many logits a GPU holds at a time if the vocabulary is large; None for a small vocabulary.
 
-    It is passed explicitly, because the fake tensors are on the CPU, for which another number would be chosen.
+    Callers pass the number on explicitly: the fake tensors are on the CPU, for which another number would be chosen.
     """
     return TILE_ELSEWHERE if config.vocab_size >= BIG_VOCABULARY else None
 

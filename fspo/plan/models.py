@@ -121,7 +121,7 @@ def sizes(model: PreTrainedModel) -> Sizes:
     Raises
     ------
     UserError
-        If it has no list of decoder layers.
+        If the model has no list of decoder layers.
     """
     stacks = [m for m in model.modules() if isinstance(m, torch.nn.ModuleList) and len(m) > 0]
     if not stacks:

@@ -191,12 +191,12 @@ class _LinearLogProbs(torch.autograd.Function):
                     inside, column = _places(targets[rows], block)
                     picked[rows] += torch.where(inside, x.gather(1, column), 0.0)[:, 0]
                     new = torch.maximum(top[rows], x.amax(1))
-                    # a finite limit avoids 0 * infinity
+                    # Limit the shift to a finite number, because 0 * infinity would be NaN in the sums of the entropy.
                     shift = ((top[rows].double() - new) / temperature).clamp_(min=-1e300)
                     scale = shift.exp()
                     logits.relative(x, new)
                     if entropy:
-                        x.clamp_(min=finfo.min)  # a finite limit avoids 0 * -infinity, which would be NaN
+                        x.clamp_(min=finfo.min)  # finite, because 0 * -infinity would be NaN
                         e = x.exp()
                         here = torch.linalg.vecdot(x, e)
                         moment[rows] = scale * (moment[rows] + shift * total[rows]) + here

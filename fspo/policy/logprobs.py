@@ -183,7 +183,8 @@ def _select(logits: Tensor, targets: Tensor, temperature: float, entropy: bool) 
         return values, None
     with torch.no_grad():
         log_p = logits.detach().log_softmax(-1)
-        # a finite limit makes 0 * -infinity 0
+        # Limit log-probs to finite numbers, because for a token of probability 0 the product 0 * -infinity would be
+        # NaN.
         return values, -(log_p.exp() * log_p.clamp(min=torch.finfo(log_p.dtype).min)).sum(-1)
 
 

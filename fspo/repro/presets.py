@@ -40,11 +40,11 @@ class ReproductionSizes:
     sweep : bool
         Whether the sweep of settings is trained too.
     swept : tuple of str
-        Rules around which settings are varied, where they are trained.
+        Rules of which the sweep changes one setting at a time; those that are not among ``rules`` are left out.
     sweep_seeds : int
         Number of seeds of each variant, the first ones.
     every_value : bool
-        All values of each setting, or its last one alone.
+        Whether the sweep trains every value of a setting, or only the last one.
     """
 
     rules: tuple[str, ...]
@@ -88,7 +88,7 @@ class Variant:
     Attributes
     ----------
     rule : str
-        The preset around which it stands.
+        The preset of which one setting is changed.
     setting, value : str
         What is changed, and to what; ``("base", "as calibrated")`` for the rule's own runs.
     options : dict
@@ -166,7 +166,7 @@ def _around(rule: str, fit: Mapping[str, Any], sizes: Mapping[str, int]) -> Iter
     for word, factor in (("half", 0.5), ("double", 2.0)):
         try:
             wide = scaled(own, factor)
-        except UserError as error:  # for example a lower range eps of 1 or more
+        except UserError as error:  # `Rule` refuses the change, for example a lower range eps of 1 or more
             yield Variant(rule, "range", word, reason=f"not trained: {error}")
             continue
         yield Variant(rule, "range", word, {"rule.range_lo": wide.range_lo, "rule.range_hi": wide.range_hi})

@@ -15,7 +15,7 @@ from fspo.rules.rule import EPS_SHAPES, Rate, Rule, checked_rows
 
 TRAINING_ACCEPTANCE = 0.65
 """Default share of responses that calibrated bands keep on the shared unclipped run."""
-_MAX_LOG_RANGE = 700.0  # nats; exp of a much larger number overflows float64
+_MAX_LOG_RANGE = 700.0  # largest half-width in nats, because exp of a much larger number overflows float64
 
 
 def standardized_excess(

@@ -17,9 +17,9 @@ Weight = Literal["sequence", "geometric", "none"]
 CUTTING_ALIKE: tuple[tuple[Outside, ...], ...] = (("drop", "truncate"), ("cap",), ("mask",))
 """The treatments outside the band in groups; those of one group cut the same rows."""
 OF_CLIP_RULES: tuple[Outside, ...] = ("drop", "truncate", "cap")
-"""The ways outside a band that clip rules are compared with."""
+"""What happens outside a band, in tables that compare clip rules."""
 OF_CORRECTIONS: tuple[Outside, ...] = ("mask", "cap")
-"""The ways outside a band that corrections are compared with."""
+"""What happens outside a band, in tables that compare corrections."""
 
 MAX_EXPONENT = 20.0
 """Largest exponent of an importance weight: a larger one is replaced by it before ``exp`` (docs/theory.md section 2).

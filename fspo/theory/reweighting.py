@@ -24,7 +24,7 @@ class LRE:
 
     @classmethod
     def of(cls, p: Floats, r: Floats, mean: float) -> LRE:
-        """Build it from the three results of ``relative_acceptance``: shares p, relative acceptances r, mean a_bar."""
+        """Compute the LRE from what `relative_acceptance` returns: shares p, relative acceptances r, mean a_bar."""
         return cls(float(np.max(np.abs(r[p > 0]))), float(p @ np.abs(r)), float(np.sqrt(p @ r**2)), mean)
 
 

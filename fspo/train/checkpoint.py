@@ -133,7 +133,7 @@ def export(run: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
     target = run / MODEL
     tensors: dict[str, torch.Tensor] = trainable(model)
     if not hasattr(model, "peft_config"):
-        # a mapping by name holds tied tensors only once
+        # named_parameters and named_buffers list tied tensors only once; state_dict lists them twice.
         once = dict(model.named_parameters()) | dict(model.named_buffers())
         tensors = {name: once[name] for name in model.state_dict() if name in once}
     tensors = whole_state(tensors, writes)
@@ -177,7 +177,7 @@ def load(path: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -
         weights, moments = load_file(path / "model.safetensors"), load_file(path / "optimizer.safetensors")
         state = TrainState(**json.loads((path / "state.json").read_text(encoding="utf-8")))
         if state.lagged is not None:
-            state.lagged.pop("source", None)  # version 0.1 kept the source of the drift here as well; the rule names it
+            state.lagged.pop("source", None)  # version 0.1 stored this entry too
     parameters = trainable(model)
     wrong = set(weights) ^ set(parameters)
     wrong |= {n for n in set(weights) & set(parameters) if weights[n].shape != parameters[n].shape}

@@ -81,7 +81,7 @@ def add_update(
     for record in records:
         rows = record.rows | {"advantage": record.advantages}
         add_update_rows(counts, rows, config.log.length_edges, moved=since > 0)
-        if epoch == 0:  # what no update changes
+        if epoch == 0:  # E and D change at no update, so they are counted once
             mismatch, tokens = record.shard.mismatch, (rows["length"] - rows["missing"]).sum()
             counts.add(metric.BEHAVIOUR_DIFFERENCE, float(mismatch.behaviour.abs().sum()), tokens)
             if mismatch.engine is not None:

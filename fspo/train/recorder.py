@@ -81,7 +81,7 @@ class ScoreLog:
     def audited(self, rollout: int, since: int) -> bool:
         """Whether an update is audited: fresh responses are sampled, scored and logged.
 
-        It is made at the last scored update of the first pass over the rollout, every ``log.audit_every`` rollouts.
+        Every ``log.audit_every`` rollouts, the last scored update of the first pass over the rollout is audited.
         """
         log, first_pass = self.config.log, range(self.config.batch.minibatches)
         chosen = [m for m in self.config.scored_updates() if m in first_pass]
@@ -91,7 +91,7 @@ class ScoreLog:
     def measured(self, rollout: int, since: int) -> bool:
         """Whether sketches are compared with full gradients at an update.
 
-        It is at the last scored update of a rollout, every ``log.coverage_every`` rollouts.
+        Every ``log.coverage_every`` rollouts, they are compared at the last scored update of the rollout.
         """
         every = self.config.log.coverage_every
         due = bool(every) and rollout % every == 0

@@ -66,7 +66,7 @@ class Versions:
         found = []
         for version, weights in self._kept[:-1]:
             self._put(weights)
-            # Copied, because on a CPU full tensors share the model's memory.
+            # Copy the tensors, because on a CPU full tensors share the model's memory.
             full = whole_state(trainable(self.model), keep)
             found.append((version, {name: value.clone() for name, value in full.items()}))
         if found:
