@@ -24,7 +24,7 @@ from fspo.stats.bins import Bins
 
 @dataclass
 class Found:
-    """Results of one pass over the log: sums by use, rows of the table over_time, counts of recomputed columns, notes."""
+    """Results of one pass over the log: sums by use, rows of table over_time, counts of recomputed columns, notes."""
 
     uses: dict[str, Sums] = field(default_factory=dict)
     over_time: list[OverTimeRow] = field(default_factory=list)

@@ -73,7 +73,7 @@ def select(tables: Tables) -> list[PanelRows]:
 
 
 def plot_estimates(data: Sequence[Estimates], partition: Partition = LENGTH, ax: Axes | None = None) -> Axes:
-    """Draw estimates with intervals against the coordinate of their bins; points of several rules stand side by side."""
+    """Draw estimates with intervals against the coordinate of their bins; rules stand side by side."""
     ax = new_axes(ax)
     rules = list(dict.fromkeys(d.rule for d in data))
     shift = dict(zip(rules, spread(len(rules), min(0.07, 0.5 / len(rules))), strict=True))
