@@ -14,11 +14,12 @@ import numpy as np
 from analysis.importing.names import COLUMNS, COPIED, ROLLOUT_VERSIONS
 from analysis.importing.tables import Chunk
 from analysis.importing.values import Floats, Ints, Values, as_values
+from fspo.advantages import advantages
 from fspo.base.errors import UserError, unknown_name
 from fspo.base.keyed_noise import hashed
 from fspo.gradlog.schema import LOG_COLUMNS as LOGGED
 from fspo.gradlog.schema import RATIO_COLUMNS, REQUIRED
-from fspo.rules import Ratio, Rule, token_k3
+from fspo.rules import Estimator, Ratio, Rule, token_k3
 
 VERSIONS = ("behaviour_version", "behaviour_version_last")
 TOKENS = ("log_ratio", "new", "old", "sampler")
@@ -74,6 +75,8 @@ class Converter:
         Number of the run's first update.
     keep_tokens : bool
         Write the log-ratios of each token too.
+    estimator : str
+        How advantages are made of a group's rewards, where the table has rewards and groups but no advantages.
     """
 
     given: Mapping[str, str] = field(default_factory=dict)
@@ -83,6 +86,8 @@ class Converter:
     tokenizer: str | None = None
     first_step: int = 0
     keep_tokens: bool = False
+    estimator: Estimator = "grpo"
+    grouped: bool = True  # whether the rows tell which responses answer one prompt
     rows: int = 0
     known: Counter[str] = field(default_factory=Counter)  # rows in which a ratio is known, by ratio
     kinds: dict[str, str] = field(default_factory=dict)  # for each of our columns, how the table's column was read
@@ -128,8 +133,7 @@ class Converter:
         rows["response_id"] = got["response_id"].ids() if "response_id" in got else numbers
         if "phase" in got:
             rows["phase"] = [phase or "train" for phase in got["phase"].texts()]
-        A = self._advantage(got, path, chosen, n)
-        rows["advantage"] = A
+        rows["advantage"] = self._advantage(got, path, chosen, n)
         if "reward" in got:
             rows["reward"] = self._sums(got, "reward", path, chosen)
         if "truncated" in got:
@@ -138,15 +142,25 @@ class Converter:
             rows["entropy"] = self._sums(got, "entropy", path, chosen, mean=True)
         rows |= {name: column(name) for name in COPIED if name in got and name not in rows}
         rows |= {name: self._version(got, name, path, chosen) for name in VERSIONS if name in got}
-        S = np.asarray(rows.setdefault("log_ratio", np.full(n, np.nan)))
+        rows.setdefault("log_ratio", np.full(n, np.nan))
         if "updates_since_rollout" not in got and self.updates_per_rollout > 1 and "step" in got:
             rows["updates_since_rollout"] = updates
         rows |= _parted(rows, updates)
-        if self.rule is not None:
-            rows |= self._ruled(rows, S, A)
         self._count(rows, n)
         self.rows += n
-        return {name: _typed(name, values) for name, values in rows.items() if name in REQUIRED or not _unknown(values)}
+        return _typed_columns(rows)
+
+    @property
+    def makes_advantages(self) -> bool:
+        """Whether the table has rewards of groups and no advantages; known after the first chunk."""
+        return "advantage" not in self.kinds and "reward" in self.kinds and self.grouped
+
+    def complete(self, parts: list[dict[str, Any]]) -> None:
+        """Add to all rows of a rollout, chunk by chunk, their advantages if none are given, and what the rule does."""
+        if self.makes_advantages:
+            fill_advantages(parts, self.estimator)
+        for rows in parts:
+            rows |= self._ruled(rows)
 
     def _count(self, rows: Mapping[str, Any], n: int) -> None:
         """Count the rows in which each ratio is known."""
@@ -281,25 +295,46 @@ class Converter:
             whole = flat.astype(np.int64)
             return np.array([hashed(whole[a:b].tobytes().hex()) for a, b in zip(start, end, strict=True)], np.int64)
         self.notes["no prompt: every response counts as independent, so intervals are too short (--group-size)"] = None
+        self.grouped = False
         return numbers
 
-    def _ruled(self, rows: Mapping[str, Any], S: Floats, A: Floats) -> dict[str, Any]:
-        assert self.rule is not None
-        known = np.isfinite(S) & (np.asarray(rows["length"]) >= 1)
-        L = np.maximum(np.asarray(rows["length"], np.float64), 1)
+    def _ruled(self, rows: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the columns that say what the trained rule does to the rows; none if the rule is not known."""
+        if self.rule is None:
+            return {}
+        S, L, A = (np.asarray(rows[name], np.float64) for name in ("log_ratio", "length", "advantage"))
+        known = np.isfinite(S) & (L >= 1)
         with np.errstate(invalid="ignore"):
-            done = self.rule.apply(S, L, np.nan_to_num(A))
+            done = self.rule.apply(S, np.maximum(L, 1), np.nan_to_num(A))
         out: dict[str, Any] = {"rule": self.rule.label, "drift": 0.0, "drift_source": "none"}
-        for name, values in (
-            ("lo", done.lo),
-            ("hi", done.hi),
-            ("multiplier", done.multiplier),
-            ("weight", done.weight),
-        ):
-            out[name] = np.where(known, values, np.nan)
+        of_edges = {"lo": done.lo, "hi": done.hi, "multiplier": done.multiplier, "weight": done.weight}
+        out |= {name: np.where(known, values, np.nan) for name, values in of_edges.items()}
         out["band_accept"] = np.where(known, done.in_band, np.nan)
         out["side"] = np.where(known & np.isfinite(A), done.side, np.nan)
-        return {name: value for name, value in out.items() if name not in rows}
+        return _typed_columns({name: value for name, value in out.items() if name not in rows})
+
+
+def fill_advantages(parts: list[dict[str, Any]], estimator: Estimator) -> None:
+    """Set the advantages of a rollout's rows to those of their rewards within groups; each response counts once.
+
+    Rows without a finite reward, and responses that are alone in their group, keep an unknown advantage.
+    """
+    none = [np.full(len(rows["log_ratio"]), np.nan) for rows in parts]
+    reward = np.concatenate(
+        [np.asarray(rows.get("reward", nan), np.float64) for rows, nan in zip(parts, none, strict=True)]
+    )
+    prompt, response = (np.concatenate([rows[name] for rows in parts]) for name in ("prompt_id", "response_id"))
+    known = np.flatnonzero(np.isfinite(reward))
+    _, first, row = np.unique(np.stack([prompt, response])[:, known], axis=1, return_index=True, return_inverse=True)
+    first = known[first]
+    _, group, size = np.unique(prompt[first], return_inverse=True, return_counts=True)
+    several = size[group] > 1
+    found = np.full(len(first), np.nan)
+    found[several], _ = advantages(reward[first][several], group[several], estimator)
+    whole = np.full(len(reward), np.nan)
+    whole[known] = found[row]
+    for rows, values in zip(parts, np.split(whole, np.cumsum([len(nan) for nan in none])[:-1]), strict=True):
+        rows["advantage"] = values
 
 
 class _Part(NamedTuple):
@@ -381,6 +416,11 @@ def _within(row: Ints, length: Floats, path: Path, chosen: Mapping[str, str]) ->
 
 def _unknown(values: Any) -> bool:
     return isinstance(values, np.ndarray) and values.dtype.kind == "f" and bool(np.all(np.isnan(values)))
+
+
+def _typed_columns(rows: Mapping[str, Any]) -> dict[str, Any]:
+    """Return columns as the log has them, without optional ones of which nothing is known."""
+    return {name: _typed(name, values) for name, values in rows.items() if name in REQUIRED or not _unknown(values)}
 
 
 def _typed(name: str, values: Any) -> Any:

@@ -140,6 +140,7 @@ def _import_table(
         options.tokenizer,
         first_step=sources.first_step,
         keep_tokens=options.tokens,
+        estimator=preset(options.rule).advantage if options.rule else Converter.estimator,
     )
     metadata: dict[str, Any] = {"imported_from": report.source}
     if rule is not None:
@@ -149,6 +150,7 @@ def _import_table(
         metadata["aggregation"] = options.aggregation
     store: _Store | None = None
     seen: set[str] = set()
+    user: dict[str, str] = {}
     for file, chunk in _chunks(sources, report.damage):
         chosen = choose_columns(chunk, options.columns if store is None else _present(options.columns, chunk))
         spare = [name for name in chunk if name not in chosen.values()]
@@ -161,12 +163,15 @@ def _import_table(
                     f"{only} is taken as the reward: the table's one column of numbers without a name here"
                 ] = None
             extra_reward = chosen.get("reward")
-            store = _Store(GradLogWriter(run, metadata=metadata, user_columns=user))
         elif extra_reward in chunk:
             chosen.setdefault("reward", cast(str, extra_reward))
         report.columns |= chosen
         seen |= set(spare)
         rows = convert.convert(chunk, file, chosen)
+        if store is None:
+            if convert.makes_advantages:
+                metadata["advantage"] = convert.estimator
+            store = _Store(GradLogWriter(run, metadata=metadata, user_columns=user), convert.complete)
         for name, kind in store.user.items():
             if name in chunk:
                 rows[USER_PREFIX + name] = _user_values(chunk[name], kind)
@@ -225,6 +230,13 @@ def _derived(convert: Converter, options: ImportOptions, report: Report) -> None
         report.derived["rollout"] = f"{used['step']}, {each} to a rollout"
         if each > 1:
             report.derived["updates_since_rollout"] = f"{used['step']} modulo {each}"
+    if convert.makes_advantages:
+        report.derived["advantage"] = f"{used['reward']} within groups, as {convert.estimator} makes them"
+    elif "advantage" not in used:
+        report.notes.append(
+            "no advantages, and no rewards of groups to make them of: the analysis leaves these rows out; name columns "
+            "with --columns '{advantage: COLUMN}', or '{reward: COLUMN, prompt_id: COLUMN}' (or --group-size)"
+        )
     wanting = [name for name in ("length", "log_ratio") if name not in used and name not in report.derived]
     if wanting:
         report.notes.append(
@@ -279,8 +291,8 @@ def _user_values(column: Any, kind: str) -> Any:
 class _Store:
     """Writes rows by rollout: a rollout when the table has passed it, or earlier if too many rows are waiting."""
 
-    def __init__(self, writer: GradLogWriter) -> None:
-        self.writer = writer
+    def __init__(self, writer: GradLogWriter, complete: Callable[[list[dict[str, Any]]], None]) -> None:
+        self.writer, self.complete = writer, complete
         names = [n for n in writer.schema.names if n.startswith(USER_PREFIX)]
         self.user = {
             n[len(USER_PREFIX) :]: str(writer.schema.field(n).type).replace("double", "float64") for n in names
@@ -308,7 +320,9 @@ class _Store:
 
     def _write(self, numbers: list[int]) -> None:
         for number in sorted(numbers):
-            for rows in self.waiting.pop(number):
+            parts = self.waiting.pop(number)
+            self.complete(parts)
+            for rows in parts:
                 self.writer.append(rows)
                 self.held -= len(np.atleast_1d(rows["log_ratio"]))
             self.writer.rank = self.parts[number]

@@ -1,5 +1,6 @@
 """Per-response tables of every form become the same gradient log; the arithmetic is checked by hand."""
 
+import functools
 import gzip
 import json
 import tempfile
@@ -418,3 +419,44 @@ def test_targets_and_options_that_cannot_be(tmp_path):
         import_run(table, tmp_path / "again", ImportOptions(range_lo=0.1))
     with pytest.raises(UserError, match="at least 1 update"):
         import_run(table, tmp_path / "again", ImportOptions(updates_per_rollout=0))
+
+
+GROUPS = {
+    "step": [0, 0, 0, 0, 0, 1, 1],
+    "prompt": ["a", "b", "a", "b", "alone", "a", "a"],
+    "length": [3, 4, 5, 6, 7, 8, 9],
+    "log_ratio": [0.1, -0.1, 0.2, 0.0, 0.3, 0.1, -0.2],
+    "reward": [1.0, 2.0, 0.0, 2.0, 1.0, 5.0, 2.0],
+}
+
+
+@pytest.mark.parametrize(
+    ("rule", "estimator", "expected"),
+    [
+        (None, "grpo", [1, 0, -1, 0, np.nan, 1, -1]),  # +-d / (d sqrt(2)) by hand, times sqrt(2)
+        ("rloo", "rloo", [1.0, 0, -1.0, 0, np.nan, 3.0, -3.0]),
+    ],
+)
+def test_advantages_are_made_of_rewards_within_groups(tmp_path, monkeypatch, rule, estimator, expected):
+    three = functools.partial(read_chunks, rows=3)  # groups lie in several chunks
+    monkeypatch.setattr("analysis.importing.run.read_chunks", three)
+    report, log = imported(tmp_path, GROUPS, rule=rule)
+    scale = np.sqrt(2) if estimator == "grpo" else 1.0
+    assert scale * log.column("advantage") == pytest.approx(expected, rel=2e-4, nan_ok=True)
+    assert log.metadata["advantage"] == estimator
+    assert report.derived["advantage"] == f"reward within groups, as {estimator} makes them"
+    if rule:
+        assert log.column("side").tolist()[:2] == [0, 0]
+        assert log.column("side")[5] == 0
+    assert len(load_run(tmp_path / "run").rows) == 6
+
+
+def test_a_response_counts_once_in_its_group_however_often_it_was_used(tmp_path):
+    twice = {name: values[:4] + values[:1] for name, values in GROUPS.items()} | {"response_id": [0, 1, 2, 3, 0]}
+    _, log = imported(tmp_path, twice, rule="rloo")
+    assert log.column("advantage") == pytest.approx([1.0, 0.0, -1.0, 0.0, 1.0])
+
+
+def test_without_advantages_and_groups_the_cure_is_said(tmp_path):
+    report, _ = imported(tmp_path, {name: GROUPS[name] for name in ("step", "length", "log_ratio", "reward")})
+    assert any(note.startswith("no advantages") and "--group-size" in note for note in report.notes)
