@@ -46,7 +46,7 @@ class Reproduction:
 
     def run(self) -> int:
         """Run all stages; return 0 if the theory checks pass and the report is written."""
-        # the command of the checks tests their folder itself
+        # `check_output` tests the folder of the theory checks, so here its existence is enough.
         refuse_foreign(self.out, {"stages": is_stages, "checks": Path.exists}, "python paper_repro.py")
         check_output(self.out / "checks")
         checks, theory = self.check_theory()

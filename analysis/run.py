@@ -123,7 +123,7 @@ def analyse(
     cases = make_cases(options.bands, options.targets, None if run.streamed else run.rows, states, run.ratio.on)
     trained = trained_case(run)
     tally, found = look_through(run, bins, cases, options.window, lambda share: progress("acceptance", share))
-    run = replace(run, counts=found.notes.counts)  # the pass over a streamed log has counted all its rows
+    run = replace(run, counts=found.notes.counts)  # counts of the complete log, not only of the sampled rows
     rows |= _tables(run, tally)
     progress("acceptance", 0.0)
     everything = [*([trained] if trained else []), *cases, *uncorrected(run.ratio.on)]
@@ -177,7 +177,7 @@ def _scored(
     many = run.counts.get("scores_taken", 0) >= MANY_SCORES and cores() > 1
     shares = [("cosine", "population"), ("lemma",)] if many else [tuple(tables)]
     found = in_processes([partial(collect, names) for names in shares])
-    _, counts, notes = found[0]  # every process reads the same windows, so the counts agree
+    _, counts, notes = found[0]  # the counts of all processes are equal
     return {name: rows for part, *_ in found for name, rows in part.items()}, counts, notes
 
 
@@ -220,7 +220,7 @@ def analyse_runs(
     """
     options = options or Options()
     on = known_ratio(options.on)
-    make_cases(options.bands, options.targets, on=on)  # refuse unknown names before any work
+    make_cases(options.bands, options.targets, on=on)  # refuses unknown names of rules before any work
     partition = find_partition(options.by)
     if len({Path(path).resolve() for path in paths}) < len(paths):
         raise UserError("the same run folder is named twice: name each run once")

@@ -51,7 +51,7 @@ def family(root: int) -> set[int]:
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             parents[int(entry.name)] = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
-        except OSError:  # the process has ended
+        except OSError:  # a process that has ended has no stat file
             continue
     found = {root}
     while children := {pid for pid, parent in parents.items() if parent in found} - found:

@@ -78,7 +78,7 @@ def live_pass(model: nn.Module, batch: dict[str, Tensor]) -> None:
     """
     with ScoreHooks(model) as hooks:
         total = token_log_probs(model, batch, scores=hooks)[0].sum()
-        # the outputs of the embeddings: the hooks cut the graph of the backward pass there
+        # Outputs of the embeddings, at which the score hooks end the backward pass.
         roots = [root for root, *_ in hooks._roots]
         torch.autograd.backward(total, inputs=[*roots, *(p for p in model.parameters() if p.requires_grad)])
 

@@ -337,7 +337,7 @@ def aggregate(terms: Tensor, mask: Tensor, config: ObjectiveConfig, denominator:
         total = (rows / lengths.clamp(min=1) if config.aggregation == "sequence" else rows).sum()
     if denominator is None:
         denominator = denominator_for(config, mask)
-    return total / (denominator or 1.0)  # an empty batch has total 0
+    return total / (denominator or 1.0)  # the denominator is 0 for an empty batch, whose total is 0
 
 
 def denominator_for(config: ObjectiveConfig, mask: Tensor) -> float:

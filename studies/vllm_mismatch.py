@@ -244,7 +244,7 @@ def section(results: dict[str, Any]) -> str:
         f"- Var(E) is {say(tokens['variance_over_squares'], 2)} times the sum of the tokens' squares: 1 where tokens",
         "  err independently, more where they err alike.",
     ]
-    times = float(f"{whole['sd'][0] / control['sd'][0]:.1e}")  # two significant digits
+    times = float(f"{whole['sd'][0] / control['sd'][0]:.1e}")  # rounded to two digits
     lines += [
         "- That ratio is of all lengths together and is carried by the longest bin. Tokens late in a response err",
         "  more, which alone raises H above 1/2; whether tokens of one response also err alike, these numbers do not",

@@ -144,7 +144,7 @@ def median_interval(values: Sequence[float]) -> tuple[float, float, float]:
     nothing else.
     """
     x = np.sort(np.asarray(values, np.float64))
-    # rank of the interval's lower end; 0 means that there is no interval
+    # Rank, among the sorted values, of the lower end of the sign test's interval; 0: too few values for an interval.
     rank = int(sps.binom.ppf((1 - CONFIDENCE) / 2, x.size, 0.5))
     middle = float(np.median(x)) if x.size else math.nan
     return (middle, float(x[rank - 1]), float(x[x.size - rank])) if rank else (middle, math.nan, math.nan)

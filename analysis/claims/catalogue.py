@@ -153,7 +153,7 @@ def gaussian_model(tables: Tables) -> Claim:
         drift = combine_largest(worst_by_run(absolute(errors)))
         law = pd.DataFrame(base | {"value": c["ks_distance"], "low": c["ks_ci_low"], "high": c["ks_ci_high"]})
         normal = combine_largest(worst_by_run(law))
-    margin = 2 * EXPONENT_TOLERANCE  # the table gives 2H, and the tolerance is for H
+    margin = 2 * EXPONENT_TOLERANCE  # the table holds 2H, but the tolerance is of H
     holds = [
         found90.low > 1 - margin and found90.high < 1 + margin,
         normal.high < LAW_TOLERANCE,

@@ -80,7 +80,7 @@ class Run:
     score_options: dict[str, Any] = field(default_factory=dict)  # how scores were taken, from the log's header
     partition: Partition = LENGTH
     stream: Stream | None = None
-    sampled: dict[str, Any] = field(default_factory=dict)  # results of a streamed run that are made from a sample
+    sampled: dict[str, Any] = field(default_factory=dict)  # which results come from a sample of rows
     ratio: LoggedRatio = UPDATE  # the log-ratio that ``rows.S`` holds
     clip_rule: Rule | None = None
 

@@ -126,7 +126,8 @@ def coordinates(
             raise UserError(f"--by {partition.name}: the log has no column {column!r}: log it, or choose another --by")
     values = log.column(partition.column)
     if partition.name == "staleness":
-        # the old weights are those before the first update since the rollout; E and D are the same at every update
+        # Staleness in updates: updates before this row, less those since its rollout, less the updates that the
+        # sampling weights had seen.
         sampled, now, updates = (log.column(name).astype(np.float64) for name in partition.columns)
         known = log.table[partition.column].is_valid().to_numpy()
         return np.where(known, now - updates - sampled, np.nan), ()

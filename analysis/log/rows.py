@@ -39,9 +39,9 @@ class Rows:
     reward: Floats  # reward; NaN if not logged
     leave_one_out: Floats  # reward minus the mean reward of the other responses to the prompt; NaN if there are none
     k3_sum: Floats  # sum of k3 over the response's tokens, nats; NaN if not logged
-    k3: Floats  # mean of k3 per token in the row's minibatch
+    k3: Floats  # mean k3 per token over the row's minibatch, nats
     sigma2: Floats
-    k3_lagged: Floats  # mean of k3 per token in the minibatch before
+    k3_lagged: Floats  # mean k3 per token over the previous minibatch, nats
     sigma2_lagged: Floats
     by_sign: Floats  # mean log-ratio per token of those rows of the minibatch whose A has the same sign; 0 where A = 0
     by_sign_lagged: Floats
@@ -82,7 +82,7 @@ class Rows:
             k3, sigma2, by_sign = self.k3_lagged, self.sigma2_lagged, self.by_sign_lagged
         else:
             k3, sigma2, by_sign = self.k3, self.sigma2, self.by_sign
-        # ``by_sign`` is the mean over rows whose A has the sign of the row's own A, so it is right for either sign.
+        # ``by_sign`` is already the mean for the sign of the row's A, so it stands for the means of both signs.
         return rule.centre(TokenMeans(k3, sigma2, by_sign, by_sign), self.A)
 
     def edges(self, rule: Rule) -> tuple[Floats, Floats]:

@@ -22,7 +22,7 @@ from fspo.gradlog import GradLog, read_files
 from fspo.gradlog.files import LogFile
 
 CHUNK = 200_000
-"""Number of rows that a chunk aims at. A chunk is larger where one window has more rows."""
+"""Number of rows in a chunk of the log, about. A chunk is larger where one window has more rows."""
 SAMPLE = 200_000
 """About how many rows are sampled, as complete rollouts, for results that need all rows at the same time."""
 UNUSED = ("reward", "rule")
@@ -48,7 +48,7 @@ class InMemory:
     def chunks(self, size: int) -> list[Chunk]:
         """Return the complete log as one chunk, whatever the number ``size`` of rollouts in a window."""
         del size
-        return [Chunk(0, np.iinfo(np.int64).max)]  # these limits contain every rollout
+        return [Chunk(0, np.iinfo(np.int64).max)]  # one chunk from the first to the last possible rollout
 
     def windows(self, chunk: Chunk, size: int) -> tuple[list[tuple[int, Rows]], Notes]:
         """Return the windows of the log as :meth:`Stream.windows` does."""
@@ -85,7 +85,7 @@ class Stream:
                 if group.first != group.last and "rollout" in file.columns:
                     try:
                         column = read_files([(file, (number,))], ["rollout"], None).column("rollout")
-                    except UserError:  # the damage is reported when the rows of this row group are read
+                    except UserError:  # `read` reports damaged row groups
                         continue
                     inside = np.unique(column).tolist()
                 for rollout in inside:
@@ -146,7 +146,7 @@ class Stream:
         """Read the columns of a chunk from which an adaptive range learns; empty arrays if the chunk cannot be read."""
         try:
             log = self.read(chunk, [*dict.fromkeys([*LEARNT, *self.partition.columns])])
-        except UserError:  # the pass over the complete log reports the damage
+        except UserError:  # `windows` reports the same damage
             none, nothing = np.zeros(0, np.int64), np.zeros(0)
             return LearningRows(none, none, nothing, nothing, nothing)
         return learnt(log, self.partition, self.scale)
@@ -160,7 +160,7 @@ class Stream:
         for rollout in chosen.tolist():
             try:
                 logs.append(self.read(self._chunk(rollout, rollout), self._columns))
-            except UserError:  # the pass over the complete log reports the damage
+            except UserError:  # `windows` reports the same damage
                 continue
         if not logs:
             raise UserError(

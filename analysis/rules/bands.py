@@ -146,7 +146,7 @@ class Candidates:
         self.edges = Edges(centre - factor * placed.below[at], centre + factor * placed.above[at], centre)
 
     def by_factor(self, chosen: np.ndarray) -> list[Ints]:
-        """Split the candidates that a mask (R,) selects into an index array for each factor."""
+        """Return, for each factor on the half-widths, the index array of the candidates that a mask (R,) selects."""
         before = np.append(0, np.cumsum(chosen))[self._ends]
         return np.split(self._at[chosen], before[:-1])
 

@@ -62,7 +62,7 @@ FOLLOWS_FROM = {
     "correction_weight": "the correction's ratio, A and the edges",
     "times_used": "the number of earlier steps in which the response stands",
 }
-"""Every column that is recomputed, and what it follows from."""
+"""By column: the text that says from which other columns it can be computed."""
 
 
 def recompute(
@@ -167,13 +167,13 @@ def _drift(columns: Columns, rule: Rule) -> Compared:
         mean(S, sign > 0),
         mean(S, sign < 0),
     ]
-    if rule.drift_source == "lagged":  # known where the step before belongs to the same rollout
+    if rule.drift_source == "lagged":  # the centre comes from the previous step of the rollout
         rollout = np.zeros(number, np.int64)
         rollout[batch] = columns["rollout"]
         known = np.diff(rollout, prepend=rollout[:1] - 1) == 0
         means = [np.where(known, np.concatenate([[np.nan], x[:-1]]), np.nan) for x in means]
     m = np.zeros(len(S)) + rule.centre(TokenMeans(*(x[batch] for x in means)), A)
-    m = np.where(since == 0, 0.0, m)  # before the first update every log-ratio is 0
+    m = np.where(since == 0, 0.0, m)  # at the first update of a rollout every token log-ratio is 0, so the centre is 0
     return _close(logged, m, DRIFT_TOLERANCE)
 
 
@@ -191,7 +191,7 @@ def _clip(columns: Columns, rule: Rule, prefix: str, x: Floats) -> Iterator[tupl
     done = rule.apply(x, n, A, m, (lo, hi))
     dual = m * n + (rule.dual or 1.0) * (hi - m * n)
     near = [np.abs(x - edge) <= TIE * (1 + np.abs(edge)) for edge in (lo, hi, dual) if np.isfinite(edge).any()]
-    clear = usable & ~np.any(near, axis=0) if near else usable  # S on an edge: rounding decides
+    clear = usable & ~np.any(near, axis=0) if near else usable  # leave out rows with S on an edge
     for name, value in (("band_accept", done.in_band), ("side", done.side)):
         if not prefix or name == "side":
             logged = _get(columns, prefix + name)
@@ -236,7 +236,7 @@ def _sums(x: Floats, n: Floats, square: Floats, k3: Floats, names: Any) -> Itera
     k3(s)/s^2 rises in s.
     """
     n = np.maximum(n, 1.0)
-    slack = 1e-9 + TIE * n  # float32 log-probabilities of a token are rounded at about 1e-7 each
+    slack = 1e-9 + TIE * n  # room for float32 rounding, 1e-7 a token
     compared = np.isfinite(x) & np.isfinite(square)
     yield names.sum_sq, Compared(compared, compared & (square < x * x / n * (1 - SUM_TOLERANCE) - slack))
     compared = np.isfinite(x) & np.isfinite(k3)

@@ -14,7 +14,9 @@ from fspo.rules import Weight, exponent, importance_weight
 from fspo.stats.clusters import totals
 
 SMALL = 1e-3
-"""Share of a bin's sum of squared weights. If a rule leaves less, the rest is summed again row by row."""
+"""If a rule leaves less than this share of a bin's sum of squared weights, what it leaves is summed row by row, not as
+a difference.
+"""
 
 
 @dataclass
@@ -184,7 +186,8 @@ class Part:
         within = np.zeros_like(xy)
         if total > 0:
             mean_x, mean_y = float(base.x.sum()) / total, by_group.sum(1, keepdims=True) / total
-            # Subtracting in this order gives exactly 0 if y is the same in all rows.
+            # Sum of (x - mean x)(y - mean y), with the mean of y subtracted first: if y is the same in all rows, the
+            # result is then exactly 0.
             within = (xy - mean_y * base.x) - mean_x * (by_group - mean_y * s)
         for j, column in enumerate(columns):
             column.y += y[j]

@@ -120,7 +120,7 @@ def pooled_cosines(inner: Products, left: Products, right: Products) -> tuple[li
     lefts, rights = left.replicates(), right.replicates()
     for i, num in enumerate(inner.replicates()):
         a, b = lefts[i], rights[i]
-        # i = 0 checks the pooled norms, i = 1 those without one cluster
+        # i = 0: norms of all clusters together; i = 1: norms of the replicates, each without one cluster
         some_left, some_right = a > i * ROUNDING * lefts[0], b > i * ROUNDING * rights[0]
         with np.errstate(invalid="ignore", divide="ignore"):
             square = a * b
@@ -218,7 +218,7 @@ class SketchTerms:
     left: Floats
     right: Floats
     width: float
-    # inner products <c1, c2> of each column and its reference, (U, K+1, R)
+    # Inner products <c1, c2> of each column's clipped update with that of its reference column, (U, K+1, R).
     cross: dict[str, Floats] = field(default_factory=dict)
 
     def _at(self, k: int, column: int) -> tuple[Floats, Floats, Floats]:

@@ -132,7 +132,8 @@ class ErrorLaw:
         size = (scale * sd)[:, None]
         if not self.binary:
             return a[:, None] + size * z
-        # A bin counts like a proportion of 1/sd^2 rows: in Pearson units, sd^2 is 1 over the effective number of rows.
+        # The skewness is that of a share of 1/sd^2 rows: in Pearson units, sd^2 is one over a bin's effective number of
+        # rows.
         skewness = np.clip((1 - 2 * a) * sd / np.maximum(scale, 1e-9), -MOST_SKEW, MOST_SKEW)
         found = skewed(z, skewness[:, None])
         found *= size

@@ -24,7 +24,9 @@ from fspo.stats.intervals import CONFIDENCE
 
 NORMS = ("inf", "l1", "l2", "l2_squared")
 FARTHEST = 40.0
-"""How far the curve of candidates reaches on either side; there it is within e^-40 of its limit."""
+"""Largest position on the curve of candidates, on either side of the estimate; there the curve is within e^-40 of its
+limit.
+"""
 TAILS = (0.45, 0.3)
 """Share of the allowed error that the test of the low end and that of the high end of the interval use."""
 
@@ -110,12 +112,11 @@ class AcceptanceCurve:
         values, vectors = np.linalg.eigh(lever @ law.covariance[:k, :k] @ lever.T)
         along = vectors.T @ deviation
         if not values[-1] > 0:
-            return AcceptanceCurve(
-                law, root, np.ones(k), vectors, along
-            )  # S is 0 everywhere, so the estimates have no error
+            return AcceptanceCurve(law, root, np.ones(k), vectors, along)  # all errors are 0, as for S = 0 everywhere
         largest = values > (1 - 1e-9) * values[-1]
         if np.sqrt(np.sum(along[largest] ** 2)) < 1e-9 * np.sqrt(values[-1]):
-            # The estimate has no direction. Take a fixed one, which does not depend on the signs that eigh chose.
+            # All estimated acceptances are equal, so the deviation has no direction. Take a fixed one, which does not
+            # depend on the signs of eigenvectors that eigh chose.
             bend = root * (centre @ np.arange(k) ** 2.0)
             along += 1e-9 * np.sqrt(values[-1]) * np.where(largest, vectors.T @ bend, 0.0)
         return AcceptanceCurve(law, root, np.maximum(values / values[-1], 0.0), vectors, along)
@@ -151,8 +152,8 @@ def squared_interval(
     low = _crossing(law, curve, plug_in, 1 - low_tail, -1.0) if above < plug_in else min(plug_in - above, 0.0)
     high = _crossing(law, curve, plug_in, high_tail, 1.0) if fair[int(high_tail * len(fair))] <= plug_in else 0.0
     if law.binary and law.showing < BORROW:
-        # Few rejections show no direction. So any one bin may accept as little as its interval allows while the others
-        # agree.
+        # With few rejections the direction of the deviation is unknown. So also test candidates in which one bin
+        # accepts as little as its interval allows, and all others are equal.
         _, fewest, _ = bands(law, level) if limits is None else limits
         high = max(high, float(np.max(fewest**2 * law.p / (1 - law.p))))
     return low, max(high, float(np.mean(fair)), low)

@@ -86,7 +86,7 @@ def settings(run: Run) -> Iterator[Setting]:
         for factor in FACTORS:
             try:
                 rule = scaled(known[name], factor)
-            except UserError:  # the scaled range has no lower edge if eps reaches 1
+            except UserError:  # the factor would make eps_lo 1 or more
                 continue
             yield Setting("range", f"{rule.range_lo:.3g} {rule.range_hi:.3g}", name, rule)
     for dual in () if corrections else (None, 1.5, 2.0, 3.0):
@@ -103,7 +103,7 @@ def settings(run: Run) -> Iterator[Setting]:
         yield Setting("gamma", f"{gamma:g}", "power", replace(base, shape="power", gamma=gamma, name="", **ends))
     for name, power in (("response", 0.0), ("token", 1.0), ("response mean", -1.0)):
         yield Setting("aggregation", name, named, base, window=_weighted(power))
-    if corrections:  # a mask depends neither on the advantages nor on the update
+    if corrections:  # a correction depends on neither group size nor minibatches
         return
     largest = int(np.bincount(run.rows.use("first").cluster).max(initial=0))
     for size in (k for k in (2, 4, 8, 16) if k <= largest):

@@ -212,7 +212,7 @@ def tables_of(run: Run, tally: Tally, uses: Sequence[str] = USES) -> AcceptanceT
                     ranges, missing = sums.ranges.get((i, rate), {}), sums.no_range.get((i, rate), {})
                     tables.ranges += [RangeRow(band, use, rate, window, *ends, "") for window, ends in ranges.items()]
                     tables.ranges += [RangeRow(band, use, rate, w, np.nan, np.nan, why) for w, why in missing.items()]
-                for subset in SUBSETS if measure == "band" else SUBSETS[1:]:  # a_upd and b are defined over A != 0
+                for subset in SUBSETS if measure == "band" else SUBSETS[1:]:  # update and weight acceptance need A != 0
                     key = CaseKey(band, subset, use)
                     _measure(tables, key, measure, tally, sums, i, views[subset], made)
             if drop and (i, "update") not in sums.reasons:
@@ -271,7 +271,7 @@ def _measure(
     tables.lre += of_case(rows.lre)
     tables.trend += of_case(rows.trend)
     tables.ess += of_case(rows.ess)
-    if counted == i:  # a curve is written once, although several cases may have the same sums
+    if counted == i:  # another case had the same sums
         tables.smooth += of_case(rows.smooth)
 
 
@@ -359,7 +359,7 @@ def _slopes(column: ValueSums, base: Base, some: np.ndarray, unusual: int) -> tu
         return no_slope("all weights are 0"), no_slope("all weights are 0")
     x, xx, xy = base.x[some], base.xx[some], column.xy[some]
     mean_x, mean_y = float(x.sum()) / total, float(y.sum()) / total
-    # Subtracting in this order gives exactly 0 if y is the same in all rows.
+    # Subtract the mean of y first: if y is the same in all rows, the sum of (x - mean x)(y - mean y) is then exactly 0.
     centred = (xy - mean_y * x) - mean_x * (y - mean_y * s)
     over = (x - mean_x * s, xx - 2 * mean_x * x + mean_x**2 * s, centred)
     within = (base.within_x[some], base.within_xx[some], column.within[some])

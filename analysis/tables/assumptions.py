@@ -34,7 +34,9 @@ LAW_TOLERANCE = 0.05
 DRIFT_TOLERANCE = 0.2
 """Largest drift x_l, in sd's of S. It moves a symmetric band's acceptance by at most phi(1) x^2 = 0.01 (T3)."""
 DEPENDENCE_TOLERANCE = 0.1
-"""Largest distance from 1 of the long-run variance over the one-step variance."""
+"""Tokens count as uncorrelated if Var(sum of exp(s_t) - 1) over its value for uncorrelated tokens differs from 1 by at
+most this.
+"""
 WEIGHT_TOLERANCE = 0.05
 """Largest distance of E[exp S] from 1 at which the assumption counts as met."""
 ETA_TOLERANCE = 0.1
@@ -76,7 +78,7 @@ def judge(estimate: Interval, low: float, high: float, rows: int) -> tuple[str, 
     if above < low or below > high:
         return "fails", 0.0
     if low <= value <= high:
-        # Both ends of the interval must come inside the tolerance.
+        # By which factor the interval must shrink so that both ends lie inside the tolerance.
         times = max(
             (value - below) / (value - low) if below < low and value > low else (math.inf if below < low else 0.0),
             (above - value) / (high - value) if above > high and value < high else (math.inf if above > high else 0.0),
@@ -189,8 +191,9 @@ def _worst_ratio(y: Floats, view: BinnedRows, number: int, unit: Floats, target:
 
 
 def worst_drift(view: BinnedRows, number: int) -> Interval:
-    """Return the largest drift beside -KL over the bins, |E[S|L] + L KL| / sd(S); at first use S + k3 has mean 0
-    (T9)."""
+    """Return the largest distance, over the bins, of the mean of S from -KL per token: |E[S|L] + L KL| / sd(S). At
+    first use S + k3 has mean 0 (T9).
+    """
     spread = np.array([view.rows.S[view.bins == k].std() if np.any(view.bins == k) else 0.0 for k in range(number)])
     y = view.rows.S + view.rows.k3_sum
     return _worst_ratio(y, view, number, spread) if np.all(np.isfinite(y)) else UNKNOWN
@@ -262,7 +265,8 @@ def law_distances(z: Floats, bins: np.ndarray, cluster: np.ndarray, number: int)
         own = u[at] / u[at].std()
         under, over = own[:, None] <= GRID, own[:, None] >= -GRID
         density = np.exp(-(GRID**2) / 2) / np.sqrt(2 * np.pi)
-        # Estimating mean and sd moves the law as well: near a normal law by -phi(t) times the errors of both.
+        # Errors of the estimated mean and sd move the distribution function as well: near a normal law by -phi(t) times
+        # these errors.
         shift = density * own[:, None]
         stretch = density * GRID * (own[:, None] ** 2 - 1) / 2
         values["normality"].append(under.mean(0) - special.ndtr(GRID))

@@ -219,7 +219,7 @@ class _Use:
         self.inner, self.left, self.right = Products(), Products(), Products()
         self.own_inner, self.own_left, self.own_right = Products(), Products(), Products()
         self.cluster_update: list[Ints] = []
-        self.prompt: list[Ints] = []  # the (rollout, prompt) that each replicate leaves out, (2, C) for each update
+        self.prompt: list[Ints] = []  # by update, (2, C): rollout and prompt that each replicate leaves out
         self.count, self.cluster_count, self.total = np.zeros(number + 1), np.zeros(number + 1), np.zeros(number + 1)
         self.cross: dict[str, list[Floats]] = {}
         self.reasons: dict[int, str] = {}

@@ -115,7 +115,7 @@ class LemmaTable:
                 g,
                 vectors_by_bin(found.clipped_weight),
             )
-            # the clipped update as a sum over rows, (U, D)
+            # The clipped update of each of the U scored updates, summed over rows: (U, D).
             direct = _stacked([found.clipped_weight[at] @ vectors for at, vectors, _ in parts])
             for u in range(window.updates):
                 row = LemmaRow(*key, first[u], 1, 1, steps[u])
@@ -138,7 +138,7 @@ def filled(row: LemmaRow, case: Case, strata: StrataSums, at: Ints, direct: Floa
     # Sum the clipped update over rows as well, and compare in T8's units: a_bar, and rounding with it, can reach 1e9.
     through = strata.g_clip[at].sum(1)
     scale = mean * float(np.linalg.norm(strata.g[at].sum(1)))
-    # np.maximum keeps NaN
+    # np.maximum, unlike Python's max, returns NaN if one number is NaN.
     residual = float(np.maximum(lemma.identity_residual, np.linalg.norm(through - direct) / scale))
     bound = np.nan if lemma.bound is None else lemma.bound
     return row._replace(

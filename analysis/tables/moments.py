@@ -192,7 +192,8 @@ def shape_of(z: Floats, cluster: Ints) -> ShapeColumns:
     below = (u[:, None] <= GRID).astype(np.float64)
     law = below.mean(0)
     density = np.exp(-(GRID**2) / 2) / np.sqrt(2 * np.pi)
-    # Estimating mean and sd moves the law as well: near a normal law by -phi(t) times the errors of both.
+    # Errors of the estimated mean and sd move the distribution function as well: near a normal law by -phi(t) times
+    # these errors.
     influence = below - law + density * u[:, None] + density * GRID * (u[:, None] ** 2 - 1) / 2
     sums = np.zeros((clusters, len(GRID)))
     np.add.at(sums, cluster, influence)
@@ -261,7 +262,7 @@ def exponent(y: Floats, L: Floats, cluster: Ints) -> Exponent:
         return Exponent(reason="all responses have one length")
     if not y.mean() > 0:
         return Exponent(reason="S does not vary")
-    if not x[y > 0].min() < 0 < x[y > 0].max():  # no finite slope solves the estimating equation
+    if not x[y > 0].min() < 0 < x[y > 0].max():  # the equation for the slope has no finite solution
         return Exponent(reason="S varies only at lengths on one side of their mean")
     b = np.array([np.log(y.mean()), 0.0])
     design = np.column_stack([np.ones_like(x), x])

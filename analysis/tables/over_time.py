@@ -67,7 +67,7 @@ def over_time_rows(run: Run, bins: Bins, rows: Rows, outcome: CaseEffect | None)
         if outcome.reason:
             return []
         out_of_band, cut = ~outcome.in_band, outcome.side != 0
-    # the log says what the run's own rule did to the ratio that is analysed
+    # Without a recomputed outcome, take the logged columns of the run's own rule.
     elif {"band_accept", "multiplier"} <= run.logged:
         out_of_band, cut = ~rows.band_accept, rows.multiplier < 1
     else:

@@ -174,7 +174,7 @@ class PopulationTable:
         self.left_out["fresh_rows_without_advantage"] += int(np.sum(~known))
         at, c, swap = at[known], c[known], swap[known]
         number, rows = len(self.bins), window.rows.take(at)
-        if min(len(np.unique(rows.prompt)), len(np.unique(fresh.prompt))) < 2:  # there is no pair of different prompts
+        if min(len(np.unique(rows.prompt)), len(np.unique(fresh.prompt))) < 2:  # no pair of different prompts
             self.left_out["fresh_updates_left_out"] += 1
             return
         names, codes = np.unique(np.concatenate([rows.prompt, fresh.prompt]), return_inverse=True)
@@ -256,7 +256,8 @@ class PopulationTable:
         """Return the error that sketching adds to a mean, which resampling prompts does not show."""
         if quantity != "cosine":
             if quantity.startswith("variance"):
-                # a variance is made from each prompt's vectors, so resampling prompts already shows its sketch error
+                # The jackknife over prompts already shows the sketch error of a variance, which is made from each
+                # prompt's vectors.
                 return 0.0
             # Sketching gives a squared norm the relative error sqrt(2 / width), independently in each update.
             here = {name: found[0][k, i if found[0].shape[1] > 1 else 0] for name, found in values.items()}
@@ -269,7 +270,8 @@ class PopulationTable:
             for name in ("inner", "left", "right")
         )
         variance = float(cosine_covariance((n, a), (n, a), a, b, self.width))
-        # Noise in the products of single updates may make this variance 0, so it is at least that of equal updates.
+        # Noise in the products of single updates may make the computed variance of a cosine 0. Return at least the
+        # variance that the same number of equal updates would have.
         cosine = float(n.sum() / math.sqrt(a.sum() * b.sum()))
         return math.sqrt(max(variance, (1 - cosine**2) ** 2 / (self.width * len(n))))
 
@@ -290,7 +292,7 @@ def _scale(accepted: Floats, whole: Floats, cluster: Ints) -> tuple[Floats, Floa
     above_without, below_without = above - member @ accepted, below - member @ whole
     with np.errstate(invalid="ignore", divide="ignore"):
         found = np.where(above > 0, below / above, np.nan)
-        # A remainder as small as rounding counts as 0.
+        # If the accepted sum without a prompt is as small as rounding, it counts as 0.
         return found, np.where(above_without > 1e-12 * above, below_without / above_without, np.nan)
 
 

@@ -106,7 +106,8 @@ class Recomputed:
         done |= {"behaviour_log_ratio": np.zeros(len(rows)), "log_ratio": rows.S, ratio or "log_ratio": rows.S}
         done |= {k3_sum: rows.k3_sum} if k3_sum != "total_k3_sum" and "k3_sum" in run.logged else {}
         rules = (None, run.rule) if run.ratio.header == "correction" else (run.rule, None)
-        # other partitions leave rows out, and other ratios count once for each response: their steps are not complete
+        # Drifts and uses are recomputed only where the rows of every step are complete: not for other ratios, which
+        # count once for each response, nor for other partitions, which leave rows out.
         for name, (compared, wrong) in recompute(
             done, *rules, steps=on == "update" and run.partition == LENGTH
         ).items():

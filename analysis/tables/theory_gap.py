@@ -87,7 +87,7 @@ def gap_table(run: Run, bins: Bins, window_size: int) -> list[GapRow]:
 
     whole = split(np.ones(len(rows), bool))
     group = np.random.default_rng(1).permutation(clusters)[view.cluster] % GROUPS
-    # with too few clusters every row of the table is NaN
+    # With too few clusters there are no replicates, and every number of the table is NaN.
     present = np.unique(group) if clusters >= MIN_CLUSTERS else np.zeros(0, np.int64)
     without = [split(group != g) for g in present]
     n = len(present)

@@ -78,7 +78,7 @@ def means(tables: Tables, view: PanelRows) -> Frame:
     table = first_use(table[table["quantity"].isin(["rho", "cosine"])])
     names = ["run", "rule", "outside", "source", "target"]
     shown = view.rows[names].drop_duplicates()
-    return table.merge(shown, on=names)  # merging treats a missing target as equal to a missing target, as is wanted
+    return table.merge(shown, on=names)  # pandas' merge matches missing targets with each other
 
 
 def plot_means(found: Frame, drawn: Mapping[str, Look], ax: Axes) -> None:

@@ -74,7 +74,7 @@ def part_words(part: str, tables: Tables) -> str:
 
 
 def plot_cosines(data: Cosines, rules: Sequence[str], ax: Axes | None = None) -> Axes:
-    """Draw cosines with intervals: a row for each rule, and in it drop, truncate and cap below each other."""
+    """Draw cosines with intervals: a row for each rule, with its treatments drop, truncate and cap below each other."""
     ax = new_axes(ax)
     here = [o for o in OUTSIDE_MARKERS if o in data.outside]
     shift = dict(zip(here, spread(len(here), 0.24), strict=True))
@@ -117,7 +117,7 @@ def figure(tables: Tables, style: Style) -> Figure:
     if style.narrow and len(parts) == 2:
         panels, columns = [(view, part) for view in found for part in parts], 2
     height = max(0.6, 0.24 * len(rules)) + 0.45
-    between = "\n" if style.narrow else " "  # long rule names leave little room for the title
+    between = "\n" if style.narrow else " "  # break the title where long rule names narrow the panel
     with style.context():
         here = [o for o in OUTSIDE_MARKERS if any((view.rows["outside"] == o).any() for view in found)]
         handles, labels = outside_legend(here)

@@ -101,7 +101,7 @@ def figure(tables: Tables, style: Style) -> Figure:
             plot_cosines(data, rules, ax)
             rows = view.rows[view.rows["reference"] == reference]
             if not np.isfinite(data.estimate).any():
-                # at most two lines, because more would be spaced unevenly
+                # The reason why there is no estimate, broken into at most two lines; more would be spaced unevenly.
                 words = missing_words(rows).replace(", ", ",\n")
                 few_words(ax, 0.5, 0.5, words, transform=ax.transAxes)
                 ax.set_xticks([])

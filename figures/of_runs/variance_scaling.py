@@ -129,7 +129,7 @@ def plot_variances(
     length = np.concatenate([v.length for v in data])
     variance = np.concatenate([v.variance for v in data])
     ends = np.array([length.min() / 1.15, length.max() * 1.15])
-    # the reference line lies below the points, out of their way
+    # Put the reference line of slope 1 a little below the lowest point.
     anchor = float(np.exp(np.log(variance / length).min() - 0.35))
     ax.plot(ends, anchor * ends, color="#9a9a9a", linewidth=1.6, zorder=1.5)
     for v in data:

@@ -47,7 +47,7 @@ def dots(rows: Frame, rule: str, models: Sequence[str]) -> ModelDots:
 
 
 def plot_models(data: Sequence[ModelDots], models: Sequence[str], ax: Axes | None = None) -> Axes:
-    """Draw LRE_inf as dots with intervals: a row for each model, and in it the rules one under the other."""
+    """Draw LRE_inf as dots with intervals: a row for each log-ratio model, with the rules below each other."""
     ax = new_axes(ax)
     known = looks(d.rule for d in data)
     for d, shift in zip(data, spread(len(data), 0.2), strict=True):

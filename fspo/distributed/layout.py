@@ -42,7 +42,9 @@ class Layout(Protocol):
         ...
 
     def settle(self) -> None:
-        """Free parameters that a pass has gathered. Else they would keep their values when the weights are changed."""
+        """Free parameters that a pass has gathered. Gathered copies that stay would keep their old values after an
+        optimizer step.
+        """
         ...
 
     def clip_gradient(self, accelerator: Accelerator, model: torch.nn.Module, max_norm: float) -> float:
@@ -80,7 +82,7 @@ def check_sharding(accelerator: Accelerator) -> None:
     UserError
         If sharding was asked for and accelerate runs plain data parallelism (it does on a CPU), or for FSDP 1.
     """
-    # with one process nothing is spread, so nothing can go wrong
+    # One process holds all weights, so nothing needs a check.
     if not asked_for("FSDP") or accelerator.num_processes == 1:
         return
     if accelerator.distributed_type != DistributedType.FSDP:

@@ -75,7 +75,7 @@ class LogFile:
 
     path: Path
     columns: frozenset[str]
-    metadata: dict[str, Any]  # ``metadata`` of the run's GradLogWriter
+    metadata: dict[str, Any]  # header of the log, as given to GradLogWriter
     groups: tuple[Group, ...]
 
     @property

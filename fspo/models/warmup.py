@@ -69,7 +69,7 @@ def warm_up(
         with FileLock(root / f"{target.name}.lock"):
             if (target / SUMMARY).is_file():  # another process has trained the model in the meantime
                 return target
-            # left by processes that were killed; none is writing now, because this process holds the lock
+            # Remove what killed processes left. No process is writing now, because this one holds the lock.
             remove_parts(root, target.name)
             with whole_folder(target) as part:
                 _fill(part, config, task, depends)

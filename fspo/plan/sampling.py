@@ -54,7 +54,7 @@ def rollout(
     chosen = min(rows, max(1, PICK_ELEMENTS // vocabulary))
     logits = rows * vocabulary * (compute.itemsize + 4) + chosen * vocabulary * (2 * 4 + 2 * 8)
     cache = rows * columns * cache_bytes(shape, compute)
-    # the fast engine runs the model once on a prompt for all responses to it
+    # Number of different prompts in a batch: the fast engine runs the model once on each of them.
     read = ceil(rows / config.batch.responses)
     if engine == "generate":
         # generate() enlarges its cache by copying the keys of one layer at a time, and masks logits in a copy.

@@ -134,10 +134,12 @@ class ScoreHooks:
         return None
 
     def _lookup(self, module: nn.Module, args: tuple, output: torch.Tensor) -> torch.Tensor | None:
-        """Forward hook of an embedding: cut the graph at its output, where `backward` asks for the gradient."""
+        """Forward hook of an embedding: detach its output from the graph, so that the backward pass ends there, and
+        keep the output for `backward`.
+        """
         if not torch.is_grad_enabled():
             return None
-        if self._backward:  # gradient checkpointing runs the layer again
+        if self._backward:  # the layer is run again by gradient checkpointing
             return output.detach().requires_grad_()
         ids = args[0]
         if module is self._embedding:
@@ -160,7 +162,7 @@ class ScoreHooks:
         """Forward hook of a Linear: project its input now, and the gradient of its output in the backward pass."""
         if not torch.is_grad_enabled() or not output.requires_grad or output is args[0]:
             return None
-        if module is self._listening:  # the output layer has returned log-probs, and ``listener`` has its input
+        if module is self._listening:  # the output layer returned log-probs; ``listener`` took its input
             self._listening = None
             return None
         site, x, labels = self._sites[module], args[0], self._flat_rows
@@ -269,7 +271,7 @@ class ScoreHooks:
         if x.dim() < 2 or (x.shape[0] != self._batch and x.shape[0] != self._batch * self._length):
             self._reject(site, "the rows of the batch are mixed in its input")
             return None
-        if module not in self._offsets:  # the formula is compared with the module's output once
+        if module not in self._offsets:  # compare the assumed formula with the module's output at its first use
             few, bias = thinned(x), getattr(module, "bias", None)
             zero, one = (output_with_weight(module, few, value) for value in (0.0, 1.0))
             affine = zero + weight * (one - zero) + (0.0 if bias is None else whole(bias))

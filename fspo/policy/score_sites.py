@@ -116,7 +116,7 @@ class Site:
 
 def _kind(module: nn.Module) -> str | None:
     """Name the rule by which the parameters of a module are scored; None if no rule fits."""
-    forward = type(module).forward  # a subclass with another forward may compute something else
+    forward = type(module).forward  # compare forward methods: a subclass may override it
     if forward is nn.Linear.forward:
         return "linear"
     if forward is Conv1D.forward:

@@ -145,7 +145,7 @@ def variants(sizes: ReproductionSizes, ranges: Mapping[str, Mapping[str, Any]]) 
         for variant in _around(rule, ranges.get(rule, {}), numbers):
             place = (rule, variant.setting, *([variant.value] if sizes.every_value else []))
             reason = variant.reason or _refused(rule, sizes.options | variant.options)
-            # the last of a setting's values, unless every value is wanted
+            # Where only one value of each setting is wanted, a later value replaces an earlier one.
             found[place] = replace(variant, reason=reason)
     return list(found.values())
 

@@ -25,7 +25,8 @@ MAX_EXPONENT = 20.0
 """Largest exponent of an importance weight: a larger one is replaced by it before ``exp`` (docs/theory.md section 2).
 
 The response keeps its gradient, and the event is counted."""
-# exp(80) is finite in float32. The limit applies to the reported multiplier M; `clipped_weight` is computed without M.
+# Largest |log M| of the reported multiplier M, because exp(80) is finite in float32. `clipped_weight` is computed
+# without M.
 _MAX_LOG_MULTIPLIER = 80.0
 
 

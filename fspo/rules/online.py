@@ -181,7 +181,7 @@ class OnlineRule:
         if s.updates == 0:
             try:
                 s.log_scale = math.log(self._bounded(math.log(excess_quantile(excess, self._target))))
-            except UserError:  # every S is 0, because the weights have not changed yet, so no range can be found
+            except UserError:  # no range gives the target while every S is 0
                 return False
             if with_slope:
                 s.centre, s.spread = float(log_n.mean()), max(float(log_n.std()), LEAST_SPREAD)
@@ -208,7 +208,7 @@ class OnlineRule:
     def _factors(self) -> tuple[tuple[float, float], ...]:
         scores = {int(name): np.asarray(found, np.float64) for name, found in self._state.scores.items()}
         pooled = conformal_quantile(np.concatenate(list(scores.values())), self._target)
-        last = max(scores) + 1  # bins of longer responses than any so far get the factor of all bins together
+        last = max(scores) + 1  # longer responses than any so far get the factor of all bins pooled
         found = []
         for bin_ in range(last + 1):
             factor = conformal_quantile(scores.get(bin_, ()), self._target)
@@ -242,5 +242,5 @@ def conformal_quantile(scores: Any, target: float) -> float:
     if not 0 < target < 1:
         raise UserError(f"target={target} must lie strictly between 0 and 1")
     found = np.asarray(scores, np.float64)
-    k = math.ceil((found.size + 1) * target - 1e-12)  # without 1e-12 a rounding error could raise the rank by 1
+    k = math.ceil((found.size + 1) * target - 1e-12)  # 1e-12: rounding must not raise the rank by 1
     return float(np.partition(found, k - 1)[k - 1]) if k <= found.size else math.inf

@@ -121,7 +121,7 @@ def ratios_of_sums(
     # Scale each influence to the change that deleting the cluster would make. Otherwise clusters of unequal size make
     # intervals too short.
     influence = influence / (1 - leverage) * (present - 1) / present
-    with np.errstate(over="ignore"):  # in a run that collapsed, the weights in the denominator are near 0
+    with np.errstate(over="ignore"):  # denominators near 0 overflow (weights of a collapsed run)
         variance = np.sum(influence**2, axis=0) * present / (present - 1)
     if binary:
         flat = (variance < 1e-300) & (met > 0)

@@ -156,7 +156,7 @@ def math_factory(extract: str = "none") -> Callable[..., float]:
     from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
 
     logging.getLogger("math_verify").setLevel(logging.ERROR)
-    # A boxed answer comes first; without one the last formula or number counts.
+    # math-verify compares the boxed answer; if there is none, the last formula or number.
     forms = [LatexExtractionConfig(boxed_match_priority=0), ExprExtractionConfig()]
     extractor = make_extractor(extract)
 

@@ -40,7 +40,7 @@ def interval_probability(lo: ArrayLike, hi: ArrayLike) -> Floats:
         raise UserError("an interval needs lo <= hi; exchange its edges")
     flip = lo > 0
     a, b = np.where(flip, -hi, lo), np.where(flip, -lo, hi)
-    # infinite edges belong to no narrow interval; the warning about inf - inf is not wanted
+    # With infinite edges inf - inf is NaN, which counts as no narrow interval; numpy's warning is switched off.
     with np.errstate(invalid="ignore"):
         mid, half = (a + b) / 2, (b - a) / 2
         narrow = half * np.maximum(1.0, np.abs(mid)) < 1

@@ -175,7 +175,7 @@ def release_folder(run: Path) -> None:
     """Release this process's lock on a run folder, if it holds one, so that another process may write to the folder."""
     lock = _held.pop(run.resolve(), None)
     if lock is not None:
-        with suppress(UserError):  # even on a full disk the lock is released
+        with suppress(UserError):  # on a full disk run.json cannot be written
             if run.is_dir():
                 mark(run)
         lock.release()
@@ -232,7 +232,7 @@ def _check_same_run(config: TrainConfig, run: Path) -> None:
     file, before, now = run / CONFIG, _flat(saved_config(run)), _flat(to_dict(config))
     if not before:
         raise UserError(f"{file} holds no options: restore it, or choose another --output")
-    before = _flat(to_dict(TrainConfig())) | before  # an option that is newer than the run had its default
+    before = _flat(to_dict(TrainConfig())) | before  # options newer than the run count with their default
     for key in sorted(before.keys() | now.keys()):
         if not {key, key.split(".")[0]} & _MAY_CHANGE and before.get(key) != now.get(key):
             raise UserError(

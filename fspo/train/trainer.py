@@ -288,7 +288,7 @@ class Trainer:
             records = self.updater.accumulate(shards, stats, rule)
             cause = self._step(counts, guard.find(self.accelerator, records))
         if cause is None and rule.adapt != "none" and (since > 0 or rule.on != "update"):
-            # Before the first update every S is 0.
+            # The adaptive band learns from every update but the first of a rollout, at which every S is 0.
             S, n, A = self.updater.global_rows(records)
             self.online.observe(S, n, A, rule.centre(stats, A))
         self.log.update(batch, records, step=step, since=since, epoch=epoch)

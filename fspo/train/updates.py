@@ -287,8 +287,8 @@ class Updater:
                     correction_m=correction and correction.centre(correction_stats, shard.advantages),
                 )
                 if trains:
-                    # Gradients are averaged over processes, but the denominator already counts the rows of all
-                    # processes. This factor undoes the average.
+                    # Data parallelism averages gradients over processes. The loss's denominator already counts the rows
+                    # of all processes, so multiply by their number.
                     scale = 0.0 if shard.micro.dummy else float(self.accelerator.num_processes)
                     self.accelerator.backward(loss * scale)
             if not shard.micro.dummy:

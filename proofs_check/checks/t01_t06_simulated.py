@@ -193,8 +193,8 @@ def markov_limit(rng: np.random.Generator, long_run: bool = True) -> Outcome:
     a = MARKOV.cdf(hi, lengths) - MARKOV.cdf(lo, lengths)
     gap = np.abs(a - normal_share(rule.range_lo / scale, rule.range_hi / scale))
     lre = np.array([theory.lre(np.ones(3), a[i : i + 3]).inf for i in range(4)])
-    # A quantity that falls like 1/l falls by 4 when the length grows by 4. The check asks for 3, because terms of
-    # higher order change the factor a little.
+    # A quantity that falls like 1/l falls by a factor 4 when the length grows by a factor 4. The check asks for 3,
+    # because terms of higher order change the factor a little.
     falls = np.concatenate([gap[:-1] / gap[1:], lre[:-1] / lre[1:]])
     note = f"|a - a_0| {gap[0]:.1e} to {gap[-1]:.1e}, LRE_inf {lre[0]:.1e} to {lre[-1]:.1e}"
     return holds(falls - 3, "fall per factor 4, less 3", note=note, lengths=lengths.tolist())

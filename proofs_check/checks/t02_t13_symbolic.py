@@ -156,10 +156,11 @@ def ratio_limits(rng: np.random.Generator, growth: str = "1/8") -> Outcome:
             sp.erf((b - mu * n) / (sigma * sp.sqrt(2 * n))) / 2 - sp.erf((-b - mu * n) / (sigma * sp.sqrt(2 * n))) / 2
             for n in (l, m)
         ]
-        # By l'Hopital's rule, because both acceptances are 0 at b = 0 and their slopes are not.
+        # The limit of a(l1)/a(l2) as b -> 0 is the ratio of their derivatives in b, because both acceptances are 0 at b
+        # = 0.
         slopes: list[Expr] = [sp.diff(a, b).subs(b, 0) for a in acceptance]
         left_overs += [*(a.subs(b, 0) for a in acceptance), slopes[0] / slopes[1] - stated]
-    # The lower edge of the linear band, if -log(1 - eps) = sigma^2/2.
+    # The lower edge of the linear band in standard units, at the threshold -log(1 - eps) = sigma^2/2: T2 says 0.
     edge = (-(sigma**2) / 2 * l + sigma**2 / 2 * l) / (sigma * sp.sqrt(l))
     return vanish([*left_overs, edge], rng)
 

@@ -47,7 +47,7 @@ UNEVEN = ((0.4, 0.5), (1.4, 1.6), (0.3, 0.5))
 # In this box the acceptance rises with the drift error x up to x* = .45 ... .6, then falls, and is below a_0 beyond 2
 # x*.
 TURNING = ((1.4, 1.6), (0.4, 0.5), (0.3, 1.1))
-SIDE = (0.85, 1.35)  # values of u around 1, where T4's bound is reached
+SIDE = (0.85, 1.35)  # range u around 1, where T4's bound is reached
 
 
 def _curvature(t: Span) -> arb:
@@ -148,7 +148,7 @@ def _float_drift(rng: np.random.Generator, cases: int = 300) -> float:
         phi = [normal_density(arb(u)) for u in (u_lo, u_hi)]
         exact = abs(phi[1] - phi[0]) * x + phi_1() * x * x
         error = balls.size(arb(float(theory.drift_error_bound(u_lo, u_hi, x))) / exact - 1)
-        largest = error if not error <= largest else largest  # this form keeps NaN
+        largest = error if not error <= largest else largest  # "not <=" lets NaN through
     return largest
 
 

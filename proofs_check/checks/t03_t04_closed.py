@@ -131,7 +131,8 @@ def drift_attack(
 
 
 def supremum(rng: np.random.Generator, constant: float | None = None) -> Outcome:
-    """Check T3 (a wrong drift): 2 phi(1) bounds |a''| everywhere and is attained.
+    """Check T3 (a wrong drift): 2 phi(1) bounds |a''|, the acceptance's second derivative in the drift error,
+    everywhere and is attained.
 
     The supremum of |t phi(t)| is computed with 50 digits.
     """
@@ -184,7 +185,7 @@ def scale_sharp(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
             tau = mp.mpf(10) ** -exponent
             change = mp.ncdf(mp.e**tau) - mp.ncdf(-(mp.e**tau)) - (mp.ncdf(1) - mp.ncdf(-1))
             gaps.append(abs(float(change / (factor * theory.scale_error_bound(float(tau)))) - 1) / float(tau))
-    # The gap shrinks like tau, so after division by tau one constant bounds it at every tau.
+    # |ratio - 1| shrinks like tau, so |ratio - 1|/tau must stay below one constant, 1, at every tau.
     return holds(1.0 - np.array(gaps), "1 - |ratio - 1|/tau", note=f"|ratio - 1| <= {max(gaps):.2f} tau")
 
 

@@ -93,7 +93,7 @@ def berry_esseen_gamma(rng: np.random.Generator, constant: float = theory.BERRY_
         return Outcome(-1.0, "rho3", note="the model's rho3 is not 12/e - 2")
     for length in range(1, 121):
         root, cells = arb(length).sqrt(), 16 + 16 * math.isqrt(length)
-        # The grid runs from the left end of the law, where both laws are small, to 6, beyond which both are near 1.
+        # The grid runs from the left end of the gamma law to 6. Outside it both distribution functions are near 0 or 1.
         nodes = [-root.min(arb(6)) + (6 + root.min(arb(6))) * k / cells for k in range(cells + 1)]
         gamma = [
             1 - (length + x * root).gamma_upper(length, regularized=1) if k or length > 36 else arb(0)

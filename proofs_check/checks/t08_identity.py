@@ -64,7 +64,7 @@ def residual(logged: ScoredUpdate, source: ScoredUpdate, bins: np.ndarray, drop_
     stated = lemma.lre.mean_acceptance * (total + lemma.e_len + (0.0 if drop_inner else lemma.e_in))
     true, true_clipped, size = direct(source)
     gaps = np.array([np.linalg.norm(total - true), np.linalg.norm(stated - true_clipped)])
-    return float(gaps.max()) / size  # numpy's maximum keeps NaN
+    return float(gaps.max()) / size  # np.maximum returns NaN if an entry is NaN
 
 
 def _decades(allowed: float, error: float) -> float:

@@ -109,7 +109,8 @@ def edge_attack(rng: np.random.Generator, drift: str = "gaussian", share: float 
         with mp.workdps(50):
             top = (mp.mpf(c) / mp.mpf(sigma)) ** 2 / 2
             stated = mp.log(mp.mpf(theory.upper_edge_supremum(c / sigma)))
-            # The edge is the difference of two terms of size c sqrt(L), and each adds its rounding.
+            # The exponent of the upper edge is the difference of two terms of size c sqrt(L), so its rounding error is
+            # relative to that size.
             rounding = 8 * mp.mpf(2) ** -53 * (mp.mpf(c) * mp.sqrt(length) + top + 1)
             return float(mp.mpf(edge) - min(stated, top) - rounding)
 
@@ -203,7 +204,8 @@ def sign_attack(
                 n, A = np.full(z.size, length), np.full(z.size, sign)
                 total += share * int(mass @ (rule.apply(S, n, A, -k3 / 8).multiplier == 1))
             kept.append(total)
-        # the counts are whole numbers, so counts that differ by less than 1 are equal
+        # A positive result counts as a counterexample. The counts are whole numbers, so 0.5 separates equal from
+        # different ones.
         return max(kept) - min(kept) - 0.5
 
     return search(rng, symmetric_laws(), excess, 100, "counts apart")

@@ -50,7 +50,7 @@ def martingale(rng: np.random.Generator, centred: bool = True) -> Outcome:
         moments = (difference * bandit.p_old[:, None]).T @ difference
         scale = np.sqrt(np.outer(np.diag(moments), np.diag(moments)))
         off = np.abs(moments / scale)[~np.eye(len(moments), dtype=bool)]
-        largest = float(np.max([largest, off.max(), np.abs(bandit.p_old @ difference).max()]))  # np.max keeps NaN
+        largest = float(np.max([largest, off.max(), np.abs(bandit.p_old @ difference).max()]))  # NaN stays NaN
     return Outcome(
         math.log10(1e-11 / max(largest, 1e-17)), "decades", note=f"largest correlation or mean {largest:.1e}"
     )
@@ -123,7 +123,7 @@ def sign_identity(rng: np.random.Generator, crossed: bool = False) -> Outcome:
             beyond = 0.0 if crossed else tail["dual"]
             stated = theory.update_acceptance(positive, high, low, beyond)
             outcomes.append(abs(float(stated) - a[k]))
-    error = float(np.max(outcomes))  # np.max keeps NaN
+    error = float(np.max(outcomes))  # np.max returns NaN if an entry is NaN
     return Outcome(math.log10(1e-11 / max(error, 1e-17)), "decades", note=f"largest error {error:.1e}")
 
 

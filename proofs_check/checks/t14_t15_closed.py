@@ -115,10 +115,11 @@ def rank_bounds(rng: np.random.Generator, correction: int = 1) -> Outcome:
             target = Fraction(int(rng.integers(1, 1000)), 1000)
             k = conformal_quantile(np.arange(1, n + correction), float(target))
             if k == math.inf:
-                slack.append(target - Fraction(n, n + 1))  # no rank k is large enough
+                slack.append(target - Fraction(n, n + 1))  # target > n/(n + 1): every score is too small
                 continue
             chance = Fraction(int(k), n + 1)
-            # The second inequality is strict; where it holds, it holds by at least 1/1000 of 1/(n+1).
+            # The second inequality is strict. Targets are thousandths, so where it holds, it holds by at least 1/1000
+            # of 1/(n+1).
             slack += [chance - target, target + Fraction(1, n + 1) - chance - Fraction(1, 2000 * (n + 1))]
     return holds([float(x) for x in slack], "probability")
 
@@ -148,7 +149,7 @@ def beta_binomial(rng: np.random.Generator, rule: str = "conformal", past: float
     for column in np.array(counts).T:
         place = law.cdf(column) - rng.random(runs) * (
             law.cdf(column) - law.cdf(column - 1)
-        )  # if counts of accepted responses are beta-binomial, these values are uniform
+        )  # uniform if the counts are beta-binomial
         p_values.append(kstest(place, "uniform").pvalue)
     spread = 4 * float(np.max(np.std(counts, axis=0))) / new / math.sqrt(runs)
     note = f"accepted {np.round(means, 3).tolist()}, stated {k / (n + 1):.3f}"

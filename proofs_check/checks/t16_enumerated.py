@@ -163,7 +163,7 @@ def geometric_lengths(rng: np.random.Generator, claim: str = "mass", draws: int 
     """Check T16 (ratio to the law that drew) by simulation: symbols of one law, a constant probability of stopping,
     and a sampler that never draws one symbol. The mean of e^R at length l is (1 - stop_p - lost)^(l-1) stop_p / ((1
     - stop_q)^(l-1) stop_q), and the mean over all lengths is stop_p/(stop_p + lost)."""
-    stop_p, p = 0.02, np.array([0.52, 0.32, 0.135, 0.005])  # p sums to 1 - stop_p; the last symbol is never drawn
+    stop_p, p = 0.02, np.array([0.52, 0.32, 0.135, 0.005])  # the sampler never draws p's last symbol
     stop_q, q = 0.022, np.array([0.5, 0.34, 0.138])
     lengths = np.array([2, 10, 40, 120])
     kept = p[:3]

@@ -113,7 +113,8 @@ def drift_lre(rng: np.random.Generator, draws: int) -> Iterator[Row]:
         near = [((1 - NEAR) * u, (1 + NEAR) * u) for u in (u_lo, u_hi)]
         for x in np.linspace(0, 1.2, count).tolist():
             least = -x if mixed else 0.0
-            # acceptance is largest at the third of these drift errors, or at an end, and least at an end (proof of T3)
+            # Acceptance is least at an end of [least, x] and largest at the drift error (u_lo - u_hi)/2, or at the end
+            # nearest to it (T3).
             at = np.array([least, x, min(max((u_lo - u_hi) / 2, least), x)])
             a = theory.interval_probability(-u_lo + at, u_hi + at)
             # LRE is largest where nearly all weight lies on the length that is accepted least.

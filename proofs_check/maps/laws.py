@@ -98,7 +98,7 @@ class Student:
             return 0.5 + np.exp(log_phi) @ kernel.T / math.pi
 
         middle = np.array([self.at])
-        # The law of the sum of ``at`` tokens of scale 1, in units of at^exponent.
+        # Distribution function of the sum of ``at`` tokens of scale 1; the sum is in units of at^exponent.
         first = CubicSpline(x, cdf(middle**exponent, middle)[0])
         found = float(first.solve(0.75, extrapolate=False)[0]) * self.at**exponent
         object.__setattr__(self, "token_scale", quartile * self.sigma * math.sqrt(self.at) / found)
@@ -187,7 +187,8 @@ class Switching:
         """Return, for each length, the probabilities of 0, 1, 2, ... tokens in the second state."""
         longest = int(self.lengths.max())
         stay, move = (1 + self.persistence) / 2, (1 - self.persistence) / 2
-        # joint probability of the count so far and the chain's present state
+        # Probability of each count of tokens in the second state so far, jointly with the chain's present state (first
+        # or second).
         first, second = np.zeros(longest + 1), np.zeros(longest + 1)
         first[0], second[1] = 0.5, 0.5
         found = {}

@@ -148,7 +148,7 @@ class LocationPolicy:
         S = tau * z - tau**2 / 2
         w = np.exp(S)
         across = math.sqrt(1 - self.overlap**2)
-        # threshold: the reward is 1 where the second component of Z is larger
+        # The reward is 1 where the second component of Z exceeds t.
         t = (ndtri(1 - self.positive)[:, None] - self.overlap * z) / across
         phi, below, above = np.exp(-(t**2) / 2) / math.sqrt(2 * math.pi), ndtr(t), ndtr(-t)
         mean_reward = float(self.p @ self.positive)

@@ -113,7 +113,7 @@ def _by_length(base: Row, rule: Rule, m: float, moments: Moments) -> Iterator[Ro
             "band_acceptance": moments.band[i],
             "weight_mean": first,
             "weight_variance": square - first**2,
-            # the share is 0 if the band keeps no response of this length
+            # 0 if the band keeps no response of the length
             "ess_share": first**2 / square if square > 0 else 0.0,
         }
 

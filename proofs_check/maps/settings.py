@@ -51,7 +51,7 @@ class MapPoint:
     Attributes
     ----------
     factor, value, factor_2, value_2
-        As in the table; ``factor_2`` is "" outside two-factor grids.
+        Names and values of the changed factors, as in the module's table; ``factor_2`` is "" outside two-factor grids.
     model : str
         Name of the law of S.
     lengths, p : arrays (K,)
@@ -60,7 +60,7 @@ class MapPoint:
     share : array (K,)
         P(A > 0 | l).
     means : TokenMeans
-        Expectations of the means from which a rule's centre is estimated; infinite where they do not exist.
+        Expected k3 and s^2 per token, from which a rule's centre follows; infinite where they do not exist.
     asymmetry : float
         c_hi / c_lo.
     simulate : bool
@@ -196,9 +196,9 @@ def _laws(point: dict[str, float], lengths: Floats, positive: Floats) -> tuple[s
         df = 1 / point["tail"]
         law = Student(mu * lengths, lengths, SIGMA, df, MIDDLE)
         square = law.token_scale**2 * df / (df - 2) if df > 2 else math.inf
-        return "student", law, law, TokenMeans(math.inf, square + mu**2)  # E[e^s] is infinite
+        return "student", law, law, TokenMeans(math.inf, square + mu**2)  # k3 is infinite, because E[e^s] is
     if not math.isnan(point["switching"]):
-        low = SIGMA**2 / 5  # the token variances of the two states have ratio 1 to 9 and mean sigma^2
+        low = SIGMA**2 / 5  # token variances low and 9 low, mean sigma^2
         law = Switching(lengths, low, 9 * low, point["switching"])
         return "markov", law, law, _token_means(mu, SIGMA**2)
     if point["ar1"] != 0:

@@ -234,7 +234,7 @@ CROSSED = LemmaBound("LRE_2 kappa_c in the minimum", (*STATED.products, lambda t
 
 
 def shrunk(claim: LemmaBound, factor: float) -> LemmaBound:
-    """Return the claim with its constant multiplied by ``factor``."""
+    """Return a false version of the claim, with its constant multiplied by ``factor`` (a control)."""
     return LemmaBound(f"{claim.name} x {factor:g}", claim.products, factor, claim.with_eta, claim.exponent)
 
 
@@ -270,7 +270,7 @@ def judge_exactly(case: Strata, claim: LemmaBound = STATED, suite: bool = True) 
         else:
             slack = float((rho - terms.sine).mid() / rho.mid())
             uncertain = float((rho - terms.sine).rad() / rho.mid())
-            if abs(slack) <= uncertain:  # equal to 100 digits (as in T7s), or too ill-conditioned to decide
+            if abs(slack) <= uncertain:  # rho and the sine agree to 100 digits (as in T7s), or undecided
                 slack = 0.0 if uncertain < 1e-30 else math.nan
         return Judgement(slack, suite_departure(case, terms) if suite else "")
 
