@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
@@ -48,8 +49,8 @@ def changing(z: Floats, length: float) -> Floats:
 
 
 def accepted(rule: Rule, lengths: Floats, law: Law, H: float, m: float) -> Floats:
-    """Return a(l) of the rule's band where (R - m l)/l^H has the law ``law``."""
-    lo, hi = rule.band(lengths, m)
+    """Return a(l) of the rule's band where (R - m l)/l^H has the law ``law``; the band lies around m l or around 0."""
+    lo, hi = rule.band(lengths, m if rule.needs_stats else None)
     return np.array(
         [
             float(law((h - m * n) / n**H, n) - law((l - m * n) / n**H, n))
@@ -89,8 +90,8 @@ def fair_exponent(
 
 
 def directions(rng: np.random.Generator, hurst: tuple[float, ...] = (0.3, 0.5, 0.8), swap: bool = False) -> Outcome:
-    """Check T17 (b): the longer the response, the less a product mask (fixed band) accepts if H > 0, and the more a
-    geometric mask (linear band) accepts if H < 1.
+    """Check T17 (b): if H > 0, a product mask (fixed band) accepts a smaller share of longer responses, and if H < 1,
+    a geometric mask (linear band) accepts a greater share of them: never equal shares, because the laws have no gap.
     """
     lengths, slack = np.unique(np.round(10 ** np.linspace(0, 3, 40))), []
     for law in (logistic, student, gamma_law):
@@ -101,6 +102,25 @@ def directions(rng: np.random.Generator, hurst: tuple[float, ...] = (0.3, 0.5, 0
             falls, rises = (geometric, product) if swap else (product, geometric)
             slack += [np.min(-np.diff(falls)), np.min(np.diff(rises))]
     return holds(np.array(slack) - 1e-13, "least step of the acceptance")
+
+
+def not_centred(rng: np.random.Generator, drift: float = 0.5, lower: float = 0.8) -> Outcome:
+    """Check what docs/theory.md says after T17 of masks around 0, under laws around m l with m < 0.
+
+    A geometric mask accepts a greater share of longer responses while the drift -m is below its lower range, here
+    ``drift`` times it. A product mask whose lower range is ``lower`` times its upper one, at most 1, accepts no more
+    than the same mask around m l, at any length, if the law is symmetric and unimodal.
+    """
+    lengths, slack = np.unique(np.round(10 ** np.linspace(0, 3, 40))), []
+    for law in (logistic, student):
+        for H in (0.3, 0.5, 0.8):
+            c = 10 ** rng.uniform(-0.3, 0.6)
+            geometric = replace(mask("linear", 0.02 * c, 0.03 * c), drift="none")
+            slack.append(np.min(np.diff(accepted(geometric, lengths, law, H, -drift * 0.02 * c))))
+            product = mask("fixed", lower * c, c)
+            around = [accepted(rule, lengths, law, H, -0.01 * c) for rule in (product, replace(product, drift="none"))]
+            slack.append(np.min(around[0] - around[1]))
+    return holds(np.array(slack) - 1e-13, "least step, and least loss without the centre")
 
 
 def jumps_cdf(x: Any, length: int) -> Any:
@@ -236,11 +256,21 @@ CHECKS = (
     Check(
         "T17",
         Method.CLOSED,
-        "the product mask falls with the length, the geometric mask rises",
+        "longer responses: a product mask accepts a smaller share, a geometric mask a greater one",
         directions,
         {
             "the other way round": partial(directions, swap=True),
             "the geometric mask at H = 1.2": partial(directions, hurst=(1.2,)),
+        },
+    ),
+    Check(
+        "T17",
+        Method.CLOSED,
+        "masks around 0: the geometric mask's share still rises, the product mask gains nothing",
+        not_centred,
+        {
+            "a drift beyond the geometric mask's range": partial(not_centred, drift=1.5),
+            "a product mask that is wider below": partial(not_centred, lower=4.0),
         },
     ),
     Check(
