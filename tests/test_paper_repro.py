@@ -30,6 +30,9 @@ def test_all_stages_run_and_a_second_start_finds_them_done(tmp_path: Path) -> No
     assert {claim["id"] for claim in claims} == {"C1", "C2", "C3", "C4", "C5", "C6", "C7"}
     assert {claim["verdict"] for claim in claims} <= {"supported", "not supported", "inconclusive"}
     assert next(claim for claim in claims if claim["id"] == "C5")["verdict"] == "inconclusive"  # one seed
+    checks = json.loads((out / "checks" / "proofs_check.json").read_text())["rows"]
+    assert {row["id"] for row in checks} == set(PRESETS["smoke"].checks.split(","))  # make proofs has all of them
+    assert f"{len(checks)} theory checks: all hold" in first.stdout
     ranges = json.loads((out / "calibration.json").read_text())
     for name in ("rloo", "fspo"):
         assert abs(ranges[name]["realised"] - ranges[name]["target"]) <= 1 / ranges[name]["rows"] + 1e-9

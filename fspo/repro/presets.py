@@ -33,6 +33,8 @@ class ReproductionSizes:
         Training processes beside each other and threads of each.
     options : dict
         Further options of ``python -m fspo.train``.
+    checks : str
+        Statements whose checks run, separated by commas; empty for all.
     draws : int
         Responses of each simulated point of the theory's maps.
     maps : str
@@ -54,6 +56,7 @@ class ReproductionSizes:
     jobs: int = 2
     threads: int = 1
     options: dict[str, Any] = field(default_factory=dict)
+    checks: str = ""
     draws: int = 20_000
     maps: str = ""
     sweep: bool = False
@@ -72,6 +75,7 @@ PRESETS = {
         2,
         2,
         options={"batch.prompts": 16, "batch.minibatches": 2, "eval.prompts": 32, "optim.warmup_updates": 1},
+        checks="T12",
         draws=200,
         maps="curves",
         sweep=True,

@@ -36,7 +36,11 @@ def test_each_rule_has_its_own_run_and_eleven_variants():
     refused = {place: v.reason for place, v in whole().items() if v.reason}
     assert list(refused) == [("gspo", "aggregation", "constant")]
     assert "divides by length twice" in refused["gspo", "aggregation", "constant"]
-    assert not any(PRESETS[name].sweep for name in ("quick",))
+    assert not PRESETS["quick"].sweep
+
+
+def test_only_the_smoke_preset_leaves_checks_of_the_theory_out():
+    assert [name for name, sizes in PRESETS.items() if sizes.checks or sizes.maps] == ["smoke"]
 
 
 def test_ranges_are_halved_and_doubled_in_log_space_from_the_calibrated_ones():
