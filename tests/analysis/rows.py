@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import Any, get_type_hints
 
 import pandas as pd
 
 from analysis.tables.columns import Interval, columns, frame, names
 
+_hints = cache(get_type_hints)
+
 
 def made(row: Any, values: dict[str, Any]) -> Any:
     """A row with the given values by column, NaN elsewhere; columns that the row does not have are left out."""
     fields = []
-    for name, kind in get_type_hints(row).items():
+    for name, kind in _hints(row).items():
         if kind is Interval:
             at = [column.name for column in columns(row)].index(name)
             fields.append(Interval(*(values.get(column, math.nan) for column in names(row)[at : at + 3])))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +34,7 @@ def bins(overall: bool = True) -> list[dict]:
     return [whole, *rows] if overall else rows
 
 
+@cache
 def curve(rule: str, target: float) -> np.ndarray:
     """T1 and T2 at the bins' mean lengths, drift taken as exact, sigma such that the mean over bins is the target."""
     band = PRESETS[rule].rule

@@ -46,11 +46,10 @@ def drawn_texts(fig, monkeypatch) -> list[tuple[str, float, tuple[float, float, 
             found.append((self.get_text(), self.get_fontsize(), self.get_window_extent(renderer).extents))
         return draw(self, renderer, *args, **kwargs)
 
+    FigureCanvasAgg(fig)
+    fig.draw_without_rendering()  # the layout settles
     monkeypatch.setattr(Text, "draw", watched)
-    canvas = FigureCanvasAgg(fig)
-    canvas.draw()  # the layout settles
-    found.clear()
-    canvas.draw()
+    fig.draw_without_rendering()
     monkeypatch.undo()
     return found
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fspo.base.errors import UserError
+from fspo.base.errors import UserError, run_cli
 from proofs_check import __main__ as cli
 from proofs_check.frame import Check, Method, Outcome
 from proofs_check.report import format_table, to_json, to_latex, to_markdown
@@ -60,12 +60,21 @@ def test_a_real_run_writes_the_report_and_exits_0(tmp_path):
         (["--jobs", "many"], "jobs"),
     ],
 )
-def test_bad_input_exits_2_without_traceback(tmp_path, arguments, cure):
-    done = run(*arguments, "--no-progress", cwd=tmp_path)
-    assert done.returncode == 2
-    assert cure in done.stderr
-    assert "Traceback" not in done.stderr
+def test_bad_input_exits_2_in_one_line(monkeypatch, tmp_path, capsys, arguments, cure):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as stopped:
+        run_cli(lambda: cli.main([*arguments, "--no-progress"]))
+    assert stopped.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert cure in line
     assert not (tmp_path / "out").exists()
+
+
+def test_a_real_process_exits_2_without_traceback(tmp_path):
+    done = run("--only", "T77", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "choose from" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_list_runs_nothing(tmp_path, capsys):

@@ -121,17 +121,19 @@ def test_a_model_on_disk_trains_on_a_data_set(tmp_path: Path, template: str | No
     assert prompts == 16 * (4 if template is None else 4 + len("user") + len("bot"))  # "3 + 1 =", one token a sign
 
 
-def test_existing_run_in_a_real_process(tmp_path: Path) -> None:
-    """One line, no traceback, exit status 2, nothing lost (the other cases call `main`)."""
+def test_existing_run_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One line, exit status 2, nothing lost."""
     config = TrainConfig(output=str(tmp_path / "run"))
     save(config, tmp_path / "run" / "config.yaml")
     before = (tmp_path / "run" / "config.yaml").read_text()
-    done = run("--output", str(tmp_path / "run"), "--task.name", "gym:chain_sum")
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: ")
-    assert done.stderr.count("\n") == 1
-    assert done.stdout == ""
-    assert "holds a run already" in done.stderr
+    with pytest.raises(SystemExit) as stop:
+        run_cli(lambda: train.main(["--output", str(tmp_path / "run"), "--task.name", "gym:chain_sum"]))
+    assert stop.value.code == 2
+    said = capsys.readouterr()
+    assert said.err.startswith("error: ")
+    assert said.err.count("\n") == 1
+    assert said.out == ""
+    assert "holds a run already" in said.err
     assert (tmp_path / "run" / "config.yaml").read_text() == before
 
 
