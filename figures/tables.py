@@ -13,6 +13,7 @@ import pandas as pd
 from analysis.log.partition import LENGTH, Partition, find_partition
 from analysis.log.ratio import UPDATE, WORDS, known_ratio
 from analysis.tables.files import TABLES, folder_name, options_of
+from figures.style import OUTSIDE_MARKERS
 from fspo.base.errors import UserError
 from fspo.gradlog.run_folder import SUMMARY
 from fspo.rules import Ratio
@@ -226,10 +227,10 @@ def reasons(frame: Frame) -> str:
 
 
 def plain_outside(frame: Frame) -> Frame:
-    """Return the rows of the rules that give responses outside the band no gradient: rules that drop, and corrections
-    that mask.
+    """Return the rows with the first treatment outside the band, in the order of ``OUTSIDE_MARKERS``, that occurs: drop
+    for clip rules, mask for corrections.
     """
-    return prefer(frame, "outside", "drop", "mask", "truncate", "cap")
+    return prefer(frame, "outside", *OUTSIDE_MARKERS)
 
 
 def drawable(frame: Frame, columns: Sequence[str] = ("estimate",)) -> Frame:

@@ -9,13 +9,18 @@ import subprocess
 import sys
 from functools import cache
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
 from latex2mathml.converter import convert
 
+from fspo.config import OptimConfig, TaskConfig
 from fspo.config.rule import CorrectionConfig, RuleConfig
-from fspo.rules import CORRECTIONS, PRESETS
+from fspo.rules import CORRECTIONS, PRESETS, Outside, Rule
+from fspo.rules.clip import MAX_EXPONENT
+from fspo.tasks import _BUILDERS
+from fspo.tasks.sets import TRAINING_SETS
 from proofs_check.catalogue import CHECKS, STATEMENTS
 from proofs_check.formal.checks import CHECKS as FORMAL_CHECKS
 from proofs_check.frame import Method
@@ -213,6 +218,20 @@ def test_the_presets_are_listed_whole():
         help_text = re.search(r"preset : str\n(.*?)\n    \w+ :", config.__doc__ or "", re.S)
         assert help_text
         assert help_text[1].strip().rstrip(".").replace(",", " ").split() == list(names)
+
+
+def test_the_help_names_every_task_and_every_way_outside_the_band():
+    for name in (*_BUILDERS, *TRAINING_SETS):
+        assert f'"{name}"' in (TaskConfig.__doc__ or "")
+    ways = "{" + ", ".join(f'"{way}"' for way in get_args(Outside)) + "}"
+    for config in (Rule, RuleConfig, CorrectionConfig):
+        assert f"outside : {ways}" in (config.__doc__ or "")
+
+
+def test_documents_name_the_cap_of_the_exponent():
+    assert f"exponent is held at {MAX_EXPONENT:.0f}" in page("docs/glossary.md")
+    assert f"e^{MAX_EXPONENT:.0f}" in page("README.md")
+    assert f"e^{MAX_EXPONENT:.0f}" in (OptimConfig.__doc__ or "")
 
 
 def test_the_theory_page_agrees_with_the_presets():

@@ -42,7 +42,7 @@ from analysis.tables.assumptions import DRIFT_TOLERANCE, EXPONENT_TOLERANCE, LAW
 from analysis.tables.files import write_json
 from fspo.gradlog import metric_names as metric
 from fspo.rules import RIVALS, Ratio
-from fspo.stats.intervals import EQUIVALENCE, detectable, sample_interval
+from fspo.stats.intervals import EQUIVALENCE, detectable, sample_interval, t_quantile
 
 MIN_SEEDS = 5
 REWARD_MARGIN = 0.02
@@ -297,9 +297,9 @@ def evaluate_claims(tables: Tables, on: Ratio = "update") -> list[Claim]:
 def with_power(claim: Claim) -> Claim:
     """Return the claim with ``details["power"]``: which difference these runs could have detected.
 
-    ``detectable`` is the smallest true difference from 0 that a two-sided 5 % test detects with 80 % probability. It is
-    computed from the longer arm of the interval (Student's t over seeds where there are several). ``parts`` gives it
-    for each estimate in the details.
+    ``detectable`` is the smallest true difference from 0 that a two-sided test at 1 - CONFIDENCE detects with 80 %
+    probability. It is computed from the longer arm of the interval (Student's t over seeds where there are several).
+    ``parts`` gives it for each estimate in the details.
     """
     parts = {name: _detectable(part) for name, part in _estimates(claim.details, ())}
     main = {"value": claim.estimate, "low": claim.ci_low, "high": claim.ci_high}
@@ -310,8 +310,12 @@ def with_power(claim: Claim) -> Claim:
     else:
         sentence = f"These runs would have seen a true difference of {found:.2g} with 80 % probability"
         sentence += f"; the margin is {claim.margin:g}." if claim.margin > 0 else "."
-        # Half-width of the 90 % interval, on which equivalence tests rest: about .84 times that of the 95 % interval.
-        half = 0.84 * max(claim.estimate - claim.ci_low, claim.ci_high - claim.estimate)
+        # Half-width at the level EQUIVALENCE, on which equivalence tests rest, from that at the level CONFIDENCE.
+        half = (
+            t_quantile(np.inf, EQUIVALENCE)
+            / t_quantile(np.inf)
+            * max(claim.estimate - claim.ci_low, claim.ci_high - claim.estimate)
+        )
         if 0 < claim.margin <= half:
             sentence += " Without any difference their interval would still reach beyond the margin."
     seen = claim.details.get(CONSTANT, {}).get(SEEN, NAN)

@@ -16,6 +16,7 @@ from tqdm.auto import tqdm
 
 from fspo.base.files import writing
 from fspo.config import TrainConfig
+from fspo.gradlog import metric_names as metric
 from fspo.gradlog.metrics_file import MetricsFile
 from fspo.rollouts.counts import Counts
 from fspo.train.launch import init_trackers
@@ -114,8 +115,8 @@ class Reporter:
         """Advance the bar by one rollout and show its reward, clip ratio and mean length."""
         if self._bar is not None:
             self._bar.set_description_str(
-                f"train {label} reward {values['reward']:.3f} "
-                f"clip {values.get('clip_ratio/region_mean', 0.0):.3f} length {values['completions/mean_length']:.0f}",
+                f"train {label} reward {values[metric.REWARD]:.3f} "
+                f"clip {values.get(metric.CLIPPED, 0.0):.3f} length {values[metric.MEAN_LENGTH]:.0f}",
                 refresh=False,
             )
             self._bar.update()
