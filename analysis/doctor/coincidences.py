@@ -7,21 +7,14 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 import numpy as np
-import pandas as pd
-from pandas.util import hash_array
 
 from analysis.doctor.findings import Answer, Evidence, Severity, clear, found, not_checked
 from analysis.doctor.laws import EACH
 from analysis.doctor.patient import MIN_ROWS, Floats, Rows
+from analysis.log.copies import COPIES, LONG, SAME_PROMPT, find_copies, marks
 from analysis.log.rows import numbered, repeated
 from analysis.stats.anytime import AnytimeMean
 
-LONG = 8
-"""Number of tokens from which on equal sums to the last bit are no chance."""
-COPIES = 0.03
-"""Share of rows with a copy under another prompt that is reported."""
-SAME_PROMPT = 0.9
-"""The same under the same prompt, where responses of equal text are equal without a defect."""
 MARKS = 32
 """Number of rows of each rollout that are remembered to recognise a copied rollout."""
 HELD, LEAST_HELD = 0.005, 5
@@ -72,28 +65,19 @@ class Coincidences:
             self._advantages(first)
 
     def _copies(self, rows: Rows) -> None:
+        sums = [np.nan_to_num(rows[c]) for c in ("log_ratio", "reward", "sum_sq_log_ratio", "k3_sum")]
+        keys = (rows[c] for c in ("rollout", "step", "prompt_id", "response_id", "length"))
+        copies = find_copies(*keys, *sums)
+        self.judged += int(copies.judged.sum())
+        self.copies += int(copies.prompts.sum())
+        self.same_prompt += int(copies.pairs.sum())
+        for name, which in (("copies", copies.prompts), ("same", copies.pairs)):
+            if which.any():
+                self.since.setdefault(name, int(rows["rollout"][which].min()))
         long = rows.take(rows.L >= LONG)
         if not len(long):
             return
-        bits = [np.nan_to_num(long[c]) for c in ("log_ratio", "length", "reward", "sum_sq_log_ratio", "k3_sum")]
-        mark = hash_array(bits[0])  # pyright: ignore[reportCallIssue]
-        for x in bits[1:]:
-            of_x = hash_array(np.ascontiguousarray(x, np.float64))  # pyright: ignore[reportCallIssue]
-            mark = mark * np.uint64(1099511628211) ^ of_x
-        code = numbered(long["rollout"], long["step"], pd.factorize(mark)[0].astype(np.int64))
-        number = int(code.max()) + 1
-        count = np.bincount(code, minlength=number)[code]
-        pair = pd.DataFrame({"code": code, "prompt": long["prompt_id"], "response": long["response_id"]})
-        prompts = pair.groupby("code")["prompt"].nunique().to_numpy()[code]
-        responses = pair.groupby("code")["response"].nunique().to_numpy()[code]
-        copy = (count > 1) & (prompts > 1)
-        self.judged += len(long)
-        self.copies += int(copy.sum())
-        same = (responses > 1) & (responses % 2 == 0)
-        self.same_prompt += int(same.sum())
-        for name, which in (("copies", copy), ("same", same)):
-            if which.any():
-                self.since.setdefault(name, int(long["rollout"][which].min()))
+        mark = marks(*(x[rows.L >= LONG] for x in (rows.L, *sums)))
         for rollout in np.unique(long["rollout"]):
             here = np.unique(mark[long["rollout"] == rollout])[:MARKS].tolist()
             earlier = Counter(self.marks[m] for m in here if m in self.marks)

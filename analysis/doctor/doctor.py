@@ -19,12 +19,14 @@ from analysis.doctor.mismatch import Mismatch
 from analysis.doctor.patient import Rows
 from analysis.doctor.recomputed import USUAL, Recomputed
 from analysis.doctor.selection import Selection
+from analysis.doctor.tokens import TokenLaw
 from analysis.log.partition import LENGTH
 from analysis.log.stream import Stream
 from fspo.base.errors import UserError
 from fspo.gradlog import GradLog
 from fspo.gradlog.files import LogFile, log_files, log_paths, rollout_of
 from fspo.gradlog.run_folder import saved_config
+from fspo.gradlog.schema import TOKEN_COLUMNS
 from fspo.rules import PRESETS, Rule
 
 ON_KEPT_ROWS = {
@@ -45,7 +47,7 @@ ON_ALL_ROWS = (
     *("band", "clip", "sums", "uses", "estimator", "counters", "log"),
     *("before_update", "mean_weight", "k1_k3", "weight_by_length", "drift_sign", "direction"),
     *("counted_twice", "values_of_s", "length_pile", "sorted_minibatches", "advantage_by_length"),
-    *("sampler_law", "engine", "correction", "staleness", "selection"),
+    *("sampler_law", "engine", "correction", "staleness", "selection", "tokens"),
 )
 """Names of the checks that add up every row of the log."""
 CHECKS = (*ON_KEPT_ROWS, *ON_ALL_ROWS)
@@ -73,6 +75,7 @@ class Doctor:
     mismatch: Mismatch
     laws: Laws = field(default_factory=Laws)
     selection: Selection = field(default_factory=Selection)
+    tokens: TokenLaw = field(default_factory=TokenLaw)
     coincidences: Coincidences = field(default_factory=Coincidences)
     target: float | None = None
     notes: list[str] = field(default_factory=list)
@@ -120,7 +123,7 @@ class Doctor:
         stream = Stream.of(new, LENGTH)
         for chunk in stream.chunks(1):
             try:
-                log = stream.read(chunk, READ, None)
+                log = stream.read(chunk, (*READ, *TOKEN_COLUMNS["total"]), None)
             except UserError as error:
                 self._note(f"damaged: {error}")
                 continue
@@ -143,6 +146,7 @@ class Doctor:
             self.laws.add(rows, fair)
             self.coincidences.add(rows)
             self.mismatch.add(rows, fair)
+            self.tokens.add(log if train.all() else log.where(train), rows, fair)
 
     def findings(self) -> Diagnosis:
         """Return the answer of every check about the rows so far."""
@@ -153,7 +157,9 @@ class Doctor:
             for name, check in ON_KEPT_ROWS.items()
         ]
         answers += self.recomputed.answers(self._files()) + self.laws.answers()
-        answers += self.coincidences.answers() + self.mismatch.answers() + [self.selection.answer()]
+        answers += (
+            self.coincidences.answers() + self.mismatch.answers() + [self.selection.answer(), self.tokens.answer()]
+        )
         label = self.kept.rule.label if self.kept.rule else "unknown"
         return Diagnosis(str(self.path), label, self.kept.rows, tuple(answers), patient.notes)
 

@@ -10,7 +10,7 @@ from typing import Any
 from fspo.base.errors import UserError, unknown_name
 
 SCHEMA_VERSION = "2.0"
-"""Version (major.minor) of what ``--json`` writes: a minor adds fields, a major changes or removes some."""
+"""Version (major.minor) of what ``--json`` writes (doctor.schema.json): a minor adds fields, a major changes some."""
 
 
 class Severity(IntEnum):

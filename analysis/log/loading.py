@@ -128,6 +128,12 @@ def load_run(path: str | Path, partition: Partition = LENGTH, on: str = UPDATE.o
         raise UserError(f"{path} is no folder: give the run folder that holds gradlog/")
     files, damage = log_files(path)
     metadata = next((file.metadata for file in files if file.metadata), {})
+    seeds = {file.metadata["seed"]: file.path.name for file in files if "seed" in file.metadata}
+    if len(seeds) > 1:
+        raise UserError(
+            f"{path}: files of several runs lie in one folder, by the seeds of their headers "
+            f"({', '.join(f'{seed} in {name}' for seed, name in list(seeds.items())[:2])}): keep one run in a folder"
+        )
     ratio = LoggedRatio.find(on, logged_columns(files, RATIOS), metadata)
     columns = columns_of(partition, ratio)
     stream: Stream | None = None
@@ -198,6 +204,7 @@ def warnings_of(counts: Mapping[str, int], partition: Partition, ratio: LoggedRa
     texts = {
         "rows_not_finite": f"rows left out: {ratio.words.text} or A is not finite, or the length is below 1",
         "rows_repeated": "rows left out: the same response twice in one update",
+        "rows_copied": "rows left out: copies of other rows under other ids, as of a process that was counted twice",
         "rows_without_coordinate": f"rows left out: no value of {partition.name}",
     }
     found = [f"{counts[name]} {text}" for name, text in texts.items() if counts.get(name)]

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from analysis.log.copies import find_copies
 from analysis.log.partition import LENGTH, Partition, coordinates
 from analysis.log.ratio import UPDATE, LoggedRatio
 from analysis.log.rows import (
@@ -32,7 +33,10 @@ ROW_COLUMNS = (
     *("lo", "hi"),
     *("score_status", "rule"),
 )
-LEARNT = ("rollout", "step", "updates_since_rollout", "prompt_id", "response_id", "length", "log_ratio", "advantage")
+LEARNT = (
+    *("rollout", "step", "updates_since_rollout", "prompt_id", "response_id", "length", "log_ratio", "advantage"),
+    *("sum_sq_log_ratio", "k3_sum"),
+)
 """Columns that :func:`learnt` reads from the log."""
 
 
@@ -63,8 +67,9 @@ def usable(
     """Return the rows that can be analysed, and the number of rows of each kind (counts of ``summary.json``).
 
     Rows are left out if the ratio or A is not finite, if the length is below 1, if the same response stood in the same
-    update before, if they have no coordinate, or if the ratio does not count in them: the update's ratio before the
-    first update since the rollout, any other ratio after the response's first use.
+    update before, if they are copies under other ids (`analysis.log.copies`), if they have no coordinate, or if the
+    ratio does not count in them: the update's ratio before the first update since the rollout, any other ratio after
+    the response's first use.
 
     Parameters
     ----------
@@ -111,7 +116,7 @@ def learnt(log: GradLog, partition: Partition, scale: Scale | None = None) -> Le
 
 
 def _sound(log: GradLog, ratio: LoggedRatio) -> tuple[GradLog, dict[str, int]]:
-    """Drop rows with numbers that are not finite and repeats of a response in an update; return the rest and counts."""
+    """Drop rows that are not finite, repeats of a response in an update and copies; return the rest and counts."""
     S, length = ratio.of(log), log.column("length")
     good = np.isfinite(S) & np.isfinite(log.column("advantage")) & (length >= 1)
     counts = {"rows": len(log), "rows_not_finite": len(log) - int(np.count_nonzero(good))}
@@ -126,6 +131,12 @@ def _sound(log: GradLog, ratio: LoggedRatio) -> tuple[GradLog, dict[str, int]]:
     again = repeated(*(log.column(c).astype(np.int64, copy=False) for c in ("rollout", "step", "response_id")))
     counts["rows_repeated"] = int(np.count_nonzero(again))
     if counts["rows_repeated"]:
+        log = log.where(~again)
+    keys = (log.column(c) for c in ("rollout", "step", "prompt_id", "response_id", "length"))
+    sums = (log.column(c) for c in (ratio.sum_sq, ratio.k3_sum) if c in log)
+    again = find_copies(*keys, ratio.of(log), *sums).again
+    if again.any():
+        counts["rows_copied"] = int(np.count_nonzero(again))
         log = log.where(~again)
     return log, counts
 

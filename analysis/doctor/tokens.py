@@ -1,0 +1,103 @@
+"""Token log-ratios, where they are logged: they add up to S, and each has E[e^s] = 1 after its prefix (T9)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from analysis.doctor.findings import Answer, Evidence, Severity, clear, found, not_checked
+from analysis.doctor.laws import EACH, GAINED, WEIGHT_MARGIN
+from analysis.doctor.patient import Floats, Mask, Rows
+from analysis.stats.anytime import AnytimeMean
+from fspo.gradlog import GradLog
+from fspo.gradlog.schema import TOKEN_COLUMNS
+
+ROUNDING = 1e-3
+"""Largest difference of S and the sum of its tokens, nats, that counts as rounding."""
+OCTAVES = 24
+
+
+@dataclass
+class TokenLaw:
+    """Sums over token log-ratios by position, in octaves [2^k, 2^(k+1)) from 1. ``add`` takes complete rollouts."""
+
+    rows: int = 0
+    wrong: dict[str, int] = field(default_factory=dict)  # what is wrong with a list -> rows
+    since: int | None = None
+    mean: AnytimeMean = field(default_factory=lambda: AnytimeMean(EACH, 1.0, GAINED))
+    sums: Floats = field(default_factory=lambda: np.zeros((OCTAVES, 3)))  # tokens, sum and sum of squares of e^s - 1
+
+    def add(self, log: GradLog, rows: Rows, fair: Mask) -> None:
+        """Add the lists of the rows (N,) of a log; ``fair`` (N,) as of `Laws.add`."""
+        names = [name for name in TOKEN_COLUMNS["total"] if name in log]
+        if TOKEN_COLUMNS["update"][0] not in names:
+            return
+        lists = [log.table[name].combine_chunks() for name in names]
+        size = np.asarray(lists[0].value_lengths().fill_null(0), np.int64)
+        flat = [np.asarray(x.flatten(), np.float64) for x in lists]
+        row = np.repeat(np.arange(len(size)), size)
+        own = np.bincount(row, flat[0], len(size))
+        known = (size > 0) & np.isfinite(own) & np.isfinite(rows.S)
+        self.rows += int(known.sum())
+        count = known & (size != rows["length"])
+        for what, wrong in (
+            ("have another number of tokens than the length", count),
+            ("do not add up to S", known & ~count & (np.abs(own - rows.S) > ROUNDING + 1e-4 * np.abs(rows.S))),
+        ):
+            if wrong.any():
+                self.wrong[what] = self.wrong.get(what, 0) + int(wrong.sum())
+                first = int(rows["rollout"][wrong].min())
+                self.since = first if self.since is None else min(self.since, first)
+        whole = len(flat) > 1 and len(flat[1]) == len(flat[0])
+        s = flat[0] + flat[1] if whole else flat[0]
+        apart = np.zeros(len(size), bool) if whole else np.abs(np.nan_to_num(rows["behaviour_log_ratio"])) > ROUNDING
+        law = known & ~count & fair & ~apart & (rows["updates_since_rollout"] >= 1) & (rows["times_used"] == 0)
+        use = law[row] & np.isfinite(s)
+        x, row = np.expm1(np.minimum(s[use], 20)), row[use]
+        position = (np.arange(len(use)) - np.repeat(np.cumsum(size) - size, size))[use] + 1
+        self.mean.add(x, rows["rollout"][row])
+        octave = np.log2(position).astype(np.int64)
+        for k, values in enumerate((np.ones_like(x), x, x * x)):
+            self.sums[:, k] += np.bincount(octave, values, OCTAVES)[:OCTAVES]
+
+    def answer(self) -> Answer:
+        """Say whether the lists are those of S, and whether the law holds at each position."""
+        name = "tokens"
+        if not self.rows:
+            return not_checked(name, "the log has no token log-ratios (--log.tokens true)")
+        wrong = [
+            Evidence(f"token log-ratios that {what}", n / self.rows, unit="share") for what, n in self.wrong.items()
+        ]
+        if wrong:
+            return found(
+                name,
+                Severity.WARNING,
+                "; ".join(f"the token log-ratios of {n} of {self.rows} rows {what}" for what, n in self.wrong.items()),
+                "log one number for each token that counts, the end-of-sequence token included, in the order of S",
+                *wrong,
+                since=self.since,
+            )
+        n, total, square = self.sums[self.sums[:, 0] > 1].T
+        mean = total / n
+        error = np.sqrt(np.maximum(square / n - mean**2, 0) / n)
+        places = [2**k for k in np.flatnonzero(self.sums[:, 0] > 1).tolist()]
+        evidence = [
+            Evidence(f"mean of e^s from position {at} on (law: 1)", 1 + m, 1 + m - 2 * e, 1 + m + 2 * e)
+            for at, m, e in zip(places, mean.tolist(), error.tolist(), strict=True)
+        ]
+        law = self.mean
+        since = law.above if law.total > 0 else law.below
+        if since is None or abs(law.mean) < WEIGHT_MARGIN / 10 or math.isnan(law.mean):
+            return clear(name, "token log-ratios add up to S, and E[e^s] = 1 at first use (T9)", *evidence)
+        off = [at for at, m, e in zip(places, mean.tolist(), error.tolist(), strict=True) if abs(m) > 5 * e]
+        where = f"from position {off[0]} on" if off else "over all positions"
+        return found(
+            name,
+            Severity.WARNING,
+            f"E[e^s] of a token after its prefix is {1 + law.mean:.3g} at first use and not 1 (T9), {where}",
+            "compare new and old log-probabilities of the same token: one of them may be shifted by a token",
+            *evidence,
+            since=since,
+        )

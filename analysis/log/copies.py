@@ -1,0 +1,93 @@
+"""Responses that stand in a log twice under other ids, because the rows of a process were gathered and logged again.
+
+Two sums over many tokens are equal to the last bit by chance in next to no case. A few equal rows are responses of one
+text, and stay. Where at least ``COPIES`` of the rows equal one of another prompt, or at least ``SAME_PROMPT`` of the
+rows stand in pairs under one prompt, rows were counted twice: the copies add nothing and make intervals too narrow, so
+an analysis leaves them out and counts them. Torn rows are left out too (`fspo.gradlog`); files of two runs are refused
+(`analysis.log.loading`), because nobody can say which of the two was meant. All other defects leave rows that were
+trained on: they stay, and ``python -m analysis doctor`` names them.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+LONG = 8
+"""Number of tokens from which on equal sums to the last bit are no chance."""
+COPIES = 0.03
+"""Share of rows with a copy under another prompt from which on rows were counted twice."""
+SAME_PROMPT = 0.9
+"""The same under the same prompt, where responses of equal text are equal without a defect."""
+LEAST = 50
+"""Number of rows from which on a share is judged."""
+ODD = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F)
+Ints = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
+
+class Copies(NamedTuple):
+    """What was found among some rows (N,).
+
+    Attributes
+    ----------
+    judged : bool array (N,)
+        Rows of at least ``LONG`` tokens with a log-ratio other than 0.
+    prompts : bool array (N,)
+        Rows that equal a row of another prompt in the same step.
+    pairs : bool array (N,)
+        Rows that equal one or three, five, ... rows of other ids in the same step.
+    again : bool array (N,)
+        Rows that are to be left out: copies, if so many are copies that rows were counted twice.
+    """
+
+    judged: Mask
+    prompts: Mask
+    pairs: Mask
+    again: Mask
+
+
+def marks(*numbers: NDArray[np.float64]) -> NDArray[np.uint64]:
+    """Return a number for each row (N,) that two rows share if they are equal, and else by chance."""
+    mark = np.zeros(len(numbers[0]), np.uint64)
+    for x in numbers:
+        mark = (mark ^ np.ascontiguousarray(x, np.float64).view(np.uint64)) * np.uint64(ODD[0])
+        mark ^= mark >> np.uint64(29)
+        mark *= np.uint64(ODD[1])
+        mark ^= mark >> np.uint64(32)
+    return mark
+
+
+def find_copies(
+    rollout: Ints, step: Ints, prompt: Ints, response: Ints, length: NDArray[np.float64], *numbers: NDArray[np.float64]
+) -> Copies:
+    """Find the rows (N,) whose length and ``numbers``, S first, are those of another id in the same step."""
+    number = len(step)
+    found = Copies(*(np.zeros(number, bool) for _ in Copies._fields))
+    judged = np.flatnonzero((length >= LONG) & (numbers[0] != 0) & np.isfinite(numbers[0]))
+    found.judged[judged] = True
+    key = marks(*(x[judged].astype(np.float64) for x in (rollout, step, length, *numbers)))
+    twice = pd.Series(key).duplicated(keep=False).to_numpy()
+    if not twice.any():
+        return found
+    rows = judged[twice]
+    rows = rows[np.argsort(response[rows], kind="stable")]
+    place = np.searchsorted(judged, rows)
+    group = pd.factorize(key[place])[0]
+    count = int(group.max()) + 1
+    first = np.zeros(count, np.int64)
+    first[group[::-1]] = rows[::-1]  # the row of the least id
+    many = pd.DataFrame({"group": group, "prompt": prompt[rows], "response": response[rows]}).groupby("group").nunique()
+    prompts, ids = (many[name].to_numpy()[group] for name in ("prompt", "response"))
+    found.prompts[rows] = prompts > 1
+    found.pairs[rows] = (ids > 1) & (ids % 2 == 0)
+    if len(judged) >= LEAST:
+        if found.prompts.sum() >= COPIES * len(judged):
+            found.again[rows] = prompt[rows] != prompt[first[group]]
+        if found.pairs.sum() >= SAME_PROMPT * len(judged):
+            rank = pd.Series(group).groupby(group).cumcount().to_numpy()
+            found.again[rows] |= (ids > 1) & (ids % 2 == 0) & (2 * rank >= np.bincount(group)[group])
+    return found
