@@ -5,12 +5,12 @@ import math
 import numpy as np
 import pytest
 
-from analysis.scores.products import Columns, Products, UpdateGram
+from analysis.scores.products import CosineColumns, Products, UpdateGram
 
 BINS, CLUSTERS = 2, 6
 
 
-def columns(angle: float, width: float, seed: int, negate: bool = False) -> Columns:
+def columns(angle: float, width: float, seed: int, negate: bool = False) -> CosineColumns:
     """Return cosines of random positive weights with equal weights, of vectors that lie ``angle`` off one line."""
     rng = np.random.default_rng(seed)
     along = rng.uniform(0.1, 1.0, size=24)
@@ -22,7 +22,7 @@ def columns(angle: float, width: float, seed: int, negate: bool = False) -> Colu
     made = [Products() for _ in range(3)]
     for products, pair in zip(made, ((left, right), (left, left), (right, right)), strict=True):
         products.add(*gram.products(*pair))
-    return Columns.of(*made, np.zeros(CLUSTERS, np.int64), width)
+    return CosineColumns.of(*made, np.zeros(CLUSTERS, np.int64), width)
 
 
 @pytest.mark.parametrize("negate", [False, True])
