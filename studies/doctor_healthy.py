@@ -76,7 +76,7 @@ def _ranged(value: float) -> dict[str, float]:
 
 RANGES = {name: _ranged(0.1) for name in PRESETS if name.startswith(("fspo", "ctpo"))}
 RANGES |= {"gspo": _ranged(0.03), "power": _ranged(0.05), "rloo": _ranged(0.5)}
-"""Ranges of the runs: the published ones are for larger models, whose S is smaller."""
+"""Ranges of the rules in these runs. Published ranges are for larger models, whose S is smaller."""
 RATES = {"gradient": 0.1, "sign": 0.15, "heavy": 0.25}
 """How far the updates of a rollout together move an entry of the table at most, nats, as root mean square."""
 RULES = ("fspo", "rloo", "gspo", "fspo-kl", "fspo-truncate", "fspo-cap", "none", "fspo-tilted", "power", "fspo-signed")
@@ -155,7 +155,7 @@ class Drawn:
     truncated: np.ndarray
 
     def sums(self, x: np.ndarray) -> np.ndarray:
-        """Sum numbers (T,) of tokens over each response (N,)."""
+        """Return the sums over each response (N,) of one number for each token (T,)."""
         return np.add.reduceat(x, self.starts)
 
     def logprobs(self, table: np.ndarray) -> np.ndarray:
@@ -286,7 +286,7 @@ def write_world(run: Path, world: World, seed: int) -> Path:
 
 
 def clipped(rule: Rule, tokens: np.ndarray, drawn: Drawn, A: np.ndarray, at: np.ndarray) -> dict[str, Any]:
-    """Return S, its sums and what the rule does, of the responses ``at``, from log-ratios (T,) of tokens."""
+    """Return the log's columns of S and of what the rule does for the responses ``at``, from token log-ratios (T,)."""
     S, square, k3 = (drawn.sums(x)[at] for x in (tokens, tokens**2, token_k3(tokens)))
     L = drawn.length[at].astype(float)
     m = rule.centre(DriftStats.of(k3, square, L, S, A[at]), A[at])
@@ -310,7 +310,7 @@ def clipped(rule: Rule, tokens: np.ndarray, drawn: Drawn, A: np.ndarray, at: np.
 def by_engine(
     drawn: Drawn, tokens: np.ndarray, mismatch: np.ndarray, at: np.ndarray, differs: bool
 ) -> dict[str, np.ndarray]:
-    """Return the columns of the mismatch of sampler and trainer, if they differ, of the responses ``at``."""
+    """Return the log's columns of the mismatch for responses ``at``; none if sampler and trainer are one program."""
     if not differs:
         return {}
     out = {"engine_log_ratio": drawn.sums(mismatch)[at], "staleness_log_ratio": np.zeros(len(at))}

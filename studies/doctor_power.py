@@ -39,7 +39,7 @@ Rng = np.random.Generator
 
 
 def after(c: Columns) -> np.ndarray:
-    """Rows after an update."""
+    """Mask of the rows that were logged after at least one update since their rollout."""
     return c["updates_since_rollout"] > 0
 
 
@@ -54,7 +54,7 @@ def add(c: Columns, x: np.ndarray) -> Columns:
 
 
 def again(c: Columns) -> Columns:
-    """Let what the clip did follow from S, A and the edges."""
+    """Compute side, multiplier, weight and band acceptance again from S, A and the edges, by fspo's rule."""
     rule = preset("fspo").rule
     done = rule.apply(c["log_ratio"], c["length"].astype(float), c["advantage"].astype(float), None, (c["lo"], c["hi"]))
     new = {"side": done.side, "multiplier": done.multiplier, "weight": done.weight, "band_accept": done.in_band}
@@ -67,12 +67,12 @@ def swapped(c: Columns, name: str, rng: Rng) -> Columns:
 
 
 def kept(c: Columns, which: np.ndarray) -> Columns:
-    """Keep some rows."""
+    """Return the columns of the rows ``which``."""
     return {name: x[which] for name, x in c.items()}
 
 
 def joined(c: Columns, more: Columns) -> Columns:
-    """Put further rows behind."""
+    """Append the rows ``more``."""
     return {name: np.concatenate([x, more[name]]) for name, x in c.items()}
 
 
@@ -155,7 +155,9 @@ DEFECTS: dict[str, Change] = {
         c | {"engine_log_ratio": -0.02 * c["length"] + 0.2 * np.sqrt(c["length"]) * r.standard_normal(len(c["length"]))}
     ),
 }
-"""Ways to spoil the rows of a rollout: columns, random numbers and the rollout's number to columns."""
+"""Ways to spoil the rows of a rollout, by description: functions of the log's columns, a random generator and the
+rollout's number that return changed columns.
+"""
 
 SEVERITIES: dict[str, tuple[tuple[float, ...], Callable[[float], Change]]] = {
     "S too large, nats a token": (
@@ -187,7 +189,7 @@ SEVERITIES: dict[str, tuple[tuple[float, ...], Callable[[float], Change]]] = {
 
 
 def rewritten(source: Path, target: Path, change: Change, seed: int) -> Path:
-    """Copy a run with each file's rows changed."""
+    """Copy a run folder, with the rows of each log file changed."""
     shutil.copytree(source / GRADLOG, target / GRADLOG)
     for name in (METRICS, CONFIG):
         if (source / name).exists():
@@ -208,12 +210,12 @@ def rewritten(source: Path, target: Path, change: Change, seed: int) -> Path:
 
 
 def said(run: Path) -> list[str]:
-    """Return the ids of the findings about a run."""
+    """Return the ids of the doctor's findings about a run."""
     return [answer.id for answer in examine(run).findings]
 
 
 def unseen(bases: dict[str, Path], folder: Path) -> list[dict[str, Any]]:
-    """Say for each defect and base what was found that is not found on the base."""
+    """Return, for each defect and healthy run, which findings the spoilt log has and the healthy one has not."""
     before = {name: set(said(run)) for name, run in bases.items()}
     rows = []
     for number, (defect, change) in enumerate(DEFECTS.items()):
@@ -264,7 +266,7 @@ def commit_of(path: str) -> str:
 
 
 def page(found: dict[str, Any]) -> str:
-    """Return docs/doctor.md."""
+    """Return the text of docs/doctor.md."""
     rows, bases = found["unseen"], found["bases"]
     lines = [
         "# The doctor",

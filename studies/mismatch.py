@@ -49,9 +49,9 @@ from studies.vllm_server import serve
 RESULTS = ROOT / "studies" / "results" / "mismatch.json"
 IMAGES = ROOT / "docs" / "images"
 MASKS = {"product": "rloo", "geometric": "gspo", "sqrt": "fspo", "sqrt-kl": "fspo-kl"}
-"""The masks of the analysis that are compared, each with the preset of the same shape, whose look it has."""
+"""The masks that are compared, each with the preset of the same shape, in whose colour and marker it is drawn."""
 DRAWS = 400
-"""Bootstrap draws of the fair exponent's interval."""
+"""Number of bootstrap draws for the interval of the fair exponent."""
 
 
 class Source(NamedTuple):
@@ -84,7 +84,7 @@ SOURCES = {
     "stale4": Source("D (4 rollouts)", "behaviour", ("--batch.staleness", "4"), 4),
 }
 UPDATE = "bfloat16"
-"""The run whose update ratio S is measured too."""
+"""The run on which the update's ratio S is analysed beside its mismatch."""
 LABELS = {name: source.text for name, source in SOURCES.items()} | {"update": "S (bfloat16 run)"}
 
 
@@ -118,7 +118,7 @@ def from_rollout(run: Path, first: int) -> Path:
 
 
 def measured(run: Path, on: Ratio) -> dict[str, Any]:
-    """Analyse a log on one ratio and return what the page tells of it."""
+    """Analyse a log on one ratio and return the numbers that docs/mismatch.md shows."""
     options, bins = Options(edges=EDGES, on=on), Bins(EDGES)
     loaded = load_run(run, on=on)
     tables, summary = analyse(loaded, bins, options)
@@ -161,12 +161,14 @@ def _by_length(tables: dict[str, pd.DataFrame]) -> list[dict[str, Any]]:
 
 
 def _last(bins: pd.Series) -> pd.Series:
-    """Return the bins' numbers with that of all bins behind the others."""
+    """Return a column's numbers by bin, with the number over all bins moved to the end."""
     return bins.where(bins >= 0, len(EDGES))
 
 
 def _masks(tables: dict[str, pd.DataFrame]) -> list[dict[str, Any]]:
-    """Return acceptance by length, trend, LRE and the update that is left, of each mask at each target acceptance."""
+    """Return, for each mask at each target acceptance, its acceptance by length, trend, LRE, and the errors of the
+    update that it leaves.
+    """
     found = []
     for target in TARGETS:
         for mask in MASKS:
@@ -251,7 +253,7 @@ def direction(trend: Sequence[float], verdicts: int = 1) -> str:
 
 
 def page(results: dict[str, Any]) -> str:
-    """Return the page, without the section about single vLLM tokens."""
+    """Return the text of docs/mismatch.md, without the section about single vLLM tokens."""
     sources: dict[str, Any] = results["sources"]
     other = json.loads(VLLM_RESULTS.read_text(encoding="utf-8"))["bfloat16"]
     lines = [
@@ -373,7 +375,7 @@ def page(results: dict[str, Any]) -> str:
 
 
 def verdicts(sources: dict[str, Any]) -> list[str]:
-    """Return what the intervals say of each mask at each target acceptance."""
+    """Return the page's lines that say, for each mask at each target acceptance, which lengths it cuts more."""
     number = len(sources) * len(MASKS) * len(TARGETS)
     lines = [
         "The product mask is the shape of preset mis (`--correction.preset`; TRL's sequence mode), the geometric mask",
@@ -436,7 +438,7 @@ def length_axis(axes: Any) -> None:
 
 
 def bars(values: Sequence[Sequence[float]]) -> tuple[Floats, Floats]:
-    """Return values (n,) and the lengths of their error bars (2, n)."""
+    """Return values (n,) with the lengths of their error bars (2, n), from intervals."""
     found = np.array(values, dtype=np.float64)
     return found[:, 0], np.abs(found[:, 1:].T - found[:, 0])
 

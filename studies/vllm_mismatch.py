@@ -125,7 +125,7 @@ def measured_tokens(found: dict[str, list[Any]]) -> dict[str, Any]:
     squares = np.array(found["squares"])
     bins = Bins(EDGES)
     lowest = np.maximum(np.array(EDGES[:-1]), 1)
-    # number of tokens of each response in each range of positions
+    # Number of tokens that each response has in each range of positions.
     counts = np.clip(length[:, None] + 1, lowest, EDGES[1:]) - lowest
     everywhere = ratios(squares.sum(1), cluster, bins.index(length), len(bins), length)
     rows, places = counts.shape
@@ -141,7 +141,7 @@ def measured_tokens(found: dict[str, list[Any]]) -> dict[str, Any]:
 
 
 def root(values: Interval) -> Interval:
-    """Return square roots; an end below 0 becomes 0."""
+    """Return the square roots of a value and its interval's ends; an end below 0 becomes 0."""
     value, low, high = (math.sqrt(max(x, 0.0)) for x in values)
     return Interval(value, low, high)
 
@@ -192,7 +192,7 @@ def measured(found: Mismatch) -> dict[str, Any]:
 
 
 def interval(found: Any, k: int) -> Interval:
-    """Return value and 95 % interval of a bin."""
+    """Return the value of bin ``k`` with its interval."""
     low, high = mean_interval(found.value[k], found.variance[k], found.clusters[k])
     return Interval(float(found.value[k]), float(low), float(high))
 
@@ -204,7 +204,7 @@ def say(values: Any, digits: int) -> str:
 
 
 def section(results: dict[str, Any]) -> str:
-    """Return the section of the page."""
+    """Return the section of docs/mismatch.md about the engine mismatch of a vLLM server."""
     half, full = results["bfloat16"], results["float32"]
     whole, control = half["rows"][-1], full["rows"][-1]
     lines = [
@@ -261,7 +261,7 @@ def section(results: dict[str, Any]) -> str:
 
 
 def figure(half: dict[str, Any]) -> None:
-    """Draw the section's figure."""
+    """Draw sd and mean of E by length, with the fitted power law and -Var(E)/2 beside them."""
     style = Style("neurips")
     rows = half["rows"][:-1]
     L = np.array([r["length"] for r in rows])
@@ -294,7 +294,7 @@ def figure(half: dict[str, Any]) -> None:
 
 
 def write_section(text: str) -> None:
-    """Write the section into the page, in place of its earlier version."""
+    """Write the section into docs/mismatch.md, in place of its earlier version."""
     page = PAGE.read_text(encoding="utf-8") if PAGE.exists() else "# Engine mismatch\n\n" + TITLE + "\n"
     pattern = re.escape(TITLE) + r"\n.*?(?=^## |\Z)"
     write_text(PAGE, re.sub(pattern, lambda _: text + "\n", page, flags=re.M | re.S).rstrip() + "\n")

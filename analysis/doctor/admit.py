@@ -27,7 +27,7 @@ READ = (
     *("reward", "advantage", "lo", "hi", "band_accept", "side", "multiplier", "weight", "drift"),
     *("correction_lo", "correction_hi", "correction_drift", "correction_side", "correction_weight"),
 )
-"""Columns of the log that the checks read."""
+"""Columns of the gradient log that the doctor's checks read."""
 IDS = ("rollout", "step", "prompt_id", "response_id")
 NO_CLUSTER = {"cluster": np.zeros(0, np.int64)}
 KEPT = 1_000_000
@@ -46,15 +46,15 @@ class Kept:
     rows: int = 0
     held: int = 0
     stride: int = 1
-    seen: int = 0  # number of rollouts that were shown
-    parts: list[tuple[int, Rows, Rows]] = field(default_factory=list)  # place of the rollout, train rows, noise rows
+    seen: int = 0  # number of rollouts handed to `add`
+    parts: list[tuple[int, Rows, Rows]] = field(default_factory=list)  # rollout's place, train rows, noise rows
     valued: set[str] = field(default_factory=set)
     short: int = 0
 
     def add(self, rows: Rows, noise: Rows, present: set[str]) -> None:
         """Keep the rows of complete rollouts, or those of every ``stride``-th one."""
         unknown = {"log_ratio", "advantage"} if self.imported else set()
-        # an imported table without S has NaN in its place, which means unknown; in any other log NaN means broken
+        # In the log of an imported table without S, NaN means that S is unknown; in any other log NaN is a defect.
         self.valued |= {n for n in present if n not in unknown or np.isfinite(rows[n]).any()}
         self.short += int(np.sum(rows["length"] < 1))
         self.rows += len(rows)
@@ -70,7 +70,7 @@ class Kept:
                 self.held = sum(len(part[1]) for part in self.parts)
 
     def patient(self, notes: Sequence[str]) -> Patient:
-        """Return the run as the checks of kept rows read it."""
+        """Return the kept rows, with the run's metrics and rule, as the checks that need rows together read them."""
         notes = list(notes)
         if self.stride > 1:
             notes.append(

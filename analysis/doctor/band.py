@@ -23,8 +23,9 @@ band."""
 MARGIN = 0.1
 """Distance of the share kept from a stated target up to which nothing is reported."""
 TOP_SHARE, RULED = 0.2, 0.05
-"""Smallest mean share of an update's largest weight, and smallest share of updates that one response dominates, that
-are reported."""
+"""Reported from here on: the mean share of an update's largest weight, and the share of updates that one response
+dominates.
+"""
 MIN_UPDATE = 8
 """Number of responses with a gradient below which an update's largest weight is not looked at."""
 
@@ -51,7 +52,8 @@ def drift(p: Patient) -> Answer:
             share = here.share(f"{side} the band, {_span(here)}", beyond, level=0.99)
             mean = here.mean("", here.S)
             edge = float(np.median((band[0] if side == "below" else band[1])[at]))
-            # the end of the interval that is nearer to 0
+            # Distance of E[S] from the centre over the half-width, from the end of the interval of E[S] that is nearer
+            # to 0.
             shift = mean.high / edge if side == "below" else mean.low / edge
             score = max(2 * share.low, shift / FAR if np.isfinite(edge) and edge != 0 else 0.0)
             if worst is None or score > worst[0]:
@@ -104,7 +106,7 @@ def heavy_weights(p: Patient) -> Answer:
         return not_checked(name, f"too few rows after an update: {few}")
     if not rows.has("weight", "multiplier"):
         return not_checked(name, "the log has no weights and multipliers (`import --rule` adds them)")
-    with np.errstate(invalid="ignore"):  # infinite times 0: not live
+    with np.errstate(invalid="ignore"):  # infinity times 0 is NaN, left out below
         x = rows["weight"] * rows["multiplier"] * np.abs(rows["advantage"])
     live = np.isfinite(x) & (x > 0)
     rows, x = rows.take(live), x[live]
@@ -156,7 +158,7 @@ def heavy_weights(p: Patient) -> Answer:
 
 
 def _over_updates(label: str, y: np.ndarray, rollout: np.ndarray) -> Evidence:
-    """Return a mean over updates with its interval, with rollouts as clusters."""
+    """Return the mean of one number for each update, with an interval that takes rollouts as clusters."""
     r = ratios(y, dense(rollout.astype(np.int64)), np.zeros(len(y), np.int64), 1)
     low, high = mean_interval(r.value, r.variance, r.clusters)
     return Evidence(label, float(r.value[-1]), float(low[-1]), float(high[-1]), "share")

@@ -13,7 +13,7 @@ FEW_ADVANTAGES = 0.1
 """Share of responses with A != 0 below which nearly all of the batch is wasted."""
 TRUNCATED, MOSTLY_TRUNCATED = 0.05, 0.3
 WHOLE_GROUPS = 0.1
-"""Share of the groups that must have a size for it to count as the size that was sampled."""
+"""A group size counts as the sampled one if at least this share of the groups has it."""
 MIN_LENGTHS = 20
 """Number of different lengths that a log needs before many responses of the longest length mean the token limit."""
 DROPPED = 0.002
@@ -68,7 +68,7 @@ def advantages_zero(p: Patient) -> Answer:
 
 
 def _equal_rewards(p: Patient, name: str) -> Answer:
-    """Check advantages in a log without them, by the share of groups with equal rewards in the metrics."""
+    """Check, in a log without advantages, the metric that gives the share of groups with equal rewards."""
     equal = p.over_lines(metric.EQUAL_REWARDS, "groups with one reward for all, from the metrics")
     if equal is None:
         return not_checked(name, "the log has no advantages, nor the metrics enough lines with frac_reward_zero_std")
@@ -157,10 +157,11 @@ def dropped_sequences(p: Patient) -> Answer:
         return not_checked(name, few)
     count = np.bincount(rows.cluster)
     size = _group_size(count)
-    # a multiple of the group size, because a prompt may occur twice in a rollout
+    # Number of responses that a complete cluster has: a multiple of the group size, because a prompt may occur twice in
+    # a rollout.
     whole = np.ceil(count / size).astype(np.int64) * size
     short = (count < whole)[rows.cluster]
-    # the first row of each cluster, in the order of cluster numbers
+    # Mask of the first row of each cluster, so that each cluster counts once.
     once = ~pd.Series(rows.cluster).duplicated().to_numpy()
     missing = rows.take(once).mean(
         "responses missing from their groups",

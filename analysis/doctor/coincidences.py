@@ -1,4 +1,6 @@
-"""What does not happen by chance: numbers equal to the last bit under other ids, sorted minibatches, A of length."""
+"""Checks for coincidences that chance does not make: rows equal to the last bit under other ids, minibatches sorted by
+length, advantages that depend on length.
+"""
 
 from __future__ import annotations
 
@@ -18,28 +20,31 @@ from analysis.stats.anytime import AnytimeMean
 MARKS = 32
 """Number of rows of each rollout that are remembered to recognise a copied rollout."""
 HELD, LEAST_HELD = 0.005, 5
-"""Smallest share of rows with the same extreme S, and smallest number of their prompts, that is reported: responses of
-one prompt and one text have one S without a defect."""
+"""Reported from here on: the share of rows whose S is exactly the greatest or the least one, and the number of their
+prompts. Responses of equal text to one prompt have equal S without a defect.
+"""
 LENGTHS = 10
-"""Number of different lengths below the greatest from which on a pile at the greatest says something."""
+"""Many responses of the greatest length are a defect only if at least so many different lengths are below it."""
 PILE = 0.005
-"""Smallest share of responses of exactly the greatest length, without being marked as truncated, that is reported."""
+"""Reported from here on: the share of responses of exactly the greatest length that are not marked as truncated."""
 SORTED = 0.3
-"""Share of the variance of log length between the minibatches, beyond chance, that is reported."""
+"""Reported from here on: the share of the variance of log length that lies between minibatches, beyond chance."""
 BY_LENGTH = 0.97
-"""Correlation of A and the length inside groups that is reported."""
+"""Reported from here on: the correlation of A with the length inside groups."""
 
 
 @dataclass
 class Coincidences:
-    """Sums over rows for the coincidences. ``add`` takes complete rollouts in order."""
+    """Counts and sums over rows from which copied rows, extreme S, sorted minibatches and advantages by length are
+    found. ``add`` takes complete rollouts in order.
+    """
 
     judged: int = 0
     copies: int = 0
     same_prompt: int = 0
-    copied: dict[int, int] = field(default_factory=dict)  # rollout -> the earlier rollout that it copies
-    marks: dict[int, int] = field(default_factory=dict)  # mark of a row -> its rollout
-    held: dict[str, tuple[float, int, int, int]] = field(default_factory=dict)  # end -> S, rows, prompts, first rollout
+    copied: dict[int, int] = field(default_factory=dict)  # copied rollout -> the earlier one
+    marks: dict[int, int] = field(default_factory=dict)  # hash of a row -> its rollout
+    held: dict[str, tuple[float, int, int, int]] = field(default_factory=dict)  # by end: S, rows, prompts, rollout
     coarse: Counter[str] = field(default_factory=Counter)
     zero: int = 0
     lengths: Floats = field(default_factory=lambda: np.zeros(0))
@@ -47,7 +52,7 @@ class Coincidences:
     flagged: bool = False
     between: AnytimeMean = field(default_factory=lambda: AnytimeMean(EACH))
     share: Floats = field(default_factory=lambda: np.zeros(2))
-    products: Floats = field(default_factory=lambda: np.zeros((2, 3)))  # of length and log length with A
+    products: Floats = field(default_factory=lambda: np.zeros((2, 3)))  # A with length, log length
     groups: int = 0
     since: dict[str, int] = field(default_factory=dict)
 
@@ -116,7 +121,9 @@ class Coincidences:
         self.lengths, self.truncated = grown
 
     def _minibatches(self, rows: Rows) -> None:
-        """Compare the variance of log length between minibatches with that of random ones, prompt by prompt."""
+        """Compare the variance of log length between minibatches with what random minibatches of whole prompts would
+        have.
+        """
         for rollout in np.unique(rows["rollout"]):
             here = rows.take(rows["rollout"] == rollout)
             prompt = numbered(here["prompt_id"], here["step"])
@@ -150,7 +157,7 @@ class Coincidences:
             self.products[k] += [float(np.sum(p * use)) for p in (x * x, x * a, a * a)]
 
     def answers(self) -> list[Answer]:
-        """Return one answer for each coincidence."""
+        """Return one answer for each check of this module."""
         return [self._twice(), self._values(), self._pile(), self._sorted(), self._by_length()]
 
     def _twice(self) -> Answer:

@@ -1,4 +1,4 @@
-"""Examine a run rollout by rollout: the state of all checks, which grows with no log."""
+"""Examine a run rollout by rollout. The state of all checks does not grow with the log."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ ON_KEPT_ROWS = {
     "heavy_weights": band.heavy_weights,
     "acceptance": band.acceptance,
 }
-"""Checks of a run's kept rows and metrics, by name."""
+"""Checks that need rows together or the metrics, by name; they read the rows that `analysis.doctor.admit` keeps."""
 ON_ALL_ROWS = (
     *("band", "clip", "sums", "uses", "estimator", "counters", "log"),
     *("before_update", "mean_weight", "k1_k3", "weight_by_length", "drift_sign", "direction"),
@@ -66,7 +66,7 @@ class Doctor:
     target : float, optional
         The band acceptance that the rule was meant to have.
     files : dict of str to int
-        What was noticed about the log's files, with the rollout from which on it holds.
+        Defects of the log's files, each with the rollout from which on it holds.
     """
 
     path: Path
@@ -81,7 +81,7 @@ class Doctor:
     notes: list[str] = field(default_factory=list)
     files: dict[str, int] = field(default_factory=dict)
     read_files: set[str] = field(default_factory=set)
-    ranks: Counter[int] = field(default_factory=Counter)  # files of each rollout
+    ranks: Counter[int] = field(default_factory=Counter)  # number of files by rollout
     header: Mapping[str, Any] | None = None
     scalars: bool = False  # whether metrics.jsonl held a number at the last call of findings
 
@@ -167,7 +167,7 @@ class Doctor:
         self.notes += [line for line in lines if line not in self.notes]
 
     def _headers(self, files: list[LogFile]) -> None:
-        """Compare the headers and the names of files with those of the files before."""
+        """Compare the header and name of each new log file with those of earlier files, and note what differs."""
         for file in files:
             number = rollout_of(file.path)
             self.ranks[number] += 1
@@ -180,7 +180,7 @@ class Doctor:
                 self.files.setdefault("files whose rows are of another rollout than their name", number)
 
     def _files(self) -> dict[str, int]:
-        """Return what was noticed about files, with rollouts that lack the file of a process."""
+        """Return the defects of the log's files, among them rollouts that lack the file of a process."""
         if not self.ranks:
             return self.files
         counts = Counter(self.ranks.values())

@@ -34,7 +34,7 @@ class Evidence:
     value: float
     low: float = math.nan
     high: float = math.nan
-    unit: str = ""  # "share" is printed in percent
+    unit: str = ""  # "share" (printed in percent) or another unit
 
     def __str__(self) -> str:
         if self.unit == "share":

@@ -21,7 +21,9 @@ LARGE = 0.1
 WIDE = 0.5
 """Standard deviation of a ratio at some length, nats, from which on a run without a correction is reported."""
 THIRD, HALF = 1 / 3, 0.5
-"""Share of its weight that a correction should leave to every length; that from which on large noise is harmless."""
+"""Shares of the weight that a correction leaves to every length: less than the first is reported; from the second on a
+large E without a broken law is harmless.
+"""
 STALE = 0.2
 """Root mean square of the staleness D, nats, from which on stale rows without a correction are reported."""
 OCTAVES = 24
@@ -49,7 +51,7 @@ class Mismatch:
     by_length: Floats = field(default_factory=lambda: np.zeros((OCTAVES, 3)))  # rows, sum and sum of squares
     kept: Floats = field(default_factory=lambda: np.zeros((OCTAVES, 3)))  # rows, weight left, weight without correction
     cut_since: int | None = None
-    lags: dict[int, Floats] = field(default_factory=dict)  # lag in updates -> rows, sum and sum of squares of D
+    lags: dict[int, Floats] = field(default_factory=dict)  # by lag in updates: rows, sum, sum of squares of D
     stale_since: int | None = None
     contradicting: int = 0
 
@@ -92,7 +94,7 @@ class Mismatch:
             sums[:, k] += np.bincount(octave[which], x[which], OCTAVES)[:OCTAVES]
 
     def answers(self) -> list[Answer]:
-        """Return one answer for each check."""
+        """Return one answer for each check of this module."""
         return [self._law(), self._engine(), self._correction(), self._staleness()]
 
     def _deviations(self) -> list[tuple[int, float]]:
@@ -102,7 +104,9 @@ class Mismatch:
         return [(2**k, math.sqrt(max(square[k] / n[k] - (x[k] / n[k]) ** 2, 0.0))) for k in some.tolist()]
 
     def _law(self) -> Answer:
-        """E_mu[e^E] = 1 if the logged log-probabilities are those of the law that drew (docs/theory.md, T16)."""
+        """Check the law that e^E has mean 1 if the sampler's logged log-probabilities are those of the law that drew
+        (docs/theory.md, T16).
+        """
         name, line = "sampler_law", self.engine
         if line.n < MIN_ROWS:
             return not_checked(name, "the log holds no engine_log_ratio")

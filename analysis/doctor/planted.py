@@ -97,13 +97,13 @@ def write_run(run: Path, plan: Plan, seed: int) -> Path:
         wanted = np.exp(rng.uniform(shortest, longest, plan.prompts)[prompt] + 0.3 * rng.standard_normal(n))
         length = np.clip(np.round(wanted), 2, plan.limit).astype(int)
         truncated = wanted > plan.limit
-        learned = rollout / max(plan.rollouts - 1, 1)  # the mean reward rises from .4 to .7
+        learned = rollout / max(plan.rollouts - 1, 1)  # from 0 to 1: the mean reward rises from .4 to .7
         solved = rng.beta(0.8 + 0.6 * learned, 1.2 - 0.6 * learned, plan.prompts)[prompt]
         reward = ((rng.random(n) < solved) & ~truncated).astype(float) * (not plan.broken_verifier)
         groups = reward.reshape(plan.prompts, plan.group)
         A = ((groups - groups.mean(1, keepdims=True)) / (groups.std(1, ddof=1, keepdims=True) + 1e-4)).ravel()
         kept = np.ones(n, bool) if plan.drop_above is None else length <= plan.drop_above
-        starts = np.cumsum(length) - length  # the place of each response's first token
+        starts = np.cumsum(length) - length  # index of each response's first token
         walk = np.zeros(int(length.sum()))
         old, noise = walk.copy(), np.zeros_like(walk)
         for update in range(plan.minibatches * plan.epochs):
@@ -184,7 +184,8 @@ def _metrics(
     side, A = np.asarray(rows["side"]), np.asarray(rows["advantage"])
     each = L if plan.aggregation == "token" else np.ones_like(L)
     x = np.asarray(rows["multiplier"]) * np.asarray(rows["weight"]) * A * each / each.sum()
-    # The norm of a sum of scores of norm sqrt(L) in nearly orthogonal directions, plus a part that all responses share.
+    # A gradient norm like a trainer's: scores have norm sqrt(L) and nearly orthogonal directions, and a part that all
+    # responses share.
     grad_norm = float(np.sqrt(np.sum(x * x * L) + (0.05 * np.sum(np.abs(x)) * np.sqrt(L.mean())) ** 2))
     values = {
         metric.REWARD: everyone["reward"].mean(),

@@ -38,18 +38,20 @@ CURES = {
         "count the uses of each response; rows that were trained on are no fair draws (docs/theory.md section 1)",
     ),
 }
-"""Checks by name: the columns, what is wrong if they differ, and what to do."""
+"""By check: the columns that are recomputed, what is wrong if they differ from the logged ones, and the cure."""
 WRONG_GROUPS = 0.01
-"""Share of groups whose advantages no estimator makes that is reported."""
+"""Reported from here on: the share of groups whose advantages no estimator makes from their rewards."""
 USUAL = 0.9
-"""Share of rollouts that must agree on a number of rows, steps or files for the others to be reported."""
+"""Where at least this share of the rollouts has the same number of rows, steps or files, the other rollouts are
+reported.
+"""
 CONSTANT = ("length", "reward", "advantage", "truncated", "engine_log_ratio", "prompt_id")
-"""Columns that a response keeps in all its rows."""
+"""Columns whose value is the same in all rows of a response."""
 
 
 @dataclass
 class Recomputed:
-    """Counts rows that differ from what follows from others. ``add`` takes complete rollouts in order.
+    """Counts rows whose columns differ from what follows from other columns. ``add`` takes complete rollouts in order.
 
     Parameters
     ----------
@@ -108,7 +110,7 @@ class Recomputed:
                 self.since.setdefault(name, int(fit.rollout[which].min()))
 
     def _identity(self, rows: Rows) -> None:
-        """Count responses that change what does not change between their uses."""
+        """Count responses of which a column of ``CONSTANT`` differs between rows."""
         response = numbered(rows["rollout"], rows["response_id"])
         first = np.zeros(int(response.max(initial=-1)) + 1, np.int64)
         first[response[::-1]] = np.arange(len(response))[::-1]

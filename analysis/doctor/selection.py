@@ -68,7 +68,7 @@ class Selection:
             pairs, counts = np.unique(np.stack([n[judged], k]), axis=1, return_counts=True)
             self.solved.update({(int(a), int(b)): int(c) for a, b, c in zip(*pairs, counts, strict=True)})
         mates = _equal(n[group] - 1, total[group] - reward, square[group] - reward**2)
-        return ~(mates & (n >= 3)[group])  # NaN compares as unequal: a response without a reward counts as fair
+        return ~(mates & (n >= 3)[group])  # NaN is unequal: responses without a reward are fair
 
     def missing(self) -> tuple[float, int]:
         """Return how many groups with equal rewards there must be at least, and how many there are.

@@ -89,7 +89,7 @@ class Converter:
     estimator: Estimator = "grpo"
     grouped: bool = True  # whether the rows tell which responses answer one prompt
     rows: int = 0
-    known: Counter[str] = field(default_factory=Counter)  # rows in which a ratio is known, by ratio
+    known: Counter[str] = field(default_factory=Counter)  # by ratio: number of rows in which it is known
     kinds: dict[str, str] = field(default_factory=dict)  # for each of our columns, how the table's column was read
     notes: dict[str, None] = field(default_factory=dict)  # sentences for the report, in order, each once
 
@@ -178,7 +178,7 @@ class Converter:
             flat, row = values.lists()
             keep = _mask(got, flat, path, chosen)
             version = np.full(len(values), np.nan)
-            order = slice(None, None, -1) if name == "behaviour_version" else slice(None)  # the last assignment stays
+            order = slice(None, None, -1) if name == "behaviour_version" else slice(None)  # the last one counts
             version[row[keep][order]] = flat[keep][order]
         return version * (self.updates_per_rollout if chosen[name].lower() in ROLLOUT_VERSIONS else 1)
 
@@ -442,5 +442,5 @@ def _load_tokenizer(path: str) -> Any:
         raise UserError(f"--tokenizer {path}: no tokenizer.json there; name the model's folder or that file")
     try:
         return Tokenizer.from_file(str(file))
-    except Exception as error:  # the library raises plain Exception
+    except Exception as error:  # tokenizers raises plain Exception
         raise UserError(f"--tokenizer {file} cannot be read: {error}") from error

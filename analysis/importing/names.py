@@ -54,7 +54,8 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "entropy": ("entropy", "entropies"),
 }
 """Per-response columns. ``new``, ``old``, ``sampler``, ``log_ratio`` and ``entropy`` are a number or a list over
-tokens. ``tokens`` are those of prompt and response: the ones before the first of the mask tell prompts apart."""
+tokens. ``tokens`` are the ids of prompt and response; the ids before the first token of the mask identify the prompt.
+"""
 
 COPIED = tuple(
     name
@@ -68,7 +69,7 @@ MARKS = ("prompt", "response", "advantage", "log_ratio", "new", "old", "behaviou
 """A file with one of these columns is a table of responses; a file without any is a log of scalars."""
 
 METRICS: dict[str, str] = {
-    # Names of TRL; those of an evaluation begin with eval_.
+    # Scalars that TRL logs; those of an evaluation begin with eval_.
     "reward": metric.REWARD,
     "frac_reward_zero_std": metric.EQUAL_REWARDS,
     "completions/mean_length": metric.MEAN_LENGTH,
@@ -77,14 +78,14 @@ METRICS: dict[str, str] = {
     "grad_norm": metric.GRAD_NORM,
     "learning_rate": metric.LEARNING_RATE,
     "num_tokens": metric.NUM_TOKENS,
-    # Names of verl.
+    # Scalars that verl logs.
     "critic/score/mean": metric.REWARD,
     "response_length/mean": metric.MEAN_LENGTH,
     "response_length/clip_ratio": metric.TRUNCATED,
     "actor/entropy": metric.ENTROPY,
     "actor/grad_norm": metric.GRAD_NORM,
     "actor/lr": metric.LEARNING_RATE,
-    # Names of this project's metrics, for runs that logged them through a tracker.
+    # This project's own metrics, in runs that logged them through a tracker.
     **{
         name: name for name in (metric.OUT_OF_BAND, metric.LOG_RATIO_MEAN, metric.LOG_RATIO_STD, metric.LOG_RATIO_DRIFT)
     },
@@ -105,13 +106,14 @@ DIFFERENT: dict[str, str] = {
 }
 
 MISMATCH: dict[str, str] = {
-    # TRL
+    # Scalars of TRL about the mismatch.
     "sampling/sampling_logp_difference/mean": "mean |d + e| over tokens",
     "sampling/sampling_logp_difference/max": "largest |d + e| of a token",
     "sampling/importance_sampling_ratio/mean": "mean factor of the correction",
     "sampling/importance_sampling_ratio/min": "least factor of the correction",
     "sampling/importance_sampling_ratio/max": "largest factor of the correction",
-    # verl (rollout_corr_helper.py); releases before 0.7 write mismatch/ for rollout_corr/
+    # Scalars of verl about the mismatch (rollout_corr_helper.py); releases before 0.7 write mismatch/ for
+    # rollout_corr/.
     "rollout_corr/kl": "minus the mean of d + e over tokens",
     "rollout_corr/k3_kl": "mean of exp(d + e) - 1 - (d + e) over tokens",
     "rollout_corr/chi2_token": "mean of exp(2 (d + e)) over tokens, less 1",
@@ -121,13 +123,15 @@ MISMATCH: dict[str, str] = {
     "rollout_corr/rollout_is_eff_sample_size": "effective share of the sample under the correction's weights",
     "rollout_corr/rollout_rs_masked_fraction": "share of tokens that the correction masks",
     "rollout_corr/rollout_rs_seq_masked_fraction": "share of responses with a token that the correction masks",
-    # prime-rl, with the environment's name or "all" before the statistic
+    # Scalars of prime-rl about the mismatch, with the environment's name or "all" before the statistic.
     "mismatch_kl/all/mean": "mean of exp(x) - 1 - x over tokens, x = s + d + e",
     "mismatch_kl/all/max": "largest exp(x) - 1 - x of a token, x = s + d + e",
 }
-"""Scalars of the mismatch between sampler and trainer, and what they are; means over a batch tell nothing by length.
+"""Scalars of other trainers about the mismatch between sampler and trainer, each with its meaning. They are means over
+a batch, so they say nothing by length.
 
-Lower-case letters are of a token, capitals of a response (docs/log_format.md)."""
+Lower-case letters are log-ratios of a token, capitals of a response (docs/log_format.md).
+"""
 _SPELT = {"mismatch/mismatch_": "rollout_corr/", "mismatch/": "rollout_corr/", "actor/rollout_corr/": "rollout_corr/"}
 """Other beginnings of verl's names of mismatch scalars."""
 

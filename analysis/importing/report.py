@@ -28,21 +28,21 @@ class Report:
 
     source: str
     run: str
-    files: dict[str, list[str]] = field(default_factory=dict)  # names of the files by kind
+    files: dict[str, list[str]] = field(default_factory=dict)  # names of the files that were read, by kind
     rows: int = 0
     rollouts: int = 0
-    known: dict[str, int] = field(default_factory=dict)  # rows in which a ratio is known, by ratio
-    # for each of our columns, the column of the table that was copied
+    known: dict[str, int] = field(default_factory=dict)  # by ratio: number of rows in which it is known
+    # For each column of the gradient log, the column of the table that was copied.
     columns: dict[str, str] = field(default_factory=dict)
-    derived: dict[str, str] = field(default_factory=dict)  # for each of our columns, what it was computed from
+    derived: dict[str, str] = field(default_factory=dict)  # log column -> what it was computed from
     user_columns: list[str] = field(default_factory=list)
     unknown_columns: list[str] = field(default_factory=list)
-    metrics: dict[str, str] = field(default_factory=dict)  # for each metric of another trainer, our name
-    # for each metric of another trainer without our meaning, how it differs
+    metrics: dict[str, str] = field(default_factory=dict)  # another trainer's metric -> our name
+    # For each metric of another trainer that has no counterpart here, how its meaning differs.
     different_metrics: dict[str, str] = field(default_factory=dict)
     unknown_metrics: list[str] = field(default_factory=list)
     metric_lines: int = 0
-    not_stored: Counter[str] = field(default_factory=Counter)  # how often a metric was no number, by name
+    not_stored: Counter[str] = field(default_factory=Counter)  # by metric: number of values that were no numbers
     notes: list[str] = field(default_factory=list)
     ignored: list[str] = field(default_factory=list)
     damage: list[str] = field(default_factory=list)  # one line for each file that could not be read completely

@@ -28,7 +28,7 @@ AVERAGES = ", ".join(get_args(Aggregation))
 """Ways to average the loss that ``--aggregation`` accepts (fspo/objective.py)."""
 BUFFER = 500_000
 """Number of rows held back so that each rollout becomes one file. A table that is not in order needs several files."""
-_MAX_PARTS = 10_000  # a file's name has four digits for its number
+_MAX_PARTS = 10_000  # file names have four digits for a part's number
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def import_run(
     with whole_folder(target) as part:
         _import_table(sources, part, rule, options, report, progress)
         import_scalars(sources, part, options.updates_per_rollout, report)
-        # a table of texts without lengths is accepted because of its rewards
+        # A table without lengths is accepted if it has texts and rewards, as TRL's completions have.
         told_by = {"length", "log_ratio", "behaviour_log_ratio", "response"}
         if report.rows and not told_by & (report.columns | report.derived).keys():
             raise UserError(

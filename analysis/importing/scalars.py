@@ -17,13 +17,13 @@ from fspo.gradlog.metrics_file import MetricsFile
 
 
 def import_scalars(sources: Sources, run: Path, updates_per_rollout: int, report: Report) -> None:
-    """Write the run's metrics from every scalar of the sources, one line a step and phase."""
+    """Write metrics.jsonl from every scalar of the sources, one line for each step and phase."""
     lines: dict[tuple[str, int], dict[str, float]] = defaultdict(dict)
     unknown: dict[str, None] = {}
     for step, name, value in _scalars(sources, report):
         phase, plain, stored, why = metric_name(name)
         if stored in lines[phase, step]:
-            continue  # a tracker repeats what the trainer's history already holds
+            continue  # the trainer's history gave this value already
         lines[phase, step][stored] = value
         if why == "":
             report.metrics[plain if phase == "train" else f"{phase}/{plain}"] = stored

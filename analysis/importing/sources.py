@@ -147,7 +147,7 @@ def _last_step(path: Path, ignored: list[str]) -> int:
 
 
 def state_records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield (step, scalars) for each entry of a trainer's history."""
+    """Yield (step, scalars) for each entry of the log history in TRL's trainer_state.json."""
     for entry in read_state(path)["log_history"]:
         if isinstance(entry, dict) and isinstance(entry.get("step"), int):
             yield entry["step"], {k: v for k, v in entry.items() if k not in ("step", "epoch")}

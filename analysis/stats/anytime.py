@@ -19,9 +19,9 @@ from fspo.stats.intervals import CONFIDENCE
 
 Floats = NDArray[np.float64]
 BETS: Floats = np.power(4.0, -np.arange(8.0))
-"""Bets, as multiples of the largest one that the bound of the terms allows."""
+"""Sizes of the bets against a mean, as multiples of the largest bet that the bound of the terms allows."""
 TOGETHER = 8
-"""Number of terms whose factors are multiplied before their logarithm is taken."""
+"""Number of terms whose factors 1 + b x are multiplied before a logarithm is taken."""
 
 
 @dataclass

@@ -94,7 +94,7 @@ class FSPOTrainer(LoggedTrainer):
     def _prepare_correction(self, output: dict[str, Any], mask: Tensor) -> None:
         """Add to a generation batch the old log-probabilities, if TRL has none, and the centre of the correction.
 
-        The centre is that of the responses of all processes.
+        The centre is computed from the responses of all processes.
         """
         assert self.correction is not None
         if "old_per_token_logps" not in output:
@@ -147,7 +147,7 @@ class FSPOTrainer(LoggedTrainer):
         if training:
             if self.memory.needed and PREFIX + "response_id" in inputs:
                 self.memory.add(inputs[PREFIX + "response_id"].cpu().numpy(), records, advantages)
-                if self.accelerator.sync_gradients:  # the last microbatch of the update
+                if self.accelerator.sync_gradients:  # this is the update's last microbatch
                     self.memory.end_update(moved=since > 0)
             self.log_microbatch(inputs, records, entropy, scores)
         return loss
@@ -171,7 +171,7 @@ class FSPOTrainer(LoggedTrainer):
         total = inputs.get(PREFIX + "denominator")
         if not self.model.training or total is None:
             return denominator_for(self.objective_config, mask) * accumulation
-        share = accumulation / self.args.first_pass  # the part that one update has in a generation batch
+        share = accumulation / self.args.first_pass  # updates over those of a generation batch
         return float(total) / self.accelerator.num_processes * share
 
     def _report(self, mode: str, records: Records, entropy: Tensor, rule: Rule) -> None:

@@ -61,7 +61,7 @@ class ObservedAsync(AsyncGRPOTrainer):
             rule=rule,
             metadata={"seed": self.args.seed},
         )
-        self._published: dict[int, int] = {}  # version of the weights -> updates done when they were sent
+        self._published: dict[int, int] = {}  # by version of the weights: updates before they were sent
         self._responses = 0
         self._outputs: Any = None
         self.add_callback(Begin(self))
@@ -71,11 +71,11 @@ class ObservedAsync(AsyncGRPOTrainer):
         self._published[self.model_version] = self.state.global_step
 
     def get_train_dataloader(self) -> Any:
-        """Return TRL's loader, whose batches also carry what the log says of each response."""
+        """Return TRL's loader, with the log's columns of each response added to its batches."""
         if self.accelerator.is_main_process:
             self.rollout_queue = VersionedQueue(self.rollout_queue)
         loader = super().get_train_dataloader()
-        reader = getattr(loader, "base_dataloader", loader)  # accelerate wraps the loader that collates
+        reader = getattr(loader, "base_dataloader", loader)  # accelerate may have wrapped the loader
         collate = reader.collate_fn
         reader.collate_fn = lambda rows: collate(rows) | self._described(rows[0])
         return loader
@@ -104,7 +104,7 @@ class ObservedAsync(AsyncGRPOTrainer):
         return {name: pad_sequence(parts, batch_first=True) for name, parts in columns.items()}
 
     def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Tensor:
-        """Return TRL's loss, and log the responses that it is of."""
+        """Return TRL's loss of a microbatch, and log the microbatch's responses."""
 
         def run(*positional: Any, **named: Any) -> Any:
             self._outputs = model(*positional, **named)
@@ -124,7 +124,7 @@ class ObservedAsync(AsyncGRPOTrainer):
         lengths = torch.bincount(response, minlength=count)
         mask = torch.arange(int(lengths.max()), device=index.device) < lengths[:, None]
 
-        def by_response(values: Tensor) -> Tensor:  # the tokens of a response follow each other
+        def by_response(values: Tensor) -> Tensor:  # tokens are ordered by response
             return torch.zeros(mask.shape, device=values.device).masked_scatter(mask, values.float())
 
         new, sampled = by_response(log_probs.flatten()[index]), by_response(inputs["old_log_probs"][selected])

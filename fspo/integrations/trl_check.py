@@ -91,8 +91,9 @@ def _difference(trainer: Any) -> str | None:
 def _loss(
     trainer: Any, compute: Callable[..., Tensor], aggregation: Aggregation, rule: Rule, theirs: dict[str, str]
 ) -> tuple[Tensor, Tensor, dict[str, Any]]:
-    """Return a loss on the check's batch, the gradient in its log-probabilities (3, 4), and the metrics that were
-    left."""
+    """Return a loss on the check's batch, its gradient in the log-probabilities (3, 4), and the metrics that the loss
+    reported.
+    """
     device, args = trainer.accelerator.device, trainer.args
     mask = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0], [1, 0, 0, 0]], device=device)
     old = torch.linspace(-3, -1, 12, dtype=torch.float64, device=device).reshape(3, 4)

@@ -57,7 +57,7 @@ def observe(trainer: type, *, score_every: int = 0) -> type:
         If ``trainer`` is another class. When training begins: if ``output_dir`` holds the log of another run.
     """
     if isinstance(trainer, type) and any(c.__name__ == "AsyncGRPOTrainer" for c in trainer.__mro__):
-        from fspo.integrations.trl_async import ObservedAsync  # TRL warns of experimental classes when they are loaded
+        from fspo.integrations.trl_async import ObservedAsync  # here: TRL warns when it loads the class
 
         if score_every:
             warnings.warn("the score pass reads no packed batches: AsyncGRPOTrainer is logged without", stacklevel=2)
@@ -157,7 +157,7 @@ class LoggedTrainer(GRPOTrainer):
         entropy : Tensor (B,), optional
             Sum of the entropy over the tokens, nats.
         """
-        if PREFIX + "response_id" not in inputs:  # the batch was not made by a rollout of TRL
+        if PREFIX + "response_id" not in inputs:  # TRL made the batch without a rollout
             return
         first_pass = self.args.steps_per_generation or self.args.gradient_accumulation_steps
         self.log_rows.append(
@@ -214,7 +214,7 @@ class _ObservedTrainer(LoggedTrainer):
             if getattr(self.args, name) != off:
                 warnings.warn(f"the logged multiplier is the clip's: {name} cuts further tokens", stacklevel=2)
         corrects = self.use_vllm and self.vllm_importance_sampling_correction
-        self.corrected = corrects and self.loss_type != "vespo"  # whose own weight contains the correction
+        self.corrected = corrects and self.loss_type != "vespo"  # vespo's weight contains the correction
         correction = correction_of(self.args) if self.corrected else None
         if self.corrected and correction is None:
             warnings.warn(

@@ -178,7 +178,9 @@ class FSPOConfig(GRPOConfig):
 
 
 def _same_correction(args: FSPOConfig) -> str:
-    """Return the options that correct as TRL's options do, or that log the mismatch if no options do."""
+    """Return, for an error message, the options of this project that correct as TRL's options do, or that log the
+    mismatch if none do.
+    """
     same = correction_of(args)
     if same is None or math.isinf(same.range_hi):
         return "choose a correction, as correction='mis' (with 'none' the mismatch is logged)"

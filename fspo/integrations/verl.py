@@ -215,7 +215,7 @@ def _check(rule: Rule, config: ActorConfig, mode: str, weights: Tensor | None) -
 
 def _aggregation(mask: Tensor, mode: str, info: dict[str, Any]) -> tuple[Any, float]:
     """Return the aggregation and the denominator that together equal verl's ``agg_loss`` in a mode."""
-    per_process = info.get("dp_size") or 1  # verl averages gradients over so many processes
+    per_process = info.get("dp_size") or 1  # processes over which verl averages gradients
 
     def whole(name: str, local: Tensor) -> float:
         if info.get(name) is None and per_process > 1:

@@ -72,13 +72,17 @@ def watch_actors(run: str | None) -> None:
 
 
 class _ObservedWorker:
-    """What `watch_actors` adds to verl's training worker: it numbers a rollout's responses and hears its loss."""
+    """What `watch_actors` adds to verl's training worker: it numbers a rollout's responses and logs every call of the
+    loss.
+    """
 
     run: str | None
     _log: _ActorLog | None = None
 
     def set_loss_fn(self: Any, loss_fn: Callable[..., Any]) -> None:
-        """Take verl's loss function, and hand it on with an ear and with our correction's weights."""
+        """Pass on verl's loss function, wrapped so that each call uses our correction's weights, if one is set, and is
+        logged.
+        """
         config = getattr(loss_fn, "keywords", {}).get("config") or getattr(loss_fn, "config", None)
         correction = _ours(config)
 
@@ -124,7 +128,8 @@ class _ActorLog:
     def __init__(self, run: str, engine: Any, config: Any, data: Any) -> None:
         self.rank, self.n = engine.get_data_parallel_rank(), len(data)
         world = engine.get_data_parallel_size()
-        # Of a run, verl's scheduler counts the rollouts that the actor was trained on, and a checkpoint restores it.
+        # The step count of verl's scheduler is the number of rollouts that the actor was trained on; a checkpoint
+        # restores it.
         self.rollout = int(engine.lr_scheduler.last_epoch)
         _check_folder(run, self.rollout, self.rank)
         policy_loss = getattr(config, "policy_loss", None)
@@ -148,7 +153,8 @@ class _ActorLog:
         uid = tu.get(data, "uid")
         prompts = [str(u) for u in uid] if uid is not None else [str(p.tolist()) for p in data["prompts"].unbind()]
         self.prompt_id = np.array([hashed(p) for p in prompts])
-        # verl numbers the weights by rollouts; a number that is no earlier rollout's is not known.
+        # verl numbers versions of the weights by rollouts. A number that is negative or above this rollout's is
+        # unknown.
         versions = [tu.get(data, name) or [None] * self.n for name in ("min_global_steps", "max_global_steps")]
         self.versions = np.array([[np.nan if v is None else float(v) for v in column] for column in versions])
         self.versions[(self.versions < 0) | (self.versions > self.rollout)] = np.nan
@@ -160,7 +166,7 @@ class _ActorLog:
         try:
             with torch.no_grad():
                 self._append(model_output, data)
-        except Exception as error:  # whatever another trainer's batch holds, its run goes on
+        except Exception as error:  # an error in logging must not stop verl's run
             self.broken = True
             _logger.warning("fspo: no further rows of rollout %d are logged: %r", self.rollout, error)
 

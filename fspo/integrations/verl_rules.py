@@ -36,15 +36,16 @@ def clip_of(config: Any) -> Rule | None:
         if mode == "gspo":
             return Rule("linear", low, high, weight="geometric", name=name)
         return Rule("token", low, high, dual=math.log(bound) / math.log1p(high), on=on, name=name)
-    except (UserError, ValueError, ZeroDivisionError):  # a bound on the wrong side of ratio 1
+    except (UserError, ValueError, ZeroDivisionError):  # an edge is on the wrong side of 1
         return None
 
 
 def correction_of(options: Any) -> Rule | None:
     """Return verl's rollout correction as one correction rule; None if there is none, or no rule of ours does the same.
 
-    Truncated or masked weights (``rollout_is``) become a rule with a weight, one criterion of ``rollout_rs`` on k1, or
-    on k2 by token, a mask without a weight. verl's k1 is minus our log-ratio, so its bounds are swapped.
+    verl's truncated or masked weights (``rollout_is``) become a rule with a weight. A single criterion of
+    ``rollout_rs`` on k1, or by token on k2, becomes a mask without a weight. verl's k1 is minus our log-ratio, so its
+    bounds are swapped.
 
     Parameters
     ----------
@@ -66,7 +67,7 @@ def correction_of(options: Any) -> Rule | None:
             width = math.sqrt(2 * high)
             low, high = math.exp(-width), math.exp(width)
         low = 1 / high if low is None else low
-        # verl keeps low <= exp(-x) <= high
+        # verl keeps responses with low <= exp(-x) <= high, x our log-ratio, so low gives the upper edge.
         below, above, name = 1 - 1 / high, 1 / low - 1, f"verl-rs-{masks}"
         return Rule(_MASKED[masks], below, above, outside="mask", weight="none", on="behaviour", name=name)
     except (UserError, KeyError, ValueError, ZeroDivisionError):
