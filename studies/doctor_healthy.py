@@ -121,18 +121,21 @@ OPTIONS = {
 """Options of the trained runs, whose model is the embedded one and whose task is chain-add."""
 
 
+def train_run(run: Path, rule: str, seed: int, **changes: Any) -> None:
+    """Train a run, or go on with one that was stopped, under the options of the list with some changes."""
+    options = OPTIONS | {"rule.preset": rule, "seed": seed, "sampling.precision": PRECISIONS.get(seed, "bfloat16")}
+    options |= {f"rule.{key}": value for key, value in RANGES.get(rule, {}).items()}
+    options |= {"output": run, "resume": str(run.exists()).lower()} | changes
+    command = [part for key, value in options.items() for part in (f"--{key}", str(value))]
+    subprocess.run([sys.executable, "-m", "fspo.train", *command], check=True, stdout=subprocess.DEVNULL)
+
+
 def train_missing(folder: Path) -> list[Path]:
     """Train the runs of ``TRAINED`` that a folder lacks or that were stopped, and return all of them."""
     for name, (rule, seed) in TRAINED.items():
-        run = folder / name
-        if len(MetricsFile(run).of_phase("train")) >= OPTIONS["rollouts"]:
-            continue
-        options = OPTIONS | {"rule.preset": rule, "seed": seed, "sampling.precision": PRECISIONS[seed], "output": run}
-        options |= {f"rule.{key}": value for key, value in RANGES.get(rule, {}).items()}
-        options |= {"resume": str(run.exists()).lower()}
-        command = [part for key, value in options.items() for part in (f"--{key}", str(value))]
-        print("training", name, flush=True)
-        subprocess.run([sys.executable, "-m", "fspo.train", *command], check=True, stdout=subprocess.DEVNULL)
+        if len(MetricsFile(folder / name).of_phase("train")) < OPTIONS["rollouts"]:
+            print("training", name, flush=True)
+            train_run(folder / name, rule, seed)
     return [folder / name for name in TRAINED]
 
 

@@ -29,7 +29,7 @@ def build_parser() -> CommandParser:
         f"Checks: {', '.join(CHECKS)}.",
         examples=EXAMPLES,
     )
-    p.add_argument("runs", nargs="+", type=str, metavar="RUN", help="run folder that holds gradlog/")
+    p.add_argument("runs", nargs="+", type=str, metavar="RUN", help="run folder, or another trainer's log of scalars")
     p.add_argument("--fail-on", type=str, default="warning", help="info, warning, critical, or a check's name")
     p.add_argument("--target", type=float | None, default=None, help="band acceptance that was aimed at")
     p.add_argument("--json", type=str | None, default=None, help="write all answers to this file")

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from analysis.doctor.doctor import CHECKS, Doctor
 from analysis.doctor.findings import Diagnosis
+from analysis.doctor.scalars import by_rldoctor, records
+from analysis.importing.run import import_run
+from analysis.importing.sources import find_sources
 from fspo.base.errors import UserError
 from fspo.gradlog.files import log_files, log_paths
 from fspo.gradlog.run_folder import METRICS
@@ -14,7 +19,9 @@ __all__ = ["CHECKS", "examine"]
 
 
 def examine(run: str | Path, target: float | None = None) -> Diagnosis:
-    """Examine a run folder with every check.
+    """Examine a run folder with every check, or the scalars of another trainer's folder or file.
+
+    Where there is no gradient log, rldoctor is asked too, if it is installed.
 
     Parameters
     ----------
@@ -29,8 +36,12 @@ def examine(run: str | Path, target: float | None = None) -> Diagnosis:
     if target is not None and not 0 < target < 1:
         raise UserError(f"--target {target}: an acceptance lies strictly between 0 and 1, for example 0.9")
     path = Path(run)
-    if not path.is_dir():
+    if not path.exists():
         raise UserError(f"{path} is no folder: give a run folder, or make one with `python -m analysis import`")
+    if not log_paths(path) and not (path / METRICS).is_file() and _scalars_of(path):
+        with TemporaryDirectory() as folder:
+            import_run(path, Path(folder) / "run")
+            return replace(examine(Path(folder) / "run", target), run=str(path))
     if not log_paths(path) and (path / METRICS).is_file():
         doctor = Doctor.of(run, target=target)
         doctor.notes.append("no gradient log: only metrics.jsonl is examined, and most checks need rows")
@@ -40,7 +51,8 @@ def examine(run: str | Path, target: float | None = None) -> Diagnosis:
                 f"{path} has no gradient log and no number in {METRICS}: nothing to examine; name a run that has begun "
                 "to train"
             )
-        return diagnosis
+        answers, note = by_rldoctor(records(path))
+        return replace(diagnosis, answers=(*diagnosis.answers, *answers), notes=(*diagnosis.notes, note))
     files, _ = log_files(path)
     metadata = next((file.metadata for file in files if file.metadata), {})
     doctor = Doctor.of(run, metadata, target)
@@ -50,3 +62,12 @@ def examine(run: str | Path, target: float | None = None) -> Diagnosis:
     if not doctor.kept.rows:
         raise UserError(f"{path}: no row of phase train: name a run folder whose trainer has made updates")
     return doctor.findings()
+
+
+def _scalars_of(path: Path) -> bool:
+    """Return whether a path is, or holds, another trainer's scalars and nothing with a row for each response."""
+    try:
+        sources = find_sources(path)
+    except UserError:
+        return False
+    return not sources.table and bool(sources)

@@ -2,7 +2,10 @@
 
 import json
 import math
+import sys
 from dataclasses import replace
+from importlib.machinery import ModuleSpec
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -361,17 +364,61 @@ def scalars(run, **values):
 )
 def test_scalars_alone_tell_a_little(tmp_path, values, wanted):
     diagnosis = examine(scalars(tmp_path / "run", **values))
-    assert {a.id for a in diagnosis.findings} == wanted
+    assert {a.id for a in diagnosis.findings if "rldoctor" not in a.id} == wanted
     assert "no gradient log" in diagnosis.notes[0]
     assert sum(a.status == "not checked" for a in diagnosis.answers) >= len(CHECKS) - 3
 
 
 def test_scalars_need_lines_and_numbers(tmp_path):
     (tmp_path / "metrics.jsonl").write_text('{"rollout": 0, "phase": "train", "frac_reward_zero_std": 1.0}\n' * 3)
-    assert examine(tmp_path).findings == []
+    assert not [a for a in examine(tmp_path).findings if "rldoctor" not in a.id]
     (tmp_path / "metrics.jsonl").write_text("torn")
     with pytest.raises(UserError, match="nothing to examine"):
         examine(tmp_path)
+
+
+def test_scalars_go_to_rldoctor_where_it_is_installed(tmp_path, monkeypatch, capsys):
+    """A stand-in for the package, which is no dependency: what is handed to it, and how its findings are shown."""
+    package = ModuleType("rl_doctor")
+    seen = []
+    problem = SimpleNamespace(
+        detector="kl_drift", severity=SimpleNamespace(name="CRITICAL"), summary="KL is 3", prescription=["lower it"]
+    )
+    vars(package).update(
+        run_from_records=lambda rows: seen.extend(rows), diagnose=lambda _: SimpleNamespace(problems=[problem])
+    )
+    package.__spec__ = ModuleSpec("rl_doctor", None)
+    run = scalars(tmp_path / "run", **{"imported/actor/ppo_kl": 3.0, "reward": None})
+    assert main(["doctor", str(run)]) == 0
+    assert "pip install rldoctor" in capsys.readouterr().out
+    monkeypatch.setitem(sys.modules, "rl_doctor", package)
+    monkeypatch.setattr("analysis.doctor.scalars.version", lambda _: "0.2.0")
+    assert main(["doctor", str(run)]) == 1
+    out = capsys.readouterr().out
+    assert "CRITICAL rldoctor: kl_drift: KL is 3" in out
+    assert "cure: lower it" in out
+    assert "rldoctor 0.2.0 looked at 10 lines" in out
+    assert len(seen) == 10
+    assert seen[3]["actor/ppo_kl"] == 3.0
+    assert math.isnan(seen[3]["reward"])
+    assert "phase" not in seen[3]
+
+
+def test_rldoctor_itself_names_a_collapse_of_entropy(tmp_path):
+    pytest.importorskip("rl_doctor", reason="rldoctor is not installed")
+    run = scalars(tmp_path / "run", entropy=lambda i: 2.0 * 0.3**i, reward=lambda i: 0.5)
+    assert "rldoctor: entropy_collapse" in {a.id for a in examine(run).findings}
+
+
+def test_another_trainers_scalars_are_examined_where_they_lie(tmp_path, capsys):
+    history = [{"step": i, "frac_reward_zero_std": 1.0, "reward": 0.0} for i in range(1, 11)]
+    (tmp_path / "trainer_state.json").write_text(json.dumps({"log_history": history}))
+    for place in (tmp_path, tmp_path / "trainer_state.json"):
+        assert main(["doctor", str(place)]) == 1
+        out = capsys.readouterr().out
+        assert f"{place}: 0 rows" in out
+        assert "CRITICAL advantages_zero" in out
+    assert [path.name for path in tmp_path.iterdir()] == ["trainer_state.json"]
 
 
 VALUE = st.one_of(st.floats(-50, 50), st.sampled_from([0.0, math.nan, math.inf, -math.inf]))

@@ -29,6 +29,7 @@ from verl.workers.utils.losses import ppo_loss
 from verl.workers.utils.padding import left_right_2_no_padding
 
 from analysis.__main__ import main
+from analysis.doctor.examine import examine
 from fspo.base.errors import UserError
 from fspo.gradlog import read_log
 from fspo.integrations.verl_observe import watch_actors
@@ -136,10 +137,10 @@ def unwatched():
     ActorRolloutRefWorker.actor_worker_cls = TrainingWorker
 
 
-def rollout(seed, version, correction=None, sampler=True):
-    """A rollout as verl's trainer hands it to its actor, after its own correction; lengths from 1 to WIDTH."""
+def rollout(seed, version, correction=None, sampler=True, longest=WIDTH):
+    """A rollout as verl's trainer hands it to its actor, after its own correction; lengths from 1 to ``longest``."""
     g = torch.Generator().manual_seed(seed)
-    lengths = torch.randint(1, WIDTH + 1, (ROWS,), generator=g)
+    lengths = torch.randint(1, longest + 1, (ROWS,), generator=g)
     ids = torch.randint(0, VOCABULARY, (ROWS, PROMPT + WIDTH), generator=g)
     ids[:, :PROMPT] = ids[::EACH, :PROMPT].repeat_interleave(EACH, 0)
     mask = torch.arange(WIDTH) < lengths[:, None]
@@ -167,7 +168,29 @@ def rollout(seed, version, correction=None, sampler=True):
     return batch, lengths
 
 
-def trained(folder, *overrides, correction=None, rollouts=2, epochs=1, sampler=True, first=0, **engine):
+def drawn(seed, version, correction, sampler):
+    """A sound rollout: tokens from the table with a little noise, as a sampler of lower precision draws them; rewards
+    of the tokens; GRPO's advantages."""
+    batch, lengths = rollout(seed, version, correction, sampler, WIDTH - 1)
+    g = torch.Generator().manual_seed(seed + 1000)
+    law = version + 0.005 * torch.randn(VOCABULARY, VOCABULARY, generator=g)
+    ids = torch.cat([batch.batch["prompts"], batch.batch["responses"]], 1)
+    for t in range(PROMPT, PROMPT + WIDTH):
+        ids[:, t] = torch.multinomial(law[ids[:, t - 1]].softmax(-1), 1, generator=g)[:, 0]
+    mask = batch.batch["response_mask"]
+    score = ((ids[:, PROMPT:] > VOCABULARY // 2) * mask).sum(1) / mask.sum(1)
+    groups = score.view(GROUPS, EACH)
+    advantage = ((groups - groups.mean(1, keepdim=True)) / (groups.std(1, keepdim=True) + 1e-6)).view(-1, 1)
+    for name, weights in (("old_log_probs", version), ("rollout_log_probs", law)):
+        batch.batch[name] = torch.stack([log_probs(weights, row)[PROMPT:] for row in ids]) * mask
+    batch.batch["responses"] = ids[:, PROMPT:] * mask
+    batch.batch["input_ids"] = ids * batch.batch["attention_mask"]
+    batch.batch["advantages"] = advantage * mask
+    batch.batch["token_level_scores"] = torch.nn.functional.one_hot(lengths - 1, WIDTH) * score[:, None]
+    return batch, lengths
+
+
+def trained(folder, *overrides, correction=None, rollouts=2, epochs=1, sampler=True, first=0, make=rollout, **engine):
     """Train verl's worker on rollouts; return its engine and the rollouts."""
     options = [] if folder is None else [OBSERVED, f"+{ACTOR}policy_loss.observe={folder}"]
     if folder is not None and correction is not None:
@@ -187,7 +210,7 @@ def trained(folder, *overrides, correction=None, rollouts=2, epochs=1, sampler=T
     worker.set_loss_fn(partial(ppo_loss, config=config))
     seen = []
     for number in range(first, first + rollouts):
-        batch, lengths = rollout(number, worker.engine.table.detach().clone(), correction, sampler)
+        batch, lengths = make(number, worker.engine.table.detach().clone(), correction, sampler)
         seen.append((batch, lengths))
         data = left_right_2_no_padding(batch.to_tensordict())
         tu.assign_non_tensor(
@@ -253,6 +276,16 @@ def test_every_column_by_hand(tmp_path):
     assert rule.dual == pytest.approx(math.log(3) / math.log(1.2))  # verl's clip_ratio_c
     assert "correction" not in log.metadata
     assert set(log.column("rule")) == {"verl-vanilla"}
+
+
+def test_the_doctor_finds_nothing_in_a_healthy_run(tmp_path):
+    trained(tmp_path / "run", rollouts=12, epochs=2, make=drawn)
+    diagnosis = examine(tmp_path / "run")
+    assert diagnosis.findings == []
+    clear = {answer.id for answer in diagnosis.answers if answer.status == "clear"}
+    assert {"mean_weight", "k1_k3", "before_update", "sampler_law", "engine", "estimator", "sums", "uses"} <= clear
+    trained(tmp_path / "unlawful", rollouts=12, epochs=2)  # its tokens and advantages are made up
+    assert {"estimator", "k1_k3"} & {answer.id for answer in examine(tmp_path / "unlawful").findings}
 
 
 @pytest.mark.parametrize(
