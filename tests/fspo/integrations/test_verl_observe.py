@@ -384,7 +384,8 @@ def test_two_commands_give_the_table_by_length(tmp_path):
 def test_watching_twice_is_watching_once(tmp_path):
     for name in ("a", "b"):
         watch_actors(str(tmp_path / name))
-    assert [c.__name__ for c in ActorRolloutRefWorker.actor_worker_cls.__mro__[1:3]] == ["_ObservedWorker", "TrainingWorker"]
+    bases = ActorRolloutRefWorker.actor_worker_cls.__mro__[1:3]
+    assert [c.__name__ for c in bases] == ["_ObservedWorker", "TrainingWorker"]
     assert ActorRolloutRefWorker.actor_worker_cls.run == str(tmp_path / "b")
 
 
