@@ -22,7 +22,9 @@ T = TypeVar("T")
 
 
 def take_turns(steps: Mapping[str, Callable[[], T]], rounds: int, name: str = "timing") -> dict[str, list[T]]:
-    """Run several steps in turn and return what each returned in each round; a first round warms up and is left out."""
+    """Run several functions in turn, round after round, and return their results by round; the first round warms up and
+    is left out.
+    """
     from tqdm import tqdm
 
     taken: dict[str, list[T]] = {step: [] for step in steps}

@@ -92,7 +92,7 @@ def ratio_sum(columns: Mapping[str, Any], on: Ratio) -> Any:
 
 
 def ratio_stats(columns: Mapping[str, Any], on: Ratio, advantages: Any = None) -> DriftStats:
-    """Return the sums from which the drift of a rule on a ratio is estimated, of one process.
+    """Return this process's sums from which the drift of a rule on a ratio is estimated.
 
     ``columns`` are those of `Records`, arrays or tensors (B,). With ``advantages`` (B,) the sums over the responses of
     each sign of the advantage are given too.
@@ -150,7 +150,7 @@ class Records:
     correction_count: Tensor | None = None  # int64, number of responses or tokens that the correction may cut
 
     def to_numpy(self) -> dict[str, np.ndarray]:
-        """Return every field that is known as a numpy array (B,)."""
+        """Return each field that is not None as a numpy array (B,), by name."""
         known = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: column.cpu().numpy() for name, column in known.items() if column is not None}
 

@@ -104,7 +104,7 @@ def scenarios(seeds: int, folder: Path) -> list[dict[str, Any]]:
 
 
 def table(title: str, head: tuple[str, str, str], rows: list[tuple[str, str, str]]) -> None:
-    """Print a table of findings; equal rows only once."""
+    """Print a table of findings; equal rows are printed once."""
     widths = [max(len(r[i]) for r in [head, *rows]) for i in range(3)]
     print(f"\n{title}")
     for row in [head, *rows]:

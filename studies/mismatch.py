@@ -425,13 +425,13 @@ WAYS = {"long": "cuts long responses more", "short": "cuts short responses more"
 
 
 def look(name: str) -> dict[str, Any]:
-    """Return colour, marker and line of a mask."""
+    """Return the colour, marker and line style in which a mask is drawn."""
     found = LOOKS[MASKS[name]]
     return {"color": found.color, "marker": found.marker, "linestyle": found.linestyle}
 
 
 def length_axis(axes: Any) -> None:
-    """Make the horizontal axis one of lengths."""
+    """Make the horizontal axis a logarithmic axis of response lengths."""
     axes.set_xscale("log", base=2)
     axes.set_xticks([8, 16, 32, 64, 128, 256], ["8", "16", "32", "64", "128", "256"])
     axes.set_xlabel("response length L (tokens)")

@@ -178,7 +178,9 @@ def compared(rows: list[Row], quantity: str, target: float) -> pd.DataFrame:
 
 
 def trained_rows(paths: Sequence[Path]) -> list[Row]:
-    """Return reward and acceptance of trained runs, whose folders are called RULE-seedN."""
+    """Return rewards (all rollouts, last 5, held-out) and acceptance of trained runs, whose folders are called
+    RULE-seedN.
+    """
     found: list[Row] = []
     for path in paths:
         name, _, seed = path.name.rpartition("-seed")

@@ -21,16 +21,20 @@ OCTAVES = 24
 
 @dataclass
 class TokenLaw:
-    """Sums over token log-ratios by position, in octaves [2^k, 2^(k+1)) from 1. ``add`` takes complete rollouts."""
+    """Sums over token log-ratios by position in the response, in octaves [2^k, 2^(k+1)); the first token has position
+    1. ``add`` takes complete rollouts.
+    """
 
     rows: int = 0
-    wrong: dict[str, int] = field(default_factory=dict)  # what is wrong with a list -> rows
+    wrong: dict[str, int] = field(default_factory=dict)  # by defect: number of rows
     since: int | None = None
     mean: AnytimeMean = field(default_factory=lambda: AnytimeMean(EACH, 1.0, GAINED))
     sums: Floats = field(default_factory=lambda: np.zeros((OCTAVES, 3)))  # tokens, sum and sum of squares of e^s - 1
 
     def add(self, log: GradLog, rows: Rows, fair: Mask) -> None:
-        """Add the lists of the rows (N,) of a log; ``fair`` (N,) as of `Laws.add`."""
+        """Add the lists of token log-ratios of the rows (N,); ``fair`` (N,) are the rows that no selection by outcome
+        can have picked.
+        """
         names = [name for name in TOKEN_COLUMNS["total"] if name in log]
         if TOKEN_COLUMNS["update"][0] not in names:
             return
@@ -63,7 +67,7 @@ class TokenLaw:
             self.sums[:, k] += np.bincount(octave, values, OCTAVES)[:OCTAVES]
 
     def answer(self) -> Answer:
-        """Say whether the lists are those of S, and whether the law holds at each position."""
+        """Say whether each list of token log-ratios adds up to S, and whether the mean of e^s is 1 at each position."""
         name = "tokens"
         if not self.rows:
             return not_checked(name, "the log has no token log-ratios (--log.tokens true)")

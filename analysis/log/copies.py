@@ -17,13 +17,15 @@ import pandas as pd
 from numpy.typing import NDArray
 
 LONG = 8
-"""Number of tokens from which on equal sums to the last bit are no chance."""
+"""Length in tokens from which on two responses with sums equal to the last bit count as copies."""
 COPIES = 0.03
-"""Share of rows with a copy under another prompt from which on rows were counted twice."""
+"""If at least this share of the rows has a copy under another prompt, rows were counted twice."""
 SAME_PROMPT = 0.9
-"""The same under the same prompt, where responses of equal text are equal without a defect."""
+"""If at least this share of the rows has a copy under the same prompt, rows were counted twice. A smaller share may be
+responses of equal text.
+"""
 LEAST = 50
-"""Number of rows from which on a share is judged."""
+"""Least number of rows from which such a share is judged."""
 ODD = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F)
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]

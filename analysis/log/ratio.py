@@ -80,7 +80,7 @@ class LoggedRatio:
 
     @staticmethod
     def find(on: str, logged: Iterable[str], header: Mapping[str, Any]) -> LoggedRatio:
-        """Find in which of the logged columns a log-ratio (update, engine, behaviour or total) stands.
+        """Find the logged columns that hold a log-ratio (update, engine, behaviour or total).
 
         A log without ``behaviour_log_ratio`` (schema 1.0) knows no staleness, so its engine ratio stands for the
         behaviour ratio.
@@ -140,7 +140,9 @@ class LoggedRatio:
         return self.on != "update"
 
     def fields(self, logged: Iterable[str]) -> frozenset[str]:
-        """Return the logged columns; what the run's own rule on the ratio did goes by the field of Rows."""
+        """Return the names of the logged columns. Columns of what the run's own rule on the ratio did are named as the
+        fields of `analysis.log.rows.Rows`.
+        """
         found = {field for field, column in self.done.items() if column in logged}
         return frozenset(found | (set(logged) - {*_CLIP.values(), *_CORRECTION.values()}))
 

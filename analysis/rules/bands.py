@@ -60,7 +60,9 @@ class Band:
         return [member for members in self.members.values() for member in members]
 
     def twin(self, case: Case) -> int | None:
-        """Return the number of the dropping case that cuts the same rows as a truncating case, or None."""
+        """Return the number of the case that drops the very rows that a given case truncates; None if there is no such
+        case.
+        """
         key = case.key | {"outside": "drop"}
         # Compare the cases' keys as text, because a missing target is NaN, which does not equal NaN.
         same = (i for i, other in self.members.get("drop", []) if repr(other.key) == repr(key))
@@ -113,7 +115,7 @@ class Placed:
 
     @property
     def excess(self) -> Floats:
-        """Factor (N,) on the half-widths at which the band just contains each row."""
+        """Factor (N,) by which both half-widths must be multiplied so that the band just contains the row's S."""
         return np.maximum(self.over, self.under)
 
     def rejected(self, factors: Sequence[float]) -> list[Ints]:
@@ -193,7 +195,9 @@ class Factors:
                 self.found[target] = error
 
     def note(self, members: Sequence[Member], rate: str, sums: Sums) -> list[tuple[int, float]]:
-        """Return the cases that have a range, each with its factor; record each case's range, or why it has none."""
+        """Record the range of each case in this window, or why it has none; return the cases that have one, each with
+        its factor on the half-widths.
+        """
         out: list[tuple[int, float]] = []
         for i, case in members:
             found = self.found.get(case.target, NO_ADVANTAGE) if case.source == "matched" else (1.0, self.placed.rule)

@@ -30,11 +30,11 @@ CONSTANT = "not 0 although all rewards of the group are equal"
 ZEROED = "0 for some responses that are not at the group's mean"
 NO_LINE = "no line in the reward of the group"
 WRONG = (NOT_CENTRED, BY_LENGTH, OVER_LENGTH, REVERSED, CONSTANT, ZEROED, NO_LINE)
-"""What can be said of a group whose advantages no estimator makes."""
+"""Names of the findings about a group whose advantages no estimator makes."""
 
 
 class EstimatorFit(NamedTuple):
-    """What made the advantages of each group: arrays (G,) over the groups that could be judged.
+    """Which estimators explain the advantages of each group: arrays (G,) over the groups that could be judged.
 
     Attributes
     ----------
@@ -81,7 +81,9 @@ def estimator_fit(columns: Columns, size: int = 0) -> EstimatorFit:
         kept = np.where(zeroed, 0.0, 1.0)
 
         def line(y: Floats) -> tuple[Floats, Floats, NDArray[np.bool_]]:
-            """Return slope and intercept of y over the centred reward by group, and whether all kept y lie on it."""
+            """Fit a line of y over the centred reward in each group; return its slope, its intercept, and whether all
+            kept y lie on the line.
+            """
             size = np.maximum(total(kept), 1)
             from_mean = x - (total(kept * x) / size)[group]
             slope = total(kept * from_mean * y) / total(kept * from_mean**2)

@@ -178,7 +178,9 @@ def _drift(columns: Columns, rule: Rule) -> Compared:
 
 
 def _clip(columns: Columns, rule: Rule, prefix: str, x: Floats) -> Iterator[tuple[str, Compared]]:
-    """Compare the edges with those of the rule, and what the clip did with what the logged edges ask for."""
+    """Compare the logged edges with those of the rule, and the logged side, multiplier and weights with what the rule
+    does at the logged edges.
+    """
     A, n, m = (_get(columns, name) for name in ("advantage", "length", f"{prefix}drift"))
     lo, hi = _get(columns, f"{prefix}lo"), _get(columns, f"{prefix}hi")
     m = m if rule.needs_stats else np.zeros_like(n)

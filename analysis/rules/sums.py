@@ -172,7 +172,7 @@ class Part:
         return by_key, totals(self.group, self.groups, self.x * y), squares
 
     def add(self, columns: Sequence[ValueSums], kind: str, y: Floats, by_group: Floats, xy: Floats) -> None:
-        """Add the sums of M numerators y, each to one column.
+        """Add the sums of M numerators y to M columns, one each.
 
         Parameters
         ----------
@@ -195,7 +195,7 @@ class Part:
             column.within += within[j]
 
     def binary(self, columns: Sequence[ValueSums], cuts: Cuts) -> None:
-        """Add to each column an indicator: 0 in the rows that are cut, 1 in all other rows."""
+        """Add to each of M columns the sums of an indicator: 0 in the rows of one cut, 1 in all other rows."""
         base, s = self._summed("one")
         self.add(columns, "one", base.d - cuts.counts, s - cuts.by_group(), base.x - cuts.by_group(cuts.x))
         for column, cut in zip(columns, cuts.cuts, strict=True):
@@ -203,7 +203,9 @@ class Part:
                 np.add.at(column.rejected, self.pair[cut], 1)
 
     def weighted(self, columns: Sequence[ValueSums], kind: str, cuts: Cuts, clipped: Floats) -> None:
-        """Add clipped weights to columns: ``clipped`` (R,) in the rows of the cuts, the plain weight in all others."""
+        """Add to each of M columns the sums of clipped weights: ``clipped`` (R,) in the rows of one cut, the plain
+        weight in all other rows.
+        """
         (base, s), w = self._summed(kind), self.weight(kind)
         before = w[cuts.at]
         lost = before - clipped

@@ -133,7 +133,9 @@ class Tally:
     def _rejected(
         self, sums: Sums, cases: Sequence[int], rejected: Sequence[Ints], whole: Part, acting: Part, nonzero: Ints
     ) -> None:
-        """Add the band acceptance of some cases to both subsets, from the rows that each of them rejects."""
+        """Add the sums of band acceptance for some cases, over all rows and over those with A != 0, from the rows
+        outside each band.
+        """
         place = np.full(len(whole.S), -1)
         place[nonzero] = np.arange(len(nonzero))
         some = [found[found >= 0] for found in (place[at] for at in rejected)]
@@ -141,7 +143,9 @@ class Tally:
             part.binary([self._column(sums, i, "band", subset) for i in cases], Cuts(part, cuts))
 
     def _weights(self, sums: Sums, cases: Sequence[int], part: Part, cuts: Cuts, clipped: Floats) -> None:
-        """Add update and weight acceptance of some cases, from each case's cut rows and their clipped weights."""
+        """Add the sums of update and weight acceptance for some cases, from the rows that each case cuts and their
+        clipped weights.
+        """
         if cases[0] not in self.twins:
             part.binary([self._column(sums, i, "update", "nonzero") for i in cases], cuts)
         columns = [self._column(sums, i, "weight", "nonzero") for i in cases]
@@ -188,7 +192,7 @@ class Tally:
         sums.unlike += np.bincount(acting.group, y != 1, acting.groups)
 
     def _band(self, first: int, band: Band, rows: Rows, sums: Sums, whole: Part, acting: Part, nonzero: Ints) -> None:
-        """Add all cases of one band: everything that may happen outside it, at its given range and at every target."""
+        """Add the sums of all cases of one band: each treatment outside it, at the given range and at every target."""
         placed = Placed.of(band, first, rows)
         if placed is None:
             for i, _ in band.all:
@@ -207,7 +211,7 @@ class Tally:
     def _cut(
         self, first: int, placed: Placed, members: Sequence[Member], sums: Sums, acting: Part, nonzero: Ints
     ) -> None:
-        """Add update and weight acceptance of cases that share a band and cut the same rows."""
+        """Add the sums of update and weight acceptance for cases that share a band and cut the same rows."""
         clip, A = members[0][1].rule.clip, placed.rows.A[nonzero]
         excess = clip.excess(placed.over[nonzero], placed.under[nonzero], A)
         factors = Factors(placed, first, members, excess)

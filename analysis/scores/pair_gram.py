@@ -93,7 +93,9 @@ class _Group:
 
 
 class _Side:
-    """One of the two responses in each pair, grouped by bin; the last group holds all rows."""
+    """Left or right side of all pairs of responses: its vectors and prompts, grouped by bin. The last group holds all
+    rows.
+    """
 
     def __init__(self, bins: Ints, cluster: Ints, number: int, clusters: int) -> None:
         places = [np.flatnonzero(bins == k) for k in range(number)] + [np.arange(len(bins))]

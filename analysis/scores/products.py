@@ -39,7 +39,7 @@ class Products:
     without: list[Floats] = field(default_factory=list)
 
     def add(self, total: Floats, without: Floats) -> None:
-        """Append the products of one update."""
+        """Append the inner products of one update, with those of its replicates."""
         self.total.append(total)
         self.without.append(without)
 
@@ -267,7 +267,7 @@ class CosineColumns:
         cross: dict[str, Floats] | None = None,
         cluster: Ints | None = None,
     ) -> CosineColumns:
-        """Compute the cosines of all bins and append that of the worst bin.
+        """Compute the cosines of each bin and of all bins together, and append the smallest cosine of a bin.
 
         ``update`` and ``cluster`` (C,) are those of each replicate; by default no cluster has responses in two updates.
         """

@@ -103,7 +103,7 @@ class AcceptanceCurve:
 
     @staticmethod
     def of(law: ErrorLaw) -> AcceptanceCurve:
-        """Make the curve of candidates for one law of errors."""
+        """Make the curve of candidates for the true acceptances from the law of the estimates' errors."""
         k, root = len(law), np.sqrt(law.p)
         centre = np.eye(k) - np.outer(np.ones(k), law.p)
         units = 1 / law.scale(np.full(k, float(law.p @ law.smooth)))

@@ -67,7 +67,7 @@ class SweepRow(NamedTuple):
 
 @dataclass(frozen=True)
 class Setting:
-    """One setting of the sweep: a rule, and how the rows and scored windows are changed before the rule is applied."""
+    """One setting of the sweep: a rule, and functions that change rows and scored windows before it is applied."""
 
     name: str
     value: str

@@ -180,7 +180,9 @@ def _enough(seen: float, rows: int) -> bool:
 
 
 def _worst_ratio(y: Floats, view: BinnedRows, number: int, unit: Floats, target: float = 0.0) -> Interval:
-    """Return the largest |mean of y in a bin - target| in units of ``unit`` (K,), among bins with enough clusters."""
+    """Return the largest distance of a bin's mean of y from ``target``, over ``unit`` (K,), among bins with enough
+    clusters.
+    """
     found = ratios(y, view.cluster, view.bins, number)
     used = np.flatnonzero((found.clusters[:number] >= MIN_CLUSTERS) & (unit > 0))
     if not _enough(found.count[used].sum(), len(y)) or not np.any(found.variance[used] > 0):

@@ -71,7 +71,9 @@ class PopulationRow(NamedTuple):
 
 @dataclass
 class _Pool:
-    """Sums of products over the updates of one reference; an update adds nothing to a bin without a pair of prompts."""
+    """Sums over updates of the inner products with one reference (population, capped or fresh). An update adds nothing
+    to a bin in which it has no pair of different prompts.
+    """
 
     parts: dict[str, Products] = field(default_factory=dict)
     update: list[Ints] = field(default_factory=list)
@@ -297,7 +299,9 @@ def _scale(accepted: Floats, whole: Floats, cluster: Ints) -> tuple[Floats, Floa
 
 
 def _terms(gram: PairGram, c: Floats, w: Floats, scale: tuple[Floats, Floats]) -> dict[str, tuple[Floats, Floats]]:
-    """Return means over pairs of <c, w>, <c, c>, <w, w>, and the variances; ``scale`` comes from :func:`_scale`."""
+    """Return the means, over pairs of different prompts, of the inner products of clipped gradients c and reference
+    gradients w, <c, w>, <c, c> and <w, w>, and the variances; ``scale`` comes from :func:`_scale`.
+    """
     inner, left, right = gram.between(c, w), gram.between(c, c), gram.between(w, w)
     variance = gram.variance(c, left)
     whole, without = scale[0], scale[1][:, None, :]
@@ -327,7 +331,7 @@ def _terms(gram: PairGram, c: Floats, w: Floats, scale: tuple[Floats, Floats]) -
 def _ratio(
     quantity: str, values: dict[str, tuple[Floats, Floats]]
 ) -> tuple[tuple[Floats, Floats], tuple[Floats, Floats]]:
-    """Return numerator and denominator of the ratio that a quantity is, each pooled and for every replicate."""
+    """Return numerator and denominator of one quantity of the table, pooled over updates and for every replicate."""
 
     def each(f: Any) -> tuple[Floats, Floats]:
         parts = [{name: pair[s] for name, pair in values.items()} for s in (0, 1)]

@@ -99,7 +99,9 @@ class Recomputed:
     differs: dict[str, int] = field(default_factory=dict)
 
     def add(self, rows: Rows, run: Run) -> None:
-        """Compare what the log holds of the ratio that is analysed, in the rows (N,) of complete rollouts."""
+        """Recompute, in the rows (N,) of complete rollouts, the log's columns about the analysed ratio and its rule,
+        and count where they differ.
+        """
         on, columns = run.ratio.on, {name: getattr(rows, of) for name, of in FIELDS.items()}
         done = {run.ratio.done.get(name, name): x for name, x in columns.items() if name in (*run.logged, *REQUIRED)}
         ratio, _, k3_sum = RATIO_COLUMNS[on]

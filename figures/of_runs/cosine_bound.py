@@ -50,7 +50,9 @@ class Points:
 
 
 def select(tables: Tables) -> tuple[list[PanelRows], str]:
-    """Return the updates with finite rho and cosine, one PanelRows for each panel, and words for what one row is."""
+    """Return the updates with finite rho and cosine, one PanelRows for each panel, and the words for what one row of
+    the table is.
+    """
     rows, unit = lemma_updates(tables)
     trained = rows["source"] == "trained"
     rows = pd.concat([rows[~trained], rows[trained]])

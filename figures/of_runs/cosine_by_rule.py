@@ -52,8 +52,9 @@ def select(tables: Tables) -> list[PanelRows]:
 
 
 def cosines(view: PanelRows, column: str) -> Cosines:
-    """Return one panel's finite values of ``estimate`` or ``worst_bin``; without columns for the interval there is
-    none."""
+    """Return the finite cosines of one panel, for all lengths (``estimate``) or for the worst bin (``worst_bin``), with
+    intervals where the table has them.
+    """
     rows = view.rows
     if column not in rows:
         raise NothingToDraw(f"the table 'cosine' has no column {column}")

@@ -41,7 +41,9 @@ class Split:
 
 
 def select(tables: Tables) -> tuple[list[tuple[str, PanelRows]], str]:
-    """Return a titled PanelRows for each comparison and treatment outside the band, and words for what one row is."""
+    """Return one PanelRows for each way to compare rules and each treatment outside the band, and the words for what
+    one row of the table is.
+    """
     rows, unit = lemma_updates(tables)
     rows = drawable(rows, ("e_len", "e_in"))
     panels = []

@@ -63,7 +63,7 @@ def dots(view: PanelRows, measure: str, norm: str) -> RuleDots:
 
 
 def plot_lre(data: Sequence[RuleDots], rules: Sequence[str], ax: Axes | None = None) -> Axes:
-    """Draw LRE: a row for each rule, and in it the comparisons one under the other."""
+    """Draw LRE: a row for each rule, with one dot for each way to compare rules, below each other."""
     ax = new_axes(ax)
     known = looks(rules)
     shift = spread(len(data), 0.24)

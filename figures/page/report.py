@@ -192,7 +192,7 @@ def _claim(claim: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _detail(name: str, value: Any, lines: list[tuple[str, str]], tables: list[dict[str, Any]]) -> None:
-    """Add a field of a claim to ``lines`` or ``tables``."""
+    """Add a field of a claim to ``tables`` if it holds a list of mappings, else to ``lines``."""
     if value is None or value == "" or (isinstance(value, (list, tuple, dict)) and not value):
         return
     if isinstance(value, Mapping) and all(isinstance(row, Mapping) for row in value.values()):

@@ -72,7 +72,7 @@ def _tasks(args: Any, names: list[str]) -> list[DatasetTask]:
 
 
 def _label(model: str) -> str:
-    """Return the name of a model in the tables; a model that a run exported is named by its run folder."""
+    """Return the name of a model for the tables; the exported model of a run folder gets the folder's name."""
     path = Path(model)
     if path.name == MODEL and (path.parent / CONFIG).is_file():
         path = path.parent

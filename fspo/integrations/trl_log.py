@@ -73,7 +73,7 @@ class TrlLog:
     correction : Rule, optional
         The correction of the sampler's mismatch, if one runs.
     label : str
-        Stands in the column ``rule`` if there is no rule.
+        Text for the column ``rule`` if no rule of ours applies.
     metadata : dict
         Further entries of the log's header.
     model : Module, optional

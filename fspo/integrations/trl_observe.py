@@ -76,11 +76,11 @@ class Begin(TrainerCallback):
         self.trainer = trainer
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Prepare the log."""
+        """Prepare the gradient log when training begins."""
         self.trainer.begin_log(state.global_step)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Write the last rollout's rows."""
+        """Write the last rollout's log rows when training ends."""
         self.trainer.log_rows.flush()
 
 

@@ -105,7 +105,7 @@ def _forward(
     logits: int | None,
     entropy: bool,
 ) -> tuple[int, int]:
-    """Return the peak bytes of the pass that takes old log-probs, in the two parts of `_activations`."""
+    """Return the peak bytes of the pass that computes old log-probs, in two parts like `_activations`."""
     whole, bare = (
         forward_pass(
             config, padded_rows(*microbatch), dtype=dtype, temperature=temperature, entropy=entropy, logits=logits

@@ -126,7 +126,9 @@ class ScoreHooks:
         self._rejected |= dict.fromkeys([n for n in (site.weight, site.bias) if n], reason)
 
     def _by_response(self, x: torch.Tensor) -> torch.Tensor | None:
-        """Return activations as (B, tokens, features); None if the rows of the batch cannot be told apart."""
+        """Return activations as (B, tokens, features); None if their shape does not tell which response each row
+        belongs to.
+        """
         if x.dim() >= 3 and x.shape[0] == self._batch:
             return x.reshape(self._batch, -1, x.shape[-1])
         if x.dim() >= 2 and x.shape[:-1].numel() == self._batch * self._length:

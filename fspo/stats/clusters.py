@@ -140,7 +140,7 @@ def flat_variance(clusters: ArrayLike) -> Any:
 
 
 def borrowed(rare: ArrayLike) -> Floats:
-    """Return how much the observed covariance counts, from 0 to 1, if ``rare`` clusters show the rarer outcome.
+    """Return the weight, from 0 to 1, of the observed covariance if ``rare`` clusters show the rarer outcome.
 
     The rest, one minus this weight, belongs to the covariance of a model.
     """

@@ -59,7 +59,8 @@ class Versions:
             self._put(self._kept[-1][1])
 
     def past(self, keep: bool) -> list[Version]:
-        """Return the kept versions but the present one, for a checkpoint: with full tensors if ``keep``, else empty.
+        """Return, for a checkpoint, the kept versions of past weights: with full tensors on the process with ``keep``,
+        without tensors on all others.
 
         Every process must call it, because sharded tensors are gathered.
         """

@@ -161,8 +161,9 @@ def occupation(model: MarkovTokens, length: int) -> Floats:
 
 
 def markov_acceptance(model: MarkovTokens, rule: Rule, length: float) -> float:
-    """Return the probability of the band: a mixture of Gaussian laws over the number of tokens in state 1 (by
-    recursion)."""
+    """Return the acceptance of a band for Markov-modulated tokens: Gaussian laws averaged over the number of tokens in
+    state 1.
+    """
     n, (m0, m1), (v0, v1) = int(length), model.state_means, model.state_variances
     ones = np.arange(n + 1)
     mean, scale = m0 * (n - ones) + m1 * ones, np.sqrt(v0 * (n - ones) + v1 * ones)

@@ -161,8 +161,9 @@ def _scale_slack(u: Span, v: Span, factor: float = 1.0) -> arb:
 
 
 def _largest(u_lo: Span, u_hi: Span, low: arb, high: Span) -> arb:
-    """Enclose the supremum of LRE_inf over drift errors in [low, high], for each end of the interval ``high``.
-    The supremum grows with the interval, so its two ends enclose it."""
+    """Enclose the supremum of LRE_inf over drift errors in [low, high], where ``high`` is itself an interval. The
+    supremum grows with high, so its values at both ends of that interval enclose it.
+    """
     ends = [balls.largest_lre(u_lo, u_hi, Span(low, end)) for end in high]
     return ends[0].union(ends[1])
 

@@ -52,7 +52,9 @@ def unfairness(found: Learnt) -> Outcome:
 
 
 def untrended(found: Learnt, trend: float = 0.0) -> Outcome:
-    """Test that the mean acceptance is the target, and that its covariance with log length is ``trend`` (0: none)."""
+    """Test that the mean acceptance is the target, and that the covariance of acceptance with log length is ``trend``
+    (0: acceptance does not depend on length).
+    """
     return mean_is(found.trend, [TARGET, trend], wanted=0.03)
 
 

@@ -1,4 +1,4 @@
-"""T17: the exponent at which a band accepts two lengths alike, for one scaled law and at a quantile (section 6)."""
+"""T17: the exponent gamma at which a band of half-width c L^gamma accepts two lengths alike (section 6)."""
 
 from __future__ import annotations
 

@@ -10,7 +10,8 @@ from proofs_check.report import to_latex, to_markdown
 
 
 def check_output(folder: Path) -> None:
-    """Refuse an output folder whose files these two commands would overwrite although they did not write them.
+    """Refuse an output folder in which proofs_check or proofs_check.maps would overwrite files that neither of them
+    wrote.
 
     Raises
     ------

@@ -189,8 +189,9 @@ def points() -> list[Point]:
 
 
 def _laws(point: dict[str, float], lengths: Floats, positive: Floats) -> tuple[str, Law, Law, TokenMeans]:
-    """Return the name of the model, the laws of S for A > 0 and A < 0, and the expectations that a centre is made
-    from."""
+    """Return the name of the law of S, the laws for A > 0 and A < 0, and the token means from which a rule's centre
+    follows.
+    """
     mu = -(SIGMA**2) / 2
     if point["tail"] > 0:
         df = 1 / point["tail"]

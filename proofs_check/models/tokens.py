@@ -274,7 +274,9 @@ class MarkovTokens(_Tokens):
         return s
 
     def occupation_law(self, length: int) -> Floats:
-        """Return the probabilities of 0, 1, ..., ``length`` tokens in state 1, from the chain's generating function."""
+        """Return the probabilities that 0, 1, ..., ``length`` tokens are in state 1, from the chain's generating
+        function.
+        """
         _, length = checked_paths(1, length)
         z = np.exp(-2j * np.pi * np.arange(length + 1) / (length + 1))
         (a, b), one = self.leaving, np.ones_like(z)

@@ -276,7 +276,9 @@ def judge_exactly(case: Strata, claim: LemmaBound = STATED, suite: bool = True) 
 
 
 def suite_departure(case: Strata, terms: Terms) -> str:
-    """Say how ``theory.cosine_lemma`` differs from the exact rho and bound of T7; return "" if only by rounding."""
+    """Say how the rho and the bound of ``theory.cosine_lemma`` differ from T7's exact values; return "" if only by
+    rounding.
+    """
     lemma = case.lemma()
     exact = float(STATED.balls(terms).mid())
     kappa, reach = float(terms.kappa.mid()), float(terms.lre_inf.mid())
