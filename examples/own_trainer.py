@@ -6,7 +6,7 @@
 Tasks that come with the repository need no code: ``python -m fspo.train --output out/own --rule.preset fspo``.
 """
 
-import sys
+import argparse
 from collections.abc import Sequence
 
 import numpy as np
@@ -55,4 +55,7 @@ def main(output: str, rollouts: int = 3) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] if sys.argv[1:] else "out/own", *map(int, sys.argv[2:]))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("output", nargs="?", default="out/own", help="run folder to write")
+    parser.add_argument("rollouts", nargs="?", type=int, default=3, help="number of rollouts")
+    main(**vars(parser.parse_args()))

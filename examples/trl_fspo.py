@@ -8,7 +8,7 @@ The embedded model, with random weights, is rewarded for digits. For a run of yo
 function here; 4 updates a generation are what gives S something to clip.
 """
 
-import sys
+import argparse
 
 from datasets import Dataset
 
@@ -52,4 +52,7 @@ def main(output: str, steps: int = 8) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] if sys.argv[1:] else "out/trl", *map(int, sys.argv[2:]))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("output", nargs="?", default="out/trl", help="run folder to write")
+    parser.add_argument("steps", nargs="?", type=int, default=8, help="number of updates")
+    main(**vars(parser.parse_args()))

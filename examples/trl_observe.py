@@ -9,7 +9,7 @@ Here the embedded model samples in bfloat16 and trains in float32, in seconds on
 rollout_func out: TRL then passes vLLM's log-probabilities, and its own correction is logged.
 """
 
-import sys
+import argparse
 from typing import Any
 
 import torch
@@ -75,4 +75,7 @@ def main(output: str, steps: int = 6) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] if sys.argv[1:] else "out/watched", *map(int, sys.argv[2:]))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("output", nargs="?", default="out/watched", help="run folder to write")
+    parser.add_argument("steps", nargs="?", type=int, default=6, help="number of updates")
+    main(**vars(parser.parse_args()))

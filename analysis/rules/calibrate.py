@@ -9,12 +9,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, get_args
 
+import numpy as np
+
 from analysis.log.loading import load_run
 from analysis.log.ratio import CORRECTED, UPDATE, known_ratio
 from fspo.base.command_line import CommandParser
 from fspo.base.errors import UserError
 from fspo.base.files import refuse_foreign_file, write_text
 from fspo.rules import COMPARED, CORRECTIONS, TRAINING_ACCEPTANCE, Ratio, Rule, calibrate, correction, preset
+
+FLOAT32 = 1e-5
+"""Root mean square of a ratio over the root of the length, nats, below which it is rounding of float32: vLLM in float32
+against the trainer makes 1e-6, in bfloat16 1e-2 (docs/mismatch.md)."""
 
 OF_SEQUENCES = tuple(name for name, rule in CORRECTIONS.items() if rule.level == "sequence")
 
@@ -65,6 +71,11 @@ def calibrate_run(
         print(f"{run}: {loaded.sampled['text']}", file=sys.stderr)
     if len(rows) == 0:
         raise UserError(f"{run} has no row with an update since its rollout: train with several updates a rollout")
+    if loaded.ratio.on in CORRECTED and (size := float(np.sqrt(np.mean(rows.S**2 / rows.length)))) < FLOAT32:
+        raise UserError(
+            f"{run}: {loaded.ratio.words.text} is {size:.1g} nats per root token, which is rounding: sampler and "
+            "trainer agree, and no correction has a mismatch to bound"
+        )
     found: dict[str, dict[str, Any]] = {}
     for name in names:
         rule = preset_on(name, loaded.ratio.on)
@@ -83,7 +94,7 @@ def preset_on(name: str, on: Ratio) -> Rule | None:
     return rule if rule is None or rule.on == on else replace(rule, on=on)
 
 
-def refuse_clipped(run: str | Path) -> None:
+def refuse_clipped(run: str | Path, on: str = UPDATE.on) -> None:
     """Refuse a run that was trained with a clip: clipping keeps S small, so ranges calibrated on it are too narrow.
 
     Raises
@@ -91,7 +102,7 @@ def refuse_clipped(run: str | Path) -> None:
     UserError
         If the run's rule clips; the message names the rule. A log that names no rule counts as unclipped.
     """
-    loaded = load_run(run)
+    loaded = load_run(run, on=on)
     if loaded.clip_rule is not None and loaded.clip_rule.shape != "none":
         raise UserError(
             f"{run} was trained with rule {loaded.trained_rule!r}, which clips and so keeps S small: calibrate on an "
@@ -147,11 +158,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     on = known_ratio(options.on)
     group = "correction" if on in CORRECTED else "rule"
     if on not in CORRECTED:  # E and D do not depend on how the run clips S
-        refuse_clipped(options.run)
+        refuse_clipped(options.run, on)
     rules = options.rules if options.rules is not None else OF_SEQUENCES if on in CORRECTED else COMPARED
     ranges = calibrate_run(options.run, rules, options.target, on)
     for name in rules:
         fit, found = ranges.get(name), [f"--{group}.preset {name}"]
+        if fit is None and (rule := preset_on(name, on)) is not None and rule.level != "sequence":
+            print(f"{name}: acts on {rule.level}s, so it has no range to calibrate on responses", file=sys.stderr)
         if on != UPDATE.on:
             found.append(f"--{group}.on {on}")
         if fit:

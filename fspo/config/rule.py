@@ -155,7 +155,7 @@ class CorrectionConfig:
         none, tis, mis, geo-mask, icepop, engine-sqrt.
     range_lo : float, optional
         Lower range of the band: eps for all presets (1: no lower edge) but engine-sqrt, which has c (nats; the
-        half-width is c times sqrt(length)).
+        half-width is c times sqrt(length)). Not for tis, which holds weights at the upper edge alone.
     range_hi : float, optional
         Upper range of the band, in the same unit.
     drift : {"none", "kl", "gaussian", "tilted", "signed"}, optional
@@ -165,8 +165,8 @@ class CorrectionConfig:
     weight : {"sequence", "geometric", "none"}, optional
         The factor inside the band: the ratio, its geometric mean over the tokens, or 1.
     on : {"engine", "behaviour"}, optional
-        The log-ratio: between two programs at the weights that sampled, or between the weights before the updates and
-        the sampler, which counts stale weights too.
+        The log-ratio: between two programs at the weights that sampled (by default that of engine-sqrt), or between the
+        weights before the updates and the sampler, which counts stale weights too (by default that of the others).
     """
 
     preset: str = "none"

@@ -93,13 +93,19 @@ def correction(name: str, **changes: Any) -> Rule | None:
     Raises
     ------
     UserError
-        For an unknown correction or field, or a correction on the ratio of the update, which the clip rule bounds.
+        For an unknown correction or field, a lower range where nothing acts at the lower edge, or a correction on the
+        ratio of the update, which the clip rule bounds.
     """
     if name == "none":
         return None
     if name not in CORRECTIONS:
         raise unknown_name("correction", name, ("none", *CORRECTIONS))
     rule = _changed(CORRECTIONS[name], changes)
+    if rule.outside == "cap" and "range_lo" in changes:
+        raise UserError(
+            f"correction {name!r}: range_lo has no effect, because outside='cap' holds weights at the upper edge "
+            "alone: leave range_lo out, or set outside='mask'"
+        )
     check_ratios(Rule("none"), rule)
     return rule
 

@@ -33,6 +33,17 @@ def test_an_example_runs_and_analysis_reads_its_log(tmp_path, capsys, script, si
         assert len(pd.read_csv(tmp_path / "analysis" / f"{table}.csv")) > 0, table
 
 
+@pytest.mark.parametrize("script", ["trl_fspo.py", "trl_observe.py", "own_trainer.py"])
+def test_help_of_an_example_trains_nothing(tmp_path, monkeypatch, capsys, script):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", [script, "--help"])
+    with pytest.raises(SystemExit) as end:
+        runpy.run_path(str(EXAMPLES / script), run_name="__main__")
+    assert end.value.code == 0
+    assert "run folder to write" in capsys.readouterr().out
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.filterwarnings("ignore:You are using 'rollout_func'")
 def test_a_watched_trl_run_says_which_lengths_corrections_cut(tmp_path):
     runpy.run_path(str(EXAMPLES / "trl_observe.py"))["main"](str(tmp_path), 4)

@@ -8,6 +8,7 @@ import pytest
 from fspo.base.errors import UserError
 from fspo.base.options import option_names, parse, save, to_dict
 from fspo.config import TrainConfig
+from fspo.config.rule import CorrectionConfig
 from fspo.rules import CORRECTIONS, PRESETS
 
 
@@ -69,6 +70,7 @@ def test_saved_configuration_loads_again(tmp_path: Path) -> None:
         (["--correction.range_lo", "0.1"], r"correction\.range_lo is set.*set correction\.preset"),
         (["--correction.preset", "mis", "--correction.on", "total"], r"correction\.on"),
         (["--correction.preset", "mis", "--correction.range_lo", "2"], r"at most 1 \(no lower edge\)"),
+        (["--correction.preset", "tis", "--correction.range_lo", ".5"], r"range_lo has no effect.*set outside='mask'"),
         (["--correction.preset", "mis", "--rule.on", "total"], r"would weigh it twice"),
         (["--sampling.temperature", "0"], r"temperature must be > 0"),
         (["--sampling.precision", "bfloat16", "--model.dtype", "bfloat16"], r"set sampling\.precision to same"),
@@ -144,3 +146,11 @@ def test_corrections_by_name(name: str) -> None:
     if name != "none":
         changed = made("--correction.preset", name, "--correction.range_hi", "0.7", "--correction.on", "behaviour")
         assert changed.correction.rule() == replace(CORRECTIONS[name], range_hi=0.7, on="behaviour")
+
+
+def test_the_help_of_corrections_says_on_which_ratio_each_acts_by_default():
+    told = CorrectionConfig.__doc__ or ""
+    assert {name for name, rule in CORRECTIONS.items() if rule.on == "engine"} == {"engine-sqrt"}
+    assert {rule.on for rule in CORRECTIONS.values()} == {"engine", "behaviour"}
+    assert "by default that of engine-sqrt" in told
+    assert "by default that of the others" in told
