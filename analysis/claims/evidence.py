@@ -136,7 +136,7 @@ def verdict_of(holds: Sequence[bool], refuted: Sequence[bool]) -> Verdict:
 
 
 def plain(parts: Mapping[str, Estimate]) -> dict[str, Any]:
-    """Return named estimates as plain values."""
+    """Return estimates, given by name, as dicts of plain values for JSON."""
     return {name: asdict(part) for name, part in parts.items()}
 
 

@@ -58,11 +58,11 @@ class Line:
 
     n: float = 0.0
     x: float = 0.0
-    y: float = 0.0  # x + k3
+    y: float = 0.0  # sum of y = x + k3
     over: float = 0.0  # sum of 1 / L
     L: float = 0.0
     y_over: float = 0.0
-    square_over: float = 0.0  # of y
+    square_over: float = 0.0  # sum of y^2 / L
     size: float = 0.0  # sum of x^2 / L
     least: float = math.inf
     most: float = -math.inf
@@ -109,7 +109,8 @@ class Line:
         return a, b, math.sqrt(rest * self.L / determinant), math.sqrt(rest * self.over / determinant)
 
     def cause(self, sampler: str) -> str:
-        """Name what makes x differ from 0 in this way; ``sampler`` names the log-probabilities that x compares with.
+        """Name a likely cause of the log-ratio x, from its line and extremes; ``sampler`` names the log-probabilities
+        that x compares with.
 
         A cause is named only where the law of x + k3 is broken.
         """
@@ -158,13 +159,13 @@ class Laws:
     token: AnytimeMean = field(default_factory=lambda: AnytimeMean(EACH, LOST, GAINED))
     longer: AnytimeMean = field(default_factory=lambda: AnytimeMean(EACH))
     shorter: AnytimeMean = field(default_factory=lambda: AnytimeMean(EACH))
-    apart: Floats = field(default_factory=lambda: np.zeros(2))  # sums of how far lengths are above and below the mates'
+    apart: Floats = field(default_factory=lambda: np.zeros(2))  # sums of log length above, and below, the mates' mean
     push: AnytimeMean = field(default_factory=lambda: AnytimeMean(EACH))
     before: Line = field(default_factory=Line)
     mismatch: Line = field(default_factory=Line)
-    S: float = 0.0  # sum over the rows of weight
+    S: float = 0.0  # sum of S over rows with a weight
     k3: float = 0.0
-    lengths: dict[int, tuple[int, float]] = field(default_factory=dict)  # prompt -> rollout, mean log length
+    lengths: dict[int, tuple[int, float]] = field(default_factory=dict)  # by prompt: its last rollout, mean log length
     shift: Floats = field(default_factory=lambda: np.zeros(2))  # sum of |mean change by prompt|, rollouts
 
     def add(self, rows: Rows, fair: Mask) -> None:
@@ -178,7 +179,7 @@ class Laws:
         apart = self.mismatch.n and self.mismatch.rms > NEGLIGIBLE
         x, k3 = (S + E, rows["total_k3_sum"]) if apart else (S, rows["k3_sum"])
         lag = rows["policy_version"] - since - rows["behaviour_version"]
-        stale = (lag > 0) & ~np.isfinite(rows["behaviour_log_ratio"])  # S alone obeys no law there (T16)
+        stale = (lag > 0) & ~np.isfinite(rows["behaviour_log_ratio"])  # with a mismatch, S alone obeys no law (T16)
         fresh = fair & (since >= 1) & ~(used > 0) & np.isfinite(x) & (rows["length"] >= 1) & ~stale
         x, k3, at = x[fresh], k3[fresh], rollout[fresh]
         weight = importance_weight(x) - 1
@@ -199,7 +200,7 @@ class Laws:
     def _beyond_mates(self, rows: Rows) -> Floats:
         """Return log length less the mean of the other responses to the same prompt (N,); NaN where there are none.
 
-        Adds how far the mean of a prompt that came before has moved since, by rollout.
+        For prompts that came before, also add up how far the mean log length has moved since, by rollout.
         """
         z, group = np.log(rows.L), rows.cluster
         first = rows.first
@@ -221,7 +222,7 @@ class Laws:
 
     @property
     def _noise(self) -> float:
-        """What the numerical noise that S has before any update adds to the mean weight, at most."""
+        """Return the most that numerical noise of S, as large as before any update, can add to the mean weight."""
         return 2 * math.expm1(min(self.before.rms**2 * self.before.L / self.before.n, 1.0)) if self.before.n else 0.0
 
     def answers(self) -> list[Answer]:

@@ -155,7 +155,9 @@ class Recomputed:
         self.last_response = max(int(rows["response_id"].max()), self.last_response or 0)
 
     def answers(self, files: dict[str, Any]) -> list[Answer]:
-        """Return one answer for each check; ``files`` holds what the reader noticed about the log's files."""
+        """Return one answer for each check of this module; ``files`` are the defects of the log's files, each with its
+        first rollout.
+        """
         return [*(self._columns(name) for name in CURES), self._estimator(), self._counters(), self._log(files)]
 
     def _columns(self, name: str) -> Answer:

@@ -378,7 +378,9 @@ def _ratios(parts: Mapping[str, _Part], first: np.ndarray, row: Ints) -> dict[Ra
 
 
 def _parted(rows: Mapping[str, Any], updates: Floats) -> dict[str, Floats]:
-    """Return E and D where the versions tell that the old weights sampled the response: D is 0 then, and E is D + E."""
+    """Return E and D of the responses whose versions tell that the old weights sampled them: D is 0, and E is the given
+    D + E.
+    """
     if not {"behaviour_log_ratio", "policy_version", "behaviour_version"} <= rows.keys():
         return {}
     old = rows["policy_version"] - updates
@@ -419,12 +421,12 @@ def _unknown(values: Any) -> bool:
 
 
 def _typed_columns(rows: Mapping[str, Any]) -> dict[str, Any]:
-    """Return columns as the log has them, without optional ones of which nothing is known."""
+    """Convert columns to the log's types, and leave out optional columns without a known value."""
     return {name: _typed(name, values) for name, values in rows.items() if name in REQUIRED or not _unknown(values)}
 
 
 def _typed(name: str, values: Any) -> Any:
-    """Return numbers as the log's column has them: whole numbers or booleans where it holds these, null for NaN."""
+    """Convert numbers to the type of a column of the log: whole numbers, booleans or floats, with null for NaN."""
     kind = LOGGED[name].kind
     if not isinstance(values, np.ndarray) or not kind.startswith(("int", "bool")):
         return values

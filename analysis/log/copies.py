@@ -32,7 +32,7 @@ Mask = NDArray[np.bool_]
 
 
 class Copies(NamedTuple):
-    """What was found among some rows (N,).
+    """Which of some rows (N,) are copies of other rows.
 
     Attributes
     ----------
@@ -53,7 +53,7 @@ class Copies(NamedTuple):
 
 
 def marks(*numbers: NDArray[np.float64]) -> NDArray[np.uint64]:
-    """Return a number for each row (N,) that two rows share if they are equal, and else by chance."""
+    """Return a hash of the given numbers for each row (N,): equal rows have equal hashes."""
     mark = np.zeros(len(numbers[0]), np.uint64)
     for x in numbers:
         mark = (mark ^ np.ascontiguousarray(x, np.float64).view(np.uint64)) * np.uint64(ODD[0])

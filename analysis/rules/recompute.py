@@ -147,7 +147,9 @@ def _used(columns: Columns) -> Compared:
 
 
 def _drift(columns: Columns, rule: Rule) -> Compared:
-    """Compare the centre with that of the minibatch's sums; a minibatch is one step of one rollout."""
+    """Compare the logged centre with the one that follows from the minibatch's sums; a minibatch is one step of one
+    rollout.
+    """
     logged, since = _get(columns, "drift"), _get(columns, "updates_since_rollout")
     if not rule.needs_stats or np.isnan(logged).all():
         return Compared(*np.zeros((2, len(logged)), bool))

@@ -160,7 +160,9 @@ def squared_interval(
 
 
 def _crossing(law: ErrorLaw, curve: Callable[[float], Floats], plug_in: float, q: float, start: float) -> float:
-    """Return LRE_2^2 of the candidate on a curve for which the estimate is the quantile ``q`` of its law."""
+    """Return LRE_2^2 of that candidate on the curve under which the estimated LRE_2^2 is the ``q`` quantile of all
+    estimates.
+    """
 
     def excess(x: float) -> float:
         values = law.plug_ins(curve(x))

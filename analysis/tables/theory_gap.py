@@ -169,7 +169,7 @@ def parts(S: Floats, lo: Floats, hi: Floats, bins: Ints, sign: Ints, number: int
 
 
 def _moments(values: Floats, code: Ints) -> tuple[Floats, Floats]:
-    """Return for each row (N,) the mean and the standard deviation of its group."""
+    """Return for each row (N,) the mean and the standard deviation of the values of all rows with the same code."""
     counts = np.maximum(np.bincount(code), 1)
     mean = (np.bincount(code, values) / counts)[code]
     return mean, np.sqrt(np.bincount(code, (values - mean) ** 2) / counts)[code]

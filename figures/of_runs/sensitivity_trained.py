@@ -55,7 +55,7 @@ def order(table: Frame) -> list[tuple[str, str]]:
 
 
 def plot_variants(table: Frame, places: Sequence[tuple[str, str]], quantity: str, ax: Axes | None = None) -> Axes:
-    """Draw a quantity: a row for each setting and value, and in it the rules under each other."""
+    """Draw a quantity: a row for each setting and value, with the rules below each other."""
     ax = new_axes(ax)
     known = looks(table["rule"])
     shift = spread(len(known), 0.24)

@@ -36,7 +36,7 @@ OTHER = Look("#882255", "v", (0, (2.5, 1.2)))
 
 
 def select(tables: Tables) -> Frame:
-    """Return the rows of the table with finite errors."""
+    """Return the rows of table sketch_error that have finite errors."""
     rows = drawable(tables["sketch_error"], ("rmse", "hashing"))
     rows = rows[rows["cosine"].isin(PANELS) & (rows["rmse"] > 0)]
     if rows.empty:

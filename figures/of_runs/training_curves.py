@@ -41,7 +41,7 @@ class MetricCurve:
 
 
 def select(tables: Tables) -> Frame:
-    """Return the metrics that the figure draws, with the standard errors of the held-out reward."""
+    """Return the rows of reward, held-out reward with its standard errors, and response length."""
     tables.only_by_length("it has no bins: draw it without --by")
     if tables.on != "update":
         raise NothingToDraw("it is about no log-ratio: draw it without --on")

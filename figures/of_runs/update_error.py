@@ -48,7 +48,9 @@ def rules_of(view: PanelRows) -> list[str]:
 def outside_grid(
     found: Sequence[PanelRows], names: Sequence[str], style: Style, more: Sequence[tuple[Line2D, str]] = ()
 ) -> tuple[Figure, list[Axes], int]:
-    """Return a figure with a panel for each comparison and name, its axes, and the number of panels in a row."""
+    """Return a figure with a panel for each way to compare rules and each name, its axes, and the number of panels in a
+    row.
+    """
     columns = min(2, len(names)) if style.narrow else len(names)
     here = [o for o in OUTSIDE_MARKERS if any((view.rows["outside"] == o).any() for view in found)]
     handles, labels = outside_legend(here)

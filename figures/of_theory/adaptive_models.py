@@ -40,7 +40,7 @@ class ModelDots:
 
 
 def dots(rows: Frame, rule: str, models: Sequence[str]) -> ModelDots:
-    """Return one rule's LRE_inf under each of these models; NaN where the table has no row."""
+    """Return one rule's LRE_inf under each of the given models; NaN where the table has no row."""
     own = rows[rows["rule"] == rule].set_index("words").reindex(list(models))
     arrays = (own[name].to_numpy(float) for name in ("lre_inf", "lre_inf_low", "lre_inf_high"))
     return ModelDots(rule, *arrays)

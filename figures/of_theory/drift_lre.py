@@ -62,7 +62,7 @@ def curves(table: Frame) -> list[BoundCurve]:
 
 
 def plot_drift(data: BoundCurve, ax: Axes | None = None) -> Axes:
-    """Draw LRE and the two bounds of T3 against the drift error; a bound far above LRE leaves the panel."""
+    """Draw LRE and the two bounds of T3 against the drift error; a bound far above LRE is cut off."""
     ax = new_axes(ax)
     ax.fill_between(data.x, data.near_low, data.near_high, color=BLUE, alpha=0.2, linewidth=0, zorder=1.5)
     ax.fill_between(data.x, data.low, data.high, color=BLUE, linewidth=0, zorder=2)

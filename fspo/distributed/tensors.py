@@ -45,7 +45,9 @@ def first_row(tensor: torch.Tensor) -> int:
 
 
 def joined(rows: torch.Tensor, like: torch.Tensor, shape: torch.Size, stride: tuple[int, ...]) -> torch.Tensor:
-    """Gather a full tensor of which each process gives ``rows``: the rows that the process also holds of ``like``."""
+    """Gather a full tensor from all processes. Each gives ``rows``, the values at those rows that it holds of the
+    sharded tensor ``like``.
+    """
     assert isinstance(like, DTensor)
     made = DTensor.from_local(rows, like.device_mesh, like.placements, run_check=False, shape=shape, stride=stride)
     return whole(made)

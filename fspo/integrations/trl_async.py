@@ -22,7 +22,7 @@ from fspo.rules import Rule
 
 
 class Versioned(np.ndarray):
-    """Token ids of a sample, together with the version of the weights that drew them."""
+    """A list of token ids that also carries the version of the weights that drew them."""
 
     model_version: int = 0
 

@@ -15,7 +15,7 @@ BYPASS = "bypass_mode"
 
 
 def clip_of(config: Any) -> Rule | None:
-    """Return the clip of a verl actor as a rule; None if no rule of ours does the same.
+    """Return the clip of a verl actor as a rule; None if no rule of this project clips alike.
 
     Parameters
     ----------

@@ -42,7 +42,7 @@ class Training:
         threads: int | None = None,
         variant: Variant | None = None,
     ) -> Job:
-        """Return the job that trains one rule with one seed; ``variant`` is a setting that the sweep changes."""
+        """Return the job that trains one rule with one seed, with the changed setting ``variant`` if one is given."""
         fit = ranges.get(rule, {})
         name = f"sweep/{variant.trained_as}" if variant else f"runs/{rule}"
         options = {

@@ -198,11 +198,11 @@ class OnlineRule:
 
     @cached_property
     def _widest(self) -> float:
-        """Logarithm of the largest factor by which the template's half-widths may grow, as MAX_HALF_WIDTH demands."""
+        """Logarithm of the largest factor on the template's half-widths under which they stay below MAX_HALF_WIDTH."""
         return math.log(MAX_HALF_WIDTH / max(float(w[0]) for w in self.template.half_widths(np.ones(1))))
 
     def _bounded(self, log_factor: float) -> float:
-        """Return the factor with this logarithm, held between the least and the greatest factor that is allowed."""
+        """Return exp(log factor), held between the least and the greatest factor that the half-widths may have."""
         return math.exp(min(max(log_factor, LEAST_LOG_FACTOR), self._widest))
 
     def _factors(self) -> tuple[tuple[float, float], ...]:

@@ -161,7 +161,7 @@ def _forward(
     position: torch.Tensor,
     cache: Cache,
 ) -> torch.Tensor:
-    """Return the logits (B, V) of the token after the last column of ``ids``."""
+    """Run the model and return the logits (B, V) of the token that follows the last column of ``ids``."""
     extra = {"position_ids": position, "logits_to_keep": 1}
     known = _parameters(type(base_model(model)))  # some models take no position_ids or no logits_to_keep
     output = model(

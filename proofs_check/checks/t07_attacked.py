@@ -53,8 +53,9 @@ def random_search(rng: np.random.Generator, claim: LemmaBound = STATED, cases: i
 
 
 def _free(K: int, D: int, with_delta: bool, even: bool) -> tuple[Unpack, int]:
-    """Return a map from an optimiser's vectors x (..., n) to strata with free p (or equal shares), a, g and delta,
-    and n."""
+    """Return a map from an optimiser's parameters x (..., n) to strata, in which p (unless shares are equal), a, g and
+    delta are all free, and return n.
+    """
 
     def unpack(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         p = np.ones_like(x[..., :K]) if even else np.exp(x[..., :K])
@@ -66,8 +67,9 @@ def _free(K: int, D: int, with_delta: bool, even: bool) -> tuple[Unpack, int]:
 
 
 def _inside(rng: np.random.Generator, n: int) -> tuple[Unpack, int]:
-    """Return a map from an optimiser's few parameters (..., n) to strata near some random strata, in random
-    directions."""
+    """Return a map from a few parameters (..., n) of an optimiser to strata: random strata, moved along n random
+    directions.
+    """
     K, D = int(rng.integers(8, 201)), int(rng.integers(2, 65))
     unpack, size = _free(K, D, with_delta=bool(rng.random() < 0.5), even=False)
     base = 0.1 * rng.standard_normal(size)

@@ -75,7 +75,7 @@ def at_least(samples: Floats, expected: Floats, wanted: float) -> Outcome:
 def one_model(
     rng: np.random.Generator, rule: str, model: str, claim: Callable[[Learnt], Outcome], runs: int = RUNS
 ) -> Outcome:
-    """Test one claim about one rule under one log-ratio model."""
+    """Test one claim of T14 or T15 about one rule under one log-ratio model."""
     return claim(learnt(rng, MODELS[model], [template(rule)], runs)[0])
 
 

@@ -58,17 +58,17 @@ class Span(NamedTuple):
 
     @property
     def ball(self) -> arb:
-        """Return a ball that contains all values of the side."""
+        """Return a ball that contains all values of the box's side."""
         return self.lo.union(self.hi)
 
     @property
     def width(self) -> float:
-        """Return the length of the side."""
+        """Return the length of the box's side."""
         return float(self.hi - self.lo)
 
 
 def span(lo: float, hi: float | None = None) -> Span:
-    """Return a side from floats, which balls represent without rounding. One value gives a side of width 0."""
+    """Return a box's side from floats, which balls represent without rounding. One value gives a side of width 0."""
     return Span(arb(lo), arb(lo if hi is None else hi))
 
 

@@ -85,17 +85,19 @@ class Chain:
 
     @cached_property
     def update(self) -> Floats:
-        """S, new less old, (N,)."""
+        """S: log-probability under the new weights less that under the old ones, nats, (N,)."""
         return self.token_log_ratios(self.new, self.old).sum(axis=1)
 
     @cached_property
     def staleness(self) -> Floats:
-        """D, old less sampling, (N,)."""
+        """Staleness D: log-probability under the old weights less that under the sampling weights, nats, (N,)."""
         return self.token_log_ratios(self.old, self.sampling).sum(axis=1)
 
     @cached_property
     def engine(self) -> Floats:
-        """E, sampling less draw, (N,)."""
+        """Engine log-ratio E: log-probability under the sampling weights less that under the law that draws, nats,
+        (N,).
+        """
         return self.token_log_ratios(self.sampling, self.draw).sum(axis=1)
 
     @cached_property
