@@ -36,7 +36,7 @@ PARAMETERS = {
     "markov": MOMENTS,
     "student-tokens": MOMENTS,
 }
-# slow models, and by which factor fewer draws are made from them
+# Slow models, each with the factor by which the number of draws is reduced.
 SLOW = {"markov": 32, "student-tokens": 512, "shifted-lengths": 8}
 GOAL = 0.7
 

@@ -34,8 +34,8 @@ class Verdict(StrEnum):
 class Method(StrEnum):
     """How a check computes independently what the statement claims."""
 
-    CLOSED = "closed form"  # compared with mpmath or another exact formula
-    CERTIFIED = "certified"  # enclosures of all values over whole boxes of parameters, by ball arithmetic
+    CLOSED = "closed form"  # a formula, compared with mpmath or with another exact formula
+    CERTIFIED = "certified"  # proved bounds over whole boxes of parameters, by ball arithmetic
     SIMULATED = "simulated"  # a p-value from simulated data, corrected by Holm over all simulated claims
     ATTACKED = "attacked"  # a random search and an optimiser look for a counterexample
     ENUMERATED = "enumerated"  # sums over all responses of a small policy

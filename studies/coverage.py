@@ -54,7 +54,8 @@ class Design:
     bins: int
     equal: bool
     mean: float
-    # correlation of two responses to one prompt, in the hidden normal variables that decide whether they are accepted
+    # Correlation, between two responses to one prompt, of the hidden normal variables that decide whether each is
+    # accepted.
     correlation: float
     pattern: str  # trend: acceptance falls evenly over the bins; one: only the last bin accepts less
     lre: float

@@ -90,7 +90,7 @@ def rows(parser: argparse.ArgumentParser, bounds: dict[str, str], prefix: str = 
         named = [name for name in action.option_strings if name.startswith("--")]
         if action.help in (None, argparse.SUPPRESS) or action.dest in ("help", "print_config") or "Help" in str(action):
             continue
-        # an action of the parser that reads a group of options from a file; it is no option
+        # Skip jsonargparse's action that reads a group of options from a file, because it is no option.
         if type(action).__name__ == "_ActionConfigLoad":
             continue
         name = f"--{prefix}{named[0][2:]}" if named else str(action.metavar or action.dest)

@@ -41,7 +41,8 @@ def drift(p: Patient) -> Answer:
         return not_checked(name, "the log names no band on S")
     bins = quantile_bins(rows.L, BINS)
     index = bins.index(rows.L)
-    # the worst (score, bin, side, share) so far; a score above 1 is reported
+    # The bin and side with the highest score so far: (score, bin, side, share out of the band). A score above 1 is
+    # reported.
     worst: tuple[float, int, str, Evidence] | None = None
     for k in range(len(bins)):
         at = index == k

@@ -31,7 +31,8 @@ class Rows:
     used: Ints
     updates: Ints  # number of updates since the response was sampled
     length: Floats
-    # the log-ratio that is analysed (see analysis.log.ratio); the drift columns of `Rows` are of the same ratio
+    # S is the log-ratio that is analysed (see analysis.log.ratio), not always the update's. The drift columns are of
+    # the same ratio.
     S: Floats
     A: Floats
     cluster: Ints  # number of the response's cluster, a pair (rollout, prompt_id)

@@ -149,7 +149,7 @@ class Part:
         return self._weights[kind]
 
     def base(self, kind: str) -> Base:
-        """Return the sums of a weight by group and bin; ``kind`` names the weight."""
+        """Return the sums `Base` of the weight that ``kind`` names: 1 ("one"), exp(S) or exp(S/L)."""
         return self._summed(kind)[0]
 
     def _summed(self, kind: str) -> tuple[Base, Floats]:

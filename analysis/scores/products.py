@@ -211,8 +211,9 @@ class Judge:
 
 @dataclass
 class SketchTerms:
-    """What the random projection adds to the error of cosines: products by update (U, K+1, R) and the sketch's
-    width."""
+    """Terms from which the error is computed that sketching adds to cosines: inner products by update (U, K+1, R) and
+    the sketch's width.
+    """
 
     inner: Floats
     left: Floats
@@ -298,7 +299,7 @@ class CosineColumns:
         if not np.isfinite(half):
             return value, float("nan"), float("nan")
         low, high = np.tanh(z - half), np.tanh(z + half)
-        # z of a cosine near 1 is limited, so that it stays finite
+        # Limit the cosine below 1, so that Fisher's z of it stays finite.
         return value, min(value, float(low)), max(value, float(high))
 
     def undefined(self, k: int, columns: Sequence[int]) -> str:

@@ -28,7 +28,8 @@ FARTHEST = 40.0
 limit.
 """
 TAILS = (0.45, 0.3)
-"""Share of the allowed error that the test of the low end and that of the high end of the interval use."""
+"""How the interval's probability of error is shared between its two ends: the low end's test and the high end's test.
+"""
 
 
 @dataclass(frozen=True)

@@ -86,7 +86,8 @@ def effective_share(n: Floats, x: Floats, xx: Floats) -> tuple[Interval, str]:
         without = np.log((n.sum() - n) * (xx.sum() - xx) / (x.sum() - x) ** 2 - 1)
         variation, number = np.log(1 / share - 1), len(n)
         off = (without - without.mean()) ** 2
-        # the variance is the mean of the squares off; freedom = 2 mean^2 / variance of that mean, at most G - 1
+        # The variance is the mean of the squared deviations ``off``. Its degrees of freedom are 2 mean^2 over the
+        # variance of that mean, at most G - 1.
         freedom = min(number - 1.0, 2 * number / np.maximum(1 / _evenness(off) - 1, 0.0))
         half = float(t_quantile(freedom) * np.sqrt(off.sum() * (number - 1) / number))
     if not np.isfinite(half):

@@ -77,7 +77,7 @@ class _Pool:
 
     parts: dict[str, Products] = field(default_factory=dict)
     update: list[Ints] = field(default_factory=list)
-    # the (rollout, prompt) that each replicate leaves out, (2, C) for each update
+    # For each update, rollout and prompt that each of the C replicates leaves out, (2, C).
     prompt: list[Ints] = field(default_factory=list)
     rows: list[Floats] = field(default_factory=list)
     clusters: Floats | None = None

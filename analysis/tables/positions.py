@@ -137,7 +137,7 @@ def position_table(run: Run, bins: Bins, window_size: int) -> tuple[list[Positio
 
 
 def _windows(run: Run, size: int, columns: Sequence[str]) -> Iterator[tuple[Rows, Tokens | None, Notes]]:
-    """Yield the rows of each window at first use with A != 0 that have token log-ratios, and their tokens."""
+    """Yield, for each window, its rows at first use with A != 0 and token log-ratios, and the tokens of these rows."""
     wanted = ["rollout", "step", "response_id", STALENESS, *columns]
     for _, known in run.windows(size):
         rollouts = int(known.rollout.min()), int(known.rollout.max())

@@ -186,7 +186,7 @@ def load_tokenizer(name_or_path: str | Path) -> PreTrainedTokenizerBase:
         return build_tokenizer()
     with _readable(name_or_path):
         tokenizer = AutoTokenizer.from_pretrained(name_or_path, padding_side="left")
-    # all tokens are special, as happens if the vocabulary's file is missing
+    # A tokenizer that knows only special tokens has lost the file of its vocabulary.
     if set(tokenizer.get_vocab().values()) <= set(tokenizer.all_special_ids):
         raise UserError(
             f"cannot load the tokenizer of {str(name_or_path)!r}: its files (tokenizer.json) are missing; save the "

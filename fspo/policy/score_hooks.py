@@ -148,7 +148,7 @@ class ScoreHooks:
             self._reset(ids.shape[0], ids.shape[1])
         site, scale = self._sites.get(module), float(getattr(module, "embed_scale", 1.0))
         root = output.detach()
-        # the position embedding is shared by all responses: copy it, to separate their gradients
+        # All responses share one position embedding. Repeat it for each response, so that their gradients are separate.
         if root.shape[0] == 1 < self._batch:
             root, ids = root.expand(self._batch, *root.shape[1:]), ids.expand(self._batch, -1)
         if site is not None:

@@ -150,7 +150,7 @@ def excess_quantiles(excess: np.ndarray, targets: Sequence[float], label: str = 
     for k, target in zip(ranks, targets, strict=True):
         here = ordered[k - 1]
         upper = ordered[k] if k < size and ordered[k] > here else here * (1 + 1e-9)
-        # the middle between two excesses, so that rounding cannot change which rows are accepted
+        # Take the middle between two neighbouring excesses, so that rounding cannot change which rows are accepted.
         factor = float((here + upper) / 2)
         if not factor > 0:
             raise UserError(

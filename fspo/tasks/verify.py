@@ -161,7 +161,8 @@ def math_factory(extract: str = "none") -> Callable[..., float]:
     extractor = make_extractor(extract)
 
     def parse_bare(text: str) -> list:
-        # math-verify recognises LaTeX inside math delimiters only. Answer columns rarely have them, so add them.
+        # math-verify recognises LaTeX inside math delimiters only. Answer columns rarely have these delimiters, so add
+        # them.
         marked = text if any(mark in text for mark in ("$", "\\boxed", "\\(", "\\[")) else f"${text}$"
         for form in (marked, text):
             parsed = parse(form, extraction_config=forms, parsing_timeout=0, raise_on_error=True)

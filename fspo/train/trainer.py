@@ -159,7 +159,8 @@ class Trainer:
             done = rollout + 1
             if config.eval.every and (done % config.eval.every == 0 or done == config.rollouts):
                 last |= self._evaluate(done)
-            # export before the checkpoint, so that a run killed in between does both when it is resumed
+            # Export the model before the checkpoint is written, so that a run killed in between does both when it is
+            # resumed.
             if done == config.rollouts:
                 self._export()
             every = config.checkpoint_every

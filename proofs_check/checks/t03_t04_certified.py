@@ -243,7 +243,7 @@ def scale_lre(
 ) -> Outcome:
     """Check T4 (a wrong scale): LRE_inf <= n B/(a_0 - B) for all scale errors up to tau, from the error function.
 
-    The box lies around the ranges where the bound is attained.
+    One box is checked, around the ranges where the bound is attained.
     """
     del rng
     slack = partial(_scale_lre_slack, one_sided=one_sided, same_sign=same_sign, factor=factor)

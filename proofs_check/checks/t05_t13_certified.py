@@ -134,7 +134,7 @@ def _ar1_slack(alpha: Span, inverse: Span, length: int, factor: float) -> arb:
     """
     a = alpha.ball
     power = a**length if length else (abs(a) ** 100).union(-(abs(a) ** 100))
-    # l (1 - V)/alpha, where V is the variance per token divided by its long-run value
+    # scaled = l (1 - V)/alpha, where V is Var S_l/l divided by its limit for long responses.
     scaled = 2 * (1 - power) / ((1 - a) * (1 + a))
     # 1/l is kept as a ball (interval), because no float holds it exactly
     y = a * scaled * (arb(1) / length if length else inverse.ball)

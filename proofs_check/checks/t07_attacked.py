@@ -141,7 +141,7 @@ def strata_strategy(draw: st.DrawFn) -> Strata:
     flat = draw(st.floats(-3, 0))  # log10 of the spread of the strata's acceptances
     size = draw(st.sampled_from([0.0, 0.0, 1e-6, 1e-2, 0.1]))  # norm of the strata's delta
     distinct = draw(st.integers(1, 6))
-    # even: strata have equal shares; otherwise shares over 12 decades, and some strata repeat
+    # If ``even``, all strata have equal shares; otherwise shares span 12 decades and some strata repeat.
     even = draw(st.booleans())
     p, a, g, delta = [], [], [], []
     for _ in range(distinct):

@@ -158,8 +158,9 @@ QUANTILES = {0.3: 0.795, 0.5: 0.600, 0.85: 0.505, 0.99: 0.444}
 
 
 def jumps_exponents(rng: np.random.Generator, of_variance: bool = False, other: float | None = None) -> Outcome:
-    """Check T17 (c) on tokens that rarely move: the exponent of the quantile gives both lengths the share alpha.
-    The variance grows like L, yet the exponents are those of the example."""
+    """Check T17 (c) on tokens that rarely move: a band of exponent gamma_alpha accepts the share alpha at both lengths.
+    Although the variance grows like L, gamma_alpha is not 1/2: it has the values of the example.
+    """
     del rng
     outcomes, gaps = [], []
     for alpha, stated in QUANTILES.items():

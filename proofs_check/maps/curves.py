@@ -205,7 +205,7 @@ def unit_band(law: str, length: int) -> float:
     root = math.sqrt(length)
     if law == "signs":
         k = np.arange(length + 1)
-        # whole numbers are compared, so that a value exactly on the edge counts as inside
+        # Compare whole numbers, so that a value exactly on the edge counts as inside.
         inside = (2 * k - length) ** 2 <= length
         return float(binom.pmf(k, length, 0.5)[inside].sum())
     low, high = (EXPONENTIAL if law == "exponential" else STUDENT).cdf(np.array([-root, root]), length)

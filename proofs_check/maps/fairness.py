@@ -85,7 +85,7 @@ def rows_of(setting: MapPoint, measures: tuple[str, ...], rng: np.random.Generat
     sample = _Sample(setting, rng, draws) if setting.simulate and draws else None
     for measure in measures:
         for target in TARGETS[measure]:
-            # no rule at all, and dropping at random, accept all lengths equally: LRE is 0
+            # Without a rule, and with responses dropped at random, all lengths are accepted equally, so LRE is 0.
             for name in ("none", "random"):
                 a = np.full(setting.lengths.size, 1.0 if name == "none" else target)
                 rows.append(_row(setting, name, None, measure, target) | _closed(setting.p, a))

@@ -157,8 +157,8 @@ class LocationPolicy:
         J = self.lengths.size
         g, g_clip, second = np.zeros(2), np.zeros(2), 0.0
         kept, weight, clipped, square = np.zeros((4, J))
-        # For each of the two advantages: the 0th, 1st and 2nd moment of Z's second component over the half line where
-        # it occurs.
+        # For reward 1 and for reward 0: moments of order 0, 1 and 2 of Z's second component, over the half line where
+        # that reward is given.
         for A, m0, m1, m2 in (
             (1 - mean_reward, above, phi, above + t * phi),
             (-mean_reward, below, -phi, below - t * phi),

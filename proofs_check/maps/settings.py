@@ -139,7 +139,7 @@ def setting(
                 raise unknown_name("factor", name, tuple(_BASE))
             point[name] = new
     lengths = lengths_on(point["length_ratio"])
-    # the position of a length on the log scale, from -1/2 to 1/2
+    # Position of each length between the shortest (-1/2) and the longest (1/2), on a log scale.
     middle = np.log(lengths / MIDDLE) / np.log(lengths[-1] / lengths[0])
     share = 0.5 - point["sign_share"] * middle
     model, positive, negative, means = _laws(point, lengths, share)
