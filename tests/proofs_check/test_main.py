@@ -34,7 +34,7 @@ def made(verdict: float, control: float = -1.0, name: str = "a_b & 50 % | x") ->
 
 
 def test_a_real_run_writes_the_report_and_exits_0(tmp_path):
-    done = run("--only", "T2,T10", "--seed", "4", "--strict", "--out", "report", cwd=tmp_path)
+    done = run("--only", "T2,T10", "--jobs", "1", "--seed", "4", "--strict", "--out", "report", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "controls fail, as they must" in done.stdout
     assert "check" in done.stderr  # the progress bar

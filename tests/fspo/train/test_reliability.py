@@ -61,8 +61,8 @@ def kill_again_and_again(folder: Path, kills: int, seed: int) -> int:
                 return finished
 
 
-def test_killed_at_random_moments(tmp_path: Path) -> None:
-    assert kill_again_and_again(tmp_path, kills=2, seed=1) > 0
+def test_killed_at_a_random_moment(tmp_path: Path) -> None:
+    assert kill_again_and_again(tmp_path, kills=1, seed=1) > 0
 
 
 @pytest.mark.slow
