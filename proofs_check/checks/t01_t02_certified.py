@@ -86,8 +86,9 @@ def _law(z: arb, direction: int) -> arb:
 
 
 def monotone(rng: np.random.Generator, swap: bool = False) -> Outcome:
-    """Check T2 (other bands keep some lengths more often) at mu = 0: log a falls in log l for the fixed band and
-    rises for the linear band, for z in [1e-6, 12]."""
+    """Check T2 (other bands keep some lengths more often) if S has mean 0: acceptance falls with length for the fixed
+    band and rises for the linear band. It is proved for half-widths of 1e-6 to 12 standard deviations of S.
+    """
     del rng
 
     def slack(log_z: Span, shape: int) -> arb:
@@ -101,9 +102,9 @@ def monotone(rng: np.random.Generator, swap: bool = False) -> Outcome:
 
 @with_precision(POINT_BITS)
 def fixed_ratio(rng: np.random.Generator, power: float = 0.5, growth: float = 0.125) -> Outcome:
-    """Check T2's limit of a(l1)/a(l2) for fixed bands of half-width b <= 1e-6 sigma, without and with drift.
-    The ratio must lie within 1e-6 of the limit. a/(2b) lies between the least and the largest density on [-b, b], so
-    one enclosure covers all such b.
+    """Check T2: for fixed bands of half-width b <= 1e-6 sigma the ratio of acceptances at two lengths is within 1e-6 of
+    its limit, without and with drift. An acceptance over 2b lies between the least and the largest density on [-b, b],
+    so one enclosure covers all such b.
     """
     gaps = []
     for _ in range(40):

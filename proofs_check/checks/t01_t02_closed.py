@@ -39,8 +39,9 @@ def sqrt_band(c_lo: float, c_hi: float, gamma: float = 0.5, drift: str = "gaussi
 
 
 def fair_closed(rng: np.random.Generator, gamma: float = 0.5, drift: str = "gaussian") -> Outcome:
-    """Check T1 (the sqrt band keeps all lengths equally often): a(l) of the rule equals Phi(u+) - Phi(-u-), computed
-    with 50 digits, for every l. LRE is then 0 for random shares p of the lengths."""
+    """Check T1 (the sqrt band keeps all lengths equally often): at every length the acceptance of the rule equals
+    Phi(c_hi/sigma) - Phi(-c_lo/sigma), computed with 50 digits. LRE is then 0 for random shares of the lengths.
+    """
     errors, fairness, cases = [], [], 0
     for _ in range(60):
         sigma = 10 ** rng.uniform(-3, 0)
@@ -82,8 +83,9 @@ def converse(rng: np.random.Generator, drift: str = "gaussian") -> Outcome:
 
 
 def fair_simulated(rng: np.random.Generator, gamma: float = 0.5, drift: str = "kl", draws: int = 100_000) -> Outcome:
-    """Check T1 (the sqrt band keeps all lengths equally often): the share of Gaussian S that ``rule.apply`` leaves
-    in the band is Phi(u+) - Phi(-u-), lengths 4 to 65,536."""
+    """Check T1 (the sqrt band keeps all lengths equally often): for Gaussian S of lengths 4 to 65,536, ``rule.apply``
+    leaves the share Phi(c_hi/sigma) - Phi(-c_lo/sigma) in the band.
+    """
     sigma, lengths = 0.03, 4.0 ** np.arange(1, 9)
     model = GaussianTokens(-(sigma**2) / 2, sigma)
     rule = sqrt_band(0.03, 0.045, gamma, drift)
@@ -129,8 +131,9 @@ def monotone(rng: np.random.Generator, swap: bool = False) -> Outcome:
 
 
 def fixed_ratio(rng: np.random.Generator, mu_factor: float = 0.5, power: float = 0.5) -> Outcome:
-    """Check T2's limit of a(l1)/a(l2) of the fixed band as sigma/b grows: sqrt(l2/l1), with drift times an
-    exponential."""
+    """Check T2: as a fixed band narrows, the ratio of its acceptances at lengths l1 and l2 tends to sqrt(l2/l1), with
+    drift times an exponential.
+    """
     outcomes = []
     for _ in range(40):
         l1, l2 = np.sort(np.exp(rng.uniform(0, math.log(3e3), 2)))

@@ -52,8 +52,10 @@ def heavy_tails(rng: np.random.Generator, model: LogRatioModel | None = None, dr
 
 
 def long_range(rng: np.random.Generator, formula: float | None = None, draws: int = 200_000) -> Outcome:
-    """Check T1's converse (the sqrt band keeps all lengths equally often): under fractional noise of Hurst exponent
-    H, acceptance is that of half-widths c l^(1/2-H)/sigma. H is below 1/2 in one case and above it in the other."""
+    """Check T1's converse (the sqrt band keeps all lengths equally often): if tokens are fractional noise of Hurst
+    exponent H, so that sd(S) grows like l^H, the sqrt band's half-width is c l^(1/2-H)/sigma standard deviations and
+    acceptance changes with length. H is below 1/2 in one case and above it in the other.
+    """
     rule, found, expected = preset("fspo-kl", range_hi=0.045).rule, [], []
     for hurst in (0.35, 0.65):
         found.append(counts(rng, FractionalNoise(MU, SIGMA, hurst), rule, GRID, draws))

@@ -51,8 +51,9 @@ def _shown(at: dict[Expr, Expr]) -> str:
 
 
 def lemma_forms(rng: np.random.Generator, factor: int = 1) -> Outcome:
-    """Check T7's proof (cosine of clipped and true update): (a+b)^2 - (1-rho^2) a (a+2b+c) equals each of its two
-    sums of squares."""
+    """Check T7's proof (cosine of clipped and true update): with a = |g|^2, b = <g, e> and c = |e|^2, e the error of
+    the clipped update, (a+b)^2 - (1-rho^2) a (a+2b+c) equals the two sums of squares that the proof names.
+    """
     a, b, c, rho = _symbols("alpha beta gamma rho", real=True)
     left = (a + b) ** 2 - (1 - factor * rho**2) * a * (a + 2 * b + c)
     first = (b + rho**2 * a) ** 2 + (1 - rho**2) * a * (rho**2 * a - c)
@@ -111,8 +112,9 @@ def strata_identity(rng: np.random.Generator, inner: int = 1) -> Outcome:
 
 
 def slope_peak(rng: np.random.Generator, peak: float = 1.0) -> Outcome:
-    """Check T3 (a wrong drift): f'' = -(h(u+ + x) + h(u- - x)) for h = t phi, and |h| is largest at t = 1, where it
-    is phi(1). The second part follows from h' = (1 - t^2) phi."""
+    """Check T3 (a wrong drift): the acceptance's second derivative in the drift error x is -(h(u_hi + x) + h(u_lo - x))
+    with h(t) = t phi(t), and |h| is largest at t = 1. The second part follows from h'(t) = (1 - t^2) phi(t).
+    """
     t, x, below, above = _symbols("t x u_lo u_hi", positive=True)
     phi = sp.exp(-(t**2) / 2) / sp.sqrt(2 * sp.pi)
     h = t * phi
@@ -144,8 +146,10 @@ def scale_slope(rng: np.random.Generator, sign: int = 1) -> Outcome:
 
 
 def ratio_limits(rng: np.random.Generator, growth: str = "1/8") -> Outcome:
-    """Check T2 (other bands keep some lengths more often): as b -> 0, a(l1)/a(l2) tends to sqrt(l2/l1), with drift
-    times e^(sigma^2 (l2-l1)/8). Also the lower edge of the linear band is 0 at the threshold."""
+    """Check T2 (other bands keep some lengths more often): as the half-width b of a fixed band tends to 0, the ratio of
+    its acceptances at lengths l1 and l2 tends to sqrt(l2/l1), with drift times e^(sigma^2 (l2-l1)/8). Also the lower
+    edge of the linear band is 0 at the threshold.
+    """
     b, sigma, l, m = _symbols("b sigma l1 l2", positive=True)
     left_overs: list[Expr] = []
     for mu, stated in (
@@ -166,8 +170,9 @@ def ratio_limits(rng: np.random.Generator, growth: str = "1/8") -> Outcome:
 
 
 def ar1_series(rng: np.random.Generator, factor: int = 2) -> Outcome:
-    """Check T6's closed form of V_l = Var S_l of AR(1) tokens by induction over l.
-    The steps are V_1 = gamma_0 and V_(l+1) - V_l = gamma_0 (1 + 2 sum_(k=1..l) alpha^k)."""
+    """Check T6's closed form of V_l, the variance of S at length l for AR(1) tokens, by induction over l: V_1 =
+    gamma_0, a token's variance, and V_(l+1) - V_l = gamma_0 (1 + 2 sum_(k=1..l) alpha^k).
+    """
     alpha, gamma = _symbols("alpha gamma_0", real=True)
     l = _symbols("l", positive=True)
     long_run = gamma * (1 + alpha) / (1 - alpha)
@@ -183,8 +188,9 @@ def ar1_series(rng: np.random.Generator, factor: int = 2) -> Outcome:
 
 
 def edge_parabola(rng: np.random.Generator, drift: str = "-1/2") -> Outcome:
-    """Check T10 (size of the weights): the exponent of the upper edge is u^2/2 - (sigma sqrt(L) - u)^2/2, so u^2/2
-    bounds it."""
+    """Check T10 (size of the weights): the upper edge of fspo-gaussian is u^2/2 - (sigma sqrt(L) - u)^2/2 nats, with u
+    = c_hi/sigma, so u^2/2 bounds it.
+    """
     u, sigma, root = _symbols("u sigma r", positive=True)
     exponent = sp.Rational(drift) * root**2 * sigma**2 + u * sigma * root
     return vanish([exponent - u**2 / 2 + (sigma * root - u) ** 2 / 2], rng)

@@ -31,8 +31,8 @@ MAX_LENGTH = 1_000_000
 
 @with_precision(POINT_BITS)
 def far_tails(rng: np.random.Generator, naive: bool = False, cases: int = 40) -> Outcome:
-    """Check that float64's Phi(hi) - Phi(lo), a(l), LRE, B_l and B/(a_0 - B) lie in their enclosures.
-    Half-widths u and drift errors |x| go to 40, lengths to 1e7.
+    """Check that float64's values of acceptances, LRE and the bounds of T3 lie in their enclosures, also far out in the
+    tails. Half-widths u and drift errors |x| go to 40, lengths to 1e7.
 
     Edges beyond 37 standard units underflow in float64 and are left out. LRE's error is relative to 1 + LRE.
     """

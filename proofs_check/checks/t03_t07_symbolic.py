@@ -58,8 +58,9 @@ def _reals(names: str) -> Term:
 
 
 def cosine_core(rng: np.random.Generator, factor: str = "1") -> Outcome:
-    """Check T7 (cosine of clipped and true update): (a+b)^2 >= (1-rho^2) a (a+2b+c) and a+b > 0 follow from
-    Cauchy-Schwarz and the norm of e."""
+    """Check T7 (cosine of clipped and true update): with a = |g|^2, b = <g, e> and c = |e|^2, e the error of the
+    clipped update, (a+b)^2 >= (1-rho^2) a (a+2b+c) and a+b > 0 follow from Cauchy-Schwarz and |e| <= rho |g|.
+    """
     del rng
     alpha, beta, gamma, rho = _reals("alpha beta gamma rho")
     given = [alpha > 0, gamma >= 0, beta * beta <= alpha * gamma, gamma <= rho * rho * alpha, rho >= 0, rho < 1]
@@ -79,7 +80,9 @@ def last_step(rng: np.random.Generator, share: str = "1") -> Outcome:
 
 
 def lre_order(rng: np.random.Generator, shrink: str = "1", strata: tuple[int, ...] = (2, 3)) -> Outcome:
-    """Check LRE_1 <= LRE_2 <= LRE_inf for K = 2 and 3 symbolic strata: y = |r|, and the shares p sum to 1."""
+    """Check LRE_1 <= LRE_2 <= LRE_inf for 2 and 3 lengths, with symbols for their shares and for |r|, r the relative
+    acceptance.
+    """
     del rng
     factor, found = _fraction(shrink), []
     for K in strata:

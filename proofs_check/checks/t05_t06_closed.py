@@ -61,8 +61,9 @@ def berry_esseen_simulated(rng: np.random.Generator, skewed: bool = True, draws:
 
 
 def ar1_closed(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
-    """Check T6 (dependent tokens): Var S_l of AR(1) tokens equals the double sum of autocovariances, and T4's bound
-    holds with its tau_l."""
+    """Check T6 (dependent tokens): for AR(1) tokens the formula of Var S equals the double sum of autocovariances, and
+    acceptance stays within T4's bound for the scale that this variance gives.
+    """
     errors, slack = [], []
     for _ in range(40):
         ar, u = float(rng.uniform(-0.95, 0.95)), float(10 ** rng.uniform(-1, 0.7))
@@ -81,7 +82,9 @@ def ar1_closed(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
 
 
 def ar1_rate(rng: np.random.Generator, power: float = 1.0) -> Outcome:
-    """Check T6's rate LRE = O(1/l_min): l_min LRE_inf of AR(1) tokens on [l_min, 64 l_min] converges as l_min grows."""
+    """Check T6's rate LRE = O(1/l_min): for AR(1) tokens and lengths from l_min to 64 l_min, l_min times LRE_inf
+    converges as l_min grows.
+    """
     del rng
     scaled = []
     for start in (1e3, 1e4, 1e5, 1e6):

@@ -181,8 +181,9 @@ def edge_supremum(rng: np.random.Generator, drift: float = -0.5, scale: float = 
 
 @with_precision(128)
 def weight_integral(rng: np.random.Generator, as_band: bool = False) -> Outcome:
-    """Check T13 (share of weight kept): float64's b(l) = E[M w | l] against quadrature of e^s N(mu l, sigma^2 l)
-    with proved error bounds."""
+    """Check T13 (share of weight kept): float64's mean weight in the band, E[M w | l], lies in the enclosure that
+    quadrature of e^s times the normal density gives.
+    """
     outcomes = []
     formula = theory.band_acceptance if as_band else theory.weight_acceptance
     for _ in range(40):

@@ -36,7 +36,9 @@ def sharp_case(rng: np.random.Generator, orthogonal: bool = True) -> Outcome:
 
 
 def identity(rng: np.random.Generator, drop_inner: bool = False) -> Outcome:
-    """Check T8 in numpy.longdouble: g_clip/a_bar = g + sum p r (g_l - g) + sum p a/a_bar delta_l."""
+    """Check T8 in numpy.longdouble: the clipped update over a_bar is the true update plus the two parts of its error,
+    g_clip/a_bar = g + sum p r (g_l - g) + sum p a/a_bar delta_l.
+    """
     errors = []
     for _ in range(400):
         case = random_strata(rng)
@@ -78,7 +80,9 @@ def _with_identity(tally: Judged, residuals: list[float]) -> Outcome:
 
 
 def true_update(rng: np.random.Generator, weighted: bool = True) -> Outcome:
-    """Check that the true update, enumerated as sum_l p g_l, is the gradient of E_new[A], by central differences."""
+    """Check that the true update, summed over all responses, is the gradient of the new policy's expected advantage, by
+    central differences.
+    """
     bandit = make_bandit(rng, vocabulary=2, max_length=4)
     unclipped = preset("none").rule
     p, g, _, _ = strata(bandit, unclipped)

@@ -50,8 +50,9 @@ def weight_of_all(rng: np.random.Generator, new_lengths: bool = False, draws: in
 
 
 def signed_drift(rng: np.random.Generator, claim: str = "exact", draws: int = 200_000) -> Outcome:
-    """Check T11 (share not clipped, by the sign of A): if the drift follows the sign of A, 1 - a_upd = pi Phi(-u_hi
-    + x) + (1 - pi) Phi(-u_lo + x)."""
+    """Check T11 (share not clipped, by the sign of A): if S drifts up for A > 0 and down for A < 0, the clipped share
+    is pi Phi(-u_hi + x) + (1 - pi) Phi(-u_lo + x), with pi the share of A > 0 and x the drift in standard deviations.
+    """
     model = AdvantageDrift(MU, SIGMA, pull=2e-4, positive=0.3, trend=0.4, l0=64.0)
     rule = preset("fspo-kl", range_lo=0.03, range_hi=0.04).rule
     found = acceptance_counts(model, rule, GRID, draws, int(rng.integers(1 << 62)), rate="update")

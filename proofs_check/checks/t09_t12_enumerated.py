@@ -95,8 +95,9 @@ def edge_supremum(rng: np.random.Generator, drift: str = "gaussian") -> Outcome:
 
 
 def sign_identity(rng: np.random.Generator, crossed: bool = False) -> Outcome:
-    """Check T11 (share not clipped, by the sign of A) by enumeration: a_upd from the tails of S by sign of A equals
-    E[M | l], with and without a dual clip."""
+    """Check T11 (share not clipped, by the sign of A) by enumeration: the formula of the update acceptance, from the
+    tails of S by sign of A, equals the mean multiplier at each length, with and without a dual clip.
+    """
     outcomes = []
     for i in range(12):
         bandit = make_bandit(rng, step=0.3)

@@ -17,7 +17,9 @@ from proofs_check.tools.compare import close, holds, mean_is, worst
 
 
 def weight_quadrature(rng: np.random.Generator, as_band: bool = False) -> Outcome:
-    """Check T13's b(l) against quadrature of exp(s) times the normal density over the band, with 30 digits."""
+    """Check T13's formula of the mean weight in the band, b(l), against quadrature of exp(s) times the normal density
+    over the band, with 30 digits.
+    """
     outcomes = []
     drifts = ("none", "kl", "gaussian", "tilted")
     for i in range(24):
@@ -59,7 +61,9 @@ def weight_fairness(rng: np.random.Generator, drift: str = "tilted") -> Outcome:
 
 
 def weight_example(rng: np.random.Generator, sigma: float = 0.03) -> Outcome:
-    """Check T13's example (share of weight kept): .683, .495, .630, and cosine .848 at LRE = 0."""
+    """Check T13's example (share of weight kept): acceptance .683 and weight acceptance .495 around the drift, .630
+    without drift, and cosine .848 at LRE = 0.
+    """
     del rng
     means, mu = theory.gaussian_means(sigma), -(sigma**2) / 2
     centred, plain = Rule("sqrt", 0.03, 0.03, drift="gaussian"), Rule("sqrt", 0.03, 0.03)

@@ -36,8 +36,9 @@ def drawn(rng: np.random.Generator, model: LogRatioModel, number: int) -> tuple[
 
 
 def long_run(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
-    """Check T14 (bands that follow a target): |mean acceptance - target| <= D / (T G_T) for laws of S that jump,
-    drift, or lie just beyond the band."""
+    """Check T14 (bands that follow a target): after T updates the mean acceptance is within D/(T G_T) of the target,
+    G_T the last gain and D the spread of theta, for laws of S that jump, drift, or lie just beyond the band.
+    """
     slack = []
     for _ in range(100):
         target, rows = rng.uniform(0.05, 0.95), int(rng.integers(1, 20))
@@ -63,8 +64,9 @@ def long_run(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
 
 
 def telescoping(rng: np.random.Generator, exponent: float = 0.5) -> Outcome:
-    """Check T14 (bands that follow a target): theta moves by the sum of G_t (target - a_t), with the gains G_t that
-    T14 states, up to rounding."""
+    """Check T14 (bands that follow a target): theta, the logarithm of the range, moves by the sum of gain G_t times
+    (target - acceptance a_t) over updates t, with T14's gains, up to rounding.
+    """
     gaps = []
     for _ in range(30):
         online = OnlineRule(template("range"))

@@ -113,9 +113,10 @@ def bound_reached(rng: np.random.Generator, factor: float = 1.0, centred: bool =
 def gaussian_parts(
     rng: np.random.Generator, sign: float = 1.0, independent: bool = False, weighted: bool = True, draws: int = 200_000
 ) -> Outcome:
-    """Check T18 by drawing: S and E are normal, correlated token by token, and A psi = 1.
-    The bias at length l is 1 - m_l from the lengths and -m_l (e^(cov l) - 1) from inside, with m_l = E[e^E | l]; and
-    Var(S + E | l) is the sum of the variances plus 2 cov l."""
+    """Check T18 by drawing: S and E are normal, correlated token by token, and A psi = 1. An update that ignores E has
+    the bias 1 - m_l from the lengths and -m_l (e^(cov l) - 1) from inside them, with m_l = E[e^E | l] and cov the
+    covariance of S and E per token. Var(S + E | l) is the sum of the variances plus 2 cov l.
+    """
     sigma, tau, mean, cov = 0.05, 0.04, -5e-4, 0.4 * 0.05 * 0.04
     lengths = np.array([8.0, 32, 128])
     n = np.broadcast_to(lengths, (draws, lengths.size))
@@ -161,8 +162,10 @@ def increments(rng: np.random.Generator, centred: bool = True, cross: bool = Tru
 
 
 def local_exponent(rng: np.random.Generator, weighted: bool = True, falling: bool = False) -> Outcome:
-    """Check T18 (c): the local exponent of a sum of powers is their mean by shares of variance, lies between them and
-    rises with the length; mpmath differentiates the logarithm of the sum."""
+    """Check T18 (c): if a variance is a sum of powers of the length, its local exponent is the mean of their exponents,
+    weighted by their shares of the variance; it lies between them and rises with the length; mpmath differentiates the
+    logarithm of the sum.
+    """
     errors, slack = [], []
     for _ in range(20):
         H, v = rng.uniform(0.3, 0.9, 3), 10 ** rng.uniform(-4, 0, 3)
