@@ -238,7 +238,7 @@ def say(values: Sequence[float], digits: int = 2) -> str:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return the lines of a Markdown table."""
+    """Return the lines of a Markdown table from its head and its rows."""
     return ["| " + " | ".join(row) + " |" for row in [head, ["---"] * len(head), *rows]]
 
 

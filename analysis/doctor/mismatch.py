@@ -136,7 +136,9 @@ class Mismatch:
         )
 
     def _engine(self) -> Answer:
-        """Say how large E is. Its cause is named where a law is broken; else its severity is that of its effect."""
+        """Say how large the engine mismatch E is. A cause is named where a law is broken; else the severity depends on
+        what E does to the weights.
+        """
         name, line = "engine", self.engine
         if line.n < MIN_ROWS:
             return not_checked(name, "the log holds no engine_log_ratio")

@@ -176,7 +176,7 @@ class CutRows:
 
 
 class Factors:
-    """Factors on the half-widths of a placed band, one for each target, that give some rows the target acceptance."""
+    """Factors on the half-widths of a placed band, one for each target, at which given rows are accepted so often."""
 
     def __init__(self, placed: Placed, first: int, members: Sequence[Member], excess: Floats) -> None:
         self.placed, self.first = placed, first

@@ -25,9 +25,9 @@ class Base:
     the row's place on the axis of trends. The fields ``within`` have x centred at its weighted mean in the window.
     """
 
-    d: Floats  # (G, K) sums of w
+    d: Floats  # (G, K) sums of the weight w
     squares: Floats  # (G, K) sums of w^2
-    x: Floats  # (G,) sums of w x
+    x: Floats  # (G,) sums of w x, x the coordinate of trends
     xx: Floats
     within_x: Floats
     within_xx: Floats
@@ -45,8 +45,8 @@ class ValueSums:
     bin, and of x y, where x is the row's place on the axis of trends.
     """
 
-    y: Floats  # (G, K) sums of y
-    xy: Floats  # (G,) sums of x y
+    y: Floats  # (G, K) sums of the numerator y
+    xy: Floats  # (G,) sums of x y, x the coordinate of trends
     within: Floats  # (G,) sums of x y, both centred at their means in the window
     squares: Floats  # (G, K) sums of y^2, for numerators that are weights; else empty
     rejected: Ints  # (P,) number of rows with y = 0 by (group, cell) pair, or empty

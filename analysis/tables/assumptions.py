@@ -229,7 +229,7 @@ def dependence(view: BinnedRows) -> Interval:
 
     The latter is ``sum E[(exp(s_t) - 1)^2]``. The log has only each response's sum of k3, and ``2 k3 = sum s^2 + ...``
     stands in for the sum of squares; they differ by a share of the size of s. Neither sum is centred, because at first
-    use M has mean 0.
+    use sum (exp(s_t) - 1) has mean 0.
     """
     M, one_step = view.rows.S + view.rows.k3_sum, 2 * view.rows.k3_sum
     if not np.all(np.isfinite(M)) or not one_step.sum() > 0:

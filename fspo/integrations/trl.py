@@ -147,7 +147,7 @@ class FSPOTrainer(LoggedTrainer):
         if training:
             if self.memory.needed and PREFIX + "response_id" in inputs:
                 self.memory.add(inputs[PREFIX + "response_id"].cpu().numpy(), records, advantages)
-                if self.accelerator.sync_gradients:  # this is the update's last microbatch
+                if self.accelerator.sync_gradients:  # the update's last microbatch is done
                     self.memory.end_update(moved=since > 0)
             self.log_microbatch(inputs, records, entropy, scores)
         return loss

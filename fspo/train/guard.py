@@ -31,8 +31,8 @@ def find(accelerator: Accelerator, records: Sequence[Record]) -> str | None:
     for record in records:
         rows, live = record.rows, record.advantages != 0
         broken += int((~np.isfinite(rows["log_ratio"]) & live).sum() + (~np.isfinite(rows["kl"])).sum())
-        # For token rules these weights are means over the response's tokens. Times the length they are at least the
-        # weight of each single token, so one token at the cap is enough to be noticed.
+        # For token rules the logged weight is a mean over the response's tokens. Multiplied by the length it is at
+        # least the weight of each single token, so one token at the cap is enough to be noticed.
         for capped, weight in (("capped", "clipped_weight"), ("correction_capped", "correction_weight")):
             if capped in rows:
                 heaviest = rows[weight] * np.maximum(rows["length"], 1)

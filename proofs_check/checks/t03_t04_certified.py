@@ -92,7 +92,8 @@ def _drift_remainder(u: Span, x: Span) -> arb:
         slope_u = gap + density_slope(u.ball) * x.ball
         mean_value = at(centre_u, centre_x) + slope_u * (u.ball - centre_u) + gap * (x.ball - centre_x)
         return mean_value / (x.ball * x.ball)
-    # These weights are the integrals of (1-s) over the quarters of [0, 1], in 32nds.
+    # The integral over s in [0, 1] is split into quarters. 7, 5, 3 and 1 are 32 times the integrals of (1-s) over each
+    # quarter.
     total = arb(0)
     for k, weight in enumerate((7, 5, 3, 1)):
         step = Span(arb(k) / 4, arb(k + 1) / 4).ball

@@ -64,8 +64,9 @@ def _against_bound(a: np.ndarray, bounds: np.ndarray, a_0: np.ndarray, one_sided
 
 
 def drift_pointwise(rng: np.random.Generator, factor: float = 1.0, cases: int = 4_000) -> Outcome:
-    """Check T3 (a wrong drift): |a(l) - a_0| <= B_l over ranges, scales, lengths and drift errors, with a from the
-    rule object."""
+    """Check T3 (a wrong drift): |a(l) - a_0| <= B_l over ranges, scales, lengths and drift errors, with acceptances
+    from the rule object.
+    """
     slack = []
     lengths = np.unique(np.round(10 ** np.linspace(0, 5, 25)))
     for i in range(cases):

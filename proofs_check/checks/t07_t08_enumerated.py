@@ -103,7 +103,7 @@ def true_update(rng: np.random.Generator, weighted: bool = True) -> Outcome:
 
 
 def live_log(rng: np.random.Generator, claim: LemmaBound = STATED, logs: int = 8, draws: int = 4_000) -> Outcome:
-    """Check T7 and T8 with means over drawn responses in the place of expectations."""
+    """Check T7 and T8 with means over a sample of responses in the place of expectations."""
     tally, residuals = Judged(claim), []
     for i in range(logs):
         bandit = make_bandit(rng, step=(0.02, 0.1)[i % 2])

@@ -96,8 +96,8 @@ def written_identity(
         read = tamper(read, rng)
         cut += int((source.applied()[0] != 1).sum())
         margins.append(_decades(ROUNDING, residual(read, rounded, read.n, drop_inner)))
-        # Rounding moves an entry of a unit vector by its relative error or by a subnormal, and the norm by float32's
-        # error.
+        # Largest change that the file's rounding makes: of an entry of a unit vector by the type's relative error or by
+        # its smallest number, of the norm by float32's relative error.
         allowed = unit_error + least * math.sqrt(source.psi.shape[1]) + 2.0**-23
         margins.append(_decades(allowed, residual(read, source, read.n, drop_inner)))
     if cut < 50:

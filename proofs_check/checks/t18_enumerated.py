@@ -93,8 +93,8 @@ def bias(rng: np.random.Generator, sign: float = 1.0, weighted: bool = True, inn
 
 
 def bound_reached(rng: np.random.Generator, factor: float = 1.0, centred: bool = True) -> Outcome:
-    """Check T18 (a): the bound on the inside part is reached if, at each length, the update's other factor is linear in
-    e^Y with one slope for all lengths.
+    """Check T18 (a): the bound on the inside part of the bias is reached if, at each length, u = e^X A psi is linear in
+    e^Y, with one slope for all lengths.
     """
     errors = []
     for _ in range(20):
