@@ -121,7 +121,7 @@ class Reproduction:
         job = next((job for job in runs if job.run.name.startswith("fspo-seed")), runs[0])
 
         def work() -> None:
-            shutil.rmtree(job.run / NOISE, ignore_errors=True)  # an old measurement, or part of one
+            shutil.rmtree(job.run / NOISE, ignore_errors=True)  # remove an old measurement, or a part of one
             run_module("fspo.train", "--config", str(job.run / CONFIG), "--noise-floor")
 
         return self.stages.run("noise-floor", {"run": job.key, "source": source_digest("fspo")}, work)[0]

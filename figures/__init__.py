@@ -122,7 +122,8 @@ def draw_all(
         except NothingToDraw as reason:
             results.append(DrawnFigure(stem, title, skipped=str(reason)))
             continue
-        except KeyError as missing:  # an older analysis wrote tables without a column
+        # An older version of the analysis wrote the tables, without a column that the figure needs.
+        except KeyError as missing:
             results.append(DrawnFigure(stem, title, skipped=f"its table has no {missing}; write the tables again"))
             continue
         pdf, png = save(picture, Path(output), stem, style)

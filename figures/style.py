@@ -47,7 +47,7 @@ class Look:
 
     color: str
     marker: str
-    linestyle: Any  # of matplotlib's type LineStyleType
+    linestyle: Any  # a line style of Matplotlib: a name, or offset and dashes
 
 
 _LONG_DASH = (0, (7.0, 2.0))

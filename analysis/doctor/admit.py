@@ -47,7 +47,8 @@ class Kept:
     held: int = 0
     stride: int = 1
     seen: int = 0  # number of rollouts handed to `add`
-    parts: list[tuple[int, Rows, Rows]] = field(default_factory=list)  # rollout's place, train rows, noise rows
+    # By kept rollout: its number in order, its rows of the phase train, its rows of the phase noise.
+    parts: list[tuple[int, Rows, Rows]] = field(default_factory=list)
     valued: set[str] = field(default_factory=set)
     short: int = 0
 

@@ -107,7 +107,7 @@ def heavy_weights(p: Patient) -> Answer:
         return not_checked(name, f"too few rows after an update: {few}")
     if not rows.has("weight", "multiplier"):
         return not_checked(name, "the log has no weights and multipliers (`import --rule` adds them)")
-    with np.errstate(invalid="ignore"):  # infinity times 0 is NaN, left out below
+    with np.errstate(invalid="ignore"):  # an infinite weight times 0 is NaN; such rows are left out
         x = rows["weight"] * rows["multiplier"] * np.abs(rows["advantage"])
     live = np.isfinite(x) & (x > 0)
     rows, x = rows.take(live), x[live]

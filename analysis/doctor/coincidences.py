@@ -42,9 +42,11 @@ class Coincidences:
     judged: int = 0
     copies: int = 0
     same_prompt: int = 0
-    copied: dict[int, int] = field(default_factory=dict)  # copied rollout -> the earlier one
-    marks: dict[int, int] = field(default_factory=dict)  # hash of a row -> its rollout
-    held: dict[str, tuple[float, int, int, int]] = field(default_factory=dict)  # by end: S, rows, prompts, rollout
+    copied: dict[int, int] = field(default_factory=dict)  # For each copied rollout, the earlier rollout that it copies.
+    # For the hash of a remembered row, the rollout in which the row stands.
+    marks: dict[int, int] = field(default_factory=dict)
+    # For the greatest and the least S: its value, number of rows and of prompts that have it, first rollout.
+    held: dict[str, tuple[float, int, int, int]] = field(default_factory=dict)
     coarse: Counter[str] = field(default_factory=Counter)
     zero: int = 0
     lengths: Floats = field(default_factory=lambda: np.zeros(0))
@@ -52,7 +54,8 @@ class Coincidences:
     flagged: bool = False
     between: AnytimeMean = field(default_factory=lambda: AnytimeMean(EACH))
     share: Floats = field(default_factory=lambda: np.zeros(2))
-    products: Floats = field(default_factory=lambda: np.zeros((2, 3)))  # A with length, log length
+    # Sums for the correlations of A with the length and with its logarithm.
+    products: Floats = field(default_factory=lambda: np.zeros((2, 3)))
     groups: int = 0
     since: dict[str, int] = field(default_factory=dict)
 

@@ -159,14 +159,17 @@ class Laws:
     token: AnytimeMean = field(default_factory=lambda: AnytimeMean(EACH, LOST, GAINED))
     longer: AnytimeMean = field(default_factory=lambda: AnytimeMean(EACH))
     shorter: AnytimeMean = field(default_factory=lambda: AnytimeMean(EACH))
-    apart: Floats = field(default_factory=lambda: np.zeros(2))  # sums of log length above, and below, the mates' mean
+    # Sums of how far log lengths lie above, and below, the mean of the same group's other responses.
+    apart: Floats = field(default_factory=lambda: np.zeros(2))
     push: AnytimeMean = field(default_factory=lambda: AnytimeMean(EACH))
     before: Line = field(default_factory=Line)
     mismatch: Line = field(default_factory=Line)
-    S: float = 0.0  # sum of S over rows with a weight
+    S: float = 0.0  # sum of x over the rows that count in `weight`
     k3: float = 0.0
-    lengths: dict[int, tuple[int, float]] = field(default_factory=dict)  # by prompt: its last rollout, mean log length
-    shift: Floats = field(default_factory=lambda: np.zeros(2))  # sum of |mean change by prompt|, rollouts
+    # For each prompt: the last rollout in which it occurred, and its mean log length there.
+    lengths: dict[int, tuple[int, float]] = field(default_factory=dict)
+    # Sum over rollouts of how far the prompts' mean log length has moved, and number of such rollouts.
+    shift: Floats = field(default_factory=lambda: np.zeros(2))
 
     def add(self, rows: Rows, fair: Mask) -> None:
         """Add the rows (N,) of complete rollouts; ``fair`` (N,) are those that no selection can have picked."""

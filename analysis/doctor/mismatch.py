@@ -48,8 +48,10 @@ class Mismatch:
     weight: AnytimeMean = field(default_factory=lambda: AnytimeMean(EACH))
     token: AnytimeMean = field(default_factory=lambda: AnytimeMean(EACH, LOST, GAINED))
     k3: float = 0.0
-    by_length: Floats = field(default_factory=lambda: np.zeros((OCTAVES, 3)))  # rows, sum and sum of squares
-    kept: Floats = field(default_factory=lambda: np.zeros((OCTAVES, 3)))  # rows, weight left, weight without correction
+    # by octave of the length: rows, sum and sum of squares of D + E
+    by_length: Floats = field(default_factory=lambda: np.zeros((OCTAVES, 3)))
+    # By octave of the length: rows, sum of the weights that the correction leaves, sum of those without it.
+    kept: Floats = field(default_factory=lambda: np.zeros((OCTAVES, 3)))
     cut_since: int | None = None
     lags: dict[int, Floats] = field(default_factory=dict)  # by lag in updates: rows, sum, sum of squares of D
     stale_since: int | None = None

@@ -26,10 +26,11 @@ class TokenLaw:
     """
 
     rows: int = 0
-    wrong: dict[str, int] = field(default_factory=dict)  # by defect: number of rows
+    wrong: dict[str, int] = field(default_factory=dict)  # by defect of a list: number of rows
     since: int | None = None
     mean: AnytimeMean = field(default_factory=lambda: AnytimeMean(EACH, 1.0, GAINED))
-    sums: Floats = field(default_factory=lambda: np.zeros((OCTAVES, 3)))  # tokens, sum and sum of squares of e^s - 1
+    # By octave of the position: number of tokens, sum and sum of squares of e^s - 1.
+    sums: Floats = field(default_factory=lambda: np.zeros((OCTAVES, 3)))
 
     def add(self, log: GradLog, rows: Rows, fair: Mask) -> None:
         """Add the lists of token log-ratios of the rows (N,); ``fair`` (N,) are the rows that no selection by outcome

@@ -178,7 +178,9 @@ class Converter:
             flat, row = values.lists()
             keep = _mask(got, flat, path, chosen)
             version = np.full(len(values), np.nan)
-            order = slice(None, None, -1) if name == "behaviour_version" else slice(None)  # the last one counts
+            # The list is reversed for the version of the first token: of several assignments to one row the last one
+            # stays.
+            order = slice(None, None, -1) if name == "behaviour_version" else slice(None)
             version[row[keep][order]] = flat[keep][order]
         return version * (self.updates_per_rollout if chosen[name].lower() in ROLLOUT_VERSIONS else 1)
 

@@ -34,10 +34,11 @@ class Report:
     known: dict[str, int] = field(default_factory=dict)  # by ratio: number of rows in which it is known
     # For each column of the gradient log, the column of the table that was copied.
     columns: dict[str, str] = field(default_factory=dict)
-    derived: dict[str, str] = field(default_factory=dict)  # log column -> what it was computed from
+    # For each column of the gradient log that was computed: from which columns of the table.
+    derived: dict[str, str] = field(default_factory=dict)
     user_columns: list[str] = field(default_factory=list)
     unknown_columns: list[str] = field(default_factory=list)
-    metrics: dict[str, str] = field(default_factory=dict)  # another trainer's metric -> our name
+    metrics: dict[str, str] = field(default_factory=dict)  # for each metric of another trainer: our name
     # For each metric of another trainer that has no counterpart here, how its meaning differs.
     different_metrics: dict[str, str] = field(default_factory=dict)
     unknown_metrics: list[str] = field(default_factory=list)

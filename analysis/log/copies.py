@@ -81,7 +81,7 @@ def find_copies(
     group = pd.factorize(key[place])[0]
     count = int(group.max()) + 1
     first = np.zeros(count, np.int64)
-    first[group[::-1]] = rows[::-1]  # the row of the least id
+    first[group[::-1]] = rows[::-1]  # of equal rows, the one with the least id
     many = pd.DataFrame({"group": group, "prompt": prompt[rows], "response": response[rows]}).groupby("group").nunique()
     prompts, ids = (many[name].to_numpy()[group] for name in ("prompt", "response"))
     found.prompts[rows] = prompts > 1

@@ -157,7 +157,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         refuse_foreign_file(Path(options.output), _is_calibration, "python -m analysis calibrate")
     on = known_ratio(options.on)
     group = "correction" if on in CORRECTED else "rule"
-    if on not in CORRECTED:  # E and D do not depend on how the run clips S
+    if on not in CORRECTED:  # runs that clip S are fine for E and D
         refuse_clipped(options.run, on)
     rules = options.rules if options.rules is not None else OF_SEQUENCES if on in CORRECTED else COMPARED
     ranges = calibrate_run(options.run, rules, options.target, on)

@@ -87,7 +87,8 @@ def estimator_fit(columns: Columns, size: int = 0) -> EstimatorFit:
             size = np.maximum(total(kept), 1)
             from_mean = x - (total(kept * x) / size)[group]
             slope = total(kept * from_mean * y) / total(kept * from_mean**2)
-            slope = np.where(np.isfinite(slope), slope, total(kept * y) / total(kept * x))  # all kept rewards are equal
+            # if all kept rewards are equal
+            slope = np.where(np.isfinite(slope), slope, total(kept * y) / total(kept * x))
             intercept = total(kept * y) / size - slope * total(kept * x) / size
             off = largest(kept * np.abs(y - slope[group] * x - intercept[group]))
             return slope, intercept, (off <= TOLERANCE * largest(np.abs(y))) & ~equal
@@ -101,7 +102,7 @@ def estimator_fit(columns: Columns, size: int = 0) -> EstimatorFit:
         deviation = np.sqrt(total(x * x) / np.maximum(count - 1, 1))
         everything = np.sqrt(_by_rollout(rollout, r))[first_of(group, number)]
         constant = np.median(k[judged & sound]) if np.any(judged & sound) else np.nan
-        values = (  # the slopes k that each estimator of SLOPES may give
+        values = (  # for each estimator of SLOPES, the slopes k that it may give
             [count / np.maximum(count - 1, 1)],
             [1 / (deviation + eps) for eps in (0.0, 1e-6, GRPO_EPS)] + [np.sqrt(count / (count - 1)) / deviation],
             [np.ones(number)],

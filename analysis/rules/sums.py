@@ -69,10 +69,10 @@ def plus(one: Any, other: Any) -> None:
 class SubsetSums:
     """Sums, over the rows of one use and one subset, that do not depend on a rule."""
 
-    count: Ints  # (K+1,) rows by bin; the last entry is for all bins
-    clusters: Ints  # (K+1,) clusters with a row
-    coordinate: Floats  # (K+1,) sums of the coordinate
-    pairs: Ints  # (P,) rows by (group, cell) pair
+    count: Ints  # (K+1,) number of rows by bin; the last entry is for all bins
+    clusters: Ints  # (K+1,) number of clusters with a row, by bin
+    coordinate: Floats  # (K+1,) sums of the rows' coordinate by bin
+    pairs: Ints  # (P,) number of rows by (group, cell) pair
     bases: dict[str, Base] = field(default_factory=dict)
 
     @staticmethod
@@ -112,7 +112,7 @@ class Sums:
         default_factory=dict
     )  # sums of numerators by case, kind of acceptance and subset
     sides: dict[tuple[int, str], Floats] = field(default_factory=dict)  # number of cut rows by case and side
-    unlike: Floats = field(default_factory=lambda: np.zeros(0))  # rows by group with a logged multiplier other than 1
+    unlike: Floats = field(default_factory=lambda: np.zeros(0))  # number of rows, by group, whose logged M is not 1
     # Calibrated ranges by case and kind of acceptance, for each window.
     ranges: dict[tuple[int, str], dict[int, tuple[float, float]]] = field(default_factory=dict)
     no_range: dict[tuple[int, str], dict[int, str]] = field(default_factory=dict)

@@ -199,5 +199,5 @@ def audits(log: GradLog, partition: Partition) -> tuple[dict[int, Fresh], Counte
 
 def _sound(psi: NDArray[Any], norm: NDArray[Any]) -> NDArray[np.bool_]:
     with np.errstate(invalid="ignore", divide="ignore"):
-        unit = np.linalg.norm(psi / norm[:, None], axis=1)  # 1 up to float16's rounding
+        unit = np.linalg.norm(psi / norm[:, None], axis=1)  # norm of the stored direction: 1 up to float16's rounding
     return np.isfinite(unit) & (np.abs(unit - 1) < 0.02)

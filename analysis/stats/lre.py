@@ -113,7 +113,8 @@ class AcceptanceCurve:
         values, vectors = np.linalg.eigh(lever @ law.covariance[:k, :k] @ lever.T)
         along = vectors.T @ deviation
         if not values[-1] > 0:
-            return AcceptanceCurve(law, root, np.ones(k), vectors, along)  # all errors are 0, as for S = 0 everywhere
+            # a curve for errors of 0, as if S is 0 everywhere
+            return AcceptanceCurve(law, root, np.ones(k), vectors, along)
         largest = values > (1 - 1e-9) * values[-1]
         if np.sqrt(np.sum(along[largest] ** 2)) < 1e-9 * np.sqrt(values[-1]):
             # All estimated acceptances are equal, so the deviation has no direction. Take a fixed one, which does not

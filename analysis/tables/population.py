@@ -176,7 +176,8 @@ class PopulationTable:
         self.left_out["fresh_rows_without_advantage"] += int(np.sum(~known))
         at, c, swap = at[known], c[known], swap[known]
         number, rows = len(self.bins), window.rows.take(at)
-        if min(len(np.unique(rows.prompt)), len(np.unique(fresh.prompt))) < 2:  # no pair of different prompts
+        # left out: it has no pair of different prompts
+        if min(len(np.unique(rows.prompt)), len(np.unique(fresh.prompt))) < 2:
             self.left_out["fresh_updates_left_out"] += 1
             return
         names, codes = np.unique(np.concatenate([rows.prompt, fresh.prompt]), return_inverse=True)

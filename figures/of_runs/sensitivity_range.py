@@ -36,7 +36,8 @@ def range_factor(rule: str, value: str) -> float:
     """Return the swept range ``value`` ("lo hi") as a multiple of the preset's upper half-width in log space."""
     band, high = PRESETS[rule].rule, float(value.split()[1])
     ratio = high / band.range_hi if band.shape in ("sqrt", "power") else np.log1p(high) / np.log1p(band.range_hi)
-    return float(f"{ratio:.2g}")  # the table has few digits of the range
+    # The table gives ranges with few digits, so more digits of the factor would be rounding error.
+    return float(f"{ratio:.2g}")
 
 
 def select(tables: Tables) -> Frame:

@@ -94,7 +94,7 @@ def _run(job: Job, out: Connection) -> None:
 def end_with_parent() -> None:
     """Make this process end when its parent process ends, even if the parent is killed by SIGKILL."""
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # 1 is PR_SET_PDEATHSIG: the signal to get when the parent dies
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # prctl(PR_SET_PDEATHSIG): send this signal when the parent ends
     else:
         threading.Thread(target=_watch, args=(os.getppid(),), daemon=True).start()
 

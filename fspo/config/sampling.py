@@ -81,7 +81,7 @@ def _check_url(url: str) -> None:
     try:
         parts = urlsplit(url)
         good = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-    except ValueError:  # the port is not a number
+    except ValueError:  # urlsplit raises ValueError if the port is not a number
         good = False
     if not good:
         raise UserError(f"sampling.vllm_url is {url!r}: write http://HOST:PORT")

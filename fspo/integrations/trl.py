@@ -171,7 +171,7 @@ class FSPOTrainer(LoggedTrainer):
         total = inputs.get(PREFIX + "denominator")
         if not self.model.training or total is None:
             return denominator_for(self.objective_config, mask) * accumulation
-        share = accumulation / self.args.first_pass  # updates over those of a generation batch
+        share = accumulation / self.args.first_pass  # the part of a generation batch that belongs to one update
         return float(total) / self.accelerator.num_processes * share
 
     def _report(self, mode: str, records: Records, entropy: Tensor, rule: Rule) -> None:

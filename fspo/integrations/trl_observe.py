@@ -57,7 +57,8 @@ def observe(trainer: type, *, score_every: int = 0) -> type:
         If ``trainer`` is another class. When training begins: if ``output_dir`` holds the log of another run.
     """
     if isinstance(trainer, type) and any(c.__name__ == "AsyncGRPOTrainer" for c in trainer.__mro__):
-        from fspo.integrations.trl_async import ObservedAsync  # here: TRL warns when it loads the class
+        # imported here, because TRL warns when it loads the class
+        from fspo.integrations.trl_async import ObservedAsync
 
         if score_every:
             warnings.warn("the score pass reads no packed batches: AsyncGRPOTrainer is logged without", stacklevel=2)

@@ -67,7 +67,7 @@ def warm_up(
     try:
         root.mkdir(parents=True, exist_ok=True)
         with FileLock(root / f"{target.name}.lock"):
-            if (target / SUMMARY).is_file():  # another process has trained the model in the meantime
+            if (target / SUMMARY).is_file():  # another process trained the model while this one waited
                 return target
             # Remove what killed processes left. No process is writing now, because this one holds the lock.
             remove_parts(root, target.name)

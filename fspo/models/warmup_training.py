@@ -32,7 +32,7 @@ from fspo.tasks.chain_add import (
 )
 
 RECIPE = 1  # raise this number when a change of this module changes the trained weights
-_IGNORED = -100  # the default ignore_index of torch's cross_entropy
+_IGNORED = -100  # label of tokens without a loss: the default ignore_index of torch's cross_entropy
 _LEARNING_RATE_FLOOR = 0.05
 _RAMP_STEPS = 100
 

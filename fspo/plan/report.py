@@ -82,7 +82,7 @@ def cures(config: TrainConfig, machine: MachineConfig) -> list[str] | None:
         for change in changes(config, machine, phase):
             try:
                 found = plan(change.config, change.machine)
-            except UserError:  # the trainer refuses the changed option
+            except UserError:  # the trainer refuses the changed option, so try the next change
                 continue
             if found.totals[phase] >= totals[phase]:
                 continue
@@ -108,7 +108,7 @@ def enough_gpus(config: TrainConfig, machine: MachineConfig) -> int | None:
         try:
             if plan(config, replace(machine, gpus=gpus)).fits:
                 return gpus
-        except UserError:  # the trainer refuses so many GPUs
+        except UserError:  # the trainer refuses this number of GPUs, so double it again
             continue
     return None
 

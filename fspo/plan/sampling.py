@@ -45,7 +45,7 @@ def rollout(
     sharded = machine.sharding != "ddp" and machine.gpus > 1
     casts = compute.itemsize < DTYPES[config.model.dtype].itemsize or sharded
     parts = {"gathered": model.total * compute.itemsize} if casts else {}
-    if engine == "vllm":  # a vLLM server samples on another GPU
+    if engine == "vllm":  # a vLLM server samples, with its memory on another GPU
         return parts
     if config.sampling.precision != "same":
         compute = torch.bfloat16 if config.sampling.precision == "bfloat16" else compute

@@ -196,7 +196,7 @@ class _LinearLogProbs(torch.autograd.Function):
                     scale = shift.exp()
                     logits.relative(x, new)
                     if entropy:
-                        x.clamp_(min=finfo.min)  # finite, because 0 * -infinity would be NaN
+                        x.clamp_(min=finfo.min)  # Make -infinity finite, because 0 * -infinity would be NaN.
                         e = x.exp()
                         here = torch.linalg.vecdot(x, e)
                         moment[rows] = scale * (moment[rows] + shift * total[rows]) + here

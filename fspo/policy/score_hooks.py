@@ -252,7 +252,7 @@ class ScoreHooks:
         if right is None:
             return left.new_zeros(self._batch, left.shape[1]).index_add_(0, labels, left)
         total = left.new_zeros(self._batch, left.shape[1], right.shape[1])
-        for row in labels.unique().tolist():  # a chunk of tokens belongs to few responses, so this loop is short
+        for row in labels.unique().tolist():  # few iterations: a chunk of tokens belongs to few responses
             own = labels == row
             total[row] = left[own].T @ right[own]
         return total

@@ -116,7 +116,7 @@ class Site:
 
 def _kind(module: nn.Module) -> str | None:
     """Name the rule by which the parameters of a module are scored; None if no rule fits."""
-    forward = type(module).forward  # compare forward methods: a subclass may override it
+    forward = type(module).forward  # compare the forward method: a subclass may have another
     if forward is nn.Linear.forward:
         return "linear"
     if forward is Conv1D.forward:

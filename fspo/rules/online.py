@@ -242,5 +242,5 @@ def conformal_quantile(scores: Any, target: float) -> float:
     if not 0 < target < 1:
         raise UserError(f"target={target} must lie strictly between 0 and 1")
     found = np.asarray(scores, np.float64)
-    k = math.ceil((found.size + 1) * target - 1e-12)  # 1e-12: rounding must not raise the rank by 1
+    k = math.ceil((found.size + 1) * target - 1e-12)  # less 1e-12, so that rounding cannot raise the rank by 1
     return float(np.partition(found, k - 1)[k - 1]) if k <= found.size else math.inf

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 from fspo.base.errors import UserError, unknown_name
 from fspo.rules.rule import Rule
 
-Estimator = Literal["rloo", "grpo", "dr_grpo"]  # computed by fspo/advantages.py
+Estimator = Literal["rloo", "grpo", "dr_grpo"]  # advantage estimators, computed by fspo/advantages.py
 # Ways to average the loss over responses and tokens; `fspo.objective.aggregate` says what each does.
 Aggregation = Literal["response", "token", "sequence", "constant"]
 

@@ -14,7 +14,7 @@ from fspo.base.keyed_noise import keyed_uniforms
 Progress = Callable[[int, int], None]
 
 NOISE_PURPOSE = 0x5A3E
-_NOISE_BLOCK = 256  # uniforms are computed for so many positions at a time
+_NOISE_BLOCK = 256  # number of positions for which uniforms are computed at a time
 PICK_ELEMENTS = 1 << 24  # largest number of logits that are turned into a CDF at a time: 128 MiB in float64
 
 

@@ -194,7 +194,7 @@ def load_function(path: str) -> Callable[..., Any]:
     """
     module_name, _, name = path.partition(":")
     here = os.getcwd()
-    if here not in sys.path and "" not in sys.path:  # a console script does not search the working folder
+    if here not in sys.path and "" not in sys.path:  # a console script does not look for modules in the working folder
         sys.path.insert(0, here)
     try:
         function = getattr(importlib.import_module(module_name), name)
@@ -254,7 +254,7 @@ class Verifier:
         options = {"workers": config.workers, "timeout_s": config.timeout_s}
         self._is_user_function = ":" in config.verifier
         if config.verifier == "exact":
-            if config.extract.startswith("regex:"):  # a pattern may backtrack without end
+            if config.extract.startswith("regex:"):  # a user's regular expression may backtrack without end
                 self.pool = VerifierPool(_exact_factory, (config.extract, config.case_sensitive), **options)
             else:
                 self._in_place = _exact_factory(config.extract, config.case_sensitive)

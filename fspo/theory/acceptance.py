@@ -14,7 +14,7 @@ from fspo.rules import Rule, TokenMeans
 from fspo.theory.reweighting import Floats, relative_acceptance
 
 _ROUNDING = 1e-9  # rounding by which a sum of probabilities may exceed 1
-_MAX_LOG = 709.0  # exp of a larger number overflows float64
+_MAX_LOG = 709.0  # largest exponent, because exp of a larger number overflows float64
 _NODES, _NODE_WEIGHTS = np.polynomial.legendre.leggauss(20)
 
 

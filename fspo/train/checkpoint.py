@@ -177,7 +177,7 @@ def load(path: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -
         weights, moments = load_file(path / "model.safetensors"), load_file(path / "optimizer.safetensors")
         state = TrainState(**json.loads((path / "state.json").read_text(encoding="utf-8")))
         if state.lagged is not None:
-            state.lagged.pop("source", None)  # version 0.1 stored this entry too
+            state.lagged.pop("source", None)  # an entry that only version 0.1 wrote
     parameters = trainable(model)
     wrong = set(weights) ^ set(parameters)
     wrong |= {n for n in set(weights) & set(parameters) if weights[n].shape != parameters[n].shape}

@@ -232,7 +232,7 @@ def _check_same_run(config: TrainConfig, run: Path) -> None:
     file, before, now = run / CONFIG, _flat(saved_config(run)), _flat(to_dict(config))
     if not before:
         raise UserError(f"{file} holds no options: restore it, or choose another --output")
-    before = _flat(to_dict(TrainConfig())) | before  # options newer than the run count with their default
+    before = _flat(to_dict(TrainConfig())) | before  # an option that the run did not know yet counts with its default
     for key in sorted(before.keys() | now.keys()):
         if not {key, key.split(".")[0]} & _MAY_CHANGE and before.get(key) != now.get(key):
             raise UserError(

@@ -139,7 +139,8 @@ def strata_strategy(draw: st.DrawFn) -> Strata:
     D = draw(st.sampled_from([1, 2, 2, 3, 8, 64]))
     tiny = draw(st.sampled_from([0.0, 0.0, 1e-9, 1e-3]))
     flat = draw(st.floats(-3, 0))  # log10 of the spread of the strata's acceptances
-    size = draw(st.sampled_from([0.0, 0.0, 1e-6, 1e-2, 0.1]))  # norm of the strata's delta
+    # size of the entries of the strata's delta
+    size = draw(st.sampled_from([0.0, 0.0, 1e-6, 1e-2, 0.1]))
     distinct = draw(st.integers(1, 6))
     # If ``even``, all strata have equal shares; otherwise shares span 12 decades and some strata repeat.
     even = draw(st.booleans())

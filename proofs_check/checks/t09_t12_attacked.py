@@ -129,7 +129,7 @@ def dual_attack(rng: np.random.Generator, dual: float | None = 3.0) -> Outcome:
         S, length, A, outside, c = example
         rule = Rule("sqrt", c, c, dual=dual, outside=outside)  # type: ignore[arg-type]
         applied = rule.apply(np.array([S]), np.array([float(length)]), np.array([A]))
-        edge = min(3.0 * c * math.sqrt(length), MAX_EXPONENT)  # dual edge
+        edge = min(3.0 * c * math.sqrt(length), MAX_EXPONENT)  # the dual edge, 3 c sqrt(L) nats
         return float(np.log(np.maximum(applied.clipped_weight[0], 1e-300))) - edge - 1e-12
 
     strategy = st.tuples(

@@ -50,7 +50,8 @@ def martingale(rng: np.random.Generator, centred: bool = True) -> Outcome:
         moments = (difference * bandit.p_old[:, None]).T @ difference
         scale = np.sqrt(np.outer(np.diag(moments), np.diag(moments)))
         off = np.abs(moments / scale)[~np.eye(len(moments), dtype=bool)]
-        largest = float(np.max([largest, off.max(), np.abs(bandit.p_old @ difference).max()]))  # NaN stays NaN
+        # np.max returns NaN if an entry is NaN
+        largest = float(np.max([largest, off.max(), np.abs(bandit.p_old @ difference).max()]))
     return Outcome(
         math.log10(1e-11 / max(largest, 1e-17)), "decades", note=f"largest correlation or mean {largest:.1e}"
     )

@@ -54,7 +54,8 @@ def weight_fairness(rng: np.random.Generator, drift: str = "tilted") -> Outcome:
         largest = max(largest, theory.lre(np.ones(5), b).inf)
         even = Rule("sqrt", u_lo * sigma, u_lo * sigma)
         a_even, b_even = (f(even, lengths[:3], mu, sigma) for f in (theory.band_acceptance, theory.weight_acceptance))
-        unequal = float(np.maximum(unequal, np.max(np.abs(a_even / b_even - 1))))  # NaN stays NaN
+        # np.maximum returns NaN if one number is NaN
+        unequal = float(np.maximum(unequal, np.max(np.abs(a_even / b_even - 1))))
     return holds(
         1e-9 - np.maximum(largest, unequal), "LRE_inf of b", note=f"LRE_inf {largest:.0e}, |a/b - 1| {unequal:.0e}"
     )

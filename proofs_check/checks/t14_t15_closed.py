@@ -151,7 +151,7 @@ def beta_binomial(rng: np.random.Generator, rule: str = "conformal", past: float
     for column in np.array(counts).T:
         place = law.cdf(column) - rng.random(runs) * (
             law.cdf(column) - law.cdf(column - 1)
-        )  # uniform if the counts are beta-binomial
+        )  # randomised distribution function: uniform if the counts are beta-binomial
         p_values.append(kstest(place, "uniform").pvalue)
     spread = 4 * float(np.max(np.std(counts, axis=0))) / new / math.sqrt(runs)
     note = f"accepted {np.round(means, 3).tolist()}, stated {k / (n + 1):.3f}"

@@ -231,7 +231,8 @@ def exponent_attack(rng: np.random.Generator, gap_allowed: bool = True, reversed
             R = z * n**H - n / 8
             kept = rule.apply(R, np.full(z.size, n), np.where(mass % 2, 1.0, -1.0), -1 / 8).multiplier
             counts.append(int(mass @ kept))
-        X = np.maximum(z / (c_hi / 8), -z / (c_lo / 8))  # T17's X at length 1
+        # T17's X at length 1: the factor on both half-widths at which an atom is just accepted
+        X = np.maximum(z / (c_hi / 8), -z / (c_lo / 8))
         inner, outer = np.sort(lengths ** (gamma - H))
         alike = not np.any((inner < X) & (outer >= X))
         if not gap_allowed:

@@ -102,7 +102,7 @@ class Student:
         first = CubicSpline(x, cdf(middle**exponent, middle)[0])
         found = float(first.solve(0.75, extrapolate=False)[0]) * self.at**exponent
         object.__setattr__(self, "token_scale", quartile * self.sigma * math.sqrt(self.at) / found)
-        units = self.lengths**exponent  # widths of the sums over a token's scale
+        units = self.lengths**exponent  # scale of the sum of l tokens, over a token's scale
         object.__setattr__(self, "_units", units * self.token_scale)
         object.__setattr__(self, "_splines", tuple(CubicSpline(x, row) for row in cdf(units, self.lengths)))
 

@@ -53,7 +53,8 @@ def _location(name: str, headers: Floats | None = None, shares: Floats | None = 
     positive = options.pop("positive", np.full(lengths.size, 0.5))
     h = np.ones(1) if headers is None else headers
     q = np.ones(1) if shares is None else shares
-    if h.size == lengths.size and shares is None and headers is not None:  # one header for each length
+    # a list of headers without shares: one header for each length
+    if h.size == lengths.size and shares is None and headers is not None:
         return LocationPolicy(name, lengths, h, np.full(lengths.size, 1 / lengths.size), positive, **options)
     p = np.repeat(q / lengths.size, lengths.size)
     return LocationPolicy(

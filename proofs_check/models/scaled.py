@@ -28,7 +28,7 @@ class ScaleFamily:
     mu: float
     sigma: float
 
-    _WHOLE = False  # whether lengths must be whole numbers
+    _WHOLE = False  # whether the model needs lengths that are whole numbers
 
     def __post_init__(self) -> None:
         check_moments(self.mu, self.sigma)

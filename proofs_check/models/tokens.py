@@ -130,7 +130,7 @@ class StudentTokens(_Tokens):
         n = checked_lengths(lengths, whole=True)
         z = (np.asarray(s, np.float64) - self.mu * n) / (self.sigma * np.sqrt(n))
         z, n = np.broadcast_arrays(z, n)
-        found = np.where(z > 0, 1.0, 0.0)  # result for infinite z
+        found = np.where(z > 0, 1.0, 0.0)  # P(Z <= z) for infinite z; finite z are filled in below
         for length in np.unique(n):
             at = np.isfinite(z) & (n == length)
             found[at] = self._standard_cdf(z[at], float(length))
