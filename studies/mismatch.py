@@ -1,17 +1,16 @@
-"""Which mask of a mismatch treats all lengths alike? Writes docs/mismatch.md but its section about single vLLM tokens.
+"""Which mask of a mismatch treats all lengths alike? Makes the runs and the numbers of docs/mismatch.md, and the page.
 
 Trains the embedded model with responses from other laws than the trainer's: bfloat16 and int8 weights, top-p, a vLLM
-server in bfloat16, weights of earlier rollouts. Each log is analysed by ``python -m analysis`` on the ratio that its
-run adds. Runs that are done are kept under --output; a run that was stopped goes on.
+server in bfloat16 (and in float32, the control), weights of earlier rollouts. Each log is analysed by
+``python -m analysis`` on the ratio that its run adds. Runs that are done are kept under --output; a run that was
+stopped goes on. ``make test-vllm`` makes the server's environment (variable VLLM_ENV: an environment elsewhere).
 
-    python -m studies.mismatch --output out/mismatch
+    python -m studies.mismatch --output out/mismatch     # an hour on an idle core
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,16 +18,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import torch
-from scipy.stats import norm
 
 from analysis.log.loading import load_run
-from analysis.log.rows import Floats, Rows
+from analysis.log.rows import Rows
 from analysis.rules.evaluate import TARGETS
 from analysis.run import Options, analyse
+from analysis.tables.columns import Interval
 from analysis.tables.ess import EXACT
-from figures.style import DPI, LOOKS, Style
 from fspo.base.errors import run_cli
-from fspo.base.files import whole_file, write_text
 from fspo.base.options import parse
 from fspo.config import TrainConfig
 from fspo.gradlog import read_log
@@ -40,16 +37,13 @@ from fspo.models.warmup import warm_up
 from fspo.rules import Ratio
 from fspo.sampling.vllm import write_weights
 from fspo.stats.bins import Bins
-from fspo.stats.intervals import CONFIDENCE, PERCENT
+from fspo.stats.clusters import dense, ratios
+from fspo.stats.intervals import CONFIDENCE, mean_interval
 from fspo.train.trainer import Trainer
-from studies.vllm_mismatch import EDGES, PAGE, ROOT, TITLE
-from studies.vllm_mismatch import RESULTS as VLLM_RESULTS
+from studies.mismatch_page import MASKS, write
 from studies.vllm_server import serve
 
-RESULTS = ROOT / "studies" / "results" / "mismatch.json"
-IMAGES = ROOT / "docs" / "images"
-MASKS = {"product": "rloo", "geometric": "gspo", "sqrt": "fspo", "sqrt-kl": "fspo-kl"}
-"""The masks that are compared, each with the preset of the same shape, in whose colour and marker it is drawn."""
+EDGES = (1, 16, 32, 64, 128, 192, 265)
 DRAWS = 400
 """Number of bootstrap draws for the interval of the fair exponent."""
 
@@ -65,43 +59,51 @@ class Source(NamedTuple):
         The ratio in which the mismatch lies.
     options : tuple of str
         Options of the training run.
+    rollouts : int
+        Rollouts of 64 prompts with 8 responses.
     first : int
         First rollout that is analysed: from there on the staleness is the one asked for.
+    server : str
+        Data type of the vLLM server that samples; "" if the trainer samples itself.
     """
 
     text: str
     on: Ratio
-    options: tuple[str, ...]
+    options: tuple[str, ...] = ()
+    rollouts: int = 14
     first: int = 0
+    server: str = ""
 
 
 SOURCES = {
     "bfloat16": Source("E (bfloat16)", "engine", ("--sampling.precision", "bfloat16")),
-    "vllm": Source("E (vLLM bfloat16)", "engine", ("--sampling.engine", "vllm", "--rollouts", "11")),
+    "vllm": Source("E (vLLM bfloat16)", "engine", server="bfloat16"),
     "int8": Source("E (int8 weights)", "engine", ("--sampling.precision", "int8")),
-    "top_p": Source("E (top-p .95)", "engine", ("--sampling.top_p", "0.95")),
-    "stale1": Source("D (1 rollout)", "behaviour", ("--batch.staleness", "1"), 1),
-    "stale4": Source("D (4 rollouts)", "behaviour", ("--batch.staleness", "4"), 4),
+    "top_p": Source("E (top-p .95)", "engine", ("--sampling.top_p", "0.95"), rollouts=8),
+    "stale1": Source("D (1 rollout)", "behaviour", ("--batch.staleness", "1"), rollouts=8, first=1),
+    "stale4": Source("D (4 rollouts)", "behaviour", ("--batch.staleness", "4"), rollouts=10, first=4),
 }
 UPDATE = "bfloat16"
 """The run on which the update's ratio S is analysed beside its mismatch."""
-LABELS = {name: source.text for name, source in SOURCES.items()} | {"update": "S (bfloat16 run)"}
+CONTROL = {"vllm32": Source("E (vLLM float32)", "engine", ("--log.score_every", "0"), rollouts=1, server="float32")}
+"""A sampler that is another program in the trainer's precision: what is left is rounding."""
 
 
-def trained(name: str, rollouts: int, output: Path, threads: int) -> Path:
+def trained(name: str, source: Source, output: Path, threads: int) -> Path:
     """Train a source's run, unless it is done, and return its folder."""
     run, folder = output / name, output / f"{name}-weights"
     if (run / MODEL).exists():
         return run
-    arguments = ["--output", str(run), "--rollouts", str(rollouts), "--resume", "true", "--threads", str(threads)]
+    arguments = ["--output", str(run), "--rollouts", str(source.rollouts), "--resume", "true"]
     arguments += ["--eval.every", "0", "--trackers", "[]", "--checkpoint_every", "1", "--keep_checkpoints", "1"]
-    arguments += ["--log.score_minibatches", "[0,1,2,3]", "--log.tokens", "true", *SOURCES[name].options]
-    served = "vllm" in SOURCES[name].options
-    if served:
+    arguments += ["--log.score_minibatches", "[0,1,2,3]", "--log.tokens", "true", *source.options]
+    arguments += ["--threads", str(threads)]
+    if source.server:
         write_weights(load_model(warm_up()), folder)
-    with serve(folder, dtype="bfloat16") if served else nullcontext() as server:
+    with serve(folder, dtype=source.server) if source.server else nullcontext() as server:
         if server is not None:
-            arguments += ["--sampling.vllm_url", server.url, "--sampling.vllm_weights", str(folder)]
+            arguments += ["--sampling.engine", "vllm", "--sampling.vllm_url", server.url]
+            arguments += ["--sampling.vllm_weights", str(folder)]
         Trainer(parse(TrainConfig, arguments, prog="mismatch", description="")).train()
     return run
 
@@ -117,7 +119,7 @@ def from_rollout(run: Path, first: int) -> Path:
     return part
 
 
-def measured(run: Path, on: Ratio) -> dict[str, Any]:
+def measured(text: str, run: Path, on: Ratio) -> dict[str, Any]:
     """Analyse a log on one ratio and return the numbers that docs/mismatch.md shows."""
     options, bins = Options(edges=EDGES, on=on), Bins(EDGES)
     loaded = load_run(run, on=on)
@@ -125,12 +127,15 @@ def measured(run: Path, on: Ratio) -> dict[str, Any]:
     rows = loaded.rows.use("first")
     scaling = tables["scaling"].query("subset == 'all' and use == 'first' and sign == 'all'")
     return {
+        "text": text,
         "rollouts": len(np.unique(rows.rollout)),
         "rows": summary["counts"]["rows_first_use"],
         "warnings": summary["warnings"],
         "exponent": [end / 2 for end in _cells(scaling, "slope_2H")[0]],
         "fair": {str(target): fair_exponent(rows, target) for target in TARGETS},
         "by_length": _by_length(tables),
+        "tokens": _tokens(tables),
+        "alike": alike(run, on),
         "masks": [] if on == "update" else _masks(tables),
         "cross": None if on == "update" else cross_term(run, on),
     }
@@ -148,7 +153,7 @@ def _by_length(tables: dict[str, pd.DataFrame]) -> list[dict[str, Any]]:
     ess = _cells(tables["ess"].query(f"use == 'first' and rule == '{EXACT}'").sort_values("bin", key=_last))
     return [
         {
-            "bin": "all" if row["bin"] == -1 else f"{row['bin_lo']:.0f}-{row['bin_hi'] - 1:.0f}",
+            "bin": "all" if row["bin"] == -1 else span(row["bin_lo"], row["bin_hi"]),
             "length": row["bin_mean"],
             "sd": np.sqrt(variance).tolist(),
             "weight": weight,
@@ -158,6 +163,32 @@ def _by_length(tables: dict[str, pd.DataFrame]) -> list[dict[str, Any]]:
             moments.to_dict("records"), _cells(moments, "var_S"), _cells(moments, "mean_weight"), ess, strict=True
         )
     ]
+
+
+def span(low: float, high: float) -> str:
+    """Return the whole numbers of a bin [low, high) as text."""
+    return f"{low:.0f}-{high - 1:.0f}" if high > low + 1 else f"{low:.0f}"
+
+
+def _tokens(tables: dict[str, pd.DataFrame]) -> list[dict[str, Any]]:
+    """Return the standard deviation of a token's log-ratio by its position in the response."""
+    found = tables["positions"].query("by == 'position' and bin >= 0 and reason == ''").drop_duplicates("bin")
+    return [
+        {"bin": span(row["bin_lo"], row["bin_hi"]), "tokens": int(row["count"]), "sd": float(row["sd_log_ratio"])}
+        for row in found.to_dict("records")
+    ]
+
+
+def alike(run: Path, on: Ratio) -> Interval:
+    """Return the variance of the ratio over the mean sum of its tokens' squares: 1 where tokens err independently."""
+    ratio, squares = RATIO_COLUMNS[on].log_ratio, RATIO_COLUMNS[on].sum_sq
+    log = read_log(run, columns=[ratio, squares, "times_used", "rollout", "prompt_id"]).table.to_pandas()
+    log = log[(log.times_used == 0) & (log[squares] > 0)]
+    cluster = dense((log["rollout"] * 10_000_000 + log.prompt_id).to_numpy(np.int64))
+    values = (log[ratio] - log[ratio].mean()).to_numpy() ** 2
+    found = ratios(values, cluster, np.zeros(len(log), np.int64), 1, log[squares].to_numpy())
+    low, high = mean_interval(found.value[0], found.variance[0], found.clusters[0])
+    return Interval(float(found.value[0]), float(low), float(high))
 
 
 def _last(bins: pd.Series) -> pd.Series:
@@ -228,315 +259,25 @@ def fair_exponent(rows: Rows, target: float) -> list[float]:
     return [slope(np.ones(len(size), int)), float(low), float(high)]
 
 
-def say(values: Sequence[float], digits: int = 2) -> str:
-    """Return a value with its interval as text, or "unknown" where there is none."""
-    value, low, high = values
-    if not np.isfinite(value):
-        return "unknown"
-    text = f"{value:.{digits}f}"
-    return f"{text} [{low:.{digits}f}, {high:.{digits}f}]" if np.isfinite(low + high) else text
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return the lines of a Markdown table from its head and its rows."""
-    return ["| " + " | ".join(row) + " |" for row in [head, ["---"] * len(head), *rows]]
-
-
-def direction(trend: Sequence[float], verdicts: int = 1) -> str:
-    """Say which responses a mask cuts more, by the trend of its acceptance over length and the trend's interval.
-
-    With several ``verdicts`` the interval is widened so that all of them hold together (Bonferroni).
-    """
-    wider = norm.isf((1 - CONFIDENCE) / 2 / verdicts) / norm.isf((1 - CONFIDENCE) / 2)
-    value, low, high = trend
-    return "long" if value + wider * (high - value) < 0 else "short" if value + wider * (low - value) > 0 else "neither"
-
-
-def page(results: dict[str, Any]) -> str:
-    """Return the text of docs/mismatch.md, without the section about single vLLM tokens."""
-    sources: dict[str, Any] = results["sources"]
-    other = json.loads(VLLM_RESULTS.read_text(encoding="utf-8"))["bfloat16"]
-    lines = [
-        "# Engine mismatch and staleness",
-        "",
-        "Which lengths does a mask on the sampler's mismatch cut, and what does that do to the update?",
-        "`python -m studies.mismatch` makes the runs, the numbers (`studies/results/mismatch.json`) and this page.",
-        "",
-        f"Each run trains the embedded model (0.4M parameters, rule fspo) in float32 with torch {results['torch']},",
-        "with 8 responses to each of 64 prompts in a rollout, and samples from another law: with weights and",
-        "activations in bfloat16, with the weights of linear layers rounded to int8, with top-p .95, with a vLLM",
-        "0.32 server in bfloat16 (`make test-vllm`), or with the weights of 1 or 4 rollouts before. E is the engine",
-        "ratio, D the staleness, S the ratio of the rollout's own updates ([theory.md](theory.md)). Rollouts whose",
-        "staleness is not yet the one asked for are left out. Each response counts once, at first use. Brackets",
-        f"are {PERCENT} intervals, clustered by prompt. One model, one task, one seed.",
-        "",
-        "## Verdicts",
-        "",
-        *verdicts(sources),
-        "",
-        "## How the ratios grow with length",
-        "",
-        "![Standard deviation of each ratio by length](images/mismatch_growth.png)",
-        "",
-        f"*sd of each ratio in {len(EDGES) - 1} bins of length, with its interval; dotted: sqrt(L).*",
-        "",
-    ]
-    rows = []
-    for name, found in [*sources.items(), ("update", results["update"])]:
-        whole, top = found["by_length"][-1], found["by_length"][-2]
-        rows.append(
-            [
-                LABELS[name],
-                str(found["rollouts"]),
-                f"{found['rows']:,}",
-                say(found["exponent"]),
-                *(say(found["fair"][str(target)]) for target in TARGETS),
-                say(whole["sd"], 3),
-                say(top["sd"], 3),
-                say(whole["weight"], 3),
-                say(top["weight"], 3),
-                "" if found["cross"] is None else f"{found['cross']:.2f}",
-            ]
-        )
-    share = [f"{100 * target:.0f} %" for target in TARGETS]
-    longest = sources["bfloat16"]["by_length"][-2]["bin"]
-    head = ["ratio", "rollouts", "responses", "H of sd", *(f"fair exponent at {s}" for s in share)]
-    head += ["sd, all", f"sd, {longest} tokens", "mean weight, all", f"mean weight, {longest} tokens"]
-    head += ["cross term with S"]
-    lines += [
-        *table(head, rows),
-        "",
-        "H is the exponent of sd(ratio | L). The fair exponent is the slope, over 6 bins, of the logarithm of the",
-        "quantile of |ratio| at which a mask cuts. Where that quantile is a power of L, a band of this exponent",
-        "accepts the same share at every length (T17); here it is one only roughly. A product mask has",
-        "exponent 0, the sqrt masks 1/2, a geometric mask 1; sqrt-kl is centred on -KL, the others on 0. The mean",
-        "weight is that of e^ratio; over all responses it is below 1 where the sampler cannot draw all that the",
-        "trainer's policy would (T16). The cross term is Var(S + ratio) / (Var S + Var ratio), 1 without",
-        "correlation (T18). Intervals are about the one run: another run with vLLM in bfloat16, that of the last",
-        f"section, has H = {say(other['exponent'])}.",
-        "",
-        "## Which lengths a mask cuts",
-        "",
-        "![Acceptance by length of the masks at 85 %](images/mismatch_acceptance.png)",
-        "",
-        f"*Band acceptance by length; each mask's range is set so that it accepts {share[-1]} of each window of 5",
-        "rollouts (grey line).*",
-        "",
-    ]
-    for target, name in zip(TARGETS, share, strict=True):
-        rows = []
-        for source, found in sources.items():
-            of_masks = {m["mask"]: m for m in found["masks"] if m["target"] == target}
-            rows.append([LABELS[source], *(say(m[q], 3) for q in ("trend", "lre") for m in of_masks.values())])
-        lines += [
-            f"At {name}: change of the acceptance for each doubling of the length (below 0: long responses are cut",
-            "more), and LRE_2, the distance of the accepted lengths from all (0 is fair).",
-            "",
-            *table(["ratio", *MASKS, *(f"LRE, {m}" for m in MASKS)], rows),
-            "",
-        ]
-    lines += [
-        "## What a mask does to the update",
-        "",
-        "![Squared bias and mean squared error of the masked update](images/mismatch_update.png)",
-        "",
-        f"*At {share[-1]}. Left: squared bias of the masked update (T12). Right: mean squared error. Both over the",
-        "variance of the update with all responses.*",
-        "",
-    ]
-    for target, name in zip(TARGETS, share, strict=True):
-        rows = [
-            [LABELS[source], m["mask"], *(say(m[q]) for q in ("bias2", "mse", "population_cosine", "cosine"))]
-            for source, found in sources.items()
-            for m in found["masks"]
-            if m["target"] == target
-        ]
-        head = ["ratio", "mask", "squared bias", "mean squared error", "cosine, population", "cosine, same batch"]
-        lines += [f"At {name}:", "", *table(head, rows), ""]
-    lines += [
-        "The true update is the mean of w A psi with w = e^(S + ratio), the masked one that of M w A psi. The squared",
-        "bias is estimated without bias from pairs of different prompts, so it may lie below 0. The cosine with the",
-        "population compares expected updates; that with the same batch compares the updates of one batch, which share",
-        "their noise (theory.md section 5). An estimate of the former may exceed 1; it is unknown where noise hides",
-        "its denominator.",
-        "",
-        "## Effective sample size by length",
-        "",
-        "(sum of w)^2 / (n sum of w^2) with w = e^ratio, without a mask, of the responses whose advantage is not 0:",
-        "the share of the responses that is left.",
-        "",
-        *table(
-            ["ratio", *(row["bin"] for row in sources["bfloat16"]["by_length"])],
-            [[LABELS[s], *(say(row["ess"], 3) for row in found["by_length"])] for s, found in sources.items()],
-        ),
-        "",
-    ]
-    return "\n".join(lines)
-
-
-def verdicts(sources: dict[str, Any]) -> list[str]:
-    """Return the page's lines that say, for each mask at each target acceptance, which lengths it cuts more."""
-    number = len(sources) * len(MASKS) * len(TARGETS)
-    lines = [
-        "The product mask is the shape of preset mis (`--correction.preset`; TRL's sequence mode), the geometric mask",
-        "that of geo-mask, sqrt-kl that of engine-sqrt; sqrt is the same without its centre. Here each range is set so",
-        "that the mask keeps 95 or 85 % of a run's responses; where the mismatch is small, mis at its default range",
-        f"cuts nothing. The {number} verdicts are of the trend over length and hold together at {PERCENT}",
-        "(Bonferroni); intervals of the tables hold one by one, and for this run alone.",
-        "",
-    ]
-    for target in TARGETS:
-        of_mask = {
-            mask: {
-                s: next(m for m in f["masks"] if (m["mask"], m["target"]) == (mask, target)) for s, f in sources.items()
-            }
-            for mask in MASKS
-        }
-        lines += [f"At {100 * target:.0f} % of the responses accepted:", ""]
-        for mask, found in of_mask.items():
-            words = {way: [LABELS[s] for s, m in found.items() if direction(m["trend"], number) == way] for way in WAYS}
-            told = "; ".join(f"{WAYS[way]} on {', '.join(which)}" for way, which in words.items() if which)
-            share = [abs(m["trend"][0] / of_mask["product"][s]["trend"][0]) for s, m in found.items()]
-            size = f" The size of its trend is {min(share):.2f} to {max(share):.2f} times the product mask's."
-            lines.append(f"- The {mask} mask {told}.{size if mask != 'product' else ''}")
-        best = {s: min(MASKS, key=lambda mask: of_mask[mask][s]["lre"][0]) for s in sources}
-        told = "; ".join(
-            f"{mask} on {', '.join(LABELS[s] for s in best if best[s] == mask)}"
-            for mask in MASKS
-            if mask in best.values()
-        )
-        lines += [f"- Smallest estimate of LRE_2: {told}. Where the intervals below overlap, it decides nothing.", ""]
-    spans = [[f["fair"][str(target)][0] for f in sources.values()] for target in TARGETS]
-    told = " and ".join(f"{min(x):.2f} to {max(x):.2f} at {100 * t:.0f} %" for x, t in zip(spans, TARGETS, strict=True))
-    every = [m["bias2"] for f in sources.values() for m in f["masks"]]
-    return [
-        *lines,
-        f"The exponent of the quantile at which a mask cuts (see below) is {told}: a mask of a smaller",
-        "exponent (product 0, sqrt 1/2, geometric 1) tends to cut long responses more, one of a greater exponent short",
-        "ones. Data are no exact power, so a mask of that very exponent still leaves a bend over the bins.",
-        f"{sum(low > 0 for _, low, _ in every)} of {len(every)} intervals of the update's squared bias lie above "
-        "0: no mask's bias can",
-        f"be seen in these runs; the largest interval reaches {max(high for *_, high in every):.2f} of the update's "
-        "variance.",
-    ]
-
-
-WAYS = {"long": "cuts long responses more", "short": "cuts short responses more", "neither": "shows no trend"}
-
-
-def look(name: str) -> dict[str, Any]:
-    """Return the colour, marker and line style in which a mask is drawn."""
-    found = LOOKS[MASKS[name]]
-    return {"color": found.color, "marker": found.marker, "linestyle": found.linestyle}
-
-
-def length_axis(axes: Any) -> None:
-    """Make the horizontal axis a logarithmic axis of response lengths."""
-    axes.set_xscale("log", base=2)
-    axes.set_xticks([8, 16, 32, 64, 128, 256], ["8", "16", "32", "64", "128", "256"])
-    axes.set_xlabel("response length L (tokens)")
-
-
-def bars(values: Sequence[Sequence[float]]) -> tuple[Floats, Floats]:
-    """Return values (n,) with the lengths of their error bars (2, n), from intervals."""
-    found = np.array(values, dtype=np.float64)
-    return found[:, 0], np.abs(found[:, 1:].T - found[:, 0])
-
-
-def growth(results: dict[str, Any], style: Style) -> Any:
-    """Draw sd of each ratio against length."""
-    drawn = style.new_figure(3.0)
-    axes = drawn.subplots()
-    for (name, found), drawn_as in zip(
-        {**results["sources"], "update": results["update"]}.items(), LOOKS.values(), strict=False
-    ):
-        rows = found["by_length"][:-1]
-        value, error = bars([row["sd"] for row in rows])
-        label = f"{LABELS[name]}: H = {found['exponent'][0]:.2f}"
-        shape = {"color": drawn_as.color, "marker": drawn_as.marker, "linestyle": drawn_as.linestyle}
-        axes.errorbar([row["length"] for row in rows], value, error, capsize=2, label=label, **shape)
-    grid = np.array([8.0, 256.0])
-    for level in (3e-3, 3e-2):
-        axes.plot(grid, level * np.sqrt(grid), color="#7F7F7F", linestyle=":", linewidth=0.8, zorder=0)
-    axes.set_yscale("log")
-    axes.set_ylabel("standard deviation, nats")
-    length_axis(axes)
-    axes.legend(loc="center left", bbox_to_anchor=(1.02, 0.5))
-    return drawn
-
-
-def acceptance(results: dict[str, Any], style: Style) -> Any:
-    """Draw acceptance by length of each mask at the lower target, one panel for each source."""
-    sources = results["sources"]
-    drawn = style.new_figure(3.6)
-    panels = drawn.subplots(2, 3, sharex=True, sharey=True)
-    for axes, (name, found) in zip(panels.flat, sources.items(), strict=True):
-        axes.axhline(TARGETS[-1], color="#7F7F7F", linewidth=0.8, zorder=0)
-        for m in found["masks"]:
-            if m["target"] == TARGETS[-1]:
-                value, error = bars(m["acceptance"][:-1])
-                lengths = [row["length"] for row in found["by_length"][:-1]]
-                axes.errorbar(lengths, value, error, capsize=2, label=m["mask"], **look(m["mask"]))
-        axes.set_title(LABELS[name])
-        length_axis(axes)
-        axes.set_ylim(0, 1.03)
-    for axes in panels[0]:
-        axes.set_xlabel("")
-    for axes in panels[:, 0]:
-        axes.set_ylabel("share accepted")
-    panels[0, 0].legend(loc="lower left")
-    return drawn
-
-
-def update(results: dict[str, Any], style: Style) -> Any:
-    """Draw squared bias and mean squared error of the masked updates at the lower target."""
-    drawn = style.new_figure(2.4)
-    for axes, quantity, title in zip(
-        drawn.subplots(1, 2, sharey=True), ("bias2", "mse"), ("squared bias", "mean squared error"), strict=True
-    ):
-        for shift, mask in zip((-0.3, -0.1, 0.1, 0.3), MASKS, strict=True):
-            found = [
-                m[quantity]
-                for f in results["sources"].values()
-                for m in f["masks"]
-                if (m["mask"], m["target"]) == (mask, TARGETS[-1])
-            ]
-            value, error = bars(found)
-            place = np.arange(len(found)) + shift
-            axes.errorbar(value, place, xerr=error, capsize=2, label=mask, **(look(mask) | {"linestyle": "none"}))
-        axes.axvline(1.0 if quantity == "mse" else 0.0, color="#7F7F7F", linewidth=0.8, zorder=0)
-        axes.set_xlabel(f"{title} / variance")
-        axes.set_yticks(range(len(results["sources"])), [LABELS[name] for name in results["sources"]])
-    axes.invert_yaxis()
-    axes.legend(loc="center left", bbox_to_anchor=(1.02, 0.5))
-    return drawn
-
-
-FIGURES = {"mismatch_growth": growth, "mismatch_acceptance": acceptance, "mismatch_update": update}
-
-
-def write(results: dict[str, Any]) -> None:
-    """Write numbers, figures and page; the section about single vLLM tokens stays as it is."""
-    write_text(RESULTS, json.dumps(results, indent=1) + "\n")
-    style = Style("neurips")
-    with style.context():
-        for name, draw in FIGURES.items():
-            with whole_file(IMAGES / f"{name}.png") as part:
-                draw(results, style).savefig(part, format="png", dpi=DPI, metadata={"Software": None})
-    old = PAGE.read_text(encoding="utf-8")
-    write_text(PAGE, page(results) + "\n" + old[old.index(TITLE) :])
-
-
 def main() -> int:
     """Train where runs are missing, measure, and write page, figures and numbers."""
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--output", type=Path, default=Path("out/mismatch"), help="folder of the runs")
-    p.add_argument("--rollouts", type=int, default=14)
     p.add_argument("--threads", type=int, default=1, help="torch threads of the trainer")
     args = p.parse_args()
-    runs = {name: trained(name, args.rollouts, args.output.resolve(), args.threads) for name in SOURCES}
-    sources = {name: measured(from_rollout(runs[name], source.first), source.on) for name, source in SOURCES.items()}
-    write({"torch": torch.__version__, "sources": sources, "update": measured(runs[UPDATE], "update")})
+    output = args.output.resolve()
+    every = {**SOURCES, **CONTROL}
+    runs = {name: trained(name, source, output, args.threads) for name, source in every.items()}
+    found = {name: measured(s.text, from_rollout(runs[name], s.first), s.on) for name, s in SOURCES.items()}
+    control = load_run(runs["vllm32"], on="engine").rows.use("first")
+    write(
+        {
+            "torch": torch.__version__,
+            "sources": found,
+            "update": measured("S (bfloat16 run)", runs[UPDATE], "update"),
+            "control": {"rows": len(control), "sd": float(control.S.std())},
+        }
+    )
     return 0
 
 

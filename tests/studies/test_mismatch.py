@@ -10,17 +10,19 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fspo.gradlog import GradLogWriter
 from fspo.gradlog.files import log_paths
 from fspo.gradlog.run_folder import GRADLOG
 from studies import mismatch as study
+from studies import mismatch_page as page
 
 
 def test_the_page_says_what_the_numbers_say() -> None:
-    results = json.loads(study.RESULTS.read_text(encoding="utf-8"))
-    page = study.PAGE.read_text(encoding="utf-8")
-    assert page.startswith(study.page(results))
+    results = json.loads(page.RESULTS.read_text(encoding="utf-8"))
+    text = page.PAGE.read_text(encoding="utf-8")
+    assert text == page.page(results)
     results["sources"]["int8"]["masks"][0]["trend"][0] += 0.01
-    assert not page.startswith(study.page(results))
+    assert text != page.page(results)
 
 
 @pytest.mark.parametrize("H", [0.5, 1.0])
@@ -51,7 +53,7 @@ def test_a_spike_moves_the_fair_exponent_with_the_acceptance() -> None:
     [((-0.1, -0.2, -0.01), "long"), ((0.1, 0.01, 0.2), "short"), ((0.1, -0.1, 0.3), "neither")],
 )
 def test_a_trend_says_which_responses_are_cut_only_if_its_interval_does(trend: tuple[float, ...], cut: str) -> None:
-    assert study.direction(trend) == cut
+    assert page.direction(trend) == cut
 
 
 def test_rollouts_before_the_first_are_left_out(tmp_path: Path) -> None:
@@ -61,3 +63,18 @@ def test_rollouts_before_the_first_are_left_out(tmp_path: Path) -> None:
         (run / GRADLOG / f"rollout-{rollout:08d}-rank-0000.parquet").write_text(str(rollout))
     for _ in range(2):  # the links are made once
         assert [path.read_text() for path in log_paths(study.from_rollout(run, 1))] == ["1", "2"]
+
+
+def test_tokens_that_err_alike_add_up_to_more_than_their_squares(tmp_path: Path) -> None:
+    """Responses of 4 tokens: independent errors have Var = sum of squares, equal ones 4 times that."""
+    for name, alike, expected in (("apart", False, 1.0), ("alike", True, 4.0)):
+        rng = np.random.default_rng(7)
+        errors = np.repeat(rng.standard_normal((3000, 1)), 4, axis=1) if alike else rng.standard_normal((3000, 4))
+        writer = GradLogWriter(tmp_path / name)
+        rows = {"step": 0, "rollout": 0, "prompt_id": np.arange(3000) // 4, "response_id": np.arange(3000), "length": 4}
+        rows |= {"log_ratio": np.zeros(3000), "advantage": np.ones(3000), "times_used": 0}
+        writer.append(rows | {"engine_log_ratio": errors.sum(1), "engine_sum_sq": (errors**2).sum(1)})
+        writer.flush(0)
+        value, low, high = study.alike(tmp_path / name, "engine")
+        assert low < expected < high
+        assert value == pytest.approx(expected, rel=0.1)
