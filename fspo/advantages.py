@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import get_args
 
 import numpy as np
+from jaxtyping import Float64, Real, Shaped
 
 from fspo.base.errors import UserError, unknown_name
 from fspo.rules import Estimator
@@ -42,8 +43,8 @@ class GroupStats:
 
 
 def advantages(
-    rewards: np.ndarray, group_ids: np.ndarray, estimator: Estimator = "rloo"
-) -> tuple[np.ndarray, GroupStats]:
+    rewards: Real[np.ndarray, " N"], group_ids: Shaped[np.ndarray, " N"], estimator: Estimator = "rloo"
+) -> tuple[Float64[np.ndarray, " N"], GroupStats]:
     """Return the advantage of each response relative to its group.
 
     With r_i the reward, m and s the mean and the standard deviation of its group, and G the group's size:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from jaxtyping import Bool, Float, Float64, Int8, Int64, Shaped
 from torch import Tensor
 
 from fspo.base.errors import UserError
@@ -37,12 +38,18 @@ class Mismatch(NamedTuple):
         Number of tokens whose log-probability the sampler did not give (NaN or infinite). Their e_t is taken as 0.
     """
 
-    behaviour: Tensor
-    engine: Tensor | None
-    missing: Tensor
+    behaviour: Float64[Tensor, "B T"]
+    engine: Float64[Tensor, "B T"] | None
+    missing: Int64[Tensor, " B"]
 
     @classmethod
-    def of(cls, old: Tensor, sampler: Tensor, mask: Tensor, version: Tensor | None = None) -> Mismatch:
+    def of(
+        cls,
+        old: Float[Tensor, "B T"],
+        sampler: Float[Tensor, "B T"],
+        mask: Shaped[Tensor, "B T"],
+        version: Float[Tensor, "B T"] | None = None,
+    ) -> Mismatch:
         """Compare the old log-probs with the sampler's; all are tensors (B, T), nats.
 
         Parameters
@@ -61,7 +68,7 @@ class Mismatch(NamedTuple):
         return cls(behaviour, engine, (mask & ~known).sum(-1))
 
 
-def ratio_tokens(on: Ratio, s: Tensor, mismatch: Mismatch | None) -> Tensor:
+def ratio_tokens(on: Ratio, s: Float[Tensor, "B T"], mismatch: Mismatch | None) -> Float64[Tensor, "B T"]:
     """Return the token log-ratios (B, T) of a ratio, float64, detached; ``s`` are those of the update.
 
     Raises
@@ -111,50 +118,51 @@ class Records:
     of at least one token was held at MAX_EXPONENT; the columns of a correction with such a rule follow suit.
     """
 
-    length: Tensor  # int64, number of unmasked tokens
-    log_ratio: Tensor  # float64, S in nats
-    sum_sq_log_ratio: Tensor  # float64, sum over the tokens of the squared token log-ratio s_t
-    k3_sum: Tensor  # float64, sum over the tokens of k3 = exp(s_t) - 1 - s_t
-    side: Tensor  # int8: clipped below (-1), not at all (0), above (1), at the dual clip (2)
-    multiplier: Tensor  # float64, multiplier M of the gradient
-    weight: Tensor  # float64, importance weight w
-    clipped_weight: Tensor  # float64, M w; exact also where the logged M is held at a limit (fspo.rules.Applied)
-    lo: Tensor  # float64, lower edge of the band on S, nats
-    hi: Tensor  # float64, upper edge of the band on S, nats
-    drift: Tensor  # float64, m, centre of the band, nats per token; 0 where the rule has no drift
-    band_accept: Tensor  # bool: S lies in the band
-    capped: Tensor  # bool: the exponent was held at MAX_EXPONENT
-    cut_low: Tensor  # int64, number clipped below the band: 0 or 1 (sequence rules), or the number of tokens
-    cut_high: Tensor  # int64, number clipped above the band, counted as in cut_low
-    cut_dual: Tensor  # int64, number clipped at the dual clip, counted as in cut_low
-    count: Tensor  # int64, number of responses (or tokens) with A != 0, by which the clip shares are divided
-    kl: Tensor  # float64, k3 estimate of KL(new||reference) summed over tokens, nats; 0 without a reference
-    engine_log_ratio: Tensor | None = None  # float64, engine log-ratio E, nats; None if the staleness is unknown
-    engine_sum_sq: Tensor | None = None
-    engine_k3_sum: Tensor | None = None
-    staleness_log_ratio: Tensor | None = None  # float64, staleness log-ratio D, nats
-    behaviour_log_ratio: Tensor | None = None  # float64, behaviour log-ratio D + E, nats
-    behaviour_sum_sq: Tensor | None = None
-    behaviour_k3_sum: Tensor | None = None
-    total_sum_sq: Tensor | None = None  # float64, sum over tokens of the squares of the total ratio's token log-ratios
-    total_k3_sum: Tensor | None = None
-    missing: Tensor | None = None  # int64, number of tokens for which the sampler gave no log-probability
-    correction_lo: Tensor | None = None  # float64, lower edge of the correction's band on its ratio, nats
-    correction_hi: Tensor | None = None
-    correction_drift: Tensor | None = None  # float64, centre of the correction's band, nats per token
-    correction_side: Tensor | None = None  # int8, where the correction cut the response, coded as ``side``
-    correction_weight: Tensor | None = None  # float64, factor by which the correction multiplies the gradient
-    # bool, whether the exponent of the correction's weight was held at MAX_EXPONENT
-    correction_capped: Tensor | None = None
-    correction_cut: Tensor | None = None  # int64, number of responses or tokens that the correction cuts
-    correction_count: Tensor | None = None  # int64, number of responses or tokens that the correction may cut
+    length: Int64[Tensor, " B"]  # number of unmasked tokens
+    log_ratio: Float64[Tensor, " B"]  # S in nats
+    sum_sq_log_ratio: Float64[Tensor, " B"]  # sum over the tokens of the squared token log-ratio s_t
+    k3_sum: Float64[Tensor, " B"]  # sum over the tokens of k3 = exp(s_t) - 1 - s_t
+    side: Int8[Tensor, " B"]  # clipped below (-1), not at all (0), above (1), at the dual clip (2)
+    multiplier: Float64[Tensor, " B"]  # multiplier M of the gradient
+    weight: Float64[Tensor, " B"]  # importance weight w
+    clipped_weight: Float64[Tensor, " B"]  # M w; exact also where the logged M is held at a limit (fspo.rules.Applied)
+    lo: Float64[Tensor, " B"]  # lower edge of the band on S, nats
+    hi: Float64[Tensor, " B"]  # upper edge of the band on S, nats
+    drift: Float64[Tensor, " B"]  # m, centre of the band, nats per token; 0 where the rule has no drift
+    band_accept: Bool[Tensor, " B"]  # S lies in the band
+    capped: Bool[Tensor, " B"]  # the exponent was held at MAX_EXPONENT
+    cut_low: Int64[Tensor, " B"]  # number clipped below the band: 0 or 1 (sequence rules), or the number of tokens
+    cut_high: Int64[Tensor, " B"]  # number clipped above the band, counted as in cut_low
+    cut_dual: Int64[Tensor, " B"]  # number clipped at the dual clip, counted as in cut_low
+    count: Int64[Tensor, " B"]  # number of responses (or tokens) with A != 0, by which the clip shares are divided
+    kl: Float64[Tensor, " B"]  # k3 estimate of KL(new||reference) summed over tokens, nats; 0 without a reference
+    engine_log_ratio: Float64[Tensor, " B"] | None = None  # engine log-ratio E, nats; None if the staleness is unknown
+    engine_sum_sq: Float64[Tensor, " B"] | None = None
+    engine_k3_sum: Float64[Tensor, " B"] | None = None
+    staleness_log_ratio: Float64[Tensor, " B"] | None = None  # staleness log-ratio D, nats
+    behaviour_log_ratio: Float64[Tensor, " B"] | None = None  # behaviour log-ratio D + E, nats
+    behaviour_sum_sq: Float64[Tensor, " B"] | None = None
+    behaviour_k3_sum: Float64[Tensor, " B"] | None = None
+    # sum over tokens of the squares of the total ratio's token log-ratios
+    total_sum_sq: Float64[Tensor, " B"] | None = None
+    total_k3_sum: Float64[Tensor, " B"] | None = None
+    missing: Int64[Tensor, " B"] | None = None  # number of tokens for which the sampler gave no log-probability
+    correction_lo: Float64[Tensor, " B"] | None = None  # lower edge of the correction's band on its ratio, nats
+    correction_hi: Float64[Tensor, " B"] | None = None
+    correction_drift: Float64[Tensor, " B"] | None = None  # centre of the correction's band, nats per token
+    correction_side: Int8[Tensor, " B"] | None = None  # where the correction cut the response, coded as ``side``
+    correction_weight: Float64[Tensor, " B"] | None = None  # factor by which the correction multiplies the gradient
+    # whether the exponent of the correction's weight was held at MAX_EXPONENT
+    correction_capped: Bool[Tensor, " B"] | None = None
+    correction_cut: Int64[Tensor, " B"] | None = None  # number of responses or tokens that the correction cuts
+    correction_count: Int64[Tensor, " B"] | None = None  # number of responses or tokens that the correction may cut
 
-    def to_numpy(self) -> dict[str, np.ndarray]:
+    def to_numpy(self) -> dict[str, Shaped[np.ndarray, " B"]]:
         """Return each field that is not None as a numpy array (B,), by name."""
         known = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: column.cpu().numpy() for name, column in known.items() if column is not None}
 
-    def drift_stats(self, advantages: Tensor | None = None, on: Ratio = "update") -> DriftStats:
+    def drift_stats(self, advantages: Float[Tensor, " B"] | None = None, on: Ratio = "update") -> DriftStats:
         """Return this batch's sums from which the drift of a rule on one log-ratio is estimated."""
         return ratio_stats(vars(self), on, advantages)
 
@@ -162,11 +170,11 @@ class Records:
 class ObjectiveOutput(NamedTuple):
     """The scalar loss to minimise and the records of each response."""
 
-    loss: Tensor
+    loss: Float[Tensor, ""]
     records: Records
 
 
-def log_ratios(new: Tensor, old: Tensor, mask: Tensor) -> Tensor:
+def log_ratios(new: Float[Tensor, "B T"], old: Float[Tensor, "B T"], mask: Bool[Tensor, "B T"]) -> Float[Tensor, "B T"]:
     """Return the token log-ratios ``s_t = new - old`` in float32 or better, exactly 0 outside the mask.
 
     Parameters
@@ -186,7 +194,9 @@ def log_ratios(new: Tensor, old: Tensor, mask: Tensor) -> Tensor:
     return torch.where(mask, new.to(dtype), 0.0) - torch.where(mask, old.detach().to(dtype), 0.0)
 
 
-def straight_through(value: Tensor, coefficient: Tensor, log_ratio: Tensor) -> Tensor:
+def straight_through(
+    value: Float[Tensor, "*rows"], coefficient: Float[Tensor, "*rows"], log_ratio: Float[Tensor, "*rows"]
+) -> Float[Tensor, "*rows"]:
     """Return a tensor that has the value of ``value`` and the gradient ``coefficient * grad(log_ratio)``.
 
     ``log_ratio - log_ratio.detach()`` is exactly 0 and only carries the gradient, so a large S, a factor 1/L or a low
@@ -196,13 +206,17 @@ def straight_through(value: Tensor, coefficient: Tensor, log_ratio: Tensor) -> T
     return value + coefficient * (log_ratio - log_ratio.detach())
 
 
-def response_log_ratio(s: Tensor) -> Tensor:
+def response_log_ratio(s: Float[Tensor, "B T"]) -> Float[Tensor, " B"]:
     """Sum the masked token log-ratios s_t (B, T) of each response to its log-ratio S (B,), nats."""
     return s.sum(-1)
 
 
 def apply_rule(
-    rule: Rule, log_ratio: Tensor, mask: Tensor, advantages: Tensor, m: Tensor | float | None = None
+    rule: Rule,
+    log_ratio: Float64[Tensor, "B T"],
+    mask: Bool[Tensor, "B T"],
+    advantages: Float[Tensor, " B"],
+    m: Float[Tensor, " B"] | float | None = None,
 ) -> Applied:
     """Clip responses, tokens or prefixes, whichever the rule's band is on.
 
@@ -229,15 +243,15 @@ def apply_rule(
 
 
 def surrogate(
-    s: Tensor,
-    mask: Tensor,
-    advantages: Tensor,
+    s: Float[Tensor, "B T"],
+    mask: Bool[Tensor, "B T"],
+    advantages: Float[Tensor, " B"],
     rule: Rule,
-    m: Tensor | float | None = None,
+    m: Float[Tensor, " B"] | float | None = None,
     *,
     mismatch: Mismatch | None = None,
-    factor: Tensor | None = None,
-) -> tuple[Tensor, Applied]:
+    factor: Float[Tensor, " B"] | Float[Tensor, "B T"] | None = None,
+) -> tuple[Float[Tensor, " B"] | Float[Tensor, "B T"], Applied]:
     """Return the clipped surrogate terms and the record of what the rule did (docs/theory.md section 2).
 
     Parameters
@@ -283,17 +297,17 @@ def surrogate(
     return straight_through(edge_weight * A, applied.clipped_weight * A, moved), applied
 
 
-def _with_tokens(advantages: Tensor, mask: Tensor) -> Tensor:
+def _with_tokens(advantages: Float[Tensor, " B"], mask: Bool[Tensor, "B T"]) -> Float64[Tensor, " B"]:
     """Return the advantages (B,), float64, set to 0 for responses without a token."""
     return torch.where(mask.any(-1), advantages.detach().to(torch.float64), 0.0)
 
 
-def _token_mean(values: Tensor, mask: Tensor) -> Tensor:
+def _token_mean(values: Float[Tensor, "B T"], mask: Bool[Tensor, "B T"]) -> Float[Tensor, " B"]:
     """Return the mean (B,) of values (B, T) over each response's tokens."""
     return torch.where(mask, values, 0.0).sum(-1) / mask.sum(-1).clamp(min=1)
 
 
-def kl_terms(new: Tensor, ref: Tensor, mask: Tensor) -> Tensor:
+def kl_terms(new: Float[Tensor, "B T"], ref: Float[Tensor, "B T"], mask: Bool[Tensor, "B T"]) -> Float[Tensor, "B T"]:
     """Return the k3 estimate of KL(new||reference) for each token (B, T), nats; 0 outside the mask.
 
     The exponent is held at MAX_EXPONENT, and its gradient is kept there.
@@ -303,7 +317,12 @@ def kl_terms(new: Tensor, ref: Tensor, mask: Tensor) -> Tensor:
     return torch.expm1(x_capped) - x
 
 
-def aggregate(terms: Tensor, mask: Tensor, config: ObjectiveConfig, denominator: float | None = None) -> Tensor:
+def aggregate(
+    terms: Float[Tensor, " B"] | Float[Tensor, "B T"],
+    mask: Bool[Tensor, "B T"],
+    config: ObjectiveConfig,
+    denominator: float | None = None,
+) -> Float[Tensor, ""]:
     """Sum the terms of a batch and divide by the denominator; return the objective as a 0-d tensor.
 
     ========== ============================= =================================================================
@@ -340,7 +359,7 @@ def aggregate(terms: Tensor, mask: Tensor, config: ObjectiveConfig, denominator:
     return total / (denominator or 1.0)  # the denominator is 0 for an empty batch, whose total is 0
 
 
-def denominator_for(config: ObjectiveConfig, mask: Tensor) -> float:
+def denominator_for(config: ObjectiveConfig, mask: Shaped[Tensor, "B T"]) -> float:
     """Return what this batch adds to the denominator of its update; sum it over microbatches and processes."""
     if config.aggregation == "token":
         return float(mask.sum())
@@ -348,20 +367,20 @@ def denominator_for(config: ObjectiveConfig, mask: Tensor) -> float:
 
 
 def objective(
-    new: Tensor,
-    old: Tensor,
-    mask: Tensor,
-    advantages: Tensor,
+    new: Float[Tensor, "B T"],
+    old: Float[Tensor, "B T"],
+    mask: Shaped[Tensor, "B T"],
+    advantages: Float[Tensor, " B"],
     rule: Rule,
     config: ObjectiveConfig | None = None,
     *,
-    m: Tensor | float | None = None,
+    m: Float[Tensor, " B"] | float | None = None,
     denominator: float | None = None,
-    ref: Tensor | None = None,
+    ref: Float[Tensor, "B T"] | None = None,
     mismatch: Mismatch | None = None,
     correction: Rule | None = None,
-    correction_m: Tensor | float | None = None,
-    factor: Tensor | None = None,
+    correction_m: Float[Tensor, " B"] | float | None = None,
+    factor: Float[Tensor, " B"] | Float[Tensor, "B T"] | None = None,
 ) -> ObjectiveOutput:
     """Return the loss of one microbatch and the records of its responses.
 

@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from math import isqrt
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -22,6 +23,7 @@ TILE = {"cpu": 2**20}
 TILE_ELSEWHERE = 2**24
 
 
+@runtime_checkable
 class Listener(Protocol):
     """The interface of an object that receives the gradient of the logits, tile by tile, in the backward pass."""
 
@@ -32,7 +34,7 @@ class Listener(Protocol):
         """
         ...
 
-    def tile(self, delta: Tensor, rows: slice, columns: slice) -> None:
+    def tile(self, delta: Float[Tensor, "rows columns"], rows: slice, columns: slice) -> None:
         """Take d(loss)/d(output of the layer) of some tokens and vocabulary entries; the next tile overwrites it."""
 
     def finish(self) -> None:
@@ -50,16 +52,16 @@ def tile_shape(tokens: int, vocabulary: int, device: torch.device, logits: int |
 
 
 def linear_log_probs(
-    hidden: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    targets: Tensor,
+    hidden: Float[Tensor, "N H"],
+    weight: Float[Tensor, "V H"],
+    bias: Float[Tensor, " V"] | None,
+    targets: Int64[Tensor, " N"],
     temperature: float = 1.0,
     *,
     entropy: bool = False,
     tile: tuple[int, int] | None = None,
     listener: Listener | None = None,
-) -> tuple[Tensor, Tensor | None]:
+) -> tuple[Float[Tensor, " N"], Float[Tensor, " N"] | None]:
     """Return the log-probability of each target under softmax((hidden weight^T + bias) / temperature).
 
     Products of bfloat16 operands are summed in float32, and sums over the vocabulary are carried in float64. For given
@@ -103,7 +105,13 @@ class _Logits:
     float64."""
 
     def __init__(
-        self, hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: float, dtype: torch.dtype, tile: tuple
+        self,
+        hidden: Float[Tensor, "N H"],
+        weight: Float[Tensor, "V H"],
+        bias: Float[Tensor, " V"] | None,
+        temperature: float,
+        dtype: torch.dtype,
+        tile: tuple,
     ) -> None:
         self.dtype = dtype
         self.wide = torch.promote_types(dtype, torch.float32)
@@ -114,17 +122,19 @@ class _Logits:
         self.rows, self.columns = tile
         self._buffer = hidden.new_empty(self.rows * self.columns, dtype=self.wide)
 
-    def operand(self, x: Tensor) -> Tensor:
+    def operand(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
         """Convert a factor of a matrix product to the type in which products are computed."""
         return x.to(self.dtype) if self.mixed else x.to(self.dtype).to(self.wide)
 
-    def blocks(self) -> Iterator[tuple[slice, Tensor]]:
+    def blocks(self) -> Iterator[tuple[slice, Float[Tensor, "columns H"]]]:
         """Yield the blocks of the vocabulary, each with the output layer's weights for that block."""
         for start in range(0, len(self.weight), self.columns):
             block = slice(start, min(start + self.columns, len(self.weight)))
             yield block, self.operand(self.weight[block])
 
-    def tiles(self, block: slice, weight: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    def tiles(
+        self, block: slice, weight: Float[Tensor, "columns H"]
+    ) -> Iterator[tuple[slice, Float[Tensor, "rows columns"]]]:
         """Yield the logits of a block for some tokens at a time, not yet divided by the temperature.
 
         All tiles share one buffer, so the next tile overwrites the one before.
@@ -141,14 +151,14 @@ class _Logits:
                 x += self.bias[block].to(self.dtype)
             yield rows, x
 
-    def relative(self, x: Tensor, top: Tensor) -> Tensor:
+    def relative(self, x: Float[Tensor, "rows columns"], top: Float[Tensor, " rows"]) -> Float[Tensor, "rows columns"]:
         """Compute ``(x - top) / temperature`` in place. Dividing first would round large logits."""
         x -= top[:, None]
         if self.temperature != 1.0:
             x /= self.temperature
         return x
 
-    def add_product(self, total: Tensor, a: Tensor, b: Tensor) -> None:
+    def add_product(self, total: Float[Tensor, "i k"], a: Float[Tensor, "i j"], b: Float[Tensor, "j k"]) -> None:
         """Add ``a @ b`` to ``total``, which has the wide type (float32 or float64)."""
         if self.mixed:
             # addmm_ accepts a total of a wider type only from torch 2.10 on
@@ -157,7 +167,7 @@ class _Logits:
             total.addmm_(a, b)
 
 
-def _places(targets: Tensor, block: slice) -> tuple[Tensor, Tensor]:
+def _places(targets: Int64[Tensor, " N"], block: slice) -> tuple[Bool[Tensor, "N 1"], Int64[Tensor, "N 1"]]:
     """Return for each target whether it lies in a block of the vocabulary, and its column there (0 if not), both (n,
     1)."""
     inside = (targets >= block.start) & (targets < block.stop)
@@ -170,16 +180,16 @@ class _LinearLogProbs(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        hidden: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        targets: Tensor,
+        hidden: Float[Tensor, "N H"],
+        weight: Float[Tensor, "V H"],
+        bias: Float[Tensor, " V"] | None,
+        targets: Int64[Tensor, " N"],
         temperature: float,
         dtype: torch.dtype,
         tile: tuple[int, int],
         entropy: bool,
         listener: Listener | None,
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Float[Tensor, " N"], Float[Tensor, " N"]]:
         with _plain(hidden.device):
             logits = _Logits(hidden, weight, bias, temperature, dtype, tile)
             count, finfo = len(targets), torch.finfo(logits.wide)
@@ -215,7 +225,7 @@ class _LinearLogProbs(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Float[Tensor, " N"], _: Float[Tensor, " N"]) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         hidden, weight, bias, targets, top, total = ctx.saved_tensors
         temperature, dtype, tile = ctx.settings
         listener: Listener | None = ctx.listener

@@ -12,10 +12,12 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Literal, Protocol, cast, runtime_checkable
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int64, Integer, Shaped
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -34,6 +36,7 @@ _PROBE = (3.0, -70.0, 1024.0)
 _WHOLE: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
 
+@runtime_checkable
 class HeadReader(Protocol):
     """The interface of an object that collects scores at an output layer while log-probs are computed there."""
 
@@ -41,25 +44,25 @@ class HeadReader(Protocol):
         """Return whether a forward hook of the output layer belongs to this reader."""
         ...
 
-    def listener(self, head: nn.Module, hidden: Tensor, rows: Tensor) -> Listener | None:
+    def listener(self, head: nn.Module, hidden: Float[Tensor, "N H"], rows: Int64[Tensor, " N"]) -> Listener | None:
         """Return the listener for the gradient of the logits of N tokens; None if no score is taken.
 
         ``hidden`` (N, H) are the layer's inputs at these tokens; ``rows`` (N,) numbers the response of each token.
         """
         ...
 
-    def flat_rows(self, rows: Tensor) -> AbstractContextManager[None]:
+    def flat_rows(self, rows: Int64[Tensor, " N"]) -> AbstractContextManager[None]:
         """Return a context in which the layer runs on flattened tokens (N, H) of the responses ``rows`` (N,)."""
         ...
 
 
 def make_batch(
-    prompts: Sequence[Sequence[int]],
-    responses: Sequence[Sequence[int]],
+    prompts: Sequence[Sequence[int] | Integer[np.ndarray, " _"]],
+    responses: Sequence[Sequence[int] | Integer[np.ndarray, " _"]],
     pad_token_id: int,
     padding_side: Literal["right", "left"] = "right",
     device: torch.device | str | None = None,
-) -> dict[str, Tensor]:
+) -> dict[str, Shaped[Tensor, "N T"]]:
     """Pad pairs of prompt and response to one batch.
 
     Parameters
@@ -108,14 +111,14 @@ def make_batch(
 
 def token_log_probs(
     model: nn.Module,
-    batch: Mapping[str, Tensor],
+    batch: Mapping[str, Shaped[Tensor, "B T"]],
     temperature: float = 1.0,
     *,
     entropy: bool = False,
     logits: int | None = None,
     tokens: int | None = None,
     scores: HeadReader | None = None,
-) -> tuple[Tensor, Tensor | None]:
+) -> tuple[Float[Tensor, "B T"], Float[Tensor, "B T"] | None]:
     """Compute the log-probability of each response token given all tokens before it.
 
     The output layer runs only on positions that predict response tokens. If the vocabulary has `BIG_VOCABULARY`
@@ -173,7 +176,9 @@ def token_log_probs(
     return log_probs, entropies.new_zeros(mask.shape).masked_scatter(mask, entropies)
 
 
-def _select(logits: Tensor, targets: Tensor, temperature: float, entropy: bool) -> tuple[Tensor, Tensor | None]:
+def _select(
+    logits: Float[Tensor, "N V"], targets: Int64[Tensor, " N"], temperature: float, entropy: bool
+) -> tuple[Float[Tensor, " N"], Float[Tensor, " N"] | None]:
     """Return log-probs (N,) and entropies (N,) of the targets from logits (N, V), in float32 or better."""
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     if temperature != 1.0:
@@ -192,16 +197,18 @@ def _select(logits: Tensor, targets: Tensor, temperature: float, entropy: bool) 
 class _Asked:
     """A request for log-probs: the tokens that are wanted and the options of `token_log_probs`."""
 
-    predicting: Tensor  # (B, T - 1), true at each position that predicts a response token
-    columns: Tensor  # (K,), columns in which some response token is predicted
-    targets: Tensor  # (N,), the response tokens
+    predicting: Bool[Tensor, "B _"]  # (B, T - 1), true at each position that predicts a response token
+    columns: Int64[Tensor, " _"]  # (K,), columns in which some response token is predicted
+    targets: Int64[Tensor, " N"]  # (N,), the response tokens
     temperature: float
     entropy: bool
     logits: int | None
     tokens: int | None
     scores: HeadReader | None
 
-    def of(self, model: nn.Module, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor | None]:
+    def of(
+        self, model: nn.Module, batch: Mapping[str, Shaped[Tensor, "B T"]]
+    ) -> tuple[Float[Tensor, " N"], Float[Tensor, " N"] | None]:
         """Run the model on the batch; return the log-probs (N,) and entropies (N,) of the wanted tokens."""
         core = _core(model)
         parameters = inspect.signature(core.forward).parameters
@@ -228,14 +235,14 @@ class _Asked:
         values, entropies = _select(self.selected(features, keeps), self.targets, self.temperature, self.entropy)
         return values + 0.0 * features.sum() if len(values) == 0 else values, entropies
 
-    def selected(self, features: Tensor, keeps: bool) -> Tensor:
+    def selected(self, features: Float[Tensor, "B _ F"], keeps: bool) -> Float[Tensor, "N F"]:
         """Return the features (N, F) at the N positions that predict a response token.
 
         The model computed ``features`` at ``columns`` alone if ``keeps``, else at every position.
         """
         return (features if keeps else features[:, self.columns])[self.predicting[:, self.columns]]
 
-    def rows(self) -> Tensor:
+    def rows(self) -> Int64[Tensor, " N"]:
         """Return the number of the response that each token belongs to, (N,)."""
         return self.predicting.nonzero()[:, 0]
 
@@ -245,7 +252,9 @@ class _Asked:
         whole = vocabulary < BIG_VOCABULARY and height >= len(self.targets) and width >= vocabulary
         return not whole or self.tokens is not None
 
-    def answer(self, head: nn.Module, forward: Callable[[Tensor], Tensor], hidden: Tensor) -> tuple[Tensor, Any]:
+    def answer(
+        self, head: nn.Module, forward: Callable[[Tensor], Tensor], hidden: Float[Tensor, "N H"]
+    ) -> tuple[Tensor, Any]:
         """Return log-probs and entropies from hidden states (N, H) while the output layer's forward runs."""
         vocabulary = _vocabulary(head)
         tile = tile_shape(len(self.targets), vocabulary, hidden.device, self.logits)
@@ -268,8 +277,8 @@ class _Asked:
 
 
 def _select_in_chunks(
-    forward: Callable[[Tensor], Tensor], asked: _Asked, hidden: Tensor, tokens: int
-) -> tuple[Tensor, Tensor | None]:
+    forward: Callable[[Tensor], Tensor], asked: _Asked, hidden: Float[Tensor, "N H"], tokens: int
+) -> tuple[Float[Tensor, " N"], Float[Tensor, " N"] | None]:
     """Compute log-probs for ``tokens`` tokens at a time through an output layer of any kind.
 
     The backward pass computes each part again (gradient checkpointing).
@@ -341,7 +350,7 @@ def _answering(head: nn.Module, asked: _Asked, keeps: bool) -> Iterator[list[Ten
             head.forward = before
 
 
-def _untouched(answer: Tensor, count: int) -> Tensor | None:
+def _untouched(answer: Tensor, count: int) -> Float[Tensor, " N"] | None:
     """Return the log-probs (N,) in a model's output; None if the model changed the output layer's result."""
     probe = torch.tensor(_PROBE, dtype=answer.dtype, device=answer.device)
     exact = answer.dtype in (torch.float32, torch.float64) and answer.shape == (1, 1, count + len(probe))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from jaxtyping import Float, Float64
 from torch import nn
 
 from fspo.base.errors import UserError
@@ -40,14 +41,14 @@ class Coverage:
         Cosines of the pairs i < j, from exact gradients and from sketches.
     """
 
-    share: np.ndarray
+    share: Float64[np.ndarray, " B"]
     uncovered: dict[str, str]
     uncovered_share: dict[str, float]
-    norm_ratio: np.ndarray
+    norm_ratio: Float64[np.ndarray, " B"]
     pair_cosine_rmse: float
     subset_cosine_rmse: float
-    exact_pair_cosines: np.ndarray
-    sketch_pair_cosines: np.ndarray
+    exact_pair_cosines: Float64[np.ndarray, " pairs"]
+    sketch_pair_cosines: Float64[np.ndarray, " pairs"]
 
 
 def coverage(
@@ -111,17 +112,19 @@ def coverage(
     )
 
 
-def _split(exact: torch.Tensor, sizes: dict[str, int]) -> list[tuple[str, torch.Tensor]]:
+def _split(exact: Float[torch.Tensor, "B P"], sizes: dict[str, int]) -> list[tuple[str, torch.Tensor]]:
     return list(zip(sizes, exact.split(list(sizes.values()), 1), strict=True))
 
 
-def pair_cosines(gram: np.ndarray) -> np.ndarray:
+def pair_cosines(gram: Float64[np.ndarray, "B B"]) -> Float64[np.ndarray, " pairs"]:
     """Return the cosines of all pairs i < j, from inner products (n, n)."""
     norms = np.sqrt(np.diag(gram))
     return (gram / np.outer(norms, norms))[np.triu_indices(len(gram), 1)]
 
 
-def drop_cosines(gram: np.ndarray, seed: int, draws: int = 64, share: float = 0.15) -> np.ndarray:
+def drop_cosines(
+    gram: Float64[np.ndarray, "B B"], seed: int, draws: int = 64, share: float = 0.15
+) -> Float64[np.ndarray, " _"]:
     """Return cosines of simulated updates with their clipped versions.
 
     Each update is a sum of scores with random weights; the clipped one leaves out a random part of the responses.
@@ -151,5 +154,5 @@ def drop_cosines(gram: np.ndarray, seed: int, draws: int = 64, share: float = 0.
     return np.array(found, float)
 
 
-def _rms(errors: np.ndarray) -> float:
+def _rms(errors: Float64[np.ndarray, " _"]) -> float:
     return float(np.sqrt(np.nanmean(errors**2))) if np.isfinite(errors).any() else float("nan")

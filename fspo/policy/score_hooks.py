@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from accelerate.utils import extract_model_from_parallel
+from jaxtyping import Float, Int64, Integer
 from torch import nn
 
 from fspo.base.errors import UserError
@@ -125,7 +126,7 @@ class ScoreHooks:
     def _reject(self, site: Site, reason: str) -> None:
         self._rejected |= dict.fromkeys([n for n in (site.weight, site.bias) if n], reason)
 
-    def _by_response(self, x: torch.Tensor) -> torch.Tensor | None:
+    def _by_response(self, x: Float[torch.Tensor, "*_ F"]) -> Float[torch.Tensor, "B _ F"] | None:
         """Return activations as (B, tokens, features); None if their shape does not tell which response each row
         belongs to.
         """
@@ -201,7 +202,7 @@ class ScoreHooks:
         return hook in self._rules.values()
 
     @contextmanager
-    def flat_rows(self, rows: torch.Tensor) -> Iterator[None]:
+    def flat_rows(self, rows: Int64[torch.Tensor, " N"]) -> Iterator[None]:
         """During the block, take inputs (N, features) of the output layer as flattened tokens of the batch.
 
         Parameters
@@ -215,7 +216,9 @@ class ScoreHooks:
         finally:
             self._flat_rows = before
 
-    def listener(self, head: nn.Module, hidden: torch.Tensor, rows: torch.Tensor) -> HeadListener | None:
+    def listener(
+        self, head: nn.Module, hidden: Float[torch.Tensor, "N H"], rows: Int64[torch.Tensor, " N"]
+    ) -> HeadListener | None:
         """Return a listener for an output layer that computes log-probs tile by tile; None if it is not scored.
 
         See `fspo.policy.linear_logprobs` for the calls that a listener receives.
@@ -245,8 +248,11 @@ class ScoreHooks:
         return HeadListener(self.sketcher, site.row_key, rows, self._batch, bias, receive, lambda: self._backward)
 
     def _sum_rows(
-        self, left: torch.Tensor, labels: torch.Tensor | None, right: torch.Tensor | None = None
-    ) -> torch.Tensor:
+        self,
+        left: Float[torch.Tensor, "N i"],
+        labels: Int64[torch.Tensor, " N"] | None,
+        right: Float[torch.Tensor, "N j"] | None = None,
+    ) -> Float[torch.Tensor, "B i"] | Float[torch.Tensor, "B i j"]:
         """Sum flattened tokens (N, k) by response to (B, k), or their outer products with ``right`` to (B, k, k')."""
         assert labels is not None
         if right is None:
@@ -302,7 +308,7 @@ class ScoreHooks:
     def _dtype(x: torch.Tensor) -> torch.dtype:
         return torch.float64 if x.dtype == torch.float64 else torch.float32
 
-    def _add(self, name: str, part: torch.Tensor) -> None:
+    def _add(self, name: str, part: Float[torch.Tensor, " B *part"]) -> None:
         if name in self._rejected:
             return
         if self._total is None:
@@ -310,7 +316,7 @@ class ScoreHooks:
         self._heard.add(name)
         self.sketcher.add(self._total, name, part)
 
-    def backward(self, log_prob: torch.Tensor) -> torch.Tensor:
+    def backward(self, log_prob: Float[torch.Tensor, " B"]) -> Float[torch.Tensor, "B D"]:
         """Run the backward pass of S and return the sketches.
 
         Parameters
@@ -352,7 +358,9 @@ class ScoreHooks:
             self._total = self.sketcher.zeros(self._batch, self._dtype(log_prob))
         return self._total
 
-    def _embedding_part(self, site: Site, ids: torch.Tensor | None, grad: torch.Tensor) -> torch.Tensor:
+    def _embedding_part(
+        self, site: Site, ids: Integer[torch.Tensor, "B T"] | None, grad: Float[torch.Tensor, "B T H"]
+    ) -> Float[torch.Tensor, "B i j"]:
         """Return P_row^T (sum_t onehot(id_t) grad_t^T) P_col of an embedding, shape (B, kept rows, kept columns)."""
         assert ids is not None
         entries, dtype = self.trainable[str(site.weight)][0], self._dtype(grad)

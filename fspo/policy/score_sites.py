@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 import torch
+from jaxtyping import Float, Int64, Shaped
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
@@ -24,14 +25,16 @@ class Tap(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, output: torch.Tensor, saved: torch.Tensor, receive: Callable) -> torch.Tensor:
+    def forward(
+        ctx: Any, output: Float[torch.Tensor, "*shape"], saved: Shaped[torch.Tensor, " ..."], receive: Callable
+    ) -> Float[torch.Tensor, "*shape"]:
         """Return a view of the output, which may have any shape."""
         ctx.save_for_backward(saved)
         ctx.receive = receive
         return output.view_as(output)
 
     @staticmethod
-    def backward(ctx: Any, delta: torch.Tensor) -> tuple[torch.Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, delta: Float[torch.Tensor, " ..."]) -> tuple[Float[torch.Tensor, " ..."], None, None]:  # type: ignore[override]
         """Call `receive` with the gradient and return the gradient unchanged."""
         ctx.receive(delta, *ctx.saved_tensors)
         return delta, None, None
@@ -64,10 +67,10 @@ class HeadListener:
         self,
         sketcher: Sketcher,
         key: str,
-        labels: torch.Tensor,
+        labels: Int64[torch.Tensor, " N"],
         batch: int,
         bias: int,
-        receive: Callable[[torch.Tensor, torch.Tensor | None], None],
+        receive: Callable[[Float[torch.Tensor, "N k"], Float[torch.Tensor, "B V"] | None], None],
         alone: Callable[[], bool],
     ) -> None:
         self.sketcher, self.key, self.labels = sketcher, key, labels
@@ -84,7 +87,7 @@ class HeadListener:
         self._left, self._bias = left, left.new_zeros(self._shape) if self._shape[1] else None
         return self.alone()
 
-    def tile(self, delta: torch.Tensor, rows: slice, columns: slice) -> None:
+    def tile(self, delta: Float[torch.Tensor, "rows columns"], rows: slice, columns: slice) -> None:
         """Add the gradient of some tokens and vocabulary entries to the sums."""
         assert self._left is not None
         if self._matrix is None:
@@ -165,13 +168,15 @@ def shared_sketcher(shapes: tuple[tuple[str, tuple[int, ...]], ...], *draw: Any)
     return Sketcher(dict(shapes), *draw)
 
 
-def thinned(x: torch.Tensor) -> torch.Tensor:
+def thinned(x: Shaped[torch.Tensor, "*rows F"]) -> Shaped[torch.Tensor, " ..."]:
     """Return a few tokens of the first row of (B, tokens, ...), or a few rows of (N, features)."""
     step = max(1, x.shape[x.dim() > 2] // CHECKED_TOKENS)
     return x[:1, ::step] if x.dim() > 2 else x[::step]
 
 
-def output_with_weight(module: nn.Module, x: torch.Tensor, value: float) -> torch.Tensor:
+def output_with_weight(
+    module: nn.Module, x: Float[torch.Tensor, "*shape"], value: float
+) -> Float[torch.Tensor, "*shape"]:
     """Return the output of a module with every weight set to `value` and no bias, without running its hooks."""
     twin = object.__new__(type(module))  # copy.copy would run the constructor of a module that FSDP2 has wrapped
     own = {n: torch.zeros(p.shape, dtype=p.dtype, device=p.device) for n, p in module.named_parameters()}
@@ -181,7 +186,7 @@ def output_with_weight(module: nn.Module, x: torch.Tensor, value: float) -> torc
         return type(module).forward(twin, x)
 
 
-def close(a: torch.Tensor, b: torch.Tensor) -> bool:
+def close(a: Shaped[torch.Tensor, "*#shape"], b: Shaped[torch.Tensor, "*#shape"]) -> bool:
     """Return whether two tensors are equal up to rounding in float32, or in their own type if that is coarser.
 
     Normalisation layers compute in float32. NaN equals NaN, so that a failed row does not count as a difference.

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from jaxtyping import Float, Float32, Float64
 from torch import nn
 
 from fspo.base.errors import UserError
@@ -44,9 +45,9 @@ class Scores:
         Each trainable parameter that the scores leave out, and the reason.
     """
 
-    norm: np.ndarray
-    unit: np.ndarray
-    log_prob: np.ndarray
+    norm: Float32[np.ndarray, " B"]
+    unit: Float[np.ndarray, "B D"]
+    log_prob: Float64[np.ndarray, " B"]
     status: list[str]
     uncovered: dict[str, str]
 
@@ -72,7 +73,7 @@ def _without_dropout(model: nn.Module) -> Iterator[None]:
 
 def _summed(
     model: nn.Module, batch: Batch, temperature: float, logits: int | None, hooks: ScoreHooks | None = None
-) -> torch.Tensor:
+) -> Float[torch.Tensor, " B"]:
     """Return S up to a constant: the log-probability of each response (B,), nats."""
     tokens, _ = token_log_probs(model, batch, temperature, logits=logits, scores=hooks)
     return tokens.masked_fill(~batch["response_mask"].bool(), 0.0).sum(1)
@@ -80,7 +81,7 @@ def _summed(
 
 def exact_scores(
     model: nn.Module, batch: Batch, temperature: float = 1.0, *, logits: int | None = None
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> tuple[Float[torch.Tensor, "B P"], Float[torch.Tensor, " B"]]:
     """Compute the gradient of S in all trainable parameters, one response at a time, to check the sketch against.
 
     Parameters
@@ -179,7 +180,13 @@ def score(
     return _pack(sketch, log_prob.detach(), tensors, np.float16, uncovered)
 
 
-def _pack(sketch: torch.Tensor, log_prob: torch.Tensor, batch: Batch, dtype: type, uncovered: dict[str, str]) -> Scores:
+def _pack(
+    sketch: Float[torch.Tensor, "B D"],
+    log_prob: Float[torch.Tensor, " B"],
+    batch: Batch,
+    dtype: type,
+    uncovered: dict[str, str],
+) -> Scores:
     vectors = sketch.detach().double().cpu().numpy()
     sums = log_prob.double().cpu().numpy()
     with np.errstate(all="ignore"):

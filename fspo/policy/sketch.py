@@ -18,9 +18,10 @@ from functools import cache
 
 import numpy as np
 import torch
+from jaxtyping import Float, Int8, Int64, UInt64
 
 
-def random_words(seed: int, rollout: int, name: str, count: int) -> np.ndarray:
+def random_words(seed: int, rollout: int, name: str, count: int) -> UInt64[np.ndarray, " {count}"]:
     """Draw `count` uint64 words that depend on (seed, rollout, name) alone.
 
     Philox is counter-based and its raw stream is fixed by NumPy's stability policy (NEP 19), so every
@@ -43,7 +44,7 @@ def random_words(seed: int, rollout: int, name: str, count: int) -> np.ndarray:
     return np.random.Philox(key=int.from_bytes(digest, "little")).random_raw(count).astype(np.uint64)
 
 
-def random_signs(seed: int, rollout: int, name: str, shape: tuple[int, ...]) -> np.ndarray:
+def random_signs(seed: int, rollout: int, name: str, shape: tuple[int, ...]) -> Int8[np.ndarray, " ..."]:
     """Draw independent signs, +1 or -1 with probability 1/2 each.
 
     Returns
@@ -99,7 +100,7 @@ class Sketcher:
         """Return how many entries a side of ``length`` entries has after the projection: at most k."""
         return length if self.projection is None else min(length, self.projection)
 
-    def _matrix(self, key: str, length: int, dtype: torch.dtype) -> torch.Tensor | None:
+    def _matrix(self, key: str, length: int, dtype: torch.dtype) -> Float[torch.Tensor, "{length} k"] | None:
         """Return the projection matrix times sqrt(k), (length, k), with entries +-1; None if a side is not
         projected."""
         if self.side(length) == length:
@@ -107,13 +108,15 @@ class Sketcher:
         signs = random_signs(self.seed, self.rollout, key, (length, self.side(length)))
         return torch.from_numpy(signs).to(self.device, dtype)
 
-    def project(self, x: torch.Tensor, key: str) -> torch.Tensor:
+    def project(self, x: Float[torch.Tensor, "*rows _"], key: str) -> Float[torch.Tensor, "*rows _"]:
         """Multiply the last axis of `x`, (..., length), by the projection matrix of `key` times sqrt(k); return
         (..., k)."""
         matrix = self.matrix(key, x.shape[-1], x.dtype)
         return x if matrix is None else x @ matrix
 
-    def _make_table(self, name: str, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    def _make_table(
+        self, name: str, dtype: torch.dtype
+    ) -> tuple[Int64[torch.Tensor, " entries"], Float[torch.Tensor, " entries"]]:
         """Return for each entry of a gradient's part the bucket that the entry is added to, and its signed scale."""
         start, size = self._spans[name]
         shape = self.shapes[name]
@@ -131,11 +134,11 @@ class Sketcher:
             torch.from_numpy(scale * signs).to(self.device, dtype),
         )
 
-    def zeros(self, rows: int, dtype: torch.dtype) -> torch.Tensor:
+    def zeros(self, rows: int, dtype: torch.dtype) -> Float[torch.Tensor, "{rows} D"]:
         """Return the sketch of `rows` zero gradients, shape (rows, width)."""
         return torch.zeros(rows, self.width, dtype=dtype, device=self.device)
 
-    def add(self, total: torch.Tensor, name: str, part: torch.Tensor) -> None:
+    def add(self, total: Float[torch.Tensor, "B D"], name: str, part: Float[torch.Tensor, " B *part"]) -> None:
         """Hash one part, which is already projected, and add it to `total` in place.
 
         Parameters

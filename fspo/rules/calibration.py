@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+from jaxtyping import Float64, Real
 
 from fspo.base.arguments import as_numbers, number
 from fspo.base.errors import UserError
@@ -19,8 +20,13 @@ _MAX_LOG_RANGE = 700.0  # largest half-width in nats, because exp of a much larg
 
 
 def standardized_excess(
-    rule: Rule, S: Array, n: Array, A: Array, m: Array | None = None, rate: Rate = "band"
-) -> np.ndarray:
+    rule: Rule,
+    S: Real[Array, "#*rows"],
+    n: Real[Array, "#*rows"],
+    A: Real[Array, "#*rows"],
+    m: Real[Array, "#*rows"] | float | None = None,
+    rate: Rate = "band",
+) -> Float64[np.ndarray, " ..."]:
     """Return each row's excess (float64): the factor on both half-widths at which the row is just accepted.
 
     The rule with half-widths scaled by f (in log space) accepts a row if and only if its excess is <= f.
@@ -71,11 +77,11 @@ def scaled(rule: Rule, factor: float) -> Rule:
 
 def calibrate(
     rule: Rule,
-    S: Array,
-    n: Array,
-    A: Array,
+    S: Real[Array, "#*rows"],
+    n: Real[Array, "#*rows"],
+    A: Real[Array, "#*rows"],
     target: float,
-    m: Array | None = None,
+    m: Real[Array, "#*rows"] | float | None = None,
     rate: Rate = "band",
 ) -> Rule:
     """Scale the rule's range so that it accepts the share ``target`` of the given responses.
@@ -107,7 +113,7 @@ def calibrate(
     return scaled(rule, excess_quantile(standardized_excess(rule, S, n, A, m, rate), target, rule.label))
 
 
-def excess_quantile(excess: np.ndarray, target: float, label: str = "") -> float:
+def excess_quantile(excess: Real[np.ndarray, " N"], target: float, label: str = "") -> float:
     """Return the factor on both half-widths at which the share ``target`` of the rows is accepted.
 
     Parameters
@@ -125,7 +131,7 @@ def excess_quantile(excess: np.ndarray, target: float, label: str = "") -> float
     return excess_quantiles(excess, [target], label)[0]
 
 
-def excess_quantiles(excess: np.ndarray, targets: Sequence[float], label: str = "") -> list[float]:
+def excess_quantiles(excess: Real[np.ndarray, " N"], targets: Sequence[float], label: str = "") -> list[float]:
     """Return the factors of `excess_quantile` for several targets.
 
     A factor lies midway between two neighbouring excesses. Rows with equal excess are accepted together.

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any, Literal, NamedTuple
 
 from array_api_compat import array_namespace
+from jaxtyping import Bool, Float, Int8, Real
 
 Array = Any  # a numpy array or a torch tensor
 Outside = Literal["drop", "truncate", "cap", "mask"]
@@ -30,18 +31,18 @@ The response keeps its gradient, and the event is counted."""
 _MAX_LOG_MULTIPLIER = 80.0
 
 
-def capped(exponent: Array) -> Array:
+def capped(exponent: Float[Array, "*rows"]) -> Float[Array, "*rows"]:
     """Return the exponent, or MAX_EXPONENT where it is larger; NaN stays NaN."""
     xp = array_namespace(exponent)
     return xp.where(exponent > MAX_EXPONENT, xp.full_like(exponent, MAX_EXPONENT), exponent)
 
 
-def importance_weight(exponent: Array) -> Array:
+def importance_weight(exponent: Float[Array, "*rows"]) -> Float[Array, "*rows"]:
     """Return the importance weight ``exp(min(exponent, MAX_EXPONENT))``; the exponent is S, S/n or s_t, nats."""
     return array_namespace(exponent).exp(capped(exponent))
 
 
-def token_k3(log_ratio: Array) -> Array:
+def token_k3(log_ratio: Float[Array, "*rows"]) -> Float[Array, "*rows"]:
     """Return ``exp(s) - 1 - s`` of each token log-ratio s: the k3 estimate of KL(old||new), nats.
 
     The exponent is at most MAX_EXPONENT.
@@ -49,7 +50,7 @@ def token_k3(log_ratio: Array) -> Array:
     return array_namespace(log_ratio).expm1(capped(log_ratio)) - log_ratio
 
 
-def exponent(S: Array, n: Array, weight: Weight) -> Array:
+def exponent(S: Float[Array, "*rows"], n: Real[Array, "#*rows"], weight: Weight) -> Float[Array, "*rows"]:
     """Return the exponent of a rule's importance weight: S, S/n if the weight is geometric, 0 if there is none."""
     if weight == "none":
         return array_namespace(S).zeros_like(S)
@@ -59,9 +60,9 @@ def exponent(S: Array, n: Array, weight: Weight) -> Array:
 class Edges(NamedTuple):
     """The edges and the centre of a band on S: arrays of the shape of S, nats."""
 
-    lo: Array
-    hi: Array
-    centre: Array  # m_L, from which the distance of the dual edge is measured
+    lo: Float[Array, "*rows"]
+    hi: Float[Array, "*rows"]
+    centre: Float[Array, "*rows"]  # m_L, from which the distance of the dual edge is measured
 
 
 class Applied(NamedTuple):
@@ -71,15 +72,17 @@ class Applied(NamedTuple):
     objective's value ``edge_weight * A``; it equals ``weight`` where the response is not cut.
     """
 
-    side: Array  # int8: -1 cut at the lower edge, 0 not cut, +1 cut at the upper edge, 2 cut at the dual edge
-    multiplier: Array  # M >= 0; under "truncate" and "cap" log M is held within +-80
-    weight: Array  # w = exp(S) or exp(S/n), exponent capped at MAX_EXPONENT
-    clipped_weight: Array
-    edge_weight: Array
-    in_band: Array  # bool: whether lo <= S <= hi
-    lo: Array
-    hi: Array
-    capped: Array  # bool: whether the exponent of the weight exceeds MAX_EXPONENT
+    side: Int8[
+        Array, "*rows"
+    ]  # int8: -1 cut at the lower edge, 0 not cut, +1 cut at the upper edge, 2 cut at the dual edge
+    multiplier: Float[Array, "*rows"]  # M >= 0; under "truncate" and "cap" log M is held within +-80
+    weight: Float[Array, "*rows"]  # w = exp(S) or exp(S/n), exponent capped at MAX_EXPONENT
+    clipped_weight: Float[Array, "*rows"]
+    edge_weight: Float[Array, "*rows"]
+    in_band: Bool[Array, "*rows"]  # bool: whether lo <= S <= hi
+    lo: Float[Array, "*rows"]
+    hi: Float[Array, "*rows"]
+    capped: Bool[Array, "*rows"]  # bool: whether the exponent of the weight exceeds MAX_EXPONENT
 
 
 class Clip(NamedTuple):
@@ -109,7 +112,7 @@ class Clip(NamedTuple):
     dual: float | None
     weight: Weight
 
-    def side(self, S: Array, A: Array, edges: Edges) -> Array:
+    def side(self, S: Float[Array, "*rows"], A: Float[Array, "*rows"], edges: Edges) -> Int8[Array, "*rows"]:
         """Return which edge cuts each row: int8, -1 the lower, +1 the upper, 2 the dual edge, 0 none."""
         xp = array_namespace(S)
         above = edges.hi < S
@@ -122,22 +125,26 @@ class Clip(NamedTuple):
             side = side + 2 * xp.astype((self._dual_edge(edges) < S) & (A < 0), xp.int8)
         return side
 
-    def edge(self, S: Array, side: Array, edges: Edges) -> Array:
+    def edge(self, S: Float[Array, "*rows"], side: Int8[Array, "*rows"], edges: Edges) -> Float[Array, "*rows"]:
         """Return the edge that cuts each row, nats; for rows that are not cut, S."""
         xp = array_namespace(S)
         edge = xp.where(side == 1, edges.hi, xp.where(side == -1, edges.lo, S))
         return edge if self.dual is None else xp.where(side == 2, self._dual_edge(edges), edge)
 
-    def edge_weight(self, S: Array, n: Array, side: Array, edges: Edges) -> Array:
+    def edge_weight(
+        self, S: Float[Array, "*rows"], n: Float[Array, "*rows"], side: Int8[Array, "*rows"], edges: Edges
+    ) -> Float[Array, "*rows"]:
         """Return the importance weight at the edge that cuts each row; if none does, that of the row's S."""
         return importance_weight(exponent(self.edge(S, side, edges), n, self.weight))
 
-    def clipped_weight(self, side: Array, edge_weight: Array) -> Array:
+    def clipped_weight(self, side: Int8[Array, "*rows"], edge_weight: Float[Array, "*rows"]) -> Float[Array, "*rows"]:
         """Return M*w, the importance weight that the clip leaves to each row."""
         xp = array_namespace(edge_weight)
         return xp.where(side != 0, xp.zeros_like(edge_weight), edge_weight) if self.zeroes else edge_weight
 
-    def excess(self, over: Array, under: Array, A: Array) -> Array:
+    def excess(
+        self, over: Float[Array, "*rows"], under: Float[Array, "*rows"], A: Float[Array, "*rows"]
+    ) -> Float[Array, "*rows"]:
         """Return the smallest factor on both half-widths at which each row is not cut.
 
         This inverts `side`: a row is cut by the band scaled by f if and only if its excess is above f.
@@ -157,7 +164,9 @@ class Clip(NamedTuple):
         negative = under if self.dual is None else xp.maximum(under, over / self.dual)
         return xp.where(A > 0, over, negative)
 
-    def apply(self, S: Array, n: Array, A: Array, edges: Edges) -> Applied:
+    def apply(
+        self, S: Float[Array, "*rows"], n: Float[Array, "*rows"], A: Float[Array, "*rows"], edges: Edges
+    ) -> Applied:
         """Clip rows: compute sides, multipliers and weights. All arrays have one shape and one floating dtype."""
         xp = array_namespace(S)
         side = self.side(S, A, edges)
@@ -185,6 +194,6 @@ class Clip(NamedTuple):
         """Whether a row that is cut loses all its weight (drop, mask); otherwise the weight is held at the edge."""
         return self.outside in ("drop", "mask")
 
-    def _dual_edge(self, edges: Edges) -> Array:
+    def _dual_edge(self, edges: Edges) -> Float[Array, "*rows"]:
         assert self.dual is not None
         return edges.centre + self.dual * (edges.hi - edges.centre)

@@ -7,6 +7,7 @@ from dataclasses import astuple, dataclass
 from typing import Literal, NamedTuple
 
 from array_api_compat import array_namespace
+from jaxtyping import Bool, Float, Real
 
 from fspo.base.errors import UserError
 from fspo.rules.clip import Array, token_k3
@@ -21,10 +22,10 @@ class TokenMeans(NamedTuple):
     sums them.
     """
 
-    k3: Array  # mean of k3, nats
-    sigma2: Array  # mean of s_t^2, nats squared
-    positive: Array = 0.0  # mean log-ratio of responses with A > 0, nats
-    negative: Array = 0.0  # mean log-ratio of responses with A < 0, nats
+    k3: Float[Array, " ..."] | float  # mean of k3, nats
+    sigma2: Float[Array, " ..."] | float  # mean of s_t^2, nats squared
+    positive: Float[Array, " ..."] | float = 0.0  # mean log-ratio of responses with A > 0, nats
+    negative: Float[Array, " ..."] | float = 0.0  # mean log-ratio of responses with A < 0, nats
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,13 @@ class DriftStats:
     negative_tokens: float = 0.0
 
     @staticmethod
-    def of(k3_sum: Array, sum_sq: Array, n: Array, S: Array | None = None, A: Array | None = None) -> DriftStats:
+    def of(
+        k3_sum: Real[Array, " B"],
+        sum_sq: Real[Array, " B"],
+        n: Real[Array, " B"],
+        S: Real[Array, " B"] | None = None,
+        A: Real[Array, " B"] | None = None,
+    ) -> DriftStats:
         """Add up the sums of B responses, as Python floats. The result is not summed over processes.
 
         Parameters
@@ -110,7 +117,9 @@ def _mean(total: float, count: float) -> float:
     return total / count if count else 0.0
 
 
-def drift_stats(log_ratios: Array, mask: Array, advantages: Array | None = None) -> DriftStats:
+def drift_stats(
+    log_ratios: Float[Array, "B T"], mask: Bool[Array, "B T"], advantages: Real[Array, " B"] | None = None
+) -> DriftStats:
     """Compute the drift statistics of token log-ratios (B, T), over the tokens where ``mask`` (B, T) is true.
 
     Parameters
@@ -133,7 +142,9 @@ def drift_stats(log_ratios: Array, mask: Array, advantages: Array | None = None)
     return DriftStats.of(k3, sq, count, S, advantages)
 
 
-def token_sums(log_ratios: Array, mask: Array) -> tuple[Array, Array, Array]:
+def token_sums(
+    log_ratios: Float[Array, "B T"], mask: Bool[Array, "B T"]
+) -> tuple[Float[Array, " B"], Float[Array, " B"], Float[Array, " B"]]:
     """Return for each response (B,) the sum of k3 (`token_k3`), the sum of s**2 and the number of tokens."""
     xp = array_namespace(log_ratios)
     s = xp.where(mask, log_ratios, xp.zeros_like(log_ratios))

@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float, Int64, Real
 
 from fspo.base.errors import UserError
 from fspo.rules import Rule, excess_quantile, scaled, standardized_excess
@@ -134,7 +135,7 @@ class OnlineRule:
         lengths = n if self.template.target_rate == "band" else n[A != 0]
         self.learn(excess, lengths)
 
-    def learn(self, excess: np.ndarray, lengths: np.ndarray) -> None:
+    def learn(self, excess: Float[np.ndarray, " N"], lengths: Real[np.ndarray, " N"]) -> None:
         """Learn from one update's responses as `observe` does, if the excess of each over the starting rule's band is
         known.
 
@@ -171,7 +172,7 @@ class OnlineRule:
         s.pending = {}
         self._rule = None
 
-    def _step(self, excess: np.ndarray, log_n: np.ndarray) -> bool:
+    def _step(self, excess: Float[np.ndarray, " N"], log_n: Float[np.ndarray, " N"]) -> bool:
         """Change theta, the parameters of the half-widths (T14), after one update; return whether it was changed.
 
         The first call sets the range to the quantile of the rows' excess; each later one makes a step.
@@ -217,7 +218,7 @@ class OnlineRule:
         return tuple(found)
 
 
-def _bin(n: np.ndarray) -> np.ndarray:
+def _bin(n: Real[np.ndarray, " N"]) -> Int64[np.ndarray, " N"]:
     """Return the bin of each length, floor(log2 n); the bins do not depend on data."""
     return (np.frexp(n)[1] - 1).astype(np.int64)
 

@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 from array_api_compat import array_namespace
+from jaxtyping import Float, Float64, Real
 
 from fspo.base.arguments import as_numbers, one_shape
 from fspo.base.errors import UserError, unknown_name
@@ -191,7 +192,7 @@ class Rule:
         """Return the rule as plain values for a log's metadata; ``Rule(**values)`` makes the same rule again."""
         return asdict(self)
 
-    def half_widths(self, n: Array) -> tuple[Array, Array]:
+    def half_widths(self, n: Float[Array, "*rows"]) -> tuple[Float[Array, "*rows"], Float[Array, "*rows"]]:
         """Return the half-widths below and above the centre, nats, in the shape of ``n`` (floating)."""
         xp = array_namespace(n)
         if self.shape == "none":
@@ -206,13 +207,15 @@ class Rule:
             return scale * below, scale * math.log1p(self.range_hi)
         return scale * self.range_lo, scale * self.range_hi
 
-    def _factor(self, xp: Any, n: Array) -> Array:
+    def _factor(self, xp: Any, n: Float[Array, "*rows"]) -> Float[Array, "*rows"]:
         found = xp.ones_like(n)
         for length, factor in self.factors:
             found = xp.where(n >= length, xp.full_like(n, factor), found)
         return found
 
-    def centre(self, stats: DriftStats | TokenMeans | None = None, A: Array | None = None) -> Array:
+    def centre(
+        self, stats: DriftStats | TokenMeans | None = None, A: Real[Array, " N"] | None = None
+    ) -> Float[Array, " ..."] | float:
         """Compute the centre m of the band, nats per token; on a sum of n log-ratios the centre is m_L = m n.
 
         docs/theory.md section 2 defines each drift.
@@ -247,7 +250,9 @@ class Rule:
         zero = xp.zeros_like(A, dtype=xp.float64)
         return xp.where(A > 0, zero + stats.positive, xp.where(A < 0, zero + stats.negative, zero))
 
-    def band(self, n: Array, m: Array | None = None) -> tuple[Array, Array]:
+    def band(
+        self, n: Float[Array, "*rows"], m: Real[Array, "#*rows"] | float | None = None
+    ) -> tuple[Float[Array, "*rows"], Float[Array, "*rows"]]:
         """Return the lower and the upper edge of the band on S, nats.
 
         Parameters
@@ -261,7 +266,9 @@ class Rule:
         centre = self.sum_centre(n, m)
         return centre - below, centre + above
 
-    def sum_centre(self, n: Array, m: Array | None = None) -> Array:
+    def sum_centre(
+        self, n: Float[Array, "*rows"], m: Real[Array, "#*rows"] | float | None = None
+    ) -> Float[Array, "*rows"]:
         """Return the centre m_L = m n of the band on a sum of n log-ratios, nats; 0 if the rule has no drift.
 
         Raises
@@ -274,7 +281,12 @@ class Rule:
         return (0.0 if m is None else m) * n
 
     def apply(
-        self, S: Array, n: Array, A: Array, m: Array | None = None, logged: tuple[Array, Array] | None = None
+        self,
+        S: Float[Array, "*rows"],
+        n: Real[Array, "#*rows"],
+        A: Real[Array, "#*rows"],
+        m: Real[Array, "#*rows"] | float | None = None,
+        logged: tuple[Float[Array, "#*rows"], Float[Array, "#*rows"]] | None = None,
     ) -> Applied:
         """Clip each row: find its side, multiplier and weights (docs/theory.md section 2, "Active side").
 
@@ -296,7 +308,14 @@ class Rule:
         lo, hi = self.band(n, m) if logged is None else logged
         return self.clip.apply(S, n, A, Edges(lo, hi, self.sum_centre(n, m)))
 
-    def acceptance(self, S: Array, n: Array, A: Array, m: Array | None = None, rate: Rate = "band") -> float:
+    def acceptance(
+        self,
+        S: Real[Array, "#*rows"],
+        n: Real[Array, "#*rows"],
+        A: Real[Array, "#*rows"],
+        m: Real[Array, "#*rows"] | float | None = None,
+        rate: Rate = "band",
+    ) -> float:
         """Return the band acceptance of all rows, or the update acceptance of rows with A != 0; ``m`` as in `apply`.
 
         Raises
@@ -312,7 +331,9 @@ class Rule:
         return float(np.mean(accepted))
 
 
-def checked_rows(S: Array, n: Array, A: Array, rate: str) -> list[np.ndarray]:
+def checked_rows(
+    S: Real[Array, "#*rows"], n: Real[Array, "#*rows"], A: Real[Array, "#*rows"], rate: str
+) -> list[Float64[np.ndarray, "*rows"]]:
     """Return S, n and A as float64 arrays of one shape.
 
     S may be NaN, because callers leave such rows out.

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from jaxtyping import Int64
+from numpy.typing import ArrayLike
 
 from fspo.base.arguments import checked_count
 from fspo.base.errors import UserError
@@ -43,7 +44,7 @@ class Bins:
     def __len__(self) -> int:
         return len(self.edges) - 1
 
-    def index(self, values: ArrayLike) -> NDArray[np.int64]:
+    def index(self, values: ArrayLike) -> Int64[np.ndarray, "*N"]:
         """Return the bin of each value, int (N,) in 0..K-1."""
         inner = np.asarray(self.edges[1:-1])
         return np.searchsorted(inner, np.asarray(values), side="right").astype(np.int64)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float64, Int64, Integer, Shaped
 from numpy.typing import ArrayLike, NDArray
 
 Floats = NDArray[np.float64]
@@ -41,14 +42,14 @@ class Ratios:
         Whether the ratios are shares of rows (the numerator is an indicator).
     """
 
-    value: Floats
-    variance: Floats
-    count: Ints
-    clusters: Ints
-    influence: Floats
-    rows: Floats
-    sums: Floats
-    base: Floats
+    value: Float64[np.ndarray, " K1"]
+    variance: Float64[np.ndarray, " K1"]
+    count: Int64[np.ndarray, " K1"]
+    clusters: Int64[np.ndarray, " K1"]
+    influence: Float64[np.ndarray, "C K1"]
+    rows: Float64[np.ndarray, "C K"]
+    sums: Float64[np.ndarray, "C K"]
+    base: Float64[np.ndarray, "C K"]
     binary: bool = False
 
     @property
@@ -57,24 +58,34 @@ class Ratios:
         return self.binary or bool(np.all((self.sums >= 0) & (self.sums <= self.base * (1 + 1e-9))))
 
 
-def totals(code: Ints, number: int, values: ArrayLike | None = None) -> Floats:
+def totals(
+    code: Integer[np.ndarray, " N"], number: int, values: ArrayLike | None = None
+) -> Float64[np.ndarray, " {number}"]:
     """Return the sum of values (N,) for each code 0..number-1; without values the number of rows."""
     return np.asarray(np.bincount(code, values, number), np.float64)
 
 
-def sum_by(cluster: Ints, bins: Ints, number: int, values: ArrayLike) -> Floats:
+def sum_by(
+    cluster: Integer[np.ndarray, " N"], bins: Integer[np.ndarray, " N"], number: int, values: ArrayLike
+) -> Float64[np.ndarray, "C {number}"]:
     """Return sums of values by cluster and bin (C, K). Clusters are numbered 0 to C-1 without gaps."""
     clusters = int(cluster.max()) + 1 if cluster.size else 0
     return totals(cluster * number + bins, clusters * number, values).reshape(clusters, number)
 
 
-def dense(cluster: Ints) -> Ints:
+def dense(cluster: Shaped[np.ndarray, " N"]) -> Int64[np.ndarray, " N"]:
     """Renumber clusters as 0 to C-1 without gaps."""
     return np.unique(cluster, return_inverse=True)[1].reshape(-1).astype(np.int64)
 
 
 def ratios(
-    y: ArrayLike, cluster: Ints, bins: Ints, number: int, d: ArrayLike | None = None, *, binary: bool = False
+    y: ArrayLike,
+    cluster: Integer[np.ndarray, " N"],
+    bins: Integer[np.ndarray, " N"],
+    number: int,
+    d: ArrayLike | None = None,
+    *,
+    binary: bool = False,
 ) -> Ratios:
     """Compute the ratios sum(y)/sum(d) by bin and overall, with variances that take clusters into account.
 
@@ -96,7 +107,12 @@ def ratios(
 
 
 def ratios_of_sums(
-    rows: Floats, ys: Floats, ds: Floats, *, clusters: Ints | None = None, binary: bool = False
+    rows: Float64[np.ndarray, "C K"],
+    ys: Float64[np.ndarray, "C K"],
+    ds: Float64[np.ndarray, "C K"],
+    *,
+    clusters: Int64[np.ndarray, " K+1"] | None = None,
+    binary: bool = False,
 ) -> Ratios:
     """Compute the result of :func:`ratios` from sums by cluster and bin.
 
@@ -139,7 +155,7 @@ def flat_variance(clusters: ArrayLike) -> Any:
     return share * (1 - share) / met
 
 
-def borrowed(rare: ArrayLike) -> Floats:
+def borrowed(rare: ArrayLike) -> Float64[Any, "*K"]:
     """Return the weight, from 0 to 1, of the observed covariance if ``rare`` clusters show the rarer outcome.
 
     The rest, one minus this weight, belongs to the covariance of a model.

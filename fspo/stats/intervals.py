@@ -6,11 +6,12 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float64
 from numpy.typing import ArrayLike
 from scipy import optimize
 from scipy import stats as sps
 
-from fspo.stats.clusters import MIN_CLUSTERS, Floats
+from fspo.stats.clusters import MIN_CLUSTERS
 
 CONFIDENCE = 0.95
 """Level of every interval in tables and figures, unless its table names another one."""
@@ -42,7 +43,7 @@ def sample_interval(values: ArrayLike, level: float = CONFIDENCE) -> tuple[float
 
 def proportion_interval(
     value: ArrayLike, variance: ArrayLike, count: ArrayLike, clusters: ArrayLike, level: float = CONFIDENCE
-) -> tuple[Floats, Floats]:
+) -> tuple[Float64[np.ndarray, "*K"], Float64[np.ndarray, "*K"]]:
     """Return the Wilson interval of a share p at the effective sample size p(1-p)/variance.
 
     Its quantile is Student's t on C-1 degrees of freedom, C the number of clusters. The effective size is at most the
@@ -63,7 +64,7 @@ def proportion_interval(
 
 def mean_interval(
     value: ArrayLike, variance: ArrayLike, clusters: ArrayLike, level: float = CONFIDENCE
-) -> tuple[Floats, Floats]:
+) -> tuple[Float64[np.ndarray, "*K"], Float64[np.ndarray, "*K"]]:
     """Return Student's t interval of a mean on C-1 degrees of freedom; NaN if C clusters are below ``MIN_CLUSTERS``."""
     m, v, c = (np.asarray(x, np.float64) for x in (value, variance, clusters))
     half = sps.t.ppf((1 + level) / 2, np.maximum(c - 1, 1)) * np.sqrt(v)
@@ -108,7 +109,7 @@ SEED = 20250911
 
 
 @lru_cache(maxsize=16)
-def normal_draws(dimension: int, number: int = 4000, seed: int = SEED) -> Floats:
+def normal_draws(dimension: int, number: int = 4000, seed: int = SEED) -> Float64[np.ndarray, "{number} {dimension}"]:
     """Return fixed antithetic standard normal draws (number, dimension), so that intervals need no random state."""
     half = np.random.default_rng(seed).standard_normal((number // 2, dimension))
     draws = np.concatenate([half, -half])
@@ -117,11 +118,11 @@ def normal_draws(dimension: int, number: int = 4000, seed: int = SEED) -> Floats
 
 
 @lru_cache(maxsize=64)
-def _t_factors(df: int, number: int, seed: int = 20250912) -> Floats:
+def _t_factors(df: int, number: int, seed: int = 20250912) -> Float64[np.ndarray, " {number}"]:
     return np.sqrt(df / np.random.default_rng(seed).chisquare(df, number))
 
 
-def symmetric_root(covariance: Floats) -> Floats:
+def symmetric_root(covariance: Float64[np.ndarray, "K K"]) -> Float64[np.ndarray, "K K"]:
     """Return the symmetric square root (K, K) of a covariance.
 
     The symmetric root is unique. Eigenvectors are not: a numerical library chooses their sign, and a rotation where
@@ -133,13 +134,15 @@ def symmetric_root(covariance: Floats) -> Floats:
     return (vectors * np.sqrt(np.where(values > least, values, 0.0))) @ vectors.T
 
 
-def error_draws(covariance: Floats, df: int) -> Floats:
+def error_draws(covariance: Float64[np.ndarray, "K K"], df: int) -> Float64[np.ndarray, "M K"]:
     """Return draws (M, K) of the error of an estimate, from the multivariate t law with this covariance."""
     draws = normal_draws(len(covariance))
     return (draws @ symmetric_root(covariance)) * _t_factors(max(df, 1), len(draws))[:, None]
 
 
-def simultaneous_half_widths(covariance: Floats, df: int, level: float = CONFIDENCE) -> Floats:
+def simultaneous_half_widths(
+    covariance: Float64[np.ndarray, "K K"], df: int, level: float = CONFIDENCE
+) -> Float64[np.ndarray, " K"]:
     """Return half-widths (K,) of intervals that hold together with probability ``level`` (max-t).
 
     A half-width is 0 where the variance is 0.

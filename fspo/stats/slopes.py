@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from jaxtyping import Float64, Integer
 from numpy.typing import ArrayLike
 from scipy import special
 
-from fspo.stats.clusters import MIN_CLUSTERS, TOO_FEW, Floats, Ints, dense, totals
+from fspo.stats.clusters import MIN_CLUSTERS, TOO_FEW, dense, totals
 from fspo.stats.intervals import EQUIVALENCE, t_quantile
 
 
@@ -37,10 +38,10 @@ def no_slope(reason: str) -> Slope:
 def cluster_slope(
     y: ArrayLike,
     x: ArrayLike,
-    cluster: Ints,
+    cluster: Integer[np.ndarray, " N"],
     weight: ArrayLike | None = None,
     *,
-    strata: Ints | None = None,
+    strata: Integer[np.ndarray, " N"] | None = None,
     margin: float,
 ) -> Slope:
     """Fit y on x by least squares, with cluster-robust (CR1) standard error and Student's t on C-1 degrees of freedom.
@@ -73,7 +74,15 @@ def cluster_slope(
     return slope_of_sums(wx, wxx, wxy, float(np.sum(w)), unusual, margin=margin)
 
 
-def slope_of_sums(wx: Floats, wxx: Floats, wxy: Floats, weight: float, unusual: int, *, margin: float) -> Slope:
+def slope_of_sums(
+    wx: Float64[np.ndarray, " C"],
+    wxx: Float64[np.ndarray, " C"],
+    wxy: Float64[np.ndarray, " C"],
+    weight: float,
+    unusual: int,
+    *,
+    margin: float,
+) -> Slope:
     """Compute the result of :func:`cluster_slope` from sums by cluster.
 
     Parameters

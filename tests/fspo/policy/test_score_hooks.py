@@ -9,7 +9,7 @@ import torch
 from score_models import BARE, MODELS, VOCAB, batch_of, build, reordered, sketches
 
 from fspo.base.errors import UserError
-from fspo.policy import logprobs
+from fspo.policy import linear_logprobs, logprobs
 from fspo.policy.linear_logprobs import TILE
 from fspo.policy.logprobs import token_log_probs
 from fspo.policy.scores import ScoreHooks, exact_scores, score
@@ -87,13 +87,13 @@ def test_a_score_pass_in_tiles_forms_no_gradient_of_the_output_weight(monkeypatc
     model, batch = build(), batch_of(4)
     monkeypatch.setattr(logprobs, "BIG_VOCABULARY", 2)
     shapes = []
-    product = logprobs.linear_log_probs.__globals__["_Logits"].add_product
+    product = linear_logprobs._Logits.add_product
 
     def watch(self, total, a, b):
         shapes.append(total.shape)
         product(self, total, a, b)
 
-    monkeypatch.setattr(logprobs.linear_log_probs.__globals__["_Logits"], "add_product", watch)
+    monkeypatch.setattr(linear_logprobs._Logits, "add_product", watch)
     sketches(model, batch)
     tokens = int(batch["response_mask"].sum())
     assert set(shapes) == {(tokens, 16)}

@@ -161,7 +161,9 @@ CASES = [
 
 @pytest.mark.parametrize(("outside", "dual", "S", "A", "side", "m", "clipped", "edge"), CASES)
 def test_apply_by_hand(outside, dual, S, A, side, m, clipped, edge):
-    applied = Rule("sqrt", 0.03, 0.03, outside=outside, dual=dual).apply(np.array([S]), np.array([4]), np.array([A]))
+    applied = Rule("sqrt", 0.03, 0.03, outside=outside, dual=dual).apply(
+        np.array([S], float), np.array([4]), np.array([A])
+    )
     assert applied.side[0] == side
     np.testing.assert_allclose(
         [applied.multiplier[0], applied.clipped_weight[0], applied.edge_weight[0], applied.weight[0]],
@@ -213,9 +215,8 @@ def test_k3_is_capped_and_both_edges_lie_in_the_band():
 
 
 def test_cap_excess_looks_at_the_upper_edge_alone():
-    excess = standardized_excess(
-        Rule("sqrt", 0.03, 0.03, outside="cap"), [0.12, -0.12, 0.03], [4, 4, 4], [-1.0, -1.0, 1.0], rate="update"
-    )
+    S, n, A = np.array([0.12, -0.12, 0.03]), np.array([4, 4, 4]), np.array([-1.0, -1.0, 1.0])
+    excess = standardized_excess(Rule("sqrt", 0.03, 0.03, outside="cap"), S, n, A, rate="update")
     np.testing.assert_allclose(excess, [2.0, -2.0, 0.5])
 
 
