@@ -17,7 +17,7 @@ from analysis.doctor.selection import Selection
 from analysis.stats.anytime import AnytimeMean, stakes
 from fspo.gradlog import GradLogWriter, read_log
 from fspo.rules import correction
-from studies.doctor_power import add, after, rewritten
+from studies.doctor_defects import add, after, rewritten
 
 
 def findings(run):

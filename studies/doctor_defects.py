@@ -1,0 +1,509 @@
+"""Forty ways to spoil a gradient log, and some of them at several severities, for the study of the doctor.
+
+They were written after the doctor's laws were fixed and not used to change them. Most are bugs that users of RL
+libraries reported; the address stands beside each. A defect changes the logged rows of a sound run as the bug would,
+and the columns that a trainer derives from the changed ones follow. Each names the checks that would name it rightly.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from analysis.doctor.findings import Answer
+from fspo.advantages import advantages
+from fspo.gradlog.run_folder import CONFIG, GRADLOG, METRICS
+from fspo.gradlog.schema import RATIO_COLUMNS
+from fspo.rules import preset, token_k3
+
+Columns = dict[str, np.ndarray]
+Rng = np.random.Generator
+Change = Callable[[Columns, Rng, int], Columns]
+"""A rewrite of one rollout: its columns, random numbers and its number to columns."""
+
+
+class Defect(NamedTuple):
+    """A way to spoil a log.
+
+    Attributes
+    ----------
+    says : str
+        The defect in a few words.
+    rightly : str
+        Checks that name it rightly, by name; "check~words": only if the finding's text has one of the words (a regular
+        expression). Empty: nothing in a log's rows contradicts the defect, so no check could name it.
+    source : str
+        The report that it is from: a GitHub repository and number; empty for one of our own.
+    """
+
+    says: str
+    rightly: str
+    change: Change
+    source: str = ""
+
+    def named_by(self, findings: list[Answer]) -> bool:
+        """Return whether some finding names the defect rightly."""
+        wanted = [part.partition("~")[::2] for part in self.rightly.split()]
+        return any(a.id == name and re.search(words, a.summary) for a in findings for name, words in wanted)
+
+
+def after(c: Columns) -> np.ndarray:
+    """Rows after an update."""
+    return c["updates_since_rollout"] > 0
+
+
+def again(c: Columns) -> Columns:
+    """Let what the clip did follow from S, A and the edges: of a rule that drops, with the response's weight."""
+    rule = preset("fspo").rule
+    done = rule.apply(c["log_ratio"], c["length"].astype(float), c["advantage"].astype(float), None, (c["lo"], c["hi"]))
+    new = {"side": done.side, "multiplier": done.multiplier, "weight": done.weight, "band_accept": done.in_band}
+    return c | {name: np.asarray(x).astype(c[name].dtype) for name, x in new.items()}
+
+
+def shifted(c: Columns, x: np.ndarray, which: str) -> Columns:
+    """Add x to the ratio ``which``, spread evenly over the tokens, in its own columns alone."""
+    names = RATIO_COLUMNS[which]
+    ratio = {"update": "log_ratio", "total": None}.get(which, f"{which}_log_ratio")
+    S = c[ratio] if ratio else c["log_ratio"] + c["behaviour_log_ratio"]
+    L = c["length"].astype(float)
+    each = x / L
+    out = {} if ratio is None else {ratio: S + x}
+    if names.sum_sq in c:
+        out[names.sum_sq] = c[names.sum_sq] + 2 * each * S + L * each**2
+        out[names.k3_sum] = np.exp(each) * (c[names.k3_sum] + L + S) - L - S - x
+    return c | out
+
+
+def add(c: Columns, x: np.ndarray, engine: bool = False) -> Columns:
+    """Add x to S, or to the engine's ratio, and let sums, ratios and the clip follow."""
+    total = shifted(c, x, "total") if "behaviour_log_ratio" in c else c
+    if engine:
+        return shifted(shifted(total, x, "engine"), x, "behaviour")
+    return again(shifted(total, x, "update"))
+
+
+def rough(c: Columns, sigma: np.ndarray | float, rng: Rng, engine: bool = False) -> Columns:
+    """Add noise of spread sigma and mean -sigma^2/2 to every token's ratio: another law of the same kind (T9, T16)."""
+    L = c["length"].astype(float)
+    sigma = np.broadcast_to(sigma, L.shape)
+    x = sigma * np.sqrt(L) * rng.standard_normal(len(L)) - sigma**2 * L / 2
+    done = add(c, x, engine)
+    for which in ("engine", "behaviour", "total") if engine else ("update", "total"):
+        names = RATIO_COLUMNS[which]
+        if names.sum_sq in c:
+            S = done["log_ratio"] if which == "update" else done["behaviour_log_ratio"]
+            S = S + done["log_ratio"] if which == "total" else S
+            square, k3 = c[names.sum_sq] + sigma**2 * L, c[names.k3_sum] + sigma**2 * L / 2
+            done[names.sum_sq] = np.where(sigma > 0, np.maximum(square, 1.02 * S**2 / L), c[names.sum_sq])
+            done[names.k3_sum] = np.where(sigma > 0, np.maximum(k3, 1.02 * L * token_k3(S / L)), c[names.k3_sum])
+    return done
+
+
+def zeroed(c: Columns, which: np.ndarray) -> Columns:
+    """Set S and its sums to 0 in some rows."""
+    c = c | {name: np.where(which, 0.0, c[name]) for name in ("log_ratio", "sum_sq_log_ratio", "k3_sum")}
+    total = RATIO_COLUMNS["total"]
+    if total.sum_sq in c:
+        c = c | {a: np.where(which, c[b], c[a]) for a, b in zip(total[1:], RATIO_COLUMNS["behaviour"][1:], strict=True)}
+    return again(c)
+
+
+def lengthened(c: Columns, length: np.ndarray) -> Columns:
+    """Set the lengths, and let the edges of a sqrt or power band and the clip follow."""
+    old, new = c["length"].astype(float), length.astype(float)
+    finite = np.isfinite(c["hi"]).all() and len(np.unique(old)) > 1
+    power = np.polyfit(np.log(old), np.log(c["hi"]), 1)[0] if finite and (c["hi"] > 0).all() else 0.0
+    factor = (new / old) ** power
+    return again(c | {"length": length.astype(c["length"].dtype), "lo": c["lo"] * factor, "hi": c["hi"] * factor})
+
+
+def judged(c: Columns, reward: np.ndarray, groups: np.ndarray | None = None) -> np.ndarray:
+    """Return the GRPO advantages (N,) of rewards in groups, by default the logged ones."""
+    first = np.unique(c["response_id"], return_index=True, return_inverse=True)
+    index, inverse = first[1], first[2]
+    groups = c["prompt_id"] if groups is None else groups
+    return advantages(reward[index].astype(float), groups[index], "grpo")[0][inverse]
+
+
+def rewarded(c: Columns, A: np.ndarray) -> Columns:
+    """Set the advantages and let the clip follow."""
+    return again(c | {"advantage": A.astype(c["advantage"].dtype)})
+
+
+def place(c: Columns) -> np.ndarray:
+    """Number the responses of a rollout from 0 in the order of their ids (N,)."""
+    return np.unique(c["response_id"], return_inverse=True)[1]
+
+
+def group_of(c: Columns) -> np.ndarray:
+    """Number the groups of a rollout from 0 (N,)."""
+    return np.unique(c["prompt_id"], return_inverse=True)[1]
+
+
+def in_group(c: Columns) -> np.ndarray:
+    """Number the responses of each group from 0 (N,)."""
+    at, group = place(c), group_of(c)
+    start = np.full(int(group.max()) + 1, at.max() + 1)
+    np.minimum.at(start, group, at)
+    return at - start[group]
+
+
+def per_response(c: Columns, rng: Rng, draw: Callable[[int], np.ndarray]) -> np.ndarray:
+    """Draw a number for each response and give it to all of its rows (N,)."""
+    at = place(c)
+    return draw(int(at.max()) + 1)[at]
+
+
+def kept(c: Columns, which: np.ndarray) -> Columns:
+    """Keep some rows."""
+    return {name: x[which] for name, x in c.items()}
+
+
+def joined(c: Columns, more: Columns) -> Columns:
+    """Put further rows behind."""
+    return {name: np.concatenate([x, more[name]]) for name, x in c.items()}
+
+
+def copies(c: Columns, which: np.ndarray, *, prompts: bool) -> Columns:
+    """Count some rows twice, under other ids of responses and, if wanted, of prompts."""
+    more = kept(c, which)
+    more["response_id"] = more["response_id"] + 10**6
+    if prompts:
+        more["prompt_id"] = more["prompt_id"] + 10**6
+    return joined(c, more)
+
+
+def rewritten(source: Path, target: Path, change: Change, seed: int) -> Path:
+    """Copy a run with each file's rows changed."""
+    shutil.copytree(source / GRADLOG, target / GRADLOG)
+    for name in (METRICS, CONFIG):
+        if (source / name).exists():
+            shutil.copy(source / name, target / name)
+    for file in sorted((target / GRADLOG).iterdir()):
+        table = pq.read_table(file)
+        n = len(table)
+        columns = {f: table[f].to_numpy(zero_copy_only=False) for f in table.column_names if table[f].null_count < n}
+        rollout = int(columns["rollout"][0])
+        changed = change(columns, np.random.default_rng((seed, rollout)), rollout)
+        size = len(changed["rollout"])
+        arrays = [
+            pa.array(changed[f.name]).cast(f.type, safe=False) if f.name in changed else pa.nulls(size, f.type)
+            for f in table.schema
+        ]
+        pq.write_table(pa.Table.from_arrays(arrays, schema=table.schema), file)
+    return target
+
+
+SEVERITIES: dict[str, tuple[tuple[float, ...], Callable[[float], Change]]] = {
+    "S too large, nats a token": (
+        (1e-5, 1e-4, 3e-4, 1e-3, 3e-3),
+        lambda s: lambda c, r, i: add(c, s * c["length"] * after(c)),
+    ),
+    "S too small, nats a token": (
+        (1e-5, 1e-4, 3e-4, 1e-3, 3e-3),
+        lambda s: lambda c, r, i: add(c, -s * c["length"] * after(c)),
+    ),
+    "a token more in S, nats": ((0.003, 0.01, 0.03, 0.1, 0.3), lambda s: lambda c, r, i: add(c, s * after(c))),
+    "a token less in S, nats": ((0.003, 0.01, 0.03, 0.1, 0.3), lambda s: lambda c, r, i: add(c, -s * after(c))),
+    "noise of S before and after updates, nats a root token": (
+        (1e-4, 1e-3, 3e-3, 1e-2, 3e-2),
+        lambda s: lambda c, r, i: rough(c, s, r),
+    ),
+    "E of a sampler at another temperature, nats a token": (
+        (1e-5, 1e-4, 3e-4, 1e-3, 3e-3),
+        lambda s: lambda c, r, i: add(c, -s * c["length"], engine=True),
+    ),
+    "share of rows with another multiplier": (
+        (1e-4, 3e-4, 1e-3, 1e-2, 0.1),
+        lambda s: (
+            lambda c, r, i: (
+                c | {"multiplier": np.where(r.random(len(c["length"])) < s, 0.5, c["multiplier"]).astype(np.float32)}
+            )
+        ),
+    ),
+    "share of responses counted twice": (
+        (0.005, 0.01, 0.02, 0.05, 0.2),
+        lambda s: lambda c, r, i: copies(c, place(c) % 200 < 200 * s, prompts=True),
+    ),
+    "share of responses that lack, at random": (
+        (0.001, 0.003, 0.01, 0.03, 0.1),
+        lambda s: lambda c, r, i: kept(c, per_response(c, r, r.random) >= s),
+    ),
+    "share of responses with another's advantage": (
+        (0.001, 0.003, 0.01, 0.03, 0.1),
+        lambda s: (
+            lambda c, r, i: rewarded(c, np.where(per_response(c, r, r.random) < s, -c["advantage"], c["advantage"]))
+        ),
+    ),
+}
+"""What is wrong: its severities, and the change that makes it so wrong."""
+
+
+def per_group(c: Columns, rng: Rng, draw: Callable[[int], np.ndarray]) -> np.ndarray:
+    """Draw a number for each group and give it to all of its rows (N,)."""
+    group = group_of(c)
+    return draw(int(group.max()) + 1)[group]
+
+
+def _first(c: Columns, x: np.ndarray) -> np.ndarray:
+    """Return a column's value for each response of a rollout (M,), in the order of their ids."""
+    return x[np.unique(c["response_id"], return_index=True)[1]]
+
+
+def _turned(c: Columns, which: np.ndarray) -> np.ndarray:
+    """Return the rewards (N,), each that of the response before in the groups ``which``."""
+    at, before = _first(c, c["reward"]), place(c) - 1
+    group = _first(c, c["prompt_id"])
+    last = {int(g): int(np.flatnonzero(group == g).max()) for g in np.unique(group)}
+    wraps = (before < 0) | (group[before] != c["prompt_id"])
+    source = np.where(wraps, [last[int(g)] for g in c["prompt_id"]], before)
+    return np.where(which, at[source], c["reward"])
+
+
+def _of_next_group(c: Columns) -> np.ndarray:
+    """Return the rewards (N,), those of the group that comes after in the order of ids."""
+    at = _first(c, c["reward"])
+    size = np.bincount(_first(c, c["prompt_id"])).max()
+    return at[(place(c) + size) % len(at)]
+
+
+def _late(c: Columns, i: int) -> Columns:
+    """Give the rollouts from 6 on the ids of the responses from the first rollout on."""
+    return c | {"response_id": place(c) + (i - 6) * (int(place(c).max()) + 1)} if i >= 6 else c
+
+
+def _best_half(c: Columns) -> Columns:
+    """Keep the half of each group with the higher rewards and compare it with itself."""
+    order = np.lexsort((c["response_id"], -c["reward"].astype(float), c["prompt_id"], c["step"]))
+    group = np.unique(np.stack([c["step"], c["prompt_id"]]), axis=1, return_inverse=True)[1][order]
+    start = np.maximum.accumulate(np.where(np.diff(group, prepend=-1) != 0, np.arange(len(group)), 0))
+    size = np.bincount(group)[group]
+    c = kept(c, np.sort(order[np.arange(len(group)) - start < size // 2]))
+    return rewarded(c, judged(c, c["reward"]))
+
+
+DEFECTS = (
+    Defect(
+        "the sampler returns log-probs from before its temperature",
+        "sampler_law~temperature engine~temperature",
+        lambda c, r, i: add(rough(c, 0.05, r, engine=True), 0.005 * c["length"], engine=True),
+        "verl-project/verl#4162",
+    ),
+    Defect(
+        "the sampler's prefix cache is of older weights, older with each rollout",
+        "engine",
+        lambda c, r, i: rough(c, 0.01 * i, r, engine=True),
+        "NVIDIA-NeMo/RL#4018",
+    ),
+    Defect(
+        "the sampler never gets the adapter's weights",
+        "engine",
+        lambda c, r, i: rough(c, 0.03 * i, r, engine=True),
+        "verl-project/verl#3516",
+    ),
+    Defect(
+        "text tokenized anew: missing log-probs at the end of one response in ten are 0",
+        "sampler_law~token engine~token",
+        lambda c, r, i: add(c, -per_response(c, r, lambda n: (r.random(n) < 0.1) * r.exponential(1.5, n)), engine=True),
+        "rllm-org/rllm#816",
+    ),
+    Defect(
+        "an end token is written over the last token at the limit",
+        "length_pile truncation",
+        lambda c, r, i: lengthened(
+            c | {"truncated": c["truncated"] & False}, np.minimum(c["length"], int(np.quantile(c["length"], 0.96)))
+        ),
+        "OpenRLHF/OpenRLHF#238",
+    ),
+    Defect(
+        "padding counts as tokens in 3 % of the responses, which have no end token",
+        "length_pile truncation",
+        lambda c, r, i: lengthened(c, np.where(per_response(c, r, lambda n: r.random(n) < 0.03), 700, c["length"])),
+        "verl-project/verl#3805",
+    ),
+    Defect(
+        "the tokens of a tool count in the length of a third of the responses",
+        "",
+        lambda c, r, i: lengthened(c, c["length"] + 15 * per_response(c, r, lambda n: r.random(n) < 0.33)),
+        "OpenRLHF/OpenRLHF#1252",
+    ),
+    Defect(
+        "groups are cut from responses in another order",
+        "estimator",
+        lambda c, r, i: rewarded(c, judged(c, c["reward"], place(c) % (int(group_of(c).max()) + 1))),
+        "StarsfieldAI/R1-V#67",
+    ),
+    Defect(
+        "cached old log-probs are those of other rows, but for the first quarter",
+        "before_update numerics",
+        lambda c, r, i: rough(c, 0.5 * (place(c) % 4 > 0), r),
+        "nishide-dev/unturtle#40",
+    ),
+    Defect(
+        "the ratio is of the new log-probs and themselves",
+        "s_zero old_recomputed",
+        lambda c, r, i: zeroed(c, c["length"] > 0),
+        "meta-pytorch/torchforge#571",
+    ),
+    Defect(
+        "dropout is on in the update's forward pass",
+        "before_update numerics",
+        lambda c, r, i: rough(c, 0.02, r),
+        "huggingface/trl#3234",
+    ),
+    Defect(
+        "the loss caps weights at 1.2, without a word in the rule",
+        "clip",
+        lambda c, r, i: c | {"weight": np.minimum(c["weight"], np.float32(1.2))},
+    ),
+    Defect(
+        "a minibatch is filled up with copies of three of its rows",
+        "counters~twice counted_twice",
+        lambda c, r, i: joined(c, kept(c, np.isin(place(c) % 64, (0, 1, 2)))),
+        "verl-project/verl#5969",
+    ),
+    Defect(
+        "the longest 3 % are masked after the advantages are made",
+        "dropped_sequences clip",
+        lambda c, r, i: c | {"multiplier": c["multiplier"] * (c["length"] < np.quantile(c["length"], 0.97))},
+    ),
+    Defect(
+        "the reward that trained had a KL penalty, the logged one has not",
+        "estimator",
+        lambda c, r, i: rewarded(c, judged(c, c["reward"] - 0.1 * per_response(c, r, lambda n: r.exponential(1.0, n)))),
+    ),
+    Defect(
+        "a penalty of .5 for the longest tenth comes after the advantages",
+        "estimator",
+        lambda c, r, i: rewarded(c, c["advantage"] - 0.5 * (c["length"] >= np.quantile(c["length"], 0.9))),
+    ),
+    Defect(
+        "in one group in ten the verifiers' answers come back in another order",
+        "estimator",
+        lambda c, r, i: c | {"reward": _turned(c, group_of(c) % 10 == 0)},
+    ),
+    Defect(
+        "each group is split over two processes, which compare within their half",
+        "estimator",
+        lambda c, r, i: rewarded(c, judged(c, c["reward"], 2 * group_of(c) + in_group(c) % 2)),
+    ),
+    Defect(
+        "the standard deviation of a group is the biased one",
+        "estimator",
+        lambda c, r, i: rewarded(c, c["advantage"] * np.sqrt(8 / 7)),
+    ),
+    Defect(
+        "the old log-probs are one update too old",
+        "before_update",
+        lambda c, r, i: add(c, per_response(c, r, lambda n: 0.02 * r.standard_normal(n)) * np.sqrt(c["length"])),
+    ),
+    Defect(
+        "from rollout 6 on the optimizer moves nothing",
+        "s_zero old_recomputed",
+        lambda c, r, i: zeroed(c, np.full(len(c["length"]), i >= 6)),
+    ),
+    Defect(
+        "every fourth response is scored by half of the update",
+        "mean_weight k1_k3",
+        lambda c, r, i: add(c, -0.5 * c["log_ratio"] * (place(c) % 4 == 0)),
+    ),
+    Defect(
+        "padding adds noise of .05 a root token to the shorter half, after updates",
+        "mean_weight k1_k3 weight_by_length",
+        lambda c, r, i: add(
+            c,
+            0.05
+            * np.sqrt(c["length"])
+            * r.standard_normal(len(c["length"]))
+            * (after(c) & (c["length"] < np.median(c["length"]))),
+        ),
+        "CarperAI/trlx#509",
+    ),
+    Defect(
+        "a resumed run writes rollout 5 a second time",
+        "counters~twice log",
+        lambda c, r, i: joined(c, add(c, 0.02 * r.standard_normal(len(c["length"])) * after(c))) if i == 5 else c,
+    ),
+    Defect("rollouts from 6 on are another run's", "log", lambda c, r, i: _late(c, i)),
+    Defect("steps count microbatches", "log counters", lambda c, r, i: c | {"step": 2 * c["step"] + place(c) % 2}),
+    Defect(
+        "the version of the sampling weights is one too low",
+        "staleness",
+        lambda c, r, i: c | {"behaviour_version": c["behaviour_version"] - 1},
+    ),
+    Defect(
+        "weights change while a third of the responses are sampled",
+        "engine staleness",
+        lambda c, r, i: rough(c, 0.05 * per_response(c, r, lambda n: r.random(n) < 0.33), r, engine=True),
+        "huggingface/trl#7017",
+    ),
+    Defect("k3 is half of the squares", "sums k1_k3", lambda c, r, i: c | {"k3_sum": c["sum_sq_log_ratio"] / 2}),
+    Defect(
+        "the reward is minus the length",
+        "advantage_by_length",
+        lambda c, r, i: rewarded(
+            c | {"reward": (-c["length"]).astype(c["reward"].dtype)}, judged(c, -c["length"].astype(float))
+        ),
+    ),
+    Defect(
+        "the verifier times out on the longest third, which gets reward 0",
+        "",
+        lambda c, r, i: (lambda reward: rewarded(c | {"reward": reward}, judged(c, reward)))(
+            c["reward"] * (c["length"] < np.quantile(c["length"], 0.67))
+        ),
+    ),
+    Defect(
+        "two groups stand under one prompt",
+        "estimator",
+        lambda c, r, i: c | {"prompt_id": c["prompt_id"] // 2},
+    ),
+    Defect(
+        "every other response of each group is not logged",
+        "dropped_sequences log",
+        lambda c, r, i: kept(c, in_group(c) % 2 == 0),
+    ),
+    Defect(
+        "advantages are divided by a standard deviation that follows the run",
+        "estimator",
+        lambda c, r, i: rewarded(c, c["advantage"] / (0.7 + 0.05 * i)),
+    ),
+    Defect(
+        "S and its sums are added up over two processes that hold the same rows",
+        "mean_weight sums",
+        lambda c, r, i: again(c | {name: 2 * c[name] for name in ("log_ratio", "sum_sq_log_ratio", "k3_sum")}),
+    ),
+    Defect(
+        "2 % of the groups have no advantage though their rewards differ",
+        "estimator",
+        lambda c, r, i: rewarded(c, c["advantage"] * per_group(c, r, lambda n: r.random(n) >= 0.02)),
+        "huggingface/trl#2884",
+    ),
+    Defect(
+        "each prompt is judged by the answer of the next",
+        "",
+        lambda c, r, i: (lambda reward: rewarded(c | {"reward": reward}, judged(c, reward)))(_of_next_group(c)),
+    ),
+    Defect(
+        "sides and multipliers are those of the row before",
+        "clip",
+        lambda c, r, i: c | {name: np.roll(c[name], 1) for name in ("side", "multiplier")},
+    ),
+    Defect(
+        "the rule clips above alone",
+        "clip",
+        lambda c, r, i: c | {"multiplier": np.where(c["side"] < 0, np.float32(1), c["multiplier"])},
+    ),
+    Defect(
+        "only the better half of each group is trained on and logged",
+        "mean_weight~chosen|outcome|select k1_k3~chosen|outcome|select",
+        lambda c, r, i: _best_half(c),
+    ),
+)
+"""The forty defects."""

@@ -1,0 +1,206 @@
+"""The page docs/doctor.md, from the results of studies/doctor_power.py."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from scipy import stats
+
+from analysis.doctor.doctor import ON_ALL_ROWS, ON_KEPT_ROWS
+from analysis.doctor.findings import Severity
+from analysis.doctor.laws import LEVEL
+from analysis.doctor.scalars import PACKAGE
+from fspo.stats.intervals import CONFIDENCE, PERCENT
+from studies.doctor_defects import DEFECTS, SEVERITIES
+
+LAWS = (
+    ("$`E[e^S] = 1`$ at first use", "T9", "mean_weight"),
+    ("$`E[\\sum_t (e^{s_t}-1)] = 0`$, so $`-E[S] = E[k3]`$", "T9 (ii)", "k1_k3"),
+    ("$`E[(e^S-1) h(L)]`$ is the shift of the mean of $`h(L)`$", "T9", "weight_by_length"),
+    ("$`E[S] = -KL \\le 0`$", "T9, Jensen", "drift_sign"),
+    ("S = 0 where new and old weights are one", "section 1", "before_update"),
+    (
+        "an ascent step raises $`\\sum A (S - \\bar S)`$, $`\\bar S`$ the group's mean, over the rows it trained on",
+        "section 1",
+        "direction",
+    ),
+    ("$`E_{mu}[e^E] = 1`$; below 1 where sampling was truncated", "T16", "sampler_law"),
+    ("edges, sides, multipliers, weights follow from rule, drift, S and A", "section 2", "band`, `clip"),
+    ("Cauchy-Schwarz, Jensen and monotonicity bound the sums over tokens", "section 1", "sums"),
+    ("A is a line in the group's reward through its mean", "section 1", "estimator"),
+)
+"""Laws, the statements of docs/theory.md that they are, and the checks that test them."""
+ALARM = Severity.WARNING
+"""A finding of this severity or a worse one in a healthy run is a false alarm: the default of ``--fail-on``."""
+
+
+def page(results: dict[str, Any]) -> str:
+    """Return docs/doctor.md. Parts that lack are left out."""
+    lines = [
+        "# The doctor",
+        "",
+        "Written by `python studies/doctor_power.py --runs FOLDER`; its answers are in "
+        "`studies/results/doctor_power.json`.",
+        "",
+        "`python -m analysis doctor RUN` reads a gradient log and says what cannot be true of a sound run. Each "
+        "finding has a cure, its evidence and the rollout from which on it holds. Where there is no gradient log it "
+        f"reads the scalars, and asks {PACKAGE} about them if that is installed.",
+        "",
+        *_summary(results),
+        "## What it looks at",
+        "",
+        "Checks of rows recompute columns from each other. Laws are tests of means; one level of "
+        f"{LEVEL:.0%} is shared by all of a report and by every look at a log that grows "
+        "(`analysis/stats/anytime.py`; `analysis/doctor/laws.py` says where it does not hold). T numbers and sections "
+        "are those of [theory.md](theory.md).",
+        "",
+        "| law | source | check |",
+        "| --- | --- | --- |",
+        *(f"| {law} | {source} | `{check}` |" for law, source, check in LAWS),
+        "",
+        f"Checks of every row: {', '.join(f'`{n}`' for n in ON_ALL_ROWS)}. Of kept rows: "
+        f"{', '.join(f'`{n}`' for n in ON_KEPT_ROWS)}.",
+        "",
+    ]
+    for part, write in (("false_alarms", _alarms), ("spoilt", _spoilt), ("power", _power)):
+        if part in results:
+            lines += write(results[part], results)
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def _summary(results: dict[str, Any]) -> list[str]:
+    """Return the page's three answers: what it sees, how often it is wrong, what it does not see."""
+    lines = []
+    if "false_alarms" in results:
+        parts = [f"{wrong} of {of} {kind} healthy runs" for kind, wrong, of in _counts(results["false_alarms"], ALARM)]
+        lines.append(f"- **How often it is wrong.** It warns of something in {' and '.join(parts)}.")
+    if "spoilt" in results:
+        named, other, none = (sum(t) for t in zip(*_verdicts(results["spoilt"]).values(), strict=True))
+        of = named + other + none
+        lines.append(
+            f"- **What it sees.** In {of} logs that {len(DEFECTS)} defects spoilt it names the defect rightly in "
+            f"{named / of:.0%}, finds something else in {other / of:.0%} and nothing in {none / of:.0%}."
+        )
+        blind = [DEFECTS[k].says for k, (a, b, c) in _verdicts(results["spoilt"]).items() if not a and not b and c]
+        lines.append(f"- **What it never saw.** {'; '.join(blind) or 'None of the forty'}.")
+    return [*lines, ""] if lines else []
+
+
+def _counts(alarms: dict[str, dict[str, str]], severity: Severity) -> list[tuple[str, int, int]]:
+    """Return for each kind of run the number with a finding of at least this severity, and of all."""
+    out = []
+    for kind in ("simulated", "trained"):
+        runs = [found for name, found in alarms.items() if name.startswith(kind)]
+        wrong = [f for f in runs if any(Severity[s.upper()] >= severity for s in f.values())]
+        out.append((kind, len(wrong), len(runs)))
+    return out
+
+
+def _alarms(alarms: dict[str, dict[str, str]], results: dict[str, Any]) -> list[str]:
+    rows = []
+    for severity in Severity:
+        for kind, wrong, of in _counts(alarms, severity):
+            low, high = stats.binomtest(wrong, of).proportion_ci(CONFIDENCE, "exact")
+            rows.append(f"| {kind} | {severity.label} | {wrong} of {of} | {low:.1%} to {high:.1%} |")
+    which = [
+        f"- {name}: {', '.join(f'`{check}` ({severity})' for check, severity in found.items())}"
+        for name, found in alarms.items()
+        if any(Severity[s.upper()] >= ALARM for s in found.values())
+    ]
+    infos = Counter(check for found in alarms.values() for check, s in found.items() if s == Severity.INFO.label)
+    return [
+        "## How often it is wrong",
+        "",
+        "A false alarm is a finding at `warning` or above, the default of `--fail-on`, in a healthy run. The lists of "
+        "runs (`studies/doctor_healthy.py`) were written before any of them was examined. A simulated run is a table "
+        "of logits that is really sampled from and trained: ten rules, three kinds of updates (one makes heavy tails), "
+        "peaked and flat policies, groups of 4, 8 and 16, mean lengths from 6 to 300 tokens, one or two epochs, with "
+        "and without a sampler of lower precision, with and without DAPO's selection of groups. A trained run is the "
+        "trainer's, on chain-add with the embedded model: each preset twice, once sampled in bfloat16. Laws examined: "
+        f"commit {results['false_alarms at']}.",
+        "",
+        f"| runs | finding at or above | runs with one | {PERCENT} interval (Clopper-Pearson) |",
+        "| --- | --- | --- | --- |",
+        *rows,
+        "",
+        *(["Runs with a false alarm:", "", *which, ""] if which else []),
+        *([f"Findings at `info`: {', '.join(f'`{c}` in {n} runs' for c, n in infos.items())}.", ""] if infos else []),
+        "Tests run the doctor on short healthy runs of each integration and expect no finding at all: our trainer, "
+        "`observe(GRPOTrainer)` and `FSPOTrainer` inside TRL (`tests/analysis/doctor/test_integrations.py`), verl's "
+        "worker (`make test-verl`) and a vLLM server (`make test-vllm`).",
+        "",
+    ]
+
+
+def _verdicts(spoilt: dict[str, dict[str, Any]], base: str = "") -> dict[int, tuple[int, int, int]]:
+    """Return for each defect in how many logs of some kind it is named rightly, under another name, and unseen."""
+    out = {}
+    for k in range(len(DEFECTS)):
+        here = [v for name, v in spoilt.items() if name.startswith(f"{k} {base}")]
+        named = sum(v["rightly"] for v in here)
+        unseen = sum(not v["said"] for v in here)
+        out[k] = named, len(here) - named - unseen, unseen
+    return out
+
+
+def _spoilt(spoilt: dict[str, dict[str, Any]], results: dict[str, Any]) -> list[str]:
+    kinds = ("simulated", "trained")
+    verdicts = {kind: _verdicts(spoilt, kind) for kind in kinds}
+    rows, totals = [], []
+    for k, defect in enumerate(DEFECTS):
+        here = [v for name, v in spoilt.items() if name.startswith(f"{k} ")]
+        cells = [" / ".join(map(str, verdicts[kind][k])) for kind in kinds]
+        source = f" ({defect.source})" if defect.source else ""
+        rows.append(f"| {defect.says}{source} | {' | '.join(cells)} | {_said(here, 'said')} | {_said(here, PACKAGE)} |")
+    for kind in kinds:
+        named, other, none = (sum(t) for t in zip(*verdicts[kind].values(), strict=True))
+        totals.append(f"{kind} {named} / {other} / {none}")
+    seen = sum(bool(v["said"]) for v in spoilt.values()), sum(bool(v[PACKAGE]) for v in spoilt.values())
+    hopeless = sum(not d.rightly for d in DEFECTS)
+    return [
+        "## Forty defects that nobody planted for it",
+        "",
+        "`studies/doctor_defects.py`: most are bugs that users of RL libraries reported (repository and number beside "
+        "them). They and the checks that would name each rightly were written down before the doctor saw them, and "
+        f"nothing was changed after it had (laws: commit {results['spoilt at']}). {hopeless} of them contradict "
+        "nothing that a log holds. A defect rewrites the rows of a sound run; what a finding says of the untouched run "
+        "does not count. Numbers: logs in which it is named rightly / seen under another name alone / unseen.",
+        "",
+        f"All: {'; '.join(totals)}.",
+        "",
+        f"| defect | simulated | trained | what the doctor said (logs) | {PACKAGE} on the scalars |",
+        "| --- | --- | --- | --- | --- |",
+        *rows,
+        "",
+        f"{PACKAGE} {results[PACKAGE]} reads the scalars that a trainer logs of the same rows: some new alarm is "
+        f"raised by it in {seen[1]} of {len(spoilt)} logs, by the doctor in {seen[0]}. The doctor itself looks for no trends "
+        "of entropy, KL, reward or length over a run; those it leaves to that package.",
+        "",
+    ]
+
+
+def _said(answers: list[dict[str, Any]], who: str) -> str:
+    """Return the findings in some logs, with the number of logs of each."""
+    counts = Counter(name for answer in answers for name in answer[who])
+    return ", ".join(f"{name} {count}" for name, count in counts.most_common()) or "-"
+
+
+def _power(power: dict[str, dict[str, int]], results: dict[str, Any]) -> list[str]:
+    rows = []
+    for name, (severities, _) in SEVERITIES.items():
+        cells = [f"{power[f'{name}: {s:g}']['found']}" for s in severities]
+        rows.append(f"| {name} | {' | '.join(f'{s:g}: **{n}**' for s, n in zip(severities, cells, strict=True))} |")
+    of = next(iter(power.values()))["of"]
+    width = max(len(s) for s, _ in SEVERITIES.values())
+    return [
+        "## Power by severity",
+        "",
+        f"Severity, and in how many of {of} simulated logs (6144 rows each) something new is found, whatever its name "
+        f"(laws: commit {results['power at']}).",
+        "",
+        f"| defect |{' |' * width}",
+        f"| --- |{' --- |' * width}",
+        *rows,
+        "",
+    ]
