@@ -173,9 +173,9 @@ def _spoilt(spoilt: dict[str, dict[str, Any]], results: dict[str, Any]) -> list[
         "| --- | --- | --- | --- | --- |",
         *rows,
         "",
-        f"{PACKAGE} {results[PACKAGE]} reads the scalars that a trainer logs of the same rows: some new alarm is "
-        f"raised by it in {seen[1]} of {len(spoilt)} logs, by the doctor in {seen[0]}. The doctor itself looks for no trends "
-        "of entropy, KL, reward or length over a run; those it leaves to that package.",
+        f"{PACKAGE} {results[PACKAGE]} reads the scalars that a trainer logs of the same rows. In {seen[1]} of "
+        f"{len(spoilt)} logs it raises some new alarm, the doctor in {seen[0]}. The doctor itself looks for no trends of "
+        "entropy, KL, reward or length over a run; those it leaves to that package.",
         "",
     ]
 
@@ -196,7 +196,7 @@ def _power(power: dict[str, dict[str, int]], results: dict[str, Any]) -> list[st
     return [
         "## Power by severity",
         "",
-        f"Severity, and in how many of {of} simulated logs (6144 rows each) something new is found, whatever its name "
+        f"Severity, and in how many of {of} simulated logs (3072 rows each) something new is found, whatever its name "
         f"(laws: commit {results['power at']}).",
         "",
         f"| defect |{' |' * width}",

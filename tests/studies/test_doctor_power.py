@@ -1,4 +1,4 @@
-"""The study of the doctor: its rewrites change what they say, its verdicts are strict, and the page holds its results."""
+"""The study of the doctor: rewrites change what they say, verdicts are strict, the page holds the stored results."""
 
 import json
 
