@@ -174,8 +174,8 @@ def _spoilt(spoilt: dict[str, dict[str, Any]], results: dict[str, Any]) -> list[
         *rows,
         "",
         f"{PACKAGE} {results[PACKAGE]} reads the scalars that a trainer logs of the same rows. In {seen[1]} of "
-        f"{len(spoilt)} logs it raises some new alarm, the doctor in {seen[0]}. The doctor itself looks for no trends of "
-        "entropy, KL, reward or length over a run; those it leaves to that package.",
+        f"{len(spoilt)} logs it raises some new alarm, the doctor in {seen[0]}. The doctor itself looks for no trends "
+        "of entropy, KL, reward or length over a run; those it leaves to that package.",
         "",
     ]
 
