@@ -93,7 +93,8 @@ def rough(c: Columns, sigma: np.ndarray | float, rng: Rng, engine: bool = False)
     """Add noise of spread sigma and mean -sigma^2/2 to every token's ratio: another law of the same kind (T9, T16)."""
     L = c["length"].astype(float)
     sigma = np.broadcast_to(sigma, L.shape)
-    x = sigma * np.sqrt(L) * rng.standard_normal(len(L)) - sigma**2 * L / 2
+    z = per_response(c, rng, rng.standard_normal) if engine else rng.standard_normal(len(L))  # a response has one E
+    x = sigma * np.sqrt(L) * z - sigma**2 * L / 2
     done = add(c, x, engine)
     for which in ("engine", "behaviour", "total") if engine else ("update", "total"):
         names = RATIO_COLUMNS[which]

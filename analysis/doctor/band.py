@@ -52,11 +52,11 @@ def drift(p: Patient) -> Answer:
         for side, beyond in (("below", band[0][at] > here.S), ("above", band[1][at] < here.S)):
             share = here.share(f"{side} the band, {_span(here)}", beyond, level=0.99)
             mean = here.mean("", here.S)
-            edge = float(np.median((band[0] if side == "below" else band[1])[at]))
+            centre, half = (float(np.median(x[at])) for x in ((band[0] + band[1]) / 2, (band[1] - band[0]) / 2))
             # Distance of E[S] from the centre over the half-width, from the end of the interval of E[S] that is nearer
-            # to 0.
-            shift = mean.high / edge if side == "below" else mean.low / edge
-            score = max(2 * share.low, shift / FAR if np.isfinite(edge) and edge != 0 else 0.0)
+            # to the centre.
+            beyond_centre = centre - mean.high if side == "below" else mean.low - centre
+            score = max(2 * share.low, beyond_centre / half / FAR if np.isfinite(half) and half > 0 else 0.0)
             if worst is None or score > worst[0]:
                 worst = (score, k, side, share)
     if worst is None:

@@ -156,10 +156,9 @@ class Doctor:
             band.acceptance(patient, self.target) if name == "acceptance" else check(patient)
             for name, check in ON_KEPT_ROWS.items()
         ]
-        answers += self.recomputed.answers(self._files()) + self.laws.answers()
-        answers += (
-            self.coincidences.answers() + self.mismatch.answers() + [self.selection.answer(), self.tokens.answer()]
-        )
+        selection = self.selection.answer()
+        answers += self.recomputed.answers(self._files(), selected=selection.found) + self.laws.answers()
+        answers += self.coincidences.answers() + self.mismatch.answers() + [selection, self.tokens.answer()]
         label = self.kept.rule.label if self.kept.rule else "unknown"
         return Diagnosis(str(self.path), label, self.kept.rows, tuple(answers), patient.notes)
 

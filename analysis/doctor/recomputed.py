@@ -154,11 +154,16 @@ class Recomputed:
         self.last_rollout, self.last_step = number, max(last, self.last_step or 0)
         self.last_response = max(int(rows["response_id"].max()), self.last_response or 0)
 
-    def answers(self, files: dict[str, Any]) -> list[Answer]:
+    def answers(self, files: dict[str, Any], *, selected: bool = False) -> list[Answer]:
         """Return one answer for each check of this module; ``files`` are the defects of the log's files, each with its
-        first rollout.
+        first rollout. ``selected`` says whether groups were selected by their outcome, so that rollouts may be short.
         """
-        return [*(self._columns(name) for name in CURES), self._estimator(), self._counters(), self._log(files)]
+        return [
+            *(self._columns(name) for name in CURES),
+            self._estimator(),
+            self._counters(),
+            self._log(files, selected),
+        ]
 
     def _columns(self, name: str) -> Answer:
         columns, what, cure = CURES[name]
@@ -245,7 +250,7 @@ class Recomputed:
             since=min(self.since[n] for n in wrong if self.wrong[n]),
         )
 
-    def _log(self, files: dict[str, Any]) -> Answer:
+    def _log(self, files: dict[str, Any], selected: bool) -> Answer:
         name = "log"
         texts: dict[str, int] = {}
         numbering = len(self.starts) == 1 and self.wrong["overlapping responses"] > 1
@@ -253,6 +258,8 @@ class Recomputed:
             if self.wrong[key] and not (key == "overlapping responses" and numbering):
                 texts[f"{key} ({self.wrong[key]} times)"] = self.since[key]
         for key, odd in self.odd.items():
+            if key == "rows" and selected:
+                continue  # a rollout in which too few groups had different rewards is short
             sizes = self.of_rollout[key]
             usual, times = sizes.most_common(1)[0] if sizes else (0, 0)
             if times >= USUAL * sizes.total() and sizes.total() >= 5 and any(size < usual for size in sizes):

@@ -377,6 +377,17 @@ def test_scalars_need_lines_and_numbers(tmp_path):
         examine(tmp_path)
 
 
+@pytest.mark.parametrize(("mean", "status"), [(-1.2, "clear"), (-1.7, "found"), (-0.2, "found")])
+def test_a_band_wholly_below_0_is_measured_from_its_centre(tmp_path, mean, status):
+    """fspo-kl's band may lie at -1.5 to -.5: a mean S of -1.2 is inside, though beyond twice the upper edge."""
+    n = 600
+    S = mean + 0.05 * np.random.default_rng(0).standard_normal(n)
+    rows = {"log_ratio": S, "length": 50 + np.arange(n) % 40, "advantage": np.ones(n), "lo": -1.5, "hi": -0.5}
+    rows |= {"prompt_id": np.arange(n) // 4, "response_id": np.arange(n), "step": 1, "rollout": 0}
+    append(tmp_path, rows | {"updates_since_rollout": 1, "times_used": 0, "phase": "train"})
+    assert answer(tmp_path, "drift").status == status
+
+
 def test_scalars_go_to_rldoctor_where_it_is_installed(tmp_path, monkeypatch, capsys):
     """A stand-in for the package, which is no dependency: what is handed to it, and how its findings are shown."""
     package = ModuleType("rl_doctor")

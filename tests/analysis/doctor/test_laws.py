@@ -17,7 +17,8 @@ from analysis.doctor.selection import Selection
 from analysis.stats.anytime import AnytimeMean, stakes
 from fspo.gradlog import GradLogWriter, read_log
 from fspo.rules import correction
-from studies.doctor_defects import add, after, rewritten
+from studies.doctor_defects import add, after, kept, rewritten
+from studies.doctor_healthy import World, write_world
 
 
 def findings(run):
@@ -380,3 +381,13 @@ def test_token_log_ratios_obey_the_law_at_each_position(tmp_path, defect, said):
     if defect is None:
         assert doctor.tokens.rows == 800
         assert answer.evidence[0].value == pytest.approx(1, abs=0.02)
+
+
+@pytest.mark.parametrize("selected", [True, False])
+def test_a_short_rollout_is_no_gap_where_groups_are_selected(tmp_path, selected):
+    """DAPO draws until it has enough groups with different rewards, or gives up."""
+    run = write_world(tmp_path / "sound", World(selected=selected, rollouts=12, lengths=(6, 40), group=4), 5)
+    short = rewritten(run, tmp_path / "short", lambda c, r, i: kept(c, (c["prompt_id"] != 3) | (i != 7)), 0)
+    found = findings(short)
+    assert ("selection" in found) == selected
+    assert ("log" in found) != selected
