@@ -22,6 +22,7 @@ from fspo.advantages import advantages
 from fspo.gradlog.run_folder import CONFIG, GRADLOG, METRICS
 from fspo.gradlog.schema import RATIO_COLUMNS
 from fspo.rules import preset, token_k3
+from fspo.rules.rule import Ratio
 
 Columns = dict[str, np.ndarray]
 Rng = np.random.Generator
@@ -67,7 +68,7 @@ def again(c: Columns) -> Columns:
     return c | {name: np.asarray(x).astype(c[name].dtype) for name, x in new.items()}
 
 
-def shifted(c: Columns, x: np.ndarray, which: str) -> Columns:
+def shifted(c: Columns, x: np.ndarray, which: Ratio) -> Columns:
     """Add x to the ratio ``which``, spread evenly over the tokens, in its own columns alone."""
     names = RATIO_COLUMNS[which]
     ratio = {"update": "log_ratio", "total": None}.get(which, f"{which}_log_ratio")

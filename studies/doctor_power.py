@@ -43,9 +43,9 @@ SEEDS = 20
 """Number of simulated logs for each severity."""
 BASE = World(engine=0.01)
 """The simulated log that is spoilt: its sampler differs a little, so that it has the columns of the mismatch."""
-SIMULATED, TRAINED_BASES = range(9000, 9003), ("fspo-71", "rloo-71")
+SIMULATED, TRAINED_BASES = range(9000, 9003), ("fspo-71", "fspo-70")
 """Seeds of the simulated logs and names of the trained ones that the forty defects spoil: rules that drop, with the
-response's weight and edges that follow from the length alone."""
+response's weight, edges that follow from the length alone and GRPO's advantages."""
 SHORT = World(engine=0.01, rollouts=6)
 """The simulated log that is spoilt at several severities: 3072 rows."""
 FIRST_OF_POWER = 8000
