@@ -27,8 +27,8 @@ from transformers import AutoModelForCausalLM, PretrainedConfig
 from fspo.base.command_line import CommandParser
 from fspo.base.errors import UserError, run_cli
 from fspo.config import ObjectiveConfig, OptimConfig, SamplingConfig, ScoreConfig
-from fspo.models.load import DTYPES, embedded_config, ready_for_training
-from fspo.plan.models import shape_of
+from fspo.models.load import DTYPES, ready_for_training
+from fspo.models.shapes import embedded_config, shape_of
 from fspo.rollouts.batches import RolloutBatch, plan_microbatches
 from fspo.rules import preset
 from fspo.sampling.sample import sample

@@ -1,4 +1,5 @@
-"""Load models and tokenizers: the embedded Qwen3, which needs no download, and any Hugging Face causal LM."""
+"""Load models and tokenizers: the embedded Qwen3, which needs no download, models with random weights, and any Hugging
+Face causal LM."""
 
 from __future__ import annotations
 
@@ -11,11 +12,13 @@ import torch
 
 from fspo.base.errors import UserError, unknown_name
 from fspo.config import Dtype, LoraOptions
+from fspo.models.shapes import EMBEDDED, RANDOM, embedded_config, shape_of
+from fspo.tasks import even_tokens
+from fspo.tasks.even_tokens import END, END_EVERY
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase, Qwen3Config, Qwen3ForCausalLM
+    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, Qwen3ForCausalLM
 
-EMBEDDED = "embedded"
 DTYPES: dict[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 # Field names under which Hugging Face configurations keep a dropout probability.
 _DROPOUT_WORDS = ("dropout", "pdrop")
@@ -27,30 +30,6 @@ def local_seed(seed: int) -> Iterator[None]:
     with torch.random.fork_rng(devices=[]):
         torch.random.default_generator.manual_seed(seed)
         yield
-
-
-def embedded_config() -> Qwen3Config:
-    """Return the configuration of the embedded model, a small Qwen3."""
-    from transformers import Qwen3Config
-
-    from fspo.tasks.chain_add import build_tokenizer
-
-    tokenizer = build_tokenizer()
-    return Qwen3Config(
-        vocab_size=len(tokenizer),
-        hidden_size=128,
-        intermediate_size=384,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=32,
-        max_position_embeddings=1024,
-        tie_word_embeddings=False,
-        attention_dropout=0.0,
-        pad_token_id=cast(int, tokenizer.pad_token_id),
-        eos_token_id=cast(int, tokenizer.eos_token_id),
-        bos_token_id=None,
-    )
 
 
 def build_embedded_model(seed: int = 0) -> Qwen3ForCausalLM:
@@ -68,6 +47,22 @@ def build_embedded_model(seed: int = 0) -> Qwen3ForCausalLM:
         return Qwen3ForCausalLM(config).eval()
 
 
+def build_random_model(
+    shape: PretrainedConfig, dtype: Dtype, *, seed: int, attn_implementation: str | None = None
+) -> PreTrainedModel:
+    """Build a model of a shape with random weights, in eval mode; one token in `END_EVERY` ends a response.
+
+    The weights are made in ``dtype``, so that no larger copy of them exists. They depend on shape, dtype and seed.
+    """
+    from transformers import AutoModelForCausalLM
+
+    with local_seed(seed):
+        model = AutoModelForCausalLM.from_config(shape, dtype=DTYPES[dtype], attn_implementation=attn_implementation)
+    model.generation_config.eos_token_id = list(range(END, shape.vocab_size, END_EVERY))
+    model.generation_config.pad_token_id = END
+    return model.eval()
+
+
 def load_model(
     name_or_path: str | Path,
     dtype: Dtype = "float32",
@@ -82,7 +77,8 @@ def load_model(
     Parameters
     ----------
     name_or_path : str or Path
-        ``"embedded"`` (untrained; `fspo.models.warmup.warm_up` makes a trained folder), a folder, or a Hub name.
+        ``"embedded"`` (untrained; `fspo.models.warmup.warm_up` makes a trained folder), a folder, a Hub name, or
+        ``"random:NAME"`` for random weights of the shape NAME (see `fspo.models.shapes.shape_of`).
     dtype : {"float32", "bfloat16"}
         Type of the weights.
     attn_implementation : str, optional
@@ -92,7 +88,7 @@ def load_model(
     lora : LoraOptions, optional
         Wrap the model with adapters; only they are trainable.
     seed : int
-        Seed of the embedded model's weights.
+        Seed of the weights of the embedded model and of models with random weights.
 
     Raises
     ------
@@ -108,6 +104,9 @@ def load_model(
         if attn_implementation is not None:
             with _readable(name_or_path):
                 model.set_attn_implementation(attn_implementation)
+    elif str(name_or_path).startswith(RANDOM):
+        shape = shape_of(str(name_or_path))
+        model = build_random_model(shape, dtype, seed=seed, attn_implementation=attn_implementation)
     else:
         with _readable(name_or_path):
             loaded: Any = AutoModelForCausalLM.from_pretrained(
@@ -168,7 +167,7 @@ def switch_dropout_off(model: torch.nn.Module) -> None:
 
 
 def load_tokenizer(name_or_path: str | Path) -> PreTrainedTokenizerBase:
-    """Load a tokenizer with a pad token, padding on the left; ``"embedded"`` needs no files.
+    """Load a tokenizer with a pad token, padding on the left; ``"embedded"`` and ``"random:NAME"`` need no files.
 
     A tokenizer without a pad token pads with its end token. That is safe, because masks and not token values tell
     padding from text.
@@ -184,6 +183,8 @@ def load_tokenizer(name_or_path: str | Path) -> PreTrainedTokenizerBase:
         from fspo.tasks.chain_add import build_tokenizer
 
         return build_tokenizer()
+    if str(name_or_path).startswith(RANDOM):
+        return even_tokens.build_tokenizer(shape_of(str(name_or_path)).vocab_size)
     with _readable(name_or_path):
         tokenizer = AutoTokenizer.from_pretrained(name_or_path, padding_side="left")
     # A tokenizer that knows only special tokens has lost the file of its vocabulary.

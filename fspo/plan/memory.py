@@ -12,9 +12,10 @@ from transformers import PretrainedConfig
 from fspo.config import Dtype, LoraOptions, TrainConfig
 from fspo.config.machine import MachineConfig
 from fspo.models.load import DTYPES
+from fspo.models.shapes import shape_of
 from fspo.plan.machine import longest_microbatch, token_counts
 from fspo.plan.measure import DEEP, SHALLOW, forward_pass, padded_rows, update_pass
-from fspo.plan.models import HashedConfig, Sizes, meta_model, shape_of, sizes
+from fspo.plan.models import HashedConfig, Sizes, meta_model, sizes
 from fspo.plan.sampling import rollout
 from fspo.plan.settings import refuse
 from fspo.policy.scores import ScoreHooks

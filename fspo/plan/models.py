@@ -1,63 +1,15 @@
-"""Shapes of models without their weights: read from a folder's config.json, or given here for two Qwen3 models."""
+"""Models without weights, on torch's meta device, and the numbers of their parameters."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel, Qwen3Config
+from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from fspo.base.errors import UserError
 from fspo.config import Dtype, LoraOptions
-from fspo.models.load import DTYPES, EMBEDDED, embedded_config, ready_for_training
-
-COMMON = {"vocab_size": 151_936, "head_dim": 128, "num_key_value_heads": 8, "max_position_embeddings": 32_768}
-"""Values that Qwen3-1.7B and Qwen3-8B have in common (from config.json on the Hugging Face hub)."""
-BUILT_IN: dict[str, dict] = {
-    "Qwen3-1.7B-Base": {
-        "hidden_size": 2048,
-        "intermediate_size": 6144,
-        "num_hidden_layers": 28,
-        "num_attention_heads": 16,
-        "tie_word_embeddings": True,
-    },
-    "Qwen3-8B-Base": {
-        "hidden_size": 4096,
-        "intermediate_size": 12_288,
-        "num_hidden_layers": 36,
-        "num_attention_heads": 32,
-        "tie_word_embeddings": False,
-    },
-}
-"""Shapes of models for which no file is needed, by the last part of the model's name."""
-
-
-def shape_of(name_or_path: str) -> PretrainedConfig:
-    """Return the configuration of a model; no weights are loaded.
-
-    Parameters
-    ----------
-    name_or_path : str
-        "embedded", a folder with config.json, one of `BUILT_IN` (with or without "Qwen/"), or a Hub name.
-
-    Raises
-    ------
-    UserError
-        If there is no such configuration.
-    """
-    if name_or_path == EMBEDDED:
-        return embedded_config()
-    short = name_or_path.removeprefix("Qwen/")
-    if short in BUILT_IN and not Path(name_or_path).exists():
-        return Qwen3Config(**COMMON, **BUILT_IN[short])
-    try:
-        return AutoConfig.from_pretrained(name_or_path).get_text_config(decoder=True)
-    except (OSError, ValueError, KeyError) as error:
-        raise UserError(
-            f"no shape of {name_or_path!r}: give a folder with config.json, a Hugging Face name that this machine can "
-            f"reach, {EMBEDDED}, or one of {', '.join(BUILT_IN)}"
-        ) from error
+from fspo.models.load import DTYPES, ready_for_training
 
 
 @dataclass(frozen=True)

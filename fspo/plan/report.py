@@ -10,9 +10,9 @@ from fspo.base.errors import UserError
 from fspo.base.options import to_dict
 from fspo.config import LoraOptions, TrainConfig
 from fspo.config.machine import MachineConfig
+from fspo.models.shapes import shape_of
 from fspo.plan.machine import longest_microbatch
 from fspo.plan.memory import RESERVE, Plan, plan
-from fspo.plan.models import shape_of
 from fspo.plan.sampling import engine_of
 from fspo.plan.settings import positions_warning
 

@@ -34,8 +34,8 @@ def make_task(name: str, options: Mapping[str, Any] | None = None) -> Task:
     ----------
     name : str
         ``"chain-add"`` (embedded, see `fspo.tasks.chain_add`), ``"gym:<name>"`` (any reasoning-gym dataset,
-        see `fspo.tasks.gym`), ``"dataset"`` (jsonl, parquet or Hugging Face data, see `fspo.tasks.dataset`) or the
-        name of a known training set (`fspo.tasks.sets`), whose ``path`` may be a file.
+        see `fspo.tasks.gym`), ``"even-tokens"`` (for models with random weights), ``"dataset"`` (jsonl, parquet or
+        Hugging Face data, see `fspo.tasks.dataset`) or the name of a known training set (`fspo.tasks.sets`), whose ``path`` may be a file.
     options : mapping, optional
         Fields of the task's configuration class.
 
@@ -69,8 +69,15 @@ def _make_dataset(options: dict[str, Any], name: str = "dataset") -> Task:
     return DatasetTask(build_config(DatasetConfig, options, f"option of task {name}"), name)
 
 
+def _make_even_tokens(options: dict[str, Any]) -> Task:
+    from fspo.tasks.even_tokens import NAME, EvenTokens, EvenTokensConfig
+
+    return EvenTokens(build_config(EvenTokensConfig, options, f"option of task {NAME}"))
+
+
 _BUILDERS: dict[str, Callable[[dict[str, Any]], Task]] = {
     "chain-add": _make_chain_add,
+    "even-tokens": _make_even_tokens,
     "dataset": _make_dataset,
 }
 TASK_NAMES: tuple[str, ...] = (*_BUILDERS, *TRAINING_SETS, "gym:<reasoning-gym dataset>")

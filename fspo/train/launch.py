@@ -15,8 +15,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from fspo.base.errors import UserError
 from fspo.config import TrainConfig
 from fspo.distributed.layout import check_sharding, refuse_deepspeed
-from fspo.models.load import EMBEDDED, check_vocabulary, load_model, load_tokenizer
+from fspo.models.load import check_vocabulary, load_model, load_tokenizer
+from fspo.models.shapes import EMBEDDED, RANDOM
 from fspo.models.warmup import warm_up
+from fspo.tasks import even_tokens
 
 _group: Any = None
 """The last run's process group, kept in a Python variable because the process could not end otherwise.
@@ -81,6 +83,8 @@ def model_source(config: TrainConfig, accelerator: Accelerator) -> str | Path:
 
     The embedded model is warmed up first. The main process does it, and the others then find the result in the cache.
     """
+    if config.model.name_or_path.startswith(RANDOM) and config.task.name != even_tokens.NAME:
+        raise UserError(f"a model with random weights knows task {even_tokens.NAME!r} alone: name it with --task.name")
     if config.model.name_or_path != EMBEDDED:
         return config.model.name_or_path
     if config.task.name != "chain-add":

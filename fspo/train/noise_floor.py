@@ -24,7 +24,7 @@ from fspo.base.errors import UserError
 from fspo.config import TrainConfig
 from fspo.distributed.layout import asked_for
 from fspo.gradlog.run_folder import CONFIG, MODEL, NOISE
-from fspo.models.load import EMBEDDED
+from fspo.models.shapes import EMBEDDED
 from fspo.objective import objective, ratio_tokens
 from fspo.rollouts.batches import RolloutBatch, plan_microbatches
 from fspo.rollouts.counts import Counts

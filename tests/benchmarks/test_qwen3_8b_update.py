@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from fspo.base.errors import UserError
-from fspo.plan.models import shape_of
+from fspo.models.shapes import shape_of
 
 FILE = Path(__file__).parents[2] / "benchmarks" / "qwen3_8b_update.py"
 

@@ -18,11 +18,12 @@ from fspo.base.options import parse
 from fspo.config import TrainConfig
 from fspo.config.machine import MachineConfig
 from fspo.models.load import ready_for_training
+from fspo.models.shapes import shape_of
 from fspo.plan import __main__ as command
 from fspo.plan import report as planned
 from fspo.plan.machine import longest_microbatch, token_counts
 from fspo.plan.memory import plan
-from fspo.plan.models import meta_model, shape_of, sizes
+from fspo.plan.models import meta_model, sizes
 from fspo.plan.sampling import cache_bytes
 from fspo.policy.scores import ScoreHooks
 from fspo.rollouts.batches import RolloutBatch

@@ -1,0 +1,97 @@
+"""Shapes of models: configurations without weights, read from a folder's config.json or given here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from fspo.base.errors import UserError
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, Qwen3Config
+
+EMBEDDED = "embedded"
+"""Name of the small Qwen3 that needs no files."""
+RANDOM = "random:"
+"""Start of the name of a model with random weights; the rest of the name is that of a shape."""
+COMMON = {"vocab_size": 151_936, "head_dim": 128, "num_key_value_heads": 8, "max_position_embeddings": 32_768}
+"""Values that the Qwen3 models below have in common (from config.json on the Hugging Face hub)."""
+BUILT_IN: dict[str, dict[str, Any]] = {
+    "Qwen3-0.6B-Base": {
+        "hidden_size": 1024,
+        "intermediate_size": 3072,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 16,
+        "tie_word_embeddings": True,
+    },
+    "Qwen3-1.7B-Base": {
+        "hidden_size": 2048,
+        "intermediate_size": 6144,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 16,
+        "tie_word_embeddings": True,
+    },
+    "Qwen3-8B-Base": {
+        "hidden_size": 4096,
+        "intermediate_size": 12_288,
+        "num_hidden_layers": 36,
+        "num_attention_heads": 32,
+        "tie_word_embeddings": False,
+    },
+}
+"""Shapes of models for which no file is needed, by the last part of the model's name."""
+
+
+def embedded_config() -> Qwen3Config:
+    """Return the configuration of the embedded model, a small Qwen3."""
+    from transformers import Qwen3Config
+
+    from fspo.tasks.chain_add import build_tokenizer
+
+    tokenizer = build_tokenizer()
+    return Qwen3Config(
+        vocab_size=len(tokenizer),
+        hidden_size=128,
+        intermediate_size=384,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        max_position_embeddings=1024,
+        tie_word_embeddings=False,
+        attention_dropout=0.0,
+        pad_token_id=cast(int, tokenizer.pad_token_id),
+        eos_token_id=cast(int, tokenizer.eos_token_id),
+        bos_token_id=None,
+    )
+
+
+def shape_of(name_or_path: str) -> PretrainedConfig:
+    """Return the configuration of a model; no weights are loaded.
+
+    Parameters
+    ----------
+    name_or_path : str
+        "embedded", a folder with config.json, one of `BUILT_IN` (with or without "Qwen/"), a Hub name, or "random:"
+        followed by one of these.
+
+    Raises
+    ------
+    UserError
+        If there is no such configuration.
+    """
+    from transformers import AutoConfig, Qwen3Config
+
+    name = name_or_path.removeprefix(RANDOM)
+    if name == EMBEDDED:
+        return embedded_config()
+    short = name.removeprefix("Qwen/")
+    if short in BUILT_IN and not Path(name).exists():
+        return Qwen3Config(**COMMON, **BUILT_IN[short])
+    try:
+        return AutoConfig.from_pretrained(name).get_text_config(decoder=True)
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(
+            f"no shape of {name!r}: give a folder with config.json, a Hugging Face name that this machine can reach, "
+            f"{EMBEDDED}, or one of {', '.join(BUILT_IN)}"
+        ) from error

@@ -1,0 +1,111 @@
+"""The task for models with random weights: even-tokens. The reward is the share of even token ids in the response.
+
+A model with random weights knows no language, so its tokenizer writes token ids as numbers: "17 4 902". The rewards of
+two responses differ nearly always, so every group has advantages and every update moves the weights. Training on this
+task shows that a model's shape runs; it teaches the model nothing of use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fspo.base.errors import UserError
+from fspo.base.keyed_noise import keyed_uniforms
+from fspo.tasks.base import Example, Rewards, Split, check_batch, check_split
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+NAME = "even-tokens"
+END = 0
+"""Id of the token that ends a response and pads a batch; its text is `END_TEXT`."""
+END_TEXT = "<end>"
+END_EVERY = 12
+"""Each id that this number divides ends a response of a model with random weights, so lengths are geometric."""
+_PURPOSES = {"train": 0x7B01, "eval": 0x7B02}
+
+
+@dataclass(frozen=True)
+class EvenTokensConfig:
+    """Options of even-tokens.
+
+    Attributes
+    ----------
+    seed : int
+        Seed of the prompts.
+    prompt_tokens : int
+        Number of token ids in each prompt.
+    vocabulary : int
+        Prompts hold ids from 1 to vocabulary - 1.
+    """
+
+    seed: int = 0
+    prompt_tokens: int = 8
+    vocabulary: int = 1000
+
+    def __post_init__(self) -> None:
+        """Raise UserError for values that even-tokens cannot use."""
+        if self.seed < 0:
+            raise UserError(f"even-tokens seed is {self.seed}: use 0 or more")
+        if self.prompt_tokens < 1:
+            raise UserError(f"even-tokens prompt_tokens is {self.prompt_tokens}: use 1 or more")
+        if self.vocabulary < 2:
+            raise UserError(f"even-tokens vocabulary is {self.vocabulary}: use 2 or more")
+
+
+class EvenTokens:
+    """The task even-tokens. Both splits are endless."""
+
+    name = NAME
+
+    def __init__(self, config: EvenTokensConfig | None = None) -> None:
+        self.config = config or EvenTokensConfig()
+
+    def size(self, split: Split) -> int | None:
+        """Return None, because both splits are endless."""
+        check_split(split)
+        return None
+
+    def example(self, split: Split, index: int) -> Example:
+        """Return example ``index``, a pure function of (config, split, index)."""
+        check_split(split)
+        if index < 0:
+            raise UserError(f"even-tokens example {index} does not exist: use an index of 0 or more")
+        config = self.config
+        draws = keyed_uniforms(_PURPOSES[split], config.seed, (config.seed, index), 0, config.prompt_tokens)
+        prompt = " ".join(str(1 + int(draw * (config.vocabulary - 1))) for draw in draws)
+        return Example(prompt_id=f"{split}-{index}", prompt=prompt, answer="")
+
+    def score(self, examples: Sequence[Example], responses: Sequence[str], finished: Sequence[bool]) -> Rewards:
+        """Give each response the share of its words that are even numbers; 0 to a response without a word."""
+        check_batch(examples, responses, finished)
+        values = np.zeros(len(examples))
+        for i, response in enumerate(responses):
+            words = response.split()
+            values[i] = sum(word.isdecimal() and int(word) % 2 == 0 for word in words) / max(len(words), 1)
+        return Rewards(values=values, status=["ok"] * len(examples))
+
+
+def build_tokenizer(vocabulary: int) -> PreTrainedTokenizerFast:
+    """Build a tokenizer that writes each token but `END` as the number of its id, with spaces between tokens.
+
+    `END` also stands for words that are no id.
+    """
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    ids = {END_TEXT if i == END else str(i): i for i in range(vocabulary)}
+    core = Tokenizer(models.WordLevel(ids, unk_token=END_TEXT))
+    core.pre_tokenizer = pre_tokenizers.WhitespaceSplit()  # type: ignore[assignment]
+    return PreTrainedTokenizerFast(
+        tokenizer_object=core,
+        pad_token=END_TEXT,
+        eos_token=END_TEXT,
+        unk_token=END_TEXT,
+        padding_side="left",
+        clean_up_tokenization_spaces=False,
+    )
