@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Literal
 
+import psutil
+
 from fspo.base.errors import UserError
 from fspo.config.ranges import check_ranges, number
 from fspo.config.train import TrainConfig
@@ -18,27 +20,49 @@ class MachineConfig:
 
     Parameters
     ----------
+    device : {"gpu", "cpu"}
+        What the run computes on. On a CPU each process has an equal share of the machine's memory.
     gpus : int
-        Number of GPUs on all nodes together.
-    memory : float
-        Memory of each GPU, GiB.
+        Number of GPUs on all nodes together; on a CPU the number of processes.
+    memory : float, optional
+        Memory of each GPU, or of a process on a CPU, GiB; by default 80 for a GPU, and a process's share of this
+        machine's memory for a CPU.
     sharding : {"fsdp2", "ddp"}
         Whether weights, gradients and moments are sharded over the GPUs ("fsdp2") or copied to each of them ("ddp").
         It makes no difference on one GPU.
-    mixed_precision : {"bf16", "no"}
-        As in the accelerate configuration: "bf16" computes in bfloat16 and keeps float32 weights.
+    mixed_precision : {"bf16", "no"}, optional
+        As in the accelerate configuration: "bf16" computes in bfloat16 and keeps float32 weights. By default "bf16" on
+        several GPUs, as in `fspo/presets/accelerate`, and "no" elsewhere.
     response_tokens : int, optional
         Mean length of a response, for the token counts; by default sampling.max_new_tokens.
     """
 
+    device: Literal["gpu", "cpu"] = "gpu"
     gpus: int = number(8, 1, 10**6)
-    memory: float = number(80.0, 0, 1e6, above=True)
+    memory: float | None = number(None, 0, 1e6, above=True)
     sharding: Sharding = "fsdp2"
-    mixed_precision: Literal["bf16", "no"] = "bf16"
+    mixed_precision: Literal["bf16", "no"] | None = None
     response_tokens: int | None = number(None, 1)
 
     def __post_init__(self) -> None:
         check_ranges(self, "machine")
+
+    @property
+    def gib(self) -> float:
+        """Memory of each GPU, or of each process on a CPU, GiB."""
+        if self.memory is not None:
+            return self.memory
+        return 80.0 if self.device == "gpu" else psutil.virtual_memory().total / 2**30 / self.gpus
+
+    @property
+    def precision(self) -> Literal["bf16", "no"]:
+        """The mixed precision of the run: that asked for, or the default of this machine."""
+        return self.mixed_precision or ("bf16" if self.device == "gpu" and self.gpus > 1 else "no")
+
+    @property
+    def shards(self) -> int:
+        """Number of parts into which the weights are split; 1 if every process holds all weights."""
+        return self.gpus if self.sharding == "fsdp2" else 1
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@ Face causal LM."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -141,7 +142,9 @@ def ready_for_training(
     if gradient_checkpointing:
         if not model.supports_gradient_checkpointing:
             raise UserError(f"{name} cannot checkpoint gradients: set gradient_checkpointing to false")
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        # transformers renamed the method in 5.22 and warns of its old name
+        enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+        enable({"use_reentrant": False})
     if lora is not None:
         model = _add_lora(model, lora)
     return model.eval()
@@ -251,7 +254,9 @@ def _add_lora(model: PreTrainedModel, options: LoraOptions) -> PreTrainedModel:
     # embedding.
     model.enable_input_require_grads()
     try:
-        with local_seed(options.seed):
+        with local_seed(options.seed), warnings.catch_warnings():
+            # peft asks for a property by the name that transformers had for it before 5.22
+            warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
             return cast("PreTrainedModel", get_peft_model(model, config))
     except ValueError as error:
         raise UserError(f"lora does not fit this model: {' '.join(str(error).split())}") from error

@@ -22,8 +22,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from fspo.config import Dtype, LoraOptions
 from fspo.plan.models import meta_model
-from fspo.policy.linear_logprobs import TILE_ELSEWHERE
-from fspo.policy.logprobs import BIG_VOCABULARY, make_batch, token_log_probs
+from fspo.policy.logprobs import make_batch, token_log_probs
 
 SHALLOW, DEEP = 1, 2
 """Numbers of decoder layers with which the model is measured; other numbers follow on a straight line."""
@@ -137,7 +136,7 @@ def update_pass(
             p.grad = torch.zeros_like(p) if p.requires_grad else None
 
         def run() -> None:
-            token_log_probs(model, batch, temperature, logits=logits or _tile(config))[0].sum().backward()
+            token_log_probs(model, batch, temperature, logits=logits)[0].sum().backward()
 
         return _peak(model, run)
 
@@ -160,7 +159,7 @@ def forward_pass(
 
         def run() -> None:
             with torch.no_grad():
-                token_log_probs(model, batch, temperature, entropy=entropy, logits=logits or _tile(config))
+                token_log_probs(model, batch, temperature, entropy=entropy, logits=logits)
 
         return _peak(model, run)
 
@@ -175,14 +174,6 @@ def prompt_pass(config: PretrainedConfig, rows: int, columns: int, dtype: Dtype)
                 model(input_ids=torch.zeros(rows, columns, dtype=torch.int64), use_cache=False, logits_to_keep=1)
 
         return _peak(model, run)
-
-
-def _tile(config: PretrainedConfig) -> int | None:
-    """Return how many logits a GPU holds at a time if the vocabulary is large; None for a small vocabulary.
-
-    Callers pass the number on explicitly: the fake tensors are on the CPU, for which another number would be chosen.
-    """
-    return TILE_ELSEWHERE if config.vocab_size >= BIG_VOCABULARY else None
 
 
 def _peak(model: torch.nn.Module, run: Callable[[], None]) -> int:

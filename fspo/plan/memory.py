@@ -1,4 +1,4 @@
-"""Memory that a run needs on each GPU, by phase of a rollout."""
+"""Memory that a run needs on each GPU, or in each process on a CPU, by phase of a rollout."""
 
 from __future__ import annotations
 
@@ -18,11 +18,16 @@ from fspo.plan.measure import DEEP, SHALLOW, forward_pass, padded_rows, update_p
 from fspo.plan.models import HashedConfig, Sizes, meta_model, sizes
 from fspo.plan.sampling import rollout
 from fspo.plan.settings import refuse
+from fspo.policy.linear_logprobs import TILE, TILE_ELSEWHERE
+from fspo.policy.logprobs import BIG_VOCABULARY
 from fspo.policy.scores import ScoreHooks
 from fspo.train.optimizers import moment_bytes
 
 RESERVE = 0.08
-"""Share of a GPU's memory that is left free for the CUDA context, NCCL and fragmentation: an estimate, not measured."""
+"""Share of the memory that is left free, for the CUDA context, NCCL and fragmentation, or on a CPU for the system: an
+estimate, not measured."""
+PROGRAM = int(0.75 * 2**30)
+"""Bytes that a process on a CPU takes before it loads a model: Python, torch and transformers (measured)."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +144,7 @@ def plan(config: TrainConfig, machine: MachineConfig, shape: PretrainedConfig | 
     found = meta_model(shape, config.model.dtype, lora=config.model.lora)
     model = sizes(found)
     refuse(config, machine, model)
-    split = machine.gpus if machine.sharding != "ddp" else 1
+    split = machine.shards
     own, compute = _dtypes(config, machine)
     rows, prompt, response = longest_microbatch(config)
     tokens = rows * (prompt + response)
@@ -147,15 +152,16 @@ def plan(config: TrainConfig, machine: MachineConfig, shape: PretrainedConfig | 
     gradients = model.trainable * own.itemsize // split
     gathered = _gathered(machine, model, compute, own)
     dtype: Dtype = "bfloat16" if compute == torch.bfloat16 else "float32"
+    logits = config.batch.logits or tile(shape, machine)
     lora = str(config.model.lora) if config.model.lora else None
     if config.model.lora is not None:
         _LORA[lora] = config.model.lora
-    same = (HashedConfig.of(shape), (rows, prompt, response), dtype, config.sampling.temperature, config.batch.logits)
+    same = (HashedConfig.of(shape), (rows, prompt, response), dtype, config.sampling.temperature, logits)
     update = _named(_activations(*same, config.model.gradient_checkpointing, lora))
     old = _named(_forward(*same, config.log.entropy))
     hooks = _hooks(config, found, tokens, compute) if config.log.score_every else {}
     step = _step_temporary(config, model, split)
-    capacity = int(machine.memory * 2**30 * (1 - RESERVE))
+    capacity = int(machine.gib * 2**30 * (1 - RESERVE))
     phases = {
         "rollout": static | rollout(config, machine, shape, model, compute),
         "old log-probs": static | gathered | old,
@@ -171,6 +177,14 @@ def _named(parts: tuple[int, int]) -> dict[str, int]:
     return {"activations": parts[0], "logits": parts[1]}
 
 
+def tile(shape: PretrainedConfig, machine: MachineConfig) -> int | None:
+    """Return how many logits the machine holds at a time if the vocabulary is large; None for a small vocabulary.
+
+    The plan passes it on, because its tensors without storage are on the CPU whatever the machine.
+    """
+    return TILE.get(machine.device, TILE_ELSEWHERE) if shape.vocab_size >= BIG_VOCABULARY else None
+
+
 def _few_tokens(shape: PretrainedConfig) -> PretrainedConfig:
     small = type(shape).from_dict(shape.to_dict())
     small.vocab_size = 8
@@ -180,10 +194,10 @@ def _few_tokens(shape: PretrainedConfig) -> PretrainedConfig:
 def _dtypes(config: TrainConfig, machine: MachineConfig) -> tuple[torch.dtype, torch.dtype]:
     """Return the type in which trained weights are kept, and the type in which forward and backward passes compute."""
     dtype = DTYPES[config.model.dtype]
-    if machine.mixed_precision == "no":
+    if machine.precision == "no":
         return dtype, dtype
     # accelerate keeps trained weights in float32 under FSDP2.
-    return (torch.float32 if machine.sharding != "ddp" else dtype), torch.bfloat16
+    return (torch.float32 if machine.shards > 1 else dtype), torch.bfloat16
 
 
 def _local(shape: tuple[int, ...], split: int) -> int:
@@ -195,7 +209,7 @@ def _local(shape: tuple[int, ...], split: int) -> int:
 
 def _static(config: TrainConfig, machine: MachineConfig, model: Sizes, own: torch.dtype) -> dict[str, int]:
     """Return the bytes on one GPU of the weights, the optimizer's moments and the reference model."""
-    split = machine.gpus if machine.sharding != "ddp" else 1
+    split = machine.shards
     dtype = DTYPES[config.model.dtype]
     frozen = model.total - model.trainable
     weights = (model.trainable * own.itemsize + frozen * dtype.itemsize) // split
@@ -203,6 +217,8 @@ def _static(config: TrainConfig, machine: MachineConfig, model: Sizes, own: torc
         "weights": weights,
         "optimizer": sum(moment_bytes(_local(s, split), own, config.optim.name) for s in model.shapes),
     }
+    if machine.device == "cpu":
+        parts["program"] = PROGRAM
     if config.rule.kl_coef > 0:
         parts["reference"] = model.total * dtype.itemsize // split
     return parts
@@ -214,8 +230,8 @@ def _gathered(machine: MachineConfig, model: Sizes, compute: torch.dtype, own: t
     With sharding these are two decoder layers (that in use and the next) and the output layer, which stays gathered.
     Without sharding they are the copy of all weights in the dtype of the computation, if that differs.
     """
-    if machine.sharding == "ddp" or machine.gpus == 1:
-        casts = machine.mixed_precision == "bf16" and own != compute
+    if machine.shards == 1:
+        casts = machine.precision == "bf16" and own != compute
         return {"gathered": model.total * compute.itemsize} if casts else {}
     return {"gathered": (2 * model.layer + model.head) * compute.itemsize}
 

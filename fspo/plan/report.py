@@ -122,7 +122,7 @@ def table(found: Plan) -> str:
     def line(name: str, values: list[str]) -> str:
         return f"{name:<{width}}" + "".join(f"{value:>16}" for value in values)
 
-    lines = [line("GiB a GPU", list(phases))]
+    lines = [line("GiB", list(phases))]
     for row in rows:
         values = [f"{parts[row] / GIB:.2f}" if row in parts else "" for parts in phases.values()]
         lines.append(line(row, values))
@@ -136,13 +136,17 @@ def report(config: TrainConfig, machine: MachineConfig) -> tuple[str, dict[str, 
     found = plan(config, machine)
     model, totals = found.model, found.totals
     phase = max(totals, key=totals.__getitem__)
+    gpu = machine.device == "gpu"
+    where = "GPUs" if gpu else "processes on a CPU"
+    others = "CUDA, communication and fragmentation" if gpu else "the system"
     parts = [
         f"{config.model.name_or_path}: {model.total / 1e9:.3f}e9 parameters, {model.trainable / 1e9:.3f}e9 of them "
         f"trained, {model.layers} layers",
-        f"{machine.gpus} GPUs of {machine.memory:g} GiB, {machine.sharding}, mixed precision "
-        f"{machine.mixed_precision}, weights {config.model.dtype}, {config.optim.name}, "
-        f"sampling by {engine_of(config, model)}",
+        f"{machine.gpus} {where} of {machine.gib:.3g} GiB, {machine.sharding}, mixed precision "
+        f"{machine.precision}, weights {config.model.dtype}, {config.optim.name}, "
+        f"sampling by {engine_of(config, machine, model)}",
         "",
+        f"GiB {'on each GPU' if gpu else 'in each process'}, by phase of a rollout:",
         table(found),
         "",
         *(f"{name:<44}{value:>14,.6g}" for name, value in found.tokens.items()),
@@ -150,13 +154,13 @@ def report(config: TrainConfig, machine: MachineConfig) -> tuple[str, dict[str, 
     ]
     verdict = (
         f"the largest phase, {phase}, takes {found.peak / GIB:.1f} of {found.capacity / GIB:.1f} GiB "
-        f"({RESERVE:.0%} of a GPU are left to CUDA, communication and fragmentation)"
+        f"({RESERVE:.0%} are left to {others})"
     )
     cure, gpus = None, None
     if found.fits:
         parts.append(f"fits: {verdict}")
     else:
-        cure, gpus = cures(config, machine), enough_gpus(config, machine)
+        cure, gpus = cures(config, machine), enough_gpus(config, machine) if gpu else None
         parts.append(f"does not fit: {verdict}")
         parts += [f"  it fits with {' '.join(cure)}"] if cure else ["  no change of its options alone makes it fit"]
         parts += [f"  it fits as it is on {gpus} GPUs"] if gpus else []

@@ -19,12 +19,12 @@ from fspo.sampling.picking import PICK_ELEMENTS
 from fspo.sampling.sample import FAST_PARAMETERS
 
 
-def engine_of(config: TrainConfig, model: Sizes) -> str:
-    """Return the sampling engine that the run uses on a GPU; ``auto`` is resolved as for plain attention layers."""
+def engine_of(config: TrainConfig, machine: MachineConfig, model: Sizes) -> str:
+    """Return the sampling engine that the run uses; ``auto`` is resolved as for plain attention layers."""
     wanted = config.sampling.engine
     if wanted != "auto":
         return wanted
-    return "fast" if model.total < FAST_PARAMETERS else "generate"
+    return "fast" if machine.device == "cpu" or model.total < FAST_PARAMETERS else "generate"
 
 
 def rollout(
@@ -39,10 +39,10 @@ def rollout(
     These are the gathered weights, a copy of them in lower precision, the key-value cache, the activations of the
     prompts, and the next token's logits.
     """
-    engine = engine_of(config, model)
+    engine = engine_of(config, machine, model)
     prompt, columns = config.task.max_prompt_tokens, config.task.max_prompt_tokens + config.sampling.max_new_tokens
     rows = sampled_rows(config, machine)
-    sharded = machine.sharding != "ddp" and machine.gpus > 1
+    sharded = machine.shards > 1
     casts = compute.itemsize < DTYPES[config.model.dtype].itemsize or sharded
     parts = {"gathered": model.total * compute.itemsize} if casts else {}
     if engine == "vllm":  # a vLLM server samples, with its memory on another GPU

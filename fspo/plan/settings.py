@@ -22,7 +22,7 @@ def refuse(config: TrainConfig, machine: MachineConfig, model: Sizes) -> None:
     """
     if config.sampling.engine == "vllm":
         check_alone(machine.gpus, config.model.lora is not None)
-    if machine.gpus == 1 or machine.sharding == "ddp":
+    if machine.shards == 1:
         return
     check_passes(True, config)
     if config.optim.name == "adamw8bit":

@@ -162,7 +162,10 @@ def _forward(
     cache: Cache,
 ) -> torch.Tensor:
     """Run the model and return the logits (B, V) of the token that follows the last column of ``ids``."""
-    extra = {"position_ids": position, "logits_to_keep": 1}
+    # The place of the last token is a tensor: given a number, the model slices its hidden states, and torch multiplies
+    # such a slice in bfloat16 by copying the output layer's weight once for each prompt.
+    last = torch.tensor([ids.shape[1] - 1], device=ids.device) if ids.shape[1] > 1 else 1
+    extra = {"position_ids": position, "logits_to_keep": last}
     known = _parameters(type(base_model(model)))  # some models take no position_ids or no logits_to_keep
     output = model(
         input_ids=ids,

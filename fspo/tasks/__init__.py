@@ -33,9 +33,10 @@ def make_task(name: str, options: Mapping[str, Any] | None = None) -> Task:
     Parameters
     ----------
     name : str
-        ``"chain-add"`` (embedded, see `fspo.tasks.chain_add`), ``"gym:<name>"`` (any reasoning-gym dataset,
-        see `fspo.tasks.gym`), ``"even-tokens"`` (for models with random weights), ``"dataset"`` (jsonl, parquet or
-        Hugging Face data, see `fspo.tasks.dataset`) or the name of a known training set (`fspo.tasks.sets`), whose ``path`` may be a file.
+        ``"chain-add"`` (embedded, see `fspo.tasks.chain_add`), ``"even-tokens"`` (for models with random weights, see
+        `fspo.tasks.even_tokens`), ``"gym:<name>"`` (any reasoning-gym dataset, see `fspo.tasks.gym`), ``"dataset"``
+        (jsonl, parquet or Hugging Face data, see `fspo.tasks.dataset`) or the name of a known training set
+        (`fspo.tasks.sets`), whose ``path`` may be a file.
     options : mapping, optional
         Fields of the task's configuration class.
 

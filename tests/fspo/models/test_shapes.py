@@ -84,6 +84,7 @@ def arguments(run: Path, shape: str, rollouts: int) -> list[str]:
     return [*words, "--checkpoint_every", "1", "--rollouts", str(rollouts)]
 
 
+@pytest.mark.filterwarnings("error::FutureWarning")
 def test_a_random_shape_trains_and_resumes_to_the_same_bits(shape: str, tmp_path: Path) -> None:
     straight, resumed = tmp_path / "straight", tmp_path / "resumed"
     for run, stops in ((straight, (3,)), (resumed, (1, 3))):

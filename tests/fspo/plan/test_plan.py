@@ -175,7 +175,7 @@ def test_what_an_8b_model_takes_with_each_optimizer() -> None:
 
 
 def test_sharding_divides_what_lasts_and_gathers_what_is_used() -> None:
-    one, many = plan(qwen(), MachineConfig(gpus=1)), plan(qwen(), MachineConfig(gpus=8))
+    one, many = plan(qwen(), MachineConfig(gpus=1, mixed_precision="bf16")), plan(qwen(), MachineConfig(gpus=8))
     assert many.phases["update"]["weights"] == 4 * QWEN_8B // 8
     assert many.phases["update"]["optimizer"] == pytest.approx(8 * QWEN_8B / 8, rel=1e-3)
     assert "gathered" in many.phases["update"]
@@ -208,7 +208,7 @@ def test_each_engine_has_the_cache_that_it_makes() -> None:
     assert found["generate"]["KV cache"] == whole + whole // 72  # a layer's keys once more while they grow
     assert found["auto"] == found["generate"]  # a large model
     assert found["generate"]["activations"] == pytest.approx(8 * found["fast"]["activations"], rel=0.01)
-    alone = MachineConfig(gpus=1)
+    alone = MachineConfig(gpus=1, mixed_precision="bf16")
     served = plan(qwen(*sizes, "--sampling.engine", "vllm"), alone).phases["rollout"]
     assert set(served) == {"weights", "optimizer", "gathered"}  # the server has GPUs of its own
     copied = plan(qwen(*sizes, "--sampling.precision", "bfloat16"), alone).phases["rollout"]
