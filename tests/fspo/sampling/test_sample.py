@@ -24,11 +24,12 @@ from transformers import (
 
 from fspo.base.errors import UserError
 from fspo.base.keyed_noise import keyed_uniforms
-from fspo.models.load import LoraOptions, build_embedded_model, load_model
+from fspo.models.load import LoraOptions, build_embedded_model, build_random_model, load_model, ready_for_training
 from fspo.sampling import picking
 from fspo.sampling.fast import CacheLayer, _survivors
 from fspo.sampling.picking import Noise, pick_tokens
 from fspo.sampling.sample import Responses, SamplingConfig, choose_engine, sample
+from tests.fspo.policy.test_score_memory import peak
 
 SMALL = {
     "vocab_size": 24,
@@ -371,3 +372,27 @@ def test_diverged_model_is_named(engine, temperature):
     torch.nn.init.constant_(model.lm_head.weight, float("nan"))
     with pytest.raises(UserError, match="not finite"):
         draw(model, engine=engine, temperature=temperature, max_new_tokens=4)
+
+
+def test_the_first_step_copies_no_weight_for_each_prompt() -> None:
+    """Adapters make the hidden states require gradients; torch then multiplied a slice by one weight copy a prompt."""
+    shape = Qwen3Config(
+        vocab_size=2_000,
+        hidden_size=128,
+        intermediate_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=8,
+    )
+    net = build_random_model(shape, "bfloat16", seed=0)
+    net = ready_for_training(net, "it", gradient_checkpointing=True, lora=LoraOptions(rank=2)).eval()
+    prompts = [[5, 7, 9, 20 + i] for i in range(16)]
+    config = SamplingConfig(max_new_tokens=1)
+
+    def run() -> None:
+        sample(net, prompts, np.arange(16), seed=0, rollout=0, config=config, eos_token_id=0, pad_token_id=0)
+
+    logits = 16 * 2_000 * (2 + 4 + 4 + 4 + 8 + 8)  # bfloat16, float32 thrice, and the CDF in float64 twice
+    copies = 16 * 2_000 * 128 * 2
+    assert peak(run) < logits + copies / 4
