@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis.doctor.patient import Patient, Rows, pairs
+from analysis.doctor.patient import Patient, Rows
 from analysis.log.rows import appearances
 from analysis.log.usable import counted_updates
 from fspo.gradlog import GradLog
@@ -29,8 +29,7 @@ READ = (
 )
 """Columns of the gradient log that the doctor's checks read."""
 IDS = ("rollout", "step", "prompt_id", "response_id")
-NO_CLUSTER = {"cluster": np.zeros(0, np.int64)}
-KEPT = 1_000_000
+KEPT = 300_000
 """Largest number of rows that are kept for the checks that need rows together. Of a longer log these checks see evenly
 spread rollouts; the laws, the recomputed columns and the coincidences see every row."""
 
@@ -83,7 +82,7 @@ class Kept:
                 f"{self.short} of {self.rows} rows have a length below 1: unknown, and left out where it matters"
             )
         metrics = _metrics(self.path, notes)
-        none = Rows({n: np.zeros(0, np.int64 if n in IDS else np.float64) for n in READ if n != "phase"} | NO_CLUSTER)
+        none = Rows({n: np.zeros(0, np.int64 if n in IDS else np.float64) for n in READ if n != "phase"})
         train = Rows.joined([none, *(rows for _, rows, _ in self.parts)])
         noise = Rows.joined([none, *(rows for _, _, rows in self.parts)])
         logged = frozenset(self.valued)
@@ -108,7 +107,6 @@ def columns_of(log: GradLog, notes: list[str]) -> dict[str, NDArray[Any]]:
             if pa.types.is_boolean(column.type):
                 column = pc.cast(column, pa.int8())  # type: ignore[attr-defined]
             out[name] = np.asarray(pc.cast(column, pa.float64()).to_numpy(), np.float64)  # type: ignore[attr-defined]
-    out["cluster"] = pairs(out["rollout"], out["prompt_id"])
     if "times_used" not in log:
         out["times_used"] = appearances(out["rollout"], out["response_id"], out["step"]).astype(np.float64)
     if "updates_since_rollout" not in log:

@@ -87,7 +87,10 @@ class Coincidences:
             return
         mark = marks(*(x[rows.L >= LONG] for x in (rows.L, *sums)))
         for rollout in np.unique(long["rollout"]):
-            here = np.unique(mark[long["rollout"] == rollout])[:MARKS].tolist()
+            least = mark[long["rollout"] == rollout]
+            if len(least) > 4 * MARKS:
+                least = np.partition(least, 4 * MARKS)[: 4 * MARKS]
+            here = np.unique(least)[:MARKS].tolist()
             earlier = Counter(self.marks[m] for m in here if m in self.marks)
             if earlier and len(here) >= 8 and earlier.most_common(1)[0][1] >= len(here) / 2:
                 self.copied[int(rollout)] = earlier.most_common(1)[0][0]

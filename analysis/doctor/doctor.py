@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,11 @@ from analysis.doctor.patient import Rows
 from analysis.doctor.recomputed import USUAL, Recomputed
 from analysis.doctor.selection import Selection
 from analysis.doctor.tokens import TokenLaw
+from analysis.log.loading import IN_MEMORY
 from analysis.log.partition import LENGTH
 from analysis.log.stream import Stream
 from fspo.base.errors import UserError
+from fspo.base.processes import in_processes
 from fspo.gradlog import GradLog
 from fspo.gradlog.files import LogFile, log_files, log_paths, rollout_of
 from fspo.gradlog.run_folder import saved_config
@@ -51,6 +54,12 @@ ON_ALL_ROWS = (
 )
 """Names of the checks that add up every row of the log."""
 CHECKS = (*ON_KEPT_ROWS, *ON_ALL_ROWS)
+SHARED = (
+    ("recomputed", "coincidences"),
+    ("laws", "selection", "mismatch", "tokens", "kept", "notes"),
+)
+"""Parts of the state that two processes add up of a large log, each in a pass over the log."""
+TOGETHER = (*SHARED[0], *SHARED[1])
 
 
 @dataclass
@@ -121,17 +130,25 @@ class Doctor:
             return
         self._headers(new)
         stream = Stream.of(new, LENGTH)
+        large = sum(file.rows for file in new) > IN_MEMORY
+        for part in in_processes([partial(self._pass, stream, names) for names in (SHARED if large else [TOGETHER])]):
+            for name, state in part.items():
+                setattr(self, name, state)
+        self.read_files |= {file.path.name for file in new}
+
+    def _pass(self, stream: Stream, names: Sequence[str], _: Callable[[], None]) -> dict[str, Any]:
+        """Read a log once for the parts of this state that are named, and return these."""
         for chunk in stream.chunks(1):
             try:
                 log = stream.read(chunk, (*READ, *TOKEN_COLUMNS["total"]), None)
             except UserError as error:
                 self._note(f"damaged: {error}")
                 continue
-            self.add(log)
-        self.read_files |= {file.path.name for file in new}
+            self.add(log, names)
+        return {name: getattr(self, name) for name in names}
 
-    def add(self, log: GradLog) -> None:
-        """Add the rows of complete rollouts, later ones than those that were added before."""
+    def add(self, log: GradLog, names: Sequence[str] = TOGETHER) -> None:
+        """Add the rows of complete rollouts, later ones than those that were added before, to the parts named."""
         self._note(*(f"damaged: {line}" for line in log.damage))
         notes: list[str] = []
         columns = columns_of(log, notes)
@@ -139,12 +156,16 @@ class Doctor:
         phase = log.column("phase") if "phase" in log else np.full(len(log), "train")
         everything, train = Rows(columns), np.isin(phase, ("train", ""))
         rows = everything if train.all() else Rows({name: x[train] for name, x in columns.items()})
-        self.kept.add(rows, everything.take(phase == "noise"), {name for name in READ if name in log})
-        if len(rows):
-            fair = self.selection.add(rows)
+        if "kept" in names:
+            self.kept.add(rows, everything.take(phase == "noise"), {name for name in READ if name in log})
+        if not len(rows):
+            return
+        if "recomputed" in names:
             self.recomputed.add(rows)
-            self.laws.add(rows, fair)
             self.coincidences.add(rows)
+        if "laws" in names:
+            fair = self.selection.add(rows)
+            self.laws.add(rows, fair)
             self.mismatch.add(rows, fair)
             self.tokens.add(log if train.all() else log.where(train), rows, fair)
 

@@ -44,6 +44,9 @@ NEGLIGIBLE = 1e-3
 OFFSET = 0.02
 """Smallest mean of a ratio that ought to be 0, nats, that is reported."""
 
+PROMPTS = 4096
+"""About how many prompts are followed from rollout to rollout to see how far their lengths shift."""
+
 FEW = "{} rows at first use after an update, 30 are wanted (stale rows without a behaviour ratio do not count)"
 
 
@@ -208,14 +211,17 @@ class Laws:
         z, group = np.log(rows.L), rows.cluster
         first = rows.first
         n, total = (np.bincount(group[first], x, rows.clusters) for x in (np.ones(int(first.sum())), z[first]))
-        place = np.flatnonzero(first)[np.unique(group[first], return_index=True)[1]]
-        mean = (total / n).tolist()
+        place = np.zeros(len(n), np.int64)
+        place[group] = np.arange(len(group))
+        prompts = rows["prompt_id"][place]
+        if len(self.lengths) < PROMPTS:
+            self.lengths |= {prompt: (-1, 0.0) for prompt in prompts.tolist()[:PROMPTS] if prompt not in self.lengths}
+        followed = np.flatnonzero(np.isin(prompts, list(self.lengths)))
+        values = (x[followed].tolist() for x in (prompts, rows["rollout"][place], total / n))
         moved: dict[int, list[float]] = {}
-        for prompt, rollout, here in zip(
-            rows["prompt_id"][place].tolist(), rows["rollout"][place].tolist(), mean, strict=True
-        ):
-            before = self.lengths.get(prompt)
-            if before is not None and before[0] < rollout:
+        for prompt, rollout, here in zip(*values, strict=True):
+            before = self.lengths[prompt]
+            if -1 < before[0] < rollout:
                 moved.setdefault(rollout, []).append((here - before[1]) / (rollout - before[0]))
             self.lengths[prompt] = rollout, here
         for changes in moved.values():

@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from analysis.doctor.findings import Evidence
-from analysis.log.rows import repeated
+from analysis.log.rows import numbered, repeated
 from fspo.rules import Rule
 from fspo.stats.clusters import MIN_CLUSTERS, ratios
 from fspo.stats.intervals import CONFIDENCE, mean_interval, proportion_interval, sample_interval
@@ -66,9 +65,7 @@ class Rows:
     @staticmethod
     def joined(parts: Sequence[Rows]) -> Rows:
         """Return the rows of one or more parts in one."""
-        columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0].columns}
-        columns["cluster"] = pairs(columns["rollout"], columns["prompt_id"])
-        return Rows(columns)
+        return Rows({name: np.concatenate([part[name] for part in parts]) for name in parts[0].columns})
 
     def has(self, *names: str) -> bool:
         """Return whether every named column has a known value in some row."""
@@ -92,7 +89,7 @@ class Rows:
     @cached_property
     def cluster(self) -> Ints:
         """The number of each row's (rollout, prompt) (N,), without gaps."""
-        return pd.factorize(self["cluster"])[0].astype(np.int64)
+        return numbered(self["rollout"], self["prompt_id"])
 
     @cached_property
     def clusters(self) -> int:
@@ -163,8 +160,7 @@ class Patient:
     @cached_property
     def responses(self) -> Rows:
         """The first row of each response."""
-        again = pd.Series(pairs(self.rows["rollout"], self.rows["response_id"])).duplicated().to_numpy()
-        return self.rows.take(~again)
+        return self.rows.take(self.rows.first)
 
     def band(self, rows: Rows) -> tuple[Floats, Floats] | None:
         """Return the edges of the band on S (N,), as logged or from the header's rule; None if there is no band."""
@@ -207,9 +203,3 @@ def enough(rows: Rows) -> str:
     if rows.clusters < MIN_CLUSTERS:
         return f"{rows.clusters} prompts, {MIN_CLUSTERS} are wanted"
     return ""
-
-
-def pairs(a: Ints, b: Ints) -> Ints:
-    """Return a number for each pair (a, b) of integers, by hashing, a hundred times as fast as sorting."""
-    first, second = pd.factorize(a)[0].astype(np.int64), pd.factorize(b)[0].astype(np.int64)
-    return first * (int(second.max(initial=0)) + 1) + second

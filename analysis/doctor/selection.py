@@ -13,7 +13,6 @@ import numpy as np
 
 from analysis.doctor.findings import Answer, Evidence, Severity, clear, found, not_checked
 from analysis.doctor.patient import Floats, Mask, Rows
-from analysis.log.rows import numbered
 from fspo.stats.clusters import totals
 
 MISSED = 10
@@ -52,7 +51,7 @@ class Selection:
         first = rows.first & np.isfinite(reward)
         if not first.any():
             return np.ones(len(rows), bool)
-        group = numbered(rows["rollout"], rows["prompt_id"])
+        group = rows.cluster
         r, g = reward[first], group[first]
         number = int(group.max()) + 1
         n, total, square = (totals(g, number, x) for x in (np.ones_like(r), r, r * r))

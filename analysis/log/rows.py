@@ -109,6 +109,11 @@ class LearningRows:
         return LearningRows(rows.rollout, rows.step, rows.S, rows.length, rows.A)
 
 
+DENSE = 4
+"""Largest range of integers, for each of them, up to which they are numbered by a table of the range, which is faster
+than by hashing."""
+
+
 def row_names(rollout: Ints, step: Ints, response: Ints) -> pd.MultiIndex:
     """Return an index of rows (N,) by the three numbers that identify a row."""
     return pd.MultiIndex.from_arrays([np.asarray(x, np.int64) for x in (rollout, step, response)])
@@ -127,8 +132,13 @@ def numbered(*keys: Ints) -> Ints:
     code = _combined(keys)
     if code is None:
         return np.unique(np.stack(keys, axis=1), axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
-    found, place = pd.factorize(code, sort=True)[:2]
-    return found.astype(np.int64) if len(place) else code
+    if not len(code):
+        return code
+    if (span := int(code.max()) + 1) <= DENSE * len(code):
+        taken = np.zeros(span, np.int64)
+        taken[code] = 1
+        return (np.cumsum(taken) - 1)[code]
+    return pd.factorize(code, sort=True)[0].astype(np.int64)
 
 
 def repeated(*keys: Ints) -> NDArray[np.bool_]:

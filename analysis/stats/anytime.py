@@ -61,20 +61,25 @@ class AnytimeMean:
         good = np.isfinite(x)
         if not good.all():
             x, rollout = x[good], rollout[good]
+        if not len(x):
+            return
         needed = math.log((1 if self.highest is None else 2) / self.level)
-        for number in np.unique(rollout):
-            here = x[rollout == number]
+        if np.any(rollout[1:] < rollout[:-1]):
+            order = np.argsort(rollout, kind="stable")
+            x, rollout = x[order], rollout[order]
+        starts = np.flatnonzero(np.diff(rollout, prepend=rollout[:1] - 1))
+        for number, here in zip(rollout[starts].tolist(), np.split(x, starts[1:]), strict=True):
             self.count += len(here)
             self.total += float(here.sum())
             self.square += float(here @ here)
             self.rho = self.rho or self.square
             self.rising = self.rising + stakes(here, self.bets / self.lowest)
             if self.above is None and mixed(self.rising) > needed:
-                self.above = int(number)
+                self.above = number
             if self.highest is not None:
                 self.falling = self.falling + stakes(-here, self.bets / self.highest)
                 if self.below is None and mixed(self.falling) > needed:
-                    self.below = int(number)
+                    self.below = number
 
     @property
     def mean(self) -> float:

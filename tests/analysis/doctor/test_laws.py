@@ -1,5 +1,6 @@
 """The laws: what breaks each, from which rollout on, and the same answers rollout by rollout as at once."""
 
+import json
 from math import comb
 
 import numpy as np
@@ -8,6 +9,7 @@ from scipy.stats import t as student
 
 from analysis.doctor.admit import READ
 from analysis.doctor.doctor import Doctor
+from analysis.doctor.examine import examine
 from analysis.doctor.findings import Severity
 from analysis.doctor.laws import Laws, Line
 from analysis.doctor.mismatch import Mismatch
@@ -85,6 +87,7 @@ def test_stakes_are_products_of_one_plus_bet_times_term():
     b = np.array([0.5, 0.125])
     assert stakes(x, b) == pytest.approx([np.log(np.prod(1 + bet * x)) for bet in b])
     assert stakes(x, np.ones(1)) == -np.inf  # the term -1 takes all of it
+    assert stakes(np.array([-3.0, -3.0]), np.ones(1)) == -np.inf  # and nothing comes back
 
 
 @pytest.mark.parametrize(
@@ -162,6 +165,18 @@ def test_a_growing_log_gets_the_answers_of_the_whole(healthy, tmp_path):
     grown, whole = doctor.findings(), {a.id: a for a in findings(run).values()}
     assert {a.id: a.since for a in grown.findings} == {name: a.since for name, a in whole.items()}
     assert grown.rows == len(read_log(run, columns=["rollout"]))
+
+
+def test_a_large_log_gets_the_same_answers_from_two_processes(healthy, tmp_path, monkeypatch):
+    run = rewritten(healthy, tmp_path / "run", lambda c, r, i: add(c, 0.1 * after(c)), 0)
+    file = sorted((run / "gradlog").iterdir())[3]
+    file.write_bytes(file.read_bytes()[:-100])
+    at_once = examine(run)
+    assert {"mean_weight", "log"} <= {answer.id for answer in at_once.findings}
+    assert any("damaged" in note for note in at_once.notes)
+    monkeypatch.setattr("analysis.doctor.doctor.IN_MEMORY", 0)
+    monkeypatch.setattr("fspo.base.processes.cores", lambda: 2)
+    assert json.dumps(examine(run).to_dict()) == json.dumps(at_once.to_dict())
 
 
 def test_a_rank_counted_twice_is_found(healthy, tmp_path):
@@ -380,6 +395,7 @@ def test_token_log_ratios_obey_the_law_at_each_position(tmp_path, defect, said):
         assert answer.since == 0
     if defect is None:
         assert doctor.tokens.rows == 800
+        assert answer.evidence[0].name == "mean of e^s from position 1 on (law: 1)"
         assert answer.evidence[0].value == pytest.approx(1, abs=0.02)
 
 

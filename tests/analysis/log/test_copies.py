@@ -5,6 +5,7 @@ import pytest
 
 from analysis.doctor.planted import Plan, write_run
 from analysis.log.copies import find_copies
+from analysis.log.rows import numbered
 from analysis.run import analyse_runs
 from analysis.tables.files import read_tables
 from fspo.base.errors import UserError
@@ -62,3 +63,10 @@ def test_files_of_two_runs_are_refused(tmp_path):
         analyse_runs([run])
     assert sorted(run.iterdir()) == [run / GRADLOG, run / "metrics.jsonl"]
     assert sorted((run / GRADLOG).iterdir()) == before
+
+
+@pytest.mark.parametrize("spread", [1, 10**6])
+def test_numbers_are_those_of_sorted_tuples(spread):
+    rng = np.random.default_rng(0)
+    keys = [rng.integers(3, 9, 500) * spread, rng.integers(-2, 4, 500) * spread]
+    assert np.array_equal(numbered(*keys), np.unique(np.stack(keys, 1), axis=0, return_inverse=True)[1].reshape(-1))
