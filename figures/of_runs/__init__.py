@@ -2,6 +2,7 @@
 
 FIGURES = (
     "acceptance_by_length",
+    "acceptance_by_position",
     "clip_over_training",
     "lre_by_rule",
     "ess_by_length",

@@ -13,7 +13,7 @@ from figures.draw import new_axes, panel_grid, percent_axis, rule_legend, spread
 from figures.estimates import Estimates, by_run
 from figures.style import Style, looks
 from figures.tables import Frame, Tables, drawable, need, reasons, shared_log
-from fspo.rules import PRESETS
+from fspo.rules import CORRECTIONS, PRESETS
 from fspo.stats.intervals import PERCENT
 
 TITLE = "Effect of the clip range"
@@ -34,7 +34,7 @@ QUANTITIES = {
 
 def range_factor(rule: str, value: str) -> float:
     """Return the swept range ``value`` ("lo hi") as a multiple of the preset's upper half-width in log space."""
-    band, high = PRESETS[rule].rule, float(value.split()[1])
+    band, high = CORRECTIONS[rule] if rule in CORRECTIONS else PRESETS[rule].rule, float(value.split()[1])
     ratio = high / band.range_hi if band.shape in ("sqrt", "power") else np.log1p(high) / np.log1p(band.range_hi)
     # The table gives ranges with few digits, so more digits of the factor would be rounding error.
     return float(f"{ratio:.2g}")
@@ -44,8 +44,8 @@ def select(tables: Tables) -> Frame:
     """Return the rows of the sweep in which the range was changed, for one log, with a column ``factor``."""
     tables.only_by_length("the sweep is by length: draw it without --by")
     rows = need(tables["sweep"].query("setting == 'range'"), "the sweep has no ranges")
-    rows = rows[rows["quantity"].isin(list(QUANTITIES)) & rows["rule"].isin(list(PRESETS))]
-    rows = shared_log(need(rows, "the sweep has no range of a clip rule"))
+    rows = rows[rows["quantity"].isin(list(QUANTITIES)) & rows["rule"].isin([*PRESETS, *CORRECTIONS])]
+    rows = shared_log(need(rows, "the sweep has no range of a preset"))
     drawable(rows)
     factors = [range_factor(rule, value) for rule, value in zip(rows["rule"], rows["value"], strict=True)]
     return rows.assign(factor=factors)

@@ -186,6 +186,7 @@ def fake_tables(
     frames["smooth"] = more_tables.smooth(rng, frames["acceptance"])
     frames["population"] = more_tables.population(rng, grid(), whole, counts, spoil)
     frames["ess"] = more_tables.ess(rng, who, grid(), bins(), counts)
+    frames["positions"] = more_tables.positions(rng, who, bins(), counts)
     frames["theory_gap"] = more_tables.theory_gap(rng, who, bins(), counts)
     frames["noise_floor"] = more_tables.noise_floor(rng, who, bins()) if trained_rule == "fspo" else pd.DataFrame()
     if rules:

@@ -132,3 +132,16 @@ def ess(rng, who: dict, cases, places: list[dict], counts: int) -> pd.DataFrame:
             row |= {"mean_weight" + ("" if k == "estimate" else f"_{k}"): v for k, v in mean.items() if k != "reason"}
             out.append(row | interval(rng, share, 0.01, 0, 1))
     return pd.DataFrame(out)
+
+
+def positions(rng, who: dict, bins: list[dict], counts: int) -> pd.DataFrame:
+    """Tokens kept by two rules, by position in powers of 2 and by the response's length."""
+    powers = [{"bin": k, "bin_lo": 2.0**k, "bin_hi": 2.0 ** (k + 1), "bin_mean": 1.4 * 2.0**k} for k in range(9)]
+    out = []
+    for rule, keeps in (("grpo", 0.97), ("ctpo", 0.9)):
+        key = who | {"rule": rule, "outside": "drop", "source": "given", "target": np.nan}
+        for by, places in (("position", powers), ("response", bins)):
+            for place in places:
+                row = {**key, "by": by, **place, "count": 100 * counts, "clusters": counts // 8}
+                out.append(row | interval(rng, keeps - 0.01 * place["bin"], 0.01, 0, 1))
+    return pd.DataFrame(out)

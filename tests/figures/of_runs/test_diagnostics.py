@@ -113,11 +113,14 @@ def test_ranges_on_the_axis_are_multiples_of_the_default(case_tables):
         assert bars(ax, 1) == ends(own)
 
 
-def test_a_sweep_of_corrections_has_no_clip_rules_ranges_to_draw(case_tables):
+def test_the_ranges_of_corrections_are_drawn_too(case_tables):
+    assert range_factor("engine-sqrt", "0.05 0.05") == 0.5
+    assert range_factor("mis", "0.889 8") == 2.0  # 9 = 3²
     tables = case_tables("usual")
-    of_corrections = tables["sweep"].assign(rule="engine-sqrt")
-    with pytest.raises(NothingToDraw, match="no range of a clip rule"):
-        module("sensitivity_range").figure(Tables({**tables.frames, "sweep": of_corrections}), Style())
+    rows = tables["sweep"].query("rule == 'fspo'").assign(rule="engine-sqrt")
+    fig = module("sensitivity_range").figure(Tables({**tables.frames, "sweep": rows}, on="engine"), Style())
+    own = rows.query("run == 'none-s0' and setting == 'range' and quantity == 'band'")
+    assert bars(titled(fig, "in the band"), 1) == ends(own)
 
 
 def test_settings_mark_what_is_fspos_own(case_tables):
