@@ -81,12 +81,12 @@ class Tables:
 
     @property
     def symbol(self) -> str:
-        """The log-ratio's symbol in text, for example S or D + E."""
+        """How captions write the log-ratio that the tables are about, for example "D + E"."""
         return WORDS[self.on].text
 
     @property
     def math(self) -> str:
-        """The log-ratio's symbol in mathematics."""
+        """How axis labels write that log-ratio, between dollar signs (mathtext), for example "D+E"."""
         return WORDS[self.on].math
 
     @property

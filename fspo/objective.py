@@ -110,7 +110,9 @@ def ratio_stats(columns: Mapping[str, Any], on: Ratio, advantages: Any = None) -
 
 @dataclass(frozen=True)
 class Records:
-    """What the objective did with each response of a microbatch (B,), detached; log rows and metrics are made from it.
+    """For each of the B responses of a microbatch: its log-ratios, its band, whether it was clipped, and its weights.
+
+    The log's rows and the metrics are made of these tensors, which carry no gradient.
 
     Columns of the mismatch are None where the sampler's log-probs are unknown, those of a correction where none runs.
     For token and prefix rules ``multiplier`` and the weights are means over the response's tokens, ``side`` is 0,

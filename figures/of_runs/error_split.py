@@ -33,7 +33,9 @@ COMPONENTS = {
 
 @dataclass(frozen=True)
 class Split:
-    """Both parts of the error for one rule's updates, arrays (K,)."""
+    """How far one rule moves each of its K updates from the true update, by cause, over that update's norm: by
+    reweighting lengths (``e_len``) and by clipping inside a length (``e_in``); arrays (K,).
+    """
 
     rule: str
     e_len: NDArray[np.float64]
@@ -61,7 +63,7 @@ def select(tables: Tables) -> tuple[list[tuple[str, PanelRows]], str]:
 
 
 def splits(rows: Frame) -> list[Split]:
-    """Return both parts of the error for the updates of each rule."""
+    """Return the errors of each rule's updates, by cause."""
     found = []
     for rule in looks(rows["rule"]):
         part = rows[rows["rule"] == rule]
