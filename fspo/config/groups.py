@@ -17,8 +17,8 @@ class TaskConfig:
     Parameters
     ----------
     name : str
-        "chain-add" (embedded), "gym:<reasoning-gym task>", "dataset", or a known training set: "dapo-math-17k",
-        "deepscaler", "gsm8k".
+        "chain-add" (embedded), "even-tokens" (for models with random weights), "gym:<reasoning-gym task>", "dataset",
+        or a known training set: "dapo-math-17k", "deepscaler", "gsm8k".
     options : dict
         Options of the task, for example {"path": "train.jsonl", "judge": {"verifier": "math"}}.
     chat_template : bool, optional

@@ -77,6 +77,11 @@ COMBINATIONS = [
     if valid(c := Combination(*values)) and (c.source == "two_pass" or (c.drift != "none" and c.shape == "sqrt"))
 ]
 
+GROUPS: dict[str, list[Combination]] = {}
+"""The combinations that differ in weight and in what happens outside the band alone: one test for each group."""
+for c in COMBINATIONS:
+    GROUPS.setdefault("-".join(map(str, (c.shape, c.drift, c.source, c.adapt, c.dual))), []).append(c)
+
 
 # -- plain formulas -------------------------------------------------------------------------------------------------
 
@@ -281,31 +286,41 @@ def test_the_log_has_every_awkward_row(log):
     assert len(COMBINATIONS) == len(set(COMBINATIONS))
 
 
-@pytest.mark.parametrize("combination", COMBINATIONS, ids=str)
-def test_row_by_row(combination, log, cases):
-    for case, use, rate in product(cases[combination], ("first", "reused"), ("band", "update")):
+@pytest.mark.parametrize("group", GROUPS)
+def test_row_by_row(group, log, cases):
+    here = [case for combination in GROUPS[group] for case in cases[combination]]
+    for case, use, rate in product(here, ("first", "reused"), ("band", "update")):
         rows = log.rows.use(use)
         found, (expected, at) = evaluate(case, rows, windows(rows.rollout, WINDOW), rate), plain(case, rows, rate)
         if len(at) < len(rows):
             assert found.reason
             continue
-        np.testing.assert_array_equal(found.side, expected.side)
-        np.testing.assert_array_equal(found.in_band, expected.in_band)
+        np.testing.assert_array_equal(found.side, expected.side, err_msg=case.key)
+        np.testing.assert_array_equal(found.in_band, expected.in_band, err_msg=case.key)
         for measure in ("band", "update", "weight"):
             for ours, values in zip(measured(found, measure), expected.measure(measure), strict=True):
-                np.testing.assert_allclose(ours, values, rtol=1e-12)
+                np.testing.assert_allclose(ours, values, rtol=1e-12, err_msg=case.key)
 
 
-@pytest.mark.parametrize("combination", [c for c in COMBINATIONS if c.outside == "drop"], ids=str)
-def test_band_acceptance_summed(combination, log, cases, summed):
-    for case, found in zip(cases[combination], summed[combination], strict=True):
-        for use, subset in product(("first", "reused"), ("all", "nonzero")):
-            agree(case, log.rows, use, found, "band", subset)
+def of_group(group, cases, summed):
+    """Yield each combination of a group with each of its cases and what the fast sums give for it."""
+    for combination in GROUPS[group]:
+        for case, found in zip(cases[combination], summed[combination], strict=True):
+            yield combination, case, found
 
 
-@pytest.mark.parametrize("combination", COMBINATIONS, ids=str)
-def test_update_and_weight_summed(combination, log, cases, summed):
-    for case, found in zip(cases[combination], summed[combination], strict=True):
+@pytest.mark.parametrize("group", GROUPS)
+def test_band_acceptance_summed(group, log, cases, summed):
+    assert any(combination.outside == "drop" for combination in GROUPS[group])
+    for combination, case, found in of_group(group, cases, summed):
+        if combination.outside == "drop":
+            for use, subset in product(("first", "reused"), ("all", "nonzero")):
+                agree(case, log.rows, use, found, "band", subset)
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_update_and_weight_summed(group, log, cases, summed):
+    for combination, case, found in of_group(group, cases, summed):
         for use, measure in product(("first", "reused"), ("update", "weight")):
             agree(case, log.rows, use, found, measure, "nonzero")
         if combination.outside == "drop":
@@ -314,7 +329,9 @@ def test_update_and_weight_summed(combination, log, cases, summed):
                 expected, at = plain(case, rows, "update")
                 for name, side in (("low", -1), ("high", 1), ("dual", 2)) if expected else ():
                     count = by_bin(1.0 * (expected.side == side), rows.take(at))
-                    np.testing.assert_array_equal(found[use].get(name, np.zeros(len(BINS))), count, err_msg=name)
+                    np.testing.assert_array_equal(
+                        found[use].get(name, np.zeros(len(BINS))), count, err_msg=f"{case.key} {name}"
+                    )
 
 
 # -- the rule that trained, and logs that lack something ------------------------------------------------------------
