@@ -59,7 +59,7 @@ def page(results: dict[str, Any]) -> str:
     lines = [
         "# The doctor",
         "",
-        "Written by `python studies/doctor_power.py --runs FOLDER`; its answers are in "
+        "Written by `python -m studies.doctor_power --runs FOLDER`; its answers are in "
         "`studies/results/doctor_power.json`.",
         "",
         "`python -m analysis doctor RUN` reads a gradient log and says what cannot be true of a sound run. Each "

@@ -1,6 +1,6 @@
 """How often `python -m analysis doctor` is right, and what it does not see: writes docs/doctor.md.
 
-    python studies/doctor_power.py --runs FOLDER [--only false_alarms] [--again]
+    python -m studies.doctor_power --runs FOLDER [--only false_alarms] [--again]
 
 1. False alarms: the healthy runs of studies/doctor_healthy.py, 200 simulated and 32 trained; FOLDER holds the trained
    ones, and those that it lacks are trained (half an hour on two cores).
