@@ -185,5 +185,5 @@ def _same_correction(args: FSPOConfig) -> str:
     if same is None or math.isinf(same.range_hi):
         return "choose a correction, as correction='mis' (with 'none' the mismatch is logged)"
     preset, _ = CORRECTION_MODES[args.vllm_importance_sampling_mode]
-    parts = {"range_lo": same.range_lo, "range_hi": same.range_hi, "outside": same.outside}
-    return f"correction={preset!r}, " + ", ".join(f"correction_{name}={part!r}" for name, part in parts.items())
+    names = ("range_hi", "outside") if same.outside == "cap" else ("range_lo", "range_hi", "outside")
+    return f"correction={preset!r}, " + ", ".join(f"correction_{name}={getattr(same, name)!r}" for name in names)

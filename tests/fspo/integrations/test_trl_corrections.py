@@ -91,6 +91,7 @@ def test_a_correction_without_the_samplers_log_probs_is_refused(tmp_path):
     [
         ("sequence_mask", (3.0, None), "correction='mis', correction_range_lo=1.0, correction_range_hi=2.0"),
         ("token_mask", (5.0, 0.5), "correction='icepop', correction_range_lo=0.5, correction_range_hi=4.0"),
+        ("token_truncate", (2.0, None), "correction='tis', correction_range_hi=1.0, correction_outside='cap'"),
         ("token_truncate", (2.0, 0.5), "choose a correction, as correction='mis'"),
     ],
 )
