@@ -29,6 +29,20 @@ def sources() -> list[Path]:
     return [path for room in ROOMS for path in sorted((ROOT / room).rglob("*.py"))] + [ROOT / "paper_repro.py"]
 
 
+def test_a_class_name_stands_for_one_thing() -> None:
+    """The doctor reads rows of its own kind, and one of its checks is about the mismatch."""
+    named: dict[str, list[str]] = {}
+    for path in sources():
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef):
+                named.setdefault(node.name, []).append(path.relative_to(ROOT).as_posix())
+    twice = {name: paths for name, paths in named.items() if len(paths) > 1}
+    assert {name: sorted(paths) for name, paths in twice.items()} == {
+        "Rows": ["analysis/doctor/patient.py", "analysis/log/rows.py"],
+        "Mismatch": ["analysis/doctor/mismatch.py", "fspo/objective.py"],
+    }
+
+
 def is_level(node: ast.AST, *values: float) -> bool:
     return isinstance(node, ast.Constant) and node.value in (values or (0.95, 0.025, 0.05))
 

@@ -17,7 +17,7 @@ from analysis.rules.evaluate import Case, evaluate, trained_case
 from analysis.rules.layout import Grouping
 from analysis.rules.tally import Sums, Tally
 from analysis.tables.over_time import OverTimeRow, over_time_rows
-from analysis.tables.summary import Recomputed
+from analysis.tables.summary import RecomputedCounts
 from fspo.base.processes import cores, in_processes
 from fspo.stats.bins import Bins
 
@@ -28,7 +28,7 @@ class Found:
 
     uses: dict[str, Sums] = field(default_factory=dict)
     over_time: list[OverTimeRow] = field(default_factory=list)
-    recomputed: Recomputed = field(default_factory=Recomputed)
+    recomputed: RecomputedCounts = field(default_factory=RecomputedCounts)
     notes: Notes = field(default_factory=Notes)
 
     def add(self, other: Found) -> None:

@@ -41,7 +41,7 @@ def summarize(
     tables: dict[str, pd.DataFrame],
     integrity: dict[str, Any],
     scored: dict[str, Any],
-    checked: Recomputed,
+    checked: RecomputedCounts,
     notes: Notes,
 ) -> dict[str, Any]:
     """Return the content of summary.json; ``notes`` are the notes of all steps."""
@@ -86,7 +86,7 @@ def summarize(
 
 
 @dataclass
-class Recomputed:
+class RecomputedCounts:
     """Counts the rows whose columns differ from what follows from the other columns (`analysis.rules.recompute`).
 
     Attributes
@@ -116,7 +116,7 @@ class Recomputed:
             self.rows[name] = self.rows.get(name, 0) + int(np.count_nonzero(compared))
             self.differs[name] = self.differs.get(name, 0) + int(np.count_nonzero(wrong))
 
-    def merge(self, other: Recomputed) -> None:
+    def merge(self, other: RecomputedCounts) -> None:
         """Add the counts over other rows."""
         for mine, theirs in ((self.rows, other.rows), (self.differs, other.differs)):
             for name, count in theirs.items():

@@ -31,7 +31,7 @@ PROGRAM = int(0.75 * 2**30)
 
 
 @dataclass(frozen=True)
-class Plan:
+class MemoryPlan:
     """Memory and token counts of a planned training run.
 
     Attributes
@@ -124,7 +124,7 @@ def _forward(
 _LORA: dict[str | None, LoraOptions] = {}
 
 
-def plan(config: TrainConfig, machine: MachineConfig, shape: PretrainedConfig | None = None) -> Plan:
+def plan(config: TrainConfig, machine: MachineConfig, shape: PretrainedConfig | None = None) -> MemoryPlan:
     """Compute the memory and the token counts of a run.
 
     Parameters
@@ -170,7 +170,7 @@ def plan(config: TrainConfig, machine: MachineConfig, shape: PretrainedConfig | 
         "optimizer step": static | {"gradients": gradients, "temporary": step},
     }
     counts = token_counts(config, machine, model, rows) | host_and_disk(config, model)
-    return Plan(model, phases, counts, capacity)
+    return MemoryPlan(model, phases, counts, capacity)
 
 
 def _named(parts: tuple[int, int]) -> dict[str, int]:

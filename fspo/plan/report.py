@@ -12,7 +12,7 @@ from fspo.config import LoraOptions, TrainConfig
 from fspo.config.machine import MachineConfig
 from fspo.models.shapes import shape_of
 from fspo.plan.machine import longest_microbatch
-from fspo.plan.memory import RESERVE, Plan, plan
+from fspo.plan.memory import RESERVE, MemoryPlan, plan
 from fspo.plan.sampling import engine_of
 from fspo.plan.settings import positions_warning
 
@@ -78,7 +78,7 @@ def cures(config: TrainConfig, machine: MachineConfig) -> list[str] | None:
     while not now.fits and len(done) < 8:
         totals = now.totals
         phase = max(totals, key=totals.__getitem__)
-        best: tuple[Change, Plan] | None = None
+        best: tuple[Change, MemoryPlan] | None = None
         for change in changes(config, machine, phase):
             try:
                 found = plan(change.config, change.machine)
@@ -113,7 +113,7 @@ def enough_gpus(config: TrainConfig, machine: MachineConfig) -> int | None:
     return None
 
 
-def table(found: Plan) -> str:
+def table(found: MemoryPlan) -> str:
     """Write the plan as a table: GiB of weights, optimizer, activations and so on (rows) in each phase (columns)."""
     phases = {name: parts for name, parts in found.phases.items() if parts}
     rows = list(dict.fromkeys(part for parts in phases.values() for part in parts))
