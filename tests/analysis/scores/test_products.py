@@ -19,10 +19,11 @@ def columns(angle: float, width: float, seed: int, negate: bool = False) -> Cosi
     gram = UpdateGram(vectors, bins, cluster, BINS)
     left = (-1 if negate else 1) * rng.uniform(0.3, 1.0, size=(24, 1))
     right = np.full((24, 1), 1.7)
-    made = [Products() for _ in range(3)]
-    for products, pair in zip(made, ((left, right), (left, left), (right, right)), strict=True):
-        products.add(*gram.products(*pair))
-    return CosineColumns.of(*made, np.zeros(CLUSTERS, np.int64), width)
+    inner, of_left, of_right = Products(), Products(), Products()
+    inner.add(*gram.products(left, right))
+    of_left.add(*gram.products(left, left))
+    of_right.add(*gram.products(right, right))
+    return CosineColumns.of(inner, of_left, of_right, np.zeros(CLUSTERS, np.int64), width)
 
 
 @pytest.mark.parametrize("negate", [False, True])
