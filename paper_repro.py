@@ -1,6 +1,6 @@
 """Reproduce every claim: theory checks and maps, warm-up, calibration, training, analysis, figures, report.
 
-Names the stages, caches each by its inputs and prints the claims; all mathematics is elsewhere.
+This file runs the stages in order, skips a stage whose inputs have not changed, and prints the claims' verdicts.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ class Reproduction:
 
     def run(self) -> int:
         """Run all stages; return 0 if the theory checks pass and the report is written."""
-        # `check_output` tests the folder of the theory checks, so here its existence is enough.
+        # Refuse to overwrite a folder of other files. Here the folder of the theory checks need only exist, because
+        # `check_output` tests what is in it.
         refuse_foreign(self.out, {"stages": is_stages, "checks": Path.exists}, "python paper_repro.py")
         check_output(self.out / "checks")
         checks, theory = self.check_theory()
@@ -60,7 +61,8 @@ class Reproduction:
         jobs = [shared, *jobs]
         runs, inputs = [str(job.run) for job in jobs], self._from(jobs, noise, "analysis")
         module, claims_file, doctor_file = self.stages.module, self.out / "claims.json", self.out / "doctor.json"
-        # Status 1 says that a log failed its integrity check, or that the doctor found something: the report tells it.
+        # Exit status 1 of a command is no failure of its stage: it says that a log failed its integrity check, or that
+        # the doctor found something, and the report tells it.
         command, passing = (*runs, "--claims", str(claims_file)), (0, 1)
         _, claims = module("analysis", inputs, "analysis", *command, result=claims_file, passing=passing)
         swept, _ = module("sweep", self._from([shared], "", "analysis"), "analysis", "sweep", runs[0], quiet=True)
@@ -115,8 +117,8 @@ class Reproduction:
         return self.stages.run("calibration", inputs | {"source": source_digest("analysis", *GROUND_FLOOR)}, work)[1]
 
     def measure_noise(self, runs: Sequence[Job]) -> str:
-        """Measure what numerics alone do to S, on the first seed of rule fspo (else the first run); return the stage's
-        key.
+        """Measure the noise floor (what numerics alone do to S) on the first run of fspo, or of all if fspo was not
+        trained; return the stage's key.
         """
         job = next((job for job in runs if job.run.name.startswith("fspo-seed")), runs[0])
 
@@ -127,8 +129,8 @@ class Reproduction:
         return self.stages.run("noise-floor", {"run": job.key, "source": source_digest("fspo")}, work)[0]
 
     def train_sweep(self, training: Training, ranges: dict[str, Any], done: Sequence[Job]) -> str:
-        """Train rules with one setting changed and write the table of these runs, in the length bins of the other runs;
-        return the stage's key.
+        """Train rules with one setting changed and write the table of these runs (trained_sweep.csv), with the length
+        bins of the main runs; return the stage's key.
         """
         from analysis.sweeps.trained import Entry, write_trained_sweep
 
@@ -155,7 +157,7 @@ class Reproduction:
         return self.stages.module(name, inputs | width, "figures", *command, result=folder / "captions.json")[1]
 
     def write(self, *, checks: dict[str, Any], claims: list[dict[str, Any]], **parts: Any) -> None:
-        """Write report.html and print the verdicts."""
+        """Write report.html and print the verdict of every claim."""
         from figures.page.reproduction import write_page
 
         page = write_page(
@@ -178,7 +180,8 @@ class Reproduction:
 
     @staticmethod
     def _from(runs: Sequence[Job], noise: str, *packages: str) -> dict[str, Any]:
-        """Return the inputs of a stage that reads several runs: a change of one of them makes the stage run again."""
+        """Return the inputs of a stage that reads several runs (their keys, the noise floor's key, a digest of the
+        code); if one of them changes, the stage runs again."""
         return {"keys": [job.key for job in runs], "noise": noise, "source": source_digest(*packages, *GROUND_FLOOR)}
 
 

@@ -44,7 +44,10 @@ at two target acceptances, which makes nine cases for each band."""
 
 
 def write_rollout(writer: GradLogWriter, rollout: int, prompts: int, width: int, rng: np.random.Generator) -> None:
-    """Write one rollout to a log. Between updates, S changes by N(0, L SIGMA^2); rows get a sketch if ``width`` > 0."""
+    """Write the simulated rows of one rollout to a log; with ``width`` > 0 every row gets a random sketch that wide.
+
+    Each update adds to S of every response a normal number of variance L SIGMA^2.
+    """
     rule, n = preset("fspo").rule, prompts * GROUP
     prompt = np.repeat(rng.permutation(100_000)[:prompts], GROUP)
     center = np.repeat(rng.uniform(np.log(32), np.log(6000), prompts), GROUP)
@@ -98,7 +101,7 @@ def write_rollout(writer: GradLogWriter, rollout: int, prompts: int, width: int,
 
 
 def write_log(run: Path, rows: int, width: int = 0, prompts: int = PROMPTS) -> Path:
-    """Write the log of a run with about ``rows`` rows."""
+    """Write the gradient log of a simulated run with about ``rows`` rows, and return its folder."""
     run.mkdir(parents=True)
     writer = GradLogWriter(run, width=width, metadata={"rule": preset("fspo").rule.to_dict(), "seed": 0})
     rng = np.random.default_rng(0)
@@ -109,7 +112,7 @@ def write_log(run: Path, rows: int, width: int = 0, prompts: int = PROMPTS) -> P
 
 
 def smaller(run: Path, of: Path, rows: int) -> Path:
-    """Write a run that consists of the first ``rows`` rows of another run."""
+    """Make a run whose log is about the first ``rows`` rows (complete rollouts) of the run ``of``."""
     (run / GRADLOG).mkdir(parents=True)
     for path in log_paths(of)[: rows // A_ROLLOUT]:
         os.link(path, run / GRADLOG / path.name)
@@ -153,8 +156,8 @@ def main() -> None:
 
 
 def measure(folder: Path, most: int, scored: int, width: int) -> dict[str, Any]:
-    """Write the logs that are missing, analyse each, and return seconds and memory by rows, by rules and with
-    sketches."""
+    """Write the simulated logs that the folder lacks, time their analysis, and return seconds and memory: by number of
+    rows, by number of rules, and with sketches."""
     whole = folder / f"rows-{most}"
     if not whole.exists():
         with whole_folder(whole) as part:
@@ -165,7 +168,7 @@ def measure(folder: Path, most: int, scored: int, width: int) -> dict[str, Any]:
         run = run if run.exists() else smaller(run, whole, rows)
         number = {"rows": rows // A_ROLLOUT * A_ROLLOUT}
         by_rows.append(number | timed(run))
-        doctor.append(number | timed("doctor", run))  # side by side, so that other load is about the same
+        doctor.append(number | timed("doctor", run))  # at once, under the same load
     few, all_rules = (timed(whole, "--rules", json.dumps(rules)) for rules in (RULES[:1], RULES))
     a_rule = {name: (all_rules[name] - few[name]) / (len(RULES) - 1) for name in ("seconds", "cpu_seconds")}
     results: dict[str, Any] = {

@@ -23,7 +23,7 @@ WALL_GOAL, MEMORY_GOAL = 120.0, 2048.0  # the suite's goals: wall seconds, MiB o
 
 
 def own_share(pid: int) -> int:
-    """Return a process's resident memory in bytes, where a page shared by n processes counts 1/n."""
+    """Return a process's resident memory in bytes; a memory page that n processes share counts as 1/n of it."""
     rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
     return 1024 * sum(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Pss:"))
 

@@ -98,7 +98,7 @@ def watch(command: Sequence[str], memory: Callable[[int], int], pause: float, **
 
 
 def versions(*packages: str) -> dict[str, str | None]:
-    """Return the installed versions; None for a package that is not installed."""
+    """Return the installed versions of packages, by name; None for a package that is not installed."""
     found: dict[str, str | None] = {}
     for name in packages:
         try:

@@ -42,7 +42,7 @@ AIMS = {"gradient_log_share": 0.02, "share_of_matmul_rate": 0.40}
 
 
 def random_batch(responses: int, prompt: int, tokens: int, vocabulary: int) -> RolloutBatch:
-    """Return a rollout of random token ids, with advantages of both signs."""
+    """Return a rollout of responses of random tokens, half of them with advantage 1 and half with -1."""
     draw = np.random.default_rng(0)
     return RolloutBatch(
         rollout=0,
@@ -61,10 +61,11 @@ def random_batch(responses: int, prompt: int, tokens: int, vocabulary: int) -> R
 
 
 def update_flop(config: PretrainedConfig, parameters: int, rows: int, length: int, passes: int) -> float:
-    """Count the FLOP of an update: 2 for each parameter and token in each pass, and the two products of causal
-    attention.
+    """Count the floating-point operations of an update: in each pass 2 for each parameter and token, and those of the
+    two matrix products of causal attention.
 
-    The embedding is a look-up and is left out. ``passes``: forward 1, backward 2, recomputation 1.
+    The embedding is a look-up and is left out. ``passes`` is the number of passes: 1 for a forward pass, 2 for a
+    backward pass, 1 more if activations are recomputed.
     """
     used = parameters - (0 if config.tie_word_embeddings else config.vocab_size * config.hidden_size)
     # causal attention computes only half of each product
@@ -96,14 +97,14 @@ def matmul_rate(device: torch.device, dtype: torch.dtype, size: int, rounds: int
 
 
 def peak_bytes(device: torch.device) -> int:
-    """Return the most memory used so far: of torch's tensors on a GPU, of the whole process on a CPU."""
+    """Return the highest number of bytes used so far: by torch's tensors on a GPU, by the whole process on a CPU."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     return int(peak_mib() * 2**20)
 
 
 def measure(options: Any) -> dict[str, Any]:
-    """Time the parts of an update and return seconds, tokens/s, FLOP/s and memory."""
+    """Time old log-probs, score pass, update and a short rollout; return their seconds, tokens/s, FLOP/s and memory."""
     accelerator = Accelerator(cpu=options.tiny)
     device = accelerator.device
     config = embedded_config() if options.tiny else shape_of("Qwen3-8B-Base")

@@ -36,7 +36,7 @@ PARAMETERS = {
     "markov": MOMENTS,
     "student-tokens": MOMENTS,
 }
-# Slow models, each with the factor by which the number of draws is reduced.
+# Log-ratio models that draw slowly, each with the factor by which its number of timed draws is reduced.
 SLOW = {"markov": 32, "student-tokens": 512, "shifted-lengths": 8}
 GOAL = 0.7
 
@@ -50,14 +50,14 @@ def bare(draws: int) -> None:
 
 
 def sampled(model: LogRatioModel, draws: int) -> None:
-    """Draw S given L from a model, in chunks of the size that the checks of the theory use."""
+    """Draw S at one length from a log-ratio model, in chunks of the size that the checks of the theory use."""
     rng, lengths = np.random.default_rng(0), np.broadcast_to(np.float64(LENGTH), (CHUNK,))
     for _ in range(draws // CHUNK):
         model.sample(rng, lengths)
 
 
 def counted(model: LogRatioModel, draws: int) -> None:
-    """Draw S from a model and count how often FSPO's band accepts it."""
+    """Draw S from a log-ratio model and count how often the band of the preset fspo-kl accepts it."""
     acceptance_counts(model, preset("fspo-kl").rule, [LENGTH], draws, 0)
 
 
@@ -67,12 +67,12 @@ def cpu_seconds(step: Callable[[], object]) -> float:
 
 
 def draws_per_second(draws: int, step: Callable[[int], object]) -> float:
-    """Return how many draws a step makes in a CPU second."""
+    """Return how many draws the function ``step`` makes in a CPU second, if called to make ``draws`` of them."""
     return draws / cpu_seconds(lambda: step(draws))
 
 
 def rates(draws: int, rounds: int) -> dict[str, float]:
-    """Return the draws per CPU second of numpy and of each model, medians over rounds."""
+    """Return the draws per CPU second of numpy and of each log-ratio model: medians over rounds."""
     gaussian = make_model("gaussian", **MOMENTS)
     own = np.random.default_rng(1).integers(1, 4096, draws // 4).astype(float)
     steps: dict[str, tuple[int, Callable[[int], object]]] = {"standard_normal(out=)": (draws, bare)}
@@ -87,8 +87,8 @@ def rates(draws: int, rounds: int) -> dict[str, float]:
 
 
 def scaling(many: int) -> dict[str, object]:
-    """Time the counting of 10^6 and more draws; return CPU seconds, memory and the exponent of a power law through
-    them."""
+    """Time how long it takes to draw and count 10^6 to ``many`` values of S; return CPU seconds, memory, and the power
+    of the number of draws with which the seconds grow."""
     model, rule = make_model("gaussian", **MOMENTS), preset("fspo-kl").rule
     sizes = np.unique(np.geomspace(min(10**6, many), many, 5).astype(int))
     before, taken, peaks = peak_mib(), [], []
@@ -107,8 +107,8 @@ def scaling(many: int) -> dict[str, object]:
 
 
 def parallel(many: int) -> dict[str, object]:
-    """Count the same draws with one process and with one for each core; return wall seconds and whether the counts
-    agree."""
+    """Draw S and count accepted draws with one process and with one for each core, on the same random numbers; return
+    wall seconds and whether the counts agree."""
     model, rule, found, wall = make_model("gaussian", **MOMENTS), preset("fspo-kl").rule, {}, {}
     for jobs in (1, os.cpu_count() or 1):
         start = time.perf_counter()

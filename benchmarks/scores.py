@@ -39,14 +39,15 @@ def batch_of(rows: int, seed: int) -> dict[str, Tensor]:
 
 
 def train_step(model: nn.Module, batch: dict[str, Tensor]) -> None:
-    """Run a forward and a backward pass of S through the whole model: the cost to which a score pass is compared."""
+    """Run a forward and backward pass of the sum of log-probs through the whole model, weight gradients included: the
+    cost with which a score pass is compared."""
     token_log_probs(model, batch)[0].sum().backward()
     model.zero_grad()
 
 
 def input_step(model: nn.Module, batch: dict[str, Tensor]) -> None:
-    """Run a forward and a backward pass of S that stops at the embeddings and makes no weight gradient: the least cost
-    of a score pass."""
+    """Run a forward and backward pass of the sum of log-probs that stops at the embeddings and makes no weight
+    gradient: the least cost of a score pass."""
     roots: list[Tensor] = []
 
     def cut(_: nn.Module, __: tuple, output: Tensor) -> Tensor:
@@ -59,7 +60,7 @@ def input_step(model: nn.Module, batch: dict[str, Tensor]) -> None:
 
 
 def main() -> None:
-    """Measure cost and error of score passes, print both tables and write them to a file."""
+    """Measure the cost of score passes and the errors of their sketches, print both tables and write them to a file."""
     parser = CommandParser(prog="python benchmarks/scores.py", description=__doc__ or "")
     parser.add_argument("--model", help="a saved model with chain-add's tokenizer; random weights if left out")
     parser.add_argument("--rows", type=int, default=128, help="responses in the batch")

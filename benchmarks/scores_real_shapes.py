@@ -36,7 +36,7 @@ PROMPT = 8
 
 
 def one_layer(dtype: torch.dtype) -> Qwen3ForCausalLM:
-    """Return Qwen3-8B with one decoder layer and a vocabulary of 256; weights are normal with sd .02."""
+    """Return a model with the shapes of Qwen3-8B, but one decoder layer, a vocabulary of 256 and random weights."""
     config = Qwen3Config(
         vocab_size=256,
         hidden_size=4096,
@@ -60,25 +60,25 @@ def one_layer(dtype: torch.dtype) -> Qwen3ForCausalLM:
 
 
 def batch_of(rows: int, columns: int) -> dict[str, Tensor]:
-    """Return a batch of random tokens with short prompts."""
+    """Return a batch of sequences of random tokens, whose first ``PROMPT`` tokens are the prompt."""
     ids = np.random.default_rng(0).integers(1, 256, (rows, columns)).tolist()
     return make_batch([row[:PROMPT] for row in ids], [row[PROMPT:] for row in ids], 0)
 
 
 def training_pass(model: nn.Module, batch: dict[str, Tensor]) -> None:
-    """Run a forward and a backward pass of S through the layer, weight gradients included."""
+    """Run a forward and backward pass of the sum of log-probs through the layer, weight gradients included."""
     token_log_probs(model, batch)[0].sum().backward()
 
 
 def live_pass(model: nn.Module, batch: dict[str, Tensor]) -> None:
     """Run a training pass that also carries the score hooks: the least cost of taking scores while training.
 
-    A real one must also keep the advantages out of the gradients that the hooks see, and run a score pass over the
-    responses that the rule cuts, whose training gradient is 0.
+    To take scores in real training, a pass must also keep the advantages out of the gradients that the hooks see; and a
+    score pass is still needed over the responses that the rule cuts, whose training gradient is 0.
     """
     with ScoreHooks(model) as hooks:
         total = token_log_probs(model, batch, scores=hooks)[0].sum()
-        # Outputs of the embeddings, at which the score hooks end the backward pass.
+        # Differentiate for the outputs of the embeddings too, because there the score hooks end their backward pass.
         roots = [root for root, *_ in hooks._roots]
         torch.autograd.backward(total, inputs=[*roots, *(p for p in model.parameters() if p.requires_grad)])
 
@@ -92,7 +92,7 @@ PASSES: dict[str, Callable[[nn.Module, dict[str, Tensor]], object]] = {
 
 
 def measure(dtype: str, rows: int, columns: int, rounds: int) -> dict[str, object]:
-    """Time each kind of pass in turn; return their seconds by round and their ratios."""
+    """Time the passes of ``PASSES`` in turn; return the median CPU seconds of each and the ratios between them."""
     model, batch = one_layer(getattr(torch, dtype)), batch_of(rows, columns)
 
     def timed(step: Callable[[nn.Module, dict[str, Tensor]], object]) -> float:
@@ -124,9 +124,10 @@ def live_path(ratio: float, saved: float, minibatches: int = 4, epochs: int = 2)
     """Estimate which share of a rollout step is saved if the training pass takes the scores, so that no score pass is
     needed.
 
-    The embedded model's share of a step comes from the measured steps in `trl_rollout_step.json`. For the 8B shapes a
-    step is, in training passes over one of M minibatches: old log-probs M/3, updates M x epochs, one score pass
-    (the default schedule). Sampling, which would lower the share, is left out.
+    ``ratio`` is the cost of a score pass in training passes, ``saved`` the share of it that is saved. For the embedded
+    model the score pass's share of a step was measured (`trl_rollout_step.json`). For the 8B shapes a step is counted
+    as M/3 training passes over one of M minibatches (old log-probs), M x epochs (updates) and one score pass. Sampling,
+    which lowers that share, is left out in one estimate and counted in another.
     """
     shares: dict[str, float] = {}
     measured = RESULTS / "trl_rollout_step.json"

@@ -29,7 +29,7 @@ from typing import Any
 
 from measuring import RESULTS, machine, peak_mib, write_results
 
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # Idle threads that spin would slow the other trainer down.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # Let idle threads sleep: if they spin, they slow training down.
 
 PROMPTS, RESPONSES, MINIBATCHES, EPOCHS = 64, 8, 4, 2
 UPDATES = MINIBATCHES * EPOCHS
@@ -51,7 +51,7 @@ def now() -> tuple[float, float]:
 
 
 def run_fspo(model: str, rollouts: int, threads: int, folder: str, score_every: int) -> dict[str, Any]:
-    """Train with this project's trainer and time each rollout; the timed work is the same as for TRL."""
+    """Train with this project's trainer and time each rollout; the timed work is that of :func:`run_trl`."""
     from fspo import config as c
     from fspo.config import SamplingConfig
     from fspo.train.trainer import Trainer
@@ -61,8 +61,8 @@ def run_fspo(model: str, rollouts: int, threads: int, folder: str, score_every: 
     parts: list[dict[str, float]] = []
 
     class Timed(Trainer):
-        """A trainer that reads the clocks when a rollout begins and, after the last one, before the checkpoint is
-        written."""
+        """A trainer that reads the clocks at the beginning of each rollout and at the end of the last one, before its
+        checkpoint is written."""
 
         def _rollout(self, rollout: int) -> dict[str, float]:
             clocks.append(now())

@@ -46,7 +46,8 @@ PAGE = Path(__file__).resolve().parent.parent / "docs" / "coverage.md"
 class Design:
     """One design of simulated logs.
 
-    Acceptance is ``mean * (1 + lre * x)``, where x has mean 0 and variance 1 over the bins.
+    The acceptance of a bin is ``mean * (1 + lre * x)``, where x, a number for each bin, has mean 0 and variance 1 over
+    the responses; so ``mean`` is the acceptance of all and ``lre`` the true LRE_2.
     """
 
     prompts: int
@@ -61,7 +62,7 @@ class Design:
     lre: float
 
     def shares(self) -> Floats:
-        """Return the share (K,) of each bin: all equal, or each three quarters of the one before."""
+        """Return the share of the responses in each bin (K,): all equal, or each three quarters of the one before."""
         p = np.ones(self.bins) if self.equal else 0.75 ** np.arange(self.bins)
         return p / p.sum()
 
@@ -78,7 +79,8 @@ class Design:
 
 
 def effects(rng: np.random.Generator, prompts: int, responses: int, share: float) -> Floats:
-    """Return standard normals (prompts, responses); ``share`` of their variance lies between prompts."""
+    """Draw a standard normal number for each response (prompts, responses); the part ``share`` of the variance is
+    common to all responses to one prompt."""
     own = rng.standard_normal((prompts, responses))
     return np.sqrt(share) * rng.standard_normal((prompts, 1)) + np.sqrt(1 - share) * own
 
@@ -95,7 +97,7 @@ def draw(rng: np.random.Generator, design: Design) -> tuple[Floats, Ints, Ints]:
 
 @dataclass
 class IntervalCounts:
-    """Counts over the simulated logs of one design."""
+    """Numbers of simulated logs of one design whose intervals of LRE hold or miss the true value."""
 
     used: int = 0
     below: int = 0  # logs whose interval of LRE_2 lies above the true value
@@ -108,9 +110,9 @@ class IntervalCounts:
 
 
 def simulate(design: Design, replicates: int, seed: int = SEED) -> IntervalCounts:
-    """Simulate logs of one design and count the intervals that hold.
+    """Simulate ``replicates`` logs of one design and count those whose LRE intervals hold the true value.
 
-    Where bins are left out, the true LRE is that of the bins used.
+    Where bins with few prompts are left out of the estimate, the true value is the LRE of the other bins.
     """
     rng = np.random.default_rng([seed, zlib.crc32(repr(astuple(design)).encode())])
     tally = IntervalCounts()
@@ -135,8 +137,8 @@ def simulate(design: Design, replicates: int, seed: int = SEED) -> IntervalCount
 
 
 def designs() -> Iterator[Design]:
-    """Yield the simulated designs: 8 or 16 responses a prompt, 32 to 512 prompts, acceptances .5 to .99, 5 or 8
-    bins, fair and unfair."""
+    """Yield the simulated designs: 8 or 16 responses a prompt, 32 to 512 prompts, acceptances .5 to .99, 5 or 8 bins,
+    with acceptance equal in all bins (true LRE 0) or not."""
     for prompts, responses in ((32, 8), (32, 16), (128, 8), (512, 16)):
         for truth in (0.0, 0.1, 0.3):
             yield Design(prompts, responses, 5, True, 0.5, 0.2, "trend", truth)
@@ -155,7 +157,8 @@ def small_designs() -> Iterator[Design]:
 
 
 def fresh_designs() -> Iterator[Design]:
-    """Yield the hardest designs with another seed, and some that were not used while the intervals were developed."""
+    """Yield designs for a second test, with another seed: the hardest of ``designs`` and some that were not used while
+    the intervals were developed."""
     yield Design(128, 8, 8, False, 0.85, 0.2, "one", 0.05)
     yield Design(512, 16, 5, True, 0.5, 0.2, "trend", 0.3)
     yield Design(128, 8, 5, True, 0.5, 0.2, "trend", 0.1)
@@ -165,7 +168,7 @@ def fresh_designs() -> Iterator[Design]:
 
 
 def interval(hits: int, number: int) -> str:
-    """Return a share with its Monte Carlo interval (Wilson)."""
+    """Return as text the share hits / number of simulated logs, with Wilson's interval for it."""
     if number == 0:
         return ""
     found = sps.binomtest(hits, number).proportion_ci(CONFIDENCE, method="wilson")
@@ -180,8 +183,8 @@ CURVES = {
 
 
 def smooth_and_trend(prompts: int, responses: int, mean: float, replicates: int) -> list[str]:
-    """Return a row of the second table: how often the tests of trend and of equivalence err, and coverage of smooth
-    bands."""
+    """Return a row of the page's second table: how often the test of a trend and that of no trend (equivalence) err at
+    5 %, and how often the band of the smooth curve holds the true curve."""
     rng = np.random.default_rng([SEED, prompts, responses, int(1000 * mean)])
     cluster = np.repeat(np.arange(prompts), responses)
     trend = equivalent = 0
@@ -212,11 +215,13 @@ WEIGHTS = {
     "exact, prompts differ": (lambda E: np.exp(E), lambda v: np.exp(-v)),
     "at most 2": (lambda E: np.minimum(np.exp(E), 2.0), None),
 }
-"""Weights of an ESS row, as functions of E of N(0, v), and their R; in the latter two half of v lies between prompts."""
+"""Laws of weights for the table of effective sample sizes: the weight as a function of a normal E with variance v, and
+its true effective share R of v (None: by integration). In the last two, half of v is common to a prompt's responses."""
 
 
 def ess_row(name: str, clusters: int, variance: float, replicates: int) -> tuple[str, float]:
-    """Return a row of the table of effective sample sizes, and the share of the logs whose interval is wrong."""
+    """Return a row of the page's table of effective sample sizes, and the share of simulated logs whose interval misses
+    the true value."""
     weight, exact = WEIGHTS[name]
     rng = np.random.default_rng([SEED, clusters, int(1000 * variance), len(name)])
     if exact is None:
@@ -237,13 +242,13 @@ def ess_row(name: str, clusters: int, variance: float, replicates: int) -> tuple
 
 
 def labels(design: Design) -> list[str]:
-    """Return the first cells of a design's row in the page's table."""
+    """Return the cells that name a design, which begin its row in the page's table."""
     size = [f"{design.prompts} x {design.responses}", f"{design.bins} {'equal' if design.equal else 'unequal'}"]
     return [*size, f"{design.mean:g}", f"{design.correlation:g}", design.pattern, f"{design.lre:g}"]
 
 
 def line(design: Design, t: IntervalCounts, replicates: int) -> str:
-    """Return a design's row in the table of LRE intervals."""
+    """Return a design's row in the page's table of LRE intervals, from the counts ``t`` over its simulated logs."""
     hits = t.used - t.below - t.above
     cells = [*labels(design), interval(hits, t.used)]
     cells += [f"{t.below / t.used:.3f} / {t.above / t.used:.3f}", f"{t.apart / t.used:.2f}"] if t.used else ["", ""]
@@ -298,9 +303,10 @@ def page(replicates: int) -> str:
 
 
 def disagreements(text: str, chosen: Iterable[Design], replicates: int) -> list[str]:
-    """Simulate fewer, new logs and return a line for each row of the page that they contradict.
+    """Simulate new logs of some designs and return a line for each row of the page that they contradict.
 
-    Fisher's exact test of the two shares of intervals that hold, its level divided by the number of rows.
+    A row is contradicted if Fisher's exact test rejects that the share of intervals that hold is the same on the page
+    and in the new logs, at the level ``DISAGREES`` divided by the number of rows.
     """
     stated = re.search(r"([0-9]+) for each row of the first", text)
     number = int(stated[1]) if stated else 0

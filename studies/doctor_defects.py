@@ -27,7 +27,7 @@ from fspo.rules.rule import Ratio
 Columns = dict[str, np.ndarray]
 Rng = np.random.Generator
 Change = Callable[[Columns, Rng, int], Columns]
-"""A rewrite of one rollout: its columns, random numbers and its number to columns."""
+"""A function that rewrites the logged rows of one rollout: (columns, random generator, rollout's number) to columns."""
 
 
 class Defect(NamedTuple):
@@ -38,10 +38,12 @@ class Defect(NamedTuple):
     says : str
         The defect in a few words.
     rightly : str
-        Checks that name it rightly, by name; "check~words": only if the finding's text has one of the words (a regular
-        expression). Empty: nothing in a log's rows contradicts the defect, so no check could name it.
+        Names of the doctor's checks whose finding names the defect rightly; "check~words": only if the finding's text
+        matches the regular expression. Empty: no logged row contradicts the defect, so no check could name it.
+    change : Change
+        The function that puts the defect into a log.
     source : str
-        The report that it is from: a GitHub repository and number; empty for one of our own.
+        The bug report that the defect is from: a GitHub repository and number; empty if we invented the defect.
     """
 
     says: str
@@ -50,18 +52,18 @@ class Defect(NamedTuple):
     source: str = ""
 
     def named_by(self, findings: list[Answer]) -> bool:
-        """Return whether some finding names the defect rightly."""
+        """Return whether one of the doctor's findings is of a check that names the defect rightly (``rightly``)."""
         wanted = [part.partition("~")[::2] for part in self.rightly.split()]
         return any(a.id == name and re.search(words, a.summary) for a in findings for name, words in wanted)
 
 
 def after(c: Columns) -> np.ndarray:
-    """Rows after an update."""
+    """Return which rows (N,) were logged after at least one update on their rollout, so that S need not be 0."""
     return c["updates_since_rollout"] > 0
 
 
 def again(c: Columns) -> Columns:
-    """Let what the clip did follow from S, A and the edges: of a rule that drops, with the response's weight."""
+    """Recompute what the clip did (side, multiplier, weight) from S, A and the logged edges, for a rule that drops."""
     rule = preset("fspo").rule
     done = rule.apply(c["log_ratio"], c["length"].astype(float), c["advantage"].astype(float), None, (c["lo"], c["hi"]))
     new = {"side": done.side, "multiplier": done.multiplier, "weight": done.weight, "band_accept": done.in_band}
@@ -69,7 +71,7 @@ def again(c: Columns) -> Columns:
 
 
 def shifted(c: Columns, x: np.ndarray, which: Ratio) -> Columns:
-    """Add x to the ratio ``which``, spread evenly over the tokens, in its own columns alone."""
+    """Add x (N,) to the log-ratio ``which``, spread evenly over the tokens; change only that ratio's own columns."""
     names = RATIO_COLUMNS[which]
     ratio = {"update": "log_ratio", "total": None}.get(which, f"{which}_log_ratio")
     S = c[ratio] if ratio else c["log_ratio"] + c["behaviour_log_ratio"]
@@ -83,7 +85,7 @@ def shifted(c: Columns, x: np.ndarray, which: Ratio) -> Columns:
 
 
 def add(c: Columns, x: np.ndarray, engine: bool = False) -> Columns:
-    """Add x to S, or to the engine's ratio, and let sums, ratios and the clip follow."""
+    """Add x (N,) to S, or to the engine's log-ratio E, and recompute every column that depends on it."""
     total = shifted(c, x, "total") if "behaviour_log_ratio" in c else c
     if engine:
         return shifted(shifted(total, x, "engine"), x, "behaviour")
@@ -91,10 +93,11 @@ def add(c: Columns, x: np.ndarray, engine: bool = False) -> Columns:
 
 
 def rough(c: Columns, sigma: np.ndarray | float, rng: Rng, engine: bool = False) -> Columns:
-    """Add noise of spread sigma and mean -sigma^2/2 to every token's ratio: another law of the same kind (T9, T16)."""
+    """Add normal noise of sd sigma and mean -sigma^2/2 to every token's log-ratio; so E[exp S] stays 1 (T9, T16)."""
     L = c["length"].astype(float)
     sigma = np.broadcast_to(sigma, L.shape)
-    z = per_response(c, rng, rng.standard_normal) if engine else rng.standard_normal(len(L))  # a response has one E
+    # All rows of a response get the same noise of E, because its engine log-ratio does not change during training.
+    z = per_response(c, rng, rng.standard_normal) if engine else rng.standard_normal(len(L))
     x = sigma * np.sqrt(L) * z - sigma**2 * L / 2
     done = add(c, x, engine)
     for which in ("engine", "behaviour", "total") if engine else ("update", "total"):
@@ -109,7 +112,7 @@ def rough(c: Columns, sigma: np.ndarray | float, rng: Rng, engine: bool = False)
 
 
 def zeroed(c: Columns, which: np.ndarray) -> Columns:
-    """Set S and its sums to 0 in some rows."""
+    """Set S, its sum of squares and its sum of k3 to 0 in the rows that the mask ``which`` selects."""
     c = c | {name: np.where(which, 0.0, c[name]) for name in ("log_ratio", "sum_sq_log_ratio", "k3_sum")}
     total = RATIO_COLUMNS["total"]
     if total.sum_sq in c:
@@ -118,7 +121,7 @@ def zeroed(c: Columns, which: np.ndarray) -> Columns:
 
 
 def lengthened(c: Columns, length: np.ndarray) -> Columns:
-    """Set the lengths, and let the edges of a sqrt or power band and the clip follow."""
+    """Set the lengths, and recompute the edges of a sqrt or power band and what the clip did."""
     old, new = c["length"].astype(float), length.astype(float)
     finite = np.isfinite(c["hi"]).all() and len(np.unique(old)) > 1
     power = np.polyfit(np.log(old), np.log(c["hi"]), 1)[0] if finite and (c["hi"] > 0).all() else 0.0
@@ -127,7 +130,7 @@ def lengthened(c: Columns, length: np.ndarray) -> Columns:
 
 
 def judged(c: Columns, reward: np.ndarray, groups: np.ndarray | None = None) -> np.ndarray:
-    """Return the GRPO advantages (N,) of rewards in groups, by default the logged ones."""
+    """Return the GRPO advantages (N,) of the rewards, compared inside ``groups`` (by default the logged prompts)."""
     first = np.unique(c["response_id"], return_index=True, return_inverse=True)
     index, inverse = first[1], first[2]
     groups = c["prompt_id"] if groups is None else groups
@@ -135,22 +138,22 @@ def judged(c: Columns, reward: np.ndarray, groups: np.ndarray | None = None) -> 
 
 
 def rewarded(c: Columns, A: np.ndarray) -> Columns:
-    """Set the advantages and let the clip follow."""
+    """Set the advantages, and recompute what the clip did."""
     return again(c | {"advantage": A.astype(c["advantage"].dtype)})
 
 
 def place(c: Columns) -> np.ndarray:
-    """Number the responses of a rollout from 0 in the order of their ids (N,)."""
+    """Return for each row (N,) the number of its response, counted from 0 within the rollout in the order of ids."""
     return np.unique(c["response_id"], return_inverse=True)[1]
 
 
 def group_of(c: Columns) -> np.ndarray:
-    """Number the groups of a rollout from 0 (N,)."""
+    """Return for each row (N,) the number of its group, counted from 0 within the rollout."""
     return np.unique(c["prompt_id"], return_inverse=True)[1]
 
 
 def in_group(c: Columns) -> np.ndarray:
-    """Number the responses of each group from 0 (N,)."""
+    """Return for each row (N,) the number of its response, counted from 0 within the group."""
     at, group = place(c), group_of(c)
     start = np.full(int(group.max()) + 1, at.max() + 1)
     np.minimum.at(start, group, at)
@@ -158,23 +161,23 @@ def in_group(c: Columns) -> np.ndarray:
 
 
 def per_response(c: Columns, rng: Rng, draw: Callable[[int], np.ndarray]) -> np.ndarray:
-    """Draw a number for each response and give it to all of its rows (N,)."""
+    """Draw a random value for each response, and return for each row (N,) the value of its response."""
     at = place(c)
     return draw(int(at.max()) + 1)[at]
 
 
 def kept(c: Columns, which: np.ndarray) -> Columns:
-    """Keep some rows."""
+    """Return the columns of the rows that the mask ``which`` selects."""
     return {name: x[which] for name, x in c.items()}
 
 
 def joined(c: Columns, more: Columns) -> Columns:
-    """Put further rows behind."""
+    """Append the rows ``more`` to the rows of ``c``."""
     return {name: np.concatenate([x, more[name]]) for name, x in c.items()}
 
 
 def copies(c: Columns, which: np.ndarray, *, prompts: bool) -> Columns:
-    """Count some rows twice, under other ids of responses and, if wanted, of prompts."""
+    """Append copies of the rows ``which`` with new response ids and, with ``prompts``, new prompt ids."""
     more = kept(c, which)
     more["response_id"] = more["response_id"] + 10**6
     if prompts:
@@ -183,7 +186,7 @@ def copies(c: Columns, which: np.ndarray, *, prompts: bool) -> Columns:
 
 
 def rewritten(source: Path, target: Path, change: Change, seed: int) -> Path:
-    """Copy a run with each file's rows changed."""
+    """Copy a run folder from ``source`` to ``target``; apply ``change`` to each file (rollout) of the gradient log."""
     shutil.copytree(source / GRADLOG, target / GRADLOG)
     for name in (METRICS, CONFIG):
         if (source / name).exists():
@@ -245,22 +248,22 @@ SEVERITIES: dict[str, tuple[tuple[float, ...], Callable[[float], Change]]] = {
         ),
     ),
 }
-"""What is wrong: its severities, and the change that makes it so wrong."""
+"""By defect (text): the severities at which it is tried, and a function from a severity to the change of the log."""
 
 
 def per_group(c: Columns, rng: Rng, draw: Callable[[int], np.ndarray]) -> np.ndarray:
-    """Draw a number for each group and give it to all of its rows (N,)."""
+    """Draw a random value for each group, and return for each row (N,) the value of its group."""
     group = group_of(c)
     return draw(int(group.max()) + 1)[group]
 
 
 def _first(c: Columns, x: np.ndarray) -> np.ndarray:
-    """Return a column's value for each response of a rollout (M,), in the order of their ids."""
+    """Return one value of the column ``x`` for each response of a rollout (M,), in the order of the response ids."""
     return x[np.unique(c["response_id"], return_index=True)[1]]
 
 
 def _turned(c: Columns, which: np.ndarray) -> np.ndarray:
-    """Return the rewards (N,), each that of the response before in the groups ``which``."""
+    """Return the rewards (N,); in the rows ``which`` each response has the reward of the one before it in its group."""
     at, before = _first(c, c["reward"]), place(c) - 1
     group = _first(c, c["prompt_id"])
     last = {int(g): int(np.flatnonzero(group == g).max()) for g in np.unique(group)}
@@ -270,19 +273,19 @@ def _turned(c: Columns, which: np.ndarray) -> np.ndarray:
 
 
 def _of_next_group(c: Columns) -> np.ndarray:
-    """Return the rewards (N,), those of the group that comes after in the order of ids."""
+    """Return rewards (N,) in which each group has the rewards of the group that follows it in the order of ids."""
     at = _first(c, c["reward"])
     size = np.bincount(_first(c, c["prompt_id"])).max()
     return at[(place(c) + size) % len(at)]
 
 
 def _late(c: Columns, i: int) -> Columns:
-    """Give the rollouts from 6 on the ids of the responses from the first rollout on."""
+    """Number the responses of rollout 6 and later ones from 0 again, so that ids of earlier rollouts occur twice."""
     return c | {"response_id": place(c) + (i - 6) * (int(place(c).max()) + 1)} if i >= 6 else c
 
 
 def _best_half(c: Columns) -> Columns:
-    """Keep the half of each group with the higher rewards and compare it with itself."""
+    """Keep only the half of each group with the higher rewards, and compute advantages within that half."""
     order = np.lexsort((c["response_id"], -c["reward"].astype(float), c["prompt_id"], c["step"]))
     group = np.unique(np.stack([c["step"], c["prompt_id"]]), axis=1, return_inverse=True)[1][order]
     start = np.maximum.accumulate(np.where(np.diff(group, prepend=-1) != 0, np.arange(len(group)), 0))
@@ -508,4 +511,4 @@ DEFECTS = (
         lambda c, r, i: _best_half(c),
     ),
 )
-"""The forty defects."""
+"""The forty defects with which the doctor's study spoils sound logs."""

@@ -33,7 +33,7 @@ class World:
     Parameters
     ----------
     rule : str
-        Preset of the clip rule, whose range is that of ``RANGES``.
+        Preset of the clip rule; its range is replaced by the one in ``RANGES``.
     steps : {"gradient", "sign", "heavy"}
         How the table moves: along the gradient; by its sign, as Adam does; or by its sign times the absolute value of
         Student's t with 2 degrees of freedom, which moves a few entries far and gives S heavy tails.
@@ -48,7 +48,7 @@ class World:
     selected : bool
         Whether groups with equal rewards are dropped and others drawn (DAPO's dynamic sampling).
     graded : bool
-        Whether the reward is a share and not 0 or 1.
+        Whether the reward is a share in [0, 1], not 0 or 1 alone.
     """
 
     rule: str = "fspo"
@@ -66,7 +66,7 @@ class World:
 
     @property
     def preset(self) -> Preset:
-        """The preset with the study's range."""
+        """The world's preset, with the range that ``RANGES`` gives it in this study."""
         return preset(self.rule, **RANGES.get(self.rule, {}))
 
 
@@ -76,9 +76,10 @@ def _ranged(value: float) -> dict[str, float]:
 
 RANGES = {name: _ranged(0.1) for name in PRESETS if name.startswith(("fspo", "ctpo"))}
 RANGES |= {"gspo": _ranged(0.03), "power": _ranged(0.05), "rloo": _ranged(0.5)}
-"""Ranges of the rules in these runs. Published ranges are for larger models, whose S is smaller."""
+"""Ranges of the rules in the healthy runs. Published ranges would clip too much here: S of a small model is larger."""
 RATES = {"gradient": 0.1, "sign": 0.15, "heavy": 0.25}
-"""How far the updates of a rollout together move an entry of the table at most, nats, as root mean square."""
+"""By the way of moving the table of logits (``World.steps``): how far the updates of one rollout together move its
+entries at most, as a root mean square, nats."""
 RULES = ("fspo", "rloo", "gspo", "fspo-kl", "fspo-truncate", "fspo-cap", "none", "fspo-tilted", "power", "fspo-signed")
 HEALTHY = tuple(
     World(
@@ -97,11 +98,11 @@ HEALTHY = tuple(
     for i in range(200)
 )
 """The healthy simulated runs, fixed before any was examined. Run i has the seed ``FIRST_SEED`` + i. Trials
-of the simulation itself, which set ``RATES``, took seeds below 1000."""
+of the simulation, in which the step sizes ``RATES`` were chosen, took seeds below 1000."""
 FIRST_SEED = 17000
 
 PRECISIONS = {70: "same", 71: "bfloat16"}
-"""Seeds of the runs that the trainer makes, and the precision that samples."""
+"""Seeds of the runs that the trainer makes, each with the precision of the program that samples."""
 TRAINED = {f"{name}-{seed}": (name, seed) for seed in PRECISIONS for name in PRESETS}
 """The healthy runs that the trainer makes, fixed before any of them was examined: folder to preset and seed."""
 OPTIONS = {
@@ -122,7 +123,7 @@ OPTIONS = {
 
 
 def train_run(run: Path, rule: str, seed: int, **changes: Any) -> None:
-    """Train a run, or go on with one that was stopped, under the options of the list with some changes."""
+    """Train a run with the options ``OPTIONS`` and the given changes, or resume a run that was stopped."""
     options = OPTIONS | {"rule.preset": rule, "seed": seed, "sampling.precision": PRECISIONS.get(seed, "bfloat16")}
     options |= {f"rule.{key}": value for key, value in RANGES.get(rule, {}).items()}
     options |= {"output": run, "resume": str(run.exists()).lower()} | changes
@@ -131,7 +132,7 @@ def train_run(run: Path, rule: str, seed: int, **changes: Any) -> None:
 
 
 def train_missing(folder: Path) -> list[Path]:
-    """Train the runs of ``TRAINED`` that a folder lacks or that were stopped, and return all of them."""
+    """Train the runs of ``TRAINED`` that the folder lacks or that were stopped, and return the folders of all runs."""
     for name, (rule, seed) in TRAINED.items():
         if len(MetricsFile(folder / name).of_phase("train")) < OPTIONS["rollouts"]:
             print("training", name, flush=True)
@@ -141,14 +142,14 @@ def train_missing(folder: Path) -> list[Path]:
 
 @dataclass(frozen=True)
 class Drawn:
-    """Responses of one rollout, in one array of their tokens.
+    """Responses of one rollout, with the tokens of all responses joined in one array.
 
     Attributes
     ----------
     state, token : int arrays (T,)
-        Of each token: the row of the table that it was drawn from, and the token.
+        Of each token: the row of the policy's table of logits that it was drawn from, and the token.
     starts, length, truncated : arrays (N,)
-        Of each response: the place of its first token, its number of tokens, whether it met the limit.
+        Of each response: the place of its first token, its number of tokens, whether the length limit cut it off.
     """
 
     state: np.ndarray
@@ -158,22 +159,22 @@ class Drawn:
     truncated: np.ndarray
 
     def sums(self, x: np.ndarray) -> np.ndarray:
-        """Return the sums over each response (N,) of one number for each token (T,)."""
+        """Return the sums (N,), over each response's tokens, of numbers x (T,) given for every token."""
         return np.add.reduceat(x, self.starts)
 
     def logprobs(self, table: np.ndarray) -> np.ndarray:
-        """Return the log-probabilities (T,) of the tokens under a table of logits."""
+        """Return the log-probabilities (T,) of the tokens under the policy whose table of logits is given."""
         return log_softmax(table)[self.state, self.token]
 
 
 def log_softmax(table: np.ndarray) -> np.ndarray:
-    """Return log-probabilities (rows, tokens) from logits."""
+    """Return log-probabilities from a table of logits, both (rows, tokens)."""
     x = table - table.max(-1, keepdims=True)
     return x - np.log(np.exp(x).sum(-1, keepdims=True))
 
 
 def draw(table: np.ndarray, kinds: np.ndarray, limit: int, rng: np.random.Generator) -> Drawn:
-    """Sample one response for each kind (N,) from a table of logits (kind and last token, token)."""
+    """Sample a response to each of N prompts of the given kinds from a table of logits (kind and last token, token)."""
     n, edges = len(kinds), np.exp(log_softmax(table)).cumsum(-1)
     tokens, states = np.zeros((n, limit), np.int64), np.zeros((n, limit), np.int64)
     length, last, alive = np.full(n, limit), np.zeros(n, np.int64), np.arange(n)
@@ -191,7 +192,7 @@ def draw(table: np.ndarray, kinds: np.ndarray, limit: int, rng: np.random.Genera
 
 
 def first_table(world: World, rng: np.random.Generator) -> np.ndarray:
-    """Return logits (kind and last token, token) under which the kinds have the world's mean lengths."""
+    """Return the first policy's logits (kind and last token, token), under which the kinds have their mean lengths."""
     table = (2.5 if world.peaked else 1.0) * rng.standard_normal((KINDS, TOKENS, TOKENS))
     means = np.geomspace(*world.lengths, KINDS)[:, None]
     table[..., END] = np.log(np.exp(table[..., 1:]).sum(-1) / (means - 1))
@@ -199,21 +200,22 @@ def first_table(world: World, rng: np.random.Generator) -> np.ndarray:
 
 
 def rewards(world: World, drawn: Drawn) -> np.ndarray:
-    """Reward responses (N,) in which the tokens of the first half outnumber those of the second; 0 for truncated."""
+    """Return rewards (N,): for responses in which tokens of the vocabulary's first half outnumber those of its second
+    half; 0 for truncated responses."""
     good = drawn.sums(np.where(drawn.token == END, 0.0, np.where(drawn.token <= TOKENS // 2, 1.0, -1.0)))
     share = (1 + good / drawn.length) / 2
     return np.where(drawn.truncated, 0.0, share if world.graded else (good > 0).astype(float))
 
 
 def gradient(drawn: Drawn, table: np.ndarray, each: np.ndarray) -> np.ndarray:
-    """Return the sum over responses of ``each`` (N,) times the score, as a table."""
+    """Return the sum over responses of the coefficient ``each`` (N,) times the score, in the shape of the table."""
     weights = np.repeat(each, drawn.length)
     seen = np.bincount(drawn.state * TOKENS + drawn.token, weights, table.size).reshape(table.shape)
     return seen - np.exp(log_softmax(table)) * seen.sum(1, keepdims=True)
 
 
 def move(world: World, slope: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Return the change of the table for a gradient, of the world's step size."""
+    """Return the change of the table of logits in one update along the gradient ``slope``, in the world's step size."""
     step = slope if world.steps == "gradient" else np.sign(slope)
     if world.steps == "heavy":
         step = step * np.abs(rng.standard_t(2, step.shape))
@@ -244,7 +246,7 @@ def rollout_of(
 
 
 def write_world(run: Path, world: World, seed: int) -> Path:
-    """Simulate a run and write its gradient log and metrics.jsonl."""
+    """Simulate a run and write its gradient log into the run folder."""
     rng = np.random.default_rng(seed)
     rule, aggregation = world.preset.rule, world.preset.aggregation
     writer = GradLogWriter(run, metadata={"rule": rule.to_dict(), "seed": seed, "aggregation": aggregation})
@@ -289,7 +291,7 @@ def write_world(run: Path, world: World, seed: int) -> Path:
 
 
 def clipped(rule: Rule, tokens: np.ndarray, drawn: Drawn, A: np.ndarray, at: np.ndarray) -> dict[str, Any]:
-    """Return the log's columns of S and of what the rule does for the responses ``at``, from token log-ratios (T,)."""
+    """Return the log's columns of S and of what the rule does to the responses ``at``; ``tokens`` (T,): log-ratios."""
     S, square, k3 = (drawn.sums(x)[at] for x in (tokens, tokens**2, token_k3(tokens)))
     L = drawn.length[at].astype(float)
     m = rule.centre(DriftStats.of(k3, square, L, S, A[at]), A[at])
@@ -313,7 +315,7 @@ def clipped(rule: Rule, tokens: np.ndarray, drawn: Drawn, A: np.ndarray, at: np.
 def by_engine(
     drawn: Drawn, tokens: np.ndarray, mismatch: np.ndarray, at: np.ndarray, differs: bool
 ) -> dict[str, np.ndarray]:
-    """Return the log's columns of the mismatch for responses ``at``; none if sampler and trainer are one program."""
+    """Return the log's columns of the mismatch for the responses ``at``; no columns unless the sampler ``differs``."""
     if not differs:
         return {}
     out = {"engine_log_ratio": drawn.sums(mismatch)[at], "staleness_log_ratio": np.zeros(len(at))}

@@ -31,7 +31,7 @@ LAWS = (
     ("A is a line in the group's reward through its mean", "section 1", "estimator"),
     ("token log-ratios add up to S; after each prefix $`E[e^{s_t}] = 1`$", "T9", "tokens"),
 )
-"""Laws, the statements of docs/theory.md that they are, and the checks that test them."""
+"""Rows of the page's table of laws: a law, the statement of docs/theory.md that it is, and the checks that test it."""
 ALARM = Severity.WARNING
 """A finding of this severity or a worse one in a healthy run is a false alarm: the default of ``--fail-on``."""
 
@@ -51,11 +51,11 @@ WORTH = [
     "not in it.",
     "- Power counts any new finding, also one under another name.",
 ]
-"""The last section."""
+"""Lines of the page's last section: what the study's numbers do and do not show."""
 
 
 def page(results: dict[str, Any]) -> str:
-    """Return docs/doctor.md. Parts that lack are left out."""
+    """Return the text of docs/doctor.md; a part of the study without results has no section."""
     lines = [
         "# The doctor",
         "",
@@ -94,7 +94,7 @@ def page(results: dict[str, Any]) -> str:
 
 
 def _summary(results: dict[str, Any]) -> list[str]:
-    """Return the page's three answers: what it sees, how often it is wrong, what it does not see."""
+    """Return the page's three answers: how often the doctor is wrong, which defects it sees, which it never saw."""
     lines = []
     if "false_alarms" in results:
         parts = [f"{wrong} of {of} {kind} healthy runs" for kind, wrong, of in _counts(results["false_alarms"], ALARM)]
@@ -116,7 +116,7 @@ def _summary(results: dict[str, Any]) -> list[str]:
 
 
 def _counts(alarms: dict[str, dict[str, str]], severity: Severity) -> list[tuple[str, int, int]]:
-    """Return for each kind of run the number with a finding of at least this severity, and of all."""
+    """Return for each kind of run its name, the number of runs with a finding of at least this severity, and of all."""
     out = []
     for kind in ("simulated", "trained"):
         runs = [found for name, found in alarms.items() if name.startswith(kind)]
@@ -163,7 +163,8 @@ def _alarms(alarms: dict[str, dict[str, str]], results: dict[str, Any]) -> list[
 
 
 def _first_list(results: dict[str, Any]) -> list[str]:
-    """Return what the list gave with its first seeds, before two checks were mended; the study does not repeat it."""
+    """Return a paragraph on the false alarms of the simulated runs' first seeds, before two checks were mended: stored
+    results that the study does not compute again."""
     if "first list" not in results:
         return []
     _, wrong, of = _counts(results["first list"], ALARM)[0]
@@ -178,7 +179,8 @@ def _first_list(results: dict[str, Any]) -> list[str]:
 
 
 def _verdicts(spoilt: dict[str, dict[str, Any]], base: str = "") -> dict[int, tuple[int, int, int]]:
-    """Return for each defect in how many logs of some kind it is named rightly, under another name, and unseen."""
+    """Return for each defect the number of logs of the kind ``base`` (simulated, trained; by default both) in which the
+    doctor named the defect rightly, named only something else, and found nothing."""
     out = {}
     for k in range(len(DEFECTS)):
         here = [v for name, v in spoilt.items() if name.startswith(f"{k} {base}")]
@@ -225,7 +227,7 @@ def _spoilt(spoilt: dict[str, dict[str, Any]], results: dict[str, Any]) -> list[
 
 
 def _said(answers: list[dict[str, Any]], who: str) -> str:
-    """Return the findings in some logs, with the number of logs of each."""
+    """Return the names of the findings in some logs as text, each with the number of logs in which it was found."""
     counts = Counter(name for answer in answers for name in answer[who])
     return ", ".join(f"{name} {count}" for name, count in counts.most_common()) or "-"
 

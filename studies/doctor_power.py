@@ -40,25 +40,25 @@ from studies.doctor_page import page
 HERE = Path(__file__).parent
 PAGE, RESULTS = HERE.parent / "docs" / "doctor.md", HERE / "results" / "doctor_power.json"
 SEEDS = 20
-"""Number of simulated logs for each severity."""
+"""Number of simulated logs on which each severity of a defect is tried."""
 BASE = World(engine=0.01)
 """The simulated log that is spoilt: its sampler differs a little, so that it has the columns of the mismatch."""
 SIMULATED, TRAINED_BASES = range(9000, 9003), ("fspo-71", "fspo-70")
-"""Seeds of the simulated logs and names of the trained ones that the forty defects spoil: rules that drop, with the
-response's weight, edges that follow from the length alone and GRPO's advantages."""
+"""Seeds of the simulated logs and names of the trained ones that the forty defects spoil. Their rule drops and has the
+weight exp(S) and edges that follow from the length alone; their advantages are GRPO's. The defects rely on this."""
 SHORT = World(engine=0.01, rollouts=6)
 """The simulated log that is spoilt at several severities: 3072 rows."""
 FIRST_OF_POWER = 8000
-"""Seed of the first simulated log of the grids of severities."""
+"""Seed of the first of the ``SEEDS`` simulated logs on which defects are tried at several severities."""
 
 
 def said(run: Path) -> dict[str, str]:
-    """Return the findings about a run, name to severity."""
+    """Return the doctor's findings about a run: name of the check to severity."""
     return {answer.id: (answer.severity or Severity.INFO).label for answer in examine(run).findings}
 
 
 def false_alarms(folder: Path, runs: Path) -> Iterator[tuple[str, dict[str, str]]]:
-    """Examine every healthy run."""
+    """Let the doctor examine every healthy run; yield the run's name with the findings, which are false alarms."""
     for i, world in enumerate(HEALTHY):
         run = write_world(folder / "healthy", world, FIRST_SEED + i)
         yield f"simulated {i}: {world.rule}, {world.steps}", said(run)
@@ -68,7 +68,7 @@ def false_alarms(folder: Path, runs: Path) -> Iterator[tuple[str, dict[str, str]
 
 
 def spoilt(folder: Path, runs: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Examine logs that the forty defects spoil, and ask rldoctor about their scalars."""
+    """Let the doctor examine logs that the forty defects spoil, and rldoctor the scalars of the same logs."""
     bases = {f"simulated {seed}": write_world(folder / str(seed), BASE, seed) for seed in SIMULATED}
     bases |= {f"trained {name}": runs / name for name in TRAINED_BASES}
     for base, run in bases.items():
@@ -88,7 +88,7 @@ def spoilt(folder: Path, runs: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def power(folder: Path, runs: Path) -> Iterator[tuple[str, dict[str, int]]]:
-    """Count in how many logs each severity of each defect is found: something new, of whatever name."""
+    """Count, for each severity of each defect, the logs in which the doctor finds more than in the unspoilt log."""
     bases = [write_world(folder / str(seed), SHORT, FIRST_OF_POWER + seed) for seed in range(SEEDS)]
     before = [set(said(base)) for base in bases]
     for name, (severities, make) in SEVERITIES.items():
@@ -110,7 +110,7 @@ def rldoctor_says(run: Path) -> list[str]:
 
 
 def scalars_of(run: Path) -> list[dict[str, Any]]:
-    """Return the scalars that a trainer would log of these very rows, one line an update, under TRL's names."""
+    """Return the scalars that a trainer would log about the run's rows: a dict for each update, under TRL's names."""
     log = read_log(run)
     c = {name: log.column(name) for name in ("step", "reward", "advantage", "length", "truncated", "side", "k3_sum")}
     x = c["advantage"] * log.column("multiplier") * log.column("weight")
@@ -146,13 +146,13 @@ PARTS: dict[str, Callable[[Path, Path], Iterator[tuple[str, Any]]]] = {
 
 
 def commit_of(path: str) -> str:
-    """Return the last commit that changed a folder."""
+    """Return the short hash of the last commit that changed a folder."""
     done = subprocess.run(["git", "log", "-1", "--format=%h", "--", path], cwd=HERE, capture_output=True, text=True)
     return done.stdout.strip() or "unknown"
 
 
 def main() -> None:
-    """Run the parts that lack and write the page."""
+    """Compute the parts of the study that have no stored results, and write docs/doctor.md."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=Path, required=True, help="folder of the trained healthy runs")
     parser.add_argument("--only", choices=list(PARTS), nargs="+", default=list(PARTS), help="parts to compute")

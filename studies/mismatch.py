@@ -45,11 +45,11 @@ from studies.vllm_server import serve
 
 EDGES = (1, 16, 32, 64, 128, 192, 265)
 DRAWS = 400
-"""Number of bootstrap draws for the interval of the fair exponent."""
+"""Number of bootstrap draws for the interval of the fair exponent (:func:`fair_exponent`)."""
 
 
 class Source(NamedTuple):
-    """A run whose responses come from another law than the trainer's.
+    """A training run whose responses are drawn from another law than the trainer's policy.
 
     Attributes
     ----------
@@ -84,13 +84,13 @@ SOURCES = {
     "stale4": Source("D (4 rollouts)", "behaviour", ("--batch.staleness", "4"), rollouts=10, first=4),
 }
 UPDATE = "bfloat16"
-"""The run on which the update's ratio S is analysed beside its mismatch."""
+"""Name in ``SOURCES`` of the run on which the update's ratio S is analysed too, not the mismatch alone."""
 CONTROL = {"vllm32": Source("E (vLLM float32)", "engine", ("--log.score_every", "0"), rollouts=1, server="float32")}
-"""A sampler that is another program in the trainer's precision: what is left is rounding."""
+"""A run whose sampler is another program at the trainer's precision: its mismatch is only rounding."""
 
 
 def trained(name: str, source: Source, output: Path, threads: int) -> Path:
-    """Train a source's run, unless it is done, and return its folder."""
+    """Train the run of a source under the folder ``output``, unless it is done, and return the run folder."""
     run, folder = output / name, output / f"{name}-weights"
     if (run / MODEL).exists():
         return run
@@ -109,7 +109,7 @@ def trained(name: str, source: Source, output: Path, threads: int) -> Path:
 
 
 def from_rollout(run: Path, first: int) -> Path:
-    """Return a run folder with links to the logs of the rollouts from ``first`` on."""
+    """Make a run folder that links to the gradient log of ``run`` from rollout ``first`` on, and return it."""
     part = run.with_name(f"{run.name}-from-{first}")
     (part / GRADLOG).mkdir(parents=True, exist_ok=True)
     for path in log_paths(run):
@@ -142,13 +142,13 @@ def measured(text: str, run: Path, on: Ratio) -> dict[str, Any]:
 
 
 def _cells(table: pd.DataFrame, name: str = "estimate") -> list[list[float]]:
-    """Return value and interval of each row of a table."""
+    """Return for each row of a table the column ``name`` with the two ends of its interval."""
     prefix = "" if name in ("estimate", "slope", "slope_2H") else f"{name}_"
     return table[[name, f"{prefix}ci_low", f"{prefix}ci_high"]].astype(float).values.tolist()
 
 
 def _by_length(tables: dict[str, pd.DataFrame]) -> list[dict[str, Any]]:
-    """Return count, sd, mean weight and effective sample size of each bin, and of all responses at the end."""
+    """Return mean length, sd of the ratio, mean weight and effective sample size by length bin, at the end over all."""
     moments = tables["moments"].query("subset == 'all' and use == 'first'").sort_values("bin", key=_last)
     ess = _cells(tables["ess"].query(f"use == 'first' and rule == '{EXACT}'").sort_values("bin", key=_last))
     return [
@@ -192,13 +192,13 @@ def alike(run: Path, on: Ratio) -> Interval:
 
 
 def _last(bins: pd.Series) -> pd.Series:
-    """Return a column's numbers by bin, with the number over all bins moved to the end."""
+    """Return keys that sort bin numbers so that -1, which stands for all bins, comes last."""
     return bins.where(bins >= 0, len(EDGES))
 
 
 def _masks(tables: dict[str, pd.DataFrame]) -> list[dict[str, Any]]:
-    """Return, for each mask at each target acceptance, its acceptance by length, trend, LRE, and the errors of the
-    update that it leaves.
+    """Return, for each mask at each target acceptance, the acceptance by length, its trend and LRE, and the cosine,
+    squared bias and squared error of the update after the mask.
     """
     found = []
     for target in TARGETS:
@@ -226,7 +226,10 @@ def _masks(tables: dict[str, pd.DataFrame]) -> list[dict[str, Any]]:
 
 
 def cross_term(run: Path, on: Ratio) -> float:
-    """Return Var(S + ratio) / (Var S + Var ratio), at first use after an update; 1 without correlation (T18)."""
+    """Return Var(S + E) / (Var S + Var E), E the mismatch's log-ratio, at first use after an update (T18).
+
+    It is 1 if the two are uncorrelated.
+    """
     column = RATIO_COLUMNS[on].log_ratio
     log = read_log(run, columns=["log_ratio", column, "times_used", "updates_since_rollout"]).table.to_pandas()
     log = log[(log.times_used == 0) & (log.updates_since_rollout > 0)]
@@ -234,10 +237,11 @@ def cross_term(run: Path, on: Ratio) -> float:
 
 
 def fair_exponent(rows: Rows, target: float) -> list[float]:
-    """Return the power of L that comes nearest to accepting ``target`` in every bin, with its interval (T17).
+    """Return the exponent g with which a band of half-width c L^g accepts the share ``target`` most evenly over length
+    bins, with its interval (T17).
 
-    The power is the slope of the logarithm of the target quantile of |ratio| over that of the bin's mean length.
-    Prompts are redrawn for the interval.
+    For each bin the ``target`` quantile of the ratio's magnitude is taken; g is the slope of its logarithm over the
+    logarithm of the bin's mean length. The interval is a bootstrap over prompts.
     """
     size, at = np.abs(rows.S), Bins(EDGES).index(rows.length)
     clusters, cluster = np.unique(rows.cluster, return_inverse=True)

@@ -21,7 +21,7 @@ PAGE = ROOT / "docs" / "mismatch.md"
 IMAGES = ROOT / "docs" / "images"
 RESULTS = ROOT / "studies" / "results" / "mismatch.json"
 MASKS = {"product": "rloo", "geometric": "gspo", "sqrt": "fspo", "sqrt-kl": "fspo-kl"}
-"""The masks that are compared, each with the preset of the same shape, in whose colour and marker it is drawn."""
+"""The masks that are compared, by name, each with the preset of the same shape; figures use that preset's colour."""
 
 
 def say(values: Sequence[float], digits: int = 2) -> str:
@@ -39,9 +39,10 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def direction(trend: Sequence[float], verdicts: int = 1) -> str:
-    """Say which responses a mask cuts more, by the trend of its acceptance over length and the trend's interval.
+    """Return which responses a mask cuts more, "long", "short" or "neither", from the trend of its acceptance over
+    length and the trend's interval.
 
-    With several ``verdicts`` the interval is widened so that all of them hold together (Bonferroni).
+    The interval is widened so that a number of ``verdicts`` holds together (Bonferroni).
     """
     wider = norm.isf((1 - CONFIDENCE) / 2 / verdicts) / norm.isf((1 - CONFIDENCE) / 2)
     value, low, high = trend
@@ -57,7 +58,7 @@ def page(results: dict[str, Any]) -> str:
 
 
 def introduction(results: dict[str, Any]) -> list[str]:
-    """Say what was run."""
+    """Return the lines of the page that say which runs were made."""
     return [
         "# Engine mismatch and staleness",
         "",
@@ -75,7 +76,7 @@ def introduction(results: dict[str, Any]) -> list[str]:
 
 
 def growth_section(results: dict[str, Any]) -> list[str]:
-    """Say how each ratio grows with length."""
+    """Return the page's section on how the standard deviation of each log-ratio grows with the response length."""
     sources = results["sources"]
     rows = []
     for found in [*sources.values(), results["update"]]:
@@ -119,7 +120,7 @@ def growth_section(results: dict[str, Any]) -> list[str]:
 
 
 def tokens_section(results: dict[str, Any]) -> list[str]:
-    """Say how the log-ratios of single tokens depend on their position."""
+    """Return the page's section on the log-ratios of single tokens by position in the response."""
     every = [*results["sources"].values(), results["update"]]
     bins = [row["bin"] for row in every[0]["tokens"]]
     rows = []
@@ -139,7 +140,7 @@ def tokens_section(results: dict[str, Any]) -> list[str]:
 
 
 def acceptance_section(sources: dict[str, Any]) -> list[str]:
-    """Say which lengths each mask cuts."""
+    """Return the page's section on the acceptance of each mask by response length."""
     lines = [
         "## Which lengths a mask cuts",
         "",
@@ -164,7 +165,7 @@ def acceptance_section(sources: dict[str, Any]) -> list[str]:
 
 
 def update_section(sources: dict[str, Any]) -> list[str]:
-    """Say what each mask does to the update."""
+    """Return the page's section on the cosine and the squared error of the update that each mask leaves."""
     lines = [
         "## What a mask does to the update",
         "",
@@ -194,7 +195,7 @@ def update_section(sources: dict[str, Any]) -> list[str]:
 
 
 def ess_section(sources: dict[str, Any]) -> list[str]:
-    """Say how many responses are left by length."""
+    """Return the page's section on the effective sample size of the unmasked weights exp(ratio), by length."""
     bins = [row["bin"] for row in next(iter(sources.values()))["by_length"]]
     return [
         "## Effective sample size by length",
@@ -211,7 +212,7 @@ def ess_section(sources: dict[str, Any]) -> list[str]:
 
 
 def shares() -> list[str]:
-    """Return the target acceptances as text."""
+    """Return the target acceptances as percentages in text."""
     return [f"{100 * target:.0f} %" for target in TARGETS]
 
 
@@ -284,13 +285,13 @@ def length_axis(axes: Any) -> None:
 
 
 def bars(values: Sequence[Sequence[float]]) -> tuple[Floats, Floats]:
-    """Return values (n,) with the lengths of their error bars (2, n), from intervals."""
+    """Split rows (value, low end, high end) into values (n,) and error-bar lengths below and above (2, n)."""
     found = np.array(values, dtype=np.float64)
     return found[:, 0], np.abs(found[:, 1:].T - found[:, 0])
 
 
 def growth(results: dict[str, Any], style: Style) -> Any:
-    """Draw sd of each ratio against length."""
+    """Draw the standard deviation of each source's log-ratio, and of S, against response length."""
     drawn = style.new_figure(3.0)
     axes = drawn.subplots()
     for found, drawn_as in zip([*results["sources"].values(), results["update"]], LOOKS.values(), strict=False):
@@ -310,7 +311,7 @@ def growth(results: dict[str, Any], style: Style) -> Any:
 
 
 def acceptance(results: dict[str, Any], style: Style) -> Any:
-    """Draw acceptance by length of each mask at the lower target, one panel for each source."""
+    """Draw the acceptance of each mask by length, at the lower target; one panel for each source of mismatch."""
     sources = results["sources"]
     drawn = style.new_figure(3.6)
     panels = drawn.subplots(2, 3, sharex=True, sharey=True)
@@ -333,7 +334,7 @@ def acceptance(results: dict[str, Any], style: Style) -> Any:
 
 
 def update(results: dict[str, Any], style: Style) -> Any:
-    """Draw squared bias and mean squared error of the masked updates at the lower target."""
+    """Draw squared bias and mean squared error of the update that each mask leaves, at the lower target acceptance."""
     drawn = style.new_figure(2.4)
     for axes, quantity, title in zip(
         drawn.subplots(1, 2, sharey=True), ("bias2", "mse"), ("squared bias", "mean squared error"), strict=True
@@ -360,7 +361,7 @@ FIGURES = {"mismatch_growth": growth, "mismatch_acceptance": acceptance, "mismat
 
 
 def write(results: dict[str, Any]) -> None:
-    """Write numbers, figures and page."""
+    """Write studies/results/mismatch.json, the page docs/mismatch.md and its figures."""
     write_text(RESULTS, json.dumps(results, indent=1) + "\n")
     style = Style("neurips")
     with style.context():

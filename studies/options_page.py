@@ -45,7 +45,7 @@ Row = tuple[str, str, str, str]
 
 
 def type_text(hint: Any) -> str:
-    """Describe a type by the values that a user may write."""
+    """Describe an option's type by the values that a user may write."""
     origin, parts = get_origin(hint), get_args(hint)
     if origin is Literal:
         return ", ".join(f"`{part}`" for part in parts)

@@ -48,7 +48,7 @@ def grid(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def section(title: str, row: Any) -> str:
     """Return a table's part of docs/tables.md: what one of its rows is, then its columns.
 
-    Columns that belong to a key of several tables are described at the largest such key.
+    Columns that several tables share (``RunKey``, ``CaseKey``, ...) are not described again but named by that key.
     """
     ours = set(names(row))
     within = {key: set(names(kind)) for key, kind in KEYS.items() if kind is not row and set(names(kind)) <= ours}

@@ -39,20 +39,21 @@ RESULTS = Path(__file__).parent / "results" / "sketch_error.csv"
 
 
 def cosines(gram: np.ndarray) -> dict[str, np.ndarray]:
-    """Return, from the responses' inner products (n, n), the cosines of all pairs, and those of an update with the same
-    update after some responses were dropped.
+    """Return, from the inner products of the responses' scores (n, n), the cosines of all pairs of scores, and those of
+    an update with the same update after some of its responses were dropped.
     """
     return {"pair": pair_cosines(gram), "drop": drop_cosines(gram, SEED)}
 
 
 def root_with_interval(squares: np.ndarray) -> tuple[float, float, float]:
-    """Return the root mean square over independent draws of the sketch, with Student's t interval."""
+    """Return the root of the mean of squared errors, one for each independent draw of the sketch, with its interval."""
     mean, low, high = sample_interval(squares)
     return float(np.sqrt(mean)), float(np.sqrt(max(low, 0.0))), float(np.sqrt(high))
 
 
 def study(model: torch.nn.Module, batch: dict[str, torch.Tensor], redraws: int) -> pd.DataFrame:
-    """Return the errors of cosines: a row for each projection, width and kind of cosine."""
+    """Return a table of the errors that sketching adds to cosines: a row for each number of projection columns, sketch
+    width and kind of cosine."""
     exact, _ = exact_scores(model, batch)
     gram = exact.double()
     truth = cosines((gram @ gram.T).cpu().numpy())

@@ -49,7 +49,7 @@ from proofs_check.maps.settings import TYPICAL_PROMPTS
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "which_rule.md"
 PROMPTS = TYPICAL_PROMPTS
-"""Number of responses in a model's update; the variance of one response's gradient is divided by it."""
+"""Number of responses in one update of an exact model; the variance of one response's gradient is divided by it."""
 REFERENCE = ("fspo", "drop")
 MODEL_BANDS = ("rloo", "gspo", "fspo", "fspo-kl", "fspo-tilted", "power", "fspo-adaptive")
 LEAST_RANGE = 10
@@ -58,7 +58,7 @@ Row = dict[str, Any]
 
 
 def kept(folder: Path, name: str, key: str, work: Callable[[], list[Row]]) -> list[Row]:
-    """Return the rows of one part of the study, from the folder if an earlier call computed them for the same key."""
+    """Return the rows of one part of the study: computed by ``work``, or read if the folder has them for this key."""
     path = folder / f"{name}-{digest(key)[:12]}.json"
     if path.is_file():
         return json.loads(path.read_text())
@@ -93,8 +93,8 @@ def log_rows(path: Path) -> list[Row]:
 
 
 def model_rule(name: str, policy: Policy, rng: np.random.Generator) -> Rule:
-    """Return a preset's band; the exponent of fspo-adaptive is first learnt from 100 updates of 256 simulated
-    responses."""
+    """Return a rule with the band of a preset. The band's exponent in fspo-adaptive, which is learnt in training, is
+    first learnt from 100 updates of 256 simulated responses."""
     rule = PRESETS[name].rule
     if rule.adapt != "exponent":
         return Rule(rule.shape, rule.range_lo, rule.range_hi, gamma=rule.gamma, drift=rule.drift)
@@ -151,10 +151,10 @@ def median_interval(values: Sequence[float]) -> tuple[float, float, float]:
 
 
 def compared(rows: list[Row], quantity: str, target: float) -> pd.DataFrame:
-    """Compare every case with fspo's drop, paired by log or model: median ratio of squared errors, or median gain in
-    cosine.
+    """Compare every case (band and treatment outside) with fspo's band that drops, paired by log or model: the median
+    ratio of squared errors of the update, or the median gain in cosine.
 
-    An unbiased estimate of a squared error may be negative; the log or model then ranks below all others.
+    An unbiased estimate of a squared error may be negative; the log or model then has the smallest ratio of all.
 
     Columns: rule, outside, estimate, ci_low, ci_high, units (number of logs or models), better (in how many of them the
     case is better than fspo's drop), p (sign test, two-sided).
@@ -213,8 +213,8 @@ def cell(row: Any) -> str:
 
 
 def comparison_table(rows: list[Row], quantities: dict[str, str], targets: Sequence[float] = TARGETS) -> list[str]:
-    """Return Markdown lines that compare all cases: a row each, ordered by the first column; in brackets in how many
-    logs or models the case is better."""
+    """Return a Markdown table that compares every case (a row) with fspo's drop, in order of the first quantity;
+    brackets hold the number of logs or models in which the case is better."""
     case = ["rule", "outside"]
     parts: dict[Any, Any] = {(q, t): compared(rows, q, t).set_index(case) for q in quantities for t in targets}
     columns = [f"{words} at {t:.0%}" for words in quantities.values() for t in targets]
@@ -226,8 +226,8 @@ def comparison_table(rows: list[Row], quantities: dict[str, str], targets: Seque
 
 
 def verdict(rows: list[Row], quantity: str, words: str) -> list[str]:
-    """Return a sentence for each target acceptance: the best case, whether that survives that many cases were compared,
-    and where fspo's own band stands."""
+    """Return a sentence for each target acceptance: which case is best, whether its lead is significant when corrected
+    for the number of cases compared, and how fspo's band does with other treatments outside."""
     out = []
     for target in TARGETS:
         table = compared(rows, quantity, target)
@@ -243,8 +243,8 @@ def verdict(rows: list[Row], quantity: str, words: str) -> list[str]:
 
 
 def standing_out(rows: list[Row], quantity: str, words: str, target: float) -> str:
-    """Return a line that names the cases which the sign test separates from fspo's drop, corrected for the number of
-    cases."""
+    """Return a line that names the cases that are better or worse than fspo's drop by a sign test at 5 %, corrected for
+    the number of cases."""
     table = compared(rows, quantity, target)
     names = {True: "", False: ""}
     for r in (r for r in table.to_dict("records") if r["p"] * (len(table) - 1) < 0.05):
@@ -270,8 +270,8 @@ def training_table(rows: list[Row]) -> list[str]:
 
 
 def page(logs: list[Row], models: list[Row], trained: list[Row], before: str = "") -> str:
-    """Return the text of docs/which_rule.md. Without trained runs, its section on training is copied from
-    ``before``."""
+    """Return the text of docs/which_rule.md. Without trained runs, the section on training is copied from ``before``,
+    the page's earlier text."""
     lines = [
         HEAD.format(
             level=PERCENT, prompts=PROMPTS, logs=len({r["unit"] for r in logs}), models=len({r["unit"] for r in models})
@@ -339,7 +339,7 @@ CLOSE = "What such short runs of a small model cannot show is how rules differ o
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Compute what no earlier call computed, then write docs/which_rule.md."""
+    """Compute the parts of the study that the folder lacks, then write docs/which_rule.md."""
     words = (__doc__ or "").strip()
     parser = argparse.ArgumentParser(description=words, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--logs", nargs="*", type=Path, default=[], metavar="RUN", help="run folders with scores")

@@ -102,7 +102,7 @@ def train(folder: Path, task: str, seed: int, step_size: float) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Train the runs that are missing."""
+    """Train the runs that the folder --output lacks or that were stopped."""
     words = (__doc__ or "").strip()
     parser = argparse.ArgumentParser(description=words, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, default=Path("out/which_rule/logs"), help="folder of the runs")

@@ -17,13 +17,13 @@ from fspo.rules import Clip, Edges, Rule, excess_quantiles, scaled
 Member = tuple[int, Case]
 NO_ADVANTAGE = UserError("every response of this window has A = 0: no update acceptance is to be matched")
 ROUNDING = 1e-9
-"""Relative margin for comparisons: far above rounding errors, far below the gaps between rows that matter to a
-calibration."""
+"""Relative margin for comparing excesses with a factor on the half-widths: far above rounding errors, far below the
+differences between rows that matter to a calibration."""
 
 
 @dataclass
 class Band:
-    """One band with all cases that use it: ranges, targets and treatments outside.
+    """One band (shape and drift) with all cases that use it, which differ in range, target and treatment outside.
 
     Attributes
     ----------
@@ -32,7 +32,7 @@ class Band:
     states : mapping of step -> Rule, optional
         For a band whose range follows a target: the rule in force at each step.
     members : dict of outside -> list of (number, case)
-        The cases, by what happens outside the band.
+        The cases, each with its number in the list of all cases, by what happens outside the band.
     """
 
     rule: Rule
@@ -60,8 +60,8 @@ class Band:
         return [member for members in self.members.values() for member in members]
 
     def twin(self, case: Case) -> int | None:
-        """Return the number of the case that drops the very rows that a given case truncates; None if there is no such
-        case.
+        """Return the number of the case that differs from ``case`` only in that it drops responses outside the band;
+        None if there is no such case.
         """
         key = case.key | {"outside": "drop"}
         # Compare the cases' keys as text, because a missing target is NaN, which does not equal NaN.
@@ -109,7 +109,7 @@ class Placed:
                 below[at], above[at] = rule.half_widths(rows.length[at])
         centre = band.rule.sum_centre(rows.length, m)
         centred = rows.S - centre
-        # A band that follows no target has the same range in all windows, which is noted under -1.
+        # A band that follows no target has the same range in all windows, so its range is noted once, for window -1.
         window = -1 if band.states is None else first
         return Placed(rule, window, rows, below, above, centre, centred / above, centred / -below)
 
@@ -119,16 +119,16 @@ class Placed:
         return np.maximum(self.over, self.under)
 
     def rejected(self, factors: Sequence[float]) -> list[Ints]:
-        """Return, for each factor on the half-widths, the rows that lie outside the band."""
+        """Return, for each factor, the indices of the rows outside the band whose half-widths are that much larger."""
         some = Candidates(self, slice(None), self.excess, factors)
         return some.by_factor(~((some.edges.lo <= some.S) & (some.edges.hi >= some.S)))
 
 
 class Candidates:
-    """Rows that a band may cut if its half-widths are multiplied by one of M factors, stored together (R,).
+    """Rows that a band may cut if its half-widths are multiplied by one of M factors, joined for all factors (R,).
 
-    A row is a candidate unless its excess is clearly below the factor. The rule then decides on each candidate, so
-    rounding of the excess moves no row across an edge. Rows whose S is NaN are candidates.
+    A row is a candidate unless its excess (the factor at which it is just accepted) is clearly below the factor. The
+    rule then decides on each candidate, so rounding of the excess never decides. Rows whose S is NaN are candidates.
 
     Parameters
     ----------
@@ -176,7 +176,10 @@ class CutRows:
 
 
 class Factors:
-    """Factors on the half-widths of a placed band, one for each target, at which given rows are accepted so often."""
+    """Factors on the half-widths of a placed band: for each target, the factor at which that share of rows is accepted.
+
+    ``excess`` (n,) is the factor at which each of the rows is just accepted.
+    """
 
     def __init__(self, placed: Placed, first: int, members: Sequence[Member], excess: Floats) -> None:
         self.placed, self.first = placed, first

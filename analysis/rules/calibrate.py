@@ -1,4 +1,4 @@
-"""Calibrate clip ranges to one band acceptance on a shared unclipped run: ``python -m analysis calibrate RUN``."""
+"""``python -m analysis calibrate RUN``: calibrate the ranges of rules to one band acceptance on one unclipped run."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from fspo.base.files import refuse_foreign_file, write_text
 from fspo.rules import COMPARED, CORRECTIONS, TRAINING_ACCEPTANCE, Ratio, Rule, calibrate, correction, preset
 
 FLOAT32 = 1e-5
-"""Root mean square of a ratio over the root of the length, nats, below which it is rounding of float32: vLLM in float32
-against the trainer makes 1e-6, in bfloat16 1e-2 (docs/mismatch.md)."""
+"""Root mean square of (log-ratio / sqrt(L)), nats, below which a mismatch is taken for float32 rounding: a vLLM sampler
+makes 1e-6 in float32 and 1e-2 in bfloat16 (docs/mismatch.md)."""
 
 OF_SEQUENCES = tuple(name for name, rule in CORRECTIONS.items() if rule.level == "sequence")
 
@@ -51,7 +51,7 @@ def calibrate_run(
     Parameters
     ----------
     run : path
-        Run folder of the shared run. Rows in which the ratio does not count are not used (`analysis.log.ratio`).
+        Run folder. For S all rows after an update are used, for another ratio one row of each response.
     names : sequence of str
         Presets of clip rules, or of corrections where ``on`` is engine or behaviour. "none" and rules on tokens or
         prefixes have no range to calibrate and are left out of the result.
@@ -89,7 +89,8 @@ def calibrate_run(
 
 
 def preset_on(name: str, on: Ratio) -> Rule | None:
-    """Return the rule of a preset on a ratio: a correction on engine or behaviour, else a clip rule; "none" is None."""
+    """Return the rule that a preset names: a correction if ``on`` is engine or behaviour, else a clip rule; None for
+    the correction "none"."""
     rule = correction(name) if on in CORRECTED else preset(name).rule
     return rule if rule is None or rule.on == on else replace(rule, on=on)
 
@@ -157,7 +158,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         refuse_foreign_file(Path(options.output), _is_calibration, "python -m analysis calibrate")
     on = known_ratio(options.on)
     group = "correction" if on in CORRECTED else "rule"
-    if on not in CORRECTED:  # runs that clip S are fine for E and D
+    if on not in CORRECTED:  # a clip bounds S, but not the mismatch E or D + E
         refuse_clipped(options.run, on)
     rules = options.rules if options.rules is not None else OF_SEQUENCES if on in CORRECTED else COMPARED
     ranges = calibrate_run(options.run, rules, options.target, on)

@@ -19,8 +19,8 @@ from fspo.stats.clusters import totals
 
 Floats = NDArray[np.float64]
 TOLERANCE = 2e-3
-"""Largest distance of an advantage from the group's line, over the group's largest |A|, that counts as rounding: a
-reward and an advantage are float32, and a trainer may have computed them in bfloat16, which has 3 digits."""
+"""Largest distance of an advantage from the line through its group's advantages over rewards, as a share of the group's
+largest |A|, that counts as rounding: trainers may compute advantages in bfloat16, which has 3 digits."""
 SLOPES = (*ESTIMATORS, "scaled by the standard deviation of all rewards", "scaled by a constant")
 NOT_CENTRED = "not centred in the group"
 BY_LENGTH = "times the length"
@@ -30,7 +30,7 @@ CONSTANT = "not 0 although all rewards of the group are equal"
 ZEROED = "0 for some responses that are not at the group's mean"
 NO_LINE = "no line in the reward of the group"
 WRONG = (NOT_CENTRED, BY_LENGTH, OVER_LENGTH, REVERSED, CONSTANT, ZEROED, NO_LINE)
-"""Names of the findings about a group whose advantages no estimator makes."""
+"""Names of the defects of a group whose advantages no estimator makes from its rewards."""
 
 
 class EstimatorFit(NamedTuple):
@@ -39,8 +39,10 @@ class EstimatorFit(NamedTuple):
     Attributes
     ----------
     rollout : int array (G,)
+        Rollout of the group.
     fits : dict of str -> bool array (G,)
-        By a name of ``SLOPES`` or ``WRONG``: whether it describes the group. Several of ``SLOPES`` may describe one.
+        By name of an estimator (``SLOPES``) or a defect (``WRONG``): whether the group's advantages show it. Several
+        estimators may give the same advantages.
     """
 
     rollout: NDArray[np.int64]
@@ -48,7 +50,7 @@ class EstimatorFit(NamedTuple):
 
 
 def estimator_fit(columns: Columns, size: int = 0) -> EstimatorFit:
-    """Judge each group of complete rollouts by one row of each response.
+    """Judge, for each group, which estimators or defects explain its advantages, from one row of each response.
 
     Groups are left out that have a reward or an advantage that is not finite, fewer than two responses, another number
     of responses than ``size`` (if it is given), or only advantages of 0. A truncated response may have A = 0 in any
@@ -81,13 +83,12 @@ def estimator_fit(columns: Columns, size: int = 0) -> EstimatorFit:
         kept = np.where(zeroed, 0.0, 1.0)
 
         def line(y: Floats) -> tuple[Floats, Floats, NDArray[np.bool_]]:
-            """Fit a line of y over the centred reward in each group; return its slope, its intercept, and whether all
-            kept y lie on the line.
-            """
+            """Fit y as a line in the centred reward, in each group; return slope, intercept, and whether y lies on the
+            line in all rows but those with A = 0 off the group's mean."""
             size = np.maximum(total(kept), 1)
             from_mean = x - (total(kept * x) / size)[group]
             slope = total(kept * from_mean * y) / total(kept * from_mean**2)
-            # if all kept rewards are equal
+            # If all rewards that count are equal, take the line through the group's mean.
             slope = np.where(np.isfinite(slope), slope, total(kept * y) / total(kept * x))
             intercept = total(kept * y) / size - slope * total(kept * x) / size
             off = largest(kept * np.abs(y - slope[group] * x - intercept[group]))

@@ -53,17 +53,17 @@ SHAPES: dict[str, Rule] = {
     "sqrt": replace(CORRECTIONS["engine-sqrt"], drift="none", name="sqrt"),
     "sqrt-kl": replace(CORRECTIONS["engine-sqrt"], name="sqrt-kl"),
 }
-"""Bands of corrections, compared at matched acceptance with one weight: product is mis's (fixed), geometric is
-geo-mask's (linear), sqrt-kl is engine-sqrt's, and sqrt is the same around 0."""
+"""Bands of corrections, compared at matched acceptance with one weight: product is the band of the correction mis
+(fixed), geometric that of geo-mask (linear), sqrt-kl that of engine-sqrt, and sqrt the same without a drift."""
 UNCORRECTED = "none"
-"""Name of the case without a correction: weight 1 for every response."""
+"""Name of the case that corrects nothing: it leaves every response the factor 1."""
 
 
 def candidates(on: Ratio) -> dict[str, Rule]:
     """Return the rules that a log's ratio ``on`` may be analysed with, by name.
 
-    On the total, ranges that follow a target are missing: a trainer learns them from reused rows too, which the total
-    leaves out.
+    On the total ratio, bands that follow a target are missing: a trainer learns them from reused rows too, and rows of
+    the total ratio hold each response at first use alone.
     """
     if on in CORRECTED:
         published = {name: rule for name, rule in CORRECTIONS.items() if rule.level == "sequence"}
@@ -86,7 +86,7 @@ class Case:
 
     @property
     def key(self) -> dict[str, Any]:
-        """The columns of a table row that name the case."""
+        """The columns of a table row that name the case, with their values."""
         return {"rule": self.name, "outside": self.rule.outside, "source": self.source, "target": self.target}
 
 
@@ -113,7 +113,7 @@ def make_cases(
     """Make the counterfactual cases: each band with each treatment outside, at its preset's range and at ranges matched
     to targets.
 
-    A correction of CORRECTIONS is one case, as published; a band of SHAPES has matched cases alone.
+    A published correction (``CORRECTIONS``) is one case, unchanged; a band of ``SHAPES`` has matched cases alone.
 
     Parameters
     ----------
@@ -152,7 +152,7 @@ def make_cases(
             here = replace(rule, outside=outside)
             if name not in SHAPES:
                 cases.append(Case(here, name, "given", states=known))
-            if rule.adapt != "range":  # matched to a target, fspo-auto would have the same band as fspo
+            if rule.adapt != "range":  # fspo-auto learns its range: matched to a target, it is fspo
                 cases += [Case(here, name, "matched", float(target), known) for target in targets]
     for target in targets:
         if not 0 < target < 1:
@@ -161,7 +161,7 @@ def make_cases(
 
 
 def uncorrected(on: Ratio) -> list[Case]:
-    """Return the case without a correction, for ratios that corrections act on; no case for other ratios."""
+    """Return a list of the case that corrects nothing; an empty list for ratios on which no correction acts."""
     rule = Rule("none", weight="none", on=on, name=UNCORRECTED)
     return [Case(rule, UNCORRECTED, "given")] if on in CORRECTED else []
 
@@ -176,7 +176,7 @@ def trained_case(run: Run) -> Case | None:
 def common_weight(case: Case) -> Case:
     """Return the case with the weight exp(S), which makes bands with different weights comparable.
 
-    A correction keeps its own weight: its factor is meant to make up for the ratio, and is compared with exp(S).
+    A correction keeps its own weight, because the factor that it leaves is itself an estimate of exp(ratio).
     """
     return case if case.rule.on in CORRECTED else replace(case, rule=replace(case.rule, weight="sequence"))
 
@@ -237,9 +237,9 @@ def _outcome(applied: Any, ranges: dict[int, tuple[float, float]]) -> CaseEffect
 
 
 def measured(outcome: CaseEffect, measure: str) -> tuple[Floats, Floats]:
-    """Return numerator and denominator (N,) of an acceptance (docs/theory.md section 1).
+    """Return for each row (N,) the numerator and the denominator of an acceptance (docs/theory.md section 1).
 
-    "band": S is in the band. "update": not clipped (for drop its mean is E[M]). "weight": M w over w.
+    "band": 1 if S is in the band, over 1. "update": 1 if the row is not clipped, over 1. "weight": M w over w.
     """
     ones = np.ones(len(outcome.side))
     if measure == "band":
@@ -250,5 +250,5 @@ def measured(outcome: CaseEffect, measure: str) -> tuple[Floats, Floats]:
 
 
 def rate_of(measure: str) -> Rate:
-    """Return the kind of acceptance to which a matched range is calibrated, by the kind that a table shows."""
+    """Return the kind of acceptance (band or update) whose target a matched range meets, in a table of ``measure``."""
     return "band" if measure == "band" else "update"

@@ -18,8 +18,8 @@ from fspo.stats.bins import Bins
 MOST_CLUSTERS = 4096
 POOLED = 1024
 CELLS = 64
-"""Number of narrow cells into which lengths are divided, to fit smooth curves of acceptance to counts instead of
-rows."""
+"""Number of narrow cells into which lengths are divided; smooth curves of acceptance are then fitted to counts of rows
+by cell, not to single rows."""
 
 
 @dataclass(frozen=True)
@@ -34,13 +34,15 @@ class Grouping:
     pooled : bool
         Whether a group holds several clusters.
     reference : float
-        A value near the mean of ``Rows.trend``. Sums of squares about it lose no digits.
+        A value near the mean of ``Rows.trend`` (log2 of the length), subtracted before squares are summed, so that
+        sums lose no digits.
     values : array (V,)
         Distinct coordinates; where clusters are pooled, the mean coordinate of each cell.
     edges : array (V-1,)
         Inner edges of the cells; empty where clusters are not pooled.
     pairs : int array (P,)
-        Sorted codes ``group * V + cell`` that occur; empty where clusters are pooled, because there all codes count.
+        Sorted codes ``group * V + cell`` of the pairs that occur; empty where clusters are pooled, because there every
+        pair has a number.
     """
 
     bins: Bins

@@ -23,17 +23,19 @@ Columns = Mapping[str, NDArray[Any]]
 """Columns of a gradient log by name, each (N,). NaN stands for an unknown value; a missing column is unknown."""
 
 TIE = 1e-6
-"""Largest relative difference, and absolute difference in nats, that counts as rounding of S and of the edges."""
+"""Largest difference of a logged edge or ratio from its recomputed value that counts as rounding, relative or in nats.
+"""
 WEIGHT_TOLERANCE = 1e-4
-"""Largest difference of log weights, the logged one (float32) and the rule's, that counts as rounding."""
+"""Largest difference of the logarithms of a logged weight (float32) and the rule's weight that counts as rounding."""
 DRIFT_TOLERANCE = 0.02
-"""Largest relative difference of drifts: the trainer may take the sums from a forward pass apart from the update's."""
+"""Largest relative difference of a logged drift from the recomputed one that counts as rounding. It is wide because the
+trainer may take the drift's sums from another forward pass than the log's."""
 SUM_TOLERANCE = 1e-3
 """Largest relative violation of an inequality between sums over tokens: the trainer may add them in float32."""
 
 
 class Compared(NamedTuple):
-    """Rows (N,) of which a column was recomputed, and those among them where the logged value is another."""
+    """Masks (N,) of the rows in which a column was recomputed, and of those in which the logged value differs."""
 
     compared: Mask
     wrong: Mask
@@ -68,14 +70,14 @@ FOLLOWS_FROM = {
 def recompute(
     columns: Columns, rule: Rule | None, correction: Rule | None = None, *, steps: bool = True
 ) -> dict[str, Compared]:
-    """Recompute what can be recomputed in the rows (N,) of complete rollouts.
+    """Recompute each column that follows from others (``FOLLOWS_FROM``) in the rows (N,) of complete rollouts.
 
     Parameters
     ----------
     rule, correction : Rule, optional
         The clip rule and the correction of the log's header. Bands on tokens and prefixes leave no edges in the log.
     steps : bool
-        Whether the rows hold every response of each step, so that drifts and uses can be recomputed.
+        Whether the rows hold every response of each step, so that drift and times_used can be recomputed.
 
     Returns
     -------
@@ -131,9 +133,9 @@ def _differs(logged: Floats, expected: Floats, compared: Mask) -> Compared:
 
 
 def _used(columns: Columns) -> Compared:
-    """Compare the uses of each response with the number of earlier steps in which it stands.
+    """Compare the logged ``times_used`` with the number of earlier steps in which the response has a row.
 
-    Where the rows before the first update were left out, a response may have been used once more.
+    If the log leaves out the rows before a rollout's first update, ``times_used`` may be 1 larger.
     """
     used, keys = _get(columns, "times_used"), [columns[name] for name in ("rollout", "response_id", "step")]
     expected = appearances(*keys).astype(np.float64)
@@ -147,8 +149,8 @@ def _used(columns: Columns) -> Compared:
 
 
 def _drift(columns: Columns, rule: Rule) -> Compared:
-    """Compare the logged centre with the one that follows from the minibatch's sums; a minibatch is one step of one
-    rollout.
+    """Compare the logged drift with the one computed from the minibatch's sums of k3, squares and S; a minibatch is the
+    rows of one step and one rollout.
     """
     logged, since = _get(columns, "drift"), _get(columns, "updates_since_rollout")
     if not rule.needs_stats or np.isnan(logged).all():
@@ -195,7 +197,7 @@ def _clip(columns: Columns, rule: Rule, prefix: str, x: Floats) -> Iterator[tupl
     done = rule.apply(x, n, A, m, (lo, hi))
     dual = m * n + (rule.dual or 1.0) * (hi - m * n)
     near = [np.abs(x - edge) <= TIE * (1 + np.abs(edge)) for edge in (lo, hi, dual) if np.isfinite(edge).any()]
-    clear = usable & ~np.any(near, axis=0) if near else usable  # leave out rows with S on an edge
+    clear = usable & ~np.any(near, axis=0) if near else usable  # where S lies on an edge, rounding decides the side
     for name, value in (("band_accept", done.in_band), ("side", done.side)):
         if not prefix or name == "side":
             logged = _get(columns, prefix + name)
@@ -210,10 +212,10 @@ def _clip(columns: Columns, rule: Rule, prefix: str, x: Floats) -> Iterator[tupl
 
 
 def _followed(columns: Columns, rule: Rule, n: Floats, m: Floats, width: Floats) -> tuple[Floats, Floats]:
-    """Return the edges that a band whose range follows a target may have, given the logged widths (N,).
+    """Return the edges that come nearest to the logged widths (N,) and that a band which follows a target may have.
 
-    Within one step the factor on the header's half-widths is one number (`adapt` range), one for each power of two of
-    the length (bins), or a power of the length (exponent). The edges returned have that factor.
+    Such a band multiplies the half-widths of the rule in the log's header, within one step, by one number (`adapt`
+    range), by one number for each power of two of the length (bins), or by a power of the length (exponent).
     """
     below, above = rule.half_widths(n)
     factor = np.log(width / (below + above))
@@ -234,10 +236,10 @@ def _followed(columns: Columns, rule: Rule, n: Floats, m: Floats, width: Floats)
 
 
 def _sums(x: Floats, n: Floats, square: Floats, k3: Floats, names: Any) -> Iterator[tuple[str, Compared]]:
-    """Compare the sum of squares Q and the sum of k3 over L tokens with their bounds for a sum x of log-ratios.
+    """Compare a response's sum of squares Q and sum of k3(s) = e^s - 1 - s over its tokens with their bounds.
 
-    Q >= x^2/L (Cauchy-Schwarz), k3_sum >= L k3(x/L) (Jensen), and k3(-sqrt Q) <= k3_sum <= k3(sqrt Q), because
-    k3(s)/s^2 rises in s.
+    With x the sum of the L token log-ratios: Q >= x^2/L (Cauchy-Schwarz), k3_sum >= L k3(x/L) (Jensen), and
+    k3(-sqrt Q) <= k3_sum <= k3(sqrt Q), because k3(s)/s^2 rises in s.
     """
     n = np.maximum(n, 1.0)
     slack = 1e-9 + TIE * n  # room for float32 rounding, 1e-7 a token

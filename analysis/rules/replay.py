@@ -17,12 +17,12 @@ from fspo.rules.online import OnlineRule
 
 
 class Replay:
-    """Replays one rule whose range follows a target. The log's steps are shown to it in order, in one or more calls.
+    """Replays one rule whose range follows a target: it learns from the log's steps, in order, as a trainer would.
 
     Parameters
     ----------
     rule : Rule
-        A rule with ``adapt``; its parameters are where the range starts.
+        A rule whose range follows a target (``adapt``); its parameters are those before the first step.
 
     Attributes
     ----------
@@ -36,7 +36,7 @@ class Replay:
         self._rollout: int | None = None
 
     def add(self, rows: LearningRows, m: Floats | float | None = None) -> None:
-        """Show the rows of later steps; ``m`` is the centre of the starting rule's band, as in `Rule.apply`."""
+        """Learn from the rows of further steps, in order; ``m`` is the centre of the first rule's band for each row."""
         if not len(rows.step):
             return
         rate, excess = self.rule.target_rate, np.full(len(rows.step), np.nan)
@@ -58,7 +58,7 @@ def replay(rule: Rule, rows: Rows) -> dict[int, Rule]:
     Parameters
     ----------
     rule : Rule
-        A rule with ``adapt``.
+        A rule whose range follows a target (``adapt``).
     rows : Rows
         All rows of the run, at first use and reused, because the trainer learns from all of them.
 
@@ -79,7 +79,7 @@ def replay_log(rules: Mapping[str, Rule], stream: Stream, size: int) -> dict[str
     Parameters
     ----------
     rules : mapping of name -> Rule
-        Rules with ``adapt`` and without a drift.
+        Rules whose range follows a target (``adapt``), without a drift.
     size : int
         Number of rollouts in a window; a chunk holds complete windows.
     """
@@ -103,9 +103,10 @@ def by_step(rows: Rows) -> Iterator[tuple[int, Ints]]:
 
 
 def pieces(rule: Rule, states: Mapping[int, Rule] | None, rows: Rows) -> Iterator[tuple[Ints, Rule]]:
-    """Yield indices of rows with the rule in force for them: one piece, or one for each state of a replayed band.
+    """Yield index arrays of rows, each with the rule in force for these rows: all rows and ``rule`` if there are no
+    ``states``, else one array for each run of steps with the same state of a replayed band.
 
-    A state sets only the band; the weight, what happens outside, the dual clip and the name are ``rule``'s.
+    A state sets only the band; the weight, what happens outside, the dual clip and the name are those of ``rule``.
     """
     if states is None:
         yield np.arange(len(rows)), rule

@@ -14,20 +14,20 @@ from fspo.rules import Weight, exponent, importance_weight
 from fspo.stats.clusters import totals
 
 SMALL = 1e-3
-"""If a rule leaves less than this share of a bin's sum of squared weights, what it leaves is summed row by row, not as
-a difference.
+"""If a rule leaves less than this share of a bin's sum of squared weights, that remainder is summed row by row; as the
+difference of the sums before and of what is cut it would lose digits.
 """
 
 
 @dataclass
 class Base:
-    """Sums of a weight w over rows, by group of clusters: of w and w^2 also by bin, and of w x and w x^2, where x is
-    the row's place on the axis of trends. The fields ``within`` have x centred at its weighted mean in the window.
+    """Sums over rows by group of clusters (G): of a weight w and of w^2, also by bin (K), and of w x and w x^2, where x
+    is log2 of the length (``Rows.trend``). The fields ``within`` have x centred at its weighted mean in the window.
     """
 
     d: Floats  # (G, K) sums of the weight w
     squares: Floats  # (G, K) sums of w^2
-    x: Floats  # (G,) sums of w x, x the coordinate of trends
+    x: Floats  # (G,) sums of w x
     xx: Floats
     within_x: Floats
     within_xx: Floats
@@ -41,12 +41,12 @@ class Base:
 
 @dataclass
 class ValueSums:
-    """Sums of a numerator y (an acceptance or a clipped weight) over rows, by group of clusters: of y and y^2 also by
-    bin, and of x y, where x is the row's place on the axis of trends.
+    """Sums over rows by group of clusters (G): of y, the numerator of an acceptance (0 or 1, M, or the clipped weight),
+    and of y^2, also by bin (K), and of x y, where x is log2 of the length (``Rows.trend``).
     """
 
     y: Floats  # (G, K) sums of the numerator y
-    xy: Floats  # (G,) sums of x y, x the coordinate of trends
+    xy: Floats  # (G,) sums of x y
     within: Floats  # (G,) sums of x y, both centred at their means in the window
     squares: Floats  # (G, K) sums of y^2, for numerators that are weights; else empty
     rejected: Ints  # (P,) number of rows with y = 0 by (group, cell) pair, or empty
@@ -60,14 +60,14 @@ class ValueSums:
 
 
 def plus(one: Any, other: Any) -> None:
-    """Add every array of ``other`` to the same array of ``one``, in place."""
+    """Add every array field of ``other`` to the field of the same name of ``one``, in place."""
     for name, values in vars(other).items():
         getattr(one, name).__iadd__(values)
 
 
 @dataclass
 class SubsetSums:
-    """Sums, over the rows of one use and one subset, that do not depend on a rule."""
+    """Sums that do not depend on a rule, over the rows of one use (first, reused) and subset (all, A != 0)."""
 
     count: Ints  # (K+1,) number of rows by bin; the last entry is for all bins
     clusters: Ints  # (K+1,) number of clusters with a row, by bin
@@ -82,7 +82,7 @@ class SubsetSums:
         return SubsetSums(count, clusters, np.zeros(len(layout.bins) + 1), pairs)
 
     def add(self, other: SubsetSums) -> None:
-        """Add sums over other rows, in place."""
+        """Add to these sums, in place, the same sums over other rows."""
         for name in ("count", "clusters", "coordinate", "pairs"):
             getattr(self, name).__iadd__(getattr(other, name))
         for kind, base in other.bases.items():
@@ -110,7 +110,7 @@ class Sums:
     subsets: dict[str, SubsetSums]
     columns: dict[tuple[int, str, str], ValueSums] = field(
         default_factory=dict
-    )  # sums of numerators by case, kind of acceptance and subset
+    )  # sums of an acceptance's numerator by case, kind of acceptance and subset of rows
     sides: dict[tuple[int, str], Floats] = field(default_factory=dict)  # number of cut rows by case and side
     unlike: Floats = field(default_factory=lambda: np.zeros(0))  # number of rows, by group, whose logged M is not 1
     # Calibrated ranges by case and kind of acceptance, for each window.
@@ -124,13 +124,13 @@ class Sums:
     reasons: dict[tuple[int, str], str] = field(default_factory=dict)
 
     def counted(self, i: int, rate: str, subset: str) -> SubsetSums:
-        """Return the sums of a subset over the windows in which the case has a range."""
+        """Return the sums over a subset of rows (all, A != 0) in the windows in which case ``i`` has a range."""
         found = self.left_out.get((i, rate, subset))
         return self.subsets[subset] if found is None else self.subsets[subset].without(found)
 
 
 class Part:
-    """The rows of one subset in one window, and the sums of each weight over them."""
+    """The rows of one subset (all, A != 0) in one window, and the sums of each kind of weight over these rows."""
 
     def __init__(self, layout: Grouping, S: Floats, L: Floats, group: Ints, bins: Ints, x: Floats, pair: Ints) -> None:
         self.groups, self.number = layout.groups, len(layout.bins)
@@ -140,7 +140,7 @@ class Part:
         self._bases: dict[str, tuple[Base, Floats]] = {}
 
     def weight(self, kind: str) -> Floats:
-        """Return w (n,) of a kind: 1 ("one"), or exp(S) or exp(S/L) with the exponent held at its limit."""
+        """Return the weight w (n,) that ``kind`` names: 1 ("one"), or exp(S) or exp(S/L), the exponent held at 20."""
         if kind not in self._weights:
             if kind == "one":
                 self._weights[kind] = np.ones(len(self.S))
@@ -165,14 +165,14 @@ class Part:
         return self._bases[kind]
 
     def dense(self, y: Floats) -> tuple[Floats, Floats, Floats]:
-        """Return the sums over all rows of y (G, K) by group and bin, of x y (G,) by group, and of y^2 (G, K)."""
+        """Return sums over the part's rows: of y (n,) by group and bin (G, K), of x y by group (G,), of y^2 (G, K)."""
         by_key, squares = (
             totals(self.key, self.groups * self.number, v).reshape(self.groups, self.number) for v in (y, y * y)
         )
         return by_key, totals(self.group, self.groups, self.x * y), squares
 
     def add(self, columns: Sequence[ValueSums], kind: str, y: Floats, by_group: Floats, xy: Floats) -> None:
-        """Add the sums of M numerators y to M columns, one each.
+        """Add the sums of M different numerators y to M columns of sums, one to each.
 
         Parameters
         ----------
@@ -195,7 +195,7 @@ class Part:
             column.within += within[j]
 
     def binary(self, columns: Sequence[ValueSums], cuts: Cuts) -> None:
-        """Add to each of M columns the sums of an indicator: 0 in the rows of one cut, 1 in all other rows."""
+        """Add to each of M columns the sums of an indicator: 0 in the rows of one of the M cuts, 1 in all others."""
         base, s = self._summed("one")
         self.add(columns, "one", base.d - cuts.counts, s - cuts.by_group(), base.x - cuts.by_group(cuts.x))
         for column, cut in zip(columns, cuts.cuts, strict=True):
@@ -203,8 +203,8 @@ class Part:
                 np.add.at(column.rejected, self.pair[cut], 1)
 
     def weighted(self, columns: Sequence[ValueSums], kind: str, cuts: Cuts, clipped: Floats) -> None:
-        """Add to each of M columns the sums of clipped weights: ``clipped`` (R,) in the rows of one cut, the plain
-        weight in all other rows.
+        """Add to each of M columns the sums of a clipped weight: ``clipped`` (R,) in the rows of one of the M cuts, the
+        weight that ``kind`` names in all other rows.
         """
         (base, s), w = self._summed(kind), self.weight(kind)
         before = w[cuts.at]
@@ -226,7 +226,7 @@ class Part:
 
 
 class Cuts:
-    """M sets of rows (cuts) of a part, stored one behind the other, so that one pass makes the sums of all.
+    """M sets of rows (cuts) of a part, joined in one array (R,), so that one pass makes the sums over each of them.
 
     Attributes
     ----------
@@ -248,12 +248,13 @@ class Cuts:
         self.counts = self.by_key()
 
     def by_key(self, values: Floats | None = None, where: np.ndarray | None = None) -> Floats:
-        """Return the sums (M, G, K) of values (R,), or the numbers of rows, over the rows that a mask (R,) selects."""
+        """Return by cut, group and bin (M, G, K) the sum of ``values`` (R,), or the number of rows; a mask ``where``
+        (R,) selects rows."""
         m, g, k = len(self.cuts), self.part.groups, self.part.number
         return totals(self._key if where is None else self._key[where], m * g * k, values).reshape(m, g, k)
 
     def by_group(self, values: Floats | None = None) -> Floats:
-        """Return the sums (M, G) of values (R,), or the numbers of rows, by group alone."""
+        """Return by cut and group (M, G) the sum of ``values`` (R,), or the number of rows."""
         return totals(self._group, len(self.cuts) * self.part.groups, values).reshape(-1, self.part.groups)
 
 

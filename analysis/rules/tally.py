@@ -22,14 +22,15 @@ from fspo.rules import CUTTING_ALIKE, Rate
 
 SIDES = {"low": -1, "high": 1, "dual": 2}
 SMOOTHED = {"all": "band", "nonzero": "update"}
-"""The acceptance that is drawn as a smooth curve, by subset of rows."""
+"""The kind of acceptance that is fitted as a smooth curve, by subset of rows: all, or those with A != 0 ("nonzero")."""
 RATES: tuple[Rate, Rate] = ("band", "update")
 LOGGED = -1
-"""Number under which the logged columns of a token or prefix rule are summed; it is no index of ``cases``."""
+"""Key, in place of a case's number, for the sums of the logged columns of a run trained by a token or prefix rule."""
 
 
 class Tally:
-    """Collects sums over windows of rows; :mod:`analysis.tables.acceptance` makes tables of them.
+    """Collects, over windows of rows, sums of what each case accepts and cuts; :mod:`analysis.tables.acceptance` makes
+    tables of these sums.
 
     Parameters
     ----------
@@ -57,7 +58,7 @@ class Tally:
         self.uses: dict[str, Sums] = {}
 
     def add(self, first: int, rows: Rows, trained: CaseEffect | None) -> None:
-        """Add the rows of one window, whose first rollout is ``first``; ``trained`` is what the run's rule did."""
+        """Add the rows of the window that begins with rollout ``first``; ``trained`` is what the run's own rule did."""
         layout = self.layout
         group, bins = layout.group(rows), layout.bins.index(rows.coordinate)
         x, pair = rows.trend - layout.reference, layout.pair(rows.coordinate, group)
@@ -133,8 +134,8 @@ class Tally:
     def _rejected(
         self, sums: Sums, cases: Sequence[int], rejected: Sequence[Ints], whole: Part, acting: Part, nonzero: Ints
     ) -> None:
-        """Add the sums of band acceptance for some cases, over all rows and over those with A != 0, from the rows
-        outside each band.
+        """Add the sums of band acceptance for some cases, over all rows and over rows with A != 0; ``rejected`` holds
+        for each case the rows outside its band.
         """
         place = np.full(len(whole.S), -1)
         place[nonzero] = np.arange(len(nonzero))
@@ -229,7 +230,7 @@ class Tally:
                 self._sides(sums, cases, cut.cuts, cut.side)
 
     def merge(self, other: Mapping[str, Sums]) -> None:
-        """Add the sums of another tally, of later windows; ``other`` maps uses to sums."""
+        """Add the sums of another tally over later windows; ``other`` maps "first" and "reused" to its sums."""
         for use, theirs in other.items():
             if use not in self.uses:
                 self.uses[use] = theirs

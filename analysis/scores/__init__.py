@@ -1,1 +1,1 @@
-"""Read logged score sketches as vectors, make inner products of them, and bound the error that sketching adds."""
+"""Read logged score sketches as vectors, make inner products of them, and estimate the error that sketching adds."""

@@ -39,12 +39,15 @@ class PairGram:
         self._right = _Side(right_bins, right_cluster, number, clusters)
 
     def between(self, left: Floats, right: Floats) -> tuple[Floats, Floats]:
-        """Return the mean over pairs of different prompts, with coefficients ``left`` (n, R) and ``right`` (m, R or 1).
+        """Return the mean inner product over pairs of responses to different prompts, by bin and overall.
+
+        The vectors are multiplied by coefficients ``left`` (n, R) and ``right`` (m, R or 1), such as the weights of R
+        rules.
 
         Returns
         -------
         total (K+1, R), without (C, K+1, R)
-            The mean, and the mean without each prompt; NaN where no pair is left.
+            The mean, and the mean without each of the C prompts; NaN where no pair is left.
         """
         total, without = [], []
         for a, b in zip(self._left.groups, self._right.groups, strict=True):
@@ -60,7 +63,8 @@ class PairGram:
         return np.stack(total), np.stack(without, axis=1)
 
     def variance(self, left: Floats, between: tuple[Floats, Floats]) -> tuple[Floats, Floats]:
-        """Return tr Cov of the update mean_i left_i v_i, unbiased for independent prompts (T12), and its replicates.
+        """Return the variance (trace of the covariance) of the update mean_i left_i v_i over the vectors v_i, unbiased
+        for independent prompts (T12), and the same without each prompt.
 
         Parameters
         ----------
@@ -93,8 +97,8 @@ class _Group:
 
 
 class _Side:
-    """Left or right side of all pairs of responses: its vectors and prompts, grouped by bin. The last group holds all
-    rows.
+    """Left or right side of all pairs of responses: the rows of each bin with their prompts; the last group holds the
+    rows of all bins.
     """
 
     def __init__(self, bins: Ints, cluster: Ints, number: int, clusters: int) -> None:

@@ -1,4 +1,4 @@
-"""Inner products of updates, their values without each prompt, and intervals of cosines made from both.
+"""Inner products of updates, the same with each prompt left out, and intervals of cosines from both (jackknife).
 
 For a window or a run, the inner products and squared norms of its updates are summed before they are divided.
 """
@@ -19,8 +19,8 @@ from fspo.stats.intervals import CONFIDENCE, t_quantile
 
 _LARGEST = 1 - 1e-15
 ROUNDING = 1e-12
-"""If a replicate's squared norm is at most this share of the pooled one, it is rounding error and counts as 0. A cosine
-that differs from 1 or -1 by at most this much is 1 or -1: the two updates are parallel."""
+"""If a squared norm without one cluster is at most this share of that of all clusters, it is rounding error and counts
+as 0. A cosine that differs from 1 or -1 by at most this much is 1 or -1: the two updates are parallel."""
 
 
 @dataclass
@@ -30,16 +30,16 @@ class Products:
     Attributes
     ----------
     total : array (U, K+1)
-        One row for each update; the last column is over all bins.
+        One row for each of U updates, one column for each of K bins; the last column is over all bins.
     without : list of arrays (C_u, K+1)
-        The products of each update with one cluster deleted, scaled up by (C/(C-1))^2.
+        The products of each update u with one of its C_u clusters deleted, scaled up by (C_u/(C_u-1))^2.
     """
 
     total: list[Floats] = field(default_factory=list)
     without: list[Floats] = field(default_factory=list)
 
     def add(self, total: Floats, without: Floats) -> None:
-        """Append the inner products of one update, with those of its replicates."""
+        """Append the inner products of one update, and the same with each cluster deleted."""
         self.total.append(total)
         self.without.append(without)
 
@@ -66,7 +66,7 @@ class UpdateGram:
         self._by_both[cluster * number + bins, np.arange(n)] = 1.0
 
     def products(self, left: Floats, right: Floats) -> tuple[Floats, Floats]:
-        """Return inner products of updates that weight the vectors with ``left`` (n, R) and ``right`` (n, R or 1).
+        """Return inner products of two updates: sums of the vectors times ``left`` (n, R) and ``right`` (n, R or 1).
 
         Returns
         -------
@@ -92,7 +92,7 @@ class UpdateGram:
         return total, without * grow
 
     def inner(self, left: Floats, right: Floats) -> Floats:
-        """Return the inner products (K+1, R) for coefficients ``left`` and ``right`` (n, R), without replicates."""
+        """Return the inner products of :meth:`products` (K+1, R) alone, without those with each cluster deleted."""
         gram, _, gram_b, _ = self._grams
         by_bin = (self._by_both @ (left * (gram_b @ right))).reshape(self.clusters, self.number, -1).sum(0)
         return np.concatenate([by_bin, np.sum(left * (gram @ right), axis=0)[None]])
@@ -104,10 +104,11 @@ class UpdateGram:
 
 
 def pooled_cosines(inner: Products, left: Products, right: Products) -> tuple[list[Floats], list[NDArray[np.bool_]]]:
-    """Compute cosines (K+1, R) and their replicates (C, K+1, R); NaN where a pooled squared norm is not positive.
+    """Compute cosines, by bin and overall (K+1, R), from inner products and squared norms summed over updates, and the
+    same with each cluster deleted (C, K+1, R); NaN where a summed squared norm is not positive.
 
-    A replicate's squared norm that is at most the share ``ROUNDING`` of the pooled one counts as 0. Cosines within
-    ``ROUNDING`` of 1 or -1 are rounded to it.
+    With a cluster deleted, a squared norm of at most the share ``ROUNDING`` of the whole one counts as 0. Cosines
+    within ``ROUNDING`` of 1 or -1 are rounded to it.
 
     Returns
     -------
@@ -120,7 +121,7 @@ def pooled_cosines(inner: Products, left: Products, right: Products) -> tuple[li
     lefts, rights = left.replicates(), right.replicates()
     for i, num in enumerate(inner.replicates()):
         a, b = lefts[i], rights[i]
-        # i = 0: norms of all clusters together; i = 1: norms of the replicates, each without one cluster
+        # i = 0: norms over all clusters, which count if above 0; i = 1: norms with one cluster deleted
         some_left, some_right = a > i * ROUNDING * lefts[0], b > i * ROUNDING * rights[0]
         with np.errstate(invalid="ignore", divide="ignore"):
             square = a * b
@@ -131,16 +132,16 @@ def pooled_cosines(inner: Products, left: Products, right: Products) -> tuple[li
 
 
 def _parallel(cosine: Floats) -> NDArray[np.bool_]:
-    """Return where updates with these cosines are parallel, but for rounding error."""
+    """Return where a cosine is 1 or -1 up to rounding error, so that the two updates are parallel."""
     return np.abs(cosine) >= 1 - ROUNDING
 
 
 def collapsed(update: Ints) -> Ints:
-    """Return the jackknife's stratum of each cluster (C,): its update, or one common stratum for updates of one
-    cluster.
+    """Return the number of the jackknife's stratum of each cluster (C,): its update, but all updates that have only one
+    cluster share a stratum.
 
-    A stratum of one cluster would show no variance although it has some. If there is only one such update, it joins the
-    largest stratum.
+    A stratum of one cluster would show no variance although it has some. If just one update has only one cluster, that
+    cluster joins the largest stratum.
     """
     update = dense(update)
     count = np.bincount(update)
@@ -151,10 +152,11 @@ def collapsed(update: Ints) -> Ints:
 
 
 def jackknife_se(replicates: Floats, update: Ints, cluster: Ints | None = None) -> Floats:
-    """Return the standard error (...) from delete-one-cluster replicates (C, ...), stratified by update (C,).
+    """Return the jackknife's standard error (...) from replicates (C, ...), each a statistic with one cluster of one
+    update deleted; ``update`` (C,) is the stratum.
 
-    ``cluster`` (C,) numbers the cluster that each replicate deletes, where one cluster has responses in several
-    updates; by default every replicate deletes another cluster.
+    ``cluster`` (C,) numbers the cluster that each replicate deletes, if one cluster has responses in several updates;
+    without it every replicate deletes another cluster.
     """
     update = collapsed(update)
     count = np.bincount(update).astype(np.float64)
@@ -178,7 +180,7 @@ def jackknife_se(replicates: Floats, update: Ints, cluster: Ints | None = None) 
 
 @dataclass(frozen=True)
 class Judge:
-    """Computes intervals of pooled ratios from their delete-one-prompt replicates."""
+    """Computes intervals of ratios of sums over updates, from the same sums with each prompt deleted (jackknife)."""
 
     update: Ints
     prompt: Ints
@@ -197,7 +199,11 @@ class Judge:
     def ratio(
         self, above: tuple[float, Floats], below: tuple[float, Floats], noise: float
     ) -> tuple[tuple[float, float, float], str]:
-        """Return estimate and interval of ``above / below``, and a reason; ``noise`` is an extra standard error."""
+        """Return the ratio ``above / below`` with its interval, and why it is NaN.
+
+        ``above`` and ``below`` are pairs: a value, and the values with each prompt deleted. ``noise`` is a further
+        standard error, independent of the prompts.
+        """
         nothing = (float("nan"), float("nan"), float("nan"))
         with np.errstate(invalid="ignore", divide="ignore"):
             value, replicates = above[0] / below[0], above[1] / below[1]
@@ -211,15 +217,15 @@ class Judge:
 
 @dataclass
 class SketchTerms:
-    """Terms from which the error is computed that sketching adds to cosines: inner products by update (U, K+1, R) and
-    the sketch's width.
+    """What the error that sketching adds to cosines is computed from: inner products and squared norms of the clipped
+    (``left``) and true (``right``) update by update (U, K+1, R), and the sketch's width.
     """
 
     inner: Floats
     left: Floats
     right: Floats
     width: float
-    # Inner products <c1, c2> of each column's clipped update with that of its reference column, (U, K+1, R).
+    # By name of a reference: inner products of each rule's clipped update with the reference's, (U, K+1, R).
     cross: dict[str, Floats] = field(default_factory=dict)
 
     def _at(self, k: int, column: int) -> tuple[Floats, Floats, Floats]:
@@ -227,7 +233,8 @@ class SketchTerms:
         return self.inner[:, k, column], self.left[:, k, column], right
 
     def error(self, k: int, column: int) -> float:
-        """Return the standard deviation that sketching adds to one cosine; 0 for exact scores and parallel updates."""
+        """Return the standard deviation that sketching adds to the cosine of bin ``k`` and rule ``column``; 0 for exact
+        scores and for parallel updates."""
         n, a, b = self._at(k, column)
         with np.errstate(invalid="ignore", divide="ignore"):
             if _parallel(n.sum() / np.sqrt(a.sum() * b.sum())):
@@ -235,7 +242,8 @@ class SketchTerms:
         return math.sqrt(max(float(cosine_covariance((n, a), (n, a), a, b, self.width)), 0.0))
 
     def difference_error(self, k: int, column: int, other_k: int, other: int, name: str) -> float:
-        """Return the sketch's standard deviation of a cosine less its reference's; an upper bound across bins."""
+        """Return the standard deviation that sketching adds to a cosine less the cosine of its reference; if they are
+        of different bins, an upper bound of it."""
         one, two = self.error(k, column), self.error(other_k, other)
         if k != other_k or name not in self.cross:
             return one + two
@@ -246,8 +254,8 @@ class SketchTerms:
 
 @dataclass
 class CosineColumns:
-    """Cosines of several rules or draws: values (K+2, R) and replicates (C, K+2, R) by bin, overall, and in the worst
-    bin.
+    """Cosines of R rules or random draws, by bin, over all bins, and the smallest of a bin (K+2, R); and the same with
+    each cluster deleted (C, K+2, R).
     """
 
     value: Floats
@@ -270,7 +278,8 @@ class CosineColumns:
     ) -> CosineColumns:
         """Compute the cosines of each bin and of all bins together, and append the smallest cosine of a bin.
 
-        ``update`` and ``cluster`` (C,) are those of each replicate; by default no cluster has responses in two updates.
+        ``update`` and ``cluster`` (C,) say which cluster of which update each replicate deletes; without ``cluster`` no
+        cluster has responses in two updates.
         """
         (value, replicates), nothing_left = pooled_cosines(inner, left, right)
         with np.errstate(invalid="ignore"):
@@ -286,8 +295,8 @@ class CosineColumns:
     def interval(self, k: int, columns: Sequence[int], level: float = CONFIDENCE) -> tuple[float, float, float]:
         """Return the mean cosine over ``columns`` (one rule, or draws of the control) and its Fisher z interval.
 
-        The cosine is NaN where a pooled norm is 0. The interval is NaN where a norm is 0 without some prompt
-        (``undefined``).
+        The cosine is NaN where a norm, summed over updates, is 0. The interval is NaN where a norm is 0 with some
+        prompt deleted (``undefined`` says which).
         """
         z = np.arctanh(np.clip(self.value[k, columns], -_LARGEST, _LARGEST)).mean()
         replicates = np.arctanh(np.clip(self.replicates[:, k, columns], -_LARGEST, _LARGEST)).mean(1)
@@ -303,7 +312,7 @@ class CosineColumns:
         return value, min(value, float(low)), max(value, float(high))
 
     def undefined(self, k: int, columns: Sequence[int]) -> str:
-        """Say why bin ``k`` (K: all bins) has no cosine or no interval in some columns; return "" if it has both."""
+        """Say why bin ``k`` (K: all bins) has no cosine or interval in one of the ``columns``; "" if all have both."""
         gone, gone_without = self.nothing_left[0][k, columns], self.nothing_left[1][:, k, columns]
         some = f" in some of the {len(columns)} draws" if len(columns) > 1 else ""
         if not np.all(np.isfinite(self.value[k, columns])):
@@ -328,7 +337,7 @@ class CosineColumns:
         return gap, gap - half, gap + half
 
     def _bin(self, k: int, column: int) -> int:
-        """Return the bin that entry ``k`` is of: ``k``, or for the last entry the bin with the smallest cosine."""
+        """Return the bin of row ``k`` of the cosines: ``k``, or for the last row the bin with the smallest cosine."""
         if k < len(self.value) - 1:
             return k
         found = self.value[:-2, column]

@@ -1,7 +1,7 @@
 """The error that score sketches add to cosines (docs/theory.md section 5, live form: sketched vectors).
 
-A random projection keeps inner products with errors ``cov(<a,b>, <c,d>) = (<a,c><b,d> + <a,d><b,c>) / D``, where D is
-its width (exact for Gaussian projections, the leading order for others). Each rollout has a new projection, so errors
+A random projection changes inner products of vectors a, b, c, d by errors with covariance ``cov(<a,b>, <c,d>) =
+(<a,c><b,d> + <a,d><b,c>) / D``, D its width (exact for Gaussian projections). Each rollout has a new one, so errors
 of different updates are independent and average out over a run. Within an update all responses have the same
 projection, and resampling prompts does not show its error. So the error is added to every interval of a cosine.
 """
@@ -39,14 +39,16 @@ def effective_width(run: Run) -> tuple[float, str]:
 def cosine_covariance(
     first: tuple[Floats, Floats], second: tuple[Floats, Floats], cross: Floats, right: Floats, width: float
 ) -> Floats:
-    """Return the covariance that sketching gives two pooled cosines ``sum <c,w> / sqrt(sum <c,c> sum <w,w>)``.
+    """Return the covariance that sketching gives the cosines of two rules, ``sum <c,w> / sqrt(sum <c,c> sum <w,w>)``.
+
+    Here c is the clipped update of a rule, w the true update, and sums are over U updates.
 
     Parameters
     ----------
     first, second : pairs of arrays (U, ...)
         ``<c, w>`` and ``<c, c>`` of each update, for the two rules; equal pairs give a variance.
     cross : array (U, ...)
-        ``<c1, c2>`` of each update.
+        Inner product of the two rules' clipped updates, for each update.
     right : array (U, ...)
         ``<w, w>`` of each update.
     width : float

@@ -36,6 +36,7 @@ class Fresh:
     Attributes
     ----------
     prompt, coordinate : arrays (m,)
+        Prompt and coordinate (length) of each of m responses.
     vectors : array (m, D), float64
         A psi, where A is the leave-one-out advantage from the logged rewards.
     """
@@ -47,18 +48,18 @@ class Fresh:
 
 @dataclass(frozen=True)
 class ScoredWindow:
-    """The rows of one window and use that have a score and A != 0.
+    """The rows of one window and one use (first or reused) that have a score and A != 0.
 
     Attributes
     ----------
     rows : Rows (n,)
     vectors : array (n, D), float64
-        A psi, not multiplied by the weight; of a correction's ratio (engine, behaviour) times the weight exp(S) of the
-        update's ratio, which the correction leaves as it is.
+        A psi, without the weight. If the engine or behaviour ratio is analysed: exp(S) A psi, because a correction acts
+        beside the weight exp(S) of the update's ratio.
     bins, update, cluster : int arrays (n,)
         Length bin, number of the update within the window, and number of (rollout, prompt) within the run.
     fresh : dict of step -> Fresh
-        Audits of the window's updates at first use; none for a correction's ratio, which audits do not have.
+        Audits of the window's updates at first use; none if the engine or behaviour ratio is analysed.
     """
 
     window: int
@@ -71,7 +72,7 @@ class ScoredWindow:
     _outcomes: dict[Case, CaseEffect] = field(default_factory=dict, repr=False, compare=False)
 
     def outcome(self, case: Case) -> CaseEffect:
-        """Return what a case does to the window's rows; a matched range is calibrated over all of these rows."""
+        """Return what a case does to the window's rows; a matched range meets its target on these rows."""
         if case not in self._outcomes:
             self._outcomes[case] = evaluate(case, self.rows, np.full(len(self.rows), self.window), "update")
         return self._outcomes[case]
@@ -126,14 +127,17 @@ class ScoredWindows:
             rollouts = int(known.rollout.min()), int(known.rollout.max())
             try:
                 both = read_log(self.run.path, columns=wanted, rollouts=rollouts, phases=("train", "audit"))
-            except UserError as error:  # only the sketches are damaged: other columns of the same files could be read
+            except UserError as error:  # only the sketches are damaged: the other columns were read before
                 self.notes += Notes(damage=(f"the sketches of rollouts {rollouts[0]} to {rollouts[1]}: {error}",))
                 continue
             self.notes += Notes(damage=tuple(both.damage))
             yield from self._window(first, known, both)
 
     def _window(self, first: int, known: Rows, both: GradLog) -> Iterator[ScoredWindow]:
-        """Yield a window's scored rows by use; ``known`` are its usable rows, ``both`` its scores and audits."""
+        """Yield a window's scored rows, first those at first use, then reused ones.
+
+        ``known`` are the window's usable rows, ``both`` its rows with the columns of scores, audits included.
+        """
         if "score_unit" not in both:
             return
         audit = both.column("phase") == "audit" if "phase" in both else np.zeros(len(both), bool)
@@ -166,7 +170,8 @@ class ScoredWindows:
 
 
 def audits(log: GradLog, partition: Partition) -> tuple[dict[int, Fresh], Counter[str]]:
-    """Return the audits among a log's rows, by step, and counts of rows without an advantage or a sound score."""
+    """Return the audits among a log's rows by step, and the numbers of audit rows left out because they have no
+    leave-one-out advantage or no sound score."""
     found: dict[int, Fresh] = {}
     left_out: Counter[str] = Counter()
     if not len(log):
