@@ -32,9 +32,10 @@ from proofs_check.tools.settings import AGREEMENT, LENGTHS
 
 @with_precision(POINT_BITS)
 def fair_from_edges(rng: np.random.Generator, gamma: float = 0.5, with_drift: bool = True) -> Outcome:
-    """Check T1 (the sqrt band keeps all lengths equally often): the acceptance a(l) of the band with edges m l -+ c
-    l^gamma (nats) is one number for l = 1 ... 1e7. The relative spread must be below 1e-30, and float64's acceptance
-    of the preset must lie in the enclosure."""
+    """Check T1 (the sqrt band keeps all lengths equally often): the band with edges m l - c_lo l^gamma and m l + c_hi
+    l^gamma (nats; m the drift, gamma = 1/2) accepts one share of Gaussian S at l = 1 ... 1e7, to a relative 1e-30. The
+    float64 acceptance of the preset fspo-gaussian must lie in the proved interval.
+    """
     slacks, found = [], []
     for _ in range(30):
         sigma = float(10 ** rng.uniform(-3, -2))
@@ -54,8 +55,8 @@ def fair_from_edges(rng: np.random.Generator, gamma: float = 0.5, with_drift: bo
 
 
 def _converse_slack(u: Span, v: Span, drift_error: float) -> arb:
-    """Return a ball that holds, for all parameters in a box, the change of acceptance from length l1 to l2, divided by
-    v = (1/2 - gamma) log(l2/l1).
+    """Return a ball that holds, for all parameters in a box, (acceptance at length l2 less that at l1)/v, with v = (1/2
+    - gamma) log(l2/l1). The band's half-width grows like l^gamma; ``u`` is that at l1 in standard deviations of S.
     """
     if drift_error == 0:
         return -scale_change(u, v)
@@ -65,10 +66,11 @@ def _converse_slack(u: Span, v: Span, drift_error: float) -> arb:
 
 
 def converse(rng: np.random.Generator, drift_error: float = 0.0) -> Outcome:
-    """Check T1's converse (the sqrt band keeps all lengths equally often): a band with gamma != 1/2 accepts no two
-    lengths equally. With v = (1/2 - gamma) log(l2/l1), the acceptance changes with v at a rate bounded away from 0,
-    for all v in [-4, 4] (0 included) and half-widths u in [.05, 4]. ``drift_error`` (a control) is the drift error
-    at the longer length."""
+    """Check T1's converse: a band whose half-width grows like l^gamma, gamma != 1/2, accepts no two lengths l1, l2
+    equally. The change of acceptance over v = (1/2 - gamma) log(l2/l1) stays away from 0 for all v in [-4, 4] and all
+    half-widths of .05 to 4 standard deviations of S. ``drift_error`` (a control): distance of the band's centre from
+    the mean of S at l2, in standard deviations.
+    """
     del rng
     sides = ((-4.0, -NEAR), (-NEAR, NEAR), (NEAR, 4.0)) if drift_error == 0 else ((-1.0, -NEAR), (NEAR, 1.0))
     return certify(partial(_converse_slack, drift_error=drift_error), [((0.05, 4.0), s) for s in sides]).outcome(
@@ -77,8 +79,8 @@ def converse(rng: np.random.Generator, drift_error: float = 0.0) -> Outcome:
 
 
 def _law(z: arb, direction: int) -> arb:
-    """Return d log a / d log l, the local exponent of the acceptance a = 2 Phi(z) - 1 in the length l, where z grows
-    like l^(direction/2).
+    """Return d log a / d log l: by which power of the length l the acceptance a = 2 Phi(z) - 1 grows, where the
+    half-width z (in standard deviations of S) grows like l^(direction/2) and Phi is the normal distribution function.
     """
     t = arb_series([arb(0), arb(direction) / 2], prec=2)
     a = (t.exp() * (z / arb(2).sqrt())).erf()
@@ -102,9 +104,9 @@ def monotone(rng: np.random.Generator, swap: bool = False) -> Outcome:
 
 @with_precision(POINT_BITS)
 def fixed_ratio(rng: np.random.Generator, power: float = 0.5, growth: float = 0.125) -> Outcome:
-    """Check T2: for fixed bands of half-width b <= 1e-6 sigma the ratio of acceptances at two lengths is within 1e-6 of
-    its limit, without and with drift. An acceptance over 2b lies between the least and the largest density on [-b, b],
-    so one enclosure covers all such b.
+    """Check T2: for fixed bands of half-width b <= 1e-6 sigma (sigma the scale of S at length 1) the ratio of
+    acceptances at two lengths is within 1e-6 of its limit for b -> 0, for S of mean 0 and of mean -sigma^2 l/2. As
+    acceptance/(2b) lies between the least and the largest density of S on [-b, b], one interval covers all such b.
     """
     gaps = []
     for _ in range(40):
@@ -120,9 +122,9 @@ def fixed_ratio(rng: np.random.Generator, power: float = 0.5, growth: float = 0.
 
 @with_precision(POINT_BITS)
 def drifted_linear(rng: np.random.Generator, threshold: float = 0.5) -> Outcome:
-    """Check T2: the linear band's acceptance is within 1e-5 of its limit 1, 1/2 or 0, for all sigma, upper ranges and l
-    >= 1e9/sigma^2. ``threshold`` is the value of -log(1 - eps_lo)/sigma^2 at which the limit is 1/2: T2 says 1/2, the
-    control another one.
+    """Check T2: for S of mean -sigma^2 l/2 and standard deviation sigma sqrt(l) the acceptance of the linear band with
+    lower edge l log(1 - eps_lo) is within 1e-5 of its limit 1, 1/2 or 0 for all sigma, all upper ranges and l >=
+    1e9/sigma^2. ``threshold``: the value of -log(1 - eps_lo)/sigma^2 at which the limit is 1/2; T2 says 1/2.
     """
     del rng
     gaps, root = [], arb(10**9).sqrt()
@@ -135,9 +137,9 @@ def drifted_linear(rng: np.random.Generator, threshold: float = 0.5) -> Outcome:
 
 @with_precision(POINT_BITS)
 def gspo_numbers(rng: np.random.Generator, sigma: str = "0.03") -> Outcome:
-    """Check T2's example (other bands keep some lengths more often), gspo at sigma = .03: its acceptances at 1e2, 1e3,
-    1e4 and 1e5 tokens round to .09 .25 .31 .06 and float64's values agree. Acceptance falls for long responses if sigma
-    exceeds .0245.
+    """Check T2's example: at sigma = .03 nats per root token the preset gspo accepts .09, .25, .31 and .06 (rounded) of
+    responses of 1e2, 1e3, 1e4 and 1e5 tokens, and float64 gives the same values. Acceptance falls for long responses if
+    sigma exceeds .0245.
     """
     del rng
     scale, lengths = arb(sigma), (100, 1_000, 10_000, 100_000)

@@ -39,8 +39,9 @@ def sqrt_band(c_lo: float, c_hi: float, gamma: float = 0.5, drift: str = "gaussi
 
 
 def fair_closed(rng: np.random.Generator, gamma: float = 0.5, drift: str = "gaussian") -> Outcome:
-    """Check T1 (the sqrt band keeps all lengths equally often): at every length the acceptance of the rule equals
-    Phi(c_hi/sigma) - Phi(-c_lo/sigma), computed with 50 digits. LRE is then 0 for random shares of the lengths.
+    """Check T1 (the sqrt band keeps all lengths equally often): around the drift, the rule accepts at every length the
+    share Phi(c_hi/sigma) - Phi(-c_lo/sigma), computed with 50 digits; c_lo and c_hi are its ranges, sigma the scale of
+    S and Phi the normal distribution function. LRE is then 0 for random shares of the lengths.
     """
     errors, fairness, cases = [], [], 0
     for _ in range(60):
@@ -57,8 +58,9 @@ def fair_closed(rng: np.random.Generator, gamma: float = 0.5, drift: str = "gaus
 
 
 def converse(rng: np.random.Generator, drift: str = "gaussian") -> Outcome:
-    """Check T1's converse (the sqrt band keeps all lengths equally often): bisection finds that two random lengths
-    are accepted equally at the exponent 1/2."""
+    """Check T1's converse: a root search over the exponent gamma of a band of half-width c L^gamma around the drift
+    finds that two random lengths are accepted equally at gamma = 1/2.
+    """
     from scipy.optimize import brentq
 
     roots = []
@@ -73,8 +75,7 @@ def converse(rng: np.random.Generator, drift: str = "gaussian") -> Outcome:
             a = theory.band_acceptance(rule, pair, -(sigma**2) / 2, sigma, rule.centre(theory.gaussian_means(sigma)))
             return float(a[0] - a[1])
 
-        # Bisect the exponent between .4 and .6. Exponents nearer to 0 or 1 reject or accept all long responses in
-        # float64.
+        # The search runs over exponents .4 to .6 only: with others the float64 acceptance of long responses is 0 or 1.
         ends = difference(0.4), difference(0.6)
         if not ends[0] > 0 > ends[1]:
             return Outcome(-1.0, "sign change", note=f"no exponent in [.4, .6] equalises lengths {pair.round(1)}")
@@ -84,7 +85,8 @@ def converse(rng: np.random.Generator, drift: str = "gaussian") -> Outcome:
 
 def fair_simulated(rng: np.random.Generator, gamma: float = 0.5, drift: str = "kl", draws: int = 100_000) -> Outcome:
     """Check T1 (the sqrt band keeps all lengths equally often): for Gaussian S of lengths 4 to 65,536, ``rule.apply``
-    leaves the share Phi(c_hi/sigma) - Phi(-c_lo/sigma) in the band.
+    finds the share Phi(c_hi/sigma) - Phi(-c_lo/sigma) in the band, with ranges c_lo, c_hi, scale sigma of S, and Phi
+    the normal distribution function.
     """
     sigma, lengths = 0.03, 4.0 ** np.arange(1, 9)
     model = GaussianTokens(-(sigma**2) / 2, sigma)
@@ -95,8 +97,10 @@ def fair_simulated(rng: np.random.Generator, gamma: float = 0.5, drift: str = "k
 
 
 def fair_without_normality(rng: np.random.Generator, gamma: float = 0.5, draws: int = 100_000) -> Outcome:
-    """Check T1 (the sqrt band keeps all lengths equally often) without normality: if (S - m_L)/sqrt(L) has one
-    skewed law, all lengths are accepted equally often. The check needs no formula for the acceptance."""
+    """Check T1 (the sqrt band keeps all lengths equally often) without normality: if S less the band's centre, over
+    sqrt(L), has one skewed law at all lengths, counts in the band are alike at all lengths. No formula for the
+    acceptance is used.
+    """
     model = ScaledGamma(mu=-0.0005, sigma=0.03, shape=0.5)
     lengths = 4.0 ** np.arange(1, 9)
     counts = band_counts(rng, sqrt_band(0.03, 0.03, gamma, "kl"), model, lengths, draws)
@@ -112,14 +116,14 @@ def _symmetric_linear(eps: float) -> Rule:
 
 
 def monotone(rng: np.random.Generator, swap: bool = False) -> Outcome:
-    """Check T2 (other bands keep some lengths more often) at mu = 0: acceptance falls strictly in l for the fixed
-    band and rises strictly for the linear band."""
+    """Check T2 (other bands keep some lengths more often) if S has mean 0: acceptance falls strictly with the length
+    for the fixed band and rises strictly for the linear band.
+    """
     slack = []
     lengths = np.unique(np.round(10 ** np.linspace(0, 5, 60)))
     for _ in range(40):
         sigma = 10 ** rng.uniform(-2.5, 0)
-        # With these half-widths, one minus the acceptance stays above float64's rounding, so strict monotonicity can be
-        # seen.
+        # Half-widths are so small that no acceptance is rounded to 1 in float64, where it could not rise any more.
         fixed = _symmetric_fixed(sigma * rng.uniform(0.5, 5.0))
         linear = _symmetric_linear(sigma * rng.uniform(0.002, 0.015))
         a_fixed = theory.band_acceptance(fixed, lengths, 0.0, sigma)
@@ -131,8 +135,8 @@ def monotone(rng: np.random.Generator, swap: bool = False) -> Outcome:
 
 
 def fixed_ratio(rng: np.random.Generator, mu_factor: float = 0.5, power: float = 0.5) -> Outcome:
-    """Check T2: as a fixed band narrows, the ratio of its acceptances at lengths l1 and l2 tends to sqrt(l2/l1), with
-    drift times an exponential.
+    """Check T2: as a fixed band narrows, the ratio of its acceptances at lengths l1 < l2 tends to sqrt(l2/l1) if S has
+    mean 0, and to that times exp(sigma^2 (l2 - l1)/8) if S has mean -sigma^2 l/2, sigma the scale of S.
     """
     outcomes = []
     for _ in range(40):
@@ -148,8 +152,10 @@ def fixed_ratio(rng: np.random.Generator, mu_factor: float = 0.5, power: float =
 
 
 def drifted_linear(rng: np.random.Generator, threshold: float = 0.5) -> Outcome:
-    """Check T2 (other bands keep some lengths more often) at mu = -sigma^2/2: the linear band's acceptance tends to
-    1, 1/2 or 0. The limit depends on whether -log(1 - eps_lo) is above, at or below sigma^2/2."""
+    """Check T2 (other bands keep some lengths more often): if S has mean -sigma^2 l/2 and variance sigma^2 l, the
+    linear band with lower edge l log(1 - eps_lo) accepts a share that tends to 1, 1/2 or 0 in long responses, where
+    -log(1 - eps_lo) is above, at or below sigma^2/2.
+    """
     gaps = []
     for _ in range(40):
         sigma = 10 ** rng.uniform(-2, -0.5)
@@ -162,9 +168,9 @@ def drifted_linear(rng: np.random.Generator, threshold: float = 0.5) -> Outcome:
 
 
 def gspo_numbers(rng: np.random.Generator, sigma: float = 0.03) -> Outcome:
-    """Check T2's example (other bands keep some lengths more often), gspo at sigma = .03: acceptances .09 .25 .31 .06
-    at 1e2, 1e3, 1e4 and 1e5 tokens; long responses lose if sigma > .0245. The values are computed again by mpmath,
-    without fspo.
+    """Check T2's example: at sigma = .03 nats per root token the preset gspo accepts .09, .25, .31 and .06 of responses
+    of 1e2, 1e3, 1e4 and 1e5 tokens; long ones are accepted less if sigma exceeds .0245. mpmath computes the values
+    again, without fspo.
     """
     del rng
     stated = np.array([0.09, 0.25, 0.31, 0.06])
@@ -185,8 +191,9 @@ def gspo_numbers(rng: np.random.Generator, sigma: float = 0.03) -> Outcome:
 
 
 def unfair_simulated(rng: np.random.Generator, mu_error: float = 0.0, draws: int = 50_000) -> Outcome:
-    """Check T2 (other bands keep some lengths more often): for the fixed and linear presets, ``rule.apply`` accepts
-    simulated S as often as the formula says."""
+    """Check T2 (other bands keep some lengths more often): the presets with a fixed and with a linear band accept drawn
+    Gaussian S of each length as often as ``theory.band_acceptance`` computes.
+    """
     sigma, lengths = 0.03, np.array([16.0, 64, 256, 1024, 4096, 16384])
     model = GaussianTokens(-(sigma**2) / 2, sigma)
     counts, expected = [], []

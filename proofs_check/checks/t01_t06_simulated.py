@@ -34,27 +34,30 @@ MARKOV = MarkovTokens(MU, SIGMA, persistence=0.9, share=0.2, mean_part=0.7, nois
 
 
 def counts(rng: np.random.Generator, model: LogRatioModel, rule: Rule, lengths: Floats, draws: int) -> np.ndarray:
-    """Count the draws inside the band; the seed comes from the check's random stream ``rng``."""
+    """Return how many of ``draws`` responses of each length, drawn from a log-ratio model, lie in the rule's band."""
     return acceptance_counts(model, rule, lengths, draws, int(rng.integers(1 << 62)))
 
 
 def normal_share(u_lo: ArrayLike, u_hi: ArrayLike) -> Floats:
-    """Return Phi(u_hi) - Phi(-u_lo), computed from the error function and not by fspo."""
+    """Return Phi(u_hi) - Phi(-u_lo), the share of a normal law between -u_lo and u_hi standard deviations (Phi: its
+    distribution function), computed from the error function and not by fspo.
+    """
     return (special.erf(np.asarray(u_hi) / math.sqrt(2)) + special.erf(np.asarray(u_lo) / math.sqrt(2))) / 2
 
 
 def heavy_tails(rng: np.random.Generator, model: LogRatioModel | None = None, draws: int = 200_000) -> Outcome:
-    """Check T1 (the sqrt band keeps all lengths equally often): if (S - m_L)/sqrt(L) is Student-t (3 degrees of
-    freedom) at every length, lengths are accepted equally."""
+    """Check T1 (the sqrt band keeps all lengths equally often): if S less the band's centre, over sqrt(L), has one
+    heavy-tailed law (Student's t, 3 degrees of freedom), counts in the band are alike at all lengths.
+    """
     model = model or ScaledStudent(MU, SIGMA, df=3.0)
     found = counts(rng, model, preset("fspo-kl", range_hi=0.045).rule, GRID, draws)
     return homogeneous(found, draws, wanted=0.005, draws=draws)
 
 
 def long_range(rng: np.random.Generator, formula: float | None = None, draws: int = 200_000) -> Outcome:
-    """Check T1's converse (the sqrt band keeps all lengths equally often): if tokens are fractional noise of Hurst
-    exponent H, so that sd(S) grows like l^H, the sqrt band's half-width is c l^(1/2-H)/sigma standard deviations and
-    acceptance changes with length. H is below 1/2 in one case and above it in the other.
+    """Check T1's converse: where tokens are fractional noise of Hurst exponent H (S has standard deviation sigma l^H),
+    the sqrt band of range c accepts drawn S like a normal band of half-width c l^(1/2-H)/sigma standard deviations, so
+    its acceptance changes with the length l. H is .35 and .65.
     """
     rule, found, expected = preset("fspo-kl", range_hi=0.045).rule, [], []
     for hurst in (0.35, 0.65):
@@ -73,8 +76,9 @@ def long_range(rng: np.random.Generator, formula: float | None = None, draws: in
 
 
 def hurst_band(rng: np.random.Generator, gamma: float | None = None, draws: int = 200_000) -> Outcome:
-    """Check T1's scaling for another exponent (the sqrt band keeps all lengths equally often): on noise of Hurst
-    exponent H = .65 the band c l^H is fair."""
+    """Check T1 for another exponent: on fractional noise of Hurst exponent H = .65, where S has a standard deviation
+    like L^H, the band of half-width c L^H accepts all lengths equally often.
+    """
     hurst = 0.65
     rule = preset("power", gamma=hurst if gamma is None else gamma, drift="kl").rule
     found = counts(rng, FractionalNoise(MU, SIGMA, hurst), rule, GRID, draws)
@@ -82,10 +86,10 @@ def hurst_band(rng: np.random.Generator, gamma: float | None = None, draws: int 
 
 
 def drift_inside(rng: np.random.Generator, factor: float = 1.0, draws: int = 1_000_000) -> Outcome:
-    """Check T3 (a wrong drift): acceptances lie within T3's bound B_l of a_0, the acceptance without drift error, for
-    drift errors of both signs.
+    """Check T3 (a wrong drift): where the band's centre is x standard deviations off the mean of S, x from -.4 to .4,
+    the shares of drawn S in the band differ from the share at x = 0 by at most T3's bound.
 
-    At the ranges used (u = 1) the quadratic term of B_l is attained.
+    The ranges are one standard deviation of S, where the part of the bound that is quadratic in x cannot be lowered.
     """
     x, n = np.array([-0.4, -0.2, 0.2, 0.4]), 256.0
     rule = Rule("sqrt", SIGMA, SIGMA)
@@ -95,10 +99,11 @@ def drift_inside(rng: np.random.Generator, factor: float = 1.0, draws: int = 1_0
 
 
 def scale_inside(rng: np.random.Generator, factor: float = 1.0, draws: int = 1_000_000) -> Outcome:
-    """Check T4 (a wrong scale): with sigma_l = sigma (l/l0)^beta, acceptances lie within T4's bound 2 phi(1) tau_l of
-    a_0, the acceptance at scale sigma.
+    """Check T4 (a wrong scale): where the scale of S at length l is sigma (l/l0)^beta and not sigma, shares of drawn S
+    in the band differ from the share at scale sigma by at most T4's bound, 2 phi(1) |log((l/l0)^beta)| with phi the
+    normal density.
 
-    At the ranges used (u = 1) the bound is nearly attained.
+    The ranges are one standard deviation of S, where acceptance nearly reaches the bound.
     """
     model = Heteroscedastic(MU, SIGMA, beta=0.03, l0=256.0)
     found = counts(rng, model, preset("fspo-kl").rule, GRID, draws)
@@ -109,8 +114,9 @@ def scale_inside(rng: np.random.Generator, factor: float = 1.0, draws: int = 1_0
 
 
 def scale_law(rng: np.random.Generator, beta: float | None = None, draws: int = 200_000) -> Outcome:
-    """Check T4 (a wrong scale): if the scale sigma_l changes with the length, acceptance is Phi(c_hi/sigma_l) -
-    Phi(-c_lo/sigma_l)."""
+    """Check T4 (a wrong scale): if the scale sigma_l of S changes with the length l, the band accepts the share
+    Phi(c_hi/sigma_l) - Phi(-c_lo/sigma_l) of drawn S; c_lo, c_hi are its ranges, Phi the normal distribution function.
+    """
     model, rule = Heteroscedastic(MU, SIGMA, beta=0.1, l0=64.0), preset("fspo-kl", range_hi=0.045).rule
     found = counts(rng, model, rule, GRID, draws)
     sigma = SIGMA * (GRID / 64.0) ** (model.beta if beta is None else beta)
@@ -120,8 +126,9 @@ def scale_law(rng: np.random.Generator, beta: float | None = None, draws: int = 
 
 
 def student_sums(rng: np.random.Generator, heavy: bool = True, draws: int = 60_000) -> Outcome:
-    """Check T5 (tokens that are not normal): sums of Student-t token log-ratios, drawn token by token, follow the
-    law computed from the characteristic function."""
+    """Check T5 (tokens that are not normal): a band accepts sums of Student-t token log-ratios, drawn token by token,
+    as often as the law says that is computed from the tokens' characteristic function.
+    """
     model, rule = StudentTokens(MU, SIGMA, df=4.0), preset("fspo-kl", range_hi=0.02).rule
     lengths = np.array([1.0, 2, 4, 16, 128])
     found = counts(rng, model, rule, lengths, draws)
@@ -132,8 +139,10 @@ def student_sums(rng: np.random.Generator, heavy: bool = True, draws: int = 60_0
 
 
 def student_envelope(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
-    """Check T5 (tokens that are not normal): the law of sums of Student-t tokens, computed without sampling, stays
-    in the Berry-Esseen envelope. rho3 comes from quadrature of the tokens' density."""
+    """Check T5 (tokens that are not normal): the acceptance of sums of Student-t tokens, computed without sampling,
+    differs from the Gaussian one by at most the Berry-Esseen bound. The third absolute moment rho3 of a token, which
+    the bound needs, is computed again by quadrature.
+    """
     slack, largest = [], 0.0
     lengths = np.array([1.0, 2, 4, 8, 16, 64, 256, 1024])
     for df in (3.5, 5.0, 10.0):
@@ -152,8 +161,9 @@ def student_envelope(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
 
 
 def occupation(model: MarkovTokens, length: int) -> Floats:
-    """Return P(k of ``length`` tokens are in state 1), k = 0 ... length, by recursion over the tokens and the two
-    states."""
+    """Return the probabilities that 0, 1, ..., ``length`` tokens are in state 1 of the two-state chain, by recursion
+    over the tokens.
+    """
     (leave0, leave1), at = model.leaving, np.zeros((2, length + 1))
     at[0, 0], at[1, 1] = 1 - model.share, model.share
     for _ in range(length - 1):
@@ -174,8 +184,9 @@ def markov_acceptance(model: MarkovTokens, rule: Rule, length: float) -> float:
 
 
 def markov_simulated(rng: np.random.Generator, variance: str = "exact", draws: int = 100_000) -> Outcome:
-    """Check T6 (dependent tokens): sums of Markov-modulated tokens, drawn state by state, are accepted as often as
-    the mixture law says. The mixture comes from a recursion over the two states."""
+    """Check T6 (dependent tokens): a band accepts sums of Markov-modulated tokens, drawn state by state, as often as a
+    mixture of normal laws says: one for each number of tokens in state 1, with the probabilities of `occupation`.
+    """
     rule, lengths = preset("fspo-kl", range_hi=0.045).rule, np.array([1.0, 4, 16, 64, 256, 1024])
     found = counts(rng, MARKOV, rule, lengths, draws)
     scale = {"long-run": MARKOV.sigma, "one-step": math.sqrt(MARKOV.one_step_variance)}.get(variance)
@@ -187,8 +198,9 @@ def markov_simulated(rng: np.random.Generator, variance: str = "exact", draws: i
 
 
 def markov_limit(rng: np.random.Generator, long_run: bool = True) -> Outcome:
-    """Check T6 (dependent tokens): acceptance tends to that of the long-run variance, and LRE_inf tends to 0, both
-    like 1/l."""
+    """Check T6 (dependent tokens): as Markov-modulated responses grow, acceptance tends to that of Gaussian S with the
+    chain's long-run variance, and LRE_inf over three successive lengths to 0, both like 1/l.
+    """
     del rng
     rule, lengths = preset("fspo-kl").rule, np.array([64.0, 256, 1024, 4096, 16384, 65536])
     scale = MARKOV.sigma if long_run else math.sqrt(MARKOV.one_step_variance)
@@ -196,17 +208,16 @@ def markov_limit(rng: np.random.Generator, long_run: bool = True) -> Outcome:
     a = MARKOV.cdf(hi, lengths) - MARKOV.cdf(lo, lengths)
     gap = np.abs(a - normal_share(rule.range_lo / scale, rule.range_hi / scale))
     lre = np.array([theory.lre(np.ones(3), a[i : i + 3]).inf for i in range(4)])
-    # A quantity that falls like 1/l falls by a factor 4 when the length grows by a factor 4. The check asks for 3,
-    # because terms of higher order change the factor a little.
+    # The lengths l grow by factors of 4. A distance like 1/l then falls by nearly 4; terms in 1/l^2 change that a
+    # little, so falls by 3 suffice.
     falls = np.concatenate([gap[:-1] / gap[1:], lre[:-1] / lre[1:]])
     note = f"|a - a_0| {gap[0]:.1e} to {gap[-1]:.1e}, LRE_inf {lre[0]:.1e} to {lre[-1]:.1e}"
     return holds(falls - 3, "fall per factor 4, less 3", note=note, lengths=lengths.tolist())
 
 
 def markov_methods(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
-    """Check T6 (dependent tokens): the number of tokens in each state has the same law by transform and by recursion.
-
-    Its moments give the closed formula of Var S.
+    """Check T6 (dependent tokens): the number of tokens in state 1 has the same law by the model's generating function
+    as by recursion over the tokens, and the moments of that law give the model's formula of Var S.
     """
     errors = []
     for _ in range(10):

@@ -51,8 +51,9 @@ def _shown(at: dict[Expr, Expr]) -> str:
 
 
 def lemma_forms(rng: np.random.Generator, factor: int = 1) -> Outcome:
-    """Check T7's proof (cosine of clipped and true update): with a = |g|^2, b = <g, e> and c = |e|^2, e the error of
-    the clipped update, (a+b)^2 - (1-rho^2) a (a+2b+c) equals the two sums of squares that the proof names.
+    """Check an identity of T7's proof (cosine of clipped and true update). With g the true update, e the error of the
+    clipped one, a = |g|^2, b = <g, e>, c = |e|^2 and any rho, (a+b)^2 - (1-rho^2) a (a+2b+c) equals each of two sums of
+    a square and a product; all four are >= 0 where |e| <= rho |g|.
     """
     a, b, c, rho = _symbols("alpha beta gamma rho", real=True)
     left = (a + b) ** 2 - (1 - factor * rho**2) * a * (a + 2 * b + c)
@@ -62,9 +63,12 @@ def lemma_forms(rng: np.random.Generator, factor: int = 1) -> Outcome:
 
 
 def sharp_equality(rng: np.random.Generator, orthogonal: bool = True) -> Outcome:
-    """Check the sharp case T7s in symbols: e_len = eps v, each bound of rho equals its norm, and cos^2 = 1 - rho^2."""
+    """Check T7s, two strata at which T7's bound is an equality: with accepted lengths reweighted by +-eps and stratum
+    gradients g +- v, the error of the clipped update is eps v, its norm is rho |g|, and the cosine with the true update
+    g satisfies cos^2 = 1 - rho^2.
+    """
     eps, rho = _symbols("epsilon rho", positive=True)
-    # The gradient g is (1, 0), and e = eps v has norm rho and is orthogonal to g + e.
+    # The true update g is (1, 0). The error e = eps v of the clipped update has norm rho and is orthogonal to g + e.
     along = -(rho**2) if orthogonal else sp.Integer(0)
     across = rho * sp.sqrt(1 - rho**2) if orthogonal else rho
     g, e = sp.Matrix([1, 0]), sp.Matrix([along, across])
@@ -79,8 +83,9 @@ def sharp_equality(rng: np.random.Generator, orthogonal: bool = True) -> Outcome
 
 
 def last_step(rng: np.random.Generator, power: int = 3) -> Outcome:
-    """Check T7's last inequality (cosine of clipped and true update): sqrt(1-rho^2) >= (1-rho)/(1+rho) holds because
-    (1+rho)^3 >= 1 - rho. All coefficients of the polynomial (1+rho)^3 - (1-rho) are positive."""
+    """Check T7's last inequality, sqrt(1-rho^2) >= (1-rho)/(1+rho) for the lemma's rho < 1. Squared and multiplied out,
+    it says (1+rho)^3 >= 1 - rho, and (1+rho)^3 - (1-rho) has positive coefficients only.
+    """
     rho = _symbols("rho", positive=True)
     squared = (1 - rho**2) - ((1 - rho) / (1 + rho)) ** 2
     claimed = (1 - rho) * ((1 + rho) ** power - (1 - rho)) / (1 + rho) ** 2
@@ -94,13 +99,15 @@ def _dot(u: Iterable[Expr], v: Iterable[Expr]) -> Expr:
 
 
 def strata_identity(rng: np.random.Generator, inner: int = 1) -> Outcome:
-    """Check T8 (error of the clipped update, split) in symbols for K = 2, 3 and 4 strata, for one component of the
-    vectors and both forms of e_len."""
+    """Check T8 in symbols for 2, 3 and 4 strata: the clipped update over the mean acceptance is the true update plus
+    e_len (lengths reweighted) plus e_in (clipping inside lengths), for both forms of e_len in docs/theory.md T8.
+    """
     left_overs: list[Expr] = []
     for K in (2, 3, 4):
         free, a = _symbols(f"p1:{K}", positive=True), _symbols(f"a1:{K + 1}", positive=True)
         p = (*free, 1 - sum(free))
-        # One component of the vectors g_l and delta_l is enough, because the identity holds component by component.
+        # One component of each stratum's gradient g and of its error d is enough: the identity holds component by
+        # component.
         g, d = (_symbols(f"{name}:{K}", real=True) for name in ("g", "d"))
         mean, total = _dot(p, a), _dot(p, g)
         clipped = sum(w * x * (y + z) for w, x, y, z in zip(p, a, g, d, strict=True)) / mean
@@ -112,8 +119,9 @@ def strata_identity(rng: np.random.Generator, inner: int = 1) -> Outcome:
 
 
 def slope_peak(rng: np.random.Generator, peak: float = 1.0) -> Outcome:
-    """Check T3 (a wrong drift): the acceptance's second derivative in the drift error x is -(h(u_hi + x) + h(u_lo - x))
-    with h(t) = t phi(t), and |h| is largest at t = 1. The second part follows from h'(t) = (1 - t^2) phi(t).
+    """Check a step of T3 (a wrong drift). A band that reaches from -u_lo to u_hi, in standard deviations of S, and
+    whose centre is x off, has an acceptance with second derivative -(h(u_hi + x) + h(u_lo - x)) in x. Here h(t) = t
+    phi(t), phi the normal density, is largest at t = 1, since h'(t) = (1 - t^2) phi(t).
     """
     t, x, below, above = _symbols("t x u_lo u_hi", positive=True)
     phi = sp.exp(-(t**2) / 2) / sp.sqrt(2 * sp.pi)
@@ -125,7 +133,9 @@ def slope_peak(rng: np.random.Generator, peak: float = 1.0) -> Outcome:
 
 
 def shifted_peak(rng: np.random.Generator, part: str = "1/2") -> Outcome:
-    """Check T3 (a wrong drift): the acceptance f(x) is symmetric about x* = (u_lo - u_hi)/2, where f' = 0."""
+    """Check a step of T3 (a wrong drift): the acceptance f(x) of a band with ranges u_lo, u_hi whose centre is x off
+    (all in standard deviations of S) is symmetric about x* = (u_lo - u_hi)/2, where its derivative is 0.
+    """
     x, below, above = _symbols("x u_lo u_hi", positive=True)
     root = sp.sqrt(2)
 
@@ -137,7 +147,10 @@ def shifted_peak(rng: np.random.Generator, part: str = "1/2") -> Outcome:
 
 
 def scale_slope(rng: np.random.Generator, sign: int = 1) -> Outcome:
-    """Check T4 (a wrong scale): d Phi(u e^-v)/dv = -z phi(z) with z = u e^-v, for the upper and the lower edge."""
+    """Check a step of T4 (a wrong scale): if the scale of S is e^v times the assumed one, an edge u becomes z = u e^-v
+    in standard deviations, and d Phi(z)/dv = -z phi(z), with Phi, phi the normal distribution function and density.
+    Both edges are checked.
+    """
     u, v = _symbols("u v", positive=True)
     z = u * sp.exp(-v)
     slope = z * sp.exp(-(z**2) / 2) / sp.sqrt(2 * sp.pi)
@@ -146,9 +159,9 @@ def scale_slope(rng: np.random.Generator, sign: int = 1) -> Outcome:
 
 
 def ratio_limits(rng: np.random.Generator, growth: str = "1/8") -> Outcome:
-    """Check T2 (other bands keep some lengths more often): as the half-width b of a fixed band tends to 0, the ratio of
-    its acceptances at lengths l1 and l2 tends to sqrt(l2/l1), with drift times e^(sigma^2 (l2-l1)/8). Also the lower
-    edge of the linear band is 0 at the threshold.
+    """Check T2 (other bands keep some lengths more often): as the half-width of a fixed band tends to 0, the ratio of
+    its acceptances at lengths l1, l2 tends to sqrt(l2/l1) if S has mean 0, and to e^(sigma^2 (l2-l1)/8) times that if S
+    has mean -sigma^2 l/2. The lower edge of the linear band at T2's threshold is the mean of S.
     """
     b, sigma, l, m = _symbols("b sigma l1 l2", positive=True)
     left_overs: list[Expr] = []
@@ -164,14 +177,15 @@ def ratio_limits(rng: np.random.Generator, growth: str = "1/8") -> Outcome:
         # = 0.
         slopes: list[Expr] = [sp.diff(a, b).subs(b, 0) for a in acceptance]
         left_overs += [*(a.subs(b, 0) for a in acceptance), slopes[0] / slopes[1] - stated]
-    # The lower edge of the linear band in standard units, at the threshold -log(1 - eps) = sigma^2/2: T2 says 0.
+    # The lower edge of the linear band less the mean of S, in standard deviations, at the threshold -log(1 - eps) =
+    # sigma^2/2, where T2 says 0.
     edge = (-(sigma**2) / 2 * l + sigma**2 / 2 * l) / (sigma * sp.sqrt(l))
     return vanish([*left_overs, edge], rng)
 
 
 def ar1_series(rng: np.random.Generator, factor: int = 2) -> Outcome:
-    """Check T6's closed form of V_l, the variance of S at length l for AR(1) tokens, by induction over l: V_1 =
-    gamma_0, a token's variance, and V_(l+1) - V_l = gamma_0 (1 + 2 sum_(k=1..l) alpha^k).
+    """Check T6's formula of V_l, the variance of S at length l for AR(1) tokens of coefficient alpha, by induction over
+    l: V_1 is a token's variance gamma_0, and V_(l+1) - V_l = gamma_0 (1 + 2 sum_(k=1..l) alpha^k).
     """
     alpha, gamma = _symbols("alpha gamma_0", real=True)
     l = _symbols("l", positive=True)
@@ -188,8 +202,8 @@ def ar1_series(rng: np.random.Generator, factor: int = 2) -> Outcome:
 
 
 def edge_parabola(rng: np.random.Generator, drift: str = "-1/2") -> Outcome:
-    """Check T10 (size of the weights): the upper edge of fspo-gaussian is u^2/2 - (sigma sqrt(L) - u)^2/2 nats, with u
-    = c_hi/sigma, so u^2/2 bounds it.
+    """Check T10 (size of the weights): the upper edge of fspo-gaussian's band, c_hi sqrt(L) - sigma^2 L/2 nats with
+    sigma the scale of S, is u^2/2 - (sigma sqrt(L) - u)^2/2 with u = c_hi/sigma, so at most u^2/2 at every length L.
     """
     u, sigma, root = _symbols("u sigma r", positive=True)
     exponent = sp.Rational(drift) * root**2 * sigma**2 + u * sigma * root
@@ -197,24 +211,26 @@ def edge_parabola(rng: np.random.Generator, drift: str = "-1/2") -> Outcome:
 
 
 def tilt(rng: np.random.Generator, shift: int = 1) -> Outcome:
-    """Check T9 (i) and T13: e^s N(mu l, sigma^2 l) = e^((mu + sigma^2/2) l) N((mu + sigma^2) l, sigma^2 l). Without
-    drift and with mu = -sigma^2/2, the arguments of Phi in the weight acceptance b are minus those in the acceptance a.
+    """Check T9 (i) and T13: e^s times the density of N(mu l, sigma^2 l) at s is e^((mu + sigma^2/2) l) times that of
+    N((mu + sigma^2) l, sigma^2 l). If mu = -sigma^2/2 and the band has no drift, this mirrors S about 0, so a band with
+    equal ranges keeps the same share of weight as of responses.
     """
     s, mu = _symbols("s mu", real=True)
     sigma, l = _symbols("sigma l", positive=True)
     variance = sigma**2 * l
     exponent = s - (s - mu * l) ** 2 / (2 * variance)
     tilted = (mu + sigma**2 / 2) * l - (s - (mu + shift * sigma**2) * l) ** 2 / (2 * variance)
-    x = sigma * sp.sqrt(l) / 2  # what mu = -sigma^2/2 adds to Phi's argument in the acceptance a
+    x = sigma * sp.sqrt(l) / 2  # distance of the band's centre 0 from the mean of S, in standard deviations
     return vanish([exponent - tilted, (x - shift * sigma * sp.sqrt(l)) + x], rng)
 
 
 def error_split(rng: np.random.Generator, pairs_only: bool = True) -> Outcome:
-    """Check T12 (squared error of the clipped update) over all draws of n = 2 and 3 prompts from a law on three
-    symbolic points.
+    """Check T12 (squared error of the clipped update) over all draws of n = 2 and 3 prompts, each with a value d from a
+    law on three symbolic points.
 
-    E (mean d - target)^2 = bias^2 + Var/n, and E of the mean of d_i d_j over i != j is (E d)^2; with i = j too
-    (a control) it is inflated by Var/n.
+    The mean of d has the expected squared distance bias^2 + Var(d)/n from any target, its bias and variance; the mean
+    of d_i d_j over pairs of different prompts has expectation (E d)^2. With i = j too (a control) that exceeds it by
+    Var(d)/n.
     """
     points, (p, q) = _symbols("d0:3", real=True), _symbols("p q", positive=True)
     law, target = (p, q, 1 - p - q), _symbols("g", real=True)
@@ -234,8 +250,10 @@ def error_split(rng: np.random.Generator, pairs_only: bool = True) -> Outcome:
 
 
 def sign_split(rng: np.random.Generator, crossed: bool = False) -> Outcome:
-    """Check T11 (share not clipped, by the sign of A): a_upd follows from the probabilities of each pair (sign of A,
-    side of the clip). If both tails are equal, a_upd does not depend on the share of positive A."""
+    """Check T11 (share not clipped, by the sign of A): the update acceptance follows from the probabilities of each
+    pair (sign of A, place of S: below, in or above the band, or beyond the dual clip). If both active sides clip the
+    same share, it does not depend on the share of positive A.
+    """
     names = "up_low up_in up_high up_dual down_low down_in down_high down_dual"
     mass = dict(zip(names.split(), _symbols(names, positive=True), strict=True))
     up, down = (sum(value for key, value in mass.items() if key.startswith(side)) for side in ("up", "down"))

@@ -31,10 +31,11 @@ MAX_LENGTH = 1_000_000
 
 @with_precision(POINT_BITS)
 def far_tails(rng: np.random.Generator, naive: bool = False, cases: int = 40) -> Outcome:
-    """Check that float64's values of acceptances, LRE and the bounds of T3 lie in their enclosures, also far out in the
-    tails. Half-widths u and drift errors |x| go to 40, lengths to 1e7.
+    """Check that float64's acceptances, LRE and bounds of T3 (a wrong drift) lie in their proved intervals, for
+    half-widths and drift errors up to 40 standard deviations of S and lengths up to 1e7.
 
-    Edges beyond 37 standard units underflow in float64 and are left out. LRE's error is relative to 1 + LRE.
+    Bands that lie beyond 37 standard deviations are left out: float64 gives them acceptance 0. LRE's error is relative
+    to 1 + LRE.
     """
     from scipy.special import ndtr
 
@@ -98,11 +99,12 @@ def _blocks(length: int) -> Iterator[tuple[int, int]]:
 
 
 def sums_over_lengths(u_lo: arb, u_hi: arb, step: arb, length: int, power: int) -> tuple[arb, arb, arb]:
-    """Return enclosures of mean acceptance, LRE_inf and LRE_2 for shares p ~ l^-power of the lengths 1..length.
+    """Return intervals that hold the mean acceptance, LRE_inf and LRE_2 over the lengths 1..length, with shares
+    proportional to l^-power.
 
-    Over a block of n lengths with middle c, Taylor's formula says sum F(l) = n F(c) + F''(c)/2 sum (l-c)^2 +
-    F''''/24 sum (l-c)^4, where F'''' is taken somewhere in the block; odd orders cancel. Power series give the
-    derivatives.
+    The band reaches from -u_lo to u_hi standard deviations of S, and its centre is off by step * sqrt(l). A sum over n
+    lengths around c is enclosed by Taylor's formula to fourth order: sum F(l) = n F(c) + F''(c)/2 sum (l-c)^2 +
+    F''''/24 sum (l-c)^4, where F'''' is taken somewhere in the block; odd orders cancel.
     """
     reference = balls.acceptance(u_lo, u_hi, step)
     total, first, second = arb(0), arb(0), arb(0)
@@ -121,8 +123,9 @@ def sums_over_lengths(u_lo: arb, u_hi: arb, step: arb, length: int, power: int) 
 
 
 def _terms(u_lo: arb, u_hi: arb, step: arb, at: arb, power: int, reference: arb) -> list[list[arb]]:
-    """Return power series in the length of p, p (a - reference) and p (a - reference)^2, with five coefficients
-    each."""
+    """Return power series around the length ``at`` of the shares p, of p (a - reference) and of p (a - reference)^2,
+    with a the acceptance, five coefficients each.
+    """
     l = arb_series([at, 1], prec=5)
     x, root = l.sqrt() * step, arb(2).sqrt()
     p = arb_series([arb(1)], prec=5) if power == 0 else l ** (-power)
@@ -136,8 +139,9 @@ def _padded(series: arb_series) -> list[arb]:
 
 
 def _extremes(u_lo: arb, u_hi: arb, step: arb, length: int) -> tuple[arb, arb]:
-    """Return the least and the largest acceptance a over the lengths 1..length.
-    a rises up to the length l* where the drift error x is (u_lo - u_hi)/2, then falls."""
+    """Return the least and the largest acceptance over the lengths 1..length. Acceptance rises up to the length at
+    which the band's centre is (u_lo - u_hi)/2 standard deviations off, then falls.
+    """
     peak = ((u_lo - u_hi) / (2 * step)).max(arb(0)) ** 2
     near = [n for n in range(int(float(peak)) - 1, int(float(peak)) + 3) if 1 <= n <= length]
     values = [balls.acceptance(u_lo, u_hi, step * arb(n).sqrt()) for n in (1, length, *near)]
@@ -149,8 +153,9 @@ def _extremes(u_lo: arb, u_hi: arb, step: arb, length: int) -> tuple[arb, arb]:
 
 @with_precision(128)
 def all_lengths(rng: np.random.Generator, wrong_share: bool = False) -> Outcome:
-    """Check float64's LRE_inf, LRE_2 and a_bar over all lengths 1..1e6, drift none, shares uniform or 1/l.
-    Check also, on the enclosures, that LRE_2 <= LRE_inf and, where B < a_0, that LRE_inf <= B/(a_0 - B).
+    """Check float64's mean acceptance, LRE_inf and LRE_2 of a sqrt band without drift over all lengths 1..1e6, with
+    shares equal or like 1/l. Check also that LRE_2 <= LRE_inf <= B/(a_0 - B), with a_0 the acceptance of a centred band
+    and B T3's bound on the change of acceptance.
     """
     lengths, found, slacks = np.arange(1.0, MAX_LENGTH + 1), [], []
     sigma = float(rng.uniform(0.0008, 0.0015))

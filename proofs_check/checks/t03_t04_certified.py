@@ -42,16 +42,18 @@ from proofs_check.tools.balls import (
 from proofs_check.tools.settings import AGREEMENT
 
 REACH, FAR = 2.1, 8.0
-SHARP = ((0.7, 1.4), (0.7, 1.4), (0.8, 1.2))  # box of parameters: u_lo, u_hi and the largest drift error
+SHARP = ((0.7, 1.4), (0.7, 1.4), (0.8, 1.2))  # ranges u_lo, u_hi in standard deviations of S; largest drift error
 UNEVEN = ((0.4, 0.5), (1.4, 1.6), (0.3, 0.5))
-# In this box the acceptance rises with the drift error x up to x* = .45 ... .6, then falls, and is below a_0 beyond 2
-# x*.
+# Ranges u_lo > u_hi in standard deviations of S, and the largest error x of the centre: acceptance rises with x up to
+# (u_lo - u_hi)/2 = .45 ... .6, then falls.
 TURNING = ((1.4, 1.6), (0.4, 0.5), (0.3, 1.1))
-SIDE = (0.85, 1.35)  # range u around 1, where T4's bound is reached
+SIDE = (0.85, 1.35)  # ranges in standard deviations of S around 1, where T4's bound is reached
 
 
 def _curvature(t: Span) -> arb:
-    """Enclose the remainder of h(t) = t phi(t) after its tangent at its maximum t = 1, divided by (t - 1)^2."""
+    """Enclose (phi(1) - h(t))/(t - 1)^2 with h(t) = t phi(t) and phi the normal density: how far h falls below its
+    maximum at t = 1.
+    """
     lo, hi = t.lo.min(arb(1)), t.hi.max(arb(1))
     least, most = lo * (3 - hi * hi) * normal_density(hi), hi * (3 - lo * lo) * normal_density(lo)
     return least.union(most) / 2
@@ -63,8 +65,8 @@ def _near_one(t: Span) -> bool:
 
 @with_precision(POINT_BITS)
 def supremum(rng: np.random.Generator, excess: float = 0.0) -> Outcome:
-    """Check that h(t) = t phi(t) <= (1 + excess) phi(1) for all t >= 0; h is odd, so this bounds |h|.
-    Beyond 8, h(t) <= exp(t - t^2/2) <= e^-24. float64's phi(1) is checked too.
+    """Check that h(t) = t phi(t), phi the normal density, is at most (1 + excess) phi(1) for all t >= 0. Beyond t = 8
+    this is clear from h(t) <= exp(t - t^2/2) <= e^-24. float64's phi(1) is checked too.
     """
     del rng
 
@@ -80,7 +82,9 @@ def supremum(rng: np.random.Generator, excess: float = 0.0) -> Outcome:
 
 
 def _drift_remainder(u: Span, x: Span) -> arb:
-    """Enclose the remainder of the acceptance after its linear part in the drift error x, over a box."""
+    """Enclose (Phi(u + x) - Phi(u) - phi(u) x)/x^2 over a box: the part of the change at a band's edge u that is not
+    linear in the drift error x, with Phi, phi the normal distribution function and density.
+    """
     end = Span(u.lo + x.lo, u.hi + x.hi)
     if x.lo >= NEAR or x.hi <= -NEAR:
         centre_u, centre_x = (u.lo + u.hi) / 2, (x.lo + x.hi) / 2
@@ -92,8 +96,8 @@ def _drift_remainder(u: Span, x: Span) -> arb:
         slope_u = gap + density_slope(u.ball) * x.ball
         mean_value = at(centre_u, centre_x) + slope_u * (u.ball - centre_u) + gap * (x.ball - centre_x)
         return mean_value / (x.ball * x.ball)
-    # The integral over s in [0, 1] is split into quarters. 7, 5, 3 and 1 are 32 times the integrals of (1-s) over each
-    # quarter.
+    # The remainder is -int_0^1 (1-s) h(u + s x) ds with h(t) = t phi(t). Over the four quarters of [0, 1] the weights
+    # 1-s integrate to 7, 5, 3 and 1 over 32.
     total = arb(0)
     for k, weight in enumerate((7, 5, 3, 1)):
         step = Span(arb(k) / 4, arb(k + 1) / 4).ball
@@ -109,7 +113,9 @@ def _drift_slack(u: Span, x: Span, factor: float = 1.0) -> arb:
 
 
 def _stated_drift_slack(u_lo: arb, u_hi: arb, x: arb, factor: float) -> arb:
-    """Return T3's bound on the change of acceptance less the change itself; phi(1) is multiplied by ``factor``."""
+    """Return T3's bound on the change of acceptance by a drift error x, less that change. ``u_lo``, ``u_hi``: the
+    ranges in standard deviations of S; ``factor`` multiplies the bound's quadratic term.
+    """
     slope = abs(normal_density(u_hi) - normal_density(u_lo)) * abs(x)
     change = balls.acceptance(u_lo, u_hi, x) - balls.acceptance(u_lo, u_hi, arb(0))
     return slope + arb(factor) * phi_1() * x * x - abs(change)
@@ -117,11 +123,12 @@ def _stated_drift_slack(u_lo: arb, u_hi: arb, x: arb, factor: float) -> arb:
 
 @with_precision(POINT_BITS)
 def drift_bound(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
-    """Check T3 (a wrong drift): |a(l) - a_0| <= B_l for all ranges and drift errors.
+    """Check T3 (a wrong drift) for all ranges u_lo, u_hi and drift errors x, in standard deviations of S: the
+    acceptance a is at most B = |D x| + phi(1) x^2 from a_0, that without error, with D = phi(u_hi) - phi(u_lo) and phi
+    the normal density.
 
-    a - a_0 = D x + (rho(u_hi, x) + rho(u_lo, -x)) x^2 with D = phi(u_hi) - phi(u_lo), so the claim follows from
-    |rho| <= phi(1)/2 for all u and x; rho(-u, -x) = -rho(u, x) lets one sign of u stand for both. If
-    the claim is false, the violation is proved for B_l as T3 states it.
+    With rho(u, x) of the module's docstring, a - a_0 = D x + (rho(u_hi, x) + rho(u_lo, -x)) x^2, so |rho| <= phi(1)/2
+    for all u and x suffices. If that is false, as in a control, the violation of B itself is proved.
     """
     error = _float_drift(rng)
     if not error <= AGREEMENT:
@@ -141,7 +148,7 @@ def drift_bound(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
 
 
 def _float_drift(rng: np.random.Generator, cases: int = 300) -> float:
-    """Return the largest relative distance of float64's bound B_l from the enclosure of its exact value."""
+    """Return the largest relative error of float64's bound of T3 on the change of acceptance, at random cases."""
     largest = 0.0
     for _ in range(cases):
         u_lo, u_hi = (10 ** rng.uniform(-2, 1.6, 2)).tolist()
@@ -162,15 +169,18 @@ def _scale_slack(u: Span, v: Span, factor: float = 1.0) -> arb:
 
 
 def _largest(u_lo: Span, u_hi: Span, low: arb, high: Span) -> arb:
-    """Enclose the supremum of LRE_inf over drift errors in [low, high], where ``high`` is itself an interval. The
-    supremum grows with high, so its values at both ends of that interval enclose it.
+    """Enclose the supremum of LRE_inf over drift errors in [low, high], where ``high`` is itself an interval: the
+    supremum grows with high, so its values at both ends enclose it. ``u_lo``, ``u_hi``: ranges in standard deviations
+    of S.
     """
     ends = [balls.largest_lre(u_lo, u_hi, Span(low, end)) for end in high]
     return ends[0].union(ends[1])
 
 
 def _drift_lre_slack(u_lo: Span, u_hi: Span, reach: Span, one_sided: bool, same_sign: bool, factor: float) -> arb:
-    """Enclose how much T3's bound on LRE exceeds LRE, (n B - LRE (a_0 - B))/X^2 with n = 1 or 2, over a box."""
+    """Enclose (n B - LRE_inf (a_0 - B))/X^2 over a box: >= 0 says T3's bound LRE_inf <= n B/(a_0 - B). X is the largest
+    drift error, a_0 the acceptance without one, B the bound on its change, and n is 1 if ``one_sided``, else 2.
+    """
     a_0 = _at_zero(u_lo, u_hi)
     slope = abs(normal_density(u_hi.ball) - normal_density(u_lo.ball))
     bound = slope * reach.ball + arb(factor) * phi_1() * reach.ball * reach.ball
@@ -187,11 +197,11 @@ def _at_zero(u_lo: Span, u_hi: Span) -> arb:
 
 
 def drift_lre(rng: np.random.Generator, one_sided: bool = True, same_sign: bool = True, factor: float = 1.0) -> Outcome:
-    """Check T3 (a wrong drift): LRE_inf <= n B/(a_0 - B) for all length distributions, computed from the error function
-    over boxes. One box lies around the ranges where the constant is attained, one where the ranges differ (there the
-    bound with n = 1 is false for drift errors of both signs). For drift errors of one sign there is also the mirror
-    image of the second box, in which the acceptance rises and then falls. Nearer to x = 0 the claim follows by algebra
-    from |a - a_0| <= B_l, which `drift_bound` proves.
+    """Check T3 (a wrong drift): LRE_inf <= n B/(a_0 - B) for all shares of lengths, n = 1 if drift errors have one
+    sign, else 2; a_0 is the acceptance without drift error and B the bound on its change that `drift_bound` proves.
+
+    Three boxes of ranges and largest errors are proved: near the ranges at which the bound is reached, with unequal
+    ranges (there n = 1 is false for errors of both signs) and, for one sign, their mirror image.
     """
     del rng
     slack = partial(_drift_lre_slack, one_sided=one_sided, same_sign=same_sign, factor=factor)
@@ -200,9 +210,10 @@ def drift_lre(rng: np.random.Generator, one_sided: bool = True, same_sign: bool 
 
 @with_precision(POINT_BITS)
 def scale_bound(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
-    """Check T4 (a wrong scale): |a(l) - a_0| <= 2 phi(1) tau for all ranges and scales, because each edge changes by
-    at most phi(1) |v|. If the claim is false, the violation is proved at u_lo = u_hi, where the changes of the two
-    edges add up."""
+    """Check T4 (a wrong scale): for all ranges and all scales within a factor e^+-tau of the assumed one, acceptance is
+    at most 2 phi(1) tau from a_0, that at the assumed scale (phi: normal density): an edge changes by at most phi(1)
+    tau. If that is false, as in a control, the violation is proved at equal ranges, where both changes add up.
+    """
     del rng
     taus = (1e-4, 0.3, 2.0)
     agreed = inside([theory.scale_error_bound(t) for t in taus], [2 * phi_1() * arb(t) for t in taus], AGREEMENT)
@@ -215,8 +226,8 @@ def scale_bound(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
         change = balls.normal_probability(-u * (-v).exp(), u * (-v).exp()) - balls.normal_probability(-u, u)
         return decide([2 * arb(factor) * phi_1() * abs(v) - abs(change)], "probability", "|a - a_0| above B")
     limit = arb(factor) * phi_1()
-    # For u > FAR, the claim follows from simple limits: h(FAR/e) bounds the integrand if |v| <= 1, Phi's tail the
-    # change for larger v.
+    # Ranges u > FAR need no boxes: the change at an edge is at most h(FAR/e) |v|, h(t) = t phi(t), if the error v of
+    # the log scale is at most 1 in size, and at most the normal law's tail beyond FAR e^-REACH if it is larger.
     tails = limit - density_slope(FAR * arb(-1).exp()), limit - (FAR * arb(-REACH).exp() / arb(2).sqrt()).erfc() / 2
     if not (all(tail > 0 for tail in tails) and limit * REACH > arb(1) / 2):
         return Outcome(note="the tail's bound does not hold")
@@ -224,14 +235,19 @@ def scale_bound(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
 
 
 def _scaled(u_lo: Span, u_hi: Span, v: Span) -> arb:
-    """Enclose the acceptance under the scale sigma e^-v over a box. It rises in both ranges and in v."""
+    """Enclose the acceptance under the scale sigma e^-v over a box of ranges, in units of sigma, and of v. It rises in
+    both ranges and in v.
+    """
     ends = ((u_lo.lo, u_hi.lo, v.lo.exp()), (u_lo.hi, u_hi.hi, v.hi.exp()))
     low, high = (balls.normal_probability(-below * scale, above * scale) for below, above, scale in ends)
     return low.union(high)
 
 
 def _scale_lre_slack(u_lo: Span, u_hi: Span, tau: Span, one_sided: bool, same_sign: bool, factor: float) -> arb:
-    """Enclose how much T4's bound on LRE exceeds LRE, (n B - LRE (a_0 - B))/tau with n = 1 or 2, over a box."""
+    """Enclose (n B - LRE_inf (a_0 - B))/tau over a box: >= 0 says T4's bound LRE_inf <= n B/(a_0 - B). tau is the
+    largest error of the log scale, a_0 the acceptance without one, B = 2 phi(1) tau, and n is 1 if ``one_sided``, else
+    2.
+    """
     a_0 = _at_zero(u_lo, u_hi)
     bound = 2 * arb(factor) * phi_1() * tau.ball
     more, less = _scaled(u_lo, u_hi, tau), _scaled(u_lo, u_hi, Span(-tau.hi, -tau.lo))
@@ -242,9 +258,10 @@ def _scale_lre_slack(u_lo: Span, u_hi: Span, tau: Span, one_sided: bool, same_si
 def scale_lre(
     rng: np.random.Generator, one_sided: bool = False, same_sign: bool = False, factor: float = 1.0
 ) -> Outcome:
-    """Check T4 (a wrong scale): LRE_inf <= n B/(a_0 - B) for all scale errors up to tau, from the error function.
+    """Check T4 (a wrong scale): LRE_inf <= n B/(a_0 - B) if the log of the scale is off by at most tau; a_0 is the
+    acceptance at the assumed scale, B = 2 phi(1) tau the bound on its change, n = 1 with ``one_sided``, else 2.
 
-    One box is checked, around the ranges where the bound is attained.
+    One box of ranges and tau is checked, around the ranges at which B is reached.
     """
     del rng
     slack = partial(_scale_lre_slack, one_sided=one_sided, same_sign=same_sign, factor=factor)
@@ -253,7 +270,9 @@ def scale_lre(
 
 @with_precision(POINT_BITS)
 def scale_counterexample(rng: np.random.Generator, sides: int = 1) -> Outcome:
-    """Check T4's counterexample (a wrong scale): at u = 1 and scales e^(+-.01), LRE_inf exceeds ``sides`` B/(a_0 - B).
+    """Check T4's counterexample: with ranges of one standard deviation and true scales e^-.01 and e^.01 times the
+    assumed one, LRE_inf exceeds ``sides`` B/(a_0 - B), a_0 the acceptance at the assumed scale, B T4's bound on its
+    change.
 
     Nearly all responses have the length with the larger scale.
     """

@@ -21,8 +21,9 @@ from proofs_check.tools.settings import DIGITS
 
 
 def _acceptance(u_lo: ArrayLike, u_hi: ArrayLike, x: np.ndarray) -> np.ndarray:
-    """Return the acceptance under a drift error x from the complementary error function, without the code that is
-    checked."""
+    """Return the share of a normal law between -u_lo and u_hi around a centre that is x off (all in standard
+    deviations), from the complementary error function and without fspo.
+    """
     from scipy.special import erfc
 
     u_lo, u_hi, root = np.asarray(u_lo), np.asarray(u_hi), math.sqrt(2)
@@ -30,15 +31,18 @@ def _acceptance(u_lo: ArrayLike, u_hi: ArrayLike, x: np.ndarray) -> np.ndarray:
 
 
 def _against_bound(a: np.ndarray, bounds: np.ndarray, a_0: np.ndarray, one_sided: bool) -> Outcome:
-    """Compare LRE_inf, for the worst shares of each grid of lengths, with the bound that fspo.theory computes.
+    """Compare LRE_inf, at the shares of lengths that make it largest, with the bound that ``theory.lre_bound`` gives.
 
-    The worst p puts all but a sliver on the length with the least acceptance.
+    Nearly all of these shares lie on the length with the least acceptance.
 
     Parameters
     ----------
     a : array (N, K)
         Acceptances of N grids of K lengths.
     bounds, a_0 : arrays (N,)
+        Bound on the change of acceptance, and acceptance without an error of drift or scale, of each grid.
+    one_sided : bool
+        Whether to test the smaller bound on LRE_inf, for errors of one sign.
     """
     worst_lre = a.max(axis=1) / a.min(axis=1) - 1
     stated = [
@@ -64,8 +68,8 @@ def _against_bound(a: np.ndarray, bounds: np.ndarray, a_0: np.ndarray, one_sided
 
 
 def drift_pointwise(rng: np.random.Generator, factor: float = 1.0, cases: int = 4_000) -> Outcome:
-    """Check T3 (a wrong drift): |a(l) - a_0| <= B_l over ranges, scales, lengths and drift errors, with acceptances
-    from the rule object.
+    """Check T3 (a wrong drift) at random ranges, scales, lengths and drift errors: the acceptance that ``theory`` gives
+    the rule differs from that without drift error by at most T3's bound.
     """
     slack = []
     lengths = np.unique(np.round(10 ** np.linspace(0, 5, 25)))
@@ -77,7 +81,7 @@ def drift_pointwise(rng: np.random.Generator, factor: float = 1.0, cases: int = 
         a = theory.band_acceptance(rule, lengths, mu, sigma)
         bound = factor * theory.drift_error_bound(u_lo, u_hi, -mu * np.sqrt(lengths) / sigma)
         a_0 = float(theory.interval_probability(-u_lo, u_hi))
-        # below 1e-6 the difference of two acceptances is mostly rounding error
+        # Bounds below 1e-6 are not tested: the change of acceptance is then mostly rounding error.
         seen = bound > 1e-6
         slack.append(np.min(np.where(seen, (bound - np.abs(a - a_0)) / bound, 1.0)))
     return holds(slack, "(B - |a - a0|)/B", rounding=1e-8, cases=cases, lengths=lengths.size)
@@ -91,8 +95,9 @@ def drift_lre(
     even: bool = False,
     cases: int = 20_000,
 ) -> Outcome:
-    """Check T3 (a wrong drift): LRE_inf <= B/(a_0-B) for drift errors of one sign (or ``even``: c_lo = c_hi), else
-    2B/(a_0-B). The shares p of the lengths are the worst ones."""
+    """Check T3 (a wrong drift) at the worst shares of the lengths: LRE_inf <= n B/(a_0-B), with n = 1 for drift errors
+    of one sign or equal ranges (``even``), else 2; a_0 is the acceptance without error, B the bound on its change.
+    """
     u_lo, u_hi = 10 ** rng.uniform(-1, 0.7, (2, cases))
     u_hi = u_lo if even else u_hi
     shape = np.column_stack([np.full(cases, 0.0 if same_sign else -1.0), np.ones(cases), rng.random((cases, 3))])
@@ -107,8 +112,9 @@ def drift_lre(
 def drift_attack(
     rng: np.random.Generator, same_sign: bool = True, factor: float = 1.0, one_sided: bool = True, starts: int = 6
 ) -> Outcome:
-    """Check T3 (a wrong drift) by an optimiser that maximises LRE_inf (a_0 - B)/(n B) over ranges and drift errors.
-    n is 1 for drift errors of one sign and 2 for both."""
+    """Check T3 (a wrong drift) by an optimiser: over all ranges and drift errors, LRE_inf never exceeds its bound n
+    B/(a_0-B), with a_0 the acceptance without error, B the bound on its change, n = 1 for errors of one sign, else 2.
+    """
     from scipy.optimize import minimize
 
     def ratio(z: np.ndarray) -> float:
@@ -132,8 +138,8 @@ def drift_attack(
 
 
 def supremum(rng: np.random.Generator, constant: float | None = None) -> Outcome:
-    """Check T3 (a wrong drift): 2 phi(1) bounds |a''|, the acceptance's second derivative in the drift error,
-    everywhere and is attained.
+    """Check T3 (a wrong drift): the second derivative of the acceptance in the drift error, in standard deviations of
+    S, is at most 2 phi(1) in size (phi: normal density), and reaches it.
 
     The supremum of |t phi(t)| is computed with 50 digits.
     """
@@ -149,8 +155,9 @@ def supremum(rng: np.random.Generator, constant: float | None = None) -> Outcome
 
 
 def drift_simulated(rng: np.random.Generator, same_drift: bool = True, draws: int = 100_000) -> Outcome:
-    """Check T3 (a wrong drift): with drift ``none`` and S of mean -sigma^2/2 L, accepted shares are a(l) at x_l =
-    sigma sqrt(l)/2."""
+    """Check T3 (a wrong drift): a band without drift accepts drawn Gaussian S of mean -sigma^2 l/2 and scale sigma as
+    often as the formula with a centre that is sigma sqrt(l)/2 standard deviations off.
+    """
     sigma, lengths = 0.03, np.array([4.0, 64, 512, 2048, 8192])
     rule = preset("fspo").rule
     model = GaussianTokens(-(sigma**2) / 2, sigma)
@@ -161,8 +168,10 @@ def drift_simulated(rng: np.random.Generator, same_drift: bool = True, draws: in
 
 
 def scale_pointwise(rng: np.random.Generator, factor: float = 1.0, cases: int = 4_000) -> Outcome:
-    """Check T4 (a wrong scale): |a(l) - a_0| <= 2 phi(1) tau, with a from the rule object and one scale for each
-    length."""
+    """Check T4 (a wrong scale): where the log of the scale of S is off by at most tau, another error at each length,
+    the acceptance that ``theory`` gives the rule differs from that at the assumed scale by at most 2 phi(1) tau (phi:
+    normal density).
+    """
     slack = []
     lengths = np.array([1.0, 10, 100, 1e3, 1e4, 1e5])
     for i in range(cases):
@@ -178,7 +187,9 @@ def scale_pointwise(rng: np.random.Generator, factor: float = 1.0, cases: int = 
 
 
 def scale_sharp(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
-    """Check that T4 is sharp: |a - a_0|/B -> 1 as tau -> 0 at c_lo = c_hi = sigma, computed with 50 digits."""
+    """Check that T4 is sharp: if both ranges equal sigma and the log of the scale is off by tau, |change of
+    acceptance|/(2 phi(1) tau) tends to 1 as tau tends to 0; computed with 50 digits, phi the normal density.
+    """
     del rng
     gaps = []
     with mp.workdps(DIGITS):
@@ -186,14 +197,16 @@ def scale_sharp(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
             tau = mp.mpf(10) ** -exponent
             change = mp.ncdf(mp.e**tau) - mp.ncdf(-(mp.e**tau)) - (mp.ncdf(1) - mp.ncdf(-1))
             gaps.append(abs(float(change / (factor * theory.scale_error_bound(float(tau)))) - 1) / float(tau))
-    # |ratio - 1| shrinks like tau, so |ratio - 1|/tau must stay below one constant, 1, at every tau.
+    # The ratio differs from 1 by about tau. So the check asks that |ratio - 1|/tau is at most 1 at every tau.
     return holds(1.0 - np.array(gaps), "1 - |ratio - 1|/tau", note=f"|ratio - 1| <= {max(gaps):.2f} tau")
 
 
 def scale_lre(
     rng: np.random.Generator, one_sided: bool = False, same_sign: bool = False, factor: float = 1.0, cases: int = 20_000
 ) -> Outcome:
-    """Check T4 (a wrong scale): LRE_inf <= 2B/(a_0 - B), and B/(a_0 - B) if all scale errors have the same sign."""
+    """Check T4 (a wrong scale): LRE_inf <= n B/(a_0 - B), n = 1 if all errors of the log scale have one sign, else 2;
+    a_0 is the acceptance at the assumed scale, B T4's bound on its change.
+    """
     u_lo, u_hi = 10 ** rng.uniform(-1, 0.7, (2, cases, 1))
     tau = 10 ** rng.uniform(-4, 0.0, (cases, 1))
     error = np.column_stack([np.full(cases, 0.0 if same_sign else -1.0), np.ones(cases), rng.random((cases, 3))])
@@ -204,7 +217,9 @@ def scale_lre(
 
 
 def scale_counterexample(rng: np.random.Generator, p_small: float = 1e-6) -> Outcome:
-    """Check T4's counterexample (a wrong scale): at u = 1 and scales e^(+-.01), LRE_inf is nearly twice B/(a_0 - B)."""
+    """Check T4's counterexample: with ranges of one standard deviation and scales off by factors e^-.01 and e^.01,
+    LRE_inf is nearly 2B/(a_0 - B); a_0 is the acceptance at the assumed scale, B T4's bound on its change.
+    """
     del rng
     tau, sigma = 0.01, 0.03
     rule = Rule("sqrt", sigma, sigma)
@@ -217,8 +232,9 @@ def scale_counterexample(rng: np.random.Generator, p_small: float = 1e-6) -> Out
 
 
 def scale_simulated(rng: np.random.Generator, scaled: bool = True, draws: int = 100_000) -> Outcome:
-    """Check T4 (a wrong scale): if scales change with length, the rule accepts simulated S with Phi(c_hi/sigma_l) -
-    Phi(-c_lo/sigma_l)."""
+    """Check T4 (a wrong scale): if the scale sigma_l of S changes with the length l, the rule accepts the share
+    Phi(c_hi/sigma_l) - Phi(-c_lo/sigma_l) of drawn S; c_lo, c_hi are its ranges, Phi the normal distribution function.
+    """
     rule = preset("fspo", range_hi=0.045).rule
     lengths = np.array([4.0, 64, 1024, 16384])
     sigmas = 0.03 * np.exp([0.1, -0.05, 0.05, -0.1])

@@ -22,8 +22,9 @@ TIME_LIMIT_MS = 60_000
 
 
 def prove(claim: Term, *given: Term, limit: int = TIME_LIMIT_MS) -> Outcome:
-    """Return whether ``claim`` follows from ``given``, the assumptions.
-    The assumptions must be satisfiable: from contradictory ones any claim would follow."""
+    """Return whether ``claim`` follows from the assumptions ``given``: proved, refuted or undecided. z3 must also find
+    a case that satisfies all assumptions: from contradictory ones any claim would follow.
+    """
     solver = z3.Solver()
     solver.set("timeout", limit)
     solver.set("random_seed", 0)
@@ -58,8 +59,9 @@ def _reals(names: str) -> Term:
 
 
 def cosine_core(rng: np.random.Generator, factor: str = "1") -> Outcome:
-    """Check T7 (cosine of clipped and true update): with a = |g|^2, b = <g, e> and c = |e|^2, e the error of the
-    clipped update, (a+b)^2 >= (1-rho^2) a (a+2b+c) and a+b > 0 follow from Cauchy-Schwarz and |e| <= rho |g|.
+    """Check the core of T7 (cosine of clipped and true update). Let g be the true update, e the error of the clipped
+    one, a = |g|^2, b = <g, e> and c = |e|^2. From Cauchy-Schwarz and |e| <= rho |g|, rho < 1, follow a+b > 0 and
+    (a+b)^2 >= (1-rho^2) a (a+2b+c): the cosine of g and g+e is at least sqrt(1-rho^2).
     """
     del rng
     alpha, beta, gamma, rho = _reals("alpha beta gamma rho")
@@ -70,8 +72,8 @@ def cosine_core(rng: np.random.Generator, factor: str = "1") -> Outcome:
 
 
 def last_step(rng: np.random.Generator, share: str = "1") -> Outcome:
-    """Check T7's last inequality (cosine of clipped and true update), squared: sqrt(1-rho^2) >= (1 - share
-    rho)/(1+rho). T7 has ``share`` 1, the control less.
+    """Check T7's last inequality, squared: sqrt(1-rho^2) >= (1 - share rho)/(1+rho) for the lemma's rho in [0, 1). T7
+    has ``share`` 1, the control less.
     """
     del rng
     (rho,) = _reals("rho")
@@ -80,8 +82,8 @@ def last_step(rng: np.random.Generator, share: str = "1") -> Outcome:
 
 
 def lre_order(rng: np.random.Generator, shrink: str = "1", strata: tuple[int, ...] = (2, 3)) -> Outcome:
-    """Check LRE_1 <= LRE_2 <= LRE_inf for 2 and 3 lengths, with symbols for their shares and for |r|, r the relative
-    acceptance.
+    """Check LRE_1 <= LRE_2 <= LRE_inf for 2 and 3 lengths, for all their shares and all |r|, r = acceptance at a length
+    over the mean acceptance, less 1.
     """
     del rng
     factor, found = _fraction(shrink), []
@@ -96,8 +98,9 @@ def lre_order(rng: np.random.Generator, shrink: str = "1", strata: tuple[int, ..
 
 
 def from_bound(rng: np.random.Generator, one_sided: bool = False, claimed: int = 2) -> Outcome:
-    """Check the step of T3 and T4 from the bound B to the LRE: |a - a_bar| (a_0 - B) <= n B a_bar.
-    It follows from |a - a_0| <= B with n = 2, and from max a - min a <= B with n = 1."""
+    """Check the step of T3 and T4 from acceptances a(l) to LRE: |a(l) - a_bar| (a_0 - B) <= n B a_bar, a_bar their
+    mean. It holds with n = 2 if all a(l) are within B of a_0, and with n = 1 if they also span at most B.
+    """
     del rng
     a, mean, a_0, bound, low, high = _reals("a a_bar a_0 B low high")
     given = [bound >= 0, bound < a_0, low <= a, a <= high, low <= mean, mean <= high, low >= a_0 - bound]
@@ -107,11 +110,11 @@ def from_bound(rng: np.random.Generator, one_sided: bool = False, claimed: int =
 
 
 def one_sided_range(rng: np.random.Generator, factor: str = "1") -> Outcome:
-    """Check T3 (a wrong drift): max a - min a <= B(X) for drift errors in [0, X], given the bounds at X, at the peak,
-    and between them.
+    """Check a step of T3 (a wrong drift): for drift errors x in [0, X] the acceptance f(x) spans at most B(X), given
+    T3's bound |f(x) - f(0)| <= B(x) = D x + k x^2 at X and at the peak m of f on [0, X].
 
-    f_0, f_p, f_X are a at 0, at the peak m = min(x*, X) (0 if f falls) and at X; D = |phi(u+) - phi(u-)|, k = phi(1).
-    Between them f is monotone. Where the peak is inside, f_p - f_X <= k (X - m)^2.
+    f rises up to m and falls after it; m = 0 if f falls on all of [0, X]. If m is inside, f(m) - f(X) <= k (X - m)^2. D
+    is |phi(u_hi) - phi(u_lo)| and k is phi(1), with phi the normal density and u_lo, u_hi the ranges.
     """
     del rng
     f_0, f_p, f_x, slope, k, m, x = _reals("f_0 f_p f_X D k m X")

@@ -18,12 +18,13 @@ from proofs_check.models import (
 from proofs_check.tools.compare import close, frequencies, holds, worst
 from proofs_check.tools.sampling import band_counts
 
-ROUNDING = 1e-10  # rounding allowed in a relative slack, which is a difference of acceptances near 1
+ROUNDING = 1e-10  # rounding allowed where an acceptance is compared with its bound
 
 
 def berry_esseen_closed(rng: np.random.Generator, factor: float = 1.0, cases: int = 300) -> Outcome:
-    """Check T5 (tokens that are not normal): sums of exponential tokens (gamma law) and of +-1 tokens (binomial law)
-    stay inside the envelope."""
+    """Check T5 (tokens that are not normal): a band's acceptance of sums of exponential tokens (gamma law) and of +-1
+    tokens (binomial law) differs from the Gaussian one by at most the Berry-Esseen bound.
+    """
     from scipy.stats import binom
 
     slack = []
@@ -47,8 +48,9 @@ def berry_esseen_closed(rng: np.random.Generator, factor: float = 1.0, cases: in
 
 
 def berry_esseen_simulated(rng: np.random.Generator, skewed: bool = True, draws: int = 100_000) -> Outcome:
-    """Check T5 (tokens that are not normal): the rule accepts sums of exponential tokens as often as the gamma law
-    says."""
+    """Check T5 (tokens that are not normal): the rule accepts drawn sums of exponential tokens as often as the gamma
+    law, which is the law of such sums, says.
+    """
     sigma, lengths = 0.03, np.array([1.0, 4, 16, 64, 1024])
     model = ExponentialTokens(-(sigma**2) / 2, sigma)
     rule = preset("fspo-kl", range_hi=0.02).rule
@@ -61,8 +63,8 @@ def berry_esseen_simulated(rng: np.random.Generator, skewed: bool = True, draws:
 
 
 def ar1_closed(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
-    """Check T6 (dependent tokens): for AR(1) tokens the formula of Var S equals the double sum of autocovariances, and
-    acceptance stays within T4's bound for the scale that this variance gives.
+    """Check T6 (dependent tokens): for AR(1) tokens the formula of Var S equals the double sum of autocovariances. The
+    change of acceptance that this variance makes stays within T4's bound for a wrong scale.
     """
     errors, slack = [], []
     for _ in range(40):
@@ -82,8 +84,8 @@ def ar1_closed(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
 
 
 def ar1_rate(rng: np.random.Generator, power: float = 1.0) -> Outcome:
-    """Check T6's rate LRE = O(1/l_min): for AR(1) tokens and lengths from l_min to 64 l_min, l_min times LRE_inf
-    converges as l_min grows.
+    """Check T6's rate: for AR(1) tokens and lengths from l_min to 64 l_min, LRE_inf falls like 1/l_min: the product of
+    l_min and LRE_inf converges as l_min grows.
     """
     del rng
     scaled = []
@@ -96,8 +98,9 @@ def ar1_rate(rng: np.random.Generator, power: float = 1.0) -> Outcome:
 
 
 def ar1_simulated(rng: np.random.Generator, finite: bool = True, draws: int = 40_000) -> Outcome:
-    """Check T6 (dependent tokens): the rule accepts AR(1) log-ratios, drawn token by token, as the variance at each
-    length says. The long-run variance (a control) gives other frequencies."""
+    """Check T6 (dependent tokens): the rule accepts sums of AR(1) token log-ratios, drawn token by token, as often as a
+    normal law with the variance of S at that length. With the long-run variance (a control) the shares differ.
+    """
     model = AutoregressiveTokens(0.0, 0.03, 0.6)
     rule, lengths = preset("fspo").rule, np.array([1.0, 3, 10, 40])
     counts = band_counts(rng, rule, TokenByToken(model), lengths, draws)

@@ -32,8 +32,9 @@ EXACTLY = 1e-30  # relative spread of acceptances below which they count as equa
 
 
 def _two_point_gaps(p: fmpq, length: int) -> Iterator[arb]:
-    """Yield the distances between the law of a standardised sum of two-point tokens and the normal law at every
-    atom."""
+    """Yield the distances between the distribution functions of a standardised sum of tokens that take two values and
+    of the normal law, just below and at every value of the sum. ``p``: the share of one of the two values.
+    """
     q, scale = 1 - p, (arb(p) * arb(1 - p) * length).sqrt()
     odds, mass, below = arb(p) / arb(q), arb(q) ** length, arb(0)
     for k in range(length + 1):
@@ -46,10 +47,10 @@ def _two_point_gaps(p: fmpq, length: int) -> Iterator[arb]:
 
 @with_precision(128)
 def berry_esseen_binomial(rng: np.random.Generator, constant: float = theory.BERRY_ESSEEN_IID) -> Outcome:
-    """Check T5 (tokens that are not normal) for two-point tokens, every l up to 250: the distance to Phi is at most
-    constant rho3/sqrt(l) at every edge.
+    """Check T5 for tokens that take two values, at every length l up to 250: the distribution function of S
+    (standardised) differs from the normal one by at most constant rho3/sqrt(l), rho3 a token's third absolute moment.
 
-    The bound for each of a band's two edges gives T5. The shares are 1/2, 1/10 and .419, which is near Esseen's
+    The bound for each of a band's two edges gives T5. One value has share 1/2, 1/10 or .419, which is near Esseen's
     extremal law.
     """
     del rng
@@ -83,9 +84,10 @@ def berry_esseen_binomial(rng: np.random.Generator, constant: float = theory.BER
 
 @with_precision(96)
 def berry_esseen_gamma(rng: np.random.Generator, constant: float = theory.BERRY_ESSEEN_IID) -> Outcome:
-    """Check T5 (tokens that are not normal) for exponential tokens, every l up to 120 and every edge.
+    """Check T5 for exponential tokens, at every length up to 120: the distribution function of S (standardised) differs
+    from the normal one by at most the Berry-Esseen bound.
 
-    Both laws rise on each cell of a grid, so their values at the ends of the cell enclose them.
+    Both functions rise, so their values at the ends of each cell of a grid enclose those inside.
     """
     del rng
     rho3, slacks, largest = 12 / arb.const_e() - 2, [], arb(0)
@@ -111,8 +113,9 @@ def berry_esseen_gamma(rng: np.random.Generator, constant: float = theory.BERRY_
 
 @with_precision(POINT_BITS)
 def ar1_exact(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
-    """Check T6 (dependent tokens): float64's Var S_l/(l sigma^2) of AR(1) tokens against the sum of autocovariances
-    in exact fractions. For l up to 1e7 the reference is ball arithmetic."""
+    """Check T6 (dependent tokens): float64's variance of S for AR(1) tokens, over the length times its long-run value,
+    equals the sum of autocovariances in exact fractions; for lengths up to 1e7 the formula by ball arithmetic.
+    """
     outcomes = []
     for _ in range(30):
         ar = fmpq(int(rng.integers(-97, 98)), 100)
@@ -129,12 +132,12 @@ def ar1_exact(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
 
 
 def _ar1_slack(alpha: Span, inverse: Span, length: int, factor: float) -> arb:
-    """Return the slack of T6's rate, factor/(1 - |alpha|) - l tau_l/|alpha|, at one length; ``length`` 0 stands for all
-    l >= 100.
+    """Return factor/(1 - |alpha|) - l tau_l/|alpha|, >= 0 where T6's rate holds, at one length l. alpha is the
+    coefficient of the AR(1) tokens, tau_l the error of the log scale of S; ``length`` 0 stands for all l > 100.
     """
     a = alpha.ball
     power = a**length if length else (abs(a) ** 100).union(-(abs(a) ** 100))
-    # scaled = l (1 - V)/alpha, where V is Var S_l/l divided by its limit for long responses.
+    # scaled = l (1 - V)/alpha, with V the variance of S over the length times its long-run value.
     scaled = 2 * (1 - power) / ((1 - a) * (1 + a))
     # 1/l is kept as a ball (interval), because no float holds it exactly
     y = a * scaled * (arb(1) / length if length else inverse.ball)
@@ -144,8 +147,9 @@ def _ar1_slack(alpha: Span, inverse: Span, length: int, factor: float) -> arb:
 
 
 def ar1_rate(rng: np.random.Generator, factor: float = 1.1) -> Outcome:
-    """Check T6's constant of O(1/l): tau_l <= 1.1 |alpha|/((1 - |alpha|) l) for every l and alpha in [-.95, .95].
-    For l > 100, alpha^l lies within |alpha|^100.
+    """Check T6's constant: for AR(1) tokens of coefficient alpha in [-.95, .95], the log of the scale of S differs from
+    its long-run value by at most 1.1 |alpha|/((1 - |alpha|) l) at every length l. All l > 100 are proved at once,
+    because |alpha^l| <= |alpha|^100.
     """
     del rng
     least, boxes = math.inf, 0
@@ -161,10 +165,11 @@ def ar1_rate(rng: np.random.Generator, factor: float = 1.1) -> Outcome:
 
 @with_precision(POINT_BITS)
 def edge_supremum(rng: np.random.Generator, drift: float = -0.5, scale: float = 1.0) -> Outcome:
-    """Check T10 (size of the weights): the exponent of the upper edge is at most u^2/2 for every L, u and sigma.
+    """Check T10 (size of the weights): the upper edge of the sqrt band around -sigma^2 L/2 is at most u^2/2 nats for
+    every length L, scale sigma and range c_hi = u sigma.
 
-    At L = (u v/sigma)^2 the exponent over u^2 is v + drift v^2. It is enclosed to 1e-9 for v in [0, 3]; beyond, v (1 -
-    v/2) < 0. float64's value lies in the enclosure.
+    With L = (u v/sigma)^2 the edge over u^2 is v + drift v^2, proved to be at most 1/2 + 1e-9 for v in [0, 3]; beyond,
+    it falls. float64's largest weight at the edge lies in the proved interval.
     """
 
     def slack(v: Span) -> arb:
@@ -181,8 +186,8 @@ def edge_supremum(rng: np.random.Generator, drift: float = -0.5, scale: float = 
 
 @with_precision(128)
 def weight_integral(rng: np.random.Generator, as_band: bool = False) -> Outcome:
-    """Check T13 (share of weight kept): float64's mean weight in the band, E[M w | l], lies in the enclosure that
-    quadrature of e^s times the normal density gives.
+    """Check T13 (share of weight kept): float64's mean of e^S over the responses in the band (others count 0) lies in
+    the proved interval of the integral of e^s times the normal density of S.
     """
     outcomes = []
     formula = theory.band_acceptance if as_band else theory.weight_acceptance
@@ -203,9 +208,9 @@ def weight_integral(rng: np.random.Generator, as_band: bool = False) -> Outcome:
 
 @with_precision(POINT_BITS)
 def weight_fairness(rng: np.random.Generator, centre: float = 0.5) -> Outcome:
-    """Check T13 (share of weight kept): the drift + sigma^2/2 makes b(l) the same at l = 1 ... 1e7 (relative spread
-    below 1e-30). Without drift, a = b for c_lo = c_hi. ``centre`` is the drift over sigma^2. Under the drift +
-    sigma^2/2 the acceptance a does vary with l.
+    """Check T13 (share of weight kept), S of mean -sigma^2 l/2 and variance sigma^2 l: around + sigma^2 l/2 the band
+    keeps the same share of weight at l = 1 ... 1e7 (to a relative 1e-30), but not of responses. Without drift and with
+    equal ranges both shares agree. ``centre``: the band's centre per token over sigma^2.
     """
     slacks = []
     for _ in range(30):
@@ -224,8 +229,8 @@ def weight_fairness(rng: np.random.Generator, centre: float = 0.5) -> Outcome:
 
 @with_precision(POINT_BITS)
 def weight_example(rng: np.random.Generator, sigma: str = "0.03") -> Outcome:
-    """Check T13's example (share of weight kept): acceptance .683 and weight acceptance .495 around the drift, both
-    .630 without drift, and cosine .848 at LRE = 0.
+    """Check T13's example: with ranges of one standard deviation a band around the drift keeps .683 of responses and
+    .495 of weight, one around 0 keeps .630 of both, and two lengths with LRE = 0 give a cosine of .848.
     """
     del rng
     s = arb(sigma)

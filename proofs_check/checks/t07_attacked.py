@@ -1,7 +1,8 @@
-"""Search for counterexamples to T7 at random, by an optimiser and with hypothesis (docs/theory.md section 5).
+"""Search for counterexamples to T7 (the cosine lemma) at random, by an optimiser and with the package hypothesis.
 
-Each search looks for strata with rho < 1 and a sine above rho. A case counts only after ball arithmetic has judged it
-(``lemma_claims``). The same search must find a counterexample to a false claim.
+Each search draws strata: the shares, acceptances, true gradients and errors of lengths. It looks for some whose sine of
+the angle between clipped and true update exceeds the lemma's rho < 1. A case counts only after ball arithmetic has
+judged it (``lemma_claims``). The same search must find a counterexample to a false claim.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ from proofs_check.tools.lemma_search import DECADES, Judged, Unpack, descend, ra
 
 
 def random_search(rng: np.random.Generator, claim: LemmaBound = STATED, cases: int = 2_500) -> Outcome:
-    """Check T7 (cosine of clipped and true update) on random strata: none with rho < 1 has a sine above rho."""
+    """Check T7 on random strata: none with the lemma's rho < 1 has a sine of the angle between clipped and true update
+    that exceeds rho.
+    """
     tally, passed = Judged(claim), 0
     for i in range(cases):
         case = random_strata(rng)
@@ -53,8 +56,8 @@ def random_search(rng: np.random.Generator, claim: LemmaBound = STATED, cases: i
 
 
 def _free(K: int, D: int, with_delta: bool, even: bool) -> tuple[Unpack, int]:
-    """Return a map from an optimiser's parameters x (..., n) to strata, in which p (unless shares are equal), a, g and
-    delta are all free, and return n.
+    """Return a map from an optimiser's n parameters to K strata with vectors of dimension D, and n. Shares (unless
+    equal), acceptances, true gradients and, with ``with_delta``, errors delta inside the strata are all free.
     """
 
     def unpack(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -67,8 +70,8 @@ def _free(K: int, D: int, with_delta: bool, even: bool) -> tuple[Unpack, int]:
 
 
 def _inside(rng: np.random.Generator, n: int) -> tuple[Unpack, int]:
-    """Return a map from a few parameters (..., n) of an optimiser to strata: random strata, moved along n random
-    directions.
+    """Return a map from an optimiser's n parameters to strata, and n: 8 to 200 random strata, moved along n random
+    directions by as much as the parameters say.
     """
     K, D = int(rng.integers(8, 201)), int(rng.integers(2, 65))
     unpack, size = _free(K, D, with_delta=bool(rng.random() < 0.5), even=False)
@@ -82,7 +85,9 @@ def _inside(rng: np.random.Generator, n: int) -> tuple[Unpack, int]:
 
 
 def maximise(claim: LemmaBound, unpack: Unpack, x0: np.ndarray, steps: int) -> Strata:
-    """Return strata at which the sine of the update's angle comes nearest to its bound rho, by an optimiser."""
+    """Return strata at which an optimiser has made sin/rho largest: the sine of the angle between clipped and true
+    update, over the rho that the claim bounds it with. ``x0``: where the search starts.
+    """
 
     def depth(terms: Terms) -> Any:
         rho = claim.floats(terms)
@@ -94,7 +99,9 @@ def maximise(claim: LemmaBound, unpack: Unpack, x0: np.ndarray, steps: int) -> S
 
 
 def optimise(rng: np.random.Generator, claim: LemmaBound = STATED, starts: int = 12, steps: int = 250) -> Judged:
-    """Look for a counterexample to T7: maximise sin/rho from random starts, and stop at the first one."""
+    """Look for a counterexample to T7: from random starts maximise sin/rho, the sine of the angle between clipped and
+    true update over its bound. The search stops at the first counterexample.
+    """
     tally = Judged(claim)
     for start in range(starts):
         kind = start % 4
@@ -116,14 +123,16 @@ def optimise(rng: np.random.Generator, claim: LemmaBound = STATED, starts: int =
 
 
 def attack(rng: np.random.Generator, claim: LemmaBound = STATED) -> Outcome:
-    """Check T7 (cosine of clipped and true update): the optimiser finds no counterexample; note the least slack."""
+    """Check T7 (cosine of clipped and true update): an optimiser finds no strata at which the sine of the angle exceeds
+    its bound rho. The note says how near it came.
+    """
     tally = optimise(rng, claim)
     return tally.outcome(6, f"least slack {tally.least:.1e}")
 
 
 def reached(rng: np.random.Generator, claim: LemmaBound = STATED, within: float = 1e-12) -> Outcome:
-    """Check that T7's bound cannot be lowered: the optimiser finds strata with sin/rho >= 1 - ``within``, and none with
-    sin > rho.
+    """Check that T7's bound rho on the sine of the angle between clipped and true update cannot be lowered: an
+    optimiser finds strata with sin/rho >= 1 - ``within``, and none with sin > rho.
     """
     tally = optimise(rng, claim)
     if tally.suite or not tally.least >= 0:
@@ -134,12 +143,13 @@ def reached(rng: np.random.Generator, claim: LemmaBound = STATED, within: float 
 
 @st.composite
 def strata_strategy(draw: st.DrawFn) -> Strata:
-    """Draw strata from small integers, powers of ten and repeats.
-    They include degenerate cases: one stratum, dimension 1, zeros."""
+    """Draw strata for T7: shares, acceptances, true gradients, errors inside the strata. Entries are small integers and
+    powers of ten; one stratum, dimension 1, zeros and repeated strata occur.
+    """
     D = draw(st.sampled_from([1, 2, 2, 3, 8, 64]))
     tiny = draw(st.sampled_from([0.0, 0.0, 1e-9, 1e-3]))
     flat = draw(st.floats(-3, 0))  # log10 of the spread of the strata's acceptances
-    # size of the entries of the strata's delta
+    # largest entry of the strata's errors delta: clipped gradient over acceptance, less the true gradient
     size = draw(st.sampled_from([0.0, 0.0, 1e-6, 1e-2, 0.1]))
     distinct = draw(st.integers(1, 6))
     # If ``even``, all strata have equal shares; otherwise shares span 12 decades and some strata repeat.
@@ -162,7 +172,7 @@ def strata_strategy(draw: st.DrawFn) -> Strata:
 
 
 def hypothesis_search(rng: np.random.Generator, claim: LemmaBound = STATED) -> Outcome:
-    """Let the package hypothesis search for strata that refute T7, guided by sin/rho."""
+    """Let the package hypothesis search for strata that refute T7, guided by the angle's sine over its bound rho."""
     tally, drawn = Judged(claim), [0]
 
     def refutes(case: Strata) -> bool:
@@ -170,7 +180,7 @@ def hypothesis_search(rng: np.random.Generator, claim: LemmaBound = STATED) -> O
             terms = case.terms()
             rho = float(claim.floats(terms))
         if not (np.any(case.a > 0) and np.isfinite(rho)) or float(np.linalg.norm(case.p @ case.g)) < 1e-6:
-            return False  # g = 0 or nothing is accepted, so no angle is defined
+            return False  # the true update is 0 or nothing is accepted, so no angle is defined
         near = not terms.sine < 0.99 * rho and rho < 1.001
         if 0 < rho < 1 and np.isfinite(terms.sine):
             target(float(terms.sine) / rho)

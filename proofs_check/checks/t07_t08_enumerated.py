@@ -22,7 +22,9 @@ LRE_ALONE = replace(WITHOUT_KAPPA, name="LRE without kappa and eta", with_eta=Fa
 
 
 def sharp_case(rng: np.random.Generator, orthogonal: bool = True) -> Outcome:
-    """Check T7s: two strata reach the bound of the cosine lemma to machine precision, for rho from 1e-5 to .999."""
+    """Check T7s: for rho from 1e-5 to .999 two strata exist whose clipped and true update have the cosine sqrt(1 -
+    rho^2), the lemma's lower bound, to machine precision.
+    """
     gaps = []
     for rho in np.concatenate([10.0 ** np.arange(-5, 0), [0.2, 0.5, 0.9, 0.99, 0.999]]):
         eps = min(0.9, 10 ** rng.uniform(-2, -0.1))
@@ -36,8 +38,8 @@ def sharp_case(rng: np.random.Generator, orthogonal: bool = True) -> Outcome:
 
 
 def identity(rng: np.random.Generator, drop_inner: bool = False) -> Outcome:
-    """Check T8 in numpy.longdouble: the clipped update over a_bar is the true update plus the two parts of its error,
-    g_clip/a_bar = g + sum p r (g_l - g) + sum p a/a_bar delta_l.
+    """Check T8 on random strata in numpy.longdouble: the clipped update over the mean acceptance is the true update
+    plus e_len (lengths reweighted) plus e_in (clipping inside lengths).
     """
     errors = []
     for _ in range(400):
@@ -50,7 +52,7 @@ def identity(rng: np.random.Generator, drop_inner: bool = False) -> Outcome:
         right = p @ g + lemma.e_len + (0.0 if drop_inner else lemma.e_in)
         size = np.abs(left).max() + np.abs(lemma.e_len).max() + np.abs(lemma.e_in).max()
         errors.append(float(np.abs(left - right).max() / size))
-    largest = float(np.max(errors))  # np.max returns NaN if an entry is NaN
+    largest = float(np.max(errors))  # NaN if one of them is NaN
     return Outcome(math.log10(1e-12 / max(largest, 1e-17)), "decades", note=f"max relative error {largest:.1e}")
 
 
@@ -60,7 +62,9 @@ def _rules(bandit: Bandit, target: float) -> list[Rule]:
 
 
 def exact_policy(rng: np.random.Generator, claim: LemmaBound = STATED, policies: int = 6) -> Outcome:
-    """Check T7 and T8 for all rules by enumeration of all responses of a softmax policy, with the policy's scores."""
+    """Check T7 and T8 (cosine lemma, split of the error) with the scores of a softmax policy, summed over all its
+    responses, for every preset of ``PRESETS`` with drop, truncate and cap.
+    """
     tally, residuals = Judged(claim), []
     for i in range(policies):
         bandit = make_bandit(rng, step=(0.02, 0.1, 0.3)[i % 3])
@@ -72,7 +76,7 @@ def exact_policy(rng: np.random.Generator, claim: LemmaBound = STATED, policies:
 
 
 def _with_identity(tally: Judged, residuals: list[float]) -> Outcome:
-    largest = float(np.max(residuals))  # np.max returns NaN if an entry is NaN
+    largest = float(np.max(residuals))  # NaN if one of them is NaN
     note = f"identity residual {largest:.0e}"
     if not largest <= 1e-12:
         return Outcome(-largest, "identity residual", note=note)
@@ -80,8 +84,8 @@ def _with_identity(tally: Judged, residuals: list[float]) -> Outcome:
 
 
 def true_update(rng: np.random.Generator, weighted: bool = True) -> Outcome:
-    """Check that the true update, summed over all responses, is the gradient of the new policy's expected advantage, by
-    central differences.
+    """Check that the true update, summed over all responses, is the gradient of the new policy's expected advantage,
+    computed by finite (central) differences.
     """
     bandit = make_bandit(rng, vocabulary=2, max_length=4)
     unclipped = preset("none").rule
@@ -103,7 +107,9 @@ def true_update(rng: np.random.Generator, weighted: bool = True) -> Outcome:
 
 
 def live_log(rng: np.random.Generator, claim: LemmaBound = STATED, logs: int = 8, draws: int = 4_000) -> Outcome:
-    """Check T7 and T8 with means over a sample of responses in the place of expectations."""
+    """Check T7 and T8 (cosine lemma, split of the error) on drawn responses of a softmax policy: both hold for the
+    means over the sample as they do for expectations.
+    """
     tally, residuals = Judged(claim), []
     for i in range(logs):
         bandit = make_bandit(rng, step=(0.02, 0.1)[i % 2])
@@ -116,8 +122,9 @@ def live_log(rng: np.random.Generator, claim: LemmaBound = STATED, logs: int = 8
 
 
 def sampled_update(rng: np.random.Generator, keep_weight: bool = True, draws: int = 200_000) -> Outcome:
-    """Check that drawn responses, clipped by the rule, average to g_clip along 8 random directions.
-    g_clip is enumerated from section 2's definition of the rule."""
+    """Check that drawn responses, clipped by ``rule.apply``, average to the expected clipped update along 8 random
+    directions. That update is a sum over all responses, clipped as section 2 of docs/theory.md defines drop.
+    """
     bandit = make_bandit(rng, max_length=5, step=0.1)
     rule = calibrated(bandit, "fspo-kl", 0.9)
     directions = rng.standard_normal((bandit.new.size, 8))

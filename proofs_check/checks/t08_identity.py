@@ -1,8 +1,9 @@
-"""Check T8 and T7 on a gradient log, where T8 is an identity up to rounding (docs/theory.md section 5, live form).
+"""Check T8 (split of the error) and T7 (cosine lemma) on a gradient log, where T8 holds up to rounding (docs/theory.md
+section 5, live form).
 
-The suite writes logs with ``fspo.gradlog`` from responses of a tabular policy. The same code takes
-a user's run folder (``python -m proofs_check --log RUN``). One side of the comparison sorts rows into bins and calls
-``theory.cosine_lemma``; the other adds up the rows without bins.
+The suite writes logs with ``fspo.gradlog`` from responses of a tabular policy; ``python -m proofs_check --log RUN``
+checks a user's run. T8's update, put together from bins of rows by ``theory.cosine_lemma``, is compared with the sum
+over all rows.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from proofs_check.tools.lemma_search import Judged
 from proofs_check.tools.log_rows import ScoredUpdate, binned, direct, read_updates, sample_updates, write_update
 
 ROUNDING = 1e-11
-"""Largest residual of T8 that float64 rounding may leave, relative to the sum of the terms' norms."""
+"""Largest difference of T8's two sides that float64 rounding may leave, over the sum of the rows' gradient norms."""
 MOST_ROLLOUTS = 40
 """Largest number of rollouts, evenly spaced, that are read from a user's run."""
 NOTHING_LOST = replace(STATED, name="rho x 1e-6", factor=1e-6)
@@ -35,7 +36,7 @@ Tamper = Callable[[ScoredUpdate, np.random.Generator], ScoredUpdate]
 
 
 def untouched(update: ScoredUpdate, rng: np.random.Generator) -> ScoredUpdate:
-    """Return the logged update as it is."""
+    """Return the logged update as it is: no control."""
     del rng
     return update
 
@@ -46,7 +47,7 @@ def permuted(update: ScoredUpdate, rng: np.random.Generator) -> ScoredUpdate:
 
 
 def corrupted(update: ScoredUpdate, rng: np.random.Generator) -> ScoredUpdate:
-    """Return the update with the score of one unclipped response multiplied by -1 (a control)."""
+    """Return the update with the score of the row of largest clipped gradient multiplied by -1 (a control)."""
     del rng
     heavy = int(np.argmax(update.applied()[2] * np.abs(update.A) * np.linalg.norm(update.psi, axis=1)))
     psi = update.psi.copy()
@@ -55,8 +56,8 @@ def corrupted(update: ScoredUpdate, rng: np.random.Generator) -> ScoredUpdate:
 
 
 def residual(logged: ScoredUpdate, source: ScoredUpdate, bins: np.ndarray, drop_inner: bool = False) -> float:
-    """Return the residual of T8: the clipped update that the lemma adds up from the bins of ``logged``, less the sum
-    over the rows of ``source``.
+    """Return how far T8 is violated, relative to the norms of the rows' gradients: the true and the clipped update that
+    the lemma adds up from the bins of ``logged``, less the sums over the rows of ``source``.
     """
     p, a, g, clipped = binned(logged, bins)
     lemma = theory.cosine_lemma(p, a, g, clipped)
@@ -64,7 +65,7 @@ def residual(logged: ScoredUpdate, source: ScoredUpdate, bins: np.ndarray, drop_
     stated = lemma.lre.mean_acceptance * (total + lemma.e_len + (0.0 if drop_inner else lemma.e_in))
     true, true_clipped, size = direct(source)
     gaps = np.array([np.linalg.norm(total - true), np.linalg.norm(stated - true_clipped)])
-    return float(gaps.max()) / size  # np.maximum returns NaN if an entry is NaN
+    return float(gaps.max()) / size  # NaN if one of them is NaN
 
 
 def _decades(allowed: float, error: float) -> float:
@@ -77,11 +78,11 @@ def written_identity(
     tamper: Tamper = untouched,
     drop_inner: bool = False,
 ) -> Outcome:
-    """Check T8 (error of the clipped update, split) on a log that is written, read back and binned by length, against
-    the rows from which it was written.
+    """Check T8 (error of the clipped update, split) on a log that is written, read back and binned by length: it must
+    agree with the sums over the rows from which the log was written.
 
-    The comparison is made twice: with the rows rounded to the file's precision, which leaves float64's rounding, and
-    with the rows in float64, which leaves the file's float16 or float32 rounding, bounded row by row.
+    It is compared with those rows after rounding to the file's precision, where only float64's rounding may remain, and
+    with the exact rows, where the file's float16 or float32 rounding may remain too.
     """
     small = np.float32 if exact else np.float16
     unit_error, least = float(np.finfo(small).eps) / 2, float(np.finfo(small).smallest_subnormal)
@@ -96,8 +97,8 @@ def written_identity(
         read = tamper(read, rng)
         cut += int((source.applied()[0] != 1).sum())
         margins.append(_decades(ROUNDING, residual(read, rounded, read.n, drop_inner)))
-        # Largest change that the file's rounding makes: of an entry of a unit vector by the type's relative error or by
-        # its smallest number, of the norm by float32's relative error.
+        # Largest relative change of a row by the file's rounding: the entries of its unit vector change by the type's
+        # relative error or smallest number, its norm by float32's relative error.
         allowed = unit_error + least * math.sqrt(source.psi.shape[1]) + 2.0**-23
         margins.append(_decades(allowed, residual(read, source, read.n, drop_inner)))
     if cut < 50:
@@ -106,7 +107,7 @@ def written_identity(
 
 
 def length_bins(n: np.ndarray) -> np.ndarray:
-    """Return the bin of each length in a user's log: powers of two."""
+    """Return the bin of each length in a user's log: the exponent of the power of two below it."""
     return np.floor(np.log2(n))
 
 
@@ -140,8 +141,8 @@ def _usable(run: Path) -> tuple[list[tuple[int, ScoredUpdate]], str]:
 
 
 def log_identity(rng: np.random.Generator, run: Path, tamper: Tamper = untouched, drop_inner: bool = False) -> Outcome:
-    """Check T8 (error of the clipped update, split) on each scored update of a user's run: compare the sum over the
-    lemma's bins with the sum over rows.
+    """Check T8 (error of the clipped update, split) on each update of a user's run whose rows have scores: the updates
+    that the lemma adds up from bins of lengths must be the sums over all rows.
     """
     updates, reason = _usable(run)
     if reason:
@@ -153,7 +154,9 @@ def log_identity(rng: np.random.Generator, run: Path, tamper: Tamper = untouched
 
 
 def log_bound(rng: np.random.Generator, run: Path, claim: LemmaBound = STATED) -> Outcome:
-    """Check T7 (cosine of clipped and true update) on each scored update of a user's run, judged by ball arithmetic."""
+    """Check T7 (cosine of clipped and true update) on each update of a user's run whose rows have scores, judged by
+    ball arithmetic.
+    """
     del rng
     updates, reason = _usable(run)
     if reason:

@@ -27,31 +27,34 @@ POLICY = ShiftedLengths(stop_old=0.02, stop_new=0.022)
 
 
 def shifted_lengths(rng: np.random.Generator, claim: str = "ratio", draws: int = 200_000) -> Outcome:
-    """Check T9 (mean importance weights): the mean weight at length l is p_new(l)/p_old(l), from the formulas of
-    both geometric length laws."""
+    """Check T9 (mean importance weights): for a policy that stops sooner than before, the mean weight of drawn
+    responses of length l is p_new(l)/p_old(l), the ratio of the probabilities of that length.
+    """
     lengths = np.array([2.0, 20, 80, 200])
     n = np.broadcast_to(lengths, (draws, 4))
     weight = np.asarray(preset("none").rule.apply(POLICY.sample(rng, n), n, np.ones_like(n)).weight)
     old, new = POLICY.stop_old, POLICY.stop_new
     ratio = (1 - new) ** (lengths - 1) * new / ((1 - old) ** (lengths - 1) * old)
-    # A control: the mean weight of a Gaussian S with the policy's mean and variance, which would need unshifted
-    # lengths.
+    # A control: the mean weight of Gaussian S with the policy's mean and variance. It is wrong, because it would need
+    # lengths that do not shift.
     gaussian = np.exp(POLICY.mu * lengths + POLICY.sigma**2 * lengths / 2)
     expected = {"ratio": ratio, "one": np.ones(4), "gaussian": gaussian}[claim]
     return mean_is(weight, expected, wanted=0.02, draws=draws, lengths=lengths.tolist())
 
 
 def weight_of_all(rng: np.random.Generator, new_lengths: bool = False, draws: int = 400_000) -> Outcome:
-    """Check T9 (mean importance weights): the mean of exp S over responses of the old policy is 1, although at no
-    single length it need be 1."""
+    """Check T9 (mean importance weights): the mean of e^S over all drawn responses of the old policy is 1, although the
+    mean at a single length is not.
+    """
     n = POLICY.sample_lengths(rng, draws, new=new_lengths)
     weight = np.asarray(preset("none").rule.apply(POLICY.sample(rng, n), n, np.ones_like(n)).weight)
     return mean_is(weight[:, None], np.ones(1), wanted=0.01, draws=draws)
 
 
 def signed_drift(rng: np.random.Generator, claim: str = "exact", draws: int = 200_000) -> Outcome:
-    """Check T11 (share not clipped, by the sign of A): if S drifts up for A > 0 and down for A < 0, the clipped share
-    is pi Phi(-u_hi + x) + (1 - pi) Phi(-u_lo + x), with pi the share of A > 0 and x the drift in standard deviations.
+    """Check T11 (share not clipped, by the sign of A): if the mean of S is x standard deviations up for A > 0 and down
+    for A < 0, the clipped share is pi Phi(x - u_hi) + (1 - pi) Phi(x - u_lo). Here pi is the share of A > 0, u_lo and
+    u_hi the ranges in standard deviations and Phi the normal distribution function.
     """
     model = AdvantageDrift(MU, SIGMA, pull=2e-4, positive=0.3, trend=0.4, l0=64.0)
     rule = preset("fspo-kl", range_lo=0.03, range_hi=0.04).rule
@@ -64,8 +67,9 @@ def signed_drift(rng: np.random.Generator, claim: str = "exact", draws: int = 20
 
 
 def symmetric(rng: np.random.Generator, model: JointModel | None = None, draws: int = 200_000) -> Outcome:
-    """Check T11 (share not clipped, by the sign of A): if S is symmetric and independent of A, a_upd is constant
-    although P(A > 0) rises with the length."""
+    """Check T11: if S is symmetric and independent of A, the share of responses not clipped is the same at all lengths,
+    although the share of A > 0 rises with the length.
+    """
     model = model or AdvantageDrift(MU, SIGMA, pull=0.0, positive=0.5, trend=0.5, l0=64.0)
     rule, lengths = preset("fspo-kl").rule, GRID
     found = acceptance_counts(model, rule, lengths, draws, int(rng.integers(1 << 62)), rate="update")
@@ -73,8 +77,9 @@ def symmetric(rng: np.random.Generator, model: JointModel | None = None, draws: 
 
 
 def heavy_symmetric(rng: np.random.Generator, skewed: bool = False, draws: int = 200_000) -> Outcome:
-    """Check T11 (share not clipped, by the sign of A) without normality: Student-t S, and a share of positive
-    advantages that changes with the length."""
+    """Check T11 without normality: for Student-t S, independent of A, the share of responses not clipped is the same at
+    all lengths, although the share of A > 0 changes with the length.
+    """
     law = ScaledGamma(MU, SIGMA, shape=1.0) if skewed else ScaledStudent(MU, SIGMA, df=3.0)
     rule, found = preset("fspo-kl").rule, []
     for length, positive in zip(GRID, np.linspace(0.1, 0.9, GRID.size), strict=True):

@@ -30,8 +30,9 @@ from proofs_check.tools.policy import (
 
 @st.composite
 def policies(draw: st.DrawFn, banned: bool) -> tuple[np.ndarray, np.ndarray, int]:
-    """Draw old and new logits, from flat to nearly deterministic.
-    If ``banned``, the old policy gives one first symbol probability 0."""
+    """Draw logits of an old and a new policy, from flat to nearly deterministic, and the number of their symbols. If
+    ``banned``, the old policy never begins a response with a certain symbol.
+    """
     vocabulary, length = draw(st.integers(1, 3)), draw(st.integers(1, 4))
     shape = (length, vocabulary + 1, vocabulary + 1)
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
@@ -42,9 +43,10 @@ def policies(draw: st.DrawFn, banned: bool) -> tuple[np.ndarray, np.ndarray, int
 
 
 def weights_attack(rng: np.random.Generator, banned: bool = False, skip_first: bool = False) -> Outcome:
-    """Check T9 (mean importance weights): no policies break E_old[exp S | L] = p_new(l)/p_old(l) or the martingale
-    property of exp(s_t) - 1. Nearly deterministic policies lose digits by cancellation, so a suspect is computed
-    again with 50 digits, which decide."""
+    """Check T9: no two policies break one of its claims. The mean of e^S at length l is p_new(l)/p_old(l), the ratio of
+    the probabilities of that length, and exp(s_t) - 1 at different tokens are uncorrelated. A suspect is computed again
+    with 50 digits, which decide, because float64 cancels digits for nearly deterministic policies.
+    """
     first = 1 if skip_first else 0
 
     def excess(example: tuple[np.ndarray, np.ndarray, int]) -> float:
@@ -79,7 +81,9 @@ def _token_probabilities(theta: np.ndarray, responses: PolicyResponses) -> np.nd
 
 
 def _weights_error(p_old: np.ndarray, p_new: np.ndarray, ratios: np.ndarray, lengths: np.ndarray) -> Any:
-    """Return the largest relative error of T9's two identities, for float64 or 50-digit numbers."""
+    """Return the largest relative error of T9's two claims, on the mean weight by length and on the correlation of the
+    tokens' exp(s_t) - 1, for float64 or 50-digit numbers.
+    """
     drawn, worst = p_old > 0, 0.0
     for length in np.unique(lengths):
         at = lengths == length
@@ -96,8 +100,9 @@ def _weights_error(p_old: np.ndarray, p_new: np.ndarray, ratios: np.ndarray, len
 
 
 def edge_attack(rng: np.random.Generator, drift: str = "gaussian", share: float = 1.0) -> Outcome:
-    """Check T10 (size of the weights): for no sigma, range and length is the upper edge of the rule above u^2/2 nats
-    (mpmath computes u^2/2). ``share`` < 1 (a control) makes the drift smaller than -sigma^2/2."""
+    """Check T10 (size of the weights): for no scale sigma, range u sigma and length is the upper edge of the sqrt band
+    around -sigma^2 L/2 above u^2/2 nats. ``share`` < 1 (a control) shrinks the drift by that factor.
+    """
 
     def excess(example: tuple[float, float, float]) -> float:
         log_sigma, u, log_shift = example
@@ -109,8 +114,8 @@ def edge_attack(rng: np.random.Generator, drift: str = "gaussian", share: float 
         with mp.workdps(50):
             top = (mp.mpf(c) / mp.mpf(sigma)) ** 2 / 2
             stated = mp.log(mp.mpf(theory.upper_edge_supremum(c / sigma)))
-            # The exponent of the upper edge is the difference of two terms of size c sqrt(L), so its rounding error is
-            # relative to that size.
+            # The edge is the difference of two numbers of size c sqrt(L), so its rounding error is allowed in relation
+            # to them.
             rounding = 8 * mp.mpf(2) ** -53 * (mp.mpf(c) * mp.sqrt(length) + top + 1)
             return float(mp.mpf(edge) - min(stated, top) - rounding)
 
@@ -120,9 +125,8 @@ def edge_attack(rng: np.random.Generator, drift: str = "gaussian", share: float 
 
 
 def dual_attack(rng: np.random.Generator, dual: float | None = 3.0) -> Outcome:
-    """Check T10 (size of the weights): with a dual clip no response has a clipped weight above its dual edge.
-
-    Without a dual clip (a control) weights of responses with A < 0 have no bound.
+    """Check T10 (size of the weights): with a dual clip no response has a clipped weight above e^dual, dual the second
+    upper edge for A < 0.
     """
 
     def excess(example: tuple[float, int, float, str, float]) -> float:
@@ -143,12 +147,12 @@ def dual_attack(rng: np.random.Generator, dual: float | None = 3.0) -> Outcome:
 
 
 def weight_moments(rng: np.random.Generator, shift: float = 2.0, draws: int = 100_000) -> Outcome:
-    """Check T10's first two moments of the weights in the band by length and gamma; they give the effective sample
-    size.
+    """Check T10: the mean and the mean square of the weights of responses in a band of half-width c L^gamma, by length
+    and gamma; the effective sample size follows from them.
 
-    E[w^k 1(band)] = exp(k mu l + k^2 sigma^2 l/2) a(l) with a at the mean (mu + k sigma^2) l: weighting a normal law by
-    exp(kS) moves its mean by k sigma^2 l. The reference is the mean over draws
-    of weights from ``rule.apply``.
+    For k = 1, 2 the mean of w^k in the band is exp(k mu l + k^2 sigma^2 l/2) times the acceptance of S of mean (mu + k
+    sigma^2) l: weighting a normal law by exp(kS) moves its mean by k sigma^2 l. It is compared with weights of drawn
+    responses from ``rule.apply``.
     """
     sigma, lengths = 0.04, np.array([16.0, 256, 1024])
     model = GaussianTokens(-(sigma**2) / 2, sigma)
@@ -172,7 +176,9 @@ def weight_moments(rng: np.random.Generator, shift: float = 2.0, draws: int = 10
 
 @st.composite
 def symmetric_laws(draw: st.DrawFn) -> tuple[list[int], list[int], int, int, list[int]]:
-    """Draw a symmetric law of S: atoms and weights, the band's c and k3, and shares of A > 0, all in eighths."""
+    """Draw a symmetric law of S (values in eighths, integer weights), the band's range c and its drift per token in
+    eighths, and the share of A > 0 at each of five lengths in eighths.
+    """
     atoms = draw(st.lists(st.integers(0, 12), min_size=1, max_size=5, unique=True))
     weights = draw(st.lists(st.integers(1, 9), min_size=len(atoms), max_size=len(atoms)))
     return atoms, weights, draw(st.integers(1, 12)), draw(st.integers(0, 3)), draw(_SHARES)
@@ -184,9 +190,10 @@ _SHARES = st.lists(st.integers(0, 8), min_size=5, max_size=5)
 def sign_attack(
     rng: np.random.Generator, wider: int = 0, dual: float | None = None, mirrored: bool = True, shift: int = 0
 ) -> Outcome:
-    """Check T11 (share not clipped, by the sign of A): for no symmetric law and no shares of A > 0 does a_upd of a
-    symmetric sqrt band vary with l. All values are small multiples of 1/16 and lengths are powers of 4, so float64
-    makes no rounding error and the accepted counts are integers."""
+    """Check T11: for no symmetric law of S and no shares of A > 0 does the share not clipped by a symmetric sqrt band
+    vary with the length. All values are multiples of 1/16 and lengths are powers of 4, so float64 is exact and the
+    accepted counts are integers.
+    """
     lengths = 4.0 ** np.arange(5)
 
     def excess(example: tuple[list[int], list[int], int, int, list[int]]) -> float:
@@ -204,8 +211,7 @@ def sign_attack(
                 n, A = np.full(z.size, length), np.full(z.size, sign)
                 total += share * int(mass @ (rule.apply(S, n, A, -k3 / 8).multiplier == 1))
             kept.append(total)
-        # A positive result counts as a counterexample. The counts are whole numbers, so 0.5 separates equal from
-        # different ones.
+        # Integer counts that differ exceed 0.5, equal ones do not. A positive result is a counterexample.
         return max(kept) - min(kept) - 0.5
 
     return search(rng, symmetric_laws(), excess, 100, "counts apart")
@@ -214,8 +220,9 @@ def sign_attack(
 def price_exact(
     rng: np.random.Generator, with_bias: bool = True, plug_in: bool = False, one_less: bool = False, prompts: int = 3
 ) -> Outcome:
-    """Check T12 (squared error of the clipped update) over every outcome of an update of 3 prompts: its squared
-    error, and ||bias||^2 from pairs of prompts."""
+    """Check T12 over every outcome of an update of 3 prompts: the clipped update's mean squared error is |bias|^2 plus
+    the trace of its covariance, and inner products over pairs of different prompts have mean |bias|^2.
+    """
     for _ in range(50):  # look for a policy of which the rule clips enough responses
         bandit = make_bandit(rng, vocabulary=2, max_length=3, step=0.3)
         clipped, true = update_terms(bandit, calibrated(bandit, "fspo", 0.6))

@@ -26,8 +26,9 @@ from proofs_check.tools.policy import (
 
 
 def length_ratio(rng: np.random.Generator, under_new: bool = False) -> Outcome:
-    """Check T9 (mean importance weights): E_old[exp S | L] = p_new(l)/p_old(l) over all responses of a policy whose
-    lengths shift."""
+    """Check T9 (mean importance weights): over all responses of a policy whose lengths shift, the mean of e^S at length
+    l is p_new(l)/p_old(l), the ratio of the probabilities of that length.
+    """
     outcomes = []
     for _ in range(10):
         bandit = make_bandit(rng, step=0.5)
@@ -41,7 +42,9 @@ def length_ratio(rng: np.random.Generator, under_new: bool = False) -> Outcome:
 
 
 def martingale(rng: np.random.Generator, centred: bool = True) -> Outcome:
-    """Check T9 (ii) by enumeration: exp(s_t) - 1 has mean 0 at each position and no correlation between positions."""
+    """Check T9 (ii) over all responses of a policy: exp(s_t) - 1, with s_t the log-ratio of token t, has mean 0 at each
+    position and is uncorrelated between positions.
+    """
     largest = 0.0
     for _ in range(10):
         bandit = make_bandit(rng, step=0.5)
@@ -50,7 +53,7 @@ def martingale(rng: np.random.Generator, centred: bool = True) -> Outcome:
         moments = (difference * bandit.p_old[:, None]).T @ difference
         scale = np.sqrt(np.outer(np.diag(moments), np.diag(moments)))
         off = np.abs(moments / scale)[~np.eye(len(moments), dtype=bool)]
-        # np.max returns NaN if an entry is NaN
+        # A NaN among the numbers makes their maximum NaN, so that it is not overlooked.
         largest = float(np.max([largest, off.max(), np.abs(bandit.p_old @ difference).max()]))
     return Outcome(
         math.log10(1e-11 / max(largest, 1e-17)), "decades", note=f"largest correlation or mean {largest:.1e}"
@@ -58,8 +61,9 @@ def martingale(rng: np.random.Generator, centred: bool = True) -> Outcome:
 
 
 def first_use(rng: np.random.Generator, trained_on: bool = False, batches: int = 1_500, size: int = 32) -> Outcome:
-    """Check that T9 needs first use: after a step on one batch the mean of exp S is 1 on fresh responses.
-    On the batch of the step (a control) it is not."""
+    """Check that T9 needs first use: after a training step on one batch the mean of e^S is 1 on freshly drawn
+    responses, but not on the batch of the step (a control).
+    """
     responses = all_responses(2, 4)
     old = 0.5 * rng.standard_normal((4, 3, 3))
     log_old = token_log_probs(old, responses).sum(axis=1)
@@ -75,8 +79,9 @@ def first_use(rng: np.random.Generator, trained_on: bool = False, batches: int =
 
 
 def edge_supremum(rng: np.random.Generator, drift: str = "gaussian") -> Outcome:
-    """Check T10 (size of the weights): an optimiser finds the largest upper edge of the rule over L, and the length
-    where it lies."""
+    """Check T10 (size of the weights): an optimiser over the length L finds that the upper edge of the sqrt band around
+    -sigma^2 L/2 is largest at L = (u/sigma)^2, and there u^2/2 nats; u is the range over the scale sigma.
+    """
     from scipy.optimize import fminbound
 
     outcomes = []
@@ -96,8 +101,8 @@ def edge_supremum(rng: np.random.Generator, drift: str = "gaussian") -> Outcome:
 
 
 def sign_identity(rng: np.random.Generator, crossed: bool = False) -> Outcome:
-    """Check T11 (share not clipped, by the sign of A) by enumeration: the formula of the update acceptance, from the
-    tails of S by sign of A, equals the mean multiplier at each length, with and without a dual clip.
+    """Check T11 over all responses of a policy: at each length the share not clipped equals T11's formula, from the
+    shares of A > 0 with S above the band and of A < 0 with S below it or beyond the dual clip.
     """
     outcomes = []
     for i in range(12):
@@ -121,16 +126,19 @@ def sign_identity(rng: np.random.Generator, crossed: bool = False) -> Outcome:
             }
             positive = float(mass[1].sum() / (mass[1].sum() + mass[-1].sum()))
             high, low = (tail["low"], tail["high"]) if crossed else (tail["high"], tail["low"])
-            # as a control (``crossed``), the tail beyond the dual clip is counted twice
+            # as a control (``crossed``), lower and upper tail are exchanged and the tail beyond the dual clip is left
+            # out
             beyond = 0.0 if crossed else tail["dual"]
             stated = theory.update_acceptance(positive, high, low, beyond)
             outcomes.append(abs(float(stated) - a[k]))
-    error = float(np.max(outcomes))  # np.max returns NaN if an entry is NaN
+    error = float(np.max(outcomes))  # NaN if one of them is NaN
     return Outcome(math.log10(1e-11 / max(error, 1e-17)), "decades", note=f"largest error {error:.1e}")
 
 
 def dual_edge(rule: Rule, hi: np.ndarray, centre: np.ndarray) -> np.ndarray:
-    """Return the dual edge m_L + d (hi_L - m_L) of each response; infinite without a dual clip."""
+    """Return the dual clip's edge of S for each response: ``rule.dual`` times as far above the centre as the upper edge
+    ``hi``; infinite without a dual clip.
+    """
     if rule.dual is None:
         return np.full(hi.shape, math.inf)
     return centre + rule.dual * (hi - centre)
@@ -144,8 +152,9 @@ def sign_fairness(
     shift: float = 0.0,
     draws: int = 100_000,
 ) -> Outcome:
-    """Check T11 (share not clipped, by the sign of A): if S is symmetric and independent of A and c_lo = c_hi,
-    update acceptance is the same at all lengths. The share of positive A varies with the length."""
+    """Check T11: if S is symmetric and independent of A and both ranges are equal, the share of drawn responses that is
+    not clipped is the same at all lengths, although the share of A > 0 varies with the length.
+    """
     sigma, lengths = 0.03, np.array([16.0, 64, 256, 1024, 4096])
     model = model or GaussianTokens(-(sigma**2) / 2, sigma)
     n = np.broadcast_to(lengths, (draws, lengths.size))
@@ -157,8 +166,9 @@ def sign_fairness(
 
 
 def sign_closed(rng: np.random.Generator, c_ratio: float = 1.0, dual: float | None = None) -> Outcome:
-    """Check T11's formula (share not clipped, by the sign of A): LRE of a_upd is 0 for any shares of positive
-    advantages."""
+    """Check T11's formula of the share not clipped: with equal Gaussian tails above and below the band, its LRE over
+    the lengths is 0 whatever the shares of A > 0.
+    """
     largest = 0.0
     for _ in range(200):
         u = rng.uniform(0.3, 2.0)
@@ -177,8 +187,9 @@ def _price_terms(rng: np.random.Generator) -> tuple[Bandit, np.ndarray, np.ndarr
 
 
 def price(rng: np.random.Generator, with_bias: bool = True, prompts: int = 40, updates: int = 20_000) -> Outcome:
-    """Check T12 (squared error of the clipped update): the mean squared error of simulated updates of 40 prompts is
-    ||bias||^2 + tr Cov/n, both enumerated."""
+    """Check T12: the mean squared error of simulated clipped updates of n = 40 prompts is |bias|^2 plus the trace of
+    one prompt's covariance over n, both computed as sums over all responses.
+    """
     bandit, clipped, true = _price_terms(rng)
     p = bandit.p_old / bandit.p_old.sum()
     bias = p @ (clipped - true)
@@ -190,8 +201,9 @@ def price(rng: np.random.Generator, with_bias: bool = True, prompts: int = 40, u
 
 
 def bias_pairs(rng: np.random.Generator, plug_in: bool = False, prompts: int = 40, updates: int = 20_000) -> Outcome:
-    """Check T12 (squared error of the clipped update): inner products over pairs of different prompts estimate
-    ||bias||^2 without bias."""
+    """Check T12: the mean inner product of clipped less true gradient over pairs of different prompts estimates the
+    squared norm of the clipped update's bias without bias of its own.
+    """
     bandit, clipped, true = _price_terms(rng)
     p, d = bandit.p_old / bandit.p_old.sum(), clipped - true
     counts = rng.multinomial(prompts, p, size=updates)
@@ -202,8 +214,9 @@ def bias_pairs(rng: np.random.Generator, plug_in: bool = False, prompts: int = 4
 
 
 def sign_simulated(rng: np.random.Generator, forget_sign: bool = False, draws: int = 100_000) -> Outcome:
-    """Check T11 (share not clipped, by the sign of A): if ranges differ and the share of positive A varies with l,
-    responses are kept as often as stated."""
+    """Check T11: if ranges differ and the share of A > 0 varies with the length, the share of drawn responses that is
+    not clipped equals T11's formula, from both tails of S and that share.
+    """
     sigma, lengths = 0.03, np.array([16.0, 256, 4096])
     model = GaussianTokens(-(sigma**2) / 2, sigma)
     rule = preset("fspo-kl", range_lo=0.02, range_hi=0.05).rule

@@ -17,8 +17,8 @@ from proofs_check.tools.compare import close, holds, mean_is, worst
 
 
 def weight_quadrature(rng: np.random.Generator, as_band: bool = False) -> Outcome:
-    """Check T13's formula of the mean weight in the band, b(l), against quadrature of exp(s) times the normal density
-    over the band, with 30 digits.
+    """Check T13's formula of b(l), the share of weight that a band keeps at length l, against quadrature of e^s times
+    the normal density of S over the band, with 30 digits.
     """
     outcomes = []
     drifts = ("none", "kl", "gaussian", "tilted")
@@ -40,9 +40,10 @@ def weight_quadrature(rng: np.random.Generator, as_band: bool = False) -> Outcom
 
 
 def weight_fairness(rng: np.random.Generator, drift: str = "tilted") -> Outcome:
-    """Check T13 (share of weight kept): drift ``tilted`` makes b the same at all lengths for every range and scale.
+    """Check T13 (share of weight kept): a band with drift ``tilted`` keeps the same share of weight at all lengths, for
+    every range and scale of S.
 
-    Drift ``none`` makes a = b at c_lo = c_hi.
+    A band around 0 with equal ranges keeps the same share of weight as of responses.
     """
     largest, unequal = 0.0, 0.0
     lengths = np.array([1.0, 10, 100, 1_000, 10_000])
@@ -54,7 +55,7 @@ def weight_fairness(rng: np.random.Generator, drift: str = "tilted") -> Outcome:
         largest = max(largest, theory.lre(np.ones(5), b).inf)
         even = Rule("sqrt", u_lo * sigma, u_lo * sigma)
         a_even, b_even = (f(even, lengths[:3], mu, sigma) for f in (theory.band_acceptance, theory.weight_acceptance))
-        # np.maximum returns NaN if one number is NaN
+        # A NaN among the numbers makes their maximum NaN, so that it is not overlooked.
         unequal = float(np.maximum(unequal, np.max(np.abs(a_even / b_even - 1))))
     return holds(
         1e-9 - np.maximum(largest, unequal), "LRE_inf of b", note=f"LRE_inf {largest:.0e}, |a/b - 1| {unequal:.0e}"
@@ -62,8 +63,8 @@ def weight_fairness(rng: np.random.Generator, drift: str = "tilted") -> Outcome:
 
 
 def weight_example(rng: np.random.Generator, sigma: float = 0.03) -> Outcome:
-    """Check T13's example (share of weight kept): acceptance .683 and weight acceptance .495 around the drift, .630
-    without drift, and cosine .848 at LRE = 0.
+    """Check T13's example: with ranges of one standard deviation a band around the drift keeps .683 of responses and
+    .495 of weight, one around 0 keeps .630 of both, and two lengths with LRE = 0 give a cosine of .848.
     """
     del rng
     means, mu = theory.gaussian_means(sigma), -(sigma**2) / 2
@@ -84,8 +85,9 @@ def weight_example(rng: np.random.Generator, sigma: float = 0.03) -> Outcome:
 
 
 def weight_simulated(rng: np.random.Generator, as_band: bool = False, draws: int = 200_000) -> Outcome:
-    """Check T13 (share of weight kept): the mean of w over responses that ``rule.apply`` leaves in the band is b(l),
-    where E w = 1."""
+    """Check T13 (share of weight kept): the mean over drawn responses of w in the band (others count 0), as
+    ``rule.apply`` finds it, is the formula's share of weight at each length; the mean of w is 1.
+    """
     sigma, lengths = 0.03, np.array([16.0, 64, 256, 1000])
     model = GaussianTokens(-(sigma**2) / 2, sigma)
     rule = preset("fspo-kl").rule

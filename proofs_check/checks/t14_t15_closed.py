@@ -18,26 +18,29 @@ from proofs_check.tools.compare import bonferroni, holds, mean_is
 from proofs_check.tools.settings import MU, SIGMA, TARGET
 
 GRID = 4.0 ** np.arange(2, 6)
-"""Lengths at which the share of responses kept is measured: 16 to 1,024 tokens."""
+"""Lengths at which the share of responses in the band is measured: 16 to 1,024 tokens."""
 CEILING = math.log(MAX_HALF_WIDTH / 0.003) - 1e-9
 HETEROSCEDASTIC, FRACTIONAL = Heteroscedastic(MU, SIGMA, beta=0.15), FractionalNoise(MU, SIGMA, hurst=0.65)
 
 
 def template(adapt: str, target: float = TARGET) -> Rule:
-    """Return fspo-kl's band with a range ten times too wide, to be adjusted until it meets the target."""
+    """Return fspo-kl's band with a range ten times too wide and a target acceptance. ``adapt`` says what is learnt: the
+    range, the exponent too, or a factor for each bin of lengths.
+    """
     shape, gamma = ("power", 0.5) if adapt == "exponent" else ("sqrt", None)
     return Rule(shape, 0.3, 0.3, gamma=gamma, drift="kl", adapt=adapt, target=target)  # type: ignore[arg-type]
 
 
 def drawn(rng: np.random.Generator, model: LogRatioModel, number: int) -> tuple[Floats, Floats]:
-    """Draw S and L, both (N,), with L log-uniform between 8 and 2,048."""
+    """Draw log-ratios S and lengths L of ``number`` responses, with L log-uniform between 8 and 2,048."""
     n = np.exp(rng.uniform(math.log(8), math.log(2048), number)).round()
     return model.sample(rng, n), n
 
 
 def long_run(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
     """Check T14 (bands that follow a target): after T updates the mean acceptance is within D/(T G_T) of the target,
-    G_T the last gain and D the spread of theta, for laws of S that jump, drift, or lie just beyond the band.
+    with G_T the last gain and D the largest less the least log range so far. The scale of S jumps and drifts, or an
+    adversary puts all S just inside or outside the band.
     """
     slack = []
     for _ in range(100):
@@ -64,8 +67,8 @@ def long_run(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
 
 
 def telescoping(rng: np.random.Generator, exponent: float = 0.5) -> Outcome:
-    """Check T14 (bands that follow a target): theta, the logarithm of the range, moves by the sum of gain G_t times
-    (target - acceptance a_t) over updates t, with T14's gains, up to rounding.
+    """Check T14 (bands that follow a target): the logarithm of the range moves by the sum over updates t of the gain
+    max(1/2, 1/sqrt(t)) times (target less acceptance), up to rounding.
     """
     gaps = []
     for _ in range(30):
@@ -87,8 +90,9 @@ def telescoping(rng: np.random.Generator, exponent: float = 0.5) -> Outcome:
 def learnt_acceptance(
     rng: np.random.Generator, adapt: str, model: LogRatioModel, target: float = TARGET, chains: int = 50
 ) -> Outcome:
-    """Check that learning reaches the target: mean acceptance at four lengths after 80 updates of 256 responses.
-    The mean is over independent runs."""
+    """Check that a band that follows a target reaches it: mean acceptance at the four lengths of ``GRID`` over updates
+    81 to 120 of 256 responses each, averaged over ``chains`` independent runs. ``adapt``: what is learnt.
+    """
     means, found = matching_means(model), []
     for _ in range(chains):
         online = OnlineRule(template(adapt))
@@ -108,28 +112,28 @@ def learnt_acceptance(
 
 
 def rank_bounds(rng: np.random.Generator, correction: int = 1) -> Outcome:
-    """Check T15 (conformal bands): target <= k/(n+1) < target + 1/(n+1) in fractions, with k as the code selects it
-    from 1, ..., n. Without the correction (a control) the code gets one score less, so that it takes the ceil(n
-    target)-th of n."""
+    """Check T15 (conformal bands): of n past values the code takes the k-th smallest with target <= k/(n+1) < target +
+    1/(n+1), in exact fractions. Without T15's correction (a control) it gets one value less, so that k is about n times
+    the target.
+    """
     slack = []
     for n in (1, 2, 9, 19, 40, 99, 128, 512):
         for _ in range(40):
             target = Fraction(int(rng.integers(1, 1000)), 1000)
             k = conformal_quantile(np.arange(1, n + correction), float(target))
             if k == math.inf:
-                slack.append(target - Fraction(n, n + 1))  # target > n/(n + 1): every score is too small
+                slack.append(target - Fraction(n, n + 1))  # target > n/(n + 1): all n past values are too small
                 continue
             chance = Fraction(int(k), n + 1)
-            # The second inequality is strict. Targets are thousandths, so where it holds, it holds by at least 1/1000
-            # of 1/(n+1).
+            # The second inequality is strict. Targets are whole thousandths, so a true one holds by at least 1/1000 of
+            # 1/(n+1), and half of that can be asked for.
             slack += [chance - target, target + Fraction(1, n + 1) - chance - Fraction(1, 2000 * (n + 1))]
     return holds([float(x) for x in slack], "probability")
 
 
 def beta_binomial(rng: np.random.Generator, rule: str = "conformal", past: float = 1.0, n: int = 61) -> Outcome:
-    """Check T15 (conformal bands): of 200 new responses in each bin the rule accepts a beta-binomial number.
-
-    The law of S is one for which no sqrt band is fair.
+    """Check T15 (conformal bands): of 200 new responses at each of three lengths the rule accepts a number with the
+    beta-binomial law of T15, after it has learnt from n past responses of each.
     """
     from scipy.stats import betabinom, kstest
 

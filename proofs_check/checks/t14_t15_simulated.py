@@ -31,8 +31,8 @@ from proofs_check.tools.online_runs import (
 from proofs_check.tools.settings import TARGET
 
 TOLERANCE = 0.01
-"""Largest |r(l)|, r(l) = acceptance at length l over the mean acceptance, less 1, that counts as fair: a band that
-still moves leaves a small error.
+"""Largest |acceptance at a length over the mean acceptance, less 1| that counts as fair: it is not 0, because a band
+that still learns has a small error.
 """
 BINS: Floats = np.unique(np.floor(np.log2(LENGTHS)))
 PAST = MEMORY // EACH_ROLLOUT
@@ -40,11 +40,13 @@ PAST = MEMORY // EACH_ROLLOUT
 
 
 def unfairness(found: Learnt) -> Outcome:
-    """Test that |r(l)| <= TOLERANCE at every length by one-sided t-tests over runs, Bonferroni-corrected over
-    lengths."""
+    """Test that the acceptance after learning, over its mean over lengths, differs from 1 by at most TOLERANCE at every
+    length, by one-sided t-tests over runs, Bonferroni-corrected over lengths.
+    """
     count, k = found.accepted.shape
     _, r, mean = relative_acceptance(np.full(k, 1 / k), found.accepted.mean(axis=0))
-    # Influence of each run on r(l), multiplied by the mean acceptance.
+    # What each run adds to its length's relative acceptance (influence), times the mean acceptance; errors follow from
+    # it.
     own = found.accepted - (1 + r) * found.accepted.mean(axis=1, keepdims=True)
     error = own.std(axis=0, ddof=1) / math.sqrt(count) / mean
     tails = stats.t.sf((np.abs(r) - TOLERANCE) / error, count - 1)
@@ -52,20 +54,21 @@ def unfairness(found: Learnt) -> Outcome:
 
 
 def untrended(found: Learnt, trend: float = 0.0) -> Outcome:
-    """Test that the mean acceptance is the target, and that the covariance of acceptance with log length is ``trend``
+    """Test that, after learning, the mean acceptance is the target and that its covariance with log length is ``trend``
     (0: acceptance does not depend on length).
     """
     return mean_is(found.trend, [TARGET, trend], wanted=0.03)
 
 
 def at_target(found: Learnt, target: float = TARGET) -> Outcome:
-    """Test that the mean acceptance over all lengths is ``target``."""
+    """Test that the mean acceptance over all lengths after learning is ``target``."""
     return mean_is(found.trend[:, :1], [target], wanted=0.03)
 
 
 def at_least(samples: Floats, expected: Floats, wanted: float) -> Outcome:
-    """Test that the means of the columns (N, K) are not below ``expected``, by one-sided t-tests,
-    Bonferroni-corrected."""
+    """Test that the mean of each column of ``samples`` (N, K) is at least its entry of ``expected``, by one-sided
+    t-tests, Bonferroni-corrected over columns.
+    """
     error = samples.std(axis=0, ddof=1) / math.sqrt(len(samples))
     tails = stats.t.cdf((samples.mean(axis=0) - expected) / error, len(samples) - 1)
     resolution = 4 * float(error.max()) / float(np.linalg.norm(expected))
@@ -80,8 +83,8 @@ def one_model(
 
 
 def surveyed(rng: np.random.Generator, models: Sequence[str], claim: Callable[[Learnt], Outcome]) -> Outcome:
-    """Test a claim about fspo-adaptive under each model, and that fspo-auto's mean acceptance is the target.
-    The details list every LRE, also those under models without a power law, about which no statement says anything.
+    """Test a claim about fspo-adaptive under each of ``models``, and that fspo-auto's mean acceptance is the target.
+    The report's details list the LRE of all rules, also under models about which no statement says anything.
     """
     found = dict(survey(rng, models={name: MODELS[name] for name in models}))
     claims = [
@@ -96,8 +99,9 @@ def conformal_bins(
     rng: np.random.Generator, models: Sequence[str] = tuple(MODELS), rule: str = "fspo-conformal", runs: int = 40
 ) -> Outcome:
     """Check T15 (conformal bands): new responses of each bin of lengths are accepted with mean k/(n+1), or at least
-    that if S has ties. Past responses fill the rule's memory. A rule without bins (a control) learns from the same
-    responses."""
+    that if S has ties; n past responses fill the rule's memory of the bin, and k = ceil((n+1) target). A ``rule``
+    without bins (a control) learns from the same responses.
+    """
     k, outcomes, gaps = math.ceil((MEMORY + 1) * TARGET), [], []
     for name in models:
         model, accepted = MODELS[name], np.empty((runs, BINS.size))

@@ -22,16 +22,16 @@ from proofs_check.tools.settings import DIGITS
 
 
 def ratios(chain: Chain) -> tuple[tuple[Floats, Floats], ...]:
-    """For each of the ratios E, D + E and S + D + E return the logits of its numerator P and its log-ratios R, (N,), to
-    the law that draws.
+    """Return, for each of the ratios E, D + E and S + D + E to the law that draws, the logits of the policy in its
+    numerator and the log-ratio of each response, (N,).
     """
     E, behaviour = chain.engine, chain.staleness + chain.engine
     return (chain.sampling, E), (chain.old, behaviour), (chain.new, chain.update + behaviour)
 
 
 def means(rng: np.random.Generator, claim: str = "mass", of: Callable[[Chain], Any] = ratios) -> Outcome:
-    """Check T16 (a): under the law Q that draws, the mean of e^R is P(K), and at length L it is P(L, K)/Q(L). K is the
-    set of the responses that Q can draw.
+    """Check T16 (a): let R be the log-ratio of a policy P to the law Q that draws. The mean of e^R is the probability
+    under P of the responses that Q can draw, and at each length that probability over Q's probability of the length.
     """
     outcomes = []
     for sampler in SAMPLERS:
@@ -55,7 +55,9 @@ def parts(chain: Chain) -> tuple[tuple[Floats, Floats], ...]:
 
 
 def prefixes(chain: Chain) -> Iterator[tuple[int, int, np.ndarray]]:
-    """Yield position, previous symbol and the rows of the responses that go on after each prefix that can be drawn."""
+    """Yield position, previous symbol and the rows of the continuing responses, for each beginning of a response that
+    the law that draws can draw.
+    """
     symbols = chain.responses.symbols
     for t in range(symbols.shape[1]):
         live = np.flatnonzero(chain.drawn & (symbols[:, t] >= 0))
@@ -66,9 +68,9 @@ def prefixes(chain: Chain) -> Iterator[tuple[int, int, np.ndarray]]:
 
 
 def after_prefix(rng: np.random.Generator, mass: bool = True, reversed_kl: bool = False) -> Outcome:
-    """Check T16 (b): after each prefix the means of e^r, r and k3 of the next token are k, -KL and KL - (1 - k), with
-    -KL <= log k. k is P's mass of the symbols that can be drawn. The means are sums over whole responses; k and KL come
-    from the tables of the next symbol.
+    """Check T16 (b): after each beginning of a response, the next token's log-ratio r has means k of e^r, -KL of r and
+    KL - (1 - k) of k3 = e^r - 1 - r, and -KL <= log k. k is P's probability of the symbols that the law Q can draw and
+    KL that of Q to P, from the tables of the next symbol.
     """
     outcomes, slack = [], []
     for sampler in SAMPLERS:
@@ -89,8 +91,8 @@ def after_prefix(rng: np.random.Generator, mass: bool = True, reversed_kl: bool 
 
 
 def truncation_alone(rng: np.random.Generator, noise: float = 0.0, top_p: float = 0.8) -> Outcome:
-    """Check T16 (ratio to the law that drew): if truncation at top-p .8 is the only difference, each token's log-ratio
-    is log k, with k in [.8, 1] the mass of the symbols that are kept.
+    """Check T16: if top-p .8 is the only difference between the policy and the law that draws, each token's log-ratio
+    is log k, with k in [.8, 1] the policy's probability of the symbols that top-p keeps.
     """
     errors, inside = [], []
     for _ in range(8):
@@ -105,9 +107,9 @@ def truncation_alone(rng: np.random.Generator, noise: float = 0.0, top_p: float 
 
 
 def wrong_log_probs(rng: np.random.Generator, claim: str = "stated") -> Outcome:
-    """Check T16 (ratio to the law that drew): if the sampler draws from q but reports q_hat, at another temperature,
-    the mean of e^r is sum p q / q_hat, p the trainer's law. If q = p, the mean is 1 + chi^2(p, q_hat), and the mean of
-    r is KL(p, q_hat).
+    """Check T16: if the sampler draws from q but reports the probabilities q_hat of another temperature, the next
+    token's e^r has the mean sum p q / q_hat, with p the trainer's law. If q = p, that is 1 + chi^2(p, q_hat), and the
+    mean of r is KL(p, q_hat) and not negative.
     """
     outcomes, slack = [], []
     for temperature in (0.5, 0.8, 1.25, 2.0):
@@ -136,9 +138,9 @@ def wrong_log_probs(rng: np.random.Generator, claim: str = "stated") -> Outcome:
 def first_use(
     rng: np.random.Generator, seen: str = "fresh", ratio: str = "behaviour", batches: int = 1_500, size: int = 32
 ) -> Outcome:
-    """Check T16 through training: E has its mean on the very responses of a step, D + E on fresh responses only. The
-    sampler adds noise to the logits and keeps 4/5 of the mass; the old weights are a step on one batch away from the
-    sampling weights. Each mean of e^R must equal the mass that T16 states.
+    """Check T16 through training: after a step the mean of e^E is the stated mass on the very responses of the step,
+    that of e^(D+E) on fresh responses only. The mass is the policy's probability of what the sampler can draw: it has
+    noise in its logits and top-p .8. The sampling weights become the old weights by a step on one batch.
     """
     responses = all_responses(2, 4)
     sampling = 0.5 * rng.standard_normal((4, 3, 3))
@@ -160,9 +162,10 @@ def first_use(
 
 
 def geometric_lengths(rng: np.random.Generator, claim: str = "mass", draws: int = 400_000) -> Outcome:
-    """Check T16 (ratio to the law that drew) by simulation: symbols of one law, a constant probability of stopping,
-    and a sampler that never draws one symbol. The mean of e^R at length l is (1 - stop_p - lost)^(l-1) stop_p / ((1
-    - stop_q)^(l-1) stop_q), and the mean over all lengths is stop_p/(stop_p + lost)."""
+    """Check T16 by simulation: a policy stops with probability stop_p at each token, its sampler with stop_q, and the
+    sampler never draws a symbol of probability ``lost``. The mean of e^R is (1 - stop_p - lost)^(l-1) stop_p / ((1 -
+    stop_q)^(l-1) stop_q) at length l and stop_p/(stop_p + lost) overall.
+    """
     stop_p, p = 0.02, np.array([0.52, 0.32, 0.135, 0.005])  # the sampler never draws p's last symbol
     stop_q, q = 0.022, np.array([0.5, 0.34, 0.138])
     lengths = np.array([2, 10, 40, 120])
@@ -181,7 +184,9 @@ def geometric_lengths(rng: np.random.Generator, claim: str = "mass", draws: int 
 
 @st.composite
 def laws(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, int]:
-    """Draw two tables of logits, flat to nearly deterministic, of which the second is -inf for some symbols."""
+    """Draw logits of a policy and of a sampler, flat to nearly deterministic, and the number of symbols. The sampler
+    cannot draw some symbols (logit -inf).
+    """
     vocabulary, length = draw(st.integers(1, 3)), draw(st.integers(1, 4))
     shape = (length, vocabulary + 1, vocabulary + 1)
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
@@ -206,14 +211,14 @@ def masses_by_length(table: np.ndarray, drawn: np.ndarray) -> list[Any]:
         ends = reached @ np.where(counted, step, mp.mpf(0))
         masses.append(ends[-1])
         reached = np.append(ends[:-1], mp.mpf(0))
-    masses[-1] += reached.sum()  # cut off
+    masses[-1] += reached.sum()  # responses that were cut off at the last position
     return masses
 
 
 def means_attack(rng: np.random.Generator, claim: str = "mass") -> Outcome:
-    """Check T16 (a) and (b): hypothesis finds no laws P and Q that break E_Q[e^R | L] = P(L, K)/Q(L) or E_Q[e^R / prod
-    k] = 1. The means are sums over all responses of Q(y) e^(sum of r_t), the masses come from `masses_by_length`; both
-    with 50 digits.
+    """Check T16 (a) and (b): hypothesis finds no policy P and sampler Q that break one of two means of e^R under Q: at
+    a length, P's over Q's probability of the drawable responses of that length; overall 1, if e^R is divided by each
+    token's k, P's probability of the drawable symbols. Both sides have 50 digits.
     """
 
     def excess(example: tuple[np.ndarray, np.ndarray, int]) -> float:

@@ -22,34 +22,40 @@ from proofs_check.tools.falsify import search
 from proofs_check.tools.settings import DIGITS, GRID, MU, SIGMA
 
 Law = Callable[[Floats, float], Floats]
-"""Distribution function of (R - m_L)/L^H at standardised values z (K,) and one length."""
+"""A law of log-ratios R: its distribution function of (R less its mean)/L^H at values z (K,), for one length L."""
 
 
 def logistic(z: Floats, length: float) -> Floats:
-    """Return the logistic law, the same at every length."""
+    """Return the logistic distribution function at z, the same at every length."""
     del length
     return special.expit(z)
 
 
 def student(z: Floats, length: float) -> Floats:
-    """Return Student's t with 3 degrees of freedom, the same at every length."""
+    """Return Student's distribution function with 3 degrees of freedom at z, the same at every length."""
     del length
     return special.stdtr(3.0, z)
 
 
 def gamma_law(z: Floats, length: float) -> Floats:
-    """Return a skewed law, the same at every length: 1 less a gamma variable of shape 2."""
+    """Return the distribution function of a skewed law at z, the same at every length: 1 less a gamma variable of shape
+    2.
+    """
     del length
     return special.gammaincc(2.0, np.maximum(1 - z, 0.0))
 
 
 def changing(z: Floats, length: float) -> Floats:
-    """Return Student's t with more degrees of freedom for longer responses (a control): not one law."""
+    """Return Student's distribution function at z, with more degrees of freedom for longer responses. T17 assumes one
+    law at all lengths, so this one is a control.
+    """
     return special.stdtr(2.0 + math.sqrt(length), z)
 
 
 def accepted(rule: Rule, lengths: Floats, law: Law, H: float, m: float) -> Floats:
-    """Return a(l) of the rule's band where (R - m l)/l^H has the law ``law``; the band lies around m l or around 0."""
+    """Return the share of responses that the rule's band accepts at each length l, where (R - m l)/l^H has the law
+    ``law``. The band lies around m l, or around 0 if the rule has no drift.
+    """
     lo, hi = rule.band(lengths, m if rule.needs_stats else None)
     return np.array(
         [
@@ -60,7 +66,9 @@ def accepted(rule: Rule, lengths: Floats, law: Law, H: float, m: float) -> Float
 
 
 def mask(shape: str, c_lo: float, c_hi: float, gamma: float | None = None) -> Rule:
-    """Return a mask on E with half-widths c_lo, c_hi (nats at length 1) around a drift."""
+    """Return a rule that masks responses by the engine log-ratio E, around a drift, with half-widths c_lo and c_hi
+    (nats at length 1) that grow with the length as ``shape`` and ``gamma`` say.
+    """
     if shape in ("fixed", "linear"):
         c_lo, c_hi = -math.expm1(-c_lo), math.expm1(c_hi)
     return Rule(shape, c_lo, c_hi, gamma=gamma, drift="kl", outside="mask", on="engine")  # type: ignore[arg-type]
@@ -69,8 +77,10 @@ def mask(shape: str, c_lo: float, c_hi: float, gamma: float | None = None) -> Ru
 def fair_exponent(
     rng: np.random.Generator, laws: tuple[Law, ...] = (logistic, student, gamma_law), off: float = 0.0
 ) -> Outcome:
-    """Check T17 (a): a root search over gamma finds that two lengths are accepted alike at gamma = H alone.
-    The difference a(l1) - a(l2) is positive at H - .25 and negative at H + .25."""
+    """Check T17 (a): where the log-ratio spreads like L^H, a root search over gamma finds that a band of half-width c
+    L^gamma accepts two lengths equally at gamma = H alone. At H - .25 the shorter length is accepted more, at H + .25
+    the longer one.
+    """
     roots, stated = [], []
     for law in laws:
         for H in (0.3, 0.5, 0.65, 1.0):
@@ -90,8 +100,8 @@ def fair_exponent(
 
 
 def directions(rng: np.random.Generator, hurst: tuple[float, ...] = (0.3, 0.5, 0.8), swap: bool = False) -> Outcome:
-    """Check T17 (b): if H > 0, a product mask (fixed band) accepts a smaller share of longer responses, and if H < 1,
-    a geometric mask (linear band) accepts a greater share of them: never equal shares, because the laws have no gap.
+    """Check T17 (b): where the log-ratio spreads like L^H, a product mask (fixed band) accepts strictly less of longer
+    responses if H > 0, and a geometric mask (linear band) strictly more if H < 1.
     """
     lengths, slack = np.unique(np.round(10 ** np.linspace(0, 3, 40))), []
     for law in (logistic, student, gamma_law):
@@ -105,7 +115,7 @@ def directions(rng: np.random.Generator, hurst: tuple[float, ...] = (0.3, 0.5, 0
 
 
 def not_centred(rng: np.random.Generator, drift: float = 0.5, lower: float = 0.8) -> Outcome:
-    """Check what docs/theory.md says after T17 of masks around 0, under laws around m l with m < 0.
+    """Check what docs/theory.md says after T17 of masks around 0 where the log-ratio has mean m l, m < 0.
 
     A geometric mask accepts a greater share of longer responses while the drift -m is below its lower range, here
     ``drift`` times it. A product mask whose lower range is ``lower`` times its upper one, at most 1, accepts no more
@@ -124,7 +134,9 @@ def not_centred(rng: np.random.Generator, drift: float = 0.5, lower: float = 0.8
 
 
 def jumps_cdf(x: Any, length: int) -> Any:
-    """Return P(|R| <= x), an mpmath number, where each token is standard normal with probability JUMP and else 0."""
+    """Return P(|R| <= x), an mpmath number, for R the sum of ``length`` tokens, each standard normal with probability
+    JUMP and else 0.
+    """
     jump = mp.mpf(JUMP)
     total = (1 - jump) ** length
     for k in range(1, length + 1):
@@ -136,30 +148,34 @@ def jumps_cdf(x: Any, length: int) -> Any:
 
 
 JUMP, SHORT, LONG = 0.05, 32, 512
-"""Probability that a token moves, and the two lengths, of the example in docs/theory.md."""
+"""Of the example in docs/theory.md after T17: the probability that a token's log-ratio is not 0, and the two lengths.
+"""
 
 
 @cache
 def jumps_quantile(alpha: float, length: int) -> Any:
-    """Return the alpha-quantile of |R| of `jumps_cdf`, to 30 digits."""
+    """Return the half-width within which a share ``alpha`` of the sums R of `jumps_cdf` lies, to 30 digits."""
     guess = math.sqrt(length * JUMP) * float(special.ndtri((1 + alpha) / 2))
     return mp.findroot(lambda x: jumps_cdf(x, length) - mp.mpf(alpha), (guess, 0.9 * guess), tol=1e-30)
 
 
 def quantile_exponent(alpha: float) -> float:
-    """Return gamma_alpha of T17 (c) for the lengths SHORT and LONG of the example."""
+    """Return the exponent gamma_alpha of T17 (c): a band of half-width c L^gamma_alpha accepts the share ``alpha`` at
+    both lengths SHORT and LONG.
+    """
     with mp.workdps(DIGITS):
         ratio = jumps_quantile(alpha, LONG) / jumps_quantile(alpha, SHORT)
         return float(mp.log(ratio) / mp.log(mp.mpf(LONG) / SHORT))
 
 
 QUANTILES = {0.3: 0.795, 0.5: 0.600, 0.85: 0.505, 0.99: 0.444}
-"""Exponents of the example in docs/theory.md by the share that is accepted."""
+"""Exponents of the example in docs/theory.md after T17, by the share of responses that both lengths accept."""
 
 
 def jumps_exponents(rng: np.random.Generator, of_variance: bool = False, other: float | None = None) -> Outcome:
-    """Check T17 (c) on tokens that rarely move: a band of exponent gamma_alpha accepts the share alpha at both lengths.
-    Although the variance grows like L, gamma_alpha is not 1/2: it has the values of the example.
+    """Check T17 (c) on tokens whose log-ratio is mostly 0: a band of half-width c L^gamma with gamma from
+    `quantile_exponent` accepts the share alpha at both lengths. The variance grows like L, and yet gamma is not 1/2 but
+    as in ``QUANTILES``.
     """
     del rng
     outcomes, gaps = [], []
@@ -176,7 +192,9 @@ def jumps_exponents(rng: np.random.Generator, of_variance: bool = False, other: 
 
 
 def jumps_simulated(rng: np.random.Generator, alpha: float = 0.85, gamma: float | None = None) -> Outcome:
-    """Check T17 (c) by drawing tokens: the mask with the quantile's exponent accepts alpha at both lengths."""
+    """Check T17 (c) by drawing responses: a mask of half-width c L^gamma, gamma from `quantile_exponent`, accepts the
+    share ``alpha`` at both lengths.
+    """
     gamma, draws = quantile_exponent(alpha) if gamma is None else gamma, 200_000
     with mp.workdps(DIGITS):
         c = float(jumps_quantile(alpha, SHORT)) / SHORT**gamma
@@ -188,8 +206,9 @@ def jumps_simulated(rng: np.random.Generator, alpha: float = 0.85, gamma: float 
 
 
 def masks_simulated(rng: np.random.Generator, off: float = 0.0, shape: str = "power", draws: int = 100_000) -> Outcome:
-    """Check T17 (a) through masks on E: with gamma = H all lengths are accepted alike, under three scaled laws.
-    The sign of the advantage alternates, which a mask does not look at."""
+    """Check T17 (a) by drawing E from three laws that spread like L^H: a mask of half-width c L^gamma with gamma = H
+    accepts all lengths equally. The sign of the advantage alternates, because a mask must not depend on it.
+    """
     laws: tuple[tuple[LogRatioModel, float], ...] = (
         (FractionalNoise(MU, SIGMA, hurst=0.35), 0.35),
         (FractionalNoise(MU, SIGMA, hurst=0.65), 0.65),
@@ -207,7 +226,9 @@ def masks_simulated(rng: np.random.Generator, off: float = 0.0, shape: str = "po
 
 @st.composite
 def discrete_laws(draw: st.DrawFn) -> tuple[list[int], list[int], int, int, float, float, int, int]:
-    """Draw atoms (eighths) with integer weights, c_lo and c_hi, gamma, H, and two lengths as powers of 4."""
+    """Draw a law of a few values (in eighths) with integer weights, the band's half-widths at length 1 and its exponent
+    gamma, the exponent H of the law's spread, and two lengths as powers of 4.
+    """
     atoms = draw(st.lists(st.integers(-24, 24), min_size=1, max_size=5, unique=True))
     weights = draw(st.lists(st.integers(1, 9), min_size=len(atoms), max_size=len(atoms)))
     halves = st.sampled_from([0.0, 0.5, 1.0])
@@ -217,9 +238,9 @@ def discrete_laws(draw: st.DrawFn) -> tuple[list[int], list[int], int, int, floa
 
 
 def exponent_attack(rng: np.random.Generator, gap_allowed: bool = True, reversed_sign: bool = False) -> Outcome:
-    """Check T17 (a) for laws of a few atoms, in exact counts: if gamma differs from H, two lengths are accepted alike
-    exactly where no atom lies between their edges, else in the stated order. A control (``gap_allowed=False``) says
-    that they differ wherever acceptance is strictly between 0 and 1.
+    """Check T17 (a) for laws of a few values that spread like L^H, in exact counts: a band of half-width c L^gamma,
+    gamma != H, accepts two lengths equally exactly where no value lies between their edges; else the longer one more if
+    gamma > H, less if gamma < H. A control (``gap_allowed=False``) denies the first.
     """
 
     def excess(example: tuple[list[int], list[int], int, int, float, float, int, int]) -> float:
@@ -231,7 +252,7 @@ def exponent_attack(rng: np.random.Generator, gap_allowed: bool = True, reversed
             R = z * n**H - n / 8
             kept = rule.apply(R, np.full(z.size, n), np.where(mass % 2, 1.0, -1.0), -1 / 8).multiplier
             counts.append(int(mass @ kept))
-        # T17's X at length 1: the factor on both half-widths at which an atom is just accepted
+        # X: the factor on both half-widths at which each value is just accepted at length 1
         X = np.maximum(z / (c_hi / 8), -z / (c_lo / 8))
         inner, outer = np.sort(lengths ** (gamma - H))
         alike = not np.any((inner < X) & (outer >= X))

@@ -19,11 +19,11 @@ from proofs_check.tools.policy import next_symbol
 from proofs_check.tools.settings import DIGITS
 
 RANGES = {"mis": (0.2, 0.25), "geo-mask": (0.1, 0.1), "engine-sqrt": (0.15, 0.2)}
-"""Corrections of whole responses, with ranges at which they cut some responses of a small policy."""
+"""Ranges, lower and upper, at which corrections of whole responses cut some responses of a small policy."""
 
 
 def kept_factor(chain: Chain, name: str) -> Floats:
-    """Return the factor f that a correction on D + E leaves each response, (N,); 1 for "none"."""
+    """Return the factor that a correction on D + E leaves each response, (N,); 1 if ``name`` is "none"."""
     R = chain.staleness + chain.engine
     if name == "none":
         return np.ones_like(R)
@@ -34,7 +34,8 @@ def kept_factor(chain: Chain, name: str) -> Floats:
 
 
 def bias_parts(p: Floats, lengths: np.ndarray, c: Floats, u: Floats) -> tuple[Floats, Floats, float]:
-    """Return T18's length part and inside part, (D,) each, and the bound on the norm of the inside part.
+    """Return the two parts of T18's bias, (D,) each, between lengths and inside them, and the bound on the norm of the
+    second.
 
     Parameters
     ----------
@@ -57,7 +58,9 @@ def bias_parts(p: Floats, lengths: np.ndarray, c: Floats, u: Floats) -> tuple[Fl
 
 
 def true_update(chain: Chain, step: float = 1e-5) -> Floats:
-    """Return the gradient of the new policy's expected advantage over what can be drawn, by central differences."""
+    """Return the true update: the gradient of the new policy's expected advantage, over responses that the sampler can
+    draw, by central differences.
+    """
     A = np.where(chain.drawn, chain.advantages, 0.0)
     found = np.empty(chain.new.size)
     for i in range(found.size):
@@ -69,9 +72,9 @@ def true_update(chain: Chain, step: float = 1e-5) -> Floats:
 
 
 def bias(rng: np.random.Generator, sign: float = 1.0, weighted: bool = True, inner: bool = True) -> Outcome:
-    """Check T18 (a): an update that ignores D + E, or corrects it by a factor, differs from the true update by the
-    length part plus the inside part. The true update is the gradient of the expected advantage. The inside part stays
-    within its bound.
+    """Check T18 (a): an update that ignores D + E, or multiplies responses by a correction's factor, differs from the
+    true update by a part from the lengths plus a part from inside them, which stays within T18's bound. The true update
+    is the gradient of the expected advantage.
     """
     gaps, slack = [], []
     for sampler in SAMPLERS:
@@ -93,8 +96,8 @@ def bias(rng: np.random.Generator, sign: float = 1.0, weighted: bool = True, inn
 
 
 def bound_reached(rng: np.random.Generator, factor: float = 1.0, centred: bool = True) -> Outcome:
-    """Check T18 (a): the bound on the inside part of the bias is reached if, at each length, u = e^X A psi is linear in
-    e^Y, with one slope for all lengths.
+    """Check T18 (a): the bound on the part of the bias from inside the lengths is reached where at each length the
+    responses' gradient terms are linear in the ignored ratio, with one slope for all lengths.
     """
     errors = []
     for _ in range(20):
@@ -113,9 +116,9 @@ def bound_reached(rng: np.random.Generator, factor: float = 1.0, centred: bool =
 def gaussian_parts(
     rng: np.random.Generator, sign: float = 1.0, independent: bool = False, weighted: bool = True, draws: int = 200_000
 ) -> Outcome:
-    """Check T18 by drawing: S and E are normal, correlated token by token, and A psi = 1. An update that ignores E has
-    the bias 1 - m_l from the lengths and -m_l (e^(cov l) - 1) from inside them, with m_l = E[e^E | l] and cov the
-    covariance of S and E per token. Var(S + E | l) is the sum of the variances plus 2 cov l.
+    """Check T18 by drawing normal S and E, correlated token by token, with A psi = 1. An update that ignores E has a
+    bias of 1 - m_l from the lengths and of -m_l (e^(cov l) - 1) from inside them, with m_l the mean of e^E at length l
+    and cov the covariance of S and E per token. Var(S + E) at length l is the sum of both variances plus 2 cov l.
     """
     sigma, tau, mean, cov = 0.05, 0.04, -5e-4, 0.4 * 0.05 * 0.04
     lengths = np.array([8.0, 32, 128])
@@ -134,7 +137,9 @@ def gaussian_parts(
 
 
 def increments(rng: np.random.Generator, centred: bool = True, cross: bool = True, one_length: bool = False) -> Outcome:
-    """Check T18 (b): the covariance of two sums of centred token ratios is the sum over tokens of same-token terms."""
+    """Check T18 (b): if the token log-ratios of S, D and E are centred given what came before, the covariance of two of
+    these sums is the sum over tokens of the covariances at the same token.
+    """
     gaps = []
     for sampler in SAMPLERS:
         chain = make_chain(rng, **sampler)
@@ -162,9 +167,9 @@ def increments(rng: np.random.Generator, centred: bool = True, cross: bool = Tru
 
 
 def local_exponent(rng: np.random.Generator, weighted: bool = True, falling: bool = False) -> Outcome:
-    """Check T18 (c): if a variance is a sum of powers of the length, its local exponent is the mean of their exponents,
-    weighted by their shares of the variance; it lies between them and rises with the length; mpmath differentiates the
-    logarithm of the sum.
+    """Check T18 (c): for a variance that is a sum of powers v_i L^(2 H_i) of the length, half its local exponent (slope
+    of log variance on log L) is the mean of the H_i, weighted by their shares of the variance. It rises with the
+    length. mpmath computes the slope.
     """
     errors, slack = [], []
     for _ in range(20):
