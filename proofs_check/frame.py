@@ -19,11 +19,13 @@ import numpy as np
 from fspo.base.errors import UserError, unknown_name
 
 ALPHA = 1e-3
-"""Probability that one run of the suite calls any true simulated claim false (Holm's correction over all of them)."""
+"""Probability that one run of the suite calls any true simulated claim false, by Holm's correction over all simulated
+claims.
+"""
 
 
 class Verdict(StrEnum):
-    """The verdict on one check. ``UNDECIDED`` means too little data or a margin of NaN; it never counts as a pass."""
+    """The verdict on one check. ``UNDECIDED``, too little data or a margin that is NaN, never counts as a pass."""
 
     PASS = "pass"
     FAIL = "fail"
@@ -32,7 +34,7 @@ class Verdict(StrEnum):
 
 
 class Method(StrEnum):
-    """How a check computes independently what the statement claims."""
+    """How a check computes independently of ``fspo`` what the statement claims."""
 
     CLOSED = "closed form"  # a formula, compared with mpmath or with another exact formula
     CERTIFIED = "certified"  # proved bounds over whole boxes of parameters, by ball arithmetic
@@ -48,11 +50,10 @@ class Method(StrEnum):
 class Outcome:
     """The result of a check's function.
 
-    Deterministic checks give ``margin``: the distance from failing, negative if the claim is false, in ``unit``.
-    Simulated checks give ``p_value`` (already corrected inside the check) and ``resolution``, the largest
-    half-width of the compared intervals, with the one that was ``wanted``: a coarser one is undecided. A check
-    that could not be run at all gives the reason in ``not_run``. ``details`` is a prover's full output, which
-    the report prints after the table.
+    Deterministic checks give ``margin``, the distance from failing in ``unit``, negative if the claim is false.
+    Simulated checks give ``p_value``, corrected for the several tests inside the check, and ``resolution``, the largest
+    half-width of their intervals; above ``wanted`` the check is undecided. A check that could not be run gives the
+    reason in ``not_run``. ``details`` is a prover's full output, which the report prints after the table.
     """
 
     margin: float = math.nan
@@ -122,7 +123,9 @@ class Row:
 
     @property
     def sound(self) -> bool:
-        """Return whether a check is sound: it passed and its controls failed, or it was not run."""
+        """Return whether the row is no failure of the suite: the check passed and its controls failed, or it was not
+        run.
+        """
         if self.verdict is Verdict.NOT_RUN:
             return True
         return self.verdict is Verdict.PASS and self.control is Verdict.FAIL
@@ -139,7 +142,9 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def judge(outcome: Outcome, p_adjusted: float | None = None) -> Verdict:
-    """Return the verdict on one outcome; ``p_adjusted`` is the p-value after correction over all simulated claims."""
+    """Return the verdict on one outcome; ``p_adjusted`` is its p-value, corrected over all simulated claims, or
+    None.
+    """
     if outcome.not_run:
         return Verdict.NOT_RUN
     if outcome.p_value is None:
@@ -155,8 +160,9 @@ def judge(outcome: Outcome, p_adjusted: float | None = None) -> Verdict:
 
 
 def generator(seed: int, key: str, role: str) -> np.random.Generator:
-    """Return a random stream that depends only on the seed, the check's name and the role.
-    It does not depend on which other checks run."""
+    """Return a random stream that depends only on the seed, the check's name and the role (the check itself, or one of
+    its controls), and not on which other checks run.
+    """
     words = (zlib.crc32(key.encode()), zlib.crc32(role.encode()))
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=words))
 
@@ -172,7 +178,7 @@ class Raw:
 
 
 def run_one(index: int, check: Check, seed: int) -> Raw:
-    """Run one check and its controls.
+    """Run one check and its controls. ``index``: the check's place in the list.
 
     A claim whose computation raises has failed. A control that raises is undecided, because it did not fail by
     being judged false.
@@ -193,10 +199,10 @@ def _guarded(run: Function, rng: np.random.Generator, on_error: float) -> Outcom
 
 
 def assemble(checks: Sequence[Check], raws: Sequence[Raw]) -> list[Row]:
-    """Judge outcomes with Holm's correction over all simulated claims.
+    """Judge the outcomes of all checks, with Holm's correction over all simulated claims.
 
     A control's p-value is multiplied by the number of simulated claims, the harshest correction that Holm gives a
-    claim. So a control that fails here would have failed as a claim too.
+    claim: a control that fails here would have failed as a claim too.
     """
     simulated = [raw.index for raw in raws if raw.outcome.p_value is not None]
     p_values = [p for raw in raws if (p := raw.outcome.p_value) is not None]

@@ -18,7 +18,7 @@ REPORT_COLUMNS = ("id", "method", "check", "verdict", "margin", "control", "seco
 
 
 def margin_text(row: Row) -> str:
-    """Return the margin of a check with its unit."""
+    """Return the margin of a check, its distance from failing, as text with its unit."""
     return "" if math.isnan(row.margin) else f"{row.margin:.3g} {row.unit}".strip()
 
 
@@ -43,7 +43,9 @@ def _cells(row: Row) -> tuple[str, ...]:
 
 
 def format_table(rows: Sequence[Row]) -> str:
-    """Return the checks as a table of fixed width, followed by sentences on what is not sound and what was not run."""
+    """Return the checks as a table of fixed width, followed by sentences on checks that failed or are undecided,
+    controls that did not fail, and checks that were not run.
+    """
     rows = ran_first(rows)
     cells = [REPORT_COLUMNS, *(_cells(row) for row in rows)]
     widths = [max(len(line[i]) for line in cells) for i in range(len(REPORT_COLUMNS))]

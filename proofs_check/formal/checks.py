@@ -70,7 +70,9 @@ def changed(text: str, change: Change) -> str:
 
 
 def without_proof(module: str, theorem: str) -> Change:
-    """Return the replacement that turns one theorem's proof into ``Admitted``."""
+    """Return the replacement of text that ends one theorem's proof by ``Admitted``, so that Coq takes it without proof
+    (a control).
+    """
     text = scripts()[module]
     found = re.search(rf"(?:Theorem|Lemma) {theorem}\b.*?\bQed\.", text, re.S)
     if found is None:

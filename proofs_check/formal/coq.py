@@ -84,7 +84,9 @@ class Compilation:
 def run_coqc(
     coq: Coq, folder: Path, name: str, library: Path | None = None, seconds: float = COMPILE_SECONDS
 ) -> Compilation:
-    """Compile ``folder/name.v``. The compiled scripts in ``library`` (default: ``folder``) are importable as FSPO."""
+    """Compile ``folder/name.v`` with coqc. The script can import the compiled scripts of the folder ``library``
+    (default: ``folder``) under the name FSPO.
+    """
     command = [coq.program, "-q", "-Q", str(library or folder), "FSPO", f"{name}.v"]
     try:
         done = subprocess.run(
@@ -189,7 +191,9 @@ def _environment(coq: Coq, scratch: Path) -> Mapping[str, str]:
 
 
 def _fetch(home: Path) -> Coq:
-    """Download and unpack Coq's packages. The folder appears only when it is complete. The caller holds the lock."""
+    """Download and unpack Coq's packages. The folder appears only when it is complete. The caller must hold the cache's
+    lock.
+    """
     deadline = time.monotonic() + FETCH_SECONDS
     remove_parts(home)
     with tempfile.TemporaryDirectory(prefix=".part-", dir=home) as part:
@@ -219,7 +223,9 @@ def _fetch(home: Path) -> Coq:
 
 
 def _unpack(package: Path, root: Path) -> None:
-    """Unpack from a package only what coqc needs (a third of it): two programs, compiled libraries and plug-ins."""
+    """Unpack from a package only what coqc needs, a third of its files: two programs, compiled libraries and
+    plug-ins.
+    """
     process = subprocess.Popen(["dpkg-deb", "--fsys-tarfile", str(package)], stdout=subprocess.PIPE)
     assert process.stdout is not None
     with process, tarfile.open(fileobj=process.stdout, mode="r|") as archive:

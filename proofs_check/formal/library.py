@@ -64,7 +64,7 @@ class Refused:
 
 
 def scripts() -> Mapping[str, str]:
-    """Return the text of every script by name, in an order in which no script precedes one that it imports."""
+    """Return the text of every Coq script by name, in an order in which each stands after those that it imports."""
     texts = {path.stem: path.read_text(encoding="utf-8") for path in sorted(SCRIPTS.glob("*.v"))}
     needs = {name: _needs(text) for name, text in texts.items()}
     return {name: texts[name] for name in TopologicalSorter(needs).static_order()}
@@ -110,7 +110,9 @@ def theorem_at(text: str, line: int | None) -> str:
 
 
 def compiled(coq: Coq) -> Path | Refused:
-    """Return the folder of the compiled scripts, from the cache if they were compiled before; or what coqc refused."""
+    """Return the folder of the compiled Coq scripts: from the cache if they were compiled before, else newly compiled;
+    or what coqc refused.
+    """
     return _compiled(coq, tuple(scripts().items()))
 
 
@@ -146,7 +148,7 @@ class _RefusalError(Exception):
 
 
 def ask(coq: Coq, module: str, theorems: Sequence[str], library: Path, changed: str | None = None) -> Proved | Refused:
-    """Ask Coq for the statements of theorems and for the axioms on which they rest.
+    """Ask Coq for the statements of theorems of one script and for the axioms on which they rest.
 
     Parameters
     ----------
@@ -157,7 +159,7 @@ def ask(coq: Coq, module: str, theorems: Sequence[str], library: Path, changed: 
     changed : str, optional
         Another text of that script, which is compiled and used in its place.
     """
-    # Import also the scripts that the module imports, so that Coq prints statements in their notation.
+    # Import what the script imports, so that Coq prints the theorems in its notation.
     needs = " ".join([*_needs(scripts()[module]), module])
     text = changed if changed is not None else f"From FSPO Require Import {needs}.\n"
     lines = ["", "From Coq Require Import List Rdefinitions R_sqrt.", "Open Scope R_scope.", "Set Printing Width 110."]
@@ -176,7 +178,7 @@ def ask(coq: Coq, module: str, theorems: Sequence[str], library: Path, changed: 
 
 
 def _answer(coq: Coq, library: Path, script: str) -> Compilation:
-    """Run coqc on a script, or return the answer that an earlier run stored."""
+    """Run coqc on a script that asks Coq about theorems, or return the answer that an earlier run stored."""
     kept = library / "answers" / f"{digest(script)}.json"
     if kept.is_file():
         return Compilation(**json.loads(kept.read_text(encoding="utf-8")))

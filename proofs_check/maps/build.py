@@ -20,14 +20,14 @@ from proofs_check.maps.tables import to_frame
 
 PARTS = ("fairness", "price")
 CHUNK = 8
-"""Number of points of the fairness map that a process computes at a time."""
+"""Number of points (settings) of the fairness map that a process computes at a time."""
 Part = dict[str, list[dict]]
 
 
 def fairness_part(start: int, seed: int, draws: int) -> Part:
-    """Return the rows of points ``start`` to ``start + CHUNK`` of the fairness map.
+    """Return the rows of the table fairness_map for its points (settings) number ``start`` to ``start + CHUNK``.
 
-    Each point has its own random stream.
+    Each point has its own random stream, from the seed and its number.
     """
     rows = []
     for i, point in enumerate(points()[start : start + CHUNK], start):

@@ -33,7 +33,8 @@ Floats = theory.Floats
 Row = dict[str, Any]
 
 ACCEPTANCE = 0.85
-"""Mean share of responses kept, over ``LENGTHS``. Every rule's range is scaled until its band keeps this share."""
+"""Mean share of responses in the band, over ``LENGTHS``. Every rule's range is scaled until its band keeps this share.
+"""
 LENGTHS = np.unique(np.round(np.geomspace(1, 1e5, 121)))
 """Response lengths in tokens. They are equally likely, so log length is nearly uniform."""
 SIMULATED_LENGTHS = np.geomspace(1, 10**4.5, 10)
@@ -43,12 +44,12 @@ LAWS = {
     "no drift error": (0.0, ("rloo", "gspo", "fspo", "power")),
     "drift -sigma^2/2": (-(SIGMA**2) / 2, ("rloo", "gspo", "fspo", "fspo-kl", "power")),
 }
-"""Panels of the figure of acceptance by length: drift mu of the tokens (nats), and rules. All rules but fspo-kl are
-centred at 0.
+"""Panels of the figure of acceptance by length: drift of the tokens in nats, and names of the rules. fspo-kl's band is
+centred at the drift, all others at 0.
 """
 RANGES = {"equal": (1.0, 1.0, False), "unequal": (0.5, 1.5, True)}
-"""Cases of the figure of LRE by drift error (T3): standardised ranges u_lo and u_hi, and whether drift errors of both
-signs occur.
+"""Cases of the figure of LRE by drift error (T3): lower and upper range in standard deviations of S, and whether drift
+errors of both signs occur.
 """
 NEAR = 0.1
 """The table of T3 bounds LRE at each stated range and at all ranges within this relative distance of it."""
@@ -57,14 +58,14 @@ EXPONENTIAL, STUDENT = ExponentialTokens(0.0, 1.0), StudentTokens(0.0, 1.0, df=5
 
 
 def interval(hits: int, draws: int) -> tuple[float, float]:
-    """Return the Clopper-Pearson interval of a frequency."""
+    """Return the Clopper-Pearson interval of the share of ``hits`` among ``draws``."""
     found = binomtest(hits, draws).proportion_ci(CONFIDENCE, method="exact")
     return found.low, found.high
 
 
 def matched_rule(name: str, mu: float, sigma: float, target: float) -> tuple[Rule, float]:
-    """Return a preset scaled so that its band keeps a mean share ``target`` of Gaussian responses, and the band's
-    centre m.
+    """Return a preset scaled so that its band keeps a mean share ``target`` of responses with Gaussian S of drift mu
+    and scale sigma per token, and the band's centre per token.
 
     Raises
     ------
@@ -80,8 +81,9 @@ def matched_rule(name: str, mu: float, sigma: float, target: float) -> tuple[Rul
 
 
 def acceptance_laws(rng: np.random.Generator, draws: int) -> Iterator[Row]:
-    """Yield acceptance by length of each rule at equal mean acceptance (T1, T2): closed form (kind ``law``) and
-    simulated."""
+    """Yield the band acceptance of each rule by length, at equal mean acceptance (T1, T2): from a formula (column kind:
+    ``law``) and from drawn responses (``simulated``).
+    """
     for panel, (mu, rules) in LAWS.items():
         model = GaussianTokens(mu, SIGMA)
         for place, name in enumerate(rules):
@@ -101,10 +103,11 @@ def acceptance_laws(rng: np.random.Generator, draws: int) -> Iterator[Row]:
 
 
 def drift_lre(rng: np.random.Generator, draws: int) -> Iterator[Row]:
-    """Yield rows of T3: the largest LRE_inf over all shares of lengths for drift errors up to x, and the bounds of T3.
+    """Yield rows of T3: the largest LRE_inf over all shares of lengths whose band is off centre by at most x standard
+    deviations of S, and T3's bounds.
 
-    ``low``, ``high`` enclose the value at the stated ranges, ``near_low``, ``near_high`` the values for all ranges
-    within NEAR of them. ``one_sided``, ``two_sided`` are the bounds, empty where T3 gives none.
+    ``low``, ``high`` enclose it at the stated ranges, ``near_low``, ``near_high`` for all ranges within NEAR of them.
+    ``one_sided``, ``two_sided`` are T3's bounds for drift errors of one and of both signs, empty where T3 gives none.
     """
     del rng
     count = 9 if draws < 5_000 else 25
@@ -113,8 +116,8 @@ def drift_lre(rng: np.random.Generator, draws: int) -> Iterator[Row]:
         near = [((1 - NEAR) * u, (1 + NEAR) * u) for u in (u_lo, u_hi)]
         for x in np.linspace(0, 1.2, count).tolist():
             least = -x if mixed else 0.0
-            # Acceptance is least at an end of [least, x] and largest at the drift error (u_lo - u_hi)/2, or at the end
-            # nearest to it (T3).
+            # Acceptance is largest at the drift error (u_lo - u_hi)/2, u_lo and u_hi the ranges, or at the allowed
+            # error nearest to it, and least at an end of [least, x] (T3).
             at = np.array([least, x, min(max((u_lo - u_hi) / 2, least), x)])
             a = theory.interval_probability(-u_lo + at, u_hi + at)
             # LRE is largest where nearly all weight lies on the length that is accepted least.
@@ -132,9 +135,10 @@ def drift_lre(rng: np.random.Generator, draws: int) -> Iterator[Row]:
 
 
 def lemma_row(source: str, case: Strata) -> Row:
-    """Return rho of T7 for these strata, and the cosine and sine of the angle between clipped and true update.
+    """Return T7's rho for these strata, and the cosine and sine of the angle between clipped and true update.
+    ``source``: how they were made.
 
-    The sine does not lose digits at small angles.
+    The sine is computed by itself, because 1 - cosine^2 would lose digits at small angles.
     """
     lemma = case.lemma()
     sine, _ = case.sine()
@@ -142,8 +146,9 @@ def lemma_row(source: str, case: Strata) -> Row:
 
 
 def optimised_strata(rng: np.random.Generator, rho: float, steps: int = 150) -> Strata:
-    """Return strata with about the given rho, whose clipped update an optimiser has turned as far from the true one as
-    it can."""
+    """Return strata with T7's rho near ``rho``, at which an optimiser has turned the clipped update as far from the
+    true one as it can.
+    """
     K, D = int(rng.integers(2, 6)), int(rng.integers(2, 9))
 
     def unpack(x: Any) -> tuple[Any, Any, Any, Any]:
@@ -161,7 +166,9 @@ def optimised_strata(rng: np.random.Generator, rho: float, steps: int = 150) -> 
 
 
 def tightness(rng: np.random.Generator, draws: int) -> Iterator[Row]:
-    """Yield rho, cosine and sine of T7 for random strata, optimised strata, a softmax policy and T7s's worst case."""
+    """Yield T7's rho, and cosine and sine of the angle between clipped and true update, for random strata, optimised
+    strata, a softmax policy and T7s's worst case.
+    """
     for _ in range(min(max(draws // 10, 100), 2_000)):
         yield lemma_row("random", random_strata(rng))
     for rho in np.linspace(0.05, 0.95, min(max(draws // 1_000, 4), 19)).tolist():
@@ -176,7 +183,8 @@ def tightness(rng: np.random.Generator, draws: int) -> Iterator[Row]:
 
 
 def edge_errors(law: str, length: int) -> tuple[Any, Any]:
-    """Return band edges z, in standard deviations of S, and F(z) - Phi(z) with F the law of S.
+    """Return places z of a band's edge, in standard deviations of S, and F(z) - Phi(z) there: F is the distribution
+    function of S, a sum of ``length`` tokens of the named law, and Phi the normal one.
 
     At jumps of F, both one-sided limits are returned.
     """
@@ -195,17 +203,21 @@ def edge_errors(law: str, length: int) -> tuple[Any, Any]:
 
 
 def worst_band(z: Floats, error: Floats) -> float:
-    """Return the largest distance of a band's acceptance from its Gaussian value, over all bands that contain 0."""
+    """Return how far a band's acceptance can be from its Gaussian value, over all bands that contain 0, from edges
+    ``z`` and the errors there (`edge_errors`).
+    """
     upper, lower = error[z >= 0], error[z <= 0]
     return float(max(upper.max() - lower.min(), lower.max() - upper.min()))
 
 
 def unit_band(law: str, length: int) -> float:
-    """Return the acceptance P(|S| <= sigma sqrt(l)) of the band u = 1, computed without sampling."""
+    """Return the acceptance of a band of half-width one standard deviation of S, for ``length`` tokens of the named
+    law, computed without sampling.
+    """
     root = math.sqrt(length)
     if law == "signs":
         k = np.arange(length + 1)
-        # Compare whole numbers, so that a value exactly on the edge counts as inside.
+        # With whole numbers no rounding puts a value of S that lies on the edge outside.
         inside = (2 * k - length) ** 2 <= length
         return float(binom.pmf(k, length, 0.5)[inside].sum())
     low, high = (EXPONENTIAL if law == "exponential" else STUDENT).cdf(np.array([-root, root]), length)
@@ -213,15 +225,18 @@ def unit_band(law: str, length: int) -> float:
 
 
 def token_sums(law: str, length: int, rng: np.random.Generator, draws: int) -> Floats:
-    """Draw log-ratios S of responses of one length, in units of a token's standard deviation."""
+    """Draw log-ratios S of responses of one length, with tokens of the named law, in units of a token's standard
+    deviation.
+    """
     if law == "signs":
         return np.asarray(2.0 * rng.binomial(length, 0.5, draws) - length, np.float64)
     return (EXPONENTIAL if law == "exponential" else STUDENT).sample(rng, np.full(draws, length))
 
 
 def berry_esseen(rng: np.random.Generator, draws: int) -> Iterator[Row]:
-    """Yield rows of T5: the Berry-Esseen bound and the true distance from Gaussian acceptance, for the worst band
-    (``worst``) and for u = 1 (``unit``)."""
+    """Yield rows of T5 by token law and length: the Berry-Esseen bound and the true distance from Gaussian acceptance,
+    for the worst band (``worst``) and for the band of half-width one standard deviation of S (``unit``).
+    """
     gauss = float(theory.interval_probability(-1.0, 1.0))
     powers = 2 ** np.arange(13)
     for law, rho3 in (("exponential", float(EXPONENTIAL.RHO3)), ("signs", 1.0), ("student", STUDENT.rho3)):

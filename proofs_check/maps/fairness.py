@@ -17,16 +17,17 @@ from proofs_check.tools.lre_interval import simulated_lre
 
 Measure = Literal["band", "update", "weight"]
 TARGETS: dict[str, tuple[float, ...]] = {"band": (0.85, 0.5), "update": (0.85, 0.7), "weight": (0.85, 0.5)}
-"""Mean acceptances to which ranges are set, by kind of acceptance. There is no low target for update acceptance,
-because a response can be clipped on one side of the band only.
+"""Mean acceptances to which ranges are set, by kind of acceptance. For update acceptance none is low: a response is
+clipped on one side of the band only, so even a narrow band leaves about half of all responses.
 """
 SIMULATED_TARGET = 0.85
 Row = dict[str, Any]
 
 
 def _power(name: str, gamma: float, **options: Any) -> Rule:
-    """Return a band of half-width c L^gamma, which equals sigma sqrt(L) at the middle length before the range is
-    scaled."""
+    """Return a band of half-width c L^gamma around 0 or a drift. c is such that at the length ``MIDDLE`` the half-width
+    is one standard deviation of S; `rows_of` scales it later.
+    """
     c = SIGMA * MIDDLE ** (0.5 - gamma)
     return Rule("power", c, c, gamma=gamma, name=name, **options)
 
@@ -41,13 +42,15 @@ RULES: tuple[Rule, ...] = (
     _power("fspo-gaussian", 0.5, drift="gaussian"),
     _power("fspo-tilted", 0.5, drift="tilted"),
 )
-"""The bands that are compared. All are symmetric, because the map varies the ratio of the two ranges by itself.
+"""The bands that are compared. All are symmetric, because the ratio of the two ranges is a factor of the map by itself.
 ``fixed`` and ``linear`` stand for rloo and gspo, whose ranges are unequal.
 """
 
 
 def acceptance(setting: MapPoint, rule: Rule, measure: Measure) -> Floats | None:
-    """Return the share of responses kept at each length (K,), by one of the three kinds of acceptance.
+    """Return a rule's acceptance at each length (K,) of a setting; ``measure`` is its kind: band, update or weight.
+
+    ``weight`` is the mean of w in the band (others count 0) over the mean of w, whatever the sign of A (T13).
 
     ``weight`` is E[w; band | l] / E[w | l], a two-sided drop (T13).
 
@@ -73,14 +76,15 @@ _INFINITE = np.array(math.inf)
 
 
 def with_asymmetry(rule: Rule, ratio: float) -> Rule:
-    """Return the rule with c_hi/c_lo = ratio and the geometric mean of c_lo and c_hi unchanged."""
+    """Return the rule with the upper range ``ratio`` times the lower one, and the geometric mean of both unchanged."""
     root = math.sqrt(ratio)
     return replace(rule, range_lo=rule.range_lo / root, range_hi=rule.range_hi * root)
 
 
 def rows_of(setting: MapPoint, measures: tuple[str, ...], rng: np.random.Generator, draws: int) -> list[Row]:
-    """Return rows of LRE for every rule, kind of acceptance and target in one setting, with simulated rows if it has
-    any."""
+    """Return rows of LRE in one setting for every rule, kind of acceptance and target acceptance; drawn responses give
+    further rows if the setting asks for them.
+    """
     rows: list[Row] = []
     sample = _Sample(setting, rng, draws) if setting.simulate and draws else None
     for measure in measures:

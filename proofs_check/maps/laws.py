@@ -21,7 +21,7 @@ Sampler = Callable[[np.random.Generator, int], Floats]
 
 
 class Law(Protocol):
-    """The law of S given the length, for K lengths at once."""
+    """The law of S given the length, for K lengths at once (a protocol that each law of this module follows)."""
 
     def probability(self, lo: Floats, hi: Floats) -> Floats:
         """Return the probability that lo <= S <= hi at each length, (K,)."""
@@ -33,7 +33,9 @@ class Law(Protocol):
         ...
 
     def sample(self, rng: np.random.Generator, draws: int) -> Floats:
-        """Draw S, (draws, K). Rows are independent; the columns of a row may be sums over one token path."""
+        """Draw S for each of the K lengths, (draws, K). Rows are independent; within a row S may be sums over the first
+        tokens of one response.
+        """
         ...
 
 
@@ -68,8 +70,9 @@ class Normal:
 class Student:
     """S given l is a mean plus a sum of l independent Student-t tokens; its law comes from Gil-Pelaez inversion.
 
-    At the length ``at`` the quartiles of the sum are those of N(0, sigma^2 at). So laws with 2 or fewer degrees of
-    freedom, which have no variance, can be compared with the others. The mean weight is infinite.
+    The tokens' scale is such that S at the length ``at`` has the quartiles of a normal law of variance sigma^2 at. So
+    laws with 2 or fewer degrees of freedom ``df``, which have no variance, can be compared with the others. The mean
+    weight is infinite.
     """
 
     mean: Floats
@@ -86,7 +89,7 @@ class Student:
     _EDGE = 60.0
 
     def __post_init__(self) -> None:
-        # The width of the sum grows like l^(1/2), or like l^(1/df) under a stable law.
+        # The width of a sum of l tokens grows like l^(1/2), or like l^(1/df) below 2 degrees of freedom (a stable law).
         exponent = max(0.5, 1 / self.df)
         x = np.concatenate([[0.0], np.geomspace(1e-3, self._EDGE, 600)])
         u, weight = _panels(60.0)
@@ -98,7 +101,7 @@ class Student:
             return 0.5 + np.exp(log_phi) @ kernel.T / math.pi
 
         middle = np.array([self.at])
-        # Distribution function of the sum of ``at`` tokens of scale 1; the sum is in units of at^exponent.
+        # Distribution function of the sum of ``at`` tokens of scale 1, in units of at^exponent.
         first = CubicSpline(x, cdf(middle**exponent, middle)[0])
         found = float(first.solve(0.75, extrapolate=False)[0]) * self.at**exponent
         object.__setattr__(self, "token_scale", quartile * self.sigma * math.sqrt(self.at) / found)
@@ -115,7 +118,7 @@ class Student:
         return
 
     def sample(self, rng: np.random.Generator, draws: int) -> Floats:
-        """Draw S, (draws, K), as partial sums of paths of tokens."""
+        """Draw S for each of the K lengths, (draws, K), as sums over the first tokens of ``draws`` paths."""
         return self.mean + partial_sums(lambda n, t: self.token_scale * rng.standard_t(self.df, (n, t)), draws, self)
 
     def _cdf(self, s: Floats) -> Floats:
@@ -212,7 +215,7 @@ class Switching:
         return self._between(1, lo, hi)
 
     def sample(self, rng: np.random.Generator, draws: int) -> Floats:
-        """Draw S, (draws, K), as partial sums of paths of tokens."""
+        """Draw S for each of the K lengths, (draws, K), as sums over the first tokens of ``draws`` paths."""
 
         def tokens(n: int, t: int) -> Floats:
             start = rng.integers(0, 2, (n, 1))

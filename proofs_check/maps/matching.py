@@ -36,7 +36,8 @@ def matched(rule: Rule, mean_acceptance: Callable[[Rule], float], target: float)
         return mean_acceptance(scaled(rule, math.exp(log_factor))) - target
 
     low = high = 0.0
-    # Widen the range in steps: much wider than needed, the edge 1 + eps of some shapes could not be computed.
+    # Widen or narrow the range in steps of a factor e. A range far beyond the one wanted would make the edge 1 + eps of
+    # some shapes overflow.
     while excess(low) > 0 and low > -_WIDEST:
         low -= 1.0
     while excess(high) < 0 and high < _WIDEST:

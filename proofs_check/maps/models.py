@@ -1,4 +1,6 @@
-"""The models of the price map: for each a policy, the step that was made from it, and the rewards."""
+"""The models of the price map (table mse_map): for each a policy, the training step that was made from it, and the
+rewards.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,7 @@ def _location(name: str, headers: Floats | None = None, shares: Floats | None = 
     positive = options.pop("positive", np.full(lengths.size, 0.5))
     h = np.ones(1) if headers is None else headers
     q = np.ones(1) if shares is None else shares
-    # a list of headers without shares: one header for each length
+    # headers (factors on a response's mean log-ratios, see LocationPolicy) without shares: one for each length
     if h.size == lengths.size and shares is None and headers is not None:
         return LocationPolicy(name, lengths, h, np.full(lengths.size, 1 / lengths.size), positive, **options)
     p = np.repeat(q / lengths.size, lengths.size)
@@ -63,8 +65,9 @@ def _location(name: str, headers: Floats | None = None, shares: Floats | None = 
 
 
 def _heavy_headers() -> tuple[Floats, Floats]:
-    """Return seven values of a header that is nearly lognormal, and their shares. They make S skewed and
-    heavy-tailed."""
+    """Return seven values of the header, a response's factor on the size of the step, and their shares. They are nearly
+    lognormal and make S skewed and heavy-tailed.
+    """
     x, w = np.polynomial.hermite_e.hermegauss(7)
     h = np.exp(x / 2)
     w = w / w.sum()

@@ -20,7 +20,9 @@ DRIFTS = ("kl", "none")
 
 
 def rows(seed: int = 0, runs: int = RUNS, progress: bool = False) -> Iterator[dict[str, Any]]:
-    """Yield one row for each drift, log-ratio model and rule. Each model has its own random stream."""
+    """Yield one row of LRE after learning for each drift, log-ratio model and rule. Each model has its own random
+    stream.
+    """
     models: Mapping[str, LogRatioModel] = MODELS
     with tqdm(total=len(DRIFTS) * len(models), desc="online", disable=not progress, file=sys.stderr) as bar:
         for drift in DRIFTS:

@@ -74,15 +74,17 @@ class Policy(Protocol):
 
     @property
     def kl(self) -> float:
-        """KL of the step per token, in nats: minus the mean of S per token."""
+        """KL(old||new) per token, nats: minus the mean of S over the mean length."""
         ...
 
     def calibrated(self, rule: Rule, m: float, target: float) -> Rule | None:
-        """Return the rule scaled so that its band keeps a share ``target`` of responses, or None if no range does."""
+        """Return the rule scaled so that its band around m L keeps a share ``target`` of responses, or None if no range
+        does.
+        """
         ...
 
     def moments(self, rule: Rule, m: float) -> Moments:
-        """Return the moments of the update that the rule clips."""
+        """Return the exact moments of the update under the rule, whose band has the centre m L."""
         ...
 
 
@@ -128,27 +130,33 @@ class LocationPolicy:
 
     @property
     def kl(self) -> float:
-        """Return KL(old||new) per token, nats: E[tau^2/2] / E[L]."""
+        """Return KL(old||new) per token, nats: the mean of S is minus half its variance tau^2."""
         return float(self.p @ self.tau**2) / 2 / float(self.p @ self.lengths)
 
     def band_acceptance(self, rule: Rule, m: float) -> Floats:
-        """Return the share of each stratum's responses that lie in the rule's band."""
+        """Return the share of each stratum's responses (one length, one header) that lie in the rule's band around
+        m L.
+        """
         lo, hi = rule.band(self.lengths, m)
         return interval_probability(lo / self.tau + self.tau / 2, hi / self.tau + self.tau / 2)
 
     def calibrated(self, rule: Rule, m: float, target: float) -> Rule | None:
-        """Return the rule scaled so that its band keeps a share ``target`` of responses, or None if no range does."""
+        """Return the rule scaled so that its band around m L keeps a share ``target`` of responses, or None if no range
+        does.
+        """
         return matched(rule, lambda r: float(self.p @ self.band_acceptance(r, m)), target)
 
     def moments(self, rule: Rule, m: float) -> Moments:
-        """Return the moments of the update that the rule clips, by quadrature over z."""
+        """Return the exact moments of the update under the rule, whose band has the centre m L, by quadrature over z
+        (see the module's docstring).
+        """
         tau, n = self.tau[:, None], self.lengths[:, None]
         lo, hi = rule.band(self.lengths, m)
         z, density = _nodes(self.tau, (lo / self.tau + self.tau / 2, hi / self.tau + self.tau / 2))
         S = tau * z - tau**2 / 2
         w = np.exp(S)
         across = math.sqrt(1 - self.overlap**2)
-        # The reward is 1 where the second component of Z exceeds t.
+        # Z's component orthogonal to Delta, in the plane of v: the reward is 1 where it exceeds t.
         t = (ndtri(1 - self.positive)[:, None] - self.overlap * z) / across
         phi, below, above = np.exp(-(t**2) / 2) / math.sqrt(2 * math.pi), ndtr(t), ndtr(-t)
         mean_reward = float(self.p @ self.positive)
@@ -157,8 +165,8 @@ class LocationPolicy:
         J = self.lengths.size
         g, g_clip, second = np.zeros(2), np.zeros(2), 0.0
         kept, weight, clipped, square = np.zeros((4, J))
-        # For reward 1 and for reward 0: moments of order 0, 1 and 2 of Z's second component, over the half line where
-        # that reward is given.
+        # For reward 1 and for reward 0: the advantage, and moments of order 0, 1 and 2 of that component of Z over the
+        # half line where this reward is given.
         for A, m0, m1, m2 in (
             (1 - mean_reward, above, phi, above + t * phi),
             (-mean_reward, below, -phi, below - t * phi),
@@ -183,8 +191,9 @@ class LocationPolicy:
         return Moments(g, g_clip, second, lengths, p, p, *rates)
 
     def sample(self, rng: np.random.Generator, draws: int) -> tuple[Floats, Floats, Floats, Floats]:
-        """Draw S, L, A (N,) and psi (N, D). Columns of psi: along Delta, along v's part orthogonal to Delta, and
-        noise."""
+        """Draw log-ratio, length and advantage of responses, (N,) each, and their scores psi (N, D). Columns of psi:
+        along Delta, along the part of v that is orthogonal to it, and noise (see the module's docstring).
+        """
         j = rng.choice(self.lengths.size, draws, p=self.p)
         n, h = self.lengths[j], self.headers[j]
         Z = rng.standard_normal((draws, self.dims))
@@ -197,9 +206,10 @@ class LocationPolicy:
 
 
 def _nodes(tau: Floats, cuts: tuple[Floats, Floats], panels: int = 16, order: int = 10) -> tuple[Floats, Floats]:
-    """Return Gauss-Legendre nodes on the axis of z, split at the band's edges, and weights times the normal density.
+    """Return Gauss-Legendre nodes on the axis of z (S in standard deviations tau, see the module's docstring), split at
+    the band's edges, and weights times the normal density.
 
-    The axis reaches 9 beyond 0 and beyond 2 tau, the centre of phi(z) w^2.
+    The axis reaches 9 beyond 0 and beyond 2 tau, the centre of the normal density times w^2.
     """
     start, end = np.full_like(tau, -9.0), 9.0 + 2 * tau
     regular = start[:, None] + (end - start)[:, None] * np.linspace(0, 1, panels + 1)
@@ -241,7 +251,9 @@ class SoftmaxPolicy:
         return cls(name, S, n, bandit.advantages, mass, bandit.psi, -float(mass @ S) / float(mass @ n))
 
     def calibrated(self, rule: Rule, m: float, target: float) -> Rule:
-        """Return the rule with the range at which the probability that its band keeps is nearest to the target."""
+        """Return the rule with the range at which its band around m L keeps a share of responses nearest to the
+        target.
+        """
         excess = standardized_excess(rule, self.S, self.n, self.A, m)
         order = np.argsort(excess)
         excess, mass = excess[order], np.cumsum(self.mass[order])
@@ -249,7 +261,9 @@ class SoftmaxPolicy:
         return scaled(rule, float(excess[k] + excess[k + 1]) / 2)
 
     def moments(self, rule: Rule, m: float) -> Moments:
-        """Return the moments of the update that the rule clips, by summing over all responses."""
+        """Return the exact moments of the update under the rule, whose band has the centre m L, as sums over all
+        responses.
+        """
         applied = rule.apply(self.S, self.n, self.A, m)
         f, w = applied.clipped_weight, np.exp(self.S)
         lengths, which = np.unique(self.n, return_inverse=True)
@@ -269,5 +283,5 @@ class SoftmaxPolicy:
 
 
 def _bins(which: np.ndarray, values: Floats) -> Floats:
-    """Return the sums of the values in each group."""
+    """Return the sums of the values in each group, ``which`` being the group of each value."""
     return np.asarray(np.bincount(which, values), np.float64)

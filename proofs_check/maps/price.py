@@ -20,18 +20,20 @@ CENTRES = (-1.0, -0.5, 0.0, 0.5, 1.0)
 ACCEPTANCES = (0.1, 0.2, 0.3, 0.5, 0.7, 0.8, 0.85, 0.9, 0.95, 0.98, 0.99)
 PROMPTS = (32, TYPICAL_PROMPTS, 8192)
 BY_LENGTH = 0.85
-"""Mean share of responses kept by the bands in the table by length."""
+"""Mean band acceptance of the bands in the table price_by_length."""
 CRITERIA = ("mse", "mse_direction", "mse_scaled")
 Row = dict[str, Any]
 
 
 def rule_for(policy: Policy, gamma: float, centre: float, outside: Outside) -> tuple[Rule, float]:
-    """Return a band of exponent gamma whose range is not yet scaled, and its centre: ``centre`` times KL per token."""
+    """Return a band of half-width L^gamma, which is scaled later, and its centre per token: ``centre`` times
+    KL(old||new) per token.
+    """
     return Rule("power", 1.0, 1.0, gamma=gamma, outside=outside), centre * policy.kl
 
 
 def rows_of(name: str, step: Callable[[], object] = lambda: None) -> tuple[list[Row], list[Row]]:
-    """Return one model's rows of mse_map and of price_by_length.
+    """Return one model's rows of the tables mse_map and price_by_length.
 
     ``step`` is called after each band, for a progress bar.
     """
@@ -54,12 +56,14 @@ def rows_of(name: str, step: Callable[[], object] = lambda: None) -> tuple[list[
 
 
 def steps() -> int:
-    """Return for how many bands ``rows_of`` calls ``step``."""
+    """Return how many times ``rows_of`` calls ``step``: once for each exponent and centre of a band."""
     return len(GAMMAS) * len(CENTRES)
 
 
 def _outsides(policy: Policy, gamma: float, centre: float, target: float) -> Iterator[tuple[Row, Rule, float, Moments]]:
-    """Yield drop, truncate and cap with the same band, scaled to the target acceptance."""
+    """Yield row, rule, centre per token and moments for drop, truncate and cap with one band, whose range is scaled to
+    the target acceptance.
+    """
     first, m = rule_for(policy, gamma, centre, "drop")
     found = policy.calibrated(first, m, target)
     if found is None:
@@ -73,7 +77,9 @@ def _outsides(policy: Policy, gamma: float, centre: float, target: float) -> Ite
 
 
 def _price(m: Moments, outside: str) -> Iterator[Row]:
-    """Yield bias, variance and mean squared error for each number of prompts (T12), relative to |g|^2."""
+    """Yield rows of T12's squared bias, variance and mean squared error of the update, relative to |g|^2 of the true
+    update g: one row for each number of prompts.
+    """
     p, norm2, clipped2 = m.p_update, _square(m.g), _square(m.g_clip)
     kept, b = float(p @ m.kept), float(p @ m.clipped) / float(p @ m.weight)
     a_bar = kept if outside == "drop" else b
@@ -89,7 +95,7 @@ def _price(m: Moments, outside: str) -> Iterator[Row]:
     }
     for n in PROMPTS:
         variance = (m.second - clipped2) / n / norm2
-        # The error if the clipped update is also scaled: the least |c g_clip - g|^2 + c^2 tr Cov over c.
+        # Least mean squared error of c times the clipped update, over all factors c: |c g_clip - g|^2 + c^2 tr Cov.
         scaled = 1 - float(m.g @ m.g_clip) ** 2 / norm2 / (clipped2 + variance * norm2)
         yield row | {
             "n": n,
@@ -101,7 +107,7 @@ def _price(m: Moments, outside: str) -> Iterator[Row]:
 
 
 def _by_length(base: Row, rule: Rule, m: float, moments: Moments) -> Iterator[Row]:
-    """Yield effective sample size and mean weights at each length (T10)."""
+    """Yield one row for each length: effective sample size, and mean and variance of the clipped weights (T10)."""
     with np.errstate(over="ignore"):
         edge = np.exp(rule.band(moments.lengths, m)[1])
     row = {k: v for k, v in base.items() if k != "half_width"}
@@ -113,14 +119,15 @@ def _by_length(base: Row, rule: Rule, m: float, moments: Moments) -> Iterator[Ro
             "band_acceptance": moments.band[i],
             "weight_mean": first,
             "weight_variance": square - first**2,
-            # 0 if the band keeps no response of the length
+            # 0 if the band keeps no response of this length
             "ess_share": first**2 / square if square > 0 else 0.0,
         }
 
 
 def best_rows(frame: Any) -> list[Row]:
-    """Return the rows of mse_best: the least error of each criterion in mse_map, and what each restriction of the band
-    costs."""
+    """Return the rows of the table mse_best: the least of each kind of error in mse_map, and the least with the
+    exponent 1/2 or with one centre.
+    """
     rows: list[Row] = []
     for (model, n), part in frame.groupby(["model", "n"], sort=False):
         free, clipped = part[part.outside == "none"].iloc[0], part[part.outside != "none"]

@@ -41,7 +41,7 @@ RATIO = 16.0
 SIGN_SHARE = 0.4
 NUM_LENGTHS = 12
 TYPICAL_PROMPTS = 512
-"""Number of prompts in an update for which figures and studies show errors."""
+"""Number of prompts in an update at which figures and studies read errors from the table mse_map."""
 
 
 @dataclass(frozen=True)
@@ -107,18 +107,21 @@ FACTORS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "sign_share": ((0, 0.2, 0.4, 0.6, 0.8), ()),
     "sign_drift": ((-1, -0.5, 0, 0.25, 0.5, 1, 2), (1,)),
 }
-"""Values of each factor, and at which of them the map also has simulated rows."""
+"""Values of each factor that the map goes through, and those of them at which it also has simulated rows."""
 
 GRIDS: tuple[tuple[str, tuple[float, ...], str, tuple[float, ...], str], ...] = (
     ("drift_error", (0, 0.25, 0.5, 1, 1.5, 2, 3), "exponent", (0.3, 0.4, 0.5, 0.6, 0.7, 0.85, 1), "band"),
     ("length_ratio", (2, 4, 8, 16, 32, 64, 256), "exponent", (0.3, 0.4, 0.5, 0.6, 0.7, 0.85, 1), "band"),
     ("asymmetry", (0.25, 0.5, 0.75, 1, 4 / 3, 2, 4), "sign_share", (0, 0.2, 0.4, 0.6, 0.8), "update"),
 )
-"""Grids of two factors: first factor and values, second factor and values, and the kind of acceptance shown."""
+"""Two-factor grids of the map: first factor and its values, second factor and its values, and the kind of acceptance.
+"""
 
 
 def lengths_on(ratio: float) -> Floats:
-    """Return integer lengths on a logarithmic grid around MIDDLE with l_max/l_min = ratio."""
+    """Return NUM_LENGTHS whole lengths, evenly spaced on a logarithmic scale around MIDDLE, with longest/shortest =
+    ratio.
+    """
     return np.round(MIDDLE * np.geomspace(ratio**-0.5, ratio**0.5, NUM_LENGTHS))
 
 
@@ -164,8 +167,8 @@ def setting(
 
 @dataclass(frozen=True)
 class Point:
-    """One or two changed factors of a setting and the kinds of acceptance to show. Its laws, which take time, are
-    computed by `setting`.
+    """One point of the fairness map: one or two factors with values other than the base case's, and the kinds of
+    acceptance to show. `setting` computes its laws of S, which takes time.
     """
 
     factor: str
@@ -176,7 +179,7 @@ class Point:
     simulate: bool = False
 
     def setting(self) -> MapPoint:
-        """Compute the laws and return the setting."""
+        """Compute the laws of S at this point and return them with lengths and factors."""
         return setting(self.factor, self.value, self.factor_2, self.value_2, self.simulate)
 
 
@@ -189,17 +192,18 @@ def points() -> list[Point]:
 
 
 def _laws(point: dict[str, float], lengths: Floats, positive: Floats) -> tuple[str, Law, Law, TokenMeans]:
-    """Return the name of the law of S, the laws for A > 0 and A < 0, and the token means from which a rule's centre
-    follows.
+    """Return the name of the law of S, the laws for A > 0 and A < 0, and the expected k3 and s^2 of a token, from which
+    drifts get a band's centre. ``positive``: share of A > 0 at each length.
     """
     mu = -(SIGMA**2) / 2
     if point["tail"] > 0:
         df = 1 / point["tail"]
         law = Student(mu * lengths, lengths, SIGMA, df, MIDDLE)
         square = law.token_scale**2 * df / (df - 2) if df > 2 else math.inf
-        return "student", law, law, TokenMeans(math.inf, square + mu**2)  # k3 is infinite, because E[e^s] is
+        # The mean of k3 = e^s - 1 - s is infinite, because that of e^s is.
+        return "student", law, law, TokenMeans(math.inf, square + mu**2)
     if not math.isnan(point["switching"]):
-        low = SIGMA**2 / 5  # token variances low and 9 low, mean sigma^2
+        low = SIGMA**2 / 5  # token variances of the two states: low and 9 low, with mean sigma^2
         law = Switching(lengths, low, 9 * low, point["switching"])
         return "markov", law, law, _token_means(mu, SIGMA**2)
     if point["ar1"] != 0:
@@ -214,8 +218,8 @@ def _laws(point: dict[str, float], lengths: Floats, positive: Floats) -> tuple[s
         mean = mean + (-point["drift_error"] * SIGMA / math.sqrt(lengths[-1]) - mu) * lengths
     shift = point["sign_drift"] * SIGMA * lengths / math.sqrt(lengths[-1])
     scale = np.sqrt(variance)
-    # A rule's estimates pool all tokens, so these expectations do too. A token of a response of length l is taken as
-    # N(mean/l, variance/l).
+    # A rule estimates k3 and s^2 over the tokens of all responses, so their expectations weight a length by its tokens.
+    # A token of a response of length l is taken as N(mean/l, variance/l).
     tokens = lengths / lengths.sum()
     sides = [(tokens * positive, mean + shift), (tokens * (1 - positive), mean - shift)]
     found = [_token_means(m / lengths, variance / lengths, w) for w, m in sides]
@@ -225,6 +229,8 @@ def _laws(point: dict[str, float], lengths: Floats, positive: Floats) -> tuple[s
 
 
 def _token_means(mean: Floats | float, variance: Floats | float, share: Floats | float = 1.0) -> TokenMeans:
-    """Return the expectations of k3 and s^2 over tokens N(mean, variance), averaged with the weights ``share``."""
+    """Return the expectations of k3 = e^s - 1 - s and of s^2 over tokens s with the law N(mean, variance), averaged
+    with the weights ``share``.
+    """
     k3 = np.expm1(mean + variance / 2) - mean
     return TokenMeans(float(np.sum(share * k3)), float(np.sum(share * (variance + mean**2))))

@@ -20,12 +20,12 @@ class LogRatioModel(Protocol):
 
     @property
     def mu(self) -> float:
-        """Drift of the model: mean log-ratio, nats per token."""
+        """Drift of the model: mean token log-ratio, nats per token."""
         ...
 
     @property
     def sigma(self) -> float:
-        """Scale, nats per root token."""
+        """Scale of the model, nats per root token: S has about the standard deviation sigma sqrt(L)."""
         ...
 
     def sample(self, rng: np.random.Generator, lengths: ArrayLike) -> Floats:
@@ -63,7 +63,9 @@ class TokenModel(LogRatioModel, Protocol):
 
 
 def matching_means(model: LogRatioModel) -> TokenMeans:
-    """Return the means for which drift ``kl`` equals mu <= 0: k3 = -mu, and sigma^2 per token."""
+    """Return the token means (k3 = -mu, and sigma^2) from which a rule with drift ``kl`` gets the model's drift mu <= 0
+    as its centre per token.
+    """
     if not model.mu <= 0:
         raise UserError("drift 'kl' is -k3 <= 0: it can match only a model with mu <= 0")
     return TokenMeans(-model.mu, model.sigma**2)
@@ -84,7 +86,8 @@ def check_open(name: str, value: float, low: float, high: float, why: str) -> No
 
 
 def checked_lengths(lengths: ArrayLike, whole: bool = False) -> Floats:
-    """Return lengths as float64, with one entry for each repeated axis; the result broadcasts to the given shape.
+    """Return lengths as float64. An axis along which the given array was only repeated by np.broadcast_to has one
+    entry; the result broadcasts to the given shape.
 
     Parameters
     ----------
@@ -100,7 +103,7 @@ def checked_lengths(lengths: ArrayLike, whole: bool = False) -> Floats:
     given = np.asarray(lengths)
     if given.size == 0:
         raise UserError("lengths are empty: give at least one length")
-    # np.broadcast_to gives repeated axes the stride 0. One entry of such an axis is enough to compute with.
+    # Repeated axes, as np.broadcast_to makes them, have stride 0; one entry of each is enough to compute with.
     n = given[tuple(slice(None) if stride else slice(0, 1) for stride in given.strides)].astype(np.float64, copy=False)
     if not (n.min() >= 1 and n.max() < math.inf):
         raise UserError("lengths must be finite and >= 1 token; the end of sequence counts")

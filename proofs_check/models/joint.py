@@ -57,7 +57,9 @@ class ShiftedLengths:
 
     @property
     def mu(self) -> float:
-        """Drift of every token but the last, nats. The mean of S is mu L plus a constant from the last token."""
+        """Drift of every token but the last, nats per token. The mean of S is mu L plus a constant from the last
+        token.
+        """
         return float(np.array(self.old) @ self._symbol_ratios) + self._going_on
 
     @property
@@ -92,7 +94,9 @@ class ShiftedLengths:
         return counts @ self._symbol_ratios + (n - 1) * self._going_on + self._stopping
 
     def paths(self, rng: np.random.Generator, draws: int, length: int) -> Floats:
-        """Draw the token log-ratios of responses, (draws, length)."""
+        """Draw the token log-ratios of ``draws`` responses of ``length`` tokens, (draws, length), under the old
+        policy.
+        """
         symbols = rng.choice(len(self.old), size=checked_paths(draws, length), p=np.array(self.old) / sum(self.old))
         s = self._symbol_ratios[symbols] + self._going_on
         s[:, -1] = self._stopping
@@ -101,7 +105,8 @@ class ShiftedLengths:
 
 @dataclass(frozen=True)
 class AdvantageDrift:
-    """S given L and A is N((mu + sign(A) pull) L, sigma^2 L), so rewarded responses move up and the others down (T11).
+    """S given L and A is N((mu + sign(A) pull) L, sigma^2 L): responses with A > 0 move up and those with A < 0 down
+    (T11).
 
     ``sample`` gives S alone, ``sample_pair`` S with A = +1 or -1.
 
@@ -141,7 +146,9 @@ class AdvantageDrift:
         return (self.mu + self.pull * (2 * self.positive_share(lengths) - 1)) * n
 
     def variance(self, lengths: ArrayLike) -> Floats:
-        """Return Var[S | L], nats squared: the variance of the noise plus that of the two drifts."""
+        """Return Var[S | L], nats squared: the variance given A plus that of the mean, which depends on the sign of
+        A.
+        """
         share, n = self.positive_share(lengths), np.asarray(lengths, np.float64)
         return self.sigma**2 * n + 4 * share * (1 - share) * (self.pull * n) ** 2
 

@@ -28,7 +28,7 @@ class ScaleFamily:
     mu: float
     sigma: float
 
-    _WHOLE = False  # whether the model needs lengths that are whole numbers
+    _WHOLE = False  # whether lengths must be whole numbers
 
     def __post_init__(self) -> None:
         check_moments(self.mu, self.sigma)
@@ -44,11 +44,11 @@ class ScaleFamily:
         return special.ndtr(z)
 
     def mean(self, lengths: ArrayLike) -> Floats:
-        """Return E[S | L], nats, by a formula."""
+        """Return E[S | L] at the given lengths, nats, by a formula."""
         return np.broadcast_to(self.mu * checked_lengths(lengths, self._WHOLE), np.shape(lengths))
 
     def variance(self, lengths: ArrayLike) -> Floats:
-        """Return Var[S | L], nats squared, by a formula."""
+        """Return Var[S | L] at the given lengths, nats squared, by a formula."""
         return np.broadcast_to(self._variance(checked_lengths(lengths, self._WHOLE)), np.shape(lengths))
 
     def cdf(self, s: ArrayLike, lengths: ArrayLike) -> Floats:

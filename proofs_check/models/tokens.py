@@ -12,7 +12,7 @@ from scipy import special
 from fspo.theory import Floats
 from proofs_check.models.base import TokenModel, check_moments, check_open, checked_lengths, checked_paths
 
-_BLOCK = 1 << 20  # number of tokens that are in memory at once where S is summed token by token
+_BLOCK = 1 << 20  # most tokens that are in memory at once where S is summed token by token
 _PANEL_NODES, _PANEL_WEIGHTS = np.polynomial.legendre.leggauss(16)
 
 
@@ -130,18 +130,20 @@ class StudentTokens(_Tokens):
         n = checked_lengths(lengths, whole=True)
         z = (np.asarray(s, np.float64) - self.mu * n) / (self.sigma * np.sqrt(n))
         z, n = np.broadcast_arrays(z, n)
-        found = np.where(z > 0, 1.0, 0.0)  # P(Z <= z) for infinite z; finite z are filled in below
+        # P(Z <= z) of the standardised sum Z for infinite z; finite z are filled in below.
+        found = np.where(z > 0, 1.0, 0.0)
         for length in np.unique(n):
             at = np.isfinite(z) & (n == length)
             found[at] = self._standard_cdf(z[at], float(length))
         return found
 
     def _standard_cdf(self, z: Floats, length: float) -> Floats:
-        """Return P(Z <= z) for z (N,), where Z is the standardised sum of ``length`` tokens, by Gil-Pelaez
-        inversion."""
+        """Return P(Z <= z) for z (N,), with Z the sum of ``length`` tokens less its mean, over its standard deviation,
+        by Gil-Pelaez inversion.
+        """
         if z.size == 0:
             return z
-        end = 45.0  # the integral ends here: further out, the l-th power of the characteristic function is below e^-42
+        end = 45.0  # upper end of the integral: beyond it the characteristic function of the sum is below e^-42
         while length * self._log_characteristic(np.array([end / math.sqrt(length)]))[0] > -42:
             end *= 1.5
         # each panel of the quadrature holds at most two thirds of a wave of sin(tz)
@@ -188,7 +190,7 @@ class MarkovTokens(_Tokens):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_open("share", self.share, 0, 1, "it is the probability of state 1")
-        # Both probabilities of leaving a state must lie in [0, 1].
+        # Otherwise one of the chain's probabilities of leaving a state would lie outside [0, 1].
         low = -min(self.share / (1 - self.share), (1 - self.share) / self.share)
         check_open("persistence", self.persistence, low - 1e-12, 1, "both states' leaving probabilities are <= 1")
         check_open("mean_part", self.mean_part, -1e-300, 1, "the rest of the variance is the tokens' noise")
@@ -202,12 +204,12 @@ class MarkovTokens(_Tokens):
 
     @property
     def between(self) -> float:
-        """Part of one token's variance that comes from the states' different means, nats squared."""
+        """Part of one token's variance that comes from the different means of the chain's two states, nats squared."""
         return self.mean_part * self.sigma**2 * (1 - self.persistence) / (1 + self.persistence)
 
     @property
     def within(self) -> float:
-        """Mean variance of one token given its state, nats squared."""
+        """Variance of one token given the chain's state, averaged over the states, nats squared."""
         return (1 - self.mean_part) * self.sigma**2
 
     @property
@@ -234,7 +236,7 @@ class MarkovTokens(_Tokens):
         return self.within * n + self.between * double_sum
 
     def _given(self, ones: Floats, n: Floats) -> tuple[Floats, Floats]:
-        """Return the mean and the standard deviation of S given the number of tokens in state 1."""
+        """Return the mean and the standard deviation of S given how many of its tokens are in state 1."""
         (m0, m1), (v0, v1) = self.state_means, self.state_variances
         return m0 * (n - ones) + m1 * ones, np.sqrt(v0 * (n - ones) + v1 * ones)
 

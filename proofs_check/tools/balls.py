@@ -25,16 +25,18 @@ from proofs_check.frame import Outcome
 Floats = NDArray[np.float64]
 Box = tuple[tuple[float, float], ...]
 BITS = 96
-"""Precision in bits for computations over boxes, whose result is limited by the width of the box and not by
-rounding."""
+"""Precision in bits for computations over boxes, whose enclosures are wide because the box is, not because of rounding.
+"""
 POINT_BITS = 320
 """Precision in bits for computations at points, where the difference Phi(hi) - Phi(lo) may lose many digits."""
 NEAR = 0.125
-"""Step below which Taylor's remainder is computed as an integral, because a difference would lose digits."""
+"""Size of a drift or scale error below which the change of acceptance, over a power of the error, is computed as an
+integral: the difference of two nearly equal values would lose digits.
+"""
 
 
 def with_precision(bits: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator that runs a function at the given precision. (flint's precision is a global variable.)"""
+    """Return a decorator that runs a function with ``bits`` of precision (flint's precision is a global variable)."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(function)
@@ -48,9 +50,9 @@ def with_precision(bits: int) -> Callable[[Callable[..., Any]], Callable[..., An
 
 
 class Span(NamedTuple):
-    """One side of a box: all values from ``lo`` to ``hi``.
+    """One side of a box of parameters: all values from ``lo`` to ``hi``.
 
-    The values of a monotone function at both ends enclose all.
+    A monotone function's values at both ends enclose its values at all others.
     """
 
     lo: arb
@@ -68,7 +70,7 @@ class Span(NamedTuple):
 
 
 def span(lo: float, hi: float | None = None) -> Span:
-    """Return a box's side from floats, which balls represent without rounding. One value gives a side of width 0."""
+    """Return a box's side from one or two floats, which balls represent without rounding. One value gives width 0."""
     return Span(arb(lo), arb(lo if hi is None else hi))
 
 
@@ -89,12 +91,14 @@ def phi_1() -> arb:
 
 
 def density_slope(t: arb) -> arb:
-    """Return t phi(t), with phi the normal density; its largest absolute value is a constant of T3 and T4."""
+    """Return t phi(t), with phi the normal density: the size of phi's slope. Its largest value is a constant of T3 and
+    T4.
+    """
     return t * normal_density(t)
 
 
 def normal_probability(lo: arb, hi: arb) -> arb:
-    """Return the probability Phi(hi) - Phi(lo) of an interval.
+    """Return the probability Phi(hi) - Phi(lo) of an interval, with Phi the normal distribution function.
 
     An interval right of 0 is mirrored, so that no digits cancel.
     """
@@ -105,15 +109,18 @@ def normal_probability(lo: arb, hi: arb) -> arb:
 
 
 def acceptance(u_lo: arb, u_hi: arb, x: arb) -> arb:
-    """Return the acceptance Phi(u_hi + x) - Phi(-u_lo + x) of a band at drift error x (section 4)."""
+    """Return the acceptance Phi(u_hi + x) - Phi(-u_lo + x) of a band with ranges u_lo and u_hi and a centre that is x
+    off the mean of S, all in standard deviations of S; Phi is the normal distribution function (section 4).
+    """
     return normal_probability(x - u_lo, u_hi + x)
 
 
 def sqrt_band_acceptance(
     c_lo: arb | float, c_hi: arb | float, mu: arb, sigma: arb, length: float, drift: arb | None = None
 ) -> arb:
-    """Return the probability that S ~ N(mu l, sigma^2 l) lies in the sqrt band around m l with half-widths c
-    sqrt(l), nats."""
+    """Return the probability that S ~ N(mu l, sigma^2 l), l = ``length``, lies in the sqrt band around drift l: between
+    -c_lo sqrt(l) and c_hi sqrt(l) nats from it.
+    """
     root, centre = arb(length).sqrt(), (0 if drift is None else drift) * arb(length)
     edges = (centre - c_lo * root, centre + c_hi * root)
     lo, hi = ((edge - mu * arb(length)) / (sigma * root) for edge in edges)
@@ -121,9 +128,11 @@ def sqrt_band_acceptance(
 
 
 def scale_change(u: Span, v: Span) -> arb:
-    """Enclose (Phi(u e^-v) - Phi(u))/v, the change of the normal law by a scale error v, over a box of u and v (T4)."""
+    """Enclose (Phi(u e^-v) - Phi(u))/v over a box: the change of the normal distribution function at an edge u, if the
+    log of the scale is off by v, over v (T4).
+    """
     if v.lo >= NEAR or v.hi <= -NEAR:
-        # Phi is monotone, so its values at the ends of the box enclose both terms of the difference.
+        # Phi is monotone, so u and u e^-v at the ends of the box bound both terms.
         image = Span(u.lo * (-v.hi).exp(), u.hi * (-v.lo).exp())
         centre_u, centre_v = (u.lo + u.hi) / 2, (v.lo + v.hi) / 2
         at = normal_probability(centre_u, centre_u * (-centre_v).exp())
@@ -138,10 +147,11 @@ def scale_change(u: Span, v: Span) -> arb:
 
 
 def acceptance_range(u_lo: Span, u_hi: Span, x: Span) -> tuple[arb, arb]:
-    """Return enclosures of the least and of the largest acceptance over a box.
+    """Return enclosures of the least and of the largest acceptance over a box of ranges u_lo, u_hi and drift errors x.
 
-    a rises in both ranges. In x it rises up to x* = (u_lo - u_hi)/2 and falls after it, so the least value is at an
-    end, and the largest is a(x*) = 2 Phi((u_lo + u_hi)/2) - 1 where x* may lie inside.
+    Acceptance rises in both ranges. In x it rises up to (u_lo - u_hi)/2 and falls after it: the least value is at an
+    end, the largest is 2 Phi((u_lo + u_hi)/2) - 1 where that x may lie inside, with Phi the normal distribution
+    function.
     """
     least = acceptance(u_lo.lo, u_hi.lo, x.lo).min(acceptance(u_lo.lo, u_hi.lo, x.hi))
     peak = (u_lo.hi - u_hi.hi) / 2
@@ -153,10 +163,10 @@ def acceptance_range(u_lo: Span, u_hi: Span, x: Span) -> tuple[arb, arb]:
 
 @dataclass(frozen=True)
 class Certificate:
-    """The result of a proof by adaptive subdivision of boxes.
+    """The result of a proof that a slack (a bound less what it bounds) is >= 0, by adaptive subdivision of boxes.
 
-    ``margin`` is a proved lower bound of the slack over all boxes (>= 0: the claim is proved), or a proved upper
-    bound of the slack at ``witness`` (< 0: the claim is false there), or NaN where neither was reached.
+    ``margin`` is a proved lower bound of the slack over all boxes (>= 0: the claim is proved), or a proved upper bound
+    of the slack at ``witness`` (< 0: the claim is false there), or NaN where neither was reached.
     """
 
     margin: float
@@ -175,8 +185,9 @@ class Certificate:
 
 
 def decide(slacks: Iterable[arb], unit: str, note: str = "") -> Outcome:
-    """Judge claims ``slack >= 0`` at points.
-    The margin is a proved lower bound if all hold, or a proved upper bound of a slack that is negative."""
+    """Judge the claims ``slack >= 0``, each slack a ball at one point, as the outcome of a check. Its margin is a
+    proved lower bound of the slacks if all claims hold, or a proved upper bound of one that is negative.
+    """
     balls = list(slacks)
     if not balls:
         return Outcome(note="nothing to decide")
@@ -194,7 +205,9 @@ def size(ball: arb) -> float:
 
 
 def inside(value: ArrayLike, exact: Iterable[arb], tolerance: float) -> Outcome:
-    """Compare float64 values with their enclosures by the largest relative distance; the margin is in decades."""
+    """Compare float64 values with the balls that enclose the exact ones, by the largest relative distance. The margin
+    is in decades below ``tolerance``.
+    """
     errors = [size(arb(v) / ball - 1) for v, ball in zip(np.ravel(value).tolist(), exact, strict=True)]
     largest = float(np.max(errors))  # np.max returns NaN if an entry is NaN; Python's max might skip it
     if not math.isfinite(largest):
@@ -204,7 +217,8 @@ def inside(value: ArrayLike, exact: Iterable[arb], tolerance: float) -> Outcome:
 
 @with_precision(BITS)
 def certify(slack: Callable[..., arb], boxes: Sequence[Box], cap: int = 30_000) -> Certificate:
-    """Prove ``slack >= 0`` over boxes, or find a point where it is < 0, by bisecting the box of the least lower bound.
+    """Prove ``slack >= 0`` over boxes of parameters, or find a point where it is < 0. The box with the least lower
+    bound of the slack is halved first.
 
     Parameters
     ----------
@@ -302,7 +316,9 @@ def lre_enclosure(
 
 
 def largest_lre(u_lo: Span, u_hi: Span, x: Span) -> arb:
-    """Enclose max a / min a - 1, a the acceptance at a drift error x, for all x and all ranges of a box."""
+    """Enclose the largest LRE_inf over all shares of lengths: max a / min a - 1, with a the acceptance at drift errors
+    in ``x``, for all ranges of a box.
+    """
     weak = acceptance_range(Span(u_lo.lo, u_lo.lo), Span(u_hi.lo, u_hi.lo), x)
     strong = acceptance_range(Span(u_lo.hi, u_lo.hi), Span(u_hi.hi, u_hi.hi), x)
     # The largest and the least acceptance both rise with the ranges, so the ends of the ranges suffice.

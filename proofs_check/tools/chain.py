@@ -102,7 +102,7 @@ class Chain:
 
     @cached_property
     def psi(self) -> Floats:
-        """Scores under the new policy, (N, new.size)."""
+        """Scores of all responses under the new policy, (N, new.size)."""
         return scores(self.new, self.responses)
 
 
@@ -117,10 +117,10 @@ def make_chain(
     noise: float = 0.2,
     step: float = 0.3,
 ) -> Chain:
-    """Draw random sampling weights, and old and new weights a random ``step`` further each.
+    """Draw random logits of the sampling weights, and old and new ones, each a random ``step`` further on.
 
     The sampler's logits are those of the sampling weights plus ``noise`` times standard normal numbers, divided by the
-    temperature and then truncated.
+    temperature and then truncated to top-p and top-k.
     """
     shape = (max_length, vocabulary + 1, vocabulary + 1)
     sampling = rng.standard_normal(shape)

@@ -15,7 +15,9 @@ TINY = 1e-300
 
 
 def close(value: ArrayLike, exact: ArrayLike, tolerance: float, note: str = "", **parameters: Any) -> Outcome:
-    """Compare values by their largest relative error; the margin is in decades below ``tolerance``."""
+    """Return the outcome of a comparison of values with exact ones, by the largest relative error; its margin is in
+    decades below ``tolerance``.
+    """
     value, exact = np.asarray(value, np.float64), np.asarray(exact, np.float64)
     error = float(np.max(np.abs(value - exact) / np.maximum(np.abs(exact), TINY)))
     if math.isnan(error):
@@ -25,13 +27,15 @@ def close(value: ArrayLike, exact: ArrayLike, tolerance: float, note: str = "", 
 
 
 def holds(slack: ArrayLike, unit: str, rounding: float = 0.0, note: str = "", **parameters: Any) -> Outcome:
-    """Test an inequality by its least slack, which may be negative by at most ``rounding``."""
+    """Return the outcome of an inequality, from its slacks (the greater side less the smaller): the least one may be
+    negative by at most ``rounding``.
+    """
     least = float(np.min(slack))
     return Outcome(least + rounding, unit, note=note, parameters=parameters)
 
 
 def worst(*outcomes: Outcome, note: str = "") -> Outcome:
-    """Return the outcome with the smallest margin, or one with margin NaN if there is any."""
+    """Return the outcome with the smallest margin, or one whose margin is NaN if there is any."""
     undecided = [outcome for outcome in outcomes if math.isnan(outcome.margin)]
     found = undecided[0] if undecided else min(outcomes, key=lambda outcome: outcome.margin)
     return Outcome(found.margin, found.unit, note=note or found.note, parameters=found.parameters)
@@ -59,7 +63,8 @@ def frequencies(counts: ArrayLike, trials: ArrayLike, expected: ArrayLike, wante
     inside = np.clip(expected, 0, 1)
     tails = np.minimum(binom.cdf(counts, trials, inside), binom.sf(counts - 1, trials, inside))
     p_value = bonferroni(2 * tails)
-    if np.any(np.abs(expected - inside) > 1e-12):  # NaN compares as False here; its p-value is NaN already
+    # A NaN in ``expected`` compares as False here; it has made the p-value NaN already.
+    if np.any(np.abs(expected - inside) > 1e-12):
         p_value = 0.0
     observed = counts / trials
     resolution = 4 * float(np.max(np.sqrt(np.maximum(observed * (1 - observed), 1 / trials) / trials)))
@@ -69,7 +74,9 @@ def frequencies(counts: ArrayLike, trials: ArrayLike, expected: ArrayLike, wante
 
 
 def within(counts: ArrayLike, trials: int, low: ArrayLike, high: ArrayLike, wanted: float) -> Outcome:
-    """Test that frequencies lie between ``low`` and ``high``: binomial tests of both sides, Bonferroni-corrected."""
+    """Test that each frequency counts/trials has a probability between ``low`` and ``high``: binomial tests against
+    both, Bonferroni-corrected.
+    """
     from scipy.stats import binom
 
     k, low, high = np.broadcast_arrays(np.asarray(counts, np.float64), np.clip(low, 0, 1), np.clip(high, 0, 1))
@@ -92,7 +99,9 @@ def bonferroni(p_values: ArrayLike) -> float:
 
 
 def together(outcomes: Sequence[Outcome], note: str = "", details: str = "") -> Outcome:
-    """Combine simulated outcomes: the least p-value, Bonferroni-corrected, and the coarsest resolution."""
+    """Combine the outcomes of several simulated claims: the least p-value, Bonferroni-corrected, and the coarsest
+    resolution.
+    """
     p_values = [math.nan if one.p_value is None else one.p_value for one in outcomes]
     coarsest = max(outcomes, key=lambda one: one.resolution / one.wanted)
     return Outcome(
@@ -105,7 +114,9 @@ def together(outcomes: Sequence[Outcome], note: str = "", details: str = "") -> 
 
 
 def homogeneous(counts: ArrayLike, trials: ArrayLike, wanted: float, **parameters: Any) -> Outcome:
-    """Test that K groups have equal success probabilities, whatever their value, by Pearson's chi-square test."""
+    """Test that K groups have one probability of success, whatever it is, by Pearson's chi-square test on ``counts`` of
+    successes among ``trials``.
+    """
     from scipy.stats import chi2
 
     counts, trials = (np.asarray(x, np.float64) for x in np.broadcast_arrays(counts, trials))

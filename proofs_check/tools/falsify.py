@@ -30,7 +30,8 @@ T = TypeVar("T")
 
 
 def counterexample(rng: np.random.Generator, strategy: SearchStrategy[T], broken: Callable[[T], bool]) -> T | None:
-    """Return an example of ``strategy`` for which ``broken`` is true, or None if none of ``EXAMPLES`` examples is.
+    """Return an example of ``strategy`` for which ``broken`` is true, or None if none of at most ``EXAMPLES`` drawn
+    ones is.
 
     ``broken`` may call ``hypothesis.target`` to lead the search. The same generator gives the same examples.
     """
@@ -44,9 +45,9 @@ def counterexample(rng: np.random.Generator, strategy: SearchStrategy[T], broken
 def search(
     rng: np.random.Generator, strategy: SearchStrategy[Any], excess: Callable[[Any], float], needed: int, unit: str
 ) -> Outcome:
-    """Let hypothesis search for an example with ``excess`` > 0.
-    The excess is the amount by which an example breaks the claim; NaN means that the claim says nothing about the
-    example."""
+    """Let hypothesis search for an example with ``excess`` > 0, the amount by which it breaks the claim, and return the
+    outcome of the check. NaN means that the claim says nothing about an example.
+    """
     seen: list[float] = []
 
     def broken(example: Any) -> bool:
@@ -64,7 +65,9 @@ def search(
 
 
 def _no_constants_of_loaded_modules() -> AbstractContextManager[Any]:
-    """Keep hypothesis from using numbers that it finds in the source of loaded modules."""
+    """Keep hypothesis from trying numbers that it finds in the source of loaded modules: examples must depend on the
+    seed alone.
+    """
     if hasattr(providers, "Constants") and hasattr(providers.HypothesisProvider, "_local_constants"):
         return patch.object(providers.HypothesisProvider, "_local_constants", providers.Constants())
     return nullcontext()

@@ -1,9 +1,9 @@
-"""The cosine lemma's inequality (T7) and false variants: float64 for searches, ball arithmetic for verdicts (section
-5).
+"""The cosine lemma's inequality (T7) and false variants of it: float64 for searches, ball arithmetic for verdicts
+(docs/theory.md section 5).
 
-A search computes with float64, and with complex numbers for its gradient (complex step, no loss of digits). What it
-finds is judged by ball arithmetic (Arb) on the same inputs, taken as exact numbers: rounding can neither make a
-counterexample nor hide one.
+A search for counterexamples computes with float64, and with complex numbers for its gradient (complex step, no loss of
+digits). What it finds is judged by ball arithmetic (Arb) on the same inputs, taken as exact numbers: rounding can
+neither make a counterexample nor hide one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ _EPS = float(np.finfo(np.float64).eps)
 
 @dataclass(frozen=True)
 class Strata:
-    """Inputs of the lemma: shares (K,), normalisers (K,), g_l and delta_l (K, D)."""
+    """Inputs of the cosine lemma for K strata (lengths): shares p and acceptances a (K,), true gradients g and errors
+    delta (K, D). The clipped gradient of a stratum is a (g + delta).
+    """
 
     p: np.ndarray
     a: np.ndarray
@@ -34,34 +36,40 @@ class Strata:
 
     @classmethod
     def of_gradients(cls, p: np.ndarray, g: np.ndarray, clipped: np.ndarray, a: np.ndarray) -> Strata:
-        """Return strata made from gradients: delta_l is the clipped mean gradient over a(l), less g_l."""
+        """Return strata made from true and clipped mean gradients, g and clipped (K, D): delta is clipped/a - g, 0
+        where a is 0.
+        """
         positive = (a > 0)[:, None]
         return cls(p, a, g, np.where(positive, clipped / np.where(positive, a[:, None], 1.0) - g, 0.0))
 
     @property
     def clipped(self) -> np.ndarray:
-        """Return the clipped gradient of each stratum, a (g + delta), in float64; all comparisons take these floats
-        as exact."""
+        """Return the clipped gradient of each stratum, a (g + delta), in float64. Verdicts take these floats as exact
+        numbers.
+        """
         return self.a[:, None] * (self.g + self.delta)
 
     def lemma(self) -> theory.CosineLemma:
-        """Return rho, bound and split of T7 and T8 as ``fspo.theory`` computes them."""
+        """Return T7's rho and bound and T8's two parts of the error, as ``fspo.theory`` computes them."""
         return theory.cosine_lemma(self.p, self.a, self.g, self.clipped)
 
     def terms(self) -> Terms:
-        """Return the quantities of T7 in float64, computed without ``fspo.theory``."""
+        """Return the quantities of which T7's rho consists, and the angle, in float64, computed without
+        ``fspo.theory``.
+        """
         return float_terms(self.p, self.a, self.g, self.delta)
 
     def sine(self) -> tuple[float, bool]:
-        """Return the sine of the angle between g and g_clip, and whether their cosine is positive."""
+        """Return the sine of the angle between true and clipped update, and whether their cosine is positive."""
         found = self.terms()
         return float(found.sine), bool(found.forward)
 
 
 def sharp_strata(rho: float, eps: float = 0.5, orthogonal: bool = True) -> Strata:
-    """Return the two strata of T7s, which attain cos = sqrt(1 - rho^2). ``eps`` is their LRE_inf, and g = (1, 0).
+    """Return T7s's two strata, whose clipped and true update have the cosine sqrt(1 - rho^2), T7's lower bound.
 
-    eps v = e_len has the norm rho ||g|| and is orthogonal to g + e_len; without ``orthogonal`` (a control) to g.
+    The true update g is (1, 0), LRE_inf is ``eps``. The error e_len of the clipped update has the norm rho and is
+    orthogonal to g + e_len; without ``orthogonal`` (a control) to g.
     """
     e_len = [-rho * rho, rho * math.sqrt((1 - rho) * (1 + rho))] if orthogonal else [0.0, rho]
     g, v = np.array([1.0, 0.0]), np.array(e_len) / eps
@@ -69,7 +77,9 @@ def sharp_strata(rho: float, eps: float = 0.5, orthogonal: bool = True) -> Strat
 
 
 class Terms(NamedTuple):
-    """Quantities of T7, as float or complex arrays (B,), or as balls."""
+    """The LREs, kappas and eta of which T7's rho consists (docs/theory.md section 5), and the sine of the angle between
+    true and clipped update, as float or complex arrays (B,), or as balls.
+    """
 
     lre_inf: Any
     lre_2: Any
@@ -78,17 +88,18 @@ class Terms(NamedTuple):
     kappa_c2: Any
     eta: Any
     sine: Any
-    forward: Any  # whether <g_clip, g> > 0
+    forward: Any  # whether the inner product of clipped and true update is positive
 
 
 def _norm(x: Any) -> Any:
-    # This norm takes no absolute values, because the complex step needs an analytic function.
+    # No absolute values: the complex step, which gives the gradient, needs an analytic function.
     return np.sqrt((x * x).sum(axis=-1))
 
 
 def float_terms(p: Any, a: Any, g: Any, delta: Any) -> Terms:
-    """Return the quantities of T7 for strata with leading batch axes: p, a (..., K), g, delta (..., K, D); real or
-    complex."""
+    """Return the quantities of T7 (see `Terms`) for a batch of strata: shares p and acceptances a (..., K), true
+    gradients g and errors delta (..., K, D); real or complex.
+    """
     p = p / p.sum(axis=-1, keepdims=True)
     mean = (p * a).sum(axis=-1, keepdims=True)
     r = (a - mean) / mean
@@ -114,7 +125,9 @@ def float_terms(p: Any, a: Any, g: Any, delta: Any) -> Terms:
 
 
 def ball_terms(case: Strata) -> Terms:
-    """Return the quantities of T7, by the definitions of section 5, in balls that contain the exact values."""
+    """Return the quantities of T7 (see `Terms`), by the definitions of docs/theory.md section 5, in balls that contain
+    the exact values.
+    """
     with ctx.workprec(BITS):
         p = [arb(x) for x in case.p.tolist()]
         a = [arb(x) for x in case.a.tolist()]
@@ -127,7 +140,8 @@ def ball_terms(case: Strata) -> Terms:
         total, update = (weights * g).entries(), (weights * clipped).entries()
         norm = _ball_norm(total)
         along = _dot(total, update)
-        # The difference |x|^2 |y|^2 - <x, y>^2 cancels, but at 384 bits its error stays below 2^-300.
+        # With true update x and clipped update y, |x|^2 |y|^2 - <x, y>^2 cancels digits; at 384 bits its error stays
+        # below 2^-300.
         across = _dot(total, total) * _dot(update, update) - along * along
         rows = [[g[k, d] for d in range(D)] for k in range(K)]
         kappa = kappa_c = kappa_c2 = eta = lre_2 = lre_inf = arb(0)
@@ -173,9 +187,10 @@ def _root(x: arb) -> arb:
 
 @dataclass(frozen=True)
 class LemmaBound:
-    """A claim: if rho < 1 then sin(g_clip, g) <= rho and cos > 0, with rho = factor (min of products + eta).
+    """A claim: if rho < 1, the angle between clipped and true update has a sine of at most rho and a positive cosine.
+    rho is ``factor`` times (the least of ``products`` of an LRE and a kappa, plus eta if ``with_eta``).
 
-    With ``exponent`` the claim is cos >= (1 - rho^2)^exponent; T7 has exponent 1/2.
+    With ``exponent`` the claim is cosine >= (1 - rho^2)^exponent; T7 has exponent 1/2.
     """
 
     name: str
@@ -185,13 +200,15 @@ class LemmaBound:
     exponent: float = 0.5
 
     def floats(self, terms: Terms) -> Any:
-        """Return the claim's rho as an array, complex if the quantities are complex."""
+        """Return the largest sine that the claim allows for each batch of quantities, as an array, complex if they are
+        complex.
+        """
         stacked: Any = np.stack(np.broadcast_arrays(*(product(terms) for product in self.products)))
         rho = np.take_along_axis(stacked, np.argmin(stacked.real, axis=0)[None], axis=0)[0]
         return self._bound(self.factor * (rho + terms.eta if self.with_eta else rho))
 
     def balls(self, terms: Terms) -> arb:
-        """Return the claim's rho as a ball."""
+        """Return the largest sine that the claim allows, as a ball."""
         rho = self.products[0](terms)
         for product in self.products[1:]:
             rho = arb.min(rho, product(terms))
@@ -220,7 +237,9 @@ def _two_kappa_c2(t: Terms) -> Any:
 
 
 STATED = LemmaBound("rho of T7", (_inf_kappa, _inf_kappa_c, _two_kappa_c2))
-"""The rho of T7. The minimum of three terms is a bound only if each term is one, so each is also tested alone."""
+"""T7 itself. Its rho has the least of three products, each of which gives a bound by itself and is tested alone
+(TERMS).
+"""
 TERMS = {
     "LRE_inf kappa": LemmaBound("LRE_inf kappa + eta", (_inf_kappa,)),
     "LRE_inf kappa_c": LemmaBound("LRE_inf kappa_c + eta", (_inf_kappa_c,)),
@@ -234,13 +253,13 @@ CROSSED = LemmaBound("LRE_2 kappa_c in the minimum", (*STATED.products, lambda t
 
 
 def shrunk(claim: LemmaBound, factor: float) -> LemmaBound:
-    """Return a false version of the claim, with its constant multiplied by ``factor`` (a control)."""
+    """Return a false version of the claim, with its rho multiplied by ``factor`` < 1 (a control)."""
     return LemmaBound(f"{claim.name} x {factor:g}", claim.products, factor, claim.with_eta, claim.exponent)
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """How a claim fares on one example.
+    """The judgement of a claim about T7 on one example (strata).
 
     Attributes
     ----------
@@ -256,8 +275,9 @@ class Judgement:
 
 
 def judge_exactly(case: Strata, claim: LemmaBound = STATED, suite: bool = True) -> Judgement:
-    """Judge a claim on one example by ball arithmetic; with ``suite`` also compare ``fspo.theory`` with the exact
-    values."""
+    """Judge a claim about T7 on one example by ball arithmetic; with ``suite`` also compare rho and bound of
+    ``theory.cosine_lemma`` with the exact values.
+    """
     terms = ball_terms(case)
     with ctx.workprec(BITS):
         rho = claim.balls(terms)
@@ -270,7 +290,7 @@ def judge_exactly(case: Strata, claim: LemmaBound = STATED, suite: bool = True) 
         else:
             slack = float((rho - terms.sine).mid() / rho.mid())
             uncertain = float((rho - terms.sine).rad() / rho.mid())
-            if abs(slack) <= uncertain:  # rho and the sine agree to 100 digits (as in T7s), or undecided
+            if abs(slack) <= uncertain:  # rho and the sine agree to 30 digits (as in T7s), or their order is undecided
                 slack = 0.0 if uncertain < 1e-30 else math.nan
         return Judgement(slack, suite_departure(case, terms) if suite else "")
 

@@ -1,4 +1,4 @@
-"""Search for strata that refute a claim about the cosine lemma (T7), and combine the verdicts of all examples."""
+"""Search for strata that refute a claim about the cosine lemma (T7), and combine the verdicts on all strata tried."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ DECADES = 12
 
 
 class Judged:
-    """Verdicts on all examples so far: the least slack, how many have rho < 1, and errors of ``fspo.theory``."""
+    """Verdicts of a claim about T7 on all strata tried so far: the least slack (rho - sin)/rho, how many have rho < 1,
+    and errors of ``fspo.theory``.
+    """
 
     def __init__(self, claim: LemmaBound) -> None:
         self.claim = claim
@@ -29,7 +31,7 @@ class Judged:
         self.suite = ""
 
     def add(self, case: Strata, suite: bool = True) -> float | None:
-        """Judge one example by ball arithmetic and return its slack."""
+        """Judge one example by ball arithmetic and return its slack (rho - sin)/rho."""
         found = judge_exactly(case, self.claim, suite)
         self.cases += 1
         self.suite = self.suite or found.suite
@@ -42,7 +44,7 @@ class Judged:
         return found.slack
 
     def outcome(self, needed: int, note: str = "") -> Outcome:
-        """Return the outcome over all examples."""
+        """Return the outcome of the check over all examples, undecided if fewer than ``needed`` have rho < 1."""
         counts = f"{self.promised} of {self.cases} cases with rho < 1"
         if self.suite:
             return Outcome(-1.0, UNIT, note=self.suite)
@@ -82,13 +84,17 @@ def random_strata(rng: np.random.Generator) -> Strata:
 
 
 Unpack = Callable[[Any], tuple[Any, Any, Any, Any]]
-"""Map from an optimiser's parameters x (..., n), real or complex, to strata: p, a (..., K), g and delta (..., K, D)."""
+"""Map from an optimiser's parameters x (..., n), real or complex, to strata: shares and acceptances (..., K), true
+gradients and errors delta (..., K, D).
+"""
 
 
 def descend(
     unpack: Unpack, depth: Callable[[Terms], Any], x0: np.ndarray, bound: float, options: dict[str, Any]
 ) -> Strata:
-    """Return the strata at which ``depth`` is least, by L-BFGS from ``x0`` within [-bound, bound]."""
+    """Return the strata at which ``depth``, a function of T7's quantities, is least, by L-BFGS from the parameters
+    ``x0``, each held in [-bound, bound].
+    """
     from scipy.optimize import minimize
 
     n = x0.size

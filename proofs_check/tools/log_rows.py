@@ -46,12 +46,16 @@ class ScoredUpdate:
         return found.multiplier, found.weight, found.clipped_weight
 
     def scale(self) -> np.ndarray:
-        """Return the factor of w psi in each row: A, or A/n for a geometric weight (section 2)."""
+        """Return the factor of each row's weight times score in the update: A, or A/L for a geometric weight (section
+        2).
+        """
         return self.A / (self.n if self.rule.weight == "geometric" else 1.0)
 
 
 def binned(update: ScoredUpdate, bins: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return the inputs of the cosine lemma by bin of the rows: p, a (K,), g and clipped (K, D)."""
+    """Return the inputs of the cosine lemma by bin of the rows: shares and acceptances (K,), mean true and clipped
+    gradients (K, D).
+    """
     multiplier, weight, clipped_weight = update.applied()
     _, where, count = np.unique(bins, return_inverse=True, return_counts=True)
 
@@ -67,8 +71,9 @@ def binned(update: ScoredUpdate, bins: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 
 def direct(update: ScoredUpdate) -> tuple[np.ndarray, np.ndarray, float]:
-    """Return the true and the clipped update summed over rows in extended precision, and the mean norm of the rows'
-    terms."""
+    """Return the true and the clipped update as means over all rows, in extended precision, and the mean norm of the
+    rows' gradients.
+    """
     _, weight, clipped_weight = update.applied()
     scale, psi = update.scale().astype(np.longdouble), update.psi.astype(np.longdouble)
     size = np.abs(scale) * np.maximum(weight, clipped_weight) * np.sqrt((psi**2).sum(axis=1))
@@ -77,13 +82,13 @@ def direct(update: ScoredUpdate) -> tuple[np.ndarray, np.ndarray, float]:
 
 
 def sample_updates(rng: np.random.Generator, rows: int = 600) -> list[ScoredUpdate]:
-    """Return responses of a small policy after one update, for bands that drop, truncate and cap."""
+    """Return four updates of ``rows`` responses of a small policy each, for bands that drop, truncate and cap."""
     found = []
     for name, outside in (("fspo", "drop"), ("fspo-kl", "truncate"), ("rloo", "cap"), ("gspo", "drop")):
         bandit = make_bandit(rng, max_length=5, step=0.15)
         at = rng.choice(bandit.p_old.size, rows, p=bandit.p_old / bandit.p_old.sum())
         S, n = bandit.log_ratio[at], bandit.lengths[at]
-        # The rounded values fit into float32, the type in the log, without further rounding.
+        # Multiples of 1/16 fit into float32, the log's type, without rounding.
         A = np.round(bandit.advantages[at] * 16) / 16
         wide = 0.02 if name == "gspo" else 0.1
         rule = preset(name, range_lo=wide, range_hi=wide, outside=outside).rule
@@ -143,7 +148,7 @@ def log_damage(run: Path, most: int | None = None) -> list[str]:
 def read_updates(
     run: Path, rollouts: list[int] | None = None, most: int | None = None
 ) -> Iterator[tuple[int, ScoredUpdate]]:
-    """Yield (step, rows) of each update of a log: training rows at first use, with a score and A != 0.
+    """Yield (step, update) for each update of a log, with its training rows at first use that have a score and A != 0.
 
     Raises
     ------

@@ -12,8 +12,12 @@ from fspo.theory import Floats, lre, relative_acceptance
 
 
 def simulated_lre(p: Floats, kept: Floats, weight: Floats) -> dict[str, Any]:
-    """Estimate LRE of the acceptance E[kept]/E[weight] at each length, from independent rows, with simultaneous
+    """Estimate LRE of the acceptance mean(kept)/mean(weight) at each length, from independent rows, with simultaneous
     intervals.
+
+    The intervals of r(l), the acceptance at length l over the mean acceptance less 1, are Student's by the delta
+    method, at Sidak's level over the lengths. Those of LRE_inf and LRE_2 follow from them, so both are covered together
+    with at least the stated confidence.
 
     The intervals of r(l) are Student's from the rows' influence on r(l) (delta method), at Sidak's level over the
     lengths; those of LRE follow from them, so they cover both LREs together with at least the stated confidence.

@@ -40,9 +40,11 @@ LENGTHS: Floats = np.array([m * 2.0**k for k in range(3, 9) for m in (1.0, 1.5)]
 """Lengths of the simulated responses, with equal shares: 8 to 384 tokens, two in each power of two."""
 RULES = ("fspo", "fspo-auto", "fspo-adaptive", "fspo-conformal")
 ROWS, ROLLOUT = 240, 8
-"""Number of responses in an update, and of updates in a rollout."""
+"""Number of responses in an update, and number of updates in a rollout."""
 LEARN, JUDGE, RUNS = 32, 16, 16
-"""Numbers of updates before a run's band is judged, of updates at which it is judged, and of independent runs."""
+"""Number of updates before a run's band is judged, number of updates at which it is judged, and number of independent
+runs.
+"""
 EACH = 48
 """Number of fresh responses of each length to which a judged band is applied."""
 
@@ -125,9 +127,9 @@ def drawn(rng: np.random.Generator, model: LogRatioModel, rows: int) -> tuple[Fl
 def learnt(
     rng: np.random.Generator, model: LogRatioModel, rules: Sequence[Rule], runs: int = RUNS
 ) -> tuple[Learnt, ...]:
-    """Let several rules learn independently on the same responses of one model, and return what each learnt.
+    """Let several rules learn separately from the same responses of one log-ratio model, and return what each learnt.
 
-    The range of a rule that follows no target is set so that it accepts TARGET of the responses of a run's first LEARN
+    A rule that follows no target gets the range at which it accepts TARGET of the responses of a run's first LEARN
     updates, as a pilot run would set it.
     """
     means, k = matching_means(model), LENGTHS.size
@@ -165,8 +167,9 @@ def _calibrated(online: OnlineRule, rows: tuple[Floats, ...], means: TokenMeans)
 
 
 def squared_lre(kept: Floats) -> float:
-    """Return LRE_2 squared over equal shares from independent indicators (N, K), less its expected sampling
-    variance."""
+    """Return LRE_2 squared over lengths in equal shares, less its expected sampling variance, from N draws at each of K
+    lengths that say whether a response was accepted, (N, K).
+    """
     number, k = kept.shape
     a = kept.mean(axis=0)
     noise = (1 - 1 / k) * float(np.mean(a * (1 - a))) / (number - 1)
@@ -176,15 +179,16 @@ def squared_lre(kept: Floats) -> float:
 def survey(
     rng: np.random.Generator, drift: str = "kl", models: Mapping[str, LogRatioModel] = MODELS, runs: int = RUNS
 ) -> Iterator[tuple[str, dict[str, Learnt]]]:
-    """Yield, for each model, its name and the results of every rule of RULES."""
+    """Yield, for each log-ratio model, its name and what every rule of RULES has learnt under it."""
     rules = [template(name, drift) for name in RULES]
     for name, model in models.items():
         yield name, dict(zip(RULES, learnt(rng, model, rules, runs), strict=True))
 
 
 def lre_row(found: Learnt) -> dict[str, Any]:
-    """Return LRE of the mean acceptance after learning, with simultaneous intervals over runs, and LRE_2 of single
-    updates."""
+    """Return LRE of the acceptance after learning, with simultaneous intervals over independent runs, the mean
+    exponent, and LRE_2 of the band of a single update.
+    """
     shares = np.full(LENGTHS.size, 1 / LENGTHS.size)
     row = simulated_lre(shares, found.accepted, np.ones_like(found.accepted))
     return row | {"lre_2_update": math.sqrt(max(float(found.squares.mean()), 0.0)), "gamma": float(found.gamma.mean())}

@@ -100,8 +100,8 @@ PRESETS = ("rloo", "gspo", "fspo", "fspo-kl", "fspo-tilted", "power")
 
 @dataclass(frozen=True)
 class Bandit:
-    """Old and new parameters of a small policy, all its responses with advantages, and what section 1 derives from
-    them.
+    """Old and new logits of a small policy, all its responses with advantages, and what docs/theory.md section 1
+    derives from them.
 
     Attributes
     ----------
@@ -147,13 +147,15 @@ class Bandit:
         return scores(self.new, self.responses)
 
     def drift_stats(self) -> DriftStats:
-        """Return the expected sums, under the old policy, from which a rule's drift is computed."""
+        """Return the expected sums over a response's tokens, under the old policy, from which a rule's drift is
+        computed: k3, squared log-ratio, length.
+        """
         s, p = self.token_log_ratios, self.p_old
         k3 = (np.expm1(s) - s).sum(axis=1)
         return DriftStats(float(p @ k3), float(p @ (s**2).sum(axis=1)), float(p @ self.responses.lengths))
 
     def expected_advantage(self, new: Floats) -> float:
-        """Return the expected advantage under the policy ``new``; the gradient of that number is the true update."""
+        """Return the expected advantage of responses under the logits ``new``; its gradient is the true update."""
         return float(np.exp(token_log_probs(new, self.responses).sum(axis=1)) @ self.advantages)
 
 
@@ -175,7 +177,7 @@ def calibrated(bandit: Bandit, name: str, target: float) -> Rule:
 
 
 def update_terms(bandit: Bandit, rule: Rule) -> tuple[Floats, Floats]:
-    """Return the gradients M w A psi (clipped) and w A psi (true) of each response, (N, new.size)."""
+    """Return the clipped gradient M w A psi and the true gradient w A psi of each response, (N, new.size)."""
     applied = rule.apply(bandit.log_ratio, bandit.lengths, bandit.advantages, rule.centre(bandit.drift_stats()))
     psi = bandit.psi * bandit.advantages[:, None]
     return applied.clipped_weight[:, None] * psi, applied.weight[:, None] * psi
@@ -187,8 +189,8 @@ def strata(
     """Return share, true gradient, clipped gradient and acceptance of each length, over all responses or sampled
     ``rows``.
 
-    Strata are lengths, the measure is over A != 0 (p is its joint mass, not normalised to 1), and the normaliser is
-    a_upd for drop and b for truncate and cap unless named (docs/theory.md sections 1 and 5).
+    Only responses with A != 0 count; the shares are not normalised to 1. Unless ``normaliser`` names it, the acceptance
+    is the update acceptance for drop and the weight acceptance for truncate and cap (docs/theory.md sections 1 and 5).
     """
     drawn = bandit.p_old if rows is None else np.bincount(rows, minlength=bandit.advantages.size) / len(rows)
     keep = np.flatnonzero((bandit.advantages != 0) & (drawn > 0))

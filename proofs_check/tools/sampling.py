@@ -108,8 +108,7 @@ def band_counts(
 
 
 def _chunks(length: float, size: int) -> Iterator[Floats]:
-    """Yield arrays that repeat the length, of at most ``CHUNK`` entries each, until they hold ``size`` entries
-    together."""
+    """Yield arrays of at most ``CHUNK`` entries, each entry the length, until they hold ``size`` entries together."""
     for start in range(0, size, CHUNK):
         yield np.broadcast_to(np.float64(length), (min(CHUNK, size - start),))
 
@@ -122,7 +121,9 @@ def _over_blocks(
     jobs: int,
     progress: bool,
 ) -> NDArray[np.int64]:
-    """Sum ``one_block(rng, length, size)`` over the blocks of each length; some blocks run at the same time."""
+    """Return, for each length, the sum of ``one_block(rng, length, size)`` over its blocks of draws; some blocks run at
+    the same time.
+    """
     n = np.broadcast_to(checked_lengths(lengths), np.shape(lengths))
     if n.ndim != 1:
         raise UserError(f"lengths must be a vector (K,), not of shape {n.shape}")
