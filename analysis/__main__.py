@@ -25,7 +25,9 @@ COMMANDS = {
     "import": "analysis.importing.command",
     "sweep": "analysis.sweeps.counterfactual",
 }
-"""First arguments that name a command instead of a run folder. A run folder with such a name is given as ./import."""
+"""Commands, each with its module. The first argument names a command or a run folder; a folder that is called like a
+command is given as, say, ./import.
+"""
 EXAMPLES = """examples:
   python -m analysis out/quick/runs/fspo-seed0
   python -m analysis RUN_A RUN_B RUN_C --claims claims.json
@@ -75,7 +77,7 @@ def build_parser() -> CommandParser:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Analyse runs and print one line for each, and judge the claims on request; or run another command."""
+    """Run a command of ``COMMANDS``; or analyse run folders, print a line for each, and judge the claims on request."""
     arguments = sys.argv[1:] if arguments is None else arguments
     if arguments and arguments[0] in COMMANDS:
         return import_module(COMMANDS[arguments[0]]).main(arguments[1:])

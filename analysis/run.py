@@ -60,16 +60,17 @@ class Options:
     edges : list of numbers, optional
         Edges of the bins, instead of quantiles (in tokens, for lengths).
     window : int
-        Number of rollouts in a window. A matched range is calibrated, and the lemma is pooled, in each window.
+        Number of rollouts in a window. In each window matched ranges are calibrated anew, and the quantities of the
+        cosine lemma (docs/theory.md T7) are pooled.
     rules : list of str, optional
         Names of the bands that are evaluated counterfactually; by default all that the ratio has
         (`analysis.rules.evaluate.candidates`).
     targets : list of float
         Acceptances that matched ranges are calibrated to.
     draws : int
-        Number of draws of the control that drops responses at random.
+        Number of times that responses are dropped at random, as a control of the cosines.
     seed : int
-        Seed of this control.
+        Seed of the random drops.
     by : str
         What responses are binned by: a name of analysis.log.partition.PARTITIONS, or ``user.COLUMN``.
     on : str
@@ -98,7 +99,9 @@ class Options:
 
     @property
     def bands(self) -> tuple[str, ...]:
-        """The names of the bands that the user asked for; empty for the defaults of the ratio."""
+        """The names of the bands that are evaluated: those of ``rules``, which holds all bands of the ratio if none
+        were given.
+        """
         return self.rules or ()
 
 
@@ -155,7 +158,8 @@ def _scored(
     """Make the tables that need scores, with the counts and notes of reading them; many scores are read in two
     processes.
 
-    Either process reads all scores, because the tables hold far more than a window until the end.
+    Each process reads all scores and makes some of the tables: a table gathers numbers over all windows, so the windows
+    cannot be divided between the processes.
     """
     key = RunKey.of(run)
     cosines = CosineTable(key, bins, cases, options.targets, options.draws, options.seed, width)
@@ -177,14 +181,14 @@ def _scored(
     many = run.counts.get("scores_taken", 0) >= MANY_SCORES and cores() > 1
     shares = [("cosine", "population"), ("lemma",)] if many else [tuple(tables)]
     found = in_processes([partial(collect, names) for names in shares])
-    _, counts, notes = found[0]  # the counts of all processes are equal
+    _, counts, notes = found[0]  # the same in all processes, so the first one's stand for all
     return {name: rows for part, *_ in found for name, rows in part.items()}, counts, notes
 
 
 def _before(run: Run, bins: Bins, options: Options) -> tuple[dict[str, dict[int, Rule]], TableRows]:
-    """Replay bands that follow a target on a streamed log, and make the tables moments, scaling, reuse and theory_gap.
+    """Make the tables moments, scaling, reuse and theory_gap; on a streamed log also replay bands that follow a target.
 
-    A large log uses two processes.
+    To replay is to let such a band learn its range from the log, update by update. A streamed log uses two processes.
     """
 
     def described(_: Callable[[], None]) -> TableRows:

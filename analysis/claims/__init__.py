@@ -1,1 +1,1 @@
-"""The claims C1 to C7: what each estimates, its margin, and how it is judged."""
+"""The claims C1 to C7 and M1: what each estimates, its margin, and how it is judged."""

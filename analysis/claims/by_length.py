@@ -1,9 +1,11 @@
 """The claims on acceptance by length (C1, C7, M1). :mod:`analysis.claims.catalogue` lists all claims.
 
-That every length is accepted alike is about the curve a(l) at every length. A trend of 0 is not enough: a curve with a
-hump can have one. So support needs two equivalence tests, of the trend and of the bin that deviates most (LRE_inf,
-simultaneous bands), each within its margin. If one of them is beyond its margin, the claim is refuted. The test of a
-constant acceptance is printed beside them with its power; it tells whether bins differ at all, and not by how much."""
+These claims are about the acceptance a(l) at every length l. A trend of 0 is not enough, because a curve with a hump
+can have one. So support needs two equivalence tests: the interval of the trend and that of LRE_inf (relative deviation
+of the bin that deviates most, from simultaneous bands) each lie within a margin. A claim is refuted where one of the
+two intervals lies beyond its margin. The test that all bins have one acceptance is printed too, with its power; it
+tells whether bins differ at all, and not by how much.
+"""
 
 from __future__ import annotations
 
@@ -30,20 +32,23 @@ from fspo.stats.intervals import CONFIDENCE, EQUIVALENCE, PERCENT
 FAIR = "fspo"
 LEARNT = "fspo-adaptive"
 MASKS = ("sqrt-kl", "product", "geometric")
-"""The masks of claim M1: the one that is claimed to be fair, that which falls with length and that which rises."""
+"""The masks (corrections that drop responses) of claim M1: as claimed, their acceptance is the same at every length,
+falls with the length, and rises with it.
+"""
 TARGET = 0.85
 LRE_MARGIN = 0.05
-"""Largest LRE_inf that counts as 0: no bin of lengths accepts 5 % more or less often than the mean."""
+"""Largest LRE_inf that counts as 0: no bin of lengths has an acceptance more than 5 % above or below the mean."""
 CONSTANT, SEEN = "test of a constant acceptance", "LRE_2 seen with 80 % probability, worst run"
-"""Names, in the details of claims C1 and C7, of the test that acceptance is constant and of the LRE_2 that it would
-detect.
+"""Keys in the details of C1, C7 and M1: the test that all bins of lengths have one acceptance, and the LRE_2 that this
+test detects with 80 % probability in the worst run.
 """
 _SLOPE = "slope"
 
 
 def fair_in_length(tables: Tables) -> Claim:
-    """Judge C1: the share of responses that fspo keeps does not depend on length; its rivals' shares fall or rise as
-    predicted."""
+    """Judge C1: the share of responses that fspo keeps does not depend on the length, where rloo's share falls with the
+    length and gspo's rises.
+    """
     where: dict[str, Any] = {"source": "trained", "measure": "band", "subset": "all", "use": "first"}
     found, matched = {}, {}
     for rule in (FAIR, *RIVALS):
@@ -75,10 +80,12 @@ def fair_in_length(tables: Tables) -> Claim:
 
 
 def learns_to_be_fair(tables: Tables) -> Claim:
-    """Judge C7: like C1, for the band of fspo-adaptive on every log, with its exponent learnt from earlier updates.
+    """Judge C7: the band of fspo-adaptive, whose exponent is learnt from earlier updates, keeps all lengths alike on
+    every log.
 
-    The mean over logs does not speak for every log. So the claim is also refuted by a single log whose bins differ, by
-    the test of a constant acceptance (corrected for the number of logs) and by more than the trend's margin.
+    The trend and LRE_inf are judged as in C1. Their means over logs may hide a log, so a single log refutes the claim
+    too: if the test that all its bins have one acceptance rejects (corrected for the number of logs) and its LRE_2 is
+    above the trend's margin.
     """
     where: dict[str, Any] = {"source": "matched", "measure": "band", "subset": "all", "outside": "drop"}
     found, found90, unequal = {}, {}, {}
@@ -121,10 +128,11 @@ def learns_to_be_fair(tables: Tables) -> Claim:
 
 
 def masks_by_length(tables: Tables) -> Claim:
-    """Judge M1: at one acceptance the product mask falls with length, the geometric rises, the sqrt mask does neither.
+    """Judge M1: of masks with one overall acceptance, the product mask keeps long responses less often than short ones,
+    the geometric mask more often, and the sqrt mask equally often.
 
     The tables are those of a mismatch (``--on engine`` or ``behaviour``). The sqrt mask is centred on -KL, and is
-    judged like fspo's band in C1: by its trend and by the bin that deviates most.
+    judged like fspo's band in C1: by its trend and by LRE_inf.
     """
     where: dict[str, Any] = {"source": "matched", "measure": "band", "subset": "all", "use": "first", "target": TARGET}
     rows = {rule: select(tables["trend"], **where, rule=rule, outside="mask") for rule in MASKS}
@@ -159,7 +167,7 @@ class Deviation:
     largest, mean : Estimate
         LRE_inf and LRE_2.
     tested : DataFrame
-        Rows of LRE_2 for the runs in which the constant acceptance was tested.
+        Rows of LRE_2 in the table lre, of the runs in which the test of a constant acceptance was made.
     """
 
     def __init__(self, largest: Estimate, mean: Estimate, tested: pd.DataFrame) -> None:
@@ -167,7 +175,7 @@ class Deviation:
 
     @staticmethod
     def of(rows: pd.DataFrame) -> Deviation:
-        """Make the estimates of a rule's deviation from rows of the table lre."""
+        """Combine LRE_inf and LRE_2 over runs, from a rule's rows of the table lre."""
         by_norm = {norm: select(rows, norm=norm) for norm in ("inf", "l2")}
         ends = {norm: found.rename(columns=_NAMES) for norm, found in by_norm.items()}
         tested = by_norm["l2"]
@@ -176,19 +184,20 @@ class Deviation:
 
     @property
     def equal(self) -> bool:
-        """Whether the bin that deviates most stays within the margin."""
+        """Whether the whole interval of LRE_inf, the deviation of the worst bin, lies below ``LRE_MARGIN``."""
         return self.largest.high < LRE_MARGIN
 
     @property
     def unequal(self) -> bool:
-        """Whether some bin deviates by more than the margin, by LRE_inf or by LRE_2.
+        """Whether LRE_inf or LRE_2 lies above ``LRE_MARGIN`` with its whole interval.
 
-        LRE_2 is at most LRE_inf, so LRE_2 beyond the margin shows it too, and its interval is narrower.
+        LRE_2 is at most LRE_inf. So an LRE_2 above the margin shows that LRE_inf is above it too, and LRE_2 has the
+        narrower interval.
         """
         return self.largest.low > LRE_MARGIN or self.mean.low > LRE_MARGIN
 
     def details(self) -> dict[str, Any]:
-        """Return the estimates, and the test of equal acceptance with its power, as entries for a claim's details."""
+        """Return LRE_inf, LRE_2 and the test of a constant acceptance with its power, for a claim's details."""
         columns = ("wald_p", "detectable")
         found = {c: self.tested.reindex(columns=[c])[c].to_numpy(np.float64) for c in columns}
         test: dict[str, Any] = {"runs": len(self.tested)}

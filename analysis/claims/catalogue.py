@@ -3,9 +3,10 @@
 What each estimates, its margin and its test were fixed before any full run; each can fail.
 
 A claim reads the tables of several runs (rules x seeds). With at least two seeds, the estimate is the mean over seeds
-with Student's t over them. With one seed, the interval is the run's (over clusters of responses) and says nothing
-about other seeds; the details give the number of seeds. A claim is "supported" if every part of its statement holds at
-its interval (which needs no correction), "not supported" if one part is refuted, and otherwise "inconclusive".
+with Student's t over them. With one seed, the interval is the run's (over clusters of responses) and says nothing about
+other seeds; the details give the number of seeds. A claim is "supported" if each part of its statement holds by that
+part's interval (as all parts must hold, no correction for several tests is needed), "not supported" if one part is
+refuted, and otherwise "inconclusive".
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ _TEXT = ("subset", "use", "reason")
 
 
 def smallest_lre(tables: Tables) -> Claim:
-    """Judge C2: the bias-corrected LRE_2^2 of fspo's band is below that of each rival."""
+    """Judge C2: the bias-corrected LRE_2^2 of fspo's band acceptance is below that of rloo and that of gspo."""
     rows = {}
     printed: dict[str, Any] = {}
     for rule in (FAIR, *RIVALS):
@@ -79,7 +80,9 @@ def smallest_lre(tables: Tables) -> Claim:
 
 
 def highest_cosine(tables: Tables) -> Claim:
-    """Judge C3: fspo leads each rival in cosine, overall and in the worst bin, at 95 % acceptance on every log."""
+    """Judge C3: at 95 % acceptance on every log, the cosine of true and clipped update is higher with fspo's band than
+    with rloo's and gspo's, over all lengths and in the worst bin of lengths.
+    """
     parts: dict[str, Estimate] = {}
     where = {"source": "matched", "target": 0.95, "outside": "drop", "weight": "sequence", "use": "first", "bin": -1}
     for rule in RIVALS:
@@ -123,9 +126,9 @@ def _cosines(tables: Tables) -> dict[str, Any]:
 
 
 def _seen_bins(moments: pd.DataFrame) -> pd.DataFrame:
-    """Return the length bins that have an estimate, of runs in which all other bins hold few rows.
+    """Return the rows of the table moments for length bins with an estimated variance of S.
 
-    Other runs are left out, because the claim is about every bin.
+    Runs in which the bins without an estimate hold many rows are left out, because claim C4 is about every bin.
     """
     bins = moments.loc[moments["bin"].to_numpy(int) >= 0]
     known = np.isfinite(bins["var_S"].to_numpy(float))
@@ -137,7 +140,7 @@ def _seen_bins(moments: pd.DataFrame) -> pd.DataFrame:
 
 
 def gaussian_model(tables: Tables) -> Claim:
-    """Judge C4: in each length bin S is normal, the variance of S is proportional to L, and the drift of S is -KL."""
+    """Judge C4: in each length bin S is normal, its variance is proportional to L, and its mean is minus the KL."""
     slope = select(tables["scaling"], subset="all", use="first", sign="all")
     found = combine(slope, "slope_2H", "ci_low", "ci_high")
     found90 = combine(slope, "slope_2H", "ci90_low", "ci90_high", EQUIVALENCE) if len(slope) else Estimate()
@@ -153,7 +156,7 @@ def gaussian_model(tables: Tables) -> Claim:
         drift = combine_largest(worst_by_run(absolute(errors)))
         law = pd.DataFrame(base | {"value": c["ks_distance"], "low": c["ks_ci_low"], "high": c["ks_ci_high"]})
         normal = combine_largest(worst_by_run(law))
-    margin = 2 * EXPONENT_TOLERANCE  # the table holds 2H, but the tolerance is of H
+    margin = 2 * EXPONENT_TOLERANCE  # Var(S|L) grows as L^2H: the table holds the exponent 2H, the tolerance is of H
     holds = [
         found90.low > 1 - margin and found90.high < 1 + margin,
         normal.high < LAW_TOLERANCE,
@@ -240,7 +243,9 @@ def trains_as_well(tables: Tables) -> Claim:
 
 
 def edge_keeps_direction(tables: Tables) -> Claim:
-    """Judge C6: at fspo's band with 95 % and 85 % acceptance, truncating and capping gain cosine over dropping."""
+    """Judge C6: with fspo's band at 95 % and at 85 % acceptance, truncating and capping give a higher cosine than
+    dropping the responses outside the band.
+    """
     parts: dict[str, Estimate] = {}
     for outside in ("truncate", "cap"):
         for target in TARGETS:
@@ -275,11 +280,11 @@ CLAIMS: tuple[Callable[[Tables], Claim], ...] = (
 
 
 OF_MISMATCH: tuple[Callable[[Tables], Claim], ...] = (masks_by_length,)
-"""Claims about the mismatch of sampler and trainer: on the engine's ratio and on the behaviour's."""
+"""Claims about the mismatch of sampler and trainer, judged on the engine ratio E or the behaviour ratio D + E."""
 
 
 def claims_about(on: Ratio) -> tuple[Callable[[Tables], Claim], ...]:
-    """Return the claims about a log-ratio; none about the total."""
+    """Return the functions that judge the claims about a log-ratio; there are no claims about the total S + D + E."""
     return CLAIMS if on == "update" else OF_MISMATCH if on in CORRECTED else ()
 
 
@@ -289,7 +294,7 @@ def evaluate_claims(tables: Tables, on: Ratio = "update") -> list[Claim]:
     Parameters
     ----------
     tables : mapping of str to DataFrame
-        From :func:`analysis.tables.files.read_tables`, of the same ratio.
+        Tables of runs analysed on this ratio, from :func:`analysis.tables.files.read_tables`.
     """
     return [with_power(claim(tables)) for claim in claims_about(on)]
 
@@ -298,8 +303,8 @@ def with_power(claim: Claim) -> Claim:
     """Return the claim with ``details["power"]``: which difference these runs could have detected.
 
     ``detectable`` is the smallest true difference from 0 that a two-sided test at 1 - CONFIDENCE detects with 80 %
-    probability. It is computed from the longer arm of the interval (Student's t over seeds where there are several).
-    ``parts`` gives it for each estimate in the details.
+    probability. It is computed from the longer side of the interval (Student's t over seeds where there are several).
+    ``parts`` gives the same number for each estimate in the claim's details.
     """
     parts = {name: _detectable(part) for name, part in _estimates(claim.details, ())}
     main = {"value": claim.estimate, "low": claim.ci_low, "high": claim.ci_high}
@@ -310,7 +315,8 @@ def with_power(claim: Claim) -> Claim:
     else:
         sentence = f"These runs would have seen a true difference of {found:.2g} with 80 % probability"
         sentence += f"; the margin is {claim.margin:g}." if claim.margin > 0 else "."
-        # Half-width at the level EQUIVALENCE, on which equivalence tests rest, from that at the level CONFIDENCE.
+        # Half-width of the interval at the level EQUIVALENCE, which equivalence tests use, computed from that at
+        # CONFIDENCE.
         half = (
             t_quantile(np.inf, EQUIVALENCE)
             / t_quantile(np.inf)
@@ -326,7 +332,7 @@ def with_power(claim: Claim) -> Claim:
 
 
 def _estimates(details: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield every estimate in nested details, with the path to it as its name."""
+    """Yield every estimate in a claim's nested details, with the keys on the way to it as its name."""
     for name, value in details.items():
         if isinstance(value, Mapping):
             if {"value", "low", "high", "seeds"} <= value.keys():
@@ -341,5 +347,5 @@ def _detectable(part: Mapping[str, Any]) -> float:
 
 
 def write_claims(path: Path, claims: Sequence[Claim]) -> None:
-    """Write claims.json; after a crash the old file is still there."""
+    """Write claims.json whole or not at all: if writing crashes, the file of the last analysis is still there."""
     write_json(path, [claim.to_dict() for claim in claims])

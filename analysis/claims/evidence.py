@@ -58,7 +58,7 @@ class Estimate:
 
 
 def select(table: pd.DataFrame, **where: Any) -> pd.DataFrame:
-    """Return the rows with the given column values; none if a column is missing. Floats match within 1e-9."""
+    """Return the rows of a table with the given column values; no row if one is missing. Floats match within 1e-9."""
     keep = np.ones(len(table), bool)
     for column, value in where.items():
         if column not in table:
@@ -71,14 +71,14 @@ def select(table: pd.DataFrame, **where: Any) -> pd.DataFrame:
 
 
 def groups(rows: pd.DataFrame, columns: list[str]) -> Iterator[tuple[tuple[Any, ...], pd.DataFrame]]:
-    """Yield rows grouped by the values of some columns; NaN counts as a value."""
+    """Yield each combination of values of some columns with the rows that have it; NaN counts as a value."""
     found: Any = rows.groupby(columns, dropna=False)
     for values, some in found:
         yield tuple(values), some
 
 
 def seed_means(rows: pd.DataFrame, value: str) -> dict[float, float]:
-    """Return the mean of a column for each seed; rows with an unknown seed are left out."""
+    """Return the mean of a column over the rows of each seed; rows with an unknown seed are left out."""
     return {
         float(seed): float(some[value].to_numpy(float).mean())
         for (seed,), some in groups(rows, ["seed"])
@@ -89,8 +89,9 @@ def seed_means(rows: pd.DataFrame, value: str) -> dict[float, float]:
 def combine(rows: pd.DataFrame, value: str, low: str, high: str, level: float = CONFIDENCE) -> Estimate:
     """Combine the rows of several runs into one estimate, with an interval over seeds where there are at least two.
 
-    With one seed, the runs are averaged and so are their half-widths. Runs of one seed share prompts and sampling
-    noise, so they depend on each other, and averaged half-widths are never too short, whatever the dependence.
+    ``value``, ``low`` and ``high`` name the columns of the rows' estimates and intervals. With one seed, the runs are
+    averaged and so are their half-widths. Runs of one seed share prompts and sampling noise, so they depend on each
+    other, and averaged half-widths are never too short, whatever the dependence.
     """
     if len(rows):
         rows = rows.loc[np.isfinite(rows.reindex(columns=[value, low, high]).to_numpy(np.float64)).all(axis=1)]
@@ -114,7 +115,11 @@ def _known_mean(rows: pd.DataFrame, column: str) -> float:
 
 
 def difference(one: pd.DataFrame, other: pd.DataFrame, value: str, low: str, high: str) -> Estimate:
-    """Return ``one`` minus ``other``, runs of two rules: paired by seed, or by MOVER from the intervals of one seed."""
+    """Return the estimate from the rows ``one`` less that from ``other``, which belong to two rules.
+
+    With two common seeds or more, the difference is taken seed by seed. Else its interval is made of those of the two
+    estimates (MOVER: squared half-widths are added).
+    """
     a, b = combine(one, value, low, high), combine(other, value, low, high)
     if not (np.isfinite(a.value) and np.isfinite(b.value)):
         return Estimate()
@@ -129,7 +134,7 @@ def difference(one: pd.DataFrame, other: pd.DataFrame, value: str, low: str, hig
 
 
 def verdict_of(holds: Sequence[bool], refuted: Sequence[bool]) -> Verdict:
-    """Return "supported" if all parts hold, "not supported" if one is refuted, and otherwise "inconclusive"."""
+    """Return "supported" if all parts of a claim hold, "not supported" if one is refuted, else "inconclusive"."""
     if any(refuted):
         return "not supported"
     return "supported" if holds and all(holds) else "inconclusive"
@@ -141,17 +146,20 @@ def plain(parts: Mapping[str, Estimate]) -> dict[str, Any]:
 
 
 def absolute(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the absolute values of estimates, with intervals folded at 0 (columns value, low, high)."""
+    """Return rows with the absolute values of estimates (column value) and their intervals (low, high); the low end is
+    0 where the interval of the estimate holds 0.
+    """
     low, high = rows["low"].to_numpy(float), rows["high"].to_numpy(float)
     nearest = np.where((low <= 0) & (high >= 0), 0.0, np.minimum(np.abs(low), np.abs(high)))
     return rows.assign(value=np.abs(rows["value"]), low=nearest, high=np.maximum(np.abs(low), np.abs(high)))
 
 
 def worst_by_run(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the largest value, low and high of each run: an interval of the largest of K magnitudes, never too short.
+    """Return for each run the largest of its K magnitudes, with an interval that is never too short.
 
-    The largest high covers the largest truth. The largest of K lows lies above the largest truth up to K times too
-    often, so each low is first moved down to level 1 - (1 - CONFIDENCE)/K (Bonferroni), but not below 0.
+    The high end is the largest of the K high ends. The largest of the K low ends lies above the largest true magnitude
+    up to K times too often, so each low end is first moved down to level 1 - (1 - CONFIDENCE)/K (Bonferroni), but not
+    below 0.
     """
     number = rows.groupby(["run", "seed"], dropna=False)["value"].transform("count").to_numpy(float)
     tail = (1 - CONFIDENCE) / 2
@@ -165,7 +173,7 @@ def worst_by_run(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def combine_largest(rows: pd.DataFrame) -> Estimate:
-    """Combine the largest magnitudes of runs (:func:`worst_by_run`) like :func:`combine`, with a lower low end.
+    """Combine the runs' largest magnitudes (:func:`worst_by_run`) like :func:`combine`, but with a lower low end.
 
     Noise alone makes the largest of several magnitudes positive, to the same degree in every seed, so the spread over
     seeds does not show it. Therefore the low end is at most the mean of the runs' low ends.

@@ -1,4 +1,4 @@
-"""Columns of a log as the checks read them, and the rows that are kept for the checks that need rows together."""
+"""Read the columns of a log for the doctor's checks, and keep rows for the checks that need many rows at once."""
 
 from __future__ import annotations
 
@@ -30,13 +30,14 @@ READ = (
 """Columns of the gradient log that the doctor's checks read."""
 IDS = ("rollout", "step", "prompt_id", "response_id")
 KEPT = 300_000
-"""Largest number of rows that are kept for the checks that need rows together. Of a longer log these checks see evenly
-spread rollouts; the laws, the recomputed columns and the coincidences see every row."""
+"""Largest number of rows kept in memory for the checks that need many rows at once, which
+`analysis.doctor.doctor.ON_KEPT_ROWS` names. Of a longer log these checks see evenly spread rollouts.
+"""
 
 
 @dataclass
 class Kept:
-    """Rows of evenly spread rollouts, at most ``KEPT`` of them, and what is known of a run beside its rows."""
+    """At most ``KEPT`` rows of a log, from evenly spread rollouts, with the run's folder, rule and aggregation."""
 
     path: Path
     rule: Rule | None
@@ -45,16 +46,19 @@ class Kept:
     rows: int = 0
     held: int = 0
     stride: int = 1
-    seen: int = 0  # number of rollouts handed to `add`
-    # By kept rollout: its number in order, its rows of the phase train, its rows of the phase noise.
+    seen: int = 0  # number of rollouts that `add` was given
+    # For each kept rollout: its place in the order of all rollouts, its rows of phase train, its rows of phase noise.
     parts: list[tuple[int, Rows, Rows]] = field(default_factory=list)
     valued: set[str] = field(default_factory=set)
     short: int = 0
 
     def add(self, rows: Rows, noise: Rows, present: set[str]) -> None:
-        """Keep the rows of complete rollouts, or those of every ``stride``-th one."""
+        """Keep the rows of complete rollouts, of every ``stride``-th one if more than ``KEPT`` rows came; ``present``
+        are the log's columns.
+        """
         unknown = {"log_ratio", "advantage"} if self.imported else set()
-        # In the log of an imported table without S, NaN means that S is unknown; in any other log NaN is a defect.
+        # An imported log has NaN where S or A is unknown, so a column of NaN counts as not logged; in any other log NaN
+        # is a defect, which the check not_finite reports.
         self.valued |= {n for n in present if n not in unknown or np.isfinite(rows[n]).any()}
         self.short += int(np.sum(rows["length"] < 1))
         self.rows += len(rows)
@@ -70,7 +74,7 @@ class Kept:
                 self.held = sum(len(part[1]) for part in self.parts)
 
     def patient(self, notes: Sequence[str]) -> Patient:
-        """Return the kept rows, with the run's metrics and rule, as the checks that need rows together read them."""
+        """Return the kept rows with the run's metrics and rule, as the checks that need many rows at once read them."""
         notes = list(notes)
         if self.stride > 1:
             notes.append(
@@ -90,7 +94,10 @@ class Kept:
 
 
 def columns_of(log: GradLog, notes: list[str]) -> dict[str, NDArray[Any]]:
-    """Return every column as float64 (N,), NaN where null; identifiers as integers."""
+    """Return the columns ``READ`` but the phase as float64 (N,), NaN where null; the identifiers ``IDS`` as integers.
+
+    The columns times_used and updates_since_rollout are counted from steps and responses where the log lacks them.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 

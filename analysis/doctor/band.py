@@ -16,22 +16,24 @@ from fspo.stats.intervals import mean_interval
 
 BINS = 8
 TOO_TIGHT, TOO_WIDE = 0.5, 0.995
-"""Shares of responses in the band below and above which a rule without a stated target keeps too few, or nearly all."""
+"""Band acceptance below which a rule without a target keeps too few responses, and above which it hardly cuts any."""
 FAR = 2.0
 """Distance of E[S] from the band's centre, in half-widths, that is reported as drift even if the median lies in the
 band."""
 MARGIN = 0.1
-"""Distance of the share kept from a stated target up to which nothing is reported."""
+"""Distance of the band acceptance from a stated target up to which nothing is reported."""
 TOP_SHARE, RULED = 0.2, 0.05
-"""Reported from here on: the mean share of an update's largest weight, and the share of updates that one response
-dominates.
+"""Values up to which nothing is reported: the share of an update that its heaviest response makes up, mean over
+updates; the share of updates of which one response makes up more than half.
 """
 MIN_UPDATE = 8
-"""Number of responses with a gradient below which an update's largest weight is not looked at."""
+"""Updates in which fewer responses have a gradient are left out of the check heavy_weights."""
 
 
 def drift(p: Patient) -> Answer:
-    """Check whether most responses of some length lie beyond one edge, because the drift is larger than the band."""
+    """Check whether most responses of some length lie beyond one edge of the band, because S drifts farther than the
+    band's half-width.
+    """
     name = "drift"
     rows = p.moved
     if few := enough(rows):
@@ -41,8 +43,8 @@ def drift(p: Patient) -> Answer:
         return not_checked(name, "the log names no band on S")
     bins = quantile_bins(rows.L, BINS)
     index = bins.index(rows.L)
-    # The bin and side with the highest score so far: (score, bin, side, share out of the band). A score above 1 is
-    # reported.
+    # The length bin and side of the band with the highest score so far: (score, bin, side, share of responses beyond
+    # that edge). A score above 1 is reported: more than half are beyond, or E[S] is more than FAR half-widths off.
     worst: tuple[float, int, str, Evidence] | None = None
     for k in range(len(bins)):
         at = index == k
@@ -53,8 +55,8 @@ def drift(p: Patient) -> Answer:
             share = here.share(f"{side} the band, {_span(here)}", beyond, level=0.99)
             mean = here.mean("", here.S)
             centre, half = (float(np.median(x[at])) for x in ((band[0] + band[1]) / 2, (band[1] - band[0]) / 2))
-            # Distance of E[S] from the centre over the half-width, from the end of the interval of E[S] that is nearer
-            # to the centre.
+            # Distance from the centre to the nearer end of E[S]'s interval, so that noise in the mean is not reported
+            # as drift.
             beyond_centre = centre - mean.high if side == "below" else mean.low - centre
             score = max(2 * share.low, beyond_centre / half / FAR if np.isfinite(half) and half > 0 else 0.0)
             if worst is None or score > worst[0]:
@@ -100,7 +102,7 @@ def _span(rows: Rows) -> str:
 
 
 def heavy_weights(p: Patient) -> Answer:
-    """Check whether the weights of one or two responses dominate an update."""
+    """Check whether one response makes up much of an update: its share in the sum of weight x multiplier x |A|."""
     name = "heavy_weights"
     rows = p.moved
     if few := enough(rows):
@@ -159,14 +161,14 @@ def heavy_weights(p: Patient) -> Answer:
 
 
 def _over_updates(label: str, y: np.ndarray, rollout: np.ndarray) -> Evidence:
-    """Return the mean of one number for each update, with an interval that takes rollouts as clusters."""
+    """Return the mean of ``y``, one number for each update, with an interval that takes rollouts as clusters."""
     r = ratios(y, dense(rollout.astype(np.int64)), np.zeros(len(y), np.int64), 1)
     low, high = mean_interval(r.value, r.variance, r.clusters)
     return Evidence(label, float(r.value[-1]), float(low[-1]), float(high[-1]), "share")
 
 
 def acceptance(p: Patient, target: float | None = None) -> Answer:
-    """Check the share of responses that the band keeps, and name the range that would keep the wanted share."""
+    """Check the band acceptance, and name the range with which the band would keep the wanted share of responses."""
     name = "acceptance"
     rows = p.moved
     if few := enough(rows):
@@ -207,7 +209,10 @@ def acceptance(p: Patient, target: float | None = None) -> Answer:
 
 
 def _ranges(p: Patient, rows: Rows, target: float) -> list[Evidence]:
-    """Return the range that accepts ``target``, with Woodruff's interval (quantiles at the acceptance's ends)."""
+    """Return the range with which the rule's band would accept the share ``target`` of the rows, with an interval.
+
+    The interval is Woodruff's: the ranges that fit the two ends of the interval of the acceptance.
+    """
     rule = p.rule
     if rule is None:
         return []

@@ -10,14 +10,16 @@ from analysis.doctor.patient import MIN_ROWS, Patient, Rows, enough
 from fspo.gradlog import metric_names as metric
 
 FEW_ADVANTAGES = 0.1
-"""Share of responses with A != 0 below which nearly all of the batch is wasted."""
+"""Share of responses with A != 0 below which a run is reported, because nearly all of its batch has no gradient."""
 TRUNCATED, MOSTLY_TRUNCATED = 0.05, 0.3
 WHOLE_GROUPS = 0.1
-"""A group size counts as the sampled one if at least this share of the groups has it."""
+"""A number of responses can be the group size of sampling only if at least this share of the groups has it."""
 MIN_LENGTHS = 20
-"""Number of different lengths that a log needs before many responses of the longest length mean the token limit."""
+"""Where the log does not say which responses were cut off, the longest ones count as cut off at the token limit; only
+in a log with at least this many different lengths.
+"""
 DROPPED = 0.002
-"""Share of missing responses up to which nothing is reported (a verifier may crash, a line may be torn)."""
+"""Share of missing responses up to which nothing is reported (a verifier may crash, a line of the log may be torn)."""
 
 
 def advantages_zero(p: Patient) -> Answer:
@@ -210,7 +212,7 @@ def dropped_sequences(p: Patient) -> Answer:
 
 
 def _group_size(count: np.ndarray) -> int:
-    """Guess the size that groups were sampled with from their sizes (G,); 1 if they show none."""
+    """Guess the group size of sampling from the groups' numbers of logged responses (G,); 1 if these show none."""
     frequency = np.bincount(count) / len(count)
     usual = int(frequency.argmax())
     if np.all(count % usual == 0):
@@ -242,7 +244,7 @@ def _missing_length(p: Patient, rows: Rows, whole: np.ndarray) -> list[Evidence]
 
 
 def _muted(p: Patient) -> Evidence | None:
-    """Return the share of rows that the rule did not cut and that have multiplier 0 nevertheless."""
+    """Return the share of rows with A != 0 that have multiplier 0 although the rule did not clip them (side 0)."""
     if not p.finite.has("multiplier", "side") or (p.rule is not None and p.rule.level != "sequence"):
         return None
     live = p.finite.take((p.finite["advantage"] != 0) & np.isfinite(p.finite["multiplier"]))

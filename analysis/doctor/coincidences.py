@@ -20,17 +20,17 @@ from analysis.stats.anytime import AnytimeMean
 MARKS = 32
 """Number of rows of each rollout that are remembered to recognise a copied rollout."""
 HELD, LEAST_HELD = 0.005, 5
-"""Reported from here on: the share of rows whose S is exactly the greatest or the least one, and the number of their
-prompts. Responses of equal text to one prompt have equal S without a defect.
+"""Least values that are reported: the share of rows that have exactly the log's greatest (or least) S, and the number
+of prompts of these rows. Rows of fewer prompts may be responses of equal text, which is no defect.
 """
 LENGTHS = 10
-"""Many responses of the greatest length are a defect only if at least so many different lengths are below it."""
+"""The check length_pile judges a log only if at least this many different lengths lie below the greatest length."""
 PILE = 0.005
-"""Reported from here on: the share of responses of exactly the greatest length that are not marked as truncated."""
+"""Least share of responses that is reported as having exactly the greatest length and no mark as truncated."""
 SORTED = 0.3
-"""Reported from here on: the share of the variance of log length that lies between minibatches, beyond chance."""
+"""Least share of the variance of log length that is reported as lying between minibatches, beyond chance."""
 BY_LENGTH = 0.97
-"""Reported from here on: the correlation of A with the length inside groups."""
+"""Correlation of A with the length inside groups, of either sign, above which it is reported."""
 
 
 @dataclass
@@ -54,13 +54,14 @@ class Coincidences:
     flagged: bool = False
     between: AnytimeMean = field(default_factory=lambda: AnytimeMean(EACH))
     share: Floats = field(default_factory=lambda: np.zeros(2))
-    # Sums for the correlations of A with the length and with its logarithm.
+    # First row for x = length, second for x = log length: sums over responses of x^2, x A and A^2, with x and A less
+    # the means of their group.
     products: Floats = field(default_factory=lambda: np.zeros((2, 3)))
     groups: int = 0
     since: dict[str, int] = field(default_factory=dict)
 
     def add(self, rows: Rows) -> None:
-        """Add the rows of complete rollouts."""
+        """Add the rows of complete rollouts to the counts and sums."""
         since = rows["updates_since_rollout"]
         moved = rows.take(np.isfinite(rows.S) & (since >= 1) & (rows.S != 0) & (rows["length"] >= 1))
         if len(moved):
@@ -97,7 +98,7 @@ class Coincidences:
             self.marks |= {m: int(rollout) for m in here if m not in self.marks}
 
     def _held(self, rows: Rows) -> None:
-        """Count rows at the greatest and the least S, and rows whose S has few digits."""
+        """Count the rows with exactly the greatest or the least S so far, and those whose S a 16-bit float can hold."""
         S = rows.S
         for end, x in (("greatest", float(S.max())), ("least", float(S.min()))):
             at = np.asarray(x == S)

@@ -1,4 +1,4 @@
-"""Examine a run rollout by rollout. The state of all checks does not grow with the log."""
+"""Examine a run rollout by rollout. The memory that the checks need does not grow with the log."""
 
 from __future__ import annotations
 
@@ -45,20 +45,23 @@ ON_KEPT_ROWS = {
     "heavy_weights": band.heavy_weights,
     "acceptance": band.acceptance,
 }
-"""Checks that need rows together or the metrics, by name; they read the rows that `analysis.doctor.admit` keeps."""
+"""Checks, by name, that need many rows at once or the metrics; they read the rows that `analysis.doctor.admit` keeps.
+"""
 ON_ALL_ROWS = (
     *("band", "clip", "sums", "uses", "estimator", "counters", "log"),
     *("before_update", "mean_weight", "k1_k3", "weight_by_length", "drift_sign", "direction"),
     *("counted_twice", "values_of_s", "length_pile", "sorted_minibatches", "advantage_by_length"),
     *("sampler_law", "engine", "correction", "staleness", "selection", "tokens"),
 )
-"""Names of the checks that add up every row of the log."""
+"""Names of the checks that are made from counts and sums over every row of the log."""
 CHECKS = (*ON_KEPT_ROWS, *ON_ALL_ROWS)
 SHARED = (
     ("recomputed", "coincidences"),
     ("laws", "selection", "mismatch", "tokens", "kept", "notes"),
 )
-"""Parts of the state that two processes add up of a large log, each in a pass over the log."""
+"""Fields of ``Doctor`` that a pass over the log updates. For a large log two processes make a pass each, one for each
+tuple of fields.
+"""
 TOGETHER = (*SHARED[0], *SHARED[1])
 
 
@@ -67,15 +70,15 @@ class Doctor:
     """The state of all checks of one run. Its memory does not grow with the log.
 
     >>> doctor = Doctor.of("RUN")
-    >>> doctor.read()                 # the files that are there
-    >>> doctor.findings().findings    # later: read() again, which reads the new files alone
+    >>> doctor.read()                 # reads the files that the log has now; later calls read new files alone
+    >>> doctor.findings().findings    # what is wrong so far
 
     Attributes
     ----------
     target : float, optional
         The band acceptance that the rule was meant to have.
     files : dict of str to int
-        Defects of the log's files, each with the rollout from which on it holds.
+        Defects of the log's files, each with the first rollout that has it.
     """
 
     path: Path
@@ -90,13 +93,13 @@ class Doctor:
     notes: list[str] = field(default_factory=list)
     files: dict[str, int] = field(default_factory=dict)
     read_files: set[str] = field(default_factory=set)
-    ranks: Counter[int] = field(default_factory=Counter)  # number of files by rollout
+    ranks: Counter[int] = field(default_factory=Counter)  # by rollout: number of its files, one for each process
     header: Mapping[str, Any] | None = None
     scalars: bool = False  # whether metrics.jsonl held a number at the last call of findings
 
     @staticmethod
     def of(run: str | Path, metadata: Mapping[str, Any] | None = None, target: float | None = None) -> Doctor:
-        """Make the doctor of a run folder whose log has this header.
+        """Make the doctor of a run folder from the header of its log (``metadata``) and a stated target acceptance.
 
         Raises
         ------
@@ -137,7 +140,7 @@ class Doctor:
         self.read_files |= {file.path.name for file in new}
 
     def _pass(self, stream: Stream, names: Sequence[str], _: Callable[[], None]) -> dict[str, Any]:
-        """Read a log once for the parts of this state that are named, and return these."""
+        """Read a log once, update the named fields of this doctor, and return these fields by name."""
         for chunk in stream.chunks(1):
             try:
                 log = stream.read(chunk, (*READ, *TOKEN_COLUMNS["total"]), None)
@@ -148,7 +151,7 @@ class Doctor:
         return {name: getattr(self, name) for name in names}
 
     def add(self, log: GradLog, names: Sequence[str] = TOGETHER) -> None:
-        """Add the rows of complete rollouts, later ones than those that were added before, to the parts named."""
+        """Update the named fields with the rows of complete rollouts, all later than the rollouts added before."""
         self._note(*(f"damaged: {line}" for line in log.damage))
         notes: list[str] = []
         columns = columns_of(log, notes)

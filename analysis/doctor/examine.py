@@ -21,7 +21,7 @@ __all__ = ["CHECKS", "examine"]
 def examine(run: str | Path, target: float | None = None) -> Diagnosis:
     """Examine a run folder with every check, or the scalars of another trainer's folder or file.
 
-    Where there is no gradient log, rldoctor is asked too, if it is installed.
+    Where there is no gradient log, the findings of the package rldoctor are added, if it is installed.
 
     Parameters
     ----------

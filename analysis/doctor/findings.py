@@ -10,7 +10,9 @@ from typing import Any
 from fspo.base.errors import UserError, unknown_name
 
 SCHEMA_VERSION = "2.0"
-"""Version (major.minor) of what ``--json`` writes (doctor.schema.json): a minor adds fields, a major changes some."""
+"""Version (major.minor) of the JSON that ``--json`` writes (doctor.schema.json): a new minor version adds fields, a new
+major version changes or removes some.
+"""
 
 
 class Severity(IntEnum):

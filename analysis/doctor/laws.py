@@ -1,8 +1,9 @@
 """Laws of every sound run (docs/theory.md, T9): they hold at first use, whatever the policy, the task and the rule.
 
-Under the law that drew the responses, a weight has mean 1. The exponentials of a response's token log-ratios, each less
-1, sum to a martingale of mean 0. All tests of a report share one level, at every look (`analysis.stats.anytime`). The
-laws are tested on responses that no selection by outcome can have picked (`analysis.doctor.selection`).
+Over responses drawn by the old policy, the weight e^S has mean 1, and so has e^s of each token given the tokens before
+it. All tests together have the false-alarm probability ``LEVEL``, however often a run is looked at
+(`analysis.stats.anytime`). The laws are tested on responses that no selection by outcome can have picked
+(`analysis.doctor.selection`).
 """
 
 from __future__ import annotations
@@ -20,43 +21,47 @@ from analysis.stats.anytime import AnytimeMean
 from fspo.rules import importance_weight
 
 LEVEL = 0.01
-"""Probability that a sound run gets a finding from any test of its report, however often it is examined.
+"""Largest probability that a sound run gets a finding from any of the ``TESTS`` tests, however often it is examined.
 
-It holds whatever the tails are for tests that a mean weight is above 1 and that E[S] is above 0. Nothing is said of a
-mean weight below 1: weights so rare that none has come yet may carry the rest, so no test of it has both level and
-power. Tests of k1 against k3 hold their level where a response's term lies between -LOST and GAINED; so they say
-that -E[S] is too large only of logs of about a million rows and more. Outside the level stand the checks
-before_update, direction, engine, drift, numerics and sorted_minibatches, which compare with thresholds of their own.
+Tests that a mean weight is above 1 or E[S] above 0 keep it for every law of S. Nothing is said of a mean weight below
+1: weights too rare to be in the log yet may make up for it. Tests of k1 = -S against k3 (sum of e^s - 1 - s over a
+response's tokens) keep it if k3 + S lies between -LOST and GAINED; as GAINED is large, they call -E[S] too large only
+in logs of about a million rows and more. Not among the tests are the checks before_update, direction, engine, drift,
+numerics and sorted_minibatches: they compare with fixed thresholds.
 """
 TESTS = 10
-"""Number of tests that share LEVEL."""
+"""Number of tests, each of which gets an equal part of ``LEVEL``."""
 EACH = LEVEL / TESTS
 LOST = 4.0
-"""Bound below 0 of the term k3 + S, the sum of e^s - 1 over a response's tokens: as many tokens would be lost."""
+"""Bound of k3 + S from below, with the sign turned. k3 + S is the sum of e^s - 1 over a response's tokens, so at the
+bound about this many tokens have become impossible.
+"""
 GAINED = 2.0**17
-"""Bound of the term above 0: a token that is certain now and was one of a vocabulary of 131,072 before."""
+"""Bound of k3 + S from above: e^s - 1 of one token that was drawn from 131,072 equally likely ones and is certain now.
+"""
 WEIGHT_MARGIN = 0.01
-"""Smallest distance of the mean weight from 1 that is reported."""
+"""Smallest distance of a mean weight from 1 that is reported."""
 TOKEN_MARGIN = 0.1
-"""Smallest difference of k1 and k3, over k3, that is reported."""
+"""Smallest difference of E[k1] = -E[S] and E[k3], relative to E[k3], that is reported."""
 NEGLIGIBLE = 1e-3
-"""Mismatch of sampler and trainer, nats per root token, up to which S alone is taken for the ratio to the sampler."""
+"""Root mean square of D + E over sqrt(L), nats, up to which the laws are tested on S alone, above it on S + D + E."""
 OFFSET = 0.02
-"""Smallest mean of a ratio that ought to be 0, nats, that is reported."""
+"""Of a log-ratio x that ought to be 0 but for noise: smallest mean of x + k3, nats, that is reported."""
 
 PROMPTS = 4096
-"""About how many prompts are followed from rollout to rollout to see how far their lengths shift."""
+"""About how many prompts are followed from rollout to rollout, to see how far their responses' mean length shifts."""
 
 FEW = "{} rows at first use after an update, 30 are wanted (stale rows without a behaviour ratio do not count)"
 
 
 @dataclass
 class Line:
-    """A log-ratio x that ought to be 0 or lawful noise: its size, and the line a + b L of x + k3, whose mean is then 0.
+    """A log-ratio x of responses that ought to be 0 but for noise: its size, and a line a + b L through x + k3.
 
-    For x = log p - log q, of responses that q drew, E[x] = -KL and E[k3] = KL where p and q have the same support (T9,
-    T16). So noise, another precision and even other weights leave the mean of x + k3 at 0; log-probabilities that are
-    not those of the law that drew move it. Without k3 the terms are e^x - 1, x held at 3.
+    Let q have drawn the responses, x = log p - log q, and k3 the sum of e^s - 1 - s over the token log-ratios s of x.
+    Then E[x] = -KL and E[k3] = KL, where p and q have the same support (T9, T16). So x + k3 has mean 0, even if p has
+    noise, another precision or other weights; another mean shows that q is not the law that drew. Where k3 is unknown,
+    e^x - 1 stands for x + k3, with x at most 3.
     """
 
     n: float = 0.0
@@ -72,7 +77,7 @@ class Line:
     first: int | None = None  # the first rollout with an x that is not 0
 
     def add(self, x: Floats, L: Floats, rollout: Ints, k3: Floats | None = None) -> None:
-        """Add the rows (N,) that are finite; ``k3`` (N,) is the sum of k3 over tokens, NaN where unknown."""
+        """Add the rows (N,) whose ``x`` is finite; ``k3`` (N,) sums k3 over a response's tokens, NaN where unknown."""
         good = np.isfinite(x)
         k3 = np.full(len(x), np.nan) if k3 is None else k3
         x, L, rollout, k3 = x[good], L[good], rollout[good], k3[good]
@@ -97,11 +102,11 @@ class Line:
 
     @property
     def rms(self) -> float:
-        """Root mean square of x, nats per root token."""
+        """Root mean square of x / sqrt(L), nats."""
         return math.sqrt(self.size / self.n) if self.n else math.nan
 
     def fit(self) -> tuple[float, float, float, float]:
-        """Return a and b of x + k3 by least squares with weights 1/L, and their standard errors."""
+        """Return a and b of the line a + b L, fitted to x + k3 with weights 1/L, and the standard errors of a and b."""
         determinant = self.over * self.L - self.n**2
         if self.n < 3 or determinant <= 1e-9 * self.n**2:
             rest = math.sqrt(self.square_over / max(self.n, 1.0))
@@ -112,10 +117,10 @@ class Line:
         return a, b, math.sqrt(rest * self.L / determinant), math.sqrt(rest * self.over / determinant)
 
     def cause(self, sampler: str) -> str:
-        """Name a likely cause of the log-ratio x, from its line and extremes; ``sampler`` names the log-probabilities
-        that x compares with.
+        """Name a likely cause of the log-ratio x, from the fitted line and the extremes of x.
 
-        A cause is named only where the law of x + k3 is broken.
+        ``sampler`` names the log-probabilities that x compares with the trainer's. Where neither the mean of x + k3
+        differs from 0 nor x lies on one side of 0, noise is named.
         """
         a, b, a_error, _ = self.fit()
         per_response = abs(a) > 5 * a_error and abs(a) > 2 * abs(b) * self.L / self.n
@@ -133,11 +138,11 @@ class Line:
 
     @property
     def one_sided(self) -> bool:
-        """Whether x lies on one side of 0 but for 2 % of its range."""
+        """Whether x lies on one side of 0: beyond 0 it reaches at most 2 % as far as on that side."""
         return min(-self.least, self.most) <= 0.02 * max(-self.least, self.most)
 
     def evidence(self, name: str) -> tuple[Evidence, ...]:
-        """Return the numbers of the line."""
+        """Return evidence: the root mean square of x, here called ``name``, and a and b of the line through x + k3."""
         a, b, a_error, b_error = self.fit()
         law = f"{name} + k3 (law: 0)"
         return (
@@ -155,7 +160,7 @@ class Line:
 
 @dataclass
 class Laws:
-    """Tests of the laws on rows that no update had trained on. ``add`` takes complete rollouts in order."""
+    """Tests of the laws (T9) on responses that no update had trained on. ``add`` takes complete rollouts in order."""
 
     weight: AnytimeMean = field(default_factory=lambda: AnytimeMean(EACH))
     likelihood: AnytimeMean = field(default_factory=lambda: AnytimeMean(EACH, bets=np.ones(1)))
@@ -167,15 +172,15 @@ class Laws:
     push: AnytimeMean = field(default_factory=lambda: AnytimeMean(EACH))
     before: Line = field(default_factory=Line)
     mismatch: Line = field(default_factory=Line)
-    S: float = 0.0  # sum of x over the rows that count in `weight`
+    S: float = 0.0  # sum of the tested log-ratio (S or S + D + E) over the rows counted in `weight`
     k3: float = 0.0
     # For each prompt: the last rollout in which it occurred, and its mean log length there.
     lengths: dict[int, tuple[int, float]] = field(default_factory=dict)
-    # Sum over rollouts of how far the prompts' mean log length has moved, and number of such rollouts.
+    # How far the mean log length of followed prompts moves in one rollout: sum over rollouts, number of rollouts.
     shift: Floats = field(default_factory=lambda: np.zeros(2))
 
     def add(self, rows: Rows, fair: Mask) -> None:
-        """Add the rows (N,) of complete rollouts; ``fair`` (N,) are those that no selection can have picked."""
+        """Add the rows (N,) of complete rollouts; ``fair`` (N,): those that no selection by outcome can have picked."""
         c, S, L, rollout = rows.columns, rows.S, rows.L, rows["rollout"]
         since, used = rows["updates_since_rollout"], rows["times_used"]
         start = since == 0
@@ -185,7 +190,8 @@ class Laws:
         apart = self.mismatch.n and self.mismatch.rms > NEGLIGIBLE
         x, k3 = (S + E, rows["total_k3_sum"]) if apart else (S, rows["k3_sum"])
         lag = rows["policy_version"] - since - rows["behaviour_version"]
-        stale = (lag > 0) & ~np.isfinite(rows["behaviour_log_ratio"])  # with a mismatch, S alone obeys no law (T16)
+        # left out: with D unknown, S alone obeys no law (T16)
+        stale = (lag > 0) & ~np.isfinite(rows["behaviour_log_ratio"])
         fresh = fair & (since >= 1) & ~(used > 0) & np.isfinite(x) & (rows["length"] >= 1) & ~stale
         x, k3, at = x[fresh], k3[fresh], rollout[fresh]
         weight = importance_weight(x) - 1
@@ -204,9 +210,9 @@ class Laws:
             self.push.add(np.bincount(code, _pushed(again)) / np.sqrt(np.bincount(code)), number)
 
     def _beyond_mates(self, rows: Rows) -> Floats:
-        """Return log length less the mean of the other responses to the same prompt (N,); NaN where there are none.
+        """Return log length less the mean log length of the prompt's other responses (N,); NaN where there are none.
 
-        For prompts that came before, also add up how far the mean log length has moved since, by rollout.
+        Also add to ``shift`` how far the mean log length of prompts that earlier rollouts had too has moved since.
         """
         z, group = np.log(rows.L), rows.cluster
         first = rows.first
@@ -231,7 +237,7 @@ class Laws:
 
     @property
     def _noise(self) -> float:
-        """Return the most that numerical noise of S, as large as before any update, can add to the mean weight."""
+        """Return a bound of what numerical noise of S, if as large as before any update, adds to the mean weight."""
         return 2 * math.expm1(min(self.before.rms**2 * self.before.L / self.before.n, 1.0)) if self.before.n else 0.0
 
     def answers(self) -> list[Answer]:
@@ -375,10 +381,11 @@ class Laws:
 
 
 def _pushed(rows: Rows) -> Floats:
-    """Return A (S - mean S) (N,) with the mean of the group in its minibatch and A over the rollout's largest |A|.
+    """Return A times S less the mean of S over the row's group in its minibatch (N,).
 
-    Its sum is a covariance, so what all responses of a group drift in common does not count. Where most groups have a
-    single row the mean is that of the minibatch. The distance of S from the mean counts as at most 1 nat.
+    A is taken as a share of the rollout's largest |A|. The sum over a group is a covariance of A and S, so a drift that
+    all its responses share does not count. Where most groups have one row in a minibatch, the mean is over the
+    minibatch. S less its mean is held within 1 nat of 0.
     """
     group = numbered(rows["rollout"], rows["step"], rows["prompt_id"])
     if np.bincount(group).mean() < 2:

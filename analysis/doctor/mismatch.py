@@ -1,4 +1,6 @@
-"""The ratios beside S: sampler against trainer (E), stale weights (D), and what a correction of them cuts by length."""
+"""Checks of the log-ratios beside S: sampler against trainer (E), stale weights (D), and the weight that a correction
+of E or D + E leaves by length.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +17,19 @@ from analysis.stats.anytime import AnytimeMean
 from fspo.rules import Rule, exponent, importance_weight
 
 SMALL = 1e-3
-"""Mismatch, nats per root token, of which nothing is said: kernels that differ in float32 make less."""
+"""Root mean square of E / sqrt(L), nats, up to which nothing is said: two float32 programs differ by less."""
 LARGE = 0.1
-"""Mismatch, nats per root token, that is reported whatever its cause: bfloat16 against float32 makes about .04."""
+"""Root mean square of E / sqrt(L), nats, above which it is reported whatever its cause: bfloat16 against float32 makes
+about .04.
+"""
 WIDE = 0.5
-"""Standard deviation of a ratio at some length, nats, from which on a run without a correction is reported."""
+"""Standard deviation of D + E in some octave of lengths, nats, above which a run without a correction is reported."""
 THIRD, HALF = 1 / 3, 0.5
-"""Shares of the weight that a correction leaves to every length: less than the first is reported; from the second on a
-large E without a broken law is harmless.
+"""Shares of the sum of weights that a correction leaves in an octave of lengths: less than ``THIRD`` is reported; with
+``HALF`` or more in every octave, a large E that breaks no law is reported as harmless.
 """
 STALE = 0.2
-"""Root mean square of the staleness D, nats, from which on stale rows without a correction are reported."""
+"""Root mean square of the staleness D of stale responses, nats, above which a run without a correction is reported."""
 OCTAVES = 24
 SAMPLER = "the sampler's log-probs"
 
@@ -48,17 +52,21 @@ class Mismatch:
     weight: AnytimeMean = field(default_factory=lambda: AnytimeMean(EACH))
     token: AnytimeMean = field(default_factory=lambda: AnytimeMean(EACH, LOST, GAINED))
     k3: float = 0.0
-    # by octave of the length: rows, sum and sum of squares of D + E
+    # For each octave of lengths: number of rows, sum and sum of squares of D + E.
     by_length: Floats = field(default_factory=lambda: np.zeros((OCTAVES, 3)))
-    # By octave of the length: rows, sum of the weights that the correction leaves, sum of those without it.
+    # For each octave of lengths: number of rows, sum of the weights after the correction, sum of the weights before it.
     kept: Floats = field(default_factory=lambda: np.zeros((OCTAVES, 3)))
     cut_since: int | None = None
-    lags: dict[int, Floats] = field(default_factory=dict)  # by lag in updates: rows, sum, sum of squares of D
+    # By lag (updates between the weights that sampled and the old weights): number of responses, sum and sum of squares
+    # of D.
+    lags: dict[int, Floats] = field(default_factory=dict)
     stale_since: int | None = None
     contradicting: int = 0
 
     def add(self, rows: Rows, fair: Mask) -> None:
-        """Add the rows (N,) of complete rollouts; ``fair`` (N,) as of `Laws.add`. Each response counts once."""
+        """Add the rows (N,) of complete rollouts, one of each response; ``fair`` (N,) marks those that no selection by
+        outcome can have picked.
+        """
         first = rows.first & (rows["length"] >= 1)
         c = rows.columns
         L, rollout, octave = rows.L, rows["rollout"], np.log2(rows.L).astype(np.int64)
@@ -100,7 +108,7 @@ class Mismatch:
         return [self._law(), self._engine(), self._correction(), self._staleness()]
 
     def _deviations(self) -> list[tuple[int, float]]:
-        """Return the least length and the standard deviation of D + E of each octave with enough rows."""
+        """Return the least length and the standard deviation of D + E of each octave of lengths with enough rows."""
         n, x, square = self.by_length.T
         some = np.flatnonzero(n >= MIN_ROWS)
         return [(2**k, math.sqrt(max(square[k] / n[k] - (x[k] / n[k]) ** 2, 0.0))) for k in some.tolist()]
@@ -138,8 +146,8 @@ class Mismatch:
         )
 
     def _engine(self) -> Answer:
-        """Say how large the engine mismatch E is. A cause is named where a law is broken; else the severity depends on
-        what E does to the weights.
+        """Say how large the engine mismatch E is. A cause is named where E breaks a law of log-ratios; else the
+        severity depends on how much weight the correction leaves and how far D + E spreads.
         """
         name, line = "engine", self.engine
         if line.n < MIN_ROWS:
@@ -178,7 +186,9 @@ class Mismatch:
         )
 
     def _left(self) -> dict[int, float]:
-        """Return the share of weight that the correction leaves to each octave with enough rows, by least length."""
+        """Return, by the least length of each octave with enough rows, the share of the sum of weights that the
+        correction leaves.
+        """
         n, left, base = self.kept.T
         return {2**k: float(left[k] / base[k]) for k in np.flatnonzero((n >= MIN_ROWS) & (base > 0)).tolist()}
 

@@ -1,4 +1,4 @@
-"""What the doctor's checks read of a run: rows as arrays, metrics, and intervals over clusters."""
+"""Rows of a run as arrays, its metrics, and intervals over clusters: what the doctor's checks read."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 MIN_LINES = 8
-"""Least number of lines in metrics.jsonl from which a scalar is judged in a run without rows."""
+"""In a run without rows a metric is judged only if metrics.jsonl has at least this many values of it."""
 MIN_ROWS = 50
-"""Least number of rows from which a share is reported."""
+"""Least number of rows from which a share or a mean of them is judged."""
 
 
 class Rows:
-    """Columns of some rows, each (N,), NaN where unknown. A selected column is copied only when it is read.
+    """Columns of a gradient log for some of its rows, each (N,), NaN where unknown. A column of selected rows is copied
+    only when it is read.
 
     Parameters
     ----------
@@ -59,12 +60,12 @@ class Rows:
         return Rows(self.columns, index if self.which is None else self.which[index])
 
     def copy(self) -> Rows:
-        """Return these rows as arrays that share no memory with the others."""
+        """Return these rows as arrays that share no memory with those they were selected from."""
         return Rows({name: self[name].copy() for name in self.columns})
 
     @staticmethod
     def joined(parts: Sequence[Rows]) -> Rows:
-        """Return the rows of one or more parts in one."""
+        """Join several ``Rows`` into one, in order."""
         return Rows({name: np.concatenate([part[name] for part in parts]) for name in parts[0].columns})
 
     def has(self, *names: str) -> bool:
@@ -83,12 +84,12 @@ class Rows:
 
     @cached_property
     def first(self) -> Mask:
-        """Whether each row (N,) is the first of its response."""
+        """Whether each row (N,) is the first row of its response."""
         return ~repeated(self["rollout"], self["response_id"])
 
     @cached_property
     def cluster(self) -> Ints:
-        """The number of each row's (rollout, prompt) (N,), without gaps."""
+        """The cluster of each row (N,): its pair (rollout, prompt), as a number without gaps."""
         return numbered(self["rollout"], self["prompt_id"])
 
     @cached_property
@@ -97,7 +98,7 @@ class Rows:
         return int(self.cluster.max()) + 1 if len(self) else 0
 
     def share(self, name: str, event: NDArray[Any], level: float = CONFIDENCE) -> Evidence:
-        """Return the share of rows with an event (N,), with its interval."""
+        """Return the share of rows with ``event`` (N,) true, called ``name``, with an interval over clusters."""
         if len(self) == 0:
             return Evidence(name, math.nan, unit="share")
         zero = np.zeros(len(self), np.int64)
@@ -149,8 +150,9 @@ class Patient:
 
     @cached_property
     def unmoved(self) -> Rows:
-        """The rows whose weights are still those of the old log-probabilities; only numerics make S differ from 0
-        there."""
+        """The finite rows scored with the weights that gave the old log-probabilities (before any update, or at
+        learning rate 0): only numerics make S differ from 0 there.
+        """
         still = self.finite.take(self.finite["updates_since_rollout"] == 0)
         if len(self.noise) == 0:
             return still
@@ -181,13 +183,13 @@ class Patient:
         return None
 
     def metric(self, name: str) -> Floats:
-        """Return the values of a metric, in order; empty if it was not logged."""
+        """Return the values of a metric, in the order of metrics.jsonl; empty if it was not logged."""
         return np.array([value for _, value in self.metrics.get(name, [])])
 
     def over_lines(self, name: str, label: str) -> Evidence | None:
-        """Return the mean of a logged share over the last quarter of metrics.jsonl, or None if it has too few lines.
+        """Return the mean of a metric, a share, over the last quarter of metrics.jsonl; None if it has few values.
 
-        The interval takes lines as independent.
+        The interval takes the lines of the file as independent.
         """
         values = self.metric(name)
         if len(values) < MIN_LINES:

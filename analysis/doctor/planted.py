@@ -27,11 +27,11 @@ class Plan:
     Parameters
     ----------
     sigma : float
-        Spread of one update's step of S, nats per root token.
+        Standard deviation of the change of S by one update, over sqrt(L), nats.
     pull : float
-        How far a pass over a response moves its S for each unit of A, nats.
+        Change of S by an update on the response itself, for each unit of its A, nats.
     noise : float
-        Numerical noise of S, nats per root token, present even before the first update.
+        Standard deviation of the numerical noise of S, over sqrt(L), nats, present even before the first update.
     recomputed : {"", "update", "epoch"}
         When the old log-probabilities are wrongly computed again: never, at each update or at each epoch.
     limit : int
@@ -43,7 +43,7 @@ class Plan:
     not_finite : float
         Share of rows whose S is NaN.
     aggregation : str
-        How the loss is averaged, according to the log's header.
+        How the loss is averaged, as the log's header says: over responses or over tokens.
     """
 
     rule: Rule = field(default_factory=lambda: preset("fspo").rule)
@@ -82,7 +82,8 @@ DEFECTS: dict[str, Plan] = {
     ),
     "acceptance": Plan(rule=preset("fspo", range_lo=0.008, range_hi=0.008).rule),
 }
-"""A plan for each finding, by the finding's name. "X-Y" is a second way to cause the finding X."""
+"""Plans that each cause a finding of the doctor, by the finding's name. "X-Y" is a second way to cause the finding X.
+"""
 
 
 def write_run(run: Path, plan: Plan, seed: int) -> Path:
@@ -97,7 +98,8 @@ def write_run(run: Path, plan: Plan, seed: int) -> Path:
         wanted = np.exp(rng.uniform(shortest, longest, plan.prompts)[prompt] + 0.3 * rng.standard_normal(n))
         length = np.clip(np.round(wanted), 2, plan.limit).astype(int)
         truncated = wanted > plan.limit
-        learned = rollout / max(plan.rollouts - 1, 1)  # from 0 to 1: the mean reward rises from .4 to .7
+        # progress of training, 0 to 1; the mean reward rises from .4 to .7
+        learned = rollout / max(plan.rollouts - 1, 1)
         solved = rng.beta(0.8 + 0.6 * learned, 1.2 - 0.6 * learned, plan.prompts)[prompt]
         reward = ((rng.random(n) < solved) & ~truncated).astype(float) * (not plan.broken_verifier)
         groups = reward.reshape(plan.prompts, plan.group)
@@ -184,8 +186,8 @@ def _metrics(
     side, A = np.asarray(rows["side"]), np.asarray(rows["advantage"])
     each = L if plan.aggregation == "token" else np.ones_like(L)
     x = np.asarray(rows["multiplier"]) * np.asarray(rows["weight"]) * A * each / each.sum()
-    # A gradient norm like a trainer's: scores have norm sqrt(L) and nearly orthogonal directions, and a part that all
-    # responses share.
+    # A made-up gradient norm: that of a sum of scores of norm sqrt(L) in nearly orthogonal directions, and of a part
+    # that all responses share.
     grad_norm = float(np.sqrt(np.sum(x * x * L) + (0.05 * np.sum(np.abs(x)) * np.sqrt(L.mean())) ** 2))
     values = {
         metric.REWARD: everyone["reward"].mean(),

@@ -13,13 +13,18 @@ CLIP_RATIOS = tuple(
     prefix + name for name in (metric.OUT_OF_BAND, metric.CLIPPED, "actor/pg_clipfrac") for prefix in ("", "imported/")
 )
 RESET = 0.05
-"""If S^2/L falls below this share of its value in an earlier update, the old log-probabilities were computed again."""
+"""If the mean of S^2/L at an update is below this share of its mean at an earlier update of the rollout, the old
+log-probabilities were computed again.
+"""
 FLOOR_SHARE = 0.2
-"""If at least this share of the clip ratio is present before any update, numerics are blamed for the clip ratio."""
+"""If at least this share of the clip ratio (responses out of the band) is there before any update, numerics cause it.
+"""
 FLOOR_MINIMUM = 0.002
-"""Share of responses out of the band before any update up to which numerics are not reported."""
+"""Share of responses out of the band before any update below which the check numerics reports nothing."""
 GROWS = 2.0
-"""If the noise S/sqrt(L) of the longer half is this many times that of the shorter half, it grows with length."""
+"""The noise, S/sqrt(L) before any update, grows with length if that of the longer half of the responses is more than
+this many times that of the shorter half.
+"""
 
 
 def s_zero(p: Patient) -> Answer:
@@ -146,7 +151,7 @@ def _by_update(p: Patient) -> dict[int, Evidence]:
 
 
 def _growth_by_update(p: Patient) -> Evidence:
-    """Return the growth of S^2/L from the rollout to its last update, from a straight line."""
+    """Return how much the mean of S^2/L grows from the rollout to the last update on it, by a line over updates."""
     rows = p.finite
     since = rows["updates_since_rollout"]
     most = float(since.max())
@@ -179,7 +184,7 @@ def not_finite(p: Patient) -> Answer:
 
 
 def numerics(p: Patient) -> Answer:
-    """Check for a clip ratio that is present before the first update, so that numerics cause it."""
+    """Check whether many responses are out of the band even before the first update, which only numerics can cause."""
     name = "numerics"
     still = p.unmoved
     if few := enough(still):
@@ -215,7 +220,9 @@ def numerics(p: Patient) -> Answer:
 
 
 def _growth(rows: Rows) -> tuple[Evidence, ...]:
-    """Return the root of the ratio of the noise S^2/L in the longer half to that in the shorter half."""
+    """Return the noise before any update, root mean square of S/sqrt(L), of the longer half of responses over that of
+    the shorter; empty if it cannot be told.
+    """
     middle = np.median(rows.L)
     short, long = rows.take(middle >= rows.L), rows.take(middle < rows.L)
     if enough(short) or enough(long):

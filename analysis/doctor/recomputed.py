@@ -1,4 +1,6 @@
-"""What can be recomputed: columns from other columns, advantages from rewards, and counters from each other."""
+"""Compare with the log what can be recomputed: columns from other columns, advantages from rewards, counters (steps,
+versions, uses) from each other.
+"""
 
 from __future__ import annotations
 
@@ -40,25 +42,26 @@ CURES = {
 }
 """By check: the columns that are recomputed, what is wrong if they differ from the logged ones, and the cure."""
 WRONG_GROUPS = 0.01
-"""Reported from here on: the share of groups whose advantages no estimator makes from their rewards."""
+"""Share of groups up to which nothing is reported although no estimator makes their advantages from their rewards."""
 USUAL = 0.9
 """Where at least this share of the rollouts has the same number of rows, steps or files, the other rollouts are
 reported.
 """
 CONSTANT = ("length", "reward", "advantage", "truncated", "engine_log_ratio", "prompt_id")
-"""Columns whose value is the same in all rows of a response."""
+"""Columns whose value must be the same in all rows of a response."""
 
 
 @dataclass
 class Recomputed:
-    """Counts rows whose columns differ from what follows from other columns. ``add`` takes complete rollouts in order.
+    """Counts of rows whose columns differ from what follows from others. ``add`` takes complete rollouts in order.
 
     Parameters
     ----------
     estimator : str, optional
         The advantage estimator that the configuration names.
     imported : bool
-        Whether another trainer's table was imported, whose counters may have been made up.
+        Whether another trainer's table was imported; its steps, versions and uses are not compared, because the import
+        may have made them up.
     """
 
     rule: Rule | None = None
@@ -79,7 +82,7 @@ class Recomputed:
     starts: Counter[int] = field(default_factory=Counter)
 
     def add(self, rows: Rows) -> None:
-        """Compare the rows of complete rollouts."""
+        """Recompute the columns of complete rollouts, and count the rows in which the logged ones differ."""
         c, rollout = rows.columns, rows["rollout"]
         for name, (compared, wrong) in recompute(c, self.rule, self.correction).items():
             if name == "times_used" and self.imported:
@@ -110,7 +113,7 @@ class Recomputed:
                 self.since.setdefault(name, int(fit.rollout[which].min()))
 
     def _identity(self, rows: Rows) -> None:
-        """Count responses of which a column of ``CONSTANT`` differs between rows."""
+        """Count rows that differ from their response's first row in a column of ``CONSTANT``, and rows logged twice."""
         response = numbered(rows["rollout"], rows["response_id"])
         first = np.zeros(int(response.max(initial=-1)) + 1, np.int64)
         first[response[::-1]] = np.arange(len(response))[::-1]
@@ -122,7 +125,7 @@ class Recomputed:
         self._count("repeated", again, rows["rollout"], len(again))
 
     def _rollout(self, number: int, rows: Rows) -> None:
-        """Compare one rollout's counters with each other and with those of the rollout before."""
+        """Compare one rollout's steps, versions and response numbers with each other and with the rollout before."""
         step, since, rollout = rows["step"], rows["updates_since_rollout"], rows["rollout"]
         first, last = int(step.min()), int(step.max())
         steps = len(np.unique(step))
@@ -259,7 +262,7 @@ class Recomputed:
                 texts[f"{key} ({self.wrong[key]} times)"] = self.since[key]
         for key, odd in self.odd.items():
             if key == "rows" and selected:
-                continue  # a rollout in which too few groups had different rewards is short
+                continue  # where groups are selected, a rollout with few groups of unequal rewards is rightly short
             sizes = self.of_rollout[key]
             usual, times = sizes.most_common(1)[0] if sizes else (0, 0)
             if times >= USUAL * sizes.total() and sizes.total() >= 5 and any(size < usual for size in sizes):

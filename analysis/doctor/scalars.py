@@ -1,4 +1,4 @@
-"""Runs of which only scalars are known: what the package rldoctor, where it is installed, finds in their metrics."""
+"""Runs of which only scalars are known: what the package rldoctor, if it is installed, finds in their metrics."""
 
 from __future__ import annotations
 
@@ -19,14 +19,17 @@ MISSING = (
 
 
 def records(run: Path) -> list[dict[str, Any]]:
-    """Return the train lines of a run's metrics under their trainer's own names; NaN for a value that JSON lacks."""
+    """Return the train lines of metrics.jsonl, each metric under the name that its trainer gave it; NaN for null."""
     train = MetricsFile(run).of_phase("train")
     plain = [{k.removeprefix(FOREIGN): v for k, v in line.items() if k != "phase"} for line in train]
     return [{k: math.nan if v is None else v for k, v in line.items()} for line in plain]
 
 
 def by_rldoctor(rows: list[dict[str, Any]]) -> tuple[list[Answer], str]:
-    """Return rldoctor's findings about metrics, each under rldoctor's name for it, and a note that says who looked."""
+    """Return rldoctor's findings about lines of metrics, each under rldoctor's own name for it.
+
+    With them comes a note: which version of rldoctor looked, or how to install it.
+    """
     if importlib.util.find_spec(MODULE) is None:
         return [], MISSING
     import rl_doctor  # type: ignore[import-not-found]

@@ -1,7 +1,8 @@
 """Selection by outcome: groups with equal rewards that are not in the log (DAPO's dynamic sampling drops them).
 
 A response whose group has been kept because of its own reward is no fair draw. A response whose mates, the others of
-its group, already differ in their rewards would have been kept with any reward: the laws hold for it, selected or not.
+its group, already differ in their rewards would have been kept with any reward: the laws of `analysis.doctor.laws` hold
+for it, whether groups were selected or not.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from analysis.doctor.patient import Floats, Mask, Rows
 from fspo.stats.clusters import totals
 
 MISSED = 10
-"""Least number of groups with equal rewards that must be missing for a selection to be named."""
+"""A selection is named only if at least this many groups with equal rewards are expected from the other groups."""
 RARE = 0.01
-"""Share of groups with equal rewards up to which they count as missing."""
+"""Groups with equal rewards count as missing if they are at most this share of all groups."""
 LEAST_GROUPS = 30
 
 
@@ -31,9 +32,10 @@ class Selection:
     groups, equal : int
         Groups of two or more responses with known rewards, and those of them whose rewards are all equal.
     values : set of float
-        Rewards that were seen, at most three of them.
+        Different rewards that were seen; none are added once there are three.
     solved : Counter of (int, int)
-        Groups of two or more by size and by number of responses with the larger of two rewards.
+        Where there are two different rewards: number of groups of two responses or more, by size and by number of
+        responses with the larger reward.
     """
 
     groups: int = 0
@@ -42,10 +44,10 @@ class Selection:
     solved: Counter[tuple[int, int]] = field(default_factory=Counter)
 
     def add(self, rows: Rows) -> Mask:
-        """Add the rows (N,) of complete rollouts, and return for which of them the laws hold, selected or not.
+        """Add the rows (N,) of complete rollouts, and return for which (N,) of them the laws hold even under selection.
 
-        Those are the responses whose mates differ in their rewards. Without rewards, or with fewer than two mates,
-        nothing can be told, and all count.
+        Such are the responses whose mates differ in their rewards. Responses without a reward, or with fewer than two
+        mates, count too, because nothing can be told of them.
         """
         reward = rows["reward"]
         first = rows.first & np.isfinite(reward)
@@ -67,14 +69,14 @@ class Selection:
             pairs, counts = np.unique(np.stack([n[judged], k]), axis=1, return_counts=True)
             self.solved.update({(int(a), int(b)): int(c) for a, b, c in zip(*pairs, counts, strict=True)})
         mates = _equal(n[group] - 1, total[group] - reward, square[group] - reward**2)
-        return ~(mates & (n >= 3)[group])  # NaN is unequal: responses without a reward are fair
+        return ~(mates & (n >= 3)[group])  # a response without a reward is fair: NaN is not equal
 
     def missing(self) -> tuple[float, int]:
         """Return how many groups with equal rewards there must be at least, and how many there are.
 
-        With chances p of the larger reward that differ between prompts, E[p^k (1-p)^(n-k)] is log-convex in k. So of
-        groups of n the share with none solved is at least P(1)^2 / P(2) (n-1) / (2n), P(k) the share with k solved, and
-        likewise for all solved. Counts are of the usual group size.
+        Let P(k) be the share of groups of n responses of which k have the larger of two rewards, and p the chance of
+        the larger reward, which differs between prompts. E[p^k (1-p)^(n-k)] is log-convex in k, so P(0) is at least
+        P(1)^2 / P(2) (n-1) / (2n), and likewise for P(n). Only groups of the most frequent size n count.
         """
         if len(self.values) != 2 or not self.solved:
             return 0.0, 0
@@ -111,6 +113,6 @@ class Selection:
 
 
 def _equal(n: Floats, total: Floats, square: Floats) -> Mask:
-    """Return whether n numbers with this sum and sum of squares are all equal."""
+    """Return for each group whether its ``n`` numbers, of sum ``total`` and sum of squares ``square``, are equal."""
     with np.errstate(invalid="ignore", over="ignore"):
         return n * square - total**2 <= 1e-9 * (1 + n * square)

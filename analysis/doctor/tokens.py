@@ -1,4 +1,4 @@
-"""Token log-ratios, where they are logged: they add up to S, and each has E[e^s] = 1 after its prefix (T9)."""
+"""Checks of token log-ratios s, where they are logged: they add up to S, and E[e^s] = 1 given earlier tokens (T9)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class TokenLaw:
     """
 
     rows: int = 0
-    wrong: dict[str, int] = field(default_factory=dict)  # by defect of a list: number of rows
+    wrong: dict[str, int] = field(default_factory=dict)  # by defect of a row's list: number of rows
     since: int | None = None
     mean: AnytimeMean = field(default_factory=lambda: AnytimeMean(EACH, 1.0, GAINED))
     # By octave of the position: number of tokens, sum and sum of squares of e^s - 1.

@@ -1,4 +1,4 @@
-"""Convert a chunk of a foreign table to columns of the gradient log (fspo.gradlog)."""
+"""Convert a chunk (some rows) of another trainer's table to columns of the gradient log (fspo.gradlog)."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from fspo.rules import Estimator, Ratio, Rule, token_k3
 
 VERSIONS = ("behaviour_version", "behaviour_version_last")
 TOKENS = ("log_ratio", "new", "old", "sampler")
-"""Columns that may hold one number for each token."""
+"""Columns, by our names, in which a table may hold a list with one number for each token of a response."""
 _TOKEN_LISTS: dict[Ratio, str] = {"update": "token_log_ratio", "behaviour": "token_behaviour_log_ratio"}
-# verl's ids are {sample}_{rollout}_{output}, and the sample identifies the prompt
+# verl names a response {sample}_{rollout}_{output}, and {sample} alone identifies the prompt
 _VERL_UID = re.compile(r"(.+)_\d+_\d+")
 
 
 def choose_columns(available: Iterable[str], given: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Map our column names to the table's: the given names first, then the first known alias that the table has.
+    """Map our column names to the table's columns ``available``: to those ``given``, else to the first known alias.
 
     Raises
     ------
@@ -62,7 +62,7 @@ class Converter:
     Parameters
     ----------
     given : mapping
-        Our column name to the table's, for names that are not known aliases.
+        The table's column for some of our column names, where it is no alias that `analysis.importing.names` knows.
     updates_per_rollout : int
         Optimizer updates between rollouts, where the table counts only steps.
     group_size : int, optional
@@ -74,7 +74,7 @@ class Converter:
     first_step : int
         Number of the run's first update.
     keep_tokens : bool
-        Write the log-ratios of each token too.
+        Whether to write the log-ratio of each token beside their sum.
     estimator : str
         How advantages are made of a group's rewards, where the table has rewards and groups but no advantages.
     """
@@ -89,9 +89,10 @@ class Converter:
     estimator: Estimator = "grpo"
     grouped: bool = True  # whether the rows tell which responses answer one prompt
     rows: int = 0
-    known: Counter[str] = field(default_factory=Counter)  # by ratio: number of rows in which it is known
-    kinds: dict[str, str] = field(default_factory=dict)  # for each of our columns, how the table's column was read
-    notes: dict[str, None] = field(default_factory=dict)  # sentences for the report, in order, each once
+    known: Counter[str] = field(default_factory=Counter)  # by log-ratio: number of rows in which it is known
+    # by our column name: whether the table holds number, list or text
+    kinds: dict[str, str] = field(default_factory=dict)
+    notes: dict[str, None] = field(default_factory=dict)  # sentences for the import's report, in order, each once
 
     def __post_init__(self) -> None:
         if self.updates_per_rollout < 1:
@@ -101,7 +102,7 @@ class Converter:
         self._tokenizer = _load_tokenizer(self.tokenizer) if self.tokenizer else None
 
     def convert(self, chunk: Chunk, path: Path, chosen: Mapping[str, str]) -> dict[str, Any]:
-        """Return the columns of the gradient log (N,) for a chunk."""
+        """Return the gradient log's columns (N,) for a chunk of the table ``path``; ``chosen`` names its columns."""
         got = {ours: as_values(chunk[theirs]) for ours, theirs in chosen.items() if theirs in chunk}
         n = len(next(iter(chunk.values())))
         self.kinds |= {ours: found.kind for ours, found in got.items()}
@@ -152,11 +153,15 @@ class Converter:
 
     @property
     def makes_advantages(self) -> bool:
-        """Whether the table has rewards of groups and no advantages; known after the first chunk."""
+        """Whether advantages must be made of rewards, because the table has rewards of groups and no advantages; known
+        after the first chunk.
+        """
         return "advantage" not in self.kinds and "reward" in self.kinds and self.grouped
 
     def complete(self, parts: list[dict[str, Any]]) -> None:
-        """Add to all rows of a rollout, chunk by chunk, their advantages if none are given, and what the rule does."""
+        """Add to a rollout's rows, given chunk by chunk, their advantages if the table has none, and what the rule does
+        to them.
+        """
         if self.makes_advantages:
             fill_advantages(parts, self.estimator)
         for rows in parts:
@@ -170,7 +175,11 @@ class Converter:
         self.known.update({ratio: int(np.sum(np.isfinite(values))) for ratio, values in of.items()})
 
     def _version(self, got: Mapping[str, Values], name: str, path: Path, chosen: Mapping[str, str]) -> Floats:
-        """Return the version (N,), in updates, that sampled a response: of its first or of its last token in a list."""
+        """Return the version of the weights (N,), counted in updates, that sampled a response.
+
+        Where the table lists a version for each token, it is that of the first token for the column behaviour_version,
+        else that of the last.
+        """
         values = got[name]
         if values.kind != "list":
             version = self._numbers(got, name, path, chosen)
@@ -223,12 +232,13 @@ class Converter:
     def _tokens(
         self, got: Mapping[str, Values], path: Path, chosen: Mapping[str, str], n: int, first: np.ndarray
     ) -> dict[str, Any]:
-        """Compute L, and the sums of each ratio that can be made of those columns that the table has.
+        """Compute L, and for each ratio that the table's columns allow its sum over tokens, its sum of squares and its
+        sum of k3.
 
         Parameters
         ----------
         first : (N,) bool
-            Whether a row's update is the first of its rollout. The old weights are the new ones then.
+            Whether a row's update is the first of its rollout, at which new and old weights are the same.
         """
         out: dict[str, Any] = {}
         found: dict[str, Floats] = {}
@@ -275,7 +285,9 @@ class Converter:
         return out
 
     def _prompts(self, got: Mapping[str, Values], numbers: Ints, path: Path, chosen: Mapping[str, str]) -> Ints:
-        """Return a number (N,) for each row's prompt: of its name, its text, the group size, or its tokens."""
+        """Return a number (N,) that identifies each row's prompt: from its id, its text, the group size or its tokens,
+        whichever the table has first.
+        """
         for name in ("prompt_id", "prompt"):
             if name in got:
                 values = got[name]
@@ -301,7 +313,7 @@ class Converter:
         return numbers
 
     def _ruled(self, rows: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the columns that say what the trained rule does to the rows; none if the rule is not known."""
+        """Return columns that say what the rule that trained does to the rows; none if the rule is not known."""
         if self.rule is None:
             return {}
         S, L, A = (np.asarray(rows[name], np.float64) for name in ("log_ratio", "length", "advantage"))
@@ -317,9 +329,9 @@ class Converter:
 
 
 def fill_advantages(parts: list[dict[str, Any]], estimator: Estimator) -> None:
-    """Set the advantages of a rollout's rows to those of their rewards within groups; each response counts once.
+    """Compute the advantages of a rollout's rows, given chunk by chunk, from the rewards of their groups.
 
-    Rows without a finite reward, and responses that are alone in their group, keep an unknown advantage.
+    A response with several rows counts once. Rows without a finite reward, and responses alone in their group, get NaN.
     """
     none = [np.full(len(rows["log_ratio"]), np.nan) for rows in parts]
     reward = np.concatenate(
@@ -346,12 +358,14 @@ class _Part(NamedTuple):
     tokens: Floats | None
 
     def plus(self, other: _Part, sign: int = 1) -> _Part:
-        """Add the other's numbers, or with ``sign`` -1 subtract them."""
+        """Return the sum of this part and the other, or with ``sign`` -1 their difference."""
         tokens = None if self.tokens is None or other.tokens is None else self.tokens + sign * other.tokens
         return _Part(self.total + sign * other.total, tokens)
 
     def where(self, rows: np.ndarray, row: Ints, other: float) -> _Part:
-        """Replace the responses outside ``rows`` (N,) by a number."""
+        """Return the part with the number ``other`` for responses outside the mask ``rows`` (N,); ``row`` is each
+        token's response.
+        """
         tokens = None if self.tokens is None else np.where(rows[row], self.tokens, other)
         return _Part(np.where(rows, self.total, other), tokens)
 
@@ -359,8 +373,7 @@ class _Part(NamedTuple):
 def _ratios(parts: Mapping[str, _Part], first: np.ndarray, row: Ints) -> dict[Ratio, _Part]:
     """Return the ratios that can be made of ``log_ratio`` and the log-probabilities ``new``, ``old`` and ``sampler``.
 
-    Without old log-probabilities a ratio of the new ones to the sampler's can be parted only at a rollout's first
-    update, where S is 0.
+    Without ``old`` only the total S + D + E is known; at a rollout's first update S is 0, so D + E is known there too.
     """
     has = parts.keys()
     out: dict[Ratio, _Part] = {}
@@ -380,8 +393,8 @@ def _ratios(parts: Mapping[str, _Part], first: np.ndarray, row: Ints) -> dict[Ra
 
 
 def _parted(rows: Mapping[str, Any], updates: Floats) -> dict[str, Floats]:
-    """Return E and D of the responses whose versions tell that the old weights sampled them: D is 0, and E is the given
-    D + E.
+    """Return D and E of the responses that by their versions the old weights sampled: D is 0, and E is the logged D +
+    E. NaN for all other responses.
     """
     if not {"behaviour_log_ratio", "policy_version", "behaviour_version"} <= rows.keys():
         return {}
@@ -446,5 +459,5 @@ def _load_tokenizer(path: str) -> Any:
         raise UserError(f"--tokenizer {path}: no tokenizer.json there; name the model's folder or that file")
     try:
         return Tokenizer.from_file(str(file))
-    except Exception as error:  # tokenizers raises plain Exception
+    except Exception as error:  # the package tokenizers raises nothing narrower
         raise UserError(f"--tokenizer {file} cannot be read: {error}") from error

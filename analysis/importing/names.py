@@ -11,7 +11,7 @@ from fspo.gradlog import metric_names as metric
 from fspo.gradlog import schema
 
 ROLLOUT_VERSIONS = ("min_global_steps", "max_global_steps")
-"""Columns with versions of the weights that verl counts in rollouts; all others count updates."""
+"""Columns in which verl counts versions of the weights in rollouts; all other columns with versions count updates."""
 
 COLUMNS: dict[str, tuple[str, ...]] = {
     # The key is our name; the value lists names of other trainers, the most specific first, upper and lower case alike.
@@ -53,8 +53,9 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "mask": ("response_mask", "completion_mask", "loss_mask", "action_mask", "mask"),
     "entropy": ("entropy", "entropies"),
 }
-"""Per-response columns. ``new``, ``old``, ``sampler``, ``log_ratio`` and ``entropy`` are a number or a list over
-tokens. ``tokens`` are the ids of prompt and response; the ids before the first token of the mask identify the prompt.
+"""Columns of tables of responses. ``new``, ``old`` and ``sampler`` are log-probabilities by the new weights, the old
+weights and the sampler; they, ``log_ratio`` and ``entropy`` are a number or a list over tokens. ``tokens`` are the ids
+of prompt and response; those before the first token that ``mask`` keeps identify the prompt.
 """
 
 COPIED = tuple(
@@ -62,11 +63,11 @@ COPIED = tuple(
     for name, column in schema.LOG_COLUMNS.items()
     if name not in COLUMNS and column.kind.startswith(("int", "float", "bool"))
 )
-"""Columns of the gradient log that are read under their own names alone, and copied."""
+"""Columns of the gradient log without an alias: a table's column of the same name is copied."""
 COLUMNS |= {name: (name,) for name in COPIED}
 
 MARKS = ("prompt", "response", "advantage", "log_ratio", "new", "old", "behaviour_log_ratio")
-"""A file with one of these columns is a table of responses; a file without any is a log of scalars."""
+"""A file with one of these columns, or an alias of one, is a table of responses; any other file is a log of scalars."""
 
 METRICS: dict[str, str] = {
     # Scalars that TRL logs; those of an evaluation begin with eval_.
@@ -133,7 +134,7 @@ a batch, so they say nothing by length.
 Lower-case letters are log-ratios of a token, capitals of a response (docs/log_format.md).
 """
 _SPELT = {"mismatch/mismatch_": "rollout_corr/", "mismatch/": "rollout_corr/", "actor/rollout_corr/": "rollout_corr/"}
-"""Other beginnings of verl's names of mismatch scalars."""
+"""Beginnings of names of verl's mismatch scalars in other releases, and the beginnings that ``MISMATCH`` has."""
 
 FOREIGN = "imported/"
 """Prefix under which a scalar without a counterpart here keeps its original name."""

@@ -31,7 +31,7 @@ class Report:
     files: dict[str, list[str]] = field(default_factory=dict)  # names of the files that were read, by kind
     rows: int = 0
     rollouts: int = 0
-    known: dict[str, int] = field(default_factory=dict)  # by ratio: number of rows in which it is known
+    known: dict[str, int] = field(default_factory=dict)  # by log-ratio: number of rows in which it is known
     # For each column of the gradient log, the column of the table that was copied.
     columns: dict[str, str] = field(default_factory=dict)
     # For each column of the gradient log that was computed: from which columns of the table.

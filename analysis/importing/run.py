@@ -27,8 +27,10 @@ from fspo.rules import PRESETS, Aggregation, Rule, preset
 AVERAGES = ", ".join(get_args(Aggregation))
 """Ways to average the loss that ``--aggregation`` accepts (fspo/objective.py)."""
 BUFFER = 500_000
-"""Number of rows held back so that each rollout becomes one file. A table that is not in order needs several files."""
-_MAX_PARTS = 10_000  # file names have four digits for a part's number
+"""Number of rows that may wait in memory until all rows of their rollout have come, so that a rollout becomes one file.
+Of a table not sorted by rollout, a rollout may need several files.
+"""
+_MAX_PARTS = 10_000  # parts of one rollout; a file's name has four digits for the number of its part
 
 
 @dataclass(frozen=True)
@@ -38,9 +40,9 @@ class ImportOptions:
     Parameters
     ----------
     columns : mapping
-        Our column name to the table's, for names that are not known aliases.
+        The table's column for some of our column names, where it is no alias that `analysis.importing.names` knows.
     rule : str, optional
-        Preset of the rule that trained.
+        Name of the preset whose rule trained.
     range_lo, range_hi : float, optional
         Range of the rule, if it is not the preset's.
     aggregation : str, optional
@@ -52,7 +54,7 @@ class ImportOptions:
     tokenizer : str, optional
         A tokenizer.json, used to count tokens where there is only text.
     tokens : bool
-        Write the log-ratios of each token too.
+        Whether to write the log-ratio of each token beside their sum.
     """
 
     columns: Mapping[str, str] = field(default_factory=dict)
@@ -109,7 +111,7 @@ def import_run(
     with whole_folder(target) as part:
         _import_table(sources, part, rule, options, report, progress)
         import_scalars(sources, part, options.updates_per_rollout, report)
-        # A table without lengths is accepted if it has texts and rewards, as TRL's completions have.
+        # Texts of responses are enough: TRL's completions hold texts and rewards, but neither lengths nor log-ratios.
         told_by = {"length", "log_ratio", "behaviour_log_ratio", "response"}
         if report.rows and not told_by & (report.columns | report.derived).keys():
             raise UserError(
@@ -192,7 +194,7 @@ def _import_table(
 
 
 def _derived(convert: Converter, options: ImportOptions, report: Report) -> None:
-    """Report which columns were computed from others; ``report.columns`` keeps those that were copied."""
+    """Write into the report which columns were computed and from what; ``report.columns`` keeps only copied ones."""
     used, kinds, columns = report.columns, convert.kinds, dict(report.columns)
     listed = [name for name in TOKENS if kinds.get(name) == "list"]
     if "new" in used and "old" in used and "log_ratio" not in used:
@@ -257,13 +259,17 @@ def _chunks(sources: Sources, damage: list[str]) -> Iterator[tuple[Path, Chunk]]
 
 
 def _present(given: Mapping[str, str], chunk: Chunk) -> dict[str, str]:
-    """Return those of the given columns that the chunk has; a column that a later file lacks is null there."""
+    """Return the entries of ``given`` (our name to the table's) whose column the chunk has: a later file may lack one,
+    and its rows get null there.
+    """
     have = {str(name).lower() for name in chunk}
     return {ours: theirs for ours, theirs in given.items() if theirs.lower() in have}
 
 
 def _only_number(chunk: Chunk, spare: list[str], sources: Sources) -> str | None:
-    """Return the only column of numbers that is left: TRL's completions name the reward column by its function."""
+    """Return the only column of numbers among the unused columns ``spare`` of TRL's completions: it is the reward,
+    which TRL names after the reward function.
+    """
     if not sources.trl:
         return None
     numbers = [name for name in spare if as_values(chunk[name]).kind == "number"]
@@ -271,7 +277,7 @@ def _only_number(chunk: Chunk, spare: list[str], sources: Sources) -> str | None
 
 
 def _user_columns(chunk: Chunk, spare: list[str]) -> dict[str, str]:
-    """Return the names and Arrow types of the columns that are kept unchanged."""
+    """Return the names and Arrow types of the unused columns ``spare`` that are kept: numbers and short texts."""
     kinds = {"number": "float64", "text": "string"}
     found = {name: as_values(chunk[name]) for name in spare}
     return {n: kinds[v.kind] for n, v in found.items() if v.kind == "number" or (v.kind == "text" and _short(v.array))}
@@ -289,7 +295,9 @@ def _user_values(column: Any, kind: str) -> Any:
 
 
 class _Store:
-    """Writes rows by rollout: a rollout when the table has passed it, or earlier if too many rows are waiting."""
+    """Collects rows by rollout and writes a file for each. If more than ``BUFFER`` rows wait, all rollouts but the
+    newest are written, and the newest too if more than ``BUFFER`` rows wait still.
+    """
 
     def __init__(self, writer: GradLogWriter, complete: Callable[[list[dict[str, Any]]], None]) -> None:
         self.writer, self.complete = writer, complete

@@ -23,7 +23,7 @@ def import_scalars(sources: Sources, run: Path, updates_per_rollout: int, report
     for step, name, value in _scalars(sources, report):
         phase, plain, stored, why = metric_name(name)
         if stored in lines[phase, step]:
-            continue  # the trainer's history gave this value already
+            continue  # a source read earlier, such as trainer_state.json, gave this value
         lines[phase, step][stored] = value
         if why == "":
             report.metrics[plain if phase == "train" else f"{phase}/{plain}"] = stored
@@ -58,7 +58,7 @@ def _scalars(sources: Sources, report: Report) -> Iterator[tuple[int, str, float
                 if not isinstance(step, (int, float)) or not math.isfinite(step):
                     report.not_stored["lines without a step"] += 1
                     continue
-                nested = row.pop("data", None)  # verl's file logger writes {"step": 1, "data": {...}}
+                nested = row.pop("data", None)  # scalars lie inside "data" in verl's file logger
                 row |= nested if isinstance(nested, dict) else {}
                 yield from _numbers(int(step), row, report)
     for file in sources.events:

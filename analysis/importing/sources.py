@@ -27,7 +27,7 @@ class Sources:
     scalars: list[Path] = field(default_factory=list)  # JSON lines or CSV, one line for each step
     events: list[Path] = field(default_factory=list)  # event files of TensorBoard
     table: list[Path] = field(default_factory=list)  # tables with one row for each response
-    ignored: list[str] = field(default_factory=list)  # files that could have been a source, with the reason
+    ignored: list[str] = field(default_factory=list)  # files that were left out, each with the reason
 
     @property
     def trl(self) -> bool:
@@ -97,7 +97,7 @@ def _order(path: Path) -> tuple[tuple[int, Any], ...]:
 
 
 def kind_of(path: Path) -> Kind | None:
-    """Tell what kind of source a file is, from its name and first row; None for a file that is no source.
+    """Tell what kind of source a file is, from its name and first row; None if it is neither scalars nor responses.
 
     Raises
     ------

@@ -17,7 +17,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 LONG = 8
-"""Length in tokens from which on two responses with sums equal to the last bit count as copies."""
+"""Length in tokens from which on two responses whose S and other sums are equal to the last bit count as copies."""
 COPIES = 0.03
 """If at least this share of the rows has a copy under another prompt, rows were counted twice."""
 SAME_PROMPT = 0.9
@@ -25,7 +25,7 @@ SAME_PROMPT = 0.9
 responses of equal text.
 """
 LEAST = 50
-"""Least number of rows from which such a share is judged."""
+"""Least number of judged rows from which the shares ``COPIES`` and ``SAME_PROMPT`` are looked at."""
 ODD = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F)
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -41,7 +41,7 @@ class Copies(NamedTuple):
     prompts : bool array (N,)
         Rows that equal a row of another prompt in the same step.
     pairs : bool array (N,)
-        Rows that equal one or three, five, ... rows of other ids in the same step.
+        Rows that stand in the same step under an even number of ids (two, four, ...), the row's own id included.
     again : bool array (N,)
         Rows that are to be left out: copies, if so many are copies that rows were counted twice.
     """
@@ -66,7 +66,9 @@ def marks(*numbers: NDArray[np.float64]) -> NDArray[np.uint64]:
 def find_copies(
     rollout: Ints, step: Ints, prompt: Ints, response: Ints, length: NDArray[np.float64], *numbers: NDArray[np.float64]
 ) -> Copies:
-    """Find the rows (N,) whose length and ``numbers``, S first, are those of another id in the same step."""
+    """Find the rows (N,) that agree in length and in all ``numbers`` (S, then other sums) with a row of another
+    response in the same step.
+    """
     number = len(step)
     found = Copies(*(np.zeros(number, bool) for _ in Copies._fields))
     judged = np.flatnonzero((length >= LONG) & (numbers[0] != 0) & np.isfinite(numbers[0]))

@@ -58,12 +58,12 @@ class Run:
     rows : Rows
         All rows that can be analysed; of a streamed run, the rows of a sample of rollouts, each rollout complete.
     logged : frozenset of str
-        Columns that have a value in the log. Columns of what the run's own rule did go by the names of the fields of
+        Columns that have a value in the log. Those that say what the run's own rule did are named like the fields of
         ``rows``.
     counts : mapping of str to int
         How many rows of each kind the log has; of a streamed run, how many the sample has.
     notes : Notes
-        Warnings and damage that loading met. Later steps return their notes and do not change these.
+        Warnings and damage that loading met. Later steps of an analysis return notes of their own beside these.
     stream : Stream, optional
         The log's files, where the log is too large for memory.
     """
@@ -77,10 +77,10 @@ class Run:
     logged: frozenset[str]
     counts: Mapping[str, int]
     notes: Notes
-    score_options: dict[str, Any] = field(default_factory=dict)  # how scores were taken, from the log's header
+    score_options: dict[str, Any] = field(default_factory=dict)  # how scores were taken, as the log's header says
     partition: Partition = LENGTH
     stream: Stream | None = None
-    sampled: dict[str, Any] = field(default_factory=dict)  # which results come from a sample of rows
+    sampled: dict[str, Any] = field(default_factory=dict)  # which results come from how many sampled rows
     ratio: LoggedRatio = UPDATE  # the log-ratio that ``rows.S`` holds
     clip_rule: Rule | None = None
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Notes:
-    """Lines of text for the reader of an analysis, and row counts. ``+`` joins two: each line once, counts added.
+    """Lines of text for the reader of an analysis, and row counts. ``+`` joins two notes: each line stays once, counts
+    are added.
 
     Attributes
     ----------

@@ -126,8 +126,8 @@ def coordinates(
             raise UserError(f"--by {partition.name}: the log has no column {column!r}: log it, or choose another --by")
     values = log.column(partition.column)
     if partition.name == "staleness":
-        # Staleness in updates: updates before this row, less those since its rollout, less the updates that the
-        # sampling weights had seen.
+        # Staleness in updates: all updates before this row (policy_version), less those since its rollout, less those
+        # before the weights that sampled it (behaviour_version).
         sampled, now, updates = (log.column(name).astype(np.float64) for name in partition.columns)
         known = log.table[partition.column].is_valid().to_numpy()
         return np.where(known, now - updates - sampled, np.nan), ()
@@ -142,7 +142,8 @@ def coordinates(
         return texts.map({name: i for i, name in enumerate(names)}).to_numpy(np.float64), tuple(names)
     numbers = values.astype(np.float64)
     if partition.name == "difficulty":
-        # Each response of a prompt has one row for each update, so a mean over rows is a mean over responses.
+        # Every response of a prompt has equally many rows, one for each of its uses, so a mean over rows is one over
+        # responses.
         known = np.isfinite(numbers)
         count = np.bincount(cluster, known)
         with np.errstate(invalid="ignore", divide="ignore"):

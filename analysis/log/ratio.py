@@ -1,9 +1,9 @@
 """The log-ratio that an analysis is about, and where a log holds it: in which columns, of which rows.
 
 The update's ratio S counts on every row after an update. The other ratios count on one row of each response, that at
-first use: E and D belong to the sampling of a response, so they are the same at every use, and statements about sums
-with S hold only where the weights were not trained on the response (docs/theory.md section 1, "First use"). No update
-is needed before that row, because E and D are not 0 then.
+first use: E and D belong to the sampling of a response, so they are the same at every use, and statements about S + D +
+E hold only where the weights were not trained on the response (docs/theory.md section 1, "First use"). That row counts
+also before any update, because E and D, unlike S, are not 0 then.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ takes the place of the multiplier M."""
 
 @dataclass(frozen=True)
 class LoggedRatio:
-    """Where a log holds a log-ratio of its responses, and what the rule on it did. The default is the update's ratio.
+    """Which columns of a log hold the log-ratio that is analysed, and which say what a rule on it did. The default is
+    the update's ratio S.
 
     Attributes
     ----------
@@ -67,7 +68,7 @@ class LoggedRatio:
     parts : tuple of str
         Columns that add up to the ratio.
     sum_sq, k3_sum : str
-        Columns of its sum of squares and of its sum of k3 over the tokens.
+        Columns with the sums over a response's tokens of s^2 and of k3 = e^s - 1 - s, s the token log-ratio.
     done : mapping of str to str
         Columns of what the run's own rule on the ratio did, by field of `analysis.log.rows.Rows`; empty without a rule.
     """
@@ -120,13 +121,12 @@ class LoggedRatio:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """All columns from which the ratio is read."""
+        """All columns that are read for an analysis of the ratio."""
         return (*self.parts, self.sum_sq, self.k3_sum, *self.done.values())
 
     @property
     def header(self) -> str:
-        """Name, in the log's header, of the rule of the run that acts on such a ratio: the clip rule or the
-        correction."""
+        """Header key of the run's rule on such a ratio: "correction" for E and D + E, "rule" for S and S + D + E."""
         return "correction" if self.on in CORRECTED else "rule"
 
     @property
@@ -140,15 +140,15 @@ class LoggedRatio:
         return self.on != "update"
 
     def fields(self, logged: Iterable[str]) -> frozenset[str]:
-        """Return the names of the logged columns. Columns of what the run's own rule on the ratio did are named as the
-        fields of `analysis.log.rows.Rows`.
+        """Return the names ``logged``, but name columns that say what the run's own rule on the ratio did like the
+        fields of `analysis.log.rows.Rows`, and leave out those of other rules.
         """
         found = {field for field, column in self.done.items() if column in logged}
         return frozenset(found | (set(logged) - {*_CLIP.values(), *_CORRECTION.values()}))
 
     def of(self, log: GradLog) -> Floats:
         """Return the ratio of each row (N,), nats; NaN where a part of it is not known."""
-        unknown = np.full(len(log), np.nan)  # a part of the log may lack a column that other parts have
+        unknown = np.full(len(log), np.nan)  # stands for a column that a part of the log lacks
         parts = [log.column(name) if name in log or not self.once else unknown for name in self.parts]
         return parts[0] if len(parts) == 1 else parts[0] + parts[1]
 
@@ -157,7 +157,7 @@ UPDATE = LoggedRatio()
 
 
 def known_ratio(name: str) -> Ratio:
-    """Return the ratio of a name, or raise UserError if there is none."""
+    """Return ``name`` if there is a log-ratio of this name, else raise UserError."""
     for ratio in get_args(Ratio):
         if ratio == name:
             return ratio

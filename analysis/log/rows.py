@@ -31,15 +31,15 @@ class Rows:
     used: Ints
     updates: Ints  # number of updates since the response was sampled
     length: Floats
-    # S is the log-ratio that is analysed (see analysis.log.ratio), not always the update's. The drift columns are of
-    # the same ratio.
+    # S is the log-ratio that is analysed (see analysis.log.ratio), not always the update's. k3, sigma2 and by_sign
+    # below are made of the same log-ratio.
     S: Floats
     A: Floats
     cluster: Ints  # number of the response's cluster, a pair (rollout, prompt_id)
     prompt: Ints
     reward: Floats  # reward; NaN if not logged
     leave_one_out: Floats  # reward minus the mean reward of the other responses to the prompt; NaN if there are none
-    k3_sum: Floats  # sum of k3 over the response's tokens, nats; NaN if not logged
+    k3_sum: Floats  # sum of k3 = e^s - 1 - s over the response's tokens, nats; NaN if not logged
     k3: Floats  # mean k3 per token over the row's minibatch, nats
     sigma2: Floats
     k3_lagged: Floats  # mean k3 per token over the previous minibatch, nats
@@ -48,7 +48,7 @@ class Rows:
     by_sign_lagged: Floats
     lo: Floats  # lower edge of the band as logged, nats; NaN if not logged
     hi: Floats
-    drift: Floats  # logged centre m per token of the rule that trained, nats; NaN if not logged
+    drift: Floats  # logged centre of the trained rule's band, nats per token; NaN if not logged
     side: Ints
     multiplier: Floats
     weight: Floats
@@ -83,7 +83,8 @@ class Rows:
             k3, sigma2, by_sign = self.k3_lagged, self.sigma2_lagged, self.by_sign_lagged
         else:
             k3, sigma2, by_sign = self.k3, self.sigma2, self.by_sign
-        # ``by_sign`` is already the mean for the sign of the row's A, so it stands for the means of both signs.
+        # ``by_sign`` is, for each row, the mean over the rows with its sign of A. So it may be given as the mean for
+        # either sign: the rule takes the one of the row's own sign.
         return rule.centre(TokenMeans(k3, sigma2, by_sign, by_sign), self.A)
 
     def edges(self, rule: Rule) -> tuple[Floats, Floats]:
@@ -95,7 +96,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class LearningRows:
-    """Columns (N,) from which an adaptive range learns, in the order of steps and of responses within a step."""
+    """Columns (N,) from which a band that follows a target learns, ordered by step and by response within a step."""
 
     rollout: Ints
     step: Ints
@@ -105,17 +106,18 @@ class LearningRows:
 
     @staticmethod
     def of(rows: Rows) -> LearningRows:
-        """Return the columns from which an adaptive range learns, in the order of ``rows``."""
+        """Return the columns from which a band that follows a target learns, in the order of ``rows``."""
         return LearningRows(rows.rollout, rows.step, rows.S, rows.length, rows.A)
 
 
 DENSE = 4
-"""Largest range of integers, for each of them, up to which they are numbered by a table of the range, which is faster
-than by hashing."""
+"""`numbered` looks keys up in a table of their range, which is faster than hashing, where that range is at most this
+many times the number of rows.
+"""
 
 
 def row_names(rollout: Ints, step: Ints, response: Ints) -> pd.MultiIndex:
-    """Return an index of rows (N,) by the three numbers that identify a row."""
+    """Return an index of rows (N,) by rollout, step and response, which together identify a row."""
     return pd.MultiIndex.from_arrays([np.asarray(x, np.int64) for x in (rollout, step, response)])
 
 
@@ -128,7 +130,9 @@ def in_order(step: Ints, response: Ints) -> Ints | slice:
 
 
 def numbered(*keys: Ints) -> Ints:
-    """Number the distinct tuples of the keys without gaps, in sorted order; return each row's number (N,)."""
+    """Number the distinct tuples of ``keys`` (integers (N,)) without gaps, in sorted order; return each row's number
+    (N,).
+    """
     code = _combined(keys)
     if code is None:
         return np.unique(np.stack(keys, axis=1), axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)

@@ -85,7 +85,7 @@ class Stream:
                 if group.first != group.last and "rollout" in file.columns:
                     try:
                         column = read_files([(file, (number,))], ["rollout"], None).column("rollout")
-                    except UserError:  # `read` reports damaged row groups
+                    except UserError:  # skipped here: `read` reports damaged row groups
                         continue
                     inside = np.unique(column).tolist()
                 for rollout in inside:
@@ -119,7 +119,7 @@ class Stream:
         return Chunk(first, last, tuple(parts))
 
     def read(self, chunk: Chunk, columns: Sequence[str], phases: Sequence[str] | None = ("train",)) -> GradLog:
-        """Read the chunk's rows of some phases, or of all (None)."""
+        """Read columns of the chunk's rows in the given phases, or in all phases (None)."""
         log = read_files(chunk.parts, columns, phases)
         if any(
             file.groups[g].first < chunk.first or file.groups[g].last > chunk.last
@@ -143,10 +143,10 @@ class Stream:
         return found, Notes(damage=tuple(log.damage), counts=counts)
 
     def learnt(self, chunk: Chunk) -> LearningRows:
-        """Read the columns of a chunk from which an adaptive range learns; empty arrays if the chunk cannot be read."""
+        """Read the columns of a chunk from which a band that follows a target learns; empty arrays if this fails."""
         try:
             log = self.read(chunk, [*dict.fromkeys([*LEARNT, *self.partition.columns])])
-        except UserError:  # `windows` reports the same damage
+        except UserError:  # not reported here: `windows` meets the same damage
             none, nothing = np.zeros(0, np.int64), np.zeros(0)
             return LearningRows(none, none, nothing, nothing, nothing)
         return learnt(log, self.partition, self.scale)
@@ -160,7 +160,7 @@ class Stream:
         for rollout in chosen.tolist():
             try:
                 logs.append(self.read(self._chunk(rollout, rollout), self._columns))
-            except UserError:  # `windows` reports the same damage
+            except UserError:  # not reported here: `windows` meets the same damage
                 continue
         if not logs:
             raise UserError(

@@ -95,7 +95,9 @@ def usable(
 
 
 def learnt(log: GradLog, partition: Partition, scale: Scale | None = None) -> LearningRows:
-    """Return the rows that :func:`usable` keeps of the update's ratio, a few columns, ordered by step and response.
+    """Return columns of the rows that :func:`usable` keeps for an analysis of S, ordered by step and response.
+
+    They are those from which a band that follows a target learns.
 
     Parameters
     ----------
@@ -116,7 +118,7 @@ def learnt(log: GradLog, partition: Partition, scale: Scale | None = None) -> Le
 
 
 def _sound(log: GradLog, ratio: LoggedRatio) -> tuple[GradLog, dict[str, int]]:
-    """Drop rows that are not finite, repeats of a response in an update and copies; return the rest and counts."""
+    """Return the log without rows that are not finite, repeats in one update and copies; and counts of these rows."""
     S, length = ratio.of(log), log.column("length")
     good = np.isfinite(S) & np.isfinite(log.column("advantage")) & (length >= 1)
     counts = {"rows": len(log), "rows_not_finite": len(log) - int(np.count_nonzero(good))}
@@ -236,7 +238,9 @@ def _drifts(k3_sum: Floats, sum_sq: Floats, length: Floats, step: Ints) -> Float
 
 
 def _drifts_by_sign(S: Floats, n: Floats, A: Floats, step: Ints) -> Floats:
-    """Return the mean log-ratio per token, in each row's step and the one before, of rows with its sign of A (2, N)."""
+    """Return the mean log-ratio per token, over rows with the same sign of A, in each row's step and in the step before
+    (2, N).
+    """
     code = np.unique(step, return_inverse=True)[1]
     found = np.zeros((2, len(S)))
     for sign in (1, -1):
