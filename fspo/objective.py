@@ -69,7 +69,9 @@ class Mismatch(NamedTuple):
 
 
 def ratio_tokens(on: Ratio, s: Float[Tensor, "B T"], mismatch: Mismatch | None) -> Float64[Tensor, "B T"]:
-    """Return the token log-ratios (B, T) of a ratio, float64, detached; ``s`` are those of the update.
+    """Return the token log-ratios (B, T) of the ratio ``on``, float64, detached.
+
+    ``s`` are the token log-ratios of the update (new less old); the other ratios also need ``mismatch``.
 
     Raises
     ------
@@ -92,17 +94,17 @@ def ratio_tokens(on: Ratio, s: Float[Tensor, "B T"], mismatch: Mismatch | None) 
 
 
 def ratio_sum(columns: Mapping[str, Any], on: Ratio) -> Any:
-    """Return a ratio of each response (B,), nats, from the columns of `Records`, arrays or tensors (B,)."""
+    """Return the log-ratio named ``on`` of each response (B,), nats, from the columns of `Records` (B,)."""
     if on == "total":
         return columns["log_ratio"] + columns["behaviour_log_ratio"]
     return columns[RATIO_COLUMNS[on].log_ratio]
 
 
 def ratio_stats(columns: Mapping[str, Any], on: Ratio, advantages: Any = None) -> DriftStats:
-    """Return this process's sums from which the drift of a rule on a ratio is estimated.
+    """Return sums over a batch's tokens from which a rule on the ratio ``on`` estimates its drift.
 
-    ``columns`` are those of `Records`, arrays or tensors (B,). With ``advantages`` (B,) the sums over the responses of
-    each sign of the advantage are given too.
+    ``columns`` are the columns of `Records`, arrays or tensors (B,). With ``advantages`` (B,) the log-ratios of
+    responses with A > 0 and of those with A < 0 are also summed apart, as drift ``signed`` needs.
     """
     k3_sum, sum_sq = columns[RATIO_COLUMNS[on].k3_sum], columns[RATIO_COLUMNS[on].sum_sq]
     return DriftStats.of(k3_sum, sum_sq, columns["length"], ratio_sum(columns, on), advantages)
@@ -114,10 +116,10 @@ class Records:
 
     The log's rows and the metrics are made of these tensors, which carry no gradient.
 
-    Columns of the mismatch are None where the sampler's log-probs are unknown, those of a correction where none runs.
-    For token and prefix rules ``multiplier`` and the weights are means over the response's tokens, ``side`` is 0,
-    ``lo`` and ``hi`` are NaN, ``band_accept`` says that every token is in its band, and ``capped`` that the exponent
-    of at least one token was held at MAX_EXPONENT; the columns of a correction with such a rule follow suit.
+    Columns of the mismatch are None where the sampler's log-probs are unknown. ``correction_*`` are None without a
+    correction. For token and prefix rules ``multiplier`` and the weights are means over the response's tokens, ``side``
+    is 0, ``lo`` and ``hi`` are NaN, ``band_accept`` says that every token is in its band, and ``capped`` that the
+    exponent of at least one token was held at MAX_EXPONENT. The same holds for a correction by token or prefix.
     """
 
     length: Int64[Tensor, " B"]  # number of unmasked tokens
@@ -156,8 +158,8 @@ class Records:
     correction_weight: Float64[Tensor, " B"] | None = None  # factor by which the correction multiplies the gradient
     # whether the exponent of the correction's weight was held at MAX_EXPONENT
     correction_capped: Bool[Tensor, " B"] | None = None
-    correction_cut: Int64[Tensor, " B"] | None = None  # number of responses or tokens that the correction cuts
-    correction_count: Int64[Tensor, " B"] | None = None  # number of responses or tokens that the correction may cut
+    correction_cut: Int64[Tensor, " B"] | None = None  # number of cuts by the correction, counted as in cut_low
+    correction_count: Int64[Tensor, " B"] | None = None  # number of responses (or tokens) with A != 0
 
     def to_numpy(self) -> dict[str, Shaped[np.ndarray, " B"]]:
         """Return each field that is not None as a numpy array (B,), by name."""
@@ -165,12 +167,12 @@ class Records:
         return {name: column.cpu().numpy() for name, column in known.items() if column is not None}
 
     def drift_stats(self, advantages: Float[Tensor, " B"] | None = None, on: Ratio = "update") -> DriftStats:
-        """Return this batch's sums from which the drift of a rule on one log-ratio is estimated."""
+        """Return sums over this batch's tokens from which a rule on the ratio ``on`` estimates its drift."""
         return ratio_stats(vars(self), on, advantages)
 
 
 class ObjectiveOutput(NamedTuple):
-    """The scalar loss to minimise and the records of each response."""
+    """The result of `objective`: the scalar loss to minimise, and the `Records` of the responses."""
 
     loss: Float[Tensor, ""]
     records: Records
@@ -358,11 +360,14 @@ def aggregate(
         total = (rows / lengths.clamp(min=1) if config.aggregation == "sequence" else rows).sum()
     if denominator is None:
         denominator = denominator_for(config, mask)
-    return total / (denominator or 1.0)  # the denominator is 0 for an empty batch, whose total is 0
+    return total / (denominator or 1.0)  # an empty batch has denominator 0; dividing its total, 0, by 1 gives 0
 
 
 def denominator_for(config: ObjectiveConfig, mask: Shaped[Tensor, "B T"]) -> float:
-    """Return what this batch adds to the denominator of its update; sum it over microbatches and processes."""
+    """Return this batch's part of the number by which `aggregate` divides the loss of an update.
+
+    It counts responses, tokens, or responses times a constant length C. Sum it over microbatches and processes.
+    """
     if config.aggregation == "token":
         return float(mask.sum())
     return float(mask.any(-1).sum()) * (config.constant_length or 1)
@@ -470,7 +475,7 @@ def objective(
 
 
 def _clip_columns(applied: Applied, mask: Tensor, advantages: Tensor, m: Tensor | float | None) -> dict[str, Tensor]:
-    """Return what a rule did to each response, by the names of `Records`."""
+    """Return what a rule did to each response (sides, weights, edges, cuts), by the column names of `Records`."""
     per_token = applied.side.ndim == 2
     active = (advantages != 0) & mask.any(-1)
     active = active[:, None] & mask if per_token else active
@@ -502,7 +507,10 @@ def _clip_columns(applied: Applied, mask: Tensor, advantages: Tensor, m: Tensor 
 
 
 def _mismatch_columns(s: Tensor, mask: Tensor, mismatch: Mismatch | None) -> dict[str, Tensor]:
-    """Return the sums of the engine, the behaviour and the total ratio, as far as they are known."""
+    """Return for each response the sums of token log-ratios, k3 and squares of the mismatch's known ratios.
+
+    The names are those of the columns of `Records`.
+    """
     if mismatch is None:
         return {}
     columns = {"missing": mismatch.missing}

@@ -28,9 +28,9 @@ class Listener(Protocol):
     """The interface of an object that receives the gradient of the logits, tile by tile, in the backward pass."""
 
     def begin(self, vocabulary: int, dtype: torch.dtype) -> bool:
-        """Prepare for a backward pass; return True if no parameter needs a gradient in it.
+        """Prepare for a backward pass; return True if it needs only the scores and no parameter's gradient.
 
-        Autograd does not pass that information on, so the listener must know it.
+        Autograd does not tell a function which gradients the caller will use, so the listener must know.
         """
         ...
 
@@ -44,7 +44,7 @@ class Listener(Protocol):
 def tile_shape(tokens: int, vocabulary: int, device: torch.device, logits: int | None = None) -> tuple[int, int]:
     """Return the numbers of tokens and vocabulary entries of a tile with at most ``logits`` logits.
 
-    The tile is square; with fewer tokens than that it holds all tokens and is wider.
+    A tile is square, or, where there are fewer tokens than a square has rows, all tokens by more vocabulary entries.
     """
     budget = logits or TILE.get(device.type, TILE_ELSEWHERE)
     rows = max(1, min(tokens, isqrt(budget)))
@@ -115,8 +115,8 @@ class _Logits:
     ) -> None:
         self.dtype = dtype
         self.wide = torch.promote_types(dtype, torch.float32)
-        # cuBLAS multiplies 16-bit operands into 32-bit sums. On other devices the operands are widened first. Neither
-        # way loses a digit of a product.
+        # On CUDA, cuBLAS multiplies 16-bit operands into 32-bit sums. On other devices the operands are converted to
+        # float32 first. Both ways keep each product exact.
         self.mixed = hidden.is_cuda and torch.version.hip is None and dtype != self.wide
         self.hidden, self.weight, self.bias, self.temperature = self.operand(hidden), weight, bias, temperature
         self.rows, self.columns = tile
@@ -152,7 +152,10 @@ class _Logits:
             yield rows, x
 
     def relative(self, x: Float[Tensor, "rows columns"], top: Float[Tensor, " rows"]) -> Float[Tensor, "rows columns"]:
-        """Compute ``(x - top) / temperature`` in place. Dividing first would round large logits."""
+        """Turn logits ``x`` in place into ``(x - top) / temperature``, ``top`` being a reference logit of each token.
+
+        Subtracting before dividing keeps digits that the division of a large logit would round away.
+        """
         x -= top[:, None]
         if self.temperature != 1.0:
             x /= self.temperature
@@ -161,15 +164,17 @@ class _Logits:
     def add_product(self, total: Float[Tensor, "i k"], a: Float[Tensor, "i j"], b: Float[Tensor, "j k"]) -> None:
         """Add ``a @ b`` to ``total``, which has the wide type (float32 or float64)."""
         if self.mixed:
-            # addmm_ accepts a total of a wider type only from torch 2.10 on
+            # torch.addmm_ with 16-bit factors and a float32 total exists only from torch 2.10 on
             total += torch.mm(a.to(self.dtype), b, out_dtype=self.wide)
         else:
             total.addmm_(a, b)
 
 
 def _places(targets: Int64[Tensor, " N"], block: slice) -> tuple[Bool[Tensor, "N 1"], Int64[Tensor, "N 1"]]:
-    """Return for each target whether it lies in a block of the vocabulary, and its column there (0 if not), both (n,
-    1)."""
+    """Return whether each target token lies in a block of the vocabulary, and its column in the block, both (n, 1).
+
+    The column is 0 for a target outside the block.
+    """
     inside = (targets >= block.start) & (targets < block.stop)
     return inside[:, None], torch.where(inside, targets - block.start, 0)[:, None]
 
@@ -193,7 +198,8 @@ class _LinearLogProbs(torch.autograd.Function):
         with _plain(hidden.device):
             logits = _Logits(hidden, weight, bias, temperature, dtype, tile)
             count, finfo = len(targets), torch.finfo(logits.wide)
-            # Sums over the columns so far, with z = (x - top) / temperature: total = sum exp(z), moment = sum z exp(z).
+            # For each token, over the vocabulary entries read so far: top = largest logit x, total = sum exp(z) and
+            # moment = sum z exp(z), with z = (x - top) / temperature.
             top = hidden.new_full((count,), finfo.min, dtype=logits.wide)
             total, moment, picked = (hidden.new_zeros(count, dtype=torch.float64) for _ in range(3))
             for block, part in logits.blocks():
@@ -201,12 +207,13 @@ class _LinearLogProbs(torch.autograd.Function):
                     inside, column = _places(targets[rows], block)
                     picked[rows] += torch.where(inside, x.gather(1, column), 0.0)[:, 0]
                     new = torch.maximum(top[rows], x.amax(1))
-                    # Limit the shift to a finite number, because 0 * infinity would be NaN in the sums of the entropy.
+                    # Rescale old sums to the new largest logit. Before the first block the difference is infinite; a
+                    # finite limit avoids 0 * infinity = NaN.
                     shift = ((top[rows].double() - new) / temperature).clamp_(min=-1e300)
                     scale = shift.exp()
                     logits.relative(x, new)
                     if entropy:
-                        x.clamp_(min=finfo.min)  # Make -infinity finite, because 0 * -infinity would be NaN.
+                        x.clamp_(min=finfo.min)  # z exp(z) of a logit -infinity is then 0, not NaN
                         e = x.exp()
                         here = torch.linalg.vecdot(x, e)
                         moment[rows] = scale * (moment[rows] + shift * total[rows]) + here
@@ -241,7 +248,7 @@ class _LinearLogProbs(torch.autograd.Function):
             of_weight = torch.empty_like(weight) if to_weight else None
             of_bias = weight.new_zeros(len(weight), dtype=wide) if to_bias else None
             for block, part in logits.blocks():
-                # Sum over tokens in float32, and round to the weight's type only once.
+                # Sum the weight's gradient over tokens in float32, and round it to the weight's type only once.
                 own = weight.new_zeros(part.shape, dtype=wide) if to_weight else None
                 for rows, x in logits.tiles(block, part):
                     inside, column = _places(targets[rows], block)

@@ -31,8 +31,9 @@ BIG_VOCABULARY = 8192
 A model with a smaller vocabulary computes all logits at once if they fit in one tile.
 """
 _PROBE = (3.0, -70.0, 1024.0)
-"""Test numbers appended to the output layer's result: if the model returns them unchanged, it did not alter logits."""
-# Models that change the logits after the output layer (scaling, soft caps); for these, all logits are computed at once.
+"""Test numbers appended to the output layer's result: if the model returns them unchanged, it does not alter logits."""
+# Models found to change the logits after the output layer (scaling, soft caps). For them log-probs cannot be computed
+# inside that layer, so all logits are computed at once.
 _WHOLE: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
 
@@ -52,7 +53,10 @@ class HeadReader(Protocol):
         ...
 
     def flat_rows(self, rows: Int64[Tensor, " N"]) -> AbstractContextManager[None]:
-        """Return a context in which the layer runs on flattened tokens (N, H) of the responses ``rows`` (N,)."""
+        """Return a context in which the output layer's input is N flattened tokens (N, H), not (B, T, H).
+
+        ``rows`` (N,) numbers the response of each token.
+        """
         ...
 
 
@@ -198,7 +202,7 @@ class _Asked:
     """A request for log-probs: the tokens that are wanted and the options of `token_log_probs`."""
 
     predicting: Bool[Tensor, "B _"]  # (B, T - 1), true at each position that predicts a response token
-    columns: Int64[Tensor, " _"]  # (K,), columns in which some response token is predicted
+    columns: Int64[Tensor, " _"]  # (K,), the positions at which at least one row predicts a response token
     targets: Int64[Tensor, " N"]  # (N,), the response tokens
     temperature: float
     entropy: bool
@@ -236,14 +240,14 @@ class _Asked:
         return values + 0.0 * features.sum() if len(values) == 0 else values, entropies
 
     def selected(self, features: Float[Tensor, "B _ F"], keeps: bool) -> Float[Tensor, "N F"]:
-        """Return the features (N, F) at the N positions that predict a response token.
+        """Return hidden states or logits (N, F) at the N positions that predict a response token.
 
-        The model computed ``features`` at ``columns`` alone if ``keeps``, else at every position.
+        ``features`` are the model's at the positions ``columns`` alone if ``keeps``, else at every position.
         """
         return (features if keeps else features[:, self.columns])[self.predicting[:, self.columns]]
 
     def rows(self) -> Int64[Tensor, " N"]:
-        """Return the number of the response that each token belongs to, (N,)."""
+        """Return for each of the N response tokens the number of its response in the batch, (N,)."""
         return self.predicting.nonzero()[:, 0]
 
     def _too_many(self, head: nn.Module) -> bool:
@@ -285,7 +289,8 @@ def _select_in_chunks(
     """
 
     def chunk(h: Tensor, t: Tensor, r: Tensor) -> tuple[Tensor, Tensor | None]:
-        # The context is entered inside the checkpointed function, so that the recomputation enters it as well.
+        # Enter the context inside the checkpointed function, because the backward pass runs the function again and the
+        # score hooks need the tokens' responses then too.
         with asked.scores.flat_rows(r) if asked.scores is not None else nullcontext():
             return _select(forward(h), t, asked.temperature, asked.entropy)
 
@@ -316,7 +321,8 @@ def _output_layer(core: nn.Module, scores: HeadReader | None) -> nn.Module | Non
     head = core.get_output_embeddings()  # type: ignore[operator]
     if not isinstance(getattr(head, "weight", None), Tensor):
         return None
-    # A hook of other code expects logits as the layer's output. Hooks of torch.distributed only gather sharded weights.
+    # Other code that has hooked the output layer expects logits from it, so log-probs must not take their place. Hooks
+    # of torch.distributed are harmless: they only gather sharded weights.
     hooks = [*head._forward_hooks.values(), *head._forward_pre_hooks.values()]
     foreign = [
         hook
@@ -330,7 +336,7 @@ def _output_layer(core: nn.Module, scores: HeadReader | None) -> nn.Module | Non
 def _answering(head: nn.Module, asked: _Asked, keeps: bool) -> Iterator[list[Tensor | None]]:
     """During the block, let the output layer return log-probs followed by the test numbers `_PROBE`, (1, 1, N + 3).
 
-    The yielded list receives the entropies.
+    The yielded list receives the entropies of the tokens' distributions, or None if they are not asked for.
     """
     entropies: list[Tensor | None] = []
     before, original = head.__dict__.get("forward"), head.forward

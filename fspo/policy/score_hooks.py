@@ -93,7 +93,7 @@ class ScoreHooks:
         self._offsets: dict[nn.Module, bool] = {}
         self._rules = {"linear": self._linear, "conv1d": self._linear, "scale": self._scale, "embedding": self._lookup}
         self._listening: nn.Module | None = None
-        self._flat_rows: torch.Tensor | None = None  # number of the response of each token, inside ``flat_rows``
+        self._flat_rows: torch.Tensor | None = None  # in the context `flat_rows`: each token's response number
         self._backward = False  # True in the backward pass, in which gradient checkpointing calls forward again
         self._reset(0, 0)
 
@@ -142,14 +142,14 @@ class ScoreHooks:
         """
         if not torch.is_grad_enabled():
             return None
-        if self._backward:  # the layer is run again by gradient checkpointing
+        if self._backward:  # gradient checkpointing runs the layer again
             return output.detach().requires_grad_()
         ids = args[0]
         if module is self._embedding:
             self._reset(ids.shape[0], ids.shape[1])
         site, scale = self._sites.get(module), float(getattr(module, "embed_scale", 1.0))
         root = output.detach()
-        # All responses share one position embedding. Repeat it for each response, so that their gradients are separate.
+        # A model embeds positions once for all responses. Repeat the result, so that each response gets a gradient.
         if root.shape[0] == 1 < self._batch:
             root, ids = root.expand(self._batch, *root.shape[1:]), ids.expand(self._batch, -1)
         if site is not None:
@@ -165,7 +165,7 @@ class ScoreHooks:
         """Forward hook of a Linear: project its input now, and the gradient of its output in the backward pass."""
         if not torch.is_grad_enabled() or not output.requires_grad or output is args[0]:
             return None
-        if module is self._listening:  # the output layer returned log-probs; ``listener`` took its input
+        if module is self._listening:  # the output layer returned log-probs; its `listener` scores it
             self._listening = None
             return None
         site, x, labels = self._sites[module], args[0], self._flat_rows
@@ -258,7 +258,7 @@ class ScoreHooks:
         if right is None:
             return left.new_zeros(self._batch, left.shape[1]).index_add_(0, labels, left)
         total = left.new_zeros(self._batch, left.shape[1], right.shape[1])
-        for row in labels.unique().tolist():  # few iterations: a chunk of tokens belongs to few responses
+        for row in labels.unique().tolist():  # short loop: few responses share a chunk
             own = labels == row
             total[row] = left[own].T @ right[own]
         return total
@@ -266,7 +266,8 @@ class ScoreHooks:
     def _scale(self, module: nn.Module, args: tuple, output: torch.Tensor) -> torch.Tensor | None:
         """Forward hook of a normalisation layer: score its weight and bias entry by entry.
 
-        Its output must be f(x; 0) + weight * (f(x; 1) - f(x; 0)) + bias, f(x; v) the output with all weights v.
+        The layer must be affine in its weight: output = f(x; 0) + weight * (f(x; 1) - f(x; 0)) + bias, where f(x; v) is
+        the layer's output for input x with every weight set to v and no bias.
         """
         if not torch.is_grad_enabled() or not output.requires_grad:
             return None
@@ -287,7 +288,8 @@ class ScoreHooks:
                 self._reject(site, "not affine in its weight")
                 return None
             self._offsets[module] = bool(zero.any())
-        # If output = weight * unit, the gradient is sum_t delta * output / weight, and unit need not be computed again.
+        # If the output is weight * (normalised input), the weight's gradient is the sum over tokens of (gradient of the
+        # output) * output / weight, so the normalised input need not be computed again.
         plain = getattr(module, "bias", None) is None and not self._offsets[module]
         divide = plain and float(weight.abs().min()) > 1e-3
 
@@ -361,12 +363,15 @@ class ScoreHooks:
     def _embedding_part(
         self, site: Site, ids: Integer[torch.Tensor, "B T"] | None, grad: Float[torch.Tensor, "B T H"]
     ) -> Float[torch.Tensor, "B i j"]:
-        """Return P_row^T (sum_t onehot(id_t) grad_t^T) P_col of an embedding, shape (B, kept rows, kept columns)."""
+        """Return the projected gradient of an embedding's weight, P_row^T G P_col, (B, kept rows, kept columns).
+
+        G = sum over tokens t of onehot(id_t) grad_t^T, with grad_t the gradient of the embedding's output.
+        """
         assert ids is not None
         entries, dtype = self.trainable[str(site.weight)][0], self._dtype(grad)
         right = self.sketcher.project(grad, site.col_key).to(dtype)
         padding = getattr(self.model.get_submodule(site.name), "padding_idx", None)
-        if padding is not None:  # torch gives the padding row no gradient
+        if padding is not None:  # torch gives the embedding of the padding id no gradient
             right = right * (ids != padding).unsqueeze(-1)
         matrix = self.sketcher.matrix(site.row_key, entries, dtype)
         if matrix is None:

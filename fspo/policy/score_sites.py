@@ -15,7 +15,7 @@ from transformers.pytorch_utils import Conv1D
 from fspo.policy.sketch import Sketcher
 
 CHECKED_TOKENS = 8
-"""Number of tokens of the first row on which a module's assumed formula is compared with its output."""
+"""Number of tokens of a batch's first response on which a layer's assumed formula is compared with its output."""
 
 
 class Tap(torch.autograd.Function):
@@ -28,7 +28,7 @@ class Tap(torch.autograd.Function):
     def forward(
         ctx: Any, output: Float[torch.Tensor, "*shape"], saved: Shaped[torch.Tensor, " ..."], receive: Callable
     ) -> Float[torch.Tensor, "*shape"]:
-        """Return a view of the output, which may have any shape."""
+        """Return ``output`` unchanged (as a view), and keep ``saved`` and ``receive`` for the backward pass."""
         ctx.save_for_backward(saved)
         ctx.receive = receive
         return output.view_as(output)
@@ -41,7 +41,7 @@ class Tap(torch.autograd.Function):
 
 
 class HeadListener:
-    """Sums, over the tiles of the logits' gradient, what the score of an output layer is made from.
+    """Listener that adds up an output layer's part of the scores from the tiles of the logits' gradient.
 
     Only the projection of the gradient is kept, (N, k). Without a projection the gradient itself is kept, (N, V),
     which needs a small model.
@@ -88,7 +88,7 @@ class HeadListener:
         return self.alone()
 
     def tile(self, delta: Float[torch.Tensor, "rows columns"], rows: slice, columns: slice) -> None:
-        """Add the gradient of some tokens and vocabulary entries to the sums."""
+        """Add one tile ``delta`` of the logits' gradient (some tokens, some vocabulary entries) to the sums."""
         assert self._left is not None
         if self._matrix is None:
             self._left[rows, columns] = delta
@@ -98,7 +98,7 @@ class HeadListener:
             self._bias[:, columns].index_add_(0, self.labels[rows], delta)
 
     def finish(self) -> None:
-        """Pass the sums to `receive`."""
+        """Pass the finished sums over all tiles to `receive`."""
         left, bias, self._left, self._bias = self._left, self._bias, None, None
         assert left is not None
         self.receive(left, bias)
@@ -118,8 +118,8 @@ class Site:
 
 
 def _kind(module: nn.Module) -> str | None:
-    """Name the rule by which the parameters of a module are scored; None if no rule fits."""
-    forward = type(module).forward  # compare the forward method: a subclass may have another
+    """Return how a module's parameters are scored ("linear", "conv1d", "embedding", "scale"); None if not at all."""
+    forward = type(module).forward  # a subclass of Linear with its own forward is no Linear here
     if forward is nn.Linear.forward:
         return "linear"
     if forward is Conv1D.forward:
@@ -164,12 +164,15 @@ def find_sites(model: nn.Module, names: dict[int, str]) -> dict[nn.Module, Site]
 
 @lru_cache(maxsize=1)
 def shared_sketcher(shapes: tuple[tuple[str, tuple[int, ...]], ...], *draw: Any) -> Sketcher:
-    """Return the Sketcher for parts of these shapes; the last one is cached for all passes of a rollout."""
+    """Return a `Sketcher` for gradient parts of these shapes, ``draw`` being its other arguments.
+
+    The last one made is cached, so that all passes of a rollout share its projections.
+    """
     return Sketcher(dict(shapes), *draw)
 
 
 def thinned(x: Shaped[torch.Tensor, "*rows F"]) -> Shaped[torch.Tensor, " ..."]:
-    """Return a few tokens of the first row of (B, tokens, ...), or a few rows of (N, features)."""
+    """Return about `CHECKED_TOKENS` tokens of an activation, of the first response if it is (B, tokens, ...)."""
     step = max(1, x.shape[x.dim() > 2] // CHECKED_TOKENS)
     return x[:1, ::step] if x.dim() > 2 else x[::step]
 
@@ -189,7 +192,8 @@ def output_with_weight(
 def close(a: Shaped[torch.Tensor, "*#shape"], b: Shaped[torch.Tensor, "*#shape"]) -> bool:
     """Return whether two tensors are equal up to rounding in float32, or in their own type if that is coarser.
 
-    Normalisation layers compute in float32. NaN equals NaN, so that a failed row does not count as a difference.
+    The least tolerance is float32's, because normalisation layers compute in float32. NaN equals NaN, so that a
+    response whose numbers are not finite does not count as a difference.
     """
     eps = max(torch.finfo(t.dtype).eps for t in (a, b, torch.empty(0)))
     return torch.allclose(a.double(), b.double(), rtol=8 * eps, atol=8 * eps * float(b.abs().max()), equal_nan=True)

@@ -97,27 +97,30 @@ class Sketcher:
         self._table = cache(self._make_table)
 
     def side(self, length: int) -> int:
-        """Return how many entries a side of ``length`` entries has after the projection: at most k."""
+        """Return how many rows (or columns) of a matrix part the projection leaves of ``length``: at most k."""
         return length if self.projection is None else min(length, self.projection)
 
     def _matrix(self, key: str, length: int, dtype: torch.dtype) -> Float[torch.Tensor, "{length} k"] | None:
-        """Return the projection matrix times sqrt(k), (length, k), with entries +-1; None if a side is not
-        projected."""
+        """Return the projection matrix times sqrt(k), (length, k), with entries +-1; None if ``length`` <= k, since so
+        few rows or columns are not projected."""
         if self.side(length) == length:
             return None
         signs = random_signs(self.seed, self.rollout, key, (length, self.side(length)))
         return torch.from_numpy(signs).to(self.device, dtype)
 
     def project(self, x: Float[torch.Tensor, "*rows _"], key: str) -> Float[torch.Tensor, "*rows _"]:
-        """Multiply the last axis of `x`, (..., length), by the projection matrix of `key` times sqrt(k); return
-        (..., k)."""
+        """Multiply `x` (..., length) by the projection matrix named `key` times sqrt(k), and return (..., k).
+
+        With ``length`` <= k nothing is projected and `x` is returned.
+        """
         matrix = self.matrix(key, x.shape[-1], x.dtype)
         return x if matrix is None else x @ matrix
 
     def _make_table(
         self, name: str, dtype: torch.dtype
     ) -> tuple[Int64[torch.Tensor, " entries"], Float[torch.Tensor, " entries"]]:
-        """Return for each entry of a gradient's part the bucket that the entry is added to, and its signed scale."""
+        """Return for each entry of a gradient's part its bucket in the sketch, and the factor that it gets there: a
+        random sign times 1/sqrt(k) for each side of the part that is projected."""
         start, size = self._spans[name]
         shape = self.shapes[name]
         scale = 1.0

@@ -15,7 +15,7 @@ from fspo.config import TrainConfig
 from fspo.rules import COMPARED, RIVALS, preset, scaled
 
 SWEPT = ("fspo", *RIVALS)
-"""Rules of which one setting at a time is varied."""
+"""Rules of which the trained sweep varies one setting at a time: fspo and the rules that it is compared with."""
 QUICK_RULES = (*COMPARED, "fspo-kl", "fspo-truncate")
 ALL_RULES = (*QUICK_RULES, "fspo-cap", "fspo-gaussian", "fspo-tilted", "power", "grpo", "ctpo", "none")
 
@@ -109,7 +109,7 @@ class Variant:
 
     @property
     def changed(self) -> str:
-        """Return the changed options in words: ``rule.dual=2.0``."""
+        """Return the options of ``python -m fspo.train`` that differ from the rule's own run: ``rule.dual=2.0``."""
         return " ".join(f"{name}={value}" for name, value in self.options.items())
 
     @property
@@ -149,13 +149,13 @@ def variants(sizes: ReproductionSizes, ranges: Mapping[str, Mapping[str, Any]]) 
         for variant in _around(rule, ranges.get(rule, {}), numbers):
             place = (rule, variant.setting, *([variant.value] if sizes.every_value else []))
             reason = variant.reason or _refused(rule, sizes.options | variant.options)
-            # Where only one value of each setting is wanted, a later value replaces an earlier one.
+            # Unless the sweep trains every value of a setting, the last value alone is kept.
             found[place] = replace(variant, reason=reason)
     return list(found.values())
 
 
 def _refused(rule: str, options: Mapping[str, Any]) -> str:
-    """Return why the trainer refuses a rule with some options, or "" if it accepts them."""
+    """Return why ``python -m fspo.train`` refuses a preset with these options, or "" if it accepts them."""
     words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
     try:
         parse(TrainConfig, ["--rule.preset", rule, *words], prog="python -m fspo.train", description="")
@@ -170,7 +170,7 @@ def _around(rule: str, fit: Mapping[str, Any], sizes: Mapping[str, int]) -> Iter
     for word, factor in (("half", 0.5), ("double", 2.0)):
         try:
             wide = scaled(own, factor)
-        except UserError as error:  # `Rule` refuses the change, for example a lower range eps of 1 or more
+        except UserError as error:  # the doubled range is impossible, for example eps >= 1
             yield Variant(rule, "range", word, reason=f"not trained: {error}")
             continue
         yield Variant(rule, "range", word, {"rule.range_lo": wide.range_lo, "rule.range_hi": wide.range_hi})
@@ -181,7 +181,7 @@ def _around(rule: str, fit: Mapping[str, Any], sizes: Mapping[str, int]) -> Iter
     constant = {"rule.aggregation": "constant", "rule.constant_length": sizes["tokens"]}
     yield Variant(rule, "aggregation", "constant", constant)
     prompts, responses, minibatches = (sizes[name] for name in ("prompts", "responses", "minibatches"))
-    # The number of responses in a rollout stays the same, so that only the group size differs.
+    # Half the responses to twice the prompts, or the reverse: a rollout keeps its size and only the group size differs.
     half = {"batch.responses": responses // 2, "batch.prompts": 2 * prompts}
     double = {"batch.responses": 2 * responses, "batch.prompts": prompts // 2}
     yield Variant(rule, "group", "half", half, _odd(responses, "responses a prompt"))
@@ -196,5 +196,5 @@ def _odd(number: int, what: str) -> str:
 
 
 def with_changes(base: ReproductionSizes, **changes: Any) -> ReproductionSizes:
-    """Return a copy of the preset with the given changes; a change that is None is left out."""
+    """Return a copy of a reproduction's sizes with the given changes; a change that is None is left out."""
     return replace(base, **{name: value for name, value in changes.items() if value is not None})

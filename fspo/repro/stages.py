@@ -30,14 +30,14 @@ GROUND_FLOOR = (
     *("fspo.base", "fspo.stats", "fspo.rules", "fspo.theory", "fspo.gradlog", "fspo.config"),
     "fspo.advantages",
 )
-"""The parts of fspo that import no torch and no pandas: analysis, proofs_check and figures import these of fspo, and
-so depend on their sources."""
+"""The parts of fspo that need neither torch nor pandas. The packages analysis, proofs_check and figures import them, so
+a stage that runs one of these packages is done again when a source of these parts changes."""
 
 _SOURCES = (".py", ".v", ".j2", ".yaml")
 
 
 def source_digest(*packages: str) -> str:
-    """Return the hash of the sources of packages or single modules, with their proofs and templates."""
+    """Return one hash of all source files (Python, Coq proofs, templates, YAML) of these packages or modules."""
     from importlib.util import find_spec
 
     found = hashlib.sha256()
@@ -68,7 +68,7 @@ def run_module(module: str, *arguments: str, quiet: bool = False, passing: Seque
 
 
 def provenance(command: Sequence[str], seeds: Sequence[int]) -> dict[str, Any]:
-    """Return how a report was made: the command, seeds, versions and cores."""
+    """Return how a report was made: its command, seeds, versions of Python and packages, and number of CPU cores."""
     packages = ("torch", "transformers", "accelerate", "numpy", "fspo")
     versions = {name: version(name) for name in packages}
     said = {"command": " ".join(["python", *command]), "seeds": list(seeds), "python": platform.python_version()}
@@ -76,7 +76,7 @@ def provenance(command: Sequence[str], seeds: Sequence[int]) -> dict[str, Any]:
 
 
 def is_stages(folder: Path) -> bool:
-    """Return whether a folder holds nothing but stamps."""
+    """Return whether a folder holds nothing but stamps of finished stages."""
     stamps = [path for path in folder.glob("*") if not path.name.startswith(".part-")]
     return folder.is_dir() and all(json_with("key", "seconds", "result")(path) for path in stamps)
 
@@ -124,9 +124,9 @@ class Stages:
     def module(
         self, name: str, inputs: Mapping[str, Any], module: str, *arguments: str, result: Path | None = None, **how: Any
     ) -> tuple[str, Any]:
-        """Run ``python -m module`` as a stage; return its key and the content of the JSON file ``result``.
+        """Run ``python -m module`` as a stage; return the hash of its inputs and the content of its JSON ``result``.
 
-        ``how`` are the options of `run_module`.
+        ``how`` are keyword arguments of `run_module`.
         """
 
         def work() -> Any:
@@ -147,18 +147,18 @@ class Job:
 
 
 def rollouts_done(run: Path) -> int:
-    """Return the number of training lines in a run's metrics."""
+    """Return how many rollouts a run has trained on: the lines of phase train in its metrics.jsonl."""
     return len(MetricsFile(run).of_phase("train"))
 
 
 def is_finished(job: Job) -> bool:
-    """Return whether the job has a finished model that was made from the same inputs."""
+    """Return whether the job's run folder has a final model, and the job's inputs are those that it was made from."""
     stamp = job.run / "key.txt"
     return (job.run / MODEL).is_dir() and stamp.exists() and stamp.read_text().strip() == job.key
 
 
 def prepare(job: Job) -> None:
-    """Make or reuse the job's run folder. A folder with other inputs is renamed, never deleted."""
+    """Make or reuse the job's run folder. One that was made from other inputs is moved aside, never deleted."""
     stamp = job.run / "key.txt"
     if job.run.exists() and not (stamp.exists() and stamp.read_text().strip() == job.key):
         old = stamp.read_text().strip() if stamp.exists() else f"unknown-{int(time.time())}"

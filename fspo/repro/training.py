@@ -13,7 +13,7 @@ from fspo.repro.presets import ReproductionSizes, Variant, variants
 from fspo.repro.stages import Job, run_jobs, source_digest
 
 Ranges = Mapping[str, Mapping[str, Any]]
-"""Calibrated ``range_lo`` and ``range_hi`` by rule."""
+"""By the name of a rule: its ``range_lo`` and ``range_hi``, calibrated on the shared unclipped run."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Training:
         threads: int | None = None,
         variant: Variant | None = None,
     ) -> Job:
-        """Return the job that trains one rule with one seed, with the changed setting ``variant`` if one is given."""
+        """Return the job that trains one rule with one seed, and with one setting changed if ``variant`` names it."""
         fit = ranges.get(rule, {})
         name = f"sweep/{variant.trained_as}" if variant else f"runs/{rule}"
         options = {
@@ -68,7 +68,7 @@ class Training:
         return self.job("none", self.sizes.seeds[0], self.sizes.calibration_rollouts, {}, threads)
 
     def rules(self, ranges: Ranges) -> list[Job]:
-        """Return a job for every rule and seed; the shared run is rule "none" at the first seed."""
+        """Return a training job for every rule and seed, except rule "none" at the first seed, the shared run's."""
         return [
             self.job(rule, seed, self.sizes.rollouts, ranges)
             for seed in self.sizes.seeds
@@ -77,7 +77,10 @@ class Training:
         ]
 
     def sweep(self, ranges: Ranges, done: Sequence[Job]) -> Sweep:
-        """Return the variants of the swept rules. A variant that equals a run in ``done`` uses that run."""
+        """Plan the sweep: the variants of the swept rules, and the runs to train for them.
+
+        A variant that is the same as a job in ``done`` uses that job's run.
+        """
         own = {job.run.name: job for job in done}
         jobs: dict[Path, Job] = {}
         planned: list[tuple[Variant, list[Path]]] = []
@@ -110,7 +113,7 @@ class Sweep:
         trained : list of Path
             The finished runs that only the sweep needs.
         variants : list of (variant, runs, reason)
-            The finished runs of each variant, and why others are missing (empty: none is).
+            The finished runs of each variant, and why the variant's other runs are missing ("" if none is).
         """
         stopped: dict[Path, str] = {}
         run_jobs(self.jobs, at_once, "sweep", stopped)

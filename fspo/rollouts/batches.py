@@ -126,9 +126,9 @@ def plan_minibatches(batch: RolloutBatch, count: int, seed: int) -> list[np.ndar
 
 @dataclass(frozen=True)
 class Microbatch:
-    """Responses that pass through the model together; ``trains`` says whether with a gradient.
+    """Responses that pass through the model together; ``trains`` says whether their gradient is computed.
 
-    A ``dummy`` microbatch has weight 0; it gives a process without work the same number of passes as the others.
+    A ``dummy`` microbatch adds 0 to the loss. It gives a process without work as many passes as the other processes.
     """
 
     rows: np.ndarray
@@ -142,8 +142,8 @@ def plan_microbatches(
     """Return the microbatches of this process: rows of similar length, at most ``tokens`` tokens each with padding.
 
     Rows without a gradient (``trains`` False) get separate microbatches, which need no backward pass. Every process
-    gets the same number of each kind, so that collective operations match. To reach that number the biggest
-    microbatches are halved, and if that is not enough, dummies are added.
+    gets the same number of microbatches with and without a gradient, so that collective operations match. To reach
+    that number the biggest microbatches are halved, and if that is not enough, dummies are added.
 
     Parameters
     ----------
@@ -164,7 +164,7 @@ def plan_microbatches(
             if end == len(chosen) or (end + 1 - start) * total_lengths[chosen[end]] > tokens:
                 parts.append(chosen[start:end])
                 start = end
-        while len(parts) % world and max(map(len, parts)) > 1:  # every process needs a microbatch, so halve the biggest
+        while len(parts) % world and max(map(len, parts)) > 1:  # not equally many for each process: halve the biggest
             i = int(np.argmax([len(part) * total_lengths[part[-1]] * (len(part) > 1) for part in parts]))
             parts[i : i + 1] = np.array_split(parts[i], 2)
         for i in range(0, len(parts), world):

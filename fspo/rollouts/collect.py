@@ -26,7 +26,7 @@ from fspo.tasks import Example, Task, encode_prompt
 
 Stream = Literal["train", "eval", "audit"]
 Drop = Literal["truncated", "failed"]
-"""Kinds of responses that an option leaves without a gradient: cut at the length limit, or verification failed."""
+"""Kinds of responses that the user may drop (no gradient): cut at the length limit, or verification failed."""
 ALONE = "alone"
 """Reason why a response has no gradient: all other responses to its prompt failed, so it has no baseline."""
 _STREAMS: dict[Stream, int] = {"train": 0, "eval": 1, "audit": 2}
@@ -107,7 +107,8 @@ class Collector:
     ) -> RolloutBatch:
         """Sample ``responses`` responses to each prompt and verify them; their advantages stay 0.
 
-        The sampling noise depends on (seed, stream, rollout, number of the response over the run, position) alone.
+        The sampling noise depends on nothing but the seed, the stream ("train", "eval" or "audit"), the rollout, the
+        response's number over the run and the token's position.
         """
         began = time.perf_counter()
         count = len(prompts.examples)
@@ -189,7 +190,7 @@ def give_advantages(batch: RolloutBatch, estimator: Estimator, drop: Sequence[Dr
 
 
 def dropped(batch: RolloutBatch, drop: Sequence[Drop]) -> np.ndarray:
-    """Return the reason (N,) why each response is dropped: ``failed``, ``truncated``, `ALONE`, or "" if it is not."""
+    """Return why each of N responses gets no gradient: ``failed``, ``truncated``, `ALONE`, or "" if it gets one."""
     why = np.full(len(batch), "", dtype="<U16")
     if "truncated" in drop:
         why[batch.truncated] = "truncated"

@@ -51,7 +51,7 @@ class Counts:
 
 
 def length_bins(lengths: np.ndarray, edges: tuple[int, ...]) -> list[np.ndarray]:
-    """Return the mask (N,) of each bin of lengths [edge_i, edge_i+1); the last bin has no upper edge."""
+    """Return for each bin of lengths [edge_i, edge_i+1) which of N responses it holds; the last has no upper edge."""
     index = Bins((*edges, math.inf)).index(lengths)
     return [index == i for i in range(len(edges))]
 

@@ -26,7 +26,7 @@ from fspo.sampling.picking import Progress
 from fspo.tasks import prompt_order
 
 NO_SIGNAL = "no_signal"
-# a rollout that skips more prompts than this multiple of batch.prompts stops the run: nearly no prompt fits
+# The run stops when a rollout has read this many times ``batch.prompts`` prompts: nearly all are too long then.
 _MOST_DRAWN = 20
 
 

@@ -15,7 +15,7 @@ from fspo.rules.clip import Array
 from fspo.rules.rule import EPS_SHAPES, Rate, Rule, checked_rows
 
 TRAINING_ACCEPTANCE = 0.65
-"""Default share of responses that calibrated bands keep on the shared unclipped run."""
+"""Default share of responses that a calibrated band accepts on the one unclipped run that all ranges are set on."""
 _MAX_LOG_RANGE = 700.0  # largest half-width in nats, because exp of a much larger number overflows float64
 
 
@@ -27,9 +27,9 @@ def standardized_excess(
     m: Real[Array, "#*rows"] | float | None = None,
     rate: Rate = "band",
 ) -> Float64[np.ndarray, " ..."]:
-    """Return each row's excess (float64): the factor on both half-widths at which the row is just accepted.
+    """Return each response's excess (float64): the factor on both half-widths at which the response is just accepted.
 
-    The rule with half-widths scaled by f (in log space) accepts a row if and only if its excess is <= f.
+    A rule with both half-widths multiplied by f accepts a response if and only if the response's excess is <= f.
     ``rate="update"`` uses only rows with A != 0 and only the edges that can cut them (`fspo.rules.clip.Clip.excess`).
     The excess is NaN where S is NaN. ``m`` is the band's centre as in `Rule.apply`.
 
@@ -114,7 +114,7 @@ def calibrate(
 
 
 def excess_quantile(excess: Real[np.ndarray, " N"], target: float, label: str = "") -> float:
-    """Return the factor on both half-widths at which the share ``target`` of the rows is accepted.
+    """Return the factor on both half-widths at which the share ``target`` of the responses is accepted.
 
     Parameters
     ----------
@@ -156,7 +156,7 @@ def excess_quantiles(excess: Real[np.ndarray, " N"], targets: Sequence[float], l
     for k, target in zip(ranks, targets, strict=True):
         here = ordered[k - 1]
         upper = ordered[k] if k < size and ordered[k] > here else here * (1 + 1e-9)
-        # Take the middle between two neighbouring excesses, so that rounding cannot change which rows are accepted.
+        # Take the middle between two neighbouring excesses: rounding then cannot change which responses are accepted.
         factor = float((here + upper) / 2)
         if not factor > 0:
             raise UserError(

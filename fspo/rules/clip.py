@@ -16,29 +16,29 @@ Array = Any  # a numpy array or a torch tensor
 Outside = Literal["drop", "truncate", "cap", "mask"]
 Weight = Literal["sequence", "geometric", "none"]
 CUTTING_ALIKE: tuple[tuple[Outside, ...], ...] = (("drop", "truncate"), ("cap",), ("mask",))
-"""The treatments outside the band in groups; those of one group cut the same rows."""
+"""Values of ``outside`` in groups: the values of one group cut the same responses, but leave them other weights."""
 OF_CLIP_RULES: tuple[Outside, ...] = ("drop", "truncate", "cap")
-"""What happens outside a band, in tables that compare clip rules."""
+"""Values of ``outside`` that tables compare for clip rules."""
 OF_CORRECTIONS: tuple[Outside, ...] = ("mask", "cap")
-"""What happens outside a band, in tables that compare corrections."""
+"""Values of ``outside`` that tables compare for corrections."""
 
 MAX_EXPONENT = 20.0
 """Largest exponent of an importance weight: a larger one is replaced by it before ``exp`` (docs/theory.md section 2).
 
-The response keeps its gradient, and the event is counted."""
-# Largest |log M| of the reported multiplier M, because exp(80) is finite in float32. `clipped_weight` is computed
-# without M.
+The response keeps its gradient, and logs and metrics count how often this happens."""
+# Limit on |log M| of the multiplier M that is reported, because exp(80) is finite in float32. The gradient is not
+# changed by it: it uses `clipped_weight`, which is computed without M.
 _MAX_LOG_MULTIPLIER = 80.0
 
 
 def capped(exponent: Float[Array, "*rows"]) -> Float[Array, "*rows"]:
-    """Return the exponent, or MAX_EXPONENT where it is larger; NaN stays NaN."""
+    """Return the exponent of an importance weight, or MAX_EXPONENT where it is larger; NaN stays NaN."""
     xp = array_namespace(exponent)
     return xp.where(exponent > MAX_EXPONENT, xp.full_like(exponent, MAX_EXPONENT), exponent)
 
 
 def importance_weight(exponent: Float[Array, "*rows"]) -> Float[Array, "*rows"]:
-    """Return the importance weight ``exp(min(exponent, MAX_EXPONENT))``; the exponent is S, S/n or s_t, nats."""
+    """Return the importance weight ``exp(min(exponent, MAX_EXPONENT))``; the exponent is a log-ratio, nats."""
     return array_namespace(exponent).exp(capped(exponent))
 
 
@@ -62,7 +62,7 @@ class Edges(NamedTuple):
 
     lo: Float[Array, "*rows"]
     hi: Float[Array, "*rows"]
-    centre: Float[Array, "*rows"]  # m_L, from which the distance of the dual edge is measured
+    centre: Float[Array, "*rows"]  # m_L, the centre of the band
 
 
 class Applied(NamedTuple):
@@ -126,7 +126,7 @@ class Clip(NamedTuple):
         return side
 
     def edge(self, S: Float[Array, "*rows"], side: Int8[Array, "*rows"], edges: Edges) -> Float[Array, "*rows"]:
-        """Return the edge that cuts each row, nats; for rows that are not cut, S."""
+        """Return the edge of the band that cuts each response, nats; for a response that is not cut, its S."""
         xp = array_namespace(S)
         edge = xp.where(side == 1, edges.hi, xp.where(side == -1, edges.lo, S))
         return edge if self.dual is None else xp.where(side == 2, self._dual_edge(edges), edge)
@@ -134,11 +134,11 @@ class Clip(NamedTuple):
     def edge_weight(
         self, S: Float[Array, "*rows"], n: Float[Array, "*rows"], side: Int8[Array, "*rows"], edges: Edges
     ) -> Float[Array, "*rows"]:
-        """Return the importance weight at the edge that cuts each row; if none does, that of the row's S."""
+        """Return the importance weight at the edge that cuts each response, or exp(S) (S/n) where none cuts it."""
         return importance_weight(exponent(self.edge(S, side, edges), n, self.weight))
 
     def clipped_weight(self, side: Int8[Array, "*rows"], edge_weight: Float[Array, "*rows"]) -> Float[Array, "*rows"]:
-        """Return M*w, the importance weight that the clip leaves to each row."""
+        """Return M*w, the importance weight that the clip leaves to each response: 0 or the weight at the edge."""
         xp = array_namespace(edge_weight)
         return xp.where(side != 0, xp.zeros_like(edge_weight), edge_weight) if self.zeroes else edge_weight
 

@@ -18,8 +18,8 @@ DriftSource = Literal["two_pass", "lagged"]
 class TokenMeans(NamedTuple):
     """Means per token of a minibatch, from which `Rule.centre` makes a band's centre: numbers, or arrays (N,) by row.
 
-    Used where means are known directly, for example from a log-ratio model. Where the tokens are at hand, `DriftStats`
-    sums them.
+    It serves where the means are known without tokens, for example from the law of a log-ratio model. `DriftStats`
+    makes them from sums over tokens.
     """
 
     k3: Float[Array, " ..."] | float  # mean of k3, nats

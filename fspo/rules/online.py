@@ -19,7 +19,7 @@ from fspo.base.errors import UserError
 from fspo.rules import Rule, excess_quantile, scaled, standardized_excess
 
 GAIN = 0.5
-"""Least gain of a step of the range's logarithm: a step is the gain times (target - accepted share).
+"""Least gain by which an adaptive band steps: log(range) changes by the gain times (target - accepted share).
 
 The gain of step t is 1/sqrt(t) until it has fallen to this value."""
 MAX_HALF_WIDTH = 30.0
@@ -33,9 +33,9 @@ LEAST_SPREAD = 0.5
 
 If the lengths in the first update are nearly equal, a smaller divisor would make later steps too large."""
 MEMORY = 512
-"""Number of excesses of past responses that the conformal rule keeps in each bin of lengths."""
+"""Number of past responses whose excess (`standardized_excess`) the conformal rule keeps in each bin of lengths."""
 EACH_ROLLOUT = 128
-"""Largest number of excesses kept of one rollout and bin. They are evenly spaced in time, so every update counts."""
+"""Largest number of responses of one rollout and bin whose excess is kept; they are spread over its updates."""
 
 
 @dataclass
@@ -94,12 +94,12 @@ class OnlineRule:
 
     @property
     def state(self) -> dict[str, Any]:
-        """The state of the band as plain values, for a checkpoint."""
+        """The `OnlineState` of the band as a dict of plain values, for a checkpoint."""
         return asdict(self._state)
 
     @property
     def rule(self) -> Rule:
-        """The rule for the next update."""
+        """The `Rule` for the next update, with the range that earlier updates have led to."""
         if self._rule is None:
             self._rule = self._made()
         return self._rule
@@ -163,7 +163,10 @@ class OnlineRule:
             self._rule = None
 
     def end_rollout(self) -> None:
-        """Move the present rollout's excesses to those of past rollouts, and forget the oldest ones."""
+        """Store the present rollout's excesses among those of past rollouts, from which the next band is made.
+
+        Of each bin of lengths the oldest beyond `MEMORY` are forgotten.
+        """
         s = self._state
         for name, new in s.pending.items():
             if len(new) > EACH_ROLLOUT:
@@ -173,16 +176,16 @@ class OnlineRule:
         self._rule = None
 
     def _step(self, excess: Float[np.ndarray, " N"], log_n: Float[np.ndarray, " N"]) -> bool:
-        """Change theta, the parameters of the half-widths (T14), after one update; return whether it was changed.
+        """Adapt the log scale and slope of the half-widths (theta of T14) after one update; return whether it did.
 
-        The first call sets the range to the quantile of the rows' excess; each later one makes a step.
+        The first call sets the range at which the target share of the responses is accepted; later ones make a step.
         """
         s = self._state
         with_slope = self.template.adapt == "exponent"
         if s.updates == 0:
             try:
                 s.log_scale = math.log(self._bounded(math.log(excess_quantile(excess, self._target))))
-            except UserError:  # no range gives the target while every S is 0
+            except UserError:  # for example every S is 0, so that every range accepts all
                 return False
             if with_slope:
                 s.centre, s.spread = float(log_n.mean()), max(float(log_n.std()), LEAST_SPREAD)
@@ -199,7 +202,7 @@ class OnlineRule:
 
     @cached_property
     def _widest(self) -> float:
-        """Logarithm of the largest factor on the template's half-widths under which they stay below MAX_HALF_WIDTH."""
+        """Logarithm of the factor that brings the template's larger half-width at n = 1 to MAX_HALF_WIDTH."""
         return math.log(MAX_HALF_WIDTH / max(float(w[0]) for w in self.template.half_widths(np.ones(1))))
 
     def _bounded(self, log_factor: float) -> float:
@@ -209,7 +212,7 @@ class OnlineRule:
     def _factors(self) -> tuple[tuple[float, float], ...]:
         scores = {int(name): np.asarray(found, np.float64) for name, found in self._state.scores.items()}
         pooled = conformal_quantile(np.concatenate(list(scores.values())), self._target)
-        last = max(scores) + 1  # longer responses than any so far get the factor of all bins pooled
+        last = max(scores) + 1  # a bin for longer responses than any so far: pooled factor
         found = []
         for bin_ in range(last + 1):
             factor = conformal_quantile(scores.get(bin_, ()), self._target)
@@ -219,7 +222,7 @@ class OnlineRule:
 
 
 def _bin(n: Real[np.ndarray, " N"]) -> Int64[np.ndarray, " N"]:
-    """Return the bin of each length, floor(log2 n); the bins do not depend on data."""
+    """Return the bin of each length n, floor(log2 n): a bin for each doubling, whatever lengths occur."""
     return (np.frexp(n)[1] - 1).astype(np.int64)
 
 
@@ -243,5 +246,5 @@ def conformal_quantile(scores: Any, target: float) -> float:
     if not 0 < target < 1:
         raise UserError(f"target={target} must lie strictly between 0 and 1")
     found = np.asarray(scores, np.float64)
-    k = math.ceil((found.size + 1) * target - 1e-12)  # less 1e-12, so that rounding cannot raise the rank by 1
+    k = math.ceil((found.size + 1) * target - 1e-12)  # 1e-12 keeps rounding from raising the rank by 1
     return float(np.partition(found, k - 1)[k - 1]) if k <= found.size else math.inf

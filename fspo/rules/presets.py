@@ -25,8 +25,8 @@ class Preset(NamedTuple):
 TARGET = 0.8
 """Target band acceptance of the adaptive presets.
 
-It is about the band acceptance of the fixed presets, each on a short run that it trained, over all rows after an update
-(docs/which_rule.md)."""
+The presets with a constant range accept about this share of responses on short runs that they trained themselves, the
+first update of each rollout left out (docs/which_rule.md)."""
 
 
 def _sqrt(name: str, **options: Any) -> Preset:
@@ -64,8 +64,9 @@ CORRECTIONS: dict[str, Rule] = {
 """Corrections of the mismatch between sampler and trainer: rules on another ratio than the update's.
 
 A correction leaves each response, or each token, the factor M w, which multiplies its gradient. tis: token weights
-min(e^{e_t}, 2). mis: sequence weights e^E, kept in [1/3, 3]. geo-mask: keeps responses with e^{E/L} within .001 of 1.
-icepop: token weights, kept in [.5, 5]. engine-sqrt: sequence weights, kept where E lies in a sqrt band around -KL."""
+min(e^{e_t}, 2), e_t the token's engine log-ratio. mis: sequence weights e^E, kept in [1/3, 3]. geo-mask: keeps
+responses with e^{E/L} within .001 of 1. icepop: token weights, kept in [.5, 5]. engine-sqrt: sequence weights, kept
+where E lies in a sqrt band around -KL."""
 
 RIVALS = ("rloo", "gspo")
 """The presets that the paper compares fspo with."""

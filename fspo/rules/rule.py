@@ -153,7 +153,7 @@ class Rule:
             raise UserError(f"rule {self.label!r}: target is what 'adapt' follows; set both or neither")
         if self.target is not None and not 0 < self.target < 1:
             raise UserError(f"rule {self.label!r}: target={self.target} must lie strictly between 0 and 1")
-        # The header of a gradient log holds a rule as JSON, so factors read from it are lists, not tuples.
+        # A rule read from the JSON header of a gradient log has lists here, so turn them into tuples again.
         pairs = tuple((float(n), float(factor)) for n, factor in self.factors)
         lengths = [n for n, _ in pairs]
         if lengths != sorted(set(lengths)) or not all(factor > 0 for _, factor in pairs):
@@ -162,12 +162,12 @@ class Rule:
 
     @property
     def label(self) -> str:
-        """The rule's name, or SHAPE-OUTSIDE if it has none."""
+        """The rule's name, or if it has none its shape and what happens outside, as in ``sqrt-drop``."""
         return self.name or f"{self.shape}-{self.outside}"
 
     @property
     def level(self) -> Literal["sequence", "token", "prefix"]:
-        """What one entry of S belongs to: a response, one token, or a prefix of a response."""
+        """What the rule clips, each with a log-ratio of its own: a response ("sequence"), a token or a prefix."""
         return self.shape if self.shape in ("token", "prefix") else "sequence"
 
     @property
@@ -182,9 +182,9 @@ class Rule:
 
     @property
     def edges_vary(self) -> bool:
-        """Whether the band of a logged response can be read only from the log's edges.
+        """Whether the band of a logged response is known only from the edges ``lo`` and ``hi`` in its row of the log.
 
-        If not, it follows from this rule and the logged drift.
+        Otherwise the band follows from this rule and the logged drift.
         """
         return self.adapt != "none" or self.drift == "signed"
 
@@ -193,7 +193,7 @@ class Rule:
         return asdict(self)
 
     def half_widths(self, n: Float[Array, "*rows"]) -> tuple[Float[Array, "*rows"], Float[Array, "*rows"]]:
-        """Return the half-widths below and above the centre, nats, in the shape of ``n`` (floating)."""
+        """Return the band's half-widths below and above its centre, nats, for sums of ``n`` log-ratios (floating)."""
         xp = array_namespace(n)
         if self.shape == "none":
             infinite = xp.full_like(n, math.inf)
@@ -316,12 +316,14 @@ class Rule:
         m: Real[Array, "#*rows"] | float | None = None,
         rate: Rate = "band",
     ) -> float:
-        """Return the band acceptance of all rows, or the update acceptance of rows with A != 0; ``m`` as in `apply`.
+        """Return the band acceptance of all responses, or the update acceptance of those with A != 0.
+
+        ``m`` is the band's centre, nats per token.
 
         Raises
         ------
         UserError
-            If there is no such row, or if ``checked_rows`` refuses the rows.
+            If no response counts in the rate, or if ``checked_rows`` refuses the arrays.
         """
         S, n, A = checked_rows(S, n, A, rate)
         applied = self.apply(S, n, A, m)
@@ -336,7 +338,7 @@ def checked_rows(
 ) -> list[Float64[np.ndarray, "*rows"]]:
     """Return S, n and A as float64 arrays of one shape.
 
-    S may be NaN, because callers leave such rows out.
+    S may be NaN: the callers leave out responses whose S is NaN.
 
     Raises
     ------

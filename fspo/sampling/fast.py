@@ -48,7 +48,7 @@ class CacheLayer(CacheLayerMixin):
         return self.keys[:rows, :, : self.length], self.values[:rows, :, : self.length]
 
     def spread(self, source: torch.Tensor) -> None:
-        """Copy the content of row source[i] to row i, for every i."""
+        """Copy the keys and values of row source[i], a prompt's, to row i, a response's, for every i."""
         for buffer in (self.keys, self.values):
             buffer[: len(source), :, : self.length] = buffer[source, :, : self.length]
 
@@ -146,8 +146,10 @@ def run_fast(
 
 
 def _survivors(alive: np.ndarray) -> np.ndarray:
-    """Return the unfinished rows in an order in which few of them move: the last ones take the places of finished
-    rows."""
+    """Return the numbers of the unfinished rows in an order in which few rows of the cache move.
+
+    The last unfinished rows take the places of finished ones.
+    """
     count = int(alive.sum())
     keep = np.arange(count)
     keep[~alive[:count]] = count + np.flatnonzero(alive[count:])
@@ -162,8 +164,8 @@ def _forward(
     cache: Cache,
 ) -> torch.Tensor:
     """Run the model and return the logits (B, V) of the token that follows the last column of ``ids``."""
-    # The place of the last token is a tensor: given a number, the model slices its hidden states, and torch multiplies
-    # such a slice in bfloat16 by copying the output layer's weight once for each prompt.
+    # logits_to_keep gets the last position as a tensor. Given a number, the model would slice its hidden states, and
+    # torch would copy the output layer's weight once for each prompt to multiply the slice in bfloat16.
     last = torch.tensor([ids.shape[1] - 1], device=ids.device) if ids.shape[1] > 1 else 1
     extra = {"position_ids": position, "logits_to_keep": last}
     known = _parameters(type(base_model(model)))  # some models take no position_ids or no logits_to_keep

@@ -14,7 +14,7 @@ from fspo.base.keyed_noise import keyed_uniforms
 Progress = Callable[[int, int], None]
 
 NOISE_PURPOSE = 0x5A3E
-_NOISE_BLOCK = 256  # number of positions for which uniforms are computed at a time
+_NOISE_BLOCK = 256  # number of token positions for which uniform random numbers are drawn at a time
 PICK_ELEMENTS = 1 << 24  # largest number of logits that are turned into a CDF at a time: 128 MiB in float64
 
 
@@ -44,7 +44,7 @@ def pick_tokens(
     logits = logits.float()
     if temperature == 0 or uniforms is None:
         best = logits.max(-1)
-        return best.indices, best.values * 0.0  # log-probs: 0, or NaN where a logit is not finite
+        return best.indices, best.values * 0.0  # log-prob 0; NaN if the best logit is not finite
     step = max(1, PICK_ELEMENTS // logits.shape[-1])
     parts = [
         _inverse_cdf(part / temperature, at, top_p)
@@ -60,7 +60,8 @@ def _inverse_cdf(logits: torch.Tensor, uniforms: torch.Tensor, top_p: float) -> 
     logprobs = torch.log_softmax(logits, -1)
     cdf = logprobs.exp().cumsum(-1, dtype=torch.float64)
     total = cdf[:, -1:]
-    # Keep the target below the total: then the first CDF entry above it belongs to a token of positive probability.
+    # The drawn token is the first whose cumulative probability exceeds the target. Keep the target below the total, so
+    # that there is such a token, and one of positive probability.
     target = torch.minimum(uniforms[:, None] * total, torch.nextafter(total, torch.zeros_like(total)))
     tokens = torch.searchsorted(cdf, target, right=True).clamp_(max=logits.shape[-1] - 1)
     return tokens[:, 0], logprobs.gather(-1, tokens)[:, 0]
@@ -75,9 +76,10 @@ class Noise:
         self.table = np.empty((0, 0))
 
     def at(self, position: int, rows: np.ndarray, device: torch.device) -> torch.Tensor:
-        """Return the uniform numbers of some responses at one position, float64 (len(rows),).
+        """Return the uniform numbers of the responses ``rows`` at one token position, float64 (len(rows),).
 
-        Within a block of positions ``rows`` may only lose rows: others have no noise computed.
+        They are drawn for a block of positions at once, for the rows asked for first. Later calls in the block may ask
+        for fewer rows only.
         """
         block, column = divmod(position, _NOISE_BLOCK)
         if block != self.block:

@@ -29,7 +29,7 @@ from fspo.sampling.precision import lowered
 from fspo.sampling.vllm import Server, run_vllm
 
 FAST_PARAMETERS = 1_000_000_000
-"""Number of parameters from which on engine ``auto`` takes ``generate`` for a model on an accelerator."""
+"""On an accelerator, engine ``auto`` means ``generate`` for models with this number of parameters or more."""
 
 
 @dataclass

@@ -47,9 +47,9 @@ REQUEST_PROMPTS = 32
 """Number of prompts in one request to the server; all requests of a rollout are sent at once."""
 
 _locks: dict[Path, FileLock] = {}
-"""Locks on the folders to which this process writes weights, by folder."""
+"""By folder of weights: the lock that keeps other processes from writing there while this one does."""
 _sent: dict[Server, str] = {}
-"""Digest of the weights that each server loaded last."""
+"""By server: the digest of the weights that it loaded last; equal weights are not sent again."""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from fspo.base.errors import UserError
 DEFAULT_BINS = 6
 MOST_BINS = 1000
 MANY = 20_000
-"""Number of different values above which bin edges are plain quantiles: ties no longer matter then."""
+"""Number of different values above which bin edges are plain quantiles, because responses with equal values are few."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Bins:
         return np.searchsorted(inner, np.asarray(values), side="right").astype(np.int64)
 
     def limits(self, k: int) -> tuple[float, float]:
-        """Return the lower and upper edge of bin ``k``; -1 stands for all bins together."""
+        """Return the lower and upper edge of bin ``k``; k = -1 asks for the outer edges, of all bins together."""
         return (self.edges[0], self.edges[-1]) if k < 0 else (self.edges[k], self.edges[k + 1])
 
 

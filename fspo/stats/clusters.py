@@ -21,7 +21,8 @@ MIN_CLUSTERS = 5
 """Least number of clusters for an estimate; with fewer, a table holds NaN and the reason."""
 TOO_FEW = f"fewer than {MIN_CLUSTERS} clusters"
 BORROW = 10.0
-"""Number of clusters with the rarer outcome at which the observed covariance and that of a model have equal weight."""
+"""Number of clusters with the rarer outcome (accepted or clipped) at which a share's observed covariance and the
+covariance of a model have equal weight (`borrowed`)."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class Ratios:
 def totals(
     code: Integer[np.ndarray, " N"], number: int, values: ArrayLike | None = None
 ) -> Float64[np.ndarray, " {number}"]:
-    """Return the sum of values (N,) for each code 0..number-1; without values the number of rows."""
+    """Return the sum of the values (N,) of the rows with each code 0..number-1; without values, the number of rows."""
     return np.asarray(np.bincount(code, values, number), np.float64)
 
 
@@ -74,7 +75,7 @@ def sum_by(
 
 
 def dense(cluster: Shaped[np.ndarray, " N"]) -> Int64[np.ndarray, " N"]:
-    """Renumber clusters as 0 to C-1 without gaps."""
+    """Renumber clusters, given by any numbers, as 0 to C-1 without gaps."""
     return np.unique(cluster, return_inverse=True)[1].reshape(-1).astype(np.int64)
 
 
@@ -119,7 +120,8 @@ def ratios_of_sums(
     Parameters
     ----------
     rows, ys, ds : array (C, K)
-        Number of rows, numerators and denominators. An entry may stand for several clusters together.
+        Number of rows, and sums of numerators and of denominators, by cluster and bin. An entry may stand for several
+        clusters together.
     clusters : int array (K+1,), optional
         Number of clusters with a row; needed if entries stand for several clusters.
     """
@@ -137,7 +139,7 @@ def ratios_of_sums(
     # Scale each influence to the change that deleting the cluster would make. Otherwise clusters of unequal size make
     # intervals too short.
     influence = influence / (1 - leverage) * (present - 1) / present
-    with np.errstate(over="ignore"):  # denominators near 0 overflow (weights of a collapsed run)
+    with np.errstate(over="ignore"):  # a collapsed run's sums of weights are near 0, and ratios overflow
         variance = np.sum(influence**2, axis=0) * present / (present - 1)
     if binary:
         flat = (variance < 1e-300) & (met > 0)
@@ -146,9 +148,9 @@ def ratios_of_sums(
 
 
 def flat_variance(clusters: ArrayLike) -> Any:
-    """Return the variance of a share that is 0 or 1 in all clusters.
+    """Return a variance for a share that is 0 (or 1) in all of ``clusters`` clusters, so that its observed one is 0.
 
-    It is the variance with two more successes and two more failures among the clusters.
+    It is that of a proportion over clusters with two successes and two failures added to the observed ones.
     """
     met = np.asarray(clusters, np.float64)
     share = 2 / (met + 4)
@@ -156,9 +158,9 @@ def flat_variance(clusters: ArrayLike) -> Any:
 
 
 def borrowed(rare: ArrayLike) -> Float64[Any, "*K"]:
-    """Return the weight, from 0 to 1, of the observed covariance if ``rare`` clusters show the rarer outcome.
+    """Return the weight of a share's observed covariance if ``rare`` clusters show the rarer of its two outcomes.
 
-    The rest, one minus this weight, belongs to the covariance of a model.
+    The weight, from 0 to 1, rises with ``rare``; one minus it is the weight of the covariance of a model.
     """
     rare = np.asarray(rare, np.float64)
     return rare / (rare + BORROW)

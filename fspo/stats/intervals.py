@@ -16,7 +16,7 @@ from fspo.stats.clusters import MIN_CLUSTERS
 CONFIDENCE = 0.95
 """Level of every interval in tables and figures, unless its table names another one."""
 EQUIVALENCE = 2 * CONFIDENCE - 1
-"""Level of the interval that lies within -margin..margin exactly if two one-sided tests find equivalence."""
+"""Level, 90 %, of the interval that lies within -margin..margin exactly if two one-sided tests find equivalence."""
 PERCENT = f"{100 * CONFIDENCE:g} %"
 """`CONFIDENCE` as text, for captions, reports and help."""
 
@@ -125,9 +125,9 @@ def _t_factors(df: int, number: int, seed: int = 20250912) -> Float64[np.ndarray
 def symmetric_root(covariance: Float64[np.ndarray, "K K"]) -> Float64[np.ndarray, "K K"]:
     """Return the symmetric square root (K, K) of a covariance.
 
-    The symmetric root is unique. Eigenvectors are not: a numerical library chooses their sign, and a rotation where
-    eigenvalues agree, so with ``vectors * sqrt(values)`` the ends of intervals would depend on the library.
-    Eigenvalues below rounding are set to 0, because their root would enlarge the rounding error.
+    The symmetric root is unique, so intervals made with it do not depend on the numerical library. Eigenvectors are not
+    unique: a library chooses their sign, and their rotation where eigenvalues agree. Eigenvalues below rounding are set
+    to 0, because their root would enlarge the rounding error.
     """
     values, vectors = np.linalg.eigh(covariance)
     least = float(np.max(values, initial=0.0)) * len(covariance) * 1e-14
@@ -135,7 +135,7 @@ def symmetric_root(covariance: Float64[np.ndarray, "K K"]) -> Float64[np.ndarray
 
 
 def error_draws(covariance: Float64[np.ndarray, "K K"], df: int) -> Float64[np.ndarray, "M K"]:
-    """Return draws (M, K) of the error of an estimate, from the multivariate t law with this covariance."""
+    """Return M draws (M, K) of the errors of K estimates: multivariate t with this covariance and ``df``."""
     draws = normal_draws(len(covariance))
     return (draws @ symmetric_root(covariance)) * _t_factors(max(df, 1), len(draws))[:, None]
 

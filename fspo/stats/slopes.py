@@ -83,7 +83,7 @@ def slope_of_sums(
     *,
     margin: float,
 ) -> Slope:
-    """Compute the result of :func:`cluster_slope` from sums by cluster.
+    """Compute the slope of :func:`cluster_slope` from sums over each cluster's rows.
 
     Parameters
     ----------
@@ -92,7 +92,7 @@ def slope_of_sums(
     weight : float
         Sum of w.
     unusual : int
-        Number of clusters that hold a value of y other than its median.
+        Number of clusters that hold a value of y other than the median of all y.
     """
     clusters, spread = len(wx), float(np.sum(wxx))
     if clusters < MIN_CLUSTERS:

@@ -129,7 +129,7 @@ def _check_names(cls: type, options: Mapping[str, Any], kind: str) -> None:
 
 @lru_cache(maxsize=4)
 def _epoch_permutation(size: int, seed: int, epoch: int) -> np.ndarray:
-    # Sort raw Philox words, because NumPy may change the stream of Generator.permutation between versions.
+    # Permute by sorting raw Philox words. NumPy fixes these, but may change Generator.permutation between versions.
     words = np.random.Philox(seed=np.random.SeedSequence([seed, epoch])).random_raw(size)
     order = np.argsort(words, kind="stable")
     order.flags.writeable = False

@@ -86,7 +86,7 @@ class Task(Protocol):
     name: str
 
     def size(self, split: Split) -> int | None:
-        """Return the number of examples in a split; None when the split is endless."""
+        """Return the number of examples in a split ("train" or "eval"); None when the split is endless."""
         ...
 
     def example(self, split: Split, index: int) -> Example:
@@ -105,7 +105,7 @@ def check_split(split: str) -> None:
 
 
 def check_batch(examples: Sequence[Example], responses: Sequence[str], finished: Sequence[bool]) -> None:
-    """Raise UserError unless the three sequences that a task scores have the same length."""
+    """Raise UserError unless examples, responses and flags ``finished`` are equally many."""
     if not len(examples) == len(responses) == len(finished):
         raise UserError(
             f"{len(examples)} examples, {len(responses)} responses and {len(finished)} finished flags: "

@@ -73,12 +73,12 @@ class ChainAddConfig:
 
 def held_out(start: int, addend: int) -> bool:
     """Return whether the pair (start, addend) belongs to the eval split, for any number of steps."""
-    # Knuth's multiplicative hash is the same in every run, and neither number's digits show in its result.
+    # Knuth's multiplicative hash gives the same split in every run and holds out pairs without a pattern in the digits.
     return (((start * MODULUS + addend) * 2654435761) % 2**32 >> 16) % HELD_OUT == 0
 
 
 def two_digits(number: int) -> str:
-    """Write 0..99 with the least significant digit first."""
+    """Write a number from 0 to 99 as two digits, the least significant one first."""
     return f"{number % 10}{number // 10}"
 
 
@@ -89,7 +89,10 @@ def _pairs(evaluation: bool) -> tuple[tuple[int, int], ...]:
 
 
 def _problem(config: ChainAddConfig, stream: str, seed: int, index: int) -> tuple[int, int, int, np.ndarray]:
-    """Draw (n, x, d) of one example and return them with further uniforms, four per step of a warm-up response."""
+    """Draw one example: number of additions n, start x and addend d, and further uniform numbers.
+
+    The further ones, four for each step, serve the supervised response of stream "warmup"; other streams get none.
+    """
     if index < 0:
         raise UserError(f"chain-add example {index} does not exist: use an index of 0 or more")
     spare = 4 * config.max_steps if stream == "warmup" else 0

@@ -28,7 +28,7 @@ class DatasetColumns:
 
 
 LAYOUTS: dict[str, DatasetColumns] = {
-    # The order matters: ``detect`` takes the first layout whose columns a row has.
+    # `detect` takes the first of these layouts whose columns a row has, so their order matters.
     "DAPO-Math-17k": DatasetColumns("prompt", "reward_model.ground_truth"),
     "prompt and answer": DatasetColumns("prompt", "answer"),
     "GSM8K": DatasetColumns("question", "answer", MARKED),

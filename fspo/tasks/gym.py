@@ -18,7 +18,7 @@ from fspo.tasks.verify import make_extractor
 
 ANSWER_TAG = "regex:<answer>\\s?(.*?)\\s?</answer>"
 MAX_REDRAWS = 200
-REDRAW_STRIDE = 7919  # a prime number, so that a replacement lies far from the index that it replaces
+REDRAW_STRIDE = 7919  # step (a prime number) from an index that cannot be used to the one tried in its place
 CACHED_ENTRIES = 4096
 
 
@@ -135,8 +135,8 @@ class GymTask:
         if config.instruction not in SYSTEM_PROMPTS and config.instruction != "none":
             raise unknown_name("instruction", config.instruction, [*SYSTEM_PROMPTS, "none"])
         self._instruction = SYSTEM_PROMPTS.get(config.instruction, "")
-        # The seed is hashed, because the package seeds item i with seed + i: seeds 0 and 1 would share nearly all
-        # items.
+        # Hash the run's seed. The package seeds example i with seed + i, so unhashed seeds 0 and 1 would share nearly
+        # all examples.
         base = np.random.SeedSequence([config.seed, zlib.crc32(dataset.encode())])
         seed = int(base.generate_state(1)[0])
         total = config.eval_size + config.size
@@ -193,8 +193,8 @@ class GymTask:
         entry = self._entry(split, int(index))
         question = entry["question"]
         metadata = entry.get("metadata") or {}
-        # A question with many right answers (such as graph colouring) has no "answer" entry: a checker judges responses
-        # to it.
+        # A question with many right answers (such as graph colouring) has no "answer" entry; ``score_answer`` judges
+        # responses to it without one.
         answer = entry.get("answer")
         return Example(
             prompt_id=f"{split}-{index}",

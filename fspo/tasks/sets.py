@@ -9,8 +9,8 @@ BOXED = "\n\nPlease reason step by step, and put your final answer within \\boxe
 _MATH = {"judge": {"verifier": "math"}}
 
 TRAINING_SETS: dict[str, dict[str, Any]] = {
-    # Options of fspo.tasks.dataset.DatasetConfig by set. DAPO's file holds each prompt about a hundred times, so
-    # repeats are dropped; its prompts say where to put the answer, so they get no suffix.
+    # By name of the set: options of fspo.tasks.dataset.DatasetConfig. DAPO's file holds each prompt about a hundred
+    # times, so repeats are dropped; its prompts say where to put the answer, so they get no suffix.
     "dapo-math-17k": {"path": "BytedTsinghua-SIA/DAPO-Math-17k", "repeats": "drop", **_MATH},
     "deepscaler": {"path": "agentica-org/DeepScaleR-Preview-Dataset", "repeats": "drop", "suffix": BOXED, **_MATH},
     "gsm8k": {"path": "openai/gsm8k", "subset": "main", "eval_split": "test", "suffix": BOXED, **_MATH},
@@ -24,11 +24,11 @@ BENCHMARKS: dict[str, dict[str, Any]] = {
 }
 
 _PLACE = ("subset", "split", "eval_split")
-"""Options that describe the copy on the hub, so they do not apply to a file that the user names."""
+"""Options of a known set that describe its copy on the Hugging Face hub; they are left out if the user names a file."""
 
 
 def known_options(known: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a known set, replaced by the user's where given; ``judge`` is merged field by field.
+    """Return the options of a known set, with the user's ``options`` in their place; ``judge`` is merged by field.
 
     If the user gives ``path``, the subset and the splits of the hub's copy are left out.
     """

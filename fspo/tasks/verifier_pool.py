@@ -28,8 +28,7 @@ from fspo.tasks.base import Rewards
 log = logging.getLogger("fspo.tasks.verify")
 
 START_GRACE_S = 120.0
-"""Seconds without any answer, beyond the time limit of a call, after which the pool counts as broken. They give
-workers time to start."""
+"""Seconds that workers get to start: if no call ends within its time limit and these seconds, the pool is broken."""
 MAX_LOGGED_MESSAGES = 20
 
 Verify = Callable[..., Any]
@@ -58,7 +57,7 @@ def _limit_memory(gib: float) -> None:
         import resource
 
         pages = int(Path("/proc/self/statm").read_text().split()[0])
-    except (ImportError, OSError):  # only Linux limits memory here; the time limit holds everywhere
+    except (ImportError, OSError):  # not Linux: memory stays unlimited, time does not
         return
     limit = pages * resource.getpagesize() + int(gib * 2**30)
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
@@ -189,7 +188,8 @@ class VerifierPool:
         messages: Counter[str] = Counter()
         todo = list(range(len(calls)))
         for attempt in range(2):
-            # A worker that dies while idle (killed by the system, say) breaks the pool, so a new pool is tried once.
+            # A worker that dies while idle (killed by the system, say) breaks the pool. Its unfinished calls are then
+            # run once more, in a new pool.
             futures = self._schedule([calls[i] for i in todo])
             broken = []
             for i, future in zip(todo, futures, strict=True):

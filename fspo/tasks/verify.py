@@ -152,17 +152,17 @@ def _exact_factory(extract: str, case_sensitive: bool) -> Callable[..., float]:
 
 
 def math_factory(extract: str = "none") -> Callable[..., float]:
-    """Build the comparison by math-verify, without its ``signal.alarm``: `VerifierPool` keeps the time limit."""
+    """Build a verifier that compares by math-verify, without its ``signal.alarm``: `VerifierPool` limits the time."""
     from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
 
     logging.getLogger("math_verify").setLevel(logging.ERROR)
-    # math-verify compares the boxed answer; if there is none, the last formula or number.
+    # Forms of an answer that math-verify looks for: a boxed one first, else the last formula or number.
     forms = [LatexExtractionConfig(boxed_match_priority=0), ExprExtractionConfig()]
     extractor = make_extractor(extract)
 
     def parse_bare(text: str) -> list:
-        # math-verify recognises LaTeX inside math delimiters only. Answer columns rarely have these delimiters, so add
-        # them.
+        # math-verify recognises LaTeX only inside math delimiters such as $. Columns of reference answers rarely have
+        # delimiters, so add them.
         marked = text if any(mark in text for mark in ("$", "\\boxed", "\\(", "\\[")) else f"${text}$"
         for form in (marked, text):
             parsed = parse(form, extraction_config=forms, parsing_timeout=0, raise_on_error=True)
@@ -185,16 +185,18 @@ def math_factory(extract: str = "none") -> Callable[..., float]:
 
 
 def load_function(path: str) -> Callable[..., Any]:
-    """Import ``module:function`` and check that a reward function's keywords (USER_ARGUMENTS) fill its parameters.
+    """Import the user's reward function ``module:function`` and check that it can be called with USER_ARGUMENTS.
+
+    These are the keywords that a reward function may take: prompt, response, answer, info and finished.
 
     Raises
     ------
     UserError
-        If the module or function does not exist, or a required parameter is not one of these keywords.
+        If the module or function does not exist, or has a required parameter that is no such keyword.
     """
     module_name, _, name = path.partition(":")
     here = os.getcwd()
-    if here not in sys.path and "" not in sys.path:  # a console script does not look for modules in the working folder
+    if here not in sys.path and "" not in sys.path:  # let a console script import from the working folder
         sys.path.insert(0, here)
     try:
         function = getattr(importlib.import_module(module_name), name)
@@ -225,7 +227,7 @@ def _parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
 
 
 def user_factory(path: str) -> Callable[..., Any]:
-    """Load a user's function and return a verifier that passes it those keywords that it takes."""
+    """Load a user's reward function and return a verifier that calls it with only the keywords that it takes."""
     function = load_function(path)
     parameters = _parameters(function)
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
@@ -254,7 +256,7 @@ class Verifier:
         options = {"workers": config.workers, "timeout_s": config.timeout_s}
         self._is_user_function = ":" in config.verifier
         if config.verifier == "exact":
-            if config.extract.startswith("regex:"):  # a user's regular expression may backtrack without end
+            if config.extract.startswith("regex:"):  # it may backtrack without end, so use a worker
                 self.pool = VerifierPool(_exact_factory, (config.extract, config.case_sensitive), **options)
             else:
                 self._in_place = _exact_factory(config.extract, config.case_sensitive)

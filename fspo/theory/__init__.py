@@ -1,4 +1,4 @@
-"""The formulas of docs/theory.md: acceptance laws, Length Reweighting Error, bounds, the cosine lemma and its split.
+"""The formulas of docs/theory.md: acceptance by length, Length Reweighting Error, bounds, and the cosine lemma.
 
 Everything is numpy in float64. Log-ratios are in nats, lengths in tokens, acceptances are probabilities.
 """

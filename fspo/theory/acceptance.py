@@ -13,13 +13,15 @@ from fspo.base.errors import UserError
 from fspo.rules import Rule, TokenMeans
 from fspo.theory.reweighting import Floats, relative_acceptance
 
-_ROUNDING = 1e-9  # rounding by which a sum of probabilities may exceed 1
+_ROUNDING = 1e-9  # a sum of probabilities may exceed 1 by this rounding error
 _MAX_LOG = 709.0  # largest exponent, because exp of a larger number overflows float64
 _NODES, _NODE_WEIGHTS = np.polynomial.legendre.leggauss(20)
 
 
 def interval_probability(lo: ArrayLike, hi: ArrayLike) -> Floats:
-    """Return Phi(hi) - Phi(lo) for lo <= hi to nearly full relative precision, also far out and for narrow intervals.
+    """Return Phi(hi) - Phi(lo), Phi the normal law's distribution function, to nearly full relative precision.
+
+    The precision holds far from 0 and for narrow intervals too; lo <= hi.
 
     Intervals right of 0 are mirrored, so that two values near 1 are never subtracted. In narrow intervals, where the
     two values of Phi would still cancel (the density varies by less than a factor of about e between the edges), the
@@ -40,7 +42,8 @@ def interval_probability(lo: ArrayLike, hi: ArrayLike) -> Floats:
         raise UserError("an interval needs lo <= hi; exchange its edges")
     flip = lo > 0
     a, b = np.where(flip, -hi, lo), np.where(flip, -lo, hi)
-    # With infinite edges inf - inf is NaN, which counts as no narrow interval; numpy's warning is switched off.
+    # An interval with infinite edges gets NaN for its middle or half-width and so does not count as narrow; the warning
+    # of numpy is switched off.
     with np.errstate(invalid="ignore"):
         mid, half = (a + b) / 2, (b - a) / 2
         narrow = half * np.maximum(1.0, np.abs(mid)) < 1
@@ -52,7 +55,9 @@ def interval_probability(lo: ArrayLike, hi: ArrayLike) -> Floats:
 
 
 def band_acceptance(rule: Rule, lengths: ArrayLike, mu: float, sigma: ArrayLike, m: float | None = None) -> Floats:
-    """Return the probability a(l) that S lies in a rule's band if S given L = l is N(mu l, sigma^2 l) (section 4).
+    """Return the probability a(l) that S of a response of length l lies in a rule's band, if S is N(mu l, sigma^2 l).
+
+    This is the Gaussian model of docs/theory.md section 4.
 
     Parameters
     ----------
@@ -77,9 +82,10 @@ def band_acceptance(rule: Rule, lengths: ArrayLike, mu: float, sigma: ArrayLike,
 
 
 def weight_acceptance(rule: Rule, lengths: ArrayLike, mu: float, sigma: float, m: float | None = None) -> Floats:
-    """Return the weight acceptance b(l) of a rule that drops on both sides, under the Gaussian model (T13).
+    """Return the share b(l) of the importance weight at length l that lies in a rule's band, under the Gaussian model.
 
-    Weighting by exp(S) shifts the mean of the normal law from mu l to (mu + sigma^2) l.
+    It is the weight acceptance if the rule drops on both sides. Weighting by exp(S) shifts the mean of S from mu l to
+    (mu + sigma^2) l (docs/theory.md T13).
     """
     sigma = number("sigma", sigma, 0, above=True, why="nats per root token")
     return band_acceptance(rule, lengths, number("mu", mu) + sigma**2, sigma, m)
@@ -123,7 +129,10 @@ def matching_sigma(rule: Rule, lengths: ArrayLike, p: ArrayLike, acceptance: flo
 
 
 def gaussian_means(sigma: float) -> TokenMeans:
-    """Return the token means for iid N(-sigma^2/2, sigma^2) token log-ratios, to leading order: k3 = sigma^2/2."""
+    """Return the means of k3 and s_t^2 for independent N(-sigma^2/2, sigma^2) token log-ratios s_t, to leading order.
+
+    They are sigma^2/2 and sigma^2.
+    """
     sigma = number("sigma", sigma, 0, above=True, why="nats per root token")
     return TokenMeans(sigma**2 / 2, sigma**2)
 
@@ -131,14 +140,15 @@ def gaussian_means(sigma: float) -> TokenMeans:
 def update_acceptance(
     positive: ArrayLike, cut_high: ArrayLike, cut_low: ArrayLike, cut_dual: ArrayLike = 0.0
 ) -> Floats:
-    """Return the update acceptance a_upd(l) of a rule that drops (T11).
+    """Return the update acceptance a_upd(l) of a rule that drops, from its probabilities to cut (docs/theory.md T11).
 
     Parameters
     ----------
     positive : array (K,)
-        P(A > 0 | l, A != 0).
+        At each length l, the share of responses with A > 0 among those with A != 0: P(A > 0 | l, A != 0).
     cut_high, cut_low, cut_dual : arrays (K,)
-        P(S > hi | l, A > 0), P(S < lo | l, A < 0), P(S > dual | l, A < 0).
+        Probabilities to be cut at the upper, the lower and the dual edge: P(S > hi | l, A > 0), P(S < lo | l, A < 0)
+        and P(S > dual | l, A < 0).
     """
     positive = numbers("positive", positive, 0, 1, why="P(A > 0) among responses with A != 0")
     high, low, dual = (
@@ -153,9 +163,10 @@ def update_acceptance(
 
 
 def upper_edge_supremum(u_hi: float) -> float:
-    """Return the supremum over L of the upper edge's weight, exp(u_hi^2/2) (T10).
+    """Return the largest importance weight, over all lengths L, at the upper edge of a sqrt band: exp(u_hi^2/2) (T10).
 
-    It is sup exp(m_L + c_hi sqrt(L)) for m_L = -L sigma^2/2 and u_hi = c_hi/sigma, reached at L = (u_hi/sigma)^2.
+    The edge's weight is exp(m_L + c_hi sqrt(L)), with the centre m_L = -L sigma^2/2 and the range c_hi = u_hi sigma. It
+    is largest at L = (u_hi/sigma)^2.
     """
     u_hi = number("u_hi", u_hi, 0, above=True, why="c_hi / sigma")
     if u_hi**2 / 2 > _MAX_LOG:

@@ -15,7 +15,7 @@ from fspo.base.errors import UserError
 from fspo.theory.reweighting import Floats
 
 PHI_1 = math.exp(-0.5) / math.sqrt(2 * math.pi)
-"""phi(1), the supremum of |t phi(t)|: the constant in the bounds T3 and T4."""
+"""phi(1), phi the standard normal density, is the supremum of |t phi(t)|: the constant in the bounds T3 and T4."""
 BERRY_ESSEEN_IID = 0.4748
 """Berry-Esseen constant for independent, identically distributed summands, by Shevtsova (2011) (T5)."""
 BERRY_ESSEEN_INDEPENDENT = 0.56
@@ -23,7 +23,10 @@ BERRY_ESSEEN_INDEPENDENT = 0.56
 
 
 def drift_error_bound(u_lo: float, u_hi: float, x: ArrayLike) -> Floats:
-    """Return the bound B_l (K,) on |a(l) - a_0| for standardised ranges u and drift errors x_l (K,) (T3)."""
+    """Return a bound (K,) on the change of the acceptance at each length if the centre of a sqrt band is wrong (T3).
+
+    ``u_lo`` and ``u_hi`` are the half-widths and ``x`` (K,) the errors of the centre, in standard deviations of S.
+    """
     u_lo, u_hi = (number(name, u, 0, infinite=True) for name, u in (("u_lo", u_lo), ("u_hi", u_hi)))
     x = numbers("x", x, why="drift errors in standard units")
     slope = abs(_phi(u_hi) - _phi(u_lo))
@@ -31,14 +34,17 @@ def drift_error_bound(u_lo: float, u_hi: float, x: ArrayLike) -> Floats:
 
 
 def scale_error_bound(tau: float) -> float:
-    """Return B = 2 phi(1) tau, which bounds |a(l) - a_0| if every |log(sigma_l/sigma)| <= tau (T4)."""
+    """Return the bound 2 phi(1) tau on the change of a sqrt band's acceptance if the spread of S is wrong (T4).
+
+    The spread sigma_l sqrt(l) at length l is off from sigma sqrt(l) by |log(sigma_l/sigma)| <= tau.
+    """
     return 2 * PHI_1 * number("tau", tau, 0, why="it is the largest |log(sigma_l / sigma)|")
 
 
 def lre_bound(bound: float, a_0: float, *, one_sided: bool) -> float | None:
-    """Return the bound on LRE_inf that follows from |a(l) - a_0| <= B; None if there is none (B >= a_0).
+    """Return the bound on LRE_inf if every acceptance a(l) is within B (``bound``) of a_0; None if B >= a_0.
 
-    It is B/(a_0 - B) if all drift errors have one sign (T3), else 2B/(a_0 - B) (T3, T4).
+    It is B/(a_0 - B) if the errors behind the deviations have one sign (``one_sided``), else 2B/(a_0 - B) (T3, T4).
     """
     bound = number("B", bound, 0, infinite=True, why="it bounds |a(l) - a_0|")
     a_0 = number("a_0", a_0, 0, 1, above=True, why="an acceptance")
@@ -48,16 +54,20 @@ def lre_bound(bound: float, a_0: float, *, one_sided: bool) -> float | None:
 
 
 def berry_esseen_bound(rho3: float, lengths: ArrayLike, *, identical: bool = True) -> Floats:
-    """Return the bound on |a(l) - a_Gauss(l)| for independent tokens with rho3 = E|s-mu|^3/sigma^3 >= 1 (T5)."""
+    """Return a bound on how far the acceptance at each length is from the Gaussian model's if tokens are independent.
+
+    ``rho3`` is the third absolute standardised moment of a token log-ratio s: E|s-mu|^3/sigma^3, at least 1 (T5).
+    """
     rho3 = number("rho3", rho3, 1, why="E|s-mu|^3/sigma^3 is at least 1 (Jensen); check the moments")
     constant = BERRY_ESSEEN_IID if identical else BERRY_ESSEEN_INDEPENDENT
     return 2 * constant * rho3 / np.sqrt(checked_lengths(lengths))
 
 
 def ar1_variance_ratio(ar: float, lengths: ArrayLike) -> Floats:
-    """Return Var S_l / (l sigma^2) for stationary Gaussian AR(1) tokens with long-run variance sigma^2 (T6).
+    """Return Var(S) / (l sigma^2) at length l if token log-ratios are a stationary Gaussian AR(1) process (T6).
 
-    Half the absolute logarithm of this ratio is the scale error tau_l of T4.
+    ``ar`` is its coefficient and sigma^2 its long-run variance. Half the absolute logarithm of this ratio is the error
+    of the spread, tau in `scale_error_bound`.
     """
     if not -1 < number("ar", ar) < 1:
         raise UserError(f"ar={ar} must lie in (-1, 1) for stationary tokens")

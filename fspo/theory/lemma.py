@@ -1,4 +1,4 @@
-"""The cosine lemma: how clipping changes the direction of the update, and its split by cause (T7, T8; section 5)."""
+"""The cosine lemma: how clipping turns the update, by lengths and inside lengths (docs/theory.md T7, T8)."""
 
 from __future__ import annotations
 
@@ -14,17 +14,21 @@ from fspo.theory.reweighting import LRE, Floats, relative_acceptance
 
 
 def cosine_bound(rho: float) -> float | None:
-    """Return the lower bound sqrt(1 - rho^2) on cos(g_clip, g) if rho < 1; None if there is no guarantee (T7)."""
+    """Return the least possible cosine sqrt(1 - rho^2) between clipped and true update; None if rho >= 1 (T7).
+
+    rho bounds the norm of the error that clipping makes, relative to the true update.
+    """
     rho = number("rho", rho, 0, infinite=True, why="it is a ratio of norms")
     return math.sqrt((1 - rho) * (1 + rho)) if rho < 1 else None
 
 
 @dataclass(frozen=True)
 class CosineLemma:
-    """All quantities of T7 and T8 for one set of strata.
+    """The quantities of docs/theory.md T7 and T8 for one set of strata: cosine, its bound, and the error by cause.
 
-    ``bound`` is None if T7 gives no guarantee. ``identity_residual`` is ||g_clip/a_bar - (g + e_len + e_in)|| / ||g||;
-    it is 0 up to rounding, or code or log have an error.
+    T8 says g_clip = a_bar (g + e_len + e_in): clipped update, mean acceptance, true update, error by length reweighting
+    and error inside lengths. ``identity_residual`` is by how much this fails, relative to ||g||: 0 up to rounding, or
+    code or log have an error. ``bound`` is None if T7 gives no guarantee.
     """
 
     cosine: float

@@ -15,7 +15,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class LRE:
-    """Length Reweighting Error (docs/theory.md section 3). ``l1 <= l2 <= inf``."""
+    """The three Length Reweighting Errors LRE_inf, LRE_1 and LRE_2 (docs/theory.md section 3): ``l1 <= l2 <= inf``."""
 
     inf: float
     l1: float
@@ -29,7 +29,7 @@ class LRE:
 
 
 def relative_acceptance(p: ArrayLike, a: ArrayLike) -> tuple[Floats, Floats, float]:
-    """Return the normalised length shares p, the relative acceptance r(l) = a(l)/a_bar - 1, and the mean a_bar.
+    """Return the length shares p (normalised), the relative acceptance a(l)/a_bar - 1, and the mean acceptance a_bar.
 
     Raises
     ------
@@ -48,16 +48,16 @@ def relative_acceptance(p: ArrayLike, a: ArrayLike) -> tuple[Floats, Floats, flo
     if not mean > 0:
         raise UserError("a_bar = 0: nothing is accepted, so LRE is not defined; widen the band")
     above = accepted - mean
-    above = above - shares @ above  # removes the rounding error of the mean, so that a constant a(l) gives r = 0
+    above = above - shares @ above  # subtract the mean's rounding error: a constant a(l) gives exactly 0
     return shares, above / mean, mean
 
 
 def lre(p: ArrayLike, a: ArrayLike) -> LRE:
-    """Return LRE_inf, LRE_1 and LRE_2 of acceptances ``a`` (K,) under length shares ``p`` (K,); section 3."""
+    """Return LRE_inf, LRE_1 and LRE_2 of acceptances ``a`` (K,) of lengths whose shares of responses are ``p`` (K,)."""
     return LRE.of(*relative_acceptance(p, a))
 
 
 def accepted_lengths(p: ArrayLike, a: ArrayLike) -> Floats:
-    """Return the length shares of the accepted responses, q(l) = p(l) a(l) / a_bar (section 3)."""
+    """Return the shares of the lengths among accepted responses, p(l) a(l) / a_bar (docs/theory.md section 3)."""
     p, r, _ = relative_acceptance(p, a)
     return p * (1 + r)

@@ -63,7 +63,7 @@ class TrainState:
 
 
 Version = tuple[int, Tensors]
-"""Weights of the past: the number of updates after which the model had them, and its trainable parameters."""
+"""A past version of the weights: the number of updates after which the model had it, and its trainable parameters."""
 
 
 _PAST = "past-{:08d}.safetensors"
@@ -84,9 +84,10 @@ def save(
     past: Sequence[Version] = (),
     writes: bool = True,
 ) -> Path:
-    """Write a checkpoint with ``past`` weights, remove all but the newest ``keep``, and return the new one's folder.
+    """Write a checkpoint, remove all checkpoints but the newest ``keep``, and return the new one's folder.
 
-    Every process must call this, because sharded tensors are gathered. Only the process with ``writes`` writes files.
+    ``past`` are older versions of the weights, stored beside the present ones. Every process must call this, because
+    sharded tensors are gathered. Only the process with ``writes`` writes files.
     """
     target = run / CHECKPOINTS / f"step-{state.step:08d}"
     parameters = trainable(model)
@@ -128,7 +129,7 @@ def _refuse_non_finite(tensors: dict[str, torch.Tensor], target: Path) -> None:
 def export(run: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, writes: bool = True) -> Path:
     """Save the trained model and its tokenizer as a Hugging Face folder (with LoRA the adapters alone).
 
-    Every process must call this, as with `save`. Returns the folder.
+    Every process must call this, because sharded tensors are gathered. Returns the folder.
     """
     target = run / MODEL
     tensors: dict[str, torch.Tensor] = trainable(model)
@@ -160,7 +161,7 @@ def _reading(path: Path) -> Iterator[None]:
 
 
 def load_past(path: Path, versions: Sequence[int]) -> list[Version]:
-    """Read the weights of these versions, which a checkpoint keeps beside the present ones; UserError if damaged."""
+    """Read older versions of the weights from a checkpoint, by their numbers of updates; UserError if damaged."""
     with _reading(path):
         return [(version, load_file(path / _PAST.format(version))) for version in versions]
 
@@ -177,7 +178,7 @@ def load(path: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -
         weights, moments = load_file(path / "model.safetensors"), load_file(path / "optimizer.safetensors")
         state = TrainState(**json.loads((path / "state.json").read_text(encoding="utf-8")))
         if state.lagged is not None:
-            state.lagged.pop("source", None)  # an entry that only version 0.1 wrote
+            state.lagged.pop("source", None)  # checkpoints of fspo 0.1 have this entry; nothing uses it
     parameters = trainable(model)
     wrong = set(weights) ^ set(parameters)
     wrong |= {n for n in set(weights) & set(parameters) if weights[n].shape != parameters[n].shape}
@@ -194,6 +195,6 @@ def load(path: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -
             kind = kind.removesuffix(CODES)
             optimizer.state[p][kind] = low_moment(optimizer, p, kind, value, moments[f"{kind}{SCALE}.{name}"])
             continue
-        # Adam keeps its step count, a tensor without dimensions, on the CPU.
+        # Adam keeps its step count, a tensor without dimensions, on the CPU; moments go to the parameter's device.
         optimizer.state[p][kind] = value if value.ndim == 0 else shard_like(value, p)
     return state

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from accelerate import Accelerator
 
 _OF_EVERY_RUN = {"output", "rollouts", "seed", "model", "task", "rule", "batch", "optim"}
-"""Options that every version of the trainer has written to config.yaml. A config.yaml with all of them marks a run."""
+"""Options that every version of the trainer writes to config.yaml; a folder whose config.yaml has all is a run's."""
 _MAY_CHANGE = {
     "resume",
     "rollouts",
@@ -102,7 +102,7 @@ def clean(run: Path) -> None:
 
 
 def _traces(run: Path) -> Iterator[Path]:
-    """Yield the files and folders that show that a run was in this folder, in the order in which a run writes them."""
+    """Yield what a run has left in its folder, in the order of writing: options, metrics, log, checkpoints, model."""
     files = [run / CONFIG, run / METRICS]
     files += [*log_paths(run), *(run / CHECKPOINTS).glob("step-*"), run / MODEL]
     return (file for file in files if file.exists())
@@ -175,7 +175,7 @@ def release_folder(run: Path) -> None:
     """Release this process's lock on a run folder, if it holds one, so that another process may write to the folder."""
     lock = _held.pop(run.resolve(), None)
     if lock is not None:
-        with suppress(UserError):  # on a full disk run.json cannot be written
+        with suppress(UserError):  # on a full disk run.json cannot be written; the lock still goes
             if run.is_dir():
                 mark(run)
         lock.release()
@@ -232,7 +232,7 @@ def _check_same_run(config: TrainConfig, run: Path) -> None:
     file, before, now = run / CONFIG, _flat(saved_config(run)), _flat(to_dict(config))
     if not before:
         raise UserError(f"{file} holds no options: restore it, or choose another --output")
-    before = _flat(to_dict(TrainConfig())) | before  # an option that the run did not know yet counts with its default
+    before = _flat(to_dict(TrainConfig())) | before  # an option newer than the run has its default there
     for key in sorted(before.keys() | now.keys()):
         if not {key, key.split(".")[0]} & _MAY_CHANGE and before.get(key) != now.get(key):
             raise UserError(

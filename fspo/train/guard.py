@@ -22,17 +22,17 @@ CAUSES = {
     "weight": f"the importance weight of a response that is not clipped exceeds e^{MAX_EXPONENT:.0f}",
     "gradient": "the gradient is not finite",
 }
-"""Reasons to skip an update, by name. The metric ``skipped/NAME`` counts an update under its first reason."""
+"""Reasons to skip an update, in words, by name. The metric ``skipped/NAME`` counts updates by their first reason."""
 
 
 def find(accelerator: Accelerator, records: Sequence[Record]) -> str | None:
-    """Return why a minibatch must not be used, over all processes: "loss", "weight", or None if it is sound."""
+    """Return why an update must be skipped, "loss" or "weight" (`CAUSES`), judged on all processes' rows; else None."""
     broken, exploded = 0, 0
     for record in records:
         rows, live = record.rows, record.advantages != 0
         broken += int((~np.isfinite(rows["log_ratio"]) & live).sum() + (~np.isfinite(rows["kl"])).sum())
-        # For token rules the logged weight is a mean over the response's tokens. Multiplied by the length it is at
-        # least the weight of each single token, so one token at the cap is enough to be noticed.
+        # For token rules the recorded weight is a mean over the response's tokens. Mean times length is at least the
+        # weight of each token, so a single token at the largest weight, e^MAX_EXPONENT, is found.
         for capped, weight in (("capped", "clipped_weight"), ("correction_capped", "correction_weight")):
             if capped in rows:
                 heaviest = rows[weight] * np.maximum(rows["length"], 1)

@@ -21,7 +21,7 @@ from fspo.models.warmup import warm_up
 from fspo.tasks import even_tokens
 
 _group: Any = None
-"""The last run's process group, kept in a Python variable because the process could not end otherwise.
+"""The last run's torch.distributed process group, kept in a Python variable, or the process may hang at its end.
 
 If DDP's reducer frees the group last, its destructor waits for gloo's threads while holding the GIL. One of these
 threads may need the GIL to free a tensor: a deadlock. A Python owner releases the GIL first (torch 2.13)."""
@@ -128,7 +128,10 @@ def load_policy(
 
 
 def check_passes(sharded: bool, config: TrainConfig) -> None:
-    """Raise UserError if the model is sharded and the options ask for what needs whole weights in each process."""
+    """Raise UserError if the weights are sharded (FSDP2) and an option needs the whole weights in each process.
+
+    Such options are a lower sampling precision, exact scores and the comparison of sketches with full gradients.
+    """
     log = config.log
     if sharded and config.sampling.precision != "same":
         raise UserError(

@@ -24,7 +24,7 @@ def live_cosine(
 ) -> dict[str, float]:
     """Return the metrics ``grad_cosine/*`` of a scored minibatch, summed over all processes; each must call this.
 
-    The result is empty for token and prefix rules, because these have no weight on the response.
+    The result is empty for token and prefix rules, because they weight tokens, and T7 needs a weight of the response.
     """
     if rule.level != "sequence":
         return {}
@@ -83,7 +83,10 @@ def strata_sums(rows: dict[str, np.ndarray], psi: np.ndarray, edges: tuple[int, 
 
 
 def live_lemma(sums: dict[str, np.ndarray], *, drop: bool) -> tuple[CosineLemma | None, dict[str, float]]:
-    """Evaluate T7 on the sums of one minibatch; return the lemma (None if undefined) and the grad_cosine metrics."""
+    """Compute the cosine lemma (T7) from one minibatch's `strata_sums`; return it and the metrics ``grad_cosine/*``.
+
+    ``drop`` says whether the rule gives clipped responses no gradient. The lemma is None where it is undefined.
+    """
     keep = sums["count"] > 0
     if not keep.any():
         return None, {}

@@ -30,7 +30,7 @@ RECORDED_IF_KNOWN = (
     "staleness_log_ratio",
     *(f"correction_{name}" for name in ("lo", "hi", "drift", "side", "weight")),
 )
-"""Columns that are copied where `fspo.objective.Records` has them; others are null."""
+"""Columns of the gradient log, of mismatch and correction, that are null where `fspo.objective.Records` lacks them."""
 
 
 class UpdateColumns(NamedTuple):

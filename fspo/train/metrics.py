@@ -24,9 +24,9 @@ from fspo.train.updates import Record
 
 
 def add_update_rows(counts: Counts, rows: dict[str, np.ndarray], edges: tuple[int, ...], *, moved: bool) -> None:
-    """Add the responses of one update to the metrics: clip shares, S, and shares by length bin.
+    """Add the responses of one update to the metrics: shares that are clipped, S, and both by length bin.
 
-    The rows are columns of the gradient log, plus cut_low, cut_high, cut_dual and count.
+    ``rows`` are columns of the gradient log, plus cut_low, cut_high, cut_dual and count of `fspo.objective.Records`.
 
     Parameters
     ----------
@@ -47,8 +47,8 @@ def add_update_rows(counts: Counts, rows: dict[str, np.ndarray], edges: tuple[in
     counts.add(metric.OUT_OF_BAND, (~rows["band_accept"]).sum(), n)
     counts.add("weight_capped", rows["capped"].sum(), n)
     live = rows["advantage"] != 0
-    # Share of responses that are not clipped. It equals E[M] where the rule drops (T7), and is the same share for
-    # "truncate" and "cap".
+    # For each response, 1 if it is not clipped (token rules: the share of its tokens), whatever is done outside the
+    # band. The mean is the acceptance E[M] of a rule that drops.
     kept = 1 - (rows["cut_low"] + rows["cut_high"] + rows["cut_dual"]) / np.maximum(rows["count"], 1)
     for i, mask in enumerate(length_bins(rows["length"], edges)):
         if not mask.any():
@@ -69,9 +69,9 @@ def add_update(
     since: int,
     epoch: int,
 ) -> None:
-    """Add this process's rows of one update to the counts.
+    """Add this process's responses of one update to the metrics.
 
-    They say what the rule and the correction cut, and give the mismatch, entropy, KL and drift where measured.
+    The metrics say what the rule and the correction cut, and give mismatch, entropy, KL and drift where measured.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ def add_update(
     for record in records:
         rows = record.rows | {"advantage": record.advantages}
         add_update_rows(counts, rows, config.log.length_edges, moved=since > 0)
-        if epoch == 0:  # E and D change at no update, so they are counted once
+        if epoch == 0:  # updates leave the mismatch E and D unchanged, so count it once
             mismatch, tokens = record.shard.mismatch, (rows["length"] - rows["missing"]).sum()
             counts.add(metric.BEHAVIOUR_DIFFERENCE, float(mismatch.behaviour.abs().sum()), tokens)
             if mismatch.engine is not None:
@@ -100,7 +100,7 @@ def add_update(
 
 
 def finished(counts: Counts, edges: tuple[int, ...]) -> dict[str, float]:
-    """Divide the sums by their counts and return the metrics of a rollout.
+    """Divide the numerators in ``counts`` by their counts and return the metrics of a rollout.
 
     The standard deviation of S, the count of each length bin, and LRE over the bins that hold rows (docs/theory.md
     section 3) are computed from the sums and added.

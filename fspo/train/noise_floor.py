@@ -77,8 +77,10 @@ def _alone(updater: Updater, batch: RolloutBatch, shard: Shard) -> torch.Tensor:
 
 
 def _moved(updater: Updater, batch: RolloutBatch, shard: Shard, rows: np.ndarray) -> torch.Tensor:
-    """Compute the log-probs of ``rows`` in another batch layout, and return them at the shard's token positions (n,
-    T)."""
+    """Compute the log-probs of the responses ``rows`` as one batch, and return them (n, T) as in the shard.
+
+    So padding and neighbours in the batch are other ones than in the shard, the microbatch that holds the responses.
+    """
     tensors = updater.tensors(batch, rows)
     values, _ = updater.log_probs(tensors)
     places = [int(np.flatnonzero(shard.micro.rows == row)[0]) for row in rows]
@@ -96,7 +98,7 @@ def _bfloat16(updater: Updater, batch: RolloutBatch, shard: Shard) -> torch.Tens
 
 
 def sources(updater: Updater) -> list[NoiseSource]:
-    """List the ways in which this model's log-probabilities can be computed again."""
+    """Return the sources of noise for this model: each one way to compute a rollout's log-probabilities again."""
     found = [
         NoiseSource("again", "the same computation once more", _again),
         NoiseSource("training", "the pass that training differentiates", _training),
@@ -218,7 +220,7 @@ def _log(
 
 
 def _stats(updater: Updater, shards: list[Shard], values: list[torch.Tensor]) -> DriftStats:
-    """Compute the drift statistics over the tokens of all processes."""
+    """Compute the sums from which the rule's drift is estimated, over the tokens of all processes."""
     sums = DriftStats()
     for shard, new in zip(shards, values, strict=True):
         s = ratio_tokens(updater.rule.on, new.double() - shard.old.double(), shard.mismatch)

@@ -21,7 +21,7 @@ from fspo.distributed.tensors import first_row, holders, is_part, joined, local,
 BLOCK = 256
 """Number of consecutive entries of an 8-bit moment that share one float32 scale."""
 SMALLEST = 4096
-"""Size of a tensor below which moments keep the tensor's type (in torchao, as in bitsandbytes)."""
+"""Number of entries of a tensor below which torchao keeps its moments in the tensor's own type, not in 8 bits."""
 
 
 def make_optimizer(parameters: Iterable[nn.Parameter], config: OptimConfig, *, accelerated: bool = False) -> Optimizer:
@@ -97,7 +97,7 @@ def optimizer_step(optimizer: Optimizer, name: str, seed: int, update: int) -> N
 def _check_shards(optimizer: Optimizer) -> None:
     """Raise UserError if a sharded parameter has shards of different sizes.
 
-    One process could then keep its moments in 8 bits and another not.
+    Of such a parameter one process could keep the moments in 8 bits and another not, because its shard is small.
     """
     for group in optimizer.param_groups:
         for p in group["params"]:
@@ -106,7 +106,7 @@ def _check_shards(optimizer: Optimizer) -> None:
 
 
 def check_rows(rows: int, processes: int) -> None:
-    """Raise UserError if ``processes`` processes cannot each hold the same number of a parameter's ``rows`` rows."""
+    """Raise UserError if a parameter's ``rows`` rows cannot be divided evenly over ``processes`` processes."""
     if rows % processes:
         raise UserError(
             f"optim.name adamw8bit needs equal shards, and {processes} processes cannot share {rows} rows: use a "
@@ -120,18 +120,18 @@ blocks."""
 
 
 def moment_parts(value: Tensor) -> dict[str, Tensor]:
-    """Split an optimizer's moment into plain tensors, by the suffix of their names in a checkpoint.
+    """Split an optimizer's moment into the plain tensors that a checkpoint holds, by the endings of their names.
 
-    An 8-bit moment has two, which are gathered if it is sharded, so every process must call this. Any other moment is
-    returned unchanged under the suffix "".
+    An 8-bit moment has two, its codes and scales. They are gathered if the moment is sharded, so every process must
+    call this. Any other moment is returned unchanged under the ending "".
     """
     own = local(value)
     if not hasattr(own, "codes"):
         return {"": value}
     if not is_part(value):
         return {CODES: own.codes, SCALE: own.scale}
-    # The codes are moved to the CPU before the scales are gathered. A gathered tensor may be returned before its data
-    # have arrived, and the move waits for them.
+    # Move the codes to the CPU before the scales are gathered: a gathered tensor may be returned before its data have
+    # arrived, and the move waits for them.
     codes = joined(own.codes, value, value.shape, value.stride()).cpu()
     return {CODES: codes, SCALE: joined(own.scale, value, torch.Size([value.numel() // BLOCK]), (1,)).cpu()}
 

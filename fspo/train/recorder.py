@@ -74,12 +74,12 @@ class ScoreLog:
         return ScoreHooks(self.model, width=scores.width, projection=scores.projection).sketcher.width
 
     def wanted(self, rollout: int, since: int) -> bool:
-        """Whether scores are taken at this update of the rollout; ``since`` counts the updates before it."""
+        """Whether the responses' scores are taken at a rollout's update, ``since`` being the updates of it before."""
         log = self.config.log
         return bool(log.score_every) and rollout % log.score_every == 0 and since in self.config.scored_updates()
 
     def audited(self, rollout: int, since: int) -> bool:
-        """Whether an update is audited: fresh responses are sampled, scored and logged.
+        """Whether an update is audited: fresh responses to its prompts are sampled, scored and logged for comparison.
 
         Every ``log.audit_every`` rollouts, the last scored update of the first pass over the rollout is audited.
         """
@@ -89,18 +89,18 @@ class ScoreLog:
         return due and self.wanted(rollout, since) and since == max(chosen, default=-1)
 
     def measured(self, rollout: int, since: int) -> bool:
-        """Whether sketches are compared with full gradients at an update.
+        """Whether sketches of scores are compared with full gradients at an update.
 
-        Every ``log.coverage_every`` rollouts, they are compared at the last scored update of the rollout.
+        This is done at the last scored update of every ``log.coverage_every``-th rollout.
         """
         every = self.config.log.coverage_every
         due = bool(every) and rollout % every == 0
         return due and self.wanted(rollout, since) and since == max(self.config.scored_updates())
 
     def scored(self, rollout: int, shards: list[Shard]) -> list[Shard]:
-        """Return the shards together with the scores of their responses; shards without a gradient get none.
+        """Return the shards with the scores of their responses; a shard of responses without a gradient gets none.
 
-        The first time that scores leave out parameters, one warning is printed.
+        If the scores leave out trainable parameters, a warning says so once in a run.
         """
         config = self.config
         found = score_shards(

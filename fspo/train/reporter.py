@@ -53,7 +53,7 @@ class Reporter:
             unit="rollout",
             disable=not self.accelerator.is_main_process,
             dynamic_ncols=True,
-        ) as self._bar:  # on an error the bar is closed first, so that the error is printed on a new line
+        ) as self._bar:  # close the bar before an error is printed, or both share a line
             yield
         self.accelerator.end_training()
 
@@ -98,7 +98,7 @@ class Reporter:
         return {f"time/{name}": seconds for name, seconds in self.seconds.items()}
 
     def divide(self, counts: Counts) -> dict[str, float]:
-        """Add the counts of all processes and divide the sums; return the metrics."""
+        """Add the numerators and counts of all processes and divide their sums; return the metrics by name."""
         merged = Counts()
         for pairs in gather_object([counts.pairs()]):
             merged.merge(pairs)

@@ -225,7 +225,7 @@ class Trainer:
             )
         tokens = self.state.num_tokens + int(drawn.batch.total_lengths.sum())
         self.state = replace(self.state, num_tokens=tokens, prompts=drawn.position)
-        if self.is_main:  # every process holds the same responses, so only one counts them
+        if self.is_main:  # every process holds all responses, so one alone counts them
             drawn.count(counts, config)
             if drawn.too_long:
                 self.reporter.warn(
@@ -308,7 +308,7 @@ class Trainer:
     def _stats(self, shards: list[Shard], since: int) -> DriftStats | None:
         if not self.rule.needs_stats:
             return None
-        if since == 0 and self.rule.on == "update":  # every S is exactly 0 before the first update
+        if since == 0 and self.rule.on == "update":  # every S is 0, so the sums are
             return DriftStats()
         if self.rule.drift_source == "lagged":
             return DriftStats(**(self.state.lagged or {}))
@@ -342,7 +342,7 @@ class Trainer:
         return cause
 
     def _audit(self, batch: RolloutBatch, shards: list[Shard]) -> None:
-        """Sample fresh responses to the prompts of the scored minibatch with the present weights, score and log
+        """Audit an update: sample fresh responses to its minibatch's prompts with the present weights, score and log
         them."""
         rows = np.concatenate([shard.micro.rows for shard in shards])
         fresh = draw_audit(self.collector, self.raw, self.config, batch, rows, step=self.state.step)

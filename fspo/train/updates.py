@@ -64,7 +64,7 @@ class Shard:
 
 @dataclass(frozen=True)
 class Record:
-    """Log-ratios, weights and clip decisions of the responses of one shard in one update.
+    """What one update recorded of the responses of one shard: log-ratios, weights and clip decisions.
 
     Attributes
     ----------

@@ -13,7 +13,9 @@ from fspo.train.checkpoint import Version, trainable
 
 
 class Versions:
-    """The trainable weights at the end of the last rollouts, on the CPU; of each the rows that this process holds.
+    """Copies on the CPU of the trainable weights at the ends of the last rollouts: past versions, and the present one.
+
+    With sharded weights a process copies its own shards.
 
     Parameters
     ----------
@@ -31,7 +33,10 @@ class Versions:
         self._kept = [(v, {name: local(shard_like(x, like[name])).cpu() for name, x in one.items()}) for v, one in past]
 
     def add(self, version: int) -> None:
-        """Keep the present weights under this version (updates done); drop those that no rollout will sample from."""
+        """Copy the present weights as version ``version``, the number of updates done.
+
+        Copies of older weights that no rollout will sample from any more are dropped.
+        """
         parts = trainable(self.model) if self.staleness else {}
         present = {name: local(p).detach().to("cpu", copy=True) for name, p in parts.items()}
         self._kept = [*self._kept, (version, present)][-self.staleness - 1 :]
@@ -43,12 +48,15 @@ class Versions:
 
     @property
     def stale(self) -> bool:
-        """Whether the weights that sample are not the present ones."""
+        """Whether the next rollout is sampled from weights of the past and not from the present ones."""
         return len(self._kept) > 1
 
     @contextmanager
     def sampling_weights(self) -> Iterator[None]:
-        """Put the weights that sample into the model during the block, which changes no weight."""
+        """Put the weights that sample the next rollout into the model during the ``with`` block, then the present ones.
+
+        The block must not change weights.
+        """
         if not self.stale:
             yield
             return
@@ -59,8 +67,8 @@ class Versions:
             self._put(self._kept[-1][1])
 
     def past(self, keep: bool) -> list[Version]:
-        """Return, for a checkpoint, the kept versions of past weights: with full tensors on the process with ``keep``,
-        without tensors on all others.
+        """Return, for a checkpoint, the past versions of the weights: full tensors on the process with ``keep``, and
+        on all others none.
 
         Every process must call it, because sharded tensors are gathered.
         """
