@@ -63,7 +63,7 @@ def numbers(
 
 
 def number(name: str, value: Any, low: float = -np.inf, high: float = np.inf, **options: Any) -> float:
-    """Return one number after the checks of `numbers`, whose options it takes."""
+    """Return ``value`` as a float after the checks of `numbers`; the options are those of `numbers`."""
     array = numbers(name, value, low, high, **options)
     if array.ndim:
         raise UserError(f"{name} must be one number, not an array of shape {array.shape}")
@@ -76,7 +76,7 @@ def checked_seed(name: str, seed: int) -> int:
     Raises
     ------
     UserError
-        If it lies outside.
+        If the seed lies outside this range.
     """
     if not 0 <= seed < 2**63:
         raise UserError(f"{name} {seed} must be >= 0 and < 2**63: give another whole number")
@@ -89,7 +89,7 @@ def checked_count(name: str, value: int, low: int, high: int, why: str) -> int:
     Raises
     ------
     UserError
-        If it lies outside; the message ends with ``why``.
+        If the number lies outside the range; the message ends with ``why``, a reason or a cure in words.
     """
     if not low <= value <= high:
         raise UserError(f"{name} {value} must be at least {low} and at most {high}: {why}")
@@ -107,7 +107,7 @@ def one_shape(names: str, *arrays: NDArray[np.float64]) -> None:
     Raises
     ------
     UserError
-        The message holds ``names`` and the shapes.
+        If the shapes do not fit; the message holds them and ``names``, the names of the arrays in one text.
     """
     try:
         np.broadcast_shapes(*(array.shape for array in arrays))

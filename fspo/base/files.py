@@ -22,9 +22,9 @@ def cache_folder(given: str | Path | None = None) -> Path:
 
 @contextmanager
 def writing(path: Path, *others: type[Exception]) -> Iterator[None]:
-    """Turn a write error of the block (a full disk, a read-only folder) into a UserError of one line.
+    """Turn a write error (a full disk, a read-only folder) inside a ``with`` block into a UserError of one line.
 
-    ``others`` are exceptions beside OSError that a library raises for such errors.
+    ``others`` are exception classes beside OSError that a library raises for write errors.
 
     Raises
     ------
@@ -45,7 +45,7 @@ def _part(path: Path) -> Path:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Turn a read error of the block into a UserError of one line.
+    """Turn a read error inside a ``with`` block into a UserError of one line.
 
     Raises
     ------
@@ -100,8 +100,8 @@ def whole_folder(path: Path, *others: type[Exception]) -> Iterator[Path]:
             part.mkdir(parents=True)
             yield part
             old = _put_aside(path) if path.exists() else None
-            # Rename the new folder into place before removing the old one, which may take long: so a kill in between
-            # loses neither.
+            # Removing the old folder may take long, so it comes last: a process killed before then has lost neither
+            # the old nor the new folder.
             os.replace(part, path)
             if old is not None:
                 shutil.rmtree(old)
@@ -125,12 +125,12 @@ def _put_aside(path: Path) -> Path:
 def remove_parts(folder: Path, name: str = "") -> int:
     """Remove the temporary files and folders that killed processes left in ``folder``; return their number.
 
-    No other process may be writing there.
+    Call it only while no other process writes to ``folder``: its unfinished files would be removed too.
 
     Parameters
     ----------
     name : str
-        Only those are removed whose final name would end with ``name``; all by default.
+        End of the names of the files and folders whose temporary versions are removed; by default all are.
     """
     parts = list(folder.glob(f".part-*{glob.escape(name)}"))
     for part in parts:
@@ -204,7 +204,7 @@ def _holds(own: Callable[[Path], bool], path: Path) -> bool:
 
 
 def begins_with(*starts: str) -> Callable[[Path], bool]:
-    """Return a test of files: whether the content begins with one of the strings."""
+    """Return a function that says of a file's path whether the content begins with one of the strings ``starts``."""
     most = max(len(start.encode()) for start in starts)
 
     def own(path: Path) -> bool:
@@ -217,7 +217,7 @@ def begins_with(*starts: str) -> Callable[[Path], bool]:
 
 
 def json_with(*keys: str) -> Callable[[Path], bool]:
-    """Return a test of files: whether the content is a JSON object with these keys, or a list of such objects."""
+    """Return a function that says of a path whether the file is a JSON object with ``keys``, or a list of such ones."""
 
     def own(path: Path) -> bool:
         try:
@@ -256,5 +256,8 @@ def digest(content: bytes | str) -> str:
 
 
 def digest_of(value: Any) -> str:
-    """Return a short hash of plain values that ignores the order of keys; other values enter as their ``str()``."""
+    """Return a short hash of a value through its JSON text; the order of keys does not matter.
+
+    Values that JSON does not know enter as their ``str()``.
+    """
     return digest(json.dumps(value, sort_keys=True, default=str))

@@ -17,7 +17,7 @@ from typing import Any
 from fspo.base.errors import UserError
 
 MOST = 8
-"""Largest number of processes. The limit bounds memory: each process holds a part of the log."""
+"""Largest number of processes. The limit bounds memory, because each process holds a part of the gradient log."""
 Job = Callable[[Callable[[], None]], Any]
 """A function that takes a callback, calls it after each step of its work, and returns its result."""
 
@@ -36,7 +36,7 @@ def in_processes(jobs: Sequence[Job], step: Callable[[], None] = lambda: None) -
     Parameters
     ----------
     step : callable
-        Called in this process each time that a job reports a step.
+        Called in the calling process each time that a job reports a finished step of its work.
 
     Raises
     ------

@@ -25,7 +25,7 @@ class AnswerConfig:
         Seed of the sampling noise. The noise depends on the seed, the prompt and the response's number alone, so it is
         the same for all models.
     chat_template : bool, optional
-        Force the tokenizer's template on or off.
+        Force the tokenizer's chat template on or off; by default it is used where there is one.
     """
 
     samples: int = number(8, 1)

@@ -58,8 +58,8 @@ class OptimConfig:
     max_grad_norm : float
         Largest norm of the gradient; a gradient with a larger norm is scaled down to it. .inf clips nothing.
     max_skipped_updates : int
-        An update with a loss or gradient that is not finite, or an importance weight beyond e^20 that is not clipped,
-        is skipped on all processes and counted; more than this many stop the run.
+        Number of skipped updates after which the next one stops the run. An update is skipped on all processes if its
+        loss or gradient is not finite, or an importance weight beyond e^20 is not clipped.
     """
 
     name: Literal["adamw", "adamw8bit"] = "adamw"
@@ -84,10 +84,10 @@ class BatchConfig:
     prompts : int
         Prompts in each rollout, over all processes.
     responses : int
-        Responses to each prompt; they are the group in which advantages are made.
+        Responses to each prompt: the group in which advantages are made.
     minibatches : int
         Updates in each pass over the rollout. All responses to a prompt are in the same minibatch. With
-        minibatches * epochs = 1 every S is 0.
+        minibatches * epochs = 1 every S is 0, so no rule clips anything.
     epochs : int
         Passes over the rollout.
     tokens : int

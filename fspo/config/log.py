@@ -17,12 +17,12 @@ class ScoreConfig:
     Parameters
     ----------
     mode : "sketch" or "exact"
-        Store a hashed sketch of the score, or all entries of the score. The latter suits small models alone: it stores
-        one number for each parameter and response.
+        Store a hashed sketch of the score, or all entries of the score. "exact" suits small models alone: it stores one
+        number for each parameter and response.
     width : int or None
-        Entries of the sketch; None stores all projected entries without hashing.
+        Entries of the sketch; None stores all entries of the projected score without hashing them to fewer.
     projection : int or None
-        Columns of each random sign (Rademacher) projection of a weight's gradient; None projects nothing.
+        Rows and columns to which the gradient of a weight matrix is brought by random signs; None projects nothing.
     redraw : bool
         Draw new projections for every rollout, so that sketch errors average out over a run.
     """
@@ -55,9 +55,9 @@ class LogConfig:
     audit_every : int
         Rollouts between audits (fresh responses at the parameters of the scored update); 0 for never.
     coverage_every : int
-        Rollouts between measurements of the sketch against full gradients on a few responses; 0 for never.
+        Rollouts between comparisons of sketches with the full gradients of a few responses; 0 for never.
     tokens : bool
-        Log the log-ratios of each token beside their sums.
+        Log the token log-ratios of each response beside their sum.
     entropy : bool
         Log the policy's entropy (costs one pass over the logits).
     length_edges : tuple of int

@@ -72,23 +72,24 @@ class WarmupConfig:
     steps : int
         Optimizer steps.
     examples_per_step : int
-        Examples in each of them, about 70 tokens each.
+        Examples (a prompt with its response, about 70 tokens) in each optimizer step.
     slip_from : float
-        Share of the steps after which the examples contain mistakes, as often as the task's option slip says.
+        Share of the steps that use examples without mistakes; later examples contain mistakes with the probability
+        that the task's option slip sets.
     muon_lr : float
-        Learning rate of the layers' matrices.
+        Muon's learning rate, for the weight matrices of the layers.
     adamw_lr : float
-        Learning rate of embeddings, output layer and norms.
+        AdamW's learning rate, for the embeddings, the output layer and the norms.
     seed : int
         Seed of the initial weights and the data.
     min_accuracy : float
         Accuracy of sampled responses to held-out prompts that the warm-up must reach.
     eval_examples : int
-        Held-out prompts on which this accuracy is measured.
+        Held-out prompts on which the accuracy is measured.
     attempts : int
-        Number of seeds (seed, seed + 1, ...) that are tried until one reaches the accuracy.
+        Number of seeds (seed, seed + 1, ...) that are tried until one reaches min_accuracy.
     threads : int
-        CPU threads; the result depends on them in the last bits.
+        CPU threads; the weights depend on their number in the last bits.
     cache_dir : str, optional
         Folder of the cache; by default FSPO_CACHE or ~/.cache/fspo.
     """

@@ -25,7 +25,7 @@ class Range:
     above, below : bool
         Whether the value must be above ``low``; whether it must be below ``high``.
     also : tuple of float
-        Values outside the range that are allowed as well.
+        Values outside [low, high] that are allowed as well.
     """
 
     low: float

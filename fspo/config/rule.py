@@ -24,7 +24,7 @@ from fspo.rules import (
 
 @dataclass(frozen=True)
 class ObjectiveConfig:
-    """How the terms of responses and tokens are averaged to one loss.
+    """How the terms of the objective (clipped weight times A, one for each response or token) become one loss.
 
     Parameters
     ----------
@@ -33,7 +33,8 @@ class ObjectiveConfig:
     constant_length : int, optional
         The divisor C of ``"constant"``, tokens; usually the response limit.
     kl_coef : float
-        Weight of the k3 estimate of KL(new||reference), per token, subtracted from the objective.
+        Weight of the penalty that is subtracted from the objective: an estimate (k3, theory.md section 2) of the KL
+        divergence of the policy from the initial model at each token.
 
     Raises
     ------
@@ -63,20 +64,22 @@ class RuleConfig:
         none, rloo, gspo, fspo, fspo-kl, fspo-gaussian, fspo-tilted, fspo-truncate, fspo-cap, fspo-signed, fspo-auto,
         fspo-adaptive, fspo-conformal, power, grpo, ctpo.
     range_lo : float, optional
-        Lower range of the band: eps for rloo, gspo, grpo; c for fspo (nats; the half-width is c times sqrt(length)).
+        Lower range of the band: eps for rloo, gspo, grpo (the edge of the clipped ratio is 1 - eps); c for fspo (nats;
+        the half-width is c times sqrt(length)).
     range_hi : float, optional
-        Upper range of the band, in the same unit.
+        Upper range of the band, as range_lo; with eps the edge is 1 + eps.
     gamma : float, optional
-        Exponent of preset "power".
+        Exponent of preset "power", whose half-width is the range times length^gamma.
     drift : {"none", "kl", "gaussian", "tilted", "signed"}, optional
-        Centre of the band per token: 0, the mean of -k3, of -sigma^2/2, of +sigma^2/2, or the mean log-ratio of the
-        responses whose advantage has the same sign.
+        Centre of the band per token: 0; -k or -v/2 or +v/2, where k and v are the means of exp(s) - 1 - s and of s^2
+        over the token log-ratios s; or the mean s in the responses whose advantage has the same sign.
     drift_source : {"two_pass", "lagged"}, optional
-        Where the drift's sums come from: a pass over the minibatch before its update, or the update before.
+        Where the log-ratios come from that set the centre: an extra pass over the minibatch before its update, or the
+        previous update.
     outside : {"drop", "truncate", "cap", "mask"}, optional
-        What happens outside the band: the response gets no gradient where the clip is active, its weight is held at
-        the edge there, its weight is held at the upper edge whatever the sign of the advantage, or it gets no gradient
-        whatever the sign.
+        What happens outside the band: on the active side (above if A > 0, below if A < 0) the response gets no
+        gradient, or its weight is held at the edge; or, whatever the sign of A, its weight is held at the upper edge,
+        or it gets no gradient.
     dual : float, optional
         Dual clip d > 1: a response with A < 0 and S beyond d times the upper half-width is cut too.
     adapt : {"none", "range", "exponent", "bins"}, optional
@@ -89,16 +92,17 @@ class RuleConfig:
         Which acceptance the target is: the share of all responses that lie in the band, or the share of the responses
         with A != 0 that are not cut.
     on : {"update", "total"}, optional
-        The log-ratio that the band and the weight are on: that of the updates since the rollout, or that with the
-        mismatch of the sampler, whose log-probs then take the place of the old ones.
+        The log-ratio that is clipped and weighed: new less old log-probs (S), or new log-probs less those of the
+        sampler (the total S + D + E).
     advantage : {"rloo", "grpo", "dr_grpo"}, optional
         Advantage estimator, by default the preset's.
     aggregation : {"response", "token", "sequence", "constant"}, optional
-        How the terms of responses and tokens are averaged to a loss, by default the preset's.
+        How the terms of responses or tokens are averaged to a loss (see `fspo.objective.aggregate`); by default the
+        preset's.
     constant_length : int, optional
-        Divisor of the "constant" aggregation, tokens.
+        Divisor of the "constant" aggregation, tokens; usually the response limit.
     kl_coef : float
-        Weight of the KL term against the initial model.
+        Weight of the penalty on the KL divergence of the policy from the initial model; 0 for none.
     """
 
     preset: str = "fspo"
@@ -157,16 +161,16 @@ class CorrectionConfig:
         Lower range of the band: eps for all presets (1: no lower edge) but engine-sqrt, which has c (nats; the
         half-width is c times sqrt(length)). Not for tis, which holds weights at the upper edge alone.
     range_hi : float, optional
-        Upper range of the band, in the same unit.
+        Upper range of the band, in the unit of range_lo.
     drift : {"none", "kl", "gaussian", "tilted", "signed"}, optional
-        Centre of the band per token, from the correction's own log-ratio.
+        Centre of the band per token, as for the rule, but made from the log-ratio that the correction is on.
     outside : {"drop", "truncate", "cap", "mask"}, optional
-        What happens outside the band.
+        What happens outside the band, as for the rule.
     weight : {"sequence", "geometric", "none"}, optional
         The factor inside the band: the ratio, its geometric mean over the tokens, or 1.
     on : {"engine", "behaviour"}, optional
-        The log-ratio: between two programs at the weights that sampled (by default that of engine-sqrt), or between the
-        weights before the updates and the sampler, which counts stale weights too (by default that of the others).
+        The mismatch that is corrected: between trainer and sampler at the weights that sampled (default of
+        engine-sqrt), or between the old policy and the sampler, stale weights included (default of the others).
     """
 
     preset: str = "none"

@@ -72,7 +72,7 @@ class SamplingConfig:
             raise UserError("sampling.top_p has no effect at temperature 0: leave it out")
 
     def of_policy(self, **changes: Any) -> SamplingConfig:
-        """Return these settings with ``changes``, without top-p and lower precision, which change the sampled law."""
+        """Return the settings with ``changes``, without top-p and lower precision: samples then follow the policy."""
         return replace(self, precision="same", top_p=1.0, **changes)
 
 

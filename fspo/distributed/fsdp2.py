@@ -29,10 +29,10 @@ class Fsdp2:
 
     @contextmanager
     def gathered(self) -> Iterator[None]:
-        """Gather all parameters once and keep them during the block."""
+        """Gather all parameters once and keep them while the ``with`` block runs."""
         model = self.model
-        # After a forward pass, accelerate keeps the weights of the root and of the output layer gathered until the
-        # backward pass. The block changes these settings and restores them at its end.
+        # Inside the block no layer frees its gathered weights after a forward pass. The end of the block restores
+        # accelerate's setting, under which only the root and the output layer keep theirs until the backward pass.
         head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None  # type: ignore
         plugin = AcceleratorState().fsdp_plugin
         again = plugin is None or bool(plugin.reshard_after_forward)
@@ -53,9 +53,9 @@ class Fsdp2:
     def accumulating(
         self, accelerator: Accelerator, model: torch.nn.Module, *, last: bool
     ) -> AbstractContextManager[None]:
-        """Return an empty context: every microbatch reduces its gradient to shards, which are added up.
+        """Return an empty context: after every microbatch each process adds only its own part of the gradient.
 
-        Without that reduction each process would hold the gradient of all parameters.
+        Waiting for the last microbatch would make each process hold the gradient of all parameters.
         """
         return nullcontext()
 

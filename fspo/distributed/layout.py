@@ -20,13 +20,13 @@ class Layout(Protocol):
     """What the trainer does in a way that depends on how a model's parameters are spread over processes."""
 
     in_step: bool
-    """Whether every process must run the same number of passes."""
+    """Whether every process must run the same number of forward passes, because a pass gathers parameters from all."""
 
     def gathered(self) -> AbstractContextManager[None]:
         """Return a context in which this process holds all weights and can run forward passes alone.
 
-        Passes in it make no gradients. Every process must enter. It costs the memory of one unsharded model in the
-        type of the forward pass.
+        Passes in this context make no gradients. Every process must enter it. It costs the memory of one unsharded
+        model in the type of the forward pass.
         """
         ...
 
@@ -37,8 +37,10 @@ class Layout(Protocol):
     def accumulating(
         self, accelerator: Accelerator, model: torch.nn.Module, *, last: bool
     ) -> AbstractContextManager[None]:
-        """Return a context for the passes of one microbatch; ``last`` says that no later microbatch of the update
-        has a gradient."""
+        """Return a context for the forward and backward pass of one microbatch of an update.
+
+        ``last`` says that no later microbatch of the update has a gradient, so that gradients may be averaged now.
+        """
         ...
 
     def settle(self) -> None:
@@ -82,7 +84,7 @@ def check_sharding(accelerator: Accelerator) -> None:
     UserError
         If sharding was asked for and accelerate runs plain data parallelism (it does on a CPU), or for FSDP 1.
     """
-    # One process holds all weights, so nothing needs a check.
+    # A single process holds all weights whatever the configuration says, so it needs no check.
     if not asked_for("FSDP") or accelerator.num_processes == 1:
         return
     if accelerator.distributed_type != DistributedType.FSDP:

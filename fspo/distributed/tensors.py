@@ -45,8 +45,9 @@ def first_row(tensor: torch.Tensor) -> int:
 
 
 def joined(rows: torch.Tensor, like: torch.Tensor, shape: torch.Size, stride: tuple[int, ...]) -> torch.Tensor:
-    """Gather a full tensor from all processes. Each gives ``rows``, the values at those rows that it holds of the
-    sharded tensor ``like``.
+    """Gather a full tensor, which is spread over the processes by rows as the sharded tensor ``like`` is.
+
+    Each process gives ``rows``, its part of the tensor to be gathered.
     """
     assert isinstance(like, DTensor)
     made = DTensor.from_local(rows, like.device_mesh, like.placements, run_check=False, shape=shape, stride=stride)
@@ -56,8 +57,8 @@ def joined(rows: torch.Tensor, like: torch.Tensor, shape: torch.Size, stride: tu
 def shard_like(value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     """Return a full tensor moved to the device of the parameter ``like`` and sharded in the same way.
 
-    Processes send each other nothing: every process passes the same values. They come from one file, and memory
-    mapping loads only the rows that a process takes.
+    Processes send each other nothing, because every process passes the same values. The trainer maps them from one
+    file, so that only the rows that a process takes are read.
     """
     if isinstance(like, DTensor):
         return distribute_tensor(value, like.device_mesh, like.placements, src_data_rank=None).to(like.device)

@@ -1,7 +1,8 @@
 """Evaluation of finished models on benchmarks.
 
 ``python -m fspo.evaluate --benchmarks math500,aime24 --models A B`` samples k responses to each prompt and writes one
-table for all models: avg@k and pass@k with intervals over prompts, truncation, accuracy by length.
+table for all models: the mean accuracy (avg@k) and the probability that one of k responses is correct (pass@k), with
+intervals over prompts; the share of truncated responses; and a second table of accuracy by length.
 """
 
 from __future__ import annotations

@@ -75,14 +75,14 @@ def pass_at_k(n: ArrayLike, c: ArrayLike, k: int) -> Floats:
     if (good < 0).any() or (good > size).any():
         raise UserError("more correct responses than responses, or fewer than none: correct the counts")
     wrong = size - good
-    some = wrong >= k  # if fewer than k responses are wrong, every subset of k contains a correct one
+    some = wrong >= k  # otherwise every subset of k responses contains a correct one
     left = np.where(some, wrong - k, 0.0)
     log_none = gammaln(wrong + 1) - gammaln(left + 1) - gammaln(size + 1) + gammaln(size - k + 1)
     return np.where(good == 0, 0.0, np.where(some, 1 - np.exp(log_none), 1.0))
 
 
 def budgets(n: int) -> list[int]:
-    """Return the values of k for which pass@k is shown, given n responses to each prompt: powers of two, and n."""
+    """Return the k for which pass@k is shown, given n responses to each prompt: the powers of two up to n, and n."""
     return sorted({2**i for i in range(n.bit_length()) if 2**i <= n} | {n})
 
 
@@ -95,9 +95,9 @@ def rate(values: ArrayLike, prompt: ArrayLike) -> dict[str, float]:
 
 
 def measures(answers: Answers) -> list[dict[str, Any]]:
-    """Return rows ``measure, value, ci_lo, ci_hi``: one for avg@n, then one for pass@k with each k of `budgets`.
+    """Return rows ``measure, value, ci_lo, ci_hi``: one for avg@n, then one for pass@k with each k > 1 of `budgets`.
 
-    Here n is the least number of responses to a prompt.
+    avg@n is the share of correct responses; n is the least number of responses to a prompt.
 
     Raises
     ------
@@ -117,8 +117,8 @@ def difference(one: Answers, other: Answers, k: int | None = None) -> dict[str, 
     """Return the accuracy of ``one`` minus that of ``other`` on their common prompts, with Student's t interval.
 
     The difference is taken for each prompt and averaged. If it is the same for all prompts (for example because both
-    models solve the same ones), the interval is that of a proportion with two more successes and two more failures, as
-    for rates. A few prompts without a difference do not show that there is none.
+    models solve the same ones), its variance is 0, although a few equal prompts do not show that the models are equal.
+    The interval is then that of a proportion with two more successes and two more failures, as for rates.
 
     Parameters
     ----------
@@ -145,7 +145,9 @@ def length_bins(all_answers: Sequence[Answers], number: int = DEFAULT_BINS) -> B
 
 
 def by_length(answers: Answers, bins: Bins) -> list[dict[str, Any]]:
-    """Return one row for each length bin: accuracy, share of truncated responses and of verifier failures.
+    """Return one row for each length bin: accuracy with its interval, numbers of truncated responses and of failures.
+
+    A failure is a response on which the verifier gave no verdict.
 
     Prompts that were too long to be asked belong to no bin.
     """
@@ -174,12 +176,12 @@ def by_length(answers: Answers, bins: Bins) -> list[dict[str, Any]]:
 
 
 def results(found: Mapping[tuple[str, str], Answers]) -> list[dict[str, Any]]:
-    """Return one row for each (benchmark, model) and measure, with the difference from the benchmark's first model.
+    """Return one row for each (benchmark, model) and measure, with the difference from the first model.
 
     Parameters
     ----------
     found : mapping of (benchmark, model) -> Answers
-        The answers, in the order of the table.
+        The answers, in the order of the table; the first model of each benchmark is the one compared with.
     """
     first: dict[str, Answers] = {}
     rows = []

@@ -79,7 +79,7 @@ def _on_disk(name: str, data_dir: Path | None) -> Path | None:
 
 
 def data_key(task: DatasetTask) -> str:
-    """Return the digest of a benchmark's prompts and answers."""
+    """Return a hash of a benchmark's prompts and reference answers, so that a changed benchmark is noticed."""
     every = [task.example("train", i) for i in range(task.size("train"))]
     return digest_of([[e.prompt, e.answer] for e in every])
 
@@ -88,7 +88,7 @@ def model_key(model: str) -> str:
     """Return a text that changes when the model changes.
 
     For a local folder it is a digest of the configuration and of the first and last MiB of each file of weights.
-    LoRA adapters name their base model in the configuration, so it is part of the digest. A hub name is returned as is.
+    The configuration of LoRA adapters names their base model, which so enters the digest. A hub name is returned as is.
     """
     folder = Path(model)
     if not folder.is_dir():
@@ -115,7 +115,8 @@ class AnswerFile:
     Raises
     ------
     UserError
-        If the file holds answers to something else, or is damaged before its end.
+        If the file holds answers of another model, to other prompts or with other settings, or if a line before the
+        last is damaged.
     """
 
     def __init__(self, path: Path, header: dict[str, Any]) -> None:
@@ -141,7 +142,7 @@ class AnswerFile:
             write_text(path, kept)
 
     def append(self, rows: Sequence[dict[str, Any]]) -> None:
-        """Append a line for each prompt to the file and sync the file to the disk."""
+        """Append ``rows``, one line for each answered prompt, to the file and sync the file to the disk."""
         try:
             with self.path.open("ab") as stream:
                 stream.write("".join(json.dumps(row) + "\n" for row in rows).encode())
@@ -174,7 +175,7 @@ def answer(
     collector : Collector
         Samples and judges the benchmark's prompts. Each process samples its share and gets all responses.
     keep : callable
-        Called with the lines of each finished batch.
+        Called with the lines of the answer file for each finished batch, one line for each prompt.
     texts : bool
         Whether the lines hold the text of the responses.
     """
@@ -202,7 +203,8 @@ def answer(
 def answers(lines: Sequence[dict[str, Any]], samples: int) -> Answers:
     """Turn the lines of an answer file into arrays.
 
-    A prompt that was too long to be asked gets ``samples`` wrong answers of length 0.
+    ``samples`` is the number of responses to each prompt. A prompt that was too long to be asked gets that many wrong
+    answers of length 0.
     """
     prompt = np.repeat([row["prompt"] for row in lines], samples).astype(np.int64)
 

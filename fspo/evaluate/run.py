@@ -72,7 +72,7 @@ def _tasks(args: Any, names: list[str]) -> list[DatasetTask]:
 
 
 def _label(model: str) -> str:
-    """Return the name of a model for the tables; the exported model of a run folder gets the folder's name."""
+    """Return the name of a model in the tables; a model that a run has exported is named after the run folder."""
     path = Path(model)
     if path.name == MODEL and (path.parent / CONFIG).is_file():
         path = path.parent
@@ -140,9 +140,9 @@ def _answered(
 
 @contextmanager
 def _first_process(state: PartialState) -> Iterator[list[Any]]:
-    """Run the block, then give every process what the main process put into the yielded list.
+    """Run a ``with`` block, then send what the main process put into the yielded list to every process.
 
-    A UserError in the main process is raised on every process.
+    A UserError that the block raises in the main process is raised on every process.
     """
     shared: list[Any] = [None, None]
     try:

@@ -1,4 +1,4 @@
-"""Files of a gradient log: their names, their version, their row groups, and reading those that are not damaged.
+"""Files of a gradient log: names, versions, row groups, and reading of all files and row groups that are undamaged.
 
 A file that cannot be read, or has another major version, is left out and named in one line of damage. If a part of a
 file is broken, its undamaged row groups are read. Only the footers of the files are read until rows are asked for.
@@ -51,16 +51,16 @@ def rollout_of(path: Path) -> int:
 
 @dataclass(frozen=True)
 class Group:
-    """One row group of a log file.
+    """One row group (a part of a Parquet file that can be read alone) of a log file.
 
     Attributes
     ----------
     rows : int
-        Number of its rows.
+        Number of rows in the group.
     first, last : int
-        Least and greatest number of a rollout in it, from the file's statistics, or from its name if it has none.
+        Least and greatest number of a rollout in the group: from the file's statistics, else from the file's name.
     nulls : dict of str to int
-        Number of nulls by column, for the columns of which the file has statistics.
+        Number of null values in each column of which the file has statistics.
     """
 
     rows: int
@@ -75,17 +75,17 @@ class LogFile:
 
     path: Path
     columns: frozenset[str]
-    metadata: dict[str, Any]  # header of the log, as given to GradLogWriter
+    metadata: dict[str, Any]  # plain values from the file's header: the metadata that GradLogWriter got
     groups: tuple[Group, ...]
 
     @property
     def rows(self) -> int:
-        """Number of the file's rows, over all phases."""
+        """Number of rows in the file, those of all phases ("train", audits, ...) together."""
         return sum(group.rows for group in self.groups)
 
 
 def broken(path: Path, error: BaseException) -> str:
-    """Return one line of damage for a file that cannot be read."""
+    """Return one line that names a file that cannot be read and the reason."""
     text = str(error).splitlines()
     return f"{path.name}: {text[0] if text else type(error).__name__}"
 

@@ -40,12 +40,12 @@ class GradLogWriter:
     width : int
         Number of entries of a sketch; 0 if no sketch is taken in this run.
     exact : bool
-        Store the directions as float32 (full gradients) rather than float16 (sketches).
+        Store unit vectors of the scores as float32 (full gradients) rather than float16 (sketches).
     metadata : mapping
         Plain values kept in each file's header. They should include ``{"rule": rule.to_dict()}``, because the tables of
         `python -m analysis` need the rule that trained.
     user_columns : mapping
-        Further columns: name (without ``user.``) to name of the Arrow type.
+        Columns beyond the schema: name of each (without its prefix ``user.``) to the name of its Arrow type.
     """
 
     def __init__(
@@ -134,13 +134,13 @@ def discard_from(run: str | Path, rollout: int) -> int:
 
 @dataclass
 class GradLog:
-    """Rows of one run's gradient log in memory: an Arrow table, the run's header and the damage.
+    """Rows of one run's gradient log in memory: an Arrow table, the log's header, and a list of what could not be read.
 
     Attributes
     ----------
     table : pyarrow.Table
     metadata : dict
-        The run's header, with ``rule`` (see ``Rule.to_dict``) if the trainer wrote it.
+        The log's header, with ``rule`` (see ``Rule.to_dict``) if the trainer wrote it.
     damage : list of str
         One line for each file or row group that could not be read. Their rows are missing in the table.
     """
@@ -195,20 +195,20 @@ class GradLog:
         return index, flat * self.column("score_norm")[index, None]
 
     def where(self, mask: np.ndarray) -> GradLog:
-        """Return the rows at which ``mask`` (N,) is true."""
+        """Return a GradLog of the rows at which ``mask`` (N,) is true."""
         import pyarrow as pa
 
         return GradLog(self.table.filter(pa.array(mask)), self.metadata, self.damage)
 
     @staticmethod
     def joined(logs: Sequence[GradLog]) -> GradLog:
-        """Join the rows of several logs; the header is that of the first."""
+        """Return one GradLog with the rows of several; its header is that of the first."""
         damage = [line for log in logs for line in log.damage]
         return GradLog(_joined([log.table for log in logs]), logs[0].metadata, damage)
 
     @property
     def rule(self) -> Rule:
-        """The rule that trained, from the log's header."""
+        """The clip rule with which the run was trained, from the log's header."""
         found = header_rule(self.metadata)
         if found is None:
             raise UserError("the log's header names no rule; pass GradLogWriter(metadata={'rule': rule.to_dict()})")
@@ -216,7 +216,7 @@ class GradLog:
 
 
 def header_rule(header: Mapping[str, Any], name: str = "rule") -> Rule | None:
-    """Return the rule of a log's header under ``name`` ("rule" or "correction"); None where it names none.
+    """Return the clip rule ("rule") or the correction ("correction") that a log's header names; None if it names none.
 
     Raises
     ------
@@ -272,7 +272,7 @@ def read_files(
     Raises
     ------
     UserError
-        If none of them can be read.
+        If none of the files and row groups can be read.
     """
     import pyarrow as pa
 
@@ -295,9 +295,9 @@ def read_files(
 
 
 def _of_one_width(tables: list[pa.Table], names: Sequence[str], damage: list[str]) -> list[pa.Table]:
-    """Keep the sketches of the width and type that most rows have.
+    """Keep the sketches of the width and type that most rows have, and drop the sketches of the other tables.
 
-    Other sketches cannot stand in the same column. They are dropped, and a line of damage names their file.
+    One column cannot hold sketches of different widths. A line of damage names each file whose sketches are dropped.
     """
     unit = "score_unit"
     forms = [table.schema.field(unit).type if unit in table.column_names else None for table in tables]

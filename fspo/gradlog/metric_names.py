@@ -1,6 +1,7 @@
 """Names of the metrics in metrics.jsonl that more than one module writes or reads; TRL's name where TRL means the same.
 
-Held-out metrics stand behind ``EVAL``. A metric that no module reads has its name only where it is written.
+The names of metrics on held-out prompts begin with `EVAL`. A metric that is only written, and read by no module, is
+not listed here.
 """
 
 EVAL = "eval/"
@@ -23,15 +24,15 @@ LOG_RATIO_DRIFT = "seq_log_ratio/drift"
 BEHAVIOUR_DIFFERENCE = "sampling/sampling_logp_difference/mean"
 """Mean over tokens of the absolute difference between the old log-probability and the sampler's, nats."""
 ENGINE_DIFFERENCE = "sampling/engine_logp_difference/mean"
-"""Mean over tokens of the absolute difference between the log-probabilities that trainer and sampler give under the
-weights that sampled, nats.
+"""Mean over tokens of the absolute difference between the trainer's and the sampler's log-probability, nats, both at
+the weights that sampled.
 """
 MISSING = "sampling/missing_logp"
-"""Share of tokens whose log-probability the sampler did not give; they are taken as equal in both programs."""
+"""Share of tokens whose log-probability the sampler did not give; it is taken as equal to the trainer's."""
 CORRECTION_CUT = "correction/cut"
-"""Share of the responses with A != 0, or of their tokens, that the correction cuts."""
+"""Share of the responses with A != 0 (of their tokens, if the correction is on tokens) that the correction cuts."""
 CORRECTION_WEIGHT = "correction/mean_weight"
-"""Mean over the responses with A != 0 of the factor that the correction leaves on the gradient."""
+"""Mean over the responses with A != 0 of the factor by which the correction multiplies their gradient."""
 ENTROPY = "entropy"
 GRAD_NORM = "grad_norm"
 LEARNING_RATE = "learning_rate"

@@ -1,4 +1,4 @@
-"""metrics.jsonl of a run folder: one JSON object for each rollout or evaluation, with its rollout, step and phase."""
+"""metrics.jsonl of a run folder: one JSON object of metrics for each rollout or evaluation, with its step and phase."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class MetricsFile:
         self.write_all([values])
 
     def write_all(self, records: Iterable[Mapping[str, Any]]) -> None:
-        """Append several lines of metrics.
+        """Append several lines of metrics, one for each rollout or evaluation, to metrics.jsonl.
 
         Raises
         ------
@@ -38,7 +38,7 @@ class MetricsFile:
             file.writelines(json.dumps({k: _finite(v) for k, v in values.items()}) + "\n" for values in records)
 
     def read(self) -> tuple[list[dict[str, Any]], list[str]]:
-        """Return the lines of metrics in order, and a line of damage for each line that cannot be read.
+        """Return the lines of metrics in order, and for each line that cannot be read a text that says why.
 
         Both lists are empty if there is no file.
         """

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 SCHEMA_VERSION = (1, 1)
-"""Version (major, minor) of the log's columns. A log with a later minor is read; another major is refused."""
+"""Version (major, minor) of the log's columns. A log of a later minor version is read, one of another major refused."""
 USER_PREFIX = "user."
 
 
@@ -99,7 +99,10 @@ LOG_COLUMNS: dict[str, LogColumn] = {
 
 
 class RatioColumns(NamedTuple):
-    """Columns of one log-ratio of a response: its sum over the tokens, the sum of squares and the sum of k3."""
+    """Names of a response's columns for one kind of log-ratio: sums over the tokens of s, s^2 and exp(s) - 1 - s (k3).
+
+    Here s is the token log-ratio of that kind.
+    """
 
     log_ratio: str
     sum_sq: str
@@ -112,8 +115,8 @@ RATIO_COLUMNS: dict[Ratio, RatioColumns] = {
     "behaviour": RatioColumns("behaviour_log_ratio", "behaviour_sum_sq", "behaviour_k3_sum"),
     "total": RatioColumns("", "total_sum_sq", "total_k3_sum"),
 }
-"""Columns of each ratio that a rule may act on. The sum of the total ratio is not logged: it is ``log_ratio`` +
-``behaviour_log_ratio``.
+"""Columns of each log-ratio that a rule may act on. "total" has no column for its sum over the tokens, which is
+``log_ratio`` + ``behaviour_log_ratio``.
 """
 TOKEN_COLUMNS: dict[Ratio, tuple[str, ...]] = {
     "update": ("token_log_ratio",),
@@ -121,8 +124,8 @@ TOKEN_COLUMNS: dict[Ratio, tuple[str, ...]] = {
     "behaviour": ("token_behaviour_log_ratio",),
     "total": ("token_log_ratio", "token_behaviour_log_ratio"),
 }
-"""For each ratio, the columns of token log-ratios that add up to it. For the engine's this holds only where the
-staleness D is 0.
+"""For each log-ratio, the columns of token log-ratios whose sum gives its value at each token. For "engine" the column
+is right only where the staleness D is 0.
 """
 REQUIRED = ("rollout", "step", "prompt_id", "response_id", "length", "log_ratio", "advantage")
 """Columns that every trainer must write; each other column may be null or missing."""

@@ -38,11 +38,11 @@ from fspo.objective import log_ratios, objective, surrogate
 from fspo.rules import Rule
 
 OF_RLLM = ("eps_clip", "eps_clip_high", "kl_beta", "clip_ratio_c")
-"""Parameters that rLLM hands to every custom loss; its own clip range has no meaning under these rules."""
+"""Parameters that rLLM hands to every custom loss; `rllm_loss` ignores them, because the rule has its own range."""
 
 
 class Outputs(NamedTuple):
-    """The fields that prime-rl reads of the result of a custom loss."""
+    """What a custom loss returns to prime-rl: the loss, and metrics by name."""
 
     loss: Tensor
     metrics: dict[str, Tensor]
@@ -57,12 +57,12 @@ def prime_rl_loss(inputs: Any, **options: Any) -> Outputs:
         Its ``trainer_logprobs``, ``inference_logprobs``, ``advantages``, ``loss_mask`` and ``loss_weights`` are read:
         tensors (T,) of one response.
     options
-        ``rule``, a preset (`fspo.rules.PRESETS`), and parts that differ from it (`fspo.integrations.fixed.PARTS`).
+        ``rule``, a preset (`fspo.rules.PRESETS`), and parts to change in it (`fspo.integrations.fixed.PARTS`).
 
     Raises
     ------
     UserError
-        For a rule that cannot work here, token weights, or advantages that differ within the response.
+        For a rule that needs more than one response at a time, token weights, or advantages that differ by token.
     """
     rule = _rule(options, "kwargs", "prime-rl shows a loss one response")
     weights = inputs.loss_weights
@@ -84,13 +84,13 @@ def rllm_loss(context: Any) -> tuple[Tensor, dict[str, float]]:
     ----------
     context : rLLM's LossContext
         Its ``logp_curr``, ``logp_old``, ``advantages``, ``action_mask``, ``params`` and ``aggregate`` are read.
-        ``params`` holds ``rule`` and parts of it, as the options of `prime_rl_loss`. Under a sequence rule each
-        response counts once, whatever rLLM's ``loss_agg_mode``.
+        ``params`` holds ``rule``, a preset, and parts to change in it. Under a rule on responses each response counts
+        once, whatever rLLM's ``loss_agg_mode`` says.
 
     Raises
     ------
     UserError
-        For a rule that cannot work here, a penalty on the KL, or advantages that differ within a response.
+        For a rule that needs more than one microbatch at a time, a KL penalty, or advantages that differ by token.
     """
     if context.params.get("kl_beta"):
         raise UserError("kl_beta has no effect on a custom loss: set it to 0")
@@ -109,7 +109,11 @@ def rllm_loss(context: Any) -> tuple[Tensor, dict[str, float]]:
 
 
 def _rule(options: Mapping[str, Any], field: str, shows: str) -> Rule:
-    """Return the rule that the options name; ``field`` is where the framework's user wrote them."""
+    """Return the rule that the options name.
+
+    For error messages, ``field`` names the field of the framework's configuration that holds the options, and ``shows``
+    says what the framework passes to a loss.
+    """
     parts = dict(options)
     name = parts.pop("rule", "fspo")
     if unknown := set(parts) - set(PARTS):

@@ -16,7 +16,7 @@ PARTS = ("range_lo", "range_hi", "gamma", "drift", "outside", "dual")
 
 
 def fixed_rule(name: str, parts: Mapping[str, Any], shows: str) -> Rule:
-    """Return the rule of a preset with some of `PARTS` changed (None keeps a part).
+    """Return the rule of preset ``name`` with some of `PARTS` changed (the value None keeps the preset's part).
 
     Parameters
     ----------
@@ -34,7 +34,10 @@ def fixed_rule(name: str, parts: Mapping[str, Any], shows: str) -> Rule:
 
 
 def check_fixed(rule: Rule, shows: str) -> None:
-    """Raise UserError if the band of a rule or a correction needs all responses of an update; see `fixed_rule`."""
+    """Raise UserError if the band of a rule or a correction needs all responses of an update at once.
+
+    ``shows`` says for the message what the trainer passes to a loss, as in `fixed_rule`.
+    """
     if rule.needs_stats:
         raise UserError(
             f"rule {rule.label!r} centres its band on the whole minibatch, of which {shows}: set drift=none"
@@ -47,7 +50,7 @@ def check_fixed(rule: Rule, shows: str) -> None:
 
 
 def token_mean(advantages: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the mean of each response's token advantages (B, T), float64 (B,), and whether they differ (B,)."""
+    """Return each response's mean advantage over its tokens, float64 (B,), and whether its advantages differ (B,)."""
     inside = torch.where(mask, advantages.detach().double(), 0.0)
     mean = inside.sum(1) / mask.sum(1).clamp(min=1)
     far = (inside - mean[:, None]).abs() > 1e-4 * (1 + mean.abs()[:, None])
@@ -60,7 +63,7 @@ def one_each(advantages: Tensor, mask: Tensor, cure: str) -> Tensor:
     Raises
     ------
     UserError
-        If advantages differ within a response; ``cure`` ends the message.
+        If advantages differ within a response; the message ends with ``cure``, what the user should change.
     """
     mean, differ = token_mean(advantages, mask)
     if bool(differ.any()):

@@ -36,15 +36,15 @@ __all__ = ["FSPOConfig", "FSPOTrainer", "observe"]
 class FSPOTrainer(LoggedTrainer):
     """`trl.GRPOTrainer` with the loss of a clip rule; it also writes the gradient log.
 
-    The loss of an update is ``-sum(terms) / denominator`` over its microbatches and processes. The denominator is
-    that of the generation batch, scaled to one update, as TRL's per-token normaliser is. So it does not depend on
-    which responses share a microbatch.
+    The loss of an update is minus the sum of the objective's terms over all its microbatches and processes, divided by
+    one denominator: that of the generation batch times the update's share of it. So the loss does not depend on which
+    responses share a microbatch.
 
     Parameters
     ----------
     args : FSPOConfig
     others
-        As in `trl.GRPOTrainer`.
+        All other arguments are those of `trl.GRPOTrainer`.
 
     Raises
     ------
@@ -92,7 +92,7 @@ class FSPOTrainer(LoggedTrainer):
         return output
 
     def _prepare_correction(self, output: dict[str, Any], mask: Tensor) -> None:
-        """Add to a generation batch the old log-probabilities, if TRL has none, and the centre of the correction.
+        """Add to a generation batch the old log-probabilities, if TRL has none, and the centre of the correction band.
 
         The centre is computed from the responses of all processes.
         """
@@ -153,7 +153,7 @@ class FSPOTrainer(LoggedTrainer):
         return loss
 
     def _log_probs(self, model: Any, batch: dict[str, Any], **options: Any) -> Any:
-        """Return what TRL computes of a batch: log-probabilities (B, T), entropies and the auxiliary loss."""
+        """Return what TRL computes of a batch: log-probabilities (B, T), entropies and the router's auxiliary loss."""
         return self._get_per_token_logps_and_entropies(
             model,
             torch.cat([batch["prompt_ids"], batch["completion_ids"]], 1),
@@ -175,7 +175,10 @@ class FSPOTrainer(LoggedTrainer):
         return float(total) / self.accelerator.num_processes * share
 
     def _report(self, mode: str, records: Records, entropy: Tensor, rule: Rule) -> None:
-        """Add metrics to TRL's under TRL's names; clip shares count responses (tokens for token rules) with A != 0."""
+        """Add clip shares, acceptance and entropy to TRL's metrics.
+
+        A clip share is of the responses with A != 0; under a rule on tokens, of the tokens of these responses.
+        """
         found = self._metrics[mode]
         parts = [
             records.cut_low, records.cut_high, records.cut_dual, records.count, records.band_accept,

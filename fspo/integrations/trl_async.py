@@ -1,8 +1,9 @@
 """What `observe` adds to TRL's AsyncGRPOTrainer: a log of its batches, which carry the sampler's log-probabilities.
 
-That trainer uses each response once, samples with earlier weights and clips pi_new / mu, the ratio to the law that drew
-the tokens, by its own log-probabilities of the same update. So S is 0, D + E is new less the sampler's log-probability,
-D is unknown, and the rule is on the total ratio. A rollout of the log is an update.
+AsyncGRPOTrainer uses each response in one update only, samples with earlier weights, and clips the ratio of the new
+probability to that with which the sampler drew a token. Old and new policy are one, so S is 0, and D + E is the new
+less the sampler's log-probability; D alone is unknown. The rule is on the total ratio. A rollout of the log is one
+update.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class VersionedQueue:
         self.samples = samples
 
     def get(self, *args: Any, **kwargs: Any) -> Any:
-        """Take the next sample."""
+        """Take the next sample off the queue, with the version of the weights attached to its token ids."""
         sample = self.samples.get(*args, **kwargs)
         sample.input_ids = np.asarray(sample.input_ids).view(Versioned)
         sample.input_ids.model_version = sample.model_version
@@ -61,7 +62,7 @@ class ObservedAsync(AsyncGRPOTrainer):
             rule=rule,
             metadata={"seed": self.args.seed},
         )
-        self._published: dict[int, int] = {}  # by version of the weights: updates before they were sent
+        self._published: dict[int, int] = {}  # version of the weights: updates done before it was sent
         self._responses = 0
         self._outputs: Any = None
         self.add_callback(Begin(self))
@@ -71,7 +72,7 @@ class ObservedAsync(AsyncGRPOTrainer):
         self._published[self.model_version] = self.state.global_step
 
     def get_train_dataloader(self) -> Any:
-        """Return TRL's loader, with the log's columns of each response added to its batches."""
+        """Return TRL's loader, which adds response number, prompt number, reward, advantage and so on to batches."""
         if self.accelerator.is_main_process:
             self.rollout_queue = VersionedQueue(self.rollout_queue)
         loader = super().get_train_dataloader()
@@ -81,7 +82,7 @@ class ObservedAsync(AsyncGRPOTrainer):
         return loader
 
     def _described(self, rows: list[Any]) -> dict[str, Tensor]:
-        """Return the log's columns of the responses of a batch: tensors (processes, responses), padded at the end."""
+        """Return columns of the gradient log for a batch's responses: tensors (processes, responses), zero-padded."""
         columns: dict[str, list[Tensor]] = {}
         for row in rows:
             ids, samples = range(self._responses, self._responses + len(row.samples)), row.samples
@@ -124,7 +125,7 @@ class ObservedAsync(AsyncGRPOTrainer):
         lengths = torch.bincount(response, minlength=count)
         mask = torch.arange(int(lengths.max()), device=index.device) < lengths[:, None]
 
-        def by_response(values: Tensor) -> Tensor:  # tokens are ordered by response
+        def by_response(values: Tensor) -> Tensor:  # (B, T); the batch has its tokens in one row
             return torch.zeros(mask.shape, device=values.device).masked_scatter(mask, values.float())
 
         new, sampled = by_response(log_probs.flatten()[index]), by_response(inputs["old_log_probs"][selected])

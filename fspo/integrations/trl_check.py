@@ -1,4 +1,4 @@
-"""Checks, when an FSPOTrainer is made, that the installed release of TRL still has the loss that ours replaces."""
+"""Checks, when an FSPOTrainer is made, that the installed release of TRL still has the loss that the class replaces."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ REPLACED = (
     *("_calculate_rewards", "_compute_loss", "_generate_and_score_completions"),
     *("_get_per_token_logps_and_entropies", "_load_optimizer_and_scheduler", "_save_checkpoint"),
 )
-"""Methods of `trl.GRPOTrainer` that this project's trainer extends or calls."""
+"""Methods of `trl.GRPOTrainer` that `FSPOTrainer` extends or calls."""
 OURS = "fspo/band_acceptance"
-"""A metric that this project's loss reports and TRL's loss does not."""
+"""Name of a metric that FSPOTrainer's loss reports and TRL's loss does not: it shows which of the two ran."""
 OPEN = (0.99, 99.0)
-"""Ranges of a band so wide that it cuts nothing in the batch of the check."""
+"""Lower and upper range of a band so wide that it cuts nothing in the batch of `check_release`."""
 CASES: dict[Aggregation, tuple[Rule, dict[str, str]]] = {
     "token": (Rule("token", *OPEN), {"loss_type": "dapo", "importance_sampling_level": "token"}),
     "sequence": (
@@ -35,16 +35,16 @@ CASES: dict[Aggregation, tuple[Rule, dict[str, str]]] = {
         {"loss_type": "grpo", "importance_sampling_level": "sequence"},
     ),
 }
-"""For each aggregation, a rule with an open band, and the options of TRL under which TRL's loss is the same."""
+"""For each aggregation, a rule whose band cuts nothing, and the options under which TRL's loss must be equal to it."""
 
 
 def missing_methods() -> list[str]:
-    """Return the methods that this project relies on and the installed TRL does not have."""
+    """Return the names in `REPLACED` that the GRPOTrainer of the installed TRL does not have."""
     return [name for name in REPLACED if not hasattr(GRPOTrainer, name)]
 
 
 def check_release(trainer: Any) -> None:
-    """Compare the trainer's loss with `trl.GRPOTrainer`'s on a batch of 3 responses on which no band cuts.
+    """Compare the trainer's loss with that of `trl.GRPOTrainer` on a batch of 3 responses, under a band that cuts none.
 
     Both losses get the same log-probabilities, which no model computed: the check draws no random number, reads no
     data and leaves gradients, metrics and attributes as they were. Loss and gradient with respect to the
@@ -69,7 +69,7 @@ def check_release(trainer: Any) -> None:
 
 
 def _difference(trainer: Any) -> str | None:
-    """Say which method of TRL differs from what this project's loss relies on; None if none does."""
+    """Say which method of TRL changed, so that FSPOTrainer's loss differs from TRL's; None if none changed."""
     for aggregation, (rule, theirs) in CASES.items():
         try:
             expected, gradient, _ = _loss(trainer, GRPOTrainer._compute_loss, aggregation, rule, theirs)
@@ -91,8 +91,9 @@ def _difference(trainer: Any) -> str | None:
 def _loss(
     trainer: Any, compute: Callable[..., Tensor], aggregation: Aggregation, rule: Rule, theirs: dict[str, str]
 ) -> tuple[Tensor, Tensor, dict[str, Any]]:
-    """Return a loss on the check's batch, its gradient in the log-probabilities (3, 4), and the metrics that the loss
-    reported.
+    """Return the loss that ``compute`` gives on a made-up batch, its gradient, and the metrics that it reported.
+
+    The batch has 3 responses of up to 4 tokens; the gradient is with respect to their log-probabilities (3, 4).
     """
     device, args = trainer.accelerator.device, trainer.args
     mask = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0], [1, 0, 0, 0]], device=device)
@@ -136,7 +137,7 @@ def _loss(
 
 @contextmanager
 def _attributes(of: Any, **values: Any) -> Iterator[None]:
-    """Set attributes of an object during the block, and restore the object's attributes afterwards."""
+    """Set attributes of an object during a ``with`` block, and restore the object's attributes afterwards."""
     before = dict(vars(of))
     vars(of).update(values)
     try:

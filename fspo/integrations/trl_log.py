@@ -26,7 +26,7 @@ PREFIX = "fspo_"
 """Prefix of the tensors that are added to TRL's batches, so that they are shuffled together with the responses."""
 
 OF_THE_RULE = ("lo", "hi", "drift", "drift_source", "band_accept", "side", "multiplier", "weight")
-"""Columns of the gradient log that say what the clip rule did."""
+"""Columns of the gradient log that say what the clip rule did; null where none of our rules is applied."""
 
 
 def keep_steps_before(run: str | Path, step: int) -> int:
@@ -69,11 +69,11 @@ class TrlLog:
     rank, world : int
         Number of this process, and number of processes.
     rule : Rule, optional
-        The clip rule; None if the trainer's loss applies no rule of ours. The columns of the rule are then null.
+        The clip rule; None if the trainer's loss applies none of our rules. The columns `OF_THE_RULE` are then null.
     correction : Rule, optional
-        The correction of the sampler's mismatch, if one runs.
+        The correction of the sampler's mismatch, if the loss applies one.
     label : str
-        Text for the column ``rule`` if no rule of ours applies.
+        Text for the column ``rule`` if ``rule`` is None.
     metadata : dict
         Further entries of the log's header.
     model : Module, optional
@@ -116,7 +116,7 @@ class TrlLog:
     def ids(self, rows: int, generations: int, device: torch.device) -> dict[str, Tensor]:
         """Return the numbers, unique over the run, of the prompts and responses that this process has in a new rollout.
 
-        The rows of a group follow each other.
+        The responses to one prompt follow each other.
         """
         index = self.rank * rows + torch.arange(rows, device=device)
         first = self.rollout * rows * self.world
@@ -141,12 +141,12 @@ class TrlLog:
         Parameters
         ----------
         inputs : dict
-            TRL's microbatch, with the tensors of `ids`, ``fspo_reward`` and ``fspo_truncated``.
+            TRL's microbatch with the prompt and response numbers of `ids`, ``fspo_reward`` and ``fspo_truncated``.
         records : Records
         entropy : Tensor (B,), optional
-            Mean over the tokens, nats.
+            Mean entropy of the policy over a response's tokens, nats.
         behaviour_version : array (B,), optional
-            Updates before the weights that sampled; by default those before the rollout.
+            Number of updates done before the sampling weights; by default the number done before the rollout.
         """
         rule = self.rule or Rule("none", name=self.label)
         since = step - self.start_step

@@ -1,4 +1,4 @@
-"""What an update inside TRL passes to the next one: the drift, and the range of a band that follows a target.
+"""What an update inside TRL passes on to the next one: the drift, and the range of a band that follows a target.
 
 TRL passes the loss one microbatch at a time. The rows of an update are collected here, over all processes and in the
 order of their response numbers, so that every process computes the same state.
@@ -23,14 +23,15 @@ FILE = "fspo_rule.json"
 
 
 class UpdateMemory:
-    """The rows of the present update, and what earlier updates have left for it.
+    """The responses of the present update, and what its rule has learnt from earlier updates: drift and range.
 
     Attributes
     ----------
     online : OnlineRule
-        ``online.rule`` is the present update's rule.
+        The rule with what it has learnt; ``online.rule`` is the rule of the present update.
     lagged : DriftStats
-        Sums over the rows of the update before; 0 at the first update of a rollout, where every S is 0.
+        Sums over the responses of the previous update, from which the centre is made; 0 at the first update of a
+        rollout, where every S is 0.
     """
 
     def __init__(self, rule: Rule) -> None:
@@ -40,23 +41,23 @@ class UpdateMemory:
         self._parts: list[np.ndarray] = []
 
     def centre(self, advantages: Any) -> Any:
-        """Return the centre of the present band, nats per token: a number, or an array or tensor (B,)."""
+        """Return the centre of the present update's band, nats per token: one number, or one for each response (B,)."""
         return self.online.rule.centre(self.lagged, advantages)
 
     def begin_rollout(self) -> None:
-        """Begin a rollout: no update has trained on its responses yet, so the lagged sums are 0."""
+        """Begin a rollout: no update has trained on its responses yet, so the sums behind the centre are set to 0."""
         self.online.end_rollout()
         self.lagged = DriftStats()
         self._parts = []
 
     def add(self, response_id: np.ndarray, records: Records, advantages: np.ndarray) -> None:
-        """Add the rows of one microbatch to those of the present update; each array is (B,)."""
+        """Collect the B responses of one microbatch of the present update; the arrays are (B,)."""
         found = records.to_numpy()
         names = ("log_ratio", "length", "k3_sum", "sum_sq_log_ratio")
         self._parts.append(np.stack([response_id, advantages, *(found[name] for name in names)]).astype(np.float64))
 
     def end_update(self, *, moved: bool) -> None:
-        """Learn from the update's rows after its last microbatch.
+        """After an update's last microbatch, learn the drift and the range of the next update from all its responses.
 
         ``moved`` says that an earlier update of this rollout has changed the weights, so that S is not 0.
         """

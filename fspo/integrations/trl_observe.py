@@ -41,8 +41,8 @@ def observe(trainer: type, *, score_every: int = 0) -> type:
 
     The log has a row for each response and update: S, A, L, versions, the reward, whether the response was truncated
     and, where the sampler gave log-probabilities (vLLM, or a ``rollout_func``), the engine's log-ratio. The log's rule
-    is TRL's own clip; where no rule of ours does the same, the columns of the rule are null. No option is refused: a
-    warning of one line says what cannot be logged.
+    is TRL's own clip; if no rule of this project does the same, the columns that say what the rule did are null. No
+    option is refused: a warning of one line says what cannot be logged.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ def observe(trainer: type, *, score_every: int = 0) -> type:
         If ``trainer`` is another class. When training begins: if ``output_dir`` holds the log of another run.
     """
     if isinstance(trainer, type) and any(c.__name__ == "AsyncGRPOTrainer" for c in trainer.__mro__):
-        # imported here, because TRL warns when it loads the class
+        # imported here, because TRL prints a warning whenever its AsyncGRPOTrainer is imported
         from fspo.integrations.trl_async import ObservedAsync
 
         if score_every:
@@ -93,7 +93,7 @@ class LoggedTrainer(GRPOTrainer):
     score_every: int = 0
 
     def open_log(self, rule: Rule | None, correction: Rule | None) -> None:
-        """Make the log's writer for the rule and the correction that the loss applies, None where no rule fits."""
+        """Make the log's writer for the loss's rule and correction, None for one that no rule of ours describes."""
         self._rewards: Tensor | None = None
         self.log_rows = TrlLog(
             str(self.args.output_dir),
@@ -108,7 +108,7 @@ class LoggedTrainer(GRPOTrainer):
         self.add_callback(Begin(self))
 
     def begin_log(self, step: int) -> None:
-        """Remove the log rows that a resumed run will repeat, and find the number of its next rollout."""
+        """Remove the log rows of updates >= ``step``, which a resumed run repeats, and number its next rollout."""
         output = str(self.args.output_dir)
         if self.accelerator.is_main_process:
             keep_steps_before(output, step)
@@ -116,7 +116,7 @@ class LoggedTrainer(GRPOTrainer):
         self.log_rows.rollout = keep_steps_before(output, step) - 1
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        # TRL writes a checkpoint next, and a resumed run expects the rows before it on disk
+        # A run resumed from this checkpoint repeats no earlier update, so the rows of earlier updates must be on disk.
         self.log_rows.flush(keep=True)
         super()._save_checkpoint(model, trial)
 
@@ -139,8 +139,7 @@ class LoggedTrainer(GRPOTrainer):
         return output
 
     def _truncated(self, output: dict[str, Any]) -> Tensor:
-        """Return which responses were truncated: the last token does not end a response, or TRL has masked the
-        response out."""
+        """Return a mask of the truncated responses: they end in no end token, or TRL has masked out all tokens."""
         length = output["completion_mask"].sum(1)
         last = output["completion_ids"].gather(1, (length - 1).clamp(min=0)[:, None])[:, 0]
         ends = torch.tensor([*self.eos_token_ids, self._tokenizer.pad_token_id], device=last.device)
@@ -156,9 +155,9 @@ class LoggedTrainer(GRPOTrainer):
         inputs : dict
             TRL's microbatch.
         entropy : Tensor (B,), optional
-            Sum of the entropy over the tokens, nats.
+            Sum of the policy's entropy over a response's tokens, nats.
         """
-        if PREFIX + "response_id" not in inputs:  # TRL made the batch without a rollout
+        if PREFIX + "response_id" not in inputs:  # a batch that TRL made without a rollout has no numbers to log
             return
         first_pass = self.args.steps_per_generation or self.args.gradient_accumulation_steps
         self.log_rows.append(
@@ -215,7 +214,7 @@ class _ObservedTrainer(LoggedTrainer):
             if getattr(self.args, name) != off:
                 warnings.warn(f"the logged multiplier is the clip's: {name} cuts further tokens", stacklevel=2)
         corrects = self.use_vllm and self.vllm_importance_sampling_correction
-        self.corrected = corrects and self.loss_type != "vespo"  # vespo's weight contains the correction
+        self.corrected = corrects and self.loss_type != "vespo"  # vespo's weight contains the correction's factor
         correction = correction_of(self.args) if self.corrected else None
         if self.corrected and correction is None:
             warnings.warn(
@@ -260,9 +259,9 @@ class _ObservedTrainer(LoggedTrainer):
 
 
 def mismatch(batch: dict[str, Any], old: Tensor) -> Mismatch | None:
-    """Compare the old log-probabilities (B, T), nats, with the sampler's; None if the batch has none of the sampler.
+    """Compare the old log-probabilities (B, T), nats, with the sampler's; None if the batch lacks the sampler's.
 
-    TRL sends the trainer's weights to the sampler before every generation, so no response is stale.
+    TRL sends the trainer's weights to the sampler before every generation, so the staleness D is 0.
     """
     sampled = batch.get("sampling_per_token_logps")
     return None if sampled is None else Mismatch.of(old, sampled, loss_mask(batch), version=old)

@@ -44,7 +44,7 @@ class FSPOConfig(GRPOConfig):
     rule : str
         Preset: fspo, fspo-truncate, fspo-cap, gspo, rloo, grpo, none, ... (`fspo.rules.PRESETS`).
     range_lo, range_hi, gamma, drift, drift_source, outside, dual, adapt, target, target_rate : optional
-        Parts of the rule that differ from the preset's (`fspo.rules.Rule`). TRL sees one microbatch at a time, so a
+        Parts of the rule to change in the preset (`fspo.rules.Rule`). TRL sees one microbatch at a time, so a
         rule with a drift needs ``drift_source="lagged"``.
     aggregation : str, optional
         "response", "sequence", "token" or "constant" (`fspo.objective.aggregate`), by default the preset's.
@@ -54,7 +54,7 @@ class FSPOConfig(GRPOConfig):
         Preset of the correction of the mismatch between the sampler (vLLM, or a ``rollout_func`` that returns
         log-probs) and the trainer: tis, mis, geo-mask, icepop, engine-sqrt (`fspo.rules.CORRECTIONS`), or none.
     correction_range_lo, correction_range_hi, correction_drift, correction_outside, correction_weight : optional
-        Parts of the correction that differ from the preset's. Its drift is that of the generation batch.
+        Parts to change in the correction's preset. Its drift is made from the responses of the generation batch.
     score_every : int
         Rollouts between score passes (a sketch of each response's score, for the cosine tables); 0 for never. A score
         pass costs about as much as one update and is made on one update of the rollout.
@@ -62,7 +62,7 @@ class FSPOConfig(GRPOConfig):
     Raises
     ------
     UserError
-        For options under which the rule would not apply, each with its cure.
+        For options under which the rule would not apply; the message says what to set instead.
     """
 
     use_bias_correction_kl: bool = field(default=False, metadata={"help": "Must stay False: the KL term is plain k3."})
@@ -178,8 +178,9 @@ class FSPOConfig(GRPOConfig):
 
 
 def _same_correction(args: FSPOConfig) -> str:
-    """Return, for an error message, the options of this project that correct as TRL's options do, or that log the
-    mismatch if none do.
+    """Return, for an error message, the options of this project that make the same correction as those of TRL.
+
+    If no correction of this project does the same, the text names options under which the mismatch is logged.
     """
     same = correction_of(args)
     if same is None or math.isinf(same.range_hi):

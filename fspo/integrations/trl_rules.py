@@ -10,25 +10,27 @@ from fspo.base.errors import UserError
 from fspo.rules import CORRECTIONS, Outside, Rule
 
 PPO_LOSSES = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo")
-"""TRL's losses that clip as PPO does; they differ only in what they divide by."""
+"""TRL's losses that clip as PPO does; they differ only in the number by which the summed terms are divided."""
 CORRECTION_MODES: dict[str, tuple[str, Outside]] = {
     "token_truncate": ("tis", "cap"),
     "token_mask": ("icepop", "mask"),
     "sequence_truncate": ("mis", "cap"),
     "sequence_mask": ("mis", "mask"),
 }
-"""TRL's vllm_importance_sampling_mode -> our preset of the same band, and what it does outside the band."""
+"""For each value of TRL's vllm_importance_sampling_mode: our correction preset of the same band shape, and the value of
+``outside`` that does the same.
+"""
 FURTHER_CUTS = {"top_entropy_quantile": 1.0, "off_policy_mask_threshold": None}
 """Options of TRL that cut tokens or responses beside the clip, each with the value at which it cuts none."""
 
 
 def clip_of(args: Any) -> Rule | None:
-    """Return the clip of a TRL run as a rule on the update's ratio; None if no rule of this project does the same.
+    """Return the clip of a TRL run as a rule on S, the log-ratio; None if no rule of this project does the same.
 
     Parameters
     ----------
     args : trl.GRPOConfig
-        Of it ``loss_type``, ``importance_sampling_level``, ``epsilon``, ``epsilon_high`` and ``delta``.
+        The fields ``loss_type``, ``importance_sampling_level``, ``epsilon``, ``epsilon_high`` and ``delta`` are read.
     """
     loss, token = args.loss_type, args.importance_sampling_level == "token"
     high = args.epsilon if args.epsilon_high is None else args.epsilon_high
@@ -37,7 +39,7 @@ def clip_of(args: Any) -> Rule | None:
         parts |= {"range_hi": high - 1, "outside": "cap"}
     elif loss in PPO_LOSSES:
         parts |= {"range_lo": min(args.epsilon, 1.0), "range_hi": high}
-        if args.delta is not None:  # TRL bounds the ratio itself; the dual clip is a multiple of the upper half-width
+        if args.delta is not None:  # delta bounds the ratio; our dual clip is a multiple of the upper half-width
             parts["dual"] = math.log(args.delta) / math.log1p(high)
     else:
         return None
@@ -53,13 +55,13 @@ def correction_of(args: Any) -> Rule | None:
     Parameters
     ----------
     args : trl.GRPOConfig
-        Of it ``vllm_importance_sampling_mode`` and the ends of its band, ``vllm_importance_sampling_clip_min`` and
-        ``vllm_importance_sampling_clip_max``.
+        The fields ``vllm_importance_sampling_mode``, ``vllm_importance_sampling_clip_min`` and
+        ``vllm_importance_sampling_clip_max`` (the ends of the band) are read.
     """
     mode = args.vllm_importance_sampling_mode
     low, high = args.vllm_importance_sampling_clip_min, args.vllm_importance_sampling_clip_max
     if mode not in CORRECTION_MODES or (mode.endswith("_truncate") and low is not None):
-        return None  # TRL raises small weights to clip_min, which no rule of ours does
+        return None  # with clip_min, TRL raises small weights to it, which no rule of ours does
     preset, outside = CORRECTION_MODES[mode]
     below, above = 1.0 if low is None else 1 - low, math.inf if high is None else high - 1
     try:

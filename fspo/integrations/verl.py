@@ -48,7 +48,7 @@ __all__ = ["FSPOLossConfig", "ObservedLossConfig", "fspo_loss"]
 NAME = "fspo"
 _SHOWS = "verl shows a loss one microbatch"
 FAIR_MODE = "seq-mean-token-mean"
-"""verl's aggregation in which each response counts once."""
+"""Name of verl's loss aggregation in which each response counts once, whatever its length."""
 _REPLACED = {
     "clip_ratio": "range_lo and range_hi",
     "clip_ratio_low": "range_lo",
@@ -68,10 +68,10 @@ class FSPOLossConfig(ObservedLossConfig):
     rule : str
         Preset (`fspo.rules.PRESETS`).
     range_lo, range_hi, gamma, drift, outside, dual : optional
-        Parts that differ from the preset's (`fspo.rules.Rule`).
+        Parts to change in the preset (`fspo.rules.Rule`).
     correction : mapping, optional
-        ``preset``, one of `fspo.rules.CORRECTIONS`, and parts that differ from the preset's, as ``range_hi``. It is on
-        the behaviour ratio, and needs ``actor_rollout_ref.rollout.calculate_log_probs``. None: no correction of ours.
+        ``preset``, one of `fspo.rules.CORRECTIONS`, and parts to change in it, as ``range_hi``. It acts on the
+        behaviour ratio, and needs ``actor_rollout_ref.rollout.calculate_log_probs``. None: no correction of ours.
     rollout_correction : optional
         Set it to ``${algorithm.rollout_correction}``, so that corrections of verl's that change S are refused here. A
         loss function cannot see them otherwise.
@@ -79,7 +79,8 @@ class FSPOLossConfig(ObservedLossConfig):
     Raises
     ------
     UserError
-        For another ``loss_mode``, a rule that does not exist or cannot work here, or a rollout correction.
+        For another ``loss_mode``, a rule that does not exist or needs more than a microbatch at a time, or a rollout
+        correction that changes S.
     """
 
     loss_mode: str = NAME
@@ -109,7 +110,7 @@ class FSPOLossConfig(ObservedLossConfig):
         return fixed_rule(self.rule, {n: getattr(self, n) for n in PARTS}, _SHOWS)
 
     def correction_rule(self) -> Rule | None:
-        """Return the correction of ours: its preset with the parts that were changed."""
+        """Return the correction that ``correction`` asks for: its preset with the parts that were changed."""
         parts = dict(self.correction or {"preset": "none"})
         if "preset" not in parts:
             raise UserError("policy_loss.correction has no preset: set policy_loss.correction.preset")
@@ -144,13 +145,13 @@ def fspo_loss(
         Name of verl's aggregation, with verl's global denominators. A sequence rule takes "seq-mean-token-mean" alone.
     config : ActorConfig
     rollout_is_weights : Tensor, optional
-        Factors f_t of verl's correction or of ours; they multiply value and gradient of the tokens.
+        Factor for each token from verl's correction or from ours; it multiplies the value and gradient of the token.
 
     Returns
     -------
     loss : Tensor ()
     metrics : dict
-        Metrics under verl's names; clip shares are of responses (of tokens for token rules) with A != 0.
+        Metrics under verl's names; a clip share is of the responses with A != 0, or of their tokens under a token rule.
 
     Raises
     ------
@@ -183,7 +184,7 @@ def fspo_loss(
 
 
 def _check_correction(options: Any, rule: Rule) -> None:
-    """Raise UserError for corrections of verl's that change S: other old log-probs, or tokens missing in the sum."""
+    """Raise UserError for a correction of verl's that replaces the old log-probs or drops tokens, so that S changes."""
     options = options or {}
     criteria, why = options.get("rollout_rs", None), None
     if options.get("bypass_mode", False):
@@ -214,7 +215,7 @@ def _check(rule: Rule, config: ActorConfig, mode: str, weights: Tensor | None) -
 
 
 def _aggregation(mask: Tensor, mode: str, info: dict[str, Any]) -> tuple[Any, float]:
-    """Return the aggregation and the denominator that together equal verl's ``agg_loss`` in a mode."""
+    """Return our aggregation and the denominator that together average as verl's ``agg_loss`` does in ``mode``."""
     per_process = info.get("dp_size") or 1  # processes over which verl averages gradients
 
     def whole(name: str, local: Tensor) -> float:

@@ -4,8 +4,8 @@
     actor_rollout_ref.actor.policy_loss._target_=fspo.integrations.verl.ObservedLossConfig
     +actor_rollout_ref.actor.policy_loss.observe=/shared/out/run
 
-verl makes its actors of ``ActorRolloutRefWorker.actor_worker_cls``. In a process where this configuration is read, that
-class is replaced by a subclass that sees what verl's loss is called with. Written against verl 0.9.1.
+verl makes its actors from the class ``ActorRolloutRefWorker.actor_worker_cls``. A process that reads the configuration
+above replaces that class by a subclass that sees the arguments of verl's loss. Written against verl 0.9.1.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from fspo.objective import Mismatch, apply_rule, objective
 from fspo.rules import Rule
 
 ROW = "fspo_row"
-"""Column of verl's batch with the number of a response in its process's part of a rollout."""
+"""Name of a column that is added to verl's batch: the place of a response in its process's part of the rollout."""
 _OF_RULE = ("lo", "hi", "drift", "band_accept", "side", "multiplier", "weight")
 _logger = logging.getLogger(__name__)
 
 
 @dataclass
 class ObservedLossConfig(PolicyLossConfig):
-    """verl's `PolicyLossConfig`; the loss stays the one that ``loss_mode`` names.
+    """verl's `PolicyLossConfig` with the option ``observe``; the loss stays the one that ``loss_mode`` names.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ class ObservedLossConfig(PolicyLossConfig):
 
 
 def watch_actors(run: str | None) -> None:
-    """Have verl's actors of this process apply our correction, if one is set, and write the log to a run folder."""
+    """Have verl's actors of this process apply our correction, if one is set, and log to ``run`` (None: no log)."""
     from verl.workers.engine_workers import ActorRolloutRefWorker
 
     base = ActorRolloutRefWorker.actor_worker_cls
@@ -80,9 +80,7 @@ class _ObservedWorker:
     _log: _ActorLog | None = None
 
     def set_loss_fn(self: Any, loss_fn: Callable[..., Any]) -> None:
-        """Pass on verl's loss function, wrapped so that each call uses our correction's weights, if one is set, and is
-        logged.
-        """
+        """Wrap verl's loss function, so that each call is logged and uses our correction's weights, if one is set."""
         config = getattr(loss_fn, "keywords", {}).get("config") or getattr(loss_fn, "config", None)
         correction = _ours(config)
 
@@ -98,7 +96,7 @@ class _ObservedWorker:
         super().set_loss_fn(heard)  # type: ignore[misc]
 
     def train_mini_batch(self: Any, data: Any) -> Any:
-        """Make verl's updates on one rollout, and write the log's rows of them."""
+        """Let verl make its updates on one rollout, and write their rows to the gradient log."""
         if self.run is not None and self.engine.is_mp_src_rank_with_outputs():
             self._log = _ActorLog(self.run, self.engine, self._actor_config, data)
         try:
@@ -110,14 +108,14 @@ class _ObservedWorker:
 
 
 class _ActorLog:
-    """The rows of one rollout on one data-parallel rank.
+    """Collects and writes the gradient log's rows of one rollout on one data-parallel rank.
 
-    A failure to log ends the log of the rollout with a warning, and never the run.
+    A failure to log ends the log of this rollout with a warning, and never the run.
 
     Parameters
     ----------
     data : TensorDict
-        This rank's responses of the rollout; gets the column `ROW`.
+        This rank's responses of the rollout; the column `ROW` is added to it.
 
     Raises
     ------
@@ -128,8 +126,8 @@ class _ActorLog:
     def __init__(self, run: str, engine: Any, config: Any, data: Any) -> None:
         self.rank, self.n = engine.get_data_parallel_rank(), len(data)
         world = engine.get_data_parallel_size()
-        # The step count of verl's scheduler is the number of rollouts that the actor was trained on; a checkpoint
-        # restores it.
+        # verl's learning-rate scheduler steps once for each rollout and is restored from a checkpoint, so its count is
+        # the rollout's number in a resumed run too.
         self.rollout = int(engine.lr_scheduler.last_epoch)
         _check_folder(run, self.rollout, self.rank)
         policy_loss = getattr(config, "policy_loss", None)
@@ -153,14 +151,14 @@ class _ActorLog:
         uid = tu.get(data, "uid")
         prompts = [str(u) for u in uid] if uid is not None else [str(p.tolist()) for p in data["prompts"].unbind()]
         self.prompt_id = np.array([hashed(p) for p in prompts])
-        # verl numbers versions of the weights by rollouts. A number that is negative or above this rollout's is
-        # unknown.
+        # verl numbers the versions of the weights by rollouts. A negative number, or one above that of this rollout, is
+        # logged as unknown.
         versions = [tu.get(data, name) or [None] * self.n for name in ("min_global_steps", "max_global_steps")]
         self.versions = np.array([[np.nan if v is None else float(v) for v in column] for column in versions])
         self.versions[(self.versions < 0) | (self.versions > self.rollout)] = np.nan
 
     def append(self, model_output: Any, data: Any) -> None:
-        """Add the rows of one microbatch; arguments as verl's loss gets them."""
+        """Add the rows of one microbatch; the arguments are those that verl passes to its loss."""
         if self.broken:
             return
         try:
@@ -225,7 +223,7 @@ class _ActorLog:
         self.seen += len(place)
 
     def flush(self) -> None:
-        """Write the rollout's file."""
+        """Write the rollout's rows to this rank's file of the gradient log."""
         try:
             self.writer.flush(self.rollout)
         except Exception as error:
@@ -233,13 +231,13 @@ class _ActorLog:
 
 
 def _ours(config: Any) -> Rule | None:
-    """Return the correction of ours that a verl actor's configuration asks for."""
+    """Return the correction by this project that a verl actor's configuration asks for; None if it asks for none."""
     found = getattr(getattr(config, "policy_loss", None), "correction_rule", None)
     return None if found is None else found()
 
 
 def _weighed(data: Any, correction: Rule) -> Any:
-    """Return a microbatch of verl's with a correction's factors f_t as verl's own column ``rollout_is_weights``."""
+    """Return verl's microbatch with our correction's factor for each token in verl's column ``rollout_is_weights``."""
     if "rollout_is_weights" in data:
         raise UserError(
             f"algorithm.rollout_correction.rollout_is and policy_loss.correction {correction.label!r} would both weigh "
@@ -273,7 +271,7 @@ def _check_folder(run: str, rollout: int, rank: int) -> None:
 
 
 def _whole(data: Any, like: Tensor) -> Tensor:
-    """Return the mask (B, T) of all response tokens, those included that a correction of verl's has masked."""
+    """Return the mask (B, T) of all response tokens, including those that a correction by verl has masked out."""
     responses = data["responses"]
     if responses.is_nested:
         length = responses.offsets().diff()

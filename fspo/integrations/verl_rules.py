@@ -1,4 +1,4 @@
-"""verl's own clip and its rollout corrections, as rules of ours (verl 0.9.1, ``rollout_corr_helper.py``)."""
+"""verl's own clip and its rollout corrections, as rules of this project (verl 0.9.1, ``rollout_corr_helper.py``)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def clip_of(config: Any) -> Rule | None:
     Parameters
     ----------
     config : verl's ActorConfig
-        Of it ``policy_loss.loss_mode``, ``clip_ratio_low``, ``clip_ratio_high`` and ``clip_ratio_c``.
+        The fields ``policy_loss.loss_mode``, ``clip_ratio_low``, ``clip_ratio_high`` and ``clip_ratio_c`` are read.
     """
     policy_loss: Any = getattr(config, "policy_loss", {})
     mode = policy_loss.get("loss_mode", None)
@@ -36,7 +36,7 @@ def clip_of(config: Any) -> Rule | None:
         if mode == "gspo":
             return Rule("linear", low, high, weight="geometric", name=name)
         return Rule("token", low, high, dual=math.log(bound) / math.log1p(high), on=on, name=name)
-    except (UserError, ValueError, ZeroDivisionError):  # an edge is on the wrong side of 1
+    except (UserError, ValueError, ZeroDivisionError):  # no rule: an edge lies on the wrong side of ratio 1
         return None
 
 
@@ -44,8 +44,8 @@ def correction_of(options: Any) -> Rule | None:
     """Return verl's rollout correction as one correction rule; None if there is none, or no rule of ours does the same.
 
     verl's truncated or masked weights (``rollout_is``) become a rule with a weight. A single criterion of
-    ``rollout_rs`` on k1, or by token on k2, becomes a mask without a weight. verl's k1 is minus our log-ratio, so its
-    bounds are swapped.
+    ``rollout_rs`` on verl's k1 (minus our log-ratio x, so the bounds are swapped), or by token on its k2 (x^2 / 2),
+    becomes a rule that masks outside its band and weighs nothing.
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ def correction_of(options: Any) -> Rule | None:
             width = math.sqrt(2 * high)
             low, high = math.exp(-width), math.exp(width)
         low = 1 / high if low is None else low
-        # verl keeps responses with low <= exp(-x) <= high, x our log-ratio, so low gives the upper edge.
+        # With x our log-ratio, verl keeps responses with low <= exp(-x) <= high, so low gives the upper edge of x.
         below, above, name = 1 - 1 / high, 1 / low - 1, f"verl-rs-{masks}"
         return Rule(_MASKED[masks], below, above, outside="mask", weight="none", on="behaviour", name=name)
     except (UserError, KeyError, ValueError, ZeroDivisionError):

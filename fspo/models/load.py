@@ -21,20 +21,20 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, Qwen3ForCausalLM
 
 DTYPES: dict[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-# Field names under which Hugging Face configurations keep a dropout probability.
+# A field of a Hugging Face configuration with one of these words in its name is taken for a dropout probability.
 _DROPOUT_WORDS = ("dropout", "pdrop")
 
 
 @contextmanager
 def local_seed(seed: int) -> Iterator[None]:
-    """Seed torch's CPU random generator for the block, and restore the generator's earlier state afterwards."""
+    """Seed torch's CPU random generator for a ``with`` block, and restore the generator's earlier state afterwards."""
     with torch.random.fork_rng(devices=[]):
         torch.random.default_generator.manual_seed(seed)
         yield
 
 
 def build_embedded_model(seed: int = 0) -> Qwen3ForCausalLM:
-    """Build the embedded model with random weights: 0.40M parameters, 24 tokens, float32, eval mode.
+    """Build the embedded model with random weights: 0.40M parameters, a vocabulary of 24 tokens, float32, eval mode.
 
     Parameters
     ----------
@@ -51,7 +51,9 @@ def build_embedded_model(seed: int = 0) -> Qwen3ForCausalLM:
 def build_random_model(
     shape: PretrainedConfig, dtype: Dtype, *, seed: int, attn_implementation: str | None = None
 ) -> PreTrainedModel:
-    """Build a model of a shape with random weights, in eval mode; one token in `END_EVERY` ends a response.
+    """Build a model of the given shape (configuration) with random weights, in eval mode.
+
+    Of its vocabulary one token in `END_EVERY` ends a response, so that sampled responses end.
 
     The weights are made in ``dtype``, so that no larger copy of them exists. They depend on shape, dtype and seed.
     """
@@ -142,7 +144,7 @@ def ready_for_training(
     if gradient_checkpointing:
         if not model.supports_gradient_checkpointing:
             raise UserError(f"{name} cannot checkpoint gradients: set gradient_checkpointing to false")
-        # transformers renamed the method in 5.22 and warns of its old name
+        # transformers 5.22 renamed this method, and warns where the old name is called
         enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
         enable({"use_reentrant": False})
     if lora is not None:
@@ -190,7 +192,7 @@ def load_tokenizer(name_or_path: str | Path) -> PreTrainedTokenizerBase:
         return even_tokens.build_tokenizer(shape_of(str(name_or_path)).vocab_size)
     with _readable(name_or_path):
         tokenizer = AutoTokenizer.from_pretrained(name_or_path, padding_side="left")
-    # A tokenizer that knows only special tokens has lost the file of its vocabulary.
+    # If the vocabulary's file is missing, the library still gives a tokenizer, which knows only special tokens.
     if set(tokenizer.get_vocab().values()) <= set(tokenizer.all_special_ids):
         raise UserError(
             f"cannot load the tokenizer of {str(name_or_path)!r}: its files (tokenizer.json) are missing; save the "
@@ -223,7 +225,7 @@ def check_vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase)
 
 @contextmanager
 def _readable(name_or_path: str | Path) -> Iterator[None]:
-    """Turn an error of a library that loads a model or tokenizer into a UserError of one line."""
+    """Turn a library's error on loading a model or tokenizer in a ``with`` block into a UserError of one line."""
     from safetensors import SafetensorError
 
     try:
@@ -250,12 +252,12 @@ def _add_lora(model: PreTrainedModel, options: LoraOptions) -> PreTrainedModel:
         lora_dropout=0.0,
         task_type="CAUSAL_LM",
     )
-    # Gradient checkpointing drops the gradients of a layer whose input needs none, such as the output of a frozen
-    # embedding.
+    # Gradient checkpointing drops the gradients of a layer whose input needs no gradient, as the output of the frozen
+    # embedding. With this call that output needs one, so that the adapters of the first layer are trained.
     model.enable_input_require_grads()
     try:
         with local_seed(options.seed), warnings.catch_warnings():
-            # peft asks for a property by the name that transformers had for it before 5.22
+            # peft uses a property by its name of before transformers 5.22, and transformers warns of that name.
             warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
             return cast("PreTrainedModel", get_peft_model(model, config))
     except ValueError as error:

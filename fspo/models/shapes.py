@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig, Qwen3Config
 
 EMBEDDED = "embedded"
-"""Name of the small Qwen3 that needs no files."""
+"""Name by which a user asks for the embedded model, a small Qwen3 that needs no files."""
 RANDOM = "random:"
-"""Start of the name of a model with random weights; the rest of the name is that of a shape."""
+"""Prefix of the name of a model with random weights; after it stands the name of the shape, as "Qwen3-8B-Base"."""
 COMMON = {"vocab_size": 151_936, "head_dim": 128, "num_key_value_heads": 8, "max_position_embeddings": 32_768}
-"""Values that the Qwen3 models below have in common (from config.json on the Hugging Face hub)."""
+"""Configuration values that all models in `BUILT_IN` have in common (from their config.json on Hugging Face)."""
 BUILT_IN: dict[str, dict[str, Any]] = {
     "Qwen3-0.6B-Base": {
         "hidden_size": 1024,
@@ -39,7 +39,7 @@ BUILT_IN: dict[str, dict[str, Any]] = {
         "tie_word_embeddings": False,
     },
 }
-"""Shapes of models for which no file is needed, by the last part of the model's name."""
+"""Configurations of models that need no config.json, by the part of the model's name after the last slash."""
 
 
 def embedded_config() -> Qwen3Config:

@@ -41,9 +41,9 @@ def warm_up(
     ----------
     config : WarmupConfig, optional
     task : ChainAddConfig or mapping, optional
-        Options of chain-add.
+        Options of the task chain-add, on which the model is trained.
     cache_dir : path, optional
-        Replaces ``config.cache_dir``.
+        Folder of the cache; replaces ``config.cache_dir``.
 
     Returns
     -------
@@ -69,7 +69,7 @@ def warm_up(
         with FileLock(root / f"{target.name}.lock"):
             if (target / SUMMARY).is_file():  # another process trained the model while this one waited
                 return target
-            # Remove what killed processes left. No process is writing now, because this one holds the lock.
+            # Remove the unfinished folders of killed processes. This process has the lock, so no other is writing.
             remove_parts(root, target.name)
             with whole_folder(target) as part:
                 _fill(part, config, task, depends)
@@ -84,8 +84,8 @@ def warm_up(
 def dependencies(config: WarmupConfig, task: ChainAddConfig) -> dict[str, Any]:
     """Return everything that the warmed-up weights depend on; a hash of it names the model's folder in the cache.
 
-    Data, tokenizer and initial weights enter as hashes of the values that the code makes now, so that a change of the
-    code changes the name.
+    Data, tokenizer and initial weights enter as hashes of the values that the code makes, so that a change of the code
+    that makes them changes the folder's name, and the model is trained anew.
     """
     options = {k: v for k, v in asdict(config).items() if k != "cache_dir"}
     weights = hashlib.sha256()

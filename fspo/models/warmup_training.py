@@ -3,8 +3,9 @@
 The warm-up data hold slips (wrong states from which the response goes on), which bound the accuracy that RL starts
 from. They come in the last part of the schedule only, because slips from the start slow the learning of the addition
 tables. Muon trains the weight matrices of the layers and AdamW everything else: in trials AdamW alone needed about
-three times the steps. The model learns abruptly, and when depends on the seed (after 900 steps the accuracy is .43 with
-seed 0 and .19 with seed 1). The least accuracy is set to refuse a model that has not learned at all, which is below .1.
+three times the steps. The model learns abruptly, and the step at which it does depends on the seed (after 900 steps the
+accuracy is .43 with seed 0 and .19 with seed 1). `WarmupConfig.min_accuracy` is set to refuse a model that has not
+learned at all, whose accuracy is below .1.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from fspo.tasks.chain_add import (
     warmup_text,
 )
 
-RECIPE = 1  # raise this number when a change of this module changes the trained weights
+RECIPE = 1  # part of the cache's key: raise it when a change here changes the trained weights
 _IGNORED = -100  # label of tokens without a loss: the default ignore_index of torch's cross_entropy
 _LEARNING_RATE_FLOOR = 0.05
 _RAMP_STEPS = 100
@@ -40,7 +41,7 @@ _RAMP_STEPS = 100
 def train(config: WarmupConfig, task: ChainAddConfig) -> PreTrainedModel:
     """Train a new embedded model on the warm-up data and return it in eval mode.
 
-    The weights depend on the arguments and the machine alone.
+    The trained weights depend on the arguments and the machine alone.
     """
     model = cast(Any, build_embedded_model(config.seed)).train()
     inner = [p for name, p in model.named_parameters() if p.ndim == 2 and ".layers." in name]
@@ -72,7 +73,7 @@ def train(config: WarmupConfig, task: ChainAddConfig) -> PreTrainedModel:
 
 
 def learning_rate_scale(step: int, steps: int) -> float:
-    """Return the factor of both learning rates at a step: a linear ramp times a cosine that falls to a small floor."""
+    """Return the factor on both learning rates at a step: a linear ramp times a cosine that falls from 1 to .05."""
     cosine = 0.5 * (1 + math.cos(math.pi * step / steps))
     ramp = min(1.0, (step + 1) / min(_RAMP_STEPS, steps))
     return ramp * (_LEARNING_RATE_FLOOR + (1 - _LEARNING_RATE_FLOOR) * cosine)
@@ -82,7 +83,8 @@ def batch(config: WarmupConfig, task: ChainAddConfig, step: int) -> tuple[torch.
     """Return batch ``step`` of the warm-up: token ids, position ids and labels, int64 (rows, width).
 
     Several examples are packed into one row. Positions start again at 0 for each example, and transformers builds
-    from them the mask that keeps examples apart. A label is the next response token, or the ignored index.
+    from the positions the mask that keeps examples apart. A label is the next token if that is a response token, else
+    -100, which the loss ignores.
     """
     if step < config.slip_from * config.steps:
         task = replace(task, slip=0.0)
@@ -124,13 +126,13 @@ def _encode(prompt: str, response: str) -> np.ndarray:
 
 
 def measure(model: Any, task: ChainAddConfig, examples: int, seed: int = 0) -> dict[str, float]:
-    """Measure the accuracy of responses sampled at temperature 1 on the eval split, overall and by number of additions.
+    """Measure the accuracy of responses that are sampled at temperature 1 to held-out prompts.
 
     Returns
     -------
     dict
         ``accuracy``, its standard error ``accuracy_se``, ``mean_length`` (tokens), ``truncated`` (share), and
-        ``accuracy_A_B`` for examples with A to B additions, if there are any.
+        ``accuracy_A_B``, the accuracy on prompts with A to B additions, if there are such prompts.
     """
     chain = ChainAdd(task)
     tokenizer = build_tokenizer()

@@ -16,7 +16,7 @@ CALIBRATION_ROLLOUTS = 20
 
 
 def cluster_commands(rules: Sequence[str], seeds: Sequence[int], out: str, target: float, width: str) -> list[str]:
-    """Return the shell lines of a reproduction, from the shared unclipped run to the figures.
+    """Return the shell lines of a reproduction, from the unclipped run on which ranges are set to the figures.
 
     Parameters
     ----------
@@ -25,9 +25,9 @@ def cluster_commands(rules: Sequence[str], seeds: Sequence[int], out: str, targe
     out : str
         Folder of the results.
     target : float
-        Band acceptance to which every rule is calibrated on the shared run.
+        Band acceptance that every rule has on the responses of the unclipped run; its range is set so.
     width : str
-        Venue that sets the width of the figures.
+        Name of a conference or journal, whose page sets the width of the figures.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Counts of tokens and responses in each step of a run on the planned machine."""
+"""Counts of the tokens and responses that one rollout and one update have on the planned machine."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def sampled_rows(config: TrainConfig, machine: MachineConfig) -> int:
 
 
 def token_counts(config: TrainConfig, machine: MachineConfig, model: Sizes, rows: int) -> dict[str, float]:
-    """Count the tokens, responses and updates of one rollout, by name.
+    """Count the responses, tokens and updates of one rollout, with the PFLOP of an update; each count has a name.
 
     Every prompt counts with the greatest length and every response with `machine.response_tokens`. ``rows`` is the
-    number of longest responses that fit a microbatch.
+    number of responses of the greatest length that fit a microbatch.
     """
     batch, prompt = config.batch, config.task.max_prompt_tokens
     response = min(machine.response_tokens or config.sampling.max_new_tokens, config.sampling.max_new_tokens)
@@ -35,7 +35,8 @@ def token_counts(config: TrainConfig, machine: MachineConfig, model: Sizes, rows
     each = ceil(batch.prompts / batch.minibatches) * batch.responses
     updates = batch.minibatches * batch.epochs
     fitting = max(1, batch.tokens // (prompt + response))
-    # Count a forward pass as 1 and a backward pass as 2, or as 1 with LoRA, because most weights then need no gradient.
+    # Work of an update in forward passes: a backward pass counts as 2, or as 1 with LoRA, under which most weights need
+    # no gradient; gradient checkpointing makes a second forward pass.
     passes = 3 if config.model.lora is None else 2
     passes += config.model.gradient_checkpointing
     return {
@@ -54,7 +55,7 @@ def token_counts(config: TrainConfig, machine: MachineConfig, model: Sizes, rows
 
 
 def _log_bytes(config: TrainConfig) -> float:
-    """Estimate a rollout's bytes in the gradient log before compression: 200 for a row, 2 for a number of a sketch."""
+    """Estimate a rollout's bytes in the gradient log before compression: 200 for a row, 2 for a sketch's entry."""
     batch, log = config.batch, config.log
     responses = batch.prompts * batch.responses
     share = len(config.scored_updates()) / batch.minibatches if log.score_every else 0.0

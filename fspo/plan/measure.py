@@ -2,8 +2,9 @@
 
 `fspo.policy.logprobs.token_log_probs` and its backward pass run under PyTorch's FakeTensorMode, and the bytes of all
 tensors that exist after each operation are added up. Nothing is computed and no weights exist, so Qwen3-8B takes
-seconds on any machine. The model is run with two numbers of layers; other numbers follow on a straight line, because
-all decoder layers have the same shapes. (torch's MemTracker is not used, because it does not allow frozen weights.)
+seconds on any machine. The model is run with 1 and with 2 decoder layers, and the memory with more is extrapolated on a
+straight line, because all decoder layers have the same shapes. (torch's MemTracker is not used, because it allows no
+frozen weights.)
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from fspo.plan.models import meta_model
 from fspo.policy.logprobs import make_batch, token_log_probs
 
 SHALLOW, DEEP = 1, 2
-"""Numbers of decoder layers with which the model is measured; other numbers follow on a straight line."""
+"""The two numbers of decoder layers with which memory is measured; from them it is extrapolated to all layers."""
 
 
 class _LiveBytes(TorchDispatchMode):
     """Adds up the bytes of the fake tensors (tensors without storage) that exist after each operation.
 
-    Operations on masks and token ids alone are computed on real tensors, because shapes may depend on their values.
+    Operations on masks and token ids alone are computed, because shapes of other tensors may depend on their values.
     """
 
     def __init__(self) -> None:
@@ -46,11 +47,12 @@ class _LiveBytes(TorchDispatchMode):
         if real:
             with torch._C._DisableTorchDispatch():
                 return func(*args, **kwargs)
-        # token_log_probs compares logits to find out whether a model changes the output layer's result. No planned
-        # model does, so the comparison is answered with True.
+        # token_log_probs compares known numbers with the model's output, because some models change the output layer's
+        # result (by a softcap, say). No planned model does, and fake tensors have no values, so the answer is True.
         if func is torch.ops.aten.equal.default:
             return True
-        # How many rows a mask picks depends on its values, so a real mask is replaced by row numbers.
+        # A fake tensor cannot be indexed by a mask, because the shape of the result depends on the mask's values. So a
+        # mask, which is a real tensor, is replaced by the numbers of the rows that it picks.
         if func is torch.ops.aten.index.Tensor:
             args = (args[0], [i for x in args[1] for i in _positions(x)], *args[2:])
         made = func(*args, **kwargs)
@@ -61,7 +63,7 @@ class _LiveBytes(TorchDispatchMode):
         return made
 
     def add(self, x: torch.Tensor) -> None:
-        """Count the bytes of a tensor's storage from now until it is freed."""
+        """Count the bytes of a tensor's storage as live from now until the storage is freed."""
         storage = x.untyped_storage()
         if storage not in self._seen:
             size = storage.nbytes()
@@ -99,7 +101,10 @@ def fake_model(
 
 
 def padded_rows(rows: int, prompt: int, response: int, pad: int = 0) -> dict[str, torch.Tensor]:
-    """Make a microbatch of ``rows`` responses of length ``response``; one is a token shorter, so padding exists."""
+    """Make a microbatch of ``rows`` prompts and responses of these lengths; one response is a token shorter.
+
+    The shorter response makes the microbatch padded with ``pad``, as a real one is.
+    """
     lengths = [response] * (rows - 1) + [max(1, response - (rows > 1))]
     return make_batch([[1] * prompt] * rows, [[1] * n for n in lengths], pad)
 
@@ -115,9 +120,9 @@ def update_pass(
     temperature: float = 1.0,
     logits: int | None = None,
 ) -> int:
-    """Return the peak bytes of a forward and backward pass over one microbatch, without weights and gradients.
+    """Return the peak bytes of a forward and backward pass over one microbatch, beside the weights and gradients.
 
-    Gradients exist before the pass, as in every microbatch of an update but the first.
+    The gradients are not counted, because they exist before the pass, as in every microbatch but an update's first.
 
     Parameters
     ----------
@@ -150,7 +155,7 @@ def forward_pass(
     entropy: bool = False,
     logits: int | None = None,
 ) -> int:
-    """Return the peak bytes of a pass without gradients, as for old log-probs.
+    """Return the peak bytes of a pass without gradients over one microbatch, as the pass that makes old log-probs.
 
     One decoder layer is run, because without gradients the peak does not depend on the number of layers.
     """
@@ -165,7 +170,7 @@ def forward_pass(
 
 
 def prompt_pass(config: PretrainedConfig, rows: int, columns: int, dtype: Dtype) -> int:
-    """Return the peak bytes of a pass over prompts without gradients, not counting the key-value cache."""
+    """Return the peak bytes of a pass without gradients and without a KV cache over ``rows`` prompts."""
     with FakeTensorMode(allow_non_fake_inputs=True):
         model = fake_model(shallow(config, SHALLOW), dtype)
 
@@ -177,7 +182,7 @@ def prompt_pass(config: PretrainedConfig, rows: int, columns: int, dtype: Dtype)
 
 
 def _peak(model: torch.nn.Module, run: Callable[[], None]) -> int:
-    """Return the most bytes that tensors take during ``run``, without the model's weights, buffers and gradients."""
+    """Return the most bytes that tensors take during ``run``, beside the model's weights, buffers and gradients."""
     watch = _LiveBytes()
     for p in (*model.parameters(), *model.buffers()):
         watch.add(p)

@@ -24,8 +24,9 @@ from fspo.policy.scores import ScoreHooks
 from fspo.train.optimizers import moment_bytes
 
 RESERVE = 0.08
-"""Share of the memory that is left free, for the CUDA context, NCCL and fragmentation, or on a CPU for the system: an
-estimate, not measured."""
+"""Share of the memory that a plan leaves free, for the CUDA context, NCCL and fragmentation, or on a CPU for the
+system: an estimate, not measured.
+"""
 PROGRAM = int(0.75 * 2**30)
 """Bytes that a process on a CPU takes before it loads a model: Python, torch and transformers (measured)."""
 
@@ -38,11 +39,11 @@ class MemoryPlan:
     ----------
     model : Sizes
     phases : dict of str to dict of str to int
-        For each phase of a rollout, the bytes on one GPU of weights, optimizer, activations and so on.
+        For each phase of training (sampling, update, ...), the bytes on one GPU of weights, optimizer, activations, ...
     tokens : dict of str to float
-        Counts of one rollout and update, by name.
+        Counts of tokens, responses and so on of one rollout and of one update, by name.
     capacity : int
-        Bytes of a GPU's memory, less the reserve.
+        Bytes of a GPU's memory, less the share `RESERVE`.
     """
 
     model: Sizes
@@ -52,12 +53,12 @@ class MemoryPlan:
 
     @property
     def totals(self) -> dict[str, int]:
-        """Bytes on one GPU in each phase."""
+        """Bytes needed on one GPU in each phase, all parts together."""
         return {name: sum(parts.values()) for name, parts in self.phases.items()}
 
     @property
     def peak(self) -> int:
-        """Bytes on one GPU in the phase that needs most."""
+        """Bytes needed on one GPU in the phase that needs most."""
         return max(self.totals.values())
 
     @property
@@ -78,7 +79,7 @@ def _activations(
 ) -> tuple[int, int]:
     """Return the peak bytes of an update's forward and backward pass, in two parts.
 
-    The first part is that of the same model with a tiny vocabulary. The second is what the full vocabulary adds: the
+    The first part is the peak with a vocabulary of 8 tokens. The second part is what the full vocabulary adds: the
     logits and their gradients.
     """
     layers = shape.config.num_hidden_layers
@@ -111,7 +112,7 @@ def _forward(
     logits: int | None,
     entropy: bool,
 ) -> tuple[int, int]:
-    """Return the peak bytes of the pass that computes old log-probs, in two parts like `_activations`."""
+    """Return the peak bytes of the pass that computes old log-probs, in the two parts of `_activations`."""
     whole, bare = (
         forward_pass(
             config, padded_rows(*microbatch), dtype=dtype, temperature=temperature, entropy=entropy, logits=logits
@@ -180,7 +181,8 @@ def _named(parts: tuple[int, int]) -> dict[str, int]:
 def tile(shape: PretrainedConfig, machine: MachineConfig) -> int | None:
     """Return how many logits the machine holds at a time if the vocabulary is large; None for a small vocabulary.
 
-    The plan passes it on, because its tensors without storage are on the CPU whatever the machine.
+    Training takes this number from the device of its tensors. The plan's fake tensors are always on the CPU, so that
+    the plan must pass on the number of the planned machine.
     """
     return TILE.get(machine.device, TILE_ELSEWHERE) if shape.vocab_size >= BIG_VOCABULARY else None
 
@@ -196,12 +198,12 @@ def _dtypes(config: TrainConfig, machine: MachineConfig) -> tuple[torch.dtype, t
     dtype = DTYPES[config.model.dtype]
     if machine.precision == "no":
         return dtype, dtype
-    # accelerate keeps trained weights in float32 under FSDP2.
+    # With mixed precision under FSDP2, accelerate keeps the trained weights in float32.
     return (torch.float32 if machine.shards > 1 else dtype), torch.bfloat16
 
 
 def _local(shape: tuple[int, ...], split: int) -> int:
-    """Return how many numbers of a parameter the first of ``split`` processes holds; FSDP2 shards the first axis."""
+    """Return how many entries of a parameter the first of ``split`` processes holds; FSDP2 divides the first axis."""
     if not shape:
         return 1
     return ceil(shape[0] / split) * int(torch.Size(shape[1:]).numel())
@@ -225,10 +227,10 @@ def _static(config: TrainConfig, machine: MachineConfig, model: Sizes, own: torc
 
 
 def _gathered(machine: MachineConfig, model: Sizes, compute: torch.dtype, own: torch.dtype) -> dict[str, int]:
-    """Return the bytes of weights that a pass gathers or casts.
+    """Return the bytes of the copies of weights that a pass makes, by gathering shards or by casting.
 
-    With sharding these are two decoder layers (that in use and the next) and the output layer, which stays gathered.
-    Without sharding they are the copy of all weights in the dtype of the computation, if that differs.
+    With sharding the copies are two decoder layers (that in use and the next) and the output layer, which stays
+    gathered. Without sharding all weights are copied to the dtype of the computation, if theirs is another.
     """
     if machine.shards == 1:
         casts = machine.precision == "bf16" and own != compute
@@ -247,9 +249,9 @@ def _buckets(machine: MachineConfig, model: Sizes, own: torch.dtype, compute: to
 
 
 def _step_temporary(config: TrainConfig, model: Sizes, split: int) -> int:
-    """Return the temporary bytes of an optimizer step.
+    """Return the bytes that an optimizer step takes beside weights, gradients and moments.
 
-    The fused AdamW needs none. torchao's compiled step needs up to two float32 copies of the largest parameter.
+    The fused AdamW takes none. torchao's compiled step takes up to two float32 copies of the largest parameter.
     """
     if config.optim.name == "adamw":
         return 0

@@ -45,14 +45,14 @@ class Sizes:
     Attributes
     ----------
     total, trainable : int
-        Numbers in all parameters and in the trainable ones; tied parameters count once.
+        Entries of all parameters, and of the trainable ones; tied parameters count once.
     layer, embedding, head : int
-        Numbers in the largest decoder layer, in the input embedding, and in the final norm with the output layer (and
-        the embedding, if its weights are tied to the output layer). FSDP2 gathers each of these at a time.
+        Entries of the parameters of the largest decoder layer, of the input embedding, and of the final norm with the
+        output layer (and the embedding, if it is tied to the output layer). FSDP2 gathers each such part as one.
     layers : int
         Number of decoder layers.
     largest : int
-        Numbers in the largest trainable parameter.
+        Entries of the largest trainable parameter.
     shapes : tuple of shapes
         Shapes of the trainable parameters.
     """
@@ -68,7 +68,7 @@ class Sizes:
 
 
 def sizes(model: PreTrainedModel) -> Sizes:
-    """Count the numbers in a model's parameters.
+    """Count the entries of a model's parameters, in all and by part.
 
     Raises
     ------

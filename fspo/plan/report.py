@@ -42,7 +42,7 @@ def _set(config: TrainConfig, group: str, **values: Any) -> TrainConfig:
 
 
 def changes(config: TrainConfig, machine: MachineConfig, phase: str) -> Iterator[Change]:
-    """Yield changes of options that reduce the memory of a phase; the change that costs least time comes first."""
+    """Yield changes of options that reduce the memory of ``phase``; those that slow training least come first."""
     if phase == "rollout":
         size = min(config.sampling.batch_size, -(-config.batch.prompts * config.batch.responses // machine.gpus))
         while size > 1:
@@ -68,10 +68,10 @@ def changes(config: TrainConfig, machine: MachineConfig, phase: str) -> Iterator
 
 
 def cures(config: TrainConfig, machine: MachineConfig) -> list[str] | None:
-    """Find changes of options that together make the run fit the machine; None if there are none.
+    """Find changes of options that together make the run fit the machine; None if none are found.
 
-    The phase that needs most memory is treated first, by the first change after which it fits. If no single change is
-    enough, the change that saves most is made, and the search goes on.
+    Each step treats the phase that needs most memory: it makes the first change after which the phase fits, or, if no
+    single change is enough, the change that saves most. Then the search goes on with the changed run.
     """
     done: list[str] = []
     now = plan(config, machine)

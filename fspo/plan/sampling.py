@@ -20,7 +20,7 @@ from fspo.sampling.sample import FAST_PARAMETERS
 
 
 def engine_of(config: TrainConfig, machine: MachineConfig, model: Sizes) -> str:
-    """Return the sampling engine that the run uses; ``auto`` is resolved as for plain attention layers."""
+    """Return the run's sampling engine; "auto" is resolved as if the model's layers were plain attention."""
     wanted = config.sampling.engine
     if wanted != "auto":
         return wanted
@@ -36,8 +36,8 @@ def rollout(
 ) -> dict[str, int]:
     """Return the bytes that sampling needs on one GPU beside the model's weights.
 
-    These are the gathered weights, a copy of them in lower precision, the key-value cache, the activations of the
-    prompts, and the next token's logits.
+    The parts are the gathered weights, a copy of the weights in lower precision, the key-value cache, the activations
+    of the pass over the prompts, and the next token's logits; each is counted only if the run's engine has it.
     """
     engine = engine_of(config, machine, model)
     prompt, columns = config.task.max_prompt_tokens, config.task.max_prompt_tokens + config.sampling.max_new_tokens
@@ -54,10 +54,10 @@ def rollout(
     chosen = min(rows, max(1, PICK_ELEMENTS // vocabulary))
     logits = rows * vocabulary * (compute.itemsize + 4) + chosen * vocabulary * (2 * 4 + 2 * 8)
     cache = rows * columns * cache_bytes(shape, compute)
-    # Number of different prompts in a batch: the fast engine runs the model once on each of them.
+    # The fast engine runs the model once on each different prompt, "generate" on the prompt of every response.
     read = ceil(rows / config.batch.responses)
     if engine == "generate":
-        # generate() enlarges its cache by copying the keys of one layer at a time, and masks logits in a copy.
+        # While generate() enlarges its cache it holds a second copy of one layer's keys, and it masks logits in a copy.
         cache += cache // shape.num_hidden_layers // 2
         logits, read = logits + rows * vocabulary * 4, rows
     dtype: Dtype = "bfloat16" if compute == torch.bfloat16 else "float32"
@@ -74,7 +74,7 @@ def _prompts(shape: HashedConfig, rows: int, columns: int, dtype: Dtype) -> int:
 
 
 def cache_bytes(shape: PretrainedConfig, dtype: torch.dtype) -> int:
-    """Return the bytes of one token's keys and values in all layers, as `fspo.sampling.fast.CacheLayer` keeps them."""
+    """Return the bytes that one token's keys and values take in the caches of all layers (`CacheLayer`)."""
     heads = getattr(shape, "num_key_value_heads", None) or shape.num_attention_heads
     size = getattr(shape, "head_dim", None) or shape.hidden_size // shape.num_attention_heads
     layer = CacheLayer(1, 1)
