@@ -87,7 +87,7 @@ class BatchConfig:
         Responses to each prompt: the group in which advantages are made.
     minibatches : int
         Updates in each pass over the rollout. All responses to a prompt are in the same minibatch. With
-        minibatches * epochs = 1 every S is 0, so no rule clips anything.
+        minibatches * epochs = 1 every S is 0, and a rule on S clips nothing.
     epochs : int
         Passes over the rollout.
     tokens : int
